@@ -19,6 +19,7 @@ from dradriver.controller.outcome import MovedOnError, Outcome, PausedError, Uns
 from dradriver.controller.owners import Owners
 from dradriver.kube.client import ApiError, Client, PatchKind, Unreachable
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
+from dradriver.queue.lanes import Slot
 from dradriver.queue.placement_request import PlacementRequest
 
 logger = logging.getLogger(__name__)
@@ -30,7 +31,8 @@ UNPROTECT_S: Final = 1.0
 class ApiWriter:
     """Writes decisions to the API server, and into the live picture at once.
 
-    What takes several writes stops between two of them while the server wants a pause.
+    What takes several writes stops between two of them while the server wants a pause, and says to its ``slot`` that
+    the next one begins.
 
     Attributes:
         owners: Writes pods into the claims that they share.
@@ -43,7 +45,7 @@ class ApiWriter:
         self._paused = paused
         self.owners = Owners(client, picture, look=self.look, check_pause=self._check_pause)
 
-    async def place(self, pod: Pod, wish: PlacementRequest, placement: Placement) -> None:
+    async def place(self, pod: Pod, wish: PlacementRequest, placement: Placement, slot: Slot) -> None:
         """Create a gated pod's claim and lift its gate.
 
         Raises:
@@ -59,7 +61,7 @@ class ApiWriter:
         if self._picture.overtaken(wish.claim, placement):  # while its creation hung
             await self.withdraw(claim)
             raise MovedOnError(f"GPUs chosen on node {placement.node} were given to another claim meanwhile")
-        self._check_pause()
+        self._go_on(slot)
         await self.lift_or_withdraw(pod, claim, placement)
 
     async def lift_or_withdraw(self, pod: Pod, claim: ClaimRecord, placement: Placement) -> None:
@@ -80,7 +82,7 @@ class ApiWriter:
                 await self.withdraw(claim)
             raise
 
-    async def place_again(self, pod: Pod, wish: PlacementRequest, placement: Placement) -> None:
+    async def place_again(self, pod: Pod, wish: PlacementRequest, placement: Placement, slot: Slot) -> None:
         """Create the claim of a lifted pod that has none.
 
         Raises:
@@ -93,13 +95,13 @@ class ApiWriter:
         # A new leader sees pods and claims by two reflectors: what its predecessor wrote may not have come yet.
         if await self.look(wish.claim) is not None:
             raise MovedOnError(f"claim {'/'.join(wish.claim)} exists already")
-        self._check_pause()
+        self._go_on(slot)
         # Once the claim exists the scheduler may bind the pod, and its annotations must be right by then.
         await self.annotate(pod, placement.texts)
-        self._check_pause()
+        self._go_on(slot)
         await self._create(pod, wish, placement)
 
-    async def join(self, pod: Pod, placement: Placement) -> None:
+    async def join(self, pod: Pod, placement: Placement, slot: Slot) -> None:
         """Let a gated pod share the claim of others that is allocated, and lift its gate.
 
         Raises:
@@ -111,8 +113,12 @@ class ApiWriter:
         claim = await self.owners.adopt(pod, placement.joins)
         if claim.deleting or claim.devices is None:
             raise MovedOnError(f"claim {'/'.join(claim.key)} was given back meanwhile")
-        self._check_pause()
+        self._go_on(slot)
         await self.lift(pod, placement)
+
+    def _go_on(self, slot: Slot) -> None:
+        self._check_pause()
+        slot.begin()
 
     def _check_pause(self) -> None:
         if self._paused():
@@ -195,7 +201,7 @@ class ApiWriter:
         """
         await self._lift(pod, {names.AFFINITY: affinity.note(pod)} | placement.texts, placement.hostnames)
 
-    async def hand_over(self, pod: Pod, wish: PlacementRequest, why: str, *, has_claim: bool) -> None:
+    async def hand_over(self, pod: Pod, wish: PlacementRequest, why: str, slot: Slot, *, has_claim: bool) -> None:
         """Let the scheduler have a pod that has no place, or has it already, with a claim that promises nothing.
 
         The claim comes first: of a pod without its claim the scheduler says nothing, and autoscalers would not see it.
@@ -211,7 +217,7 @@ class ApiWriter:
         if not has_claim:
             body = claims.handed_over(pod, wish.alone)
             await self._make(wish, body if wish.template is None else templates.marked(body, wish.template))
-            self._check_pause()
+            self._go_on(slot)
         if pod.gated:
             await self._lift(pod, {names.REASON: why[:LONGEST_REASON]}, {})
 

@@ -20,12 +20,12 @@ from dradriver.controller.reasons import Reasons
 from dradriver.controller.withdraw_reasons import WithdrawReason
 from dradriver.errors import DriverError
 from dradriver.kube.client import ApiError, Unreachable
-from dradriver.queue.limiter import SLOW_S, Limiter
+from dradriver.queue.lanes import SLOW_S, Lanes, Slot
 from dradriver.queue.units import Unit
 
 logger = logging.getLogger(__name__)
 
-SERVER_BACKOFF_S: Final = 1.0  # for one unit; the limiter pauses all
+SERVER_BACKOFF_S: Final = 1.0  # for one unit; the lanes pause all
 ALONE: Final = 3  # times that one unit met the server's trouble while others' writes went well
 OBJECT_BACKOFF_S: Final = 1.0
 PROMISE_BACKOFF_S: Final = 5.0
@@ -45,7 +45,7 @@ class Executor:
     def __init__(
         self,
         writer: ApiWriter,
-        limiter: Limiter,
+        lanes: Lanes,
         picture: Picture,
         reasons: Reasons,
         *,
@@ -58,7 +58,7 @@ class Executor:
 
         Args:
             writer: Makes single writes.
-            limiter: Says how many may be under way; ask it before each step.
+            lanes: Say how many may be under way; ask them before each step.
             picture: The cluster.
             reasons: Told why a unit has to wait.
             touch: Called with the key of a unit that has to be looked at again.
@@ -67,7 +67,7 @@ class Executor:
             newest: When the newest pod was created.
         """
         self._writer = writer
-        self._limiter = limiter
+        self._lanes = lanes
         self._picture = picture
         self._reasons = reasons
         self._touch = touch
@@ -99,30 +99,30 @@ class Executor:
         """
         if placement.joins:
             self._picture.joins(unit.key, placement.node)
-            self._start(unit, self._join(unit, placement))
+            self._start(unit, lambda slot: self._join(unit, placement, slot))
             return
         self._picture.promise(unit.wish.claim, unit.key, placement)
-        self._start(unit, self._place(unit, placement))
+        self._start(unit, lambda slot: self._place(unit, placement, slot))
 
     def hand_over(self, unit: Unit, why: str, *, has_claim: bool = False) -> None:
         """Let the scheduler have a unit for which there is no place, with a new claim, unless it has one for that."""
-        self._start(unit, self._hand_over(unit, why, has_claim=has_claim))
+        self._start(unit, lambda slot: self._hand_over(unit, why, slot, has_claim=has_claim))
 
     def lift(self, unit: Unit, claim: ClaimRecord, placement: Placement) -> None:
         """Lift the gate of a unit that has its claim."""
-        self._start(unit, self._lift(unit, claim, placement))
+        self._start(unit, lambda _: self._lift(unit, claim, placement))
 
     def withdraw(self, unit: Unit, step: Withdraw) -> None:
         """End a promise."""
-        self._start(unit, self._withdraw(unit, step))
+        self._start(unit, lambda _: self._withdraw(unit, step))
 
     def settle(self, unit: Unit, step: Settle | Wait) -> None:
         """Put a pod's annotations right, and make it an owner of the claim that it shares, as the step says."""
-        self._start(unit, self._settle(unit, step))
+        self._start(unit, lambda slot: self._settle(unit, step, slot))
 
     def ask(self, unit: Unit) -> None:
         """Find out whether a unit's claim was created."""
-        self._start(unit, self._ask(unit))
+        self._start(unit, lambda _: self._ask(unit))
 
     def fail(self, unit: Unit, reason: str, *, first_s: float = OBJECT_BACKOFF_S, in_turn: bool = False) -> None:
         """Let a unit wait, each time twice as long, and say why; then it is behind all others, or in its turn."""
@@ -140,12 +140,12 @@ class Executor:
 
     # What comes of them.
 
-    def _start(self, unit: Unit, action: Action) -> None:
+    def _start(self, unit: Unit, action: Callable[[Slot], Action]) -> None:
         unit.busy = True
         # At once: when the task begins, the next one may have been decided on.
-        give_back = self._limiter.take(unit.key[0], lambda: self._spawn(self._let_go(unit, while_=task)))
-        task = self._spawn(self._run(unit, action))
-        task.add_done_callback(lambda _: give_back())
+        slot = self._lanes.take(unit.key[0], lambda slot: self._spawn(self._let_go(unit, slot)))
+        task = self._spawn(self._run(unit, action(slot)))
+        task.add_done_callback(lambda _: slot.give_back())
 
     def _spawn(self, action: Action) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(action)
@@ -156,11 +156,11 @@ class Executor:
     async def _run(self, unit: Unit, action: Action) -> None:
         try:
             await action
-            self._limiter.succeeded()
+            self._lanes.succeeded()
             unit.failures.written()
         except MovedOnError as error:
             logger.info("pod %s/%s: %s; looking again", *unit.key, error)
-            self._limiter.succeeded()
+            self._lanes.succeeded()
             # A gated pod may go on with what was read since; the claim of a lifted one the scheduler may be allocating.
             unit.failures.moved(asyncio.get_running_loop().time(), at_once=unit.pod.gated)
         except PausedError as error:
@@ -168,7 +168,7 @@ class Executor:
         except UnsureError as error:
             logger.warning("pod %s/%s: %s; asking the server what became of it", *unit.key, error)
             if isinstance(error.__cause__, DriverError) and outcome(error.__cause__) is Outcome.SERVER:
-                self._limiter.failed(error.__cause__)
+                self._lanes.failed(error.__cause__)
             unit.unsure = True
             if not self._alive(unit) and (claim := claim_key(unit.pod)) is not None:
                 self._picture.release(claim)  # nobody asks any more; if it is there, the reflector shows it
@@ -177,13 +177,13 @@ class Executor:
             logger.warning("pod %s/%s: %s", *unit.key, error)
             concern = outcome(error)
             if concern is Outcome.SERVER:
-                self._limiter.failed(error)
+                self._lanes.failed(error)
                 # The pause of all is its own, too, and then it is in its turn; unless it goes on meeting it alone.
-                if unit.failures.meets_trouble(self._limiter.successes) >= ALONE:
+                if unit.failures.meets_trouble(self._lanes.successes) >= ALONE:
                     unit.failures.pause(asyncio.get_running_loop().time(), SERVER_BACKOFF_S)
             else:
                 if isinstance(error, ApiError) and error.status < 500:
-                    self._limiter.succeeded()
+                    self._lanes.succeeded()
                 text = error.message if isinstance(error, ApiError) and error.message else str(error)
                 self.fail(unit, text, in_turn=concern is Outcome.MOMENT)
         except DriverError as error:
@@ -195,27 +195,28 @@ class Executor:
             unit.busy = False
             self._touch(unit.key)
 
-    async def _let_go(self, unit: Unit, *, while_: asyncio.Task[None]) -> None:
-        """Take back the GPUs of a unit whose writes hang: somebody's webhook may hold them up for long.
+    async def _let_go(self, unit: Unit, slot: Slot) -> None:
+        """Take back the GPUs of a unit of which a write hangs: somebody's webhook may hold it up for long.
 
         Unless it is the server that is slow, for all: then nobody else could have it sooner, and a pod that is lifted
         after all would have lost its GPUs. No webhook is asked about reading, so reading tells the two apart.
+        The write goes on. Were it ended after a time, a server that takes longer for each would never have done one.
         """
         clock = asyncio.get_running_loop().time
-        hangs_since, pause_s = clock() - SLOW_S, SLOW_S
-        while not while_.done():
+        write, pause_s = slot.since, SLOW_S
+        while write is not None and slot.since == write:
             began = clock()
             try:
                 if await self._writer.lifted(unit.pod) and unit.pod.gated:
                     return  # only the answer is late
-                quick = clock() - began < (began - hangs_since) * QUICK
-                if quick and not (while_.done() or self._limiter.paused()):
+                quick = clock() - began < (began - write) * QUICK
+                if quick and slot.since == write and not self._lanes.paused():
                     await self._take_back(unit)
                     return
             except DriverError as error:
                 logger.warning("pod %s/%s: a write hangs, and %s", *unit.key, error)
                 if outcome(error) is Outcome.SERVER:
-                    self._limiter.failed(error)
+                    self._lanes.failed(error)
                 pause_s *= 2
             await asyncio.sleep(pause_s)
 
@@ -234,14 +235,14 @@ class Executor:
         ):
             await self._writer.withdraw(claim)
 
-    async def _place(self, unit: Unit, placement: Placement) -> None:
+    async def _place(self, unit: Unit, placement: Placement, slot: Slot) -> None:
         began = asyncio.get_running_loop().time()
         pod, wish = unit.pod, unit.wish
         try:
             if pod.gated:
-                await self._writer.place(pod, wish, placement)
+                await self._writer.place(pod, wish, placement, slot)
             else:
-                await self._writer.place_again(pod, wish, placement)
+                await self._writer.place_again(pod, wish, placement, slot)
         except UnsureError:
             raise
         except BaseException:
@@ -249,17 +250,17 @@ class Executor:
             raise
         self._lifted(unit, placement, began)
 
-    async def _join(self, unit: Unit, placement: Placement) -> None:
+    async def _join(self, unit: Unit, placement: Placement, slot: Slot) -> None:
         began = asyncio.get_running_loop().time()
         try:
-            await self._writer.join(unit.pod, placement)
+            await self._writer.join(unit.pod, placement, slot)
         finally:
             self._picture.joined(unit.key)
         self._lifted(unit, placement, began)
 
-    async def _hand_over(self, unit: Unit, why: str, *, has_claim: bool) -> None:
+    async def _hand_over(self, unit: Unit, why: str, slot: Slot, *, has_claim: bool) -> None:
         reason = f"handed over to the scheduler: {why}"
-        await self._writer.hand_over(unit.pod, unit.wish, reason, has_claim=has_claim)
+        await self._writer.hand_over(unit.pod, unit.wish, reason, slot, has_claim=has_claim)
         if unit.pod.gated:
             self._reasons.taken_away(unit.key)
         else:
@@ -302,9 +303,10 @@ class Executor:
             unit.failures.back_off(now, first_s=first_s)
             self._wait(unit, step.reason)
 
-    async def _settle(self, unit: Unit, step: Settle | Wait) -> None:
+    async def _settle(self, unit: Unit, step: Settle | Wait, slot: Slot) -> None:
         if step.joins is not None:
             await self._writer.owners.adopt(unit.pod, step.joins.uid)
+            slot.begin()
         await self._writer.annotate(unit.pod, step.texts)
 
     async def _ask(self, unit: Unit) -> None:

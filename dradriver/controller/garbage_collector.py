@@ -16,7 +16,7 @@ from dradriver.controller.outcome import MovedOnError, Outcome, PausedError, out
 from dradriver.kube.client import ApiError, Client
 from dradriver.kube.errors import Unreadable
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
-from dradriver.queue.limiter import Limiter
+from dradriver.queue.lanes import Lanes
 
 logger = logging.getLogger(__name__)
 
@@ -27,14 +27,12 @@ LONGEST_S: Final = 10.0  # for one namespace in one sweep
 class Collector:
     """Deletes claims whose pod is gone, where Kubernetes did not do it by the owner reference."""
 
-    def __init__(
-        self, client: Client, picture: Picture, writer: ApiWriter, limiter: Limiter, *, grace_s: float
-    ) -> None:
+    def __init__(self, client: Client, picture: Picture, writer: ApiWriter, lanes: Lanes, *, grace_s: float) -> None:
         """``grace_s``: how long a claim without its pod, or a write that no reflector shows, is left to come right."""
         self._client = client
         self._picture = picture
         self._writer = writer
-        self._limiter = limiter
+        self._lanes = lanes
         self._grace_s = grace_s
         self._orphans: dict[str, float] = {}
 
@@ -66,7 +64,7 @@ class Collector:
                         await self._delete(claim)
 
     async def _delete(self, claim: ClaimRecord) -> None:
-        if self._limiter.paused():
+        if self._lanes.paused():
             return
         try:
             if await self._wanted(claim):
@@ -76,7 +74,7 @@ class Collector:
             return  # the next sweep sees what became of it
         except ApiError as error:
             if outcome(error) is Outcome.SERVER:
-                self._limiter.failed(error)
+                self._lanes.failed(error)
                 return
             logger.warning("claim %s/%s: its pod is gone, but it cannot be deleted: %s", *claim.key, error)
             return

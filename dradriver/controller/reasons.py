@@ -16,7 +16,7 @@ from dradriver.errors import DriverError
 from dradriver.kube.client import Client
 from dradriver.kube.events import Recorder, Reference
 from dradriver.kube.workqueue import WorkQueue
-from dradriver.queue.limiter import Limiter
+from dradriver.queue.lanes import Lanes
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ class Reasons:
         writer: ApiWriter,
         *,
         pods: Callable[[Key], Pod | None],
-        limiter: Limiter,
+        lanes: Lanes,
         record: Record | None = None,
         first_s: float = FIRST_S,
         again_s: float = AGAIN_S,
@@ -72,14 +72,14 @@ class Reasons:
         Args:
             writer: Writes annotations.
             pods: The living pods.
-            limiter: Of the placements, which come first.
+            lanes: Of the placements, which come first.
             record: Writes an Event about a pod.
             first_s: How long a pod waits before it is told why.
             again_s: How long until it is told something else.
         """
         self._writer = writer
         self._pods = pods
-        self._limiter = limiter
+        self._lanes = lanes
         self._record = record
         self._first_s = first_s
         self._again_s = again_s
@@ -135,7 +135,7 @@ class Reasons:
     async def _work(self, key: Key) -> None:
         clock = asyncio.get_running_loop().time
         patient = clock() + PATIENCE_S
-        while not self._limiter.room() or not (self._limiter.idle or clock() > patient):  # noqa: ASYNC110 - both are many
+        while not self._lanes.room() or not (self._lanes.idle or clock() > patient):  # noqa: ASYNC110 - both are many
             await asyncio.sleep(LOOK_S)
         known = self._told.get(key)
         if known is not None and clock() < known.due:
@@ -164,7 +164,7 @@ class Reasons:
         except DriverError as error:
             logger.warning("pod %s/%s: no reason written: %s", *key, error)
             if outcome(error) is Outcome.SERVER:
-                self._limiter.failed(error)
+                self._lanes.failed(error)
         finally:
             now = self._pods(key)
             if now is not None and now.metadata.annotations.get(names.REASON) != known.text:

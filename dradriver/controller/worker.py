@@ -29,13 +29,11 @@ from dradriver.controller.reasons import Reasons, Record
 from dradriver.controller.template_reader import TemplateReader
 from dradriver.kube.backoff import EARLY_S
 from dradriver.kube.client import ApiError, Client, Unreachable
-from dradriver.queue.limiter import Limiter
-from dradriver.queue.pace import Pace
-from dradriver.queue.parking import Kind, Parking, WaitReason
+from dradriver.queue.lanes import Lanes
 from dradriver.queue.placement_request import why
 from dradriver.queue.rechecks import Asking
 from dradriver.queue.units import HAND_OVER_S, Unit
-from dradriver.queue.waiting import Order, Queue
+from dradriver.queue.waiting import Queue
 
 logger = logging.getLogger(__name__)
 
@@ -81,22 +79,20 @@ class Worker:
         self.picture = Picture(self._touch, self._woken.set)
         self._queue = Queue(self.picture.nodes, self.picture.inventory.free)
         self._asking = Asking(self._queue, self._woken.set)
-        self._limiter = Limiter(self._woken.set)
-        writer = ApiWriter(client, self.picture, paused=self._limiter.paused)
-        self.reasons = Reasons(writer, pods=self.picture.pods.get, limiter=self._limiter, record=record)
+        self._lanes = Lanes(self._woken.set)
+        writer = ApiWriter(client, self.picture, paused=self._lanes.paused)
+        self.reasons = Reasons(writer, pods=self.picture.pods.get, lanes=self._lanes, record=record)
         self._newest = ""
         self._executor = Executor(
-            writer, self._limiter, self.picture, self.reasons, touch=self._touch, at=self._at,
+            writer, self._lanes, self.picture, self.reasons, touch=self._touch, at=self._at,
             alive=lambda unit: self._units.get(unit.key) is unit, newest=lambda: self._newest,
         )  # fmt: skip
         self._template_reader = TemplateReader(client, self.picture)
         self._volumes = VolumeReader(client, self.picture.volumes, self.picture.volume_read)
-        self._collector = Collector(client, self.picture, writer, self._limiter, grace_s=grace_s)
+        self._collector = Collector(client, self.picture, writer, self._lanes, grace_s=grace_s)
         self._promise_s, self._unschedulable_s, self._hand_over_s = promise_s, unschedulable_s, hand_over_s
         self._units: dict[Key, Unit] = {}
         self._timers: list[tuple[float, Key]] = []
-        self._parking = Parking()
-        self._pace = Pace()
 
     async def run(self) -> None:
         """Work until cancelled."""
@@ -147,7 +143,7 @@ class Worker:
             now = loop.time()
             while self._timers and self._timers[0][0] <= now:
                 self._touch(heapq.heappop(self._timers)[1])
-            if not self._touched and (key := self._parking.release(self._over)) is not None:
+            if not self._touched and (key := self._lanes.next(self._queue.oldest)) is not None:
                 self._touch(key)
             if self._touched:
                 self._guarded(self._touched.popitem(last=False)[0])
@@ -191,28 +187,9 @@ class Worker:
             self._touched[key] = None
             self._woken.set()
 
-    def _over(self, cause: WaitReason, order: Order) -> bool:
-        """Return whether whoever waits may go on: in its turn among those that wait for a place, if that is next."""
-        if not self._limiter.room():
-            return False
-        match cause.kind:
-            case Kind.WRITER:
-                return True
-            case Kind.NAMESPACE:
-                over = not self._limiter.clogged(cause.name)
-            case Kind.SCHEDULER:
-                over = self._pace.room(cause.name, asyncio.get_running_loop().time())
-        return over and ((oldest := self._queue.oldest) is None or order < oldest)
-
     def _writable(self, unit: Unit) -> bool:
         """Return whether a unit may be written now; if not, it is looked at again when it may."""
-        if self._limiter.clogged(unit.key[0]):
-            self._parking.park(unit.key, unit.order, WaitReason(Kind.NAMESPACE, unit.key[0]))
-            return False
-        if not self._limiter.room():
-            self._parking.park(unit.key, unit.order, WaitReason(Kind.WRITER))
-            return False
-        return True
+        return self._lanes.obstacle(unit.key, unit.order) is None
 
     def _guarded(self, key: Key) -> None:
         try:
@@ -331,7 +308,7 @@ class Worker:
 
     def _forget(self, key: Key) -> None:
         self._queue.drop(key)
-        self._parking.forget(key)
+        self._lanes.forget(key)
         self.reasons.forget(key)
         unit = self._units.pop(key, None)
         if unit is not None and unit.unsure and (claim := claim_key(unit.pod)) is not None:
@@ -345,10 +322,10 @@ class Worker:
         if pod.spec.node_name or pod.gated or claim is None or claim.deleting or pod.refused is not None:
             self._answered(unit.key, bound=bool(pod.spec.node_name))
         else:
-            self._pace.lifted(unit.key, unit.scheduler)
+            self._lanes.pace.lifted(unit.key, unit.scheduler)
 
     def _answered(self, key: Key, *, bound: bool) -> None:
-        self._pace.answered(key, asyncio.get_running_loop().time(), bound=bound)
+        self._lanes.pace.answered(key, asyncio.get_running_loop().time(), bound=bound)
 
     def _at(self, when: float, key: Key) -> None:
         heapq.heappush(self._timers, (when, key))
@@ -357,21 +334,15 @@ class Worker:
 
     def _next(self) -> bool:
         """Give the next unit its place. Returns whether there may be another one to serve."""
-        if not self._limiter.room():
+        if not self._lanes.room():
             return False
         due = self._queue.next()
         if due is None:
             return False
         unit, rows = due
-        if not self._writable(unit):
+        if (obstacle := self._lanes.obstacle(unit.key, unit.order, scheduler=unit.scheduler)) is not None:
             self._queue.leave(unit)
-            self.reasons.want(unit.pod, "earlier writes in this namespace are not answered; a webhook may hold them up")
-            return True
-        queue = unit.scheduler
-        if not self._pace.room(queue, asyncio.get_running_loop().time()):
-            self._queue.leave(unit)
-            self._parking.park(unit.key, unit.order, WaitReason(Kind.SCHEDULER, queue))
-            self.reasons.want(unit.pod, "waits until its scheduler has bound other pods of this namespace")
+            self.reasons.want(unit.pod, obstacle.value)
             return True
         try:
             placement = self._decide(unit, rows)

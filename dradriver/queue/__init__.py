@@ -4,7 +4,6 @@ units    who gets a place together, what it was promised, and how it has failed
 placement_request  what a pod asks for, parsed once
 waiting  who wants a place, in which order
 rechecks  when blocked kinds are asked whether they may find a place by now
-parking  units that wait for what many wait for
-limiter  how many writes may be under way
+lanes    who may be written now: slots, a lane for each namespace, and those that wait
 pace     how many promises may wait for a scheduler
 """

@@ -249,6 +249,58 @@ async def test_a_server_that_is_slow_for_all_costs_nobody_the_gpus_that_were_cho
 
 
 @pytest.mark.looptime
+@pytest.mark.parametrize("takes_s", [1.5, 5])
+async def test_a_server_that_is_slow_to_write_and_quick_to_read_places_pods_all_the_same(takes_s: float) -> None:
+    """A write that were ended after less would never be done; one that were given as long would keep GPUs as long."""
+    cluster = GpuCluster(promise_s=60, unschedulable_s=30)
+    for name in "ab":
+        cluster.node(name)
+        cluster.pod(f"p{name}", 8)
+    refuse(cluster, "default", lambda: asyncio.sleep(takes_s), verbs=("create", "patch", "delete"))
+    async with working(cluster):
+        await asyncio.sleep(2 * takes_s + 1)
+        assert sorted(cluster.gpus(f"p{name}")[0] for name in "ab") == ["a", "b"]
+        assert not any(cluster.get_pod(f"p{name}")["spec"]["schedulingGates"] for name in "ab")
+
+
+@pytest.mark.looptime
+@pytest.mark.parametrize("hangs_s", [10, 30])
+async def test_pods_whose_writes_hang_again_and_again_keep_few_gpus_from_others(hangs_s: float) -> None:
+    cluster = GpuCluster(promise_s=60, unschedulable_s=30)
+    for name in "ab":
+        cluster.node(name)
+    for number in range(6):
+        cluster.pod(f"p{number}", 8, namespace="slow")
+
+    async def hang() -> None:
+        await asyncio.sleep(hangs_s)
+        raise Unreachable("POST: timeout", timed_out=True)
+
+    refuse(cluster, "slow", hang)
+    kept = []
+    async with working(cluster):
+        for _ in range(1200):
+            await asyncio.sleep(0.1)
+            kept.append(16 - sum(len(cluster.worker.picture.inventory.fleet.free(name)) for name in "ab"))
+    assert sum(kept) / len(kept) < 2.5
+
+
+@pytest.mark.looptime
+async def test_a_lift_that_hangs_after_a_creation_that_was_slow_holds_gpus_for_a_second_and_no_more() -> None:
+    cluster = GpuCluster(promise_s=30, unschedulable_s=5)
+    cluster.node("a")
+    cluster.pod("slow", 8, namespace="slow")
+    refuse(cluster, "slow", lambda: asyncio.sleep(1.4), verbs=("create",))
+    refuse(cluster, "slow", lambda: asyncio.sleep(30), verbs=("patch",))
+    async with working(cluster):
+        await asyncio.sleep(1.5)
+        assert cluster.find(RESOURCE_CLAIMS, "gpus-slow", "slow") is not None
+        cluster.pod("good", 8)
+        await asyncio.sleep(1.5)
+        assert cluster.gpus("good")[0] == "a"
+
+
+@pytest.mark.looptime
 async def test_a_lift_whose_answer_is_late_keeps_its_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = GpuCluster(promise_s=30, unschedulable_s=5)
     cluster.node("a")

@@ -10,15 +10,20 @@ from dradriver.api.pins import Key
 from dradriver.controller.worker import Worker
 from dradriver.kube.client import ApiError
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
-from dradriver.queue.limiter import MOST, MOST_SLOW, MOST_SLOW_IN_ALL, Limiter
+from dradriver.queue.lanes import MOST, MOST_SLOW, MOST_SLOW_IN_ALL, Lanes, Slot, WaitReason
 from dradriver.queue.pace import LEAST, Pace
-from dradriver.queue.parking import Kind, Parking, WaitReason
 from tests.fakes.apistore import Object
 from tests.fakes.gpucluster import GpuCluster
 from tests.fakes.troubles import working
 
+FIRST = "", ""  # before all others that wait
+
 
 def nothing() -> None:
+    pass
+
+
+def ignore(_: object) -> None:
     pass
 
 
@@ -28,91 +33,112 @@ def age(pod: Object) -> tuple[str, str]:
 
 @pytest.mark.looptime
 async def test_sixteen_writes_are_under_way_and_no_more() -> None:
-    limiter, given = Limiter(nothing), []
+    lanes, slots = Lanes(nothing), []
     for _ in range(MOST):
-        assert limiter.room()
-        given.append(limiter.take("n", nothing))
-    assert not limiter.room()
-    assert not limiter.idle
-    for give_back in given:
-        give_back()
-    assert limiter.room()
-    assert limiter.idle
+        assert lanes.room()
+        slots.append(lanes.take("n", ignore))
+    assert not lanes.room()
+    assert not lanes.idle
+    for slot in slots:
+        slot.give_back()
+    assert lanes.room()
+    assert lanes.idle
 
 
 @pytest.mark.looptime
 async def test_writes_that_hang_give_their_slots_away_and_clog_their_own_namespace_only() -> None:
-    limiter, slow = Limiter(nothing), []
-    given = [limiter.take("slow", lambda: slow.append(1)) for _ in range(MOST_SLOW)]
+    lanes = Lanes(nothing)
+    slow: list[Slot] = []
+    slots = [lanes.take("slow", slow.append) for _ in range(MOST_SLOW)]
     await asyncio.sleep(0.9)
     assert slow == []
-    assert not limiter.clogged("slow")
+    assert lanes.obstacle(("slow", "p"), FIRST) is None
     await asyncio.sleep(0.2)
-    assert len(slow) == MOST_SLOW
-    assert limiter.clogged("slow")
-    assert not limiter.clogged("other")
-    assert limiter.idle
-    for give_back in given:
-        give_back()
-    assert not limiter.clogged("slow")
-    assert limiter.room()
+    assert set(slow) == set(slots)
+    assert lanes.obstacle(("slow", "p"), FIRST) is WaitReason.NAMESPACE
+    assert lanes.obstacle(("other", "p"), FIRST) is None
+    assert lanes.idle
+    assert lanes.next(None) is None
+    for slot in slots:
+        slot.give_back()
+    assert lanes.next(None) == ("slow", "p")
+    assert lanes.room()
+
+
+@pytest.mark.looptime
+async def test_each_write_has_its_own_time_and_only_a_slow_one_gives_the_slot_away() -> None:
+    lanes = Lanes(nothing)
+    slow: list[Slot] = []
+    slot = lanes.take("n", slow.append)
+    for _ in range(5):
+        await asyncio.sleep(0.9)
+        slot.begin()
+    assert (slow, lanes.idle) == ([], False)
+    await asyncio.sleep(1.1)
+    assert (slow, lanes.idle) == ([slot], True)
+    slot.begin()
+    await asyncio.sleep(1.1)
+    assert slow == [slot, slot], "the next one may be held up as well"
+    slot.give_back()
+    await asyncio.sleep(2)
+    assert (len(slow), slot.since, lanes.idle) == (2, None, True)
 
 
 @pytest.mark.looptime
 async def test_hanging_writes_of_many_namespaces_stop_nobody_else() -> None:
-    limiter = Limiter(nothing)
+    lanes = Lanes(nothing)
     for number in range(2 * MOST_SLOW_IN_ALL):
-        limiter.take(f"slow{number}", nothing)
+        lanes.take(f"slow{number}", ignore)
         if number % MOST == MOST - 1:
             await asyncio.sleep(1.1)
-    assert limiter.room()
-    assert limiter.clogged("slow3")
-    assert not limiter.clogged("good")
+    assert lanes.room()
+    assert lanes.obstacle(("slow3", "p"), FIRST) is WaitReason.NAMESPACE
+    assert lanes.obstacle(("good", "p"), FIRST) is None
 
 
 @pytest.mark.looptime
 async def test_failures_of_writes_that_were_under_way_together_count_once() -> None:
-    limiter = Limiter(nothing)
+    lanes = Lanes(nothing)
     for _ in range(16):
-        limiter.failed(ApiError(429))
+        lanes.failed(ApiError(429))
     await asyncio.sleep(0.101)
-    assert limiter.room()
+    assert lanes.room()
 
 
 @pytest.mark.looptime
 async def test_trouble_pauses_all_twice_as_long_each_time_and_one_success_ends_that() -> None:
     woken: list[float] = []
-    limiter = Limiter(lambda: woken.append(asyncio.get_running_loop().time()))
+    lanes = Lanes(lambda: woken.append(asyncio.get_running_loop().time()))
     trouble = ApiError(503)
     for pause_s in (0.1, 0.2, 0.4):
-        limiter.failed(trouble)
-        assert not limiter.room()
+        lanes.failed(trouble)
+        assert not lanes.room()
         await asyncio.sleep(pause_s * 0.99)
-        assert not limiter.room()
+        assert not lanes.room()
         await asyncio.sleep(pause_s * 0.02)
-        assert limiter.room()
+        assert lanes.room()
     assert len(woken) == 3, "whoever waits is told when the pause is over"
-    give_back = limiter.take("n", nothing)
-    assert not limiter.room(), "one write after another finds out"
-    limiter.succeeded()
-    assert limiter.room()
-    give_back()
-    limiter.failed(trouble)
+    slot = lanes.take("n", ignore)
+    assert not lanes.room(), "one write after another finds out"
+    lanes.succeeded()
+    assert lanes.room()
+    slot.give_back()
+    lanes.failed(trouble)
     await asyncio.sleep(0.101)
-    assert limiter.room()
+    assert lanes.room()
 
 
 @pytest.mark.looptime
 async def test_the_time_that_the_server_asks_for_counts() -> None:
-    limiter = Limiter(nothing)
-    limiter.failed(ApiError(429, retry_after_s=7))
+    lanes = Lanes(nothing)
+    lanes.failed(ApiError(429, retry_after_s=7))
     await asyncio.sleep(6.9)
-    assert not limiter.room()
+    assert not lanes.room()
     await asyncio.sleep(0.2)
-    assert limiter.room()
-    limiter.failed(ApiError(429, retry_after_s=7_000))
+    assert lanes.room()
+    lanes.failed(ApiError(429, retry_after_s=7_000))
     await asyncio.sleep(30.1)
-    assert limiter.room(), "but not for ever"
+    assert lanes.room(), "but not for ever"
 
 
 def test_promises_wait_for_a_scheduler_that_is_behind_and_for_no_other() -> None:
@@ -146,33 +172,47 @@ def test_a_pod_counts_once_and_not_after_its_answer() -> None:
     assert pace.room("s", 0.0)
 
 
-def test_who_waits_goes_on_in_turn_when_its_cause_is_over() -> None:
-    parking, writer, tenant = Parking(), WaitReason(Kind.WRITER), WaitReason(Kind.NAMESPACE, "tenant")
+@pytest.mark.looptime
+async def test_who_waits_goes_on_in_turn_when_its_cause_is_over() -> None:
+    lanes = Lanes(nothing)
+    lanes.failed(ApiError(503))
     for name in "cab":
-        parking.park(("n", name), (name, ""), writer)
-    parking.park(("n", "d"), ("d", ""), tenant)
-    assert parking.release(lambda *_: False) is None
-    assert parking.release(lambda cause, _: cause == tenant) == ("n", "d")
-    assert parking.release(lambda cause, _: cause == tenant) is None
-    parking.park(("n", "a"), ("a", ""), writer)
-    assert parking.release(lambda _, order: order > ("a", "")) is None, "the oldest is asked for"
-    assert [parking.release(lambda *_: True) for _ in range(4)] == [("n", "a"), ("n", "b"), ("n", "c"), None]
+        assert lanes.obstacle(("n", name), (name, "")) is WaitReason.SLOT
+    assert lanes.next(None) is None
+    await asyncio.sleep(0.2)
+    slow = [lanes.take("tenant", ignore) for _ in range(MOST_SLOW)]
+    await asyncio.sleep(1.1)
+    assert lanes.obstacle(("tenant", "d"), ("d", "")) is WaitReason.NAMESPACE
+    assert lanes.next(("0", "")) == ("n", "a"), "whoever only waited for a slot does not wait for those without a place"
+    slow.pop().give_back()
+    assert lanes.next(None) == ("n", "b")
+    assert lanes.obstacle(("n", "e"), ("e", ""), scheduler="s") is None
+    for number in range(LEAST):
+        lanes.pace.lifted(("n", f"p{number}"), "s")
+    assert lanes.obstacle(("n", "e"), ("e", ""), scheduler="s") is WaitReason.SCHEDULER
+    assert [lanes.next(("d", "")) for _ in range(2)] == [("n", "c"), None], "d and e let others go ahead before"
+    assert [lanes.next(None) for _ in range(2)] == [("tenant", "d"), None]
+    lanes.pace.answered(("n", "p0"), asyncio.get_running_loop().time(), bound=True)
+    assert [lanes.next(None) for _ in range(2)] == [("n", "e"), None]
 
 
-def test_each_waits_for_one_thing_and_who_left_is_forgotten() -> None:
-    parking, writer, tenant = Parking(), WaitReason(Kind.WRITER), WaitReason(Kind.NAMESPACE, "tenant")
-    parking.park(("n", "first"), ("", ""), tenant)
+@pytest.mark.looptime
+async def test_each_waits_for_one_thing_and_who_left_is_forgotten() -> None:
+    lanes = Lanes(nothing)
+    slots = [lanes.take("tenant", ignore) for _ in range(MOST)]
+    await asyncio.sleep(1.1)
+    assert lanes.obstacle(("tenant", "first"), FIRST) is WaitReason.NAMESPACE
+    slots += [lanes.take("n", ignore) for _ in range(MOST)]
     for number in range(2000):
-        key, order = ("n", f"p{number}"), (f"{number:04}", "")
-        parking.park(key, order, writer)
-        parking.park(key, order, tenant)
-        parking.forget(key)
-    assert sum(map(len, parking._lots.values())) <= 40
-    assert parking.release(lambda cause, _: cause == writer) is None
-    parking.park(("n", "first"), ("0", ""), writer)
-    assert parking.release(lambda cause, _: cause == tenant) is None
-    assert parking.release(lambda *_: True) == ("n", "first")
-    assert [*parking._lots, *parking._waiting, *parking._size] == []
+        order = f"{number:04}", ""
+        for namespace, reason in (("n", WaitReason.SLOT), ("tenant", WaitReason.NAMESPACE)):
+            assert lanes.obstacle((namespace, f"p{number}"), order) is reason
+            lanes.forget((namespace, f"p{number}"))
+    assert sum(map(len, lanes._lots.values())) <= 40
+    for slot in slots:
+        slot.give_back()
+    assert [lanes.next(None) for _ in range(2)] == [("tenant", "first"), None]
+    assert [*lanes._lots, *lanes._waiting, *lanes._size, *lanes._lanes] == []
 
 
 @pytest.mark.looptime

@@ -1,0 +1,257 @@
+"""Who may write now: so many at once, a lane for each namespace that delays no other, and a line of those that wait."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import heapq
+from collections.abc import Callable
+from typing import Final
+
+from dradriver.api.pins import Key
+from dradriver.errors import DriverError
+from dradriver.kube.backoff import EARLY_S, wait_s
+from dradriver.kube.client import ApiError
+from dradriver.queue.pace import Pace
+from dradriver.queue.waiting import Order
+
+MOST: Final = 16
+SLOW_S: Final = 1.0  # a write that takes longer gives its slot to another, and goes on beside it
+MOST_SLOW: Final = 8  # of one namespace; its next writes wait for them
+MOST_SLOW_IN_ALL: Final = 128  # beyond, a namespace that has any waits for them
+FIRST_PAUSE_S: Final = 0.1
+LONGEST_PAUSE_S: Final = 5.0
+LONGEST_ASKED_S: Final = 30.0  # that a server's own wish is heeded for
+
+
+class WaitReason(enum.Enum):
+    """What a unit waits for that could go on; its pod is told so where that is no matter of moments."""
+
+    SLOT = ""
+    NAMESPACE = "earlier writes in this namespace are not answered; a webhook may hold them up"
+    SCHEDULER = "waits until its scheduler has bound other pods of this namespace"
+
+
+Cause = tuple[WaitReason, str]
+"""What is waited for, and the name of it where there are several."""
+
+
+class Slot:
+    """One unit's right to write, one write after another.
+
+    Attributes:
+        since: When the write that is under way began, by the loop's clock; None once the slot was given back.
+    """
+
+    def __init__(self, lanes: Lanes, namespace: str, on_slow: Callable[[Slot], object]) -> None:
+        self.since: float | None = None
+        self.slow = False  # one of the writes was: the slot is another's
+        self._lanes, self._namespace, self._on_slow = lanes, namespace, on_slow
+        self._timer: asyncio.TimerHandle | None = None
+        self.begin()
+
+    def begin(self) -> None:
+        """Say that a write begins: it is slow when it takes long, however long those before it took."""
+        self._stop()
+        loop = asyncio.get_running_loop()
+        self.since = loop.time()
+        self._timer = loop.call_later(SLOW_S, self._overdue)
+
+    def give_back(self) -> None:
+        """Say that all is written; call it once."""
+        self._stop()
+        self.since = None
+        self._lanes.left(self._namespace, slow=self.slow)
+
+    def _overdue(self) -> None:
+        if not self.slow:
+            self.slow = True
+            self._lanes.slowed(self._namespace)
+        self._on_slow(self)
+
+    def _stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+
+class _Lane:
+    """How many units of a namespace are written, and of how many a write is slow."""
+
+    __slots__ = ("slow", "under_way")
+
+    def __init__(self) -> None:
+        self.under_way = self.slow = 0
+
+
+class Lanes:
+    """Slots for the writes of units, and the units that wait for one, oldest first.
+
+    Trouble with the server shrinks the number of slots to one and pauses all, twice as long with every failure in a
+    row; each success lets one more in.
+
+    Attributes:
+        pace: Who waits for a scheduler.
+        successes: Writes that were answered well.
+    """
+
+    def __init__(self, on_room: Callable[[], None]) -> None:
+        """``on_room`` is called whenever there may be room again."""
+        self.pace = Pace()
+        self.successes = 0
+        self._on_room = on_room
+        self._limit = float(MOST)
+        self._fast = self._slow = 0
+        self._lanes: dict[str, _Lane] = {}
+        self._failures = 0
+        self._paused_until = 0.0
+        self._lots: dict[Cause, list[tuple[Order, Key]]] = {}  # heaps; who waits no more is dropped at the top
+        self._waiting: dict[Key, tuple[Cause, Order]] = {}
+        self._size: dict[Cause, int] = {}
+
+    # Who may write.
+
+    @property
+    def idle(self) -> bool:
+        """Whether no write is under way but slow ones."""
+        return not self._fast
+
+    def paused(self) -> bool:
+        """Return whether the server is in trouble, or has asked for a pause, that is not over yet."""
+        return asyncio.get_running_loop().time() < self._paused_until
+
+    def room(self) -> bool:
+        """Return whether another write may begin now, in a namespace that holds none up."""
+        return self._fast < int(self._limit) and not self.paused()
+
+    def obstacle(self, key: Key, order: Order, *, scheduler: str = "") -> WaitReason | None:
+        """Return what keeps a unit from being written now; one that has to wait is given by ``next`` when it may.
+
+        Args:
+            key: The unit.
+            order: Its place among those that wait.
+            scheduler: Whom it would be a new promise to; empty for other writes.
+        """
+        if self._clogged(key[0]):
+            cause = WaitReason.NAMESPACE, key[0]
+        elif not self.room():
+            cause = WaitReason.SLOT, ""
+        elif scheduler and not self.pace.room(scheduler, asyncio.get_running_loop().time()):
+            cause = WaitReason.SCHEDULER, scheduler
+        else:
+            return None
+        self._wait(key, order, cause)
+        return cause[0]
+
+    def next(self, before: Order | None) -> Key | None:
+        """Return the oldest unit that need wait no longer, and forget that it waited; None where there is none.
+
+        Args:
+            before: The order of the first of those that want a place: whoever had to let others go ahead goes on in its
+                turn among them.
+        """
+        if not self.room():
+            return None
+        first = min((self._lot(cause)[0] for cause in list(self._lots) if self._over(cause, before)), default=None)
+        if first is None:
+            return None
+        self.forget(first[1])
+        return first[1]
+
+    def forget(self, key: Key) -> None:
+        """Say that a unit waits no more; an unknown one is no error."""
+        entry = self._waiting.pop(key, None)
+        if entry is None:
+            return
+        cause = entry[0]
+        self._size[cause] -= 1
+        lot = self._lots[cause]
+        if not self._size[cause]:
+            del self._lots[cause], self._size[cause]
+        elif len(lot) > 2 * self._size[cause] + 16:
+            self._lots[cause] = sorted({item for item in lot if self._here(item, cause)})
+
+    def _clogged(self, namespace: str) -> bool:
+        """Return whether so many writes in a namespace are slow that its next ones must wait."""
+        lane = self._lanes.get(namespace)
+        if lane is None or not lane.slow:
+            return False
+        # Once some are slow, the next ones are likely to be: few are tried at a time.
+        return lane.under_way >= MOST_SLOW or self._slow >= MOST_SLOW_IN_ALL
+
+    def _wait(self, key: Key, order: Order, cause: Cause) -> None:
+        if self._waiting.get(key) == (cause, order):
+            return
+        self.forget(key)
+        self._waiting[key] = cause, order
+        self._size[cause] = self._size.get(cause, 0) + 1
+        heapq.heappush(self._lots.setdefault(cause, []), (order, key))
+
+    def _over(self, cause: Cause, before: Order | None) -> bool:
+        match cause:
+            case WaitReason.NAMESPACE, name:
+                over = not self._clogged(name)
+            case WaitReason.SCHEDULER, name:
+                over = self.pace.room(name, asyncio.get_running_loop().time())
+            case _:
+                return True
+        return over and (before is None or self._lot(cause)[0][0] < before)
+
+    def _lot(self, cause: Cause) -> list[tuple[Order, Key]]:
+        lot = self._lots[cause]
+        while not self._here(lot[0], cause):
+            heapq.heappop(lot)
+        return lot
+
+    def _here(self, item: tuple[Order, Key], cause: Cause) -> bool:
+        return self._waiting.get(item[1]) == (cause, item[0])
+
+    # What is written.
+
+    def take(self, namespace: str, on_slow: Callable[[Slot], object]) -> Slot:
+        """Return a slot for the writes of one unit, the first of which begins; ask ``obstacle`` first.
+
+        Args:
+            namespace: The unit's.
+            on_slow: Called once a write has taken so long that the slot is another's, for each such write.
+        """
+        self._fast += 1
+        self._lanes.setdefault(namespace, _Lane()).under_way += 1
+        return Slot(self, namespace, on_slow)
+
+    def slowed(self, namespace: str) -> None:
+        """Take in that a slot is another's: a write that has it is slow."""
+        self._fast -= 1
+        self._slow += 1
+        self._lanes[namespace].slow += 1
+        self._on_room()
+
+    def left(self, namespace: str, *, slow: bool) -> None:
+        """Take in that a slot was given back, and whether it was another's already."""
+        lane = self._lanes[namespace]
+        lane.under_way -= 1
+        if slow:
+            lane.slow -= 1
+            self._slow -= 1
+        else:
+            self._fast -= 1
+        if not lane.under_way:
+            del self._lanes[namespace]
+        self._on_room()
+
+    def succeeded(self) -> None:
+        """Say that the server answered a write well."""
+        self.successes += 1
+        self._failures = 0
+        self._limit = min(self._limit + 1, MOST)
+
+    def failed(self, error: DriverError) -> None:
+        """Say that the server is in trouble. What was under way when the pause began says nothing new."""
+        loop = asyncio.get_running_loop()
+        self._limit = 1.0
+        asked = (error.retry_after_s if isinstance(error, ApiError) else None) or 0.0
+        pause_s = min(asked, LONGEST_ASKED_S)
+        if loop.time() >= self._paused_until:
+            pause_s = max(pause_s, wait_s(self._failures, first_s=FIRST_PAUSE_S, longest_s=LONGEST_PAUSE_S))
+            self._failures += 1
+        self._paused_until = max(self._paused_until, loop.time() + pause_s)
+        loop.call_at(self._paused_until + EARLY_S, self._on_room)
