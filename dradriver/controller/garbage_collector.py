@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from typing import Final
 
@@ -12,16 +11,19 @@ from dradriver.api.pins import Claim, Key
 from dradriver.cluster.picture import Picture
 from dradriver.cluster.records import ClaimRecord, claim_record
 from dradriver.controller.api_writer import ApiWriter
-from dradriver.controller.outcome import MovedOnError, Outcome, PausedError, outcome
-from dradriver.kube.client import ApiError, Client
+from dradriver.controller.outcome import MovedOnError, Outcome, outcome
+from dradriver.errors import DriverError
+from dradriver.kube.client import ApiError, Client, Unreachable
 from dradriver.kube.errors import Unreadable
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
+from dradriver.kube.workqueue import WorkQueue
 from dradriver.queue.lanes import Lanes
 
 logger = logging.getLogger(__name__)
 
-MOST: Final = 16  # namespaces at once
-LONGEST_S: Final = 10.0  # for one namespace in one sweep
+SWEEP_S: Final = 10.0
+MOST: Final = 16  # assumptions that are asked about at once
+LONGEST_PAUSE_S: Final = 40.0  # of a claim that cannot be deleted
 
 
 class Collector:
@@ -34,51 +36,55 @@ class Collector:
         self._writer = writer
         self._lanes = lanes
         self._grace_s = grace_s
-        self._orphans: dict[str, float] = {}
+        self._orphans: dict[str, float] = {}  # since when each is one, by uid
+        self._due = WorkQueue(self._collect, pause_s=SWEEP_S, longest_s=LONGEST_PAUSE_S)
+
+    async def run(self) -> None:
+        """Sweep now and then until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._due.run())
+            while True:
+                try:
+                    await self._look()
+                except (ApiError, Unreachable) as error:
+                    logger.warning("claims without pods: %s; trying again", error)
+                await asyncio.sleep(SWEEP_S)
 
     async def sweep(self) -> None:
         """Delete what has been an orphan for the grace period; end assumptions that the server does not share."""
+        await self._look()
+        await self._due.flush()
+
+    async def _look(self) -> None:
         await self._end_assumptions()
         now = asyncio.get_running_loop().time()
-        orphans = [claim for claim in list(self._picture.claims.values()) if self._orphaned(claim)]
+        orphans = [claim for claim in self._picture.claims.values() if self._orphaned(claim)]
         self._orphans = {claim.uid: self._orphans.get(claim.uid, now) for claim in orphans}
-        due: dict[str, list[ClaimRecord]] = {}
         for claim in orphans:
             if now - self._orphans[claim.uid] >= self._grace_s:
-                due.setdefault(claim.metadata.namespace, []).append(claim)
-        slots = asyncio.Semaphore(MOST)
-        work = (self._collect(claims, slots) for claims in due.values())
-        for error in await asyncio.gather(*work, return_exceptions=True):
-            if error is not None:
-                raise error
+                self._due.put(claim.key)
 
-    async def _collect(self, claims: list[ClaimRecord], slots: asyncio.Semaphore) -> None:
-        """Delete the orphans of a namespace one after another: a webhook there may hold each of them up.
-
-        What takes too long is left to the next sweep, which comes when this one has done with all namespaces.
-        """
-        async with slots:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(LONGEST_S):
-                    for claim in claims:
-                        await self._delete(claim)
-
-    async def _delete(self, claim: ClaimRecord) -> None:
-        if self._lanes.paused():
+    async def _collect(self, key: Key) -> None:
+        """Delete a claim if it is an orphan still; a webhook of its namespace may hold that up."""
+        claim = self._picture.claims.get(key)
+        if claim is None or claim.uid not in self._orphans or not self._orphaned(claim):
+            self._due.done(key)
             return
+        if self._lanes.paused():
+            return  # the next sweep finds it again
         try:
-            if await self._wanted(claim):
-                return
-            await self._writer.withdraw(claim)
-        except (MovedOnError, PausedError):
-            return  # the next sweep sees what became of it
-        except ApiError as error:
+            if not await self._wanted(claim):
+                await self._writer.withdraw(claim)
+                logger.info("claim %s/%s: its pod is gone; deleted", *key)
+            self._due.done(key)
+        except MovedOnError:
+            self._due.done(key)  # the next sweep sees what became of it
+        except DriverError as error:
+            logger.warning("claim %s/%s: its pod is gone, but it cannot be deleted: %s", *key, error)
             if outcome(error) is Outcome.SERVER:
                 self._lanes.failed(error)
-                return
-            logger.warning("claim %s/%s: its pod is gone, but it cannot be deleted: %s", *claim.key, error)
-            return
-        logger.info("claim %s/%s: its pod is gone; deleted", *claim.key)
+            else:
+                self._due.fail(key)
 
     def _orphaned(self, claim: ClaimRecord) -> bool:
         """Return whether a claim of ours is one that no pod wants.

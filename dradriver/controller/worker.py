@@ -28,7 +28,7 @@ from dradriver.controller.next_step import PROMISE_S, UNSCHEDULABLE_S, Keep, Pla
 from dradriver.controller.reasons import Reasons, Record
 from dradriver.controller.template_reader import TemplateReader
 from dradriver.kube.backoff import EARLY_S
-from dradriver.kube.client import ApiError, Client, Unreachable
+from dradriver.kube.client import Client
 from dradriver.queue.lanes import Lanes
 from dradriver.queue.placement_request import why
 from dradriver.queue.rechecks import Asking
@@ -37,7 +37,6 @@ from dradriver.queue.waiting import Queue
 
 logger = logging.getLogger(__name__)
 
-SWEEP_S: Final = 10.0
 SLICE_S: Final = 0.01  # of work before others get the loop
 RECHECK_S: Final = 0.5
 MANY: Final = 16  # waiting pods, from which on the scheduler's time counts more than a choice of nodes
@@ -102,7 +101,7 @@ class Worker:
                     self.reasons.run,
                     self._template_reader.run,
                     self._volumes.run,
-                    self._sweep,
+                    self._collector.run,
                     self._recheck,
                 ):
                     group.create_task(always(work))
@@ -380,11 +379,3 @@ class Worker:
             await asyncio.sleep(RECHECK_S)
             if self._queue.recheck(self.picture.version, asyncio.get_running_loop().time()):
                 self._woken.set()
-
-    async def _sweep(self) -> None:
-        while True:
-            try:
-                await self._collector.sweep()
-            except (ApiError, Unreachable) as error:
-                logger.warning("claims without pods: %s; trying again", error)
-            await asyncio.sleep(SWEEP_S)

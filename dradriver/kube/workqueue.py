@@ -95,6 +95,12 @@ class WorkQueue:
                     async with asyncio.timeout_at(None if again_at is None else again_at + EARLY_S):
                         await self.woken.wait()
 
+    async def flush(self) -> None:
+        """Do what is due now, until nothing is; for those who drive it by hand."""
+        while self._line:
+            async with asyncio.TaskGroup() as group:
+                self.begin(group)
+
     def begin(self, group: asyncio.TaskGroup) -> float | None:
         """Begin with what is due. Returns when to call again, by the loop's clock, if ``woken`` is not set sooner."""
         now = asyncio.get_running_loop().time()

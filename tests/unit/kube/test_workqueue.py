@@ -143,6 +143,16 @@ async def test_pauses_grow_up_to_a_longest() -> None:
     assert pauses == pytest.approx([1, 2, 4, 8, 16, 32, 64, 120, 120])
 
 
+async def test_whoever_drives_it_by_hand_has_all_done_that_is_due() -> None:
+    work = Work(pause_s=1.0)
+    keys = [(f"n{number % (MOST + 4)}", str(number)) for number in range(50)]
+    work.fails = {keys[0]}
+    for key in keys:
+        work.rounds.put(key)
+    await work.rounds.flush()
+    assert sorted(work.done) == sorted(keys), "what failed is left alone for its pause"
+
+
 async def test_so_many_namespaces_at_once_and_in_each_one_object() -> None:
     work = Work()
     names = [f"n{number}" for number in range(MOST + 4)]
