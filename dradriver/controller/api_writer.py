@@ -15,7 +15,7 @@ from dradriver.api.pins import Claim, Key
 from dradriver.cluster.picture import Picture
 from dradriver.cluster.placement import Placement
 from dradriver.cluster.records import ClaimRecord, claim_record
-from dradriver.controller.outcome import MovedOnError, Outcome, PausedError, UnsureError, outcome
+from dradriver.controller.outcome import CrowdedError, MovedOnError, Outcome, PausedError, UnsureError, outcome
 from dradriver.controller.owners import Owners
 from dradriver.kube.client import ApiError, Client, PatchKind, Unreachable
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
@@ -300,7 +300,7 @@ class ApiWriter:
                 await self.look(wish.claim)
                 raise MovedOnError(f"claim {namespace}/{name} exists already") from None
             if error.conflict:
-                raise MovedOnError(f"a quota of namespace {namespace} was changed meanwhile") from None
+                raise CrowdedError(f"a quota of namespace {namespace} was changed meanwhile") from None
             if error.status < 500:
                 self._picture.release(wish.claim)
             else:

@@ -15,7 +15,7 @@ from dradriver.cluster.records import ClaimRecord
 from dradriver.controller import metrics
 from dradriver.controller.api_writer import ApiWriter
 from dradriver.controller.next_step import Settle, Wait, Withdraw
-from dradriver.controller.outcome import MovedOnError, Outcome, PausedError, UnsureError, outcome
+from dradriver.controller.outcome import CrowdedError, MovedOnError, Outcome, PausedError, UnsureError, outcome
 from dradriver.controller.reasons import Reasons
 from dradriver.controller.withdraw_reasons import WithdrawReason
 from dradriver.errors import DriverError
@@ -156,13 +156,17 @@ class Executor:
     async def _run(self, unit: Unit, action: Action) -> None:
         try:
             await action
-            self._lanes.succeeded()
+            self._lanes.succeeded(unit.key[0])
             unit.failures.written()
         except MovedOnError as error:
             logger.info("pod %s/%s: %s; looking again", *unit.key, error)
             self._lanes.succeeded()
             # A gated pod may go on with what was read since; the claim of a lifted one the scheduler may be allocating.
             unit.failures.moved(asyncio.get_running_loop().time(), at_once=unit.pod.gated)
+        except CrowdedError as error:
+            logger.info("pod %s/%s: %s; trying again in its turn", *unit.key, error)
+            self._lanes.succeeded()
+            self._lanes.crowded(unit.key[0])
         except PausedError as error:
             logger.info("pod %s/%s: %s; going on after it", *unit.key, error)
         except UnsureError as error:

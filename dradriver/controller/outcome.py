@@ -19,6 +19,12 @@ class MovedOnError(DriverError):
     reason = "MovedOn"
 
 
+class CrowdedError(DriverError):
+    """A quota of the namespace was changed by others again and again while the server wanted to count a claim."""
+
+    reason = "Crowded"
+
+
 class PausedError(DriverError):
     """The server asked for a pause while this was under way. What was written stands, and is gone on from later."""
 

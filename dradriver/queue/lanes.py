@@ -21,6 +21,7 @@ MOST_SLOW: Final = 8  # of one namespace; its next writes wait for them
 MOST_SLOW_IN_ALL: Final = 128  # beyond, a namespace that has any waits for them
 FIRST_PAUSE_S: Final = 0.1
 LONGEST_PAUSE_S: Final = 5.0
+LONGEST_QUOTA_S: Final = 1.0  # of a namespace's pause; it is asked for one claim after the other meanwhile
 LONGEST_ASKED_S: Final = 30.0  # that a server's own wish is heeded for
 
 
@@ -28,6 +29,7 @@ class WaitReason(enum.Enum):
     """What a unit waits for that could go on; its pod is told so where that is no matter of moments."""
 
     SLOT = ""
+    QUOTA = "a quota of this namespace is too busy for another claim"
     NAMESPACE = "earlier writes in this namespace are not answered; a webhook may hold them up"
     SCHEDULER = "waits until its scheduler has bound other pods of this namespace"
 
@@ -74,20 +76,43 @@ class Slot:
             self._timer.cancel()
 
 
-class _Lane:
-    """How many units of a namespace are written, and of how many a write is slow."""
+class _Flow:
+    """How many units may be written at once: trouble makes it one, and each success lets one more in.
 
-    __slots__ = ("slow", "under_way")
+    Trouble also pauses all, twice as long with each in a row; what was under way when the pause began says nothing new.
+    """
+
+    def __init__(self, *, longest_s: float) -> None:
+        self._longest_s = longest_s
+        self.most = MOST
+        self.paused_until = 0.0
+        self._failures = 0
+
+    def succeeded(self) -> None:
+        self._failures = 0
+        self.most = min(self.most + 1, MOST)
+
+    def failed(self, now: float, asked_s: float = 0.0) -> None:
+        self.most = 1
+        pause_s = asked_s
+        if now >= self.paused_until:
+            pause_s = max(asked_s, wait_s(self._failures, first_s=FIRST_PAUSE_S, longest_s=self._longest_s))
+            self._failures += 1
+        self.paused_until = max(self.paused_until, now + pause_s)
+
+
+class _Lane(_Flow):
+    """A namespace: how many of its units are written, and of how many a write is slow."""
 
     def __init__(self) -> None:
+        super().__init__(longest_s=LONGEST_QUOTA_S)
         self.under_way = self.slow = 0
 
 
 class Lanes:
     """Slots for the writes of units, and the units that wait for one, oldest first.
 
-    Trouble with the server shrinks the number of slots to one and pauses all, twice as long with every failure in a
-    row; each success lets one more in.
+    Trouble with the server is all lanes', trouble with a namespace's quota is its own.
 
     Attributes:
         pace: Who waits for a scheduler.
@@ -99,11 +124,9 @@ class Lanes:
         self.pace = Pace()
         self.successes = 0
         self._on_room = on_room
-        self._limit = float(MOST)
+        self._server = _Flow(longest_s=LONGEST_PAUSE_S)
         self._fast = self._slow = 0
         self._lanes: dict[str, _Lane] = {}
-        self._failures = 0
-        self._paused_until = 0.0
         self._lots: dict[Cause, list[tuple[Order, Key]]] = {}  # heaps; who waits no more is dropped at the top
         self._waiting: dict[Key, tuple[Cause, Order]] = {}
         self._size: dict[Cause, int] = {}
@@ -117,11 +140,11 @@ class Lanes:
 
     def paused(self) -> bool:
         """Return whether the server is in trouble, or has asked for a pause, that is not over yet."""
-        return asyncio.get_running_loop().time() < self._paused_until
+        return asyncio.get_running_loop().time() < self._server.paused_until
 
     def room(self) -> bool:
         """Return whether another write may begin now, in a namespace that holds none up."""
-        return self._fast < int(self._limit) and not self.paused()
+        return self._fast < self._server.most and not self.paused()
 
     def obstacle(self, key: Key, order: Order, *, scheduler: str = "") -> WaitReason | None:
         """Return what keeps a unit from being written now; one that has to wait is given by ``next`` when it may.
@@ -131,8 +154,8 @@ class Lanes:
             order: Its place among those that wait.
             scheduler: Whom it would be a new promise to; empty for other writes.
         """
-        if self._clogged(key[0]):
-            cause = WaitReason.NAMESPACE, key[0]
+        if (reason := self._held_up(key[0])) is not None:
+            cause = reason, key[0]
         elif not self.room():
             cause = WaitReason.SLOT, ""
         elif scheduler and not self.pace.room(scheduler, asyncio.get_running_loop().time()):
@@ -170,13 +193,17 @@ class Lanes:
         elif len(lot) > 2 * self._size[cause] + 16:
             self._lots[cause] = sorted({item for item in lot if self._here(item, cause)})
 
-    def _clogged(self, namespace: str) -> bool:
-        """Return whether so many writes in a namespace are slow that its next ones must wait."""
+    def _held_up(self, namespace: str) -> WaitReason | None:
+        """Return why the next writes in a namespace must wait, if they must."""
         lane = self._lanes.get(namespace)
-        if lane is None or not lane.slow:
-            return False
+        if lane is None:
+            return None
         # Once some are slow, the next ones are likely to be: few are tried at a time.
-        return lane.under_way >= MOST_SLOW or self._slow >= MOST_SLOW_IN_ALL
+        if lane.slow and (lane.under_way >= MOST_SLOW or self._slow >= MOST_SLOW_IN_ALL):
+            return WaitReason.NAMESPACE
+        if lane.under_way >= lane.most < MOST or asyncio.get_running_loop().time() < lane.paused_until:
+            return WaitReason.QUOTA
+        return None
 
     def _wait(self, key: Key, order: Order, cause: Cause) -> None:
         if self._waiting.get(key) == (cause, order):
@@ -188,8 +215,8 @@ class Lanes:
 
     def _over(self, cause: Cause, before: Order | None) -> bool:
         match cause:
-            case WaitReason.NAMESPACE, name:
-                over = not self._clogged(name)
+            case WaitReason.NAMESPACE | WaitReason.QUOTA, name:
+                over = self._held_up(name) is None
             case WaitReason.SCHEDULER, name:
                 over = self.pace.room(name, asyncio.get_running_loop().time())
             case _:
@@ -234,24 +261,33 @@ class Lanes:
             self._slow -= 1
         else:
             self._fast -= 1
-        if not lane.under_way:
-            del self._lanes[namespace]
-        self._on_room()
+        self._ended(namespace)
 
-    def succeeded(self) -> None:
-        """Say that the server answered a write well."""
+    def succeeded(self, namespace: str = "") -> None:
+        """Say that the server answered a write well, and where that says something of the namespace's quota."""
         self.successes += 1
-        self._failures = 0
-        self._limit = min(self._limit + 1, MOST)
+        self._server.succeeded()
+        if (lane := self._lanes.get(namespace)) is not None:
+            lane.succeeded()
 
     def failed(self, error: DriverError) -> None:
-        """Say that the server is in trouble. What was under way when the pause began says nothing new."""
+        """Say that the server is in trouble."""
         loop = asyncio.get_running_loop()
-        self._limit = 1.0
-        asked = (error.retry_after_s if isinstance(error, ApiError) else None) or 0.0
-        pause_s = min(asked, LONGEST_ASKED_S)
-        if loop.time() >= self._paused_until:
-            pause_s = max(pause_s, wait_s(self._failures, first_s=FIRST_PAUSE_S, longest_s=LONGEST_PAUSE_S))
-            self._failures += 1
-        self._paused_until = max(self._paused_until, loop.time() + pause_s)
-        loop.call_at(self._paused_until + EARLY_S, self._on_room)
+        asked_s = (error.retry_after_s if isinstance(error, ApiError) else None) or 0.0
+        self._server.failed(loop.time(), min(asked_s, LONGEST_ASKED_S))
+        loop.call_at(self._server.paused_until + EARLY_S, self._on_room)
+
+    def crowded(self, namespace: str) -> None:
+        """Say that a quota of a namespace was too busy for a creation, whose slot is not given back yet."""
+        loop = asyncio.get_running_loop()
+        lane = self._lanes[namespace]
+        lane.failed(loop.time())
+        loop.call_at(lane.paused_until + EARLY_S, self._ended, namespace)
+
+    def _ended(self, namespace: str) -> None:
+        """Take in that a write or a pause of a namespace ended; nothing is kept of one where nobody wants to write."""
+        lane = self._lanes.get(namespace)
+        waited_for = (WaitReason.QUOTA, namespace) in self._lots
+        if lane is not None and not (lane.under_way or waited_for or self._held_up(namespace)):
+            del self._lanes[namespace]
+        self._on_room()

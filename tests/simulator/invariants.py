@@ -13,7 +13,7 @@ from tests.fakes.apistore import Event, Object
 from tests.fakes.control_plane import fit
 from tests.fakes.storeclient import Call
 from tests.simulator import cast, sharing
-from tests.simulator.faults import gist
+from tests.simulator.faults import QUOTA_CONFLICT, gist
 from tests.simulator.health import pod_of
 from tests.simulator.replicas import Replicas
 from tests.simulator.taking import asked, says_amounts, together
@@ -90,6 +90,10 @@ class Invariants:
             return
         self._world.trace("controller %d is answered: %s: %.150s", call.replica, call, error)
         self._world.health.failed(call, error)
+        if isinstance(error, ApiError) and error.message == QUOTA_CONFLICT[2] and call.verb == "create":
+            for key in self._world.pods:  # those behind it keep their turn
+                if key[0] == call.namespace:
+                    self._world.health.excuse(key, 3.0)
         if isinstance(error, ApiError) and error.status == 429 and error.retry_after_s:
             until = self._clock() + error.retry_after_s
             self._not_before[call.replica, call.verb, f"{call.plural} {call.key}"] = until

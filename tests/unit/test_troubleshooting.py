@@ -298,6 +298,7 @@ async def _quota(cluster: GpuCluster) -> None:
 IN_THE_CODE: Final = (  # what takes minutes, or a bug, to come about
     "waits until its scheduler has bound other pods of this namespace",
     "a webhook may hold them up",
+    "a quota of this namespace is too busy for another claim",
     "an error in the controller, see its log",
     "GPUs are left out that DeviceTaintRule",
     "are assessed",

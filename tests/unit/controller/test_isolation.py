@@ -81,6 +81,28 @@ async def test_trouble_with_the_server_itself_stops_all_and_is_over_with_it() ->
 
 
 @pytest.mark.looptime
+async def test_pods_whose_claims_a_busy_quota_does_not_take_keep_their_turns_and_hold_up_no_other_namespace() -> None:
+    cluster = GpuCluster(promise_s=30, unschedulable_s=5)
+    cluster.node("a")
+    conflict = 'Operation cannot be fulfilled on resourcequotas "gpus": the object has been modified'
+    cluster.client.refuse["create"] = [ApiError(409, "Conflict", conflict)] * 7
+    for number in range(3):
+        cluster.pod(f"p{number}", 2)
+    async with working(cluster):
+        await asyncio.sleep(0.05)
+        cluster.pod("good", 2, namespace="other")
+        cluster.client.refuse["create"], later = [], cluster.client.refuse["create"]
+        await asyncio.sleep(0.03)
+        assert cluster.find(RESOURCE_CLAIMS, "gpus-good", "other") is not None
+        assert not any(cluster.claim(f"p{number}") for number in range(3))
+        cluster.client.refuse["create"] = later
+        await asyncio.sleep(4)
+    created = [name for verb, name in cluster.client.writes if verb == "create" and name != claim_of("good")]
+    assert created[:3] == [claim_of(f"p{number}") for number in range(3)]
+    assert created[3:] == [claim_of(f"p{number}") for number in (0, 0, 0, 0, 0, 1, 2)]
+
+
+@pytest.mark.looptime
 async def test_retry_after_is_heeded() -> None:
     cluster = GpuCluster()
     cluster.node("a")

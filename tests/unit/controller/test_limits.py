@@ -129,6 +129,32 @@ async def test_trouble_pauses_all_twice_as_long_each_time_and_one_success_ends_t
 
 
 @pytest.mark.looptime
+async def test_a_quota_that_is_too_busy_pauses_its_namespace_alone_and_lets_in_one_after_the_other() -> None:
+    lanes = Lanes(nothing)
+    for pause_s in (0.1, 0.2):
+        for slot in [lanes.take("n", ignore) for _ in range(3)]:
+            lanes.crowded("n")
+            slot.give_back()
+        assert [lanes.obstacle(("n", name), (name, "")) for name in "ba"] == [WaitReason.QUOTA] * 2
+        assert lanes.obstacle(("other", "p"), FIRST) is None
+        await asyncio.sleep(pause_s * 0.99)
+        assert lanes.next(None) is None
+        await asyncio.sleep(pause_s * 0.02)
+        assert lanes.next(None) == ("n", "a")
+        assert lanes.obstacle(("n", "a"), ("a", "")) is None
+    slot = lanes.take("n", ignore)
+    assert lanes.next(None) is None, "one write after another finds out"
+    lanes.succeeded("n")
+    slot.give_back()
+    assert lanes.next(None) == ("n", "b")
+    slot = lanes.take("n", ignore)
+    assert lanes.obstacle(("n", "c"), ("c", "")) is None
+    slot.give_back()
+    await asyncio.sleep(1)
+    assert not lanes._lanes, "nothing is kept of a namespace where nobody wants to write"
+
+
+@pytest.mark.looptime
 async def test_the_time_that_the_server_asks_for_counts() -> None:
     lanes = Lanes(nothing)
     lanes.failed(ApiError(429, retry_after_s=7))
