@@ -30,6 +30,8 @@ logger = logging.getLogger(__name__)
 
 _ANY_SIZE: Final = ShareRule()
 
+_Tenants = dict[int, set[str]]  # namespaces that have parts of a GPU, by the machine's number of it
+
 
 class Inventory:
     """All GPUs by identity.
@@ -169,11 +171,30 @@ class Inventory:
             return fleet
         fleet = fleet.copied(pools)
         for name in pools:
-            free, offer, parts, tenants = self._left(name, self._pools[name], frozenset(claims))
-            fleet.set_free(name, free)
-            fleet.set_offer(name, msgspec.structs.replace(offer, tenants=self._tenants.tenants(tenants)))
-            fleet.set_parts(name, parts)
+            self._set_left(fleet, name, *self._left(name, self._pools[name], frozenset(claims)))
         return fleet
+
+    def only(self, claim: Key, pin: Pin) -> Fleet:
+        """Return the fleet as it would be if a claim's node had no GPUs but those that the claim is pinned to.
+
+        What the claim holds itself is free there. It is to be looked at, and by nobody else.
+        """
+        fleet, name = self.fleet, pin.choice.node
+        if name not in fleet.nodes:
+            return fleet
+        fleet, pool = fleet.copied({name}), self._pools[name]
+        free, offer, parts, tenants = self._left(name, pool, frozenset((claim,)))
+        pinned = {number for number, (device, _) in pool.devices.items() if (name, device) in pin.devices}
+        offer = msgspec.structs.replace(offer, shared=offer.shared & pinned, sliced=offer.sliced & pinned)
+        self._set_left(fleet, name, [number for number in free if number in pinned], offer, parts, tenants)
+        return fleet
+
+    def _set_left(
+        self, fleet: Fleet, name: str, free: list[int], offer: Offer, parts: dict[int, list[Part]], tenants: _Tenants
+    ) -> None:
+        fleet.set_free(name, free)
+        fleet.set_offer(name, msgspec.structs.replace(offer, tenants=self._tenants.tenants(tenants)))
+        fleet.set_parts(name, parts)
 
     def uuids(self, pool: str) -> dict[int, str]:
         """Return the uuids of a node's GPUs by the machine's own number; none while its pool is not complete."""
@@ -329,7 +350,7 @@ class Inventory:
 
     def _left(
         self, name: str, pool: Pool, leaving: Set[Key] = frozenset()
-    ) -> tuple[list[int], Offer, dict[int, list[Part]], dict[int, set[str]]]:
+    ) -> tuple[list[int], Offer, dict[int, list[Part]], _Tenants]:
         """Return what is left of a node's GPUs, by the machine's numbers, if some claims were not there.
 
         That is which are free, which may be had in parts (without their tenants), the parts that are on them, and the
@@ -349,7 +370,7 @@ class Inventory:
         rules: list[tuple[int, ShareRule]] = []
         memory = {gpu.index: gpu.memory_mib for gpu in pool.machine.gpus}
         parts: dict[int, list[Part]] = {}
-        tenants: dict[int, set[str]] = {}
+        tenants: _Tenants = {}
         for number, (device, _) in pool.devices.items():
             how = pool.parts.get(device)
             if how is None or device not in pool.usable:

@@ -11,7 +11,7 @@ import numpy as np
 
 from dradriver.allocator.choice.phrases import wanted
 from dradriver.allocator.fleet.fleet import Fleet
-from dradriver.allocator.request import Choice, Mig, NoPlaceError, PartChoice, Whole
+from dradriver.allocator.request import Amount, Choice, Mig, NoPlaceError, PartChoice, SharePart, Whole
 from dradriver.api import names, results
 from dradriver.api.pins import Pin
 from dradriver.cluster.claim_users import MOST
@@ -122,38 +122,58 @@ def _joining(picture: Picture, wish: PlacementRequest, claim: ClaimRecord) -> Pl
     )
 
 
-def revalidate(picture: Picture, wish: PlacementRequest, pin: Pin) -> Placement | None:
-    """Return the placement that a gated pod's claim was made for, or None where it is not right any more.
+def revalidate(picture: Picture, wish: PlacementRequest, claim: ClaimRecord) -> Placement | None:
+    """Return the placement that a gated pod's claim was made for, or None where it is not valid any more.
 
-    A crash, or a conflict between the claim's creation and the lifting of the gate, left it. It is right if its GPUs
-    are what the pod would get on that node now, as the devices that they are now: either may have been changed since.
+    A crash, or a conflict between the claim's creation and the lifting of the gate, left it. It is valid while its GPUs
+    are free but for it, are the devices that it is pinned to, and are a set that the pod asks for, on a node that can
+    run it. That a better one has become free since is no reason to begin again.
     """
-    node, row = pin.choice.node, picture.nodes.find(pin.choice.node)
-    made = picture.claims.get(wish.claim)
-    if row is None or (wish.shared and made is not None and made.set != wish.request):
+    pin = claim.pin
+    row = None if pin is None else picture.nodes.find(pin.choice.node)
+    if pin is None or row is None or (wish.shared and claim.set != wish.request):
         return None
     fit = _eligible(picture, wish, besides=picture.taken_by(wish.pod))
-    if not fit[row]:
+    if not (fit[row] and picture.inventory.keeps(pin) and picture.fits(claim)):
         return None
     here = np.zeros_like(fit)
     here[row] = True
-    fleet = picture.inventory.without(wish.claim)
     try:
-        mine = _placement(picture, wish, _rank(picture, wish, here, fleet=fleet), MOST_NODES)
-        others = _rank(picture, wish, fit, fleet=fleet)
+        same = _rank(picture, wish, here, fleet=picture.inventory.only(wish.claim, pin))
+        others = _rank(picture, wish, fit, fleet=picture.inventory.without(wish.claim))
     except NoPlaceError:
         return None
-    chosen = {uuid for each in mine.uuids.values() for uuid in each}
-    if mine.uuids != pin.uuids or mine.taken != pin.taken or mine.placed & chosen != pin.placed:
+    node = pin.choice.node
+    if not _alike(_placement(picture, wish, same, 1), pin):
         return None
     return Placement(
-        choice=mine.choice,
-        hostnames=_hostnames(picture, [node, *(c.node for c in others if c.node != node)], MOST_NODES),
-        uuids=mine.uuids,
-        texts=mine.texts,
-        compute=mine.compute,
-        placed=mine.placed,
+        choice=pin.choice,
+        hostnames=_hostnames(picture, [node, *(each.node for each in others if each.node != node)], MOST_NODES),
+        uuids=pin.uuids,
+        texts=results.written(pin.choice, pin.numbers()),
+        placed=pin.placed,
     )
+
+
+def _alike(same: Placement, pin: Pin) -> bool:
+    """Return whether a placement on the GPUs of a pin has as many of them for each request, or the same parts."""
+    if [(name, len(uuids)) for name, uuids in same.uuids.items()] != [
+        (name, len(uuids)) for name, uuids in pin.uuids.items()
+    ]:
+        return False
+    if {uuid for uuids in same.uuids.values() for uuid in uuids} != set(pin.numbers().values()):
+        return False
+    return _sizes(same.choice) == _sizes(pin.choice)
+
+
+def _sizes(choice: Choice | PartChoice) -> list[list[Amount | tuple[str, int]]]:
+    """Return what each container has of its GPUs, wherever on them: nothing said of whole ones."""
+    if isinstance(choice, Choice):
+        return []
+    return [
+        [part.amount if isinstance(part, SharePart) else (part.profile, part.size) for part in parts]
+        for parts in choice.containers
+    ]
 
 
 def _rank(

@@ -296,7 +296,7 @@ class Worker:
             if unit.wish.alone is not None and step.claim.handed_over == digest(unit.wish.alone):
                 self._executor.hand_over(unit, "there was no place for it", has_claim=True)
                 return
-            placement = revalidate(self.picture, unit.wish, step.claim.pin) if step.claim.pin is not None else None
+            placement = revalidate(self.picture, unit.wish, step.claim)
         except WordError as error:
             self._executor.withdraw(unit, Withdraw(step.claim, step.cause, str(error)))
             return
