@@ -21,7 +21,7 @@ from dradriver.controller.withdraw_reasons import WithdrawReason
 from dradriver.errors import DriverError
 from dradriver.kube.client import ApiError, Unreachable
 from dradriver.queue.lanes import SLOW_S, Lanes, Slot
-from dradriver.queue.units import Unit
+from dradriver.queue.units import Member, Unit
 
 logger = logging.getLogger(__name__)
 
@@ -92,36 +92,36 @@ class Executor:
 
     # Steps.
 
-    def place(self, unit: Unit, placement: Placement) -> None:
-        """Create a unit's claim, or let it share the one of others, and let the scheduler have the pod.
+    def place(self, unit: Unit, member: Member, placement: Placement) -> None:
+        """Create a pod's claim, or let it share the one of others, and let the scheduler have the pod.
 
         Its GPUs are promised from now on.
         """
         if placement.joins:
-            self._picture.joins(unit.key, placement.node)
-            self._start(unit, lambda slot: self._join(unit, placement, slot))
+            self._picture.joins(member.key, placement.node)
+            self._start(unit, lambda slot: self._join(member, placement, slot))
             return
-        self._picture.promise(unit.wish.claim, unit.key, placement)
-        self._start(unit, lambda slot: self._place(unit, placement, slot))
+        self._picture.promise(member.wish.claim, member.key, placement)
+        self._start(unit, lambda slot: self._place(member, placement, slot))
 
-    def hand_over(self, unit: Unit, why: str, *, has_claim: bool = False) -> None:
-        """Let the scheduler have a unit for which there is no place, with a new claim, unless it has one for that."""
-        self._start(unit, lambda slot: self._hand_over(unit, why, slot, has_claim=has_claim))
+    def hand_over(self, unit: Unit, member: Member, why: str, *, has_claim: bool = False) -> None:
+        """Let the scheduler have a pod for which there is no place, with a new claim, unless it has one for that."""
+        self._start(unit, lambda slot: self._hand_over(member, why, slot, has_claim=has_claim))
 
-    def lift(self, unit: Unit, claim: ClaimRecord, placement: Placement) -> None:
-        """Lift the gate of a unit that has its claim."""
-        self._start(unit, lambda _: self._lift(unit, claim, placement))
+    def lift(self, unit: Unit, member: Member, claim: ClaimRecord, placement: Placement) -> None:
+        """Lift the gate of a pod that has its claim."""
+        self._start(unit, lambda _: self._lift(member, claim, placement))
 
-    def withdraw(self, unit: Unit, step: Withdraw) -> None:
-        """End a promise."""
-        self._start(unit, lambda _: self._withdraw(unit, step))
+    def withdraw(self, unit: Unit, member: Member, step: Withdraw) -> None:
+        """End the promise that a pod has."""
+        self._start(unit, lambda _: self._withdraw(unit, member, step))
 
-    def settle(self, unit: Unit, step: Settle | Wait) -> None:
+    def settle(self, unit: Unit, member: Member, step: Settle | Wait) -> None:
         """Put a pod's annotations right, and make it an owner of the claim that it shares, as the step says."""
-        self._start(unit, lambda slot: self._settle(unit, step, slot))
+        self._start(unit, lambda slot: self._settle(member, step, slot))
 
     def ask(self, unit: Unit) -> None:
-        """Find out whether a unit's claim was created."""
+        """Find out whether the claims of a unit's pods were created."""
         self._start(unit, lambda _: self._ask(unit))
 
     def fail(self, unit: Unit, reason: str, *, first_s: float = OBJECT_BACKOFF_S, in_turn: bool = False) -> None:
@@ -132,11 +132,18 @@ class Executor:
         unit.failures.times += 1
         self._wait(unit, reason)
 
+    def release(self, unit: Unit) -> None:
+        """Forget the claims that were to be created for a unit's pods and are not known to be there."""
+        for member in unit.members:
+            if (claim := claim_key(member.pod)) is not None:
+                self._picture.release(claim)
+
     def _wait(self, unit: Unit, reason: str) -> None:
         self._at(unit.failures.not_before, unit.key)
-        pod = self._picture.pods.get(unit.key)
-        if pod is not None and pod.metadata.uid == unit.uid and not pod.spec.node_name:
-            self._reasons.want(pod, reason)
+        for member in unit.members:
+            pod = self._picture.pods.get(member.key)
+            if pod is not None and pod.metadata.uid == member.uid and not pod.spec.node_name:
+                self._reasons.want(pod, reason)
 
     # What comes of them.
 
@@ -162,7 +169,8 @@ class Executor:
             logger.info("pod %s/%s: %s; looking again", *unit.key, error)
             self._lanes.succeeded()
             # A gated pod may go on with what was read since; the claim of a lifted one the scheduler may be allocating.
-            unit.failures.moved(asyncio.get_running_loop().time(), at_once=unit.pod.gated)
+            gated = all(member.pod.gated for member in unit.members)
+            unit.failures.moved(asyncio.get_running_loop().time(), at_once=gated)
         except CrowdedError as error:
             logger.info("pod %s/%s: %s; trying again in its turn", *unit.key, error)
             self._lanes.succeeded()
@@ -174,8 +182,8 @@ class Executor:
             if isinstance(error.__cause__, DriverError) and outcome(error.__cause__) is Outcome.SERVER:
                 self._lanes.failed(error.__cause__)
             unit.unsure = True
-            if not self._alive(unit) and (claim := claim_key(unit.pod)) is not None:
-                self._picture.release(claim)  # nobody asks any more; if it is there, the reflector shows it
+            if not self._alive(unit):
+                self.release(unit)  # nobody asks any more; if a claim is there, the reflector shows it
             unit.failures.pause(asyncio.get_running_loop().time(), SERVER_BACKOFF_S)
         except (ApiError, Unreachable) as error:
             logger.warning("pod %s/%s: %s", *unit.key, error)
@@ -211,11 +219,17 @@ class Executor:
         while write is not None and slot.since == write:
             began = clock()
             try:
-                if await self._writer.lifted(unit.pod) and unit.pod.gated:
-                    return  # only the answer is late
+                late = [
+                    member
+                    for member in unit.members
+                    if not (await self._writer.lifted(member.pod) and member.pod.gated)
+                ]
+                if not late:
+                    return  # only the answer is
                 quick = clock() - began < (began - write) * QUICK
                 if quick and slot.since == write and not self._lanes.paused():
-                    await self._take_back(unit)
+                    for member in late:
+                        await self._take_back(member)
                     return
             except DriverError as error:
                 logger.warning("pod %s/%s: a write hangs, and %s", *unit.key, error)
@@ -224,24 +238,24 @@ class Executor:
                 pause_s *= 2
             await asyncio.sleep(pause_s)
 
-    async def _take_back(self, unit: Unit) -> None:
-        if (key := claim_key(unit.pod)) is None:
+    async def _take_back(self, member: Member) -> None:
+        if (key := claim_key(member.pod)) is None:
             return
         self._picture.release(key)
         claim = self._picture.claims.get(key)
         if (
-            unit.pod.gated
+            member.pod.gated
             and claim is not None
             and not claim.handed_over  # it keeps nothing from anybody
-            and claim.owned_by(unit.uid)
+            and claim.owned_by(member.uid)
             and claim.devices is None
             and not claim.deleting
         ):
             await self._writer.withdraw(claim)
 
-    async def _place(self, unit: Unit, placement: Placement, slot: Slot) -> None:
+    async def _place(self, member: Member, placement: Placement, slot: Slot) -> None:
         began = asyncio.get_running_loop().time()
-        pod, wish = unit.pod, unit.wish
+        pod, wish = member.pod, member.wish
         try:
             if pod.gated:
                 await self._writer.place(pod, wish, placement, slot)
@@ -252,47 +266,47 @@ class Executor:
         except BaseException:
             self._picture.release(wish.claim)
             raise
-        self._lifted(unit, placement, began)
+        self._lifted(member, placement, began)
 
-    async def _join(self, unit: Unit, placement: Placement, slot: Slot) -> None:
+    async def _join(self, member: Member, placement: Placement, slot: Slot) -> None:
         began = asyncio.get_running_loop().time()
         try:
-            await self._writer.join(unit.pod, placement, slot)
+            await self._writer.join(member.pod, placement, slot)
         finally:
-            self._picture.joined(unit.key)
-        self._lifted(unit, placement, began)
+            self._picture.joined(member.key)
+        self._lifted(member, placement, began)
 
-    async def _hand_over(self, unit: Unit, why: str, slot: Slot, *, has_claim: bool) -> None:
+    async def _hand_over(self, member: Member, why: str, slot: Slot, *, has_claim: bool) -> None:
         reason = f"handed over to the scheduler: {why}"
-        await self._writer.hand_over(unit.pod, unit.wish, reason, slot, has_claim=has_claim)
-        if unit.pod.gated:
-            self._reasons.taken_away(unit.key)
+        await self._writer.hand_over(member.pod, member.wish, reason, slot, has_claim=has_claim)
+        if member.pod.gated:
+            self._reasons.taken_away(member.key)
         else:
-            self._reasons.want(unit.pod, reason)
-        logger.info("pod %s/%s: handed over to the scheduler: %s", *unit.key, why)
+            self._reasons.want(member.pod, reason)
+        logger.info("pod %s/%s: handed over to the scheduler: %s", *member.key, why)
 
-    async def _lift(self, unit: Unit, claim: ClaimRecord, placement: Placement) -> None:
+    async def _lift(self, member: Member, claim: ClaimRecord, placement: Placement) -> None:
         began = asyncio.get_running_loop().time()
-        await self._writer.lift_or_withdraw(unit.pod, claim, placement)
-        self._lifted(unit, placement, began)
+        await self._writer.lift_or_withdraw(member.pod, claim, placement)
+        self._lifted(member, placement, began)
 
-    def _lifted(self, unit: Unit, placement: Placement, began: float) -> None:
-        self._reasons.taken_away(unit.key)
-        if unit.pod.gated:
+    def _lifted(self, member: Member, placement: Placement, began: float) -> None:
+        self._reasons.taken_away(member.key)
+        if member.pod.gated:
             choice = placement.choice
             metrics.PLACEMENTS.labels(choice.level.value if isinstance(choice, Choice) else metrics.PART).inc()
             metrics.DURATION.observe(asyncio.get_running_loop().time() - began)
 
-    async def _withdraw(self, unit: Unit, step: Withdraw) -> None:
+    async def _withdraw(self, unit: Unit, member: Member, step: Withdraw) -> None:
         await self._writer.withdraw(step.claim)
-        unit.promise.taken_back(unit.pod.refused, renewed=step.cause is WithdrawReason.OVERLOOKED)
+        member.promise.taken_back(member.pod.refused, renewed=step.cause is WithdrawReason.OVERLOOKED)
         metrics.WITHDRAWALS.labels(step.cause.value).inc()
         if step.cause is WithdrawReason.BYPASSED:
-            logger.info("pod %s/%s: its GPUs are free again: %s", *unit.key, step.reason)
+            logger.info("pod %s/%s: its GPUs are free again: %s", *member.key, step.reason)
             return  # it is told why when it is looked at again
         if step.claim.pin is not None and step.reason:
             node = step.claim.pin.choice.node
-            logger.info("pod %s/%s: its GPUs on node %s are free again: %s", *unit.key, node, step.reason)
+            logger.info("pod %s/%s: its GPUs on node %s are free again: %s", *member.key, node, step.reason)
             if (
                 step.cause is not WithdrawReason.UNSCHEDULABLE
             ):  # the scheduler may just be slow there, with a volume perhaps
@@ -300,21 +314,21 @@ class Executor:
                 return
             unit.failures.tried.append(node)
             now = asyncio.get_running_loop().time()
-            self._picture.refusals.add(unit.pod, node, now)
+            self._picture.refusals.add(member.pod, node, now)
             # While it goes through its nodes for the first time it keeps little from others; after that it would much.
             first_s = PROMISE_BACKOFF_S if unit.failures.times else OBJECT_BACKOFF_S
             unit.fall_back(self._newest())
             unit.failures.back_off(now, first_s=first_s)
             self._wait(unit, step.reason)
 
-    async def _settle(self, unit: Unit, step: Settle | Wait, slot: Slot) -> None:
+    async def _settle(self, member: Member, step: Settle | Wait, slot: Slot) -> None:
         if step.joins is not None:
-            await self._writer.owners.adopt(unit.pod, step.joins.uid)
+            await self._writer.owners.adopt(member.pod, step.joins.uid)
             slot.begin()
-        await self._writer.annotate(unit.pod, step.texts)
+        await self._writer.annotate(member.pod, step.texts)
 
     async def _ask(self, unit: Unit) -> None:
-        claim = claim_key(unit.pod)
-        if claim is not None and await self._writer.look(claim) is None:
-            self._picture.release(claim)
+        for member in unit.members:
+            if (claim := claim_key(member.pod)) is not None and await self._writer.look(claim) is None:
+                self._picture.release(claim)
         unit.unsure = False

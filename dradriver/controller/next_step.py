@@ -17,7 +17,7 @@ from dradriver.api.pins import claim_key, is_set
 from dradriver.cluster.picture import Picture
 from dradriver.cluster.records import ClaimRecord
 from dradriver.controller.withdraw_reasons import WithdrawReason
-from dradriver.queue.units import Unit
+from dradriver.queue.units import Member
 
 PROMISE_S: Final = 30.0
 UNSCHEDULABLE_S: Final = 5.0
@@ -87,7 +87,7 @@ Step = Settle | Wait | Place | Keep | Withdraw
 
 
 def next_step(
-    unit: Unit,
+    member: Member,
     picture: Picture,
     now: float,
     *,
@@ -97,15 +97,15 @@ def next_step(
     """Return what has to be done for a living pod of ours.
 
     Args:
-        unit: The pod; the times of its claim are kept up to date, and which one of others it is to share.
+        member: The pod; the times of its claim are kept up to date, and which one of others it is to share.
         picture: The cluster.
         now: The loop's clock.
         promise_s: How long a promise may last.
         unschedulable_s: How long once the scheduler says that it finds no room.
     """
-    pod, claim = unit.pod, picture.claim_of(unit.pod)
+    pod, claim = member.pod, picture.claim_of(member.pod)
     if pod.spec.node_name and (claim is None or _is_unused(pod, claim)):
-        return _bypassed(unit, claim, now, promise_s=promise_s)
+        return _bypassed(member, claim, now, promise_s=promise_s)
     if pod.spec.node_name:
         untrue = _untrue(pod, claim) | ({names.REASON: None} if names.REASON in pod.metadata.annotations else {})
         uses = claim is not None and pod.metadata.uid in claim.users
@@ -115,10 +115,10 @@ def next_step(
         if others and pod.gated:
             # A set that is promised to a pod which another gate still holds would be of use to nobody.
             return Wait(reason=_other_gate(others))
-        unit.joins = ""
+        member.joins = ""
         return _behind(pod, picture) or Place()
     if is_set(claim.key) and (step := _sharing(pod, claim, picture, others)) is not None:
-        unit.joins = claim.uid
+        member.joins = claim.uid
         return step
     if not claim.owned_by(pod.metadata.uid):
         name = claim_key(pod)
@@ -131,9 +131,9 @@ def next_step(
     if claim.devices is not None:
         return Wait(texts=_untrue(pod, claim))
     if claim.handed_over:
-        unit.promise.claim_uid = claim.uid
+        member.promise.claim_uid = claim.uid
         return Wait()  # it keeps nothing from anybody
-    return _promised(unit, claim, picture, now, promise_s=promise_s, unschedulable_s=unschedulable_s)
+    return _promised(member, claim, picture, now, promise_s=promise_s, unschedulable_s=unschedulable_s)
 
 
 def _is_unused(pod: Pod, claim: ClaimRecord) -> bool:
@@ -141,7 +141,7 @@ def _is_unused(pod: Pod, claim: ClaimRecord) -> bool:
     return claim.pin is not None and claim.devices is None and claim.owned_by(pod.metadata.uid)
 
 
-def _bypassed(unit: Unit, claim: ClaimRecord | None, now: float, *, promise_s: float) -> Step:
+def _bypassed(member: Member, claim: ClaimRecord | None, now: float, *, promise_s: float) -> Step:
     """Return what is done for a pod that is bound and whose claim was not allocated, as far as is seen so far.
 
     The scheduler allocates first, but claims and pods are seen apart. Who binds a pod by hand and leaves its claim
@@ -149,11 +149,11 @@ def _bypassed(unit: Unit, claim: ClaimRecord | None, now: float, *, promise_s: f
     server knows.
     """
     reason = (
-        f"it was bound to node {unit.pod.spec.node_name} without its GPUs; delete it, and leave binding to a "
+        f"it was bound to node {member.pod.spec.node_name} without its GPUs; delete it, and leave binding to a "
         "scheduler that allocates claims"
     )
-    if now < (until := unit.promise.bound(now) + promise_s):
-        said = unit.pod.metadata.annotations.get(names.REASON, reason)  # perhaps why it waited before
+    if now < (until := member.promise.bound(now) + promise_s):
+        said = member.pod.metadata.annotations.get(names.REASON, reason)  # perhaps why it waited before
         return Wait(until=until, texts={} if said == reason else {names.REASON: None})
     return Wait(reason=reason) if claim is None or claim.deleting else Withdraw(claim, WithdrawReason.BYPASSED, reason)
 
@@ -224,7 +224,7 @@ def _gated(pod: Pod, claim: ClaimRecord, picture: Picture, others: list[str]) ->
 
 
 def _promised(
-    unit: Unit, claim: ClaimRecord, picture: Picture, now: float, *, promise_s: float, unschedulable_s: float
+    member: Member, claim: ClaimRecord, picture: Picture, now: float, *, promise_s: float, unschedulable_s: float
 ) -> Step:
     if claim.pin is None:
         return Withdraw(claim, WithdrawReason.DAMAGED)
@@ -232,11 +232,11 @@ def _promised(
         return Withdraw(claim, WithdrawReason.TAKEN)
     if not picture.inventory.keeps(claim.pin):
         return Withdraw(claim, WithdrawReason.GONE)
-    pod, promise, refused = unit.pod, unit.promise, unit.pod.refused
+    pod, promise, refused = member.pod, member.promise, member.pod.refused
     promise.seen(claim.uid, refused, now)
     until, cause = promise.since + promise_s, WithdrawReason.OVERDUE
     if promise.unschedulable_at is not None and not pod.status.nominated_node_name:
-        if _overlooked(unit, claim, picture):
+        if _overlooked(member, claim, picture):
             # kube-scheduler counts twice what it allocates of a shared device and sees allocated at the same time, and
             # then lets a pod wait until some other device is given back (seen with Kubernetes 1.36.3).
             overlooked = promise.unschedulable_at + min(OVERLOOKED_S, unschedulable_s)
@@ -250,13 +250,13 @@ def _promised(
     return Withdraw(claim, cause, _told(pod, refused))
 
 
-def _overlooked(unit: Unit, claim: ClaimRecord, picture: Picture) -> bool:
+def _overlooked(member: Member, claim: ClaimRecord, picture: Picture) -> bool:
     """Return whether the scheduler may find no room for a part by mistake: until it was made anew once.
 
     So it is with devices that claims share: what they have is a sum. A MIG slice may also be a device of its own.
     """
     pin = claim.pin
-    if pin is None or unit.promise.renewed:
+    if pin is None or member.promise.renewed:
         return False
     summed = any(taken is not None and device not in pin.apart for device, taken in pin.taken.items())
     return summed and picture.fits(claim)

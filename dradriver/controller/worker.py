@@ -13,7 +13,7 @@ from dradriver.allocator.request import NoPlaceError
 from dradriver.api.claims import digest
 from dradriver.api.errors import WordError
 from dradriver.api.objects import Pod
-from dradriver.api.pins import Key, claim_key
+from dradriver.api.pins import Key
 from dradriver.cluster.nodes.columns import Bools
 from dradriver.cluster.picture import Picture
 from dradriver.cluster.placement import Placement
@@ -32,7 +32,7 @@ from dradriver.kube.client import Client
 from dradriver.queue.lanes import Lanes
 from dradriver.queue.placement_request import why
 from dradriver.queue.rechecks import Asking
-from dradriver.queue.units import HAND_OVER_S, Unit
+from dradriver.queue.units import HAND_OVER_S, Member, Unit
 from dradriver.queue.waiting import Queue
 
 logger = logging.getLogger(__name__)
@@ -211,16 +211,16 @@ class Worker:
         if self._waits_for_volumes(key, pod):
             return
         where = self.picture.volumes.of(pod)
-        if unit is None or unit.uid != pod.metadata.uid:
+        if unit is None or unit.lead.uid != pod.metadata.uid:
             self._forget(key)
-            unit = Unit(key, pod, self.picture.template_of(pod), where)
+            unit = Unit(Member(pod, self.picture.template_of(pod), where))
             self._newest = max(self._newest, pod.metadata.creation_timestamp or "")
             self._units[key] = unit
         elif unit.busy:
             return  # its writer looks again when it is done
-        elif unit.update(pod, self.picture.template_of(pod), where):
+        elif unit.lead.update(pod, self.picture.template_of(pod), where):
             unit.forgive()
-        now = asyncio.get_running_loop().time()
+        member, now = unit.lead, asyncio.get_running_loop().time()
         self._count(unit)
         if now < unit.failures.not_before:
             self._queue.drop(key)
@@ -230,9 +230,9 @@ class Worker:
             if self._writable(unit):
                 self._executor.ask(unit)
             return
-        step = next_step(unit, self.picture, now, promise_s=self._promise_s, unschedulable_s=self._unschedulable_s)
+        step = next_step(member, self.picture, now, promise_s=self._promise_s, unschedulable_s=self._unschedulable_s)
         if isinstance(step, Place):
-            if (times := unit.promise.lost()) > 1:
+            if (times := member.promise.lost()) > 1:
                 unit.failures.lost(now, times)
                 self._at(unit.failures.not_before, key)
             else:
@@ -241,12 +241,12 @@ class Worker:
         self._queue.drop(key)
         match step:
             case Keep() if self._writable(unit):
-                self._keep(unit, step)
+                self._keep(unit, member, step)
             case Withdraw() if self._writable(unit):
-                self._executor.withdraw(unit, step)
+                self._executor.withdraw(unit, member, step)
             case Settle() | Wait() if step.untrue:
                 if self._writable(unit):
-                    self._executor.settle(unit, step)
+                    self._executor.settle(unit, member, step)
             case Settle():
                 self._forget(key)
             case Wait():
@@ -273,50 +273,51 @@ class Worker:
             reason = self._queue.put(unit)
         except WordError as error:
             self._queue.drop(unit.key)
-            self.reasons.want(unit.pod, str(error))
+            self.reasons.want(unit.lead.pod, str(error))
             return
         if reason:
             self._without_place(unit, reason)
 
     def _without_place(self, unit: Unit, reason: str) -> None:
         """Tell a unit why it waits, or hand it over once it has waited: the pod before it may just be ending."""
-        if unit.wish.alone is not None:
+        if unit.lead.wish.alone is not None:
             now = asyncio.get_running_loop().time()
             if now < (until := unit.looks_since(now) + self._hand_over_s):
                 self._at(until, unit.key)
             elif self._writable(unit):
                 self._queue.drop(unit.key)
-                self._executor.hand_over(unit, reason)
+                self._executor.hand_over(unit, unit.lead, reason)
                 return
-        if not (unit.failures.times and self.reasons.insist(unit.pod)):  # its own trouble says more
-            self.reasons.want(unit.pod, reason)
+        if not (unit.failures.times and self.reasons.insist(unit.lead.pod)):  # its own trouble says more
+            self.reasons.want(unit.lead.pod, reason)
 
-    def _keep(self, unit: Unit, step: Keep) -> None:
+    def _keep(self, unit: Unit, member: Member, step: Keep) -> None:
         try:
-            if unit.wish.alone is not None and step.claim.handed_over == digest(unit.wish.alone):
-                self._executor.hand_over(unit, "there was no place for it", has_claim=True)
+            alone = member.wish.alone
+            if alone is not None and step.claim.handed_over == digest(alone):
+                self._executor.hand_over(unit, member, "there was no place for it", has_claim=True)
                 return
-            placement = revalidate(self.picture, unit.wish, step.claim)
+            placement = revalidate(self.picture, member.wish, step.claim)
         except WordError as error:
-            self._executor.withdraw(unit, Withdraw(step.claim, step.cause, str(error)))
+            self._executor.withdraw(unit, member, Withdraw(step.claim, step.cause, str(error)))
             return
         if placement is None:
-            self._executor.withdraw(unit, Withdraw(step.claim, step.cause))
+            self._executor.withdraw(unit, member, Withdraw(step.claim, step.cause))
         else:
-            self._executor.lift(unit, step.claim, placement)
+            self._executor.lift(unit, member, step.claim, placement)
 
     def _forget(self, key: Key) -> None:
         self._queue.drop(key)
         self._lanes.forget(key)
         self.reasons.forget(key)
         unit = self._units.pop(key, None)
-        if unit is not None and unit.unsure and (claim := claim_key(unit.pod)) is not None:
-            self.picture.release(claim)  # if it is there all the same, the reflector shows it
+        if unit is not None and unit.unsure:
+            self._executor.release(unit)  # if a claim is there all the same, the reflector shows it
         self._answered(key, bound=False)
 
     def _count(self, unit: Unit) -> None:
         """Keep up to date who waits for a scheduler."""
-        pod = unit.pod
+        pod = unit.lead.pod
         claim = self.picture.claim_of(pod)
         if pod.spec.node_name or pod.gated or claim is None or claim.deleting or pod.refused is not None:
             self._answered(unit.key, bound=bool(pod.spec.node_name))
@@ -341,12 +342,12 @@ class Worker:
         unit, rows = due
         if (obstacle := self._lanes.obstacle(unit.key, unit.order, scheduler=unit.scheduler)) is not None:
             self._queue.leave(unit)
-            self.reasons.want(unit.pod, obstacle.value)
+            self.reasons.want(unit.lead.pod, obstacle.value)
             return True
         try:
             placement = self._decide(unit, rows)
         except NoPlaceError as error:
-            reason = "" if rows is not None else why(unit.pod, error)
+            reason = "" if rows is not None else why(unit.lead.pod, error)
             for other in self._queue.block(unit, reason):
                 self._without_place(other, reason)
             return True
@@ -356,18 +357,18 @@ class Worker:
             self._executor.fail(unit, OWN_ERROR)
             return True
         self._queue.leave(unit)
-        self._executor.place(unit, placement)
+        self._executor.place(unit, unit.lead, placement)
         return True
 
     def _decide(self, unit: Unit, rows: Bools | None) -> Placement:
         most = MOST_NODES if len(self._queue) <= MANY else FEW_NODES
-        refused = self.picture.refusals.of(unit.pod, asyncio.get_running_loop().time())
+        refused = self.picture.refusals.of(unit.lead.pod, asyncio.get_running_loop().time())
         tried = tuple(unit.failures.tried)
         for avoid in dict.fromkeys(((*tried, *refused), tried)):
             if avoid:
                 with contextlib.suppress(NoPlaceError):
-                    return decide(self.picture, unit.wish, avoid=avoid, only=rows, most=most)
-        placement = decide(self.picture, unit.wish, only=rows, most=most)
+                    return decide(self.picture, unit.lead.wish, avoid=avoid, only=rows, most=most)
+        placement = decide(self.picture, unit.lead.wish, only=rows, most=most)
         unit.failures.begin_again()
         return placement
 

@@ -1,4 +1,4 @@
-"""Units of the queue: whoever gets a place together, which today is one pod, and how it has fared."""
+"""Units of the queue: the pods that get their places together, what they were promised, and how they have fared."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LONGEST_MOVED_S: Final = 6.4
 
 
 class Promise:
-    """What a unit was promised: a claim that the scheduler has not allocated yet. All times are the loop's clock.
+    """What a pod was promised: a claim that the scheduler has not allocated yet. All times are the loop's clock.
 
     Attributes:
         claim_uid: The claim; empty where there is none, or it was taken back.
@@ -135,62 +135,32 @@ class Failures:
         self.tried.clear()
 
 
-class Unit:
-    """A pod that waits for a place, or has one promised and is not bound yet.
+class Member:
+    """A pod of a unit: what it asks for, and what it was promised.
 
     Attributes:
         key: Namespace and name.
         pod: The pod as it was last looked at.
         template: The template of its claim, as it was then.
         volumes: Where its volumes are, as far as that was known then.
-        order: Units are served in this order: the oldest first.
-        busy: Whether a writer is at work on it: nobody else may act on it.
-        unsure: Whether the answer to a creation of its claim was lost: the server must be asked first.
         joins: The uid of the claim of others that it wants to share; empty where it wants one of its own.
         promise: The claim that it was promised.
-        failures: How it has failed.
     """
 
-    def __init__(
-        self,
-        key: Key,
-        pod: Pod,
-        template: Template | None = None,
-        volumes: Where = (),
-    ) -> None:
+    def __init__(self, pod: Pod, template: Template | None = None, volumes: Where = ()) -> None:
         """Take in a pod; what it asks for is read when somebody wants to know."""
-        self.key = key
+        self.key: Key = (pod.metadata.namespace, pod.metadata.name)
         self.pod = pod
         self.template = template
         self.volumes = volumes
-        self.order = (pod.metadata.creation_timestamp or "", pod.metadata.uid)
-        self.busy = False
-        self.unsure = False
         self.joins = ""
         self.promise = Promise()
-        self.failures = Failures()
-        self._no_place_since: float | None = None
         self._wish: PlacementRequest | WordError | None = None
 
     @property
     def uid(self) -> str:
         """The pod's identity."""
         return self.pod.metadata.uid
-
-    @property
-    def kind(self) -> Kind:
-        """The kind of what it asks for; of those that want to share a claim, which finds a place or not, that claim's.
-
-        Raises:
-            WordError: What it wishes cannot be read.
-        """
-        request, ask, where, alone, rules = self.wish.kind
-        return request, ask, self.joins or where, alone, rules
-
-    @property
-    def scheduler(self) -> str:
-        """Who is to bind it, and whose pods wait for that: a namespace's own silent pods hold up no other's."""
-        return f"{self.pod.spec.scheduler_name}/{self.key[0]}"
 
     @property
     def wish(self) -> PlacementRequest:
@@ -208,6 +178,16 @@ class Unit:
             raise self._wish
         return self._wish
 
+    @property
+    def kind(self) -> Kind:
+        """The kind of what it asks for; of those that want to share a claim, which finds a place or not, that claim's.
+
+        Raises:
+            WordError: What it wishes cannot be read.
+        """
+        request, ask, where, alone, rules = self.wish.kind
+        return request, ask, self.joins or where, alone, rules
+
     def update(self, pod: Pod, template: Template | None = None, volumes: Where = ()) -> bool:
         """Take in a newer state of the same pod. Returns whether it may ask for something else now."""
         old, self.pod = self.pod, pod
@@ -224,12 +204,54 @@ class Unit:
             or pod.spec.scheduling_gates != old.spec.scheduling_gates
         )
 
+
+class Unit:
+    """Pods that get their places together or not at all: a single one is a unit of its own.
+
+    Attributes:
+        key: Who it is: of a single pod its namespace and name.
+        members: Its pods, the oldest first.
+        order: Units are served in this order: the oldest first.
+        busy: Whether a writer is at work on it: nobody else may act on it.
+        unsure: Whether the answer to a creation of a claim was lost: the server must be asked first.
+        failures: How it has failed.
+    """
+
+    def __init__(self, *members: Member) -> None:
+        """Make a unit of at least one pod."""
+        self.members = members
+        self.key = members[0].key
+        self.order = (members[0].pod.metadata.creation_timestamp or "", members[0].uid)
+        self.busy = False
+        self.unsure = False
+        self.failures = Failures()
+        self._no_place_since: float | None = None
+
+    @property
+    def lead(self) -> Member:
+        """The oldest of its pods."""
+        return self.members[0]
+
+    @property
+    def kind(self) -> Kind:
+        """What units share that find a place or do not.
+
+        Raises:
+            WordError: What it wishes cannot be read.
+        """
+        return self.lead.kind
+
+    @property
+    def scheduler(self) -> str:
+        """Who is to bind it, and whose pods wait for that: a namespace's own silent pods hold up no other's."""
+        return f"{self.lead.pod.spec.scheduler_name}/{self.key[0]}"
+
     def fall_back(self, newest: str) -> None:
         """Let it be served after all who have waited until now.
 
         Else a few old pods that nothing can be done for would take turns, and keep what they hold from everybody.
         """
-        self.order = (max(self.order[0], newest), f"~{self.uid}")
+        self.order = (max(self.order[0], newest), f"~{self.lead.uid}")
 
     def looks_since(self, now: float) -> float:
         """Take in that there is no place for it now. Returns since when it has looked for one."""
@@ -240,5 +262,6 @@ class Unit:
     def forgive(self) -> None:
         """Forget earlier failures: it asks for something else now."""
         self.failures.forgive()
-        self.promise.renewed = False
+        for member in self.members:
+            member.promise.renewed = False
         self._no_place_since = None

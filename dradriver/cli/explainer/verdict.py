@@ -31,7 +31,7 @@ from dradriver.controller.next_step import Place as WantsPlace
 from dradriver.kube.client import Client
 from dradriver.kube.config import ServerConfig
 from dradriver.queue.placement_request import PlacementRequest
-from dradriver.queue.units import Unit
+from dradriver.queue.units import Member, Unit
 from dradriver.view.plain import plain
 
 _HELPS: Final = 3
@@ -99,7 +99,7 @@ async def _judged(scene: Scene, pod: Pod) -> Verdict:
     unit = _unit(scene, pod, where)
     wish, told = None, ""
     try:
-        wish = unit.wish
+        wish = unit.lead.wish
     except WordError as error:
         told = str(error)
         if pod.gated:
@@ -108,7 +108,7 @@ async def _judged(scene: Scene, pod: Pod) -> Verdict:
         return Verdict(reason="it is being deleted, and gets no place any more")
     if not scene.whole:
         return Verdict()
-    step = next_step(unit, scene.picture, 0.0)
+    step = next_step(unit.lead, scene.picture, 0.0)
     claim = scene.picture.claim_of(pod)
     pin = claim.pin if claim is not None and claim.owned_by(pod.metadata.uid) else None
     match step:
@@ -131,8 +131,7 @@ async def _judged(scene: Scene, pod: Pod) -> Verdict:
 
 
 def _unit(scene: Scene, pod: Pod, where: Where = ()) -> Unit:
-    key = pod.metadata.namespace, pod.metadata.name
-    return Unit(key, pod, scene.picture.template_of(pod), where)
+    return Unit(Member(pod, scene.picture.template_of(pod), where))
 
 
 async def _wanting(scene: Scene, unit: Unit, wish: PlacementRequest) -> Verdict:
@@ -142,7 +141,7 @@ async def _wanting(scene: Scene, unit: Unit, wish: PlacementRequest) -> Verdict:
     fit = scene.picture.nodes.eligible(wish.ask)
     if isinstance(found, Placement):
         ahead = "" if turn.position == 1 else "; older pods have their turn first"
-        lifted = "" if unit.pod.gated else "the promise that it had has ended; "
+        lifted = "" if unit.lead.pod.gated else "the promise that it had has ended; "
         return Verdict(
             reason=f"{lifted}there is a place for it on {found.node} now{ahead}",
             place=place_of(found.choice, found.uuids),
@@ -151,7 +150,9 @@ async def _wanting(scene: Scene, unit: Unit, wish: PlacementRequest) -> Verdict:
     if wish.shared and wish.claim in scene.picture.claims:
         return Verdict(reason=found.stable, turn=turn)  # other GPUs would be of no use to it
     lifted = (
-        "" if unit.pod.gated else "the promise that it had has ended, and it can go to no other node than its own: "
+        ""
+        if unit.lead.pod.gated
+        else "the promise that it had has ended, and it can go to no other node than its own: "
     )
     return Verdict(
         reason=f"{lifted}{found.stable}",
@@ -256,7 +257,7 @@ def _turn(scene: Scene, unit: Unit) -> Turn:
         other = _unit(scene, pod)
         if pod.finished or pod.metadata.deletion_timestamp is not None:
             continue
-        if isinstance(next_step(other, scene.picture, 0.0), WantsPlace):
+        if isinstance(next_step(other.lead, scene.picture, 0.0), WantsPlace):
             waiting.append(other)
     waiting.sort(key=lambda other: other.order)
     before = [other for other in waiting if other.order < unit.order]

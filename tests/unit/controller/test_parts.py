@@ -14,7 +14,7 @@ from dradriver.api.slice_features import SliceFeatures
 from dradriver.controller.next_step import Wait, Withdraw, next_step
 from dradriver.controller.withdraw_reasons import WithdrawReason
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
-from dradriver.queue.units import Unit
+from dradriver.queue.units import Member
 from tests.fakes.gpucluster import GpuCluster, Killed, claim_of
 
 SHARED = Mode(shared="time-slicing")
@@ -208,8 +208,8 @@ async def test_a_gpu_of_one_namespace_only_takes_no_shares_of_another() -> None:
     assert cluster.machines["a"].gpus[cluster.gpus("p")[1][0]].uuid not in str(found)
 
 
-async def refused(amount: Asked, *, mode: Mode) -> tuple[GpuCluster, Unit]:
-    """Return a cluster with a lifted pod that the scheduler finds no room for, and the pod's unit."""
+async def refused(amount: Asked, *, mode: Mode) -> tuple[GpuCluster, Member]:
+    """Return a cluster with a lifted pod that the scheduler finds no room for, and the pod as a member."""
     cluster = GpuCluster()
     cluster.node("a", "hgx-h100", mode=mode)
     cluster.pod("p", amount)
@@ -217,35 +217,34 @@ async def refused(amount: Asked, *, mode: Mode) -> tuple[GpuCluster, Unit]:
     condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1 nodes"}
     cluster.put(PODS, cluster.get_pod("p") | {"status": {"phase": "Pending", "conditions": [condition]}})
     cluster.deliver()
-    key = "default", "p"
-    return cluster, Unit(key, cluster.worker.picture.pods[key])
+    return cluster, Member(cluster.worker.picture.pods["default", "p"])
 
 
 @pytest.mark.parametrize(("part", "mode"), [(QUARTER, SHARED), (("1g.10gb",), DYNAMIC)])
 async def test_a_part_that_the_scheduler_overlooks_is_made_anew_once(part: Asked, mode: Mode) -> None:
-    cluster, unit = await refused(part, mode=mode)
+    cluster, member = await refused(part, mode=mode)
     picture = cluster.worker.picture
-    assert next_step(unit, picture, 10.0) == Wait(until=11.0)
-    claim = picture.claim_of(unit.pod)
+    assert next_step(member, picture, 10.0) == Wait(until=11.0)
+    claim = picture.claim_of(member.pod)
     assert claim is not None
-    assert next_step(unit, picture, 11.0) == Withdraw(claim, WithdrawReason.OVERLOOKED)
-    unit.promise.renewed = True
-    assert next_step(unit, picture, 11.0) == Wait(until=15.0), "it is no mistake, then"
+    assert next_step(member, picture, 11.0) == Withdraw(claim, WithdrawReason.OVERLOOKED)
+    member.promise.renewed = True
+    assert next_step(member, picture, 11.0) == Wait(until=15.0), "it is no mistake, then"
 
 
 async def test_a_share_that_fits_no_more_and_devices_of_one_claim_are_not_thought_overlooked() -> None:
-    cluster, unit = await refused(8, mode=Mode())
-    assert next_step(unit, cluster.worker.picture, 10.0) == Wait(until=15.0)
-    cluster, unit = await refused(("1g.10gb",), mode=Mode(mig="placements"))
-    assert next_step(unit, cluster.worker.picture, 10.0) == Wait(until=15.0)
-    cluster, unit = await refused(QUARTER, mode=SHARED)
-    claim = cluster.worker.picture.claim_of(unit.pod)
+    cluster, member = await refused(8, mode=Mode())
+    assert next_step(member, cluster.worker.picture, 10.0) == Wait(until=15.0)
+    cluster, member = await refused(("1g.10gb",), mode=Mode(mig="placements"))
+    assert next_step(member, cluster.worker.picture, 10.0) == Wait(until=15.0)
+    cluster, member = await refused(QUARTER, mode=SHARED)
+    claim = cluster.worker.picture.claim_of(member.pod)
     assert claim is not None
     assert claim.pin is not None
     ((device, _),) = claim.pin.taken.items()
     hold(cluster, device[1], {"cores": "80", "memory": "1Gi"})
     cluster.deliver()
-    assert next_step(unit, cluster.worker.picture, 10.0) == Withdraw(claim, WithdrawReason.TAKEN)
+    assert next_step(member, cluster.worker.picture, 10.0) == Withdraw(claim, WithdrawReason.TAKEN)
 
 
 @pytest.mark.parametrize("kill_at", range(1, 5))

@@ -12,7 +12,7 @@ from dradriver.api.objects import Node, Pod
 from dradriver.cluster.nodes.ask import Ask
 from dradriver.cluster.nodes.columns import Bools
 from dradriver.cluster.nodes.table import NodeTable
-from dradriver.queue.units import Unit
+from dradriver.queue.units import Member, Unit
 from dradriver.queue.waiting import OLDEST, OTHERS, Queue
 
 
@@ -55,7 +55,7 @@ def unit(name: str, gpus: int = 1, *, namespace: str = "n", **spec: Any) -> Unit
             **spec,
         },
     }
-    return Unit((namespace, name), msgspec.convert(pod, Pod))
+    return Unit(Member(msgspec.convert(pod, Pod)))
 
 
 def asked(queue: Queue) -> list[str]:
@@ -248,7 +248,8 @@ def test_a_wish_that_changed_is_another_kind() -> None:
     one = unit("a")
     queue.put(one)
     assert asked(queue) == ["a"]
-    one.update(msgspec.structs.replace(unit("a", 2).pod, metadata=msgspec.structs.replace(
-        unit("a", 2).pod.metadata, resource_version="2")))  # fmt: skip
+    newer = unit("a", 2).lead.pod
+    one.lead.update(msgspec.structs.replace(newer, metadata=msgspec.structs.replace(
+        newer.metadata, resource_version="2")))  # fmt: skip
     assert queue.put(one) == ""
     assert asked(queue) == ["a"]
