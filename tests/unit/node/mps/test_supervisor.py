@@ -6,7 +6,7 @@ import errno
 import json
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,14 +17,8 @@ from dradriver.node.devices.nvidia.nvml_control import NvmlControl
 from dradriver.node.errors import HardwareError, SetupError
 from dradriver.node.mps.daemon import Daemon
 from dradriver.node.mps.files import Server
-from dradriver.node.mps.supervisor import CHECK_S, KEEP_S
-from tests.fakes.mps_node import HALF, A, B, Node, standing
-
-
-@pytest.fixture
-def node() -> Iterator[Node]:
-    with standing() as node:
-        yield node
+from dradriver.node.mps.supervisor import CHECK_S, KEEP_S, Supervisor
+from tests.fakes.mps_node import HALF, A, B, Node, look
 
 
 def age(node: Node, gpu: str) -> None:
@@ -244,3 +238,78 @@ def test_something_else_that_is_wanted_waits_for_no_pause(node: Node) -> None:
     node.files.want(A, HALF)
     node.look()
     assert node.trouble(A) == ""
+
+
+def test_a_daemon_that_dies_is_started_again(node: Node, caplog: pytest.LogCaptureFixture) -> None:
+    node.files.want(A, HALF)
+    node.look()
+    before = node.pid(A)
+    node.kill(A)
+    node.look()
+    assert node.pid(A) != before
+    assert (node.trouble(A), node.of(A).ask("get_default_active_thread_percentage")) == ("", "50.0")
+    assert f"MPS of GPU {A} died" in caplog.text
+
+
+def test_one_that_cannot_run_is_tried_ever_more_rarely_and_says_why(
+    node: Node, caplog: pytest.LogCaptureFixture
+) -> None:
+    node.say(A, "old")
+    node.files.want(A, Server())
+    tries = 0
+
+    class Counted(Daemon):
+        def start(self, server: Server) -> None:
+            nonlocal tries
+            tries += 1
+            super().start(server)
+
+    supervisor = Supervisor(
+        node.files, lambda gpu, at: Counted(gpu, at, root=None, path=node.path), clock=lambda: node.now
+    )
+    for _ in range(100):
+        look(supervisor)
+        node.now += 1.0
+    assert caplog.text.count("Unknown option -M") == 1
+    assert tries == 8  # at once, and after 1, 2, 4, 8, 16, 30 and 30 seconds
+    assert node.trouble(A) == "nvidia-cuda-mps-control -d -M failed (1): Unknown option -M"
+    (node.files.of(A) / "old").unlink()
+    node.now += 30.0
+    look(supervisor)
+    assert node.trouble(A) == ""
+
+
+def test_a_surprise_is_one_gpus(node: Node, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    start = Daemon.start
+
+    def odd(self: Daemon, server: Server) -> None:
+        if self.folder == node.files.of(A):
+            raise ValueError("a bug")
+        start(self, server)
+
+    monkeypatch.setattr(Daemon, "start", odd)
+    for gpu in (A, B):
+        node.files.want(gpu, HALF)
+    node.look()
+    assert (node.files.ready(A), node.trouble(B)) == (None, "")
+    assert "a bug" in caplog.text
+
+
+def test_an_end_says_that_nothing_serves_any_more(node: Node) -> None:
+    node.files.want(A, Server())
+    node.look()
+    node.supervisor.leave()
+    assert node.files.ready(A) is None
+    node.files.want(B, Server())
+    node.look()  # one that is under way when all ends
+    assert node.files.ready(B) is None
+
+
+def test_every_wish_of_a_gpu_that_hangs_is_answered(node: Node) -> None:
+    for server in (HALF, Server(memory_mib=2048)):
+        node.files.want(A, server)
+        wanted = node.files.wanted(A)
+        node.supervisor.hangs(A.lower(), wanted)
+        ready = node.files.ready(A)
+        assert ready is not None
+        assert (ready.server, "hangs in the driver" in ready.trouble) == (server, True)
