@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import asyncio
 import re
 from collections.abc import Awaitable, Callable
@@ -17,11 +16,12 @@ from dradriver.cli.cluster.sets import FreeGpus
 from dradriver.cli.explainer.model import Subject, Verdict
 from dradriver.cluster import neighbours
 from dradriver.cluster.nodes import classes, table
-from dradriver.controller import decide
+from dradriver.controller import decide, next_step
 from dradriver.kube.client import ApiError
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
 from tests.fakes.gpucluster import GpuCluster, Killed, claim_of
 from tests.paths import REPO
+from tests.unit.documented import said
 
 DOCUMENT: Final = (REPO / "docs" / "troubleshooting.md").read_text()
 SOURCES: Final = {path: path.read_text() for path in (REPO / "dradriver").rglob("*.py") if "protos" not in path.parts}
@@ -244,6 +244,13 @@ async def _ended(cluster: GpuCluster) -> None:
     cluster.restart()
 
 
+@says("is gone, and its pods with it")
+async def _going(cluster: GpuCluster) -> None:
+    await _a_set_in_use(cluster)
+    cluster.remove(RESOURCE_CLAIMS, "duo", "default")
+    _sharing(cluster, "p")
+
+
 @says("is not one that the driver made for pods to share")
 async def _not_to_share(cluster: GpuCluster) -> None:
     cluster.node("a")
@@ -313,6 +320,12 @@ def test_every_reason_is_produced_here_or_stands_in_the_code() -> None:
         assert any(text in source for source in sources), text
 
 
+def test_every_reason_of_a_next_step_has_a_row() -> None:
+    told = said.reasons(next_step)
+    assert len(told) > 10
+    assert [text for text in sorted(told) if not any(row in text for row in quoted("Reasons"))] == []
+
+
 @pytest.mark.looptime
 @pytest.mark.parametrize("text", SCENARIOS)
 async def test_the_pod_says_what_the_page_quotes(text: str) -> None:
@@ -337,40 +350,8 @@ def test_what_the_node_says_stands_in_the_code() -> None:
         assert text in node, text
 
 
-def recorded() -> set[str]:
-    """Return the reasons of all Events that the code writes: the keyword ``reason`` of calls of ``record``."""
-    found = set()
-    for path, source in SOURCES.items():
-        if path.name == "events.py" and path.parent.name == "kube":
-            continue
-        for node in ast.walk(ast.parse(source)):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "record":
-                for keyword in node.keywords:
-                    if keyword.arg == "reason":
-                        found |= constants(keyword.value, source)
-    return found
-
-
-def constants(value: ast.expr, source: str) -> set[str]:
-    """Return the texts that an expression can be; of a name those that it is given in the same module."""
-    if isinstance(value, ast.Constant):
-        return {str(value.value)}
-    if isinstance(value, ast.IfExp):
-        return constants(value.body, source) | constants(value.orelse, source)
-    if isinstance(value, ast.Name):
-        assigned = re.findall(rf"(?m)^\s+{value.id} = (\w+)\.reason$", source)
-        return {text for name in assigned for text in class_reasons(name)}
-    raise AssertionError(f"write here how {ast.unparse(value)} is read")
-
-
-def class_reasons(name: str) -> set[str]:
-    """Return the reason of an error class."""
-    form = re.compile(rf'(?ms)^class {name}\(.*?^    reason = "(\w+)"')
-    return {text for source in SOURCES.values() for text in form.findall(source)}
-
-
 def test_all_events_are_there() -> None:
-    assert sorted(quoted("Events")) == sorted(recorded())
+    assert sorted(quoted("Events")) == sorted(said.recorded(SOURCES))
 
 
 def test_all_that_explain_and_free_say_is_described() -> None:
