@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from dradriver.allocator.request import Constraint, Request, Strategy
+from dradriver.allocator.request import Constraint, Request, Strategy, Whole
 from dradriver.api import messages, names, values
 
 
@@ -49,7 +49,7 @@ class Word(msgspec.Struct, frozen=True, kw_only=True):
         choices: All that it may say; of a word about the pod the first is the default. Empty where it has a form.
         of_policies: Whether a policy of the policies file may say it.
         noted: Whether it is only noted: a later release does something with it.
-        since: The version of notes that first says the field, which older controllers would read past.
+        since: The version of notes that first says the field, which older controllers would read past, or refuse.
     """
 
     key: str
@@ -117,6 +117,7 @@ def _each_once(value: tuple[Constraint, ...]) -> bool:
 
 
 _MOST_PODS: Final = 9999  # or nodes
+_ALL_WRITTEN: Final = 3  # the last version of notes whose every field is written, said or not
 
 
 def _count(text: str) -> int | None:
@@ -217,6 +218,7 @@ OF_PARTS: Final = tuple(word.key for word in EVERY if word.about is About.PART)
 OF_GANGS: Final = tuple(word.key for word in EVERY if word.about is About.GANG)
 OF_REQUESTS: Final = tuple(word for word in EVERY if word.field and word.about is not About.GANG)
 """Those that are fields of a request."""
+_UNSAID: Final = Whole(containers=())
 ASIDE: Final = {word.key: word.choices for word in EVERY if word.about is About.POD and word.choices}
 """Words that the choice of GPUs does not depend on, and what they may say; the first is the default."""
 
@@ -249,7 +251,24 @@ def fields(words: Mapping[str, str]) -> dict[str, Any]:
 
 def version(request: Request, first: int) -> int:
     """Return the version of a note with this request, ``first`` or a later one."""
-    return max(first, *(word.since for word in OF_REQUESTS if getattr(request, word.field, None)))
+    return max((first, *(word.since for word in OF_REQUESTS if _says(request, word))))
+
+
+def as_written(request: Request) -> dict[str, Any]:
+    """Return a request as pods' notes and shared claims have it.
+
+    A field of a word that came after the first ones is in it only where it is said: an older controller refuses a
+    field that it does not know, and is to read what all others ask for.
+    """
+    plain: dict[str, Any] = msgspec.to_builtins(request)
+    later = {word.field for word in OF_REQUESTS if word.since > _ALL_WRITTEN and not _says(request, word)}
+    return {field: value for field, value in plain.items() if field not in later}
+
+
+def _says(request: Request, word: Word) -> bool:
+    """Return whether a request has another value in a word's field than where nobody says the word."""
+    default = getattr(_UNSAID, word.field)
+    return bool(getattr(request, word.field, default) != default)
 
 
 def unfit(request: Request) -> Word | None:

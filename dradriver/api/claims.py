@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from dradriver.allocator.request import Choice, MigPart, Part, PartChoice, SharePart, Whole
-from dradriver.api import config, names
+from dradriver.api import annotation_words, config, names
 from dradriver.api.errors import WordError
 from dradriver.api.ledger import current_ledger
 from dradriver.api.objects import Pod, ResourceClaim
@@ -67,7 +67,7 @@ def pinned(
         "metadata": _metadata(pod, names.LABEL_PLACED, shared=shared is not None)
         | {
             "annotations": {names.CHOICE: msgspec.json.encode(choice).decode()}
-            | ({} if shared is None else {names.SET: msgspec.json.encode(shared).decode()})
+            | ({} if shared is None else {names.SET: msgspec.json.encode(annotation_words.as_written(shared)).decode()})
         },
         "spec": {
             "devices": {

@@ -23,9 +23,9 @@ from dradriver.api.policies.model import DEFAULTS, Policies
 from dradriver.api.values import MOST_GPUS
 
 VERSION: Final = 2
-NEWEST: Final = 3
+NEWEST: Final = max(word.since for word in annotation_words.EVERY)
 """Of notes that can be read; one with a word that releases which know version 2 at most would read past is of a later
-one (``words.Word.since``)."""
+one (``Word.since``)."""
 MOST_KEPT: Final = 64  # variables
 LONGEST_KEPT: Final = 128  # characters of one
 LONGEST: Final = 16_384  # characters; a pod of 100 GPU containers needs half of that
@@ -165,7 +165,8 @@ def _unless(default: str, said: str) -> str | msgspec.UnsetType:
 
 def write(resolved: Resolved) -> str:
     """Return the text of the note."""
-    return _ENCODER.encode(resolved).decode()
+    plain = msgspec.to_builtins(resolved) | {"request": annotation_words.as_written(resolved.request)}
+    return _ENCODER.encode(plain).decode()
 
 
 def read(annotations: Mapping[str, str]) -> Resolved:

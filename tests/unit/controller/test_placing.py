@@ -231,6 +231,7 @@ async def test_another_controllers_gate_is_waited_for() -> None:
     assert "kueue.x-k8s.io/admission" in (cluster.note("p", "reason") or "")
 
 
+LATER = resolved.NEWEST + 1
 PARTS = resolved.write(resolved.Resolved(containers=("main",), request=Share(amounts=(Amount(cores=50),))))
 
 
@@ -239,7 +240,7 @@ PARTS = resolved.write(resolved.Resolved(containers=("main",), request=Share(amo
     [
         ("[", "create the pod anew"),
         (note({"other": 2}, {}), "no container 'other'"),
-        (note({"main": 2}, {}).replace('"version":2', '"version":4'), "its version is 4"),
+        (note({"main": 2}, {}).replace('"version":2', f'"version":{LATER}'), f"its version is {LATER}"),
         (note({"main": 2}, {}).replace(":[2]", ":[" + "9" * 5000 + "]"), "create the pod anew"),
         ("[" * 100_000, "more than 16384"),
         (PARTS, "no node offers GPUs in shares"),

@@ -17,24 +17,19 @@ from tests.contract.built import BUILDERS
 from tests.paths import REPO
 
 DOMAIN = "resource.kubernetes.io/"
-CHOICES = {
+CHOICES = {word.key: word.choices for word in words_of_pods.EVERY if word.choices} | {
     names.POLICY: POLICIES,
     names.WORKLOAD: WORKLOADS,
     names.REQUIRED: values.CONSTRAINTS,
-    names.REQUIRE_NVLINK: values.FLAGS,
-    names.PREFER_SAME_NUMA: values.FLAGS,
-    names.STRATEGY: values.STRATEGIES,
     names.MULTI_NODE_POLICY: values.STRATEGIES,
-    names.NCCL: values.NCCL,
-    names.PLACEMENT: values.PLACEMENTS,
-    names.WHEN_FULL: values.WHEN_FULL,
 }
-# Of these one value is an example of a form, not all that there are.
-FORMS = {
-    names.MIN_BANDWIDTH, names.PRODUCT, names.ARCHITECTURE, names.MIN_MEMORY, names.MIN_DRIVER, names.MIN_CUDA,
-    names.SHARE, names.SHARE_MEMORY, names.SHARE_CORES, names.MIG_PROFILE, names.MIN_NETWORK_BANDWIDTH, names.GANG,
-    names.IDLE_TIMEOUT,
+# Rows of these say in words what may be written.
+IN_PROSE = {
+    names.PREFERRED, names.MIN_BUSBW, names.GPUS, names.MAX_CROSS_NVSWITCH, names.CLAIM, names.SHARED_CLAIM,
+    names.GANG_SIZE, names.MAX_NODES, names.MIN_GPUS_PER_NODE,
 }  # fmt: skip
+# Of all others one value is an example of a form, not all that there are.
+FORMS = {*words_of_pods.KEYS} - {*CHOICES} - IN_PROSE
 
 
 class Row(NamedTuple):
@@ -79,7 +74,7 @@ def test_every_annotation_of_a_pod_stands_in_one_row() -> None:
     assert sorted(key for row in GANGS for key in row.keys) == sorted(words_of_pods.OF_GANGS)
 
 
-@pytest.mark.parametrize("key", CHOICES)
+@pytest.mark.parametrize("key", sorted(CHOICES))
 def test_values_to_choose_from_are_all_told(key: str) -> None:
     told = {value for row in (*SAID, *GANGS) if row.keys == [key] for value in row.values}
     assert told == set(CHOICES[key])
