@@ -11,7 +11,8 @@ import yaml
 
 from dradriver.api import names
 from dradriver.api.annotations import is_ours
-from dradriver.api.objects import Metadata, Pod
+from dradriver.api.objects import Metadata
+from dradriver.api.pods import Pod
 from dradriver.api.templates import Template
 from dradriver.queue.placement_request import read_wish
 from tests.fakes.admission import admit

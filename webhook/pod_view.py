@@ -14,7 +14,7 @@ from msgspec import Raw
 from dradriver.api import affinity, names
 from dradriver.api.annotations import is_ours, is_written
 from dradriver.api.errors import WordError
-from dradriver.api.objects import NodeSelector
+from dradriver.api.pods import NodeSelector
 
 Quantity = str | int | float  # the API server sends text; people write numbers
 ABSENT: Final = Raw(b"null")

@@ -1,7 +1,9 @@
 """Kubernetes words: annotations, attributes, opaque config; builders of claims and slices. No I/O.
 
 names        every name that stands in a Kubernetes object
-objects      the parts of Kubernetes objects that decisions are made from
+objects      the parts of Kubernetes objects that decisions are made from: what all have, and nodes
+pods         the same of pods
+dra_objects  the same of ResourceSlices and ResourceClaims
 storage      the same of claims of storage, volumes and their classes
 annotation_words  every word that a pod's author can say, each declared once
 annotations  a pod's annotations as a Request

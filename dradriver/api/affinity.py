@@ -15,7 +15,7 @@ import msgspec
 from dradriver.api import names
 from dradriver.api.errors import WordError
 from dradriver.api.jsonpatch import Patch
-from dradriver.api.objects import NodeSelector, Pod
+from dradriver.api.pods import NodeSelector, Pod
 
 HOSTNAME: Final = "kubernetes.io/hostname"
 REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"

@@ -12,9 +12,10 @@ import msgspec
 
 from dradriver.allocator.request import Choice, MigPart, Part, PartChoice, SharePart, Whole
 from dradriver.api import annotation_words, config, names
+from dradriver.api.dra_objects import ResourceClaim
 from dradriver.api.errors import WordError
 from dradriver.api.ledger import current_ledger
-from dradriver.api.objects import Pod, ResourceClaim
+from dradriver.api.pods import Pod
 from dradriver.api.values import NCCL_AUTO
 
 _SET = msgspec.json.Decoder(Whole)

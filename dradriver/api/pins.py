@@ -9,9 +9,10 @@ import msgspec
 
 from dradriver.allocator.request import Amount, Choice, MigPart, Part, PartChoice, SharePart
 from dradriver.api import claims, config, names, quantity, slices
+from dradriver.api.dra_objects import AllocationResult, DeviceConfig, ResourceClaim
 from dradriver.api.errors import WordError
 from dradriver.api.ledger import current_ledger
-from dradriver.api.objects import AllocationResult, DeviceConfig, Pod, ResourceClaim
+from dradriver.api.pods import Pod
 from dradriver.topology.check import is_mig_profile
 
 Key = tuple[str, str]

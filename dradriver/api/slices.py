@@ -10,7 +10,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 import msgspec
 
 from dradriver.api import device_attributes, mig_devices, names
-from dradriver.api.objects import ResourceSlice
+from dradriver.api.dra_objects import ResourceSlice
 from dradriver.api.policies.modes import Mode
 from dradriver.api.slice_features import ALL, SliceFeatures
 from dradriver.topology import codec

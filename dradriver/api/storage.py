@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dradriver.api.objects import Metadata, NodeSelector, Part
+from dradriver.api.objects import Metadata, Part
+from dradriver.api.pods import NodeSelector
 
 
 class VolumeClaimSpec(Part, frozen=True):

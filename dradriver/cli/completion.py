@@ -57,7 +57,7 @@ async def _pods(params: dict[str, Any]) -> list[str]:
     import asyncio
 
     from dradriver.api import names
-    from dradriver.api.objects import Pod
+    from dradriver.api.pods import Pod
     from dradriver.cli.cluster import access
     from dradriver.kube.client import Client
     from dradriver.kube.resources import PODS

@@ -11,7 +11,7 @@ import msgspec
 
 from dradriver import __version__
 from dradriver.api import names
-from dradriver.api.objects import Pod
+from dradriver.api.pods import Pod
 from dradriver.api.policies.model import Policies
 from dradriver.cli.cluster import access, reading
 from dradriver.cli.cluster.options import (

@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Final
 
 from dradriver.api import names
-from dradriver.api.objects import Pod
 from dradriver.api.pins import Key, claim_key, is_set
+from dradriver.api.pods import Pod
 from dradriver.cluster.nodes.requests import LARGEST, Amounts, request_of
 from dradriver.cluster.records import ClaimRecord
 

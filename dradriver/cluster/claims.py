@@ -14,8 +14,8 @@ from typing import Final
 
 import msgspec
 
-from dradriver.api.objects import Pod
 from dradriver.api.pins import Device, Key, Usage, claim_key, is_set
+from dradriver.api.pods import Pod
 from dradriver.cluster.placement import Placement
 from dradriver.cluster.records import ClaimRecord
 from dradriver.cluster.versions import is_truth, outdated

@@ -9,9 +9,9 @@ from typing import Final
 import msgspec
 
 from dradriver.api import names, pins, quantity, slices, values
+from dradriver.api.dra_objects import Device
 from dradriver.api.errors import WordError
 from dradriver.api.ledger import Ledger
-from dradriver.api.objects import Device
 from dradriver.topology.machine import Machine
 
 _VIRTUAL: Final = "pci/"  # before the bus id of a GPU that is passed through to a virtual machine: its uuid is made up

@@ -13,8 +13,8 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from dradriver.api.objects import LabelSelector, NodeRequirement, Pod, PodAffinityTerm
 from dradriver.api.pins import Key
+from dradriver.api.pods import LabelSelector, NodeRequirement, Pod, PodAffinityTerm
 from dradriver.cluster.nodes.columns import Bools
 from dradriver.cluster.nodes.expressions import holds
 from dradriver.cluster.nodes.table import NodeTable

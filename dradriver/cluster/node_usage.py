@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from dradriver.api.objects import Pod
 from dradriver.api.pins import Key
+from dradriver.api.pods import Pod
 from dradriver.cluster.nodes.requests import Amounts, request_of
 from dradriver.cluster.nodes.table import NodeTable
 

@@ -7,8 +7,9 @@ from collections.abc import Callable, Collection, Mapping
 
 from dradriver.allocator.request import Weights
 from dradriver.api.ledger import OURS, current_ledger
-from dradriver.api.objects import Node, Pod
+from dradriver.api.objects import Node
 from dradriver.api.pins import Device, Key, Usage, claim_key, is_set
+from dradriver.api.pods import Pod
 from dradriver.api.templates import Template
 from dradriver.cluster.claim_users import MOST, ClaimUsers
 from dradriver.cluster.claims import Accounts

@@ -15,8 +15,9 @@ from typing import Final
 import msgspec
 
 from dradriver.api import ladder, names, resolved
-from dradriver.api.objects import Container, Metadata, Pod, PodSpec, ResourceRequirements
+from dradriver.api.objects import Metadata
 from dradriver.api.pins import KEEP
+from dradriver.api.pods import Container, Pod, PodSpec, ResourceRequirements
 from dradriver.cluster.nodes.requests import request_of
 from dradriver.kube import codec
 

@@ -14,8 +14,9 @@ import msgspec
 
 from dradriver.allocator.request import Whole
 from dradriver.api import claims, ladder, names, pins, same_spec, slices, templates
+from dradriver.api.dra_objects import ResourceSlice
 from dradriver.api.ledger import OURS, Ledger, current_ledger
-from dradriver.api.objects import Metadata, Node, ResourceSlice
+from dradriver.api.objects import Metadata, Node
 from dradriver.api.pins import Claim, Key, Pin, Usage
 from dradriver.api.slice_features import FIELDS
 from dradriver.api.templates import Template

@@ -10,7 +10,7 @@ from collections import OrderedDict
 from typing import Final
 
 from dradriver.api import names
-from dradriver.api.objects import Pod
+from dradriver.api.pods import Pod
 
 KEPT_S: Final = 600.0
 _MOST_KINDS: Final = 1024

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from dradriver.api.objects import Pod
 from dradriver.api.pins import Key
+from dradriver.api.pods import Pod
 from dradriver.api.templates import Template
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dradriver.api.objects import Pod
+from dradriver.api.pods import Pod
 from dradriver.cluster.records import ClaimRecord
 from dradriver.kube.reflector import Change
 

@@ -13,8 +13,8 @@ from typing import Final, TypeVar
 import msgspec
 
 from dradriver.api.messages import shown
-from dradriver.api.objects import NodeSelector, Pod
 from dradriver.api.pins import Key
+from dradriver.api.pods import NodeSelector, Pod
 from dradriver.api.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
 from dradriver.cluster.nodes.ask import Term, Terms, Where, size_of, terms_of
 from dradriver.kube.client import ApiError, Client, Unreachable

@@ -10,8 +10,8 @@ from typing import Any, Final
 from dradriver.allocator.request import Whole
 from dradriver.api import affinity, claims, names, templates
 from dradriver.api.jsonpatch import Patch
-from dradriver.api.objects import Pod
 from dradriver.api.pins import Claim, Key
+from dradriver.api.pods import Pod
 from dradriver.cluster.picture import Picture
 from dradriver.cluster.placement import Placement
 from dradriver.cluster.records import ClaimRecord, claim_record

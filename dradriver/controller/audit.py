@@ -13,8 +13,8 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mappi
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from dradriver.api.objects import Pod
 from dradriver.api.pins import Key, claim_key, is_set
+from dradriver.api.pods import Pod
 from dradriver.cluster.nodes.requests import Amounts
 from dradriver.cluster.picture import Picture
 from dradriver.cluster.pods import Foreign

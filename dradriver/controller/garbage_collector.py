@@ -6,8 +6,8 @@ import asyncio
 import logging
 from typing import Final
 
-from dradriver.api.objects import Pod
 from dradriver.api.pins import Claim, Key
+from dradriver.api.pods import Pod
 from dradriver.cluster.picture import Picture
 from dradriver.cluster.records import ClaimRecord, claim_record
 from dradriver.controller.api_writer import ApiWriter

@@ -12,8 +12,8 @@ from typing import Final
 import msgspec
 
 from dradriver.api import names, results
-from dradriver.api.objects import Pod
 from dradriver.api.pins import claim_key, is_set
+from dradriver.api.pods import Pod
 from dradriver.cluster.picture import Picture
 from dradriver.cluster.records import ClaimRecord
 from dradriver.controller.withdraw_reasons import WithdrawReason

@@ -9,8 +9,8 @@ import msgspec
 
 from dradriver.api import claims
 from dradriver.api.jsonpatch import Patch
-from dradriver.api.objects import Pod
 from dradriver.api.pins import Claim, Key
+from dradriver.api.pods import Pod
 from dradriver.cluster.picture import Picture
 from dradriver.cluster.records import ClaimRecord, claim_record
 from dradriver.controller.outcome import MovedOnError

@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from dradriver.api import names
-from dradriver.api.objects import Pod
 from dradriver.api.pins import Key
+from dradriver.api.pods import Pod
 from dradriver.controller.api_writer import ApiWriter
 from dradriver.controller.outcome import MovedOnError, Outcome, outcome
 from dradriver.errors import DriverError

@@ -18,8 +18,9 @@ import msgspec
 
 from dradriver.api import ladder, names, resolved, same_spec
 from dradriver.api.errors import WordError
-from dradriver.api.objects import Metadata, Pod
+from dradriver.api.objects import Metadata
 from dradriver.api.pins import Key
+from dradriver.api.pods import Pod
 from dradriver.api.resolved import Resolved
 from dradriver.api.templates import Template
 from dradriver.cluster.pods import Foreign, Static

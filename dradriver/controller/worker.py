@@ -12,8 +12,8 @@ from typing import Final
 from dradriver.allocator.request import NoPlaceError
 from dradriver.api.claims import digest
 from dradriver.api.errors import WordError
-from dradriver.api.objects import Pod
 from dradriver.api.pins import Key
+from dradriver.api.pods import Pod
 from dradriver.cluster.nodes.columns import Bools
 from dradriver.cluster.picture import Picture
 from dradriver.cluster.placement import Placement

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Final
 
-from dradriver.api.objects import Node, ResourceClaim
+from dradriver.api.dra_objects import ResourceClaim
+from dradriver.api.objects import Node
 from dradriver.kube.client import Client, PatchKind
 from dradriver.kube.resources import NODES, RESOURCE_CLAIMS
 

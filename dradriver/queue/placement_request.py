@@ -11,8 +11,8 @@ from dradriver.api import ladder, names, resolved, templates
 from dradriver.api.errors import WordError
 from dradriver.api.ledger import OURS, current_ledger
 from dradriver.api.messages import shown
-from dradriver.api.objects import Pod
 from dradriver.api.pins import Key, claim_key, is_set, kept_env
+from dradriver.api.pods import Pod
 from dradriver.api.templates import Template
 from dradriver.api.values import HAND_OVER, NCCL_AUTO
 from dradriver.cluster.neighbours import Rules, rules_of

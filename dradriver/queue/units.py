@@ -6,8 +6,8 @@ from typing import Final
 
 from dradriver.api import names
 from dradriver.api.errors import WordError
-from dradriver.api.objects import Pod
 from dradriver.api.pins import Key
+from dradriver.api.pods import Pod
 from dradriver.api.templates import Template
 from dradriver.cluster.nodes.ask import Where
 from dradriver.kube.backoff import wait_s

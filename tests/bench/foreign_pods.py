@@ -18,7 +18,7 @@ from typing import Any
 
 from aiohttp import web
 
-from dradriver.api.objects import Pod
+from dradriver.api.pods import Pod
 from dradriver.cluster.pods import Foreign, read
 from dradriver.kube.client import Client
 from dradriver.kube.config import ServerConfig

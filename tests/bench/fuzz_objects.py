@@ -23,8 +23,10 @@ from typing import Any, Final
 
 import msgspec
 
+from dradriver.api.dra_objects import ResourceClaim, ResourceSlice
 from dradriver.api.ledger import NVIDIA, OURS, Ledger, bound
-from dradriver.api.objects import Node, Pod, ResourceClaim, ResourceSlice
+from dradriver.api.objects import Node
+from dradriver.api.pods import Pod
 from dradriver.cli.cluster import reading
 from dradriver.cluster import records
 from dradriver.cluster.picture import Picture

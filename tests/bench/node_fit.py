@@ -13,22 +13,17 @@ from collections.abc import Callable
 
 import msgspec
 
-from dradriver.api.objects import (
+from dradriver.api.objects import Condition, Metadata, Node, NodeSpec, NodeStatus, Taint
+from dradriver.api.pods import (
     Affinity,
-    Condition,
     Container,
-    Metadata,
-    Node,
     NodeAffinity,
     NodeRequirement,
     NodeSelector,
     NodeSelectorTerm,
-    NodeSpec,
-    NodeStatus,
     Pod,
     PodSpec,
     ResourceRequirements,
-    Taint,
     Toleration,
 )
 from dradriver.cluster.nodes.ask import ask_of

@@ -15,8 +15,9 @@ import time
 from typing import Any, cast
 
 from dradriver.api import ladder, names, resolved
-from dradriver.api.objects import Metadata, Pod
+from dradriver.api.objects import Metadata
 from dradriver.api.pins import Key
+from dradriver.api.pods import Pod
 from dradriver.api.templates import Template
 from dradriver.cluster.pods import Foreign, Static
 from dradriver.controller.template_writer import TemplateWriter

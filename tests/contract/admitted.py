@@ -11,7 +11,8 @@ import msgspec
 from dradriver.allocator.request import Choice, Level, MigPart, Part, PartChoice, Request, Share, SharePart, Whole
 from dradriver.api import claims, ladder, names, resolved, templates
 from dradriver.api.ledger import NVIDIA, OURS, bound
-from dradriver.api.objects import Metadata, Pod
+from dradriver.api.objects import Metadata
+from dradriver.api.pods import Pod
 from dradriver.api.templates import Template
 from dradriver.queue.placement_request import read_wish
 from tests.fakes import admission

@@ -14,7 +14,8 @@ import msgspec
 from dradriver.allocator.request import Amount, Choice, Constraint, Level, MigPart, Part, PartChoice, SharePart, Whole
 from dradriver.api import claims, names, slices
 from dradriver.api.ledger import LEDGERS, bound
-from dradriver.api.objects import Metadata, Pod, PodClaim, PodSpec
+from dradriver.api.objects import Metadata
+from dradriver.api.pods import Pod, PodClaim, PodSpec
 from dradriver.api.policies.modes import Mode
 from dradriver.api.slice_features import ALL, SliceFeatures, probes
 from dradriver.kube.client import ApiError, Client

@@ -18,7 +18,7 @@ from typing import Any, Final
 import pytest
 
 from dradriver.api import names
-from dradriver.api.objects import ResourceClaim
+from dradriver.api.dra_objects import ResourceClaim
 from dradriver.kube.client import ApiError, Client, PatchKind
 from dradriver.kube.config import ServerConfig, from_kubeconfig
 from dradriver.kube.resources import NODES, PODS, RESOURCE_CLAIMS, Resource

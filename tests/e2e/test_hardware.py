@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from dradriver.api import names, slices
-from dradriver.api.objects import ResourceSlice
+from dradriver.api.dra_objects import ResourceSlice
 from dradriver.topology import profiles
 from dradriver.topology.machine import Machine
 from tests import deploy

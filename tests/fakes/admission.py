@@ -14,7 +14,7 @@ import msgspec
 from dradriver.api import affinity, names
 from dradriver.api.jsonpatch import Patch
 from dradriver.api.ledger import OURS, Ledger, bound
-from dradriver.api.objects import Pod
+from dradriver.api.pods import Pod
 from dradriver.process.policies_file import PoliciesFile
 from webhook import pod_view, review
 from webhook.admission import Admission

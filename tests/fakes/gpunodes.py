@@ -10,8 +10,10 @@ import msgspec
 
 from dradriver.allocator.request import Choice, Level
 from dradriver.api import claims, names, slices
-from dradriver.api.objects import Metadata, Pod, PodClaim, PodSpec, ResourceSlice
+from dradriver.api.dra_objects import ResourceSlice
+from dradriver.api.objects import Metadata
 from dradriver.api.pins import Claim
+from dradriver.api.pods import Pod, PodClaim, PodSpec
 from dradriver.topology import profiles
 from dradriver.topology.machine import Machine
 

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from dradriver.api import names, slices
-from dradriver.api.objects import ResourceClaim
+from dradriver.api.dra_objects import ResourceClaim
 from dradriver.kube.resources import NODES, RESOURCE_CLAIMS, RESOURCE_SLICES
 from dradriver.node import agent
 from dradriver.node.claims.container_env import ContainerEnv

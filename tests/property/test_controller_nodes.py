@@ -10,22 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import to_builtins
 
-from dradriver.api.objects import (
+from dradriver.api.objects import Condition, Metadata, Node, NodeSpec, NodeStatus, Taint
+from dradriver.api.pods import (
     Affinity,
-    Condition,
     Container,
-    Metadata,
-    Node,
     NodeAffinity,
     NodeRequirement,
     NodeSelector,
     NodeSelectorTerm,
-    NodeSpec,
-    NodeStatus,
     Pod,
     PodSpec,
     ResourceRequirements,
-    Taint,
     Toleration,
 )
 from dradriver.cluster.nodes import classes, labels, table

@@ -8,8 +8,8 @@ import msgspec
 
 from dradriver import __version__
 from dradriver.api import names
+from dradriver.api.dra_objects import ResourceSlice
 from dradriver.api.ledger import NVIDIA, OURS, Ledger
-from dradriver.api.objects import ResourceSlice
 from dradriver.errors import DriverError
 from dradriver.kube import codec
 from dradriver.kube.client import ApiError, Client, Unreachable

@@ -14,8 +14,9 @@ from typing import Any, Final
 
 from dradriver.api import names
 from dradriver.api.ledger import NVIDIA, OURS, Ledger, bound
-from dradriver.api.objects import Node, Pod
+from dradriver.api.objects import Node
 from dradriver.api.pins import Claim, Key
+from dradriver.api.pods import Pod
 from dradriver.api.policies.model import DEFAULTS, Policies
 from dradriver.cli.cluster import reading
 from dradriver.cli.cluster.reading import ClusterError

@@ -11,7 +11,7 @@ import msgspec
 
 from dradriver.allocator import MAX_GPUS
 from dradriver.api import names
-from dradriver.api.objects import ResourceSlice
+from dradriver.api.dra_objects import ResourceSlice
 from dradriver.api.pins import Claim
 from dradriver.cli import machine_view
 from dradriver.cli.cluster import access, reading

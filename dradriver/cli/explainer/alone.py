@@ -7,8 +7,8 @@ from typing import Final
 from dradriver.allocator.request import Request, Whole
 from dradriver.api import ladder, names, resolved
 from dradriver.api.errors import WordError
-from dradriver.api.objects import Pod
 from dradriver.api.pins import Claim
+from dradriver.api.pods import Pod
 from dradriver.cli.cluster.scene import Scene
 from dradriver.cli.explainer import rooms
 from dradriver.cli.explainer.model import Free, Static, Verdict

@@ -7,8 +7,9 @@ from typing import Any, Final
 import msgspec
 
 from dradriver.api import names
-from dradriver.api.objects import Metadata, Pod
+from dradriver.api.objects import Metadata
 from dradriver.api.pins import Claim
+from dradriver.api.pods import Pod
 from dradriver.cli.cluster import reading
 from dradriver.cli.explainer.model import Happening
 from dradriver.kube.client import Client

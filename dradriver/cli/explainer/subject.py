@@ -16,7 +16,7 @@ from dradriver.allocator.request import Strategy, Whole
 from dradriver.api import names, resolved
 from dradriver.api.annotations import is_ours, is_written
 from dradriver.api.errors import WordError
-from dradriver.api.objects import Pod
+from dradriver.api.pods import Pod
 from dradriver.api.resolved import Resolved
 from dradriver.cli.explainer.model import Subject
 from dradriver.view.plain import plain

@@ -13,8 +13,8 @@ from dradriver.allocator.request import Choice, NoPlaceError, Whole
 from dradriver.api import affinity, names
 from dradriver.api.errors import WordError
 from dradriver.api.ledger import bound
-from dradriver.api.objects import Affinity, NodeAffinity, Pod
 from dradriver.api.pins import Pin, claim_key
+from dradriver.api.pods import Affinity, NodeAffinity, Pod
 from dradriver.api.policies.model import DEFAULTS, Policies
 from dradriver.cli.cluster.reading import ClusterError
 from dradriver.cli.cluster.scene import Scene

@@ -8,7 +8,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from dradriver.api import affinity
-from dradriver.api.objects import NodeRequirement, NodeSelector, Pod, Toleration
+from dradriver.api.pods import NodeRequirement, NodeSelector, Pod, Toleration
 from dradriver.cluster.nodes.requests import request_of
 from dradriver.cluster.nodes.taints import Pattern, pattern_of
 

@@ -13,7 +13,7 @@ from typing import Final
 
 from dradriver.api import quantity
 from dradriver.api.errors import WordError
-from dradriver.api.objects import Pod
+from dradriver.api.pods import Pod
 
 logger = logging.getLogger(__name__)
 

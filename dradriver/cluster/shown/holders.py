@@ -10,9 +10,9 @@ import msgspec
 
 from dradriver.api import claims as claims_of
 from dradriver.api import names, pins, quantity, results, slices
+from dradriver.api.dra_objects import AllocationResult, Device
 from dradriver.api.errors import WordError
 from dradriver.api.ledger import OURS
-from dradriver.api.objects import AllocationResult, Device
 from dradriver.api.pins import Claim
 from dradriver.cluster.inventory import part_on
 from dradriver.topology.natural import natural

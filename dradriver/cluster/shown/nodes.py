@@ -12,8 +12,8 @@ import msgspec
 
 from dradriver.allocator import MAX_GPUS, Choice, Constraint, NoPlaceError, Whole, choose
 from dradriver.api import names, slices
+from dradriver.api.dra_objects import Device, ResourceSlice
 from dradriver.api.ledger import NVIDIA, OURS
-from dradriver.api.objects import Device, ResourceSlice
 from dradriver.api.pins import Claim
 from dradriver.cluster.devices import gpu_names, identity, is_gpu, slice_words
 from dradriver.cluster.shown.holders import Held, Hold, Holder, Where, held_by

@@ -9,8 +9,8 @@ from typing import Any, Final, NamedTuple
 from dradriver.allocator.request import Choice
 from dradriver.api import claims, config, names, slices
 from dradriver.api.config import ClaimConfig
+from dradriver.api.dra_objects import AllocationResult, ResourceClaim
 from dradriver.api.errors import WordError
-from dradriver.api.objects import AllocationResult, ResourceClaim
 from dradriver.api.values import NCCL_AUTO
 from dradriver.node.claims import metadata
 from dradriver.node.claims.checkpoint import PreparedClaim

@@ -12,8 +12,8 @@ from typing import Final
 
 from dradriver.allocator.request import PartChoice
 from dradriver.api import claims
+from dradriver.api.dra_objects import ResourceClaim
 from dradriver.api.errors import WordError
-from dradriver.api.objects import ResourceClaim
 from dradriver.node.claims.checkpoint import PreparedClaim
 
 MOST_PODS: Final = 8  # of a claim that several use

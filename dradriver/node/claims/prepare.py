@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from dradriver.api import mig_devices
-from dradriver.api.objects import ResourceClaim
+from dradriver.api.dra_objects import ResourceClaim
 from dradriver.node.claims import gpu_processes, instances
 from dradriver.node.claims.allocation import Plan, plan
 from dradriver.node.claims.checkpoint import PreparedClaim, checked_uid

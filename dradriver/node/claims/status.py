@@ -16,7 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from dradriver.api import names
-from dradriver.api.objects import ResourceClaim
+from dradriver.api.dra_objects import ResourceClaim
 from dradriver.kube.backoff import wait_s
 from dradriver.kube.errors import ApiError, Unreachable
 from dradriver.node import metrics

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, Protocol
 
-from dradriver.api.objects import ResourceClaim
+from dradriver.api.dra_objects import ResourceClaim
 from dradriver.errors import DriverError
 from dradriver.kube.backoff import wait_s
 from dradriver.kube.client import ApiError

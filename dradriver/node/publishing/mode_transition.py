@@ -20,8 +20,8 @@ from typing import Any, Final
 import msgspec
 
 from dradriver.api import mig_devices, names, quantity, slices
+from dradriver.api.dra_objects import Device, ResourceSlice
 from dradriver.api.errors import WordError
-from dradriver.api.objects import Device, ResourceSlice
 from dradriver.api.policies.model import Policies, SharedWord
 from dradriver.api.policies.modes import Mode, mode_of
 from dradriver.api.slice_features import SliceFeatures

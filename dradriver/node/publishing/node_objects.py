@@ -7,7 +7,8 @@ import contextlib
 from collections.abc import Mapping
 
 from dradriver.api import names, slices
-from dradriver.api.objects import Node, ResourceSlice
+from dradriver.api.dra_objects import ResourceSlice
+from dradriver.api.objects import Node
 from dradriver.kube.client import Client
 from dradriver.kube.reflector import Change, Reflector
 from dradriver.kube.resources import NODES, RESOURCE_SLICES

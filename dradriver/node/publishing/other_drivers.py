@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from typing import Final
 
 from dradriver.api import quantity
-from dradriver.api.objects import Node, ResourceSlice
+from dradriver.api.dra_objects import ResourceSlice
+from dradriver.api.objects import Node
 
 OTHER_DRIVERS: Final = frozenset({"gpu.nvidia.com"})
 _PLUGIN_RESOURCES: Final = ("nvidia.com/gpu", "nvidia.com/mig-")  # gpu also as gpu.shared

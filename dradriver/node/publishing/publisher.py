@@ -17,8 +17,9 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator,
 from typing import Any, Final, Protocol
 
 from dradriver.api import names, slice_features, slices
+from dradriver.api.dra_objects import ResourceSlice
 from dradriver.api.ledger import OURS, current_ledger
-from dradriver.api.objects import Node, ResourceSlice
+from dradriver.api.objects import Node
 from dradriver.api.policies.model import DEFAULTS
 from dradriver.api.slice_features import SliceFeatures
 from dradriver.errors import DriverError

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from dradriver.api import slices
-from dradriver.api.objects import ResourceSlice
+from dradriver.api.dra_objects import ResourceSlice
 from dradriver.api.policies.modes import Mode
 from dradriver.api.slice_features import ALL, SliceFeatures
 from dradriver.topology import profiles

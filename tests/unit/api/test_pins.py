@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from dradriver.allocator.request import Amount, MigPart, Part, PartChoice, SharePart
 from dradriver.api import claims, names
-from dradriver.api.objects import Metadata, Pod, PodClaim, PodSpec
+from dradriver.api.objects import Metadata
 from dradriver.api.pins import Claim, MigSlice, allocated, pin
+from dradriver.api.pods import Pod, PodClaim, PodSpec
 from dradriver.kube import codec
 
 POD = Pod(

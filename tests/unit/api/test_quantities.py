@@ -16,7 +16,7 @@ from kubernetes.utils import parse_quantity
 from dradriver.api import affinity, config, names, quantity
 from dradriver.api.errors import WordError
 from dradriver.api.jsonpatch import Patch
-from dradriver.api.objects import NodeSelector, Pod
+from dradriver.api.pods import NodeSelector, Pod
 
 UUID = "GPU-01234567-89ab-cdef-0123-456789abcdef"
 SUFFIXES = ["", "m", "k", "M", "G", "T", "P", "E", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei", "n", "u", "e3", "E2"]

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 
 from dradriver.api import device_attributes, names, slices
-from dradriver.api.objects import ResourceSlice
+from dradriver.api.dra_objects import ResourceSlice
 from dradriver.topology import profiles
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.machine import Machine

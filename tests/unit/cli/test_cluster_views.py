@@ -11,7 +11,8 @@ import pytest
 
 from dradriver.allocator.request import Amount, Choice, Level, MigPart, PartChoice, SharePart, Whole
 from dradriver.api import claims, names, slices
-from dradriver.api.objects import Metadata, Pod, PodClaim, PodSpec
+from dradriver.api.objects import Metadata
+from dradriver.api.pods import Pod, PodClaim, PodSpec
 from dradriver.api.policies.modes import Mode
 from dradriver.cli.cluster.topo import nvlink_set, views
 from dradriver.cluster.shown.holders import Hold, Holder

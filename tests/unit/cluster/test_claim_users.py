@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from dradriver.api import names
-from dradriver.api.objects import Metadata, Pod, PodClaim, PodSpec
+from dradriver.api.objects import Metadata
 from dradriver.api.pins import Key
+from dradriver.api.pods import Pod, PodClaim, PodSpec
 from dradriver.cluster.claim_users import ClaimUsers
 from dradriver.kube.client import ApiError
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS, Resource

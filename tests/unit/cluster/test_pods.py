@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from dradriver.api import names
-from dradriver.api.objects import Pod
+from dradriver.api.pods import Pod
 from dradriver.cluster import pods
 from dradriver.cluster.nodes.requests import request_of
 from dradriver.cluster.pods import Foreign

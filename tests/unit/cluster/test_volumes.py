@@ -11,17 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dradriver.api.objects import (
-    Metadata,
-    Node,
-    NodeRequirement,
-    NodeSelector,
-    NodeSelectorTerm,
-    Pod,
-    PodSpec,
-    Volume,
-    VolumeClaimName,
-)
+from dradriver.api.objects import Metadata, Node
+from dradriver.api.pods import NodeRequirement, NodeSelector, NodeSelectorTerm, Pod, PodSpec, Volume, VolumeClaimName
 from dradriver.api.storage import PersistentVolume, PersistentVolumeSpec, VolumeNodeAffinity
 from dradriver.cluster.nodes.ask import ask_of
 from dradriver.cluster.nodes.classes import ELSEWHERE

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from dradriver.api.objects import Pod
+from dradriver.api.pods import Pod
 from dradriver.cluster.picture import Picture
 from dradriver.cluster.pods import Foreign
 from dradriver.controller.controller import Controller

@@ -8,7 +8,7 @@ from typing import Any, cast
 import msgspec
 
 from dradriver.api import ladder, names
-from dradriver.api.objects import Pod
+from dradriver.api.pods import Pod
 from dradriver.api.templates import Template
 from dradriver.cluster import pods, records
 from dradriver.controller.template_writer import TemplateWriter

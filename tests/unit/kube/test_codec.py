@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from dradriver.api.objects import Metadata, ResourceClaim
+from dradriver.api.dra_objects import ResourceClaim
+from dradriver.api.objects import Metadata
 from dradriver.api.pins import Claim
 from dradriver.kube import codec
 

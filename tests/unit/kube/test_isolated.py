@@ -10,7 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from dradriver.api.objects import Metadata, Pod
+from dradriver.api.objects import Metadata
+from dradriver.api.pods import Pod
 from dradriver.cluster import records
 from dradriver.cluster.records import ClaimRecord
 from dradriver.kube import isolated

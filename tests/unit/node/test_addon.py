@@ -13,8 +13,8 @@ import msgspec
 import pytest
 
 from dradriver.api import names
+from dradriver.api.dra_objects import ResourceSlice
 from dradriver.api.ledger import NVIDIA, OURS, Ledger, bound, current_ledger
-from dradriver.api.objects import ResourceSlice
 from dradriver.api.slices import read_machine
 from dradriver.kube.codec import decode
 from dradriver.kube.resources import NODES, RESOURCE_SLICES

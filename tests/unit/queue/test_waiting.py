@@ -8,7 +8,8 @@ import msgspec
 import numpy as np
 
 from dradriver.api import names, resolved
-from dradriver.api.objects import Node, Pod
+from dradriver.api.objects import Node
+from dradriver.api.pods import Pod
 from dradriver.cluster.nodes.ask import Ask
 from dradriver.cluster.nodes.columns import Bools
 from dradriver.cluster.nodes.table import NodeTable

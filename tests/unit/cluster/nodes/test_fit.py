@@ -5,20 +5,15 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from dradriver.api.objects import (
+from dradriver.api.objects import Condition, Metadata, Node, NodeSpec, NodeStatus, Taint
+from dradriver.api.pods import (
     Affinity,
-    Condition,
-    Metadata,
-    Node,
     NodeAffinity,
     NodeRequirement,
     NodeSelector,
     NodeSelectorTerm,
-    NodeSpec,
-    NodeStatus,
     Pod,
     PodSpec,
-    Taint,
     Toleration,
 )
 from dradriver.cluster.nodes.ask import ask_of

@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from dradriver.api.objects import (
+from dradriver.api.objects import Metadata
+from dradriver.api.pods import (
     Affinity,
     Container,
-    Metadata,
     NodeAffinity,
     NodeRequirement,
     NodeSelector,

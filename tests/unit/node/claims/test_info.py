@@ -10,7 +10,8 @@ from prometheus_client import REGISTRY
 from dradriver.allocator.request import Amount, Choice, Level, MigPart, PartChoice, SharePart
 from dradriver.api import claims as claims_of
 from dradriver.api import names
-from dradriver.api.objects import Metadata, Pod, PodClaim, PodSpec
+from dradriver.api.objects import Metadata
+from dradriver.api.pods import Pod, PodClaim, PodSpec
 from dradriver.node import metrics
 from dradriver.node.claims import info
 from dradriver.node.claims.checkpoint import PreparedClaim, PreparedDevice

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dradriver.api.objects import ResourceClaim
+from dradriver.api.dra_objects import ResourceClaim
 from dradriver.errors import DriverError
 from dradriver.kube.errors import ApiError, Unreachable
 from dradriver.node import files, selinux

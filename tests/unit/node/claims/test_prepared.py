@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dradriver.api.objects import ResourceClaim
+from dradriver.api.dra_objects import ResourceClaim
 from dradriver.kube.errors import Unreachable
 from dradriver.node.claims.lock import locked
 from dradriver.node.discovery.simulated import without

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from dradriver.api import slices
-from dradriver.api.objects import ResourceSlice
+from dradriver.api.dra_objects import ResourceSlice
 from dradriver.api.policies.modes import Mode
 from dradriver.errors import DriverError
 from dradriver.node.container_edits import DeviceNode, Edits

@@ -17,7 +17,7 @@ import pynvml
 import pytest
 
 from dradriver.api import slices
-from dradriver.api.objects import ResourceSlice
+from dradriver.api.dra_objects import ResourceSlice
 from dradriver.node.devices.nvidia.nvml_control import NvmlControl
 from dradriver.node.faults import KINDS, FaultKind
 from dradriver.node.mps.files import MpsFolder

@@ -18,7 +18,7 @@ import pynvml
 import pytest
 
 from dradriver.api import slices
-from dradriver.api.objects import ResourceSlice
+from dradriver.api.dra_objects import ResourceSlice
 from dradriver.errors import DriverError
 from dradriver.node.discovery import nics, sysfs
 from dradriver.node.discovery.hardware import READINGS, Hardware

@@ -7,7 +7,7 @@ import contextlib
 import math
 from collections.abc import AsyncIterator, Mapping
 
-from dradriver.api.objects import ResourceClaim
+from dradriver.api.dra_objects import ResourceClaim
 from dradriver.kube.client import Client
 from dradriver.kube.events import Recorder
 from dradriver.kube.resources import EVENTS, RESOURCE_CLAIMS

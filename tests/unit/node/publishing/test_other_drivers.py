@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from dradriver.api.objects import Device, Metadata, Node, NodeStatus, ResourceSlice, SliceSpec
+from dradriver.api.dra_objects import Device, ResourceSlice, SliceSpec
+from dradriver.api.objects import Metadata, Node, NodeStatus
 from dradriver.node.publishing.other_drivers import other_owner
 
 
