@@ -21,6 +21,7 @@ GPUs:
 devices      what a device of a slice says: which GPU it is or is a part of, and how that may be had in parts
 inventory    all GPUs as the allocator sees them
 pools        a node's slices, read together with the machine that they describe
+remaining    what of a node's GPUs is left beside what claims hold, as the allocator is told it
 nvidia_slices  NVIDIA's devices as GPUs by identity
 taint_rules  which devices administrators' rules keep new claims off
 tabulating   tables of new kinds of machines, made in another process

@@ -5,32 +5,25 @@ from __future__ import annotations
 import collections
 import logging
 from collections.abc import Callable, Collection, Mapping, Set
-from typing import Final
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from dradriver.allocator import Amount, Fleet, MigPart, Offer, SharePart
-from dradriver.allocator.parts.offers import WHOLE, ShareRule
-from dradriver.allocator.request import Part
-from dradriver.api import slices
-from dradriver.api.pins import ALL_CORES, Device, Key, MigSlice, Pin, Usage
+from dradriver.allocator import Amount, Fleet
+from dradriver.api.pins import Device, Key, MigSlice, Pin, Usage
 from dradriver.cluster import pools
 from dradriver.cluster.exclusive_namespaces import ExclusiveNamespaces
 from dradriver.cluster.holds import Holds
 from dradriver.cluster.nodes.table import NodeTable
 from dradriver.cluster.pools import Pool
 from dradriver.cluster.records import SliceRecord
+from dradriver.cluster.remaining import Remaining, fits_beside, remaining
 from dradriver.cluster.tabulating import AtOnce
 from dradriver.errors import DriverError
 from dradriver.topology.machine import Machine
 
 logger = logging.getLogger(__name__)
-
-_ANY_SIZE: Final = ShareRule()
-
-_Tenants = dict[int, set[str]]  # namespaces that have parts of a GPU, by the machine's number of it
 
 
 class Inventory:
@@ -171,7 +164,7 @@ class Inventory:
             return fleet
         fleet = fleet.copied(pools)
         for name in pools:
-            self._set_left(fleet, name, *self._left(name, self._pools[name], frozenset(claims)))
+            self._set_left(fleet, name, self._left(name, self._pools[name], frozenset(claims)))
         return fleet
 
     def only(self, claim: Key, pin: Pin) -> Fleet:
@@ -183,18 +176,14 @@ class Inventory:
         if name not in fleet.nodes:
             return fleet
         fleet, pool = fleet.copied({name}), self._pools[name]
-        free, offer, parts, tenants = self._left(name, pool, frozenset((claim,)))
         pinned = {number for number, (device, _) in pool.devices.items() if (name, device) in pin.devices}
-        offer = msgspec.structs.replace(offer, shared=offer.shared & pinned, sliced=offer.sliced & pinned)
-        self._set_left(fleet, name, [number for number in free if number in pinned], offer, parts, tenants)
+        self._set_left(fleet, name, self._left(name, pool, frozenset((claim,))).among(pinned))
         return fleet
 
-    def _set_left(
-        self, fleet: Fleet, name: str, free: list[int], offer: Offer, parts: dict[int, list[Part]], tenants: _Tenants
-    ) -> None:
-        fleet.set_free(name, free)
-        fleet.set_offer(name, msgspec.structs.replace(offer, tenants=self._tenants.tenants(tenants)))
-        fleet.set_parts(name, parts)
+    def _set_left(self, fleet: Fleet, name: str, left: Remaining) -> None:
+        fleet.set_free(name, left.free)
+        fleet.set_offer(name, msgspec.structs.replace(left.offer, tenants=self._tenants.tenants(left.tenants)))
+        fleet.set_parts(name, left.parts)
 
     def uuids(self, pool: str) -> dict[int, str]:
         """Return the uuids of a node's GPUs by the machine's own number; none while its pool is not complete."""
@@ -274,28 +263,8 @@ class Inventory:
     def fits(self, claim: Key, device: Device, taken: Usage, others: Collection[Key]) -> bool:
         """Return whether a claim can have this of a device beside what these other claims hold of it."""
         held = self.holders(device)
-        loads = [held[other] for other in others if other != claim and other in held]
-        if not loads:
-            return True
-        if taken is None or None in loads:
-            return False
-        pool = self._pools.get(device[0])
-        gpus = () if pool is None else pool.machine.gpus
-        gpu = next((gpu for gpu in gpus if slices.device_name(gpu.uuid) == device[1]), None)
-        if pool is None or gpu is None:
-            return False  # nobody knows how much of it there is
-        parts = pool.parts.get(device[1])
-        if parts is not None and parts.exclusive and any(o[0] != claim[0] for o in others if o in held):
-            return False
-        every = [*taken, *(part for load in loads if load is not None for part in load)]
-        amounts = [part for part in every if isinstance(part, Amount)]
-        spans = [range(part.start, part.start + part.size) for part in every if isinstance(part, MigSlice)]
-        return (
-            not (amounts and spans)
-            and sum(amount.cores for amount in amounts) <= ALL_CORES
-            and sum(amount.memory_mib for amount in amounts) <= ((parts and parts.memory_mib) or gpu.memory_mib)
-            and len({number for span in spans for number in span}) == sum(map(len, spans))
-        )
+        loads = {other: held[other] for other in others if other != claim and other in held}
+        return not loads or fits_beside(self._pools.get(device[0]), device[1], taken, loads, claim[0])
 
     def _read(self, name: str) -> None:
         self._pools.pop(name, None)
@@ -348,57 +317,13 @@ class Inventory:
         del self._pools[name]
         self._nodes.offer(name, False)
 
-    def _left(
-        self, name: str, pool: Pool, leaving: Set[Key] = frozenset()
-    ) -> tuple[list[int], Offer, dict[int, list[Part]], _Tenants]:
-        """Return what is left of a node's GPUs, by the machine's numbers, if some claims were not there.
-
-        That is which are free, which may be had in parts (without their tenants), the parts that are on them, and the
-        namespaces that have parts of those that are of one namespace at a time.
-
-        On a GPU that somebody has whole, or of which nobody knows what is taken, there are no parts: it is not free
-        either, so nothing more is given of it.
-        """
+    def _left(self, name: str, pool: Pool, leaving: Set[Key] = frozenset()) -> Remaining:
+        """Return what is left of a node's GPUs if some claims were not there."""
         held = {
             device: {claim: amount for claim, amount in self.holders((name, device)).items() if claim not in leaving}
             for device, _ in pool.devices.values()
         }
-        free = [number for number, (device, _) in pool.devices.items() if device in pool.usable and not held[device]]
-        if not pool.parts:
-            return free, WHOLE, {}, {}
-        shared, sliced, only = set(), set(), set()
-        rules: list[tuple[int, ShareRule]] = []
-        memory = {gpu.index: gpu.memory_mib for gpu in pool.machine.gpus}
-        parts: dict[int, list[Part]] = {}
-        tenants: _Tenants = {}
-        for number, (device, _) in pool.devices.items():
-            how = pool.parts.get(device)
-            if how is None or device not in pool.usable:
-                continue
-            if how.only:
-                only.add(number)
-            if how.exclusive:
-                tenants[number] = {namespace for namespace, _ in held[device]}
-            if how.sliced:
-                sliced.add(number)
-            if how.shared:
-                shared.add(number)
-            rule = ShareRule(how.memory_mib if how.memory_mib != memory.get(number) else 0, how.equal)
-            if how.shared and rule != _ANY_SIZE:
-                rules.append((number, rule))
-            if None not in held[device].values():
-                taken = [part for load in held[device].values() for part in load or ()]
-                blocked = (part for name, part in pool.placed.get(device, {}).items() if name not in pool.usable)
-                taken += [part for part in blocked if part not in taken]
-                if taken:
-                    parts[number] = [part_on(number, part) for part in taken]
-        offer = Offer(
-            shared=frozenset(shared),
-            sliced=frozenset(sliced),
-            parts_only=frozenset(only),
-            rules=tuple(rules),
-        )
-        return free, offer, parts, tenants
+        return remaining(pool, held)
 
     def _assess(self, name: str, pool: Pool) -> bool:
         """Return whether a node's machine may be placed on now; else its tables are asked for, and it stands aside."""
@@ -417,10 +342,3 @@ class Inventory:
         if machine.nccl_version or not self.nccl_version:
             return machine
         return msgspec.structs.replace(machine, nccl_version=self.nccl_version)
-
-
-def part_on(number: int, one: Amount | MigSlice) -> Part:
-    """Return what is taken of a GPU as a part of the GPU of this number."""
-    if isinstance(one, Amount):
-        return SharePart(gpu=number, amount=one)
-    return MigPart(gpu=number, profile=one.profile, start=one.start, size=one.size)

@@ -11,7 +11,7 @@ from dradriver.api import results, slices
 from dradriver.api.pins import Key
 from dradriver.cli.cluster.scene import Scene
 from dradriver.cli.explainer.model import Place
-from dradriver.cluster.inventory import part_on
+from dradriver.cluster.remaining import part_on
 from dradriver.view.plain import plain
 
 

@@ -14,7 +14,7 @@ from dradriver.api.dra_objects import AllocationResult, Device
 from dradriver.api.errors import WordError
 from dradriver.api.ledger import OURS
 from dradriver.api.pins import Claim
-from dradriver.cluster.inventory import part_on
+from dradriver.cluster.remaining import part_on
 from dradriver.topology.natural import natural
 
 _MOST_PODS: Final = 3  # of one claim that are named on a line
