@@ -43,11 +43,12 @@ class Slot:
 
     Attributes:
         since: When the write that is under way began, by the loop's clock; None once the slot was given back.
+        slow: Whether one of the writes was, so that the slot is another's.
     """
 
     def __init__(self, lanes: Lanes, namespace: str, on_slow: Callable[[Slot], object]) -> None:
         self.since: float | None = None
-        self.slow = False  # one of the writes was: the slot is another's
+        self.slow = False
         self._lanes, self._namespace, self._on_slow = lanes, namespace, on_slow
         self._timer: asyncio.TimerHandle | None = None
         self.begin()
@@ -201,7 +202,7 @@ class Lanes:
         # Once some are slow, the next ones are likely to be: few are tried at a time.
         if lane.slow and (lane.under_way >= MOST_SLOW or self._slow >= MOST_SLOW_IN_ALL):
             return WaitReason.NAMESPACE
-        if lane.under_way >= lane.most < MOST or asyncio.get_running_loop().time() < lane.paused_until:
+        if lane.under_way - lane.slow >= lane.most < MOST or asyncio.get_running_loop().time() < lane.paused_until:
             return WaitReason.QUOTA
         return None
 
