@@ -233,14 +233,7 @@ class ApiWriter:
                 patch.remove("metadata", "annotations", key)
         patch.test("spec", "schedulingGates", gate, "name", value=names.GATE)
         patch.remove("spec", "schedulingGates", gate)
-        name, namespace = pod.metadata.name, pod.metadata.namespace
-        try:
-            lifted = await self._client.patch(PODS, name, patch, kind=PatchKind.JSON, namespace=namespace, type=Pod)
-        except ApiError as error:
-            if await self._moved_on(pod, error):
-                raise MovedOnError(f"pod {namespace}/{name} was changed meanwhile") from None
-            raise
-        self._picture.assume_pod(lifted, was=pod)
+        await self._patch(pod, patch, kind=PatchKind.JSON)
 
     async def annotate(self, pod: Pod, changes: Mapping[str, str | None]) -> bool:
         """Set annotations of a pod, and remove those that are None. Returns whether there was anything to change.
@@ -254,15 +247,25 @@ class ApiWriter:
         if not news:
             return False
         body = {"metadata": {"uid": pod.metadata.uid, "annotations": news}}
+        await self._patch(pod, body, kind=PatchKind.MERGE)
+        return True
+
+    async def _patch(self, pod: Pod, patch: Patch | dict[str, Any], *, kind: PatchKind) -> None:
+        """Change a pod that is still the one that was looked at, and bring it into the picture.
+
+        Raises:
+            MovedOnError: It was changed or deleted meanwhile.
+            ApiError: The server refuses.
+            Unreachable: No answer.
+        """
         name, namespace = pod.metadata.name, pod.metadata.namespace
         try:
-            changed = await self._client.patch(PODS, name, body, kind=PatchKind.MERGE, namespace=namespace, type=Pod)
+            changed = await self._client.patch(PODS, name, patch, kind=kind, namespace=namespace, type=Pod)
         except ApiError as error:
             if await self._moved_on(pod, error):
                 raise MovedOnError(f"pod {namespace}/{name} was changed meanwhile") from None
             raise
         self._picture.assume_pod(changed, was=pod)
-        return True
 
     async def tell(self, pod: Pod, reason: str | None) -> bool:
         """Write on a pod why it waits, or take that away. Returns whether that was a change."""
