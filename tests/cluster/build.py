@@ -100,7 +100,7 @@ def kubernetes(version: str) -> Target:
     return Target(
         name=f"kubernetes-{version}",
         inputs="\n".join([version, flags, *(file.read_text() for file in sources)]),
-        seconds=250,
+        seconds=330,
         build=build,
     )
 

@@ -1,4 +1,4 @@
-"""Writes the Go module for a Kubernetes version: `python -m tests.cluster.new_version 1.37.1`.
+"""Writes the Go module for a Kubernetes version: `python -m tests.cluster.new_version 1.37.2`.
 
 Kubernetes' own go.mod requires its parts at v0.0.0 and points them at folders of
 its repository. As a dependency these pointers do not count, so our go.mod

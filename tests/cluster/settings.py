@@ -4,8 +4,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-KUBERNETES_VERSIONS = ("1.34.4", "1.35.4", "1.36.3")
-DEFAULT_KUBERNETES = "1.36.3"
+KUBERNETES_VERSIONS = ("1.34.4", "1.35.4", "1.36.3", "1.37.2")
+DEFAULT_KUBERNETES = "1.37.2"
 CONTAINERD = "2.3.7"
 HELM = "4.2.4"
 # NVIDIA's container toolkit: releases and the hashes of their modules, as go.sum has them; the last is the newest.

@@ -1,10 +1,9 @@
-"""DeviceTaintRules of a real API server, which has them once a feature gate and a beta API are turned on (1.36)."""
+"""DeviceTaintRules of a real API server: 1.37 has them, 1.36 once a feature gate and a beta API are turned on."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -16,25 +15,28 @@ from dradriver.kube.resources import DEVICE_TAINT_RULES, NODES, RESOURCE_SLICES
 from dradriver.topology import profiles
 from tests import needs
 from tests.cluster.nodeless import Nodeless
+from tests.cluster.settings import KUBERNETES_VERSIONS, minor_of
 
 pytestmark = pytest.mark.cluster
 NODE = "node-a"
 ON = {"feature-gates": "DRADeviceTaintRules=true", "runtime-config": "resource.k8s.io/v1beta2=true"}
 
 
-@pytest.fixture
-def kubeconfig() -> Iterator[Path]:
-    needs.real_cluster()
-    plane = Nodeless("taint-rules", api_server=ON)
+@pytest.fixture(params=[version for version in KUBERNETES_VERSIONS if minor_of(version) >= "1.36"])
+def plane(request: pytest.FixtureRequest) -> Iterator[Nodeless]:
+    needs.real_cluster(request.param)
+    early = minor_of(request.param) == "1.36"
+    plane = Nodeless(f"taint-rules-{minor_of(request.param)}", request.param, api_server=ON if early else None)
     with plane.running():
-        yield plane.folder / "kubeconfig"
+        yield plane
 
 
-async def test_what_a_rule_taints_is_not_handed_out_while_it_is_there(kubeconfig: Path) -> None:
+async def test_what_a_rule_taints_is_not_handed_out_while_it_is_there(plane: Nodeless) -> None:
     machine = profiles.load("dgx1-v100", seed=NODE)
-    async with Client(from_kubeconfig(kubeconfig), user_agent="contract", timeout_s=30) as client:
+    config = from_kubeconfig(plane.folder / "kubeconfig")
+    async with Client(config, user_agent="contract", timeout_s=30) as client:
         served = [version for version in DEVICE_TAINT_RULES if await client.serves(version)]
-        assert [version.version for version in served] == ["v1beta2"]
+        assert [version.version for version in served] == ["v1beta2" if minor_of(plane.version) == "1.36" else "v1"]
         node = await client.create(NODES, {"metadata": {"name": NODE, "labels": {"kubernetes.io/hostname": NODE}}})
         for built in slices.build(machine, node=NODE, node_uid=node["metadata"]["uid"], modes={}):
             await client.create(RESOURCE_SLICES, built)

@@ -1,6 +1,7 @@
 """Kubernetes 1.34 and 1.35 keep nothing in slices that divides a GPU: what is safe there is handed out, and said.
 
-Each version has a cluster of its own beside the others' one; it is built from source the first time, in four minutes.
+1.36 keeps all, and its kubelet asks for health in another way than the newest. Each version has a cluster of its own
+beside the others' one; it is built from source the first time, in some minutes.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from tests.e2e.kubectl import (
     pod_of_template,
     told_why,
 )
+from tests.e2e.test_node_health import gputopo, taints, unhealthy
 
 Object = dict[str, Any]
 
@@ -37,7 +39,8 @@ STATIC, PLACEMENTS = 4, 5
 INSTANCES = (("1g.10gb", 6), ("3g.40gb", 0))
 SHARES = 4
 SLICE = {names.MIG_PROFILE: "1g.10gb"}
-OLDER = [version for version in KUBERNETES_VERSIONS if version != DEFAULT_KUBERNETES]
+WHOLE = [version for version in KUBERNETES_VERSIONS if minor_of(version) >= "1.36" and version != DEFAULT_KUBERNETES]
+OLDER = [version for version in KUBERNETES_VERSIONS if minor_of(version) < "1.36"]
 
 
 def gpu(number: int) -> Gpu:
@@ -58,6 +61,34 @@ def older(request: pytest.FixtureRequest) -> Iterator[Cluster]:
         yield cluster
     finally:
         cluster.down()
+
+
+@pytest.fixture(params=WHOLE)
+def whole(request: pytest.FixtureRequest) -> Iterator[Namespace]:
+    needs.real_cluster(request.param)
+    cluster = Cluster(f"e2e-{minor_of(request.param)}", version=request.param)
+    cluster.up()
+    try:
+        deploy.install(cluster)
+        cluster.kubectl("create", "namespace", "t-whole")
+        yield Namespace(cluster, "t-whole")
+    finally:
+        cluster.down()
+
+
+def test_a_version_that_keeps_all_hands_out_every_kind_and_shows_a_fault(whole: Namespace) -> None:
+    whole.apply(
+        pod("all", gpus=8, words={names.POLICY: "nvlink"}, node="node-a"),
+        pod("half", gpus=1, words={names.SHARE: "0.5"}, node=NODE),
+        pod("slice", gpus=1, words=SLICE, node=NODE),
+    )
+    whole.wait_running("all", "half", "slice")
+    broken = load(deploy.MACHINES["node-a"], seed="node-a").gpus[5].uuid
+    gputopo(whole.cluster.nodes["node-a"], "fail", "gpu-5", "--xid", "79")
+    eventually("the GPU has its taint", lambda: broken.lower() in taints(whole.cluster, "node-a"))
+    eventually("the kubelet shows it", lambda: (unhealthy(whole, "all") or {}).keys() == {broken})
+    whole.delete("all", "half", "slice")
+    eventually("every GPU is free again", lambda: not owners(whole.cluster))
 
 
 def test_what_a_server_cannot_keep_is_not_published_and_said_once(older: Cluster) -> None:

@@ -14,7 +14,7 @@ from tests import needs
 from tests.paths import REPO
 
 CHART = REPO / "helm" / "gpu-topology-dra"
-KUBERNETES = ("1.34.4", "1.35.4", "1.36.3", "1.37.0")
+KUBERNETES = ("1.34.4", "1.35.4", "1.36.3", "1.37.2")
 SIMULATED = ("discovery=simulated", "simulated.default=dgx-h100")
 VARIANTS: dict[str, tuple[str, ...]] = {
     "defaults": (),
