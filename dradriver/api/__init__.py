@@ -29,6 +29,7 @@ slice_features  what the API server keeps of a slice
 device_attributes  a GPU as devices of a slice
 mig_devices  the same of a GPU whose MIG instances are made for claims
 slices       a machine as ResourceSlices, and back
+seats        what a gang's members wait in until all have their GPUs
 jsonpatch    a builder of JSON Patches
 quantity     quantities as integers
 errors       what is said of a wrong word

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from dradriver.api import names
+from dradriver.api import names, seats
 from dradriver.api.policies.modes import Mode
 from dradriver.topology.groups import Groups
 from dradriver.topology.machine import Machine
@@ -122,6 +122,7 @@ def identity(machine: Machine, position: int) -> dict[str, dict[str, Any]]:
         "uuid": {"string": gpu.uuid},
         "index": {"int": gpu.index},
         "minor": {"int": gpu.minor},
+        **seats.KNOWN,
     }
     texts = {
         "productName": gpu.product,

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from dradriver.api import names
+from dradriver.api import names, seats
 from dradriver.api.objects import Metadata, Part, Taint
 
 
@@ -134,10 +134,11 @@ class ResourceClaim(Part, frozen=True):
 
     @property
     def results(self) -> list[AllocationResult]:
-        """This driver's allocated devices; empty while the claim is not allocated."""
+        """This driver's allocated GPUs and parts of GPUs; empty while the claim is not allocated."""
         if self.status.allocation is None:
             return []
-        return [r for r in self.status.allocation.devices.results if r.driver == names.DRIVER]
+        ours = (result for result in self.status.allocation.devices.results if result.driver == names.DRIVER)
+        return [result for result in ours if not seats.is_seat(result.driver, result.pool)]
 
     def owned_by(self, pod_uid: str) -> bool:
         """True when the pod of this uid is the claim's controller: a claim of the same name may be somebody else's."""

@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from dradriver.allocator.request import Amount, Choice, MigPart, Part, PartChoice, SharePart
-from dradriver.api import claims, config, names, quantity, slices
+from dradriver.api import claims, config, names, quantity, seats, slices
 from dradriver.api.dra_objects import AllocationResult, DeviceConfig, ResourceClaim
 from dradriver.api.errors import WordError
 from dradriver.api.ledger import current_ledger
@@ -60,6 +60,7 @@ class _Capacity(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Exactly(msgspec.Struct, rename="camel", frozen=True, gc=False):
+    device_class_name: str = ""
     count: int = 1
     selectors: list[_Selector] = []
     capacity: _Capacity = _Capacity()
@@ -155,7 +156,11 @@ def pin(claim: Claim) -> Pin | None:
             return None
         told = config.read(opaque[0].parameters)
         # What the requests do not ask for, the scheduler will not give, whatever the configuration says.
-        asked = {request.name: request.exactly for request in claim.spec.devices.requests if request.exactly}
+        asked = {
+            request.name: request.exactly
+            for request in claim.spec.devices.requests
+            if request.exactly and request.exactly.device_class_name != seats.CLASS
+        }
         uuids = {name: tuple(told.order.get(name, ())) for name in asked}
         counts = [len(each) for each in uuids.values()]
         if len(told.order) != len(asked) or [one.count for one in asked.values()] != counts:
@@ -212,7 +217,7 @@ def allocated(claim: Claim) -> dict[Device, Usage]:
     given: dict[Device, Usage] = {}
     pinned: dict[Device, Usage] | None = None
     for result in claim.status.allocation.devices.results:
-        if result.driver != driver or result.admin_access:
+        if result.driver != driver or result.admin_access or seats.is_seat(result.driver, result.pool):
             continue
         device = result.pool, result.device
         if names.CAPACITY_MEMORY_SLICES in result.consumed_capacity:

@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from dradriver.allocator.request import Whole
-from dradriver.api import claims, ladder, names, pins, same_spec, slices, templates
+from dradriver.api import claims, ladder, names, pins, same_spec, seats, slices, templates
 from dradriver.api.dra_objects import ResourceSlice
 from dradriver.api.ledger import OURS, Ledger, current_ledger
 from dradriver.api.objects import Metadata, Node
@@ -154,7 +154,7 @@ class SliceRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 def read_slice(data: msgspec.Raw) -> SliceRecord | None:
-    """Return what is kept of a slice; None for a driver's that neither describes machines nor has the devices.
+    """Return what is kept of a slice; None for one that neither describes a machine nor has its devices.
 
     Raises:
         BadJson: It is no slice.
@@ -163,6 +163,8 @@ def read_slice(data: msgspec.Raw) -> SliceRecord | None:
     if piece.spec.driver != OURS.driver:
         ledger = current_ledger()
         return _theirs(piece, ledger) if piece.spec.driver == ledger.driver else None
+    if seats.is_seat(piece.spec.driver, piece.spec.pool.name):
+        return None
     text = piece.metadata.annotations.get(names.MACHINE)
     return SliceRecord(
         metadata=_bare(piece.metadata),

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import yaml
 
-from dradriver.api import names
+from dradriver.api import names, seats
 from tests import deploy
 from tests.cluster import Cluster
 
@@ -151,12 +151,12 @@ def told_why(namespace: Namespace, name: str) -> str:
 
 
 def owners(cluster: Cluster) -> dict[str, list[str]]:
-    """Return, for each allocated device of ours, the claims that hold it: more than one is the worst bug there is."""
+    """Return the claims that hold each GPU or part that is allocated: more than one is the worst bug there is."""
     claims = json.loads(cluster.kubectl("get", "resourceclaims", "-A", "-o", "json").stdout)["items"]
     held: dict[str, list[str]] = {}
     for claim in claims:
         for result in claim.get("status", {}).get("allocation", {}).get("devices", {}).get("results", []):
-            if result["driver"] == names.DRIVER:
+            if result["driver"] == names.DRIVER and not seats.is_seat(result["driver"], result["pool"]):
                 held.setdefault(f"{result['pool']}/{result['device']}", []).append(claim["metadata"]["name"])
     return held
 

@@ -16,7 +16,7 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from dradriver.api import names
+from dradriver.api import names, seats
 from dradriver.cli.main import main
 from dradriver.kube import client
 from dradriver.kube.resources import RESOURCE_CLAIMS, RESOURCE_SLICES
@@ -272,3 +272,10 @@ async def test_colours_on_a_terminal_only(two: Cluster, monkeypatch: pytest.Monk
     for arguments, env in ((["--no-color"], {}), ([], {"NO_COLOR": "1"})):
         assert "\x1b" not in (await two.run(*arguments, env=env)).stdout
     assert os.environ.get("NO_COLOR") is None
+
+
+async def test_the_slice_of_seats_is_no_node(two: Cluster) -> None:
+    before = await two.run()
+    two.put(seats.resource_slice())
+    after = await two.run()
+    assert (after.exit_code, after.stdout, after.stderr) == (0, before.stdout, "")

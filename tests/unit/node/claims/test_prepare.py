@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from dradriver.api import seats
 from dradriver.api.dra_objects import ResourceClaim
 from dradriver.errors import DriverError
 from dradriver.kube.errors import ApiError, Unreachable
@@ -311,3 +312,23 @@ async def test_a_spec_that_cannot_be_removed_keeps_the_claim_prepared(
     assert (len(world.specs), world.checkpoint) == (1, ["uid-c.json"])
     await preparer.unprepare("uid-c")
     assert (world.specs, world.checkpoint) == ({}, [])
+
+
+SEAT = result("seat", seats.DEVICE, pool=seats.POOL, shareID="s-1")
+
+
+async def test_a_seat_is_prepared_with_its_claims_gpus_and_gives_nothing(world: World) -> None:
+    known = world.put(claim("c", results=[SEAT, result("main", device(3))]))
+    prepared = await world.preparer().prepare(*known)
+    assert [(one.request, one.device) for one in prepared.devices] == [("main", device(3))]
+    again = world.preparer()  # the agent starts anew
+    assert await again.prepare(*known) == prepared
+    await again.unprepare("uid-c")
+    assert await again.prepared() == {}
+
+
+async def test_a_seat_alone_is_prepared_and_leaves_nothing(world: World) -> None:
+    preparer = world.preparer()
+    assert (await preparer.prepare(*world.put(claim("c", results=[SEAT])))).devices == ()
+    assert await preparer.prepared() == {}
+    await preparer.unprepare("uid-c")

@@ -1,0 +1,96 @@
+"""The seat that a gang's member takes: a device that gives nothing and keeps its pod from being bound.
+
+It is one device for all nodes and all claims. The scheduler allocates it with the claim's GPUs and then waits: the pod
+keeps its GPUs, its CPU and its node, and is bound once the claim's status says ``GO`` of the seat (KEP-5007,
+``bindingConditions``; KEP-5075, a device that claims share). Servers before 1.36 drop these fields without a word.
+An agent that does not know seats refuses to prepare such a claim: one that does says so on its node's devices.
+"""
+
+from __future__ import annotations
+
+import datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from dradriver.api import names
+
+if TYPE_CHECKING:
+    from dradriver.api.dra_objects import AllocationResult, Device, ResourceClaim
+
+POOL: Final = "gang/seats"  # no node's name has a slash, so this is no node's pool
+DEVICE: Final = "seat"
+CLASS: Final = f"seat.{names.DRIVER}"
+SLICE: Final = f"gang-seats-{names.DRIVER}"
+TYPE: Final = {"type": {"string": "seat"}}
+
+GO: Final = "gang-go"
+OFF: Final = "gang-off"
+
+KNOWN: Final[dict[str, dict[str, Any]]] = {"seats": {"bool": True}}
+"""What an agent that prepares claims with seats says on each of its devices: an older one that comes after it, as after
+a rollback, writes its devices anew, where an annotation would stay."""
+
+
+def is_seat(driver: str, pool: str) -> bool:
+    """Return whether a device is the seat, which is no GPU."""
+    return (driver, pool) == (names.DRIVER, POOL)
+
+
+def known(device: Device) -> bool:
+    """Return whether the agent that published a device prepares claims with seats."""
+    return device.attributes.get("seats", {}).get("bool") is True
+
+
+def of(claim: ResourceClaim) -> AllocationResult | None:
+    """Return the seat that a claim was allocated; None where it has none."""
+    if claim.status.allocation is None:
+        return None
+    return next((r for r in claim.status.allocation.devices.results if is_seat(r.driver, r.pool)), None)
+
+
+def resource_slice() -> dict[str, Any]:
+    """Return the one slice that has the seat, which no node owns."""
+    seat = {
+        "name": DEVICE,
+        "attributes": TYPE,
+        "allowMultipleAllocations": True,
+        "bindingConditions": [GO],
+        "bindingFailureConditions": [OFF],
+    }
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceSlice",
+        "metadata": {"name": SLICE},
+        "spec": {
+            "driver": names.DRIVER,
+            "allNodes": True,
+            "pool": {"name": POOL, "generation": 1, "resourceSliceCount": 1},
+            "devices": [seat],
+        },
+    }
+
+
+def request(name: str) -> dict[str, Any]:
+    """Return a claim's request for a seat; its name must be no container's, as those of requests for GPUs are."""
+    return {"name": name, "exactly": {"deviceClassName": CLASS, "allocationMode": "ExactCount", "count": 1}}
+
+
+def status(claim: ResourceClaim, seat: AllocationResult, condition: str, *, now: datetime.datetime) -> dict[str, Any]:
+    """Return what is applied to a claim's status so that its pod is bound (``GO``), or loses its place (``OFF``).
+
+    To be applied with a field manager of its own: the node agent applies entries of its devices to the same list.
+    """
+    met = {
+        "type": condition,
+        "status": "True",
+        "reason": "Gang",
+        "message": "",
+        "lastTransitionTime": now.strftime("%Y-%m-%dT%H:%M:%SZ"),
+    }
+    entry = {"driver": seat.driver, "pool": seat.pool, "device": seat.device, "shareID": seat.share_id}
+    meta = claim.metadata
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": meta.name, "namespace": meta.namespace, "uid": meta.uid},
+        "status": {"devices": [entry | {"conditions": [met]}]},
+    }

@@ -1,0 +1,45 @@
+"""Seats in the books: two claims share the one seat, and neither is the other's rival."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dradriver.api import names, seats
+from dradriver.kube.resources import RESOURCE_CLAIMS, RESOURCE_SLICES
+from tests.fakes.gpucluster import GpuCluster, claim_of
+
+SEAT = {"request": "seat", "driver": names.DRIVER, "pool": seats.POOL, "device": seats.DEVICE}
+
+
+def take_a_seat(claim: dict[str, Any]) -> None:
+    claim["spec"]["devices"]["requests"].append(seats.request("seat"))
+    claim["status"]["allocation"]["devices"]["results"].append(SEAT | {"shareID": claim["metadata"]["name"]})
+
+
+@pytest.mark.parametrize("beside", [4, 3])
+async def test_a_seat_is_no_gpu_and_no_node_and_makes_no_rivals(beside: int) -> None:
+    cluster = GpuCluster()
+    cluster.node("a")
+    cluster.put(RESOURCE_SLICES, seats.resource_slice())
+    pods = {"first": 4, "second": beside}
+    for name, gpus in pods.items():
+        cluster.pod(name, gpus)
+    await cluster.settle()
+    cluster.schedule()
+    for name in pods:
+        cluster.store.edit(RESOURCE_CLAIMS, ("default", claim_of(name)), take_a_seat)
+    await cluster.settle()
+
+    picture = cluster.worker.picture
+    for name, gpus in pods.items():
+        claim = picture.claims["default", claim_of(name)]
+        assert claim.pin is not None
+        assert claim.devices == claim.pin.taken
+        assert len(picture.inventory.holds.of(claim.key)) == gpus
+        assert picture.fits(claim)
+        assert not picture.rivals(claim)
+    assert picture.inventory.free().sum() == 4 - beside
+    assert list(picture.slices()) == ["00000-gpu.topology-a"]
+    assert await cluster.audit() == 0
