@@ -8,11 +8,12 @@ from typing import Final
 import msgspec
 
 from dradriver.allocator.request import Amount, Choice, MigPart, Part, PartChoice, SharePart
-from dradriver.api import claims, config, names, quantity, seats, slices
+from dradriver.api import claims, config, names, quantity, results, seats, slices
 from dradriver.api.dra_objects import AllocationResult, DeviceConfig, ResourceClaim
 from dradriver.api.errors import WordError
 from dradriver.api.ledger import current_ledger
 from dradriver.api.pods import Pod
+from dradriver.api.values import NCCL_AUTO
 from dradriver.topology.check import is_mig_profile
 
 Key = tuple[str, str]
@@ -102,11 +103,13 @@ class Pin(msgspec.Struct, frozen=True):
         choice: The choice, by the machine's numbers of that time.
         uuids: The chosen GPUs by the claim's requests, in the order of ``choice.containers`` and their parts.
         placed: Uuids of those whose MIG slices it has as devices of their own: pinned by what they are.
+        nccl: What NCCL is told.
     """
 
     choice: Choice | PartChoice
     uuids: dict[str, tuple[str, ...]]
     placed: frozenset[str] = frozenset()
+    nccl: str = NCCL_AUTO
 
     @property
     def devices(self) -> frozenset[Device]:
@@ -122,6 +125,11 @@ class Pin(msgspec.Struct, frozen=True):
     def apart(self) -> frozenset[Device]:
         """Those of these GPUs whose MIG slices it has as devices of their own."""
         return frozenset((self.choice.node, slices.device_name(uuid)) for uuid in self.placed)
+
+    @property
+    def texts(self) -> dict[str, str | None]:
+        """The annotations that tell a pod's author of it; None for those to take away."""
+        return results.written(self.choice, self.numbers())
 
     def numbers(self) -> dict[int, str]:
         """Return the chosen GPUs' uuids by the machine's numbers of that time."""
@@ -167,7 +175,10 @@ def pin(claim: Claim) -> Pin | None:
             return None
         placed: frozenset[str] = frozenset()
         if isinstance(choice, Choice):
-            right = counts == [len(part) for part in choice.containers]
+            numbers = sorted(number for part in choice.containers for number in part)
+            right = counts == [len(part) for part in choice.containers] and (
+                numbers == sorted(choice.gpus) == sorted(choice.ring)
+            )
         else:
             parts = claims.parts_of(choice, uuids)
             right = all(len(each) == 1 for each in uuids.values()) and all(
@@ -178,7 +189,7 @@ def pin(claim: Claim) -> Pin | None:
             )
     except (WordError, ValueError, RecursionError):  # annotations are anybody's text, nested as deep as 256 KiB allow
         return None
-    return Pin(choice=choice, uuids=uuids, placed=placed) if right else None
+    return Pin(choice=choice, uuids=uuids, placed=placed, nccl=told.nccl) if right else None
 
 
 def _asks_for(part: Part, asked: _Exactly, mig: config.Mig | None, uuid: str) -> bool:

@@ -167,17 +167,18 @@ class Inventory:
             self._set_left(fleet, name, self._left(name, self._pools[name], frozenset(claims)))
         return fleet
 
-    def only(self, claim: Key, pin: Pin) -> Fleet:
-        """Return the fleet as it would be if a claim's node had no GPUs but those that the claim is pinned to.
+    def alone_with(self, claim: Key, devices: Collection[Device]) -> Fleet:
+        """Return the fleet as it would be if these GPUs, all of one node, were all that the node has, without a claim.
 
-        What the claim holds itself is free there. It is to be looked at, and by nobody else.
+        It is to be looked at, and by nobody else.
         """
-        fleet, name = self.fleet, pin.choice.node
+        fleet = self.fleet
+        (name,) = {node for node, _ in devices}
         if name not in fleet.nodes:
             return fleet
         fleet, pool = fleet.copied({name}), self._pools[name]
-        pinned = {number for number, (device, _) in pool.devices.items() if (name, device) in pin.devices}
-        self._set_left(fleet, name, self._left(name, pool, frozenset((claim,))).among(pinned))
+        numbers = {number for number, (device, _) in pool.devices.items() if (name, device) in devices}
+        self._set_left(fleet, name, self._left(name, pool, frozenset((claim,))).among(numbers))
         return fleet
 
     def _set_left(self, fleet: Fleet, name: str, left: Remaining) -> None:

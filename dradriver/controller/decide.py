@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
@@ -11,8 +12,8 @@ import numpy as np
 
 from dradriver.allocator.choice.phrases import wanted
 from dradriver.allocator.fleet.fleet import Fleet
-from dradriver.allocator.request import Amount, Choice, Mig, NoPlaceError, PartChoice, SharePart, Whole
-from dradriver.api import names, results
+from dradriver.allocator.request import Amount, Choice, Mig, NoPlaceError, Part, PartChoice, Share, SharePart, Whole
+from dradriver.api import names, results, slices
 from dradriver.api.pins import Pin
 from dradriver.cluster.claim_users import MOST
 from dradriver.cluster.neighbours import BESIDE
@@ -106,9 +107,7 @@ def _joining(picture: Picture, wish: PlacementRequest, claim: ClaimRecord) -> Pl
     node = pin.choice.node
     row, fit = picture.nodes.find(node), picture.nodes.eligible(wish.ask, besides=picture.taken_by(wish.pod))
     if row is None or not fit[row]:
-        here = np.zeros_like(fit)
-        if row is not None:
-            here[row] = True
+        here = np.zeros_like(fit) if row is None else _row(fit, row)
         causes = picture.nodes.causes(wish.ask, besides=picture.taken_by(wish.pod), only=here)
         raise NoPlaceError(
             f"its set {name} is on node {node}, which cannot run this pod: {', '.join(causes) or 'gone'}"
@@ -117,7 +116,7 @@ def _joining(picture: Picture, wish: PlacementRequest, claim: ClaimRecord) -> Pl
         choice=pin.choice,
         hostnames={node: picture.nodes.hostname(node)},
         uuids=pin.uuids,
-        texts=results.written(pin.choice, pin.numbers()),
+        texts=pin.texts,
         joins=claim.uid,
     )
 
@@ -126,54 +125,81 @@ def revalidate(picture: Picture, wish: PlacementRequest, claim: ClaimRecord) -> 
     """Return the placement that a gated pod's claim was made for, or None where it is not valid any more.
 
     A crash, or a conflict between the claim's creation and the lifting of the gate, left it. It is valid while its GPUs
-    are free but for it, are the devices that it is pinned to, and are a set that the pod asks for, on a node that can
-    run it. That a better one has become free since is no reason to begin again.
+    are free but for it, are the devices that it is pinned to, and are what the pod asks for, on a node that can run it.
+    That a better place has become free since is no reason to begin again; what the pod prefers is, if that changed.
     """
     pin = claim.pin
     row = None if pin is None else picture.nodes.find(pin.choice.node)
-    if pin is None or row is None or (wish.shared and claim.set != wish.request):
+    if pin is None or row is None or pin.nccl != wish.nccl or (wish.shared and claim.set != wish.request):
         return None
     fit = _eligible(picture, wish, besides=picture.taken_by(wish.pod))
     if not (fit[row] and picture.inventory.keeps(pin) and picture.fits(claim)):
         return None
-    here = np.zeros_like(fit)
-    here[row] = True
     try:
-        same = _rank(picture, wish, here, fleet=picture.inventory.only(wish.claim, pin))
+        if not _asked_for(picture, wish, pin, _row(fit, row)):
+            return None
         others = _rank(picture, wish, fit, fleet=picture.inventory.without(wish.claim))
     except NoPlaceError:
         return None
     node = pin.choice.node
-    if not _alike(_placement(picture, wish, same, 1), pin):
-        return None
     return Placement(
         choice=pin.choice,
         hostnames=_hostnames(picture, [node, *(each.node for each in others if each.node != node)], MOST_NODES),
         uuids=pin.uuids,
-        texts=results.written(pin.choice, pin.numbers()),
+        texts=pin.texts,
         placed=pin.placed,
     )
 
 
-def _alike(same: Placement, pin: Pin) -> bool:
-    """Return whether a placement on the GPUs of a pin has as many of them for each request, or the same parts."""
-    if [(name, len(uuids)) for name, uuids in same.uuids.items()] != [
-        (name, len(uuids)) for name, uuids in pin.uuids.items()
-    ]:
-        return False
-    if {uuid for uuids in same.uuids.values() for uuid in uuids} != set(pin.numbers().values()):
-        return False
-    return _sizes(same.choice) == _sizes(pin.choice)
+def _asked_for(picture: Picture, wish: PlacementRequest, pin: Pin, here: Bools) -> bool:
+    """Return whether what a claim is pinned to is what its pod asks for, and is said of it truly.
 
-
-def _sizes(choice: Choice | PartChoice) -> list[list[Amount | tuple[str, int]]]:
-    """Return what each container has of its GPUs, wherever on them: nothing said of whole ones."""
+    Raises:
+        NoPlaceError: It is not: those GPUs alone would be no place for the pod.
+    """
+    request, choice = wish.request, pin.choice
+    if tuple(pin.uuids) != wish.requests:
+        return False
     if isinstance(choice, Choice):
-        return []
-    return [
-        [part.amount if isinstance(part, SharePart) else (part.profile, part.size) for part in parts]
-        for parts in choice.containers
-    ]
+        if not isinstance(request, Whole) or tuple(map(len, choice.containers)) != request.containers:
+            return False
+        same = _rank(picture, wish, here, fleet=picture.inventory.alone_with(wish.claim, pin.devices))[0]
+        return isinstance(same, Choice) and (same.level, same.fallback) == (choice.level, choice.fallback)
+    if isinstance(request, Whole):
+        return False
+    asked = [(each,) for each in request.amounts] if isinstance(request, Share) else list(request.profiles)
+    if [len(each) for each in asked] != [len(each) for each in choice.containers]:
+        return False
+    parts = list(zip(itertools.chain(*asked), itertools.chain(*choice.containers), strict=True))
+    for number, uuid in pin.numbers().items():  # each GPU apart: together the parts could be dealt to them otherwise
+        mine = [(each, part) for each, part in parts if part.gpu == number]
+        alone = msgspec.structs.replace(wish, request=_of(request, [each for each, _ in mine]))
+        fleet = picture.inventory.alone_with(wish.claim, {(choice.node, slices.device_name(uuid))})
+        same = _rank(picture, alone, here, fleet=fleet)[0]
+        if not isinstance(same, PartChoice) or list(map(_size, itertools.chain(*same.containers))) != [
+            _size(part) for _, part in mine
+        ]:
+            return False
+    return True
+
+
+def _of(request: Share | Mig, asked: Sequence[Amount | str]) -> Share | Mig:
+    """Return the same request for these amounts or profiles alone, each in a container of its own."""
+    if isinstance(request, Share):
+        return msgspec.structs.replace(request, amounts=tuple(each for each in asked if isinstance(each, Amount)))
+    return msgspec.structs.replace(request, profiles=tuple((each,) for each in asked if isinstance(each, str)))
+
+
+def _size(part: Part) -> Amount | tuple[str, int]:
+    """Return what a part has of its GPU, wherever on it."""
+    return part.amount if isinstance(part, SharePart) else (part.profile, part.size)
+
+
+def _row(like: Bools, row: int) -> Bools:
+    """Return rows of nodes of which only this one is eligible."""
+    here = np.zeros_like(like)
+    here[row] = True
+    return here
 
 
 def _rank(

@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from dradriver.api import names, results
+from dradriver.api import names
 from dradriver.api.pins import claim_key, is_set
 from dradriver.api.pods import Pod
 from dradriver.cluster.picture import Picture
@@ -272,7 +272,7 @@ def _untrue(pod: Pod, claim: ClaimRecord | None) -> dict[str, str | None]:
     uses = claim.set is not None and pod.metadata.uid in claim.users
     if not (uses or claim.owned_by(pod.metadata.uid)):
         return {}
-    wanted = results.written(claim.pin.choice, claim.pin.numbers())
+    wanted = claim.pin.texts
     del wanted[names.REASON]
     written = pod.metadata.annotations
     if all(written.get(key) == value for key, value in wanted.items()):

@@ -206,7 +206,7 @@ class Member:
 
 
 class Unit:
-    """Pods that get their places together or not at all: a single one is a unit of its own.
+    """Pods that get their places together or not at all: a single one is a unit of its own, and so is each today.
 
     Attributes:
         key: Who it is: of a single pod its namespace and name.
@@ -218,7 +218,7 @@ class Unit:
     """
 
     def __init__(self, *members: Member) -> None:
-        """Make a unit of at least one pod."""
+        """Make a unit of at least one pod; the oldest comes first."""
         self.members = members
         self.key = members[0].key
         self.order = (members[0].pod.metadata.creation_timestamp or "", members[0].uid)

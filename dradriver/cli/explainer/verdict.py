@@ -24,8 +24,9 @@ from dradriver.cli.explainer.places import given, place_of
 from dradriver.cluster.nodes.ask import Where, ask_of
 from dradriver.cluster.nodes.columns import Bools
 from dradriver.cluster.placement import Placement
+from dradriver.cluster.records import ClaimRecord
 from dradriver.cluster.volumes import Unbound
-from dradriver.controller.decide import MOST_NODES, decide
+from dradriver.controller.decide import MOST_NODES, decide, revalidate
 from dradriver.controller.next_step import Keep, Settle, Wait, Withdraw, next_step
 from dradriver.controller.next_step import Place as WantsPlace
 from dradriver.kube.client import Client
@@ -39,7 +40,7 @@ _FILLED: Final = 8  # nodes that are looked at for CPU and memory before they ar
 _BEFORE: Final = 3
 _ROUNDS: Final = 8
 
-_ENDS: Final = {  # by the controller's ``Cause``: why a promise ends that is still there
+_ENDS: Final = {  # by the controller's ``WithdrawReason``: why a promise ends that is still there
     "taken": "its GPUs were given to another claim",
     "gone": "what was promised is not offered any more, or tainted",
     "damaged": "nobody knows any more what its claim was made for",
@@ -117,7 +118,7 @@ async def _judged(scene: Scene, pod: Pod) -> Verdict:
         case Settle():
             return await _having(scene, pod, wish, pin, "")
         case Keep():
-            return await _having(scene, pod, wish, pin, "its claim is there; the controller is about to lift its gate")
+            return await _having(scene, pod, wish, pin, await _keeping(scene, wish, step.claim))
         case Withdraw():
             why = step.reason or _ENDS.get(step.cause.value, step.cause.value)
             return await _having(scene, pod, wish, pin, f"its promise ends: {why}")
@@ -128,6 +129,15 @@ async def _judged(scene: Scene, pod: Pod) -> Verdict:
             why = f"it was handed over to the scheduler, and nothing is promised to it; {alone.said(pod)}"
             free = None if wish is None or claim.devices else await alone.free(scene, pod, wish.request)
             return msgspec.structs.replace(await _having(scene, pod, wish, pin, why), free=free)
+
+
+async def _keeping(scene: Scene, wish: PlacementRequest | None, claim: ClaimRecord) -> str:
+    """Return what the controller is about to do with the claim of a gated pod."""
+    if wish is not None and claim.pin is not None:
+        await scene.fill((claim.pin.choice.node,))
+        if revalidate(scene.picture, wish, claim) is None:
+            return "its claim is there and not valid any more; the controller is about to make it anew"
+    return "its claim is there; the controller is about to lift its gate"
 
 
 def _unit(scene: Scene, pod: Pod, where: Where = ()) -> Unit:
@@ -254,9 +264,9 @@ def _turn(scene: Scene, unit: Unit) -> Turn:
     """Return a pod's position by the controller's own order: the oldest first."""
     waiting = []
     for pod in scene.picture.pods.values():
-        other = _unit(scene, pod)
         if pod.finished or pod.metadata.deletion_timestamp is not None:
             continue
+        other = _unit(scene, pod)
         if isinstance(next_step(other.lead, scene.picture, 0.0), WantsPlace):
             waiting.append(other)
     waiting.sort(key=lambda other: other.order)

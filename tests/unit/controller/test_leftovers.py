@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dradriver.allocator.request import Amount
 from dradriver.api import names, slices
-from dradriver.api.parts import Asked
 from dradriver.api.policies.model import MigWord
 from dradriver.api.policies.modes import Mode
 from dradriver.kube.resources import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
@@ -46,67 +44,6 @@ async def test_a_claim_left_by_a_crash_is_replaced_when_its_gpus_were_given_away
     await cluster.settle()
     cluster.schedule()
     assert cluster.get_pod("p")["spec"]["nodeName"] == "a"
-
-
-@pytest.mark.parametrize(
-    ("asked", "mode", "taken"),
-    [
-        (2, Mode(), [0, 1, 2, 3, 4, 6]),
-        (Amount(cores=25), Mode(shared="time-slicing"), [0, 1, 2, 3]),
-        (("1g.10gb",), Mode(mig="dynamic"), [0, 1, 2, 3]),
-        ({"x": ("1g.10gb",), "y": ("2g.20gb",)}, Mode(mig="placements"), [0, 1, 2, 3]),
-    ],
-)
-async def test_a_claim_left_by_a_crash_is_kept_though_a_better_place_has_become_free(
-    asked: Asked | dict[str, Asked], mode: Mode, taken: list[int]
-) -> None:
-    cluster = GpuCluster()
-    cluster.node("a", "dgx1-v100" if mode == Mode() else "hgx-h100", mode=mode)
-    cluster.rival("rival", "a", taken)
-    cluster.pod("p", asked)
-    cluster.client.kill_at = -1
-    with pytest.raises(Killed):
-        await cluster.settle()
-    left = cluster.claim("p")
-    cluster.remove(RESOURCE_CLAIMS, "rival", "default")
-    cluster.restart()
-    await cluster.settle()
-    assert cluster.claim("p") == left
-    assert cluster.client.writes == [("patch", "p")]
-    cluster.schedule()
-    assert cluster.get_pod("p")["spec"]["nodeName"] == "a"
-    assert cluster.note("p", "allocated")
-
-
-@pytest.mark.parametrize(
-    ("asked", "mode", "instead"),
-    [
-        (Amount(cores=25), Mode(shared="time-slicing"), Amount(cores=30)),
-        (("1g.10gb",), Mode(mig="dynamic"), ("2g.20gb",)),
-        ({"x": 3, "y": 1}, Mode(), {"x": 1, "y": 3}),
-    ],
-)
-async def test_a_claim_left_by_a_conflict_is_replaced_when_the_pod_asks_for_other_sizes(
-    asked: Asked | dict[str, Asked], mode: Mode, instead: Asked | dict[str, Asked]
-) -> None:
-    cluster = GpuCluster()
-    cluster.node("a", "hgx-h100", mode=mode)
-    cluster.pod("p", asked)
-    cluster.client.kill_at = -1
-    with pytest.raises(Killed):
-        await cluster.settle()
-    left = cluster.claim("p")
-    pod = cluster.get_pod("p")
-    pod["metadata"]["annotations"][names.REQUEST] = note(
-        instead if isinstance(instead, dict) else {"main": instead}, {}
-    )
-    cluster.put(PODS, pod)
-    cluster.restart()
-    await cluster.settle()
-    claim = cluster.claim("p")
-    assert left is not None
-    assert claim is not None
-    assert left["metadata"]["uid"] != claim["metadata"]["uid"]
 
 
 async def test_a_claim_left_by_a_crash_goes_when_there_is_no_place_any_more() -> None:
