@@ -35,7 +35,7 @@ def pod_of(document: Object) -> Object | None:
         return {
             "apiVersion": "v1",
             "kind": "Pod",
-            "metadata": {"name": "x"} | template["metadata"],
+            "metadata": {"name": "x"} | template.get("metadata", {}),
             "spec": template["spec"],
         }
     return None

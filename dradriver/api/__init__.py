@@ -10,6 +10,11 @@ annotations  a pod's annotations as a Request
 parts        what a container asks for, whole GPUs or parts; asks of a pod as one request
 limits       what the limits of the field's other drivers ask for
 gangs        what a pod says of the gang that it belongs to
+gang_members  which gang a pod belongs to, from the pod alone
+gang_owners  the same by what made the pod: JobSet, Job, PyTorchJob and others
+gang_sizes   how many pods a gang has, from the object that made them
+gang_waits   pods that cannot be in a gang, for the others wait for them
+gang_support  what a gang's pods can have beside being one
 values       values of annotations: strategies, numbers, kinds of GPUs
 policies     the policies file, and what its names stand for
 messages     how errors about words are put

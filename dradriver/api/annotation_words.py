@@ -116,13 +116,11 @@ def _each_once(value: tuple[Constraint, ...]) -> bool:
     return len(value) <= len(Constraint)
 
 
-_MOST_PODS: Final = 9999  # or nodes
 _ALL_WRITTEN: Final = 3  # the last version of notes whose every field is written, said or not
 
 
-def _count(text: str) -> int | None:
-    count = values.natural(text)
-    return count if count is not None and 1 <= count <= _MOST_PODS else None
+def _is_many(value: int) -> bool:
+    return 1 <= value <= values.MOST_PODS
 
 
 _FLAGS: Final = tuple(values.FLAGS)
@@ -189,20 +187,37 @@ EVERY: Final = (
     Word(
         key=names.SHARED_CLAIM, about=About.POD, read=_form(values.set_name, messages.SET_NAME), of_policies=False
     ),
-    Word(key=names.GANG, about=About.GANG, read=_form(values.label, messages.GANG), field="name", noted=True),
-    Word(key=names.GANG_SIZE, about=About.GANG, read=_form(_count, messages.MANY), field="pods", noted=True),
+    Word(
+        key=names.GANG, about=About.GANG, read=_form(values.label, messages.GANG), field="name",
+        holds=lambda value: values.label(value) is not None, noted=True,
+    ),
+    Word(
+        key=names.GANG_SIZE, about=About.GANG, read=_form(values.pods, messages.PODS), field="pods",
+        holds=values.are_pods, noted=True,
+    ),
     Word(
         key=names.MULTI_NODE_POLICY, about=About.GANG,
         read=_form(values.strategy, f"strategy; write one of {', '.join(Strategy)}"), field="strategy", noted=True,
     ),
-    Word(key=names.MAX_NODES, about=About.GANG, read=_form(_count, messages.MANY), field="max_nodes", noted=True),
+    Word(
+        key=names.MAX_NODES, about=About.GANG, read=_form(values.many, messages.MANY), field="max_nodes",
+        holds=_is_many, noted=True,
+    ),
     Word(
         key=names.MIN_GPUS_PER_NODE, about=About.GANG, read=_form(values.gpu_count, messages.GPUS),
-        field="min_gpus_per_node", noted=True,
+        field="min_gpus_per_node", holds=lambda value: 1 <= value <= values.MOST_GPUS, noted=True,
     ),
     Word(
         key=names.MIN_NETWORK_BANDWIDTH, about=About.GANG, read=_form(values.rate_gbps, messages.RATE),
-        field="min_network_gbps", noted=True,
+        field="min_network_gbps", holds=lambda value: _is_rate(value) and value > 0, noted=True,
+    ),
+    Word(
+        key=names.NEAR, about=About.GANG, read=_form(values.near, messages.NEAR), field="near",
+        holds=lambda value: values.label(value.level) is not None, noted=True, since=4,
+    ),
+    Word(
+        key=names.ON_MEMBER_LOSS, about=About.GANG, read=_one_of(values.ON_MEMBER_LOSS), field="on_member_loss",
+        holds=lambda value: value in values.ON_MEMBER_LOSS, choices=values.ON_MEMBER_LOSS, noted=True, since=4,
     ),
     Word(
         key=names.IDLE_TIMEOUT, about=About.POD, read=_form(values.duration_s, messages.IDLE), noted=True,

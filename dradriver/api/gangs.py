@@ -1,19 +1,25 @@
 """What a pod says of the gang that it belongs to: read strictly and noted.
 
 Pods are placed one by one so far. What is said of several stands in the resolved request, so that manifests which say
-it are admitted as they are and a mistake in them is seen now.
+it are admitted as they are and a mistake in them is seen now. Who else belongs to the gang says ``gang_members``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, TypeAlias
 
 import msgspec
 
 from dradriver.allocator.request import Strategy
 from dradriver.api import annotation_words
 from dradriver.api.annotation_words import About
+from dradriver.api.errors import WordError
+from dradriver.api.values import Near
+
+AUTO: Final = "auto"
+Size: TypeAlias = tuple[int, int]
+"""How few pods a gang may start with, and how many it has."""
 
 
 class Gang(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -21,22 +27,37 @@ class Gang(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
 
     Attributes:
         name: What they have in common; ``auto`` is their owner's.
-        pods: How many there are.
+        pods: How many there are; two numbers where it may start with fewer.
         strategy: Which of equally good nodes: few (``pack``) or many (``spread``).
         max_nodes: Most nodes.
         min_gpus_per_node: Fewest GPUs of the gang on any node that has some.
         min_network_gbps: Least network bandwidth of each node, if there are several.
+        near: Which level of the network is to hold them all.
+        on_member_loss: What becomes of it when it loses a pod: ``replace``, as where nothing is said, or ``restart``.
     """
 
     name: str | None = None
-    pods: int | None = None
+    pods: int | tuple[int, int] | None = None
     strategy: Strategy | None = None
     max_nodes: int | None = None
     min_gpus_per_node: int | None = None
     min_network_gbps: float | None = None
+    near: Near | None = None
+    on_member_loss: str | None = None
+
+    @property
+    def written(self) -> str | None:
+        """The name that its author gave it; None where it is that of what made the pod."""
+        return None if self.name == AUTO else self.name
+
+    @property
+    def size(self) -> Size | None:
+        """How many pods its author says that there are."""
+        return (self.pods, self.pods) if isinstance(self.pods, int) else self.pods
 
 
 _WORDS: Final = {word.field: word for word in annotation_words.EVERY if word.about is About.GANG}
+_RANGES: Final = 4  # the version of notes that first has two numbers of pods
 
 
 def gang(annotations: Mapping[str, str]) -> Gang | None:
@@ -51,11 +72,24 @@ def gang(annotations: Mapping[str, str]) -> Gang | None:
     return Gang(**fields) if fields else None
 
 
+def version(gang: Gang, first: int) -> int:
+    """Return the version of a note with this gang, ``first`` or a later one."""
+    said = [word.since for name, word in _WORDS.items() if getattr(gang, name) is not None]
+    return max(first, *said, _RANGES if isinstance(gang.pods, tuple) else first)
+
+
+def said(gang: Gang) -> list[str]:
+    """Return the annotations that say something of a gang."""
+    return [word.key for name, word in _WORDS.items() if getattr(gang, name) is not None]
+
+
 def check(gang: Gang) -> None:
     """Raise unless a gang that was noted is one that ``gang`` makes.
 
     Raises:
         WordError: It is none.
     """
-    for name, value in msgspec.to_builtins(gang).items():
-        _WORDS[name].read(_WORDS[name].key, str(value))
+    for name, word in _WORDS.items():
+        value = getattr(gang, name)
+        if value is not None and not word.holds(value):
+            raise WordError(f"it says {word.name} as no word can")

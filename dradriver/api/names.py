@@ -56,6 +56,8 @@ MULTI_NODE_POLICY: Final = PREFIX + "multi-node-policy"
 MAX_NODES: Final = PREFIX + "max-nodes"
 MIN_GPUS_PER_NODE: Final = PREFIX + "min-gpus-per-node"
 MIN_NETWORK_BANDWIDTH: Final = PREFIX + "min-network-bandwidth"
+NEAR: Final = PREFIX + "near"
+ON_MEMBER_LOSS: Final = PREFIX + "on-member-loss"
 IDLE_TIMEOUT: Final = PREFIX + "idle-timeout"
 
 # Annotations that the webhook and the controller keep their notes in.
@@ -74,8 +76,9 @@ SCORE: Final = PREFIX + "score"
 FALLBACK: Final = PREFIX + "fallback"
 NODE: Final = PREFIX + "node"
 PART: Final = PREFIX + "part"  # of each GPU in ``ALLOCATED``, in its order: 25%/20480Mi, or 1g.10gb@6
+RANK_HINT: Final = PREFIX + "rank-hint"  # which one in its gang a pod had better be; the driver sets no ranks
 REASON: Final = PREFIX + "reason"  # why the pod waits
-RESULTS: Final = (ALLOCATED, RING_ORDER, BANDWIDTH, BUSBW, LEVEL, SCORE, FALLBACK, NODE, PART, REASON)
+RESULTS: Final = (ALLOCATED, RING_ORDER, BANDWIDTH, BUSBW, LEVEL, SCORE, FALLBACK, NODE, PART, RANK_HINT, REASON)
 
 # Annotations of other objects.
 MACHINE: Final = PREFIX + "machine"  # on a node's first slice: the whole Machine as JSON

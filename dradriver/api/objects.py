@@ -16,6 +16,7 @@ class Part(msgspec.Struct, rename="camel", frozen=True, gc=False, kw_only=True):
 class OwnerReference(Part, frozen=True):
     """Who an object belongs to."""
 
+    api_version: str = ""
     kind: str = ""
     name: str = ""
     uid: str = ""

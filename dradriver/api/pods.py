@@ -135,6 +135,12 @@ class Volume(Part, frozen=True):
     ephemeral: EphemeralVolume | None = None
 
 
+class SchedulingGroup(Part, frozen=True):
+    """Which PodGroup a pod is of (KEP-4671); its API server keeps that from 1.36 on, where a gate is on."""
+
+    pod_group_name: str = ""
+
+
 class PodSpec(Part, frozen=True):
     """What placement needs of a pod's spec."""
 
@@ -152,6 +158,7 @@ class PodSpec(Part, frozen=True):
     resource_claims: list[PodClaim] = []
     volumes: list[Volume] = []
     priority: int | None = None
+    scheduling_group: SchedulingGroup | None = None
 
 
 class PodStatus(Part, frozen=True):

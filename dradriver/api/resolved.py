@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from dradriver.allocator.request import Amount, Mig, Request, Share, Weights, Whole
-from dradriver.api import annotation_words, gangs, messages, names, values
+from dradriver.api import annotation_words, gang_support, gangs, messages, names, values
 from dradriver.api.annotations import aside, parse
 from dradriver.api.errors import WordError
 from dradriver.api.gangs import Gang, gang
@@ -104,19 +104,22 @@ def resolve(
     request = parse(annotations, asked if shared is None else _of_all(shared, asked), policies)
     if product and request.product not in ("", product):
         raise messages.contradicts(names.PRODUCT, request.product, f"the containers' limits, which say {product}")
+    wanted = gang(annotations)
+    version = annotation_words.version(request, VERSION)
     resolved = Resolved(
-        version=annotation_words.version(request, VERSION),
+        version=version if wanted is None else gangs.version(wanted, version),
         containers=tuple(asked),
         request=msgspec.structs.replace(request, product=product) if product else request,
         nccl=_unless(values.NCCL_AUTO, told[names.NCCL]),
         product=product or msgspec.UNSET,
-        gang=gang(annotations) or msgspec.UNSET,
+        gang=wanted or msgspec.UNSET,
         idle_timeout_s=annotation_words.said(annotations, names.IDLE_TIMEOUT) or msgspec.UNSET,
         placement=_unless(values.PLACED, told[names.PLACEMENT]),
         when_full=_unless(values.WAIT, told[names.WHEN_FULL]),
         shared=shared or msgspec.UNSET,
     )
     _check_shared(resolved)
+    _check_gang(resolved)
     return resolved
 
 
@@ -154,9 +157,30 @@ def _check_shared(noted: Resolved) -> None:
     elif noted.when_full is not msgspec.UNSET:
         why = f"{names.WHEN_FULL}: {noted.when_full}: it is placed once for all its pods; remove {names.WHEN_FULL}"
     elif noted.gang is not msgspec.UNSET:
-        why = f"its pods have the same GPUs, those of a gang each their own; remove {names.GANG} and what belongs to it"
+        why = gang_support.SHARED.why
     if why:
         raise WordError(f"{names.SHARED_CLAIM}: {shown(noted.shared)}: {why}")
+
+
+def _check_gang(wish: Resolved) -> None:
+    """Raise unless a new pod may be one of a gang; one that was admitted before goes on as it is.
+
+    Raises:
+        WordError: The pods of a gang cannot have what it says, too.
+    """
+    if wish.gang is msgspec.UNSET:
+        return
+    row, told = None, ""
+    if wish.placement is not msgspec.UNSET:
+        row, told = gang_support.STATIC, f"{names.PLACEMENT}: {wish.placement}"
+    elif wish.when_full is not msgspec.UNSET:
+        row, told = gang_support.HAND_OVER, f"{names.WHEN_FULL}: {wish.when_full}"
+    elif isinstance(wish.request, Share):
+        row, told = gang_support.SHARE, "a share of a GPU"
+    elif isinstance(wish.request, Mig):
+        row, told = gang_support.MIG, "a MIG slice"
+    if row is not None:
+        raise gang_support.refusal(row, told, gangs.said(wish.gang))
 
 
 def _unless(default: str, said: str) -> str | msgspec.UnsetType:

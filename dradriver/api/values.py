@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
+import msgspec
+
 from dradriver.allocator.request import Constraint, Strategy
 from dradriver.api import names
 from dradriver.api.errors import WordError
@@ -21,6 +23,8 @@ NCCL_AUTO: Final = "auto"
 NCCL: Final = (NCCL_AUTO, "file", "env", "off")
 PLACED, STATIC = PLACEMENTS = ("placed", "static")  # who chooses: the controller, or the scheduler alone
 WAIT, HAND_OVER = WHEN_FULL = ("wait", "hand-over")  # what a pod does that finds no place
+REPLACE, RESTART = ON_MEMBER_LOSS = ("replace", "restart")  # what becomes of a gang that loses a pod
+MOST_PODS: Final = 9999  # of a gang; or nodes
 FLAGS: Final = {"true": True, "false": False}
 
 _RATE: Final = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,3})?)\s*(?:GB/s)?", re.ASCII)
@@ -32,7 +36,21 @@ _LABEL: Final = re.compile(LABEL, re.ASCII)
 _SHARE: Final = re.compile(r"0?\.([0-9]{1,2})0{0,9}", re.ASCII)
 _WHOLE: Final = re.compile(r"[0-9]{1,4}", re.ASCII)
 _DURATION: Final = re.compile(r"(?=[0-9])(?:([0-9]{1,4})h)?(?:([0-9]{1,4})m)?(?:([0-9]{1,4})s)?", re.ASCII)
+_PODS: Final = re.compile(r"([0-9]{1,4})(?:-([0-9]{1,4}))?", re.ASCII)
+_NEAR: Final = re.compile(rf"(?:(required|preferred) +)?(?!(?:required|preferred)$)({LABEL})", re.ASCII)
 _MIB: Final = 1 << 20
+
+
+class Near(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """Which level of the network is to hold all pods of a gang.
+
+    Attributes:
+        level: Its name.
+        preferred: Whether a wider one will do where none of these has room.
+    """
+
+    level: str
+    preferred: bool = False
 
 
 def strategy(text: str) -> Strategy | None:
@@ -120,6 +138,33 @@ def gpu_count(text: str) -> int | None:
     """Return a number of GPUs from 1 to 32."""
     count = natural(text)
     return count if count is not None and 1 <= count <= MOST_GPUS else None
+
+
+def many(text: str) -> int | None:
+    """Return a number of pods or nodes from 1 to 9999."""
+    count = natural(text)
+    return count if count is not None and 1 <= count <= MOST_PODS else None
+
+
+def pods(text: str) -> int | tuple[int, int] | None:
+    """Return how many pods a gang has: ``8``; ``4-8`` is (4, 8), which starts with what there is from 4 on."""
+    match = _PODS.fullmatch(text.strip())
+    if match is None:
+        return None
+    counts = int(match[1]) if match[2] in (None, match[1]) else (int(match[1]), int(match[2]))
+    return counts if are_pods(counts) else None
+
+
+def are_pods(value: int | tuple[int, int]) -> bool:
+    """Return whether a value is one that ``pods`` gives."""
+    least, most = (value, value) if isinstance(value, int) else value
+    return 1 <= least <= most <= MOST_PODS and (isinstance(value, int) or least < most)
+
+
+def near(text: str) -> Near | None:
+    """Return a level of the network, required unless it says otherwise: ``leaf``, ``preferred leaf``."""
+    match = _NEAR.fullmatch(text.strip())
+    return None if match is None else Near(level=match[2], preferred=match[1] == "preferred")
 
 
 def few(text: str) -> int | None:

@@ -11,12 +11,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 from click.testing import CliRunner
 
 from dradriver.allocator.request import Amount
+from dradriver.api import gang_members, gang_sizes, names, resolved
+from dradriver.api.gang_owners import Member
+from dradriver.api.pods import Pod
 from dradriver.api.policies.modes import Mode
 from dradriver.cli.main import main
 from tests.contract import built
+from tests.fakes import owners
 from tests.fakes.commands import command_line, run_all
 from tests.fakes.failing import FailingGpus
 from tests.fakes.gpucluster import GpuCluster
@@ -29,6 +34,14 @@ _WHOLE_BYTES: Final = 40_000  # of a kind of object; of more only digests are ke
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
 _RANDOM: Final = re.compile(r"\bgpus-[0-9a-z]{10}\b")
 _CHECKSUM: Final = re.compile(r"\b[0-9a-f]{64}\b")
+_GANGS: Final[tuple[dict[str, str], ...]] = (
+    {"gang": "auto"},
+    {"gang": "train", "gang-size": "8"},
+    {"gang-size": "4-8", "near": "leaf", "on-member-loss": "restart"},
+    {"gang": "auto", "near": "preferred rack", "on-member-loss": "replace"},
+    {"max-nodes": "2", "min-gpus-per-node": "4", "multi-node-policy": "pack", "min-network-bandwidth": "50GB/s"},
+    {"gang": "auto", "min-driver": "580"},
+)
 _OFFLINE: Final[Mapping[str, tuple[str, ...]]] = {
     "topo": ("topo", "-m", "hgx-h100"),
     "topo of links and NICs": ("topo", "-m", "dgx1-v100"),
@@ -44,6 +57,7 @@ def everything(*, whole: bool = False) -> dict[str, str]:
         "objects.json": _text({kind: _kept(objects, whole=whole) for kind, objects in _objects().items()}),
         "ledgers.json": _text(asyncio.run(_ledgers())),
         "commands.json": _text(asyncio.run(_commands())),
+        "gangs.json": _text(_gangs()),
     }
 
 
@@ -78,6 +92,29 @@ async def _ledgers() -> dict[str, Any]:
         node.device_manager = node.kinds(refusing)
         await node.preparer().unprepare("uid-left")
         return _on_disk(Path(folder))
+
+
+def _gangs() -> dict[str, Any]:
+    """The notes of pods with words about gangs, and which gang each pod is of by what made it."""
+    notes = {
+        ", ".join(f"{key}: {text}" for key, text in words.items()): json.loads(
+            resolved.write(resolved.resolve({names.PREFIX + key: text for key, text in words.items()}, {"main": 4}))
+        )
+        for words in _GANGS
+    }
+    found = {
+        name: [_member(pod, story.owner) for pod in (*story.pods, *story.others)]
+        for name, story in ((name, build()) for name, build in owners.STORIES.items())
+    }
+    return {"notes": notes, "members": found}
+
+
+def _member(pod: Any, owner: Any) -> Any:
+    found = gang_members.find(gang_members.facts(msgspec.convert(pod, Pod)))
+    told = msgspec.to_builtins(found)
+    if isinstance(found, Member) and found.read is not None and found.read.name == owner["metadata"]["name"]:
+        told["size by what made it"] = gang_sizes.size_from(found.read, owner)
+    return {pod["metadata"]["name"]: told}
 
 
 def _on_disk(folder: Path) -> dict[str, Any]:

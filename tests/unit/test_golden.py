@@ -15,7 +15,7 @@ def written() -> dict[str, str]:
     return texts.everything()
 
 
-@pytest.mark.parametrize("name", ["objects.json", "ledgers.json", "commands.json"])
+@pytest.mark.parametrize("name", ["objects.json", "ledgers.json", "commands.json", "gangs.json"])
 def test_what_others_read_is_what_it_was(written: dict[str, str], name: str) -> None:
     before = (texts.FOLDER / name).read_text()
     changed = difflib.unified_diff(before.splitlines(), written[name].splitlines(), "before", "now", lineterm="")

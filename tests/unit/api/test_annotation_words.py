@@ -19,7 +19,7 @@ TAKEN = {
     names.SHARE: "0.5", names.SHARE_MEMORY: "10Gi", names.SHARE_CORES: "25", names.MIG_PROFILE: "1g.10gb",
     names.WORKLOAD: "inference", names.CLAIM: "gpus", names.SHARED_CLAIM: "duo", names.IDLE_TIMEOUT: "30m",
     names.GANG: "train-1", names.GANG_SIZE: "8", names.MAX_NODES: "2", names.MIN_GPUS_PER_NODE: "4",
-    names.MIN_NETWORK_BANDWIDTH: "50", names.MULTI_NODE_POLICY: "pack",
+    names.MIN_NETWORK_BANDWIDTH: "50", names.MULTI_NODE_POLICY: "pack", names.NEAR: "preferred leaf",
 }  # fmt: skip
 # What a damaged note could say of a field, and no word does.
 UNFIT = {
@@ -65,6 +65,18 @@ def test_a_note_that_says_what_no_word_can_is_refused(field: str) -> None:
         resolved.read({names.REQUEST: msgspec.json.encode(note).decode()})
 
 
-@pytest.mark.parametrize(("said", "version"), [({}, 2), ({names.MIN_DRIVER: "580"}, 3), ({names.MIN_CUDA: "12"}, 3)])
+@pytest.mark.parametrize(
+    ("said", "version"),
+    [
+        ({}, 2),
+        ({names.MIN_DRIVER: "580"}, 3),
+        ({names.MIN_CUDA: "12"}, 3),
+        ({names.GANG: "auto", names.GANG_SIZE: "8", names.MAX_NODES: "2"}, 2),
+        ({names.GANG: "auto", names.MIN_CUDA: "12"}, 3),
+        ({names.GANG_SIZE: "4-8"}, 4),
+        ({names.NEAR: "leaf"}, 4),
+        ({names.ON_MEMBER_LOSS: "replace", names.MIN_CUDA: "12"}, 4),
+    ],
+)
 def test_a_note_has_the_version_of_the_newest_word_in_it(said: dict[str, str], version: int) -> None:
     assert resolved.resolve(said, {"main": 4}).version == version

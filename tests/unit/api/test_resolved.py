@@ -14,6 +14,7 @@ from dradriver.api import names, resolved, values
 from dradriver.api.errors import WordError
 from dradriver.api.gangs import Gang
 from dradriver.api.resolved import Resolved
+from dradriver.api.values import Near
 
 GOOD = resolved.resolve({names.POLICY: "nvlink,pack", names.MIN_MEMORY: "40Gi"}, {"main": 2, "side": 1})
 
@@ -76,6 +77,42 @@ def test_what_is_said_of_a_gang_is_noted_and_asked_of_nobody() -> None:
     assert "gang" not in resolved.write(GOOD)
 
 
+@pytest.mark.parametrize(
+    ("text", "size", "noted"),
+    [("8", (8, 8), 8), ("4-8", (4, 8), [4, 8]), (" 8-8 ", (8, 8), 8), ("1-9999", (1, 9999), [1, 9999])],
+)
+def test_a_gang_may_start_with_fewer_pods(text: str, size: tuple[int, int], noted: object) -> None:
+    found = resolved.resolve({names.GANG_SIZE: text}, {"main": 4})
+    assert found.gang is not msgspec.UNSET
+    assert found.gang.size == size
+    assert msgspec.json.decode(resolved.write(found))["gang"] == {"pods": noted}
+    assert resolved.read({names.REQUEST: resolved.write(found)}) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "near"),
+    [
+        ("leaf", Near(level="leaf")),
+        ("required  leaf", Near(level="leaf")),
+        ("preferred rack-a", Near(level="rack-a", preferred=True)),
+    ],
+)
+def test_a_level_of_the_network_is_required_unless_it_says_otherwise(text: str, near: Near) -> None:
+    found = resolved.resolve({names.NEAR: text}, {"main": 4})
+    assert found.gang == Gang(near=near)
+    assert resolved.read({names.REQUEST: resolved.write(found)}) == found
+
+
+@pytest.mark.parametrize("word", [{names.GANG_SIZE: "4-8"}, {names.NEAR: "leaf"}, {names.ON_MEMBER_LOSS: "restart"}])
+def test_a_controller_that_is_older_refuses_what_it_would_read_past(
+    word: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    note = {names.REQUEST: resolved.write(resolved.resolve(word, {"main": 4}))}
+    monkeypatch.setattr(resolved, "NEWEST", 3)
+    with pytest.raises(WordError, match="its version is 4; 2 to 3 are known"):
+        resolved.read(note)
+
+
 @pytest.mark.parametrize(("text", "seconds"), [("30m", 1800), ("1h30m", 5400), ("90s", 90), ("48h", 172_800)])
 def test_how_long_gpus_may_be_idle_is_noted(text: str, seconds: int) -> None:
     found = resolved.resolve({names.IDLE_TIMEOUT: text}, {"main": 4})
@@ -89,6 +126,14 @@ def test_how_long_gpus_may_be_idle_is_noted(text: str, seconds: int) -> None:
     [
         (names.GANG, "Train", "'Train' is no name of a gang; write lower-case letters, digits and -"),
         (names.GANG_SIZE, "0", "'0' is no count; write a whole number from 1 to 9999"),
+        (
+            names.GANG_SIZE,
+            "8-4",
+            "'8-4' is no count; write a whole number from 1 to 9999, or 4-8 where 4 pods of 8 may",
+        ),
+        (names.NEAR, "preferred", "'preferred' is no level of the network; write one word, as leaf, and preferred"),
+        (names.NEAR, "leaf spine", "'leaf spine' is no level"),
+        (names.ON_MEMBER_LOSS, "stop", "'stop' is not allowed; write one of replace, restart"),
         (names.MULTI_NODE_POLICY, "packed", "'packed' is no strategy; write one of best-fit, pack, spread, first-fit"),
         (names.MAX_NODES, "two", "'two' is no count"),
         (names.MIN_GPUS_PER_NODE, "33", "'33' is no count of GPUs"),
@@ -107,6 +152,13 @@ def test_a_gang_or_a_product_that_nobody_said_is_refused() -> None:
     for change in (
         {"gang": Gang(max_nodes=0)},
         {"gang": Gang(name="a/b")},
+        {"gang": Gang(pods=0)},
+        {"gang": Gang(pods=(8, 4))},
+        {"gang": Gang(pods=(4, 4))},
+        {"gang": Gang(near=Near(level="a/b"))},
+        {"gang": Gang(on_member_loss="stop")},
+        {"gang": Gang(min_gpus_per_node=33)},
+        {"gang": Gang(min_network_gbps=-1)},
         {"product": "*L4"},
         {"product": ""},
         {"idle_timeout_s": 0},

@@ -26,7 +26,7 @@ CHOICES = {word.key: word.choices for word in words_of_pods.EVERY if word.choice
 # Rows of these say in words what may be written.
 IN_PROSE = {
     names.PREFERRED, names.MIN_BUSBW, names.GPUS, names.MAX_CROSS_NVSWITCH, names.CLAIM, names.SHARED_CLAIM,
-    names.GANG_SIZE, names.MAX_NODES, names.MIN_GPUS_PER_NODE,
+    names.MAX_NODES, names.MIN_GPUS_PER_NODE,
 }  # fmt: skip
 # Of all others one value is an example of a form, not all that there are.
 FORMS = {*words_of_pods.KEYS} - {*CHOICES} - IN_PROSE
@@ -63,7 +63,7 @@ def words(heading: str, document: str = "docs/words.md") -> list[Row]:
 
 
 SAID = [*words("Words"), *words("What is written back")]
-GANGS = words("Words about several pods", "docs/manifests.md")
+GANGS = words("Words", "docs/gangs.md")
 
 
 def test_every_annotation_of_a_pod_stands_in_one_row() -> None:

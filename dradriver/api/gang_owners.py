@@ -1,0 +1,286 @@
+"""Which gang a pod is of by what made it: what that wrote into its labels, annotations and variables.
+
+Where these do not tell how many pods there are, ``Member.read`` names the object that does. Each way is written after
+the source of the program that makes the pods: Kubernetes 1.34 to 1.37, JobSet 08dfbdf, LeaderWorkerSet 060ab4d,
+training-operator 1.9.0, mpi-operator caa3c47, trainer 2.0.0, Kueue ff69552.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, TypeAlias
+
+import msgspec
+
+from dradriver.api import values
+from dradriver.api.gangs import Size
+from dradriver.api.objects import OwnerReference
+
+Rank: TypeAlias = tuple[int, ...]
+"""Sorts as the ranks of a gang's pods do. The pod's own numbers, which it keeps when it is made anew."""
+
+JOBSET: Final = "jobset.sigs.k8s.io/"
+LONGEST: Final = 253  # characters of a name or uid; what is longer is none
+
+_JOB_INDEX: Final = "batch.kubernetes.io/job-completion-index"
+_LWS: Final = "leaderworkerset.sigs.k8s.io/"
+_KUEUE: Final = "kueue.x-k8s.io/"
+_TRAINING: Final = "training.kubeflow.org/"
+_STEP: Final = "trainer.kubeflow.org/trainjob-ancestor-step"
+_POD_INDEX: Final = "apps.kubernetes.io/pod-index"
+_KUBEFLOW: Final = ("PyTorchJob", "TFJob", "XGBoostJob", "JAXJob", "PaddleJob", "MPIJob")
+_FIRST: Final = ("master", "chief")  # roles whose pod has the first rank
+_NODES: Final = ("PET_NNODES", "JAX_NUM_PROCESSES", "NUM_PROCESSES", "PADDLE_NNODES")  # WORLD_SIZE counts processes
+_RANGE: Final = re.compile(r"([0-9]{1,4}):([0-9]{1,4})", re.ASCII)
+_NO_LETTERS: Final = re.compile("[^a-z0-9]+")
+
+
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a pod. Only of pods that have GPUs is anything asked: a gang's others are no members.
+
+    Attributes:
+        namespace: Its namespace.
+        labels: Its labels.
+        annotations: Its annotations.
+        owners: Whom it belongs to.
+        group: ``spec.schedulingGroup.podGroupName``; empty without one.
+        scheduler: ``spec.schedulerName``.
+        env: Variables of its containers, as far as somebody has read them.
+    """
+
+    namespace: str
+    labels: Mapping[str, str] = {}
+    annotations: Mapping[str, str] = {}
+    owners: Sequence[OwnerReference] = ()
+    group: str = ""
+    scheduler: str = ""
+    env: Mapping[str, str] = {}
+
+    @property
+    def owner(self) -> OwnerReference:
+        """Its controller; one without a kind where it has none."""
+        return next((owner for owner in self.owners if owner.controller), OwnerReference())
+
+    def said(self, key: str) -> str:
+        """Return a label, or else an annotation, of that key; empty without one, or where it is longer than a name."""
+        text = self.labels.get(key) or self.annotations.get(key, "")
+        return text if len(text) <= LONGEST else ""
+
+    def rank(self, key: str) -> Rank | None:
+        """Return the number that a label or annotation says, as a rank."""
+        number = values.natural(self.said(key))
+        return None if number is None else (number,)
+
+
+class Owner(msgspec.Struct, frozen=True, kw_only=True):
+    """An object that tells how many pods a gang has.
+
+    Attributes:
+        api_version: Its ``apiVersion``; of a PodGroup only the group, for each release of Kubernetes has its own.
+        kind: Its kind.
+        name: Its name, in the pod's namespace.
+        uid: Its uid; empty where the pod does not say it.
+        role: Which part of it the gang is: a JobSet's replicatedJob.
+        asked: Whether the pod's author wrote that there is a gang; else an object that only may be one is none.
+    """
+
+    api_version: str
+    kind: str
+    name: str
+    uid: str = ""
+    role: str = ""
+    asked: bool = False
+
+
+class Member(msgspec.Struct, frozen=True, kw_only=True):
+    """A pod of a gang.
+
+    Attributes:
+        identity: Which gang: the same for all its pods and no others of the cluster, and fit for a label's value.
+        made_by: The kind of what the gang is all of; ``gang`` where its author named it.
+        size: How many pods it has, as far as the pod says; None where it does not.
+        read: The object that tells the size, or tells it better, for of a count of all pods some may have no GPUs.
+        rank: Where the pod stands among the others; None where nothing says.
+    """
+
+    identity: str
+    made_by: str
+    size: Size | None = None
+    read: Owner | None = None
+    rank: Rank | None = None
+
+
+class Alone(msgspec.Struct, frozen=True, kw_only=True):
+    """A pod that is in no gang.
+
+    Attributes:
+        why: Why not, where there is something to say: its author asked for one, or it looks as if it were in one.
+        never: Whether no gang can start like that, so that admission refuses a pod whose author asks for one.
+    """
+
+    why: str = ""
+    never: bool = False
+
+
+def identity(name: str, *parts: str) -> str:
+    """Return a text for what ``parts`` name together: at most 63 characters, begun with the name for people's sake."""
+    start = _NO_LETTERS.sub("-", name[:64].lower()).strip("-")[:30].strip("-") or "gang"
+    return f"{start}-{hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]}"
+
+
+def made(pod: Facts, *, asked: bool) -> Member | Alone:
+    """Return which gang a pod is of by what made it.
+
+    Args:
+        pod: What is known of it; any text.
+        asked: Whether its author wrote that there is a gang. Else only what is made to be one is found, and no plain
+            Job, which may be an array of jobs, and no StatefulSet, whose pods are most often replicas of a service.
+    """
+    found = next((one for by in _WAYS if (one := by(pod, asked)) is not None), Alone())
+    read = found.read if isinstance(found, Member) else None
+    if read is not None and max(len(read.name), len(read.uid)) > LONGEST:
+        return Alone(why="what made the pod has a name longer than any object's")
+    return found
+
+
+def _by_pod_group(pod: Facts, asked: bool) -> Member | None:
+    """Kubernetes' own gangs: ``spec.schedulingGroup`` names a PodGroup of the namespace (KEP-4671)."""
+    if not pod.group:
+        return None
+    return Member(
+        identity=identity(pod.group, "PodGroup", pod.namespace, pod.group),
+        made_by="PodGroup",
+        read=Owner(api_version="scheduling.k8s.io", kind="PodGroup", name=pod.group, asked=asked),
+        rank=pod.rank(_JOB_INDEX),
+    )
+
+
+def _by_jobset(pod: Facts, asked: bool) -> Member | Alone | None:
+    """A replicatedJob of a JobSet, and of a TrainJob, which is one: others may start after it, or before.
+
+    pkg/controllers/jobset_controller.go, labelAndAnnotateObject. The attempt is part of the identity, so that a run
+    waits for none of the pods of the one before.
+    """
+    name, role = pod.said(JOBSET + "jobset-name"), pod.said(JOBSET + "replicatedjob-name")
+    uid = pod.said(JOBSET + "jobset-uid")
+    if not (name and role):
+        return None
+    step = pod.said(_STEP)
+    if step not in ("", "trainer"):
+        return Alone(why="what prepares a TrainJob runs before its trainers")
+    job, index = pod.rank(JOBSET + "job-index"), pod.rank(_JOB_INDEX)
+    return Member(
+        identity=identity(name, "JobSet", pod.namespace, name, uid, role, pod.said(JOBSET + "restart-attempt")),
+        made_by="TrainJob" if step else "JobSet",
+        size=_by_env(pod) if step else None,
+        read=Owner(api_version="jobset.x-k8s.io/v1alpha2", kind="JobSet", name=name, uid=uid, role=role, asked=asked),
+        rank=None if job is None else (*job, *(index or (0,))),
+    )
+
+
+def _by_leader(pod: Facts, asked: bool) -> Member | None:
+    """A group of a LeaderWorkerSet: a leader and its workers (pkg/webhooks/pod_webhook.go)."""
+    name = pod.said(_LWS + "name")
+    group = pod.said(_LWS + "group-key") or pod.said(_LWS + "group-index")
+    if not (name and group):
+        return None
+    revision = pod.said(_LWS + "template-revision-hash")
+    return Member(
+        identity=identity(name, "LeaderWorkerSet", pod.namespace, name, group, revision),
+        made_by="LeaderWorkerSet",
+        size=_exactly(values.many(pod.said(_LWS + "size"))),
+        read=Owner(api_version="leaderworkerset.x-k8s.io/v1", kind="LeaderWorkerSet", name=name, asked=asked),
+        rank=pod.rank(_LWS + "worker-index"),
+    )
+
+
+def _by_kubeflow(pod: Facts, asked: bool) -> Member | Alone | None:
+    """A job of Kubeflow's training operator or MPI operator: its replicas of all roles that have GPUs.
+
+    training-operator: pkg/controller.v1/common/pod.go; mpi-operator: pkg/controller/mpi_job_controller.go, newWorker.
+    """
+    job = pod.said(_TRAINING + "job-name")
+    role = (pod.said(_TRAINING + "replica-type") or pod.said(_TRAINING + "job-role")).lower()
+    if not job:
+        return None
+    if role == "launcher":
+        return Alone(why="the launcher of an MPIJob may wait until its workers are ready: it is placed by itself")
+    owner, index = pod.owner, pod.rank(_TRAINING + "replica-index")
+    if owner.kind not in _KUBEFLOW or not owner.api_version.startswith("kubeflow.org/"):
+        return None
+    return Member(
+        identity=identity(job, owner.kind, pod.namespace, job, owner.uid),
+        made_by=owner.kind,
+        size=_by_env(pod),
+        read=_owner(owner, asked=asked),
+        rank=None if index is None else (0 if role in _FIRST else 1 if role == "worker" else 2, *index),
+    )
+
+
+def _by_kueue(pod: Facts, asked: bool) -> Member | None:
+    """A group of plain pods in a queue of Kueue's (pkg/controller/jobs/pod/constants); of one that serves, if asked."""
+    name = pod.said(_KUEUE + "pod-group-name")
+    if not name or (pod.annotations.get(_KUEUE + "pod-group-serving") == "true" and not asked):
+        return None
+    label = pod.annotations.get(_KUEUE + "pod-group-pod-index-label", _KUEUE + "pod-group-pod-index")
+    return Member(
+        identity=identity(name, "pod group", pod.namespace, name),
+        made_by="pod group",
+        size=_exactly(values.many(pod.said(_KUEUE + "pod-group-total-count"))),
+        rank=pod.rank(label),
+    )
+
+
+def _by_job(pod: Facts, asked: bool) -> Member | None:
+    """A Job: unasked only one whose pods have indices, and of these one that runs all at once (``gang_sizes``)."""
+    owner, index = pod.owner, pod.rank(_JOB_INDEX)
+    if owner.kind != "Job" or not owner.api_version.startswith("batch/") or (index is None and not asked):
+        return None
+    return Member(
+        identity=identity(owner.name, "Job", pod.namespace, owner.name, owner.uid),
+        made_by="Job",
+        read=_owner(owner, asked=asked),
+        rank=index,
+    )
+
+
+def _by_stateful_set(pod: Facts, asked: bool) -> Member | None:
+    """A StatefulSet, only if asked."""
+    owner = pod.owner
+    if owner.kind != "StatefulSet" or not owner.api_version.startswith("apps/") or not asked:
+        return None
+    return Member(
+        identity=identity(owner.name, "StatefulSet", pod.namespace, owner.name, owner.uid),
+        made_by="StatefulSet",
+        read=_owner(owner, asked=asked),
+        rank=pod.rank(_POD_INDEX),
+    )
+
+
+# What says most of a pod comes first: a JobSet's pods are a Job's, too, and Kueue puts a LeaderWorkerSet's into groups.
+_WAYS: Final[tuple[Callable[[Facts, bool], Member | Alone | None], ...]] = (
+    _by_pod_group, _by_jobset, _by_leader, _by_kubeflow, _by_kueue, _by_job, _by_stateful_set,
+)  # fmt: skip
+
+
+def _owner(owner: OwnerReference, *, asked: bool) -> Owner:
+    return Owner(api_version=owner.api_version, kind=owner.kind, name=owner.name, uid=owner.uid, asked=asked)
+
+
+def _exactly(count: int | None) -> Size | None:
+    return None if count is None else (count, count)
+
+
+def _by_env(pod: Facts) -> Size | None:
+    """How many pods a job has by its own variables: a number, or ``2:4`` of one that may shrink."""
+    for name in _NODES:
+        text = pod.env.get(name, "")
+        match = _RANGE.fullmatch(text)
+        if match is not None and 1 <= int(match[1]) <= int(match[2]):
+            return int(match[1]), int(match[2])
+        if (count := values.many(text)) is not None:
+            return count, count
+    return None

@@ -1,0 +1,231 @@
+"""How many pods with GPUs a gang has, from the object that made them: foreign input, read strictly and bounded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from dradriver.api import gang_waits, limits, messages, values
+from dradriver.api.annotations import is_ours
+from dradriver.api.errors import WordError
+from dradriver.api.gang_owners import Alone, Owner
+from dradriver.api.gangs import Size
+from dradriver.api.objects import Metadata, Part
+
+OBJECTS: Final[Mapping[str, tuple[str, str]]] = {
+    "Job": ("batch", "jobs"),
+    "StatefulSet": ("apps", "statefulsets"),
+    "PodGroup": ("scheduling.k8s.io", "podgroups"),
+    "JobSet": ("jobset.x-k8s.io", "jobsets"),
+    "LeaderWorkerSet": ("leaderworkerset.x-k8s.io", "leaderworkersets"),
+    "PyTorchJob": ("kubeflow.org", "pytorchjobs"),
+    "TFJob": ("kubeflow.org", "tfjobs"),
+    "XGBoostJob": ("kubeflow.org", "xgboostjobs"),
+    "JAXJob": ("kubeflow.org", "jaxjobs"),
+    "PaddleJob": ("kubeflow.org", "paddlejobs"),
+    "MPIJob": ("kubeflow.org", "mpijobs"),
+}
+"""What there is to read: by kind the API group and the name of the resource, for paths and for rights."""
+
+_REPLICAS: Final = {
+    "PyTorchJob": "pytorchReplicaSpecs",
+    "TFJob": "tfReplicaSpecs",
+    "XGBoostJob": "xgbReplicaSpecs",
+    "JAXJob": "jaxReplicaSpecs",
+    "PaddleJob": "paddleReplicaSpecs",
+    "MPIJob": "mpiReplicaSpecs",
+}
+_ARRAY: Final = "a Job whose pods do not all run at once may be an array of jobs"
+
+
+class _Resources(Part, frozen=True):
+    limits: dict[str, str | int | float] | None = None
+
+
+class _Container(Part, frozen=True):
+    resources: _Resources | None = None
+
+
+class _PodSpec(Part, frozen=True):
+    containers: list[_Container] | None = None
+    init_containers: list[_Container] | None = None
+
+
+class _TemplateMetadata(Part, frozen=True):
+    annotations: dict[str, str] | None = None
+
+
+class _Template(Part, frozen=True):
+    metadata: _TemplateMetadata | None = None
+    spec: _PodSpec | None = None
+
+    @property
+    def has_gpus(self) -> bool:
+        """Whether its pods are ours: a limit asks for GPUs, or a word."""
+        spec, metadata = self.spec or _PodSpec(), self.metadata or _TemplateMetadata()
+        every = (*(spec.containers or ()), *(spec.init_containers or ()))
+        return any(map(is_ours, metadata.annotations or ())) or any(
+            limits.is_ours(name) and str(count) != "0"
+            for container in every
+            for name, count in ((container.resources and container.resources.limits) or {}).items()
+        )
+
+
+class _JobSpec(Part, frozen=True):
+    parallelism: int | None = None
+    completions: int | None = None
+    completion_mode: str | None = None
+
+    @property
+    def at_once(self) -> int:
+        """How many pods run at once."""
+        parallelism = 1 if self.parallelism is None else self.parallelism
+        return parallelism if self.completions is None else min(parallelism, self.completions)
+
+
+class _JobTemplate(Part, frozen=True):
+    spec: _JobSpec = _JobSpec()
+
+
+class _ReplicatedJob(Part, frozen=True):
+    name: str
+    replicas: int | None = None
+    template: _JobTemplate = _JobTemplate()
+
+
+class _JobSetSpec(Part, frozen=True):
+    replicated_jobs: tuple[_ReplicatedJob, ...] = ()
+
+
+class _StatefulSetSpec(Part, frozen=True):
+    replicas: int | None = None
+    pod_management_policy: str | None = None
+
+
+class _LeaderWorker(Part, frozen=True):
+    size: int | None = None
+    leader_template: _Template | None = None
+
+
+class _LeaderWorkerSetSpec(Part, frozen=True):
+    leader_worker_template: _LeaderWorker
+    startup_policy: str | None = None
+
+
+class _Gang(Part, frozen=True):
+    min_count: int
+
+
+class _Policy(Part, frozen=True):
+    gang: _Gang | None = None
+
+
+class _PodGroupSpec(Part, frozen=True):
+    scheduling_policy: _Policy
+
+
+class _Replicas(Part, frozen=True):
+    replicas: int | None = None
+    template: _Template = _Template()
+
+
+class _Elastic(Part, frozen=True):
+    min_replicas: int | None = None
+
+
+class _Read(Part, frozen=True):
+    metadata: Metadata
+    spec: dict[str, Any]
+
+
+def size_from(owner: Owner, found: Mapping[str, Any]) -> Size | Alone:
+    """Return how many pods with GPUs a gang has; ``Alone`` where the object says that its pods are no gang.
+
+    Args:
+        owner: What was to be read, as ``Member.read`` names it.
+        found: The object as the API server has it, decoded JSON.
+
+    Raises:
+        WordError: It is another object, or none of its kind, or has no such number of pods.
+    """
+    kind = messages.shown(f"{owner.kind} {owner.name}")
+    read = _SIZES.get(owner.kind)
+    if read is None:
+        raise WordError(f"{kind}: how many pods such an object has is not known")
+    try:
+        whole = msgspec.convert(found, _Read)
+        if owner.uid and whole.metadata.uid != owner.uid:
+            raise WordError(f"{kind} is another one by now")
+        size = read(owner, whole.spec)
+    except (msgspec.ValidationError, RecursionError) as error:
+        raise WordError(f"{kind} is none: {messages.shown(str(error))}") from None
+    if isinstance(size, tuple) and not 1 <= size[0] <= size[1] <= values.MOST_PODS:
+        raise WordError(f"{kind} has no number of pods with GPUs from 1 to {values.MOST_PODS}")
+    return size
+
+
+def _of_job(owner: Owner, spec: dict[str, Any]) -> Size | Alone:
+    """The smaller of parallelism and completions; unasked, only where each index runs at once, as Kubernetes' own."""
+    job = msgspec.convert(spec, _JobSpec)
+    if not owner.asked and (job.completion_mode != "Indexed" or job.parallelism != job.completions):
+        return Alone(why=_ARRAY)
+    return job.at_once, job.at_once
+
+
+def _of_jobset(owner: Owner, spec: dict[str, Any]) -> Size | Alone:
+    for job in msgspec.convert(spec, _JobSetSpec).replicated_jobs:
+        if job.name == owner.role:
+            count = (1 if job.replicas is None else job.replicas) * job.template.spec.at_once
+            return count, count
+    raise WordError(f"JobSet {messages.shown(owner.name)} has no replicatedJob {messages.shown(owner.role)}")
+
+
+def _of_stateful_set(_: Owner, spec: dict[str, Any]) -> Size | Alone:
+    found = msgspec.convert(spec, _StatefulSetSpec)
+    if found.pod_management_policy != "Parallel":
+        return Alone(why=gang_waits.ORDERED_READY, never=True)
+    count = 1 if found.replicas is None else found.replicas
+    return count, count
+
+
+def _of_leader_worker_set(_: Owner, spec: dict[str, Any]) -> Size | Alone:
+    """The size, less the leader where that has no GPUs; one that has some must not be waited for."""
+    found = msgspec.convert(spec, _LeaderWorkerSetSpec)
+    size, leader = found.leader_worker_template.size or 1, found.leader_worker_template.leader_template
+    if leader is not None and not leader.has_gpus:
+        return size - 1, size - 1
+    if found.startup_policy == "LeaderReady":
+        return Alone(why=gang_waits.LEADER_READY, never=True)
+    return size, size
+
+
+def _of_pod_group(_: Owner, spec: dict[str, Any]) -> Size | Alone:
+    gang = msgspec.convert(spec, _PodGroupSpec).scheduling_policy.gang
+    if gang is None:
+        return Alone(why="its PodGroup has the policy basic, which starts pods one by one")
+    return gang.min_count, gang.min_count
+
+
+def _of_kubeflow(owner: Owner, spec: dict[str, Any]) -> Size | Alone:
+    """The replicas of all roles that have GPUs, of an MPIJob its workers; an elastic one starts with fewer."""
+    roles = msgspec.convert(spec.get(_REPLICAS[owner.kind]), dict[str, _Replicas])
+    elastic = msgspec.convert(spec.get("elasticPolicy") or {}, _Elastic)
+    count = sum(
+        1 if role.replicas is None else role.replicas
+        for name, role in roles.items()
+        if (name == "Worker" if owner.kind == "MPIJob" else role.template.has_gpus)
+    )
+    least = count if elastic.min_replicas is None else min(max(1, elastic.min_replicas), count)
+    return least, count
+
+
+_SIZES: Final[Mapping[str, Callable[[Owner, dict[str, Any]], Size | Alone]]] = {
+    "Job": _of_job,
+    "StatefulSet": _of_stateful_set,
+    "PodGroup": _of_pod_group,
+    "JobSet": _of_jobset,
+    "LeaderWorkerSet": _of_leader_worker_set,
+    **dict.fromkeys(_REPLICAS, _of_kubeflow),
+}

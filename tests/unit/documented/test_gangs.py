@@ -1,0 +1,75 @@
+"""docs/gangs.md: its manifests run, and its table is the one that admission goes by."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import kubernetes_validate
+import msgspec
+import pytest
+import yaml
+
+from dradriver.api import gang_members, gang_support, gang_waits, names, resolved
+from dradriver.api.gang_owners import _WAYS, Member
+from dradriver.api.pods import Pod
+from tests.fakes import owners
+from tests.fakes.admission import admit, defaulted
+from tests.manifests import MINORS
+from tests.paths import REPO
+from tests.snippets import snippets
+
+PAGE = (REPO / "docs" / "gangs.md").read_text("utf-8")
+JOB, JOBSET = (yaml.safe_load(snippet.text) for snippet in snippets(PAGE))
+
+
+def row(one: gang_support.Row) -> str:
+    written = f"`{one.written}`" if one.written.startswith(names.PREFIX) else one.written
+    return f"| {one.name} | {written} | {'yes' if one.supported else 'refused'} | {one.why} |"
+
+
+def test_the_table_of_the_page_is_that_of_admission() -> None:
+    body = PAGE.partition("\n## With what else\n")[2].strip().splitlines()
+    assert body[2:] == [row(one) for one in gang_support.TABLE]
+
+
+def test_each_way_to_find_a_gang_has_a_row_and_so_has_each_hindrance() -> None:
+    found = PAGE.partition("\n## Which pods are a gang\n")[2].partition("\n## ")[0]
+    assert sum(line.startswith("| ") for line in found.splitlines()) - 1 == len(_WAYS) + 2, "Jobs and MPIJobs have two"
+    never = PAGE.partition("\n## Who cannot be in one\n")[2].partition("\n## ")[0]
+    assert "OrderedReady" in never
+    assert gang_waits.ORDERED_READY.startswith("podManagementPolicy: OrderedReady")
+
+
+def pods(workload: Any, template: Any) -> list[Any]:
+    """Return the pod that a workload's template makes, admitted, with words as they come down from above."""
+    made = admit(copy.deepcopy(workload), kind=workload["kind"], path="/mutate-workloads").admitted
+    found = template(made)
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "p", **found.get("metadata", {})},
+        "spec": found["spec"],
+    }
+    return [made, admit(defaulted(copy.deepcopy(pod))).admitted]
+
+
+@pytest.mark.parametrize("minor", MINORS)
+def test_the_job_runs(minor: str) -> None:
+    made, pod = pods(JOB, lambda job: job["spec"]["template"])
+    kubernetes_validate.validate(made, minor, strict=True)
+    noted = resolved.read(pod["metadata"]["annotations"])
+    assert noted.gang is not msgspec.UNSET
+    pod["metadata"]["ownerReferences"] = owners.owned("batch/v1", "Job", "train")
+    found = gang_members.find(gang_members.facts(msgspec.convert(pod, Pod)), noted.gang)
+    assert isinstance(found, Member)
+    assert found.made_by == "Job"
+
+
+def test_the_jobsets_workers_have_the_words_and_its_coordinator_has_none() -> None:
+    made, pod = pods(JOBSET, lambda jobset: jobset["spec"]["replicatedJobs"][1]["template"]["spec"]["template"])
+    coordinator = made["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]
+    assert "metadata" not in coordinator
+    noted = resolved.read(pod["metadata"]["annotations"])
+    assert noted.gang is not msgspec.UNSET
+    assert noted.gang.on_member_loss == "restart"
