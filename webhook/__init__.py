@@ -8,7 +8,7 @@ A review of a pod goes down this list once: it is read, decided about, and answe
     bounds        how much of each the pod may hold
     create        what a new pod should be; ``containers`` reads its GPU limits, ``references`` its claims' templates,
                   ``static`` what the scheduler can follow by itself, ``advice`` warns of what spoils it, ``kueue``
-                  sees to it that Kueue charges what a pod will have
+                  sees to it that Kueue charges what a pod will have, ``gang`` that a gang can be there as a whole
     translate     the same for a pod that has GPU limits and no word of ours, in namespaces labelled for it
     update        what a changed pod should be: what the driver wrote is carried over
     addon         what a pod cannot have where another driver hands out the GPUs

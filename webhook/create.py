@@ -21,7 +21,7 @@ from dradriver.api.errors import WordError
 from dradriver.api.parts import Asked, described
 from dradriver.api.policies.model import Policies
 from dradriver.api.resolved import Resolved
-from webhook import addon, advice, bounds, containers, desired, kueue, pod_view, references, static
+from webhook import addon, advice, bounds, containers, desired, gang, kueue, pod_view, references, static
 from webhook.containers import Asks
 
 Requests = Mapping[str, tuple[str, ...]]
@@ -39,6 +39,7 @@ _MEANT: Final = {
     names.BUSBW: names.MIN_BUSBW,
     names.LEVEL: names.REQUIRED,
     names.NODE: "a nodeSelector kubernetes.io/hostname",
+    names.RANK_HINT: f"{names.GANG}: auto",
 }
 _GATE: Final = pod_view.Named(names.GATE)
 
@@ -71,7 +72,7 @@ def create(
     Raises:
         WordError: An unknown word, a bad value, a contradiction, or something that cannot be placed.
     """
-    warnings = [*misspelled.warnings(pod.keys, pod.labels)]
+    warnings = [*misspelled.warnings(pod.annotations, pod.labels)]
     if not (by_limits or marked(pod)):
         return None, warnings
     bounds.check(pod)
@@ -101,6 +102,7 @@ def create(
     wish, note, requests = _resolved(words, tuple(asks.items()), product, policies, by_template=template is not None)
     warnings += addon.check(wish)
     warnings += static.advice(wish) if template is None else ()  # else the template says how many
+    warnings += gang.check(pod, wish, policies)
     warnings += _without_effect(pod.words)
     warnings += kueue.advice(pod, wish)
     shared = None if wish.shared is msgspec.UNSET else wish.shared

@@ -101,8 +101,8 @@ class Pod(msgspec.Struct, frozen=True, gc=False):
         annotated: Whether it has annotations at all, ours or others'.
         labelled: Whether it has labels at all.
         label: The value of our label; None without it.
-        keys: All of its annotations, by key.
-        labels: All of its labels, by key.
+        annotations: All of its annotations.
+        labels: All of its labels.
         queued: Whether Kueue charges it, by itself or with what made it.
         queued_alone: Whether it is one that somebody put into a queue by itself.
         note_sent: Whether it is queued, and its author sent the note of a resolved request that it has.
@@ -114,8 +114,8 @@ class Pod(msgspec.Struct, frozen=True, gc=False):
     annotated: bool
     labelled: bool
     label: str | None
-    keys: tuple[str, ...]
-    labels: tuple[str, ...]
+    annotations: dict[str, str]
+    labels: dict[str, str]
     queued: bool
     queued_alone: bool
     note_sent: bool
@@ -228,8 +228,8 @@ def read(text: bytes | Raw) -> Pod:
         annotated=annotations is not None,
         labelled=labels is not None,
         label=labelled.get(names.LABEL),
-        keys=tuple(annotations or ()),
-        labels=tuple(labelled),
+        annotations=annotations or {},
+        labels=labelled,
         queued=queued,
         queued_alone=bool(queue) and not podset and PARENT not in (annotations or {}),
         note_sent=queued and names.REQUEST in written and _note_sent(pod.metadata.managed_fields),

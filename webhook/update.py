@@ -18,7 +18,7 @@ from dradriver.api.errors import WordError
 from dradriver.api.parts import request_names
 from dradriver.api.policies.model import Policies
 from dradriver.api.resolved import Resolved
-from webhook import addon, bounds, containers, create, desired, pod_view, references, static
+from webhook import addon, bounds, containers, create, desired, gang, pod_view, references, static
 from webhook.containers import Asks
 
 _KEPT: Final = (
@@ -81,9 +81,7 @@ def _note(pod: pod_view.Pod, live: pod_view.Pod, policies: Policies) -> tuple[st
     if asks is None or not (live.gated or same):
         too_late = _read_too_late(pod.words, live.words, policies)
         return note, [_NO_NOTE] if too_late and live.gated else too_late
-    read = functools.partial(
-        _read, asks=asks, product=product, policies=policies, by_template=live.template is not None
-    )
+    read = functools.partial(_read, live=live, asks=asks, product=product, policies=policies)
     try:
         if not same and _has_parts(asks) and any(pod.words.get(word) != live.words.get(word) for word in _PARTS):
             raise WordError(_OTHER_PART)
@@ -101,7 +99,7 @@ def _note(pod: pod_view.Pod, live: pod_view.Pod, policies: Policies) -> tuple[st
 
 
 def _read(
-    words: Mapping[str, str], *, asks: Asks, product: str, policies: Policies, by_template: bool
+    words: Mapping[str, str], *, live: pod_view.Pod, asks: Asks, product: str, policies: Policies
 ) -> tuple[Resolved, list[str]]:
     """Return what words of a pod that waits for the controller come to, and warnings.
 
@@ -109,10 +107,10 @@ def _read(
         WordError: They are bad, or for no such pod.
     """
     wish = resolved.resolve(words, asks, policies, product=product)
-    warnings = addon.check(wish)
+    warnings = [*addon.check(wish), *gang.check(live, wish, policies)]
     if static.is_static(wish):
         raise WordError(_OTHER_PLACEMENT)
-    if by_template:
+    if live.template is not None:
         references.check(wish)
     else:
         static.check(wish, policies)
