@@ -1,13 +1,14 @@
 """Which GPUs of which machines for a request. A library of its own; knows nothing of Kubernetes.
 
 request    what is wanted and what was chosen, as plain data
+gang_request  the same of many pods that start together
 policies   what the words of ``policy`` require
 sets       what a set of GPUs is worth: figures of every subset of a machine
 choice     which set of one machine's free GPUs is taken
 parts      shares and MIG slices: what is left of a GPU, and where a part takes least from others
 fleet      which nodes of a cluster, for one pod, whole or in parts, and for gangs
 
-Each stands on those above it. All but the first two need numpy, which is loaded when a name of theirs is first used.
+Each stands on those above it. All but the first three need numpy, which is loaded when a name of theirs is first used.
 """
 
 from typing import TYPE_CHECKING
@@ -19,14 +20,14 @@ if TYPE_CHECKING:
     from dradriver.allocator.choice.numbering import UnknownGpuError
     from dradriver.allocator.fleet.fleet import Fleet
     from dradriver.allocator.fleet.gangs import place_gang
+    from dradriver.allocator.fleet.largest_gang import LargestGang, largest_gang
+    from dradriver.allocator.gang_request import GangChoice, GangRequest, Role
     from dradriver.allocator.parts.offers import Offer
     from dradriver.allocator.policies import POLICIES
     from dradriver.allocator.request import (
         Amount,
         Choice,
         Constraint,
-        GangChoice,
-        GangRequest,
         Level,
         Mig,
         MigPart,
@@ -52,6 +53,7 @@ __all__ = [
     "Fleet",
     "GangChoice",
     "GangRequest",
+    "LargestGang",
     "Level",
     "MachineTooLargeError",
     "Mig",
@@ -60,6 +62,7 @@ __all__ = [
     "Offer",
     "PartChoice",
     "Request",
+    "Role",
     "Share",
     "SharePart",
     "Strategy",
@@ -69,6 +72,7 @@ __all__ = [
     "Whole",
     "all_reduce",
     "choose",
+    "largest_gang",
     "place_gang",
     "tables_of",
 ]
@@ -81,8 +85,6 @@ __getattr__ = lazy.exports(
             "Amount",
             "Choice",
             "Constraint",
-            "GangChoice",
-            "GangRequest",
             "Level",
             "Mig",
             "MigPart",
@@ -95,6 +97,7 @@ __getattr__ = lazy.exports(
             "Weights",
             "Whole",
         ),
+        "gang_request": ("GangChoice", "GangRequest", "Role"),
         "sets.estimates": ("Estimate", "all_reduce"),
         "sets.tables": ("MAX_GPUS", "MachineTooLargeError", "Tables", "tables_of"),
         "choice.choose": ("choose",),
@@ -102,6 +105,7 @@ __getattr__ = lazy.exports(
         "parts.offers": ("Offer",),
         "fleet.fleet": ("Fleet",),
         "fleet.gangs": ("place_gang",),
+        "fleet.largest_gang": ("LargestGang", "largest_gang"),
     },
 )
 

@@ -228,44 +228,6 @@ class PartChoice(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", ta
         return tuple(sorted({part.gpu for parts in self.containers for part in parts}))
 
 
-class GangRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a gang of equal pods wants: a place for all of them, or none.
-
-    Attributes:
-        pod: What each of them wants. Its strategy is the gang's: ``spread`` takes as many nodes as there are pods,
-            any other as few as can hold them.
-        pods: How many.
-        max_nodes: Most nodes.
-        min_gpus_per_node: Fewest GPUs of the gang on any node that has some.
-        min_network_gbps: Least network bandwidth of each node, if there are several.
-    """
-
-    pod: Whole
-    pods: int
-    max_nodes: int | None = None
-    min_gpus_per_node: int = 0
-    min_network_gbps: float = 0.0
-
-
-class GangChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """A place for every pod of a gang.
-
-    Attributes:
-        pods: The pods' choices in the order that their ranks should take: along the ring over the nodes.
-        nodes: The nodes in the order of that ring.
-        reach: What holds them together: ``node``, ``fabric`` (one multi-node NVLink fabric, whose servers are near each
-            other; NVLink itself ends at a server), ``leaf``, ``spine``, ``zone`` or ``cluster``.
-        busbw_gbps: The least predicted of any pod, and over several nodes at most their network's, where it is known.
-        fallback: What was preferred and not had by all pods.
-    """
-
-    pods: tuple[Choice, ...]
-    nodes: tuple[str, ...]
-    reach: str
-    busbw_gbps: float
-    fallback: tuple[Constraint, ...] = ()
-
-
 class NoPlaceError(DriverError):
     """No free set fits. The message gives the reason and the nearest thing that is possible.
 

@@ -17,6 +17,7 @@ paths         PCIe paths from places in the PCI tree
 rings         which sets have a ring of links, and how strong its weakest step can be
 groups        disjoint groups of well linked GPUs, and an order in which good sets are neighbours
 levels        how far two GPUs are from each other, within a server and between servers
+network_levels  the levels of a cluster's network, and where nodes stand in it, by their labels
 cpulist       sets of CPUs as the kernel writes them
 natural       the order in which people count
 synthetic     identities for machines that have none

@@ -7,6 +7,7 @@ the network have in common. Each step belongs to one of the levels L0 to L4 in w
 from __future__ import annotations
 
 import enum
+from typing import TypeAlias
 
 import msgspec
 
@@ -47,6 +48,14 @@ _TOPOLOGY_LEVEL = {
 
 BETWEEN_SERVERS = (Step.FABRIC, Step.LEAF, Step.SPINE, Step.ZONE, Step.APART)
 
+# Levels of the network by name, nearest first, in a cluster that says nothing of its own; below them is the node, above
+# them the cluster.
+LEVELS = ("fabric", "leaf", "spine", "zone")
+NODE, CLUSTER = "node", "cluster"
+
+Domain: TypeAlias = tuple[str, ...]
+"""A part of the network by its name, after the names of the parts around it, the widest first."""
+
 
 class Location(msgspec.Struct, frozen=True):
     """Where a server stands in the network, from its node's labels; an empty name is an unknown one.
@@ -59,6 +68,8 @@ class Location(msgspec.Struct, frozen=True):
             near each other; but containers on two of them reach each other over NVLink only with an IMEX channel, which
             nothing here gives them: between them is the network.
         gbps: Bandwidth of the server's network, one direction, GB/s; 0 where it is unknown.
+        own: In a cluster that has levels of its own (``network_levels``), in place of the names above: its domain at
+            each, nearest first; None where it is in none.
     """
 
     zone: str = ""
@@ -66,8 +77,14 @@ class Location(msgspec.Struct, frozen=True):
     leaf: str = ""
     fabric: str = ""
     gbps: float = 0.0
+    own: tuple[Domain | None, ...] = ()
 
-    def within(self, step: Step) -> tuple[str, ...] | None:
+    @property
+    def domains(self) -> tuple[Domain | None, ...]:
+        """Its domain at each level of its cluster, nearest first; those of ``LEVELS`` where it has none of its own."""
+        return self.own or tuple(self.within(step) for step in BETWEEN_SERVERS[:-1])
+
+    def within(self, step: Step) -> Domain | None:
         """Return what the server shares with those a ``step`` of ``BETWEEN_SERVERS`` away; None where it is unknown.
 
         A leaf's name counts within its spine and zone, and a spine's within its zone: racks of two zones may both be

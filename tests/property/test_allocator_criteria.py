@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from dradriver.allocator.choice.choose import choose
 from dradriver.allocator.fleet.fleet import Fleet
 from dradriver.allocator.fleet.gangs import place_gang
-from dradriver.allocator.request import Choice, Constraint, GangRequest, NoPlaceError, Strategy, Weights, Whole
+from dradriver.allocator.gang_request import GangRequest
+from dradriver.allocator.request import Choice, Constraint, NoPlaceError, Strategy, Weights, Whole
 from dradriver.topology.machine import Machine
 from tests.strategies import machines
 

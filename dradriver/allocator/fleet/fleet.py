@@ -51,6 +51,11 @@ class Fleet:
         return self._slots.keys()
 
     @property
+    def levels(self) -> tuple[str, ...]:
+        """The network's levels by name, nearest first: ``fabric``, ``leaf``, ``spine``, ``zone``, or what was set."""
+        return self.sites.levels
+
+    @property
     def groups(self) -> Collection[NodeGroup]:
         """All nodes by kind."""
         return self._groups.values()
@@ -137,6 +142,17 @@ class Fleet:
         new._slots = {name: (own.get(group, group), slot) for name, (group, slot) in self._slots.items()}
         new.sites = self.sites
         return new
+
+    def set_levels(self, levels: Sequence[str], gbps_of: Mapping[str, float] | None = None) -> None:
+        """Say which levels the network has; where nodes stand in it is unknown until it is set anew.
+
+        Args:
+            levels: Their names, nearest first, without ``node`` and ``cluster``.
+            gbps_of: What levels carry for each node, one direction, GB/s, where that is known to be less than its NICs.
+        """
+        self.sites = Sites(levels, gbps_of)
+        for group in self.groups:
+            group.sites()[:] = 0
 
     def set_location(self, name: str, location: Location) -> None:
         """Say where a node stands in the network, for gangs; KeyError for an unknown node."""
@@ -267,13 +283,30 @@ class Fleet:
 
     def name_ranks(self, candidates: list[Candidates], slots: list[Ints]) -> Ints:
         """Where each node's name stands among all names, for the slots of each group in turn: (nodes,), int64."""
+        ranks = self._ranks()
+        every = [ranks[each.group][own] for each, own in zip(candidates, slots, strict=True)]
+        return np.concatenate([*every, np.zeros(0, dtype=np.int64)])
+
+    def name_rank(self, name: str) -> int | None:
+        """Where a node's name stands among all names; None for an unknown node."""
+        group_and_slot = self._slots.get(name)
+        return None if group_and_slot is None else int(self._ranks()[group_and_slot[0]][group_and_slot[1]])
+
+    def sites_by_name(self) -> Ints:
+        """The number of each node's location, in the order of the nodes' names: (nodes,), int64."""
+        out = np.zeros(len(self._slots), dtype=np.int64)
+        for group, ranks in self._ranks().items():
+            out[ranks] = group.sites()
+        return out
+
+    def _ranks(self) -> dict[NodeGroup, Ints]:
+        """By group where the name of each slot's node stands among all names."""
         if not self._name_ranks:
             order = {name: at for at, name in enumerate(sorted(self._slots))}
             self._name_ranks = {
                 group: np.array([order[name] for name in group.names], dtype=np.int64) for group in self.groups
             }
-        every = [self._name_ranks[each.group][own] for each, own in zip(candidates, slots, strict=True)]
-        return np.concatenate([*every, np.zeros(0, dtype=np.int64)])
+        return self._name_ranks
 
     def _named_ones(self, names: Collection[str]) -> dict[NodeGroup, Bools | None]:
         chosen: dict[NodeGroup, Bools] = {}

@@ -1,213 +1,284 @@
-"""Places for gangs: many equal pods, all or nothing, near each other in the network.
+"""Places for gangs: many pods, all or nothing, near each other in the network.
 
 What decides, in this order: what each pod requires, then the highest rung of its ladder that all pods reach; the
 number of nodes for ``spread``, which wants many; the narrowest part of the network; the number of nodes otherwise,
-which should be few; the bandwidth of the slowest pod; the part of the network that is fullest already; on each node
-what it leaves to others. All but the last two are exact.
+which should be few; the bandwidth of the slowest pod; the same number of pods on every node; the same positions
+(*rails*) of nodes of one kind; few and equal parts of the next narrower level of the network; the part of the network
+that is fullest already; on each node what it leaves to others. Of equal pods all but the last two are exact, but that
+the inner parts of several domains are compared by all nodes with room in them, whichever positions are free there.
+
+Worked example: 4 pods of 8 GPUs, and two leaves of one spine with 3 free nodes each. No leaf holds all, the spine does:
+two nodes of either leaf, pods 0 and 1 in one of them, 2 and 3 in the other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
 
 import msgspec
 import numpy as np
 
-from dradriver.allocator.choice import ladder, phrases
+from dradriver.allocator.choice import ladder
 from dradriver.allocator.choice.choose import check
-from dradriver.allocator.fleet import packing
-from dradriver.allocator.fleet.fleet import Fleet
-from dradriver.allocator.fleet.network import REACHES
-from dradriver.allocator.fleet.packing import GangNodes
-from dradriver.allocator.request import Choice, Constraint, GangChoice, GangRequest, NoPlaceError, Strategy
-from dradriver.allocator.sets import tours
-from dradriver.allocator.sets.subsets import Bools, Ints
-from dradriver.topology.levels import Step
+from dradriver.allocator.fleet import gang_refusals
+from dradriver.allocator.fleet.fleet import Eligible, Fleet
+from dradriver.allocator.fleet.gang_nodes import GangNodes, node_table
+from dradriver.allocator.fleet.gang_search import Found, Taken, nothing_taken, search
+from dradriver.allocator.gang_request import GangChoice, GangRequest, Role
+from dradriver.allocator.request import Choice, NoPlaceError
+from dradriver.allocator.sets.subsets import Ints
+from dradriver.topology.levels import CLUSTER, NODE
 
 
-class Plan(NamedTuple):
-    """How many pods on which nodes.
-
-    Attributes:
-        reach: What holds the nodes together, of ``REACHES``.
-        at: (n,) int64, which nodes of ``NodeTable``.
-        pods: (n,) int64, pods on each.
-    """
-
-    reach: Step | None
-    at: Ints
-    pods: Ints
-
-
-def place_gang(fleet: Fleet, request: GangRequest, *, eligible: Collection[str] | Bools | None = None) -> GangChoice:
+def place_gang(
+    fleet: Fleet,
+    request: GangRequest,
+    *,
+    eligible: Eligible | None = None,
+    eligible_by_role: Sequence[Eligible | None] | None = None,
+    amounts: Ints | None = None,
+    fixed: Mapping[int, Choice] | None = None,
+    home: Mapping[int, Choice] | None = None,
+) -> GangChoice:
     """A place for every pod of the gang.
 
     Args:
         fleet: The cluster.
         request: What is wanted.
         eligible: The nodes that may be taken, as for ``Fleet.rank``; None for all.
+        eligible_by_role: The same for each role, in place of ``eligible``.
+        amounts: What is free beside GPUs: (rows, resources), int64, by the rows that ``Fleet.set_node`` was given and
+            the columns of ``Role.needs``. No node gets more pods than fit. None where nothing is counted.
+        fixed: Members that keep their places, by index; the fleet counts their GPUs as taken, and ``amounts`` what else
+            they take. The others are placed near them.
+        home: Where other members were, by index: they get that place again if its GPUs are free and all others find
+            places, too.
 
     Raises:
         NoPlaceError: Not all pods have a place; the message says how many would have one.
     """
-    check(request.pod)
-    if request.pods < 1:
-        raise NoPlaceError(f"a gang of {request.pods} pods: ask for at least 1")
-    if request.pod.include:
-        raise NoPlaceError("a gang's pods cannot name GPUs that must be in their sets: they are on different nodes")
-    candidates = fleet.candidates(request.pod, eligible)
-    for rung in ladder.rungs(request.pod):
-        nodes = packing.node_table(fleet, candidates, request.pod, rung)
-        best = plan(fleet, nodes, request)
-        if best is not None:
-            return _described(fleet, *_fastest(fleet, nodes, request, best), request=request)
-    raise _refusal(fleet, packing.node_table(fleet, candidates, request.pod, ladder.required(request.pod)), request)
+    members = request.members
+    _check(fleet, request)
+    by_role = [eligible] * len(members) if eligible_by_role is None else eligible_by_role
+    every = _rungs(fleet, request, by_role, amounts)
+    kept = _kept(fleet, request, fixed or {})
+    if home and (again := _again(fleet, request, every[-1], kept, home, amounts)) is not None:
+        found = _placed(fleet, request, every, kept | again[0], again[1])
+        if found is not None:
+            return found
+    taken = None
+    if kept or len(members) > 1:
+        taken = nothing_taken(fleet, amounts)
+        _count(fleet, taken, kept)
+    for pods in _sizes(request, every[-1]):
+        smaller = request if pods == request.pods else msgspec.structs.replace(request, pods=pods)
+        found = _placed(fleet, smaller, every, kept, taken)
+        if found is not None:
+            return found
+    counts = [len(own) for own in _missing(members, kept)]
+    raise gang_refusals.refusal(fleet, every[-1], request, counts)
 
 
-def plan(fleet: Fleet, nodes: GangNodes, request: GangRequest) -> Plan | None:
-    """The plan for all pods that is best by reach and number of nodes; None where there is none."""
-    spread = request.pod.strategy is Strategy.SPREAD
-    best: Plan | None = None
-    for reach in REACHES:
-        here = _within(fleet, nodes, request, reach)
-        if here is None:
-            continue
-        if not spread:
-            return here
-        if best is None or len(here.at) > len(best.at):
-            best = here
-    return best
+def _check(fleet: Fleet, request: GangRequest) -> None:
+    for role in request.members:
+        check(role.pod)
+        if role.pods < 1:
+            raise NoPlaceError(f"a gang of {role.pods} pods: ask for at least 1")
+        if role.pod.include:
+            raise NoPlaceError("a gang's pods cannot name GPUs that must be in their sets: they are on different nodes")
+    if request.least_pods is not None and request.roles:
+        raise NoPlaceError("a gang whose members differ starts with all of them: give no range of sizes")
+    if request.near and request.near_required and request.near not in fleet.sites.reaches:
+        raise NoPlaceError(
+            f"near {request.near}: this cluster's network has the levels {', '.join(fleet.sites.reaches)}"
+        )
 
 
-def _within(fleet: Fleet, nodes: GangNodes, request: GangRequest, reach: Step | None) -> Plan | None:
-    """The plan for all pods in the best network domain of this reach; None where none holds them."""
-    least = max(1, -(-request.min_gpus_per_node // request.pod.gpus))  # pods on a node that has any
-    most = request.pods // least
-    if request.max_nodes is not None:
-        most = min(most, request.max_nodes)
-    domain = np.arange(len(nodes.capacity)) if reach is None else fleet.sites.domains(reach)[nodes.site]
-    usable = (nodes.capacity >= least) & (domain >= 0)
-    if reach is not None and request.min_network_gbps:
-        usable &= fleet.sites.gbps()[nodes.site] >= request.min_network_gbps
-    at = np.flatnonzero(usable)
-    if not len(at) or most < 1:
-        return None
-    # Within each domain the nodes that hold most come first; of equal ones those with the fewest free GPUs.
-    order = at[np.lexsort((nodes.name_rank[at], nodes.free[at], -nodes.capacity[at], domain[at]))]
-    capacity, owner = nodes.capacity[order], domain[order]
-    starts = np.flatnonzero(np.concatenate(([True], owner[1:] != owner[:-1])))
-    sizes = np.diff(np.append(starts, len(order)))
-    before = np.concatenate(([0], np.cumsum(capacity)))
-    start_of = np.repeat(starts, sizes)
-    so_far = before[1:] - before[start_of]  # pods that find room on the nodes of the domain up to here
-    number_in = np.arange(len(order)) - start_of + 1
-    enough = (so_far >= request.pods) & (number_in <= most)
-    if not enough.any():
-        return None
-    total = before[starts + sizes] - before[starts]
-    fewest = np.full(len(starts), np.iinfo(np.int64).max)
-    group = np.repeat(np.arange(len(starts)), sizes)
-    np.minimum.at(fewest, group[enough], number_in[enough])
-    fits = np.flatnonzero(fewest <= most)
-    if request.pod.strategy is Strategy.SPREAD:
-        wide = np.minimum(sizes, most)
-        chosen = int(fits[np.lexsort((total[fits], -wide[fits]))[0]])
-        number = int(wide[chosen])
-    else:
-        chosen = int(fits[np.lexsort((total[fits], fewest[fits]))[0]])
-        number = int(fewest[chosen])
-    own = order[starts[chosen] : starts[chosen] + sizes[chosen]]
-    if request.pod.strategy is Strategy.SPREAD:
-        own = own[:number]
-        return Plan(reach, own, packing.evenly(nodes.capacity[own], request.pods, least=least))
-    own = packing.tightest(nodes, own, request.pods, number=number, least=least)
-    return Plan(reach, own, packing.fullest(nodes.capacity[own], request.pods, least=least))
-
-
-def _fastest(fleet: Fleet, nodes: GangNodes, request: GangRequest, best: Plan) -> tuple[GangNodes, Plan]:
-    """The plan of the same reach and as many nodes whose slowest pod is fastest."""
-    values = nodes.bandwidths(request.pod.gpus)
-    low, high = -1, len(values) - 1  # values[low] is possible (-1: whatever the bandwidth), values[high + 1] is not
-    while low < high:
-        middle = (low + high + 1) // 2
-        faster = nodes.with_busbw(float(values[middle]))
-        attempt = plan(fleet, faster, request)
-        if attempt is not None and attempt.reach == best.reach and len(attempt.at) == len(best.at):
-            low, nodes, best = middle, faster, attempt
-        else:
-            high = middle - 1
-    return nodes, best
-
-
-def _described(fleet: Fleet, nodes: GangNodes, chosen: Plan, *, request: GangRequest) -> GangChoice:
-    names = [nodes.name(at) for at in chosen.at.tolist()]
-    by_name = dict(zip(names, zip(chosen.at.tolist(), chosen.pods.tolist(), strict=True), strict=True))
-    names.sort()
-    sites = nodes.site[[by_name[name][0] for name in names]]
-    gain = -fleet.sites.distances(sites).astype(np.float64)
-    ring = [names[at] for at in tours.best(gain)]
-    pods: list[Choice] = []
-    for name in ring:
-        at, count = by_name[name]
-        group = nodes.group(at)
-        pods += [
-            msgspec.structs.replace(group.describe(taken, request.pod), node=name)
-            for taken in packing.disjoint_sets(nodes, at, count, request=request.pod)
+def _rungs(
+    fleet: Fleet, request: GangRequest, by_role: Sequence[Eligible | None], amounts: Ints | None
+) -> list[list[GangNodes]]:
+    """The tables of all roles for each rung of their ladders, the best first, what is required last."""
+    ladders = [ladder.rungs(role.pod) for role in request.members]
+    tables = [
+        node_table(fleet, role, rungs[0], eligible=own, amounts=amounts)
+        for role, rungs, own in zip(request.members, ladders, by_role, strict=True)
+    ]
+    return [
+        [
+            nodes.changed(criteria=[rungs[min(number, len(rungs) - 1)]] * len(nodes.candidates)) if number else nodes
+            for nodes, rungs in zip(tables, ladders, strict=True)
         ]
-    slowest = min(pod.busbw_gbps for pod in pods)
-    known = fleet.sites.gbps()[sites]
-    network = float(known[known > 0].min()) if known.any() else 0.0
-    if len(ring) > 1 and network:
-        slowest = min(slowest, network) if request.pod.gpus > 1 else network
+        for number in range(max(map(len, ladders)))
+    ]
+
+
+def _sizes(request: GangRequest, tables: Sequence[GangNodes]) -> range:
+    """How many equal pods to try, the most first; never more than there is room for."""
+    if request.least_pods is None:
+        return range(request.pods, request.pods - 1, -1)
+    most = min(request.pods, int(tables[0].capacity.sum()))
+    return range(most, max(request.least_pods, 1) - 1, -1)
+
+
+def _placed(
+    fleet: Fleet, request: GangRequest, every: Sequence[Sequence[GangNodes]], kept: Mapping[int, Choice],
+    taken: Taken | None,
+) -> GangChoice | None:  # fmt: skip
+    """Places for all pods of a gang of which some have theirs; None where they have none together."""
+    members = request.members
+    missing = _missing(members, kept)
+    counts = [len(own) for own in missing]
+    reaches = fleet.sites.reaches
+    widest = [request.near] if request.near in reaches else []
+    if not (widest and request.near_required):
+        widest = list(dict.fromkeys((*widest, CLUSTER)))
+    for tables in every:
+        if any(int(nodes.capacity.sum()) < count for nodes, count in zip(tables, counts, strict=True)):
+            continue
+        for limit in widest:
+            found = search(fleet, request, tables, counts, taken=taken, widest=limit)
+            if found is not None:
+                return _described(fleet, request, found, missing, kept)
+    return None
+
+
+def _missing(members: Sequence[Role], kept: Mapping[int, Choice]) -> list[list[int]]:
+    """The indices of each role's pods that have no place yet."""
+    return [[index for index in indices if index not in kept] for indices in _indices(members)]
+
+
+def _indices(members: Sequence[Role]) -> list[range]:
+    """The indices of each role's pods."""
+    ends = np.cumsum([role.pods for role in members]).tolist()
+    return [range(end - role.pods, end) for end, role in zip(ends, members, strict=True)]
+
+
+def _kept(fleet: Fleet, request: GangRequest, fixed: Mapping[int, Choice]) -> dict[int, Choice]:
+    total = sum(role.pods for role in request.members)
+    if not all(0 <= index < total for index in fixed):
+        raise NoPlaceError(f"a gang of {total} pods has no member {max(fixed)}")
+    return {index: choice for index, choice in fixed.items() if fleet.name_rank(choice.node) is not None}
+
+
+def _count(fleet: Fleet, taken: Taken, kept: Mapping[int, Choice]) -> None:
+    """Count the members that keep their places; their GPUs and CPU are taken already."""
+    for choice in kept.values():
+        rank = fleet.name_rank(choice.node)
+        assert rank is not None, "only those of known nodes are kept"
+        taken.pods[rank] += 1
+
+
+def _again(
+    fleet: Fleet, request: GangRequest, tables: Sequence[GangNodes], kept: Mapping[int, Choice],
+    home: Mapping[int, Choice], amounts: Ints | None,
+) -> tuple[dict[int, Choice], Taken] | None:  # fmt: skip
+    """The members that can have the place again that they had, and what is taken then; None where none can."""
+    taken = nothing_taken(fleet, amounts)
+    _count(fleet, taken, kept)
+    back: dict[int, Choice] = {}
+    for role, nodes, indices in zip(request.members, tables, _indices(request.members), strict=True):
+        for index in indices:
+            choice = home.get(index)
+            if choice is None or index in kept or (rank := fleet.name_rank(choice.node)) is None:
+                continue
+            (own,) = np.nonzero(nodes.name_rank == rank)
+            if not len(own):
+                continue
+            node = taken.left(nodes.only(own), role)
+            group = node.group(0)
+            has = {gpu.index for gpu in group.machine.gpus}
+            mask = group.mask_of(choice.gpus) if has.issuperset(choice.gpus) else 0
+            allowed = group.tables.allowed(node.criteria[int(node.kind[0])])
+            if mask and mask & ~int(node.mask[0]) == 0 and node.room[0] > 0 and allowed[mask]:
+                taken.add(rank, int(node.row[0]), mask, role)
+                back[index] = choice
+    return (back, taken) if back else None
+
+
+def _described(
+    fleet: Fleet, request: GangRequest, found: Found, missing: Sequence[Sequence[int]], kept: Mapping[int, Choice]
+) -> GangChoice:
+    """The plans as choices, by index."""
+    pods = dict(kept)
+    for plan, indices in zip(found.plans, missing, strict=True):
+        if plan is None:
+            continue
+        nodes = plan.nodes
+        places = [
+            (rank, number, msgspec.structs.replace(nodes.group(at).describe(mask, nodes.request), node=nodes.name(at)))
+            for rank, at, sets in zip(nodes.name_rank[plan.at].tolist(), plan.at.tolist(), plan.sets(), strict=True)
+            for number, mask in enumerate(sets)
+        ]
+        order = _in_order(fleet, np.array([rank for rank, _, _ in places]))
+        pods |= _matched(fleet, [places[at][2] for at in order.tolist()], indices, kept)
+    by_index = tuple(pods[index] for index in sorted(pods))
+    names = {choice.node: fleet.name_rank(choice.node) for choice in by_index}
+    known = np.array(list(names.values()), dtype=np.int64)
+    reach = found.reach if len(found.plans) == 1 and not kept else _reach(fleet, known)
+    every = list(names)
+    missed = max((choice.fallback for choice in by_index), key=len)
+    near = (f"near: {request.near}",) if request.near and not _holds(fleet, request.near, reach) else ()
     return GangChoice(
-        pods=tuple(pods),
-        nodes=tuple(ring),
-        reach=REACHES[chosen.reach],
-        busbw_gbps=slowest,
-        fallback=_missed(pods),
+        pods=by_index,
+        nodes=tuple(every[at] for at in _in_order(fleet, known).tolist()),
+        reach=reach,
+        busbw_gbps=_slowest(fleet, by_index, fleet.sites_by_name()[known], reach),
+        fallback=(*(word.value for word in missed), *near),
     )
 
 
-def _missed(pods: list[Choice]) -> tuple[Constraint, ...]:
-    """The preferred constraints that some pod misses: the longest list, which begins with every other."""
-    return max((pod.fallback for pod in pods), key=len)
+def _reach(fleet: Fleet, ranks: Ints) -> str:
+    """The narrowest level that holds some nodes: roles that are placed one by one may be nearer than was tried."""
+    if len(ranks) == 1:
+        return NODE
+    sites = fleet.sites_by_name()[ranks]
+    of_level = ((level, fleet.sites.domains(level)[sites]) for level in fleet.levels)
+    return next((level for level, own in of_level if own[0] >= 0 and (own == own[0]).all()), CLUSTER)
 
 
-def _refusal(fleet: Fleet, nodes: GangNodes, request: GangRequest) -> NoPlaceError:
-    what = f"{request.pods} pods with {phrases.wanted(request.pod)} each"
-    limits = []
-    if request.max_nodes is not None:
-        limits.append(f"on at most {request.max_nodes} nodes")
-    if request.min_gpus_per_node:
-        limits.append(f"at least {request.min_gpus_per_node} GPUs a node")
-    if request.min_network_gbps:
-        limits.append(f"at least {request.min_network_gbps:g} GB/s of network")
-    what = ", ".join((what, *limits))
-    if _could_hold(fleet, request):
-        stable = "eligible nodes have no place for all of them at once"
-    else:
-        stable = "this cluster has no place for all of them even when all its GPUs are free"
-    return NoPlaceError(f"{what}: no; {_nearest(fleet, nodes, request)}", stable=f"{what}: no; {stable}")
+def _holds(fleet: Fleet, near: str, reach: str) -> bool:
+    reaches = fleet.sites.reaches
+    return near in reaches and reaches.index(reach) <= reaches.index(near)
 
 
-def _could_hold(fleet: Fleet, request: GangRequest) -> bool:
-    """Whether the cluster has a place for all pods when all its GPUs are free."""
-    every = fleet.candidates(request.pod)
-    nodes = packing.node_table(fleet, every, request.pod, ladder.required(request.pod)).all_free()
-    return int(nodes.capacity.sum()) >= request.pods and plan(fleet, nodes, request) is not None
+def _in_order(fleet: Fleet, ranks: Ints) -> Ints:
+    """Places of nodes in the order that leaves each part of the network once: by its domains, the widest first."""
+    sites = fleet.sites_by_name()[ranks]
+    return np.lexsort((ranks, *(fleet.sites.domains(level)[sites] for level in fleet.levels)))
 
 
-def _nearest(fleet: Fleet, nodes: GangNodes, request: GangRequest) -> str:
-    most = int(nodes.capacity.sum())
-    if most < request.pods:
-        return f"{most} of them would find a place in the whole cluster"
-    if request.max_nodes is not None:
-        most = int(np.sort(nodes.capacity)[::-1][: request.max_nodes].sum())
-        if most < request.pods:
-            return f"{request.max_nodes} nodes hold {most} of them"
-    if request.min_network_gbps:
-        fast = nodes.capacity[fleet.sites.gbps()[nodes.site] >= request.min_network_gbps].sum()
-        if fast < request.pods:
-            return f"nodes with such a network hold {int(fast)} of them"
-    return "without the limits on nodes there would be a place"
+def _matched(
+    fleet: Fleet, places: Sequence[Choice], indices: Sequence[int], kept: Mapping[int, Choice]
+) -> dict[int, Choice]:
+    """Who gets which place: in order, and beside members that have theirs each where its neighbour by index is near."""
+    left = list(places)
+    if not kept:
+        return dict(zip(indices, left, strict=True))
+    out = {}
+    for index in indices:
+        neighbour = kept[min(kept, key=lambda other: (abs(other - index), other))]
+        steps = [_step(fleet, neighbour.node, place.node) for place in left]
+        out[index] = left.pop(int(np.argmin(steps)))
+    return out
+
+
+def _step(fleet: Fleet, one: str, other: str) -> int:
+    """The number of the narrowest level that two nodes share, among ``reaches``."""
+    if one == other:
+        return 0
+    sites = np.array([fleet.sites.number(fleet.location(name)) for name in (one, other)])
+    for number, level in enumerate(fleet.sites.reaches[1:], 1):
+        a, b = fleet.sites.domains(level)[sites].tolist()
+        if a == b >= 0:
+            return number
+    return len(fleet.sites.reaches)
+
+
+def _slowest(fleet: Fleet, pods: Sequence[Choice], sites: Ints, reach: str) -> float:
+    """The bandwidth of the slowest pod, or of the network between nodes, GB/s."""
+    slowest = min(pod.busbw_gbps for pod in pods)
+    known = fleet.sites.gbps(reach)[sites]
+    network = float(known[known > 0].min()) if known.any() and reach != NODE else 0.0
+    if not network:
+        return slowest
+    return min(slowest, network) if max(len(pod.gpus) for pod in pods) > 1 else network

@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import numpy as np
+from numpy.typing import NDArray
 
 from dradriver.allocator.sets.subsets import Ints
-from dradriver.topology.levels import BETWEEN_SERVERS, Location, Step
-
-# What holds all nodes of a gang together, narrowest first: one node (None), or the step between two of them at most.
-REACHES: dict[Step | None, str] = {
-    None: "node",
-    Step.FABRIC: "fabric",
-    Step.LEAF: "leaf",
-    Step.SPINE: "spine",
-    Step.ZONE: "zone",
-    Step.APART: "cluster",
-}
+from dradriver.topology.levels import CLUSTER, LEVELS, NODE, Domain, Location
 
 
 class Sites:
-    """All different locations of a cluster, numbered from 0, the unknown one."""
+    """All different locations of a cluster, numbered from 0, the unknown one.
 
-    def __init__(self) -> None:
+    Attributes:
+        levels: The levels of the network by name, nearest first: between ``node`` and ``cluster``, which always are.
+        gbps_of: What a level is known to carry for each node, one direction, GB/s, where that is less than its NICs'.
+        locations: By number.
+    """
+
+    def __init__(self, levels: Sequence[str] = LEVELS, gbps_of: Mapping[str, float] | None = None) -> None:
+        self.levels = tuple(levels)
+        self.gbps_of = dict(gbps_of or {})
         self.locations = [Location()]
         self._number = {self.locations[0]: 0}
-        self._domains: dict[Step, Ints] = {}
+        self._domains: dict[str, tuple[Ints, list[Domain]]] = {}
+
+    @property
+    def reaches(self) -> tuple[str, ...]:
+        """What can hold a gang together, nearest first."""
+        return (NODE, *self.levels, CLUSTER)
 
     def number(self, location: Location) -> int:
         """The location's number, a new one where it was not seen before."""
@@ -33,28 +39,35 @@ class Sites:
             self.locations.append(location)
         return number
 
-    def domains(self, step: Step) -> Ints:
-        """Per location the number of its domain, -1 where that is unknown: (locations,), int64.
+    def domains(self, level: str) -> Ints:
+        """Per location the number of its domain, -1 where it is in none: (locations,), int64.
 
-        The nodes of one domain are at most this step of ``BETWEEN_SERVERS`` from each other.
         Domains are numbered in the order of their names, so that the numbers depend on the cluster alone.
         """
-        known = self._domains.get(step)
-        if known is not None and len(known) == len(self.locations):
+        return self._known(level)[0]
+
+    def domain(self, level: str, number: int) -> str:
+        """The name of a domain: ``z1/s2/l7``."""
+        return "/".join(filter(None, self._known(level)[1][number]))
+
+    def _known(self, level: str) -> tuple[Ints, list[Domain]]:
+        known = self._domains.get(level)
+        if known is not None and len(known[0]) == len(self.locations):
             return known
-        within = [location.within(step) for location in self.locations]
-        number = {name: at for at, name in enumerate(sorted({name for name in within if name is not None}))}
-        self._domains[step] = np.array([-1 if name is None else number[name] for name in within], dtype=np.int64)
-        return self._domains[step]
+        if level == CLUSTER:
+            found: list[Domain | None] = [()] * len(self.locations)
+        else:
+            at = self.levels.index(level)
+            found = [each.domains[at] if at < len(each.domains) else None for each in self.locations]
+        names = sorted({domain for domain in found if domain is not None})
+        number = {name: at for at, name in enumerate(names)}
+        numbers = np.array([-1 if domain is None else number[domain] for domain in found], dtype=np.int64)
+        self._domains[level] = numbers, names
+        return numbers, names
 
-    def distances(self, sites: Ints) -> Ints:
-        """The step between every two nodes, as its number in ``BETWEEN_SERVERS``: (n, n), int64, for n sites."""
-        out = np.full((len(sites), len(sites)), len(BETWEEN_SERVERS) - 1, dtype=np.int64)
-        for number, step in reversed([*enumerate(BETWEEN_SERVERS)]):
-            domain = self.domains(step)[sites]
-            out[(domain[:, None] == domain[None, :]) & (domain >= 0)[:, None]] = number
-        return out
-
-    def gbps(self) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-        """Network bandwidth per location: (locations,), float64, GB/s."""
-        return np.array([location.gbps for location in self.locations])
+    def gbps(self, level: str = NODE) -> NDArray[np.float64]:
+        """Network bandwidth per location as far as this level, 0 where it is unknown: (locations,), float64, GB/s."""
+        own = np.array([location.gbps for location in self.locations], dtype=np.float64)
+        reached = self.levels[: self.levels.index(level) + 1] if level in self.levels else self.levels
+        caps = [self.gbps_of[name] for name in reached if name in self.gbps_of] if level != NODE else []
+        return np.minimum(own, min(caps)) if caps else own

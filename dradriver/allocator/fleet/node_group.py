@@ -179,6 +179,10 @@ class NodeGroup:
         """Number of each node's location: (nodes,), int32."""
         return self._site[: len(self.names)]
 
+    def rows(self) -> Ints:
+        """Each node's row in the caller's arrays, ``NO_ROW`` without one: (nodes,), int64; a view."""
+        return self._row[: len(self.names)]
+
     def by_name(self) -> Ints:
         """The slots in the order of the nodes' names: (nodes,), int64."""
         if self._by_name is None:
@@ -187,7 +191,7 @@ class NodeGroup:
 
     def at_rows(self, eligible: Bools) -> Bools:
         """The entry of each node's row in the caller's array, False beyond its end and without a row: (nodes,)."""
-        rows = self._row[: len(self.names)]
+        rows = self.rows()
         if not len(eligible):
             return np.zeros(len(rows), dtype=np.bool_)
         out: Bools = eligible.take(rows, mode="clip")

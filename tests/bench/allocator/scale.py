@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from dradriver.allocator import Constraint, Fleet, GangRequest, NoPlaceError, Strategy, Whole, place_gang
+from dradriver.allocator import Constraint, Fleet, GangRequest, NoPlaceError, Role, Strategy, Whole, place_gang
 from dradriver.allocator.sets.subsets import Bools
 from dradriver.topology.levels import Location
 from dradriver.topology.machine import Machine
@@ -33,9 +33,16 @@ REQUESTS = {
 GOALS_S = {10_000: 1e-3, 100_000: 10e-3}
 CONTROLLER_NODES, GOAL_CONTROLLER_S = (200, 1_000, 5_000), 150e-6
 GOAL_BYTES = 200e6
-GANG_NODES, GOAL_GANG_S = 10_000, 50e-3
+GANG_NODES, GOAL_GANG_S = 10_000, 10e-3
 GANGS = {
     "128 pods x 8 GPUs": GangRequest(pods=128, pod=Whole(containers=(8,))),
+    "128 pods x 8 GPUs, CPU, memory, slots": GangRequest(pods=128, pod=Whole(containers=(8,)), needs=(8_000, 2**36, 1)),
+    "the same and a launcher": GangRequest(
+        pods=128,
+        pod=Whole(containers=(8,)),
+        needs=(8_000, 2**36, 1),
+        roles=(Role(pod=Whole(containers=(1,)), pods=1, needs=(4_000, 2**33, 1)),),
+    ),
     "128 pods x 8 GPUs, nvlink, fast network": GangRequest(
         pods=128, pod=Whole(containers=(8,), required=(Constraint.NVLINK,)), min_network_gbps=50
     ),
@@ -143,12 +150,15 @@ def gangs_s(fleet: Fleet, *, rounds: int = 9) -> dict[str, Any]:
             ),
         )  # fmt: skip
     row: dict[str, Any] = {}
+    rng = np.random.default_rng(3)
+    most = np.array([128_000, 2**40, 110])
+    amounts = rng.integers(0, most + 1, (len(fleet.nodes), 3))  # CPU in thousandths, bytes, slots
     for name, request in GANGS.items():
         took = []
         for _ in range(rounds + 1):  # the first builds tables
             begun = time.perf_counter()
             with contextlib.suppress(NoPlaceError):
-                place_gang(fleet, request)
+                place_gang(fleet, request, amounts=amounts)
             took.append(time.perf_counter() - begun)
         row[name] = statistics.median(took[1:])
     row["holds"] = max(row.values()) <= GOAL_GANG_S

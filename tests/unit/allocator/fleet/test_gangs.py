@@ -11,11 +11,9 @@ import pytest
 
 from dradriver.allocator.fleet.fleet import Fleet
 from dradriver.allocator.fleet.gangs import place_gang
-from dradriver.allocator.fleet.network import REACHES
+from dradriver.allocator.gang_request import GangChoice, GangRequest
 from dradriver.allocator.request import (
     Constraint,
-    GangChoice,
-    GangRequest,
     NoPlaceError,
     Strategy,
     Whole,
@@ -261,6 +259,7 @@ def test_reach_nodes_and_slowest_pod_are_those_of_the_exact_solver(seed: int) ->
     assert choice == place_gang(fleet, request)
     worst = min(pod.busbw_gbps for pod in choice.pods)
     spread = request.pod.strategy is Strategy.SPREAD
-    width = next(-1 if step is None else int(step) for step, word in REACHES.items() if word == choice.reach)
+    width = {"node": -1, "cluster": int(Step.APART)}.get(choice.reach)
+    width = int(Step[choice.reach.upper()]) if width is None else width
     head: tuple[float, ...] = (-len(choice.nodes), width) if spread else (width, len(choice.nodes))
     assert (*head, pytest.approx(-worst, abs=0.01)) == best

@@ -1,0 +1,176 @@
+"""Which part of the network a gang's pods go to: of all domains of a level at once."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from dradriver.allocator.fleet import rails
+from dradriver.allocator.fleet.gang_nodes import GangNodes
+from dradriver.allocator.sets.subsets import Bools, Ints
+
+_ITEM_BITS = 20  # of a key, for the size of an item; it is never more than the nodes of a cluster
+
+
+class Wish(NamedTuple):
+    """What the pods of one role want of nodes together.
+
+    Attributes:
+        pods: How many there are.
+        least: Fewest on a node that has none of the gang yet.
+        most: Most such nodes.
+        spread: Whether they are to be many.
+    """
+
+    pods: int
+    least: int
+    most: int
+    spread: bool
+
+
+class Domain(NamedTuple):
+    """The best domain.
+
+    Attributes:
+        at: Nodes of it that can be used: places in ``GangNodes``.
+        number: How many of them are taken, beside those that have pods of the gang already.
+    """
+
+    at: Ints
+    number: int
+
+
+def fewest(owner: Ints, size: Ints, needed: int, own: Bools | None = None) -> tuple[Ints, Ints, Ints]:
+    """Of the owners that have enough: how many of an owner's items, the largest first, come to what is needed.
+
+    Args:
+        owner: (n,), whose each item is.
+        size: (n,), of each item.
+        needed: Of all items that are taken together.
+        own: (n,), items that cost nothing and are taken first; None for none.
+
+    Returns:
+        The owners, ascending, how many items of each, and the size of all of its items together.
+    """
+    if not len(owner):
+        return owner, owner, owner
+    enough = np.bincount(owner, size) >= needed
+    at = np.flatnonzero(enough[owner])
+    if not len(at):
+        return at, at, at
+    owner, size = owner[at], size[at]
+    paid = np.ones(len(at), dtype=np.int64) if own is None else 1 - own[at].astype(np.int64)
+    order = np.argsort((owner << (_ITEM_BITS + 1)) + (paid << _ITEM_BITS) - size)
+    owner, size, paid = owner[order], size[order], paid[order]
+    starts = np.flatnonzero(np.concatenate(([True], owner[1:] != owner[:-1])))
+    lengths = np.diff(np.append(starts, len(owner)))
+    before, paid_before = (np.concatenate(([0], np.cumsum(each))) for each in (size, paid))
+    reached = before[1:] - np.repeat(before[starts], lengths) >= needed
+    first = np.maximum.reduceat(np.where(reached, len(owner) - np.arange(len(owner)), 0), starts)
+    number = paid_before[len(owner) - first + 1] - paid_before[starts]
+    return owner[starts], number, before[starts + lengths] - before[starts]
+
+
+class _Fitting(NamedTuple):
+    """The domains that hold all pods on as many nodes as is best.
+
+    Attributes:
+        at: (n,), all nodes that can be used.
+        owner: (n,), the domain of each.
+        owners: (d,), the domains that hold all, ascending.
+        total: (d,), pods that each has room for.
+        number: How many nodes are taken.
+    """
+
+    at: Ints
+    owner: Ints
+    owners: Ints
+    total: Ints
+    number: int
+
+
+def number_of(nodes: GangNodes, domain: Ints, wish: Wish, own: Bools | None = None) -> int | None:
+    """How many nodes ``best`` takes; None where no domain holds all pods."""
+    found = _fitting(nodes, domain, wish, own)
+    return None if found is None else found.number
+
+
+def best(nodes: GangNodes, domain: Ints, wish: Wish, *, inner: Ints | None = None, own: Bools | None = None
+         ) -> Domain | None:  # fmt: skip
+    """The domain that is best for the pods; None where none holds them all.
+
+    In this order: the fewest nodes (``spread``: the most); equal counts on them; the same positions of machines of one
+    kind; the fewest domains of the next level, and these of equal size; the least room, so that large domains stay
+    whole; the first by name. Worked example: 32 whole nodes of a spine with leaves of 18 and 14 free nodes, or of one
+    with 16 and 16: two leaves either way, and the second is taken.
+
+    Args:
+        nodes: The nodes.
+        domain: (nodes,), the domain of each; -1 for none.
+        wish: What is wanted.
+        inner: (nodes,), its domain of the next narrower level, every node in one; None where there is none.
+        own: (nodes,), whether it has pods of the gang already.
+    """
+    found = _fitting(nodes, domain, wish, own)
+    if found is None:
+        return None
+    chosen = found.owners[0]
+    if len(found.owners) > 1 and found.number:
+        chosen = _nearest(nodes, found, wish, inner)
+    return Domain(found.at[found.owner == chosen], found.number)
+
+
+def _fitting(nodes: GangNodes, domain: Ints, wish: Wish, own: Bools | None) -> _Fitting | None:
+    usable = (nodes.capacity >= wish.least) & (domain >= 0)
+    if own is not None:
+        usable |= own & (nodes.capacity > 0) & (domain >= 0)
+    at = np.flatnonzero(usable)
+    owner, capacity = domain[at], nodes.capacity[at]
+    owners, number, total = fewest(owner, capacity, wish.pods, None if own is None else own[at])
+    if not len(owners):
+        return None
+    if wish.spread:
+        size = np.bincount(owner if own is None else owner[~own[at]], minlength=int(owners[-1]) + 1)[owners]
+        number = np.where(number <= wish.most, np.maximum(np.minimum(size, wish.most), number), number)
+    fits = number <= wish.most
+    if not fits.any():
+        return None
+    chosen = int(number[fits].max() if wish.spread else number[fits].min())
+    fits &= number == chosen
+    return _Fitting(at, owner, owners[fits], total[fits], chosen)
+
+
+def _nearest(nodes: GangNodes, found: _Fitting, wish: Wish, inner: Ints | None) -> int:
+    """Of domains that want equally many nodes the best one."""
+    owners, number, size = found.owners, found.number, int(found.owners[-1]) + 1
+    among = np.zeros(size, dtype=np.bool_)
+    among[owners] = True
+    those = (found.owner < size) & among[np.minimum(found.owner, size - 1)]
+    at, owner = found.at[those], found.owner[those]
+    even, rest = divmod(wish.pods, number)
+    unequal, apart = np.ones(size, dtype=np.bool_), np.ones(size, dtype=np.bool_)
+    if not rest:
+        fit = nodes.capacity[at] >= even
+        unequal = np.bincount(owner[fit], minlength=size) < number
+        if not unequal[owners].all():
+            at, owner = at[fit], owner[fit]
+            apart = ~rails.somewhere(nodes, at, owner, number=number, count=even, size=size)
+    pieces, smallest = np.zeros(size, dtype=np.int64), np.zeros(size, dtype=np.int64)
+    if inner is not None:
+        pieces, smallest = _pieces(owner, inner[at], number, size)
+    keys = owners, found.total, -smallest[owners], pieces[owners], apart[owners], unequal[owners]
+    return int(owners[np.lexsort(keys)[0]])
+
+
+def _pieces(owner: Ints, inner: Ints, number: int, size: int) -> tuple[Ints, Ints]:
+    """Per domain the fewest inner ones that have so many nodes, and how many nodes the smallest of these can get."""
+    pairs, counts = np.unique(owner << 32 | inner, return_counts=True)
+    whose = pairs >> 32
+    owners, pieces, _ = fewest(whose, counts, number)
+    out, smallest = np.full(size, number, dtype=np.int64), np.zeros(size, dtype=np.int64)
+    out[owners] = pieces
+    order = np.lexsort((-counts, whose))
+    starts = np.searchsorted(whose[order], owners)
+    smallest[owners] = np.minimum(counts[order][starts + pieces - 1], number // pieces)
+    return out, smallest

@@ -1,0 +1,140 @@
+"""What parts of the network nodes are in, by their labels: the levels of a cluster, from its nodes' label keys.
+
+There are no core names for them (KEP-4962 is closed), so each source of labels has a family of keys here; a cluster
+with others gives its keys, nearest first. Sources: the documents of topograph, AWS, Google Cloud, OCI; for CoreWeave
+issues and charts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from dradriver.topology.levels import CLUSTER, NODE, Domain, Location
+
+ZONE: Final = "topology.kubernetes.io/zone"
+CLIQUE: Final = "nvidia.com/gpu.clique"  # <ClusterUUID>.<CliqueID>, of multi-node NVLink only
+ENOUGH: Final = 0.9  # of the nodes must have a family's nearest key
+
+# By level the key of its label, nearest first.
+FAMILIES: Final[tuple[Mapping[str, str], ...]] = (
+    {
+        "leaf": "fabric.topograph.run/tier-0",
+        "spine": "fabric.topograph.run/tier-1",
+        "core": "fabric.topograph.run/tier-2",
+    },
+    {
+        "leaf": "network.topology.nvidia.com/leaf",
+        "spine": "network.topology.nvidia.com/spine",
+        "core": "network.topology.nvidia.com/core",
+    },
+    {
+        "leaf": "topology.k8s.aws/network-node-layer-3",
+        "spine": "topology.k8s.aws/network-node-layer-2",
+        "core": "topology.k8s.aws/network-node-layer-1",
+    },
+    {
+        "leaf": "cloud.google.com/gce-topology-subblock",
+        "spine": "cloud.google.com/gce-topology-block",
+    },
+    {
+        "leaf": "oci.oraclecloud.com/host.rack_id",
+        "spine": "oci.oraclecloud.com/host.network_block_id",
+    },
+    {
+        "leaf": "backend.coreweave.cloud/leafgroup",
+        "spine": "backend.coreweave.cloud/superpod",
+        "core": "backend.coreweave.cloud/fabric",
+    },
+    {
+        "leaf": "ib.coreweave.cloud/leafgroup",
+        "spine": "ib.coreweave.cloud/superpod",
+        "core": "ib.coreweave.cloud/fabric",
+    },
+)
+
+# Multi-node NVLink: one name wherever its nodes stand, so not within the levels around it.
+FABRICS: Final = (
+    CLIQUE,
+    "accelerator.topograph.run/domain",
+    "network.topology.nvidia.com/accelerator",
+    "topology.k8s.aws/ultraserver-id",
+    "ds.coreweave.com/nvlink.domain",
+)
+FABRIC: Final = "fabric"
+
+_KNOWN: Final = {
+    **{key: level for family in FAMILIES for level, key in family.items()},
+    **dict.fromkeys(FABRICS, FABRIC),
+    ZONE: "zone",
+    "topology.kubernetes.io/region": "region",
+}
+
+
+class Levels(msgspec.Struct, frozen=True):
+    """The levels of a cluster's network, nearest first.
+
+    Attributes:
+        names: What they are called.
+        keys: The label of each.
+    """
+
+    names: tuple[str, ...]
+    keys: tuple[str, ...]
+
+    def location(self, labels: Mapping[str, str], *, fabric: str = "", gbps: float = 0.0) -> Location:
+        """Return where a node stands.
+
+        A domain nests in those around it: a leaf of one name under two spines is two leaves. A node is in no domain of
+        a level whose label it lacks. Worked example, with levels leaf, spine and zone: the labels ``leaf: l1`` and
+        ``zone: z`` give ``(("z", "", "l1"), None, ("z",))``.
+
+        Args:
+            labels: The node's.
+            fabric: ``Machine.fabric``, where no label names the NVLink fabric.
+            gbps: Bandwidth of the node's network.
+        """
+        values = [labels.get(key, "") for key in self.keys]
+        values = [value or (fabric if name == FABRIC else "") for name, value in zip(self.names, values, strict=True)]
+        own: list[Domain | None] = []
+        for at, value in enumerate(values):
+            alone = self.names[at] == FABRIC
+            around = () if alone else tuple(
+                each for name, each in zip(self.names[:at:-1], values[:at:-1], strict=True) if name != FABRIC
+            )  # fmt: skip
+            own.append((*around, value) if value else None)
+        return Location(own=tuple(own), gbps=gbps)
+
+
+def levels_of(nodes: Collection[Mapping[str, str]], configured: Sequence[str] = ()) -> Levels:
+    """Return the levels of a cluster.
+
+    Without configured keys they are an NVLink fabric, the first of ``FAMILIES`` whose nearest key nine nodes of ten
+    have, and the zone. A key that is known has the family's name for its level (``leaf``), another what follows its
+    last slash: ``example.com/rack`` is ``rack``.
+
+    Args:
+        nodes: The labels of each node with GPUs.
+        configured: Label keys, nearest first.
+    """
+    if configured:
+        keys = tuple(dict.fromkeys(configured))
+        return Levels(_names(keys), keys)
+    found = next((family for family in FAMILIES if _found(next(iter(family.values())), nodes)), {})
+    fabric = next((key for key in FABRICS if any(labels.get(key) for labels in nodes)), CLIQUE)
+    return Levels((FABRIC, *found, "zone"), (fabric, *found.values(), ZONE))
+
+
+def _found(key: str, nodes: Collection[Mapping[str, str]]) -> bool:
+    return bool(nodes) and sum(bool(labels.get(key)) for labels in nodes) >= ENOUGH * len(nodes)
+
+
+def _names(keys: Iterable[str]) -> tuple[str, ...]:
+    """Return a name of its own for each level; the whole key where a shorter name is taken."""
+    names: list[str] = []
+    for key in keys:
+        name = _KNOWN.get(key) or key.rpartition("/")[2]
+        names.append(key if name in (*names, NODE, CLUSTER) else name)
+    return tuple(names)

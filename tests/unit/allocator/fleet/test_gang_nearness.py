@@ -1,0 +1,205 @@
+"""Where in the network a gang goes: levels, required and preferred; rails, equal parts, members that differ or stay."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+
+from dradriver.allocator import NoPlaceError, Role, Whole, largest_gang, place_gang
+from dradriver.allocator.fleet.fleet import Fleet
+from dradriver.allocator.gang_request import GangChoice, GangRequest
+from dradriver.topology.levels import Location
+from tests.fakes import machines
+
+WHOLE, HALF = Whole(containers=(8,)), Whole(containers=(4,))
+
+
+def network(leaves: Mapping[tuple[str, str], int], *, gbps: float = 0.0) -> Fleet:
+    """Empty nodes of eight GPUs, so many on each leaf of a spine; rows in the order of their names."""
+    fleet = Fleet()
+    for (spine, leaf), count in leaves.items():
+        for number in range(count):
+            name = f"{spine}{leaf}-{number:02}"
+            fleet.set_node(name, machines.dgx_h100(), range(8), row=len(fleet.nodes))
+            fleet.set_location(name, Location(zone="z", spine=spine, leaf=leaf, gbps=gbps))
+    return fleet
+
+
+def by_leaf(choice: GangChoice) -> dict[str, int]:
+    return dict(Counter(name.partition("-")[0] for name in choice.nodes))
+
+
+def test_sixteen_and_sixteen_not_fourteen_and_eighteen() -> None:
+    fleet = network({("a", "1"): 18, ("a", "2"): 14, ("b", "1"): 16, ("b", "2"): 16})
+    choice = place_gang(fleet, GangRequest(pod=WHOLE, pods=32))
+    assert (choice.reach, by_leaf(choice)) == ("spine", {"b1": 16, "b2": 16})
+    fleet = network({("a", "1"): 20, ("a", "2"): 20, ("a", "3"): 14})
+    assert by_leaf(place_gang(fleet, GangRequest(pod=WHOLE, pods=32))) == {"a1": 16, "a2": 16}
+
+
+def test_few_parts_go_before_equal_ones_and_small_ones_are_taken() -> None:
+    fleet = network({("a", "1"): 2, ("a", "2"): 2, ("a", "3"): 5, ("a", "4"): 1})
+    assert by_leaf(place_gang(fleet, GangRequest(pod=WHOLE, pods=7))) == {"a1": 2, "a3": 5}
+    assert by_leaf(place_gang(fleet, GangRequest(pod=WHOLE, pods=2))) == {"a1": 2}
+
+
+def test_each_inner_level_is_divided_equally_too() -> None:
+    leaves = {(spine, leaf): 3 for spine in "ab" for leaf in "123"}
+    choice = place_gang(network(leaves), GangRequest(pod=WHOLE, pods=12))
+    assert (choice.reach, by_leaf(choice)) == ("zone", {"a1": 3, "a2": 3, "b1": 3, "b2": 3})
+    assert [name[:2] for name in choice.nodes] == [pod.node[:2] for pod in choice.pods]
+    assert list(by_leaf(choice)) == ["a1", "a2", "b1", "b2"]
+
+
+def test_the_same_positions_are_taken_on_every_node() -> None:
+    fleet = network({("a", "1"): 6})
+    free = [[0, 1, 2, 3, 4], [4, 5, 6, 7], [1, 2, 3, 4, 5], [4, 5, 6, 7], [0, 2, 3, 4, 6], [0, 4, 5, 6, 7]]
+    for name, gpus in zip(sorted(fleet.nodes), free, strict=True):
+        fleet.set_free(name, gpus)
+    choice = place_gang(fleet, GangRequest(pod=HALF, pods=3))
+    assert {pod.gpus for pod in choice.pods} == {(4, 5, 6, 7)}
+    assert {pod.node for pod in choice.pods} == {"a1-01", "a1-03", "a1-05"}
+
+
+def test_pods_are_as_many_on_every_node_where_they_can_be() -> None:
+    two = Whole(containers=(2,))
+    choice = place_gang(network({("a", "1"): 3}), GangRequest(pod=two, pods=6))
+    assert Counter(pod.node for pod in choice.pods) == {"a1-00": 3, "a1-01": 3}
+    gpus = [{gpu for pod in choice.pods if pod.node == name for gpu in pod.gpus} for name in choice.nodes]
+    assert gpus[0] == gpus[1]
+
+
+def test_near_required_is_refused_with_the_largest_domain() -> None:
+    fleet = network({("a", "1"): 3, ("a", "2"): 4})
+    near = GangRequest(pod=WHOLE, pods=5, near="leaf", near_required=True)
+    with pytest.raises(NoPlaceError) as caught:
+        place_gang(fleet, near)
+    said = "5 pods with 8 GPUs each, near leaf: no; the largest leaf, z/a/2, holds 4 of them when it is empty"
+    assert str(caught.value) == caught.value.stable == said
+    fleet.set_free("a2-00", [1])
+    four = GangRequest(pod=WHOLE, pods=4, near="leaf", near_required=True)
+    with pytest.raises(NoPlaceError, match=r"the leaf with most room, z/a/1, holds 3 of them now") as caught:
+        place_gang(fleet, four)
+    assert caught.value.stable.endswith("eligible nodes have no place for all of them at once")
+    with pytest.raises(NoPlaceError, match="has the levels node, fabric, leaf, spine, zone, cluster"):
+        place_gang(fleet, GangRequest(pod=WHOLE, pods=1, near="rack", near_required=True))
+
+
+def test_near_preferred_is_tried_and_told() -> None:
+    fleet = network({("a", "1"): 3, ("a", "2"): 4})
+    five = place_gang(fleet, GangRequest(pod=WHOLE, pods=5, near="leaf"))
+    assert (five.reach, five.fallback) == ("spine", ("near: leaf",))
+    four = place_gang(fleet, GangRequest(pod=WHOLE, pods=4, near="leaf"))
+    assert (four.reach, four.fallback) == ("leaf", ())
+    spread = Whole(containers=(1,), strategy=WHOLE.strategy.SPREAD)
+    assert len(place_gang(fleet, GangRequest(pod=spread, pods=7)).nodes) == 7
+    assert len(place_gang(fleet, GangRequest(pod=spread, pods=7, near="leaf")).nodes) == 4
+
+
+def test_levels_of_a_clusters_own() -> None:
+    fleet = network({("a", "1"): 4})
+    fleet.set_levels(["rack", "row"])
+    assert place_gang(fleet, GangRequest(pod=WHOLE, pods=2)).reach == "cluster"
+    for number, name in enumerate(sorted(fleet.nodes)):
+        fleet.set_location(name, Location(own=(("w", str(number // 2)), ("w",))))
+    assert place_gang(fleet, GangRequest(pod=WHOLE, pods=2)).reach == "rack"
+    assert place_gang(fleet, GangRequest(pod=WHOLE, pods=3)).reach == "row"
+    assert fleet.levels == ("rack", "row")
+
+
+def test_bandwidth_that_is_not_known_is_not_promised() -> None:
+    wish = GangRequest(pod=WHOLE, pods=3, min_network_gbps=40)
+    assert place_gang(network({("a", "1"): 3}, gbps=50), wish).busbw_gbps == 50
+    with pytest.raises(NoPlaceError, match="hold 0 of them; the network's bandwidth of 3 nodes is not known"):
+        place_gang(network({("a", "1"): 3}), wish)
+    fleet = Fleet()
+    fleet.set_levels(["leaf", "spine"], {"spine": 20})
+    for number in range(4):
+        fleet.set_node(f"n{number}", machines.dgx_h100(), range(8))
+        fleet.set_location(f"n{number}", Location(own=(("s", str(number // 2)), ("s",)), gbps=50))
+    assert place_gang(fleet, GangRequest(pod=WHOLE, pods=2, min_network_gbps=40)).reach == "leaf"
+    with pytest.raises(NoPlaceError, match=r"nodes with such a network hold 0 of them$"):
+        place_gang(fleet, wish)
+    assert place_gang(fleet, GangRequest(pod=WHOLE, pods=3)).busbw_gbps == 20
+
+
+def test_no_more_pods_than_cpu_and_memory_are_enough_for() -> None:
+    fleet, one = network({("a", "1"): 3}), Whole(containers=(1,))
+    amounts = np.array([[64, 110], [20, -5], [9, 1000]])
+    choice = place_gang(fleet, GangRequest(pod=one, pods=4, needs=(8, 30)), amounts=amounts)
+    assert sorted(pod.node for pod in choice.pods) == ["a1-00", "a1-00", "a1-00", "a1-02"]
+    with pytest.raises(NoPlaceError, match="4 of them would find a place in the whole cluster, by their GPUs alone 24"):
+        place_gang(fleet, GangRequest(pod=one, pods=5, needs=(8, 30)), amounts=amounts)
+
+
+def test_a_launcher_stands_beside_its_workers() -> None:
+    fleet = network({("a", "1"): 2, ("a", "2"): 3})
+    request = GangRequest(pod=Whole(containers=(1,)), pods=1, roles=(Role(pod=WHOLE, pods=2),))
+    choice = place_gang(fleet, request)
+    assert (choice.reach, len(choice.pods[0].gpus), [len(pod.gpus) for pod in choice.pods[1:]]) == ("leaf", 1, [8, 8])
+    assert by_leaf(choice) == {"a2": 3}
+    with pytest.raises(NoPlaceError, match=r"1 pods with 1 GPU each and 5 pods with 8 GPUs each: no"):
+        place_gang(fleet, GangRequest(pod=Whole(containers=(1,)), pods=1, roles=(Role(pod=WHOLE, pods=5),)))
+    with pytest.raises(NoPlaceError, match="give no range"):
+        place_gang(fleet, GangRequest(pod=WHOLE, pods=2, least_pods=1, roles=(Role(pod=WHOLE, pods=1),)))
+
+
+def test_roles_may_have_nodes_of_their_own() -> None:
+    fleet = network({("a", "1"): 4})
+    request = GangRequest(pod=HALF, pods=2, needs=(1,), roles=(Role(pod=HALF, pods=2, needs=(1,)),))
+    first, second = np.array([True, True, False, False]), np.array([False, False, True, True])
+    choice = place_gang(fleet, request, eligible_by_role=[first, second], amounts=np.ones((4, 1), dtype=np.int64))
+    assert [pod.node for pod in choice.pods] == ["a1-00", "a1-01", "a1-02", "a1-03"]
+
+
+def test_a_lost_member_comes_back_where_it_was_or_near_the_rest() -> None:
+    fleet = network({("a", "1"): 3, ("a", "2"): 3, ("b", "1"): 3})
+    request = GangRequest(pod=WHOLE, pods=4)
+    before = place_gang(fleet, request)
+    assert by_leaf(before) == {"a1": 2, "a2": 2}
+    fixed = {index: before.pods[index] for index in (0, 2, 3)}
+    for pod in fixed.values():
+        fleet.set_free(pod.node, [])
+    home = {1: before.pods[1]}
+    assert place_gang(fleet, request, fixed=fixed, home=home).pods == before.pods
+    fleet.set_free(before.pods[1].node, range(7))
+    again = place_gang(fleet, request, fixed=fixed, home=home)
+    assert (again.pods[1].node, again.reach) == ("a1-02", "spine")
+    assert [again.pods[index] for index in fixed] == list(fixed.values())
+    fleet.set_free("a1-02", [])
+    assert place_gang(fleet, request, fixed=fixed).pods[1].node.startswith("a2")
+    for name in ("a2-02", "b1-00", "b1-01", "b1-02"):
+        fleet.set_free(name, [])
+    with pytest.raises(NoPlaceError, match="of which 1 has no place now: 0 would find one"):
+        place_gang(fleet, request, fixed=fixed)
+    with pytest.raises(NoPlaceError, match="no member 9"):
+        place_gang(fleet, request, fixed={9: before.pods[0]})
+
+
+def test_only_inside_the_nodes_that_are_given() -> None:
+    fleet = network({("a", "1"): 4})
+    request = GangRequest(pod=WHOLE, pods=2)
+    fixed = {0: place_gang(fleet, request).pods[0]}
+    fleet.set_free(fixed[0].node, [])
+    assert place_gang(fleet, request, eligible=["a1-03"], fixed=fixed).pods[1].node == "a1-03"
+
+
+@pytest.mark.parametrize(
+    ("level", "pods", "domain"), [("node", 1, "a1-00"), ("leaf", 4, "z/a/2"), ("spine", 7, "z/a"), ("cluster", 8, "")]
+)
+def test_the_largest_gang_by_level(level: str, pods: int, domain: str) -> None:
+    fleet = network({("a", "1"): 3, ("a", "2"): 4, ("b", "1"): 1})
+    found = largest_gang(fleet, Role(pod=WHOLE, pods=1), level)
+    assert (found.pods, found.domain, len(found.nodes)) == (pods, domain, pods)
+
+
+def test_the_largest_gang_counts_what_else_is_free() -> None:
+    fleet = network({("a", "1"): 2})
+    role = Role(pod=HALF, pods=1, needs=(3,))
+    assert largest_gang(fleet, role, "leaf", amounts=np.array([[5], [6]])).pods == 3
+    assert largest_gang(fleet, role, "leaf", eligible=[]).pods == 0
+    with pytest.raises(NoPlaceError, match="rack: this cluster's network has the levels"):
+        largest_gang(fleet, role, "rack")

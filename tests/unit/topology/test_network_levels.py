@@ -1,0 +1,62 @@
+"""Levels of the network from node labels, and where each node stands."""
+
+from __future__ import annotations
+
+import pytest
+
+from dradriver.topology.levels import Location
+from dradriver.topology.network_levels import CLIQUE, FAMILIES, ZONE, levels_of
+
+AWS = "topology.k8s.aws/network-node-layer-"
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_each_family_is_found_by_its_nearest_key(family: dict[str, str]) -> None:
+    levels = levels_of([dict.fromkeys(family.values(), "a")])
+    assert levels.names == ("fabric", *family, "zone")
+    assert levels.keys == (CLIQUE, *family.values(), ZONE)
+
+
+def test_a_family_that_nine_nodes_of_ten_have_is_taken() -> None:
+    with_, without = {f"{AWS}3": "l"}, {ZONE: "z"}
+    assert levels_of([with_] * 9 + [without]).names == ("fabric", "leaf", "spine", "core", "zone")
+    assert levels_of([with_] * 8 + [without] * 2).names == ("fabric", "zone")
+    assert levels_of([]).names == ("fabric", "zone")
+
+
+def test_the_first_family_of_several_is_taken() -> None:
+    both = {f"{AWS}3": "l", "fabric.topograph.run/tier-0": "t"}
+    assert levels_of([both]).keys[1] == "fabric.topograph.run/tier-0"
+
+
+def test_domains_nest_but_for_a_fabric() -> None:
+    levels = levels_of([{f"{AWS}3": "l", f"{AWS}2": "s", f"{AWS}1": "c", ZONE: "z", CLIQUE: "u.1"}])
+    one = levels.location({f"{AWS}3": "l", f"{AWS}2": "s1", ZONE: "z", CLIQUE: "u.1"}, gbps=50)
+    other = levels.location({f"{AWS}3": "l", f"{AWS}2": "s2", ZONE: "z", CLIQUE: "u.1"})
+    assert one.domains == (("u.1",), ("z", "", "s1", "l"), ("z", "", "s1"), None, ("z",))
+    assert one.gbps == 50
+    assert [a == b for a, b in zip(one.domains, other.domains, strict=True)] == [True, False, False, True, True]
+
+
+def test_a_node_without_a_label_is_in_no_domain() -> None:
+    levels = levels_of([{f"{AWS}3": "l"}])
+    assert levels.location({}).domains == (None,) * 5
+    assert levels.location({f"{AWS}3": ""}).domains == (None,) * 5
+    assert levels.location({}, fabric="u.2").domains[0] == ("u.2",)
+
+
+def test_configured_keys_go_before_all_that_is_found() -> None:
+    found = {f"{AWS}3": "l", "example.com/rack": "r", "example.com/row": "w"}
+    levels = levels_of([found], ["example.com/rack", "example.com/row"])
+    assert levels.names == ("rack", "row")
+    assert levels.location(found).domains == (("w", "r"), ("w",))
+
+
+def test_every_configured_level_has_a_name_of_its_own() -> None:
+    keys = [f"{AWS}3", "a.example.com/rack", "b.example.com/rack", "example.com/node", "a.example.com/rack", ZONE]
+    names = ("leaf", "rack", "b.example.com/rack", "example.com/node", "zone")
+    assert levels_of([], keys).names == names
+
+
+def test_a_location_of_the_four_known_levels_has_their_domains() -> None:
+    assert Location(zone="z", leaf="l").domains == (None, ("z", "", "l"), None, ("z",))
