@@ -11,6 +11,7 @@ import msgspec
 from dradriver import __version__
 from dradriver.api.policies.model import Policies
 from dradriver.cli.cluster import access
+from dradriver.cli.cluster.gangs import stand
 from dradriver.cli.cluster.options import policies_option, server_options
 from dradriver.cli.cluster.reading import ClusterError
 from dradriver.cli.cluster.scene import Scene
@@ -56,6 +57,7 @@ async def _read(server: ServerConfig, namespace: str, policies: Policies) -> Fre
         raise ClusterError(scene.unread[0])
     for trouble in scene.unread:
         warn(trouble)
+    stand(scene)
     return free_gpus(scene, namespace=namespace)
 
 
@@ -88,6 +90,13 @@ def document(left: FreeGpus) -> Document:
     slices = tuple(words(one.product, one.profile, str(one.slices)) for one in left.slices)
     named = tuple(Column(head) for head in ("product", "profile", "slices"))
     blocks.append(Table(title="Left for MIG slices", columns=named, rows=slices))
+    if left.gangs:
+        gangs = tuple(words(one.level, str(one.gpus), str(one.pods), str(one.nodes), one.domain) for one in left.gangs)
+        counted = (
+            Column("level"), Column("GPUs a pod", number=True), Column("pods", number=True),
+            Column("nodes", number=True), Column("where"),
+        )  # fmt: skip
+        blocks.append(Table(title="Largest gang by level of the network", columns=counted, rows=gangs))
     if left.sets:
         blocks.append(_picture(left, title))
     return report(*blocks, title=title)

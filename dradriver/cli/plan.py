@@ -24,6 +24,7 @@ from dradriver.api.annotations import parse
 from dradriver.api.policies.model import DEFAULTS, Policies
 from dradriver.api.quantity import whole
 from dradriver.cli import plan_parts
+from dradriver.cli.cluster.options import server_options
 from dradriver.cli.machine_source import nccl_version_option
 from dradriver.cli.policies import load
 from dradriver.errors import DriverError
@@ -158,6 +159,10 @@ class Answer(msgspec.Struct, kw_only=True, omit_defaults=True):
 @click.option("--mig-profile", default="", metavar="NAME", help="A MIG slice for each container: 1g.10gb.")
 @click.option("--parts", default="", metavar="LIST", help="Parts that are on GPUs already: 0:0.5,3:1g.10gb@6.")
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@click.option("--gang", metavar="PODSxGPUS", help="Where so many pods would go in the cluster: 8x8, 4-8x8.")
+@click.option("--near", default="", metavar="LEVEL", help="Of a gang: what must hold all: leaf; or: preferred leaf.")
+@click.option("--levels", default="", metavar="KEYS", help="Label keys of the network's levels, nearest first.")
+@server_options
 @click.option("--batch", is_flag=True, help="Questions as JSON lines from stdin, answers as JSON lines, in order.")
 def plan(
     source: str | None,
@@ -172,9 +177,14 @@ def plan(
     file: str | None,
     include: str,
     exclude: str,
+    gang: str | None,
+    near: str,
+    levels: str,
+    kubeconfig: str | None,
+    context: str | None,
     **words: Any,
 ) -> None:
-    """Choose GPUs of a machine for a request, offline.
+    """Choose GPUs of a machine for a request, offline; with --gang nodes of a cluster for the pods of a job.
 
     A line of --batch has the options as keys: {"machine": "dgx1-v100", "free": [0, 1, 4], "gpus": 2, "policy":
     "nvlink"}. bandwidth is the line rate of the ring's weakest step in one direction, busbw what all-reduce will reach.
@@ -185,10 +195,10 @@ def plan(
     if batch:
         answer_lines(sys.stdin.buffer, policies)
         return
-    if source is None:
-        raise click.UsageError("give --machine FILE|PROFILE, or --batch")
+    if gang is None and source is None:
+        raise click.UsageError("give --machine FILE|PROFILE, --gang PODSxGPUS or --batch")
     question = Question(
-        machine=source,
+        machine=source or "",
         free=None if free is None else numbers(free, option="--free"),
         gpus=gpus,
         policy=policy,
@@ -199,7 +209,14 @@ def plan(
         exclude=numbers(exclude, option="--exclude"),
         **words,
     )
-    machine, question = told(read_machine(source), question, policies)
+    if gang is not None:
+        from dradriver.cli import plan_gang  # here, for it reads a cluster, and planning offline is to start fast
+
+        alone = {"--machine": source, "--free": free, "--gpus": gpus, "--containers": containers}
+        wish = request(msgspec.structs.replace(question, gpus=plan_gang.gpus(gang, alone)), policies)
+        plan_gang.run(gang, wish, near, levels, policies=policies, server=(kubeconfig, context), output=output)
+        return
+    machine, question = told(read_machine(question.machine), question, policies)
     if output == "json":
         click.echo(as_line(reply(machine, question, policies)))
         return

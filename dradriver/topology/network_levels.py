@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 
 from dradriver.topology.levels import CLUSTER, NODE, Domain, Location
+from dradriver.topology.machine import Machine
 
 ZONE: Final = "topology.kubernetes.io/zone"
 CLIQUE: Final = "nvidia.com/gpu.clique"  # <ClusterUUID>.<CliqueID>, of multi-node NVLink only
@@ -125,6 +126,18 @@ def levels_of(nodes: Collection[Mapping[str, str]], configured: Sequence[str] = 
     found = next((family for family in FAMILIES if _found(next(iter(family.values())), nodes)), {})
     fabric = next((key for key in FABRICS if any(labels.get(key) for labels in nodes)), CLIQUE)
     return Levels((FABRIC, *found, "zone"), (fabric, *found.values(), ZONE))
+
+
+def network_gbps(machine: Machine) -> float:
+    """Return what a machine's cards carry together, one direction, GB/s: of RDMA where it has such, else of all.
+
+    A virtual function is its card's, a member its bond's. Where the rate of some is not known, it is at least so much;
+    0 where that of none is. Worked example: a DGX H100 has eight InfiniBand cards of 50 for its GPUs: 400.
+    """
+    bonded = {member for nic in machine.nics for member in nic.members}
+    cards = [nic for nic in machine.nics if not nic.parent and nic.name not in bonded]
+    rdma = [nic for nic in cards if nic.kind not in ("", "ethernet")]
+    return sum(nic.gbps for nic in rdma or cards)
 
 
 def _found(key: str, nodes: Collection[Mapping[str, str]]) -> bool:

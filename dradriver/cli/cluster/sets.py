@@ -19,8 +19,10 @@ from dradriver.allocator.parts.slices import Slices
 from dradriver.allocator.request import Mig
 from dradriver.allocator.sets import rings
 from dradriver.allocator.sets.tables import Tables
+from dradriver.cli.cluster.gangs import Gang, largest_gangs
 from dradriver.cli.cluster.scene import Scene
 from dradriver.cluster.nodes.ask import Ask, Constraints
+from dradriver.cluster.nodes.columns import Bools
 from dradriver.topology.natural import natural
 from dradriver.view.plain import plain
 
@@ -80,7 +82,7 @@ class SlicesLeft(msgspec.Struct, frozen=True, kw_only=True):
     slices: int
 
 
-class FreeGpus(msgspec.Struct, frozen=True, kw_only=True):
+class FreeGpus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What is free.
 
     Attributes:
@@ -91,6 +93,7 @@ class FreeGpus(msgspec.Struct, frozen=True, kw_only=True):
         sets: Sets of whole GPUs, largest first, best first.
         shares: Shares, by product.
         slices: MIG slices, by product and profile.
+        gangs: The largest gang of each level of the network, nearest first; none where nothing is known of it.
     """
 
     nodes: int
@@ -100,6 +103,7 @@ class FreeGpus(msgspec.Struct, frozen=True, kw_only=True):
     sets: tuple[Sets, ...]
     shares: tuple[SharesLeft, ...]
     slices: tuple[SlicesLeft, ...]
+    gangs: tuple[Gang, ...] = ()
 
 
 def free_gpus(scene: Scene, *, namespace: str = "") -> FreeGpus:
@@ -111,10 +115,7 @@ def free_gpus(scene: Scene, *, namespace: str = "") -> FreeGpus:
     """
     picture = scene.picture
     tenant = picture.inventory.tenant(namespace)
-    fit = picture.nodes.eligible(_ANYBODY)
-    for name, node in scene.nodes.items():
-        if node.spec.unschedulable and (row := picture.nodes.find(name)) is not None:
-            fit[row] = False
+    fit = open_nodes(scene)
     sets: dict[tuple[str, int, str, float], tuple[int, list[str]]] = {}
     shares: list[SharesLeft] = []
     slices: Counter[tuple[str, str]] = Counter()
@@ -152,12 +153,23 @@ def free_gpus(scene: Scene, *, namespace: str = "") -> FreeGpus:
                 sets.items(), key=lambda item: (natural(item[0][0]), -item[0][1], -item[0][3], item[0][2])
             )
         ),
+        gangs=largest_gangs(scene, fit),
         shares=_by_product(shares),
         slices=tuple(
             SlicesLeft(product=product, profile=profile, slices=count)
             for (product, profile), count in sorted(slices.items(), key=lambda item: (item[0][0], natural(item[0][1])))
         ),
     )  # fmt: skip
+
+
+def open_nodes(scene: Scene) -> Bools:
+    """Return the nodes that are ready and take new pods, tainted ones included, by row."""
+    nodes = scene.picture.nodes
+    fit = nodes.eligible(_ANYBODY)
+    for name, node in scene.nodes.items():
+        if node.spec.unschedulable and (row := nodes.find(name)) is not None:
+            fit[row] = False
+    return fit
 
 
 def _sets(tables: Tables, mask: int) -> Counter[tuple[int, str, float]]:

@@ -74,6 +74,19 @@ async def test_what_is_left_for_mig_slices(cluster: GpuCluster, shell: CommandLi
     assert left["1g.10gb"] == 7 * 7 + 4
 
 
+async def test_the_largest_gang_by_level_where_a_network_is_known(cluster: GpuCluster, shell: CommandLine) -> None:
+    cluster.node("n1", "dgx-h100")
+    assert "gangs" not in await shell.data("free")
+    for number in range(2, 6):
+        rack = "network.topology.nvidia.com/leaf"
+        cluster.node(f"n{number}", "dgx-h100", labels={rack: f"l{number // 3}", "topology.kubernetes.io/zone": "z"})
+    cluster.node("n1", "dgx-h100", labels={rack: "l0", "topology.kubernetes.io/zone": "z"})
+    cluster.rival("old", "n2", [0])
+    found = [(one["level"], one["gpus"], one["pods"], one["domain"]) for one in (await shell.data("free"))["gangs"]]
+    assert found == [("leaf", 8, 3, "z/l1"), ("zone", 8, 4, "z"), ("cluster", 8, 4, "")]
+    assert "Largest gang by level of the network:" in (await shell.run("free")).stdout
+
+
 async def test_pictures(cluster: GpuCluster, shell: CommandLine) -> None:
     cluster.node("n1")
     for output in ("svg", "html"):

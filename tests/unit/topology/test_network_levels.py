@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
+from dradriver.topology import profiles
 from dradriver.topology.levels import Location
-from dradriver.topology.network_levels import CLIQUE, FAMILIES, ZONE, levels_of
+from dradriver.topology.machine import Nic
+from dradriver.topology.network_levels import CLIQUE, FAMILIES, ZONE, levels_of, network_gbps
 
 AWS = "topology.k8s.aws/network-node-layer-"
 
@@ -60,3 +63,20 @@ def test_every_configured_level_has_a_name_of_its_own() -> None:
 
 def test_a_location_of_the_four_known_levels_has_their_domains() -> None:
     assert Location(zone="z", leaf="l").domains == (None, ("z", "", "l"), None, ("z",))
+
+
+def test_the_bandwidth_of_a_machines_network() -> None:
+    machine = profiles.load("dgx1-v100")
+
+    def with_nics(*nics: Nic) -> float:
+        return network_gbps(msgspec.structs.replace(machine, nics=nics))
+
+    rdma = [Nic(name=f"mlx5_{number}", kind="infiniband", gbps=50.0) for number in range(8)]
+    function = Nic(name="mlx5_9", kind="infiniband", gbps=50.0, parent="mlx5_0")
+    front = Nic(name="eth0", kind="ethernet", gbps=12.5)
+    bond = Nic(name="bond0", kind="ethernet", gbps=25.0, members=("eth0", "eth1"))
+    assert with_nics(*rdma, function, front) == 400
+    assert with_nics(front) == 12.5
+    assert with_nics(front, bond) == 25
+    assert with_nics(Nic(name="mlx5_0"), *rdma[:1]) == 50
+    assert with_nics() == 0

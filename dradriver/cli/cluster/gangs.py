@@ -1,0 +1,63 @@
+"""Where a cluster's nodes stand in the network, and the largest gang that each level of it holds now."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from dradriver.allocator import Role, Whole, largest_gang
+from dradriver.cli.cluster.scene import Scene
+from dradriver.cluster.network import locate
+from dradriver.cluster.nodes.columns import Bools
+from dradriver.topology.machine import Machine
+from dradriver.view.plain import plain
+
+_GPUS: Final = 8  # of a pod, or as many as the largest node has
+
+
+class Gang(msgspec.Struct, frozen=True, kw_only=True):
+    """The largest gang of one level.
+
+    Attributes:
+        level: Of the network.
+        gpus: GPUs of each pod.
+        pods: How many pods.
+        nodes: On how many nodes.
+        domain: The part of the network that holds them, after those around it; empty where that is the whole cluster.
+    """
+
+    level: str
+    gpus: int
+    pods: int
+    nodes: int
+    domain: str
+
+
+def stand(scene: Scene, levels: Sequence[str] = ()) -> None:
+    """Tell the scene's fleet where its nodes stand in the network.
+
+    Args:
+        scene: The cluster.
+        levels: Label keys of the network's levels, nearest first; those that are known are looked for without any.
+    """
+    inventory = scene.picture.inventory
+    pieces = inventory.slices().values()
+    machines = {piece.node: piece.machine for piece in pieces if isinstance(piece.machine, Machine)}
+    locate(inventory.fleet, {name: node.metadata.labels for name, node in scene.nodes.items()}, machines, levels)
+
+
+def largest_gangs(scene: Scene, fit: Bools) -> tuple[Gang, ...]:
+    """Return the largest gang of each level that has parts, by GPUs alone; none where nothing of a network is known."""
+    fleet = scene.picture.inventory.fleet
+    known = [level for level in fleet.levels if (fleet.sites.domains(level) >= 0).any()]
+    if not known:
+        return ()
+    gpus = min(_GPUS, max(group.tables.size for group in fleet.groups))
+    role = Role(pod=Whole(containers=(gpus,)), pods=1)
+    found = ((level, largest_gang(fleet, role, level, eligible=fit)) for level in (*known, "cluster"))
+    return tuple(
+        Gang(level=plain(level), gpus=gpus, pods=one.pods, nodes=len(one.nodes), domain=plain(one.domain))
+        for level, one in found
+    )

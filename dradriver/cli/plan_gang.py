@@ -1,0 +1,142 @@
+"""``gputopo plan --gang``: where a gang of pods would go in a cluster as it is now."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from dradriver import __version__
+from dradriver.allocator import GangChoice, GangRequest, NoPlaceError, Request, Whole, place_gang
+from dradriver.allocator.choice.numbering import listed
+from dradriver.allocator.choice.phrases import wanted
+from dradriver.api.policies.model import Policies
+from dradriver.cli.cluster import access
+from dradriver.cli.cluster.gangs import stand
+from dradriver.cli.cluster.reading import ClusterError
+from dradriver.cli.cluster.scene import Scene
+from dradriver.cli.cluster.sets import open_nodes
+from dradriver.kube.client import Client
+from dradriver.kube.config import ServerConfig
+from dradriver.view.document import Column, Document, Table, report, table, words
+from dradriver.view.output import safe_json, show, warn
+from dradriver.view.plain import plain
+
+_SIZE = re.compile(r"(?a:(?:(\d{1,4})-)?(\d{1,4})x(\d{1,2}))")
+_PREFERRED = "preferred "
+
+
+def gpus(text: str, alone: Mapping[str, object]) -> int:
+    """Return the GPUs of each pod of a gang.
+
+    Args:
+        text: What was written: ``8x8`` is 8 pods of 8, ``4-8x8`` 4 at least.
+        alone: Options that are about one machine, with what was given of them.
+
+    Raises:
+        click.UsageError: It is nothing of the kind, or one of these options was given.
+    """
+    if needless := [option for option, value in alone.items() if value is not None]:
+        raise click.UsageError(f"--gang looks at a cluster and says how many GPUs: leave out {', '.join(needless)}")
+    return _size(text)[2]
+
+
+def run(
+    text: str, wish: Request, near: str, levels: str, *, policies: Policies, server: tuple[str | None, str | None],
+    output: str,
+) -> None:  # fmt: skip
+    """Print where a gang would go.
+
+    Args:
+        text: The gang, as for ``gpus``.
+        wish: What each pod wants.
+        near: As the annotation: ``leaf``, ``preferred leaf``.
+        levels: Label keys of the network's levels, nearest first, separated by commas.
+        policies: As the controller has them.
+        server: The options ``kubeconfig`` and ``context``.
+        output: ``table`` or ``json``.
+    """
+    if not isinstance(wish, Whole):
+        raise click.UsageError("--gang: the pods of a gang want whole GPUs")
+    least, pods, _ = _size(text)
+    level = near.removeprefix(_PREFERRED).strip()
+    request = GangRequest(pod=wish, pods=pods, least_pods=least, near=level, near_required=bool(near) and level == near)
+    choice = place(*server, policies, request, [key for key in levels.split(",") if key])
+    if output == "json":
+        click.echo(safe_json(msgspec.json.encode(data(choice)).decode()))
+    else:
+        show(document(request, choice))
+
+
+def _size(text: str) -> tuple[int | None, int, int]:
+    """The fewest pods, the most and the GPUs of each."""
+    match = _SIZE.fullmatch(text)
+    if match is None or int(match[2]) < max(1, int(match[1] or 1)):
+        raise click.UsageError(f"--gang: write pods x GPUs of each, as 8x8, or 4-8x8 for as many as fit: {text!r}")
+    return (None if match[1] is None else max(1, int(match[1]))), int(match[2]), int(match[3])
+
+
+def place(
+    kubeconfig: str | None, context: str | None, policies: Policies, request: GangRequest, levels: Sequence[str]
+) -> GangChoice:
+    """Return where a gang would go on nodes that are ready and take new pods, by their GPUs alone.
+
+    Raises:
+        ClusterError: The cluster cannot be read.
+        NoPlaceError: There is no place.
+    """
+    server = access.server(None if kubeconfig is None else Path(kubeconfig), context)
+    scene = asyncio.run(_read(server, policies))
+    stand(scene, levels)
+    try:
+        return place_gang(scene.picture.inventory.fleet, request, eligible=open_nodes(scene))
+    except NoPlaceError as error:
+        raise NoPlaceError(plain(str(error))) from None
+
+
+async def _read(server: ServerConfig, policies: Policies) -> Scene:
+    async with Client(server, user_agent=f"gputopo/{__version__}") as client:
+        scene = Scene(client, server, policies)
+        await scene.read(pods_too=False)
+    if not scene.whole:
+        raise ClusterError(scene.unread[0])
+    for trouble in scene.unread:
+        warn(trouble)
+    return scene
+
+
+def data(choice: GangChoice) -> dict[str, Any]:
+    """Return the choice as ``-o json`` gives it; it only ever grows."""
+    return {
+        "reach": choice.reach,
+        "nodes": list(choice.nodes),
+        "busbw_gbps": choice.busbw_gbps,
+        "fallback": list(choice.fallback),
+        "pods": [
+            {"node": pod.node, "gpus": list(pod.gpus), "ring": list(pod.ring), "busbw_gbps": pod.busbw_gbps}
+            for pod in choice.pods
+        ],
+    }
+
+
+def document(request: GangRequest, choice: GangChoice) -> Document:
+    """Return the choice for people to read."""
+    rows = [
+        ("asked", f"{request.pods} pods with {wanted(request.pod)} each"),
+        ("placed", f"{len(choice.pods)} pods on {len(choice.nodes)} nodes of one {plain(choice.reach)}"),
+    ]
+    if choice.busbw_gbps:
+        rows.append(("busbw", f"{choice.busbw_gbps:g} GB/s, the slowest of them"))
+    if choice.fallback:
+        rows.append(("not had", ", ".join(map(plain, choice.fallback))))
+    columns = Column("pod", number=True), Column("node"), Column("GPUs"), Column("level")
+    pods = tuple(
+        words(str(index), plain(pod.node), listed(pod.gpus), pod.level.value if len(pod.gpus) > 1 else "")
+        for index, pod in enumerate(choice.pods)
+    )
+    return report(table(rows=rows), Table(title="Places", columns=columns, rows=pods))

@@ -1,0 +1,32 @@
+"""Where nodes stand in the network: told to the allocator from their labels, and from the cards of their machines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from dradriver.allocator import Fleet
+from dradriver.topology.machine import Machine
+from dradriver.topology.network_levels import levels_of, network_gbps
+
+
+def locate(
+    fleet: Fleet,
+    labels: Mapping[str, Mapping[str, str]],
+    machines: Mapping[str, Machine],
+    configured: Sequence[str] = (),
+) -> None:
+    """Tell the allocator the network's levels, and where every node of the fleet stands.
+
+    Args:
+        fleet: The allocator's nodes.
+        labels: Of each node that the API server knows.
+        machines: Of each node, for its NVLink fabric and the rate of its network cards.
+        configured: Label keys of levels, nearest first; those that are known are looked for where none are given.
+    """
+    of_nodes = {name: labels.get(name, {}) for name in fleet.nodes}
+    levels = levels_of(of_nodes.values(), configured)
+    fleet.set_levels(levels.names)
+    for name, own in of_nodes.items():
+        machine = machines.get(name)
+        fabric, gbps = ("", 0.0) if machine is None else (machine.fabric, network_gbps(machine))
+        fleet.set_location(name, levels.location(own, fabric=fabric, gbps=gbps))

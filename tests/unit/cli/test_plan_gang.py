@@ -1,0 +1,65 @@
+"""``gputopo plan --gang``: where a gang would go in a cluster."""
+
+from __future__ import annotations
+
+import pytest
+from click.testing import CliRunner
+
+from dradriver.cli.main import main
+from tests.fakes.commands import CommandLine, run_all
+from tests.fakes.gpucluster import GpuCluster
+
+LEAF, SPINE = "topology.k8s.aws/network-node-layer-3", "topology.k8s.aws/network-node-layer-2"
+
+
+def network(cluster: GpuCluster) -> None:
+    for number in range(6):
+        labels = {LEAF: f"l{number // 3}", SPINE: "s", "example.com/rack": f"r{number // 2}"}
+        cluster.node(f"n{number}", "dgx-h100", labels=labels)
+
+
+async def test_a_gang_goes_near_each_other(cluster: GpuCluster, shell: CommandLine) -> None:
+    network(cluster)
+    cluster.rival("old", "n0", [3])
+    found = await shell.data("plan", "--gang", "3x8", "--near", "leaf")
+    assert (found["reach"], found["nodes"], found["fallback"]) == ("leaf", ["n3", "n4", "n5"], [])
+    assert [pod["node"] for pod in found["pods"]] == found["nodes"]
+    assert found["pods"][0]["gpus"] == list(range(8))
+    said = (await shell.run("plan", "--gang", "4-8x8", "--near", "preferred leaf")).stdout
+    assert "5 pods on 5 nodes of one spine" in said
+    assert "near: leaf" in said
+    assert "NODE" in said
+
+
+async def test_a_gang_without_a_place_is_refused_with_the_reason(cluster: GpuCluster, shell: CommandLine) -> None:
+    network(cluster)
+    refused = await shell.run("plan", "--gang", "4x8", "--near", "leaf")
+    assert refused.exit_code == 1
+    assert "the largest leaf, s/l0, holds 3 of them when it is empty" in refused.stderr
+    refused = await shell.run("plan", "--gang", "4x8", "--near", "leaf", "--levels", "example.com/rack")
+    assert "has the levels node, rack, cluster" in refused.stderr
+
+
+async def test_closed_nodes_are_left_out_and_words_count(cluster: GpuCluster, shell: CommandLine) -> None:
+    network(cluster)
+    cluster.node("n0", "dgx-h100", unschedulable=True)
+    cluster.node("n9", "dgx1-v100")
+    await run_all(cluster)
+    found = await shell.data("plan", "--gang", "5x8", "--product", "*H100*", "--levels", "example.com/rack")
+    assert (found["reach"], sorted(found["nodes"])) == ("cluster", ["n1", "n2", "n3", "n4", "n5"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--gang", "8"), "write pods x GPUs of each"),
+        (("--gang", "0x8"), "write pods x GPUs of each"),
+        (("--gang", "9-8x8"), "write pods x GPUs of each"),
+        (("--gang", "8x8", "--machine", "dgx1-v100"), "leave out --machine"),
+        (("--gang", "8x1", "--share", "0.5"), "whole GPUs"),
+    ],
+)
+def test_what_cannot_be_asked(arguments: tuple[str, ...], said: str) -> None:
+    result = CliRunner().invoke(main, ["plan", *arguments])
+    assert result.exit_code != 0
+    assert said in result.output
