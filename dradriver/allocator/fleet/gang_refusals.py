@@ -91,15 +91,16 @@ def _nearest(fleet: Fleet, tables: Sequence[GangNodes], request: GangRequest) ->
         if most < request.pods:
             return f"{request.max_nodes} nodes hold {most} of them"
     if request.min_network_gbps:
-        reaches = fleet.sites.reaches
-        widest = request.near if request.near_required else CLUSTER
-        every = [fleet.sites.gbps(level)[nodes.site] for level in reaches[1 : reaches.index(widest) + 1]]
-        known = every[-1] if every else fleet.sites.gbps()[nodes.site]
+        known = fleet.sites.gbps()[nodes.site]
         fast = int(nodes.capacity[known >= request.min_network_gbps].sum())
         if fast < request.pods:
             unknown = int(np.count_nonzero(known == 0))
             more = f"; the network's bandwidth of {unknown} nodes is not known" if unknown else ""
             return f"nodes with such a network hold {fast} of them{more}"
+        carries = fleet.sites.gbps_of
+        slow = next((level for level in fleet.levels if carries.get(level, np.inf) < request.min_network_gbps), "")
+        if slow:
+            return f"within a {slow} the network carries {carries[slow]:g} GB/s, and nothing narrower holds all of them"
     if request.near_required and request.near:
         most_here = largest(fleet, nodes, request.near)
         if most_here.pods < request.pods:

@@ -87,7 +87,7 @@ def search(
     """
     reaches = fleet.sites.reaches
     levels = list(reaches[: reaches.index(widest) + 1])
-    if request.pod.strategy is Strategy.SPREAD and taken is None:
+    if request.pod.strategy is Strategy.SPREAD and (taken is None or not taken.pods.any()):
         many = {level: _number(fleet, request, tables[0], counts[0], level) for level in levels}
         levels = sorted((level for level in levels if many[level]), key=lambda level: -many[level])
     for level in levels:

@@ -24,6 +24,7 @@ from dradriver.allocator.fleet import gang_refusals
 from dradriver.allocator.fleet.fleet import Eligible, Fleet
 from dradriver.allocator.fleet.gang_nodes import GangNodes, node_table
 from dradriver.allocator.fleet.gang_search import Found, Taken, nothing_taken, search
+from dradriver.allocator.fleet.largest_gang import largest
 from dradriver.allocator.gang_request import GangChoice, GangRequest, Role
 from dradriver.allocator.request import Choice, NoPlaceError
 from dradriver.allocator.sets.subsets import Ints
@@ -61,7 +62,7 @@ def place_gang(
     _check(fleet, request)
     by_role = [eligible] * len(members) if eligible_by_role is None else eligible_by_role
     every = _rungs(fleet, request, by_role, amounts)
-    kept = _kept(fleet, request, fixed or {})
+    kept = _kept(request, fixed or {})
     if home and (again := _again(fleet, request, every[-1], kept, home, amounts)) is not None:
         found = _placed(fleet, request, every, kept | again[0], again[1])
         if found is not None:
@@ -70,7 +71,7 @@ def place_gang(
     if kept or len(members) > 1:
         taken = nothing_taken(fleet, amounts)
         _count(fleet, taken, kept)
-    for pods in _sizes(request, every[-1]):
+    for pods in [request.pods] if kept else _sizes(fleet, request, every[-1]):
         smaller = request if pods == request.pods else msgspec.structs.replace(request, pods=pods)
         found = _placed(fleet, smaller, every, kept, taken)
         if found is not None:
@@ -112,11 +113,12 @@ def _rungs(
     ]
 
 
-def _sizes(request: GangRequest, tables: Sequence[GangNodes]) -> range:
+def _sizes(fleet: Fleet, request: GangRequest, tables: Sequence[GangNodes]) -> range:
     """How many equal pods to try, the most first; never more than there is room for."""
     if request.least_pods is None:
         return range(request.pods, request.pods - 1, -1)
-    most = min(request.pods, int(tables[0].capacity.sum()))
+    room = largest(fleet, tables[0], request.near if request.near_required else CLUSTER).pods
+    most = min(request.pods, room)
     return range(most, max(request.least_pods, 1) - 1, -1)
 
 
@@ -153,19 +155,18 @@ def _indices(members: Sequence[Role]) -> list[range]:
     return [range(end - role.pods, end) for end, role in zip(ends, members, strict=True)]
 
 
-def _kept(fleet: Fleet, request: GangRequest, fixed: Mapping[int, Choice]) -> dict[int, Choice]:
+def _kept(request: GangRequest, fixed: Mapping[int, Choice]) -> dict[int, Choice]:
     total = sum(role.pods for role in request.members)
-    if not all(0 <= index < total for index in fixed):
-        raise NoPlaceError(f"a gang of {total} pods has no member {max(fixed)}")
-    return {index: choice for index, choice in fixed.items() if fleet.name_rank(choice.node) is not None}
+    if strange := [index for index in fixed if not 0 <= index < total]:
+        raise NoPlaceError(f"a gang of {total} pods has no member {strange[0]}")
+    return dict(fixed)
 
 
 def _count(fleet: Fleet, taken: Taken, kept: Mapping[int, Choice]) -> None:
-    """Count the members that keep their places; their GPUs and CPU are taken already."""
+    """Count the members that keep their places, on nodes that are there; their GPUs and CPU are taken already."""
     for choice in kept.values():
-        rank = fleet.name_rank(choice.node)
-        assert rank is not None, "only those of known nodes are kept"
-        taken.pods[rank] += 1
+        if (rank := fleet.name_rank(choice.node)) is not None:
+            taken.pods[rank] += 1
 
 
 def _again(
@@ -212,15 +213,15 @@ def _described(
         order = _in_order(fleet, np.array([rank for rank, _, _ in places]))
         pods |= _matched(fleet, [places[at][2] for at in order.tolist()], indices, kept)
     by_index = tuple(pods[index] for index in sorted(pods))
-    names = {choice.node: fleet.name_rank(choice.node) for choice in by_index}
-    known = np.array(list(names.values()), dtype=np.int64)
+    ranks = {choice.node: fleet.name_rank(choice.node) for choice in by_index}
+    names = [name for name, rank in ranks.items() if rank is not None]
+    known = np.array([rank for rank in ranks.values() if rank is not None], dtype=np.int64)
     reach = found.reach if len(found.plans) == 1 and not kept else _reach(fleet, known)
-    every = list(names)
     missed = max((choice.fallback for choice in by_index), key=len)
     near = (f"near: {request.near}",) if request.near and not _holds(fleet, request.near, reach) else ()
     return GangChoice(
         pods=by_index,
-        nodes=tuple(every[at] for at in _in_order(fleet, known).tolist()),
+        nodes=(*(names[at] for at in _in_order(fleet, known).tolist()), *sorted(ranks.keys() - set(names))),
         reach=reach,
         busbw_gbps=_slowest(fleet, by_index, fleet.sites_by_name()[known], reach),
         fallback=(*(word.value for word in missed), *near),
@@ -229,7 +230,7 @@ def _described(
 
 def _reach(fleet: Fleet, ranks: Ints) -> str:
     """The narrowest level that holds some nodes: roles that are placed one by one may be nearer than was tried."""
-    if len(ranks) == 1:
+    if len(ranks) < 2:
         return NODE
     sites = fleet.sites_by_name()[ranks]
     of_level = ((level, fleet.sites.domains(level)[sites]) for level in fleet.levels)
@@ -266,6 +267,8 @@ def _step(fleet: Fleet, one: str, other: str) -> int:
     """The number of the narrowest level that two nodes share, among ``reaches``."""
     if one == other:
         return 0
+    if fleet.name_rank(one) is None:
+        return len(fleet.sites.reaches)
     sites = np.array([fleet.sites.number(fleet.location(name)) for name in (one, other)])
     for number, level in enumerate(fleet.sites.reaches[1:], 1):
         a, b = fleet.sites.domains(level)[sites].tolist()

@@ -121,7 +121,9 @@ def test_bandwidth_that_is_not_known_is_not_promised() -> None:
         fleet.set_node(f"n{number}", machines.dgx_h100(), range(8))
         fleet.set_location(f"n{number}", Location(own=(("s", str(number // 2)), ("s",)), gbps=50))
     assert place_gang(fleet, GangRequest(pod=WHOLE, pods=2, min_network_gbps=40)).reach == "leaf"
-    with pytest.raises(NoPlaceError, match=r"nodes with such a network hold 0 of them$"):
+    with pytest.raises(
+        NoPlaceError, match="within a spine the network carries 20 GB/s, and nothing narrower holds all"
+    ):
         place_gang(fleet, wish)
     assert place_gang(fleet, GangRequest(pod=WHOLE, pods=3)).busbw_gbps == 20
 
@@ -177,6 +179,23 @@ def test_a_lost_member_comes_back_where_it_was_or_near_the_rest() -> None:
         place_gang(fleet, request, fixed=fixed)
     with pytest.raises(NoPlaceError, match="no member 9"):
         place_gang(fleet, request, fixed={9: before.pods[0]})
+
+
+def test_a_member_stays_on_a_node_that_the_fleet_does_not_know() -> None:
+    fleet = network({("a", "1"): 2, ("a", "2"): 3})
+    request = GangRequest(pod=WHOLE, pods=3)
+    before = place_gang(fleet, request)
+    fleet.remove(before.pods[2].node)
+    again = place_gang(fleet, request, fixed={2: before.pods[2]})
+    assert (again.pods[2], again.reach, by_leaf(again)) == (before.pods[2], "leaf", {"a1": 2, "a2": 1})
+    assert {pod.node for pod in again.pods} == set(again.nodes)
+
+
+def test_members_that_differ_are_spread_too() -> None:
+    fleet = network({("a", "1"): 4})
+    spread = Whole(containers=(1,), strategy=WHOLE.strategy.SPREAD)
+    choice = place_gang(fleet, GangRequest(pod=spread, pods=3, roles=(Role(pod=spread, pods=1),)))
+    assert len(choice.nodes) == 4
 
 
 def test_only_inside_the_nodes_that_are_given() -> None:
