@@ -143,6 +143,29 @@ def test_equal_pods_are_placed_as_well_as_can_be(
     neighbours_are_together(fleet, choice)
 
 
+@SOME
+@given(st.data())
+def test_of_many_domains_the_best_is_taken(data: st.DataObject) -> None:
+    fleet, free = Fleet(), ([0, 1], [2, 3], [0, 1, 2], [1, 2, 3], [0, 2], [0, 2, 3])  # room for one pod each
+    for number in range(data.draw(st.integers(6, 10))):
+        fleet.set_node(f"n{number}", FOUR, data.draw(st.sampled_from(free)))
+        spine, leaf = data.draw(st.sampled_from("xyw")), data.draw(st.sampled_from("123"))
+        fleet.set_location(f"n{number}", Location(zone="z", spine=spine, leaf=leaf))
+    request = GangRequest(
+        pod=Whole(containers=(data.draw(st.sampled_from((2, 3))),)), pods=data.draw(st.integers(2, 4))
+    )
+    sets = {name: list(ways(tuple(sorted(fleet.free(name))), request.pod.gpus, 1)) for name in fleet.nodes}
+    some = sorted(name for name, own in sets.items() if own)
+    keys = []
+    for names in itertools.combinations(some, request.pods):
+        fastest = min(max(map(slowest, sets[name])) for name in names)
+        fast = [{way for way in sets[name] if slowest(way) >= fastest - 0.01} for name in names]
+        same = sorted(set.intersection(*fast))
+        keys.append(key_of(fleet, {name: same[0] if same else min(own) for name, own in zip(names, fast, strict=True)}))
+    if keys:
+        assert key_of(fleet, placed(place_gang(fleet, request))) == pytest.approx(min(keys), abs=0.01)
+
+
 def neighbours_are_together(fleet: Fleet, choice: GangChoice) -> None:
     """Going through the indices each domain of every level is entered once."""
     for level in LEVELS:

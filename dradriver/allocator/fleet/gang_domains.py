@@ -10,6 +10,7 @@ from dradriver.allocator.fleet import rails
 from dradriver.allocator.fleet.gang_nodes import GangNodes
 from dradriver.allocator.sets.subsets import Bools, Ints
 
+_MOST_LOOKS = 1 << 17  # at nodes, one for each pattern of positions, to compare domains by what is on the same rails
 _ITEM_BITS = 20  # of a key, for the size of an item; it is never more than the nodes of a cluster
 
 
@@ -149,22 +150,42 @@ def _nearest(nodes: GangNodes, found: _Fitting, wish: Wish, inner: Ints | None) 
     those = (found.owner < size) & among[np.minimum(found.owner, size - 1)]
     at, owner = found.at[those], found.owner[those]
     even, rest = divmod(wish.pods, number)
-    unequal, apart = np.ones(size, dtype=np.bool_), np.ones(size, dtype=np.bool_)
+    unequal = np.ones(size, dtype=np.bool_)
     if not rest:
         fit = nodes.capacity[at] >= even
         unequal = np.bincount(owner[fit], minlength=size) < number
-        if not unequal[owners].all():
-            at, owner = at[fit], owner[fit]
-            apart = ~rails.somewhere(nodes, at, owner, number=number, count=even, size=size)
-    pieces, smallest = np.zeros(size, dtype=np.int64), np.zeros(size, dtype=np.int64)
-    if inner is not None:
-        pieces, smallest = _pieces(owner, inner[at], number, size)
+    if unequal[owners].all():
+        apart = unequal
+        pieces, smallest = _pieces(owner, inner[at] if inner is not None else None, number, size)
+    else:
+        apart, pieces, smallest = _on_rails(nodes, at[fit], owner[fit], inner, number=number, count=even, size=size)
     keys = owners, found.total, -smallest[owners], pieces[owners], apart[owners], unequal[owners]
     return int(owners[np.lexsort(keys)[0]])
 
 
-def _pieces(owner: Ints, inner: Ints, number: int, size: int) -> tuple[Ints, Ints]:
+def _on_rails(
+    nodes: GangNodes, at: Ints, owner: Ints, inner: Ints | None, *, number: int, count: int, size: int
+) -> tuple[Bools, Ints, Ints]:
+    """Whether a domain has no nodes with the same positions free; and as ``_pieces``, of those that have."""
+    apart = np.ones(size, dtype=np.bool_)
+    pieces, smallest = _pieces(owner, None if inner is None else inner[at], number, size)
+    patterns = rails.patterns(nodes, at, number=number, count=count)
+    looked_at = inner is not None and len(patterns) * len(at) <= _MOST_LOOKS
+    for pattern in patterns:
+        has = rails.have(nodes, at, pattern)
+        there = np.bincount(owner[has], minlength=size) >= number
+        if looked_at and inner is not None:
+            own, least = _pieces(owner[has], inner[at[has]], number, size)
+            better = there & (apart | (own < pieces) | ((own == pieces) & (least > smallest)))
+            pieces, smallest = np.where(better, own, pieces), np.where(better, least, smallest)
+        apart &= ~there
+    return apart, pieces, smallest
+
+
+def _pieces(owner: Ints, inner: Ints | None, number: int, size: int) -> tuple[Ints, Ints]:
     """Per domain the fewest inner ones that have so many nodes, and how many nodes the smallest of these can get."""
+    if inner is None:
+        return np.ones(size, dtype=np.int64), np.full(size, number, dtype=np.int64)
     pairs, counts = np.unique(owner << 32 | inner, return_counts=True)
     whose = pairs >> 32
     owners, pieces, _ = fewest(whose, counts, number)

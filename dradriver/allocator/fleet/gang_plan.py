@@ -145,7 +145,7 @@ def _on_rails(nodes: GangNodes, fit: Ints, number: int, count: int, *, around: A
     """Nodes for ``count`` pods each, on the same positions of all of them where that can be: which then."""
     best: tuple[tuple[int, int], Ints, int] | None = None
     for pattern in rails.patterns(nodes, fit, number=number, count=count):
-        having = rails.having(nodes, fit, pattern)
+        having = fit[rails.have(nodes, fit, pattern)]
         at = having[_near(nodes, having, number, around)]
         key = 1, -number
         if around.levels:

@@ -4,8 +4,8 @@ What decides, in this order: what each pod requires, then the highest rung of it
 number of nodes for ``spread``, which wants many; the narrowest part of the network; the number of nodes otherwise,
 which should be few; the bandwidth of the slowest pod; the same number of pods on every node; the same positions
 (*rails*) of nodes of one kind; few and equal parts of the next narrower level of the network; the part of the network
-that is fullest already; on each node what it leaves to others. Of equal pods all but the last two are exact, but that
-the inner parts of several domains are compared by all nodes with room in them, whichever positions are free there.
+that is fullest already; on each node what it leaves to others. Of equal pods all but the last two are exact, as long
+as nodes times ways to choose the same positions stay below 131,072 in the domains that are compared.
 
 Worked example: 4 pods of 8 GPUs, and two leaves of one spine with 3 free nodes each. No leaf holds all, the spine does:
 two nodes of either leaf, pods 0 and 1 in one of them, 2 and 3 in the other.

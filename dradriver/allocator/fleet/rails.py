@@ -61,28 +61,7 @@ def patterns(nodes: GangNodes, at: Ints, *, number: int, count: int) -> list[Pat
     return [pattern for _, pattern in sorted(found)]
 
 
-def having(nodes: GangNodes, at: Ints, pattern: Pattern) -> Ints:
-    """Those of some nodes that have a pattern's positions free."""
-    return at[_has(nodes, at, pattern)]
-
-
-def _has(nodes: GangNodes, at: Ints, pattern: Pattern) -> Bools:
+def have(nodes: GangNodes, at: Ints, pattern: Pattern) -> Bools:
+    """Which of some nodes have a pattern's positions free: shape of ``at``."""
     out: Bools = (nodes.kind[at] == pattern.kind) & (nodes.mask[at] & pattern.mask == pattern.mask)
-    return out
-
-
-def somewhere(nodes: GangNodes, at: Ints, domain: Ints, *, number: int, count: int, size: int) -> Bools:
-    """Whether ``number`` nodes of a domain have the same positions free: (size,), by the domain's number.
-
-    Args:
-        nodes: All nodes.
-        at: Those that are looked at.
-        domain: Of each of these.
-        number: Of nodes.
-        count: Pods on each.
-        size: How many domains there are.
-    """
-    out = np.zeros(size, dtype=np.bool_)
-    for pattern in patterns(nodes, at, number=number, count=count):
-        out |= np.bincount(domain[_has(nodes, at, pattern)], minlength=size) >= number
     return out
