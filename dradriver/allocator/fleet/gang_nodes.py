@@ -96,11 +96,11 @@ class GangNodes(NamedTuple):
     def all_free(self) -> GangNodes:
         """These nodes as if all their GPUs were free, and all else."""
         suitable = np.array([each.group.suitable(self.request) for each in self.candidates], dtype=np.int64)
-        return self.changed(mask=suitable[self.kind]).by_gpus_alone()
+        return self.changed(mask=suitable[self.kind], room=np.full(len(self.kind), _NO_LIMIT))
 
     def by_gpus_alone(self) -> GangNodes:
         """These nodes as if nothing else was short."""
-        return self.changed(room=np.full(len(self.kind), _NO_LIMIT))
+        return self if (self.room == _NO_LIMIT).all() else self.changed(room=np.full(len(self.kind), _NO_LIMIT))
 
 
 def node_table(
@@ -167,6 +167,6 @@ def _sets(nodes: GangNodes) -> Ints:
     for number, (each, criteria) in enumerate(zip(nodes.candidates, nodes.criteria, strict=True)):
         tables, gpus = each.group.tables, nodes.request.gpus
         if gpus <= tables.size:
-            own = nodes.kind == number
+            own = np.flatnonzero(nodes.kind == number)
             out[own] = pod_capacity(tables, gpus, criteria)[nodes.mask[own]]
     return out

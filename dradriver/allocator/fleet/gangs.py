@@ -76,7 +76,7 @@ def place_gang(
         found = _placed(fleet, smaller, every, kept, taken)
         if found is not None:
             return found
-    counts = [len(own) for own in _missing(members, kept)]
+    counts = _counts(members, kept)
     raise gang_refusals.refusal(fleet, every[-1], request, counts)
 
 
@@ -128,8 +128,7 @@ def _placed(
 ) -> GangChoice | None:  # fmt: skip
     """Places for all pods of a gang of which some have theirs; None where they have none together."""
     members = request.members
-    missing = _missing(members, kept)
-    counts = [len(own) for own in missing]
+    counts = _counts(members, kept)
     reaches = fleet.sites.reaches
     widest = [request.near] if request.near in reaches else []
     if not (widest and request.near_required):
@@ -140,13 +139,13 @@ def _placed(
         for limit in widest:
             found = search(fleet, request, tables, counts, taken=taken, widest=limit)
             if found is not None:
-                return _described(fleet, request, found, missing, kept)
+                return _described(fleet, request, found, kept)
     return None
 
 
-def _missing(members: Sequence[Role], kept: Mapping[int, Choice]) -> list[list[int]]:
-    """The indices of each role's pods that have no place yet."""
-    return [[index for index in indices if index not in kept] for indices in _indices(members)]
+def _counts(members: Sequence[Role], kept: Mapping[int, Choice]) -> list[int]:
+    """How many pods of each role have no place yet."""
+    return [len(own) - sum(index in own for index in kept) for own in _indices(members)]
 
 
 def _indices(members: Sequence[Role]) -> list[range]:
@@ -196,14 +195,13 @@ def _again(
     return (back, taken) if back else None
 
 
-def _described(
-    fleet: Fleet, request: GangRequest, found: Found, missing: Sequence[Sequence[int]], kept: Mapping[int, Choice]
-) -> GangChoice:
+def _described(fleet: Fleet, request: GangRequest, found: Found, kept: Mapping[int, Choice]) -> GangChoice:
     """The plans as choices, by index."""
     pods = dict(kept)
-    for plan, indices in zip(found.plans, missing, strict=True):
+    for plan, own in zip(found.plans, _indices(request.members), strict=True):
         if plan is None:
             continue
+        indices = [index for index in own if index not in kept]
         nodes = plan.nodes
         places = [
             (rank, number, msgspec.structs.replace(nodes.group(at).describe(mask, nodes.request), node=nodes.name(at)))
