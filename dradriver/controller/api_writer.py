@@ -302,7 +302,7 @@ class ApiWriter:
             if error.already_exists:
                 await self.look(wish.claim)
                 raise MovedOnError(f"claim {namespace}/{name} exists already") from None
-            if error.conflict:
+            if error.conflict and outcome(error) is Outcome.MOMENT:
                 raise CrowdedError(f"a quota of namespace {namespace} was changed meanwhile") from None
             if error.status < 500:
                 self._picture.release(wish.claim)

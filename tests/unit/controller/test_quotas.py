@@ -1,0 +1,40 @@
+"""A quota that is too busy for a claim holds up its namespace's claims, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from dradriver.kube.client import ApiError
+from tests.fakes.gpucluster import GpuCluster, claim_of
+from tests.fakes.troubles import raising, working
+
+
+def refuse_claim(cluster: GpuCluster, pod: str, answer: Callable[[], Any]) -> None:
+    """Let every creation of a pod's claim end in what ``answer`` raises."""
+    create = cluster.client.create
+
+    async def refusing(*args: Any, **more: Any) -> Any:
+        if args[1]["metadata"]["name"] == claim_of(pod):
+            answer()
+        return await create(*args, **more)
+
+    cluster.client.create = refusing  # type: ignore[method-assign]
+
+
+@pytest.mark.looptime
+async def test_a_claim_that_a_webhook_denies_by_a_conflict_stops_no_other_of_its_namespace() -> None:
+    cluster = GpuCluster(promise_s=30, unschedulable_s=5)
+    cluster.node("a")
+    denied = 'admission webhook "x.example.com" denied the request: name is reserved'
+    refuse_claim(cluster, "bad", raising(ApiError(409, "Conflict", denied)))
+    cluster.pod("bad", 1)
+    async with working(cluster):
+        await asyncio.sleep(0.1)
+        cluster.pod("good", 1)
+        await asyncio.sleep(5)
+        assert cluster.gpus("good")[0] == "a"
+        assert cluster.note("bad", "reason") == denied
