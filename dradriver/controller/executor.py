@@ -102,11 +102,11 @@ class Executor:
             self._start(unit, lambda slot: self._join(member, placement, slot))
             return
         self._picture.promise(member.wish.claim, member.key, placement)
-        self._start(unit, lambda slot: self._place(member, placement, slot))
+        self._start(unit, lambda slot: self._place(member, placement, slot), creates=True)
 
     def hand_over(self, unit: Unit, member: Member, why: str, *, has_claim: bool = False) -> None:
         """Let the scheduler have a pod for which there is no place, with a new claim, unless it has one for that."""
-        self._start(unit, lambda slot: self._hand_over(member, why, slot, has_claim=has_claim))
+        self._start(unit, lambda slot: self._hand_over(member, why, slot, has_claim=has_claim), creates=not has_claim)
 
     def lift(self, unit: Unit, member: Member, claim: ClaimRecord, placement: Placement) -> None:
         """Lift the gate of a pod that has its claim."""
@@ -147,11 +147,11 @@ class Executor:
 
     # What comes of them.
 
-    def _start(self, unit: Unit, action: Callable[[Slot], Action]) -> None:
+    def _start(self, unit: Unit, action: Callable[[Slot], Action], *, creates: bool = False) -> None:
         unit.busy = True
         # At once: when the task begins, the next one may have been decided on.
         slot = self._lanes.take(unit.key[0], lambda slot: self._spawn(self._let_go(unit, slot)))
-        task = self._spawn(self._run(unit, action(slot)))
+        task = self._spawn(self._run(unit, action(slot), creates=creates))
         task.add_done_callback(lambda _: slot.give_back())
 
     def _spawn(self, action: Action) -> asyncio.Task[None]:
@@ -160,10 +160,10 @@ class Executor:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _run(self, unit: Unit, action: Action) -> None:
+    async def _run(self, unit: Unit, action: Action, *, creates: bool) -> None:
         try:
             await action
-            self._lanes.succeeded(unit.key[0])
+            self._lanes.succeeded(created_in=unit.key[0] if creates else "")
             unit.failures.written()
         except MovedOnError as error:
             logger.info("pod %s/%s: %s; looking again", *unit.key, error)

@@ -187,8 +187,8 @@ class Worker:
             self._woken.set()
 
     def _writable(self, unit: Unit) -> bool:
-        """Return whether a unit may be written now; if not, it is looked at again when it may."""
-        return self._lanes.obstacle(unit.key, unit.order) is None
+        """Return whether all but new claims may be written now; if not, the unit is looked at again when it may."""
+        return self._lanes.obstacle(unit.key, unit.order, creates=False) is None
 
     def _guarded(self, key: Key) -> None:
         try:
@@ -284,7 +284,7 @@ class Worker:
             now = asyncio.get_running_loop().time()
             if now < (until := unit.looks_since(now) + self._hand_over_s):
                 self._at(until, unit.key)
-            elif self._writable(unit):
+            elif self._lanes.obstacle(unit.key, unit.order) is None:
                 self._queue.drop(unit.key)
                 self._executor.hand_over(unit, unit.lead, reason)
                 return
@@ -313,19 +313,16 @@ class Worker:
         unit = self._units.pop(key, None)
         if unit is not None and unit.unsure:
             self._executor.release(unit)  # if a claim is there all the same, the reflector shows it
-        self._answered(key, bound=False)
+        self._lanes.answered(key, bound=False)
 
     def _count(self, unit: Unit) -> None:
         """Keep up to date who waits for a scheduler."""
         pod = unit.lead.pod
         claim = self.picture.claim_of(pod)
         if pod.spec.node_name or pod.gated or claim is None or claim.deleting or pod.refused is not None:
-            self._answered(unit.key, bound=bool(pod.spec.node_name))
+            self._lanes.answered(unit.key, bound=bool(pod.spec.node_name))
         else:
-            self._lanes.pace.lifted(unit.key, unit.scheduler)
-
-    def _answered(self, key: Key, *, bound: bool) -> None:
-        self._lanes.pace.answered(key, asyncio.get_running_loop().time(), bound=bound)
+            self._lanes.lifted(unit.key, unit.scheduler)
 
     def _at(self, when: float, key: Key) -> None:
         heapq.heappush(self._timers, (when, key))

@@ -22,13 +22,14 @@ MOST_SLOW_IN_ALL: Final = 128  # beyond, a namespace that has any waits for them
 FIRST_PAUSE_S: Final = 0.1
 LONGEST_PAUSE_S: Final = 5.0
 LONGEST_QUOTA_S: Final = 1.0  # of a namespace's pause; it is asked for one claim after the other meanwhile
+QUOTA_REMEMBERED_S: Final = 10.0  # after a pause
 LONGEST_ASKED_S: Final = 30.0  # that a server's own wish is heeded for
 
 
 class WaitReason(enum.Enum):
     """What a unit waits for that could go on; its pod is told so where that is no matter of moments."""
 
-    SLOT = ""
+    SLOT = "waits until other pods are written, or until the API server has had the pause that it asked for"
     QUOTA = "a quota of this namespace is too busy for another claim"
     NAMESPACE = "earlier writes in this namespace are not answered; a webhook may hold them up"
     SCHEDULER = "waits until its scheduler has bound other pods of this namespace"
@@ -89,6 +90,11 @@ class _Flow:
         self.paused_until = 0.0
         self._failures = 0
 
+    @property
+    def limited(self) -> bool:
+        """Whether there was trouble, and not as many successes since as let all in again."""
+        return self.most < MOST
+
     def succeeded(self) -> None:
         self._failures = 0
         self.most = min(self.most + 1, MOST)
@@ -116,15 +122,14 @@ class Lanes:
     Trouble with the server is all lanes', trouble with a namespace's quota is its own.
 
     Attributes:
-        pace: Who waits for a scheduler.
         successes: Writes that were answered well.
     """
 
     def __init__(self, on_room: Callable[[], None]) -> None:
         """``on_room`` is called whenever there may be room again."""
-        self.pace = Pace()
         self.successes = 0
         self._on_room = on_room
+        self._pace = Pace()
         self._server = _Flow(longest_s=LONGEST_PAUSE_S)
         self._fast = self._slow = 0
         self._lanes: dict[str, _Lane] = {}
@@ -147,21 +152,23 @@ class Lanes:
         """Return whether another write may begin now, in a namespace that holds none up."""
         return self._fast < self._server.most and not self.paused()
 
-    def obstacle(self, key: Key, order: Order, *, scheduler: str = "") -> WaitReason | None:
+    def obstacle(self, key: Key, order: Order, *, creates: bool = True, scheduler: str = "") -> WaitReason | None:
         """Return what keeps a unit from being written now; one that has to wait is given by ``next`` when it may.
 
         Args:
             key: The unit.
             order: Its place among those that wait.
+            creates: Whether a claim is to be made, which a quota counts.
             scheduler: Whom it would be a new promise to; empty for other writes.
         """
-        if (reason := self._held_up(key[0])) is not None:
+        if (reason := self._held_up(key[0], creates=creates)) is not None:
             cause = reason, key[0]
         elif not self.room():
             cause = WaitReason.SLOT, ""
-        elif scheduler and not self.pace.room(scheduler, asyncio.get_running_loop().time()):
+        elif scheduler and not self._pace.room(scheduler, asyncio.get_running_loop().time()):
             cause = WaitReason.SCHEDULER, scheduler
         else:
+            self.forget(key)
             return None
         self._wait(key, order, cause)
         return cause[0]
@@ -194,15 +201,16 @@ class Lanes:
         elif len(lot) > 2 * self._size[cause] + 16:
             self._lots[cause] = sorted({item for item in lot if self._here(item, cause)})
 
-    def _held_up(self, namespace: str) -> WaitReason | None:
-        """Return why the next writes in a namespace must wait, if they must."""
+    def _held_up(self, namespace: str, *, creates: bool) -> WaitReason | None:
+        """Return why the next writes in a namespace must wait, if they must; a quota counts those that create."""
         lane = self._lanes.get(namespace)
         if lane is None:
             return None
         # Once some are slow, the next ones are likely to be: few are tried at a time.
         if lane.slow and (lane.under_way >= MOST_SLOW or self._slow >= MOST_SLOW_IN_ALL):
             return WaitReason.NAMESPACE
-        if lane.under_way - lane.slow >= lane.most < MOST or asyncio.get_running_loop().time() < lane.paused_until:
+        full = lane.limited and lane.under_way - lane.slow >= lane.most
+        if creates and (full or asyncio.get_running_loop().time() < lane.paused_until):
             return WaitReason.QUOTA
         return None
 
@@ -216,10 +224,10 @@ class Lanes:
 
     def _over(self, cause: Cause, before: Order | None) -> bool:
         match cause:
-            case WaitReason.NAMESPACE | WaitReason.QUOTA, name:
-                over = self._held_up(name) is None
+            case (WaitReason.NAMESPACE | WaitReason.QUOTA) as reason, name:
+                over = self._held_up(name, creates=reason is WaitReason.QUOTA) is None
             case WaitReason.SCHEDULER, name:
-                over = self.pace.room(name, asyncio.get_running_loop().time())
+                over = self._pace.room(name, asyncio.get_running_loop().time())
             case _:
                 return True
         return over and (before is None or self._lot(cause)[0][0] < before)
@@ -262,14 +270,23 @@ class Lanes:
             self._slow -= 1
         else:
             self._fast -= 1
-        self._ended(namespace)
+        self._tidy(namespace)
+        self._on_room()
 
-    def succeeded(self, namespace: str = "") -> None:
-        """Say that the server answered a write well, and where that says something of the namespace's quota."""
+    def lifted(self, key: Key, scheduler: str) -> None:
+        """Say that a pod waits for its scheduler."""
+        self._pace.lifted(key, scheduler)
+
+    def answered(self, key: Key, *, bound: bool) -> None:
+        """Say that a pod was bound, or waits for its scheduler no more."""
+        self._pace.answered(key, asyncio.get_running_loop().time(), bound=bound)
+
+    def succeeded(self, *, created_in: str = "") -> None:
+        """Say that the server answered a write well, and of a creation in which namespace: its quota had room."""
         self.successes += 1
         self._server.succeeded()
-        if (lane := self._lanes.get(namespace)) is not None:
-            lane.succeeded()
+        if created_in:
+            self._lanes[created_in].succeeded()
 
     def failed(self, error: DriverError) -> None:
         """Say that the server is in trouble."""
@@ -283,12 +300,12 @@ class Lanes:
         loop = asyncio.get_running_loop()
         lane = self._lanes[namespace]
         lane.failed(loop.time())
-        loop.call_at(lane.paused_until + EARLY_S, self._ended, namespace)
+        loop.call_at(lane.paused_until + EARLY_S, self._on_room)
+        loop.call_at(lane.paused_until + QUOTA_REMEMBERED_S + EARLY_S, self._tidy, namespace)
 
-    def _ended(self, namespace: str) -> None:
-        """Take in that a write or a pause of a namespace ended; nothing is kept of one where nobody wants to write."""
-        lane = self._lanes.get(namespace)
-        waited_for = (WaitReason.QUOTA, namespace) in self._lots
-        if lane is not None and not (lane.under_way or waited_for or self._held_up(namespace)):
-            del self._lanes[namespace]
-        self._on_room()
+    def _tidy(self, namespace: str) -> None:
+        """Keep nothing of a namespace where no write is under way, and whose quota was not busy lately."""
+        lane, now = self._lanes.get(namespace), asyncio.get_running_loop().time()
+        if lane is None or lane.under_way or (lane.limited and now < lane.paused_until + QUOTA_REMEMBERED_S):
+            return
+        del self._lanes[namespace]

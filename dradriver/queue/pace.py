@@ -22,7 +22,7 @@ class Pace:
     def __init__(self) -> None:
         self._waiting: dict[str, dict[Key, None]] = {}
         self._scheduler: dict[Key, str] = {}
-        self._bound: dict[str, collections.deque[float]] = {}
+        self._bound: collections.OrderedDict[str, collections.deque[float]] = collections.OrderedDict()  # latest last
 
     def room(self, scheduler: str, now: float) -> bool:
         """Return whether another pod may be lifted for a scheduler."""
@@ -49,5 +49,6 @@ class Pace:
             del self._waiting[scheduler]
         if bound:
             self._bound.setdefault(scheduler, collections.deque(maxlen=10_000)).append(now)
-        elif scheduler not in self._waiting:
-            self._bound.pop(scheduler, None)
+            self._bound.move_to_end(scheduler)
+            while not (times := next(iter(self._bound.values()))) or times[-1] < now - WINDOW_S:
+                self._bound.popitem(last=False)

@@ -10,7 +10,7 @@ from dradriver.api.pins import Key
 from dradriver.controller.worker import Worker
 from dradriver.kube.client import ApiError
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
-from dradriver.queue.lanes import MOST, MOST_SLOW, MOST_SLOW_IN_ALL, Lanes, Slot, WaitReason
+from dradriver.queue.lanes import MOST, MOST_SLOW, MOST_SLOW_IN_ALL, QUOTA_REMEMBERED_S, Lanes, Slot, WaitReason
 from dradriver.queue.pace import LEAST, Pace
 from tests.fakes.apistore import Object
 from tests.fakes.gpucluster import GpuCluster
@@ -144,14 +144,59 @@ async def test_a_quota_that_is_too_busy_pauses_its_namespace_alone_and_lets_in_o
         assert lanes.obstacle(("n", "a"), ("a", "")) is None
     slot = lanes.take("n", ignore)
     assert lanes.next(None) is None, "one write after another finds out"
-    lanes.succeeded("n")
+    lanes.succeeded(created_in="n")
     slot.give_back()
     assert lanes.next(None) == ("n", "b")
     slot = lanes.take("n", ignore)
     assert lanes.obstacle(("n", "c"), ("c", "")) is None
     slot.give_back()
-    await asyncio.sleep(1)
+    await asyncio.sleep(QUOTA_REMEMBERED_S)
     assert not lanes._lanes, "nothing is kept of a namespace where nobody wants to write"
+
+
+@pytest.mark.looptime
+async def test_a_busy_quota_holds_up_claims_and_no_other_writes() -> None:
+    lanes = Lanes(nothing)
+    slot = lanes.take("n", ignore)
+    lanes.crowded("n")
+    slot.give_back()
+    assert lanes.obstacle(("n", "a"), ("a", "")) is WaitReason.QUOTA
+    assert lanes.obstacle(("n", "a"), ("a", ""), creates=False) is None
+    assert not lanes._waiting, "it goes on"
+    slot = lanes.take("n", ignore)
+    lanes.succeeded()
+    await asyncio.sleep(0.2)
+    assert lanes.obstacle(("n", "b"), ("b", "")) is WaitReason.QUOTA, "this says nothing of the quota"
+
+
+@pytest.mark.looptime
+async def test_a_write_that_hangs_after_a_conflict_holds_up_no_other_of_its_namespace() -> None:
+    lanes = Lanes(nothing)
+    slot = lanes.take("n", ignore)
+    lanes.crowded("n")
+    slot.give_back()
+    await asyncio.sleep(0.2)
+    slow: list[Slot] = []
+    slot = lanes.take("n", slow.append)
+    assert lanes.obstacle(("n", "p"), FIRST) is WaitReason.QUOTA
+    await asyncio.sleep(1.1)
+    assert slow == [slot]
+    assert lanes.next(None) == ("n", "p")
+    assert lanes.obstacle(("n", "p"), FIRST) is None
+
+
+@pytest.mark.looptime
+async def test_nothing_is_kept_of_a_namespace_whose_last_unit_found_no_place() -> None:
+    lanes = Lanes(nothing)
+    slot = lanes.take("n", ignore)
+    lanes.crowded("n")
+    slot.give_back()
+    assert lanes.obstacle(("n", "p"), FIRST) is WaitReason.QUOTA
+    await asyncio.sleep(0.2)
+    assert lanes.next(None) == ("n", "p")
+    assert lanes._lanes, "it may come back at once"
+    await asyncio.sleep(QUOTA_REMEMBERED_S)
+    assert not lanes._lanes
 
 
 @pytest.mark.looptime
@@ -198,6 +243,15 @@ def test_a_pod_counts_once_and_not_after_its_answer() -> None:
     assert pace.room("s", 0.0)
 
 
+def test_nothing_is_kept_of_schedulers_and_namespaces_that_are_gone() -> None:
+    pace = Pace()
+    for number in range(100):
+        pace.lifted(("n", f"p{number}"), f"s{number}")
+        pace.answered(("n", f"p{number}"), float(number), bound=True)
+        pace.room(f"s{number}", number + 20.0)
+    assert len(pace._bound) == 11, "those of the last ten seconds"
+
+
 @pytest.mark.looptime
 async def test_who_waits_goes_on_in_turn_when_its_cause_is_over() -> None:
     lanes = Lanes(nothing)
@@ -214,11 +268,11 @@ async def test_who_waits_goes_on_in_turn_when_its_cause_is_over() -> None:
     assert lanes.next(None) == ("n", "b")
     assert lanes.obstacle(("n", "e"), ("e", ""), scheduler="s") is None
     for number in range(LEAST):
-        lanes.pace.lifted(("n", f"p{number}"), "s")
+        lanes.lifted(("n", f"p{number}"), "s")
     assert lanes.obstacle(("n", "e"), ("e", ""), scheduler="s") is WaitReason.SCHEDULER
     assert [lanes.next(("d", "")) for _ in range(2)] == [("n", "c"), None], "d and e let others go ahead before"
     assert [lanes.next(None) for _ in range(2)] == [("tenant", "d"), None]
-    lanes.pace.answered(("n", "p0"), asyncio.get_running_loop().time(), bound=True)
+    lanes.answered(("n", "p0"), bound=True)
     assert [lanes.next(None) for _ in range(2)] == [("n", "e"), None]
 
 

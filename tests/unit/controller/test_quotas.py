@@ -9,8 +9,13 @@ from typing import Any
 import pytest
 
 from dradriver.kube.client import ApiError
+from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
 from tests.fakes.gpucluster import GpuCluster, claim_of
 from tests.fakes.troubles import raising, working
+
+QUOTA = ApiError(
+    409, "Conflict", 'Operation cannot be fulfilled on resourcequotas "gpus": the object has been modified'
+)
 
 
 def refuse_claim(cluster: GpuCluster, pod: str, answer: Callable[[], Any]) -> None:
@@ -38,3 +43,20 @@ async def test_a_claim_that_a_webhook_denies_by_a_conflict_stops_no_other_of_its
         await asyncio.sleep(5)
         assert cluster.gpus("good")[0] == "a"
         assert cluster.note("bad", "reason") == denied
+
+
+@pytest.mark.looptime
+async def test_gpus_are_given_back_while_a_quota_is_busy() -> None:
+    cluster = GpuCluster(promise_s=30, unschedulable_s=5)
+    cluster.node("a", "dgx-h100")
+    refuse_claim(cluster, "old", raising(QUOTA))
+    cluster.pod("old", 1)
+    cluster.pod("young", 7)
+    async with working(cluster):
+        await asyncio.sleep(0.5)
+        assert cluster.claim("young") is not None
+        condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1 nodes"}
+        cluster.put(PODS, cluster.get_pod("young") | {"status": {"phase": "Pending", "conditions": [condition]}})
+        cluster.pod("other", 8, namespace="other")
+        await asyncio.sleep(10)
+        assert cluster.find(RESOURCE_CLAIMS, claim_of("other"), "other") is not None
