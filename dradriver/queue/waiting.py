@@ -116,16 +116,11 @@ class Queue:
 
         Answer with ``leave`` or ``block`` before asking again.
         """
-        while self._heads:
-            order, _, group = heapq.heappop(self._heads)
-            if group.queued != order:
-                continue  # an older unit came, and has had the group's turn
-            group.queued = None
-            head = self._head(group)
-            if head is not None:
-                return head, None if group.failed_at == _NEVER else self._nodes.freed > group.failed_at
-            self._forget(group)
-        return None
+        if (head := self._oldest()) is None:
+            return None
+        group = heapq.heappop(self._heads)[2]
+        group.queued = None
+        return head, None if group.failed_at == _NEVER else self._nodes.freed > group.failed_at
 
     def leave(self, unit: Unit) -> None:
         """Take a unit out, because it has its place or cannot be served now; the next of its kind gets its turn."""
@@ -152,9 +147,7 @@ class Queue:
     @property
     def oldest(self) -> Order | None:
         """The order of the unit that ``next`` would return; None where there is none."""
-        while self._heads and self._heads[0][2].queued != self._heads[0][0]:
-            heapq.heappop(self._heads)
-        return self._heads[0][0] if self._heads else None
+        return None if (head := self._oldest()) is None else head.order
 
     @property
     def outdated(self) -> bool:
@@ -243,6 +236,18 @@ class Queue:
             rows = np.flatnonzero((self._nodes.freed[: len(free)] > since) & (free >= gpus))
             self._candidates[since, gpus] = rows if len(rows) else None
         return self._candidates[since, gpus]
+
+    def _oldest(self) -> Unit | None:
+        """Return the unit whose class is the first of the queue's own heap; None where none is left there."""
+        while self._heads:
+            order, _, group = self._heads[0]
+            if group.queued == order:  # else an older unit came, and has had the group's turn
+                if (head := self._head(group)) is not None:
+                    return head
+                group.queued = None
+                self._forget(group)
+            heapq.heappop(self._heads)
+        return None
 
     def _queue(self, group: _Class) -> None:
         head = self._head(group)

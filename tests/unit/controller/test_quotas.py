@@ -16,6 +16,7 @@ from tests.fakes.troubles import raising, working
 QUOTA = ApiError(
     409, "Conflict", 'Operation cannot be fulfilled on resourcequotas "gpus": the object has been modified'
 )
+BUSY = ApiError(429, "TooManyRequests", "too many requests", retry_after_s=5)
 
 
 def refuse_claim(cluster: GpuCluster, pod: str, answer: Callable[[], Any]) -> None:
@@ -60,3 +61,29 @@ async def test_gpus_are_given_back_while_a_quota_is_busy() -> None:
         cluster.pod("other", 8, namespace="other")
         await asyncio.sleep(10)
         assert cluster.find(RESOURCE_CLAIMS, claim_of("other"), "other") is not None
+
+
+@pytest.mark.looptime
+async def test_who_waits_for_its_quota_is_served_when_an_older_one_that_wanted_a_place_is_gone() -> None:
+    cluster = GpuCluster(promise_s=3000, unschedulable_s=5000)
+    cluster.node("a", "dgx-h100")
+    quota_busy = True
+
+    def quota() -> None:
+        if quota_busy:
+            raise QUOTA
+
+    refuse_claim(cluster, "old", raising(BUSY))
+    refuse_claim(cluster, "young", quota)
+    cluster.pod("old", 1, namespace="other", nodeSelector={"kubernetes.io/hostname": "b"})
+    cluster.pod("young", 1)
+    async with working(cluster):
+        await asyncio.sleep(4)
+        assert ("default", "young") in cluster.worker._lanes._waiting
+        cluster.node("b", "dgx-h100")
+        await asyncio.sleep(2)
+        assert cluster.worker._lanes.paused()
+        quota_busy = False
+        cluster.remove(PODS, "old", "other")
+        await asyncio.sleep(10)
+        assert cluster.gpus("young")[0] == "a"

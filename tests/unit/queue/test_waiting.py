@@ -81,6 +81,21 @@ def test_the_oldest_is_first_whatever_its_kind() -> None:
     assert order == ["a", "b", "c", "d"]
 
 
+def test_the_oldest_is_one_that_is_there() -> None:
+    queue = Nodes("a").queue()
+    for each in (unit("a"), unit("b", 2), unit("c", 2)):
+        queue.put(each)
+    for name in ("a", "b"):
+        queue.drop(("n", name))
+        head = queue.oldest
+        assert head is not None
+        assert head[1] == {"a": "b", "b": "c"}[name]
+    queue.drop(("n", "c"))
+    assert queue.oldest is None
+    assert not queue._classes
+    assert not queue._rechecks
+
+
 def test_one_that_finds_no_place_speaks_for_all_of_its_kind() -> None:
     queue = Nodes("a").queue()
     for name in "abc":
