@@ -143,7 +143,7 @@ class Executor:
         for member in unit.members:
             pod = self._picture.pods.get(member.key)
             if pod is not None and pod.metadata.uid == member.uid and not pod.spec.node_name:
-                self._reasons.want(pod, reason)
+                self._reasons.want(pod, reason, own=True)
 
     # What comes of them.
 

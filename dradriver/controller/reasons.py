@@ -41,13 +41,14 @@ def recorder(client: Client, *, instance: str) -> Record:
 
 
 class _Told:
-    """What one pod should say, and when it may be written next, by the loop's clock."""
+    """What one pod should say, its own trouble, and when it may be written next, by the loop's clock."""
 
-    __slots__ = ("due", "text", "uid")
+    __slots__ = ("due", "own", "text", "uid")
 
     def __init__(self, uid: str, due: float) -> None:
         self.uid = uid
         self.text: str | None = None
+        self.own: str | None = None
         self.due = due
 
 
@@ -86,8 +87,8 @@ class Reasons:
         self._told: dict[Key, _Told] = {}
         self._due = WorkQueue(self._work, pause_s=again_s)
 
-    def want(self, pod: Pod, reason: str | None) -> None:
-        """Let a pod say why it waits from its next turn on; None for nothing."""
+    def want(self, pod: Pod, reason: str | None, *, own: bool = False) -> None:
+        """Let a pod say why it waits from its next turn on; None for nothing. ``own`` trouble can be insisted on."""
         key = pod.metadata.namespace, pod.metadata.name
         known = self._told.get(key)
         if known is None or known.uid != pod.metadata.uid:
@@ -97,21 +98,23 @@ class Reasons:
             first_s = self._again_s if names.REASON in pod.metadata.annotations else self._first_s
             known = self._told[key] = _Told(pod.metadata.uid, asyncio.get_running_loop().time() + first_s)
         known.text = reason
+        if own:
+            known.own = reason
         if pod.metadata.annotations.get(names.REASON) != reason:
             self._due.put_at(key, known.due)
 
     def insist(self, pod: Pod) -> bool:
-        """Let a pod say again what it should, if somebody took that away. Returns whether there is anything to say."""
+        """Let a pod say its own trouble again. Returns whether it has had any."""
         known = self._told.get((pod.metadata.namespace, pod.metadata.name))
-        if known is None or known.uid != pod.metadata.uid or known.text is None:
+        if known is None or known.uid != pod.metadata.uid or known.own is None:
             return False
-        self.want(pod, known.text)
+        self.want(pod, known.own)
         return True
 
     def taken_away(self, key: Key) -> None:
         """Say that another write took a pod's reason away; when it may have the next one stays as it is."""
         if (known := self._told.get(key)) is not None:
-            known.text = None
+            known.text = known.own = None
 
     def forget(self, key: Key) -> None:
         """Forget a pod that waits no more."""

@@ -87,3 +87,21 @@ async def test_who_waits_for_its_quota_is_served_when_an_older_one_that_wanted_a
         cluster.remove(PODS, "old", "other")
         await asyncio.sleep(10)
         assert cluster.gpus("young")[0] == "a"
+
+
+@pytest.mark.looptime
+async def test_a_pod_that_has_failed_says_its_own_trouble_and_no_longer_that_its_quota_was_busy() -> None:
+    cluster = GpuCluster(promise_s=3000, unschedulable_s=5000)
+    cluster.node("a", "dgx-h100")
+    exceeded = "exceeded quota: gpus, requested: 8"
+    cluster.client.refuse["create"] = [ApiError(403, "Forbidden", exceeded)]
+    async with working(cluster):
+        cluster.pod("p", 8)
+        await asyncio.sleep(0.9)
+        cluster.client.refuse["create"] = [QUOTA] * 4
+        await asyncio.sleep(1.2)
+        assert cluster.claim("p") is None
+        cluster.pod("other", 8, namespace="other")
+        await asyncio.sleep(120)
+        assert cluster.find(RESOURCE_CLAIMS, claim_of("other"), "other") is not None
+        assert cluster.note("p", "reason") == exceeded
