@@ -71,7 +71,8 @@ class Collector:
             self._due.done(key)
             return
         if self._lanes.paused():
-            return  # the next sweep finds it again
+            self._due.done(key)  # the next sweep finds it again, if it is there still
+            return
         try:
             if not await self._wanted(claim):
                 await self._writer.withdraw(claim)

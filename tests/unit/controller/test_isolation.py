@@ -258,6 +258,26 @@ async def test_claims_without_pods_are_collected_beside_those_of_a_namespace_tha
 
 
 @pytest.mark.looptime
+async def test_nothing_is_kept_of_a_claim_that_went_by_itself_while_the_server_wanted_a_pause() -> None:
+    cluster = GpuCluster(promise_s=30, unschedulable_s=5)
+    cluster.worker._collector._grace_s = 0.5
+    cluster.node("a")
+    cluster.pod("p", 1)
+    async with working(cluster):
+        await asyncio.sleep(1)
+        cluster.client.refuse["delete"] = [ApiError(403, "Forbidden", "no")]
+        cluster.remove(PODS, "p", "default")
+        await asyncio.sleep(22)
+        pauses = cluster.worker._collector._due._pauses
+        assert pauses
+        cluster.worker._lanes.failed(ApiError(429, retry_after_s=29))
+        await asyncio.sleep(15)
+        cluster.remove(RESOURCE_CLAIMS, claim_of("p"), "default")
+        await asyncio.sleep(60)
+        assert not pauses
+
+
+@pytest.mark.looptime
 async def test_a_server_that_is_slow_for_all_costs_nobody_the_gpus_that_were_chosen() -> None:
     cluster = GpuCluster(promise_s=30, unschedulable_s=5)
     cluster.node("a")
