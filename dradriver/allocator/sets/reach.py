@@ -51,8 +51,12 @@ class Reach:
         if self.through.any() and shape.size <= cycles.MOST:
             self._with_third_gpus(shape, wires, near)
         worst = np.full(len(masks), NOWHERE)
+        nearest = np.zeros_like(worst)  # path within each set: a ring that needs no PCIe is still searched for with it
         for kind, has in reversed(near.items()):
             worst[has] = kind
+            joined = subsets.neighbours(wires.hops == kind)[:, None]
+            nearest[(sets.member & (masks & joined != 0)).any(axis=0)] = kind
+        worst = np.where(worst < NOWHERE, np.maximum(worst, nearest), worst)
         self.gates, self.gated = _gateways(shape, wires, masks, worst)
         one_switch = subsets.neighbours(wires.hops == PathType.PIX)[:, None]
         fast = wires.counts >= wires.detour.max()

@@ -17,7 +17,7 @@ from dradriver.allocator.sets.shape import shape_of
 from dradriver.allocator.sets.tables import MAX_GPUS, Tables, tables_of
 from dradriver.topology import profiles, read_machine
 from dradriver.topology.levels import line_gbps
-from dradriver.topology.machine import Machine, PathType
+from dradriver.topology.machine import Gpu, Machine, PathType
 from tests.fakes import machines
 from tests.paths import SHARED_DATA
 from tests.verdicts import TRAINED
@@ -361,3 +361,24 @@ def test_channels_are_cut_in_two_where_there_may_be_more_of_them(links: int, gbp
     # ncclTopoDupChannels (search.cc) stops at 32 channels: of 25 it makes 32 half as fast, and 32 it leaves.
     paths = machines.nested((range(2),), (PathType.SELF,), across=PathType.PHB)
     assert tables_of(machines.build("pair", paths=paths, links={(0, 1): links})).busbw[3] == gbps
+
+
+def test_a_switch_below_which_one_gpu_of_a_set_hangs_is_nothing_to_that_set() -> None:
+    """Its ring over links and third GPUs needs no PCIe, so what others have below a switch must not count."""
+    size, inside = 5, [0, 2, 3, 4]
+    gpus = tuple(
+        Gpu(index=at, uuid=f"GPU-{at}", minor=at, pci=f"0000:0{at + 1}:00.0", pcie_gbps=24.0) for at in range(size)
+    )
+    paths = [[PathType.SELF if a == b else PathType.PHB for b in range(size)] for a in range(size)]
+    paths[1][4] = paths[4][1] = PathType.PIX
+    links = [[int({a, b} in ({0, 3}, {0, 4}, {2, 4})) for b in range(size)] for a in range(size)]
+    machine = Machine(
+        name="box",
+        gpus=gpus,
+        links=tuple(map(tuple, links)),
+        paths=tuple(map(tuple, paths)),
+        link_gbps=18.0,
+        socket_gbps=6.0,
+    )
+    alone, among = Tables(shape_of(machine.subset(inside))), Tables(shape_of(machine))
+    assert among.busbw[sum(1 << at for at in inside)] == alone.busbw[-1] == 36.0
