@@ -161,7 +161,6 @@ class Answer(msgspec.Struct, kw_only=True, omit_defaults=True):
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
 @click.option("--gang", metavar="PODSxGPUS", help="Where so many pods would go in the cluster: 8x8, 4-8x8.")
 @click.option("--near", default="", metavar="LEVEL", help="Of a gang: what must hold all: leaf; or: preferred leaf.")
-@click.option("--levels", default="", metavar="KEYS", help="Label keys of the network's levels, nearest first.")
 @server_options
 @click.option("--batch", is_flag=True, help="Questions as JSON lines from stdin, answers as JSON lines, in order.")
 def plan(
@@ -179,7 +178,6 @@ def plan(
     exclude: str,
     gang: str | None,
     near: str,
-    levels: str,
     kubeconfig: str | None,
     context: str | None,
     **words: Any,
@@ -214,7 +212,7 @@ def plan(
 
         alone = {"--machine": source, "--free": free, "--gpus": gpus, "--containers": containers}
         wish = request(msgspec.structs.replace(question, gpus=plan_gang.gpus(gang, alone)), policies)
-        plan_gang.run(gang, wish, near, levels, policies=policies, server=(kubeconfig, context), output=output)
+        plan_gang.run(gang, wish, near, policies=policies, server=(kubeconfig, context), output=output)
         return
     machine, question = told(read_machine(question.machine), question, policies)
     if output == "json":

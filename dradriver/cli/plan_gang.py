@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -47,16 +47,14 @@ def gpus(text: str, alone: Mapping[str, object]) -> int:
 
 
 def run(
-    text: str, wish: Request, near: str, levels: str, *, policies: Policies, server: tuple[str | None, str | None],
-    output: str,
-) -> None:  # fmt: skip
+    text: str, wish: Request, near: str, *, policies: Policies, server: tuple[str | None, str | None], output: str
+) -> None:
     """Print where a gang would go.
 
     Args:
         text: The gang, as for ``gpus``.
         wish: What each pod wants.
         near: As the annotation: ``leaf``, ``preferred leaf``.
-        levels: Label keys of the network's levels, nearest first, separated by commas.
         policies: As the controller has them.
         server: The options ``kubeconfig`` and ``context``.
         output: ``table`` or ``json``.
@@ -66,7 +64,7 @@ def run(
     least, pods, _ = _size(text)
     level = near.removeprefix(_PREFERRED).strip()
     request = GangRequest(pod=wish, pods=pods, least_pods=least, near=level, near_required=bool(near) and level == near)
-    choice = place(*server, policies, request, [key for key in levels.split(",") if key])
+    choice = place(*server, policies, request)
     if output == "json":
         click.echo(safe_json(msgspec.json.encode(data(choice)).decode()))
     else:
@@ -81,9 +79,7 @@ def _size(text: str) -> tuple[int | None, int, int]:
     return (None if match[1] is None else max(1, int(match[1]))), int(match[2]), int(match[3])
 
 
-def place(
-    kubeconfig: str | None, context: str | None, policies: Policies, request: GangRequest, levels: Sequence[str]
-) -> GangChoice:
+def place(kubeconfig: str | None, context: str | None, policies: Policies, request: GangRequest) -> GangChoice:
     """Return where a gang would go on nodes that are ready and take new pods, by their GPUs alone.
 
     Raises:
@@ -92,7 +88,7 @@ def place(
     """
     server = access.server(None if kubeconfig is None else Path(kubeconfig), context)
     scene = asyncio.run(_read(server, policies))
-    stand(scene, levels)
+    stand(scene)
     try:
         return place_gang(scene.picture.inventory.fleet, request, eligible=open_nodes(scene))
     except NoPlaceError as error:

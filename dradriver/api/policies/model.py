@@ -18,6 +18,7 @@ MOST_BYTES: Final = 1 << 16  # of a file: reading more would hold up a process
 MOST_RULES: Final = 256
 MOST_NAMES: Final = 256  # of policies, nodes of a rule, instance types
 MOST_NUMBER: Final = 255  # of a GPU of a machine
+MOST_LEVELS: Final = 16  # of a network, as many as a Topology of Kueue has
 
 _LABEL: Final = r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
 _LABEL_KEY: Final = rf"([a-z0-9]([-a-z0-9.]{{0,251}}[a-z0-9])?/)?{_LABEL}"
@@ -154,6 +155,19 @@ class Nccl(_Section, frozen=True):
     tuning: Literal["", "auto", "multinode", "nvlink", "nvswitch", "pcie"] = ""
 
 
+class Network(_Section, frozen=True):
+    """What is known of the network between nodes.
+
+    Attributes:
+        levels: Label keys of nodes that say below which switch, block or zone each stands, nearest first; those that
+            are known (``topology.network_levels``) are looked for where none are given.
+    """
+
+    levels: Annotated[
+        tuple[LabelKey, ...], Meta(max_length=MOST_LEVELS, description="a list of label keys, nearest first")
+    ] = ()
+
+
 class Sections(_Section, frozen=True):
     """A whole file.
 
@@ -168,6 +182,7 @@ class Sections(_Section, frozen=True):
     workloads: Workloads = Workloads()
     weights: Weights = Weights()
     nccl: Nccl = Nccl()
+    network: Network = Network()
     schedulers: Annotated[tuple[SchedulerName, ...], Meta(max_length=64, description="a list of names")] = (
         "gpu-topology-scheduler",
         "gpu-scheduler",

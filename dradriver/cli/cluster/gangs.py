@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -35,17 +34,13 @@ class Gang(msgspec.Struct, frozen=True, kw_only=True):
     domain: str
 
 
-def stand(scene: Scene, levels: Sequence[str] = ()) -> None:
-    """Tell the scene's fleet where its nodes stand in the network.
-
-    Args:
-        scene: The cluster.
-        levels: Label keys of the network's levels, nearest first; those that are known are looked for without any.
-    """
+def stand(scene: Scene) -> None:
+    """Tell the scene's fleet where its nodes stand in the network, by the levels of the policies file."""
     inventory = scene.picture.inventory
     pieces = inventory.slices().values()
     machines = {piece.node: piece.machine for piece in pieces if isinstance(piece.machine, Machine)}
-    locate(inventory.fleet, {name: node.metadata.labels for name, node in scene.nodes.items()}, machines, levels)
+    labels = {name: node.metadata.labels for name, node in scene.nodes.items()}
+    locate(inventory.fleet, labels, machines, scene.policies.network.levels)
 
 
 def largest_gangs(scene: Scene, fit: Bools) -> tuple[Gang, ...]:

@@ -51,6 +51,7 @@ class Scene:
 
     Attributes:
         picture: As the controller has it, once it was read.
+        policies: As the controller has them.
         ledger: Whose devices are handed out: the controller's code is asked about the picture while it is bound.
         claims: All claims, with the names of those who use them, by namespace and name.
         nodes: All nodes, by name.
@@ -67,7 +68,7 @@ class Scene:
         self.whole = True
         self._client = client
         self._server = server
-        self._policies = policies
+        self.policies = policies
         self._filled: set[str] = set()
 
     async def read(self, *, pods_too: bool = True) -> None:
@@ -87,8 +88,8 @@ class Scene:
             slices += await self._theirs(slices)
             with bound(self.ledger):
                 self.picture = picture = Picture(lambda _: None, lambda: None)
-                picture.weights = self._policies.preference
-                picture.nccl_changed(self._policies.nccl.version)
+                picture.weights = self.policies.preference
+                picture.nccl_changed(self.policies.nccl.version)
                 for device_class in classes:
                     picture.class_changed(_seen(device_class))
                 for node in nodes:

@@ -245,7 +245,8 @@ def test_the_profiles_of_tuning_are_those_there_are() -> None:
 
 def test_every_section_has_a_default() -> None:
     assert Sections() == Sections(gpus=(), policies={})
-    assert plain(DEFAULTS).keys() == {"gpus", "policies", "workloads", "weights", "nccl", "schedulers", "xids"}
+    sections = {"gpus", "policies", "workloads", "weights", "nccl", "network", "schedulers", "xids"}
+    assert plain(DEFAULTS).keys() == sections
 
 
 def test_an_xids_number_is_a_key_with_and_without_quotes() -> None:

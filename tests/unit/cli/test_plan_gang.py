@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from click.testing import CliRunner
 
@@ -31,21 +33,31 @@ async def test_a_gang_goes_near_each_other(cluster: GpuCluster, shell: CommandLi
     assert "NODE" in said
 
 
-async def test_a_gang_without_a_place_is_refused_with_the_reason(cluster: GpuCluster, shell: CommandLine) -> None:
+@pytest.fixture
+def racks(tmp_path: Path) -> str:
+    """Return a policies file that says what the network's levels are."""
+    file = tmp_path / "policies.yaml"
+    file.write_text("network: {levels: [example.com/rack]}\n")
+    return str(file)
+
+
+async def test_a_gang_without_a_place_is_refused_with_the_reason(
+    cluster: GpuCluster, shell: CommandLine, racks: str
+) -> None:
     network(cluster)
     refused = await shell.run("plan", "--gang", "4x8", "--near", "leaf")
     assert refused.exit_code == 1
     assert "the largest leaf, s/l0, holds 3 of them when it is empty" in refused.stderr
-    refused = await shell.run("plan", "--gang", "4x8", "--near", "leaf", "--levels", "example.com/rack")
+    refused = await shell.run("plan", "--gang", "4x8", "--near", "leaf", "--policies", racks)
     assert "has the levels node, rack, cluster" in refused.stderr
 
 
-async def test_closed_nodes_are_left_out_and_words_count(cluster: GpuCluster, shell: CommandLine) -> None:
+async def test_closed_nodes_are_left_out_and_words_count(cluster: GpuCluster, shell: CommandLine, racks: str) -> None:
     network(cluster)
     cluster.node("n0", "dgx-h100", unschedulable=True)
     cluster.node("n9", "dgx1-v100")
     await run_all(cluster)
-    found = await shell.data("plan", "--gang", "5x8", "--product", "*H100*", "--levels", "example.com/rack")
+    found = await shell.data("plan", "--gang", "5x8", "--product", "*H100*", "--policies", racks)
     assert (found["reach"], sorted(found["nodes"])) == ("cluster", ["n1", "n2", "n3", "n4", "n5"])
 
 
