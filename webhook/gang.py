@@ -19,8 +19,8 @@ def check(pod: pod_view.Pod, wish: Resolved, policies: Policies) -> list[str]:
         WordError: The others are made only once this pod has its place, or its scheduler has gangs of its own.
     """
     gang = wish.gang
-    if gang is msgspec.UNSET:
-        return []
+    if gang is msgspec.UNSET or (gang.name is None and gang.size is None):
+        return []  # limits on a gang make none: nobody waits for such a pod
     scheduler = pod.spec.scheduler_name or ""
     scheduler = "" if scheduler in policies.schedulers else scheduler
     if (why := gang_waits.why_never(pod.labels, pod.annotations, scheduler, gang)) is not None:

@@ -78,7 +78,7 @@ def test_a_pod_that_was_admitted_before_goes_on() -> None:
         (GANG, {"labels": {"spark-role": "driver"}}, "it makes its executors once it runs"),
         (GANG, {"labels": {"spark-role": "executor"}}, f"write a name as {names.GANG}"),
         (GANG, {"labels": {"ray.io/cluster": "r"}}, f"write a name as {names.GANG}"),
-        ({names.MAX_NODES: "2"}, {"labels": {"spark-role": "driver"}}, f"{names.MAX_NODES}: the pod can be in no gang"),
+        ({names.GANG_SIZE: "2"}, {"labels": {"spark-role": "driver"}}, f"{names.GANG_SIZE}: the pod can be in no gang"),
     ],
 )
 def test_a_pod_for_which_the_others_wait_is_refused(words: dict[str, str], more: Object, told: str) -> None:
@@ -104,6 +104,14 @@ def test_a_pod_for_which_the_others_wait_is_refused(words: dict[str, str], more:
 def test_who_waits_for_nobody_or_says_how_many_is_admitted(labels: dict[str, str], annotations: dict[str, str]) -> None:
     words = {names.GANG: "train", names.GANG_SIZE: "4"}
     assert admit(defaulted(pod(4, annotations=words | annotations, labels=labels))).allowed
+
+
+@pytest.mark.parametrize("labels", [{"spark-role": "driver"}, {"spark-role": "executor"}, {"ray.io/cluster": "r"}])
+@pytest.mark.parametrize(
+    ("word", "value"), [(names.MAX_NODES, "2"), (names.MULTI_NODE_POLICY, "pack"), (names.MIN_NETWORK_BANDWIDTH, "50")]
+)
+def test_what_limits_a_gang_makes_none(labels: dict[str, str], word: str, value: str) -> None:
+    assert admit(defaulted(pod(4, annotations=NVLINK | {word: value}, labels=labels))).allowed
 
 
 def test_a_word_that_is_added_later_is_refused_too() -> None:
