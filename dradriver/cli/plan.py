@@ -189,8 +189,11 @@ def plan(
     """
     if batch and file == "-":
         raise click.UsageError("standard input has the questions of --batch; give --policies a file")
+    clustered = {"--near": near or None, "--kubeconfig": kubeconfig, "--context": context}
+    if gang is None and (needless := [option for option, value in clustered.items() if value is not None]):
+        raise click.UsageError(f"only --gang PODSxGPUS looks at a cluster: give it, or leave out {', '.join(needless)}")
     policies = DEFAULTS if file is None else load(file)
-    if batch:
+    if batch and gang is None:
         answer_lines(sys.stdin.buffer, policies)
         return
     if gang is None and source is None:
@@ -210,7 +213,14 @@ def plan(
     if gang is not None:
         from dradriver.cli import plan_gang  # here, for it reads a cluster, and planning offline is to start fast
 
-        alone = {"--machine": source, "--free": free, "--gpus": gpus, "--containers": containers}
+        alone = {
+            "--machine": source,
+            "--free": free,
+            "--gpus": gpus,
+            "--containers": containers,
+            "--batch": batch or None,
+        }
+        alone |= {"--message-size": words["message_size"] or None, "--parts": words["parts"] or None}
         wish = request(msgspec.structs.replace(question, gpus=plan_gang.gpus(gang, alone)), policies)
         plan_gang.run(gang, wish, near, policies=policies, server=(kubeconfig, context), output=output)
         return

@@ -62,6 +62,7 @@ def run(
     if not isinstance(wish, Whole):
         raise click.UsageError("--gang: the pods of a gang want whole GPUs")
     least, pods, _ = _size(text)
+    near = near.strip()
     level = near.removeprefix(_PREFERRED).strip()
     request = GangRequest(pod=wish, pods=pods, least_pods=least, near=level, near_required=bool(near) and level == near)
     choice = place(*server, policies, request)

@@ -45,9 +45,10 @@ async def test_a_gang_without_a_place_is_refused_with_the_reason(
     cluster: GpuCluster, shell: CommandLine, racks: str
 ) -> None:
     network(cluster)
-    refused = await shell.run("plan", "--gang", "4x8", "--near", "leaf")
-    assert refused.exit_code == 1
-    assert "the largest leaf, s/l0, holds 3 of them when it is empty" in refused.stderr
+    for near in ("leaf", " leaf", "leaf "):
+        refused = await shell.run("plan", "--gang", "4x8", "--near", near)
+        assert refused.exit_code == 1
+        assert "the largest leaf, s/l0, holds 3 of them when it is empty" in refused.stderr
     refused = await shell.run("plan", "--gang", "4x8", "--near", "leaf", "--policies", racks)
     assert "has the levels node, rack, cluster" in refused.stderr
 
@@ -68,6 +69,11 @@ async def test_closed_nodes_are_left_out_and_words_count(cluster: GpuCluster, sh
         (("--gang", "0x8"), "write pods x GPUs of each"),
         (("--gang", "9-8x8"), "write pods x GPUs of each"),
         (("--gang", "8x8", "--machine", "dgx1-v100"), "leave out --machine"),
+        (("--gang", "8x8", "--batch"), "leave out --batch"),
+        (("--gang", "8x8", "--message-size", "64Mi", "--parts", "0:0.5"), "leave out --message-size, --parts"),
+        (("--machine", "dgx1-v100", "--gpus", "2", "--near", "leaf"), "give it, or leave out --near"),
+        (("--machine", "dgx1-v100", "--gpus", "2", "--kubeconfig", "f", "--context", "c"), "--kubeconfig, --context"),
+        (("--batch", "--near", "leaf"), "give it, or leave out --near"),
         (("--gang", "8x1", "--share", "0.5"), "whole GPUs"),
     ],
 )
