@@ -73,7 +73,8 @@ class GangChoice(msgspec.Struct, frozen=True, kw_only=True):
         reach: What holds them together, a level of the network: ``node``, ``fabric`` (one multi-node NVLink fabric,
             whose servers are near each other; NVLink itself ends at a server), ``leaf``, ``spine``, ``zone``, or what
             the cluster's levels are called; ``cluster`` where none holds them.
-        busbw_gbps: The least predicted of any pod, and over several nodes at most their network's, where it is known.
+        busbw_gbps: The least predicted of any pod of two GPUs and more, and over several nodes at most their network's,
+            where it is known.
         fallback: What was preferred and not had by all pods: words of the ladder, and ``near: leaf``.
     """
 

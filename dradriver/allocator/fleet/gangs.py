@@ -277,9 +277,7 @@ def _step(fleet: Fleet, one: str, other: str) -> int:
 
 def _slowest(fleet: Fleet, pods: Sequence[Choice], sites: Ints, reach: str) -> float:
     """The bandwidth of the slowest pod, or of the network between nodes, GB/s."""
-    slowest = min(pod.busbw_gbps for pod in pods)
+    several = [pod.busbw_gbps for pod in pods if len(pod.gpus) > 1]  # one GPU alone has no bandwidth to be slow
     known = fleet.sites.gbps(reach)[sites]
     network = float(known[known > 0].min()) if known.any() and reach != NODE else 0.0
-    if not network:
-        return slowest
-    return min(slowest, network) if max(len(pod.gpus) for pod in pods) > 1 else network
+    return min((*several, network) if network else several, default=0.0)

@@ -149,6 +149,16 @@ def test_a_launcher_stands_beside_its_workers() -> None:
         place_gang(fleet, GangRequest(pod=WHOLE, pods=2, least_pods=1, roles=(Role(pod=WHOLE, pods=1),)))
 
 
+def test_a_launcher_of_one_gpu_does_not_count_as_the_slowest() -> None:
+    launcher = Role(pod=Whole(containers=(1,)), pods=1)
+    fleet = network({("a", "1"): 3}, gbps=50)
+    alone = place_gang(fleet, GangRequest(pod=WHOLE, pods=2)).busbw_gbps
+    assert place_gang(fleet, GangRequest(pod=WHOLE, pods=2, roles=(launcher,))).busbw_gbps == alone == 50
+    fleet = network({("a", "1"): 3})
+    alone = place_gang(fleet, GangRequest(pod=WHOLE, pods=2)).busbw_gbps
+    assert place_gang(fleet, GangRequest(pod=WHOLE, pods=2, roles=(launcher,))).busbw_gbps == alone > 0
+
+
 def test_roles_may_have_nodes_of_their_own() -> None:
     fleet = network({("a", "1"): 4})
     request = GangRequest(pod=HALF, pods=2, needs=(1,), roles=(Role(pod=HALF, pods=2, needs=(1,)),))
