@@ -98,12 +98,12 @@ class Levels(msgspec.Struct, frozen=True):
             gbps: Bandwidth of the node's network.
         """
         values = [labels.get(key, "") for key in self.keys]
-        values = [value or (fabric if name == FABRIC else "") for name, value in zip(self.names, values, strict=True)]
+        values = [value or (fabric if key in FABRICS else "") for key, value in zip(self.keys, values, strict=True)]
         own: list[Domain | None] = []
         for at, value in enumerate(values):
-            alone = self.names[at] == FABRIC
+            alone = self.keys[at] in FABRICS
             around = () if alone else tuple(
-                each for name, each in zip(self.names[:at:-1], values[:at:-1], strict=True) if name != FABRIC
+                each for key, each in zip(self.keys[:at:-1], values[:at:-1], strict=True) if key not in FABRICS
             )  # fmt: skip
             own.append((*around, value) if value else None)
         return Location(own=tuple(own), gbps=gbps)

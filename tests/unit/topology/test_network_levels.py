@@ -55,6 +55,16 @@ def test_configured_keys_go_before_all_that_is_found() -> None:
     assert levels.location(found).domains == (("w", "r"), ("w",))
 
 
+def test_a_level_is_nvlinks_by_its_key_not_its_name() -> None:
+    levels = levels_of([], ["example.com/fabric", "example.com/row"])
+    assert levels.location({"example.com/row": "w"}, fabric="u.1").domains == (None, ("w",))
+    one = levels.location({"example.com/fabric": "f", "example.com/row": "w"}, fabric="u.1")
+    assert one.domains == (("w", "f"), ("w",))
+    levels = levels_of([], [CLIQUE, "example.com/fabric", "topology.k8s.aws/ultraserver-id", "example.com/row"])
+    labels = {"example.com/fabric": "f", "topology.k8s.aws/ultraserver-id": "s", "example.com/row": "w"}
+    assert levels.location(labels, fabric="u.1").domains == (("u.1",), ("w", "f"), ("s",), ("w",))
+
+
 def test_every_configured_level_has_a_name_of_its_own() -> None:
     keys = [f"{AWS}3", "a.example.com/rack", "b.example.com/rack", "example.com/node", "a.example.com/rack", ZONE]
     names = ("leaf", "rack", "b.example.com/rack", "example.com/node", "zone")
