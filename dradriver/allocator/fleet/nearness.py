@@ -38,8 +38,8 @@ def _nearest(places: Ints, number: int, levels: Sequence[Ints], there: Sequence[
     children, inverse, counts = np.unique(owner, return_inverse=True, return_counts=True)
     if len(children) == 1:
         return _nearest(places, number, levels[1:], there[1:])
-    present = np.array([np.count_nonzero(there[0] == child) for child in children.tolist()] if len(there[0]) else
-                       [0] * len(children))  # fmt: skip
+    known = np.sort(there[0][there[0] >= 0])  # a node of the gang that is in no domain is near none
+    present = np.searchsorted(known, children, "right") - np.searchsorted(known, children)
 
     def wants(child: int, share: int) -> int:
         """How many domains of the next level so many nodes of a child want."""

@@ -208,6 +208,17 @@ def test_members_that_differ_are_spread_too() -> None:
     assert len(choice.nodes) == 4
 
 
+def test_a_node_in_no_leaf_is_not_where_the_gangs_node_in_no_leaf_is() -> None:
+    fleet = network({("a", ""): 2, ("a", "1"): 5})
+    request = GangRequest(pod=WHOLE, pods=5)
+    fixed = {index: place_gang(fleet, GangRequest(pod=WHOLE, pods=1), eligible=[name]).pods[0]
+             for index, name in enumerate(("a-00", "a1-00", "a1-01", "a1-02"))}  # fmt: skip
+    for pod in fixed.values():
+        fleet.set_free(pod.node, [])
+    fleet.set_free("a1-04", [])
+    assert place_gang(fleet, request, fixed=fixed).pods[4].node == "a1-03"
+
+
 def test_only_inside_the_nodes_that_are_given() -> None:
     fleet = network({("a", "1"): 4})
     request = GangRequest(pod=WHOLE, pods=2)
