@@ -37,14 +37,17 @@ class Pattern(NamedTuple):
 def patterns(nodes: GangNodes, at: Ints, *, number: int, count: int) -> list[Pattern]:
     """Positions for ``count`` pods that at least ``number`` of some nodes have free, all of one kind; best first.
 
+    Equally good ones stand by the first node's name: the kinds' numbers are those in which nodes were read.
+
     Worked example: two of three nodes of eight GPUs have 0-3 free, the third 4-7: for pods of four GPUs on two nodes
     there is one pattern, 0-3.
     """
     found: list[tuple[tuple[int, ...], Pattern]] = []
     for kind in np.unique(nodes.kind[at]).tolist():
-        own = nodes.mask[at[nodes.kind[at] == kind]]
-        if len(own) < number:
+        of_kind = at[nodes.kind[at] == kind]
+        if len(of_kind) < number:
             continue
+        own, first = nodes.mask[of_kind], int(nodes.name_rank[of_kind].min())
         tables, gpus = nodes.candidates[kind].group.tables, nodes.request.gpus
         exact = np.bincount(own, minlength=1 << tables.size)
         have = exact.copy()  # nodes that have at least these positions free
@@ -57,7 +60,7 @@ def patterns(nodes: GangNodes, at: Ints, *, number: int, count: int) -> list[Pat
         rest = set_order(tables, preference(nodes.request), gpus=gpus).rest
         for mask in masks[np.argsort(-have[masks], kind="stable")[:_MOST_PATTERNS]].tolist():
             pattern = Pattern(kind, mask, min(int(exact[mask]), number), int(rest[tables.everything ^ mask]))
-            found.append(((-pattern.exact, pattern.cost, kind, mask), pattern))
+            found.append(((-pattern.exact, pattern.cost, first, mask), pattern))
     return [pattern for _, pattern in sorted(found)]
 
 

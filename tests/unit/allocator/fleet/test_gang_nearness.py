@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -217,6 +218,16 @@ def test_a_node_in_no_leaf_is_not_where_the_gangs_node_in_no_leaf_is() -> None:
         fleet.set_free(pod.node, [])
     fleet.set_free("a1-04", [])
     assert place_gang(fleet, request, fixed=fixed).pods[4].node == "a1-03"
+
+
+@pytest.mark.parametrize("order", [("a0", "a1", "b0", "b1"), ("b0", "b1", "a0", "a1"), ("b1", "a1", "b0", "a0")])
+def test_the_plan_is_the_same_in_whatever_order_nodes_were_read(order: tuple[str, ...]) -> None:
+    fleet, one = Fleet(), machines.dgx_h100()
+    other = msgspec.structs.replace(one, driver_version="999.1")
+    for name in order:
+        fleet.set_node(name, one if name.startswith("a") else other, range(8))
+    assert place_gang(fleet, GangRequest(pod=WHOLE, pods=2)).nodes == ("a0", "a1")
+    assert place_gang(fleet, GangRequest(pod=HALF, pods=4)).nodes == ("a0", "a1")
 
 
 def test_only_inside_the_nodes_that_are_given() -> None:
