@@ -40,8 +40,9 @@ class GangRequest(msgspec.Struct, frozen=True, kw_only=True):
             for all. Of equal pods only.
         max_nodes: Most nodes.
         min_gpus_per_node: Fewest GPUs of the gang on any node that has some.
-        min_network_gbps: Least network bandwidth of each node, if there are several; a node or a level of which it is
-            not known has none.
+        min_network_gbps: Least network bandwidth of each node, if there are several: what its NICs have within the
+            narrowest level, and beyond that what levels are said to carry (``Fleet.set_levels``). A node or a level of
+            which it is not known has none.
         near: The level of the network (``Fleet.levels``, ``node`` or ``cluster``) that should hold all of them.
         near_required: Whether nothing wider will do.
     """

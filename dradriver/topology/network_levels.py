@@ -145,9 +145,10 @@ def _found(key: str, nodes: Collection[Mapping[str, str]]) -> bool:
 
 
 def _names(keys: Iterable[str]) -> tuple[str, ...]:
-    """Return a name of its own for each level; the whole key where a shorter name is taken."""
+    """Return a name of its own for each level; the whole key where a shorter name is taken, or NVLink's."""
     names: list[str] = []
     for key in keys:
         name = _KNOWN.get(key) or key.rpartition("/")[2]
-        names.append(key if name in (*names, NODE, CLUSTER) else name)
+        taken = name in (*names, NODE, CLUSTER) or (name == FABRIC and key not in FABRICS)
+        names.append(key if taken else name)
     return tuple(names)

@@ -148,7 +148,8 @@ class Fleet:
 
         Args:
             levels: Their names, nearest first, without ``node`` and ``cluster``.
-            gbps_of: What levels carry for each node, one direction, GB/s, where that is known to be less than its NICs.
+            gbps_of: What levels, and ``cluster``, carry for each node, one direction, GB/s, where that is known. Of the
+                narrowest level that is what its NICs have; of wider ones nothing is promised without.
         """
         self.sites = Sites(levels, gbps_of)
         for group in self.groups:

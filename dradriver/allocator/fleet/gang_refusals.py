@@ -97,10 +97,8 @@ def _nearest(fleet: Fleet, tables: Sequence[GangNodes], request: GangRequest) ->
             unknown = int(np.count_nonzero(known == 0))
             more = f"; the network's bandwidth of {unknown} nodes is not known" if unknown else ""
             return f"nodes with such a network hold {fast} of them{more}"
-        carries = fleet.sites.gbps_of
-        slow = next((level for level in fleet.levels if carries.get(level, np.inf) < request.min_network_gbps), "")
-        if slow:
-            return f"within a {slow} the network carries {carries[slow]:g} GB/s, and nothing narrower holds all of them"
+        if slow := _slow(fleet, request.min_network_gbps):
+            return f"{slow}, and nothing narrower holds all of them"
     if request.near_required and request.near:
         most_here = largest(fleet, nodes, request.near)
         if most_here.pods < request.pods:
@@ -110,3 +108,14 @@ def _nearest(fleet: Fleet, tables: Sequence[GangNodes], request: GangRequest) ->
     if request.roles:
         return "each would have places without the others"
     return "without the limits on nodes there would be a place"
+
+
+def _slow(fleet: Fleet, wanted_gbps: float) -> str:
+    """What to say of the narrowest level that does not carry so much, as far as is known; empty where all do."""
+    for level in fleet.sites.reaches[1:]:
+        within = "within the cluster" if level == CLUSTER else f"within a {level}"
+        if not fleet.sites.is_known(level):
+            return f"{within} it is not known what the network carries"
+        if (carries := fleet.sites.gbps_of.get(level, np.inf)) < wanted_gbps:
+            return f"{within} the network carries {carries:g} GB/s"
+    return ""

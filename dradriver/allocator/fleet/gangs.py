@@ -276,8 +276,8 @@ def _step(fleet: Fleet, one: str, other: str) -> int:
 
 
 def _slowest(fleet: Fleet, pods: Sequence[Choice], sites: Ints, reach: str) -> float:
-    """The bandwidth of the slowest pod, or of the network between nodes, GB/s."""
+    """The bandwidth of the slowest pod, or of the network between nodes where all their NICs are known, GB/s."""
     several = [pod.busbw_gbps for pod in pods if len(pod.gpus) > 1]  # one GPU alone has no bandwidth to be slow
-    known = fleet.sites.gbps(reach)[sites]
-    network = float(known[known > 0].min()) if known.any() and reach != NODE else 0.0
+    known = reach != NODE and len(sites) == len({pod.node for pod in pods})
+    network = float(fleet.sites.most_gbps(reach)[sites].min()) if known else 0.0
     return min((*several, network) if network else several, default=0.0)

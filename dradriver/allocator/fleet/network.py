@@ -10,13 +10,15 @@ from numpy.typing import NDArray
 from dradriver.allocator.sets.subsets import Ints
 from dradriver.topology.levels import CLUSTER, LEVELS, NODE, Domain, Location
 
+_FABRIC, _ZONE = LEVELS[0], LEVELS[-1]
+
 
 class Sites:
     """All different locations of a cluster, numbered from 0, the unknown one.
 
     Attributes:
         levels: The levels of the network by name, nearest first: between ``node`` and ``cluster``, which always are.
-        gbps_of: What a level is known to carry for each node, one direction, GB/s, where that is less than its NICs'.
+        gbps_of: What a level is known to carry for each node, one direction, GB/s; its NICs carry no more in any case.
         locations: By number.
     """
 
@@ -66,8 +68,23 @@ class Sites:
         return numbers, names
 
     def gbps(self, level: str = NODE) -> NDArray[np.float64]:
-        """Network bandwidth per location as far as this level, 0 where it is unknown: (locations,), float64, GB/s."""
+        """Network bandwidth per location as far as this level, 0 where it is unknown: (locations,), float64, GB/s.
+
+        It is that of the NICs within the narrowest level, which a switch makes. How much is lost between its switches
+        is a site's choice: a wider level's is unknown where ``gbps_of`` does not name it.
+        """
+        return self.most_gbps(level) if self.is_known(level) else np.zeros(len(self.locations))
+
+    def is_known(self, level: str) -> bool:
+        """Whether it is known what a level carries where NICs are known."""
+        return level in (NODE, *self._narrowest()) or level in self.gbps_of
+
+    def most_gbps(self, level: str) -> NDArray[np.float64]:
+        """The same if what is not known of levels is no less than what the NICs have."""
         own = np.array([location.gbps for location in self.locations], dtype=np.float64)
-        reached = self.levels[: self.levels.index(level) + 1] if level in self.levels else self.levels
-        caps = [self.gbps_of[name] for name in reached if name in self.gbps_of] if level != NODE else []
-        return np.minimum(own, min(caps)) if caps else own
+        reached = self.reaches[1 : self.reaches.index(level) + 1]
+        return np.minimum(own, min((self.gbps_of[name] for name in reached if name in self.gbps_of), default=np.inf))
+
+    def _narrowest(self) -> tuple[str, ...]:
+        """The narrowest level; an NVLink fabric is beside the others, so that the next one is it, too, if no zone."""
+        return self.levels[: 2 if self.levels[:1] == (_FABRIC,) and self.levels[1:2] != (_ZONE,) else 1]

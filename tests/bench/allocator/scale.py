@@ -15,7 +15,7 @@ import numpy as np
 
 from dradriver.allocator import Constraint, Fleet, GangRequest, NoPlaceError, Role, Strategy, Whole, place_gang
 from dradriver.allocator.sets.subsets import Bools
-from dradriver.topology.levels import Location
+from dradriver.topology.levels import LEVELS, Location
 from dradriver.topology.machine import Machine
 from tests.fakes import machines
 
@@ -141,6 +141,7 @@ def _set_free_s(fleet: Fleet) -> float:
 
 def gangs_s(fleet: Fleet, *, rounds: int = 9) -> dict[str, Any]:
     """Median seconds of placing each gang, on zones of 2,000 nodes, spines of 250 and leaves of 25."""
+    fleet.set_levels(LEVELS, dict.fromkeys(LEVELS, 50))
     for number, name in enumerate(fleet.nodes):
         fleet.set_location(
             name,

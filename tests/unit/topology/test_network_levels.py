@@ -57,6 +57,7 @@ def test_configured_keys_go_before_all_that_is_found() -> None:
 
 def test_a_level_is_nvlinks_by_its_key_not_its_name() -> None:
     levels = levels_of([], ["example.com/fabric", "example.com/row"])
+    assert levels.names == ("example.com/fabric", "row")
     assert levels.location({"example.com/row": "w"}, fabric="u.1").domains == (None, ("w",))
     one = levels.location({"example.com/fabric": "f", "example.com/row": "w"}, fabric="u.1")
     assert one.domains == (("w", "f"), ("w",))

@@ -129,6 +129,36 @@ def test_bandwidth_that_is_not_known_is_not_promised() -> None:
     assert place_gang(fleet, GangRequest(pod=WHOLE, pods=3)).busbw_gbps == 20
 
 
+def test_bandwidth_beyond_a_leaf_is_promised_where_a_rate_was_given_alone() -> None:
+    wish = GangRequest(pod=WHOLE, pods=3, min_network_gbps=40)
+    fleet = network({("a", "1"): 2, ("a", "2"): 2}, gbps=50)
+    with pytest.raises(
+        NoPlaceError, match="within a spine it is not known what the network carries, and nothing narrower holds all"
+    ):
+        place_gang(fleet, wish)
+    assert place_gang(fleet, GangRequest(pod=WHOLE, pods=3)).busbw_gbps == 50, "its NICs have no more"
+    for level, reach in (("spine", "spine"), ("cluster", "cluster")):
+        known = network({}, gbps=50)
+        known.set_levels(fleet.levels, {level: 45})
+        for name in fleet.nodes:
+            known.set_node(name, machines.dgx_h100(), range(8))
+            known.set_location(name, fleet.location(name))
+        choice = place_gang(known, wish)
+        assert (choice.reach, choice.busbw_gbps) == (reach, 45)
+    fleet.set_levels(["fabric", "zone"])
+    for name in fleet.nodes:
+        fleet.set_location(name, Location(own=(None, ("z",)), gbps=50))
+    with pytest.raises(NoPlaceError, match="within a zone it is not known"):
+        place_gang(fleet, wish)
+
+
+def test_a_node_with_unknown_nics_leaves_the_networks_figure_unknown() -> None:
+    fleet = network({("a", "1"): 3}, gbps=50)
+    fleet.set_location("a1-02", Location(zone="z", spine="a", leaf="1"))
+    assert place_gang(fleet, GangRequest(pod=WHOLE, pods=2)).busbw_gbps == 50
+    assert place_gang(fleet, GangRequest(pod=WHOLE, pods=3)).busbw_gbps > 50, "what each pod has by itself"
+
+
 def test_no_more_pods_than_cpu_and_memory_are_enough_for() -> None:
     fleet, one = network({("a", "1"): 3}), Whole(containers=(1,))
     amounts = np.array([[64, 110], [20, -5], [9, 1000]])

@@ -112,7 +112,7 @@ def test_limits_on_nodes() -> None:
 
 
 def test_network_bandwidth_counts_between_nodes_only() -> None:
-    fast, slow = Location(gbps=50), Location(gbps=10)
+    fast, slow = Location(leaf="l", gbps=50), Location(leaf="l", gbps=10)
     fleet = cluster(a=(range(4), slow), b=(range(4), slow), c=(range(4), fast), d=(range(4), fast), e=(range(4), fast))
     assert set(place_gang(fleet, gang(4, 2, min_network_gbps=50)).nodes) <= {"c", "d", "e"}
     assert place_gang(fleet, gang(2, 2, min_network_gbps=400)).reach == "node"
@@ -227,6 +227,8 @@ def exact(fleet: Fleet, request: GangRequest) -> tuple[float, ...] | None:
         if len(real) < len(worth):
             continue
         width = -1 if len(used) == 1 else max(between(a, b) for a, b in itertools.combinations(where, 2))
+        if request.min_network_gbps and width > Step.LEAF:
+            continue
         key = (-len(used), width, -min(real)) if spread else (width, len(used), -min(real))
         best = key if best is None or key < best else best
     return best
