@@ -10,7 +10,7 @@ from dradriver.allocator.fleet import rails
 from dradriver.allocator.fleet.gang_nodes import GangNodes
 from dradriver.allocator.sets.subsets import Bools, Ints
 
-_MOST_LOOKS = 1 << 17  # at nodes, one for each pattern of positions, to compare domains by what is on the same rails
+MOST_LOOKS = 1 << 17  # at nodes, one for each pattern of positions, to compare domains by what is on the same rails
 _ITEM_BITS = 20  # of a key, for the size of an item; it is never more than the nodes of a cluster
 
 
@@ -170,7 +170,7 @@ def _on_rails(
     apart = np.ones(size, dtype=np.bool_)
     pieces, smallest = _pieces(owner, None if inner is None else inner[at], number, size)
     patterns = rails.patterns(nodes, at, number=number, count=count)
-    looked_at = inner is not None and len(patterns) * len(at) <= _MOST_LOOKS
+    looked_at = inner is not None and len(patterns) * len(at) <= MOST_LOOKS
     for pattern in patterns:
         has = rails.have(nodes, at, pattern)
         there = np.bincount(owner[has], minlength=size) >= number

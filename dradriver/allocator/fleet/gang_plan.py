@@ -10,7 +10,7 @@ import numpy as np
 from dradriver.allocator.fleet import gang_domains, rails
 from dradriver.allocator.fleet.gang_domains import Wish
 from dradriver.allocator.fleet.gang_nodes import GangNodes
-from dradriver.allocator.fleet.nearness import alone, nearest
+from dradriver.allocator.fleet.nearness import nearest, pieces
 from dradriver.allocator.fleet.packing import disjoint_sets
 from dradriver.allocator.sets.subsets import Bools, Ints
 
@@ -144,20 +144,20 @@ def _on_new(
 def _on_rails(nodes: GangNodes, fit: Ints, number: int, count: int, *, around: Around) -> tuple[Ints, int | None]:
     """Nodes for ``count`` pods each, on the same positions of all of them where that can be: which then."""
     best: tuple[tuple[int, int], Ints, int] | None = None
-    for pattern in rails.patterns(nodes, fit, number=number, count=count):
+    patterns = rails.patterns(nodes, fit, number=number, count=count)
+    for pattern in patterns[: max(1, gang_domains.MOST_LOOKS // len(fit))]:
         having = fit[rails.have(nodes, fit, pattern)]
-        at = having[_near(nodes, having, number, around)]
         key = 1, -number
         if around.levels:
-            sizes = np.unique(alone(around.levels[0][nodes.site[at]]), return_counts=True)[1]
-            key = len(sizes), -int(sizes.min())
+            level = around.levels[0]
+            parts, smallest = pieces(level[nodes.site[having]], number, level[around.sites])
+            key = parts, -smallest
         if best is None or key < best[0]:
-            best = key, at, pattern.mask
+            best = key, having, pattern.mask
         if key[0] == 1:
             break
-    if best is None:
-        return fit[_near(nodes, fit, number, around)], None
-    return best[1], best[2]
+    units, mask = (fit, None) if best is None else best[1:]
+    return units[_near(nodes, units, number, around)], mask
 
 
 def _near(nodes: GangNodes, units: Ints, number: int, around: Around) -> Ints:

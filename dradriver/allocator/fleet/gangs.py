@@ -5,7 +5,7 @@ number of nodes for ``spread``, which wants many; the narrowest part of the netw
 which should be few; the bandwidth of the slowest pod; the same number of pods on every node; the same positions
 (*rails*) of nodes of one kind; few and equal parts of the next narrower level of the network; the part of the network
 that is fullest already; on each node what it leaves to others. Of equal pods all but the last two are exact, as long
-as nodes times ways to choose the same positions stay below 131,072 in the domains that are compared.
+as nodes times ways to choose the same positions stay below 131,072 in the domains that are looked at.
 
 Worked example: 4 pods of 8 GPUs, and two leaves of one spine with 3 free nodes each. No leaf holds all, the spine does:
 two nodes of either leaf, pods 0 and 1 in one of them, 2 and 3 in the other.
@@ -13,6 +13,7 @@ two nodes of either leaf, pods 0 and 1 in one of them, 2 and 3 in the other.
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -118,6 +119,8 @@ def _sizes(fleet: Fleet, request: GangRequest, tables: Sequence[GangNodes]) -> r
     if request.least_pods is None:
         return range(request.pods, request.pods - 1, -1)
     room = largest(fleet, tables[0], request.near if request.near_required else CLUSTER).pods
+    if request.max_nodes is not None:
+        room = min(room, int(np.sort(tables[0].capacity)[::-1][: request.max_nodes].sum()))
     most = min(request.pods, room)
     return range(most, max(request.least_pods, 1) - 1, -1)
 
@@ -250,29 +253,33 @@ def _matched(
     fleet: Fleet, places: Sequence[Choice], indices: Sequence[int], kept: Mapping[int, Choice]
 ) -> dict[int, Choice]:
     """Who gets which place: in order, and beside members that have theirs each where its neighbour by index is near."""
-    left = list(places)
     if not kept:
-        return dict(zip(indices, left, strict=True))
-    out = {}
+        return dict(zip(indices, places, strict=True))
+    out, members = {}, sorted(kept)
+    ranks = np.array([fleet.name_rank(place.node) for place in places])
+    left = np.ones(len(places), dtype=np.bool_)
     for index in indices:
-        neighbour = kept[min(kept, key=lambda other: (abs(other - index), other))]
-        steps = [_step(fleet, neighbour.node, place.node) for place in left]
-        out[index] = left.pop(int(np.argmin(steps)))
+        after = bisect.bisect(members, index)
+        neighbour = min(members[max(after - 1, 0) : after + 1], key=lambda other: (abs(other - index), other))
+        steps = _steps(fleet, kept[neighbour].node, ranks)
+        at = int(np.where(left, steps, len(fleet.sites.reaches) + 1).argmin())
+        out[index], left[at] = places[at], False
     return out
 
 
-def _step(fleet: Fleet, one: str, other: str) -> int:
-    """The number of the narrowest level that two nodes share, among ``reaches``."""
-    if one == other:
-        return 0
-    if fleet.name_rank(one) is None:
-        return len(fleet.sites.reaches)
-    sites = np.array([fleet.sites.number(fleet.location(name)) for name in (one, other)])
-    for number, level in enumerate(fleet.sites.reaches[1:], 1):
-        a, b = fleet.sites.domains(level)[sites].tolist()
-        if a == b >= 0:
-            return number
-    return len(fleet.sites.reaches)
+def _steps(fleet: Fleet, one: str, ranks: Ints) -> Ints:
+    """The number in ``reaches`` of the narrowest level that a node shares with each of others: shape of ``ranks``."""
+    reaches = fleet.sites.reaches
+    steps = np.full(len(ranks), len(reaches))
+    if (rank := fleet.name_rank(one)) is None:
+        return steps
+    every = fleet.sites_by_name()
+    for number in range(len(reaches) - 1, 0, -1):
+        domain = fleet.sites.domains(reaches[number])
+        if (own := int(domain[every[rank]])) >= 0:
+            steps[domain[every[ranks]] == own] = number
+    steps[ranks == rank] = 0
+    return steps
 
 
 def _slowest(fleet: Fleet, pods: Sequence[Choice], sites: Ints, reach: str) -> float:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -34,23 +34,25 @@ def nearest(units: Ints, number: int, levels: Sequence[Ints], there: Sequence[In
 def _nearest(places: Ints, number: int, levels: Sequence[Ints], there: Sequence[Ints]) -> Ints:
     if not levels or number == len(places):
         return places[:number]
-    owner = alone(levels[0][places])
-    children, inverse, counts = np.unique(owner, return_inverse=True, return_counts=True)
-    if len(children) == 1:
+    parts = _divided(levels[0][places], number, there[0])
+    if len(parts.counts) == 1:
         return _nearest(places, number, levels[1:], there[1:])
-    known = np.sort(there[0][there[0] >= 0])  # a node of the gang that is in no domain is near none
-    present = np.searchsorted(known, children, "right") - np.searchsorted(known, children)
-
-    def wants(child: int, share: int) -> int:
-        """How many domains of the next level so many nodes of a child want."""
-        if len(levels) == 1:
-            return 0
-        inner, sizes = np.unique(alone(levels[1][places[inverse == child]]), return_counts=True)
-        return int(fewest(np.zeros_like(inner), sizes, share)[1][0])
-
-    shares = _shares(counts, present, number, wants)
-    taken = [_nearest(places[inverse == child], share, levels[1:], there[1:]) for child, share in sorted(shares)]
+    shares = _shares(parts, levels[1][places] if len(levels) > 1 else None)
+    members = np.split(places[np.argsort(parts.inverse, kind="stable")], np.cumsum(parts.counts)[:-1])
+    taken = [_nearest(members[child], share, levels[1:], there[1:]) for child, share in shares]
     return np.concatenate(taken)
+
+
+def pieces(domain: Ints, number: int, there: Ints) -> tuple[int, int]:
+    """Of how many domains of the widest level ``nearest`` takes nodes, and how many of that of which it takes fewest.
+
+    Args:
+        domain: (n,), the nodes' domains of that level.
+        number: How many to take.
+        there: The domains of the gang's nodes that have their places.
+    """
+    share = _divided(domain, number, there).share
+    return len(share), int(share.min())
 
 
 def alone(domain: Ints) -> Ints:
@@ -58,32 +60,70 @@ def alone(domain: Ints) -> Ints:
     return np.where(domain < 0, -1 - np.arange(len(domain)), domain)
 
 
-def _shares(counts: Ints, present: Ints, number: int, wants: Callable[[int, int], int]) -> list[tuple[int, int]]:
-    """Domains and how many nodes of each: as few and as equal as can be, none larger than it must be.
+class _Parts(NamedTuple):
+    """How nodes are divided over the domains of a level, as few and as equally as can be.
 
-    Args:
+    Attributes:
+        inverse: (n,), the domain of each node.
         counts: (domains,), nodes that each has.
         present: (domains,), nodes of the gang that are there already.
-        number: How many to take.
-        wants: How many domains of the next level so many nodes of a domain want.
+        chosen: Domains that get nodes; of those without nodes of the gang the largest ones.
+        share: How many nodes each of them gets.
     """
+
+    inverse: Ints
+    counts: Ints
+    present: Ints
+    chosen: Ints
+    share: Ints
+
+
+def _divided(domain: Ints, number: int, there: Ints) -> _Parts:
+    children, inverse, counts = np.unique(alone(domain), return_inverse=True, return_counts=True)
+    known = np.sort(there[there >= 0])  # a node of the gang that is in no domain is near none
+    present = np.searchsorted(known, children, "right") - np.searchsorted(known, children)
     order = np.lexsort((-counts, present == 0))
     enough = int(np.searchsorted(np.cumsum(counts[order]), number)) + 1
-    chosen = order[: max(enough, int(np.count_nonzero(present)))].tolist()
-    share = dict.fromkeys(chosen, 0)
-    heap = [(int(present[child]), at, child) for at, child in enumerate(chosen)]
-    heapq.heapify(heap)
-    for _ in range(number):
-        held, at, child = heapq.heappop(heap)
-        share[child] += 1
-        if share[child] < counts[child]:
-            heapq.heappush(heap, (held + 1, at, child))
-    known = [(child, own) for child, own in share.items() if present[child] and own]
-    free = np.flatnonzero(present == 0).tolist()
-    for own in sorted((own for child, own in share.items() if not present[child]), reverse=True):
-        child = min(
-            (child for child in free if counts[child] >= own), key=lambda child: (wants(child, own), counts[child])
-        )
-        free.remove(child)
-        known.append((child, own))
-    return known
+    chosen = order[: max(enough, int(np.count_nonzero(present)))]
+    held, most = present[chosen], counts[chosen]
+    low, high = 0, int((held + most).max())  # all are filled up to low, and cannot be up to high + 1
+    while low < high:
+        middle = (low + high + 1) // 2
+        if int(np.clip(middle - held, 0, most).sum()) <= number:
+            low = middle
+        else:
+            high = middle - 1
+    share = np.clip(low - held, 0, most)
+    open_ = np.flatnonzero((held + share == low) & (share < most))
+    share[open_[: number - int(share.sum())]] += 1
+    return _Parts(inverse, counts, present, chosen[share > 0], share[share > 0])
+
+
+def _shares(parts: _Parts, inner: Ints | None) -> list[tuple[int, int]]:
+    """Domains and how many nodes of each, in their order.
+
+    Of those without nodes of the gang, the ones that want the fewest domains of the next level for their share, then
+    the smallest that hold it.
+
+    Args:
+        parts: How many domains get how many nodes.
+        inner: (n,), the nodes' domains of the next narrower level; None where there is none.
+    """
+    counts, known = parts.counts, parts.present[parts.chosen] > 0
+    out = list(zip(parts.chosen[known].tolist(), parts.share[known].tolist(), strict=True))
+    free = np.flatnonzero(parts.present == 0)
+    wants = np.zeros(len(counts), dtype=np.int64)
+    if inner is not None:
+        pairs = np.stack((parts.inverse, alone(inner)))
+        span = int(pairs[1].max()) - int(pairs[1].min()) + 1
+        pair, sizes = np.unique(pairs[0] * span + pairs[1] - pairs[1].min(), return_counts=True)
+    own, times = np.unique(parts.share[~known], return_counts=True)
+    for share, number in zip(own[::-1].tolist(), times[::-1].tolist(), strict=True):
+        if inner is not None:
+            owners, domains, _ = fewest(pair // span, sizes, share)
+            wants[owners] = domains
+        able = free[counts[free] >= share]
+        best = able[np.lexsort((counts[able], wants[able]))[:number]]
+        out += [(child, share) for child in best.tolist()]
+        free = np.setdiff1d(free, best, assume_unique=True)
+    return sorted(out)

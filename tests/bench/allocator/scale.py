@@ -34,6 +34,7 @@ GOALS_S = {10_000: 1e-3, 100_000: 10e-3}
 CONTROLLER_NODES, GOAL_CONTROLLER_S = (200, 1_000, 5_000), 150e-6
 GOAL_BYTES = 200e6
 GANG_NODES, GOAL_GANG_S = 10_000, 10e-3
+GOAL_SMALL_PARTS_S = 50e-3
 GANGS = {
     "128 pods x 8 GPUs": GangRequest(pods=128, pod=Whole(containers=(8,))),
     "128 pods x 8 GPUs, CPU, memory, slots": GangRequest(pods=128, pod=Whole(containers=(8,)), needs=(8_000, 2**36, 1)),
@@ -64,6 +65,7 @@ def measure() -> dict[str, Any]:
         found[f"{nodes} nodes x 8 GPUs, seconds"] = row
         if nodes == GANG_NODES:
             found[f"gangs on {nodes} nodes, seconds"] = gangs_s(fleet)
+            found[f"gangs on {nodes} nodes in small parts, seconds"] = small_parts_s(nodes)
     found["a controller's questions, seconds"] = controller_s()
     found["memory, 100,000 nodes"] = memory(100_000)
     return found
@@ -163,6 +165,26 @@ def gangs_s(fleet: Fleet, *, rounds: int = 9) -> dict[str, Any]:
             took.append(time.perf_counter() - begun)
         row[name] = statistics.median(took[1:])
     row["holds"] = max(row.values()) <= GOAL_GANG_S
+    return row
+
+
+def small_parts_s(nodes: int, *, rounds: int = 5) -> dict[str, Any]:
+    """Median seconds of placing gangs over so many parts: one of eight GPUs in use on each node, small leaves."""
+    row: dict[str, Any] = {}
+    for per_leaf, per_spine, pods in ((1, 2, 1_000), (1, 32, 1_000), (2, 16, 512), (4, 4, 128)):
+        fleet, machine = Fleet(), KINDS[1]()
+        for number in range(nodes):
+            name, leaf = f"node-{number}", number // per_leaf
+            fleet.set_node(name, machine, set(range(8)) - {number * 5 % 8}, row=number)
+            fleet.set_location(name, Location(zone="z", spine=f"s{leaf // per_spine}", leaf=f"l{leaf}"))
+        request = GangRequest(pods=pods, pod=Whole(containers=(4,)))
+        took = []
+        for _ in range(rounds + 1):  # the first builds tables
+            begun = time.perf_counter()
+            place_gang(fleet, request)
+            took.append(time.perf_counter() - begun)
+        row[f"{pods} pods x 4 GPUs, leaves of {per_leaf}, {per_spine} a spine"] = statistics.median(took[1:])
+    row["holds"] = max(row.values()) <= GOAL_SMALL_PARTS_S
     return row
 
 

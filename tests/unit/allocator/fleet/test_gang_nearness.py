@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -11,7 +12,10 @@ import pytest
 
 from dradriver.allocator import NoPlaceError, Role, Whole, largest_gang, place_gang
 from dradriver.allocator.fleet.fleet import Fleet
+from dradriver.allocator.fleet.gang_domains import fewest
+from dradriver.allocator.fleet.gang_search import search
 from dradriver.allocator.gang_request import GangChoice, GangRequest
+from dradriver.allocator.sets.subsets import Ints
 from dradriver.topology.levels import Location
 from tests.fakes import machines
 
@@ -258,6 +262,45 @@ def test_the_plan_is_the_same_in_whatever_order_nodes_were_read(order: tuple[str
         fleet.set_node(name, one if name.startswith("a") else other, range(8))
     assert place_gang(fleet, GangRequest(pod=WHOLE, pods=2)).nodes == ("a0", "a1")
     assert place_gang(fleet, GangRequest(pod=HALF, pods=4)).nodes == ("a0", "a1")
+
+
+def test_the_work_does_not_grow_with_the_number_of_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    fleet = network({(f"s{spine:02}", leaf): 1 for spine in range(40) for leaf in "12"})
+    for number, name in enumerate(sorted(fleet.nodes)):
+        fleet.set_free(name, set(range(8)) - {number % 8})
+    looks = Counter[str]()
+
+    def counted(owner: Ints, size: Ints, needed: int) -> tuple[Ints, Ints, Ints]:
+        looks["fewest"] += 1
+        return fewest(owner, size, needed)
+
+    monkeypatch.setattr("dradriver.allocator.fleet.nearness.fewest", counted)
+    assert len(place_gang(fleet, GangRequest(pod=HALF, pods=20)).nodes) == 20
+    assert looks["fewest"] < 10
+
+
+def test_no_size_is_tried_that_so_few_nodes_cannot_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[int] = []
+
+    def counted(fleet: Fleet, request: GangRequest, *others: Any, **more: Any) -> Any:
+        tried.append(request.pods)
+        return search(fleet, request, *others, **more)
+
+    monkeypatch.setattr("dradriver.allocator.fleet.gangs.search", counted)
+    request = GangRequest(pod=HALF, pods=200, least_pods=3, max_nodes=2)
+    assert len(place_gang(network({("a", "1"): 40}), request).pods) == 4
+    assert tried == [4]
+
+
+def test_members_that_come_back_are_near_their_neighbours() -> None:
+    fleet = network({("a", "1"): 4, ("a", "2"): 4})
+    request = GangRequest(pod=WHOLE, pods=6)
+    before = place_gang(fleet, request)
+    fixed = {index: before.pods[index] for index in (0, 5)}
+    for pod in fixed.values():
+        fleet.set_free(pod.node, [])
+    again = place_gang(fleet, request, fixed=fixed)
+    assert [pod.node[:2] for pod in again.pods] == ["a1"] * 3 + ["a2"] * 3
 
 
 def test_only_inside_the_nodes_that_are_given() -> None:
