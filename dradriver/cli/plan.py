@@ -213,14 +213,9 @@ def plan(
     if gang is not None:
         from dradriver.cli import plan_gang  # here, for it reads a cluster, and planning offline is to start fast
 
-        alone = {
-            "--machine": source,
-            "--free": free,
-            "--gpus": gpus,
-            "--containers": containers,
-            "--batch": batch or None,
-        }
-        alone |= {"--message-size": words["message_size"] or None, "--parts": words["parts"] or None}
+        alone = {"--machine": source, "--free": free, "--gpus": gpus, "--containers": containers}
+        alone |= {"--batch": batch or None, "--message-size": words["message_size"] or None}
+        alone |= {"--parts": words["parts"] or None}
         wish = request(msgspec.structs.replace(question, gpus=plan_gang.gpus(gang, alone)), policies)
         plan_gang.run(gang, wish, near, policies=policies, server=(kubeconfig, context), output=output)
         return
