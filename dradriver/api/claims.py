@@ -11,10 +11,11 @@ from typing import Any
 import msgspec
 
 from dradriver.allocator.request import Choice, MigPart, Part, PartChoice, SharePart, Whole
-from dradriver.api import annotation_words, config, names
+from dradriver.api import annotation_words, config, names, plans, seats
 from dradriver.api.dra_objects import ResourceClaim
 from dradriver.api.errors import WordError
 from dradriver.api.ledger import current_ledger
+from dradriver.api.plans import Planned
 from dradriver.api.pods import Pod
 from dradriver.api.values import NCCL_AUTO
 
@@ -32,6 +33,8 @@ def pinned(
     keep_env: Sequence[str] = (),
     nccl: str = NCCL_AUTO,
     shared: Whole | None = None,
+    planned: Planned | None = None,
+    seat: bool = False,
 ) -> dict[str, Any]:
     """Return the claim of a pod: ``exactly`` requests that are pinned to the chosen GPUs.
 
@@ -53,6 +56,8 @@ def pinned(
         keep_env: Variables of the author's that no edit may replace.
         nccl: What NCCL is told.
         shared: What the set was chosen for that other pods will share; None where it is the pod's alone.
+        planned: What it says of the plan of its gang; None for a pod of no gang.
+        seat: Whether it asks for a seat, too, so that its pod is bound only with all others of its gang.
     """
     parts = parts_of(choice, uuids)
     mig = {
@@ -68,6 +73,7 @@ def pinned(
         "metadata": _metadata(pod, names.LABEL_PLACED, shared=shared is not None)
         | {
             "annotations": {names.CHOICE: msgspec.json.encode(choice).decode()}
+            | ({} if planned is None else {names.PLAN: plans.written(planned)})
             | ({} if shared is None else {names.SET: msgspec.json.encode(annotation_words.as_written(shared)).decode()})
         },
         "spec": {
@@ -84,7 +90,8 @@ def pinned(
                         | _capacity(parts.get(name), compute),
                     }
                     for name, each in uuids.items()
-                ],
+                ]
+                + ([seats.request(beside=uuids)] if seat else []),
                 # Ours in every ledger: drivers skip the configuration of others, and refuse what of their own they
                 # cannot read.
                 "config": [{"opaque": {"driver": names.DRIVER, "parameters": opaque}}],

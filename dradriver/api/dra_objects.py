@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from dradriver.api import names, seats
-from dradriver.api.objects import Metadata, Part, Taint
+from dradriver.api.objects import Condition, Metadata, Part, Taint
 
 
 class Pool(Part, frozen=True):
@@ -116,6 +116,7 @@ class DeviceStatus(Part, frozen=True):
     device: str = ""
     share_id: str | None = msgspec.field(name="shareID", default=None)
     data: msgspec.Raw = msgspec.Raw(b"{}")
+    conditions: list[Condition] = []
 
 
 class ClaimStatus(Part, frozen=True):

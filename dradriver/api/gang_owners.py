@@ -32,6 +32,9 @@ _TRAINING: Final = "training.kubeflow.org/"
 _STEP: Final = "trainer.kubeflow.org/trainjob-ancestor-step"
 _POD_INDEX: Final = "apps.kubernetes.io/pod-index"
 _KUBEFLOW: Final = ("PyTorchJob", "TFJob", "XGBoostJob", "JAXJob", "PaddleJob", "MPIJob")
+SAID: Final = (JOBSET, _LWS, _KUEUE, _TRAINING, "alpha." + JOBSET, "batch.kubernetes.io/", "apps.kubernetes.io/")
+"""How the annotations begin that makers of pods say something of a gang by."""
+
 _FIRST: Final = ("master", "chief")  # roles whose pod has the first rank
 _NODES: Final = ("PET_NNODES", "JAX_NUM_PROCESSES", "NUM_PROCESSES", "PADDLE_NNODES")  # WORLD_SIZE counts processes
 _RANGE: Final = re.compile(r"([0-9]{1,4}):([0-9]{1,4})", re.ASCII)

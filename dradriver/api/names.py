@@ -77,8 +77,14 @@ FALLBACK: Final = PREFIX + "fallback"
 NODE: Final = PREFIX + "node"
 PART: Final = PREFIX + "part"  # of each GPU in ``ALLOCATED``, in its order: 25%/20480Mi, or 1g.10gb@6
 RANK_HINT: Final = PREFIX + "rank-hint"  # which one in its gang a pod had better be; the driver sets no ranks
+GANG_NODES: Final = PREFIX + "gang-nodes"  # its gang's nodes in the order of the ranks
+GANG_REACH: Final = PREFIX + "gang-reach"  # the narrowest level of the network that holds all of them
+GANG_BUSBW: Final = PREFIX + "gang-busbw"  # predicted for the whole gang
 REASON: Final = PREFIX + "reason"  # why the pod waits
-RESULTS: Final = (ALLOCATED, RING_ORDER, BANDWIDTH, BUSBW, LEVEL, SCORE, FALLBACK, NODE, PART, RANK_HINT, REASON)
+RESULTS: Final = (
+    ALLOCATED, RING_ORDER, BANDWIDTH, BUSBW, LEVEL, SCORE, FALLBACK, NODE, PART, RANK_HINT, GANG_NODES, GANG_REACH,
+    GANG_BUSBW, REASON,
+)  # fmt: skip
 
 # Annotations of other objects.
 MACHINE: Final = PREFIX + "machine"  # on a node's first slice: the whole Machine as JSON
@@ -86,6 +92,7 @@ SERVER_LACKS: Final = PREFIX + "server-lacks"  # there too: names of the feature
 FINALIZER: Final = "resource.kubernetes.io/delete-protection"  # Kubernetes' own, on every allocated claim
 HANDED_OVER: Final = PREFIX + "handed-over"  # on a claim without a pin: a digest of what it was made from
 CHOICE: Final = PREFIX + "choice"  # on a claim: the choice it was made from, as JSON
+PLAN: Final = PREFIX + "plan"  # on a claim of a gang's member: which plan of the gang it belongs to, as JSON
 SET: Final = PREFIX + "set"  # on a claim that several pods share: the request that its set was chosen for, as JSON
 
 # A node's label that an administrator sets, to any value, before the driver is replaced or a GPU is reset by hand.

@@ -9,12 +9,17 @@ An agent that does not know seats refuses to prepare such a claim: one that does
 from __future__ import annotations
 
 import datetime
+import itertools
+from collections.abc import Container
 from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
 
 from dradriver.api import names
 
 if TYPE_CHECKING:
-    from dradriver.api.dra_objects import AllocationResult, Device, ResourceClaim
+    from dradriver.api.dra_objects import Device, ResourceClaim
+    from dradriver.api.objects import Metadata
 
 POOL: Final = "gang/seats"  # no node's name has a slash, so this is no node's pool
 DEVICE: Final = "seat"
@@ -40,11 +45,28 @@ def known(device: Device) -> bool:
     return device.attributes.get("seats", {}).get("bool") is True
 
 
-def of(claim: ResourceClaim) -> AllocationResult | None:
+class Seat(msgspec.Struct, frozen=True, gc=False):
+    """A seat that a claim was allocated.
+
+    Attributes:
+        share_id: Which share of the one device.
+        told: The conditions that were written of it: ``GO``, ``OFF``.
+    """
+
+    share_id: str
+    told: tuple[str, ...] = ()
+
+
+def of(claim: ResourceClaim) -> Seat | None:
     """Return the seat that a claim was allocated; None where it has none."""
     if claim.status.allocation is None:
         return None
-    return next((r for r in claim.status.allocation.devices.results if is_seat(r.driver, r.pool)), None)
+    results = (r for r in claim.status.allocation.devices.results if is_seat(r.driver, r.pool))
+    if (result := next(results, None)) is None:
+        return None
+    same = (s for s in claim.status.devices if is_seat(s.driver, s.pool) and s.share_id == result.share_id)
+    told = tuple(met.type for status in same for met in status.conditions if met.status == "True")
+    return Seat(result.share_id or "", told)
 
 
 def resource_slice() -> dict[str, Any]:
@@ -69,12 +91,13 @@ def resource_slice() -> dict[str, Any]:
     }
 
 
-def request(name: str) -> dict[str, Any]:
-    """Return a claim's request for a seat; its name must be no container's, as those of requests for GPUs are."""
+def request(beside: Container[str] = ()) -> dict[str, Any]:
+    """Return a claim's request for a seat, with another name than those of the requests that it stands beside."""
+    name = next(name for n in itertools.count(1) if (name := DEVICE if n == 1 else f"{DEVICE}-{n}") not in beside)
     return {"name": name, "exactly": {"deviceClassName": CLASS, "allocationMode": "ExactCount", "count": 1}}
 
 
-def status(claim: ResourceClaim, seat: AllocationResult, condition: str, *, now: datetime.datetime) -> dict[str, Any]:
+def status(metadata: Metadata, seat: Seat, condition: str, *, now: datetime.datetime) -> dict[str, Any]:
     """Return what is applied to a claim's status so that its pod is bound (``GO``), or loses its place (``OFF``).
 
     To be applied with a field manager of its own: the node agent applies entries of its devices to the same list.
@@ -86,11 +109,10 @@ def status(claim: ResourceClaim, seat: AllocationResult, condition: str, *, now:
         "message": "",
         "lastTransitionTime": now.strftime("%Y-%m-%dT%H:%M:%SZ"),
     }
-    entry = {"driver": seat.driver, "pool": seat.pool, "device": seat.device, "shareID": seat.share_id}
-    meta = claim.metadata
+    entry = {"driver": names.DRIVER, "pool": POOL, "device": DEVICE, "shareID": seat.share_id}
     return {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceClaim",
-        "metadata": {"name": meta.name, "namespace": meta.namespace, "uid": meta.uid},
+        "metadata": {"name": metadata.name, "namespace": metadata.namespace, "uid": metadata.uid},
         "status": {"devices": [entry | {"conditions": [met]}]},
     }

@@ -8,6 +8,10 @@ pods         what is kept of pods: ours whole, of others what they take
 versions     which of two states of an object is the newer one
 templates    all templates, and the specs of those that waiting pods name
 
+Pods:
+
+gangs        which of them start together, by what they and their makers wrote
+
 Nodes:
 
 nodes        all nodes as arrays: whom they take, what they have left

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import logging
-from collections.abc import Callable, Collection, Mapping, Set
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 
 import msgspec
 import numpy as np
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from dradriver.allocator import Amount, Fleet
 from dradriver.api.pins import Device, Key, MigSlice, Pin, Usage
-from dradriver.cluster import pools
+from dradriver.cluster import network, pools
 from dradriver.cluster.exclusive_namespaces import ExclusiveNamespaces
 from dradriver.cluster.holds import Holds
 from dradriver.cluster.nodes.table import NodeTable
@@ -36,6 +36,7 @@ class Inventory:
         holds: Who holds what.
         nccl_version: What bandwidth is predicted for, on machines that name none themselves.
         tables: Says whose machine's tables are there.
+        levels: Label keys of the network's levels that are configured, nearest first.
         aside: Nodes that nothing is placed on until their machine's tables are there; what claims hold of them counts.
     """
 
@@ -50,6 +51,8 @@ class Inventory:
         self._lacks: collections.Counter[str] = collections.Counter()
         self._fleet = Fleet()
         self.nccl_version = ""
+        self.levels: Sequence[str] = ()
+        self._located: Mapping[str, Mapping[str, str]] | None = None
         self._dirty: set[str] = set()
         self._free = np.zeros(64, dtype=np.int64)
         self._tenants = ExclusiveNamespaces()
@@ -252,6 +255,23 @@ class Inventory:
         known = self._pools.get(pool)
         return known is not None and known.counted
 
+    def knows_seats(self, pool: str) -> bool:
+        """Return whether a node's agent prepares claims with seats."""
+        known = self._pools.get(pool)
+        return known is not None and known.seats
+
+    def locate(self, labels: Mapping[str, Mapping[str, str]]) -> None:
+        """Tell the allocator where every node stands in the network, if machines or labels have changed since.
+
+        Args:
+            labels: Of each node that the API server knows; the same mapping while they are the same.
+        """
+        fleet = self.fleet
+        if self._located is not labels:
+            self._located = labels
+            machines = {name: pool.machine for name, pool in self._pools.items()}
+            network.locate(fleet, labels, machines, self.levels)
+
     def compute(self, pool: str) -> dict[str, int]:
         """Return the compute slices of the MIG profiles of a node's GPUs, by the profile's name."""
         known = self._pools.get(pool)
@@ -302,6 +322,7 @@ class Inventory:
             else:
                 self._fleet.set_node(name, self._with_nccl(pool.offered), free, row=row)
                 pool.row = row
+                self._located = None
             self._fleet.set_offer(name, offer)
             self._fleet.set_parts(name, parts)
             self._free[row] = len(set(free) - offer.parts_only)

@@ -13,6 +13,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from dradriver.api.affinity import HOSTNAME
 from dradriver.api.pins import Key
 from dradriver.api.pods import LabelSelector, NodeRequirement, Pod, PodAffinityTerm
 from dradriver.cluster.nodes.columns import Bools
@@ -116,6 +117,14 @@ def rules_of(pod: Pod) -> Rules | None:
     if not (apart or spread):
         return None
     return Rules(own, tuple(sorted(labels.items())), tuple(apart), tuple(spread))
+
+
+def one_a_node(rules: Rules | None) -> bool:
+    """Return whether pods of these rules and labels are not to be beside each other on one node."""
+    if rules is None:
+        return False
+    labels = dict(rules.labels)
+    return any(term.place == HOSTNAME and term.pods.has(rules.namespace, labels) for term in rules.apart)
 
 
 class Neighbours:

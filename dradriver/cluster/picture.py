@@ -10,9 +10,11 @@ from dradriver.api.ledger import OURS, current_ledger
 from dradriver.api.objects import Node
 from dradriver.api.pins import Device, Key, Usage, claim_key, is_set
 from dradriver.api.pods import Pod
+from dradriver.api.seats import GO
 from dradriver.api.templates import Template
 from dradriver.cluster.claim_users import MOST, ClaimUsers
 from dradriver.cluster.claims import Accounts
+from dradriver.cluster.gangs import Gangs
 from dradriver.cluster.inventory import Inventory
 from dradriver.cluster.neighbours import Neighbours
 from dradriver.cluster.node_usage import NodeUsage
@@ -47,6 +49,8 @@ class Picture:
         inventory: All GPUs and who holds them.
         taint_rules: What administrators' rules leave of the slices.
         claim_users: The pods of each claim.
+        gangs: Which pods start together.
+        barrier: Whether a seat keeps its pod from being bound here.
         neighbours: Which pods of ours are not to be beside each other, and where they are.
         refusals: On which nodes the scheduler found no room for pods of each kind.
         taking: What pods of ours take from their nodes.
@@ -76,6 +80,8 @@ class Picture:
         self.weights = Weights()
         self._assumed_pods: dict[Key, float] = {}
         self.claim_users = ClaimUsers(self.pods)
+        self.gangs = Gangs()
+        self.barrier = False
         self._pinned_on: dict[str, set[Key]] = {}  # claims of ours by node
         self.node_usage = NodeUsage(self.nodes, self.pods, self.accounts.node_of)
         self.neighbours = Neighbours(self.nodes, self.pods, self.node_usage.node_of)
@@ -328,6 +334,16 @@ class Picture:
                 self._touch_pods_of(claim)  # others may be waiting for this one
         self.node_usage.recount(key)
         self._touch(key)
+        self._set_member(key)
+
+    def _set_member(self, key: Key) -> None:
+        """Count a pod as one of its gang, if it is of any."""
+        for gang in self.gangs.pod_changed(key, self.pods.get(key), self._told_to_go):
+            self._touch(gang)
+
+    def _told_to_go(self, pod: Pod) -> bool:
+        claim = self.claim_of(pod)
+        return claim is not None and claim.seat is not None and GO in claim.seat.told
 
     def _set_claim(self, key: Key, new: ClaimRecord | None) -> None:
         old = self.accounts.put(key, new)
@@ -349,6 +365,8 @@ class Picture:
                         self._touch_pods_of(other)
         for pod in pods:
             self._touch(pod)
+            if any(claim is not None and claim.seat is not None for claim in (old, new)):
+                self._set_member(pod)
 
     def _touch_made_by(self, template: Key) -> None:
         for pod in self.templates.pods(template):

@@ -6,6 +6,7 @@ import msgspec
 
 from dradriver.allocator.request import Choice, PartChoice
 from dradriver.api.pins import Device, Usage, taken_of
+from dradriver.api.plans import Planned
 
 
 class Placement(msgspec.Struct, frozen=True, kw_only=True):
@@ -19,6 +20,8 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
         placed: Uuids of the node's GPUs whose MIG slices are devices of their own; the same.
         texts: What is written on the pod; None for what is taken away.
         joins: The uid of the claim of others that the pod is to share; empty where one is to be created.
+        planned: The plan of its gang; None for a pod alone.
+        seat: Whether its claim asks for a seat, so that the pod is bound only with all others of its gang.
     """
 
     choice: Choice | PartChoice
@@ -28,6 +31,8 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
     compute: dict[str, int] = {}
     placed: frozenset[str] = frozenset()
     joins: str = ""
+    planned: Planned | None = None
+    seat: bool = False
 
     @property
     def node(self) -> str:

@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from dradriver.api import ladder, names, resolved
+from dradriver.api import gang_owners, ladder, names, resolved
 from dradriver.api.objects import Metadata
 from dradriver.api.pins import KEEP
 from dradriver.api.pods import Container, Pod, PodSpec, ResourceRequirements
@@ -105,7 +105,7 @@ def _static(foreign: Foreign, data: msgspec.Raw) -> Static:
 def _whole(data: msgspec.Raw) -> Pod:
     pod: Pod = codec.decode(data, Pod)
     # Anybody can set our label, and other people's annotations are as long on such a pod as on any other.
-    ours = {key: value for key, value in pod.metadata.annotations.items() if key.startswith(names.PREFIX)}
+    ours = {key: value for key, value in pod.metadata.annotations.items() if _kept(key, value)}
     labels = pod.metadata.labels  # by which pods of ours choose each other as neighbours
     if sum(len(key) + len(value) for key, value in labels.items()) > LONGEST_LABELS:
         labels = {names.LABEL: labels[names.LABEL]}
@@ -118,6 +118,11 @@ def _whole(data: msgspec.Raw) -> Pod:
         spec = msgspec.structs.replace(spec, node_selector=TOO_LONG)
     metadata = msgspec.structs.replace(pod.metadata, annotations=ours, labels=labels)
     return msgspec.structs.replace(pod, metadata=metadata, spec=spec)
+
+
+def _kept(key: str, value: str) -> bool:
+    """Return whether an annotation is looked at: a note of ours, or what a pod's maker says of its gang."""
+    return key.startswith(names.PREFIX) or (key.startswith(gang_owners.SAID) and len(value) <= gang_owners.LONGEST)
 
 
 def _lean(container: Container) -> Container:

@@ -29,6 +29,7 @@ class Pool(msgspec.Struct):
         counted: Whether some of these are placements, which share counters.
         machine: The machine.
         offered: The same as slices can be had of it: instances that are there already are all that their GPU can have.
+        seats: Whether the node's agent prepares claims with seats.
         row: The node's row that the fleet has it under; None while it has not.
     """
 
@@ -39,6 +40,7 @@ class Pool(msgspec.Struct):
     counted: bool
     machine: Machine
     offered: Machine
+    seats: bool = False
     row: int | None = None
 
 
@@ -64,7 +66,8 @@ def read(name: str, pieces: Collection[SliceRecord]) -> Pool | None:
         if not usable.isdisjoint(of_gpu):
             usable |= {device}
     counted = any(mig_slice.counted for mig_slice in own.values())
-    return Pool(devices, usable, parts, placed, counted, machine, _offered(machine, placed, own))
+    offered = _offered(machine, placed, own)
+    return Pool(devices, usable, parts, placed, counted, machine, offered, seats=all(piece.seats for piece in current))
 
 
 def newest(pieces: Collection[SliceRecord]) -> list[SliceRecord]:

@@ -13,11 +13,13 @@ from typing import Final
 import msgspec
 
 from dradriver.allocator.request import Whole
-from dradriver.api import claims, ladder, names, pins, same_spec, seats, slices, templates
+from dradriver.api import claims, ladder, names, pins, plans, same_spec, seats, slices, templates
 from dradriver.api.dra_objects import ResourceSlice
 from dradriver.api.ledger import OURS, Ledger, current_ledger
 from dradriver.api.objects import Metadata, Node
 from dradriver.api.pins import Claim, Key, Pin, Usage
+from dradriver.api.plans import Planned
+from dradriver.api.seats import Seat
 from dradriver.api.slice_features import FIELDS
 from dradriver.api.templates import Template
 from dradriver.cluster import devices
@@ -42,6 +44,8 @@ class ClaimRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         devices: What the scheduler gave it of this driver; None while it is not allocated.
         users: Uids of those it is reserved for.
         set: What it was chosen for, if pods share it that ask for the same; None where it is one pod's.
+        planned: What it says of the plan of its pod's gang; None where it was made for a pod alone.
+        seat: The seat that it was allocated; None for none.
     """
 
     metadata: Metadata
@@ -52,6 +56,8 @@ class ClaimRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     users: tuple[str, ...]
     handed_over: str = ""
     set: Whole | None = None
+    planned: Planned | None = None
+    seat: Seat | None = None
 
     @property
     def key(self) -> Key:
@@ -89,6 +95,8 @@ def claim_record(claim: Claim) -> ClaimRecord:
         set=claims.read_set(claim.metadata.annotations[names.SET])
         if ours and names.SET in claim.metadata.annotations
         else None,
+        planned=plans.read(claim) if ours else None,
+        seat=seats.of(claim),
     )
 
 
@@ -136,6 +144,7 @@ class SliceRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         lacks: What the API server lacked when it was written, by the names of ``api/slice_features.py``.
         gpus: Of another driver's slice, which GPU each device is or is a part of (``devices.identity``), by its name.
         alone: Whether it describes a machine and has no device: another driver hands out that machine's GPUs, if any.
+        seats: Whether its agent prepares claims with seats.
     """
 
     metadata: Metadata
@@ -151,6 +160,7 @@ class SliceRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     lacks: frozenset[str] = frozenset()
     gpus: dict[str, str] | None = None
     alone: bool = False
+    seats: bool = False
 
 
 def read_slice(data: msgspec.Raw) -> SliceRecord | None:
@@ -179,6 +189,7 @@ def read_slice(data: msgspec.Raw) -> SliceRecord | None:
         machine=None if text is None else _machine(text),
         lacks=frozenset(piece.metadata.annotations.get(names.SERVER_LACKS, "").split(",")) & FIELDS.keys(),
         alone=slices.is_machine_alone(piece),
+        seats=bool(piece.spec.devices) and all(map(seats.known, piece.spec.devices)),
     )
 
 

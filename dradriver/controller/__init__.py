@@ -5,6 +5,13 @@ next_step  what has to be done for one pod now; when a promise ends
 withdraw_reasons  why it ends
 decide      where a pod goes: from the picture to a placement
 
+Gangs:
+
+gang_worker  looks at gangs that have not started
+gang_step    the states of a gang: what has to be done for one now
+gang_plan    where all pods of a gang go, on one picture
+gang_writer  a plan's claims as a whole, and the seats
+
 Writing:
 
 api_writer  the writes: claims and pods

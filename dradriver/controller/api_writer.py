@@ -55,13 +55,13 @@ class ApiWriter:
             ApiError: The server refuses; the claim is gone again where it was made.
             Unreachable: No answer; the same.
         """
-        claim = await self._create(pod, wish, placement)
+        claim = await self.create(pod, wish, placement)
         if not self._picture.has(claim):  # while its creation hung
             raise MovedOnError(f"claim {'/'.join(claim.key)} is gone again")
         if self._picture.overtaken(wish.claim, placement):  # while its creation hung
             await self.withdraw(claim)
             raise MovedOnError(f"GPUs chosen on node {placement.node} were given to another claim meanwhile")
-        self._go_on(slot)
+        self.go_on(slot)
         await self.lift_or_withdraw(pod, claim, placement)
 
     async def lift_or_withdraw(self, pod: Pod, claim: ClaimRecord, placement: Placement) -> None:
@@ -95,11 +95,11 @@ class ApiWriter:
         # A new leader sees pods and claims by two reflectors: what its predecessor wrote may not have come yet.
         if await self.look(wish.claim) is not None:
             raise MovedOnError(f"claim {'/'.join(wish.claim)} exists already")
-        self._go_on(slot)
+        self.go_on(slot)
         # Once the claim exists the scheduler may bind the pod, and its annotations must be right by then.
         await self.annotate(pod, placement.texts)
-        self._go_on(slot)
-        await self._create(pod, wish, placement)
+        self.go_on(slot)
+        await self.create(pod, wish, placement)
 
     async def join(self, pod: Pod, placement: Placement, slot: Slot) -> None:
         """Let a gated pod share the claim of others that is allocated, and lift its gate.
@@ -113,10 +113,15 @@ class ApiWriter:
         claim = await self.owners.adopt(pod, placement.joins)
         if claim.deleting or claim.devices is None:
             raise MovedOnError(f"claim {'/'.join(claim.key)} was given back meanwhile")
-        self._go_on(slot)
+        self.go_on(slot)
         await self.lift(pod, placement)
 
-    def _go_on(self, slot: Slot) -> None:
+    def go_on(self, slot: Slot) -> None:
+        """Say that the next write of several begins.
+
+        Raises:
+            PausedError: The server wants a pause first.
+        """
         self._check_pause()
         slot.begin()
 
@@ -170,7 +175,8 @@ class ApiWriter:
             await self.look(claim.key)
             raise MovedOnError(f"claim {namespace}/{name} was changed meanwhile") from None
         self._picture.assume_deleted(claim)
-        await self._unprotect(claim)
+        if claim.devices is None:
+            await self._unprotect(claim)
 
     async def _unprotect(self, claim: ClaimRecord) -> None:
         """Let a claim go that was deleted: the next one of its name can be made at once.
@@ -217,7 +223,7 @@ class ApiWriter:
         if not has_claim:
             body = claims.handed_over(pod, wish.alone)
             await self._make(wish, body if wish.template is None else templates.marked(body, wish.template))
-            self._go_on(slot)
+            self.go_on(slot)
         if pod.gated:
             await self._lift(pod, {names.REASON: why[:LONGEST_REASON]}, {})
 
@@ -272,7 +278,15 @@ class ApiWriter:
         text = reason if reason is None or len(reason) <= LONGEST_REASON else reason[: LONGEST_REASON - 3] + "..."
         return await self.annotate(pod, {names.REASON: text})
 
-    async def _create(self, pod: Pod, wish: PlacementRequest, placement: Placement) -> ClaimRecord:
+    async def create(self, pod: Pod, wish: PlacementRequest, placement: Placement) -> ClaimRecord:
+        """Create a pod's claim.
+
+        Raises:
+            MovedOnError: What it is for was given to others meanwhile, or there is a claim of that name.
+            UnsureError: The claim may be there; ask the server before anything else.
+            ApiError: The server refuses.
+            Unreachable: No answer; nothing was created.
+        """
         if self._picture.overtaken(wish.claim, placement):
             raise MovedOnError(f"GPUs chosen on node {placement.node} were given to another claim meanwhile")
         body = claims.pinned(
@@ -284,6 +298,8 @@ class ApiWriter:
             keep_env=wish.keep_env,
             nccl=wish.nccl,
             shared=wish.request if wish.shared and isinstance(wish.request, Whole) else None,
+            planned=placement.planned,
+            seat=placement.seat,
         )
         if wish.template is not None:
             body = templates.completed(body, wish.template)

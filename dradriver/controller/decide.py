@@ -13,7 +13,7 @@ import numpy as np
 from dradriver.allocator.choice.phrases import wanted
 from dradriver.allocator.fleet.fleet import Fleet
 from dradriver.allocator.request import Amount, Choice, Mig, NoPlaceError, Part, PartChoice, Share, SharePart, Whole
-from dradriver.api import names, results, slices
+from dradriver.api import names, plans, results, slices
 from dradriver.api.pins import Pin
 from dradriver.cluster.claim_users import MOST
 from dradriver.cluster.neighbours import BESIDE
@@ -146,7 +146,7 @@ def revalidate(picture: Picture, wish: PlacementRequest, claim: ClaimRecord) -> 
         choice=pin.choice,
         hostnames=_hostnames(picture, [node, *(each.node for each in others if each.node != node)], MOST_NODES),
         uuids=pin.uuids,
-        texts=pin.texts,
+        texts=pin.texts | ({} if claim.planned is None else plans.texts(claim.planned, ())),
         placed=pin.placed,
     )
 

@@ -33,6 +33,7 @@ QUICK: Final = 0.25  # of the time that a write hangs: a server that reads in le
 OWN_ERROR: Final = "an error in the controller, see its log"
 
 Action = Coroutine[Any, Any, None]
+"""Writes for one unit, under way."""
 
 
 class Executor:
@@ -99,30 +100,30 @@ class Executor:
         """
         if placement.joins:
             self._picture.joins(member.key, placement.node)
-            self._start(unit, lambda slot: self._join(member, placement, slot))
+            self.start(unit, lambda slot: self._join(member, placement, slot))
             return
         self._picture.promise(member.wish.claim, member.key, placement)
-        self._start(unit, lambda slot: self._place(member, placement, slot), creates=True)
+        self.start(unit, lambda slot: self._place(member, placement, slot), creates=True)
 
     def hand_over(self, unit: Unit, member: Member, why: str, *, has_claim: bool = False) -> None:
         """Let the scheduler have a pod for which there is no place, with a new claim, unless it has one for that."""
-        self._start(unit, lambda slot: self._hand_over(member, why, slot, has_claim=has_claim), creates=not has_claim)
+        self.start(unit, lambda slot: self._hand_over(member, why, slot, has_claim=has_claim), creates=not has_claim)
 
     def lift(self, unit: Unit, member: Member, claim: ClaimRecord, placement: Placement) -> None:
         """Lift the gate of a pod that has its claim."""
-        self._start(unit, lambda _: self._lift(member, claim, placement))
+        self.start(unit, lambda _: self._lift(member, claim, placement))
 
     def withdraw(self, unit: Unit, member: Member, step: Withdraw) -> None:
         """End the promise that a pod has."""
-        self._start(unit, lambda _: self._withdraw(unit, member, step))
+        self.start(unit, lambda _: self._withdraw(unit, member, step))
 
     def settle(self, unit: Unit, member: Member, step: Settle | Wait) -> None:
         """Put a pod's annotations right, and make it an owner of the claim that it shares, as the step says."""
-        self._start(unit, lambda slot: self._settle(member, step, slot))
+        self.start(unit, lambda slot: self._settle(member, step, slot))
 
     def ask(self, unit: Unit) -> None:
         """Find out whether the claims of a unit's pods were created."""
-        self._start(unit, lambda _: self._ask(unit))
+        self.start(unit, lambda _: self._ask(unit))
 
     def fail(self, unit: Unit, reason: str, *, first_s: float = OBJECT_BACKOFF_S, in_turn: bool = False) -> None:
         """Let a unit wait, each time twice as long, and say why; then it is behind all others, or in its turn."""
@@ -147,7 +148,8 @@ class Executor:
 
     # What comes of them.
 
-    def _start(self, unit: Unit, action: Callable[[Slot], Action], *, creates: bool = False) -> None:
+    def start(self, unit: Unit, action: Callable[[Slot], Action], *, creates: bool = False) -> None:
+        """Do something for a unit; ``creates`` says whether claims are made, which a quota counts."""
         unit.busy = True
         # At once: when the task begins, the next one may have been decided on.
         slot = self._lanes.take(unit.key[0], lambda slot: self._spawn(self._let_go(unit, slot)))

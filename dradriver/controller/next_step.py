@@ -14,6 +14,7 @@ import msgspec
 from dradriver.api import names
 from dradriver.api.pins import claim_key, is_set
 from dradriver.api.pods import Pod
+from dradriver.api.seats import GO, OFF
 from dradriver.cluster.picture import Picture
 from dradriver.cluster.records import ClaimRecord
 from dradriver.controller.withdraw_reasons import WithdrawReason
@@ -22,6 +23,8 @@ from dradriver.queue.units import Member
 PROMISE_S: Final = 30.0
 UNSCHEDULABLE_S: Final = 5.0
 OVERLOOKED_S: Final = 1.0
+UNSEATED_S: Final = 10.0  # that a pod may have its GPUs and no place on their node
+BOUND_S: Final = 60.0  # that a scheduler may take to bind a pod that was told to go: it looks every 5 s
 SCHEDULER_PAUSE_S: Final = 10.0  # kube-scheduler's longest pause before it tries a pod again (podMaxBackoffSeconds)
 
 
@@ -83,7 +86,27 @@ class Withdraw(msgspec.Struct, frozen=True):
     reason: str = ""
 
 
-Step = Settle | Wait | Place | Keep | Withdraw
+class Go(msgspec.Struct, frozen=True):
+    """The pod has its seat, and its gang has started: tell it to go.
+
+    Attributes:
+        claim: The claim with the seat.
+    """
+
+    claim: ClaimRecord
+
+
+class LetGo(msgspec.Struct, frozen=True):
+    """The scheduler has to let go of a claim with a seat: its pod has lost its place there, or the claim is going.
+
+    Attributes:
+        claim: The claim.
+    """
+
+    claim: ClaimRecord
+
+
+Step = Settle | Wait | Place | Keep | Withdraw | Go | LetGo
 
 
 def next_step(
@@ -110,11 +133,11 @@ def next_step(
         untrue = _untrue(pod, claim) | ({names.REASON: None} if names.REASON in pod.metadata.annotations else {})
         uses = claim is not None and pod.metadata.uid in claim.users
         return Settle(untrue, _unowned(pod, claim) if uses else None)
-    others = [gate.name for gate in pod.spec.scheduling_gates if gate.name != names.GATE]
+    others = other_gates(pod)
     if claim is None:
         if others and pod.gated:
             # A set that is promised to a pod which another gate still holds would be of use to nobody.
-            return Wait(reason=_other_gate(others))
+            return Wait(reason=other_gate(others))
         member.joins = ""
         return _behind(pod, picture) or Place()
     if is_set(claim.key) and (step := _sharing(pod, claim, picture, others)) is not None:
@@ -125,15 +148,33 @@ def next_step(
         assert name is not None
         return Wait(reason=f"claim {name[1]} belongs to somebody else; delete this pod and create it anew")
     if claim.deleting:
+        if claim.seat is not None and OFF not in claim.seat.told:
+            return LetGo(claim)
         return Wait(reason=f"waits until its earlier claim {claim.metadata.name} is gone")
     if pod.gated:
         return _gated(pod, claim, picture, others)
+    if claim.seat is not None:
+        return _seated(member, claim, now)
     if claim.devices is not None:
         return Wait(texts=_untrue(pod, claim))
     if claim.handed_over:
         member.promise.claim_uid = claim.uid
         return Wait()  # it keeps nothing from anybody
     return _promised(member, claim, picture, now, promise_s=promise_s, unschedulable_s=unschedulable_s)
+
+
+def _seated(member: Member, claim: ClaimRecord, now: float) -> Step:
+    """Return what is done for a pod of a gang that has started, with its GPUs and a seat: it is bound soon, or late.
+
+    A pod of higher priority may have put it out of its place on the node meanwhile, which leaves it its GPUs.
+    """
+    assert claim.seat is not None, "asked of seats"
+    seated = member.uid in claim.users
+    member.promise.claim_uid = claim.uid
+    if seated and GO not in claim.seat.told:
+        return Go(claim)
+    until = member.promise.stays(seated, now) + (BOUND_S if seated else UNSEATED_S)
+    return Wait(until=until, texts=_untrue(member.pod, claim)) if now < until else LetGo(claim)
 
 
 def _is_unused(pod: Pod, claim: ClaimRecord) -> bool:
@@ -185,11 +226,11 @@ def _sharing(pod: Pod, claim: ClaimRecord, picture: Picture, others: list[str]) 
             return Wait(reason=f"waits until the earlier claim {name}, whose pods have ended, is gone")
         return None if _same(heir, pod) else Wait(reason=_led(name, heir))
     if pod.gated:
-        return Wait(reason=_other_gate(others)) if others else Place()
+        return Wait(reason=other_gate(others)) if others else Place()
     refused = pod.refused
     return Wait(
         texts=_untrue(pod, claim),
-        reason=None if refused is None else f"{_told(pod, refused)}; its set {name} is in use by other pods there",
+        reason=None if refused is None else f"{told(pod, refused)}; its set {name} is in use by other pods there",
         joins=_unowned(pod, claim),
     )
 
@@ -217,7 +258,7 @@ def _gated(pod: Pod, claim: ClaimRecord, picture: Picture, others: list[str]) ->
         # No scheduler gives devices to a gated pod: this picture of the pod is an old one, or somebody meddled.
         return Wait(reason=f"its claim {claim.metadata.name} was given devices while it was gated; delete this pod")
     if others:
-        return Withdraw(claim, WithdrawReason.BLOCKED, _other_gate(others))
+        return Withdraw(claim, WithdrawReason.BLOCKED, other_gate(others))
     if claim.pin is not None and (node := claim.pin.choice.node) in picture.inventory.aside:
         return Wait(reason=f"waits until the GPUs of its node {node} are assessed")  # nobody can say if it is right
     return Keep(claim)
@@ -241,13 +282,23 @@ def _promised(
             # then lets a pod wait until some other device is given back (seen with Kubernetes 1.36.3).
             overlooked = promise.unschedulable_at + min(OVERLOOKED_S, unschedulable_s)
             return Wait(until=overlooked) if now < overlooked else Withdraw(claim, WithdrawReason.OVERLOOKED)
-        # What it said of the claim before it may say again, and then nothing is written: it has had the time to.
-        patient = promise.unschedulable_at + unschedulable_s + (0.0 if promise.said is None else SCHEDULER_PAUSE_S)
-        if patient < until:
+        patient = patience(member, unschedulable_s)
+        if patient is not None and patient < until:
             until, cause = patient, WithdrawReason.UNSCHEDULABLE
     if now < until:
         return Wait(until=until)  # what the pod says is put right once the claim has its devices
-    return Withdraw(claim, cause, _told(pod, refused))
+    return Withdraw(claim, cause, told(pod, refused))
+
+
+def patience(member: Member, unschedulable_s: float) -> float | None:
+    """Return until when a scheduler is waited for that says that it finds no room; None while it does not.
+
+    What it said of the claim before it may say again, and then nothing is written: it has had the time to.
+    """
+    promise = member.promise
+    if promise.unschedulable_at is None or member.pod.status.nominated_node_name:
+        return None
+    return promise.unschedulable_at + unschedulable_s + (0.0 if promise.said is None else SCHEDULER_PAUSE_S)
 
 
 def _overlooked(member: Member, claim: ClaimRecord, picture: Picture) -> bool:
@@ -280,7 +331,8 @@ def _untrue(pod: Pod, claim: ClaimRecord | None) -> dict[str, str | None]:
     return wanted
 
 
-def _told(pod: Pod, refused: str | None) -> str:
+def told(pod: Pod, refused: str | None) -> str:
+    """Return the reason of a pod that is not bound: what the scheduler says of it; None for nothing."""
     if refused is None:
         scheduler = f"the scheduler {pod.spec.scheduler_name[:63]!r}" if pod.spec.scheduler_name else "the scheduler"
         return f"{scheduler} has not bound the pod to its nodes; if there is no such scheduler, delete the pod"
@@ -295,5 +347,11 @@ def _stable(message: str) -> str:
     return ", ".join(sorted(causes - {""}))  # the scheduler sorts them by text, counts included
 
 
-def _other_gate(others: list[str]) -> str:
+def other_gates(pod: Pod) -> list[str]:
+    """Return the scheduling gates of others that hold a pod."""
+    return [gate.name for gate in pod.spec.scheduling_gates if gate.name != names.GATE]
+
+
+def other_gate(others: list[str]) -> str:
+    """Return the reason of a pod that gates of others hold."""
     return f"waits for scheduling gate {others[0]} of another controller to be lifted first"

@@ -23,8 +23,21 @@ from dradriver.controller.api_writer import ApiWriter
 from dradriver.controller.background import always
 from dradriver.controller.decide import FEW_NODES, MOST_NODES, decide, revalidate
 from dradriver.controller.executor import OBJECT_BACKOFF_S, OWN_ERROR, Executor
+from dradriver.controller.gang_worker import GangWorker, Sizes
+from dradriver.controller.gang_writer import GangWriter
 from dradriver.controller.garbage_collector import Collector
-from dradriver.controller.next_step import PROMISE_S, UNSCHEDULABLE_S, Keep, Place, Settle, Wait, Withdraw, next_step
+from dradriver.controller.next_step import (
+    PROMISE_S,
+    UNSCHEDULABLE_S,
+    Go,
+    Keep,
+    LetGo,
+    Place,
+    Settle,
+    Wait,
+    Withdraw,
+    next_step,
+)
 from dradriver.controller.reasons import Reasons, Record
 from dradriver.controller.template_reader import TemplateReader
 from dradriver.kube.backoff import EARLY_S
@@ -61,6 +74,7 @@ class Worker:
         grace_s: float = 10.0,
         hand_over_s: float = HAND_OVER_S,
         record: Record | None = None,
+        sizes: Sizes | None = None,
     ) -> None:
         """Make a worker with an empty picture of the cluster.
 
@@ -71,6 +85,7 @@ class Worker:
             grace_s: How long a claim may outlive its pod.
             hand_over_s: How long a pod looks for a place that the scheduler gets if there is none.
             record: Writes an Event about a pod that waits.
+            sizes: Says how many pods a gang has, of those that do not say so themselves; None where nobody does.
         """
         self._woken = asyncio.Event()
         self._acting = False
@@ -82,9 +97,14 @@ class Worker:
         writer = ApiWriter(client, self.picture, paused=self._lanes.paused)
         self.reasons = Reasons(writer, pods=self.picture.pods.get, lanes=self._lanes, record=record)
         self._newest = ""
+        self._gang_writer = GangWriter(client, writer, self.picture, self._lanes)
         self._executor = Executor(
             writer, self._lanes, self.picture, self.reasons, touch=self._touch, at=self._at,
             alive=lambda unit: self._units.get(unit.key) is unit, newest=lambda: self._newest,
+        )  # fmt: skip
+        self._gangs = GangWorker(
+            self.picture, self._queue, self._lanes, self.reasons, self._executor, self._gang_writer, sizes,
+            at=self._at, touch=self._touch, promise_s=promise_s, unschedulable_s=unschedulable_s,
         )  # fmt: skip
         self._template_reader = TemplateReader(client, self.picture)
         self._volumes = VolumeReader(client, self.picture.volumes, self.picture.volume_read)
@@ -199,7 +219,44 @@ class Worker:
                 self._queue.drop(key)
                 self._executor.fail(unit, OWN_ERROR)
 
+    def _look_at_gang(self, key: Key) -> None:
+        unit = self._units.get(key)
+        if unit is not None and unit.busy:
+            return  # its writer looks again when it is done
+        pods = self.picture.gangs.pods(key)
+        if self.picture.gangs.started(key):
+            self._forget(key)
+            for pod in pods:
+                self._touch(pod)
+            return
+        for pod in pods:
+            if (alone := self._units.get(pod)) is not None:
+                if alone.busy:
+                    return
+                self._forget(pod)  # those that ran are gone
+        unit = self._units[key] = self._gangs.gathered(unit, key)
+        self._newest = max(self._newest, *(member.pod.metadata.creation_timestamp or "" for member in unit.members))
+        for member in unit.members:
+            self._count(unit, member)
+        if self._may_go_on(unit):
+            self._gangs.look(unit)
+
+    def _may_go_on(self, unit: Unit) -> bool:
+        """Return whether a unit's pause is over, and what became of its last write is known."""
+        if asyncio.get_running_loop().time() < unit.failures.not_before:
+            self._queue.drop(unit.key)
+            self._at(unit.failures.not_before, unit.key)
+            return False
+        if unit.unsure:
+            if self._writable(unit):
+                self._executor.ask(unit)
+            return False
+        return True
+
     def _look(self, key: Key) -> None:
+        if key in self.picture.gangs:
+            self._look_at_gang(key)
+            return
         pod, unit = self.picture.pods.get(key), self._units.get(key)
         if pod is None or pod.finished or pod.metadata.deletion_timestamp is not None:
             self._forget(key)
@@ -208,12 +265,17 @@ class Worker:
             self._queue.drop(key)
             self._template_reader.want(template)
             return
-        if self._waits_for_volumes(key, pod):
+        gang = self.picture.gangs.of(key)
+        if gang is not None and not self.picture.gangs.started(gang.gang):
+            self._touch(gang.gang)
+            return
+        if self._waits_for_volumes(key, pod) or self._waits_for_gang(key, pod):
             return
         where = self.picture.volumes.of(pod)
         if unit is None or unit.lead.uid != pod.metadata.uid:
             self._forget(key)
             unit = Unit(Member(pod, self.picture.template_of(pod), where))
+            unit.lead.near = "" if gang is None else gang.gang[1]
             self._newest = max(self._newest, pod.metadata.creation_timestamp or "")
             self._units[key] = unit
         elif unit.busy:
@@ -221,14 +283,8 @@ class Worker:
         elif unit.lead.update(pod, self.picture.template_of(pod), where):
             unit.forgive()
         member, now = unit.lead, asyncio.get_running_loop().time()
-        self._count(unit)
-        if now < unit.failures.not_before:
-            self._queue.drop(key)
-            self._at(unit.failures.not_before, key)
-            return
-        if unit.unsure:
-            if self._writable(unit):
-                self._executor.ask(unit)
+        self._count(unit, member)
+        if not self._may_go_on(unit):
             return
         step = next_step(member, self.picture, now, promise_s=self._promise_s, unschedulable_s=self._unschedulable_s)
         if isinstance(step, Place):
@@ -244,6 +300,10 @@ class Worker:
                 self._keep(unit, member, step)
             case Withdraw() if self._writable(unit):
                 self._executor.withdraw(unit, member, step)
+            case Go() if self._writable(unit):
+                self._executor.start(unit, lambda slot: self._gang_writer.go((step.claim,), slot))
+            case LetGo() if self._writable(unit):
+                self._executor.start(unit, lambda slot: self._gang_writer.give_back((step.claim,), slot))
             case Settle() | Wait() if step.untrue:
                 if self._writable(unit):
                     self._executor.settle(unit, member, step)
@@ -266,6 +326,15 @@ class Worker:
         self._queue.drop(key)
         if lacking and not unread:
             self.reasons.want(pod, lacking)
+        return True
+
+    def _waits_for_gang(self, key: Key, pod: Pod) -> bool:
+        """Return whether a pod stays at its gate because it asks for a gang and is in none."""
+        why = self.picture.gangs.waits(key)
+        if not why or not pod.gated or self.picture.claim_of(pod) is not None:
+            return False
+        self._queue.drop(key)
+        self.reasons.want(pod, why)
         return True
 
     def _want(self, unit: Unit) -> None:
@@ -315,14 +384,15 @@ class Worker:
             self._executor.release(unit)  # if a claim is there all the same, the reflector shows it
         self._lanes.answered(key, bound=False)
 
-    def _count(self, unit: Unit) -> None:
-        """Keep up to date who waits for a scheduler."""
-        pod = unit.lead.pod
+    def _count(self, unit: Unit, member: Member) -> None:
+        """Keep up to date who waits for a scheduler: no more who has a seat, and waits for others."""
+        pod = member.pod
         claim = self.picture.claim_of(pod)
-        if pod.spec.node_name or pod.gated or claim is None or claim.deleting or pod.refused is not None:
-            self._lanes.answered(unit.key, bound=bool(pod.spec.node_name))
+        seated = claim is not None and claim.seat is not None
+        if pod.spec.node_name or pod.gated or claim is None or claim.deleting or seated or pod.refused is not None:
+            self._lanes.answered(member.key, bound=bool(pod.spec.node_name) or seated)
         else:
-            self._lanes.lifted(unit.key, unit.scheduler)
+            self._lanes.lifted(member.key, unit.scheduler)
 
     def _at(self, when: float, key: Key) -> None:
         heapq.heappush(self._timers, (when, key))
@@ -341,12 +411,18 @@ class Worker:
             self._queue.leave(unit)
             self.reasons.want(unit.lead.pod, obstacle.value)
             return True
+        gang = unit.key in self.picture.gangs
         try:
-            placement = self._decide(unit, rows)
+            if gang:
+                plan = self._gangs.plan(unit)
+                self._queue.leave(unit)
+                self._gangs.commit(unit, plan)
+                return True
+            placement = self._gangs.late(unit) if unit.lead.near else self._decide(unit, rows)
         except NoPlaceError as error:
-            reason = "" if rows is not None else why(unit.lead.pod, error)
+            reason = "" if rows is not None and not unit.lead.near else why(unit.lead.pod, error)
             for other in self._queue.block(unit, reason):
-                self._without_place(other, reason)
+                (self._gangs.without_place if gang else self._without_place)(other, reason)
             return True
         except Exception:
             logger.exception("pod %s/%s: an error in this program; trying again later", *unit.key)

@@ -148,6 +148,11 @@ class Lanes:
         """Return whether the server is in trouble, or has asked for a pause, that is not over yet."""
         return asyncio.get_running_loop().time() < self._server.paused_until
 
+    @property
+    def troubled(self) -> bool:
+        """Whether the server was in trouble lately, so that not all may write at once."""
+        return self._server.limited
+
     def room(self) -> bool:
         """Return whether another write may begin now, in a namespace that holds none up."""
         return self._fast < self._server.most and not self.paused()

@@ -40,6 +40,7 @@ class Promise:
         self.renewed = False
         self.bound_at: float | None = None
         self._lost = 0
+        self._seated: tuple[str, bool, float] | None = None
 
     def seen(self, claim_uid: str, refused: str | None, now: float) -> None:
         """Take in which claim there is, and what the scheduler says of the pod; None while it finds nothing wrong."""
@@ -57,6 +58,12 @@ class Promise:
         if self.bound_at is None:
             self.bound_at = now
         return self.bound_at
+
+    def stays(self, seated: bool, now: float) -> float:
+        """Take in whether a claim that has its GPUs keeps a place for its pod, too. Returns since when that is so."""
+        if self._seated is None or self._seated[:2] != (self.claim_uid, seated):
+            self._seated = self.claim_uid, seated, now
+        return self._seated[2]
 
     def taken_back(self, refused: str | None, *, renewed: bool) -> None:
         """Take in that we deleted the claim, what the scheduler said of the pod, and whether it gets the same again."""
@@ -145,6 +152,7 @@ class Member:
         volumes: Where its volumes are, as far as that was known then.
         joins: The uid of the claim of others that it wants to share; empty where it wants one of its own.
         promise: The claim that it was promised.
+        near: The gang whose others it is to be near; empty for a pod alone.
     """
 
     def __init__(self, pod: Pod, template: Template | None = None, volumes: Where = ()) -> None:
@@ -154,6 +162,7 @@ class Member:
         self.template = template
         self.volumes = volumes
         self.joins = ""
+        self.near = ""
         self.promise = Promise()
         self._wish: PlacementRequest | WordError | None = None
 
@@ -186,7 +195,7 @@ class Member:
             WordError: What it wishes cannot be read.
         """
         request, ask, where, alone, rules = self.wish.kind
-        return request, ask, self.joins or where, alone, rules
+        return request, ask, self.joins or self.near or where, alone, rules
 
     def update(self, pod: Pod, template: Template | None = None, volumes: Where = ()) -> bool:
         """Take in a newer state of the same pod. Returns whether it may ask for something else now."""
@@ -206,30 +215,33 @@ class Member:
 
 
 class Unit:
-    """Pods that get their places together or not at all: a single one is a unit of its own, and so is each today.
+    """Pods that get their places together or not at all; a single one is a unit of its own.
 
     Attributes:
-        key: Who it is: of a single pod its namespace and name.
-        members: Its pods, the oldest first.
+        key: Who it is: of a single pod its namespace and name, else the gang's.
+        members: Its pods, of a gang in the order of their ranks.
         order: Units are served in this order: the oldest first.
         busy: Whether a writer is at work on it: nobody else may act on it.
         unsure: Whether the answer to a creation of a claim was lost: the server must be asked first.
         failures: How it has failed.
+        lifted_at: When the first of a gang was seen with a claim and no gate, by the loop's clock; else None.
     """
 
-    def __init__(self, *members: Member) -> None:
-        """Make a unit of at least one pod; the oldest comes first."""
+    def __init__(self, *members: Member, key: Key | None = None) -> None:
+        """Make a unit of at least one pod; ``key`` is its gang's, if it is one."""
         self.members = members
-        self.key = members[0].key
-        self.order = (members[0].pod.metadata.creation_timestamp or "", members[0].uid)
+        self.key = members[0].key if key is None else key
+        self.order = min((member.pod.metadata.creation_timestamp or "", member.uid) for member in members)
         self.busy = False
         self.unsure = False
         self.failures = Failures()
+        self.lifted_at: float | None = None
+        self._gathered: tuple[int, float] | None = None
         self._no_place_since: float | None = None
 
     @property
     def lead(self) -> Member:
-        """The oldest of its pods."""
+        """The first of its pods."""
         return self.members[0]
 
     @property
@@ -252,6 +264,12 @@ class Unit:
         Else a few old pods that nothing can be done for would take turns, and keep what they hold from everybody.
         """
         self.order = (max(self.order[0], newest), f"~{self.lead.uid}")
+
+    def gathered_at(self, now: float) -> float:
+        """Take in how many pods of a gang there are. Returns since when."""
+        if self._gathered is None or self._gathered[0] != len(self.members):
+            self._gathered = len(self.members), now
+        return self._gathered[1]
 
     def looks_since(self, now: float) -> float:
         """Take in that there is no place for it now. Returns since when it has looked for one."""

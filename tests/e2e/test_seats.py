@@ -45,7 +45,7 @@ def seat(driver: Cluster) -> Iterator[None]:
 
 def claim(name: str, gpus: int) -> Object:
     """A claim for GPUs that are linked, none if need be, and for a seat."""
-    devices: Object = {"requests": [seats.request("seat")]}
+    devices: Object = {"requests": [seats.request()]}
     if gpus:
         exactly = {"deviceClassName": names.DEVICE_CLASS, "allocationMode": "ExactCount", "count": gpus}
         devices["requests"].insert(0, {"name": "main", "exactly": exactly})
@@ -79,7 +79,7 @@ def tell(namespace: Namespace, name: str, condition: str) -> None:
     known = read(namespace, name)
     taken = seats.of(known)
     assert taken is not None
-    applied = seats.status(known, taken, condition, now=datetime.datetime.now(datetime.UTC))
+    applied = seats.status(known.metadata, taken, condition, now=datetime.datetime.now(datetime.UTC))
     how = ("--server-side", f"--field-manager={MANAGER}", "--subresource=status")
     namespace.kubectl("apply", *how, "-f", "-", stdin=json.dumps(applied))
 

@@ -27,7 +27,7 @@ from dradriver.cluster.placement import Placement
 from dradriver.cluster.records import ClaimRecord
 from dradriver.cluster.volumes import Unbound
 from dradriver.controller.decide import MOST_NODES, decide, revalidate
-from dradriver.controller.next_step import Keep, Settle, Wait, Withdraw, next_step
+from dradriver.controller.next_step import Go, Keep, LetGo, Settle, Wait, Withdraw, next_step
 from dradriver.controller.next_step import Place as WantsPlace
 from dradriver.kube.client import Client
 from dradriver.kube.config import ServerConfig
@@ -122,6 +122,9 @@ async def _judged(scene: Scene, pod: Pod) -> Verdict:
         case Withdraw():
             why = step.reason or _ENDS.get(step.cause.value, step.cause.value)
             return await _having(scene, pod, wish, pin, f"its promise ends: {why}")
+        case Go() | LetGo():
+            doing = "told that it may be bound" if isinstance(step, Go) else "given back, to be made anew"
+            return await _having(scene, pod, wish, pin, f"its gang has started; its claim is about to be {doing}")
         case Wait():
             if step.reason or claim is None or not claim.handed_over:
                 why = step.reason or f"its GPUs are promised to it; {alone.said(pod)}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -86,6 +86,19 @@ class Capacity:
         for _, enough in self._enough(amounts):
             rows &= enough
         return rows
+
+    def columns(self, resources: Sequence[str]) -> Ints:
+        """Return what is left of some resources: shape (rows, resources), the caller's own."""
+        left = np.zeros((self._rows, len(resources)), np.int64)
+        for at, resource in enumerate(resources):
+            column = self._columns.get(resource)
+            if column is not None:
+                left[:, at] = column.left
+                if resource in self.claimable:
+                    left[column.allocatable == 0, at] = LARGEST
+            elif resource in self.claimable:
+                left[:, at] = LARGEST
+        return left
 
     def lacking(self, rows: Bools, amounts: tuple[tuple[str, int], ...]) -> list[str]:
         """Return what the rows lack: of each row the first of the amounts that is not left."""

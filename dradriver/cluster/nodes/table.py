@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -59,6 +59,7 @@ class NodeTable:
         self._ready: Bools = np.zeros(0, np.bool_)
         self._classes = Classes()
         self._capacity = Capacity()
+        self._labels: Mapping[str, Mapping[str, str]] | None = None
 
     @property
     def rows(self) -> int:
@@ -87,6 +88,19 @@ class NodeTable:
     def label(self, name: str, key: str) -> str | None:
         """Return a node's label; None where it has none, and where there is no such node."""
         return self._known.get(name, _UNKNOWN).labels.get(key)
+
+    def labels(self) -> Mapping[str, Mapping[str, str]]:
+        """Return the labels of all nodes that the API server knows: the same mapping while they are the same."""
+        if self._labels is None:
+            self._labels = {name: known.labels for name, known in self._known.items()}
+        return self._labels
+
+    def left(self, resources: Sequence[str]) -> Ints:
+        """Return what all nodes have left of some resources: shape (rows, resources), the caller's own.
+
+        Of what need not be checked on a node it has as much as there can be, as in ``eligible``.
+        """
+        return self._capacity.columns(resources)
 
     def labelled(self, key: str, values: Collection[str]) -> Bools:
         """Return the nodes that have a label with one of some values: shape (rows,), the caller's own."""
@@ -127,6 +141,7 @@ class NodeTable:
             more |= self._capacity.set(row, name, amounts(new.allocatable))
         if old is None or new.labels != was.labels:
             self._classes.set_labels(row, name, new.labels)
+            self._labels = None
             self._changed(row)
             more = True
         if (new.taints, new.cordoned) != (was.taints, was.cordoned):
@@ -236,6 +251,7 @@ class NodeTable:
         if known is None:
             return
         row = self._rows[name]
+        self._labels = None
         self._there[row] = self._ready[row] = False
         self._classes.clear(row, known.taints)  # what the row had to give is replaced with its next node
         self._release(name)

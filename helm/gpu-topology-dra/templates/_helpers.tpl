@@ -25,7 +25,7 @@ others: over an object with forty thousand annotations an API server would compu
 'memory', 'cores', 'mig-profile', 'nccl', 'workload', 'claim', 'placement', 'when-full', 'shared-claim', 'gang',
 'gang-size', 'multi-node-policy', 'max-nodes', 'min-gpus-per-node', 'min-network-bandwidth', 'near',
 'on-member-loss', 'idle-timeout', 'request', 'affinity', 'template', 'allocated', 'ring-order', 'bandwidth', 'busbw',
-'level', 'score', 'fallback', 'node', 'part', 'rank-hint', 'reason']
+'level', 'score', 'fallback', 'node', 'part', 'rank-hint', 'gang-nodes', 'gang-reach', 'gang-busbw', 'reason']
 {{- end }}
 
 {{- define "labels" -}}

@@ -30,7 +30,7 @@ def member(*, gpus: bool = True, seat: bool = True) -> Object:
     )
     made = claims.pinned(POD, choice, uuids={"main": ["GPU-a"]})
     if seat:
-        made["spec"]["devices"]["requests"].append(seats.request("seat"))
+        made["spec"]["devices"]["requests"].append(seats.request())
     results = [GPU] * gpus + [SEAT] * seat
     return made | {"status": {"allocation": {"devices": {"results": results}}}}
 
@@ -43,7 +43,7 @@ def test_what_is_written_is_what_kubernetes_takes() -> None:
     seat = seats.of(claim)
     assert seat is not None
     for condition in (seats.GO, seats.OFF):
-        applied = seats.status(claim, seat, condition, now=datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC))
+        applied = seats.status(claim.metadata, seat, condition, now=datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC))
         schema.check(applied | {"spec": made["spec"]})
         (entry,) = applied["status"]["devices"]
         assert entry.pop("conditions")[0]["type"] == condition

@@ -14,7 +14,7 @@ SEAT = {"request": "seat", "driver": names.DRIVER, "pool": seats.POOL, "device":
 
 
 def take_a_seat(claim: dict[str, Any]) -> None:
-    claim["spec"]["devices"]["requests"].append(seats.request("seat"))
+    claim["spec"]["devices"]["requests"].append(seats.request())
     claim["status"]["allocation"]["devices"]["results"].append(SEAT | {"shareID": claim["metadata"]["name"]})
 
 

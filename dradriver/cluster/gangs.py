@@ -1,0 +1,140 @@
+"""Which pods of ours start together: the gangs that they say they belong to, by what they and their makers wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Final
+
+import msgspec
+
+from dradriver.api import gang_members, names, resolved
+from dradriver.api.errors import WordError
+from dradriver.api.gang_owners import Alone, Member
+from dradriver.api.gangs import Gang
+from dradriver.api.pins import Key
+from dradriver.api.pods import Pod
+
+_SAID: Final = '"gang":'  # in the notes of pods that say anything of one
+_GANG: Final = "gang/"  # no pod's name has a slash
+
+
+class Membership(msgspec.Struct, frozen=True):
+    """What one pod says of its gang.
+
+    Attributes:
+        gang: The gang's key: the namespace, and a name that no pod has.
+        member: Which one of it the pod is.
+        wants: What its author says of the gang; None for nothing.
+    """
+
+    gang: Key
+    member: Member
+    wants: Gang | None
+
+
+class Gangs:
+    """All gangs: their living pods, and which have begun to run.
+
+    A gang has started once one of its living pods is bound, or was told to go: until then its pods get their places
+    together or not at all, and from then on each that comes later gets one near the others.
+    """
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._of: dict[Key, Membership] = {}
+        self._pods: dict[Key, dict[Key, None]] = {}
+        self._running: dict[Key, set[Key]] = {}
+        self._done: dict[Key, tuple[Key, str]] = {}  # pods that ended well: their gang, and who made them
+        self._none: set[Key] = set()  # gangs that turned out to be none
+        self._waits: dict[Key, str] = {}  # why a pod that asks for a gang is in none
+
+    def __contains__(self, gang: Key) -> bool:
+        return gang in self._pods and gang not in self._none
+
+    def pod_changed(self, key: Key, pod: Pod | None, told: Callable[[Pod], bool]) -> tuple[Key, ...]:
+        """Take in a pod's state; None once it is gone.
+
+        Args:
+            key: Its namespace and name.
+            pod: The pod.
+            told: Whether its claim says that it may go; asked of pods of gangs only.
+
+        Returns:
+            The gangs that have to be looked at again for it.
+        """
+        old = self._of.get(key)
+        self._waits.pop(key, None)
+        self._done.pop(key, None)
+        new = None if pod is None else self._read(key, pod)
+        if pod is not None and new is not None and (pod.finished or pod.metadata.deletion_timestamp is not None):
+            if pod.status.phase == "Succeeded":
+                self._done[key] = new.gang, maker(pod)
+            new = None
+        if old is None and new is None:
+            return ()
+        started = [self.started(each.gang) for each in (old, new) if each is not None]
+        if old is not None and (new is None or new.gang != old.gang):
+            self._leave(key, old.gang)
+        if pod is not None and new is not None:
+            self._of[key] = new
+            self._pods.setdefault(new.gang, {})[key] = None
+            running = self._running.setdefault(new.gang, set())
+            (running.add if pod.spec.node_name or told(pod) else running.discard)(key)
+        concerned = [each.gang for each in (old, new) if each is not None]
+        changed = old is None or new is None or old.gang != new.gang or started != list(map(self.started, concerned))
+        return tuple(dict.fromkeys(concerned)) if changed or not started[-1] else ()
+
+    def done(self, gang: Key, makers: Collection[str]) -> int:
+        """Return how many pods of a gang have ended well that these made, by uid: they need no place any more."""
+        return sum(each == gang and maker in makers for each, maker in self._done.values())
+
+    def of(self, pod: Key) -> Membership | None:
+        """Return what a living pod says of its gang; None for one of none."""
+        found = self._of.get(pod)
+        return None if found is None or found.gang in self._none else found
+
+    def pods(self, gang: Key) -> tuple[Key, ...]:
+        """Return the living pods of a gang, in the order in which they were first seen."""
+        return tuple(self._pods.get(gang, ()))
+
+    def started(self, gang: Key) -> bool:
+        """Return whether a gang has begun to run."""
+        return bool(self._running.get(gang))
+
+    def dissolve(self, gang: Key) -> tuple[Key, ...]:
+        """Take in that what its pods were made by is no gang. Returns the pods, which are placed one by one."""
+        self._none.add(gang)
+        return self.pods(gang)
+
+    def waits(self, pod: Key) -> str:
+        """Return why a pod that asks for a gang is in none, so that it stays at its gate; empty for any other."""
+        return self._waits.get(pod, "")
+
+    def _read(self, key: Key, pod: Pod) -> Membership | None:
+        group = pod.spec.scheduling_group
+        if (group is None or not group.pod_group_name) and _SAID not in pod.metadata.annotations.get(names.REQUEST, ""):
+            return None
+        try:
+            noted = resolved.read(pod.metadata.annotations).gang
+        except WordError:
+            return None  # its own trouble, which it is told when it is looked at
+        wants = None if noted is msgspec.UNSET else noted
+        found = gang_members.find(gang_members.facts(pod), wants)
+        if isinstance(found, Alone):
+            if gang_members.must_wait(wants):
+                self._waits[key] = found.why
+            return None
+        return Membership((key[0], _GANG + found.identity), found, wants)
+
+    def _leave(self, key: Key, gang: Key) -> None:
+        del self._of[key]
+        del self._pods[gang][key]
+        self._running[gang].discard(key)
+        if not self._pods[gang]:
+            del self._pods[gang], self._running[gang]
+            self._none.discard(gang)
+
+
+def maker(pod: Pod) -> str:
+    """Return the uid of what made a pod; empty where nobody says."""
+    return next((owner.uid for owner in pod.metadata.owner_references if owner.controller), "")

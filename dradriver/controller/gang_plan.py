@@ -1,0 +1,254 @@
+"""Where the pods of a gang go: from the picture to one ``Placement`` a member, all made on one state of it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from dradriver.allocator import place_gang
+from dradriver.allocator.fleet.fleet import Fleet
+from dradriver.allocator.gang_request import GangChoice, GangRequest, Role
+from dradriver.allocator.request import Choice, NoPlaceError, Whole
+from dradriver.api import names, plans, results
+from dradriver.api.errors import WordError
+from dradriver.api.gangs import Gang
+from dradriver.api.ledger import OURS, current_ledger
+from dradriver.api.plans import Planned
+from dradriver.cluster import neighbours
+from dradriver.cluster.nodes.columns import Bools, Ints
+from dradriver.cluster.picture import Picture
+from dradriver.cluster.placement import Placement
+from dradriver.cluster.records import ClaimRecord
+from dradriver.controller import decide
+from dradriver.queue.placement_request import PlacementRequest
+from dradriver.queue.units import Member
+
+MOST_ALTERNATES: Final = 8  # nodes that a gang's pods may go to beside the plan's
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """A gang as the allocator is asked for it.
+
+    Attributes:
+        request: What it wants.
+        members: Its members by their index in the request, role after role.
+        eligible: Of each role the nodes that it may go to, whatever is free there: (rows,).
+        amounts: What is left beside GPUs: (rows, resources), by the request's ``needs``.
+    """
+
+    request: GangRequest
+    members: tuple[Member, ...]
+    eligible: list[Bools]
+    amounts: Ints
+
+
+def plan(
+    picture: Picture,
+    members: Sequence[Member],
+    wants: Gang | None,
+    *,
+    identity: str,
+    least: int | None = None,
+    avoid: Collection[str] = (),
+    home: Mapping[str, Choice] | None = None,
+    fleet: Fleet | None = None,
+) -> dict[Member, Placement]:
+    """Return the places of those members of a gang that have no claim, near those that have one.
+
+    Args:
+        picture: The cluster; it is told where its nodes stand in the network, if that changed.
+        members: All of the gang that are to have places, or have them, in the order of their ranks.
+        wants: What its author says of it; None for nothing.
+        identity: The gang's.
+        least: With how few it may begin where not all have a place; None for none fewer.
+        avoid: Nodes that are left out.
+        home: The places that members had before, by uid: they get them again if they are free.
+        fleet: What is looked at in the place of the picture's own: as if some claims were not there.
+
+    Raises:
+        NoPlaceError: There are no places for all of them; it says why.
+        WordError: A member asks for what no gang can have.
+    """
+    claims = {member: claim for member in members if (claim := _claim_of(picture, member)) is not None}
+    picture.inventory.locate(picture.nodes.labels())
+    asked = _asked(picture, members, wants, least=None if claims else least, avoid=avoid)
+    index = {member: at for at, member in enumerate(asked.members)}
+    found = place_gang(
+        picture.inventory.fleet if fleet is None else fleet,
+        asked.request,
+        eligible_by_role=asked.eligible,
+        amounts=asked.amounts,
+        fixed={index[m]: c.pin.choice for m, c in claims.items() if c.pin and isinstance(c.pin.choice, Choice)},
+        home={index[member]: choice for member in members if (choice := (home or {}).get(member.uid)) is not None},
+    )
+    placed = dict(zip(asked.members, found.pods, strict=False))  # fewer where it begins with fewer
+    hostnames = _hostnames(picture, dict.fromkeys(choice.node for choice in placed.values()), asked)
+    return _placements(picture, identity, placed, found, claims, hostnames)
+
+
+def _claim_of(picture: Picture, member: Member) -> ClaimRecord | None:
+    """Return the claim of a member that keeps its place."""
+    claim = picture.claim_of(member.pod)
+    return claim if claim is not None and claim.owned_by(member.uid) and not claim.deleting else None
+
+
+def _asked(
+    picture: Picture, members: Sequence[Member], wants: Gang | None, *, least: int | None, avoid: Collection[str]
+) -> Asked:
+    """Return what the allocator is asked: members that want the same are one role."""
+    wants = wants or Gang()
+    by_kind: dict[object, list[Member]] = {}
+    for member in members:
+        wish = member.wish
+        rules = None if wish.rules is None else (wish.rules.apart, wish.rules.spread)  # each has labels of its own
+        by_kind.setdefault((wish.request, wish.ask, rules), []).append(member)
+    groups = list(by_kind.values())
+    wishes = [group[0].wish for group in groups]
+    resources = sorted({resource for wish in wishes for resource, _ in wish.ask.amounts})
+    roles = [_role(picture, wish, len(group), wants, resources) for wish, group in zip(wishes, groups, strict=True)]
+    first, *others = roles
+    amounts = picture.nodes.left(resources)
+    if any(len(role.needs) > len(resources) for role in roles):
+        amounts = np.append(amounts, np.ones((len(amounts), 1), np.int64), axis=1)
+    request = GangRequest(
+        pod=first.pod,
+        pods=first.pods,
+        needs=first.needs,
+        roles=tuple(others),
+        least_pods=least if least is not None and not others and least < first.pods else None,
+        max_nodes=wants.max_nodes,
+        min_gpus_per_node=wants.min_gpus_per_node or 0,
+        min_network_gbps=wants.min_network_gbps or 0.0,
+        near="" if wants.near is None else wants.near.level,
+        near_required=wants.near is not None and not wants.near.preferred,
+    )
+    eligible = [_eligible(picture, wish, avoid) for wish in wishes]
+    return Asked(request, tuple(member for group in groups for member in group), eligible, amounts)
+
+
+def _role(picture: Picture, wish: PlacementRequest, pods: int, wants: Gang, resources: Sequence[str]) -> Role:
+    if not isinstance(wish.request, Whole):
+        raise WordError(f"gangs are of whole GPUs; write a limit {names.GPU_RESOURCE} for all pods of this one")
+    pod = msgspec.structs.replace(wish.request, weights=picture.weights)
+    if wants.strategy is not None:
+        pod = msgspec.structs.replace(pod, strategy=wants.strategy)
+    own = dict(wish.ask.amounts)
+    needs = tuple(own.get(resource, 0) for resource in resources)
+    # Of what its pods say of each other: a column that each node has one of.
+    return Role(pod=pod, pods=pods, needs=(*needs, 1) if neighbours.one_a_node(wish.rules) else needs)
+
+
+def _eligible(picture: Picture, wish: PlacementRequest, avoid: Collection[str]) -> Bools:
+    fit = picture.nodes.open(wish.ask)
+    if wish.rules is not None:
+        fit &= picture.neighbours.allowed(wish.pod, wish.rules, fit.copy())
+    for node in avoid:
+        if (row := picture.nodes.find(node)) is not None:
+            fit[row] = False
+    return fit
+
+
+def _placements(
+    picture: Picture,
+    identity: str,
+    placed: Mapping[Member, Choice],
+    found: GangChoice,
+    claims: Mapping[Member, ClaimRecord],
+    hostnames: dict[str, str],
+) -> dict[Member, Placement]:
+    uuids = {member: _uuids(picture, member.wish, choice) for member, choice in placed.items() if member not in claims}
+    kept = [claim.planned for claim in claims.values() if claim.planned is not None]
+    places = [(m.uid, placed[m].node, [uuid for each in own.values() for uuid in each]) for m, own in uuids.items()]
+    digest = kept[0].plan if kept else plans.digest(identity, places)
+    size = kept[0].size if kept else len(placed)
+    free = iter(sorted(set(range(max(size, len(placed)))) - {planned.index for planned in kept}))
+    seat = _seats(picture, hostnames)
+    out: dict[Member, Placement] = {}
+    for member, own in uuids.items():
+        choice, index = placed[member], next(free)
+        planned = Planned(
+            gang=identity,
+            plan=digest,
+            size=max(size, index + 1),
+            index=index,
+            reach=found.reach,
+            busbw_gbps=found.busbw_gbps,
+        )
+        missed = dict.fromkeys((*(word.value for word in choice.fallback), *found.fallback))
+        out[member] = Placement(
+            choice=choice,
+            hostnames={choice.node: hostnames[choice.node]} | hostnames,
+            uuids=own,
+            texts=results.written(choice, picture.inventory.uuids(choice.node))
+            | plans.texts(planned, found.nodes)
+            | {names.FALLBACK: ",".join(missed) or None},
+            planned=planned,
+            seat=seat,
+        )
+    return out
+
+
+def _uuids(picture: Picture, wish: PlacementRequest, choice: Choice) -> dict[str, tuple[str, ...]]:
+    known = picture.inventory.uuids(choice.node)
+    return {
+        name: tuple(known[number] for number in each)
+        for name, each in zip(wish.requests, choice.containers, strict=True)
+    }
+
+
+def _seats(picture: Picture, nodes: Collection[str]) -> bool:
+    """Return whether a seat keeps the pods from being bound on all of these nodes until they are told to go."""
+    return picture.barrier and current_ledger() is OURS and all(map(picture.inventory.knows_seats, nodes))
+
+
+def _hostnames(picture: Picture, nodes: Collection[str], asked: Asked) -> dict[str, str]:
+    """Return the labels of the nodes that the gang's pods may go to: the plan's, and as many others, for another plan.
+
+    Each pod may go to all of them: a plan that failed is made anew within these, and no pod need be evicted for that.
+    """
+    fit = np.logical_and.reduce(asked.eligible)
+    for role in asked.request.members:
+        fit &= (asked.amounts[:, : len(role.needs)] >= np.array(role.needs, np.int64)).all(axis=1)
+    most = min(len(nodes), MOST_ALTERNATES)
+    others: list[str] = []
+    with contextlib.suppress(NoPlaceError):
+        limit = len(nodes) + most
+        ranked = picture.inventory.fleet.rank(asked.request.pod, eligible=fit, limit=limit, explain=False)
+        others = [choice.node for choice in ranked if choice.node not in nodes]
+    if _seats(picture, nodes):
+        others = [node for node in others if picture.inventory.knows_seats(node)]
+    return {node: picture.nodes.hostname(node) for node in (*nodes, *others[:most])}
+
+
+def revalidate(
+    picture: Picture, members: Sequence[Member], gated: Collection[Member], wants: Gang | None
+) -> dict[Member, Placement] | None:
+    """Return the placements that the claims of gated members were made for; None where one of them is not valid.
+
+    Args:
+        picture: The cluster.
+        members: All of the gang that have claims.
+        gated: Those of them that are to be lifted.
+        wants: What its author says of it; None for nothing.
+
+    Raises:
+        WordError: A member asks for what no gang can have.
+    """
+    claims = {member: claim for member in members if (claim := _claim_of(picture, member)) is not None}
+    planned = sorted((c.planned.index, c.pin.choice.node) for c in claims.values() if c.planned and c.pin)
+    nodes = list(dict.fromkeys(node for _, node in planned))
+    hostnames = _hostnames(picture, nodes, _asked(picture, members, wants, least=None, avoid=()))
+    out: dict[Member, Placement] = {}
+    for member in gated:
+        claim = claims.get(member)
+        if claim is None or claim.planned is None or (own := decide.revalidate(picture, member.wish, claim)) is None:
+            return None
+        texts = own.texts | plans.texts(claim.planned, nodes)
+        out[member] = msgspec.structs.replace(
+            own, hostnames={own.node: hostnames[own.node]} | hostnames, texts=texts, planned=claim.planned
+        )
+    return out

@@ -1,0 +1,248 @@
+"""What has to be done for a gang that has not started: from the states of its pods and claims to a step. Pure.
+
+state       record in the API                              goes on when                    else
+gathering   gated pods that say that they belong together  as many as its size             they are told how many
+waiting     the same                                       a plan has places for all       they are told why
+planned     claims of one plan                             all are there, none has a rival given back
+lifted      no gate, affinity to the plan's nodes          every member has its seat       given back, at a deadline
+seated      claims allocated and reserved, pods not bound  all are                         the same
+go          a condition on all claims                      one is bound: it has started    ``next_step``, pod by pod
+given back  claims deleted, seats told that they are off   they are gone: planned anew     waits within its nodes
+
+Whoever kills the controller at any moment leaves one of these, and the next leader goes on from it. Where seats do not
+keep pods from being bound (``Picture.barrier``), it has started once the first of them is bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from dradriver.api.gangs import Size
+from dradriver.api.pods import Pod
+from dradriver.api.seats import GO, OFF
+from dradriver.cluster.picture import Picture
+from dradriver.cluster.records import ClaimRecord
+from dradriver.controller import next_step
+from dradriver.controller.withdraw_reasons import WithdrawReason
+from dradriver.queue.units import Member, Unit
+
+MEMBER_S: Final = 0.1  # longer that a gang's promise may last for each of its pods: a scheduler seats 20 a second
+LONGEST_S: Final = 300.0  # half of what kube-scheduler's bindingTimeout is, unless an administrator sets it
+GATHER_S: Final = 5.0  # that a gang of a range of sizes waits for more pods after the last that came
+QUIET_S: Final = 2.0  # that a number of pods must stand before it is told
+
+
+class Wait(msgspec.Struct, frozen=True):
+    """Nothing can be done before a time or an event.
+
+    Attributes:
+        until: The time, by the loop's clock; None for an event.
+        reason: What to tell the pods' authors; None to leave what was told.
+    """
+
+    until: float | None = None
+    reason: str | None = None
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """Members want places, beside those who have theirs: all of a gang that begins, or those that came since."""
+
+    members: tuple[Member, ...]
+
+
+class Lift(msgspec.Struct, frozen=True):
+    """Members have their claims: if these are right, let the scheduler have their pods, else give them back."""
+
+    members: tuple[Member, ...]
+
+
+class Go(msgspec.Struct, frozen=True):
+    """All members have their seats: tell them to go."""
+
+    claims: tuple[ClaimRecord, ...]
+
+
+class GiveBack(msgspec.Struct, frozen=True):
+    """Claims have to go, those of seated members with the condition that frees them.
+
+    Attributes:
+        claims: Which.
+        cause: Why.
+        reason: What to tell the pods' authors; empty where another plan follows at once.
+        refused: Members of which the scheduler says that it finds no room for them.
+    """
+
+    claims: tuple[ClaimRecord, ...]
+    cause: WithdrawReason
+    reason: str = ""
+    refused: tuple[Member, ...] = ()
+
+
+Step = Wait | Plan | Lift | Go | GiveBack
+
+
+def gang_step(
+    unit: Unit, picture: Picture, size: Size, now: float, *, done: int, promise_s: float, unschedulable_s: float
+) -> Step:
+    """Return what has to be done for a gang of which no pod is bound or was told to go.
+
+    Args:
+        unit: The gang: its living pods in the order of their ranks.
+        picture: The cluster.
+        size: How few pods it may start with, and how many it has.
+        now: The loop's clock.
+        done: Pods that ended well: they need no place.
+        promise_s: How long its claims may wait for the scheduler, whatever its size.
+        unschedulable_s: How long once the scheduler says of one that it finds no room.
+    """
+    claims: dict[str, ClaimRecord] = {}
+    for member in unit.members:
+        pod, claim = member.pod, picture.claim_of(member.pod)
+        if claim is not None and not claim.owned_by(member.uid):
+            return Wait(reason=f"claim {claim.metadata.name} belongs to somebody else; delete {_pod(pod)}")
+        if pod.gated and (others := next_step.other_gates(pod)) and claim is None:
+            return Wait(reason=f"{_pod(pod)} {next_step.other_gate(others)}")
+        if claim is not None:
+            claims[member.uid] = claim
+    if (leaving := _leaving(claims)) is not None:
+        return leaving
+    if all(member.uid not in claims or member.pod.gated for member in unit.members):
+        unit.lifted_at = None
+    if not claims:
+        return _gathering(unit, size, now, done=done)
+    return _promised(unit, picture, claims, now, promise_s=promise_s, unschedulable_s=unschedulable_s)
+
+
+def _leaving(claims: Mapping[str, ClaimRecord]) -> Step | None:
+    """Return what is done while earlier claims go: of seated members the scheduler must be told to let go of them."""
+    leaving = [claim for claim in claims.values() if claim.deleting]
+    if not leaving:
+        return None
+    kept = tuple(claim for claim in leaving if claim.seat is not None and OFF not in claim.seat.told)
+    return GiveBack(kept, WithdrawReason.OUTDATED) if kept else Wait(reason="waits until its earlier claims are gone")
+
+
+def _gathering(unit: Unit, size: Size, now: float, *, done: int) -> Step:
+    least, most = (max(1, number - done) for number in size)
+    here = len(unit.members)
+    if here < least:
+        return Wait(until=now + QUIET_S, reason=f"{here} of {least} pods of its gang are there")
+    if here < most and (until := unit.gathered_at(now) + GATHER_S) > now:
+        return Wait(until=until)
+    return Plan(unit.members[:most])
+
+
+def _promised(
+    unit: Unit,
+    picture: Picture,
+    claims: Mapping[str, ClaimRecord],
+    now: float,
+    *,
+    promise_s: float,
+    unschedulable_s: float,
+) -> Step:
+    """Return what is done for a gang some of whose members have claims."""
+    every = tuple(claims.values())
+    have = [member for member in unit.members if member.uid in claims]
+    lifted = [member for member in unit.members if not member.pod.gated]
+    plans = {None if claim.planned is None else claim.planned.plan for claim in every}
+    if len(plans) > 1 or None in plans:
+        return GiveBack(every, WithdrawReason.OUTDATED)
+    if broken := [(claim, cause) for claim in every if (cause := _broken(claim, picture)) is not None]:
+        # Until a pod was lifted, another plan of all is better than one around what is left of this.
+        taken = tuple(claim for claim, _ in broken) if lifted else every
+        return GiveBack(taken, broken[0][1])
+    wanted = _wanted(claims)
+    missing = [member for member in unit.members if member.uid not in claims]
+    if len(claims) < wanted and not lifted:
+        return GiveBack(every, WithdrawReason.OUTDATED)  # its writer was killed between two of them
+    if (late := _overdue(unit, claims, now, promise_s=promise_s, unschedulable_s=unschedulable_s)) is not None:
+        return late
+    if gated := tuple(member for member in have if member.pod.gated):
+        return Lift(gated)
+    if len(claims) < wanted:
+        if missing:
+            return Plan(tuple(missing[: wanted - len(claims)]))
+        return Wait(until=_until(unit, now, promise_s), reason=f"{len(claims)} of {wanted} pods of its gang are there")
+    if all(is_seated(member, claims[member.uid]) for member in have):
+        if any(claim.seat is None for claim in every):
+            return Wait()  # nothing keeps them from being bound
+        return Go(tuple(claim for claim in every if claim.seat is not None and GO not in claim.seat.told))
+    return Wait(until=_until(unit, now, promise_s))
+
+
+def _wanted(claims: Mapping[str, ClaimRecord]) -> int:
+    """Return how many claims the plan has that some are of; 0 without any."""
+    return max((claim.planned.size for claim in claims.values() if claim.planned is not None), default=0)
+
+
+def is_seated(member: Member, claim: ClaimRecord) -> bool:
+    """Return whether a member has its GPUs, and a place that the scheduler keeps for it.
+
+    One that a pod of higher priority put out has its GPUs still, and the claim is reserved for nobody.
+    """
+    return claim.devices is not None and member.uid in claim.users and not claim.deleting
+
+
+def _broken(claim: ClaimRecord, picture: Picture) -> WithdrawReason | None:
+    """Return why a claim that the scheduler has not allocated never will be, or should not; None where it may."""
+    if claim.devices is not None:
+        return None
+    if claim.pin is None:
+        return WithdrawReason.DAMAGED
+    if picture.rivals(claim):
+        return WithdrawReason.TAKEN
+    return None if picture.inventory.keeps(claim.pin) else WithdrawReason.GONE
+
+
+def _until(unit: Unit, now: float, promise_s: float) -> float:
+    """Return when a gang's claims are given back unless all its pods have their seats by then."""
+    if unit.lifted_at is None:
+        unit.lifted_at = now
+    return unit.lifted_at + min(promise_s + MEMBER_S * len(unit.members), max(LONGEST_S, promise_s))
+
+
+def _overdue(
+    unit: Unit, claims: Mapping[str, ClaimRecord], now: float, *, promise_s: float, unschedulable_s: float
+) -> GiveBack | None:
+    """Return the end of a gang's promise, if it has come: nobody's GPUs are held for a part of it for long."""
+    waiting = [
+        (member, claims[member.uid])
+        for member in unit.members
+        if member.uid in claims and not member.pod.gated and not is_seated(member, claims[member.uid])
+    ]
+    refused: list[Member] = []
+    for member, claim in waiting:
+        member.promise.seen(claim.uid, member.pod.refused, now)
+        patient = next_step.patience(member, unschedulable_s)
+        if patient is not None and now >= patient:
+            refused.append(member)
+    everybody = [member for member in unit.members if not member.pod.gated]
+    if not refused and (not everybody or now < _until(unit, now, promise_s)):
+        return None
+    seats = sum(member.uid in claims and is_seated(member, claims[member.uid]) for member in unit.members)
+    first = refused[0] if refused else waiting[0][0] if waiting else None
+    told = "" if first is None else f"; {_pod(first.pod)}: {next_step.told(first.pod, first.pod.refused)}"
+    # Without a seat it may be being bound just now.
+    back = tuple(claim for claim in claims.values() if claim.devices is None or claim.seat is not None)
+    if not back:
+        return None
+    reason = f"{seats} of {_wanted(claims)} pods of its gang had their place in time{told}"
+    return GiveBack(back, WithdrawReason.UNSCHEDULABLE if refused else WithdrawReason.OVERDUE, reason, tuple(refused))
+
+
+def _pod(pod: Pod) -> str:
+    return f"pod {pod.metadata.name}"
+
+
+def in_order(members: Sequence[tuple[Member, tuple[int, ...] | None]]) -> tuple[Member, ...]:
+    """Return a gang's members by their ranks; those without one after the others, the oldest first."""
+
+    def key(each: tuple[Member, tuple[int, ...] | None]) -> tuple[bool, tuple[int, ...], str, str]:
+        member, rank = each
+        return rank is None, rank or (), member.pod.metadata.creation_timestamp or "", member.pod.metadata.name
+
+    return tuple(member for member, _ in sorted(members, key=key))

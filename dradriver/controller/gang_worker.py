@@ -1,0 +1,291 @@
+"""Looks at gangs that have not started, and has done what their states ask for."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+import msgspec
+
+from dradriver.allocator.request import NoPlaceError
+from dradriver.api import gang_members
+from dradriver.api.errors import WordError
+from dradriver.api.gang_owners import Alone, Owner
+from dradriver.api.gangs import Gang, Size
+from dradriver.api.pins import Key
+from dradriver.cluster.gangs import Membership, maker
+from dradriver.cluster.picture import Picture
+from dradriver.cluster.placement import Placement
+from dradriver.controller import gang_plan, metrics
+from dradriver.controller.executor import OBJECT_BACKOFF_S, PROMISE_BACKOFF_S, Executor
+from dradriver.controller.gang_step import GiveBack, Go, Lift, Plan, Wait, gang_step, in_order
+from dradriver.controller.gang_writer import GangWriter
+from dradriver.controller.reasons import Reasons
+from dradriver.controller.withdraw_reasons import WithdrawReason
+from dradriver.queue.lanes import Lanes, Slot
+from dradriver.queue.units import Member, Unit
+from dradriver.queue.waiting import Queue
+
+logger = logging.getLogger(__name__)
+
+
+class Sizes(Protocol):
+    """Says how many pods a gang has, from the object that made them."""
+
+    def size(self, unit: Key, owner: Owner) -> Size | Alone | WordError | None:
+        """Return what an object says; None while that is not known yet: then the unit is looked at again."""
+
+
+class GangWorker:
+    """One look at a time at one gang; the writes are the executor's."""
+
+    def __init__(
+        self,
+        picture: Picture,
+        queue: Queue,
+        lanes: Lanes,
+        reasons: Reasons,
+        executor: Executor,
+        writer: GangWriter,
+        sizes: Sizes | None,
+        *,
+        at: Callable[[float, Key], None],
+        touch: Callable[[Key], None],
+        promise_s: float,
+        unschedulable_s: float,
+    ) -> None:
+        """Make one that has looked at nothing; see ``Worker`` for the times."""
+        self._picture, self._queue, self._lanes, self._reasons = picture, queue, lanes, reasons
+        self._executor, self._writer, self._sizes = executor, writer, sizes
+        self._at, self._touch = at, touch
+        self._promise_s, self._unschedulable_s = promise_s, unschedulable_s
+
+    def gathered(self, unit: Unit | None, key: Key) -> Unit:
+        """Return a gang as it is now: the same unit as before, if there was one, with the pods that live."""
+        of = [(pod, self._picture.gangs.of(pod)) for pod in self._picture.gangs.pods(key)]
+        known = {} if unit is None else {member.uid: member for member in unit.members}
+        members: list[tuple[Member, tuple[int, ...] | None]] = []
+        changed = unit is None
+        for pod_key, membership in of:
+            pod = self._picture.pods[pod_key]
+            template, where = self._picture.template_of(pod), self._picture.volumes.of(pod)
+            if (member := known.get(pod.metadata.uid)) is None:
+                member, changed = Member(pod, template, where), True
+                member.near = key[1]
+            elif member.update(pod, template, where):
+                changed = True
+            members.append((member, None if membership is None else membership.member.rank))
+        ordered = in_order(members)
+        if unit is None:
+            return Unit(*ordered, key=key)
+        if changed or len(ordered) != len(unit.members):
+            self._queue.drop(key)  # it asks for something else, and may find a place by now
+            unit.forgive()
+        unit.members = ordered
+        return unit
+
+    def look(self, unit: Unit) -> None:
+        """Do what a gang's state asks for."""
+        now = asyncio.get_running_loop().time()
+        first = self.membership(unit)
+        size = self._size(unit, first)
+        if isinstance(size, Alone) and not gang_members.must_wait(first.wants):
+            for pod in self._picture.gangs.dissolve(unit.key):
+                self._touch(pod)
+            return
+        if not isinstance(size, tuple):
+            self._queue.drop(unit.key)
+            if reason := size.why if isinstance(size, Alone) else size:
+                self._tell(unit, reason)
+            return
+        if self._waits_for_volumes(unit):
+            return
+        makers = {maker(member.pod) for member in unit.members}
+        step = gang_step(
+            unit,
+            self._picture,
+            size,
+            now,
+            done=self._picture.gangs.done(unit.key, makers - {""}),
+            promise_s=self._promise_s,
+            unschedulable_s=self._unschedulable_s,
+        )
+        if isinstance(step, Plan):
+            self._want(unit)
+            return
+        self._queue.drop(unit.key)
+        match step:
+            case Wait():
+                if step.until is not None:
+                    self._at(step.until, unit.key)
+                if step.reason is not None:
+                    self._tell(unit, step.reason)
+            case _ if self._lanes.obstacle(unit.key, unit.order, creates=False) is not None:
+                return  # it is looked at again when it may be written
+            case Lift():
+                self._lift(unit, step, first)
+            case Go():
+                self._executor.start(unit, lambda slot: self._writer.go(step.claims, slot))
+            case GiveBack():
+                self.give_back(unit, step)
+
+    def membership(self, unit: Unit) -> Membership:
+        """Return what a gang's pods say of it: they agree, or the first says so."""
+        found = [each for member in unit.members if (each := self._picture.gangs.of(member.key)) is not None]
+        return next((each for each in found if each.wants is not None), found[0])
+
+    def plan(self, unit: Unit) -> dict[Member, Placement]:
+        """Return places for those of a gang's members that want one.
+
+        Raises:
+            NoPlaceError: There are not enough.
+            WordError: What one of them asks for cannot be read, or no gang can have it.
+        """
+        first = self.membership(unit)
+        size = self._size(unit, first)
+        least, most = size if isinstance(size, tuple) else (None, None)
+        have = [member for member in unit.members if self._has_claim(member)]
+        lack = [member for member in unit.members if member not in have]
+        room = len(lack) if most is None else max(0, most - len(have))
+        chosen = [member for member in unit.members if member in have or member in lack[:room]]
+        refused = {
+            node: None
+            for member in chosen
+            for node in self._picture.refusals.of(member.pod, asyncio.get_running_loop().time())
+        }
+        tried = tuple(unit.failures.tried)
+        for avoid in dict.fromkeys(((*tried, *refused), tried, ())):
+            try:
+                places = gang_plan.plan(
+                    self._picture, chosen, first.wants, identity=first.member.identity, least=least, avoid=avoid
+                )
+            except NoPlaceError:
+                if not avoid:
+                    raise
+            else:
+                if not avoid:
+                    unit.failures.begin_again()
+                return places
+        raise AssertionError("the last of them avoids nothing")
+
+    def late(self, unit: Unit) -> Placement:
+        """Return a place for a pod that comes to a gang which has started: near the others, as if it had been there.
+
+        Raises:
+            NoPlaceError: There is none.
+            WordError: What a pod of the gang asks for cannot be read.
+        """
+        of = self._picture.gangs.of(unit.key)
+        assert of is not None, "its own words say so"
+        pods = ((self._picture.pods[key], self._picture.gangs.of(key)) for key in self._picture.gangs.pods(of.gang))
+        members = [
+            (unit.lead if pod.metadata.uid == unit.lead.uid else Member(pod, self._picture.template_of(pod)), one)
+            for pod, one in pods
+        ]
+        some = [
+            (member, None if one is None else one.member.rank)
+            for member, one in members
+            if member is unit.lead or self._has_claim(member)
+        ]
+        places = gang_plan.plan(
+            self._picture, in_order(some), of.wants, identity=of.member.identity, avoid=tuple(unit.failures.tried)
+        )
+        return msgspec.structs.replace(places[unit.lead], seat=False)  # nobody waits for it to be bound with others
+
+    def commit(self, unit: Unit, plan: dict[Member, Placement]) -> None:
+        """Write a plan; what it takes is promised from now on."""
+        for member, placement in plan.items():
+            self._picture.promise(member.wish.claim, member.key, placement)
+        nodes = list(dict.fromkeys(placement.node for placement in plan.values()))
+        logger.info("gang %s/%s: %d pods on nodes %s", *unit.key, len(plan), nodes[:16])
+        self._executor.start(unit, lambda slot: self._commit(plan, slot), creates=True)
+
+    def give_back(self, unit: Unit, step: GiveBack) -> None:
+        """Take claims back."""
+        self._executor.start(unit, lambda slot: self._give_back(unit, step, slot))
+
+    async def _commit(self, plan: dict[Member, Placement], slot: Slot) -> None:
+        await self._writer.commit(plan, slot)
+        for member in plan:
+            self._reasons.taken_away(member.key)
+
+    async def _give_back(self, unit: Unit, step: GiveBack, slot: Slot) -> None:
+        await self._writer.give_back(step.claims, slot)
+        metrics.WITHDRAWALS.labels(step.cause.value).inc(len(step.claims))
+        taken = {claim.key for claim in step.claims}
+        for member in unit.members:
+            if member.wish.claim in taken:
+                member.promise.taken_back(member.pod.refused, renewed=False)
+        if not step.reason:
+            return
+        logger.info("gang %s/%s: its GPUs are free again: %s", *unit.key, step.reason)
+        now = asyncio.get_running_loop().time()
+        for claim in step.claims:
+            for member in step.refused:
+                if claim.owned_by(member.uid) and claim.pin is not None:
+                    unit.failures.tried.append(claim.pin.choice.node)
+                    self._picture.refusals.add(member.pod, claim.pin.choice.node, now)
+        quick = step.cause is WithdrawReason.UNSCHEDULABLE and not unit.failures.times
+        self._executor.fail(unit, step.reason, first_s=OBJECT_BACKOFF_S if quick else PROMISE_BACKOFF_S)
+
+    def _lift(self, unit: Unit, step: Lift, first: Membership) -> None:
+        have = [member for member in unit.members if self._has_claim(member)]
+        places = gang_plan.revalidate(self._picture, have, step.members, first.wants)
+        if places is not None:
+            self._executor.start(unit, lambda slot: self._writer.lift(places, slot))
+            return
+        wrong = have if all(member.pod.gated for member in have) else step.members
+        claims = tuple(claim for member in wrong if (claim := self._picture.claim_of(member.pod)) is not None)
+        self.give_back(unit, GiveBack(claims, WithdrawReason.OUTDATED))
+
+    def _want(self, unit: Unit) -> None:
+        try:
+            for member in unit.members:
+                _ = member.wish
+            reason = self._queue.put(unit)
+        except WordError as error:
+            self._queue.drop(unit.key)
+            self._tell(unit, str(error))
+            return
+        if reason:
+            self.without_place(unit, reason)
+
+    def without_place(self, unit: Unit, reason: str) -> None:
+        """Tell a gang's pods why they wait."""
+        for member in unit.members:
+            if not (unit.failures.times and self._reasons.insist(member.pod)):
+                self._reasons.want(member.pod, reason)
+
+    def _waits_for_volumes(self, unit: Unit) -> bool:
+        """Return whether it is not known yet where volumes of a gang's pods are, or there are none to be had."""
+        volumes = self._picture.volumes
+        gated = [member.pod for member in unit.members if member.pod.gated and not self._has_claim(member)]
+        lacking = next((why for pod in gated if (why := volumes.lacking_of(pod))), "")
+        if lacking:
+            self._tell(unit, lacking)
+        if lacking or any(volumes.unread_of(pod) for pod in gated):
+            self._queue.drop(unit.key)
+            return True
+        return False
+
+    def _size(self, unit: Unit, first: Membership) -> Size | Alone | str:
+        """Return how many pods a gang has, that they are none, or why nobody knows; empty while that is being read."""
+        wants: Gang | None = first.wants
+        if wants is not None and wants.size is not None:
+            return wants.size
+        if first.member.size is not None:
+            return first.member.size
+        if first.member.read is None or self._sizes is None:
+            return gang_members.unknown_size(first.member)
+        found = self._sizes.size(unit.key, first.member.read)
+        return "" if found is None else str(found) if isinstance(found, WordError) else found
+
+    def _has_claim(self, member: Member) -> bool:
+        claim = self._picture.claim_of(member.pod)
+        return claim is not None and claim.owned_by(member.uid)
+
+    def _tell(self, unit: Unit, reason: str) -> None:
+        for member in unit.members:
+            self._reasons.want(member.pod, reason)

@@ -1,0 +1,198 @@
+"""Writes for all members of a gang: a plan as a whole or not at all, and the word that lets them be bound."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import logging
+from collections.abc import Coroutine, Iterable, Mapping
+from typing import Any, Final
+
+from dradriver.allocator.request import Choice
+from dradriver.api import seats
+from dradriver.api.pins import Claim
+from dradriver.api.pods import Pod
+from dradriver.api.seats import GO, OFF
+from dradriver.cluster.picture import Picture
+from dradriver.cluster.placement import Placement
+from dradriver.cluster.records import ClaimRecord, claim_record
+from dradriver.controller import metrics
+from dradriver.controller.api_writer import ApiWriter
+from dradriver.controller.outcome import MovedOnError, Outcome, UnsureError, outcome
+from dradriver.errors import DriverError
+from dradriver.kube.client import ApiError, Client, PatchKind, Unreachable
+from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
+from dradriver.queue.lanes import Lanes, Slot
+from dradriver.queue.units import Member
+
+logger = logging.getLogger(__name__)
+
+AT_ONCE: Final = 8  # writes of one gang; it has one slot of those that all units share
+MANAGER: Final = "gpu-topology-gang"  # of the seats' conditions: the node agents apply entries to the same list
+
+
+class GangWriter:
+    """Writes a gang's plans. Each write is safe to repeat; whatever is left half done the API shows."""
+
+    def __init__(self, client: Client, writer: ApiWriter, picture: Picture, lanes: Lanes) -> None:
+        """``lanes`` say whether the server is in trouble: then the writes of a gang follow one another."""
+        self._client = client
+        self._writer = writer
+        self._picture = picture
+        self._lanes = lanes
+
+    async def commit(self, plan: Mapping[Member, Placement], slot: Slot) -> None:
+        """Create the claims of a plan, and let the scheduler have the pods once all are there.
+
+        Raises:
+            MovedOnError: Something changed meanwhile; look again.
+            PausedError: Some claims are there; go on later.
+            UnsureError: A claim may be there; ask the server before anything else.
+            ApiError: The server refuses one; those that were made are gone again.
+            Unreachable: No answer; the same.
+        """
+        made: list[ClaimRecord] = []
+
+        async def create(member: Member, placement: Placement) -> None:
+            if not member.pod.gated:
+                # A new leader sees pods and claims by two reflectors: what came before may not have come to it yet.
+                if await self._writer.look(member.wish.claim) is not None:
+                    raise MovedOnError(f"claim {'/'.join(member.wish.claim)} exists already")
+                # Once the claim exists the scheduler may seat the pod, and its annotations must be right by then.
+                await self._writer.annotate(member.pod, placement.texts)
+            made.append(await self._writer.create(member.pod, member.wish, placement))
+
+        try:
+            await self._each((create(member, placement) for member, placement in plan.items()), slot)
+            for member, placement in plan.items():
+                if self._picture.overtaken(member.wish.claim, placement):
+                    raise MovedOnError(f"GPUs chosen on node {placement.node} were given to another claim meanwhile")
+        except UnsureError:
+            raise
+        except BaseException as error:
+            for member in plan:
+                self._picture.release(member.wish.claim)
+            server = isinstance(error, DriverError) and outcome(error) is Outcome.SERVER
+            if isinstance(error, Exception) and not (server or self._lanes.paused()):
+                await self._each((self._writer.withdraw(claim) for claim in made), slot)
+            raise
+        await self.lift({member: placement for member, placement in plan.items() if member.pod.gated}, slot)
+
+    async def lift(self, places: Mapping[Member, Placement], slot: Slot) -> None:
+        """Take the gates from pods that have their claims; where no seat keeps them from being bound, together.
+
+        Raises:
+            MovedOnError: A pod was changed or deleted meanwhile.
+            PausedError: Some are lifted; go on later.
+            ApiError: The server refuses.
+            Unreachable: No answer.
+        """
+        began = asyncio.get_running_loop().time()
+        if not all(place.seat for place in places.values()):
+            await self._each((self._nominate(m.pod, place.node) for m, place in places.items()), slot)
+        await self._each((self._writer.lift(self._now(m), place) for m, place in places.items()), slot)
+        for place in places.values():
+            choice = place.choice
+            metrics.PLACEMENTS.labels(choice.level.value if isinstance(choice, Choice) else metrics.PART).inc()
+            metrics.DURATION.observe(asyncio.get_running_loop().time() - began)
+
+    async def go(self, claims: Iterable[ClaimRecord], slot: Slot) -> None:
+        """Tell seated members that they may be bound.
+
+        Raises:
+            MovedOnError: One lost its seat meanwhile.
+            PausedError: Some are told; go on later.
+            ApiError: The server refuses.
+            Unreachable: No answer.
+        """
+        await self._each((self._tell(claim, GO) for claim in claims), slot)
+
+    async def give_back(self, claims: Iterable[ClaimRecord], slot: Slot) -> None:
+        """Delete claims, and tell the scheduler to let go of those that have a seat; the pods stay as they are.
+
+        A seated pod's claim that is deleted stays until the scheduler lets go of it, which it does at once when the
+        seat is said to be off. Said of a claim that is not being deleted, it would take the same place again.
+
+        Raises:
+            MovedOnError: A claim was changed meanwhile.
+            PausedError: Some are gone; go on later.
+            ApiError: The server refuses.
+            Unreachable: No answer.
+        """
+
+        async def free(claim: ClaimRecord) -> None:
+            if not claim.deleting:
+                await self._writer.withdraw(claim)
+            if claim.seat is not None and OFF not in claim.seat.told:
+                await self._tell(claim, OFF)
+
+        await self._each(map(free, claims), slot)
+
+    async def _tell(self, claim: ClaimRecord, condition: str) -> None:
+        assert claim.seat is not None, "asked of seats"
+        namespace, name = claim.key
+        body = seats.status(claim.metadata, claim.seat, condition, now=datetime.datetime.now(datetime.UTC))
+        try:
+            told = await self._client.patch(
+                RESOURCE_CLAIMS, name, body, kind=PatchKind.APPLY, namespace=namespace, subresource="status",
+                field_manager=MANAGER, type=Claim,
+            )  # fmt: skip
+        except ApiError as error:
+            if error.not_found or error.conflict or error.invalid:  # of a seat that it has no more
+                await self._writer.look(claim.key)
+                raise MovedOnError(f"claim {namespace}/{name} was changed meanwhile") from None
+            raise
+        self._picture.assume_claim(claim_record(told))
+
+    async def _nominate(self, pod: Pod, node: str) -> None:
+        """Have the scheduler keep a gated pod's CPU and memory on its node; where we may not, nothing is kept."""
+        body = {"metadata": {"uid": pod.metadata.uid}, "status": {"nominatedNodeName": node}}
+        name, namespace = pod.metadata.name, pod.metadata.namespace
+        try:
+            changed = await self._client.patch(
+                PODS, name, body, kind=PatchKind.MERGE, namespace=namespace, subresource="status", type=Pod
+            )
+        except ApiError as error:
+            if error.status == 403:
+                logger.warning("pod %s/%s: its CPU is not kept on node %s: %s", namespace, name, node, error)
+                return
+            raise
+        self._picture.assume_pod(changed, was=pod)
+
+    def _now(self, member: Member) -> Pod:
+        """Return a member's pod as it is known now, if it is the same one."""
+        pod = self._picture.pods.get(member.key)
+        return pod if pod is not None and pod.metadata.uid == member.uid else member.pod
+
+    async def _each(self, actions: Iterable[Coroutine[Any, Any, Any]], slot: Slot) -> None:
+        """Do all of some writes, a few at once. Raises the worst of what went wrong, once none is under way."""
+        room = asyncio.Semaphore(1 if self._lanes.troubled else AT_ONCE)
+        stopped = False
+
+        async def one(action: Coroutine[Any, Any, Any]) -> BaseException | None:
+            nonlocal stopped
+            async with room:
+                try:
+                    if stopped:
+                        action.close()
+                        return None
+                    self._writer.go_on(slot)
+                    await action
+                except Exception as error:  # all others are told of it first
+                    stopped = True
+                    action.close()
+                    return error
+            return None
+
+        errors = [error for error in await asyncio.gather(*map(one, actions)) if error is not None]
+        if errors:
+            raise min(errors, key=_mildness)
+
+
+def _mildness(error: BaseException) -> int:
+    """Return how little an error says: what one write says that is unsure, or of the server, counts for all."""
+    if isinstance(error, UnsureError):
+        return 0
+    if isinstance(error, (ApiError, Unreachable)):
+        return 1 if outcome(error) is Outcome.SERVER else 2
+    return 3

@@ -1,0 +1,135 @@
+"""Gangs: pods that get their places together or not at all, whatever happens between two writes."""
+
+from __future__ import annotations
+
+import pytest
+
+from dradriver.api import names
+from dradriver.kube.client import ApiError
+from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
+from tests.fakes.gpucluster import GpuCluster, Killed
+
+
+def gang(cluster: GpuCluster, size: int, *, name: str = "train", gpus: int = 8, there: int | None = None) -> list[str]:
+    """Create pods of a gang; ``there`` says how many of them."""
+    pods = [f"{name}-{i}" for i in range(size if there is None else there)]
+    for pod in pods:
+        cluster.pod(pod, gpus, wishes={"gang": name, "gang-size": str(size)})
+    return pods
+
+
+def lifted(cluster: GpuCluster, pods: list[str]) -> list[str]:
+    return [pod for pod in pods if not cluster.get_pod(pod)["spec"].get("schedulingGates")]
+
+
+def claims(cluster: GpuCluster, pods: list[str]) -> list[str]:
+    return [pod for pod in pods if cluster.claim(pod) is not None]
+
+
+def bound(cluster: GpuCluster, pods: list[str]) -> list[str]:
+    return [pod for pod in pods if cluster.get_pod(pod)["spec"].get("nodeName")]
+
+
+async def test_a_gang_waits_until_all_its_pods_are_there() -> None:
+    cluster = GpuCluster()
+    for node in "abc":
+        cluster.node(node)
+    pods = gang(cluster, 3, there=2)
+    await cluster.settle()
+    assert claims(cluster, pods) == []
+    assert cluster.note("train-0", "reason") == "2 of 3 pods of its gang are there"
+    cluster.pod("train-2", 8, wishes={"gang": "train", "gang-size": "3"})
+    await cluster.settle()
+    pods.append("train-2")
+    assert lifted(cluster, pods) == pods
+    assert sorted(cluster.gpus(pod)[0] for pod in pods) == ["a", "b", "c"]
+    cluster.schedule()
+    await cluster.settle()
+    assert bound(cluster, pods) == pods
+    assert [cluster.note(pod, "rank-hint") for pod in pods] == ["0", "1", "2"]
+    assert cluster.note("train-0", "reason") is None
+    assert cluster.note("train-0", "gang-nodes") == ",".join(cluster.gpus(pod)[0] for pod in pods)
+
+
+async def test_without_places_for_all_nobody_gets_one() -> None:
+    cluster = GpuCluster()
+    for node in "ab":
+        cluster.node(node)
+    pods = gang(cluster, 3)
+    await cluster.settle()
+    assert claims(cluster, pods) == []
+    assert all(cluster.note(pod, "reason") for pod in pods)
+    cluster.pod("single", 8)
+    await cluster.settle()
+    assert cluster.claim("single") is not None, "what no gang can have is kept from nobody"
+    cluster.remove(PODS, "single", "default")
+    cluster.collect()
+    cluster.node("c")
+    await cluster.settle()
+    assert lifted(cluster, pods) == pods
+
+
+@pytest.mark.parametrize("kill_at", [1, 2, 3, 4, 5, 6, -1, -2, -3, -4, -5, -6])
+async def test_a_leader_that_is_killed_at_any_write_leaves_what_the_next_goes_on_from(kill_at: int) -> None:
+    cluster = GpuCluster()
+    for node in "abcd":
+        cluster.node(node)
+    pods = gang(cluster, 3)
+    cluster.client.kill_at = kill_at
+    with pytest.raises((Killed, BaseExceptionGroup)):
+        await cluster.settle()
+    cluster.restart()
+    await cluster.settle()
+    assert lifted(cluster, pods) == pods
+    cluster.schedule()
+    await cluster.settle()
+    assert bound(cluster, pods) == pods
+    told = {cluster.claim(pod)["metadata"]["annotations"][names.PLAN] for pod in pods}  # type: ignore[index]
+    assert len(told) == 3
+    assert len({text.split('"plan":"')[1][:16] for text in told}) == 1
+
+
+async def test_two_gangs_of_which_one_has_room_do_not_hold_halves() -> None:
+    cluster = GpuCluster()
+    for node in "abc":
+        cluster.node(node)
+    one, two = gang(cluster, 3, name="one"), gang(cluster, 3, name="two")
+    await cluster.settle()
+    have = [claims(cluster, one), claims(cluster, two)]
+    assert sorted(map(len, have)) == [0, 3]
+    cluster.schedule()
+    await cluster.settle()
+    assert len(bound(cluster, one)) == 3
+
+
+async def test_a_pod_that_comes_later_gets_its_place_near_the_others() -> None:
+    cluster = GpuCluster()
+    for node, zone in zip("abcdef", "xxxyyy", strict=True):
+        cluster.node(node, labels={"topology.kubernetes.io/zone": zone})
+    pods = gang(cluster, 2)
+    await cluster.settle()
+    cluster.schedule()
+    await cluster.settle()
+    zones = {"x" if cluster.gpus(pod)[0] in "abc" else "y" for pod in pods}
+    assert len(zones) == 1
+    cluster.remove(PODS, "train-1", "default")
+    cluster.collect()
+    cluster.pod("train-1b", 8, wishes={"gang": "train", "gang-size": "2"})
+    await cluster.settle()
+    node = cluster.gpus("train-1b")[0]
+    assert {"x" if node in "abc" else "y"} == zones
+    cluster.schedule()
+    await cluster.settle()
+    assert bound(cluster, ["train-0", "train-1b"]) == ["train-0", "train-1b"]
+
+
+async def test_a_refused_claim_takes_all_back() -> None:
+    cluster = GpuCluster()
+    for node in "abc":
+        cluster.node(node)
+    pods = gang(cluster, 3)
+    cluster.client.refuse["create"] = [ApiError(403, "Forbidden", "exceeded quota: q")]
+    await cluster.settle()
+    assert cluster.store.all(RESOURCE_CLAIMS) == []
+    assert [cluster.note(pod, "reason") for pod in pods] == ["exceeded quota: q"] * 3
+    assert lifted(cluster, pods) == []
