@@ -15,7 +15,7 @@ from dradriver.allocator.request import Strategy
 from dradriver.api import annotation_words
 from dradriver.api.annotation_words import About
 from dradriver.api.errors import WordError
-from dradriver.api.values import Near
+from dradriver.api.values import RESTART, Near
 
 AUTO: Final = "auto"
 Size: TypeAlias = tuple[int, int]
@@ -49,6 +49,11 @@ class Gang(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
     def written(self) -> str | None:
         """The name that its author gave it; None where it is that of what made the pod."""
         return None if self.name == AUTO else self.name
+
+    @property
+    def restarts(self) -> bool:
+        """Whether all of it start anew when it loses a pod."""
+        return self.on_member_loss == RESTART
 
     @property
     def size(self) -> Size | None:

@@ -11,6 +11,7 @@ templates    all templates, and the specs of those that waiting pods name
 Pods:
 
 gangs        which of them start together, by what they and their makers wrote
+kept_places  where lost ones were, for those that are made anew for them
 
 Nodes:
 

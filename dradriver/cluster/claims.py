@@ -32,6 +32,7 @@ class State(enum.Enum):
     PROMISED = enum.auto()  # it is there, pinned, and the scheduler has not given it devices yet
     ALLOCATED = enum.auto()
     LEAVING = enum.auto()  # it is being deleted and has no devices; no scheduler gives it any
+    KEPT = enum.auto()  # it is gone, and what it held is kept for another pod
     OPEN = enum.auto()  # it is there and pinned to nothing: handed over, or somebody else's
 
 
@@ -88,12 +89,14 @@ class Accounts:
         self._answered: dict[Key, float] = {}  # claims of which an answer told us more than any reflector, and when
         self._ended: OrderedDict[str, None] = OrderedDict()  # uids of claims last seen to go, for late answers
         self._intended: dict[Key, tuple[Key, Placement]] = {}  # claims that are being created, with the pod
+        self._kept: dict[Key, Mapping[Device, Usage]] = {}  # what claims held that is kept once they are gone
         self._joining: dict[Key, str] = {}  # nodes by pods that are being written into a claim that others share
 
     def of(self, claim: Key) -> Account:
         """Return what a claim takes."""
         intended = self._intended.get(claim)
-        return account(self.claims.get(claim), None if intended is None else intended[1])
+        found = account(self.claims.get(claim), None if intended is None else intended[1])
+        return Account(State.KEPT, self._kept[claim]) if found is NOTHING and claim in self._kept else found
 
     def node_of(self, pod: Pod) -> str:
         """Return the node that a pod is promised to, or is coming to; empty for none."""
@@ -125,6 +128,18 @@ class Accounts:
     def release(self, claim: Key) -> bool:
         """Forget a claim that was to be created and was not. Returns whether it was to be."""
         return self._intended.pop(claim, None) is not None
+
+    def keep(self, claim: Key, holds: Mapping[Device, Usage]) -> None:
+        """Keep what a claim holds once it is gone; it ends with ``let_go``."""
+        self._kept[claim] = holds
+
+    def kept(self, claim: Key) -> bool:
+        """Return whether what a claim holds is kept once it is gone."""
+        return claim in self._kept
+
+    def let_go(self, claim: Key) -> None:
+        """Keep no more what a claim held."""
+        self._kept.pop(claim, None)
 
     def join(self, pod: Key, node: str) -> None:
         """Count a pod on the node of the claim of others that it is coming to; it ends with ``joined``."""

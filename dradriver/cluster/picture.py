@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Mapping
 
-from dradriver.allocator.request import Weights
+from dradriver.allocator.request import Choice, Weights
 from dradriver.api.ledger import OURS, current_ledger
 from dradriver.api.objects import Node
 from dradriver.api.pins import Device, Key, Usage, claim_key, is_set
@@ -14,8 +14,9 @@ from dradriver.api.seats import GO
 from dradriver.api.templates import Template
 from dradriver.cluster.claim_users import MOST, ClaimUsers
 from dradriver.cluster.claims import Accounts
-from dradriver.cluster.gangs import Gangs
+from dradriver.cluster.gangs import Gangs, Membership
 from dradriver.cluster.inventory import Inventory
+from dradriver.cluster.kept_places import KEPT_S, Kept, KeptPlaces
 from dradriver.cluster.neighbours import Neighbours
 from dradriver.cluster.node_usage import NodeUsage
 from dradriver.cluster.nodes.ask import Where
@@ -50,6 +51,7 @@ class Picture:
         taint_rules: What administrators' rules leave of the slices.
         claim_users: The pods of each claim.
         gangs: Which pods start together.
+        kept_places: Places of lost pods of gangs that run on.
         barrier: Whether a seat keeps its pod from being bound here.
         neighbours: Which pods of ours are not to be beside each other, and where they are.
         refusals: On which nodes the scheduler found no room for pods of each kind.
@@ -81,6 +83,7 @@ class Picture:
         self._assumed_pods: dict[Key, float] = {}
         self.claim_users = ClaimUsers(self.pods)
         self.gangs = Gangs()
+        self.kept_places = KeptPlaces()
         self.barrier = False
         self._pinned_on: dict[str, set[Key]] = {}  # claims of ours by node
         self.node_usage = NodeUsage(self.nodes, self.pods, self.accounts.node_of)
@@ -214,6 +217,19 @@ class Picture:
             self._rehold(claim)
             self._tell()
 
+    def keep(self, kept: Kept) -> None:
+        """Keep the place of a lost pod for the one that is made anew for it; it ends with ``let_go``."""
+        self.kept_places.add(kept)
+        self.accounts.keep(kept.claim, kept.pin.taken)
+        self._rehold(kept.claim)
+
+    def let_go(self, kept: Kept) -> None:
+        """Keep a place no more."""
+        self.kept_places.remove(kept)
+        self.accounts.let_go(kept.claim)
+        self._rehold(kept.claim)
+        self._tell()
+
     def joins(self, pod: Key, node: str) -> None:
         """Count a pod on the node of the set that it is coming to, from now on; it ends with ``joined``."""
         self.accounts.join(pod, node)
@@ -334,12 +350,35 @@ class Picture:
                 self._touch_pods_of(claim)  # others may be waiting for this one
         self.node_usage.recount(key)
         self._touch(key)
-        self._set_member(key)
+        self._set_member(key, old)
 
-    def _set_member(self, key: Key) -> None:
-        """Count a pod as one of its gang, if it is of any."""
-        for gang in self.gangs.pod_changed(key, self.pods.get(key), self._told_to_go):
+    def _set_member(self, key: Key, old: Pod | None = None) -> None:
+        """Count a pod as one of its gang, if it is of any; ``old`` is what it was before, where it changed itself."""
+        was, new = self.gangs.of(key), self.pods.get(key)
+        for gang in self.gangs.pod_changed(key, new, self._told_to_go):
             self._touch(gang)
+        if was is None:
+            return
+        if not self.gangs.started(was.gang):
+            for kept in self.kept_places.of(was.gang):
+                self.let_go(kept)
+        elif old is not None and old.spec.node_name and _lost(old, new):
+            self._keep_place(old, was)
+
+    def _keep_place(self, pod: Pod, was: Membership) -> None:
+        """Keep the place of a lost pod, unless all of its gang are to start anew."""
+        claim = self.claim_of(pod)
+        if claim is None or claim.pin is None or claim.planned is None or not claim.owned_by(pod.metadata.uid):
+            return
+        if not isinstance(claim.pin.choice, Choice) or (was.wants is not None and was.wants.restarts):
+            return
+        until = asyncio.get_running_loop().time() + KEPT_S
+        self.keep(
+            Kept(
+                gang=was.gang, claim=claim.key, pin=claim.pin, choice=claim.pin.choice, rank=was.member.rank,
+                index=claim.planned.index, until=until,
+            )
+        )  # fmt: skip
 
     def _told_to_go(self, pod: Pod) -> bool:
         claim = self.claim_of(pod)
@@ -356,6 +395,8 @@ class Picture:
             self._pinned_on.setdefault(new.pin.choice.node, set()).add(key)
             if old is not None and len(new.users) < MOST <= len(old.users):
                 self.nodes.helped(new.pin.choice.node)  # another may use the set that is there
+        if new is None and old is not None and old.pin is not None and self.accounts.kept(key):
+            self.nodes.helped(old.pin.choice.node)  # whom the place is kept for can have it now
         pods = self.claim_users.of(key) if old is None or new is None else self.claim_users.concerned(old, new)
         self._rehold(key, pods)
         if new is not None and new.devices:
@@ -398,6 +439,13 @@ class Picture:
         if self.nodes.clock != self._clock:
             self._clock = self.nodes.clock
             self._wake()
+
+
+def _lost(old: Pod, new: Pod | None) -> bool:
+    """Return whether a living pod is no more, and did not end well."""
+    if new is None or new.metadata.uid != old.metadata.uid:
+        return True
+    return new.status.phase != "Succeeded" and (new.finished or new.metadata.deletion_timestamp is not None)
 
 
 def _owned(claim: ClaimRecord, pod: Pod | None) -> bool:

@@ -19,6 +19,7 @@ from dradriver.api.gangs import Gang
 from dradriver.api.ledger import OURS, current_ledger
 from dradriver.api.plans import Planned
 from dradriver.cluster import neighbours
+from dradriver.cluster.kept_places import Kept
 from dradriver.cluster.nodes.columns import Bools, Ints
 from dradriver.cluster.picture import Picture
 from dradriver.cluster.placement import Placement
@@ -54,7 +55,7 @@ def plan(
     identity: str,
     least: int | None = None,
     avoid: Collection[str] = (),
-    home: Mapping[str, Choice] | None = None,
+    home: Mapping[Member, Kept] | None = None,
     fleet: Fleet | None = None,
 ) -> dict[Member, Placement]:
     """Return the places of those members of a gang that have no claim, near those that have one.
@@ -66,13 +67,14 @@ def plan(
         identity: The gang's.
         least: With how few it may begin where not all have a place; None for none fewer.
         avoid: Nodes that are left out.
-        home: The places that members had before, by uid: they get them again if they are free.
+        home: Places of lost pods, by the members that are made anew for them: they get them if they are free.
         fleet: What is looked at in the place of the picture's own: as if some claims were not there.
 
     Raises:
         NoPlaceError: There are no places for all of them; it says why.
         WordError: A member asks for what no gang can have.
     """
+    home = home or {}
     claims = {member: claim for member in members if (claim := _claim_of(picture, member)) is not None}
     picture.inventory.locate(picture.nodes.labels())
     asked = _asked(picture, members, wants, least=None if claims else least, avoid=avoid)
@@ -83,11 +85,11 @@ def plan(
         eligible_by_role=asked.eligible,
         amounts=asked.amounts,
         fixed={index[m]: c.pin.choice for m, c in claims.items() if c.pin and isinstance(c.pin.choice, Choice)},
-        home={index[member]: choice for member in members if (choice := (home or {}).get(member.uid)) is not None},
+        home={index[member]: kept.choice for member, kept in home.items()},
     )
     placed = dict(zip(asked.members, found.pods, strict=False))  # fewer where it begins with fewer
     hostnames = _hostnames(picture, dict.fromkeys(choice.node for choice in placed.values()), asked)
-    return _placements(picture, identity, placed, found, claims, hostnames)
+    return _placements(picture, identity, placed, found, claims, hostnames, home)
 
 
 def _claim_of(picture: Picture, member: Member) -> ClaimRecord | None:
@@ -159,17 +161,22 @@ def _placements(
     found: GangChoice,
     claims: Mapping[Member, ClaimRecord],
     hostnames: dict[str, str],
+    home: Mapping[Member, Kept],
 ) -> dict[Member, Placement]:
     uuids = {member: _uuids(picture, member.wish, choice) for member, choice in placed.items() if member not in claims}
     kept = [claim.planned for claim in claims.values() if claim.planned is not None]
     places = [(m.uid, placed[m].node, [uuid for each in own.values() for uuid in each]) for m, own in uuids.items()]
     digest = kept[0].plan if kept else plans.digest(identity, places)
     size = kept[0].size if kept else len(placed)
-    free = iter(sorted(set(range(max(size, len(placed)))) - {planned.index for planned in kept}))
+    left = dict.fromkeys(range(size + len(placed)))
+    for planned in kept:
+        left.pop(planned.index, None)
+    indices = {member: one.index for member, one in home.items() if left.pop(one.index, ...) is None}
+    free = iter(left)
     seat = _seats(picture, hostnames)
     out: dict[Member, Placement] = {}
     for member, own in uuids.items():
-        choice, index = placed[member], next(free)
+        choice, index = placed[member], indices[member] if member in indices else next(free)
         planned = Planned(
             gang=identity,
             plan=digest,

@@ -189,9 +189,22 @@ class GangWorker:
             for member, one in members
             if member is unit.lead or self._has_claim(member)
         ]
-        places = gang_plan.plan(
-            self._picture, in_order(some), of.wants, identity=of.member.identity, avoid=tuple(unit.failures.tried)
-        )
+        kept = self._picture.kept_places.find(of.gang, of.member.rank)
+        if kept is not None:
+            self._picture.let_go(kept)
+        try:
+            places = gang_plan.plan(
+                self._picture,
+                in_order(some),
+                of.wants,
+                identity=of.member.identity,
+                avoid=tuple(unit.failures.tried),
+                home=None if kept is None else {unit.lead: kept},
+            )
+        except BaseException:
+            if kept is not None:
+                self._picture.keep(kept)  # it is still to be had later
+            raise
         return msgspec.structs.replace(places[unit.lead], seat=False)  # nobody waits for it to be bound with others
 
     def commit(self, unit: Unit, plan: dict[Member, Placement]) -> None:

@@ -197,6 +197,7 @@ class Worker:
 
     async def sweep(self) -> None:
         """Delete what has been an orphan for long, and end assumptions that the server does not share."""
+        self._let_go()
         await self._collector.sweep()
 
     # Looking at one unit.
@@ -451,5 +452,11 @@ class Worker:
         """Ask blocked kinds again, a few at a time: their reasons get old, and an event might have been missed."""
         while True:
             await asyncio.sleep(RECHECK_S)
+            self._let_go()
             if self._queue.recheck(self.picture.version, asyncio.get_running_loop().time()):
                 self._woken.set()
+
+    def _let_go(self) -> None:
+        """Keep places of lost pods for nobody any more whose time is over."""
+        for kept in self.picture.kept_places.ended(asyncio.get_running_loop().time()):
+            self.picture.let_go(kept)

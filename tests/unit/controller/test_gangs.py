@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from dradriver.api import names
+from dradriver.cluster.kept_places import KEPT_S
 from dradriver.kube.client import ApiError
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
 from tests.fakes.gpucluster import GpuCluster, Killed
@@ -133,3 +136,81 @@ async def test_a_refused_claim_takes_all_back() -> None:
     assert cluster.store.all(RESOURCE_CLAIMS) == []
     assert [cluster.note(pod, "reason") for pod in pods] == ["exceeded quota: q"] * 3
     assert lifted(cluster, pods) == []
+
+
+async def test_a_lost_pods_place_is_kept_for_the_pod_that_comes_for_it() -> None:
+    cluster = GpuCluster()
+    for node in "abc":
+        cluster.node(node)
+    pods = gang(cluster, 2)
+    await cluster.settle()
+    cluster.schedule()
+    await cluster.settle()
+    lost = cluster.gpus("train-0")[0]
+    (free,) = set("abc") - {cluster.gpus(pod)[0] for pod in pods}
+    cluster.remove(PODS, "train-0", "default")
+    cluster.collect()
+    cluster.pod("first", 8)
+    cluster.pod("second", 8)
+    await cluster.settle()
+    assert cluster.gpus("first")[0] == free
+    assert cluster.claim("second") is None, "its place is kept"
+    cluster.pod("train-0b", 8, wishes={"gang": "train", "gang-size": "2"})
+    await cluster.settle()
+    assert cluster.gpus("train-0b")[0] == lost
+    assert cluster.note("train-0b", "rank-hint") == "0"
+
+
+async def test_a_kept_place_ends_with_the_gang() -> None:
+    cluster = GpuCluster()
+    for node in "ab":
+        cluster.node(node)
+    pods = gang(cluster, 2)
+    await cluster.settle()
+    cluster.schedule()
+    await cluster.settle()
+    cluster.pod("other", 8)
+    cluster.remove(PODS, pods[0], "default")
+    cluster.collect()
+    await cluster.settle()
+    assert cluster.claim("other") is None
+    cluster.remove(PODS, pods[1], "default")
+    cluster.collect()
+    await cluster.settle()
+    assert cluster.claim("other") is not None
+
+
+@pytest.mark.looptime
+async def test_a_kept_place_ends_after_a_while() -> None:
+    cluster = GpuCluster()
+    for node in "ab":
+        cluster.node(node)
+    pods = gang(cluster, 2)
+    await cluster.settle()
+    cluster.schedule()
+    await cluster.settle()
+    cluster.pod("other", 8)
+    cluster.remove(PODS, pods[0], "default")
+    cluster.collect()
+    await cluster.settle()
+    assert cluster.claim("other") is None
+    await asyncio.sleep(KEPT_S + 1)
+    await cluster.worker.sweep()
+    await cluster.settle()
+    assert cluster.claim("other") is not None
+
+
+async def test_of_a_gang_that_is_to_start_anew_no_place_is_kept() -> None:
+    cluster = GpuCluster()
+    for node in "ab":
+        cluster.node(node)
+    for i in range(2):
+        cluster.pod(f"train-{i}", 8, wishes={"gang": "train", "gang-size": "2", "on-member-loss": "restart"})
+    await cluster.settle()
+    cluster.schedule()
+    await cluster.settle()
+    cluster.pod("other", 8)
+    cluster.remove(PODS, "train-0", "default")
+    cluster.collect()
+    await cluster.settle()
+    assert cluster.claim("other") is not None
