@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+import collections
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -25,11 +26,13 @@ class Membership(msgspec.Struct, frozen=True):
         gang: The gang's key: the namespace, and a name that no pod has.
         member: Which one of it the pod is.
         wants: What its author says of the gang; None for nothing.
+        maker: The uid of what made the pod; empty where nobody says.
     """
 
     gang: Key
     member: Member
     wants: Gang | None
+    maker: str = ""
 
 
 class Gangs:
@@ -44,7 +47,8 @@ class Gangs:
         self._of: dict[Key, Membership] = {}
         self._pods: dict[Key, dict[Key, None]] = {}
         self._running: dict[Key, set[Key]] = {}
-        self._done: dict[Key, tuple[Key, str]] = {}  # pods that ended well: their gang, and who made them
+        self._done: dict[Key, tuple[Key, str]] = {}  # pods that ended well: their gang, and what made them
+        self._done_of: dict[Key, collections.Counter[str]] = {}  # how many those are, by gang and maker
         self._none: set[Key] = set()  # gangs that turned out to be none
         self._waits: dict[Key, str] = {}  # why a pod that asks for a gang is in none
 
@@ -64,11 +68,13 @@ class Gangs:
         """
         old = self._of.get(key)
         self._waits.pop(key, None)
-        self._done.pop(key, None)
+        if (done := self._done.pop(key, None)) is not None:
+            self._count_done(*done, -1)
         new = None if pod is None else self._read(key, pod)
         if pod is not None and new is not None and (pod.finished or pod.metadata.deletion_timestamp is not None):
             if pod.status.phase == "Succeeded":
-                self._done[key] = new.gang, maker(pod)
+                self._done[key] = new.gang, new.maker
+                self._count_done(new.gang, new.maker, 1)
             new = None
         if old is None and new is None:
             return ()
@@ -84,9 +90,17 @@ class Gangs:
         changed = old is None or new is None or old.gang != new.gang or started != list(map(self.started, concerned))
         return tuple(dict.fromkeys(concerned)) if changed or not started[-1] else ()
 
-    def done(self, gang: Key, makers: Collection[str]) -> int:
-        """Return how many pods of a gang have ended well that these made, by uid: they need no place any more."""
-        return sum(each == gang and maker in makers for each, maker in self._done.values())
+    def done(self, gang: Key) -> int:
+        """Return how many pods of a gang have ended well that what made its living ones made: they need no place."""
+        if (done := self._done_of.get(gang)) is None:
+            return 0
+        makers = {self._of[pod].maker for pod in self.pods(gang)}
+        return sum(count for maker, count in done.items() if maker in makers and maker)
+
+    def said(self, gang: Key) -> Membership:
+        """Return what the pods of a gang say of it: they agree, or the first that says anything of its own says so."""
+        every = [self._of[pod] for pod in self.pods(gang)]
+        return next((each for each in every if each.wants is not None), every[0])
 
     def of(self, pod: Key) -> Membership | None:
         """Return what a living pod says of its gang; None for one of none."""
@@ -124,7 +138,16 @@ class Gangs:
             if gang_members.must_wait(wants):
                 self._waits[key] = found.why
             return None
-        return Membership((key[0], _GANG + found.identity), found, wants)
+        makers = (owner.uid for owner in pod.metadata.owner_references if owner.controller)
+        return Membership((key[0], _GANG + found.identity), found, wants, next(makers, ""))
+
+    def _count_done(self, gang: Key, maker: str, more: int) -> None:
+        counts = self._done_of.setdefault(gang, collections.Counter())
+        counts[maker] += more
+        if not counts[maker]:
+            del counts[maker]
+        if not counts:
+            del self._done_of[gang]
 
     def _leave(self, key: Key, gang: Key) -> None:
         del self._of[key]
@@ -133,8 +156,3 @@ class Gangs:
         if not self._pods[gang]:
             del self._pods[gang], self._running[gang]
             self._none.discard(gang)
-
-
-def maker(pod: Pod) -> str:
-    """Return the uid of what made a pod; empty where nobody says."""
-    return next((owner.uid for owner in pod.metadata.owner_references if owner.controller), "")

@@ -1,6 +1,7 @@
 """The cluster controller: gives waiting pods their GPUs, from the picture of the cluster and the queue of pods.
 
-worker      looks at pods that changed, gives places
+worker      sees what changed, gives places in turn
+pod_worker  looks at single pods, and at those of gangs that run
 next_step  what has to be done for one pod now; when a promise ends
 withdraw_reasons  why it ends
 decide      where a pod goes: from the picture to a placement
@@ -9,6 +10,9 @@ Gangs:
 
 gang_worker  looks at gangs that have not started
 gang_step    the states of a gang: what has to be done for one now
+gang_sizes   how many pods it has
+running_gangs  looks at gangs that run
+gang_running  what becomes of one that runs and is not whole
 gang_plan    where all pods of a gang go, on one picture
 gang_writer  a plan's claims as a whole, and the seats
 

@@ -6,7 +6,7 @@ waiting     the same                                       a plan has places for
 planned     claims of one plan                             all are there, none has a rival given back
 lifted      no gate, affinity to the plan's nodes          every member has its seat       given back, at a deadline
 seated      claims allocated and reserved, pods not bound  all are                         the same
-go          a condition on all claims                      one is bound: it has started    ``next_step``, pod by pod
+go          a condition on all claims                      one was told: it has started    ``gang_running``
 given back  claims deleted, seats told that they are off   they are gone: planned anew     waits within its nodes
 
 Whoever kills the controller at any moment leaves one of these, and the next leader goes on from it. Where seats do not
@@ -202,7 +202,12 @@ def _until(unit: Unit, now: float, promise_s: float) -> float:
     """Return when a gang's claims are given back unless all its pods have their seats by then."""
     if unit.lifted_at is None:
         unit.lifted_at = now
-    return unit.lifted_at + min(promise_s + MEMBER_S * len(unit.members), max(LONGEST_S, promise_s))
+    return unit.lifted_at + longest_s(len(unit.members), promise_s)
+
+
+def longest_s(pods: int, promise_s: float) -> float:
+    """Return how long a gang of so many pods may take from its lift to the last seat, seconds."""
+    return min(promise_s + MEMBER_S * pods, max(LONGEST_S, promise_s))
 
 
 def _overdue(

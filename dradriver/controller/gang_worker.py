@@ -5,37 +5,33 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Protocol
-
-import msgspec
+from typing import Final
 
 from dradriver.allocator.request import NoPlaceError
 from dradriver.api import gang_members
 from dradriver.api.errors import WordError
-from dradriver.api.gang_owners import Alone, Owner
-from dradriver.api.gangs import Gang, Size
+from dradriver.api.gang_owners import Alone
 from dradriver.api.pins import Key
-from dradriver.cluster.gangs import Membership, maker
+from dradriver.cluster.gangs import Membership
+from dradriver.cluster.nodes.columns import Bools
 from dradriver.cluster.picture import Picture
 from dradriver.cluster.placement import Placement
 from dradriver.controller import gang_plan, metrics
 from dradriver.controller.executor import OBJECT_BACKOFF_S, PROMISE_BACKOFF_S, Executor
+from dradriver.controller.gang_sizes import Sizes, size_of
 from dradriver.controller.gang_step import GiveBack, Go, Lift, Plan, Wait, gang_step, in_order
 from dradriver.controller.gang_writer import GangWriter
 from dradriver.controller.reasons import Reasons
+from dradriver.controller.running_gangs import RunningGangs
 from dradriver.controller.withdraw_reasons import WithdrawReason
 from dradriver.queue.lanes import Lanes, Slot
+from dradriver.queue.placement_request import why
 from dradriver.queue.units import Member, Unit
 from dradriver.queue.waiting import Queue
 
 logger = logging.getLogger(__name__)
 
-
-class Sizes(Protocol):
-    """Says how many pods a gang has, from the object that made them."""
-
-    def size(self, unit: Key, owner: Owner) -> Size | Alone | WordError | None:
-        """Return what an object says; None while that is not known yet: then the unit is looked at again."""
+STUCK_S: Final = 60.0  # that a gang whose pods may go to a few nodes only looks for places among these
 
 
 class GangWorker:
@@ -51,6 +47,7 @@ class GangWorker:
         writer: GangWriter,
         sizes: Sizes | None,
         *,
+        running: RunningGangs,
         at: Callable[[float, Key], None],
         touch: Callable[[Key], None],
         promise_s: float,
@@ -59,6 +56,7 @@ class GangWorker:
         """Make one that has looked at nothing; see ``Worker`` for the times."""
         self._picture, self._queue, self._lanes, self._reasons = picture, queue, lanes, reasons
         self._executor, self._writer, self._sizes = executor, writer, sizes
+        self._running = running
         self._at, self._touch = at, touch
         self._promise_s, self._unschedulable_s = promise_s, unschedulable_s
 
@@ -89,8 +87,8 @@ class GangWorker:
     def look(self, unit: Unit) -> None:
         """Do what a gang's state asks for."""
         now = asyncio.get_running_loop().time()
-        first = self.membership(unit)
-        size = self._size(unit, first)
+        first = self._picture.gangs.said(unit.key)
+        size = size_of(unit.key, first, self._sizes)
         if isinstance(size, Alone) and not gang_members.must_wait(first.wants):
             for pod in self._picture.gangs.dissolve(unit.key):
                 self._touch(pod)
@@ -102,13 +100,12 @@ class GangWorker:
             return
         if self._waits_for_volumes(unit):
             return
-        makers = {maker(member.pod) for member in unit.members}
         step = gang_step(
             unit,
             self._picture,
             size,
             now,
-            done=self._picture.gangs.done(unit.key, makers - {""}),
+            done=self._picture.gangs.done(unit.key),
             promise_s=self._promise_s,
             unschedulable_s=self._unschedulable_s,
         )
@@ -131,20 +128,15 @@ class GangWorker:
             case GiveBack():
                 self.give_back(unit, step)
 
-    def membership(self, unit: Unit) -> Membership:
-        """Return what a gang's pods say of it: they agree, or the first says so."""
-        found = [each for member in unit.members if (each := self._picture.gangs.of(member.key)) is not None]
-        return next((each for each in found if each.wants is not None), found[0])
-
-    def plan(self, unit: Unit) -> dict[Member, Placement]:
+    def _plan(self, unit: Unit) -> dict[Member, Placement]:
         """Return places for those of a gang's members that want one.
 
         Raises:
             NoPlaceError: There are not enough.
             WordError: What one of them asks for cannot be read, or no gang can have it.
         """
-        first = self.membership(unit)
-        size = self._size(unit, first)
+        first = self._picture.gangs.said(unit.key)
+        size = size_of(unit.key, first, self._sizes)
         least, most = size if isinstance(size, tuple) else (None, None)
         have = [member for member in unit.members if self._has_claim(member)]
         lack = [member for member in unit.members if member not in have]
@@ -170,56 +162,35 @@ class GangWorker:
                 return places
         raise AssertionError("the last of them avoids nothing")
 
-    def late(self, unit: Unit) -> Placement:
-        """Return a place for a pod that comes to a gang which has started: near the others, as if it had been there.
+    def place(self, unit: Unit, _: Bools | None) -> None:
+        """Give those of a gang's members their places that want one; it leaves the queue.
 
         Raises:
-            NoPlaceError: There is none.
-            WordError: What a pod of the gang asks for cannot be read.
+            NoPlaceError: There are not enough.
+            WordError: What one of them asks for cannot be read, or no gang can have it.
         """
-        of = self._picture.gangs.of(unit.key)
-        assert of is not None, "its own words say so"
-        pods = ((self._picture.pods[key], self._picture.gangs.of(key)) for key in self._picture.gangs.pods(of.gang))
-        members = [
-            (unit.lead if pod.metadata.uid == unit.lead.uid else Member(pod, self._picture.template_of(pod)), one)
-            for pod, one in pods
-        ]
-        some = [
-            (member, None if one is None else one.member.rank)
-            for member, one in members
-            if member is unit.lead or self._has_claim(member)
-        ]
-        kept = self._picture.kept_places.find(of.gang, of.member.rank)
-        if kept is not None:
-            self._picture.let_go(kept)
-        try:
-            places = gang_plan.plan(
-                self._picture,
-                in_order(some),
-                of.wants,
-                identity=of.member.identity,
-                avoid=tuple(unit.failures.tried),
-                home=None if kept is None else {unit.lead: kept},
-            )
-        except BaseException:
-            if kept is not None:
-                self._picture.keep(kept)  # it is still to be had later
-            raise
-        return msgspec.structs.replace(places[unit.lead], seat=False)  # nobody waits for it to be bound with others
+        plan = self._plan(unit)
+        unit.finds_place()
+        self._queue.leave(unit)
+        self._commit(unit, plan)
 
-    def commit(self, unit: Unit, plan: dict[Member, Placement]) -> None:
+    def why(self, unit: Unit, error: NoPlaceError, _: Bools | None) -> str:
+        """Return what to tell the pods of a gang that found no place."""
+        return why(unit.lead.pod, error)
+
+    def _commit(self, unit: Unit, plan: dict[Member, Placement]) -> None:
         """Write a plan; what it takes is promised from now on."""
         for member, placement in plan.items():
             self._picture.promise(member.wish.claim, member.key, placement)
         nodes = list(dict.fromkeys(placement.node for placement in plan.values()))
         logger.info("gang %s/%s: %d pods on nodes %s", *unit.key, len(plan), nodes[:16])
-        self._executor.start(unit, lambda slot: self._commit(plan, slot), creates=True)
+        self._executor.start(unit, lambda slot: self._write(plan, slot), creates=True)
 
     def give_back(self, unit: Unit, step: GiveBack) -> None:
         """Take claims back."""
         self._executor.start(unit, lambda slot: self._give_back(unit, step, slot))
 
-    async def _commit(self, plan: dict[Member, Placement], slot: Slot) -> None:
+    async def _write(self, plan: dict[Member, Placement], slot: Slot) -> None:
         await self._writer.commit(plan, slot)
         for member in plan:
             self._reasons.taken_away(member.key)
@@ -266,7 +237,14 @@ class GangWorker:
             self.without_place(unit, reason)
 
     def without_place(self, unit: Unit, reason: str) -> None:
-        """Tell a gang's pods why they wait."""
+        """Tell a gang's pods why they wait; those that may go to a few nodes only start anew, if there is none for long."""
+        if any(not member.pod.gated for member in unit.members):
+            now = asyncio.get_running_loop().time()
+            if now < (until := unit.looks_since(now) + STUCK_S):
+                self._at(until, unit.key)
+            else:
+                pods = [member.pod for member in unit.members]
+                self._running.anew(unit.key, pods, f"there is no place for it within its nodes: {reason}")
         for member in unit.members:
             if not (unit.failures.times and self._reasons.insist(member.pod)):
                 self._reasons.want(member.pod, reason)
@@ -282,18 +260,6 @@ class GangWorker:
             self._queue.drop(unit.key)
             return True
         return False
-
-    def _size(self, unit: Unit, first: Membership) -> Size | Alone | str:
-        """Return how many pods a gang has, that they are none, or why nobody knows; empty while that is being read."""
-        wants: Gang | None = first.wants
-        if wants is not None and wants.size is not None:
-            return wants.size
-        if first.member.size is not None:
-            return first.member.size
-        if first.member.read is None or self._sizes is None:
-            return gang_members.unknown_size(first.member)
-        found = self._sizes.size(unit.key, first.member.read)
-        return "" if found is None else str(found) if isinstance(found, WordError) else found
 
     def _has_claim(self, member: Member) -> bool:
         claim = self._picture.claim_of(member.pod)

@@ -10,40 +10,29 @@ from collections import OrderedDict
 from typing import Final
 
 from dradriver.allocator.request import NoPlaceError
-from dradriver.api.claims import digest
-from dradriver.api.errors import WordError
 from dradriver.api.pins import Key
 from dradriver.api.pods import Pod
-from dradriver.cluster.nodes.columns import Bools
 from dradriver.cluster.picture import Picture
-from dradriver.cluster.placement import Placement
 from dradriver.cluster.volumes import VolumeReader
 from dradriver.controller import metrics
 from dradriver.controller.api_writer import ApiWriter
 from dradriver.controller.background import always
-from dradriver.controller.decide import FEW_NODES, MOST_NODES, decide, revalidate
 from dradriver.controller.executor import OBJECT_BACKOFF_S, OWN_ERROR, Executor
-from dradriver.controller.gang_worker import GangWorker, Sizes
+from dradriver.controller.gang_sizes import Sizes
+from dradriver.controller.gang_worker import GangWorker
 from dradriver.controller.gang_writer import GangWriter
 from dradriver.controller.garbage_collector import Collector
 from dradriver.controller.next_step import (
     PROMISE_S,
     UNSCHEDULABLE_S,
-    Go,
-    Keep,
-    LetGo,
-    Place,
-    Settle,
-    Wait,
-    Withdraw,
-    next_step,
 )
+from dradriver.controller.pod_worker import PodWorker
 from dradriver.controller.reasons import Reasons, Record
+from dradriver.controller.running_gangs import Restarts, RunningGangs
 from dradriver.controller.template_reader import TemplateReader
 from dradriver.kube.backoff import EARLY_S
 from dradriver.kube.client import Client
 from dradriver.queue.lanes import Lanes
-from dradriver.queue.placement_request import why
 from dradriver.queue.rechecks import Asking
 from dradriver.queue.units import HAND_OVER_S, Member, Unit
 from dradriver.queue.waiting import Queue
@@ -52,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 SLICE_S: Final = 0.01  # of work before others get the loop
 RECHECK_S: Final = 0.5
-MANY: Final = 16  # waiting pods, from which on the scheduler's time counts more than a choice of nodes
+ANEW: Final = "waits until its gang has been started anew"
 
 
 class Worker:
@@ -75,6 +64,7 @@ class Worker:
         hand_over_s: float = HAND_OVER_S,
         record: Record | None = None,
         sizes: Sizes | None = None,
+        restarts: Restarts | None = None,
     ) -> None:
         """Make a worker with an empty picture of the cluster.
 
@@ -86,6 +76,7 @@ class Worker:
             hand_over_s: How long a pod looks for a place that the scheduler gets if there is none.
             record: Writes an Event about a pod that waits.
             sizes: Says how many pods a gang has, of those that do not say so themselves; None where nobody does.
+            restarts: Starts gangs anew; None where nobody does.
         """
         self._woken = asyncio.Event()
         self._acting = False
@@ -97,19 +88,24 @@ class Worker:
         writer = ApiWriter(client, self.picture, paused=self._lanes.paused)
         self.reasons = Reasons(writer, pods=self.picture.pods.get, lanes=self._lanes, record=record)
         self._newest = ""
-        self._gang_writer = GangWriter(client, writer, self.picture, self._lanes)
+        gang_writer = GangWriter(client, writer, self.picture, self._lanes)
         self._executor = Executor(
             writer, self._lanes, self.picture, self.reasons, touch=self._touch, at=self._at,
             alive=lambda unit: self._units.get(unit.key) is unit, newest=lambda: self._newest,
         )  # fmt: skip
+        self._running = RunningGangs(self.picture, sizes, restarts, at=self._at, promise_s=promise_s)
         self._gangs = GangWorker(
-            self.picture, self._queue, self._lanes, self.reasons, self._executor, self._gang_writer, sizes,
-            at=self._at, touch=self._touch, promise_s=promise_s, unschedulable_s=unschedulable_s,
+            self.picture, self._queue, self._lanes, self.reasons, self._executor, gang_writer, sizes,
+            running=self._running, at=self._at, touch=self._touch, promise_s=promise_s, unschedulable_s=unschedulable_s,
+        )  # fmt: skip
+        self._pods = PodWorker(
+            self.picture, self._queue, self._lanes, self.reasons, self._executor, gang_writer, self._running,
+            at=self._at, forget=self._forget, promise_s=promise_s, unschedulable_s=unschedulable_s,
+            hand_over_s=hand_over_s,
         )  # fmt: skip
         self._template_reader = TemplateReader(client, self.picture)
         self._volumes = VolumeReader(client, self.picture.volumes, self.picture.volume_read)
         self._collector = Collector(client, self.picture, writer, self._lanes, grace_s=grace_s)
-        self._promise_s, self._unschedulable_s, self._hand_over_s = promise_s, unschedulable_s, hand_over_s
         self._units: dict[Key, Unit] = {}
         self._timers: list[tuple[float, Key]] = []
 
@@ -227,9 +223,14 @@ class Worker:
         pods = self.picture.gangs.pods(key)
         if self.picture.gangs.started(key):
             self._forget(key)
+            self._running.look(key)
             for pod in pods:
                 self._touch(pod)
             return
+        self._running.forget(key)
+        unread = [pod for pod in pods if self._unread(self.picture.pods[pod])]
+        if unread:
+            return  # all of them are asked for
         for pod in pods:
             if (alone := self._units.get(pod)) is not None:
                 if alone.busy:
@@ -262,13 +263,16 @@ class Worker:
         if pod is None or pod.finished or pod.metadata.deletion_timestamp is not None:
             self._forget(key)
             return
-        if (template := self.picture.templates.unread_of(pod)) is not None:
+        if self._unread(pod):
             self._queue.drop(key)
-            self._template_reader.want(template)
             return
         gang = self.picture.gangs.of(key)
         if gang is not None and not self.picture.gangs.started(gang.gang):
             self._touch(gang.gang)
+            return
+        if gang is not None and self._running.goes(gang.gang) and pod.gated and self.picture.claim_of(pod) is None:
+            self._queue.drop(key)
+            self.reasons.want(pod, ANEW)
             return
         if self._waits_for_volumes(key, pod) or self._waits_for_gang(key, pod):
             return
@@ -283,44 +287,22 @@ class Worker:
             return  # its writer looks again when it is done
         elif unit.lead.update(pod, self.picture.template_of(pod), where):
             unit.forgive()
-        member, now = unit.lead, asyncio.get_running_loop().time()
-        self._count(unit, member)
-        if not self._may_go_on(unit):
-            return
-        step = next_step(member, self.picture, now, promise_s=self._promise_s, unschedulable_s=self._unschedulable_s)
-        if isinstance(step, Place):
-            if (times := member.promise.lost()) > 1:
-                unit.failures.lost(now, times)
-                self._at(unit.failures.not_before, key)
-            else:
-                self._want(unit)
-            return
-        self._queue.drop(key)
-        match step:
-            case Keep() if self._writable(unit):
-                self._keep(unit, member, step)
-            case Withdraw() if self._writable(unit):
-                self._executor.withdraw(unit, member, step)
-            case Go() if self._writable(unit):
-                self._executor.start(unit, lambda slot: self._gang_writer.go((step.claim,), slot))
-            case LetGo() if self._writable(unit):
-                self._executor.start(unit, lambda slot: self._gang_writer.give_back((step.claim,), slot))
-            case Settle() | Wait() if step.untrue:
-                if self._writable(unit):
-                    self._executor.settle(unit, member, step)
-            case Settle():
-                self._forget(key)
-            case Wait():
-                if step.until is not None:
-                    self._at(step.until, key)
-                if step.reason is not None:
-                    self.reasons.want(pod, step.reason)
+        self._count(unit, unit.lead)
+        if self._may_go_on(unit):
+            self._pods.look(unit)
+
+    def _unread(self, pod: Pod) -> bool:
+        """Return whether the template of a pod's claim is not read yet; have it and its claims of storage read."""
+        for claim in self.picture.volumes.unread_of(pod):
+            self._volumes.want(claim)
+        if (template := self.picture.templates.unread_of(pod)) is None:
+            return False
+        self._template_reader.want(template)
+        return True
 
     def _waits_for_volumes(self, key: Key, pod: Pod) -> bool:
         """Return whether a pod stays at its gate because of its volumes; what it was given already ends as ever."""
         unread = self.picture.volumes.unread_of(pod)
-        for claim in unread:
-            self._volumes.want(claim)
         lacking = self.picture.volumes.lacking_of(pod)
         if not (pod.gated and (unread or lacking) and self.picture.claim_of(pod) is None):
             return False
@@ -338,44 +320,6 @@ class Worker:
         self.reasons.want(pod, why)
         return True
 
-    def _want(self, unit: Unit) -> None:
-        try:
-            reason = self._queue.put(unit)
-        except WordError as error:
-            self._queue.drop(unit.key)
-            self.reasons.want(unit.lead.pod, str(error))
-            return
-        if reason:
-            self._without_place(unit, reason)
-
-    def _without_place(self, unit: Unit, reason: str) -> None:
-        """Tell a unit why it waits, or hand it over once it has waited: the pod before it may just be ending."""
-        if unit.lead.wish.alone is not None:
-            now = asyncio.get_running_loop().time()
-            if now < (until := unit.looks_since(now) + self._hand_over_s):
-                self._at(until, unit.key)
-            elif self._lanes.obstacle(unit.key, unit.order) is None:
-                self._queue.drop(unit.key)
-                self._executor.hand_over(unit, unit.lead, reason)
-                return
-        if not (unit.failures.times and self.reasons.insist(unit.lead.pod)):  # its own trouble says more
-            self.reasons.want(unit.lead.pod, reason)
-
-    def _keep(self, unit: Unit, member: Member, step: Keep) -> None:
-        try:
-            alone = member.wish.alone
-            if alone is not None and step.claim.handed_over == digest(alone):
-                self._executor.hand_over(unit, member, "there was no place for it", has_claim=True)
-                return
-            placement = revalidate(self.picture, member.wish, step.claim)
-        except WordError as error:
-            self._executor.withdraw(unit, member, Withdraw(step.claim, step.cause, str(error)))
-            return
-        if placement is None:
-            self._executor.withdraw(unit, member, Withdraw(step.claim, step.cause))
-        else:
-            self._executor.lift(unit, member, step.claim, placement)
-
     def _forget(self, key: Key) -> None:
         self._queue.drop(key)
         self._lanes.forget(key)
@@ -384,6 +328,7 @@ class Worker:
         if unit is not None and unit.unsure:
             self._executor.release(unit)  # if a claim is there all the same, the reflector shows it
         self._lanes.answered(key, bound=False)
+        self._running.forget(key)
 
     def _count(self, unit: Unit, member: Member) -> None:
         """Keep up to date who waits for a scheduler: no more who has a seat, and waits for others."""
@@ -412,39 +357,18 @@ class Worker:
             self._queue.leave(unit)
             self.reasons.want(unit.lead.pod, obstacle.value)
             return True
-        gang = unit.key in self.picture.gangs
+        worker = self._gangs if unit.key in self.picture.gangs else self._pods
         try:
-            if gang:
-                plan = self._gangs.plan(unit)
-                self._queue.leave(unit)
-                self._gangs.commit(unit, plan)
-                return True
-            placement = self._gangs.late(unit) if unit.lead.near else self._decide(unit, rows)
+            worker.place(unit, rows)
         except NoPlaceError as error:
-            reason = "" if rows is not None and not unit.lead.near else why(unit.lead.pod, error)
+            reason = worker.why(unit, error, rows)
             for other in self._queue.block(unit, reason):
-                (self._gangs.without_place if gang else self._without_place)(other, reason)
-            return True
+                worker.without_place(other, reason)
         except Exception:
             logger.exception("pod %s/%s: an error in this program; trying again later", *unit.key)
             self._queue.leave(unit)
             self._executor.fail(unit, OWN_ERROR)
-            return True
-        self._queue.leave(unit)
-        self._executor.place(unit, unit.lead, placement)
         return True
-
-    def _decide(self, unit: Unit, rows: Bools | None) -> Placement:
-        most = MOST_NODES if len(self._queue) <= MANY else FEW_NODES
-        refused = self.picture.refusals.of(unit.lead.pod, asyncio.get_running_loop().time())
-        tried = tuple(unit.failures.tried)
-        for avoid in dict.fromkeys(((*tried, *refused), tried)):
-            if avoid:
-                with contextlib.suppress(NoPlaceError):
-                    return decide(self.picture, unit.lead.wish, avoid=avoid, only=rows, most=most)
-        placement = decide(self.picture, unit.lead.wish, only=rows, most=most)
-        unit.failures.begin_again()
-        return placement
 
     # Now and then.
 

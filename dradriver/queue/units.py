@@ -277,6 +277,10 @@ class Unit:
             self._no_place_since = now
         return self._no_place_since
 
+    def finds_place(self) -> None:
+        """Take in that there is a place for it."""
+        self._no_place_since = None
+
     def forgive(self) -> None:
         """Forget earlier failures: it asks for something else now."""
         self.failures.forgive()

@@ -1,0 +1,159 @@
+"""Looks at single pods, and at those of gangs that run: has done for each what its state asks for."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import Final
+
+from dradriver.allocator.request import NoPlaceError
+from dradriver.api.claims import digest
+from dradriver.api.errors import WordError
+from dradriver.api.pins import Key
+from dradriver.cluster.nodes.columns import Bools
+from dradriver.cluster.picture import Picture
+from dradriver.cluster.placement import Placement
+from dradriver.controller.decide import FEW_NODES, MOST_NODES, decide, revalidate
+from dradriver.controller.executor import Executor
+from dradriver.controller.gang_writer import GangWriter
+from dradriver.controller.next_step import Go, Keep, LetGo, Place, Settle, Wait, Withdraw, next_step
+from dradriver.controller.reasons import Reasons
+from dradriver.controller.running_gangs import RunningGangs
+from dradriver.queue.lanes import Lanes
+from dradriver.queue.placement_request import why
+from dradriver.queue.units import Member, Unit
+from dradriver.queue.waiting import Queue
+
+MANY: Final = 16  # waiting pods, from which on the scheduler's time counts more than a choice of nodes
+
+
+class PodWorker:
+    """One look at a time at one pod; the writes are the executor's."""
+
+    def __init__(
+        self,
+        picture: Picture,
+        queue: Queue,
+        lanes: Lanes,
+        reasons: Reasons,
+        executor: Executor,
+        seats: GangWriter,
+        running: RunningGangs,
+        *,
+        at: Callable[[float, Key], None],
+        forget: Callable[[Key], None],
+        promise_s: float,
+        unschedulable_s: float,
+        hand_over_s: float,
+    ) -> None:
+        """Make one that has looked at nothing; see ``Worker`` for the times."""
+        self._picture, self._queue, self._lanes, self._reasons = picture, queue, lanes, reasons
+        self._executor, self._seats, self._running = executor, seats, running
+        self._at, self._forget = at, forget
+        self._promise_s, self._unschedulable_s, self._hand_over_s = promise_s, unschedulable_s, hand_over_s
+
+    def look(self, unit: Unit) -> None:
+        """Do what a pod's state asks for."""
+        member, now = unit.lead, asyncio.get_running_loop().time()
+        step = next_step(member, self._picture, now, promise_s=self._promise_s, unschedulable_s=self._unschedulable_s)
+        if isinstance(step, Place):
+            if (times := member.promise.lost()) > 1:
+                unit.failures.lost(now, times)
+                self._at(unit.failures.not_before, unit.key)
+            else:
+                self._want(unit)
+            return
+        self._queue.drop(unit.key)
+        match step:
+            case Keep() if self._writable(unit):
+                self._keep(unit, member, step)
+            case Withdraw() if self._writable(unit):
+                self._executor.withdraw(unit, member, step)
+            case Go() if self._writable(unit):
+                self._executor.start(unit, lambda slot: self._seats.go((step.claim,), slot))
+            case LetGo() if self._writable(unit):
+                self._executor.start(unit, lambda slot: self._seats.give_back((step.claim,), slot))
+            case Settle() | Wait() if step.untrue:
+                if self._writable(unit):
+                    self._executor.settle(unit, member, step)
+            case Settle():
+                self._forget(unit.key)
+            case Wait():
+                if step.until is not None:
+                    self._at(step.until, unit.key)
+                if step.reason is not None:
+                    self._reasons.want(member.pod, step.reason)
+
+    def _writable(self, unit: Unit) -> bool:
+        """Return whether all but new claims may be written now; if not, the unit is looked at again when it may."""
+        return self._lanes.obstacle(unit.key, unit.order, creates=False) is None
+
+    def place(self, unit: Unit, rows: Bools | None) -> None:
+        """Give a pod its place.
+
+        Args:
+            unit: The pod; it leaves the queue.
+            rows: The nodes to ask about; None for all.
+
+        Raises:
+            NoPlaceError: There is none.
+            WordError: What it asks for cannot be read.
+        """
+        placement = self._running.late(unit) if unit.lead.near else self._decide(unit, rows)
+        self._queue.leave(unit)
+        self._executor.place(unit, unit.lead, placement)
+
+    def why(self, unit: Unit, error: NoPlaceError, rows: Bools | None) -> str:
+        """Return what to tell a pod that found no place; empty where only a few nodes were asked about."""
+        return "" if rows is not None and not unit.lead.near else why(unit.lead.pod, error)
+
+    def _want(self, unit: Unit) -> None:
+        try:
+            reason = self._queue.put(unit)
+        except WordError as error:
+            self._queue.drop(unit.key)
+            self._reasons.want(unit.lead.pod, str(error))
+            return
+        if reason:
+            self.without_place(unit, reason)
+
+    def without_place(self, unit: Unit, reason: str) -> None:
+        """Tell a unit why it waits, or hand it over once it has waited: the pod before it may just be ending."""
+        if unit.lead.wish.alone is not None:
+            now = asyncio.get_running_loop().time()
+            if now < (until := unit.looks_since(now) + self._hand_over_s):
+                self._at(until, unit.key)
+            elif self._lanes.obstacle(unit.key, unit.order) is None:
+                self._queue.drop(unit.key)
+                self._executor.hand_over(unit, unit.lead, reason)
+                return
+        if not (unit.failures.times and self._reasons.insist(unit.lead.pod)):  # its own trouble says more
+            self._reasons.want(unit.lead.pod, reason)
+
+    def _keep(self, unit: Unit, member: Member, step: Keep) -> None:
+        try:
+            alone = member.wish.alone
+            if alone is not None and step.claim.handed_over == digest(alone):
+                self._executor.hand_over(unit, member, "there was no place for it", has_claim=True)
+                return
+            placement = revalidate(self._picture, member.wish, step.claim)
+        except WordError as error:
+            self._executor.withdraw(unit, member, Withdraw(step.claim, step.cause, str(error)))
+            return
+        if placement is None:
+            self._executor.withdraw(unit, member, Withdraw(step.claim, step.cause))
+        else:
+            self._executor.lift(unit, member, step.claim, placement)
+
+    def _decide(self, unit: Unit, rows: Bools | None) -> Placement:
+        most = MOST_NODES if len(self._queue) <= MANY else FEW_NODES
+        refused = self._picture.refusals.of(unit.lead.pod, asyncio.get_running_loop().time())
+        tried = tuple(unit.failures.tried)
+        for avoid in dict.fromkeys(((*tried, *refused), tried)):
+            if avoid:
+                with contextlib.suppress(NoPlaceError):
+                    return decide(self._picture, unit.lead.wish, avoid=avoid, only=rows, most=most)
+        placement = decide(self._picture, unit.lead.wish, only=rows, most=most)
+        unit.failures.begin_again()
+        return placement

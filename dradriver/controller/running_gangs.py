@@ -1,0 +1,128 @@
+"""Looks at gangs that run: places for those of their pods that came later, and whether all have to start anew."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import msgspec
+
+from dradriver.api.pins import Key
+from dradriver.api.pods import Pod
+from dradriver.cluster.picture import Picture
+from dradriver.cluster.placement import Placement
+from dradriver.controller import gang_plan
+from dradriver.controller.gang_running import Anew, running_step
+from dradriver.controller.gang_sizes import Sizes, size_of
+from dradriver.controller.gang_step import in_order
+from dradriver.queue.units import Member, Unit
+
+
+class Restarts(Protocol):
+    """Starts gangs anew by the means of what made their pods."""
+
+    def ask(self, gang: Key, pods: Sequence[Pod], reason: str) -> str:
+        """Have all of a gang start anew, once for these pods. Returns why that cannot be; empty while it is under way.
+
+        The gang is looked at again when either is known.
+        """
+
+
+class RunningGangs:
+    """All gangs that have started."""
+
+    def __init__(
+        self,
+        picture: Picture,
+        sizes: Sizes | None,
+        restarts: Restarts | None,
+        *,
+        at: Callable[[float, Key], None],
+        promise_s: float,
+    ) -> None:
+        """Begin with none. ``restarts`` is None where nobody starts gangs anew; see ``Worker`` for the rest."""
+        self._picture, self._sizes, self._restarts, self._at = picture, sizes, restarts, at
+        self._promise_s = promise_s
+        self._since: dict[Key, float] = {}  # when each was first seen to have started
+        self._going: set[Key] = set()
+
+    def look(self, gang: Key) -> None:
+        """See whether a gang has to start anew."""
+        now = asyncio.get_running_loop().time()
+        gangs = self._picture.gangs
+        pods = [self._picture.pods[pod] for pod in gangs.pods(gang)]
+        said = gangs.said(gang)
+        size = size_of(gang, said, self._sizes)
+        claims = (self._picture.claim_of(pod) for pod in pods)
+        planned = (claim.planned.size for claim in claims if claim is not None and claim.planned is not None)
+        least = size[0] if isinstance(size, tuple) else max(planned, default=1)
+        step = running_step(
+            pods,
+            self._picture,
+            least - gangs.done(gang),
+            now,
+            restarts=said.wants is not None and said.wants.restarts,
+            since=self._since.setdefault(gang, now),
+            promise_s=self._promise_s,
+        )
+        self._going.discard(gang)
+        if isinstance(step, Anew):
+            self.anew(gang, pods, step.reason)
+        elif step.until is not None:
+            self._at(step.until, gang)
+
+    def anew(self, gang: Key, pods: Sequence[Pod], reason: str) -> None:
+        """Have a gang start anew, if that can be."""
+        if self._restarts is not None and not self._restarts.ask(gang, pods, reason):
+            self._going.add(gang)
+
+    def goes(self, gang: Key) -> bool:
+        """Return whether all pods of a gang are about to go, so that none of them need be given a place."""
+        return gang in self._going
+
+    def forget(self, gang: Key) -> None:
+        """Forget that a gang ran."""
+        self._since.pop(gang, None)
+        self._going.discard(gang)
+
+    def late(self, unit: Unit) -> Placement:
+        """Return a place for a pod that comes to a gang which has started: near the others, as if it had been there.
+
+        Raises:
+            NoPlaceError: There is none.
+            WordError: What a pod of the gang asks for cannot be read.
+        """
+        of = self._picture.gangs.of(unit.key)
+        assert of is not None, "its own words say so"
+        pods = ((self._picture.pods[key], self._picture.gangs.of(key)) for key in self._picture.gangs.pods(of.gang))
+        members = [
+            (unit.lead if pod.metadata.uid == unit.lead.uid else Member(pod, self._picture.template_of(pod)), one)
+            for pod, one in pods
+        ]
+        some = [
+            (member, None if one is None else one.member.rank)
+            for member, one in members
+            if member is unit.lead or self._has_claim(member)
+        ]
+        kept = self._picture.kept_places.find(of.gang, of.member.rank)
+        if kept is not None:
+            self._picture.let_go(kept)
+        try:
+            places = gang_plan.plan(
+                self._picture,
+                in_order(some),
+                of.wants,
+                identity=of.member.identity,
+                avoid=tuple(unit.failures.tried),
+                home=None if kept is None else {unit.lead: kept},
+            )
+        except BaseException:
+            if kept is not None:
+                self._picture.keep(kept)  # it is still to be had later
+            raise
+        return msgspec.structs.replace(places[unit.lead], seat=False)  # nobody waits for it to be bound with others
+
+    def _has_claim(self, member: Member) -> bool:
+        claim = self._picture.claim_of(member.pod)
+        return claim is not None and claim.owned_by(member.uid)
