@@ -163,7 +163,7 @@ class Liveness:
         made = None if claim is None else self._world.truth.made.get(claim["metadata"]["uid"])
         if claim is not None and made is not None and made.takes:
             homes = self._world.truth.homes
-            has = sorted(homes[result["device"]].gpu[1] for result in results(claim))
+            has = sorted(homes[result["device"]].gpu[1] for result in results(claim) if result["device"] in homes)
             said = sorted(filter(None, notes.get(names.ALLOCATED, "").lower().split(",")))
             if has and (said != has or notes.get(names.NODE) != node):
                 text = f"pod {key} on {node} has {has} and says {said} on {notes.get(names.NODE)}"
