@@ -1,7 +1,8 @@
 """The claim controller of kube-controller-manager, and the garbage collector, as far as claims go.
 
-A claim loses the pods that have ended among its users, or that were deleted and never bound; with the last of them, or deleted with none, its devices and the
-finalizer that protects it. One whose owners are gone is deleted; one that a pod controls, also when that has ended.
+A claim loses the pods that have ended among its users, or that were deleted and never bound; with the last of them, or
+deleted with none, its devices and the finalizer that protects it. One whose owners are gone is deleted; one that a pod
+controls, also when that has ended.
 """
 
 from __future__ import annotations

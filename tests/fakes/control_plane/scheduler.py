@@ -4,8 +4,8 @@ Of the real one it has the order of its queue (priority, then age), the filters 
 ``devices``, reservations of claims that others have been given, optimistic writes of allocations, the finalizer,
 and the condition of a pod that fits nowhere. A pod whose claim is missing it leaves without a word, as the real one.
 A pod whose claims have binding conditions keeps its place unbound (``binding``), and loses it, with its claims still
-allocated, to one of higher priority that needs its CPU; pods that are bound nobody preempts. A nominated node of a gated
-pod keeps its CPU from pods that are no more important. It takes the first node, and needs no volumes.
+allocated, to one of higher priority that needs its CPU; pods that are bound nobody preempts. A nominated node of a
+gated pod keeps its CPU from pods that are no more important. It takes the first node, and needs no volumes.
 """
 
 from __future__ import annotations
