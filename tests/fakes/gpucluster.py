@@ -11,7 +11,7 @@ from typing import Any, cast
 import msgspec
 
 from dradriver.allocator.request import Choice, PartChoice
-from dradriver.api import names, resolved, slices
+from dradriver.api import names, resolved, seats, slices
 from dradriver.api.parts import Asked
 from dradriver.api.policies.modes import Mode
 from dradriver.controller.audit import Audit
@@ -24,7 +24,8 @@ from dradriver.kube.resources import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIM
 from dradriver.topology import profiles
 from dradriver.topology.machine import Machine
 from tests.fakes.apistore import Object, Store, Stored, key_of
-from tests.fakes.control_plane import cleanup
+from tests.fakes.control_plane import binding, cleanup
+from tests.fakes.control_plane.binding import Verdict
 from tests.fakes.control_plane.devices import pinned, result
 from tests.fakes.control_plane.scheduler import Scheduler
 from tests.fakes.storeclient import Call, StoreClient, answer
@@ -89,6 +90,7 @@ class GpuCluster(Stored):
             grace_s=self.grace_s,
             hand_over_s=self.hand_over_s,
         )
+        self.worker.picture.barrier = self.find(RESOURCE_SLICES, seats.SLICE) is not None
         self.worker.begin()
         self._seen.clear()
 
@@ -183,7 +185,7 @@ class GpuCluster(Stored):
             self.put(RESOURCE_SLICES, built)
         for piece in self.all(RESOURCE_SLICES):
             pool = piece["spec"]["pool"]
-            if piece["spec"]["nodeName"] == node and pool["generation"] < generation:
+            if piece["spec"].get("nodeName") == node and pool["generation"] < generation:
                 self.remove(RESOURCE_SLICES, piece["metadata"]["name"])
 
     def pod(self, name: str, gpus: Asked | Mapping[str, Asked] = 4, **changes: Any) -> None:
@@ -225,20 +227,44 @@ class GpuCluster(Stored):
             },
         )
 
+    def barrier(self) -> None:
+        """Let seats keep pods from being bound, as from 1.36 on: the device is published, and the worker knows."""
+        self.put(DEVICE_CLASSES, {"metadata": {"name": seats.CLASS}, "spec": {}})
+        self.put(RESOURCE_SLICES, seats.resource_slice())
+        self.worker.picture.barrier = True
+
     def schedule(self) -> None:
-        """Let kube-scheduler give lifted pods their devices, in its order, and bind them; they run at once."""
+        """Let kube-scheduler give lifted pods their devices, in its order, and bind them; they run at once.
+
+        Pods that wait for conditions of their claims it looks at, and binds those that need wait no longer.
+        """
         scheduler = Scheduler(self.store)
         for pod in scheduler.queue():
+            if binding.waits(self.store, pod):
+                self._look(scheduler, pod)
+                continue
             claims = scheduler.claims(pod)
             if claims is None:
                 continue
             place = scheduler.place(pod, claims)
+            for other in scheduler.in_the_way(pod, claims) if place is None else ():
+                scheduler.put_out(other)
+            place = place or scheduler.place(pod, claims)
             if place is None:
-                scheduler.refuse(pod)
+                if not scheduler.take_back(pod, elsewhere=scheduler.elsewhere(pod, claims)):
+                    scheduler.refuse(pod)
                 continue
             for claim, found in place.given:
                 assert scheduler.give(pod, claim, found), "nobody changes a claim in the meantime"
-            scheduler.bind(pod, place.node)
+            self._look(scheduler, pod, place.node)
+
+    def _look(self, scheduler: Scheduler, pod: Object, node: str = "") -> None:
+        found = scheduler.verdict(pod, node or pod["status"].get("nominatedNodeName", ""))
+        if found is Verdict.FAILED:
+            scheduler.put_out(pod)
+            scheduler.take_back(pod, elsewhere=False)
+        elif found is Verdict.BIND:
+            scheduler.bind(pod, node or pod["status"]["nominatedNodeName"])
             self.store.edit(PODS, key_of(pod), lambda pod: pod["status"].update(phase="Running"))
 
     def collect(self) -> None:

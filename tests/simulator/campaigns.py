@@ -19,6 +19,7 @@ from tests.fakes.control_plane.devices import results
 from tests.resources import DEVICE_TAINT_RULES
 from tests.simulator import cast, machines
 from tests.simulator.faults import ETCD, QUOTA_CONFLICT, Storm
+from tests.simulator.gang_life import GangLife
 from tests.simulator.world import Node, World
 
 HALF: Final = msgspec.Raw(b'"\\ud800"')  # the API server keeps it, and no strict reader takes it
@@ -194,18 +195,30 @@ def apart(world: World, rng: random.Random, at: float) -> None:
     world.loop.call_at(at, world.add_pod, cast.pod(picky[1], picky[0], {"main": 1}, {}))
 
 
+def gangs(world: World, rng: random.Random, at: float) -> None:
+    """Gangs in a cluster whose scheduler waits for seats, as from 1.36 on."""
+    GangLife(world, rng).begin(barrier=True)
+
+
+def gangs_before(world: World, rng: random.Random, at: float) -> None:
+    """Gangs in a cluster without seats."""
+    GangLife(world, rng).begin(barrier=False)
+
+
 Campaign = Callable[[World, random.Random, float], None]
 CAMPAIGNS: Final[dict[str, Campaign]] = {
     campaign.__name__: campaign
     for campaign in (
         nulls, surrogates, bound_by_hand, forged_notes, etcd_timeouts, quota_conflicts, queue_in_trouble, fat_templates,
-        shapes, taint_rules, apart,
+        shapes, taint_rules, apart, gangs, gangs_before,
     )
 }  # fmt: skip
 
 
 # Drawn by chance; the others are asked for by name.
-DRAWN: Final = tuple(name for name in CAMPAIGNS if name != "queue_in_trouble")  # see there what does not hold yet
+DRAWN: Final = tuple(
+    name for name in CAMPAIGNS if name not in ("queue_in_trouble", "gangs", "gangs_before")
+)  # see there what does not hold yet
 
 
 def _put(world: World, at: float, resource: Resource, obj: Object, *, namespace: str | None = "default") -> None:

@@ -101,6 +101,7 @@ class Plan:
         rate: How often a write goes wrong while faults last.
         planned: What goes wrong with which write, counted over all controllers, once.
         refusing: Namespaces where every write of a kind is refused, for ever, with what.
+        denied: Names of objects that may not be created while faults last, and with what that is refused.
         hanging: Names of objects whose writes hang.
         storms: What is refused for a while, beside these.
         spared: Namespaces that meet nothing but these.
@@ -113,6 +114,7 @@ class Plan:
     rate: float = 0.0
     planned: dict[int, str | int] = field(default_factory=dict)
     refusing: dict[tuple[str, str], int] = field(default_factory=dict)
+    denied: dict[str, int] = field(default_factory=dict)
     hanging: set[str] = field(default_factory=set)
     storms: list[Storm] = field(default_factory=list)
     spared: set[str] = field(default_factory=set)
@@ -134,6 +136,8 @@ class Plan:
             self._refuse(fate, REFUSALS[refusal])
         elif (storm := next((one for one in self.storms if one.meets(call, now)), None)) is not None:
             self._refuse(fate, storm.refusal)
+        elif now < self.until and call.verb == "create" and call.name in self.denied:
+            self._refuse(fate, REFUSALS[self.denied[call.name]])
         elif now < self.until and call.namespace not in self.spared:
             if call.name in self.hanging:
                 fate.how, fate.done = self.rng.choice(("hang", "timeout")), self.rng.random() < 0.3

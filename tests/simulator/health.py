@@ -20,7 +20,7 @@ class Health:
     """Until when the controller as a whole, and single pods, are excused for being late.
 
     Attributes:
-        together: Pods, and the claim itself, by each pod that shares it: they wait for each other.
+        together: Pods, and the claim itself, by each pod that shares it, and those of a gang: they wait for each other.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:

@@ -10,7 +10,7 @@ from dradriver.api import names
 from dradriver.kube.client import ApiError
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
 from tests.fakes.apistore import Event, Object
-from tests.fakes.control_plane import fit
+from tests.fakes.control_plane import binding, fit
 from tests.fakes.storeclient import Call
 from tests.simulator import cast, sharing
 from tests.simulator.faults import QUOTA_CONFLICT, gist
@@ -139,7 +139,7 @@ class Invariants:
         if event.plural == RESOURCE_CLAIMS.plural:
             if call is not None and event.old is None and event.new is not None:
                 self._made(event.new, event.version, call)
-            if call is not None and call.verb == "delete" and (event.old or {}).get("status", {}).get("reservedFor"):
+            if call is not None and call.verb == "delete" and self._used(event.old):
                 self._broken("nobody loses what he uses", f"{call}: {event.key} is in use")
             truth = self._world.truth
             for gpu, loads in truth.allocated().items():
@@ -153,6 +153,13 @@ class Invariants:
                 if fit.gates(event.old) and not fit.gates(event.new):
                     self._lifted(event.new)
                 self._patched(call, event, event.old, event.new)
+
+    def _used(self, claim: Object | None) -> bool:
+        """Return whether somebody uses a claim; who only waits for its conditions to be bound loses nothing."""
+        if claim is None or not binding.conditional(claim):
+            return bool((claim or {}).get("status", {}).get("reservedFor"))
+        bound = (pod["metadata"]["uid"] for pod in self._world.server.all(PODS) if pod["spec"].get("nodeName"))
+        return not set(binding.users(claim)).isdisjoint(bound)
 
     def _made(self, claim: Object, version: int, call: Call) -> None:
         owners = claim["metadata"].get("ownerReferences", ())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Final, NamedTuple
+from typing import Final
 
 from dradriver.api import names
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
@@ -12,8 +12,10 @@ from tests.fakes.control_plane import fit
 from tests.fakes.control_plane.devices import results
 from tests.fakes.control_plane.scheduler import OURS
 from tests.simulator import sharing
+from tests.simulator.gang_rules import GangRules
 from tests.simulator.invariants import Invariants
 from tests.simulator.replicas import PROMISE_S, UNSCHEDULABLE_S, Replicas
+from tests.simulator.state import State
 from tests.simulator.world import World
 
 SAMPLE_S: Final = 0.5
@@ -30,16 +32,6 @@ MOST_GIVEN_UP: Final = 5  # lists and watches of a kind: a new leader may read i
 RECONNECT_S: Final = 31.0  # a reflector's longest pause
 
 
-class State(NamedTuple):
-    """Something of a subject that may not last: for longer than ``limit_s``, besides what excuses the pod."""
-
-    name: str
-    subject: object
-    limit_s: float
-    text: str
-    pod: Key | None = None
-
-
 class Liveness:
     """Looks at the cluster twice a second. ``broken`` is called with a name and a text when something lasted."""
 
@@ -48,6 +40,7 @@ class Liveness:
     ) -> None:
         self.settled_since = 0.0
         self._world, self._replicas, self._invariants, self._broken = world, replicas, invariants, broken
+        self._gangs = GangRules(world, broken)
         self._version = (-1, -1)
         self._states: list[State] = []
         self._since: dict[tuple[str, object], float] = {}
@@ -59,7 +52,7 @@ class Liveness:
         version = world.server.version, world.truth.revision
         if self._version != version:
             self._version = version
-            self._states = [*self._claims(), *self._pods()]
+            self._states = [*self._claims(), *self._pods(), *self._gangs.states()]
         self._since = {state[:2]: self._since.get(state[:2], now) for state in self._states}
         if self._states or world.health.since() > now:
             self.settled_since = now
@@ -163,7 +156,7 @@ class Liveness:
         made = None if claim is None else self._world.truth.made.get(claim["metadata"]["uid"])
         if claim is not None and made is not None and made.takes:
             homes = self._world.truth.homes
-            has = sorted(homes[result["device"]].gpu[1] for result in results(claim))
+            has = sorted(homes[result["device"]].gpu[1] for result in results(claim) if result["device"] in homes)
             said = sorted(filter(None, notes.get(names.ALLOCATED, "").lower().split(",")))
             if has and (said != has or notes.get(names.NODE) != node):
                 text = f"pod {key} on {node} has {has} and says {said} on {notes.get(names.NODE)}"
@@ -179,6 +172,8 @@ class Liveness:
         promised = any(map(world.truth.live, claims))
         if not (promised and not gates) and not fit.notes_of(pod).get(names.REASON) and self._told(key):
             yield State("every waiting pod has a reason", uid, REASON_S, f"pod {key} waits and says nothing", key)
+        if key in world.gangs and not self._gangs.started(world.gangs[key]):
+            return
         if gates not in ([], [names.GATE]) or pod["spec"].get("schedulerName", "") not in OURS:
             return
         feasible = world.scheduler.feasible

@@ -8,7 +8,8 @@ from typing import Final
 from dradriver.api import names
 from dradriver.kube.resources import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from tests.fakes.apistore import Event, Key, Object, key_of
-from tests.fakes.control_plane import fit
+from tests.fakes.control_plane import binding, fit
+from tests.fakes.control_plane.binding import Verdict
 from tests.fakes.control_plane.devices import results
 from tests.fakes.control_plane.scheduler import Place, Scheduler
 from tests.simulator.loop import VirtualLoop
@@ -17,6 +18,9 @@ from tests.simulator.trace import Trace
 
 _PARTS: Final = frozenset((names.SHARE_CLASS, names.MIG_CLASS))
 AGAIN_S: Final = 5.0  # unschedulable pods are tried again at the latest
+LOOK_S: Final = 5.0  # between two looks at a pod's binding conditions
+BINDING_TIMEOUT_S: Final = 600.0
+BLINK_S: Final = 2.0  # after which it tries a pod again whose conditions failed
 
 
 class LateScheduler(Scheduler):
@@ -41,6 +45,11 @@ class LateScheduler(Scheduler):
         self._assumed: dict[Key, tuple[str, Object]] = {}
         self._reserved: dict[Key, list[Object]] = {}
         self._overlooked: dict[str, bool] = {}  # claims of parts that it has looked at, by uid
+        self._waiting: set[Key] = set()  # of those that it assumed, who waits for conditions
+        self._blinked: dict[Key, float] = {}  # when it tries a pod again
+        self._unknown: dict[Key, str] = {}  # versions of pods of whose nominations it does not know
+        self._drawn: set[Key] = set()  # pods with a nominated node of its own
+        self._run = 0
         server.listeners.append(self._happened)
         self._again()
 
@@ -55,8 +64,24 @@ class LateScheduler(Scheduler):
     def _reserved_results(self) -> list[Object]:
         return [result for held in self._reserved.values() for result in held]
 
-    def _cpu_taken(self, node: str) -> int:
-        return sum(fit.cpu_of(pod) for on, pod in self._assumed.values() if on == node)
+    def _waiters(self) -> list[tuple[Object, str]]:
+        return [(pod, node) for node, pod in self._assumed.values()]
+
+    def _nominated(self, node: str) -> list[Object]:
+        known = super()._nominated(node)
+        return [pod for pod in known if self._unknown.get(key_of(pod)) != pod["metadata"]["resourceVersion"]]
+
+    def restart(self) -> None:
+        """Forget all that stands nowhere but in its memory; what it was about to write is never written."""
+        self._run += 1
+        self._assumed.clear()
+        self._reserved.clear()
+        self._waiting.clear()
+        self._unknown = {
+            key_of(pod): pod["metadata"]["resourceVersion"] for pod in self.store.all(PODS) if fit.gates(pod)
+        }
+        self._trace("scheduler restarts")
+        self._wake()
 
     def _devices(self, claim: Object, node: str, besides: list[Object]) -> list[Object] | None:
         if not claim.get("status", {}).get("allocation") and self._overlooks(claim):
@@ -81,6 +106,11 @@ class LateScheduler(Scheduler):
         freed = old is not None and results(old) and not (new is not None and results(new))
         if event.plural == RESOURCE_SLICES.plural or (event.plural == RESOURCE_CLAIMS.plural and freed):
             self._overlooked = dict.fromkeys(self._overlooked, False)
+        if event.plural == PODS.plural and event.key in self._waiting:
+            assumed = self._assumed[event.key][1]["metadata"]["uid"]
+            if new is None or new["metadata"]["uid"] != assumed or "deletionTimestamp" in new["metadata"]:
+                self._waiting.discard(event.key)
+                del self._assumed[event.key]
         self._wake()
 
     def _wake(self) -> None:
@@ -98,18 +128,31 @@ class LateScheduler(Scheduler):
             return
         self._planned = False
         for pod in self.queue():
-            if key_of(pod) not in self._assumed:
+            if key_of(pod) not in self._assumed and self._blinked.get(key_of(pod), 0.0) <= self._loop.now:
                 self._try(pod)
 
     def _try(self, pod: Object) -> None:
         claims = self.claims(pod)
         if claims is None or any(key_of(claim) in self._reserved for claim in claims):
             return
+        if self.take_back(pod, elsewhere=False):
+            return  # it is tried again
         place = self.place(pod, claims)
         if place is not None:
             self._assume(pod, place)
-        else:
+            return
+        if waiters := [other for other in self.in_the_way(pod, claims) if key_of(other) in self._waiting]:
+            for other in waiters:
+                self._put_out(other, f"by pod {pod['metadata']['name']}")
+            return
+        if not self.take_back(pod, elsewhere=self.elsewhere(pod, claims)):
             self._refuse(pod)
+
+    def _put_out(self, pod: Object, why: str) -> None:
+        self._trace("scheduler: pod %s loses its place %s", pod["metadata"]["name"], why)
+        self._waiting.discard(key_of(pod))
+        self._assumed.pop(key_of(pod), None)
+        self.put_out(pod)
 
     # What it does, a while later.
 
@@ -117,9 +160,11 @@ class LateScheduler(Scheduler):
         self._assumed[key_of(pod)] = place.node, pod
         for claim, found in place.given:
             self._reserved[key_of(claim)] = [] if results(claim) else found
-        self._loop.call_later(self._rng.uniform(0.001, 0.05), self._allocate, pod, place)
+        self._loop.call_later(self._rng.uniform(0.001, 0.05), self._allocate, self._run, pod, place)
 
-    def _allocate(self, pod: Object, place: Place) -> None:
+    def _allocate(self, run: int, pod: Object, place: Place) -> None:
+        if run != self._run:
+            return
         well = True
         for claim, found in place.given:
             self._reserved.pop(key_of(claim), None)
@@ -131,9 +176,32 @@ class LateScheduler(Scheduler):
             del self._assumed[key_of(pod)]
             self._wake()
             return
-        self._loop.call_later(self._rng.uniform(0.001, 0.05), self._bind, pod, place.node)
+        if binding.waits(self.store, pod):
+            self._waiting.add(key_of(pod))
+            self._look(run, pod, place.node, self._loop.now)
+            return
+        self._loop.call_later(self._rng.uniform(0.001, 0.05), self._bind, run, pod, place.node)
 
-    def _bind(self, pod: Object, node: str) -> None:
+    def _look(self, run: int, pod: Object, node: str, since: float) -> None:
+        """Look whether a pod need wait no longer, and again later unless it lost its place meanwhile."""
+        key = key_of(pod)
+        known = self._assumed.get(key)
+        if run != self._run or key not in self._waiting or known is None or known[1] is not pod:
+            return
+        found = self.verdict(pod, node)
+        if found is Verdict.BIND:
+            self._waiting.discard(key)
+            self._loop.call_later(self._rng.uniform(0.001, 0.05), self._bind, run, pod, node)
+        elif found is Verdict.FAILED or self._loop.now - since > BINDING_TIMEOUT_S:
+            self._blinked[key] = self._loop.now + BLINK_S
+            self._loop.call_later(BLINK_S + 0.01, self._wake)
+            self._put_out(pod, "by a condition")
+        else:
+            self._loop.call_later(LOOK_S, self._look, run, pod, node, since)
+
+    def _bind(self, run: int, pod: Object, node: str) -> None:
+        if run != self._run:
+            return
         del self._assumed[key_of(pod)]
         if self.bind(pod, node):
             self._trace("scheduler: pod %s is bound to %s", pod["metadata"]["name"], node)
@@ -142,10 +210,15 @@ class LateScheduler(Scheduler):
         nominated: dict[str, str] = {}
         if self._rng.random() < self.nominates and "nominatedNodeName" not in pod.get("status", {}):
             nominated["nominatedNodeName"] = str(self.store.all(NODES)[0]["metadata"]["name"])
+            self._drawn.add(key_of(pod))
             self._loop.call_later(self._rng.uniform(10, 80), self._forget_nomination, key_of(pod))
+        elif key_of(pod) not in self._drawn and "nominatedNodeName" in pod.get("status", {}):
+            self._forget_nomination(key_of(pod))  # it is somebody else's, and of no use
+            pod = self.store.of(PODS).objects[key_of(pod)]
         if self.refuse(pod, **nominated):
             name = pod["metadata"]["name"]
             self._trace("scheduler: pod %s is unschedulable %s", name, nominated.get("nominatedNodeName"))
 
     def _forget_nomination(self, key: Key) -> None:
+        self._drawn.discard(key)
         self.store.edit(PODS, key, lambda pod: pod["status"].pop("nominatedNodeName", None))

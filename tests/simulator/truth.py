@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import msgspec
 
@@ -160,7 +160,7 @@ class Truth:
                 return False  # it follows another
         request = resolved.read(fit.notes_of(pod)).request
         own = {(pod["metadata"]["namespace"], name) for name in fit.claim_names(pod)}
-        promised = self._promised_cpu(pod)
+        promised = self.promised_cpu({pod["metadata"]["uid"]})
         nodes = [
             str(name)
             for node in self._server.all(NODES)
@@ -183,7 +183,11 @@ class Truth:
         if node is None or not sharing.alike(pod, claim) or claim["metadata"]["uid"] not in self.made:
             return False
         name = node["metadata"]["name"]
-        return name in self.pools and _ready(node) and feasible(pod, node, self._promised_cpu(pod).get(name, 0))
+        return (
+            name in self.pools
+            and _ready(node)
+            and feasible(pod, node, self.promised_cpu({pod["metadata"]["uid"]}).get(name, 0))
+        )
 
     def _show(self, node: str, own: set[Key], namespace: str) -> None:
         """Tell the fleet what is left of a node for a pod, besides what its own claim holds."""
@@ -228,11 +232,22 @@ class Truth:
         every = itertools.chain(found.items(), self._orphaned.get(gpu, ()), unsure)
         return [(key, takes) for key, takes in every if key not in own]
 
-    def _promised_cpu(self, besides: Object) -> dict[str, int]:
-        """CPU of pods that are not bound yet, by the node that they were promised to or nominated for."""
+    def whole(self, node: str, own: set[Key], namespace: str) -> int:
+        """Return how many GPUs of a node are to be had whole by a pod, besides what these claims hold."""
+        self._look()
+        machine = self.pools[node][0] if node in self.pools else None
+        ruled, listed, count = self.ruled(), self.listed(node), 0
+        for gpu in () if machine is None else machine.gpus:
+            device = listed.get(name := slices.device_name(gpu.uuid))
+            whole = device is not None and device["attributes"].get("type", {}).get("string") == "gpu"
+            count += whole and (node, name) not in ruled and not self._loads((node, name), own)
+        return count
+
+    def promised_cpu(self, besides: Collection[str]) -> dict[str, int]:
+        """CPU of pods that are not bound yet, but these (uids): by the node that they were promised or nominated for."""
         cpu: dict[str, int] = {}
         for pod in self._server.all(PODS):
-            if pod is besides or pod["spec"].get("nodeName") or fit.finished(pod):
+            if pod["metadata"]["uid"] in besides or pod["spec"].get("nodeName") or fit.finished(pod):
                 continue
             own = {(pod["metadata"]["namespace"], name) for name in fit.claim_names(pod)}
             held = [self.made[uid].takes for uid, key in self._keys.items() if key in own]

@@ -16,6 +16,7 @@ from tests.fakes.control_plane import fit
 from tests.resources import DEVICE_TAINT_RULES
 from tests.simulator import machines, sharing
 from tests.simulator.faults import Plan
+from tests.simulator.gangs import Gang
 from tests.simulator.health import Health
 from tests.simulator.housekeeping import Housekeeping
 from tests.simulator.loop import VirtualLoop
@@ -47,6 +48,7 @@ class World:
     Attributes:
         pods: Keys of the pods that the webhook admitted, in the order they came.
         spoiled: Pods that somebody did something to that a controller cannot be held to.
+        gangs: The gang of each pod that is of one.
         queue: Pods of one kind, the oldest first, of whom none may be passed over.
     """
 
@@ -61,6 +63,7 @@ class World:
         self.nodes: dict[str, Node] = {}
         self.pods: list[Key] = []
         self.spoiled: set[Key] = set()
+        self.gangs: dict[Key, Gang] = {}
         self.queue: list[Key] = []
         self._strangers = 0
         self._sets: dict[Key, list[Key]] = {}

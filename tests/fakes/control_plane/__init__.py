@@ -2,6 +2,7 @@
 
 fit        whether a pod may run on a node, devices aside
 devices    which devices a claim gets on a node
+binding    what keeps a pod from being bound that has its devices
 scheduler  kube-scheduler, which decides and writes when it is told to
 cleanup    the claim controller and the garbage collector
 

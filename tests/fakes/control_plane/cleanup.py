@@ -1,7 +1,8 @@
 """The claim controller of kube-controller-manager, and the garbage collector, as far as claims go.
 
-A claim loses the pods that have ended among its users; with the last of them, or deleted with none, its devices and the
-finalizer that protects it. One whose owners are gone is deleted; one that a pod controls, also when that has ended.
+A claim loses the pods that have ended among its users, or that were deleted and never bound; with the last of them, or
+deleted with none, its devices and the finalizer that protects it. One whose owners are gone is deleted; one that a pod
+controls, also when that has ended.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from tests.fakes.control_plane import fit
 def clean(store: Store, claims: Iterable[Object], *, collects: bool = True) -> None:
     """Do once for each claim what follows from the pods; with ``collects`` false none goes with its owners."""
     pods = {pod["metadata"]["uid"]: pod for pod in store.all(PODS)}
-    living = {uid for uid, pod in pods.items() if not fit.finished(pod)}
+    living = {uid for uid, pod in pods.items() if not (fit.finished(pod) or _never_bound(pod))}
     for claim in claims:
         users = claim.get("status", {}).get("reservedFor") or []
         staying = [user for user in users if user["uid"] in living]
@@ -42,6 +43,10 @@ def _release(store: Store, claim: Object, users: list[Object], staying: list[Obj
         return
     status = status | {"reservedFor": staying}
     if not staying:
-        status.pop("allocation", None)
+        status = {key: value for key, value in status.items() if key not in ("allocation", "devices")}
         metadata = metadata | {"finalizers": [name for name in finalizers if name != names.FINALIZER]}
     store.put(RESOURCE_CLAIMS, claim | {"metadata": metadata, "status": status})
+
+
+def _never_bound(pod: Object) -> bool:
+    return "deletionTimestamp" in pod["metadata"] and not pod["spec"].get("nodeName")

@@ -3,7 +3,9 @@
 Of these there are pools (the newest generation, once all its slices are there), device classes as the charts have them,
 selectors as the driver writes them, capacities that are consumed (KEP-5075, values tried with Kubernetes 1.36.3),
 counters (KEP-4815), taints of devices and administrators' rules. A device that is listed no more gives its counters
-back. Constraints, tolerations of devices, ``firstAvailable`` and slices of more than one node are not modelled.
+back. A device that claims share gives each a share id, and what its claim's pod is bound by (KEP-5007) is told with it.
+Of slices of more than one node there are those of all nodes. Constraints, tolerations of devices and ``firstAvailable``
+are not modelled.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
-from dradriver.api import names, quantity, slices
+from dradriver.api import names, quantity, seats, slices
 from dradriver.kube.resources import RESOURCE_SLICES
 from tests.fakes.apistore import Object, Store
 from tests.resources import DEVICE_TAINT_RULES
@@ -30,6 +32,7 @@ _PLACEMENT: Final = re.compile(
 _LINKED: Final = re.compile(r".*\?nvlinkGroup\d+(Any)?GBps\.orValue.*")
 _NVIDIA: Final = "gpu.nvidia.com"
 _KEPT_OFF: Final = ("NoSchedule", "NoExecute")
+_BINDING: Final = ("bindingConditions", "bindingFailureConditions")
 
 
 # What a claim asks for.
@@ -125,7 +128,7 @@ def _pools(store: Store, node: str) -> dict[tuple[str, str], list[Object]]:
     """A node's pools by driver and name: the slices of the newest generation, if they are all there."""
     found: dict[tuple[str, str], list[Object]] = {}
     for piece in store.all(RESOURCE_SLICES):
-        if piece["spec"].get("nodeName") == node:
+        if piece["spec"].get("nodeName") == node or piece["spec"].get("allNodes"):
             found.setdefault((piece["spec"]["driver"], piece["spec"]["pool"]["name"]), []).append(piece)
     for key, pieces in found.items():
         newest = max(piece["spec"]["pool"]["generation"] for piece in pieces)
@@ -162,7 +165,10 @@ class Room:
                 if takes is not None:
                     one: Object = {"request": request["name"], "driver": driver, "pool": pool, "device": name}
                     if takes:
-                        one |= {"consumedCapacity": takes, "shareID": f"{claim['metadata']['uid']}-{len(given)}"}
+                        one["consumedCapacity"] = takes
+                    if device.get("allowMultipleAllocations"):
+                        one["shareID"] = _share(claim, len(given))
+                    one |= {key: device[key] for key in _BINDING if key in device}
                     self._take(one)
                     given.append(one)
                     count -= 1
@@ -194,6 +200,11 @@ class Room:
         used.update({name: quantity.whole(text) for name, text in given.get("consumedCapacity", {}).items()})
         if (device := self._devices.get(key)) is not None:
             self._left.subtract(dict(_counters(key, device)))
+
+
+def _share(claim: Object, number: int) -> str:
+    """Another one each time that a claim is allocated: what was said of the share before says nothing of this one."""
+    return f"{claim['metadata']['uid']}-{claim['metadata'].get('resourceVersion', '0')}-{number}"
 
 
 def consumed(asked: str | None, capacity: Object) -> str | None:
@@ -238,6 +249,7 @@ _CLASSES: Final[dict[str, Callable[[str, Object], bool]]] = {
     names.MIG_CLASS: lambda driver, device: (
         driver == names.DRIVER and (_says(device, "type") == "mig" or _says(device, "mig") == "dynamic")
     ),
+    seats.CLASS: lambda driver, device: driver == names.DRIVER and _says(device, "type") == "seat",
     _NVIDIA: lambda driver, device: driver == _NVIDIA and _says(device, "type") == "gpu",
 }
 """Which devices the charts' classes select."""

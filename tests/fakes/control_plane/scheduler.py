@@ -3,21 +3,30 @@
 Of the real one it has the order of its queue (priority, then age), the filters of ``fit`` and the allocator of
 ``devices``, reservations of claims that others have been given, optimistic writes of allocations, the finalizer,
 and the condition of a pod that fits nowhere. A pod whose claim is missing it leaves without a word, as the real one.
-It takes the first node, does not preempt, and needs no volumes.
+A pod whose claims have binding conditions keeps its place unbound (``binding``), and loses it, with its claims still
+allocated, to one of higher priority that needs its CPU; pods that are bound nobody preempts. A nominated node of a
+gated pod keeps its CPU from pods that are no more important. It takes the first node, and needs no volumes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final, NamedTuple
 
 from dradriver.api import names
 from dradriver.kube.resources import NODES, PODS, RESOURCE_CLAIMS
-from tests.fakes.apistore import Object, Store
-from tests.fakes.control_plane import fit
+from tests.fakes.apistore import Key, Object, Store, key_of
+from tests.fakes.control_plane import binding, fit
+from tests.fakes.control_plane.binding import Verdict
 from tests.fakes.control_plane.devices import Room, offer, results
 
 OURS: Final = ("", "default-scheduler")
 REFUSED: Final = "0/4 nodes are available: 1 cannot allocate all claims, 3 node(s) didn't match Pod's node affinity."
+
+
+def priority(pod: Object) -> int:
+    """Return how important a pod is."""
+    return pod["spec"].get("priority") or 0
 
 
 class Place(NamedTuple):
@@ -36,9 +45,7 @@ class Scheduler:
     def queue(self) -> list[Object]:
         """Return the pods that are its to place, in its order."""
         waiting = [pod for pod in self.store.all(PODS) if self._mine(pod)]
-        return sorted(
-            waiting, key=lambda pod: (-(pod["spec"].get("priority") or 0), pod["metadata"]["creationTimestamp"])
-        )
+        return sorted(waiting, key=lambda pod: (-priority(pod), pod["metadata"]["creationTimestamp"]))
 
     def _mine(self, pod: Object) -> bool:
         spec = pod["spec"]
@@ -53,11 +60,14 @@ class Scheduler:
         found = [claim for claim in every if claim is not None and "deletionTimestamp" not in claim["metadata"]]
         return found if len(found) == len(every) else None
 
-    def place(self, pod: Object, claims: list[Object]) -> Place | None:
-        """Return the first node that a pod fits on and where its claims get all that they ask for."""
+    def place(self, pod: Object, claims: list[Object], *, without: Collection[Key] = ()) -> Place | None:
+        """Return the first node that a pod fits on and where its claims get all that they ask for.
+
+        ``without`` are pods that wait to be bound and count for nothing.
+        """
         for node in sorted(self.store.all(NODES), key=lambda node: str(node["metadata"]["name"])):
             name = node["metadata"]["name"]
-            if not self.feasible(pod, node, cpu_taken=self._cpu_taken(name)):
+            if not self.feasible(pod, node, cpu_taken=self._cpu_taken(name, pod, without)):
                 continue
             given: list[tuple[Object, list[Object]]] = []
             for claim in claims:
@@ -68,6 +78,23 @@ class Scheduler:
             else:
                 return Place(name, given)
         return None
+
+    def in_the_way(self, pod: Object, claims: list[Object]) -> list[Object]:
+        """Return the pods of lower priority that wait to be bound, if one without a place has one without them."""
+        lower = [other for other, _ in self._waiters() if priority(other) < priority(pod)]
+        place = self.place(pod, claims, without={key_of(other) for other in lower}) if lower else None
+        return (
+            [] if place is None else [other for other, node in self._waiters() if other in lower and node == place.node]
+        )
+
+    def elsewhere(self, pod: Object, claims: list[Object]) -> bool:
+        """Return whether a pod fits on some node but for a claim of it that is allocated on another."""
+        where = {one["pool"] for claim in claims for one in results(claim) if not one.get("bindingConditions")}
+        return bool(where) and any(
+            self.feasible(pod, node, cpu_taken=self._cpu_taken(node["metadata"]["name"], pod, ()))
+            for node in self.store.all(NODES)
+            if node["metadata"]["name"] not in where
+        )
 
     def feasible(self, pod: Object, node: Object, *, cpu_taken: int = 0) -> bool:
         """Return whether a pod fits on a node, devices aside."""
@@ -87,11 +114,30 @@ class Scheduler:
         if not claim.get("status", {}).get("allocation"):
             return self.allocate(claim, node, besides)
         given = results(claim)
-        return given if all(one["pool"] == node for one in given) else None
+        return given if all(one["pool"] == node or one.get("bindingConditions") for one in given) else None
 
-    def _cpu_taken(self, node: str) -> int:
-        """CPU of a node that it has given away and nobody can see yet, in thousandths."""
-        return 0
+    def _cpu_taken(self, node: str, pod: Object, without: Collection[Key]) -> int:
+        """CPU of a node that pods keep from this one that are not bound, in thousandths."""
+        every = [other for other, on in self._waiters() if on == node and key_of(other) not in without]
+        every += [other for other in self._nominated(node) if priority(other) >= priority(pod)]
+        return sum(fit.cpu_of(other) for other in every if key_of(other) != key_of(pod))
+
+    def _waiters(self) -> list[tuple[Object, str]]:
+        """Pods that have their place and are not bound yet, with the node."""
+        found: list[tuple[Object, str]] = []
+        for pod in self.store.all(PODS):
+            if self._mine(pod) and binding.waits(self.store, pod):
+                given = [one for claim in binding.claims_of(self.store, pod) for one in results(claim)]
+                found.append((pod, next((one["pool"] for one in given if not one.get("bindingConditions")), "")))
+        return found
+
+    def _nominated(self, node: str) -> list[Object]:
+        """Gated pods that somebody nominated for a node."""
+        return [
+            pod
+            for pod in self.store.all(PODS)
+            if fit.gates(pod) and pod.get("status", {}).get("nominatedNodeName") == node and not fit.finished(pod)
+        ]
 
     def _reserved_results(self) -> list[Object]:
         """Results that it has decided on and not written yet."""
@@ -117,6 +163,25 @@ class Scheduler:
             | {"status": status | {"allocation": allocation, "reservedFor": [*users, user]}},
         )
         return True
+
+    def verdict(self, pod: Object, node: str) -> Verdict:
+        """Look at what keeps a pod from being bound; one that has to wait says on which node."""
+        found = binding.verdict(self.store, pod)
+        if found is Verdict.WAIT:
+            self.store.edit(PODS, key_of(pod), lambda pod: pod["status"].update(nominatedNodeName=node))
+        return found
+
+    def put_out(self, pod: Object) -> None:
+        """Let a pod have its place no more; its claims stay allocated."""
+        binding.unreserve(self.store, pod)
+        self.store.edit(PODS, key_of(pod), lambda pod: pod["status"].pop("nominatedNodeName", None))
+
+    def take_back(self, pod: Object, *, elsewhere: bool) -> bool:
+        """Take back the allocation of a pod's claims that are of no use to it; return whether there were any."""
+        found = binding.lost(self.store, pod, elsewhere=elsewhere)
+        for claim in found:
+            binding.deallocate(self.store, claim)
+        return bool(found)
 
     def bind(self, pod: Object, node: str) -> bool:
         """Bind a pod, if it is still there."""
