@@ -237,7 +237,7 @@ class GangWorker:
             self.without_place(unit, reason)
 
     def without_place(self, unit: Unit, reason: str) -> None:
-        """Tell a gang's pods why they wait; have those anew that may go to a few nodes only, if there is none for long."""
+        """Tell a gang's pods why they wait; have those made anew that may go to few nodes only, and wait for long."""
         if any(not member.pod.gated for member in unit.members):
             now = asyncio.get_running_loop().time()
             if now < (until := unit.looks_since(now) + STUCK_S):
