@@ -258,6 +258,10 @@ class GpuCluster(Stored):
                 assert scheduler.give(pod, claim, found), "nobody changes a claim in the meantime"
             self._look(scheduler, pod, place.node)
 
+    def put_out(self, name: str) -> None:
+        """Take a pod that waits to be bound out of its place, as for one of higher priority; its claim stays."""
+        Scheduler(self.store).put_out(self.get_pod(name))
+
     def _look(self, scheduler: Scheduler, pod: Object, node: str = "") -> None:
         found = scheduler.verdict(pod, node or pod["status"].get("nominatedNodeName", ""))
         if found is Verdict.FAILED:
