@@ -67,6 +67,11 @@ DEVICE_TAINT_RULES: Final = tuple(
     Resource("resource.k8s.io", version, "devicetaintrules", "DeviceTaintRule", namespaced=False)
     for version in ("v1", "v1beta2", "v1alpha3")
 )
+# The newest version first, of Kueue 0.14 and of those before.
+KUEUE_TOPOLOGIES: Final = tuple(
+    Resource("kueue.x-k8s.io", version, "topologies", "Topology", namespaced=False)
+    for version in ("v1beta2", "v1beta1", "v1alpha1")
+)
 MUTATING_WEBHOOKS: Final = Resource(
     "admissionregistration.k8s.io",
     "v1",
@@ -83,5 +88,9 @@ VALIDATING_WEBHOOKS: Final = Resource(
 )
 
 PLURALS: Final = tuple(
-    sorted(one.plural for one in (*vars().values(), DEVICE_TAINT_RULES[0]) if isinstance(one, Resource))
+    sorted(
+        one.plural
+        for one in (*vars().values(), DEVICE_TAINT_RULES[0], KUEUE_TOPOLOGIES[0])
+        if isinstance(one, Resource)
+    )
 )
