@@ -11,6 +11,7 @@ gang_worker  looks at gangs that have not started
 gang_step    the states of a gang: what has to be done for one now
 gang_plan    where all pods of a gang go, on one picture
 gang_writer  a plan's claims as a whole, and the seats
+seat_slice   the slice that has the seats, and whether they can be relied on
 
 Writing:
 
