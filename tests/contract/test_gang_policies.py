@@ -56,9 +56,8 @@ STATEFUL_SETS: Final = Resource("apps", "v1", "statefulsets", "StatefulSet", nam
 JOBS: Final = Resource("batch", "v1", "jobs", "Job", namespaced=True)
 SUSPENDING: Final = tuple(f"controller.gangOwners.{kind}.suspend=true" for kind in ("Job", "StatefulSet"))
 POLICYS: Final = ("tells of a GPU", "tells of a claim that is not its own", "is an agent that lets a pod go")
-MOST: Final = dict.fromkeys(
-    map("".join, itertools.islice(itertools.product(string.ascii_letters, repeat=3), 40_000)), ""
-)
+_KEYS: Final = map("".join, itertools.product(string.ascii_letters, repeat=3))
+MOST: Final = dict.fromkeys(itertools.islice(_KEYS, 40_000), "")  # annotations, as any tenant may send
 
 
 @contextlib.asynccontextmanager
