@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
+from dradriver.api import seats
 from dradriver.api.ledger import OURS, current_ledger
 from dradriver.api.policies.model import Policies
 from dradriver.cluster import pods, records
@@ -18,7 +19,7 @@ from dradriver.cluster.kueue_topologies import read_topology
 from dradriver.cluster.picture import Picture
 from dradriver.cluster.tabulating import Tabulator
 from dradriver.cluster.taint_rules import read_rule
-from dradriver.controller import unread_claims
+from dradriver.controller import seat_slice, unread_claims
 from dradriver.controller.audit import Audit
 from dradriver.controller.background import always
 from dradriver.controller.next_step import PROMISE_S, UNSCHEDULABLE_S
@@ -94,6 +95,7 @@ class Controller:
         grace_s: float = 10.0,
         record: Record | None = None,
         record_unread: unread_claims.Record | None = None,
+        record_seats: seat_slice.Record | None = None,
         tabulator: Tabulator | None = None,
     ) -> None:
         """Make a controller that knows nothing yet.
@@ -105,6 +107,7 @@ class Controller:
             grace_s: See there.
             record: See there.
             record_unread: Writes an Event about a claim that cannot be read whole.
+            record_seats: Writes an Event where seats keep no gang's pods from being bound.
             tabulator: Makes tables beside the loop; without one they are made in it.
         """
         self.worker = Worker(
@@ -134,6 +137,7 @@ class Controller:
         self._topologies = OptionalReflector(
             client, KUEUE_TOPOLOGIES, read_topology, on_change=self.worker.picture.inventory.topology_changed
         )
+        self._seats = seat_slice.SeatSlice(client, self.worker.picture, record_seats)
         self.template_writer = TemplateWriter(client, self.worker.picture.templates.known, record=record)
 
     def follow(self, policies: Policies) -> None:
@@ -172,6 +176,9 @@ class Controller:
         await self._catch_up()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(always(self._unread.run))
+            if current_ledger() is OURS:  # another driver's claims have no device of ours
+                tasks.create_task(always(self._seats.run))
+                await self._seats.first_look()
             tasks.create_task(self.template_writer.run())
             tasks.create_task(self.worker.run())
 
@@ -181,6 +188,8 @@ class Controller:
             self.template_writer.pod_changed(change)
         elif source.resource is RESOURCE_CLAIM_TEMPLATES:
             self.template_writer.template_changed(change)
+        elif source.resource is DEVICE_CLASSES and change.key[1] == seats.CLASS:
+            self._seats.wake()
 
     async def _catch_up(self) -> None:
         """Read all claims anew: what the predecessor promised last may not have been seen yet.
