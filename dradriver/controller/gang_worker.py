@@ -153,9 +153,9 @@ class GangWorker:
                 places = gang_plan.plan(
                     self._picture, chosen, first.wants, identity=first.member.identity, least=least, avoid=avoid
                 )
-            except NoPlaceError:
+            except NoPlaceError as error:
                 if not avoid:
-                    raise
+                    raise NoPlaceError(error.stable) from None  # pods are told no figures that change
             else:
                 if not avoid:
                     unit.failures.begin_again()
