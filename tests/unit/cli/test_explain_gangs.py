@@ -121,7 +121,7 @@ async def test_what_would_help_the_whole_gang_does(cluster: GpuCluster, shell: C
     assert found["reason"] == "3 pods with 8 GPUs each: no; eligible nodes have no place for all of them at once"
     assert found["nearest"] == "2 of them would find a place in the whole cluster"
     assert cluster.note("train-1", "reason") == found["reason"]
-    assert [(one["level"], one["pods"]) for one in found["gang"]["room"]] == [("leaf", 1), ("cluster", 2)]
+    assert [(one["level"], one["pods"]) for one in found["gang"]["room"]] == [("leaf", 2), ("cluster", 2)]
     ways = [[(one["node"], one["owners"][0]["pods"]) for one in way] for way in found["gang"]["helps"]]
     assert sorted(pods for ((_, pods),) in ways) == [["big"], ["notebook"]]
     assert ways[0][0][1] == ["notebook"], "the fewest GPUs first"
