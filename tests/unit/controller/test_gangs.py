@@ -214,3 +214,21 @@ async def test_of_a_gang_that_is_to_start_anew_no_place_is_kept() -> None:
     cluster.collect()
     await cluster.settle()
     assert cluster.claim("other") is not None
+
+
+@pytest.mark.timeout(20)
+async def test_a_pod_that_its_kept_place_does_not_suit_waits_and_is_asked_about_once() -> None:
+    cluster = GpuCluster()
+    for node in "ab":
+        cluster.node(node)
+    pods = gang(cluster, 2)
+    await cluster.settle()
+    cluster.schedule()
+    await cluster.settle()
+    cluster.remove(PODS, pods[0], "default")
+    cluster.collect()
+    await cluster.settle()
+    cluster.pod(pods[0], 8, wishes={"gang": "train", "gang-size": "2"}, nodeSelector={"example.com/rack": "none"})
+    await cluster.settle()
+    assert cluster.claim(pods[0]) is None
+    assert (cluster.note(pods[0], "reason") or "").endswith("of which 1 has no place now")
