@@ -17,10 +17,11 @@ from dradriver.api.pods import Pod
 from dradriver.api.seats import GO
 from dradriver.cli.cluster.scene import Scene
 from dradriver.cli.explainer.model import Gang, GangPod
-from dradriver.cluster.gangs import Membership, maker
+from dradriver.cluster.gangs import Membership
 from dradriver.cluster.placement import Placement
 from dradriver.cluster.volumes import Unbound
 from dradriver.controller import gang_plan
+from dradriver.controller.gang_sizes import size_of
 from dradriver.controller.gang_step import GiveBack, Go, Lift, Plan, Step, gang_step, in_order, is_seated
 from dradriver.controller.next_step import PROMISE_S, UNSCHEDULABLE_S
 from dradriver.queue.units import Member, Unit
@@ -54,8 +55,7 @@ async def read(scene: Scene, pod: Pod) -> Read | None:
     if own is None:
         return None
     keys = picture.gangs.pods(own.gang)
-    said = {key: of for key in keys if (of := picture.gangs.of(key)) is not None}
-    of = next((each for each in said.values() if each.wants is not None), own)
+    of = picture.gangs.said(own.gang)
     size = await _size(scene, of)
     if isinstance(size, Alone) and not gang_members.must_wait(of.wants):
         picture.gangs.dissolve(own.gang)
@@ -68,28 +68,25 @@ async def read(scene: Scene, pod: Pod) -> Read | None:
     for each, key, where in zip(pods, keys, places, strict=True):
         member = Member(each, picture.template_of(each), () if isinstance(where, Unbound) else where)
         member.near = own.gang[1]
-        members.append((member, said[key].member.rank if key in said else None))
+        said = picture.gangs.of(key)
+        members.append((member, None if said is None else said.member.rank))
     lacking = (
         where.reason
         for each, where in zip(pods, places, strict=True)
         if isinstance(where, Unbound) and each.gated and picture.claim_of(each) is None
     )
-    done = picture.gangs.done(own.gang, {maker(each) for each in pods} - {""})
-    return Read(of, Unit(*in_order(members), key=own.gang), size, done, next(lacking, ""))
+    return Read(of, Unit(*in_order(members), key=own.gang), size, picture.gangs.done(own.gang), next(lacking, ""))
 
 
 async def _size(scene: Scene, of: Membership) -> Size | Alone | str:
-    if of.wants is not None and of.wants.size is not None:
-        return of.wants.size
-    if of.member.size is not None:
-        return of.member.size
-    if of.member.read is None:
-        return gang_members.unknown_size(of.member)
+    known = size_of(of.gang, of, None)
+    if isinstance(known, tuple) or of.member.read is None:
+        return known
     try:
         found = await scene.size_of(of.gang[0], of.member.read)
     except WordError as error:
         return str(error)
-    return gang_members.unknown_size(of.member) if found is None else found
+    return known if found is None else found
 
 
 def step(scene: Scene, gang: Read, size: Size) -> Step:
