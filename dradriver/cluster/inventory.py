@@ -98,6 +98,14 @@ class Inventory:
             self._read(pool)
         return pools
 
+    def set_levels(self, keys: Sequence[str]) -> None:
+        """Take in the label keys of the network's levels, nearest first; those that are known where none are given."""
+        if tuple(keys) != tuple(self.levels):
+            self.levels = keys
+            self._located = None
+            for name in self._pools:
+                self._nodes.helped(name)  # a gang that found no place may have one by other levels
+
     def set_nccl_version(self, version: str) -> None:
         """Predict for this NCCL on all machines that name none themselves; empty: the newest that is known."""
         if version == self.nccl_version:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from dradriver.allocator.request import Choice, Weights
 from dradriver.api.ledger import OURS, current_ledger
@@ -202,6 +202,11 @@ class Picture:
             version: As ``topology.nccl_version.release`` reads it; empty for the newest.
         """
         self.inventory.set_nccl_version(version)
+        self._tell()
+
+    def levels_changed(self, keys: Sequence[str]) -> None:
+        """Take in the label keys of the network's levels that are configured, nearest first."""
+        self.inventory.set_levels(keys)
         self._tell()
 
     # What we write.

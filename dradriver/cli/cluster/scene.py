@@ -93,7 +93,7 @@ class Scene:
             with bound(self.ledger):
                 self.picture = picture = Picture(lambda _: None, lambda: None)
                 picture.weights = self.policies.preference
-                picture.inventory.levels = self.policies.network.levels
+                picture.levels_changed(self.policies.network.levels)
                 picture.nccl_changed(self.policies.nccl.version)
                 for device_class in classes:
                     picture.class_changed(_seen(device_class))
