@@ -13,6 +13,9 @@ from collections.abc import Collection, Iterator
 from typing import Any, Final
 
 from dradriver.api import names
+from dradriver.api.gang_owners import Alone, Owner
+from dradriver.api.gang_sizes import OBJECTS, size_from
+from dradriver.api.gangs import Size
 from dradriver.api.ledger import NVIDIA, OURS, Ledger, bound
 from dradriver.api.objects import Node
 from dradriver.api.pins import Claim, Key
@@ -43,6 +46,7 @@ from dradriver.view.plain import plain
 
 MOST_AT_ONCE: Final = 16  # lists of a node's pods
 
+_POD_GROUPS: Final = ("v1beta1", "v1alpha2")  # of Kubernetes 1.37 and 1.36
 _NEEDED: Final = (RESOURCE_SLICES, RESOURCE_CLAIMS, NODES)
 
 
@@ -89,6 +93,7 @@ class Scene:
             with bound(self.ledger):
                 self.picture = picture = Picture(lambda _: None, lambda: None)
                 picture.weights = self.policies.preference
+                picture.levels_changed(self.policies.network.levels)
                 picture.nccl_changed(self.policies.nccl.version)
                 for device_class in classes:
                     picture.class_changed(_seen(device_class))
@@ -127,6 +132,24 @@ class Scene:
             return ()
         lacking = next((place for place in places if isinstance(place, volumes.Unbound)), None)
         return volumes.together(places) if lacking is None else lacking
+
+    async def size_of(self, namespace: str, owner: Owner) -> Size | Alone | None:
+        """Return how many pods a gang has by the object that made them; None where that cannot be read.
+
+        Raises:
+            WordError: It is another object, or has no such number.
+        """
+        group, _, version = owner.api_version.partition("/")
+        _, plural = OBJECTS.get(owner.kind, ("", ""))
+        for each in (version,) if version else _POD_GROUPS:
+            kind = Resource(group, each, plural, owner.kind, namespaced=True)
+            try:
+                if plural and (version or await self._client.serves(kind)):
+                    return size_from(owner, await self._client.get(kind, owner.name, namespace=namespace))
+            except (ApiError, Unreachable, ValueError) as error:
+                self.unread.append(f"{self._server.url}: {owner.kind} {plain(owner.name)} could not be read: {error}")
+                return None
+        return None
 
     def put(self, pod: Pod) -> None:
         """Take in a pod of ours that no list has shown."""
