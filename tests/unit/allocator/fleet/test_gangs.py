@@ -107,7 +107,7 @@ def test_limits_on_nodes() -> None:
         place_gang(fleet, gang(7, 2, max_nodes=2))
     choice = place_gang(fleet, gang(5, 2, min_gpus_per_node=4))
     assert sorted(sum(len(pod.gpus) for pod in choice.pods if pod.node == node) for node in choice.nodes) == [4, 6]
-    with pytest.raises(NoPlaceError, match="without the limits on nodes"):
+    with pytest.raises(NoPlaceError, match='a place without "at least 6 GPUs a node"'):
         place_gang(fleet, gang(5, 2, min_gpus_per_node=6))
 
 
