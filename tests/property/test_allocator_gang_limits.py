@@ -17,7 +17,7 @@ from dradriver.allocator.fleet.fleet import Fleet
 from dradriver.allocator.fleet.gangs import place_gang
 from dradriver.allocator.gang_request import GangChoice, GangRequest, Role
 from dradriver.allocator.request import Choice, Constraint, Level, NoPlaceError, Strategy, Whole
-from dradriver.topology.levels import Location
+from dradriver.topology.levels import location
 from tests.property.test_allocator_gangs import CPUS, FOUR
 
 SOME = settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
@@ -55,7 +55,7 @@ def stories(draw: st.DrawFn, *, roles: int = 2, stay: bool = False, back: bool =
     fleet, cpus = Fleet(), []
     for number in range(draw(st.integers(1, 4))):
         fleet.set_node(f"n{number}", FOUR, draw(st.sets(st.integers(0, 3))), row=number)
-        fleet.set_location(f"n{number}", Location(
+        fleet.set_location(f"n{number}", location(
             zone="z", spine=draw(st.sampled_from("xy")), leaf=draw(st.sampled_from(("", "1", "2"))),
             fabric=draw(st.sampled_from(("", "f"))), gbps=draw(st.sampled_from((0, 50))),
         ))  # fmt: skip

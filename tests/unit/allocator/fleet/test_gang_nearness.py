@@ -16,7 +16,7 @@ from dradriver.allocator.fleet.gang_domains import fewest
 from dradriver.allocator.fleet.gang_search import search
 from dradriver.allocator.gang_request import GangChoice, GangRequest
 from dradriver.allocator.sets.subsets import Ints
-from dradriver.topology.levels import Location
+from dradriver.topology.levels import Location, location
 from tests.fakes import machines
 
 WHOLE, HALF = Whole(containers=(8,)), Whole(containers=(4,))
@@ -29,7 +29,7 @@ def network(leaves: Mapping[tuple[str, str], int], *, gbps: float = 0.0) -> Flee
         for number in range(count):
             name = f"{spine}{leaf}-{number:02}"
             fleet.set_node(name, machines.dgx_h100(), range(8), row=len(fleet.nodes))
-            fleet.set_location(name, Location(zone="z", spine=spine, leaf=leaf, gbps=gbps))
+            fleet.set_location(name, location(zone="z", spine=spine, leaf=leaf, gbps=gbps))
     return fleet
 
 
@@ -109,7 +109,7 @@ def test_levels_of_a_clusters_own() -> None:
     fleet.set_levels(["rack", "row"])
     assert place_gang(fleet, GangRequest(pod=WHOLE, pods=2)).reach == "cluster"
     for number, name in enumerate(sorted(fleet.nodes)):
-        fleet.set_location(name, Location(own=(("w", str(number // 2)), ("w",))))
+        fleet.set_location(name, Location(domains=(("w", str(number // 2)), ("w",))))
     assert place_gang(fleet, GangRequest(pod=WHOLE, pods=2)).reach == "rack"
     assert place_gang(fleet, GangRequest(pod=WHOLE, pods=3)).reach == "row"
     assert fleet.levels == ("rack", "row")
@@ -124,7 +124,7 @@ def test_bandwidth_that_is_not_known_is_not_promised() -> None:
     fleet.set_levels(["leaf", "spine"], {"spine": 20})
     for number in range(4):
         fleet.set_node(f"n{number}", machines.dgx_h100(), range(8))
-        fleet.set_location(f"n{number}", Location(own=(("s", str(number // 2)), ("s",)), gbps=50))
+        fleet.set_location(f"n{number}", Location(domains=(("s", str(number // 2)), ("s",)), gbps=50))
     assert place_gang(fleet, GangRequest(pod=WHOLE, pods=2, min_network_gbps=40)).reach == "leaf"
     with pytest.raises(
         NoPlaceError, match="within a spine the network carries 20 GB/s, and nothing narrower holds all"
@@ -151,14 +151,14 @@ def test_bandwidth_beyond_a_leaf_is_promised_where_a_rate_was_given_alone() -> N
         assert (choice.reach, choice.busbw_gbps) == ("spine", busbw), "what is known, and at most what NICs have"
     fleet.set_levels(["fabric", "zone"])
     for name in fleet.nodes:
-        fleet.set_location(name, Location(own=(None, ("z",)), gbps=50))
+        fleet.set_location(name, Location(domains=(None, ("z",)), gbps=50))
     with pytest.raises(NoPlaceError, match="within a zone it is not known"):
         place_gang(fleet, wish)
 
 
 def test_a_node_with_unknown_nics_leaves_the_networks_figure_unknown() -> None:
     fleet = network({("a", "1"): 3}, gbps=50)
-    fleet.set_location("a1-02", Location(zone="z", spine="a", leaf="1"))
+    fleet.set_location("a1-02", location(zone="z", spine="a", leaf="1"))
     assert place_gang(fleet, GangRequest(pod=WHOLE, pods=2)).busbw_gbps == 50
     assert place_gang(fleet, GangRequest(pod=WHOLE, pods=3)).busbw_gbps > 50, "what each pod has by itself"
 
@@ -332,7 +332,7 @@ def test_the_largest_gang_counts_what_else_is_free() -> None:
 def test_a_fabric_over_two_leaves_is_not_near_a_leaf() -> None:
     fleet = network({("a", "1"): 2, ("a", "2"): 2})
     for name in fleet.nodes:
-        fleet.set_location(name, Location(zone="z", spine="a", leaf=name[1], fabric="f"))
+        fleet.set_location(name, location(zone="z", spine="a", leaf=name[1], fabric="f"))
     required = GangRequest(pod=WHOLE, pods=3, near="leaf", near_required=True)
     with pytest.raises(NoPlaceError, match="the largest leaf, z/a/1, holds 2 of them when it is empty"):
         place_gang(fleet, required)
@@ -344,7 +344,7 @@ def test_a_fabric_over_two_leaves_is_not_near_a_leaf() -> None:
     fast = network({})
     for name in fleet.nodes:
         fast.set_node(name, machines.dgx_h100(), range(8))
-        fast.set_location(name, Location(zone="z", spine="a", leaf=name[1], fabric="f", gbps=50))
+        fast.set_location(name, location(zone="z", spine="a", leaf=name[1], fabric="f", gbps=50))
     assert place_gang(fast, GangRequest(pod=WHOLE, pods=2, min_network_gbps=50)).reach == "fabric"
     with pytest.raises(NoPlaceError, match="within a spine it is not known"):
         place_gang(fast, GangRequest(pod=WHOLE, pods=3, min_network_gbps=50))
