@@ -27,11 +27,7 @@ def size_of(gang: Key, said: Membership, sizes: Sizes | None) -> Size | Alone | 
         said: What its pods say.
         sizes: Reads objects; None where nobody does.
     """
-    if said.wants is not None and said.wants.size is not None:
-        return said.wants.size
-    if said.member.size is not None:
-        return said.member.size
-    if said.member.read is None or sizes is None:
-        return gang_members.unknown_size(said.member)
-    found = sizes.size(gang, said.member.read)
-    return "" if found is None else str(found) if isinstance(found, WordError) else found
+    read, told = said.member.read, None
+    if read is not None:
+        told = WordError(gang_members.unknown_size(said.member)) if sizes is None else sizes.size(gang, read)
+    return gang_members.size(said.member, said.wants, told)
