@@ -140,7 +140,7 @@ class Gangs:
         wants = None if noted is msgspec.UNSET else noted
         found = gang_members.find(gang_members.facts(pod), wants)
         if isinstance(found, Alone):
-            if gang_members.must_wait(wants):
+            if gang_members.must_wait(wants, found):
                 self._waits[key] = found.why
             return None
         makers = (owner.uid for owner in pod.metadata.owner_references if owner.controller)
