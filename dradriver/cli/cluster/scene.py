@@ -13,9 +13,6 @@ from collections.abc import Collection, Iterator
 from typing import Any, Final
 
 from dradriver.api import names
-from dradriver.api.gang_owners import Alone, Owner
-from dradriver.api.gang_sizes import OBJECTS, size_from
-from dradriver.api.gangs import Size
 from dradriver.api.ledger import NVIDIA, OURS, Ledger, bound
 from dradriver.api.objects import Node
 from dradriver.api.pins import Claim, Key
@@ -29,6 +26,8 @@ from dradriver.cluster.nodes.ask import Where
 from dradriver.cluster.picture import Picture
 from dradriver.cluster.records import SliceRecord
 from dradriver.cluster.taint_rules import read_rule
+from dradriver.controller.owner_kinds import OwnerKinds
+from dradriver.controller.owner_reader import OwnerReader
 from dradriver.kube import codec
 from dradriver.kube.client import ApiError, Client, Unreachable
 from dradriver.kube.config import ServerConfig
@@ -48,7 +47,6 @@ from dradriver.view.plain import plain
 
 MOST_AT_ONCE: Final = 16  # lists of a node's pods
 
-_POD_GROUPS: Final = ("v1beta1", "v1alpha2")  # of Kubernetes 1.37 and 1.36
 _NEEDED: Final = (RESOURCE_SLICES, RESOURCE_CLAIMS, NODES)
 
 
@@ -138,23 +136,9 @@ class Scene:
         lacking = next((place for place in places if isinstance(place, volumes.Unbound)), None)
         return volumes.together(places) if lacking is None else lacking
 
-    async def size_of(self, namespace: str, owner: Owner) -> Size | Alone | None:
-        """Return how many pods a gang has by the object that made them; None where that cannot be read.
-
-        Raises:
-            WordError: It is another object, or has no such number.
-        """
-        group, _, version = owner.api_version.partition("/")
-        _, plural = OBJECTS.get(owner.kind, ("", ""))
-        for each in (version,) if version else _POD_GROUPS:
-            kind = Resource(group, each, plural, owner.kind, namespaced=True)
-            try:
-                if plural and (version or await self._client.serves(kind)):
-                    return size_from(owner, await self._client.get(kind, owner.name, namespace=namespace))
-            except (ApiError, Unreachable, ValueError) as error:
-                self.unread.append(f"{self._server.url}: {owner.kind} {plain(owner.name)} could not be read: {error}")
-                return None
-        return None
+    def owners(self) -> OwnerReader:
+        """Return what reads the objects that made the pods of gangs, as the controller does."""
+        return OwnerReader(self._client, OwnerKinds(self._client), waits=lambda _: True, touch=lambda _: None)
 
     def put(self, pod: Pod) -> None:
         """Take in a pod of ours that no list has shown."""
