@@ -320,7 +320,7 @@ async def _without_a_size(cluster: GpuCluster) -> None:
     cluster.pod("p", 8, wishes={"gang": "train"})
 
 
-@says("which the controller could not read")
+@says("write how many pods the gang has as")
 async def _with_an_unread_owner(cluster: GpuCluster) -> None:
     cluster.node("a")
     cluster.pod("p", 8, wishes={"gang": "auto"})

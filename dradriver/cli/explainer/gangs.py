@@ -56,7 +56,10 @@ async def read(scene: Scene, pod: Pod) -> Read | None:
         return None
     keys = picture.gangs.pods(own.gang)
     of = picture.gangs.said(own.gang)
-    size = await _size(scene, of)
+    owners = scene.owners()
+    if (size := size_of(own.gang, of, owners)) == "":
+        await owners.read()
+        size = size_of(own.gang, of, owners)
     if isinstance(size, Alone) and not gang_members.must_wait(of.wants):
         picture.gangs.dissolve(own.gang)
         return None
@@ -76,17 +79,6 @@ async def read(scene: Scene, pod: Pod) -> Read | None:
         if isinstance(where, Unbound) and each.gated and picture.claim_of(each) is None
     )
     return Read(of, Unit(*in_order(members), key=own.gang), size, picture.gangs.done(own.gang), next(lacking, ""))
-
-
-async def _size(scene: Scene, of: Membership) -> Size | Alone | str:
-    known = size_of(of.gang, of, None)
-    if isinstance(known, tuple) or of.member.read is None:
-        return known
-    try:
-        found = await scene.size_of(of.gang[0], of.member.read)
-    except WordError as error:
-        return str(error)
-    return known if found is None else found
 
 
 def step(scene: Scene, gang: Read, size: Size) -> Step:

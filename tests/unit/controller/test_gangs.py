@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import asyncio
+
 import pytest
 from prometheus_client import REGISTRY
 
