@@ -55,6 +55,7 @@ STORAGE_CLASSES: Final = Resource("storage.k8s.io", "v1", "storageclasses", "Sto
 EVENTS: Final = Resource("", "v1", "events", "Event", namespaced=True)
 CONFIG_MAPS: Final = Resource("", "v1", "configmaps", "ConfigMap", namespaced=True)
 SECRETS: Final = Resource("", "v1", "secrets", "Secret", namespaced=True)
+POD_DISRUPTION_BUDGETS: Final = Resource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget", namespaced=True)
 LEASES: Final = Resource("coordination.k8s.io", "v1", "leases", "Lease", namespaced=True)
 RESOURCE_CLAIMS: Final = Resource("resource.k8s.io", "v1", "resourceclaims", "ResourceClaim", namespaced=True)
 RESOURCE_CLAIM_TEMPLATES: Final = Resource(
