@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-import asyncio
-
 import pytest
 from prometheus_client import REGISTRY
 
