@@ -10,10 +10,9 @@ import numpy as np
 
 from dradriver.allocator.choice import ladder, phrases
 from dradriver.allocator.fleet.fleet import Fleet
-from dradriver.allocator.fleet.gang_nodes import GangNodes, node_table
+from dradriver.allocator.fleet.gang_nodes import GangNodes, largest, node_table
 from dradriver.allocator.fleet.gang_search import Taken, nothing_taken, search
 from dradriver.allocator.fleet.gang_shares import Effort
-from dradriver.allocator.fleet.largest_gang import largest
 from dradriver.allocator.gang_request import GangRequest
 from dradriver.allocator.request import NoPlaceError
 from dradriver.topology.levels import CLUSTER, NODE
