@@ -29,7 +29,7 @@ def of_those_that_stay(request: GangRequest, broken: str) -> NoPlaceError:
 
 def refusal(
     fleet: Fleet, tables: Sequence[GangNodes], request: GangRequest, counts: Sequence[int], *,
-    taken: Taken, gave_up: bool,
+    taken: Taken | None, gave_up: bool,
 ) -> NoPlaceError:  # fmt: skip
     """The refusal of a gang.
 
@@ -38,7 +38,7 @@ def refusal(
         tables: For each role the nodes that could be taken, with what is required alone.
         request: What was wanted.
         counts: For each role the pods that were to find a place; fewer than it has where some have theirs.
-        taken: What has its place.
+        taken: What has its place; None for nothing, of equal pods alone.
         gave_up: Whether not every way was looked at.
     """
     what = _wanted(request)
@@ -85,7 +85,7 @@ _NO_LIMIT: dict[str, Any] = {
 
 def _of_late_ones(
     fleet: Fleet, tables: Sequence[GangNodes], request: GangRequest, counts: Sequence[int], *,
-    taken: Taken, gave_up: bool,
+    taken: Taken | None, gave_up: bool,
 ) -> str:  # fmt: skip
     most = sum(min(int(nodes.capacity.sum()), count) for nodes, count in zip(tables, counts, strict=True))
     if most < sum(counts):
