@@ -99,6 +99,13 @@ def test_what_may_be_suspended_is_bound_to_that_by_a_policy(kind: str, group: st
     assert free == ([{"suspend"}] if field == "spec" else [{"runPolicy"}, {"suspend"}])
 
 
+@pytest.mark.parametrize("kind", ["Job", "LeaderWorkerSet"])
+def test_who_ends_running_pods_may_ask_their_budgets(kind: str) -> None:
+    right = ("policy", "poddisruptionbudgets", (), {"list"})
+    assert right not in rules("ClusterRole", "controller")
+    assert right in rules("ClusterRole", "controller", f"controller.gangOwners.{kind}.suspend=true")
+
+
 @pytest.mark.parametrize("kind", ["StatefulSet", "LeaderWorkerSet"])
 def test_pods_are_deleted_only_where_their_owner_cannot_be_suspended(kind: str) -> None:
     settings = (f"controller.gangOwners.{kind}.suspend=true",)
