@@ -182,6 +182,7 @@ class Worker:
                 await self._executor.one_done()
                 continue
             await self._volumes.read()
+            self._gangs.look_now(self._units)
             if (
                 await self._template_reader.read()
                 or await self._owner_reader.read()
@@ -226,7 +227,7 @@ class Worker:
 
     def _look_at_gang(self, key: Key) -> None:
         unit = self._units.get(key)
-        if unit is not None and unit.busy:
+        if unit is not None and (unit.busy or self._gangs.looks_later(unit)):
             return  # its writer looks again when it is done
         pods = self.picture.gangs.pods(key)
         if self.picture.gangs.started(key):

@@ -224,6 +224,7 @@ class Unit:
         busy: Whether a writer is at work on it: nobody else may act on it.
         unsure: Whether the answer to a creation of a claim was lost: the server must be asked first.
         failures: How it has failed.
+        look_again_at: When it may be looked at again, by the loop's clock: nobody need look at a gang for each event.
         lifted_at: When the first of a gang was seen with a claim and no gate, by the loop's clock; else None.
     """
 
@@ -235,6 +236,7 @@ class Unit:
         self.busy = False
         self.unsure = False
         self.failures = Failures()
+        self.look_again_at = 0.0
         self.lifted_at: float | None = None
         self._gathered: tuple[int, float] | None = None
         self._no_place_since: float | None = None
