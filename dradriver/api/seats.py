@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import datetime
 import itertools
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -69,26 +69,33 @@ def of(claim: ResourceClaim) -> Seat | None:
     return Seat(result.share_id or "", told)
 
 
-def resource_slice() -> dict[str, Any]:
-    """Return the one slice that has the seat, which no node owns."""
-    seat = {
-        "name": DEVICE,
-        "attributes": TYPE,
-        "allowMultipleAllocations": True,
-        "bindingConditions": [GO],
-        "bindingFailureConditions": [OFF],
-    }
+_ABLE: Final = {"allowMultipleAllocations": True, "bindingConditions": [GO], "bindingFailureConditions": [OFF]}
+
+
+def resource_slice(class_uid: str = "") -> dict[str, Any]:
+    """Return the one slice that has the seat, which no node owns.
+
+    Args:
+        class_uid: The uid of the DeviceClass of seats, with which the slice goes; empty for one that stays.
+    """
+    owner = {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "name": CLASS, "uid": class_uid}
     return {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceSlice",
-        "metadata": {"name": SLICE},
+        "metadata": {"name": SLICE} | ({"ownerReferences": [owner]} if class_uid else {}),
         "spec": {
             "driver": names.DRIVER,
             "allNodes": True,
             "pool": {"name": POOL, "generation": 1, "resourceSliceCount": 1},
-            "devices": [seat],
+            "devices": [{"name": DEVICE, "attributes": TYPE} | _ABLE],
         },
     }
+
+
+def dropped(stored: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return which fields that a seat needs are not in the slice that a server stored."""
+    devices = stored["spec"].get("devices") or [{}]
+    return tuple(field for field in _ABLE if not devices[0].get(field))
 
 
 def request(beside: Container[str] = ()) -> dict[str, Any]:

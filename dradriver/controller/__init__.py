@@ -15,6 +15,7 @@ running_gangs  looks at gangs that run
 gang_running  what becomes of one that runs and is not whole
 gang_plan    where all pods of a gang go, on one picture
 gang_writer  a plan's claims as a whole, and the seats
+seat_slice   the slice that has the seats, and whether they can be relied on
 
 Writing:
 

@@ -11,13 +11,14 @@ from typing import Any, Final
 
 import msgspec
 
+from dradriver.api import seats
 from dradriver.api.ledger import OURS, current_ledger
 from dradriver.api.policies.model import Policies
 from dradriver.cluster import pods, records
 from dradriver.cluster.picture import Picture
 from dradriver.cluster.tabulating import Tabulator
 from dradriver.cluster.taint_rules import read_rule
-from dradriver.controller import unread_claims
+from dradriver.controller import seat_slice, unread_claims
 from dradriver.controller.audit import Audit
 from dradriver.controller.background import always
 from dradriver.controller.next_step import PROMISE_S, UNSCHEDULABLE_S
@@ -92,6 +93,7 @@ class Controller:
         grace_s: float = 10.0,
         record: Record | None = None,
         record_unread: unread_claims.Record | None = None,
+        record_seats: seat_slice.Record | None = None,
         tabulator: Tabulator | None = None,
     ) -> None:
         """Make a controller that knows nothing yet.
@@ -103,6 +105,7 @@ class Controller:
             grace_s: See there.
             record: See there.
             record_unread: Writes an Event about a claim that cannot be read whole.
+            record_seats: Writes an Event where seats keep no gang's pods from being bound.
             tabulator: Makes tables beside the loop; without one they are made in it.
         """
         self.worker = Worker(
@@ -129,6 +132,7 @@ class Controller:
         self._taint_rules = OptionalReflector(
             client, DEVICE_TAINT_RULES, read_rule, on_change=self.worker.picture.taint_rule_changed
         )
+        self._seats = seat_slice.SeatSlice(client, self.worker.picture, record_seats)
         self.template_writer = TemplateWriter(client, self.worker.picture.templates.known, record=record)
 
     def follow(self, policies: Policies) -> None:
@@ -165,6 +169,9 @@ class Controller:
         await self._catch_up()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(always(self._unread.run))
+            if current_ledger() is OURS:  # another driver's claims have no device of ours
+                tasks.create_task(always(self._seats.run))
+                await self._seats.first_look()
             tasks.create_task(self.template_writer.run())
             tasks.create_task(self.worker.run())
 
@@ -174,6 +181,8 @@ class Controller:
             self.template_writer.pod_changed(change)
         elif source.resource is RESOURCE_CLAIM_TEMPLATES:
             self.template_writer.template_changed(change)
+        elif source.resource is DEVICE_CLASSES and change.key[1] == seats.CLASS:
+            self._seats.wake()
 
     async def _catch_up(self) -> None:
         """Read all claims anew: what the predecessor promised last may not have been seen yet.

@@ -21,6 +21,10 @@ WAITING: Final = Gauge("gpu_topology_waiting_pods", "Pods that wait for a place.
 ASIDE: Final = Gauge(
     "gpu_topology_nodes_without_tables", "Nodes that nothing is placed on until their kind of machine is assessed."
 )
+BARRIER: Final = Gauge(
+    "gpu_topology_gang_barrier",
+    "1 where seats keep pods of gangs from being bound before all have their places; 0 in a replica that stands by.",
+)
 DURATION: Final = Histogram(
     "gpu_topology_placement_duration_seconds",
     "From taking a gated pod up to its gate being lifted, in the attempt that succeeded.",

@@ -27,6 +27,13 @@ VARIANTS: dict[str, tuple[str, ...]] = {
         "networkPolicy.enabled=false",
     ),
     "addon": ("ledger=gpu.nvidia.com",),
+    "gangs": tuple(
+        f"controller.gangOwners.{kind}.suspend=true"
+        for kind in (
+            *("Job", "StatefulSet", "JobSet", "LeaderWorkerSet", "TrainJob"),
+            *("PyTorchJob", "TFJob", "XGBoostJob", "JAXJob", "PaddleJob", "MPIJob"),
+        )
+    ),
     "translate": ("webhook.translate=all",),
     "mps": ("mps.enabled=true", "driverRoot=/run/nvidia/driver", "kubeletRoot=/data/kubelet"),
     "bare": (

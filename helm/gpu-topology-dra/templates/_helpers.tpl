@@ -28,6 +28,46 @@ others: over an object with forty thousand annotations an API server would compu
 'level', 'score', 'fallback', 'node', 'part', 'rank-hint', 'gang-nodes', 'gang-reach', 'gang-busbw', 'reason']
 {{- end }}
 
+{{/* The slice of the seats of gangs, its pool and their DeviceClass: dradriver/api/seats.py. */}}
+{{- define "seatSlice" -}}gang-seats-{{ include "driver" . }}{{- end }}
+{{- define "seatPool" -}}gang/seats{{- end }}
+
+{{/*
+What makes the pods of gangs, by kind: dradriver/api/gang_sizes.py. read: whether the controller reads it where the values do
+not say. suspend: where it is stopped; pods where there is no such field, and its pods are deleted instead.
+*/}}
+{{- define "gangOwners" -}}
+Job: {group: batch, resource: jobs, read: true, suspend: spec}
+StatefulSet: {group: apps, resource: statefulsets, read: true, suspend: pods}
+PodGroup: {group: scheduling.k8s.io, resource: podgroups, read: true}
+JobSet: {group: jobset.x-k8s.io, resource: jobsets, read: true, suspend: spec}
+LeaderWorkerSet: {group: leaderworkerset.x-k8s.io, resource: leaderworkersets, read: true, suspend: pods}
+PyTorchJob: {group: kubeflow.org, resource: pytorchjobs, read: true, suspend: runPolicy}
+TFJob: {group: kubeflow.org, resource: tfjobs, read: true, suspend: runPolicy}
+XGBoostJob: {group: kubeflow.org, resource: xgboostjobs, read: true, suspend: runPolicy}
+JAXJob: {group: kubeflow.org, resource: jaxjobs, read: true, suspend: runPolicy}
+PaddleJob: {group: kubeflow.org, resource: paddlejobs, read: true, suspend: runPolicy}
+MPIJob: {group: kubeflow.org, resource: mpijobs, read: true, suspend: runPolicy}
+TrainJob: {group: trainer.kubeflow.org, resource: trainjobs, suspend: spec}
+{{- end }}
+
+{{/* What the controller may do with them, as JSON: by kind group, resource, verbs, and where it stops them (suspend). */}}
+{{- define "gangRights" -}}
+{{- $wanted := .Values.controller.gangOwners | default dict -}}
+{{- $rights := dict -}}
+{{- range $kind, $known := fromYaml (include "gangOwners" .) -}}
+{{- $said := get $wanted $kind | default dict -}}
+{{- $read := ternary $said.read $known.read (hasKey $said "read") -}}
+{{- $right := dict "group" $known.group "resource" $known.resource "verbs" (list "get") "suspend" "" -}}
+{{- if $said.suspend -}}
+{{- $right = set $right "suspend" $known.suspend -}}
+{{- if ne $known.suspend "pods" -}}{{- $right = set $right "verbs" (list "get" "list" "patch") -}}{{- end -}}
+{{- end -}}
+{{- if or $read $said.suspend -}}{{- $rights = set $rights $kind $right -}}{{- end -}}
+{{- end -}}
+{{- toJson $rights -}}
+{{- end }}
+
 {{- define "labels" -}}
 {{- $root := index . 0 -}}
 {{ include "selectorLabels" . }}

@@ -118,6 +118,8 @@ def test_rendering_twice_gives_the_same_bytes(variant: str) -> None:
         (("nccl.servers.p5=hgx-h100",), "x", "write policies.nccl with the same servers and tuning"),
         (("disovery=simulated",), "x", "'disovery' not allowed"),
         (("node.privileged=true",), "x", "'privileged' not allowed"),
+        (("controller.gangOwners.PodGroup.suspend=true",), "x", "'suspend' not allowed"),
+        (("controller.gangOwners.RayJob.read=true",), "x", "'RayJob' not allowed"),
     ],
 )
 def test_bad_values_are_refused_with_the_cure(settings: tuple[str, ...], namespace: str, cure: str) -> None:
@@ -132,7 +134,7 @@ def test_bad_values_are_refused_with_the_cure(settings: tuple[str, ...], namespa
 def test_an_upgrade_that_reuses_the_values_of_an_older_chart_renders_the_same() -> None:
     """--reuse-values has the older chart's defaults in the place of this one's, so what is new is not there."""
     assert template("nccl.servers=null", "nccl.tuning=", "policies=null", "openshift=null") == template()
-    for value in ("mps", "ledger", "networkPolicy", "webhook.translate"):
+    for value in ("mps", "ledger", "networkPolicy", "webhook.translate", "controller.gangOwners"):
         assert template(f"{value}=null") == template(), value
     without = [line for line in template().splitlines() if not re.search("--(promise|unschedulable)=", line)]
     assert template("controller.promise=null").splitlines() == without

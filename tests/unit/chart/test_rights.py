@@ -6,10 +6,11 @@ import re
 from typing import Any
 
 import pytest
+import yaml
 
-from dradriver.api import annotation_words, ladder, limits, names
+from dradriver.api import annotation_words, gang_sizes, ladder, limits, names, seats
 from dradriver.controller.main import LEASE
-from tests.fakes.chart import KUBERNETES, SIMULATED, VARIANTS, container, objects, rules, workload
+from tests.fakes.chart import CHART, KUBERNETES, SIMULATED, VARIANTS, container, objects, rules, workload
 from webhook.admission import Admission
 
 pytestmark = pytest.mark.helm
@@ -41,6 +42,111 @@ def test_least_privilege_of_the_node_agent() -> None:
     ]
 
 
+def owners_rights(*settings: str) -> dict[tuple[str, str], set[str]]:
+    """Return what the controller may do with what makes pods, and with pods beyond patching."""
+    found: dict[tuple[str, str], set[str]] = {}
+    owners = {*gang_sizes.OBJECTS.values(), ("trainer.kubeflow.org", "trainjobs"), ("", "pods")}
+    for group, resource, _, verbs in rules("ClusterRole", "controller", *settings):
+        if (group, resource) in owners:
+            found[group, resource] = found.get((group, resource), set()) | verbs
+    found["", "pods"] -= {"get", "list", "watch", "patch"}
+    return {key: verbs for key, verbs in found.items() if verbs}
+
+
+def test_by_default_the_controller_reads_how_large_every_gang_is_and_stops_none() -> None:
+    assert owners_rights() == {key: {"get"} for key in gang_sizes.OBJECTS.values()}
+    assert owners_rights("controller.gangOwners=null") == owners_rights(), "an upgrade with --reuse-values"
+    assert owners_rights(*VARIANTS["addon"]) == owners_rights()
+    without = owners_rights("controller.gangOwners.MPIJob.read=false", "controller.gangOwners.PodGroup.read=false")
+    assert set(gang_sizes.OBJECTS.values()) - set(without) == {
+        ("kubeflow.org", "mpijobs"),
+        ("scheduling.k8s.io", "podgroups"),
+    }
+
+
+def test_the_values_name_every_kind_that_a_gang_is_made_by() -> None:
+    owners = yaml.safe_load((CHART / "values.yaml").read_text())["controller"]["gangOwners"]
+    assert set(owners) == {*gang_sizes.OBJECTS, "TrainJob"}
+    assert {kind for kind, one in owners.items() if one.get("read")} == set(gang_sizes.OBJECTS)
+    assert {kind for kind, one in owners.items() if "suspend" in one} == {*owners} - {"PodGroup"}
+    assert not any(one.get("suspend") for one in owners.values())
+
+
+@pytest.mark.parametrize(
+    ("kind", "group", "plural", "field"),
+    [
+        ("Job", "batch", "jobs", "spec"),
+        ("JobSet", "jobset.x-k8s.io", "jobsets", "spec"),
+        ("TrainJob", "trainer.kubeflow.org", "trainjobs", "spec"),
+        *(
+            (kind, group, plural, "runPolicy")
+            for kind, (group, plural) in gang_sizes.OBJECTS.items()
+            if group == "kubeflow.org"
+        ),
+    ],
+)
+def test_what_may_be_suspended_is_bound_to_that_by_a_policy(kind: str, group: str, plural: str, field: str) -> None:
+    settings = (f"controller.gangOwners.{kind}.suspend=true",)
+    assert owners_rights(*settings) == owners_rights() | {(group, plural): {"get", "list", "patch"}}
+    only = {key for key in objects(*settings) if key not in objects()}
+    name = f"gpu-topology-suspends-{plural}"
+    assert only == {("ValidatingAdmissionPolicy", name), ("ValidatingAdmissionPolicyBinding", name)}
+    policy = objects(*settings)["ValidatingAdmissionPolicy", name]["spec"]
+    (rule,) = policy["matchConstraints"]["resourceRules"]
+    assert (rule["apiGroups"], rule["resources"], rule["operations"]) == ([group], [plural], ["UPDATE"])
+    assert rule["apiVersions"] == ["*"]
+    free = [set(re.findall('key == "(.*?)"', one["expression"])) for one in policy["validations"]]
+    assert free == ([{"suspend"}] if field == "spec" else [{"runPolicy"}, {"suspend"}])
+
+
+@pytest.mark.parametrize("kind", ["StatefulSet", "LeaderWorkerSet"])
+def test_pods_are_deleted_only_where_their_owner_cannot_be_suspended(kind: str) -> None:
+    settings = (f"controller.gangOwners.{kind}.suspend=true",)
+    assert owners_rights(*settings) == owners_rights() | {("", "pods"): {"delete"}}
+    assert set(objects(*settings)) == set(objects())
+
+
+@pytest.mark.parametrize("name", ["nominations", "seats", "seat-statuses", "suspends-jobs", "suspends-mpijobs"])
+def test_a_policy_of_the_controllers_is_about_the_account_that_it_uses(name: str) -> None:
+    rendered = objects(*VARIANTS["gangs"])
+    policy = rendered["ValidatingAdmissionPolicy", f"gpu-topology-{name}"]["spec"]
+    account = workload("controller")["spec"]["template"]["spec"]["serviceAccountName"]
+    (by,) = (condition["expression"] for condition in policy["matchConditions"])
+    assert by == f"request.userInfo.username == 'system:serviceaccount:gpu-topology:{account}'"
+    assert policy["failurePolicy"] == "Fail"
+    assert all(one["reason"] == "Forbidden" for one in policy["validations"]), "not Invalid, which would be mended"
+    binding = rendered["ValidatingAdmissionPolicyBinding", f"gpu-topology-{name}"]["spec"]
+    assert binding == {"policyName": f"gpu-topology-{name}", "validationActions": ["Deny"]}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_right_to_write_for_gangs_has_its_policy(variant: str) -> None:
+    rendered = objects(*VARIANTS[variant])
+    written = {
+        resource for _, resource, _, verbs in rules("ClusterRole", "controller", *VARIANTS[variant])
+        if verbs & {"create", "update", "patch"}
+    }  # fmt: skip
+    own = variant != "addon"
+    assert "pods/status" in written
+    assert ("ValidatingAdmissionPolicy", "gpu-topology-nominations") in rendered
+    for resource, name in (("resourceslices", "seats"), ("resourceclaims/status", "seat-statuses")):
+        assert (resource in written) == (("ValidatingAdmissionPolicy", f"gpu-topology-{name}") in rendered) == own
+
+
+def test_the_chart_and_the_code_mean_the_same_seat() -> None:
+    rendered = objects(kubernetes="1.34.4")
+    (selector,) = rendered["DeviceClass", seats.CLASS]["spec"]["selectors"]
+    assert set(re.findall('"(.*?)"', selector["cel"]["expression"])) == {names.DRIVER, "", seats.TYPE["type"]["string"]}
+    later = [field for field in seats.resource_slice()["spec"]["devices"][0] if field not in ("name", "attributes")]
+    assert [field for field in later if field in selector["cel"]["expression"]] == [], "1.34 would refuse the class"
+    only = " ".join(
+        v["expression"] for v in rendered["ValidatingAdmissionPolicy", "gpu-topology-seats"]["spec"]["validations"]
+    )
+    assert {seats.SLICE, seats.POOL, names.DRIVER} <= set(re.findall("'(.*?)'", only))
+    assert f'device.name == "{seats.DEVICE}"' in only
+    assert ("DeviceClass", seats.CLASS) not in objects(*VARIANTS["addon"])
+
+
 def test_least_privilege_of_the_controller() -> None:
     reads = {"get", "list", "watch"}
     assert rules("ClusterRole", "controller") == [
@@ -51,6 +157,12 @@ def test_least_privilege_of_the_controller() -> None:
         ("resource.k8s.io", "devicetaintrules", (), reads),
         ("resource.k8s.io", "resourceclaimtemplates", (), reads | {"create", "delete"}),
         ("resource.k8s.io", "resourceclaims", (), reads | {"create", "patch", "delete"}),
+        ("", "pods/status", (), {"patch"}),
+        ("resource.k8s.io", "resourceslices", (), {"create"}),
+        ("resource.k8s.io", "resourceslices", (seats.SLICE,), {"update", "delete"}),
+        ("resource.k8s.io", "resourceclaims/status", (), {"patch"}),
+        ("resource.k8s.io", "resourceclaims/driver", (names.DRIVER,), {"arbitrary-node:patch"}),
+        *((group, plural, (), {"get"}) for _, (group, plural) in sorted(gang_sizes.OBJECTS.items())),
         ("", "persistentvolumeclaims", (), {"get"}),
         ("", "persistentvolumes", (), {"get"}),
         ("storage.k8s.io", "storageclasses", (), {"get"}),
@@ -254,7 +366,7 @@ def test_the_claims_policy_keeps_every_mark_that_is_read() -> None:
     policy = objects()["ValidatingAdmissionPolicy", "gpu-topology-claims"]["spec"]
     label, annotations = (validation["expression"] for validation in policy["validations"][1:3])
     assert set(re.findall("'(.*?)'", label)) == {names.LABEL}
-    assert set(re.findall("'(.*?)'", annotations)) == {names.CHOICE, names.SET, names.HANDED_OVER}
+    assert set(re.findall("'(.*?)'", annotations)) == {names.CHOICE, names.SET, names.PLAN, names.HANDED_OVER}
 
 
 def test_the_claims_policy_is_about_everybody_but_the_account_that_the_controller_uses() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import json
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -11,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from dradriver.api import names
+from dradriver.api import names, seats
 from dradriver.api.ledger import NVIDIA, OURS, bound, current_ledger
 from dradriver.controller.controller import Controller
 from dradriver.controller.main import LEASE, Options, main, parse, serve
 from dradriver.kube.client import Client
-from dradriver.kube.resources import LEASES, PODS, RESOURCE_CLAIMS
+from dradriver.kube.resources import DEVICE_CLASSES, LEASES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from tests.fakes.addoncluster import AddOnCluster
 from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.gpucluster import GpuCluster, claim_of
@@ -170,6 +171,21 @@ async def test_the_process_places_pods_while_it_leads_and_gives_the_lease_back(
     assert lease["spec"]["holderIdentity"] == ""
 
 
+async def test_a_leader_publishes_the_seats_and_follows_the_charts_class(running: Running) -> None:
+    cluster = running.cluster
+    published = functools.partial(cluster.find, RESOURCE_SLICES, seats.SLICE)
+    cluster.put(DEVICE_CLASSES, {"metadata": {"name": seats.CLASS}})
+    cluster.node("a")
+    async with running.controller() as controller:
+        cluster.pod("p")
+        await running.until(lambda: running.is_lifted("p"))
+        assert published(), "before anything is planned"
+        assert controller.worker.picture.barrier
+        cluster.remove(RESOURCE_SLICES, seats.SLICE)
+        cluster.put(DEVICE_CLASSES, {"metadata": {"name": seats.CLASS, "labels": {"helm.sh/chart": "next"}}})
+        await running.until(published)
+
+
 async def test_the_process_hands_out_the_devices_that_its_option_names(tmp_path: Path) -> None:
     async with FakeApiServer() as api:
         with bound(NVIDIA):
@@ -185,6 +201,7 @@ async def test_the_process_hands_out_the_devices_that_its_option_names(tmp_path:
             process.cancel()
         assert cluster.gpus("p") == ("a", [4, 5, 6, 7])
         claim = cluster.claim("p")
+        assert cluster.find(RESOURCE_SLICES, seats.SLICE) is None, "another driver's claims can have no seat of ours"
     assert claim is not None
     assert claim["spec"]["devices"]["requests"][0]["exactly"]["deviceClassName"] == NVIDIA.device_class
     assert current_ledger() is OURS, "it was the process's own"

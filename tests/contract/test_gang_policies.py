@@ -1,0 +1,351 @@
+"""What the controller may write for gangs, on a real API server of each version: that, and nothing beside it.
+
+The accounts are the chart's: the controller's, an agent's with the token of its pod, and one without any right.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime
+import itertools
+import json
+import uuid
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any, Final
+
+import pytest
+
+from dradriver.api import names, seats
+from dradriver.api.dra_objects import ResourceClaim
+from dradriver.cluster.picture import Picture
+from dradriver.controller.gang_writer import MANAGER
+from dradriver.controller.seat_slice import SeatSlice
+from dradriver.kube.client import ApiError, Client, PatchKind
+from dradriver.kube.resources import DEVICE_CLASSES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Resource
+from tests.contract.conftest import ACCOUNTS
+from tests.contract.test_every_object import Resources
+from tests.contract.test_policies import (
+    HERE,
+    IN_FORCE_S,
+    OURS,
+    TEAM,
+    Guarded,
+    change,
+    entry,
+    guarded,
+    pod,
+    result,
+    said,
+    tell,
+)
+from tests.fakes import chart
+
+__all__ = ["guarded"]
+pytestmark = [pytest.mark.cluster, pytest.mark.helm]
+
+Object = dict[str, Any]
+
+CONTROLLER: Final = "gpu-topology-controller"
+SHARE: Final = "11111111-2222-4333-8444-555555555555"
+SEAT: Final = result(seats.POOL, seats.DEVICE) | {"request": "seat", "shareID": SHARE}
+PLACED: Final = {names.LABEL: names.LABEL_PLACED}
+JOBS: Final = Resource("batch", "v1", "jobs", "Job", namespaced=True)
+SUSPENDING: Final = "controller.gangOwners.Job.suspend=true"
+POLICYS: Final = ("tells of a GPU", "tells of a claim that is not its own", "is an agent that lets a pod go")
+MOST: Final = {f"tenant.example.com/{number}": "" for number in range(9000)}  # as many as 256 KiB hold
+
+
+@contextlib.asynccontextmanager
+async def as_account(guarded: Guarded, namespace: str, name: str) -> AsyncIterator[Client]:
+    body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+    async with guarded.admin() as admin:
+        answer = json.loads(await admin._request("POST", ACCOUNTS.path(namespace, name) + "/token", body=body))
+    config = replace(guarded.config, token=answer["status"]["token"], client_cert=b"", client_key=b"")
+    async with Client(config, user_agent="contract", timeout_s=30) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def suspending(guarded: Guarded) -> Guarded:
+    """The chart's policies in force, with the right to suspend Jobs, and its device class."""
+    asyncio.run(_install(guarded))
+    return guarded
+
+
+async def _install(guarded: Guarded) -> None:
+    before, after = (chart.objects(*some, kubernetes=guarded.version) for some in ((), (SUSPENDING,)))
+    async with guarded.admin() as admin:
+        resources = Resources(admin)
+        for key, obj in after.items():
+            if key not in before or key == ("DeviceClass", seats.CLASS):
+                await admin.create(await resources.of(obj), obj)
+        role = await resources.of(after["ClusterRole", CONTROLLER])
+        now = await admin.get(role, CONTROLLER)
+        await admin.update(role, now | {"rules": after["ClusterRole", CONTROLLER]["rules"]})
+        await admin.create(JOBS, job("probe"), namespace=TEAM)
+        async with as_account(guarded, OURS, CONTROLLER) as controller, asyncio.timeout(IN_FORCE_S):
+            await claim(admin, controller, "probe-seat")
+            for turn in itertools.count():
+                refused = [
+                    await said(change(controller, PODS, "probe", {"status": {"message": str(turn)}})),
+                    await said(change(controller, RESOURCE_CLAIMS, "probe-seat", {"status": {"devices": []}})),
+                    await said(controller.create(RESOURCE_SLICES, offering("probe"), dry_run=True)),
+                    await said(suspend(controller, "probe", {"backoffLimit": 3 + turn})),
+                ]
+                if all("gpu-topology-" in text and "denied" in text for text in refused[::2] + refused[3:]) and (
+                    refused[1] and not await said(go(controller, admin, "probe-seat"))
+                ):
+                    return
+                await asyncio.sleep(0.2)
+
+
+async def claim(admin: Client, controller: Client, name: str, **metadata: Any) -> Object:
+    """Create a claim of the controller with a GPU, a seat, and another driver's device, of which its status tells."""
+    requests = [{"name": one, "exactly": {"deviceClassName": "example.com"}} for one in ("main", "seat")]
+    body = {"metadata": {"name": name, "labels": PLACED} | metadata, "spec": {"devices": {"requests": requests}}}
+    await controller.create(RESOURCE_CLAIMS, body, namespace=TEAM)
+    results = [result(HERE), SEAT, result(HERE, driver="other.example.com")]
+    where = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [HERE]}]}
+    allocation = {"devices": {"results": results}, "nodeSelector": {"nodeSelectorTerms": [where]}}
+    user = await admin.get(PODS, "probe", namespace=TEAM)
+    used = [{"resource": "pods", "name": "probe", "uid": user["metadata"]["uid"]}]
+    await change(admin, RESOURCE_CLAIMS, name, {"status": {"allocation": allocation, "reservedFor": used}})
+    told = {"devices": [entry(HERE, "other.example.com")]}
+    return await change(admin, RESOURCE_CLAIMS, name, {"status": told})
+
+
+async def go(controller: Client, admin: Client, name: str, condition: str = seats.GO) -> Object:
+    """Have the controller tell a seat's pod to go, as it does."""
+    found = await admin.get(RESOURCE_CLAIMS, name, namespace=TEAM, type=ResourceClaim)
+    seat = seats.of(found)
+    assert seat is not None
+    body = seats.status(found.metadata, seat, condition, now=datetime.datetime.now(datetime.UTC))
+    if not seat.share_id:  # dropped before Kubernetes 1.36
+        del body["status"]["devices"][0]["shareID"]
+    return await controller.patch(
+        RESOURCE_CLAIMS, name, body, kind=PatchKind.APPLY, namespace=TEAM, subresource="status", field_manager=MANAGER
+    )
+
+
+def offering(name: str, **spec: Any) -> Object:
+    """Return the slice of the seats under some name, or with something else in its spec."""
+    made = seats.resource_slice()
+    return made | {"metadata": {"name": name}, "spec": made["spec"] | spec}
+
+
+def job(name: str) -> Object:
+    template = {"spec": {"containers": [{"name": "main", "image": "x"}], "restartPolicy": "Never"}}
+    return {"metadata": {"name": name}, "spec": {"suspend": True, "backoffLimit": 2, "template": template}}
+
+
+async def suspend(client: Client, name: str, spec: Object, **metadata: Any) -> Object:
+    return await client.patch(JOBS, name, {"metadata": metadata, "spec": spec}, kind=PatchKind.MERGE, namespace=TEAM)
+
+
+async def test_the_controller_and_an_agent_tell_of_one_claim_side_by_side(suspending: Guarded) -> None:
+    async with (
+        suspending.admin() as admin,
+        suspending.agent(HERE) as here,
+        as_account(suspending, OURS, CONTROLLER) as controller,
+    ):
+        before = await claim(admin, controller, "both", annotations=MOST)
+        await go(controller, admin, "both")
+        await tell(here, admin, "both", profile="1g.10gb")
+        told = await go(controller, admin, "both", seats.OFF)
+        by = {(one["driver"], one["pool"]): one for one in told["status"]["devices"]}
+        assert [one["type"] for one in by[names.DRIVER, seats.POOL]["conditions"]] == [seats.OFF]
+        assert by[names.DRIVER, HERE]["data"]["profile"] == "1g.10gb"
+        assert by["other.example.com", HERE] == before["status"]["devices"][0]
+        for key in ("allocation", "reservedFor"):
+            assert told["status"][key] == before["status"][key]
+
+
+async def test_a_stolen_token_of_the_controller_changes_nothing_else_of_a_claim(suspending: Guarded) -> None:
+    async with (
+        suspending.admin() as admin,
+        suspending.agent(HERE) as here,
+        as_account(suspending, OURS, CONTROLLER) as controller,
+        as_account(suspending, TEAM, "default") as stranger,
+    ):
+        own = (await claim(admin, controller, "own-seat"))["status"]
+        user = [{"resource": "pods", "name": "q", "uid": str(uuid.uuid4())}]
+        others = own["devices"]
+        requests = [{"name": "main", "exactly": {"deviceClassName": "example.com"}}]
+        plain: Object = {"spec": {"devices": {"requests": requests}}}
+        await admin.create(RESOURCE_CLAIMS, plain | {"metadata": {"name": "plain"}}, namespace=TEAM)
+        unmarked = {"allocation": own["allocation"] | {"devices": {"results": [SEAT | {"request": "main"}]}}}
+        await change(admin, RESOURCE_CLAIMS, "plain", {"status": unmarked})
+        there = (await admin.get(RESOURCE_CLAIMS, "plain", namespace=TEAM))["status"]
+        ours = {"metadata": {"name": "fresh", "labels": PLACED}}
+        await controller.create(RESOURCE_CLAIMS, plain | ours, namespace=TEAM)
+        share = {key: SEAT[key] for key in ("shareID",) if suspending.version >= "1.36"}
+        seat = {key: SEAT[key] for key in ("driver", "pool", "device")} | share
+        forged: dict[str, tuple[Client, str, Object]] = {
+            "gives a claim's GPUs back": (
+                controller,
+                "own-seat",
+                {"allocation": None, "reservedFor": None, "devices": None},
+            ),
+            "takes it from its pods": (controller, "own-seat", {"reservedFor": None}),
+            "gives it to another pod": (controller, "own-seat", {"reservedFor": own["reservedFor"] + user}),
+            "allocates a claim": (controller, "fresh", unmarked),
+            "tells of another driver's device": (
+                controller,
+                "own-seat",
+                {"devices": [one | {"data": {"x": 1}} for one in others]},
+            ),
+            "tells of a GPU": (controller, "own-seat", {"devices": [*others, entry(HERE)]}),
+            "drops what others told": (controller, "own-seat", {"devices": []}),
+            "tells of a claim that is not its own": (controller, "plain", {"devices": [seat]}),
+            "is an agent that lets a pod go": (here, "own-seat", {"devices": [*others, seat]}),
+            "is nobody in particular": (stranger, "own-seat", {"devices": [*others, seat]}),
+        }
+        for what, (client, name, body) in forged.items():
+            refusal = await said(change(client, RESOURCE_CLAIMS, name, {"status": body}))
+            assert refusal, f"it {what}"
+            policy = "gpu-topology-statuses" if client is here else "gpu-topology-seat-statuses"
+            # Kubernetes 1.36 asks for more rights before it asks the policy.
+            sooner = suspending.version >= "1.36" and what not in POLICYS
+            assert policy in refusal or sooner or client is stranger, f"it {what}: {refusal}"
+        for name, was in (("own-seat", own), ("plain", there)):
+            assert (await admin.get(RESOURCE_CLAIMS, name, namespace=TEAM))["status"] == was
+        kept = await change(controller, RESOURCE_CLAIMS, "own-seat", {"status": {"devices": [*others, seat]}})
+        assert len(kept["status"]["devices"]) == 2, "the same of its seat is its own to say"
+
+
+async def test_the_controller_offers_seats_and_nothing_else_and_agents_offer_none(suspending: Guarded) -> None:
+    async with (
+        suspending.admin() as admin,
+        suspending.agent(HERE) as here,
+        as_account(suspending, OURS, CONTROLLER) as controller,
+        as_account(suspending, TEAM, "default") as stranger,
+    ):
+        picture = Picture(lambda _: None, lambda: None)
+        keeper = SeatSlice(controller, picture)
+        assert await keeper.look()
+        assert picture.barrier == (suspending.version >= "1.36")
+        slices, _ = await admin.list(RESOURCE_SLICES)
+        assert [one["metadata"]["name"] for one in slices] == ([seats.SLICE] if picture.barrier else [])
+        if not picture.barrier:
+            await controller.create(RESOURCE_SLICES, seats.resource_slice())
+        made = await admin.get(RESOURCE_SLICES, seats.SLICE)
+        (seat,) = made["spec"]["devices"]
+        gpu = {"attributes": {"type": {"string": "gpu"}}}
+        forged = {
+            "another slice": offering("other"),
+            "a node's pool": offering(seats.SLICE, pool=made["spec"]["pool"] | {"name": HERE}),
+            "another driver's": offering(seats.SLICE, driver="other.example.com"),
+            "a GPU": offering(seats.SLICE, devices=[seat | gpu]),
+            "one more": offering(seats.SLICE, devices=[seat, seat | gpu | {"name": "gpu-0"}]),
+        }
+        for what, body in forged.items():
+            assert "gpu-topology-seats" in await said(controller.create(RESOURCE_SLICES, body)), what
+        changed = made | {"spec": made["spec"] | {"devices": [seat | gpu]}}
+        assert "gpu-topology-seats" in await said(controller.update(RESOURCE_SLICES, changed))
+
+        theirs = offering("n1-gpus", nodeName=HERE, pool={"name": HERE, "generation": 1, "resourceSliceCount": 1})
+        del theirs["spec"]["allNodes"]
+        node = await here.create(RESOURCE_SLICES, theirs)
+        assert await said(controller.update(RESOURCE_SLICES, node | {"spec": node["spec"] | {"devices": [seat | gpu]}}))
+        assert await said(controller.delete(RESOURCE_SLICES, "n1-gpus"))
+
+        for client, policy in ((here, "gpu-topology-slices"), (stranger, "cannot")):
+            assert policy in await said(client.create(RESOURCE_SLICES, offering("gang-seats-of-mine")))
+            assert policy in await said(client.update(RESOURCE_SLICES, made | {"metadata": made["metadata"]}))
+            assert policy in await said(client.delete(RESOURCE_SLICES, seats.SLICE))
+        assert await admin.get(RESOURCE_SLICES, seats.SLICE) == made
+        assert await controller.delete(RESOURCE_SLICES, seats.SLICE), "one that cannot be mended is made anew"
+        await admin.delete(RESOURCE_SLICES, "n1-gpus")
+
+
+async def test_what_an_administrator_did_to_the_slice_is_mended(suspending: Guarded) -> None:
+    if suspending.version < "1.36":
+        pytest.skip("there is none before Kubernetes 1.36")
+    async with suspending.admin() as admin, as_account(suspending, OURS, CONTROLLER) as controller:
+        picture = Picture(lambda _: None, lambda: None)
+        keeper = SeatSlice(controller, picture)
+        await keeper.look()
+        made = await admin.get(RESOURCE_SLICES, seats.SLICE)
+        assert await keeper.look()
+        assert await admin.get(RESOURCE_SLICES, seats.SLICE) == made, "the server adds nothing that would be undone"
+        taint = {"key": "a.example.com/b", "effect": "NoSchedule"}
+        spec = made["spec"] | {"devices": [made["spec"]["devices"][0] | {"taints": [taint]}]}
+        await admin.update(RESOURCE_SLICES, made | {"spec": spec})
+        assert await keeper.look()
+        assert (await admin.get(RESOURCE_SLICES, seats.SLICE))["spec"] == made["spec"]
+
+        await admin.delete(RESOURCE_SLICES, seats.SLICE)
+        squatting = offering(seats.SLICE, driver="other.example.com")
+        await admin.create(RESOURCE_SLICES, squatting)
+        assert await keeper.look()
+        assert (await admin.get(RESOURCE_SLICES, seats.SLICE))["spec"] == made["spec"]
+        assert picture.barrier
+
+
+async def test_the_slice_goes_with_the_chart(suspending: Guarded) -> None:
+    if suspending.version < "1.36":
+        pytest.skip("there is none before Kubernetes 1.36")
+    async with suspending.admin() as admin, as_account(suspending, OURS, CONTROLLER) as controller:
+        picture = Picture(lambda _: None, lambda: None)
+        keeper = SeatSlice(controller, picture)
+        assert await keeper.look()
+        await admin.delete(DEVICE_CLASSES, seats.CLASS)
+        try:
+            async with asyncio.timeout(60):
+                with contextlib.suppress(ApiError):
+                    while await admin.get(RESOURCE_SLICES, seats.SLICE):
+                        await asyncio.sleep(0.2)
+            assert await keeper.look()
+            assert not picture.barrier
+        finally:
+            objects = chart.objects(kubernetes=suspending.version)
+            await admin.create(DEVICE_CLASSES, objects["DeviceClass", seats.CLASS])
+
+
+async def test_the_controller_nominates_nodes_of_its_pods_and_writes_nothing_else_of_their_status(
+    suspending: Guarded,
+) -> None:
+    async with (
+        suspending.admin() as admin,
+        as_account(suspending, OURS, CONTROLLER) as controller,
+        as_account(suspending, TEAM, "default") as stranger,
+    ):
+        gated = pod("gated", annotations=MOST)
+        gated["spec"]["schedulingGates"] = [{"name": names.GATE}]
+        await admin.create(PODS, gated, namespace=TEAM)
+        before = (await change(admin, PODS, "gated", {"status": {"message": "x"}}))["status"]
+        for node in (HERE, "n2"):
+            told = await change(controller, PODS, "gated", {"status": {"nominatedNodeName": node}})
+            assert told["status"] == before | {"nominatedNodeName": node}
+        conditions = [{"type": "Ready", "status": "True"}]
+        address = {"podIP": "10.0.0.1", "podIPs": [{"ip": "10.0.0.1"}]}
+        for body in ({"phase": "Failed"}, {"message": None}, {"conditions": conditions}, {"reason": "y"}, address):
+            refusal = await said(change(controller, PODS, "gated", {"status": body | {"nominatedNodeName": HERE}}))
+            assert "gpu-topology-nominations" in refusal, body
+        assert await said(change(stranger, PODS, "gated", {"status": {"nominatedNodeName": HERE}}))
+        assert (await admin.get(PODS, "gated", namespace=TEAM))["status"] == told["status"]
+
+        await admin.create(PODS, pod("others", labels={}), namespace=TEAM)
+        refusal = await said(change(controller, PODS, "others", {"status": {"nominatedNodeName": HERE}}))
+        assert "gpu-topology-nominations" in refusal
+        gone = await change(controller, PODS, "gated", {"status": {"nominatedNodeName": None}})
+        assert gone["status"] == before
+
+
+async def test_the_controller_suspends_jobs_where_the_values_say_and_changes_nothing_else_of_them(
+    suspending: Guarded,
+) -> None:
+    async with suspending.admin() as admin, as_account(suspending, OURS, CONTROLLER) as controller:
+        made = await admin.create(JOBS, job("trains"), namespace=TEAM)
+        note = {names.PREFIX + "suspended": "x"}
+        for suspended in (False, True):
+            told = await suspend(controller, "trains", {"suspend": suspended}, annotations=note)
+            assert told["spec"] == made["spec"] | {"suspend": suspended}
+            assert told["metadata"]["annotations"] == note
+        for spec in ({"parallelism": 0}, {"backoffLimit": 9}, {"activeDeadlineSeconds": 1}, {"manualSelector": True}):
+            assert "gpu-topology-suspends-jobs" in await said(suspend(controller, "trains", spec)), spec
+        assert (await controller.list(JOBS, namespace=TEAM))[0]
+        assert await said(controller.delete(JOBS, "trains", namespace=TEAM))
+        assert await said(controller.delete(PODS, "probe", namespace=TEAM)), "only where some kind has to be deleted"
