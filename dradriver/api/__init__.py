@@ -13,6 +13,7 @@ gangs        what a pod says of the gang that it belongs to
 gang_members  which gang a pod belongs to, from the pod alone
 gang_owners  the same by what made the pod: JobSet, Job, PyTorchJob and others
 gang_sizes   how many pods a gang has, from the object that made them
+suspends     owners that can be suspended: the record on them, the patches
 gang_waits   pods that cannot be in a gang, for the others wait for them
 gang_support  what a gang's pods can have beside being one
 values       values of annotations: strategies, numbers, kinds of GPUs

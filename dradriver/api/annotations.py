@@ -21,7 +21,7 @@ _ALIASES: Final = {
     names.ALIAS_PREFIX + "preferred": names.PREFERRED,
 }
 _KNOWN: Final = (*annotation_words.KEYS, *_ALIASES)
-_WRITTEN: Final = frozenset((*names.NOTES, *names.RESULTS))
+_WRITTEN: Final = frozenset((*names.NOTES, *names.RESULTS, names.RESTART))
 
 
 def is_ours(key: str) -> bool:

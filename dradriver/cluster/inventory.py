@@ -15,12 +15,14 @@ from dradriver.api.pins import Device, Key, MigSlice, Pin, Usage
 from dradriver.cluster import network, pools
 from dradriver.cluster.exclusive_namespaces import ExclusiveNamespaces
 from dradriver.cluster.holds import Holds
+from dradriver.cluster.kueue_topologies import KueueTopologies, KueueTopology
 from dradriver.cluster.nodes.table import NodeTable
 from dradriver.cluster.pools import Pool
 from dradriver.cluster.records import SliceRecord
 from dradriver.cluster.remaining import Remaining, fits_beside, remaining
 from dradriver.cluster.tabulating import AtOnce
 from dradriver.errors import DriverError
+from dradriver.kube.reflector import Change
 from dradriver.topology.machine import Machine
 
 logger = logging.getLogger(__name__)
@@ -36,7 +38,7 @@ class Inventory:
         holds: Who holds what.
         nccl_version: What bandwidth is predicted for, on machines that name none themselves.
         tables: Says whose machine's tables are there.
-        levels: Label keys of the network's levels that are configured, nearest first.
+        topologies: The network's levels as Kueue has them, for a cluster whose own are not configured.
         aside: Nodes that nothing is placed on until their machine's tables are there; what claims hold of them counts.
     """
 
@@ -51,7 +53,8 @@ class Inventory:
         self._lacks: collections.Counter[str] = collections.Counter()
         self._fleet = Fleet()
         self.nccl_version = ""
-        self.levels: Sequence[str] = ()
+        self._levels: Sequence[str] = ()
+        self.topologies = KueueTopologies()
         self._located: Mapping[str, Mapping[str, str]] | None = None
         self._dirty: set[str] = set()
         self._free = np.zeros(64, dtype=np.int64)
@@ -270,7 +273,17 @@ class Inventory:
         if self._located is not labels:
             self._located = labels
             machines = {name: pool.machine for name, pool in self._pools.items()}
-            network.locate(fleet, labels, machines, self.levels)
+            levels = self._levels or self.topologies.keys([labels.get(name, {}) for name in fleet.nodes])
+            network.locate(fleet, labels, machines, levels)
+
+    def set_levels(self, levels: Sequence[str]) -> None:
+        """Take in the label keys of the network's levels that are configured, nearest first."""
+        self._levels, self._located = levels, None
+
+    def topology_changed(self, change: Change[KueueTopology]) -> None:
+        """Take in what the reflector of Kueue's Topologies saw."""
+        self.topologies.changed(change)
+        self._located = None
 
     def compute(self, pool: str) -> dict[str, int]:
         """Return the compute slices of the MIG profiles of a node's GPUs, by the profile's name."""

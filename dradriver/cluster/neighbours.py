@@ -100,17 +100,17 @@ def rules_of(pod: Pod) -> Rules | None:
     for term in terms:
         namespaces = frozenset(term.namespaces)
         if term.namespace_selector is None:
-            chosen = _chosen(term.label_selector, namespaces or frozenset({own}))
+            chosen = chosen_by(term.label_selector, namespaces or frozenset({own}))
         elif _size(term.namespace_selector) == 1:  # it has nothing in it
-            chosen = _chosen(term.label_selector, None)
+            chosen = chosen_by(term.label_selector, None)
         else:  # which namespaces these are the controller does not know
-            chosen = _chosen(term.label_selector, namespaces)
+            chosen = chosen_by(term.label_selector, namespaces)
         if chosen is not None and term.topology_key:
             apart.append(Apart(term.topology_key, chosen))
     spread = []
     for constraint in spreads:
         same = [NodeRequirement(key, "In", [labels[key]]) for key in constraint.match_label_keys if key in labels]
-        chosen = _chosen(constraint.label_selector, frozenset({own}), same)
+        chosen = chosen_by(constraint.label_selector, frozenset({own}), same)
         # The scheduler counts nobody for a selector without expressions (podtopologyspread/common.go, Kubernetes 1.36).
         if chosen is not None and chosen.expressions and constraint.topology_key:
             spread.append(Spread(constraint.topology_key, max(constraint.max_skew, 1), chosen))
@@ -225,7 +225,7 @@ def _size(selector: LabelSelector | None) -> int:
     return 1 + len(selector.match_labels) + sum(1 + len(expression.values) for expression in selector.match_expressions)
 
 
-def _chosen(
+def chosen_by(
     selector: LabelSelector | None, namespaces: frozenset[str] | None, more: Iterable[NodeRequirement] = ()
 ) -> Chosen | None:
     """Return the pods of a selector; None where it chooses none."""

@@ -16,6 +16,11 @@ gang_running  what becomes of one that runs and is not whole
 gang_plan    where all pods of a gang go, on one picture
 gang_writer  a plan's claims as a whole, and the seats
 seat_slice   the slice that has the seats, and whether they can be relied on
+owner_reader  how many pods a gang has, from the object that makes them
+owner_kinds  in which version the server has such objects
+owner_restarts  gangs started anew: their owners suspended and resumed
+owner_tops   which object is suspended for some pods
+budgets      disruption budgets of pods that are ended together
 
 Writing:
 

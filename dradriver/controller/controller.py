@@ -15,6 +15,7 @@ from dradriver.api import seats
 from dradriver.api.ledger import OURS, current_ledger
 from dradriver.api.policies.model import Policies
 from dradriver.cluster import pods, records
+from dradriver.cluster.kueue_topologies import read_topology
 from dradriver.cluster.picture import Picture
 from dradriver.cluster.tabulating import Tabulator
 from dradriver.cluster.taint_rules import read_rule
@@ -32,6 +33,7 @@ from dradriver.kube.reflector import Change, Reflector
 from dradriver.kube.resources import (
     DEVICE_CLASSES,
     DEVICE_TAINT_RULES,
+    KUEUE_TOPOLOGIES,
     NODES,
     PODS,
     RESOURCE_CLAIM_TEMPLATES,
@@ -132,6 +134,9 @@ class Controller:
         self._taint_rules = OptionalReflector(
             client, DEVICE_TAINT_RULES, read_rule, on_change=self.worker.picture.taint_rule_changed
         )
+        self._topologies = OptionalReflector(
+            client, KUEUE_TOPOLOGIES, read_topology, on_change=self.worker.picture.inventory.topology_changed
+        )
         self._seats = seat_slice.SeatSlice(client, self.worker.picture, record_seats)
         self.template_writer = TemplateWriter(client, self.worker.picture.templates.known, record=record)
 
@@ -139,6 +144,7 @@ class Controller:
         """Choose by these policies from now on. Whether a pod finds a place does not depend on weights, only which."""
         self.worker.picture.weights = policies.preference
         self.worker.picture.nccl_changed(policies.nccl.version)
+        self.worker.picture.inventory.set_levels(policies.network.levels)
 
     def ready(self) -> bool:
         """Return whether the picture of the cluster is whole."""
@@ -160,6 +166,7 @@ class Controller:
             if self._tabulator is not None:
                 tasks.create_task(always(self._tabulator.run))
             tasks.create_task(always(self._taint_rules.run))
+            tasks.create_task(always(self._topologies.run))
             await self.synced()
             tasks.create_task(always(self.audit.run))
 

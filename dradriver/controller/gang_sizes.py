@@ -19,19 +19,20 @@ class Sizes(Protocol):
         """Return what an object says; None while that is not known yet: then the unit is looked at again."""
 
 
-def size_of(gang: Key, said: Membership, sizes: Sizes | None) -> Size | Alone | str:
+def size_of(gang: Key, said: Membership, sizes: Sizes) -> Size | Alone | str:
     """Return how many pods a gang has, that they are none, or why nobody knows; empty while that is being read.
 
     Args:
         gang: The gang's key.
         said: What its pods say.
-        sizes: Reads objects; None where nobody does.
+        sizes: Reads objects.
     """
     if said.wants is not None and said.wants.size is not None:
         return said.wants.size
-    if said.member.size is not None:
-        return said.member.size
-    if said.member.read is None or sizes is None:
-        return gang_members.unknown_size(said.member)
-    found = sizes.size(gang, said.member.read)
-    return "" if found is None else str(found) if isinstance(found, WordError) else found
+    member = said.member
+    if member.read is None:
+        return gang_members.unknown_size(member) if member.size is None else member.size
+    found = sizes.size(gang, member.read)
+    if isinstance(found, WordError):  # what its pods say counts those without GPUs, too, and never too few
+        return str(found) if member.size is None else member.size
+    return "" if found is None else found

@@ -15,6 +15,7 @@ keep pods from being bound (``Picture.barrier``), it has started once the first 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -159,19 +160,20 @@ def _promised(
     missing = [member for member in unit.members if member.uid not in claims]
     if len(claims) < wanted and not lifted:
         return GiveBack(every, WithdrawReason.OUTDATED)  # its writer was killed between two of them
-    if (late := _overdue(unit, claims, now, promise_s=promise_s, unschedulable_s=unschedulable_s)) is not None:
-        return late
+    until = _overdue(unit, claims, now, promise_s=promise_s, unschedulable_s=unschedulable_s)
+    if isinstance(until, GiveBack):
+        return until
     if gated := tuple(member for member in have if member.pod.gated):
         return Lift(gated)
     if len(claims) < wanted:
         if missing:
             return Plan(tuple(missing[: wanted - len(claims)]))
-        return Wait(until=_until(unit, now, promise_s), reason=f"{len(claims)} of {wanted} pods of its gang are there")
+        return Wait(until=until, reason=f"{len(claims)} of {wanted} pods of its gang are there")
     if all(is_seated(member, claims[member.uid]) for member in have):
         if any(claim.seat is None for claim in every):
             return Wait()  # nothing keeps them from being bound
         return Go(tuple(claim for claim in every if claim.seat is not None and GO not in claim.seat.told))
-    return Wait(until=_until(unit, now, promise_s))
+    return Wait(until=until)
 
 
 def _wanted(claims: Mapping[str, ClaimRecord]) -> int:
@@ -212,29 +214,32 @@ def longest_s(pods: int, promise_s: float) -> float:
 
 def _overdue(
     unit: Unit, claims: Mapping[str, ClaimRecord], now: float, *, promise_s: float, unschedulable_s: float
-) -> GiveBack | None:
-    """Return the end of a gang's promise, if it has come: nobody's GPUs are held for a part of it for long."""
+) -> GiveBack | float:
+    """Return the end of a gang's promise, or when that will be: nobody's GPUs are held for a part of it for long."""
     waiting = [
         (member, claims[member.uid])
         for member in unit.members
         if member.uid in claims and not member.pod.gated and not is_seated(member, claims[member.uid])
     ]
+    everybody = [member for member in unit.members if not member.pod.gated]
+    until = _until(unit, now, promise_s) if everybody else math.inf
     refused: list[Member] = []
     for member, claim in waiting:
         member.promise.seen(claim.uid, member.pod.refused, now)
         patient = next_step.patience(member, unschedulable_s)
         if patient is not None and now >= patient:
             refused.append(member)
-    everybody = [member for member in unit.members if not member.pod.gated]
-    if not refused and (not everybody or now < _until(unit, now, promise_s)):
-        return None
+        elif patient is not None:
+            until = min(until, patient)
+    if not refused and now < until:
+        return until
     seats = sum(member.uid in claims and is_seated(member, claims[member.uid]) for member in unit.members)
     first = refused[0] if refused else waiting[0][0] if waiting else None
     told = "" if first is None else f"; {_pod(first.pod)}: {next_step.told(first.pod, first.pod.refused)}"
     # Without a seat it may be being bound just now.
     back = tuple(claim for claim in claims.values() if claim.devices is None or claim.seat is not None)
     if not back:
-        return None
+        return now + next_step.BOUND_S
     reason = f"{seats} of {_wanted(claims)} pods of its gang had their place in time{told}"
     return GiveBack(back, WithdrawReason.UNSCHEDULABLE if refused else WithdrawReason.OVERDUE, reason, tuple(refused))
 

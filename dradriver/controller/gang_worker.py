@@ -45,7 +45,7 @@ class GangWorker:
         reasons: Reasons,
         executor: Executor,
         writer: GangWriter,
-        sizes: Sizes | None,
+        sizes: Sizes,
         *,
         running: RunningGangs,
         at: Callable[[float, Key], None],

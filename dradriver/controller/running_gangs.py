@@ -35,13 +35,13 @@ class RunningGangs:
     def __init__(
         self,
         picture: Picture,
-        sizes: Sizes | None,
-        restarts: Restarts | None,
+        sizes: Sizes,
+        restarts: Restarts,
         *,
         at: Callable[[float, Key], None],
         promise_s: float,
     ) -> None:
-        """Begin with none. ``restarts`` is None where nobody starts gangs anew; see ``Worker`` for the rest."""
+        """Begin with none; see ``Worker`` for the times."""
         self._picture, self._sizes, self._restarts, self._at = picture, sizes, restarts, at
         self._promise_s = promise_s
         self._since: dict[Key, float] = {}  # when each was first seen to have started
@@ -74,7 +74,7 @@ class RunningGangs:
 
     def anew(self, gang: Key, pods: Sequence[Pod], reason: str) -> None:
         """Have a gang start anew, if that can be."""
-        if self._restarts is not None and not self._restarts.ask(gang, pods, reason):
+        if not self._restarts.ask(gang, pods, reason):
             self._going.add(gang)
 
     def goes(self, gang: Key) -> bool:

@@ -18,7 +18,6 @@ from dradriver.controller import metrics
 from dradriver.controller.api_writer import ApiWriter
 from dradriver.controller.background import always
 from dradriver.controller.executor import OBJECT_BACKOFF_S, OWN_ERROR, Executor
-from dradriver.controller.gang_sizes import Sizes
 from dradriver.controller.gang_worker import GangWorker
 from dradriver.controller.gang_writer import GangWriter
 from dradriver.controller.garbage_collector import Collector
@@ -26,9 +25,12 @@ from dradriver.controller.next_step import (
     PROMISE_S,
     UNSCHEDULABLE_S,
 )
+from dradriver.controller.owner_kinds import OwnerKinds
+from dradriver.controller.owner_reader import OwnerReader
+from dradriver.controller.owner_restarts import OwnerRestarts
 from dradriver.controller.pod_worker import PodWorker
 from dradriver.controller.reasons import Reasons, Record
-from dradriver.controller.running_gangs import Restarts, RunningGangs
+from dradriver.controller.running_gangs import RunningGangs
 from dradriver.controller.template_reader import TemplateReader
 from dradriver.kube.backoff import EARLY_S
 from dradriver.kube.client import Client
@@ -63,8 +65,6 @@ class Worker:
         grace_s: float = 10.0,
         hand_over_s: float = HAND_OVER_S,
         record: Record | None = None,
-        sizes: Sizes | None = None,
-        restarts: Restarts | None = None,
     ) -> None:
         """Make a worker with an empty picture of the cluster.
 
@@ -75,8 +75,6 @@ class Worker:
             grace_s: How long a claim may outlive its pod.
             hand_over_s: How long a pod looks for a place that the scheduler gets if there is none.
             record: Writes an Event about a pod that waits.
-            sizes: Says how many pods a gang has, of those that do not say so themselves; None where nobody does.
-            restarts: Starts gangs anew; None where nobody does.
         """
         self._woken = asyncio.Event()
         self._acting = False
@@ -93,9 +91,12 @@ class Worker:
             writer, self._lanes, self.picture, self.reasons, touch=self._touch, at=self._at,
             alive=lambda unit: self._units.get(unit.key) is unit, newest=lambda: self._newest,
         )  # fmt: skip
-        self._running = RunningGangs(self.picture, sizes, restarts, at=self._at, promise_s=promise_s)
+        kinds = OwnerKinds(client)
+        self._owner_reader = OwnerReader(client, kinds, waits=self._gang_waits, touch=self._touch)
+        self._restarts = OwnerRestarts(client, kinds, pods=self.picture.pods, touch=self._touch)
+        self._running = RunningGangs(self.picture, self._owner_reader, self._restarts, at=self._at, promise_s=promise_s)
         self._gangs = GangWorker(
-            self.picture, self._queue, self._lanes, self.reasons, self._executor, gang_writer, sizes,
+            self.picture, self._queue, self._lanes, self.reasons, self._executor, gang_writer, self._owner_reader,
             running=self._running, at=self._at, touch=self._touch, promise_s=promise_s, unschedulable_s=unschedulable_s,
         )  # fmt: skip
         self._pods = PodWorker(
@@ -116,6 +117,8 @@ class Worker:
                 for work in (
                     self.reasons.run,
                     self._template_reader.run,
+                    self._owner_reader.run,
+                    self._restarts.run,
                     self._volumes.run,
                     self._collector.run,
                     self._recheck,
@@ -179,6 +182,7 @@ class Worker:
             await self._volumes.read()
             if (
                 await self._template_reader.read()
+                or await self._owner_reader.read()
                 or self._queue.recheck(self.picture.version, float("inf"))
                 or self._touched
             ):
@@ -192,9 +196,11 @@ class Worker:
         return bool(self._executor or self._touched)
 
     async def sweep(self) -> None:
-        """Delete what has been an orphan for long, and end assumptions that the server does not share."""
+        """Delete what has been an orphan for long, end assumptions that the server does not share, resume owners."""
         self._let_go()
         await self._collector.sweep()
+        await self._restarts.find()
+        await self._restarts.settle()
 
     # Looking at one unit.
 
@@ -242,6 +248,13 @@ class Worker:
             self._count(unit, member)
         if self._may_go_on(unit):
             self._gangs.look(unit)
+
+    def _gang_waits(self, key: Key) -> bool:
+        """Return whether a gang has not started, or is not whole."""
+        if key not in self.picture.gangs:
+            return False
+        pods = (self.picture.pods[pod] for pod in self.picture.gangs.pods(key))
+        return not self.picture.gangs.started(key) or any(not pod.spec.node_name for pod in pods)
 
     def _may_go_on(self, unit: Unit) -> bool:
         """Return whether a unit's pause is over, and what became of its last write is known."""

@@ -55,6 +55,7 @@ STORAGE_CLASSES: Final = Resource("storage.k8s.io", "v1", "storageclasses", "Sto
 EVENTS: Final = Resource("", "v1", "events", "Event", namespaced=True)
 CONFIG_MAPS: Final = Resource("", "v1", "configmaps", "ConfigMap", namespaced=True)
 SECRETS: Final = Resource("", "v1", "secrets", "Secret", namespaced=True)
+POD_DISRUPTION_BUDGETS: Final = Resource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget", namespaced=True)
 LEASES: Final = Resource("coordination.k8s.io", "v1", "leases", "Lease", namespaced=True)
 RESOURCE_CLAIMS: Final = Resource("resource.k8s.io", "v1", "resourceclaims", "ResourceClaim", namespaced=True)
 RESOURCE_CLAIM_TEMPLATES: Final = Resource(
@@ -66,6 +67,11 @@ DEVICE_CLASSES: Final = Resource("resource.k8s.io", "v1", "deviceclasses", "Devi
 DEVICE_TAINT_RULES: Final = tuple(
     Resource("resource.k8s.io", version, "devicetaintrules", "DeviceTaintRule", namespaced=False)
     for version in ("v1", "v1beta2", "v1alpha3")
+)
+# The newest version first, of Kueue 0.14 and of those before.
+KUEUE_TOPOLOGIES: Final = tuple(
+    Resource("kueue.x-k8s.io", version, "topologies", "Topology", namespaced=False)
+    for version in ("v1beta2", "v1beta1", "v1alpha1")
 )
 MUTATING_WEBHOOKS: Final = Resource(
     "admissionregistration.k8s.io",
@@ -83,5 +89,9 @@ VALIDATING_WEBHOOKS: Final = Resource(
 )
 
 PLURALS: Final = tuple(
-    sorted(one.plural for one in (*vars().values(), DEVICE_TAINT_RULES[0]) if isinstance(one, Resource))
+    sorted(
+        one.plural
+        for one in (*vars().values(), DEVICE_TAINT_RULES[0], KUEUE_TOPOLOGIES[0])
+        if isinstance(one, Resource)
+    )
 )

@@ -123,9 +123,9 @@ def levels_of(nodes: Collection[Mapping[str, str]], configured: Sequence[str] = 
     if configured:
         keys = tuple(dict.fromkeys(configured))
         return Levels(_names(keys), keys)
-    found = next((family for family in FAMILIES if _found(next(iter(family.values())), nodes)), {})
+    family = next((family for family in FAMILIES if found(next(iter(family.values())), nodes)), {})
     fabric = next((key for key in FABRICS if any(labels.get(key) for labels in nodes)), CLIQUE)
-    return Levels((FABRIC, *found, "zone"), (fabric, *found.values(), ZONE))
+    return Levels((FABRIC, *family, "zone"), (fabric, *family.values(), ZONE))
 
 
 def network_gbps(machine: Machine) -> float:
@@ -140,7 +140,8 @@ def network_gbps(machine: Machine) -> float:
     return sum(nic.gbps for nic in rdma or cards)
 
 
-def _found(key: str, nodes: Collection[Mapping[str, str]]) -> bool:
+def found(key: str, nodes: Collection[Mapping[str, str]]) -> bool:
+    """Return whether nine nodes of ten have a label."""
     return bool(nodes) and sum(bool(labels.get(key)) for labels in nodes) >= ENOUGH * len(nodes)
 
 

@@ -12,7 +12,7 @@ from typing import Any, Final, cast
 import msgspec
 
 from dradriver.allocator.request import Amount, Choice, Constraint, Level, MigPart, Part, PartChoice, SharePart, Whole
-from dradriver.api import claims, names, slices
+from dradriver.api import claims, names, seats, slices
 from dradriver.api.ledger import LEDGERS, bound
 from dradriver.api.objects import Metadata
 from dradriver.api.pods import Pod, PodClaim, PodSpec
@@ -21,6 +21,7 @@ from dradriver.api.slice_features import ALL, SliceFeatures, probes
 from dradriver.kube.client import ApiError, Client
 from dradriver.kube.events import Recorder, Reference
 from dradriver.kube.leader import LeaderElector
+from dradriver.kube.resources import DEVICE_CLASSES
 from dradriver.topology import profiles
 from dradriver.topology.machine import Machine, MigDevice
 from tests.contract import admitted
@@ -162,7 +163,11 @@ def _written(write: Callable[[Client], Awaitable[object]]) -> list[Object]:
 
 
 def _events(_: str) -> list[Object]:
-    about = [Reference("Pod", NAMESPACE, "p", UID), Reference("Node", "", "n", UID)]
+    about = [
+        Reference("Pod", NAMESPACE, "p", UID),
+        Reference("Node", "", "n", UID),
+        Reference(DEVICE_CLASSES.kind, "", seats.CLASS, UID, DEVICE_CLASSES.api_version),
+    ]
 
     async def write(client: Client) -> None:
         recorder = Recorder(client, component="gpu-topology", instance="controller-0")
@@ -197,6 +202,7 @@ BUILDERS: Final[dict[str, Callable[[str], list[Object]]]] = {
     **{f"slices, {mode}": lambda _, mode=mode: _in_mode(mode) for mode in MODES},  # type: ignore[misc]
     "slices of a machine alone": _machines_alone,
     "slices of NVIDIA's driver": _nvidias,
+    "slice of the seats": lambda _: [seats.resource_slice(UID)],
     "probes": lambda _: probes("n", UID),
     "claims of whole GPUs": _whole_claims,
     "claims that pods share": _shared_claims,

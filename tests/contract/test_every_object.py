@@ -30,8 +30,11 @@ from tests.resources import NAMESPACES
 
 pytestmark = [pytest.mark.cluster, pytest.mark.helm]
 
-# What servers before 1.36 drop without a word; the node agent finds it out and publishes nothing that needs it.
-LOST: Final = (*(field for fields in FIELDS.values() for field in fields), "exactly.capacity")
+# What servers before 1.36 drop without a word; node agent and controller find it out and publish nothing that needs it.
+LOST: Final = (
+    *(field for fields in FIELDS.values() for field in fields),
+    *("exactly.capacity", "bindingConditions", "bindingFailureConditions"),
+)
 LOST_IN: Final = {(1, 34): LOST, (1, 35): (*LOST, "exactly.tolerations")}  # 1.34 keeps these without the taints
 
 

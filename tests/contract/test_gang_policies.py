@@ -10,6 +10,7 @@ import contextlib
 import datetime
 import itertools
 import json
+import string
 import uuid
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -51,10 +52,12 @@ CONTROLLER: Final = "gpu-topology-controller"
 SHARE: Final = "11111111-2222-4333-8444-555555555555"
 SEAT: Final = result(seats.POOL, seats.DEVICE) | {"request": "seat", "shareID": SHARE}
 PLACED: Final = {names.LABEL: names.LABEL_PLACED}
+STATEFUL_SETS: Final = Resource("apps", "v1", "statefulsets", "StatefulSet", namespaced=True)
 JOBS: Final = Resource("batch", "v1", "jobs", "Job", namespaced=True)
-SUSPENDING: Final = "controller.gangOwners.Job.suspend=true"
+SUSPENDING: Final = tuple(f"controller.gangOwners.{kind}.suspend=true" for kind in ("Job", "StatefulSet"))
 POLICYS: Final = ("tells of a GPU", "tells of a claim that is not its own", "is an agent that lets a pod go")
-MOST: Final = {f"tenant.example.com/{number}": "" for number in range(9000)}  # as many as 256 KiB hold
+_KEYS: Final = map("".join, itertools.product(string.ascii_letters, repeat=3))
+MOST: Final = dict.fromkeys(itertools.islice(_KEYS, 40_000), "")  # annotations, as any tenant may send
 
 
 @contextlib.asynccontextmanager
@@ -75,7 +78,7 @@ def suspending(guarded: Guarded) -> Guarded:
 
 
 async def _install(guarded: Guarded) -> None:
-    before, after = (chart.objects(*some, kubernetes=guarded.version) for some in ((), (SUSPENDING,)))
+    before, after = (chart.objects(*some, kubernetes=guarded.version) for some in ((), SUSPENDING))
     async with guarded.admin() as admin:
         resources = Resources(admin)
         for key, obj in after.items():
@@ -88,11 +91,13 @@ async def _install(guarded: Guarded) -> None:
         async with as_account(guarded, OURS, CONTROLLER) as controller, asyncio.timeout(IN_FORCE_S):
             await claim(admin, controller, "probe-seat")
             for turn in itertools.count():
+                await admin.create(PODS, pod(f"probe-{turn}"), namespace=TEAM)
                 refused = [
                     await said(change(controller, PODS, "probe", {"status": {"message": str(turn)}})),
                     await said(change(controller, RESOURCE_CLAIMS, "probe-seat", {"status": {"devices": []}})),
                     await said(controller.create(RESOURCE_SLICES, offering("probe"), dry_run=True)),
                     await said(suspend(controller, "probe", {"backoffLimit": 3 + turn})),
+                    await said(controller.delete(PODS, f"probe-{turn}", namespace=TEAM)),
                 ]
                 if all("gpu-topology-" in text and "denied" in text for text in refused[::2] + refused[3:]) and (
                     refused[1] and not await said(go(controller, admin, "probe-seat"))
@@ -348,4 +353,24 @@ async def test_the_controller_suspends_jobs_where_the_values_say_and_changes_not
             assert "gpu-topology-suspends-jobs" in await said(suspend(controller, "trains", spec)), spec
         assert (await controller.list(JOBS, namespace=TEAM))[0]
         assert await said(controller.delete(JOBS, "trains", namespace=TEAM))
-        assert await said(controller.delete(PODS, "probe", namespace=TEAM)), "only where some kind has to be deleted"
+
+
+async def test_the_controller_deletes_pods_of_stateful_sets_and_no_others(suspending: Guarded) -> None:
+    async with suspending.admin() as admin, as_account(suspending, OURS, CONTROLLER) as controller:
+        for name, marks in (("ours", PLACED), ("theirs", {})):
+            labels = {"app": name}
+            template = {"metadata": {"labels": labels | marks}, "spec": pod("x")["spec"]}
+            spec = {"selector": {"matchLabels": labels}, "serviceName": name, "template": template}
+            await admin.create(STATEFUL_SETS, {"metadata": {"name": name}, "spec": spec}, namespace=TEAM)
+            async with asyncio.timeout(60):
+                while not await there(admin, f"{name}-0"):
+                    await asyncio.sleep(0.1)
+        for name in ("theirs-0", "probe"):
+            assert "gpu-topology-deletions" in await said(controller.delete(PODS, name, namespace=TEAM))
+            assert await there(admin, name)
+        assert await controller.delete(PODS, "ours-0", namespace=TEAM)
+
+
+async def there(admin: Client, name: str) -> bool:
+    pods, _ = await admin.list(PODS, namespace=TEAM)
+    return name in {one["metadata"]["name"] for one in pods}

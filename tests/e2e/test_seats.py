@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -26,21 +25,17 @@ MANAGER = "gang"
 
 
 @pytest.fixture(scope="module")
-def seat(driver: Cluster) -> Iterator[None]:
-    """The seat and its class, as the cluster's administrator writes them."""
+def seat(driver: Cluster) -> None:
+    """The chart's class of seats, and the controller's slice with the seat."""
     if minor_of(driver.version) < "1.36":
         pytest.skip("the API server keeps binding conditions from Kubernetes 1.36 on")
-    cel = f'device.driver == "{names.DRIVER}" && device.attributes["{names.DRIVER}"].?type.orValue("") == "seat"'
-    device_class = {
-        "apiVersion": "resource.k8s.io/v1",
-        "kind": "DeviceClass",
-        "metadata": {"name": seats.CLASS},
-        "spec": {"selectors": [{"cel": {"expression": cel}}]},
-    }
-    written = json.dumps({"apiVersion": "v1", "kind": "List", "items": [device_class, seats.resource_slice()]})
-    driver.kubectl("create", "-f", "-", input=written)
-    yield
-    driver.kubectl("delete", f"deviceclass/{seats.CLASS}", f"resourceslice/{seats.SLICE}")
+    eventually("the controller has published the seat", lambda: published(driver))
+
+
+def published(cluster: Cluster) -> Object | None:
+    """Return the slice with the seat; None while there is none."""
+    found = cluster.kubectl("get", "resourceslice", seats.SLICE, "--ignore-not-found", "-o", "json").stdout
+    return json.loads(found) if found.strip() else None
 
 
 def claim(name: str, gpus: int) -> Object:
@@ -166,6 +161,19 @@ def test_a_place_that_is_given_back_is_anothers(namespace: Namespace) -> None:
     eventually("a pod that goes while it waits leaves nothing", lambda: len(owners(namespace.cluster)) == 4)
     tell(namespace, "other", seats.GO)
     namespace.wait_running("other")
+
+
+@pytest.mark.usefixtures("seat")
+def test_the_slice_belongs_to_the_charts_class_and_is_made_anew(driver: Cluster) -> None:
+    before = published(driver)
+    assert before is not None
+    assert before["spec"] == seats.resource_slice()["spec"]
+    (owner,) = before["metadata"]["ownerReferences"]
+    shown = json.loads(driver.kubectl("get", "deviceclass", seats.CLASS, "-o", "json").stdout)
+    assert (owner["kind"], owner["uid"]) == ("DeviceClass", shown["metadata"]["uid"])
+    driver.kubectl("delete", "resourceslice", seats.SLICE)
+    driver.kubectl("annotate", "deviceclass", seats.CLASS, "example.com/touched=1", "--overwrite")  # not in a minute
+    eventually("another is there", lambda: published(driver))
 
 
 def test_every_device_says_that_its_agent_knows_seats(driver: Cluster) -> None:

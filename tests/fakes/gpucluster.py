@@ -190,6 +190,10 @@ class GpuCluster(Stored):
 
     def pod(self, name: str, gpus: Asked | Mapping[str, Asked] = 4, **changes: Any) -> None:
         """Create a pod as the webhook admits it; ``changes`` go into its spec, ``wishes`` into its annotations."""
+        self.put(PODS, self.admitted(name, gpus, **changes))
+
+    def admitted(self, name: str, gpus: Asked | Mapping[str, Asked] = 4, **changes: Any) -> Object:
+        """Return such a pod."""
         counts: dict[str, Asked] = dict(gpus) if isinstance(gpus, Mapping) else {"main": gpus}
         namespace = changes.pop("namespace", "default")
         self._created += 1
@@ -212,20 +216,17 @@ class GpuCluster(Stored):
                 for container, requests_of in noted.requests.items()
             ],
         }
-        self.put(
-            PODS,
-            {
-                "metadata": {
-                    "name": name,
-                    "namespace": namespace,
-                    "creationTimestamp": f"2026-01-01T00:00:{self._created % 60:02d}Z",
-                    "labels": {names.LABEL: names.LABEL_PLACED},
-                    "annotations": {names.REQUEST: resolved.write(noted), **wishes},
-                },
-                "spec": spec | changes,
-                "status": {"phase": "Pending"},
+        return {
+            "metadata": {
+                "name": name,
+                "namespace": namespace,
+                "creationTimestamp": f"2026-01-01T00:00:{self._created % 60:02d}Z",
+                "labels": {names.LABEL: names.LABEL_PLACED},
+                "annotations": {names.REQUEST: resolved.write(noted), **wishes},
             },
-        )
+            "spec": spec | changes,
+            "status": {"phase": "Pending"},
+        }
 
     def barrier(self) -> None:
         """Let seats keep pods from being bound, as from 1.36 on: the device is published, and the worker knows."""
@@ -257,6 +258,10 @@ class GpuCluster(Stored):
             for claim, found in place.given:
                 assert scheduler.give(pod, claim, found), "nobody changes a claim in the meantime"
             self._look(scheduler, pod, place.node)
+
+    def put_out(self, name: str) -> None:
+        """Take a pod that waits to be bound out of its place, as for one of higher priority; its claim stays."""
+        Scheduler(self.store).put_out(self.get_pod(name))
 
     def _look(self, scheduler: Scheduler, pod: Object, node: str = "") -> None:
         found = scheduler.verdict(pod, node or pod["status"].get("nominatedNodeName", ""))

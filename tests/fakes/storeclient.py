@@ -72,6 +72,10 @@ class StoreClient:
         items = [read(msgspec.Raw(msgspec.json.encode(obj))) for obj in found]
         return [item for item in items if item is not None], version
 
+    async def serves(self, resource: Resource) -> bool:
+        """Return whether there has ever been such an object: the store knows no kinds."""
+        return bool(await self._send(Call("discover", resource.plural, "", ""), lambda: self.store.of(resource).log))
+
     async def create(
         self,
         resource: Resource,
@@ -156,6 +160,8 @@ class StoreClient:
         return True
 
     def _call(self, verb: str, resource: Resource, namespace: str | None, name: str, body: Any = None) -> Call:
+        if verb in ("get", "patch", "delete"):
+            resource.path(namespace, name)  # as the client does, which raises for what is no name
         return Call(verb, resource.plural, namespace or "", name, body)
 
     async def _send(self, call: Call, act: Callable[[], Any]) -> Any:

@@ -244,7 +244,7 @@ class Truth:
         return count
 
     def promised_cpu(self, besides: Collection[str]) -> dict[str, int]:
-        """CPU of pods that are not bound yet, but these (uids): by the node that they were promised or nominated for."""
+        """CPU of pods that are not bound yet, but these (uids): by the node that they are promised or nominated for."""
         cpu: dict[str, int] = {}
         for pod in self._server.all(PODS):
             if pod["metadata"]["uid"] in besides or pod["spec"].get("nodeName") or fit.finished(pod):

@@ -1,0 +1,80 @@
+"""Ends pods of a gang together, if their disruption budgets allow it: nobody else asks these where pods are deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dradriver.api.messages import shown
+from dradriver.api.objects import Metadata, Part
+from dradriver.api.pods import LabelSelector, Pod
+from dradriver.cluster.neighbours import chosen_by
+from dradriver.controller.owner_tops import RefusedError
+from dradriver.kube.client import ApiError, Client
+from dradriver.kube.resources import POD_DISRUPTION_BUDGETS, PODS
+
+
+class _Spec(Part, frozen=True):
+    selector: LabelSelector | None = None
+
+
+class _Status(Part, frozen=True):
+    disruptions_allowed: int = 0
+
+
+class _Budget(Part, frozen=True):
+    metadata: Metadata
+    spec: _Spec = _Spec()
+    status: _Status = _Status()
+
+
+async def ask_budgets(client: Client, running: Sequence[Pod]) -> None:
+    """Raise unless these running pods of a namespace may all be ended together.
+
+    The Eviction API would ask for one pod after the other, and fail a Job. So all must be within what each budget
+    allows just now; who may not read budgets cannot know that.
+
+    Raises:
+        RefusedError: They may not, or nobody can tell.
+        ApiError: The server refuses, other than for want of the right.
+        Unreachable: No answer.
+    """
+    namespace = running[0].metadata.namespace
+    try:
+        budgets, _ = await client.list(POD_DISRUPTION_BUDGETS, namespace=namespace, type=_Budget)
+    except ApiError as error:
+        if not error.forbidden:
+            raise
+        raise RefusedError(
+            "pods of it run, and the controller may not read PodDisruptionBudgets: grant it list on these"
+        ) from None
+    for budget in budgets:
+        pods = chosen_by(budget.spec.selector, frozenset({namespace}))
+        count = 0 if pods is None else sum(pods.has(namespace, pod.metadata.labels) for pod in running)
+        if count > budget.status.disruptions_allowed:
+            raise RefusedError(
+                f"PodDisruptionBudget {shown(budget.metadata.name)} allows {budget.status.disruptions_allowed} "
+                f"disruptions now, and {count} of its pods run: let it allow as many"
+            )
+
+
+async def delete(client: Client, pods: Sequence[Pod]) -> None:
+    """Delete pods of a namespace, each only if it is still the one that is meant.
+
+    Raises:
+        RefusedError: The controller may not, or a budget forbids it.
+        ApiError: The server refuses, other than for want of the right.
+        Unreachable: No answer.
+    """
+    if running := [pod for pod in pods if pod.spec.node_name and not pod.finished]:
+        await ask_budgets(client, running)
+    for pod in pods:
+        metadata = pod.metadata
+        try:
+            await client.delete(PODS, metadata.name, namespace=metadata.namespace, uid=metadata.uid)
+        except ApiError as error:
+            if error.forbidden:
+                raise RefusedError(
+                    "the controller may not delete its pods: grant it delete on pods, or delete them"
+                ) from None
+            if not error.conflict:  # another pod of that name: the one that was meant is gone
+                raise

@@ -1,0 +1,169 @@
+"""Gangs behind the barrier: nobody is bound before all have their seats, and what is given back is free."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from dradriver.api import seats
+from dradriver.controller.next_step import BOUND_S, UNSEATED_S
+from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
+from tests.fakes.gpucluster import GpuCluster, Killed
+from tests.unit.controller.test_gangs import bound, claims, gang, lifted
+
+
+def cluster_of(nodes: str, **times: float) -> GpuCluster:
+    cluster = GpuCluster(**times)
+    cluster.barrier()
+    for node in nodes:
+        cluster.node(node)
+    return cluster
+
+
+def filler(cluster: GpuCluster, node: str, *, cpu: str = "64", priority: int = 0) -> None:
+    """Put somebody else's pod on a node, which takes its CPU."""
+    spec: dict[str, Any] = {"nodeName": node, "priority": priority, "containers": [
+        {"name": "main", "resources": {"requests": {"cpu": cpu}}}]}  # fmt: skip
+    cluster.put(PODS, {"metadata": {"name": f"filler-{node}", "namespace": "other"}, "spec": spec,
+                       "status": {"phase": "Running"}})  # fmt: skip
+
+
+def told(cluster: GpuCluster, pod: str) -> list[str]:
+    claim = cluster.claim(pod)
+    assert claim is not None
+    return [met["type"] for entry in claim["status"].get("devices", []) for met in entry.get("conditions", [])]
+
+
+def seated(cluster: GpuCluster, pod: str) -> bool:
+    claim = cluster.claim(pod)
+    return claim is not None and any(
+        result["pool"] == seats.POOL for result in claim.get("status", {}).get("allocation", {})["devices"]["results"]
+    )
+
+
+async def test_all_are_bound_once_all_have_their_seats() -> None:
+    cluster = cluster_of("abc")
+    pods = gang(cluster, 3)
+    await cluster.settle()
+    assert lifted(cluster, pods) == pods
+    cluster.schedule()
+    assert bound(cluster, pods) == [], "nobody has told them to go"
+    await cluster.settle()
+    assert [told(cluster, pod) for pod in pods] == [[seats.GO]] * 3
+    cluster.schedule()
+    assert bound(cluster, pods) == pods
+    await cluster.settle()
+
+
+@pytest.mark.looptime
+async def test_a_gang_of_which_one_finds_no_room_gives_all_back_and_starts_within_its_nodes() -> None:
+    cluster = cluster_of("abcd", unschedulable_s=0.0)
+    pods = [f"train-{i}" for i in range(3)]
+    for pod in pods:
+        cluster.pod(pod, 8, wishes={"gang": "train", "gang-size": "3"}, requests={"cpu": "32"})
+    await cluster.settle()
+    nodes = {pod: cluster.gpus(pod)[0] for pod in pods}
+    (spare,) = set("abcd") - set(nodes.values())
+    uids = {pod: cluster.get_pod(pod)["metadata"]["uid"] for pod in pods}
+    filler(cluster, nodes["train-1"])
+    cluster.schedule()
+    await cluster.settle()
+    assert bound(cluster, pods) == []
+    for _ in range(8):
+        await asyncio.sleep(1.5)
+        await cluster.settle()
+        cluster.schedule()
+        cluster.collect()
+    await cluster.settle()
+    assert bound(cluster, pods) == pods
+    assert {cluster.gpus(pod)[0] for pod in pods} == {*nodes.values(), spare} - {nodes["train-1"]}
+    assert {pod: cluster.get_pod(pod)["metadata"]["uid"] for pod in pods} == uids, "no pod was touched"
+
+
+@pytest.mark.looptime
+async def test_a_gang_without_room_holds_nothing_after_its_deadline() -> None:
+    cluster = cluster_of("abc", promise_s=30.0, unschedulable_s=5.0)
+    pods = [f"train-{i}" for i in range(3)]
+    for pod in pods:
+        cluster.pod(pod, 8, wishes={"gang": "train", "gang-size": "3"}, requests={"cpu": "32"})
+    await cluster.settle()
+    filler(cluster, cluster.gpus("train-1")[0])
+    cluster.schedule()
+    await cluster.settle()
+    await asyncio.sleep(6)
+    await cluster.settle()
+    cluster.schedule()
+    cluster.collect()
+    await cluster.settle()
+    assert claims(cluster, pods) == []
+    assert bound(cluster, pods) == []
+    assert all("train-1" in (cluster.note(pod, "reason") or "") for pod in pods)
+    cluster.pod("single", 8)
+    await cluster.settle()
+    assert cluster.claim("single") is not None
+
+
+@pytest.mark.parametrize("kill_at", [*range(1, 10), *(-n for n in range(1, 10))])
+@pytest.mark.looptime
+async def test_a_leader_killed_at_any_write_leaves_what_the_next_goes_on_from(kill_at: int) -> None:
+    cluster = cluster_of("abc")
+    pods = gang(cluster, 3)
+    cluster.client.kill_at = kill_at
+    killed = False
+    for _ in range(12):
+        try:
+            await cluster.settle()
+        except (Killed, BaseExceptionGroup):
+            killed = True
+            cluster.restart()
+        cluster.schedule()
+        cluster.collect()
+        some = bound(cluster, pods)
+        assert not some or all(seated(cluster, pod) for pod in pods), "nobody before all have seats"
+        await asyncio.sleep(5)
+    assert killed
+    assert bound(cluster, pods) == pods
+
+
+@pytest.mark.looptime
+async def test_a_member_that_loses_its_place_before_all_have_theirs_holds_nothing_for_long() -> None:
+    cluster = cluster_of("ab", promise_s=30.0, unschedulable_s=5.0)
+    cluster.pod("train-0", 8, wishes={"gang": "train", "gang-size": "2"}, requests={"cpu": "32"})
+    cluster.pod("train-1", 8, wishes={"gang": "train", "gang-size": "2"}, requests={"cpu": "32"})
+    await cluster.settle()
+    node = cluster.gpus("train-0")[0]
+    filler(cluster, cluster.gpus("train-1")[0], cpu="60")  # the second finds no room
+    cluster.schedule()
+    cluster.put_out("train-0")
+    filler(cluster, node, cpu="60")
+    await cluster.settle()
+    assert bound(cluster, ["train-0", "train-1"]) == []
+    for _ in range(10):
+        await asyncio.sleep(5)
+        await cluster.settle()
+        cluster.schedule()
+        cluster.collect()
+    await cluster.settle()
+    assert cluster.store.all(RESOURCE_CLAIMS) == []
+
+
+@pytest.mark.looptime
+async def test_a_member_that_loses_its_seat_after_the_others_went_gets_another_place() -> None:
+    cluster = cluster_of("abc", promise_s=30.0, unschedulable_s=5.0)
+    for i in range(2):
+        cluster.pod(f"train-{i}", 8, wishes={"gang": "train", "gang-size": "2"}, requests={"cpu": "32"})
+    await cluster.settle()
+    cluster.schedule()
+    await cluster.settle()
+    lost = cluster.gpus("train-1")[0]
+    cluster.put_out("train-1")
+    filler(cluster, lost, cpu="60")
+    for _ in range(int(BOUND_S + UNSEATED_S)):
+        cluster.schedule()
+        cluster.collect()
+        await asyncio.sleep(2)
+        await cluster.settle()
+    assert bound(cluster, ["train-0", "train-1"]) == ["train-0", "train-1"]
+    assert cluster.gpus("train-1")[0] not in (lost, cluster.gpus("train-0")[0])

@@ -1,0 +1,474 @@
+"""Gangs started anew: suspended owners are always resumed, by whom ever, no Job's pod fails, and once means once."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from dradriver.api import names, suspends
+from dradriver.controller import owner_restarts
+from dradriver.controller.owner_restarts import DONE, PAUSED
+from dradriver.kube.client import ApiError, Unreachable
+from dradriver.kube.resources import POD_DISRUPTION_BUDGETS, PODS, Resource
+from tests.fakes.apistore import Object
+from tests.fakes.control_plane.jobs import JOBS, JOBSETS, Jobs
+from tests.fakes.gpucluster import GpuCluster, Killed
+
+MPIJOBS = Resource("kubeflow.org", "v2beta1", "mpijobs", "MPIJob", namespaced=True)
+TRAIN_JOBS = Resource("trainer.kubeflow.org", "v1alpha1", "trainjobs", "TrainJob", namespaced=True)
+CRON = {"apiVersion": "batch/v1", "kind": "CronJob", "name": "c", "uid": "c", "controller": True}
+ARGO = {"apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow", "name": "w", "uid": "w", "controller": True}
+
+
+class World:
+    """A cluster with a Job of three pods that run, or a JobSet of them."""
+
+    def __init__(self, resource: Resource = JOBS, **metadata: Any) -> None:
+        self.cluster = GpuCluster()
+        for node in "abc":
+            self.cluster.node(node)
+        self.resource = resource
+        self.jobs = Jobs(self.cluster.store, self._pod)
+        spec: Object = {"parallelism": 3, "completions": 3, "completionMode": "Indexed"}
+        if resource is JOBSETS:
+            spec = {"replicatedJobs": [{"name": "w", "template": {"spec": spec}}]}
+        self.cluster.put(resource, {"metadata": {"name": "train", "namespace": "default"} | metadata, "spec": spec})
+
+    def _pod(self, _: Object, name: str, __: int) -> Object:
+        return self.cluster.admitted(name, 8, wishes={"gang": "auto"})
+
+    async def run(self) -> None:
+        """Let everybody do what there is to do, pods be bound included."""
+        for _ in range(6):
+            self.jobs.act()
+            self.cluster.collect()
+            await self.cluster.settle()
+            self.cluster.schedule()
+        await self.cluster.settle()
+
+    @property
+    def pods(self) -> set[str]:
+        return {pod["metadata"]["uid"] for pod in self.cluster.all(PODS)}
+
+    @property
+    def running(self) -> set[str]:
+        return {pod["metadata"]["uid"] for pod in self.cluster.all(PODS) if pod["spec"].get("nodeName")}
+
+    @property
+    def owner(self) -> Object:
+        found = self.cluster.find(self.resource, "train", "default")
+        assert found is not None
+        return found
+
+    def ask(self) -> str:
+        self.cluster.deliver()
+        picture = self.cluster.worker.picture
+        gang = next(iter(picture.gangs._pods))
+        pods = [picture.pods[pod] for pod in picture.gangs.pods(gang)]
+        return self.cluster.worker._restarts.ask(gang, pods, "for a test")
+
+    async def refused(self) -> str:
+        """Ask, and return why it cannot be."""
+        assert self.ask() == ""
+        await self.run()
+        return self.ask()
+
+    def record(self) -> suspends.Record:
+        found = suspends.record_of(msgspec.convert(self.owner, suspends.Suspendable))
+        assert found is not None
+        return found
+
+    def suspensions(self) -> int:
+        """Return how often the owner was suspended."""
+        said = [
+            event.new["spec"].get("suspend", False)
+            for event in self.cluster.store.of(self.resource).log
+            if event.new is not None
+        ]
+        return sum(now and not before for before, now in zip([False, *said], said, strict=False))
+
+    def whole(self, before: set[str]) -> None:
+        """Check that all runs anew and nothing is left behind."""
+        assert len(self.running) == 3
+        assert not self.pods & before
+        assert not self.owner["spec"].get("suspend")
+        assert names.RESTARTING not in self.owner["metadata"].get("labels", {})
+        assert all(job.get("status", {}).get("failed", 0) == 0 for job in self.cluster.all(JOBS))
+
+
+async def world(resource: Resource = JOBS, **metadata: Any) -> World:
+    made = World(resource, **metadata)
+    await made.run()
+    assert len(made.running) == 3
+    return made
+
+
+@pytest.mark.parametrize("resource", [JOBS, JOBSETS], ids=lambda one: one.kind)
+async def test_the_topmost_owner_is_suspended_and_resumed_and_no_pod_has_failed(resource: Resource) -> None:
+    it = await world(resource)
+    before = it.pods
+    assert it.ask() == ""
+    await it.cluster.settle()
+    assert it.owner["spec"]["suspend"] is True
+    assert names.RESTARTING in it.owner["metadata"]["labels"]
+    noted = msgspec.json.decode(it.owner["metadata"]["annotations"][names.RESTART], type=suspends.Record)
+    assert (noted.uid, noted.why, noted.over) == (it.owner["metadata"]["uid"], "for a test", False)
+    assert it.ask() == ""
+    await it.run()
+    it.whole(before)
+    assert it.suspensions() == 1
+
+
+async def test_it_stays_suspended_until_its_pods_are_gone_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    it = await world()
+    for pod in it.cluster.all(PODS):
+        it.cluster.put(PODS, pod | {"metadata": pod["metadata"] | {"finalizers": ["a.example.com/slow"]}})
+    assert it.ask() == ""
+    await it.run()
+    assert it.owner["spec"]["suspend"] is True
+    monkeypatch.setattr(owner_restarts, "LONGEST_S", 0.0)
+    it.cluster.restart()
+    await it.run()
+    assert it.owner["spec"]["suspend"] is False
+
+
+@pytest.mark.parametrize("kill_at", [1, 2, 3, 4, 5, 6, -1, -2, -3, -4, -5, -6])
+@pytest.mark.parametrize("resource", [JOBS, JOBSETS], ids=lambda one: one.kind)
+async def test_a_leader_that_is_killed_at_any_write_leaves_nothing_suspended(resource: Resource, kill_at: int) -> None:
+    it = await world(resource)
+    before = it.pods
+    it.cluster.client.writes.clear()
+    it.cluster.client.kill_at = kill_at
+    it.ask()
+    try:
+        await it.run()
+    except (Killed, BaseExceptionGroup):
+        it.cluster.restart()
+        if it.pods == before:  # its caller finds the gang as it was, and asks again, where pods are there
+            it.ask()
+        await it.run()
+    else:
+        raise AssertionError("it is killed")
+    it.whole(before)
+    assert it.suspensions() == 1
+
+
+async def test_a_second_leader_finishes_what_it_is_not_asked_for() -> None:
+    it = await world()
+    before = it.pods
+    it.ask()
+    await it.cluster.settle()
+    assert it.owner["spec"]["suspend"] is True
+    it.cluster.restart()
+    await it.run()
+    it.whole(before)
+
+
+async def test_once_for_the_same_pods_also_by_the_next_leader() -> None:
+    it = await world()
+    it.ask()
+    picture = it.cluster.worker.picture
+    gang = next(iter(picture.gangs._pods))
+    pods = [picture.pods[pod] for pod in picture.gangs.pods(gang)]
+    await it.run()
+    assert it.cluster.worker._restarts.ask(gang, pods, "again") == DONE
+    it.cluster.restart()
+    await it.run()
+    it.cluster.worker._restarts._pods = dict(zip(picture.gangs.pods(gang), pods, strict=False))
+    assert it.cluster.worker._restarts.ask(gang, pods, "again") == ""
+    await it.run()
+    assert it.cluster.worker._restarts.ask(gang, pods, "again") == DONE
+    assert it.suspensions() == 1
+
+
+async def test_between_two_restarts_there_is_a_pause_that_grows() -> None:
+    it = await world()
+    it.ask()
+    await it.run()
+    assert await it.refused() == PAUSED
+    assert it.suspensions() == 1
+    record = it.record()
+    old = f"{datetime.datetime.now(datetime.UTC) - datetime.timedelta(minutes=2):%Y-%m-%dT%H:%M:%SZ}"
+
+    def age(job: Object) -> None:
+        text = msgspec.json.encode(msgspec.structs.replace(record, at=old)).decode()
+        job["metadata"]["annotations"][names.RESTART] = text
+
+    it.cluster.store.edit(JOBS, ("default", "train"), age)
+    before = it.pods
+    await it.run()
+    it.whole(before)
+    assert it.record().times == 2
+    assert it.record().due_in_s(datetime.datetime.now(datetime.UTC)) > suspends.FIRST_PAUSE_S
+
+
+@pytest.mark.parametrize(
+    ("metadata", "told"),
+    [
+        ({"labels": {"kueue.x-k8s.io/queue-name": "q"}}, "'Job train' is in a queue of Kueue's"),
+        ({"annotations": {"kueue.x-k8s.io/prebuilt-workload-name": "q"}}, "'Job train' is in a queue of Kueue's"),
+        ({"ownerReferences": [ARGO]}, "'Job train' was made by 'Workflow w'"),
+    ],
+)
+async def test_what_others_suspend_and_resume_is_left_to_them(metadata: Object, told: str) -> None:
+    it = await world(**metadata)
+    assert told in await it.refused()
+    assert it.suspensions() == 0
+    assert len(it.running) == 3
+
+
+async def test_a_cron_job_changes_none_of_its_jobs() -> None:
+    it = await world(ownerReferences=[CRON])
+    before = it.pods
+    it.ask()
+    await it.run()
+    it.whole(before)
+
+
+async def test_kueue_is_seen_by_the_pods_that_it_started_too() -> None:
+    it = await world()
+    for pod in it.cluster.all(PODS):
+        pod["metadata"]["annotations"]["kueue.x-k8s.io/workload"] = "w"
+        it.cluster.put(PODS, pod)
+    assert "Kueue has admitted its pods" in await it.refused()
+
+
+def edit(it: World, change: Callable[[Object], Any]) -> None:
+    it.cluster.store.edit(JOBS, ("default", "train"), change)
+
+
+async def test_who_suspended_it_resumes_it() -> None:
+    it = await world()
+    edit(it, lambda job: job["spec"].update(suspend=True))
+    assert it.ask() == ""
+    await it.cluster.settle()
+    assert "was suspended by somebody else" in it.ask()
+    await it.run()
+    assert it.owner["spec"]["suspend"] is True
+
+
+@pytest.mark.parametrize(
+    ("change", "suspended"),
+    [
+        (lambda job: job["metadata"]["labels"].update({"kueue.x-k8s.io/queue-name": "q"}), True),
+        (lambda job: job["metadata"].pop("labels"), True),
+        (lambda job: job["metadata"].pop("annotations"), True),
+        (lambda job: job["spec"].update(suspend=False), False),
+        (lambda job: job["metadata"]["labels"].update(mine="x"), False),
+    ],
+    ids=["Kueue", "label", "record", "resumed", "something else"],
+)
+async def test_what_others_do_meanwhile_stands(change: Callable[[Object], Any], suspended: bool) -> None:
+    it = await world()
+    it.ask()
+    await it.cluster.settle()
+    edit(it, change)
+    await it.run()
+    assert it.owner["spec"]["suspend"] is suspended
+    assert names.RESTARTING not in it.owner["metadata"].get("labels", {}) or "labels" not in str(change)
+    assert not it.cluster.worker._restarts._restarts
+
+
+async def test_a_change_between_reading_and_writing_is_not_written_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    it = await world()
+    patch = it.cluster.client.patch
+    late = [lambda job: job["spec"].update(suspend=True)]
+
+    async def patching(resource: Resource, name: str, *args: Any, **more: Any) -> Any:
+        if resource == JOBS and late:
+            edit(it, late.pop())
+        return await patch(resource, name, *args, **more)
+
+    monkeypatch.setattr(it.cluster.client, "patch", patching)
+    it.ask()
+    await it.cluster.settle()
+    await it.run()
+    assert it.owner["spec"]["suspend"] is True, "as somebody else wants it"
+    assert names.RESTART not in it.owner["metadata"].get("annotations", {})
+
+
+@pytest.mark.parametrize("verb", ["get", "patch"])
+async def test_without_the_right_it_says_so_and_nothing_happens(monkeypatch: pytest.MonkeyPatch, verb: str) -> None:
+    it = await world()
+    original = getattr(it.cluster.client, verb)
+
+    async def refuse(resource: Resource, *args: Any, **more: Any) -> Any:
+        if resource == JOBS:
+            raise ApiError(403, "Forbidden", "no")
+        return await original(resource, *args, **more)
+
+    monkeypatch.setattr(it.cluster.client, verb, refuse)
+    before = it.pods
+    told = await it.refused()
+    assert f"grant it {'get and patch' if verb == 'get' else 'patch'} on jobs.batch" in told
+    assert it.running == before
+
+
+async def test_a_server_in_trouble_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    it = await world()
+    before = it.pods
+    failures: list[Exception] = [Unreachable("no"), ApiError(500, "", "etcdserver: no leader"), TimeoutError()] * 2
+    patch = it.cluster.client.patch
+
+    async def patching(resource: Resource, name: str, *args: Any, **more: Any) -> Any:
+        if resource == JOBS and failures and len(failures) % 2:
+            await patch(resource, name, *args, **more)  # it was done, but the answer is lost
+        if resource == JOBS and failures:
+            raise failures.pop()
+        return await patch(resource, name, *args, **more)
+
+    monkeypatch.setattr(it.cluster.client, "patch", patching)
+    it.ask()
+    for _ in range(4):
+        await it.run()
+    it.whole(before)
+    assert it.suspensions() == 1
+
+
+@pytest.mark.parametrize(("allowed", "stops"), [(2, True), (3, False)])
+async def test_a_budget_that_allows_fewer_than_run_stops_it(allowed: int, stops: bool) -> None:
+    it = await world()
+    before = it.pods
+    budget = {"spec": {"selector": {"matchLabels": {"batch.kubernetes.io/job-name": "train"}}}}
+    status = {"status": {"disruptionsAllowed": allowed}}
+    other = {"spec": {"selector": {"matchLabels": {"a": "b"}}}, "status": {"disruptionsAllowed": 0}}
+    it.cluster.put(POD_DISRUPTION_BUDGETS, {"metadata": {"name": "keep", "namespace": "default"}} | budget | status)
+    it.cluster.put(POD_DISRUPTION_BUDGETS, {"metadata": {"name": "other", "namespace": "default"}} | other)
+    if stops:
+        assert "'keep' allows 2 disruptions now, and 3 of its pods run" in await it.refused()
+        assert it.running == before
+    else:
+        it.ask()
+        await it.run()
+        it.whole(before)
+
+
+async def test_a_copy_of_a_suspended_owner_is_nobodys_to_resume() -> None:
+    it = await world()
+    it.ask()
+    await it.cluster.settle()
+    copied = it.owner
+    copied["metadata"] = {key: copied["metadata"][key] for key in ("labels", "annotations")} | {"name": "copy"}
+    it.cluster.put(JOBS, copied | {"metadata": copied["metadata"] | {"namespace": "default"}})
+    await it.run()
+    copy = it.cluster.find(JOBS, "copy", "default")
+    assert copy is not None
+    assert copy["spec"]["suspend"] is True
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"uid": 1}', "x" * 9000, '{"uid":"u","gang":"g","loss":"l","why":"w","at":"9"}']
+)
+async def test_what_only_looks_like_a_record_is_none(text: str) -> None:
+    it = await world(annotations={names.RESTART: text}, labels={names.RESTARTING: "true"})
+    before = it.pods
+    it.ask()
+    await it.run()
+    it.whole(before)
+
+
+async def test_bare_pods_and_those_of_several_owners_are_left_alone() -> None:
+    cluster = GpuCluster()
+    pods = []
+    for i, owner in enumerate(("", "one", "two")):
+        pod = cluster.admitted(f"p{i}", 8, wishes={"gang": "g", "gang-size": "3"})
+        if owner:
+            made_by = {"apiVersion": "batch/v1", "kind": "Job", "name": owner, "uid": owner, "controller": True}
+            pod["metadata"]["ownerReferences"] = [made_by]
+            cluster.put(JOBS, {"metadata": {"name": owner, "namespace": "default", "uid": owner}, "spec": {}})
+        cluster.put(PODS, pod)
+        pods.append(("default", f"p{i}"))
+    cluster.deliver()
+    found = [cluster.worker.picture.pods[pod] for pod in pods]
+    restarts = cluster.worker._restarts
+    assert restarts.ask(("default", "gang/a"), found[:1], "r") == ""
+    assert restarts.ask(("default", "gang/b"), found[1:], "r") == ""
+    await cluster.worker.sweep()
+    assert "they have no owner" in restarts.ask(("default", "gang/a"), found[:1], "r")
+    assert "more than one owner, 'Job one' and others" in restarts.ask(("default", "gang/b"), found[1:], "r")
+
+
+@pytest.mark.parametrize(("resource", "path"), [(MPIJOBS, ("runPolicy", "suspend")), (TRAIN_JOBS, ("suspend",))])
+async def test_each_kind_has_its_field(resource: Resource, path: tuple[str, ...]) -> None:
+    cluster = GpuCluster()
+    pod = cluster.admitted("p", 8, wishes={"gang": "auto"})
+    owner = {"apiVersion": resource.api_version, "kind": resource.kind, "name": "t", "uid": "u", "controller": True}
+    cluster.put(resource, {"metadata": {"name": "t", "namespace": "default", "uid": "u"}, "spec": {"other": 1}})
+    if resource is TRAIN_JOBS:
+        made = {"apiVersion": JOBSETS.api_version, "kind": "JobSet", "name": "t", "uid": "s", "controller": True}
+        metadata = {"name": "t", "namespace": "default", "uid": "s", "ownerReferences": [owner]}
+        cluster.put(JOBSETS, {"metadata": metadata, "spec": {}})
+        pod["metadata"]["labels"]["jobset.sigs.k8s.io/jobset-name"] = "t"
+        owner = made
+    pod["metadata"]["ownerReferences"] = [owner]
+    cluster.put(PODS, pod)
+    cluster.deliver()
+    restarts = cluster.worker._restarts
+    restarts.ask(("default", "gang/a"), [cluster.worker.picture.pods["default", "p"]], "r")
+    await cluster.worker.sweep()
+
+    def field() -> Any:
+        found: Any = cluster.find(resource, "t", "default")
+        assert found["spec"]["other"] == 1
+        for name in ("spec", *path):
+            found = found[name]
+        return found
+
+    assert field() is True
+    cluster.store.edit(
+        resource,
+        ("default", "t"),
+        lambda one: one.update(status={"conditions": [{"type": "Suspended", "status": "True"}]}),
+    )
+    cluster.remove(PODS, "p", "default")
+    cluster.deliver()
+    await cluster.worker.sweep()
+    assert field() is False
+
+
+async def test_pods_of_a_stateful_set_are_deleted_each_once() -> None:
+    cluster = GpuCluster()
+    for i in range(2):
+        pod = cluster.admitted(f"s-{i}", 8, wishes={"gang": "g", "gang-size": "2"})
+        owner = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "s", "uid": "s", "controller": True}
+        pod["metadata"]["ownerReferences"] = [owner]
+        cluster.put(PODS, pod)
+    cluster.deliver()
+    pods = [cluster.worker.picture.pods["default", f"s-{i}"] for i in range(2)]
+    cluster.remove(PODS, "s-1", "default")
+    cluster.put(PODS, cluster.admitted("s-1", 8))  # another by now, which nobody meant
+    restarts = cluster.worker._restarts
+    assert restarts.ask(("default", "gang/a"), pods, "r") == ""
+    await cluster.worker.sweep()
+    assert [pod["metadata"]["name"] for pod in cluster.all(PODS)] == ["s-1"]
+    assert restarts.ask(("default", "gang/a"), pods, "r") == DONE
+    assert cluster.client.writes == [("delete", "s-0"), ("delete", "s-1")]
+
+
+async def test_so_many_are_suspended_at_once_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(owner_restarts, "MOST_IN_NAMESPACE", 1)
+    cluster = GpuCluster()
+    for name in ("one", "two"):
+        pod = cluster.admitted(name, 8, wishes={"gang": "auto"})
+        owner = {"apiVersion": "batch/v1", "kind": "Job", "name": name, "uid": name, "controller": True}
+        pod["metadata"]["ownerReferences"] = [owner]
+        cluster.put(PODS, pod)
+        cluster.put(JOBS, {"metadata": {"name": name, "namespace": "default", "uid": name}, "spec": {}})
+    cluster.deliver()
+    for name in ("one", "two"):
+        cluster.worker._restarts.ask(("default", f"gang/{name}"), [cluster.worker.picture.pods["default", name]], "r")
+    await cluster.worker.sweep()
+    assert sorted(job["spec"].get("suspend", False) for job in cluster.all(JOBS)) == [False, True]
+    jobs = Jobs(cluster.store, lambda *_: cluster.admitted("new", 8))
+    suspended = 0
+    for _ in range(6):
+        jobs.act()
+        cluster.deliver()
+        await cluster.worker.sweep()
+        suspended = max(suspended, sum(job["spec"].get("suspend", False) for job in cluster.all(JOBS)))
+    assert suspended == 1
+    assert sum(names.RESTART in job["metadata"].get("annotations", {}) for job in cluster.all(JOBS)) == 2
