@@ -21,7 +21,7 @@ def _barrier(driver: Cluster) -> None:
 def test_a_job_starts_once_all_its_pods_are_there(namespace: Namespace) -> None:
     quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "few"}, "spec": {"hard": {"pods": "3"}}}
     namespace.apply(quota)
-    namespace.apply(gangs.job("train", pods=4, gpus=3, words=gangs.AUTO | {names.GANG_SIZE: "4"}))
+    namespace.apply(gangs.job("train", pods=4, gpus=3))
     for one in gangs.pods_of(namespace, "train", 3).values():
         name = one["metadata"]["name"]
         eventually("it is told", lambda name=name: "3 of 4" in (namespace.annotation(name, names.REASON) or ""))  # type: ignore[misc]
