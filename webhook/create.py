@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
-from dradriver.api import affinity, annotation_words, ladder, messages, misspelled, names, resolved
+from dradriver.api import affinity, ladder, messages, misspelled, names, resolved
 from dradriver.api.errors import WordError
 from dradriver.api.parts import Asked, described
 from dradriver.api.policies.model import Policies
@@ -29,10 +29,7 @@ Requests = Mapping[str, tuple[str, ...]]
 
 _CLAIM_NAME: Final = re.compile(re.escape(names.CLAIM_PREFIX) + "[a-z0-9]{10}")
 _LETTERS: Final = b"abcdefghijklmnopqrstuvwxyz234567" * 8  # one for each byte, all as often
-_NOTED: Final = (
-    (annotation_words.OF_GANGS, "noted only; for now the pods of a job are placed one by one"),
-    ((names.IDLE_TIMEOUT,), "noted only; for now a pod keeps its GPUs until it ends"),
-)
+_NOTED: Final = (((names.IDLE_TIMEOUT,), "noted only; for now a pod keeps its GPUs until it ends"),)
 # Results that some take for wishes, and what they wish for by these.
 _MEANT: Final = {
     names.BANDWIDTH: names.MIN_BANDWIDTH,

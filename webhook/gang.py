@@ -1,15 +1,32 @@
-"""Pods of a gang: whether all of them can be there before one has its place. What else they can have: ``resolved``."""
+"""Gangs: whether all pods can be there before one has its place. What else they can have: ``resolved``."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import msgspec
 
-from dradriver.api import gang_waits, gangs, names
+from dradriver.api import gang_sizes, gang_waits, gangs, names
 from dradriver.api.errors import WordError
 from dradriver.api.messages import shown
+from dradriver.api.objects import Part
 from dradriver.api.policies.model import Policies
 from dradriver.api.resolved import Resolved
 from webhook import pod_view
+
+
+class _StartupPolicy(Part, frozen=True):
+    startup_policy_order: str | None = None
+
+
+class _ReplicatedJob(Part, frozen=True):
+    depends_on: list[Any] | None = None
+
+
+class _JobSet(Part, frozen=True):
+    startup_policy: _StartupPolicy | None = None
+    replicated_jobs: tuple[_ReplicatedJob, ...] = ()
 
 
 def check(pod: pod_view.Pod, wish: Resolved, policies: Policies) -> list[str]:
@@ -19,7 +36,7 @@ def check(pod: pod_view.Pod, wish: Resolved, policies: Policies) -> list[str]:
         WordError: The others are made only once this pod has its place, or its scheduler has gangs of its own.
     """
     gang = wish.gang
-    if gang is msgspec.UNSET or (gang.name is None and gang.size is None):
+    if gang is msgspec.UNSET or not gang.asked:
         return []  # limits on a gang make none: nobody waits for such a pod
     scheduler = pod.spec.scheduler_name or ""
     scheduler = "" if scheduler in policies.schedulers else scheduler
@@ -28,3 +45,45 @@ def check(pod: pod_view.Pod, wish: Resolved, policies: Policies) -> list[str]:
     if gang.written is None or gang.size is not None:
         return []
     return [f"{names.GANG}: {shown(gang.written)}: nothing says how many pods it has; write {names.GANG_SIZE}"]
+
+
+def check_maker(
+    kind: str, words: Mapping[str, str], annotations: Mapping[str, str], spec: msgspec.Raw, *, templates: int
+) -> None:
+    """Raise unless the pods of an object may be a gang, where its words ask for one.
+
+    Args:
+        kind: The object's.
+        words: Its words; each is one.
+        annotations: All of its annotations.
+        spec: Its spec, JSON that was read before; any value.
+        templates: How many pod templates get its words.
+
+    Raises:
+        WordError: The others of its pods are made only once the first has its place, nobody knows which they are, or it
+            is no such object.
+    """
+    gang = gangs.gang(words)
+    if gang is None or not gang.asked:
+        return
+    try:
+        decoded = msgspec.json.decode(spec)
+    except (ValueError, RecursionError) as error:
+        raise WordError(f"this is no {kind}: {error}") from None
+    why = gang_waits.why_never({}, annotations, "", gang) or gang_sizes.why_never(kind, decoded)
+    if kind == "Deployment" and gang.written is None:
+        why = gang_waits.DEPLOYMENT
+    elif kind == "JobSet" and gang.written is not None and templates > 1 and _in_order(decoded):
+        why = gang_waits.IN_ORDER
+    if why:
+        raise WordError(f"{gangs.said(gang)[0]}: the pods of this {kind} can be in no gang: {why}")
+
+
+def _in_order(spec: Any) -> bool:
+    """Return whether a JobSet's replicatedJobs start one after another (jobset_types.go, 08dfbdf)."""
+    try:
+        found = msgspec.convert(spec, _JobSet)
+    except msgspec.ValidationError:
+        return False  # its own controller refuses it
+    order = found.startup_policy and found.startup_policy.startup_policy_order
+    return order == "InOrder" or any(job.depends_on for job in found.replicated_jobs)

@@ -13,16 +13,16 @@ from typing import Final
 import msgspec
 from msgspec import Raw
 
-from dradriver.api import limits
+from dradriver.api import gang_sizes, limits
 from dradriver.api.annotations import check_words, is_ours, is_written
 from dradriver.api.errors import WordError
 from dradriver.api.jsonpatch import Patch
 from dradriver.api.policies.model import Policies
-from webhook import kueue, pod_view
+from webhook import gang, kueue, pod_view
 
 _EACH: Final = "*"  # of a list or of an object's members
 _SPEC: Final = ("spec", "template")
-# Where pod templates stand, by kind; MPIJob and PyTorchJob are Kubeflow's.
+# Where pod templates stand, by kind.
 TEMPLATES: Final[Mapping[str, tuple[tuple[str, ...], ...]]] = {
     "Job": (_SPEC,),
     "CronJob": (("spec", "jobTemplate", *_SPEC),),
@@ -30,8 +30,7 @@ TEMPLATES: Final[Mapping[str, tuple[tuple[str, ...], ...]]] = {
     "StatefulSet": (_SPEC,),
     "JobSet": (("spec", "replicatedJobs", _EACH, "template", *_SPEC),),
     "LeaderWorkerSet": tuple(("spec", "leaderWorkerTemplate", f"{role}Template") for role in ("leader", "worker")),
-    "MPIJob": (("spec", "mpiReplicaSpecs", _EACH, "template"),),
-    "PyTorchJob": (("spec", "pytorchReplicaSpecs", _EACH, "template"),),
+    **{kind: (("spec", field, _EACH, "template"),) for kind, field in gang_sizes.REPLICAS.items()},  # Kubeflow's
 }
 
 _Path = tuple[str | int, ...]
@@ -56,16 +55,15 @@ class _Template(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def asks(self) -> bool:
-        """Whether a container has a limit on GPUs or parts of them."""
+        """Whether a container has a limit on GPUs or parts of them, and not on none."""
         spec = self.spec or pod_view.Spec()
         every = (*(spec.containers or ()), *(spec.init_containers or ()))
-        return any(
-            limits.is_ours(name) for c in every if c.resources for name in pod_view.quantities(c.resources.limits)
-        )
+        return any(limits.some(pod_view.quantities(c.resources.limits)) for c in every if c.resources)
 
 
 class _Object(msgspec.Struct, frozen=True, gc=False):
     metadata: _Metadata = _Metadata()
+    spec: Raw = pod_view.ABSENT
 
 
 _OBJECT: Final = msgspec.json.Decoder(_Object | None)
@@ -86,10 +84,11 @@ def copied(kind: str, new: Raw, old: Raw, policies: Policies) -> Patch:
         policies: Those in force.
 
     Raises:
-        WordError: A word that is new is unknown or bad, or asks for GPUs of which its queue would not know, or the
-            object is none.
+        WordError: A word that is new is unknown or bad, asks for GPUs of which its queue would not know, or for a gang
+            that the object's pods cannot be; or the object is none.
     """
-    now, before = _metadata(kind, new), _metadata(kind, old)
+    sent = _read(kind, new)
+    now, before = sent.metadata, _read(kind, old).metadata
     words, were = now.words, before.words
     patch = Patch()
     if not words or kind not in TEMPLATES:
@@ -102,7 +101,10 @@ def copied(kind: str, new: Raw, old: Raw, policies: Policies) -> Patch:
         raise WordError(f"this is no {kind}: {error}") from None
     if now.queue and (now.queue, words) != (before.queue, were):
         kueue.check_words(words, limits=any(template.asks for _, template in templates))
-    for path, template in [found for found in templates if found[1].asks] or templates:
+    theirs = [found for found in templates if found[1].asks] or templates
+    if words != were:
+        gang.check_maker(kind, words, now.annotations or {}, sent.spec, templates=len(theirs))
+    for path, template in theirs:
         has = template.metadata.words if template.metadata else {}
         if has in ({}, were) and has != words:
             _write(patch, path, template.metadata, has, words)
@@ -124,12 +126,11 @@ def _write(
                 patch.add(*path, "metadata", "annotations", key, value=value)
 
 
-def _metadata(kind: str, text: Raw) -> _Metadata:
+def _read(kind: str, text: Raw) -> _Object:
     try:
-        workload = _OBJECT.decode(text)
+        return _OBJECT.decode(text) or _Object()
     except (ValueError, RecursionError) as error:
         raise WordError(f"this is no {kind}: {error}") from None
-    return _Metadata() if workload is None else workload.metadata
 
 
 def _templates(text: Raw, path: tuple[str, ...], above: _Path = ()) -> Iterator[tuple[_Path, _Template]]:

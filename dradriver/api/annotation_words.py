@@ -189,35 +189,35 @@ EVERY: Final = (
     ),
     Word(
         key=names.GANG, about=About.GANG, read=_form(values.label, messages.GANG), field="name",
-        holds=lambda value: values.label(value) is not None, noted=True,
+        holds=lambda value: values.label(value) is not None,
     ),
     Word(
         key=names.GANG_SIZE, about=About.GANG, read=_form(values.pods, messages.PODS), field="pods",
-        holds=values.are_pods, noted=True,
+        holds=values.are_pods,
     ),
     Word(
         key=names.MULTI_NODE_POLICY, about=About.GANG,
-        read=_form(values.strategy, f"strategy; write one of {', '.join(Strategy)}"), field="strategy", noted=True,
+        read=_form(values.strategy, f"strategy; write one of {', '.join(Strategy)}"), field="strategy",
     ),
     Word(
         key=names.MAX_NODES, about=About.GANG, read=_form(values.many, messages.MANY), field="max_nodes",
-        holds=_is_many, noted=True,
+        holds=_is_many,
     ),
     Word(
         key=names.MIN_GPUS_PER_NODE, about=About.GANG, read=_form(values.gpu_count, messages.GPUS),
-        field="min_gpus_per_node", holds=lambda value: 1 <= value <= values.MOST_GPUS, noted=True,
+        field="min_gpus_per_node", holds=lambda value: 1 <= value <= values.MOST_GPUS,
     ),
     Word(
         key=names.MIN_NETWORK_BANDWIDTH, about=About.GANG, read=_form(values.rate_gbps, messages.RATE),
-        field="min_network_gbps", holds=lambda value: _is_rate(value) and value > 0, noted=True,
+        field="min_network_gbps", holds=lambda value: _is_rate(value) and value > 0,
     ),
     Word(
         key=names.NEAR, about=About.GANG, read=_form(values.near, messages.NEAR), field="near",
-        holds=lambda value: values.label(value.level) is not None, noted=True, since=4,
+        holds=lambda value: values.label(value.level) is not None, since=4,
     ),
     Word(
         key=names.ON_MEMBER_LOSS, about=About.GANG, read=_one_of(values.ON_MEMBER_LOSS), field="on_member_loss",
-        holds=lambda value: value in values.ON_MEMBER_LOSS, choices=values.ON_MEMBER_LOSS, noted=True, since=4,
+        holds=lambda value: value in values.ON_MEMBER_LOSS, choices=values.ON_MEMBER_LOSS, since=4,
     ),
     Word(
         key=names.IDLE_TIMEOUT, about=About.POD, read=_form(values.duration_s, messages.IDLE), noted=True,

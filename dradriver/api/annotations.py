@@ -115,8 +115,9 @@ def _own(annotations: Mapping[str, str]) -> dict[str, str]:
             raise messages.unknown(key, _KNOWN)
         if len(value) > LONGEST_VALUE:
             raise WordError(f"{key}: {len(value)} characters; a value has at most {LONGEST_VALUE}")
-        if annotation_words.BY_KEY[known].noted:
-            annotation_words.BY_KEY[known].read(known, value)
+        word = annotation_words.BY_KEY[known]
+        if word.noted or word.about is annotation_words.About.GANG:  # nothing of it is in the request
+            word.read(known, value)
         elif known != key and annotations.get(known, value) != value:
             raise messages.contradicts(key, value, f"{known}: {shown(annotations[known])}")
         else:

@@ -1,8 +1,8 @@
-"""Which gang a pod is of by what made it: what that wrote into its labels, annotations and variables.
+"""Which gang a pod is of by what made it: what that wrote into its labels and annotations.
 
 Where these do not tell how many pods there are, ``Member.read`` names the object that does. Each way is written after
 the source of the program that makes the pods: Kubernetes 1.34 to 1.37, JobSet 08dfbdf, LeaderWorkerSet 060ab4d,
-training-operator 1.9.0, mpi-operator caa3c47, trainer 2.0.0, Kueue ff69552.
+training-operator 1.9.0, mpi-operator caa3c47, trainer 8c0f505, Kueue ff69552.
 """
 
 from __future__ import annotations
@@ -35,9 +35,8 @@ _KUBEFLOW: Final = ("PyTorchJob", "TFJob", "XGBoostJob", "JAXJob", "PaddleJob", 
 SAID: Final = (JOBSET, _LWS, _KUEUE, _TRAINING, "alpha." + JOBSET, "batch.kubernetes.io/", "apps.kubernetes.io/")
 """How the annotations begin that makers of pods say something of a gang by."""
 
-_FIRST: Final = ("master", "chief")  # roles whose pod has the first rank
-_NODES: Final = ("PET_NNODES", "JAX_NUM_PROCESSES", "NUM_PROCESSES", "PADDLE_NNODES")  # WORLD_SIZE counts processes
-_RANGE: Final = re.compile(r"([0-9]{1,4}):([0-9]{1,4})", re.ASCII)
+_ROLES: Final = ("master", "chief", "worker", "ps", "evaluator")  # of Kubeflow's jobs, in the order of their ranks
+_MAKERS: Final = 10_000  # numbers by which the pods of one gang are told apart that several objects made
 _NO_LETTERS: Final = re.compile("[^a-z0-9]+")
 
 
@@ -51,7 +50,6 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         owners: Whom it belongs to.
         group: ``spec.schedulingGroup.podGroupName``; empty without one.
         scheduler: ``spec.schedulerName``.
-        env: Variables of its containers, as far as somebody has read them.
     """
 
     namespace: str
@@ -60,7 +58,6 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     owners: Sequence[OwnerReference] = ()
     group: str = ""
     scheduler: str = ""
-    env: Mapping[str, str] = {}
 
     @property
     def owner(self) -> OwnerReference:
@@ -87,7 +84,8 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True):
         name: Its name, in the pod's namespace.
         uid: Its uid; empty where the pod does not say it.
         role: Which part of it the gang is: a JobSet's replicatedJob.
-        asked: Whether the pod's author wrote that there is a gang; else an object that only may be one is none.
+        pods: How many pods there were, with and without GPUs, when it made this one; None where the pod does not say.
+            The object may have another number since, and other pods for it.
     """
 
     api_version: str
@@ -95,7 +93,7 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     uid: str = ""
     role: str = ""
-    asked: bool = False
+    pods: int | None = None
 
 
 class Member(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,8 +102,9 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         identity: Which gang: the same for all its pods and no others of the cluster, and fit for a label's value.
         made_by: The kind of what the gang is all of; ``gang`` where its author named it.
-        size: How many pods it has, as far as the pod says; None where it does not.
-        read: The object that tells the size, or tells it better, for of a count of all pods some may have no GPUs.
+        size: How many pods it has, as its author or the pod says; None where neither does.
+        read: The object that tells how many, and whether its pods can be a gang at all; of pods that a name joins only
+            the latter (``gang_members.size``).
         rank: Where the pod stands among the others; None where nothing says.
     """
 
@@ -122,10 +121,13 @@ class Alone(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         why: Why not, where there is something to say: its author asked for one, or it looks as if it were in one.
         never: Whether no gang can start like that, so that admission refuses a pod whose author asks for one.
+        apart: Whether it is placed by itself, whatever its author asks for: words reach it from above that are meant
+            for others.
     """
 
     why: str = ""
     never: bool = False
+    apart: bool = False
 
 
 def identity(name: str, *parts: str) -> str:
@@ -134,34 +136,39 @@ def identity(name: str, *parts: str) -> str:
     return f"{start}-{hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]}"
 
 
-def made(pod: Facts, *, asked: bool) -> Member | Alone:
-    """Return which gang a pod is of by what made it.
+def joined(identity: str, made_by: str, found: Member | Alone) -> Member:
+    """Return a pod of a gang whose pods several objects may have made, whose ranks all begin at 0.
 
     Args:
-        pod: What is known of it; any text.
-        asked: Whether its author wrote that there is a gang. Else only what is made to be one is found, and no plain
-            Job, which may be an array of jobs, and no StatefulSet, whose pods are most often replicas of a service.
+        identity: Which gang.
+        made_by: What the gang is all of.
+        found: Which gang the pod were of by what made it: the pods of each stand together, in its order.
     """
-    found = next((one for by in _WAYS if (one := by(pod, asked)) is not None), Alone())
+    if isinstance(found, Alone):
+        return Member(identity=identity, made_by=made_by)
+    maker = int(found.identity[-8:], 16) % _MAKERS
+    rank = None if found.rank is None else (maker, *found.rank)
+    return Member(identity=identity, made_by=made_by, read=found.read, rank=rank)
+
+
+def of_group(pod: Facts) -> Member | None:
+    """Return which of Kubernetes' own gangs a pod is of: ``spec.schedulingGroup`` names a PodGroup (KEP-4671)."""
+    if not pod.group or len(pod.group) > LONGEST:
+        return None
+    found = joined(identity(pod.group, "PodGroup", pod.namespace, pod.group), "PodGroup", made(pod))
+    return msgspec.structs.replace(found, read=Owner(api_version="scheduling.k8s.io", kind="PodGroup", name=pod.group))
+
+
+def made(pod: Facts) -> Member | Alone:
+    """Return which gang a pod is of by what made it, if its author says that there is one."""
+    found = next((one for by in _WAYS if (one := by(pod)) is not None), Alone())
     read = found.read if isinstance(found, Member) else None
     if read is not None and max(len(read.name), len(read.uid)) > LONGEST:
         return Alone(why="what made the pod has a name longer than any object's")
     return found
 
 
-def _by_pod_group(pod: Facts, asked: bool) -> Member | None:
-    """Kubernetes' own gangs: ``spec.schedulingGroup`` names a PodGroup of the namespace (KEP-4671)."""
-    if not pod.group:
-        return None
-    return Member(
-        identity=identity(pod.group, "PodGroup", pod.namespace, pod.group),
-        made_by="PodGroup",
-        read=Owner(api_version="scheduling.k8s.io", kind="PodGroup", name=pod.group, asked=asked),
-        rank=pod.rank(_JOB_INDEX),
-    )
-
-
-def _by_jobset(pod: Facts, asked: bool) -> Member | Alone | None:
+def _by_jobset(pod: Facts) -> Member | Alone | None:
     """A replicatedJob of a JobSet, and of a TrainJob, which is one: others may start after it, or before.
 
     pkg/controllers/jobset_controller.go, labelAndAnnotateObject. The attempt is part of the identity, so that a run
@@ -173,34 +180,34 @@ def _by_jobset(pod: Facts, asked: bool) -> Member | Alone | None:
         return None
     step = pod.said(_STEP)
     if step not in ("", "trainer"):
-        return Alone(why="what prepares a TrainJob runs before its trainers")
+        return Alone(why="what prepares a TrainJob runs before its trainers", apart=True)
     job, index = pod.rank(JOBSET + "job-index"), pod.rank(_JOB_INDEX)
     return Member(
         identity=identity(name, "JobSet", pod.namespace, name, uid, role, pod.said(JOBSET + "restart-attempt")),
         made_by="TrainJob" if step else "JobSet",
-        size=_by_env(pod) if step else None,
-        read=Owner(api_version="jobset.x-k8s.io/v1alpha2", kind="JobSet", name=name, uid=uid, role=role, asked=asked),
-        rank=None if job is None else (*job, *(index or (0,))),
+        read=Owner(api_version="jobset.x-k8s.io/v1alpha2", kind="JobSet", name=name, uid=uid, role=role),
+        rank=None if job is None else (*job, *(index or ())),
     )
 
 
-def _by_leader(pod: Facts, asked: bool) -> Member | None:
+def _by_leader(pod: Facts) -> Member | None:
     """A group of a LeaderWorkerSet: a leader and its workers (pkg/webhooks/pod_webhook.go)."""
     name = pod.said(_LWS + "name")
     group = pod.said(_LWS + "group-key") or pod.said(_LWS + "group-index")
     if not (name and group):
         return None
     revision = pod.said(_LWS + "template-revision-hash")
+    pods = values.many(pod.said(_LWS + "size"))
     return Member(
         identity=identity(name, "LeaderWorkerSet", pod.namespace, name, group, revision),
         made_by="LeaderWorkerSet",
-        size=_exactly(values.many(pod.said(_LWS + "size"))),
-        read=Owner(api_version="leaderworkerset.x-k8s.io/v1", kind="LeaderWorkerSet", name=name, asked=asked),
+        size=_exactly(pods),
+        read=Owner(api_version="leaderworkerset.x-k8s.io/v1", kind="LeaderWorkerSet", name=name, pods=pods),
         rank=pod.rank(_LWS + "worker-index"),
     )
 
 
-def _by_kubeflow(pod: Facts, asked: bool) -> Member | Alone | None:
+def _by_kubeflow(pod: Facts) -> Member | Alone | None:
     """A job of Kubeflow's training operator or MPI operator: its replicas of all roles that have GPUs.
 
     training-operator: pkg/controller.v1/common/pod.go; mpi-operator: pkg/controller/mpi_job_controller.go, newWorker.
@@ -210,23 +217,23 @@ def _by_kubeflow(pod: Facts, asked: bool) -> Member | Alone | None:
     if not job:
         return None
     if role == "launcher":
-        return Alone(why="the launcher of an MPIJob may wait until its workers are ready: it is placed by itself")
+        why = "the launcher of an MPIJob may wait until its workers are ready: it is placed by itself"
+        return Alone(why=why, apart=True)
     owner, index = pod.owner, pod.rank(_TRAINING + "replica-index")
     if owner.kind not in _KUBEFLOW or not owner.api_version.startswith("kubeflow.org/"):
         return None
     return Member(
         identity=identity(job, owner.kind, pod.namespace, job, owner.uid),
         made_by=owner.kind,
-        size=_by_env(pod),
-        read=_owner(owner, asked=asked),
-        rank=None if index is None else (0 if role in _FIRST else 1 if role == "worker" else 2, *index),
+        read=_owner(owner),
+        rank=None if index is None or role not in _ROLES else (_ROLES.index(role), *index),
     )
 
 
-def _by_kueue(pod: Facts, asked: bool) -> Member | None:
-    """A group of plain pods in a queue of Kueue's (pkg/controller/jobs/pod/constants); of one that serves, if asked."""
+def _by_kueue(pod: Facts) -> Member | None:
+    """A group of plain pods in a queue of Kueue's (pkg/controller/jobs/pod/constants)."""
     name = pod.said(_KUEUE + "pod-group-name")
-    if not name or (pod.annotations.get(_KUEUE + "pod-group-serving") == "true" and not asked):
+    if not name:
         return None
     label = pod.annotations.get(_KUEUE + "pod-group-pod-index-label", _KUEUE + "pod-group-pod-index")
     return Member(
@@ -237,53 +244,42 @@ def _by_kueue(pod: Facts, asked: bool) -> Member | None:
     )
 
 
-def _by_job(pod: Facts, asked: bool) -> Member | None:
-    """A Job: unasked only one whose pods have indices, and of these one that runs all at once (``gang_sizes``)."""
+def _by_job(pod: Facts) -> Member | None:
+    """A Job: of one whose pods have no indices nothing says in which order they are."""
     owner, index = pod.owner, pod.rank(_JOB_INDEX)
-    if owner.kind != "Job" or not owner.api_version.startswith("batch/") or (index is None and not asked):
+    if owner.kind != "Job" or not owner.api_version.startswith("batch/"):
         return None
     return Member(
         identity=identity(owner.name, "Job", pod.namespace, owner.name, owner.uid),
         made_by="Job",
-        read=_owner(owner, asked=asked),
+        read=_owner(owner),
         rank=index,
     )
 
 
-def _by_stateful_set(pod: Facts, asked: bool) -> Member | None:
-    """A StatefulSet, only if asked."""
+def _by_stateful_set(pod: Facts) -> Member | None:
+    """A StatefulSet. Kueue puts its pods into a group, too, but after they were made (statefulset_pod_reconciler)."""
     owner = pod.owner
-    if owner.kind != "StatefulSet" or not owner.api_version.startswith("apps/") or not asked:
+    if owner.kind != "StatefulSet" or not owner.api_version.startswith("apps/"):
         return None
     return Member(
         identity=identity(owner.name, "StatefulSet", pod.namespace, owner.name, owner.uid),
         made_by="StatefulSet",
-        read=_owner(owner, asked=asked),
+        read=_owner(owner),
         rank=pod.rank(_POD_INDEX),
     )
 
 
-# What says most of a pod comes first: a JobSet's pods are a Job's, too, and Kueue puts a LeaderWorkerSet's into groups.
-_WAYS: Final[tuple[Callable[[Facts, bool], Member | Alone | None], ...]] = (
-    _by_pod_group, _by_jobset, _by_leader, _by_kubeflow, _by_kueue, _by_job, _by_stateful_set,
+# What says most of a pod comes first: a JobSet's pods are a Job's, too, and those of a LeaderWorkerSet a StatefulSet's,
+# which Kueue puts into groups once they are there.
+_WAYS: Final[tuple[Callable[[Facts], Member | Alone | None], ...]] = (
+    _by_jobset, _by_leader, _by_kubeflow, _by_job, _by_stateful_set, _by_kueue,
 )  # fmt: skip
 
 
-def _owner(owner: OwnerReference, *, asked: bool) -> Owner:
-    return Owner(api_version=owner.api_version, kind=owner.kind, name=owner.name, uid=owner.uid, asked=asked)
+def _owner(owner: OwnerReference) -> Owner:
+    return Owner(api_version=owner.api_version, kind=owner.kind, name=owner.name, uid=owner.uid)
 
 
 def _exactly(count: int | None) -> Size | None:
     return None if count is None else (count, count)
-
-
-def _by_env(pod: Facts) -> Size | None:
-    """How many pods a job has by its own variables: a number, or ``2:4`` of one that may shrink."""
-    for name in _NODES:
-        text = pod.env.get(name, "")
-        match = _RANGE.fullmatch(text)
-        if match is not None and 1 <= int(match[1]) <= int(match[2]):
-            return int(match[1]), int(match[2])
-        if (count := values.many(text)) is not None:
-            return count, count
-    return None

@@ -29,7 +29,7 @@ OBJECTS: Final[Mapping[str, tuple[str, str]]] = {
 }
 """What there is to read: by kind the API group and the name of the resource, for paths and for rights."""
 
-_REPLICAS: Final = {
+REPLICAS: Final[Mapping[str, str]] = {
     "PyTorchJob": "pytorchReplicaSpecs",
     "TFJob": "tfReplicaSpecs",
     "XGBoostJob": "xgbReplicaSpecs",
@@ -37,7 +37,7 @@ _REPLICAS: Final = {
     "PaddleJob": "paddleReplicaSpecs",
     "MPIJob": "mpiReplicaSpecs",
 }
-_ARRAY: Final = "a Job whose pods do not all run at once may be an array of jobs"
+"""Which field of a Kubeflow job's spec has its roles, by kind."""
 
 
 class _Resources(Part, frozen=True):
@@ -63,20 +63,18 @@ class _Template(Part, frozen=True):
 
     @property
     def has_gpus(self) -> bool:
-        """Whether its pods are ours: a limit asks for GPUs, or a word."""
+        """Whether its pods are ours: a limit asks for GPUs, or, where no limit says anything of them, a word."""
         spec, metadata = self.spec or _PodSpec(), self.metadata or _TemplateMetadata()
         every = (*(spec.containers or ()), *(spec.init_containers or ()))
-        return any(map(is_ours, metadata.annotations or ())) or any(
-            limits.is_ours(name) and str(count) != "0"
-            for container in every
-            for name, count in ((container.resources and container.resources.limits) or {}).items()
-        )
+        said = [(container.resources and container.resources.limits) or {} for container in every]
+        if any(limits.is_ours(name) for one in said for name in one):
+            return any(map(limits.some, said))
+        return any(map(is_ours, metadata.annotations or ()))
 
 
 class _JobSpec(Part, frozen=True):
     parallelism: int | None = None
     completions: int | None = None
-    completion_mode: str | None = None
 
     @property
     def at_once(self) -> int:
@@ -107,6 +105,7 @@ class _StatefulSetSpec(Part, frozen=True):
 class _LeaderWorker(Part, frozen=True):
     size: int | None = None
     leader_template: _Template | None = None
+    worker_template: _Template = _Template()
 
 
 class _LeaderWorkerSetSpec(Part, frozen=True):
@@ -140,6 +139,21 @@ class _Read(Part, frozen=True):
     spec: dict[str, Any]
 
 
+def why_never(kind: str, spec: Any) -> str:
+    """Return why the pods of such an object are never a gang, and what to write; empty where nothing speaks against it.
+
+    Args:
+        kind: The object's; of most kinds nothing is known.
+        spec: Its ``spec``, decoded JSON; what cannot be read speaks against nothing.
+    """
+    read = _SIZES.get(kind)
+    try:
+        found = None if read is None else read(Owner(api_version="", kind=kind, name=""), spec)
+    except (WordError, msgspec.ValidationError, RecursionError, AttributeError):
+        return ""
+    return found.why if isinstance(found, Alone) and found.never else ""
+
+
 def size_from(owner: Owner, found: Mapping[str, Any]) -> Size | Alone:
     """Return how many pods with GPUs a gang has; ``Alone`` where the object says that its pods are no gang.
 
@@ -166,12 +180,10 @@ def size_from(owner: Owner, found: Mapping[str, Any]) -> Size | Alone:
     return size
 
 
-def _of_job(owner: Owner, spec: dict[str, Any]) -> Size | Alone:
-    """The smaller of parallelism and completions; unasked, only where each index runs at once, as Kubernetes' own."""
-    job = msgspec.convert(spec, _JobSpec)
-    if not owner.asked and (job.completion_mode != "Indexed" or job.parallelism != job.completions):
-        return Alone(why=_ARRAY)
-    return job.at_once, job.at_once
+def _of_job(_: Owner, spec: dict[str, Any]) -> Size | Alone:
+    """How many of its pods run at once: of an array of jobs so many, too, for nobody asks unless its author does."""
+    count = msgspec.convert(spec, _JobSpec).at_once
+    return count, count
 
 
 def _of_jobset(owner: Owner, spec: dict[str, Any]) -> Size | Alone:
@@ -190,27 +202,29 @@ def _of_stateful_set(_: Owner, spec: dict[str, Any]) -> Size | Alone:
     return count, count
 
 
-def _of_leader_worker_set(_: Owner, spec: dict[str, Any]) -> Size | Alone:
-    """The size, less the leader where that has no GPUs; one that has some must not be waited for."""
+def _of_leader_worker_set(owner: Owner, spec: dict[str, Any]) -> Size | Alone:
+    """The leader and the workers, as far as they have GPUs: of as many as there were when the pod was made."""
     found = msgspec.convert(spec, _LeaderWorkerSetSpec)
-    size, leader = found.leader_worker_template.size or 1, found.leader_worker_template.leader_template
-    if leader is not None and not leader.has_gpus:
-        return size - 1, size - 1
-    if found.startup_policy == "LeaderReady":
+    group = found.leader_worker_template
+    pods = owner.pods or (1 if group.size is None else group.size)
+    workers = pods - 1 if group.worker_template.has_gpus else 0
+    leader = (group.worker_template if group.leader_template is None else group.leader_template).has_gpus
+    if leader and workers > 0 and found.startup_policy == "LeaderReady":
         return Alone(why=gang_waits.LEADER_READY, never=True)
-    return size, size
+    return leader + workers, leader + workers
 
 
 def _of_pod_group(_: Owner, spec: dict[str, Any]) -> Size | Alone:
+    """``minCount`` or more: how many there will be is nowhere said (KEP-4671)."""
     gang = msgspec.convert(spec, _PodGroupSpec).scheduling_policy.gang
     if gang is None:
         return Alone(why="its PodGroup has the policy basic, which starts pods one by one")
-    return gang.min_count, gang.min_count
+    return gang.min_count, max(gang.min_count, values.MOST_PODS)
 
 
 def _of_kubeflow(owner: Owner, spec: dict[str, Any]) -> Size | Alone:
     """The replicas of all roles that have GPUs, of an MPIJob its workers; an elastic one starts with fewer."""
-    roles = msgspec.convert(spec.get(_REPLICAS[owner.kind]), dict[str, _Replicas])
+    roles = msgspec.convert(spec.get(REPLICAS[owner.kind]), dict[str, _Replicas])
     elastic = msgspec.convert(spec.get("elasticPolicy") or {}, _Elastic)
     count = sum(
         1 if role.replicas is None else role.replicas
@@ -227,5 +241,5 @@ _SIZES: Final[Mapping[str, Callable[[Owner, dict[str, Any]], Size | Alone]]] = {
     "PodGroup": _of_pod_group,
     "JobSet": _of_jobset,
     "LeaderWorkerSet": _of_leader_worker_set,
-    **dict.fromkeys(_REPLICAS, _of_kubeflow),
+    **dict.fromkeys(REPLICAS, _of_kubeflow),
 }

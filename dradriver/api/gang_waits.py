@@ -28,6 +28,11 @@ ORDERED_READY: Final = (
     "podManagementPolicy: OrderedReady: each pod is made once the one before is ready, so they cannot start as one "
     "gang: write Parallel"
 )
+DEPLOYMENT: Final = f"nothing says which of a Deployment's pods belong together: {_NAMED}"
+IN_ORDER: Final = (
+    f"its replicatedJobs start one after another, and the first would wait for the last: write {names.GANG}: auto, by "
+    "which each of them is a gang, or write neither dependsOn nor startupPolicyOrder: InOrder"
+)
 
 
 def why_never(

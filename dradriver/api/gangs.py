@@ -1,7 +1,6 @@
 """What a pod says of the gang that it belongs to: read strictly and noted.
 
-Pods are placed one by one so far. What is said of several stands in the resolved request, so that manifests which say
-it are admitted as they are and a mistake in them is seen now. Who else belongs to the gang says ``gang_members``.
+It stands in the resolved request. Who else belongs to the gang says ``gang_members``.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from dradriver.allocator.request import Strategy
 from dradriver.api import annotation_words
 from dradriver.api.annotation_words import About
 from dradriver.api.errors import WordError
-from dradriver.api.values import RESTART, Near
+from dradriver.api.values import REPLACE, RESTART, Near
 
 AUTO: Final = "auto"
 Size: TypeAlias = tuple[int, int]
@@ -56,6 +55,11 @@ class Gang(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
         return self.on_member_loss == RESTART
 
     @property
+    def asked(self) -> bool:
+        """Whether its author says that there is a gang; limits alone may be of one that is none."""
+        return self.name is not None or self.pods is not None
+
+    @property
     def size(self) -> Size | None:
         """How many pods its author says that there are."""
         return (self.pods, self.pods) if isinstance(self.pods, int) else self.pods
@@ -63,10 +67,11 @@ class Gang(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
 
 _WORDS: Final = {word.field: word for word in annotation_words.EVERY if word.about is About.GANG}
 _RANGES: Final = 4  # the version of notes that first has two numbers of pods
+_UNSAID: Final = {"on_member_loss": REPLACE}  # what is so where nothing is said: an older controller reads such a note
 
 
 def gang(annotations: Mapping[str, str]) -> Gang | None:
-    """Return what annotations say of a gang; None where they say nothing of one.
+    """Return what annotations say of a gang; None where they say nothing of one, or only what is so anyway.
 
     Raises:
         WordError: A bad value.
@@ -74,7 +79,8 @@ def gang(annotations: Mapping[str, str]) -> Gang | None:
     fields = {
         name: word.read(word.key, annotations[word.key]) for name, word in _WORDS.items() if word.key in annotations
     }
-    return Gang(**fields) if fields else None
+    said = {name: value for name, value in fields.items() if value != _UNSAID.get(name)}
+    return Gang(**said) if said else None
 
 
 def version(gang: Gang, first: int) -> int:

@@ -49,6 +49,11 @@ def is_ours(resource: str) -> bool:
     return resource in NAMES or resource.startswith((_MIG, _OF_PRODUCT))
 
 
+def some(limits: Mapping[str, object]) -> bool:
+    """Return whether limits ask for any GPUs or parts of them: a number of none, ``0`` or ``0.0``, does not."""
+    return any(is_ours(name) and (_exact(str(value)) or 0) > 0 for name, value in limits.items())
+
+
 def product(where: str, limits: Mapping[str, object]) -> str:
     """Return which product the limits name, as the annotation ``product`` would say it; empty for any.
 

@@ -64,7 +64,8 @@ async def _read(server: ServerConfig, namespace: str, policies: Policies) -> Fre
 def document(left: FreeGpus) -> Document:
     """Return what is shown of it."""
     closed = f"; {left.closed} more are not ready or closed to new pods" if left.closed else ""
-    title = f"{left.free} of {left.gpus} GPUs are free on {left.nodes} nodes{closed}"
+    promised = f"; {left.promised} are promised to pods that are not bound yet" if left.promised else ""
+    title = f"{left.free} of {left.gpus} GPUs are free on {left.nodes} nodes{promised}{closed}"
     blocks: list[Block] = [Notes(lines=(Cell(title),))]
     columns = (
         Column("product"), Column("size", number=True), Column("sets", number=True), Column("level"),

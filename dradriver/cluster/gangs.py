@@ -115,6 +115,11 @@ class Gangs:
         """Return whether a gang has begun to run."""
         return bool(self._running.get(gang))
 
+    def counts(self) -> tuple[int, int]:
+        """Return how many gangs have not started, and how many have."""
+        started = sum(bool(pods) and gang not in self._none for gang, pods in self._running.items())
+        return len(self._pods) - len(self._none) - started, started
+
     def dissolve(self, gang: Key) -> tuple[Key, ...]:
         """Take in that what its pods were made by is no gang. Returns the pods, which are placed one by one."""
         self._none.add(gang)
@@ -135,7 +140,7 @@ class Gangs:
         wants = None if noted is msgspec.UNSET else noted
         found = gang_members.find(gang_members.facts(pod), wants)
         if isinstance(found, Alone):
-            if gang_members.must_wait(wants):
+            if gang_members.must_wait(wants, found):
                 self._waits[key] = found.why
             return None
         makers = (owner.uid for owner in pod.metadata.owner_references if owner.controller)

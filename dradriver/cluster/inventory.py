@@ -101,6 +101,22 @@ class Inventory:
             self._read(pool)
         return pools
 
+    def set_levels(self, keys: Sequence[str]) -> None:
+        """Take in the label keys of the network's levels, nearest first; those that are known where none are given."""
+        if tuple(keys) != tuple(self._levels):
+            self._levels = keys
+            self._move()
+
+    def topology_changed(self, change: Change[KueueTopology]) -> None:
+        """Take in what the reflector of Kueue's Topologies saw."""
+        self.topologies.changed(change)
+        self._move()
+
+    def _move(self) -> None:
+        self._located = None
+        for name in self._pools:
+            self._nodes.helped(name)  # a gang that found no place may have one by other levels
+
     def set_nccl_version(self, version: str) -> None:
         """Predict for this NCCL on all machines that name none themselves; empty: the newest that is known."""
         if version == self.nccl_version:
@@ -275,15 +291,6 @@ class Inventory:
             machines = {name: pool.machine for name, pool in self._pools.items()}
             levels = self._levels or self.topologies.keys([labels.get(name, {}) for name in fleet.nodes])
             network.locate(fleet, labels, machines, levels)
-
-    def set_levels(self, levels: Sequence[str]) -> None:
-        """Take in the label keys of the network's levels that are configured, nearest first."""
-        self._levels, self._located = levels, None
-
-    def topology_changed(self, change: Change[KueueTopology]) -> None:
-        """Take in what the reflector of Kueue's Topologies saw."""
-        self.topologies.changed(change)
-        self._located = None
 
     def compute(self, pool: str) -> dict[str, int]:
         """Return the compute slices of the MIG profiles of a node's GPUs, by the profile's name."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from dradriver.allocator.request import Choice, Weights
 from dradriver.api.ledger import OURS, current_ledger
@@ -17,6 +17,7 @@ from dradriver.cluster.claims import Accounts
 from dradriver.cluster.gangs import Gangs, Membership
 from dradriver.cluster.inventory import Inventory
 from dradriver.cluster.kept_places import KEPT_S, Kept, KeptPlaces
+from dradriver.cluster.kueue_topologies import KueueTopology
 from dradriver.cluster.neighbours import Neighbours
 from dradriver.cluster.node_usage import NodeUsage
 from dradriver.cluster.nodes.ask import Where
@@ -202,6 +203,16 @@ class Picture:
             version: As ``topology.nccl_version.release`` reads it; empty for the newest.
         """
         self.inventory.set_nccl_version(version)
+        self._tell()
+
+    def levels_changed(self, keys: Sequence[str]) -> None:
+        """Take in the label keys of the network's levels that are configured, nearest first."""
+        self.inventory.set_levels(keys)
+        self._tell()
+
+    def topology_changed(self, change: Change[KueueTopology]) -> None:
+        """Take in what the reflector of Kueue's Topologies saw."""
+        self.inventory.topology_changed(change)
         self._tell()
 
     # What we write.

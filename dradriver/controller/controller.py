@@ -135,7 +135,7 @@ class Controller:
             client, DEVICE_TAINT_RULES, read_rule, on_change=self.worker.picture.taint_rule_changed
         )
         self._topologies = OptionalReflector(
-            client, KUEUE_TOPOLOGIES, read_topology, on_change=self.worker.picture.inventory.topology_changed
+            client, KUEUE_TOPOLOGIES, read_topology, on_change=self.worker.picture.topology_changed
         )
         self._seats = seat_slice.SeatSlice(client, self.worker.picture, record_seats)
         self.template_writer = TemplateWriter(client, self.worker.picture.templates.known, record=record)
@@ -144,7 +144,7 @@ class Controller:
         """Choose by these policies from now on. Whether a pod finds a place does not depend on weights, only which."""
         self.worker.picture.weights = policies.preference
         self.worker.picture.nccl_changed(policies.nccl.version)
-        self.worker.picture.inventory.set_levels(policies.network.levels)
+        self.worker.picture.levels_changed(policies.network.levels)
 
     def ready(self) -> bool:
         """Return whether the picture of the cluster is whole."""

@@ -27,12 +27,5 @@ def size_of(gang: Key, said: Membership, sizes: Sizes) -> Size | Alone | str:
         said: What its pods say.
         sizes: Reads objects.
     """
-    if said.wants is not None and said.wants.size is not None:
-        return said.wants.size
-    member = said.member
-    if member.read is None:
-        return gang_members.unknown_size(member) if member.size is None else member.size
-    found = sizes.size(gang, member.read)
-    if isinstance(found, WordError):  # what its pods say counts those without GPUs, too, and never too few
-        return str(found) if member.size is None else member.size
-    return "" if found is None else found
+    read = said.member.read
+    return gang_members.size(said.member, said.wants, None if read is None else sizes.size(gang, read))

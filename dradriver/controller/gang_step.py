@@ -32,7 +32,7 @@ from dradriver.queue.units import Member, Unit
 
 MEMBER_S: Final = 0.1  # longer that a gang's promise may last for each of its pods: a scheduler seats 20 a second
 LONGEST_S: Final = 300.0  # half of what kube-scheduler's bindingTimeout is, unless an administrator sets it
-GATHER_S: Final = 5.0  # that a gang of a range of sizes waits for more pods after the last that came
+GATHER_S: Final = 2.0  # that a gang of a range of sizes waits for more pods after the last that came
 QUIET_S: Final = 2.0  # that a number of pods must stand before it is told
 
 

@@ -87,6 +87,7 @@ class GangWorker:
     def look(self, unit: Unit) -> None:
         """Do what a gang's state asks for."""
         now = asyncio.get_running_loop().time()
+        unit.gathered_at(now)
         first = self._picture.gangs.said(unit.key)
         size = size_of(unit.key, first, self._sizes)
         if isinstance(size, Alone) and not gang_members.must_wait(first.wants):
@@ -153,9 +154,9 @@ class GangWorker:
                 places = gang_plan.plan(
                     self._picture, chosen, first.wants, identity=first.member.identity, least=least, avoid=avoid
                 )
-            except NoPlaceError:
+            except NoPlaceError as error:
                 if not avoid:
-                    raise
+                    raise NoPlaceError(error.stable) from None  # pods are told no figures that change
             else:
                 if not avoid:
                     unit.failures.begin_again()
@@ -198,6 +199,7 @@ class GangWorker:
     async def _give_back(self, unit: Unit, step: GiveBack, slot: Slot) -> None:
         await self._writer.give_back(step.claims, slot)
         metrics.WITHDRAWALS.labels(step.cause.value).inc(len(step.claims))
+        metrics.GIVEN_BACK.labels(step.cause.value).inc()
         taken = {claim.key for claim in step.claims}
         for member in unit.members:
             if member.wish.claim in taken:

@@ -17,7 +17,9 @@ PLACEMENTS: Final = Labelled(
     "Pods whose gate was lifted, by the level their GPUs reach; part for parts of GPUs.",
     level=[*(level.value for level in Level), PART],
 )
-WAITING: Final = Gauge("gpu_topology_waiting_pods", "Pods that wait for a place.")
+WAITING: Final = Gauge(
+    "gpu_topology_waiting_pods", "Pods that wait for a place; those of a gang, which wait together, count as one."
+)
 ASIDE: Final = Gauge(
     "gpu_topology_nodes_without_tables", "Nodes that nothing is placed on until their kind of machine is assessed."
 )
@@ -34,6 +36,23 @@ WITHDRAWALS: Final = Labelled(
     Counter,
     "gpu_topology_promises_withdrawn_total",
     "Claims that were taken back before the scheduler gave them GPUs, by cause.",
+    cause=[cause.value for cause in WithdrawReason],
+)
+GANGS: Final = Labelled(
+    Gauge,
+    "gpu_topology_gangs",
+    "Gangs that have living pods, by whether they have started.",
+    state=("waiting", "started"),
+)
+GANG_START: Final = Histogram(
+    "gpu_topology_gang_start_duration_seconds",
+    "From the last pod of a gang being there to its start: all have their seats, or without seats one is bound.",
+    buckets=(0.5, 1, 2, 5, 10, 30, 60, 300, 1800, 7200, 43200),
+)
+GIVEN_BACK: Final = Labelled(
+    Counter,
+    "gpu_topology_gangs_given_back_total",
+    "Times that claims of a gang that had not started were taken back together, by cause.",
     cause=[cause.value for cause in WithdrawReason],
 )
 DIFFERENCES: Final = Labelled(

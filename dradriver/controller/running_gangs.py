@@ -8,6 +8,7 @@ from typing import Protocol
 
 import msgspec
 
+from dradriver.allocator.request import NoPlaceError
 from dradriver.api.pins import Key
 from dradriver.api.pods import Pod
 from dradriver.cluster.picture import Picture
@@ -106,8 +107,8 @@ class RunningGangs:
             if member is unit.lead or self._has_claim(member)
         ]
         kept = self._picture.kept_places.find(of.gang, of.member.rank)
-        if kept is not None:
-            self._picture.let_go(kept)
+        inventory = self._picture.inventory
+        inventory.locate(self._picture.nodes.labels())
         try:
             places = gang_plan.plan(
                 self._picture,
@@ -116,11 +117,13 @@ class RunningGangs:
                 identity=of.member.identity,
                 avoid=tuple(unit.failures.tried),
                 home=None if kept is None else {unit.lead: kept},
+                # Only looked at: giving it up and keeping it again would wake all who wait, this pod too, and again.
+                fleet=None if kept is None else inventory.without(kept.claim),
             )
-        except BaseException:
-            if kept is not None:
-                self._picture.keep(kept)  # it is still to be had later
-            raise
+        except NoPlaceError as error:
+            raise NoPlaceError(error.stable) from None
+        if kept is not None:
+            self._picture.let_go(kept)
         return msgspec.structs.replace(places[unit.lead], seat=False)  # nobody waits for it to be bound with others
 
     def _has_claim(self, member: Member) -> bool:

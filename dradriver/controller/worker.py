@@ -171,6 +171,8 @@ class Worker:
                 break
         metrics.WAITING.set(len(self._queue))
         metrics.ASIDE.set(len(self.picture.inventory.aside))
+        for state, count in zip(("waiting", "started"), self.picture.gangs.counts(), strict=True):
+            metrics.GANGS.labels(state).set(count)
 
     async def rest(self) -> None:
         """Work until nothing is left to do now, reasons included; for tests, and for those who drive it by hand."""
@@ -228,6 +230,9 @@ class Worker:
             return  # its writer looks again when it is done
         pods = self.picture.gangs.pods(key)
         if self.picture.gangs.started(key):
+            if unit is not None:  # it starts just now
+                now = asyncio.get_running_loop().time()
+                metrics.GANG_START.observe(now - unit.gathered_at(now))
             self._forget(key)
             self._running.look(key)
             for pod in pods:

@@ -30,7 +30,7 @@ from dradriver import lazy
 
 if TYPE_CHECKING:
     from dradriver.topology.errors import TopologyError
-    from dradriver.topology.levels import Location
+    from dradriver.topology.levels import Location, location
     from dradriver.topology.load import read_machine
     from dradriver.topology.machine import Cpu, Gpu, Machine, MigDevice, MigProfile, Nic, NumaNode, PathType, PciDevice
 
@@ -46,6 +46,7 @@ __all__ = [
     "PathType",
     "PciDevice",
     "TopologyError",
+    "location",
     "read_machine",
 ]
 
@@ -53,7 +54,7 @@ __getattr__ = lazy.exports(
     __name__,
     {
         "errors": ("TopologyError",),
-        "levels": ("Location",),
+        "levels": ("Location", "location"),
         "load": ("read_machine",),
         "machine": ("Cpu", "Gpu", "Machine", "MigDevice", "MigProfile", "Nic", "NumaNode", "PathType", "PciDevice"),
     },

@@ -29,11 +29,6 @@ class Step(enum.IntEnum):
     PHB = 3
     NODE = 4
     SYS = 5
-    FABRIC = 6  # two servers of one multi-node NVLink fabric (NVL72): near, but see ``Location.fabric``
-    LEAF = 7  # two servers below one leaf switch
-    SPINE = 8  # below leaf switches of one spine
-    ZONE = 9  # in one zone, by way of several spines
-    APART = 10  # in two zones, or nothing is known
 
 
 _TOPOLOGY_LEVEL = {
@@ -46,8 +41,6 @@ _TOPOLOGY_LEVEL = {
 }
 
 
-BETWEEN_SERVERS = (Step.FABRIC, Step.LEAF, Step.SPINE, Step.ZONE, Step.APART)
-
 # Levels of the network by name, nearest first, in a cluster that says nothing of its own; below them is the node, above
 # them the cluster.
 LEVELS = ("fabric", "leaf", "spine", "zone")
@@ -58,52 +51,39 @@ Domain: TypeAlias = tuple[str, ...]
 
 
 class Location(msgspec.Struct, frozen=True):
-    """Where a server stands in the network, from its node's labels; an empty name is an unknown one.
+    """Where a server stands in the network.
 
     Attributes:
+        domains: Its part of the network at each level of its cluster, nearest first; None where it is in none.
+        gbps: Bandwidth of the server's network, one direction, GB/s; 0 where it is unknown.
+    """
+
+    domains: tuple[Domain | None, ...] = ()
+    gbps: float = 0.0
+
+
+def location(*, zone: str = "", spine: str = "", leaf: str = "", fabric: str = "", gbps: float = 0.0) -> Location:
+    """Return where a server stands in a cluster with ``LEVELS``; an empty name is an unknown one.
+
+    A leaf's name counts within its spine and zone, and a spine's within its zone: racks of two zones may both be called
+    ``rack1``.
+
+    Args:
         zone: Zone or site.
-        spine: Spine switch or block of leaf switches, within its zone.
-        leaf: Leaf switch or rack, within its spine.
+        spine: Spine switch or block of leaf switches.
+        leaf: Leaf switch or rack.
         fabric: ``Machine.fabric``: a multi-node NVLink fabric, wherever it is. Its servers are one rack, so they are
             near each other; but containers on two of them reach each other over NVLink only with an IMEX channel, which
             nothing here gives them: between them is the network.
-        gbps: Bandwidth of the server's network, one direction, GB/s; 0 where it is unknown.
-        own: In a cluster that has levels of its own (``network_levels``), in place of the names above: its domain at
-            each, nearest first; None where it is in none.
+        gbps: As ``Location.gbps``.
     """
-
-    zone: str = ""
-    spine: str = ""
-    leaf: str = ""
-    fabric: str = ""
-    gbps: float = 0.0
-    own: tuple[Domain | None, ...] = ()
-
-    @property
-    def domains(self) -> tuple[Domain | None, ...]:
-        """Its domain at each level of its cluster, nearest first; those of ``LEVELS`` where it has none of its own."""
-        return self.own or tuple(self.within(step) for step in BETWEEN_SERVERS[:-1])
-
-    def within(self, step: Step) -> Domain | None:
-        """Return what the server shares with those a ``step`` of ``BETWEEN_SERVERS`` away; None where it is unknown.
-
-        A leaf's name counts within its spine and zone, and a spine's within its zone: racks of two zones may both be
-        called ``rack1``.
-        """
-        if step is Step.APART:
-            return ()
-        names = {
-            Step.FABRIC: (self.fabric,),
-            Step.LEAF: (self.zone, self.spine, self.leaf),
-            Step.SPINE: (self.zone, self.spine),
-            Step.ZONE: (self.zone,),
-        }[step]
-        return names if names[-1] else None
+    every = (fabric,), (zone, spine, leaf), (zone, spine), (zone,)
+    return Location(domains=tuple(names if names[-1] else None for names in every), gbps=gbps)
 
 
 def topology_level(step: Step) -> int:
-    """Return 0 for links, 1 below PCIe switches, 2 in a NUMA node, 3 in a server, 4 between servers: "L0" to "L4"."""
-    return _TOPOLOGY_LEVEL.get(step, 4)
+    """Return 0 for links, 1 below PCIe switches, 2 in a NUMA node, 3 in a server: "L0" to "L3"; "L4" is further."""
+    return _TOPOLOGY_LEVEL[step]
 
 
 def step(machine: Machine, i: int, j: int) -> Step:
@@ -135,12 +115,3 @@ def line_rate_gbps(links: int, link_gbps: float) -> int:
     has and another has not must not hang on a fraction.
     """
     return int(links * line_gbps(link_gbps) + 1e-6)
-
-
-def between(a: Location, b: Location) -> Step:
-    """Return the step between two servers: the nearest thing that both are known to share."""
-    for step in BETWEEN_SERVERS:
-        domain = a.within(step)
-        if domain is not None and domain == b.within(step):
-            return step
-    return Step.APART

@@ -106,7 +106,7 @@ class Levels(msgspec.Struct, frozen=True):
                 each for key, each in zip(self.keys[:at:-1], values[:at:-1], strict=True) if key not in FABRICS
             )  # fmt: skip
             own.append((*around, value) if value else None)
-        return Location(own=tuple(own), gbps=gbps)
+        return Location(domains=tuple(own), gbps=gbps)
 
 
 def levels_of(nodes: Collection[Mapping[str, str]], configured: Sequence[str] = ()) -> Levels:

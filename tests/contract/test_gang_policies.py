@@ -30,7 +30,6 @@ from tests.contract.test_every_object import Resources
 from tests.contract.test_policies import (
     HERE,
     IN_FORCE_S,
-    OURS,
     TEAM,
     Guarded,
     change,
@@ -41,6 +40,7 @@ from tests.contract.test_policies import (
     said,
     tell,
 )
+from tests.deploy import NAMESPACE as OURS
 from tests.fakes import chart
 
 __all__ = ["guarded"]

@@ -18,3 +18,14 @@ def test_examples(namespace: Namespace) -> None:
     assert namespace.annotation("nvlink-quad", names.LEVEL) == "nvlink"
     assert len(namespace.devices("claim-template", "train")) == 4
     assert namespace.devices("two-containers", "encode").isdisjoint(namespace.devices("two-containers", "decode"))
+
+
+def test_the_job_whose_pods_are_a_gang(namespace: Namespace) -> None:
+    namespace.kubectl("apply", "-f", str(EXAMPLES / "gangs" / "job.yaml"))
+    namespace.kubectl(
+        "wait", "--for=create", "pod", "-l", "batch.kubernetes.io/job-completion-index=1", "--timeout=60s"
+    )
+    namespace.kubectl("wait", "--for=condition=Ready", "pod", "-l", "app=gang-job", "--timeout=120s")
+    pods = namespace.list("pods")
+    assert sorted(pod["metadata"]["annotations"][names.RANK_HINT] for pod in pods) == ["0", "1"]
+    assert no_gpu_is_owned_twice(namespace.cluster)

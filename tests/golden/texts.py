@@ -17,6 +17,7 @@ from click.testing import CliRunner
 from dradriver.allocator.request import Amount
 from dradriver.api import gang_members, gang_sizes, names, resolved
 from dradriver.api.gang_owners import Member
+from dradriver.api.gangs import Gang
 from dradriver.api.pods import Pod
 from dradriver.api.policies.modes import Mode
 from dradriver.cli.main import main
@@ -110,7 +111,7 @@ def _gangs() -> dict[str, Any]:
 
 
 def _member(pod: Any, owner: Any) -> Any:
-    found = gang_members.find(gang_members.facts(msgspec.convert(pod, Pod)))
+    found = gang_members.find(gang_members.facts(msgspec.convert(pod, Pod)), Gang(name="auto"))
     told = msgspec.to_builtins(found)
     if isinstance(found, Member) and found.read is not None and found.read.name == owner["metadata"]["name"]:
         told["size by what made it"] = gang_sizes.size_from(found.read, owner)

@@ -16,7 +16,7 @@ from dradriver.allocator.fleet.gangs import place_gang
 from dradriver.allocator.gang_request import GangChoice, GangRequest, Role
 from dradriver.allocator.request import Choice, NoPlaceError, Whole
 from dradriver.allocator.sets.tables import tables_of
-from dradriver.topology.levels import Location
+from dradriver.topology.levels import location
 from dradriver.topology.machine import PathType
 from tests.fakes import machines
 
@@ -42,15 +42,14 @@ def clusters(draw: st.DrawFn, *, most: int = 5) -> tuple[Fleet, np.ndarray[tuple
         name = f"n{number}"
         fleet.set_node(name, FOUR, draw(st.sets(st.integers(0, 3), min_size=1)), row=number)
         spine, leaf = draw(st.sampled_from("xy")), draw(st.sampled_from("12"))
-        fleet.set_location(name, Location(zone="z", spine=spine, leaf=leaf))
+        fleet.set_location(name, location(zone="z", spine=spine, leaf=leaf))
         cpus.append([draw(st.integers(0, CPUS))])
     return fleet, np.array(cpus, dtype=np.int64)
 
 
 def domain(fleet: Fleet, name: str, level: str) -> tuple[str, ...]:
     here = fleet.location(name)
-    every = {"node": (name,), "leaf": (here.spine, here.leaf), "spine": (here.spine,), "zone": ()}
-    return every[level]
+    return (name,) if level == "node" else here.domains[LEVELS.index(level)] or ()
 
 
 def reach(fleet: Fleet, names: list[str]) -> int:
@@ -150,7 +149,7 @@ def test_of_many_domains_the_best_is_taken(data: st.DataObject) -> None:
     for number in range(data.draw(st.integers(6, 10))):
         fleet.set_node(f"n{number}", FOUR, data.draw(st.sampled_from(free)))
         spine, leaf = data.draw(st.sampled_from("xyw")), data.draw(st.sampled_from("123"))
-        fleet.set_location(f"n{number}", Location(zone="z", spine=spine, leaf=leaf))
+        fleet.set_location(f"n{number}", location(zone="z", spine=spine, leaf=leaf))
     request = GangRequest(
         pod=Whole(containers=(data.draw(st.sampled_from((2, 3))),)), pods=data.draw(st.integers(2, 4))
     )

@@ -5,15 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from dradriver.api import resolved
 from dradriver.api.parts import count
-from tests.fakes.admission import viewed
+from tests.fakes.admission import admit, viewed
 from tests.manifests import check, check_together, objects, pod_of
 from tests.paths import REPO
 from webhook import containers
 
 EXAMPLES = sorted((REPO / "examples").glob("*.yaml"))
+ALONE = sorted((REPO / "examples").glob("*/*.yaml"))
 
 
 def gpus(document: dict[str, Any]) -> int:
@@ -28,7 +31,7 @@ def gpus(document: dict[str, Any]) -> int:
     return sum(map(count, containers.asks(viewed(pod)).values())) * int(document["spec"].get("replicas", 1))
 
 
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", EXAMPLES + ALONE, ids=lambda path: path.name)
 def test_example(path: Path) -> None:
     text = path.read_text()
     assert text.startswith("# ")
@@ -40,6 +43,19 @@ def test_example(path: Path) -> None:
         if pod := pod_of(document):
             assert {c["image"] for c in pod["spec"]["containers"]} == {"busybox"}
             assert {c["imagePullPolicy"] for c in pod["spec"]["containers"]} == {"IfNotPresent"}
+
+
+@pytest.mark.parametrize("path", ALONE, ids=lambda path: path.name)
+def test_an_example_that_stands_alone_fits_on_the_demos_two_machines_and_is_a_gang(path: Path) -> None:
+    (job,) = objects(path.read_text())
+    assert gpus(job) * job["spec"]["parallelism"] <= 16
+    made = admit(job, kind="Job", path="/mutate-workloads").admitted["spec"]["template"]
+    pod = admit(
+        {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", **made["metadata"]}, "spec": made["spec"]}
+    )
+    noted = resolved.read(pod.admitted["metadata"]["annotations"])
+    assert noted.gang is not msgspec.UNSET
+    assert noted.gang.name == "auto"
 
 
 def test_the_examples_fit_together_on_the_demos_two_machines() -> None:

@@ -87,7 +87,7 @@ def test_the_names_of_the_library() -> None:
     ]  # fmt: skip
     assert dir(topology) == [
         "Cpu", "Gpu", "Location", "Machine", "MigDevice", "MigProfile", "Nic", "NumaNode", "PathType", "PciDevice",
-        "TopologyError", "read_machine",
+        "TopologyError", "location", "read_machine",
     ]  # fmt: skip
 
 

@@ -16,10 +16,11 @@ from dradriver.cli.cluster.sets import FreeGpus
 from dradriver.cli.explainer.model import Subject, Verdict
 from dradriver.cluster import neighbours
 from dradriver.cluster.nodes import classes, table
-from dradriver.controller import decide, next_step
+from dradriver.controller import decide, gang_step, next_step
 from dradriver.kube.client import ApiError
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
 from tests.fakes.gpucluster import GpuCluster, Killed, claim_of
+from tests.fakes.owners import owned
 from tests.paths import REPO
 from tests.unit.documented import said
 
@@ -302,6 +303,92 @@ async def _quota(cluster: GpuCluster) -> None:
     cluster.client.refuse["create"] = [ApiError(403, "Forbidden", "exceeded quota: gpus, requested: …")]
 
 
+def _gang(cluster: GpuCluster, *pods: str, size: int | None = None, gpus: int = 8, **words: str) -> None:
+    for name in pods:
+        cluster.pod(name, gpus, wishes={"gang": "train", "gang-size": str(size or len(pods)), **words})
+
+
+@says("pods of its gang are there")
+async def _fewer_than_its_size(cluster: GpuCluster) -> None:
+    cluster.node("a")
+    _gang(cluster, "p", size=2)
+
+
+@says("gang-size is missing")
+async def _without_a_size(cluster: GpuCluster) -> None:
+    cluster.node("a")
+    cluster.pod("p", 8, wishes={"gang": "train"})
+
+
+@says("write how many pods the gang has as")
+async def _with_an_unread_owner(cluster: GpuCluster) -> None:
+    cluster.node("a")
+    cluster.pod("p", 8, wishes={"gang": "auto"})
+    pod = cluster.get_pod("p")
+    pod["metadata"]["ownerReferences"] = owned("batch/v1", "Job", "train")
+    cluster.put(PODS, pod)
+
+
+@says("nothing says which pods belong together")
+async def _of_nobodys_making(cluster: GpuCluster) -> None:
+    cluster.node("a")
+    cluster.pod("p", 8, wishes={"gang": "auto"})
+
+
+@says("have no place for all of them at once")
+async def _with_room_for_a_part(cluster: GpuCluster) -> None:
+    cluster.node("a")
+    cluster.node("b")
+    cluster.rival("rival", "b", range(8))
+    _gang(cluster, "p", "q")
+
+
+@says("has no place for all of them even when all its GPUs are free")
+async def _too_large_a_gang(cluster: GpuCluster) -> None:
+    cluster.node("a")
+    _gang(cluster, "p", "q")
+
+
+@says("of them when it is empty")
+async def _too_large_for_a_leaf(cluster: GpuCluster) -> None:
+    for name in "ab":
+        cluster.node(name, labels={"topology.kubernetes.io/zone": f"zone-{name}"})
+    _gang(cluster, "p", "q", near="zone")
+
+
+@says("this cluster's network has the levels")
+async def _near_nothing_that_is_known(cluster: GpuCluster) -> None:
+    cluster.node("a")
+    _gang(cluster, "p", near="rack")
+
+
+@says("no place now")
+async def _without_a_place_beside_the_others(cluster: GpuCluster) -> None:
+    for name in "ab":
+        cluster.node(name)
+    _gang(cluster, "p", "q")
+    await cluster.settle()
+    cluster.schedule()
+    await cluster.settle()
+    node = cluster.gpus("p")[0]
+    cluster.remove(PODS, "p", "default")
+    cluster.collect()
+    cluster.rival("rival", node, range(8))
+    await cluster.settle()
+    _gang(cluster, "p", size=2)
+
+
+@says("pods of its gang had their place in time")
+async def _given_back(cluster: GpuCluster) -> None:
+    cluster.promise_s = 1.0
+    cluster.restart()
+    for name in "ab":
+        cluster.node(name)
+    _gang(cluster, "p", "q")
+    await cluster.settle()
+    await asyncio.sleep(2)
+
+
 IN_THE_CODE: Final = (  # what takes minutes, or a bug, to come about
     "waits until its scheduler has bound other pods of this namespace",
     "a webhook may hold them up",
@@ -310,19 +397,23 @@ IN_THE_CODE: Final = (  # what takes minutes, or a bug, to come about
     "GPUs are left out that DeviceTaintRule",
     "are assessed",
     "it was bound to node",
+    "cannot start as one gang",
+    "starts pods one by one",
+    "has no number of pods with GPUs",
 )
 
 
 def test_every_reason_is_produced_here_or_stands_in_the_code() -> None:
     assert sorted(quoted("Reasons")) == sorted([*SCENARIOS, *IN_THE_CODE])
-    sources = [source for path, source in SOURCES.items() if path.parent.name in ("controller", "queue")]
+    sources = [source for path, source in SOURCES.items() if path.parent.name in ("controller", "queue", "api")]
     for text in IN_THE_CODE:
         assert any(text in source for source in sources), text
 
 
 def test_every_reason_of_a_next_step_has_a_row() -> None:
-    told = said.reasons(next_step)
-    assert len(told) > 10
+    told = said.reasons(next_step) | said.reasons(gang_step)
+    told.remove(f"pod {said.OPEN} {said.OPEN}")  # what ``next_step`` says of it
+    assert len(told) > 15
     assert [text for text in sorted(told) if not any(row in text for row in quoted("Reasons"))] == []
 
 

@@ -17,6 +17,7 @@ rails        the same positions on every node of a gang
 gang_domains which part of the network a gang goes to
 nearness     which nodes of it: few parts, equal ones
 gang_plan    how many pods of one role on which nodes
+gang_shares  how roles are shared over nodes, where every way is looked at
 gang_search  plans for all roles, level by level
 largest_gang the largest gang that one part of the network holds
 gang_refusals  why a gang has no place

@@ -37,15 +37,26 @@ class Plan(NamedTuple):
         at: (n,) int64, which of them.
         pods: (n,) int64, pods on each.
         within: (n,) int64, the positions that these may use.
+        known: For each node the sets of its pods, where they were chosen already.
     """
 
     nodes: GangNodes
     at: Ints
     pods: Ints
     within: Ints
+    known: Sequence[Sequence[int]] | None = None
 
-    def sets(self) -> list[list[int]]:
+    @classmethod
+    def of_sets(cls, nodes: GangNodes, places: Sequence[tuple[int, Sequence[int]]]) -> Plan:
+        """A plan with these sets on these nodes."""
+        at = np.array([node for node, _ in places], dtype=np.int64)
+        pods = np.array([len(sets) for _, sets in places], dtype=np.int64)
+        return cls(nodes, at, pods, nodes.mask[at], [sets for _, sets in places])
+
+    def sets(self) -> Sequence[Sequence[int]]:
         """For each node the sets of its pods, as masks."""
+        if self.known is not None:
+            return self.known
         known: dict[tuple[int, int, int], list[int]] = {}
         kinds = self.nodes.kind[self.at].tolist()
         keys = list(zip(kinds, self.within.tolist(), self.pods.tolist(), strict=True))
@@ -137,7 +148,7 @@ def _on_new(
         at = at[np.argsort(-nodes.capacity[at], kind="stable")]
     if wish.spread:
         return at, _evenly(nodes.capacity[at], pods, least=wish.least), nodes.mask[at]
-    at = _tightest(nodes, at, new, pods, least=wish.least)
+    at = _tightest(nodes, at, new, pods, least=wish.least, around=around)
     return at, _fullest(nodes.capacity[at], pods, least=wish.least), nodes.mask[at]
 
 
@@ -166,13 +177,16 @@ def _near(nodes: GangNodes, units: Ints, number: int, around: Around) -> Ints:
                    [level[around.sites] for level in around.levels])  # fmt: skip
 
 
-def _tightest(nodes: GangNodes, chosen: Ints, new: Ints, pods: int, *, least: int) -> Ints:
-    """The chosen nodes, the last of them exchanged for the smallest that holds what it must."""
+def _tightest(nodes: GangNodes, chosen: Ints, new: Ints, pods: int, *, least: int, around: Around) -> Ints:
+    """The chosen nodes, the last of them exchanged for the smallest beside it that holds what it must."""
     spare = int(nodes.capacity[chosen].sum()) - pods
     if not spare:
         return chosen
     need = max(least, int(nodes.capacity[chosen[-1]]) - spare)
-    fitting = new[(nodes.capacity[new] >= need) & ~np.isin(new, chosen[:-1])]
+    beside = np.ones(len(new), dtype=np.bool_)
+    for level in around.levels:
+        beside &= level[nodes.site[new]] == level[nodes.site[chosen[-1]]]
+    fitting = new[beside & (nodes.capacity[new] >= need) & ~np.isin(new, chosen[:-1])]
     return np.append(chosen[:-1], fitting[0])
 
 

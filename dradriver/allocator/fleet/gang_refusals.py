@@ -1,8 +1,9 @@
-"""Why a gang has no place, and the nearest thing that does."""
+"""Why a gang has no place, and the nearest thing that does. What was not looked at is not said."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -10,14 +11,27 @@ import numpy as np
 from dradriver.allocator.choice import ladder, phrases
 from dradriver.allocator.fleet.fleet import Fleet
 from dradriver.allocator.fleet.gang_nodes import GangNodes, node_table
-from dradriver.allocator.fleet.gang_search import nothing_taken, search
+from dradriver.allocator.fleet.gang_search import Taken, nothing_taken, search
+from dradriver.allocator.fleet.gang_shares import Effort
 from dradriver.allocator.fleet.largest_gang import largest
 from dradriver.allocator.gang_request import GangRequest
 from dradriver.allocator.request import NoPlaceError
 from dradriver.topology.levels import CLUSTER, NODE
 
+_NOT_FOUND = "no place was found for all of them at once"
+_GAVE_UP = "there are too many ways to share them to look at all"
 
-def refusal(fleet: Fleet, tables: Sequence[GangNodes], request: GangRequest, counts: Sequence[int]) -> NoPlaceError:
+
+def of_those_that_stay(request: GangRequest, broken: str) -> NoPlaceError:
+    """The refusal of further members of a gang whose others are not within its limits: ``broken`` says how."""
+    stable = f"{_wanted(request)}: no; those that keep their places are not so: {broken}"
+    return NoPlaceError(stable, stable=stable)
+
+
+def refusal(
+    fleet: Fleet, tables: Sequence[GangNodes], request: GangRequest, counts: Sequence[int], *,
+    taken: Taken, gave_up: bool,
+) -> NoPlaceError:  # fmt: skip
     """The refusal of a gang.
 
     Args:
@@ -25,38 +39,79 @@ def refusal(fleet: Fleet, tables: Sequence[GangNodes], request: GangRequest, cou
         tables: For each role the nodes that could be taken, with what is required alone.
         request: What was wanted.
         counts: For each role the pods that were to find a place; fewer than it has where some have theirs.
+        taken: What has its place.
+        gave_up: Whether not every way was looked at.
     """
-    what = " and ".join(f"{role.pods} pods with {phrases.wanted(role.pod)} each" for role in request.members)
-    if request.least_pods is not None:
-        what = f"{request.least_pods} to {what}"
-    limits = []
-    if request.max_nodes is not None:
-        limits.append(f"on at most {request.max_nodes} nodes")
-    if request.min_gpus_per_node:
-        limits.append(f"at least {request.min_gpus_per_node} GPUs a node")
-    if request.min_network_gbps:
-        limits.append(f"at least {request.min_network_gbps:g} GB/s of network")
-    if request.near and request.near_required:
-        limits.append(f"near {request.near}")
-    what = ", ".join((what, *limits))
+    what = _wanted(request)
     if (lost := sum(counts)) < sum(role.pods for role in request.members):
-        most = sum(min(int(nodes.capacity.sum()), count) for nodes, count in zip(tables, counts, strict=True))
-        reason = f"{most} would find one" if most < lost else "none of their places is near enough to the others"
         stable = f"{what}, of which {lost} {'has' if lost == 1 else 'have'} no place now"
+        reason = _of_late_ones(fleet, tables, request, counts, taken=taken, gave_up=gave_up)
         return NoPlaceError(f"{stable}: {reason}", stable=stable)
     smallest = request if request.least_pods is None else msgspec.structs.replace(request, pods=request.least_pods)
     could, reason = _could_hold(fleet, smallest)
     if could:
-        stable = "eligible nodes have no place for all of them at once"
-        reason = _nearest(fleet, tables, smallest)
+        stable = _NOT_FOUND if request.roles else "eligible nodes have no place for all of them at once"
+        reason = _nearest(fleet, tables, smallest, gave_up=gave_up)
     else:
         stable = reason or "this cluster has no place for all of them even when all its GPUs are free"
-        reason = reason or _nearest(fleet, tables, smallest)
+        reason = reason or _nearest(fleet, tables, smallest, gave_up=gave_up)
     return NoPlaceError(f"{what}: no; {reason}", stable=f"{what}: no; {stable}")
 
 
+def _wanted(request: GangRequest) -> str:
+    what = " and ".join(f"{role.pods} pods with {phrases.wanted(role.pod)} each" for role in request.members)
+    if request.least_pods is not None:
+        what = f"{request.least_pods} to {what}"
+    return ", ".join((what, *_limits(request).values()))
+
+
+def _limits(request: GangRequest) -> dict[str, str]:
+    """The gang's limits in words, by the field that sets each."""
+    limits = {}
+    if request.max_nodes is not None:
+        limits["max_nodes"] = f"on at most {request.max_nodes} nodes"
+    if request.min_gpus_per_node:
+        limits["min_gpus_per_node"] = f"at least {request.min_gpus_per_node} GPUs a node"
+    if request.min_network_gbps:
+        limits["min_network_gbps"] = f"at least {request.min_network_gbps:g} GB/s of network"
+    if request.near and request.near_required:
+        limits["near_required"] = f"near {request.near}"
+    return limits
+
+
+_NO_LIMIT: dict[str, Any] = {
+    "max_nodes": None, "min_gpus_per_node": 0, "min_network_gbps": 0.0, "near_required": False,
+}  # fmt: skip
+
+
+def _of_late_ones(
+    fleet: Fleet, tables: Sequence[GangNodes], request: GangRequest, counts: Sequence[int], *,
+    taken: Taken, gave_up: bool,
+) -> str:  # fmt: skip
+    most = sum(min(int(nodes.capacity.sum()), count) for nodes, count in zip(tables, counts, strict=True))
+    if most < sum(counts):
+        return f"{'at most ' if most else ''}{most} would find one"
+    return _without(fleet, tables, request, counts, taken=taken) or _unknown(gave_up)
+
+
+def _unknown(gave_up: bool) -> str:
+    return f"{_NOT_FOUND}; {_GAVE_UP}" if gave_up else _NOT_FOUND
+
+
+def _without(
+    fleet: Fleet, tables: Sequence[GangNodes], request: GangRequest, counts: Sequence[int], *, taken: Taken | None
+) -> str:  # fmt: skip
+    """Without which one of its limits the gang would have a place; empty where that is not known of any."""
+    for field, words in _limits(request).items():
+        wider = msgspec.structs.replace(request, **{field: _NO_LIMIT[field]})
+        widest = wider.near if wider.near_required and wider.near else CLUSTER
+        if search(fleet, wider, tables, counts, taken=taken, widest=widest, effort=Effort()) is not None:
+            return f'there would be a place without "{words}"'
+    return ""
+
+
 def _could_hold(fleet: Fleet, request: GangRequest) -> tuple[bool, str]:
-    """Whether the cluster has a place for all pods when all its GPUs are free; if not, why, where that is known."""
+    """Whether the cluster may have a place for all pods when all its GPUs are free; if not, why, where it is known."""
     members = request.members
     tables = [node_table(fleet, role, ladder.required(role.pod)).all_free() for role in members]
     counts = [role.pods for role in members]
@@ -64,20 +119,23 @@ def _could_hold(fleet: Fleet, request: GangRequest) -> tuple[bool, str]:
         return False, ""
     taken = nothing_taken(fleet, None) if len(members) > 1 else None
     near = request.near if request.near_required else CLUSTER
-    if search(fleet, request, tables, counts, taken=taken, widest=near) is not None:
+    effort = Effort()
+    if search(fleet, request, tables, counts, taken=taken, widest=near, effort=effort) is not None or effort.gave_up:
         return True, ""
-    if near == CLUSTER:
+    if near == CLUSTER or search(
+        fleet, request, tables, counts, taken=taken, widest=CLUSTER, effort=Effort()
+    ) is None:  # fmt: skip
         return False, ""
-    if search(fleet, request, tables, counts, taken=taken, widest=CLUSTER) is None:
-        return False, ""
-    if len(members) > 1:
-        return False, f"no {near} holds all of them even when it is empty"
-    most = largest(fleet, tables[0], near)
-    named = f"the largest {near}" + (f", {most.domain}," if most.domain else "")
-    return False, f"{named} holds {most.pods} of them when it is empty"
+    for role, nodes in zip(members, tables, strict=True):
+        most = largest(fleet, nodes, near)
+        if most.pods < role.pods:
+            named = f"the largest {near}" + (f", {most.domain}," if most.domain else "")
+            which = "them" if not request.roles else f"the {role.pods} with {phrases.wanted(role.pod)}"
+            return False, f"{named} holds {most.pods} of {which} when it is empty"
+    return False, f"no {near} holds all of them even when it is empty"
 
 
-def _nearest(fleet: Fleet, tables: Sequence[GangNodes], request: GangRequest) -> str:
+def _nearest(fleet: Fleet, tables: Sequence[GangNodes], request: GangRequest, *, gave_up: bool) -> str:
     for role, nodes in zip(request.members, tables, strict=True):
         most = int(nodes.capacity.sum())
         if most < role.pods:
@@ -85,7 +143,26 @@ def _nearest(fleet: Fleet, tables: Sequence[GangNodes], request: GangRequest) ->
             by_gpus = int(nodes.by_gpus_alone().capacity.sum())
             alone = f", by their GPUs alone {by_gpus}" if by_gpus > most else ""
             return f"{most} of {which} would find a place in the whole cluster{alone}"
-    nodes = tables[0]
+    if request.roles:
+        counts = [role.pods for role in request.members]
+        found = _without(fleet, tables, request, counts, taken=nothing_taken(fleet, None))
+        return found or (_unknown(gave_up) + _each_alone(fleet, tables, request))
+    return _nearest_of_equal_ones(fleet, tables[0], request)
+
+
+def _each_alone(fleet: Fleet, tables: Sequence[GangNodes], request: GangRequest) -> str:
+    """That each role would have places if the others were not there, where that is so."""
+    if request.min_gpus_per_node:  # which they reach together
+        return ""
+    for role, nodes in zip(request.members, tables, strict=True):
+        own = msgspec.structs.replace(request, pod=role.pod, pods=role.pods, needs=role.needs, roles=())
+        widest = request.near if request.near_required else CLUSTER
+        if search(fleet, own, [nodes], [role.pods], taken=None, widest=widest, effort=Effort()) is None:
+            return f"; the {role.pods} with {phrases.wanted(role.pod)} have none even without the others"
+    return "; each kind would have places without the others"
+
+
+def _nearest_of_equal_ones(fleet: Fleet, nodes: GangNodes, request: GangRequest) -> str:
     if request.max_nodes is not None:
         most = int(np.sort(nodes.capacity)[::-1][: request.max_nodes].sum())
         if most < request.pods:
@@ -105,9 +182,7 @@ def _nearest(fleet: Fleet, tables: Sequence[GangNodes], request: GangRequest) ->
             where = most_here.domain if request.near != NODE else most_here.nodes[0] if most_here.nodes else ""
             named = f"the {request.near} with most room" + (f", {where}," if where else "")
             return f"{named} holds {most_here.pods} of them now"
-    if request.roles:
-        return "each would have places without the others"
-    return "without the limits on nodes there would be a place"
+    return _without(fleet, [nodes], request, [request.pods], taken=None) or _NOT_FOUND
 
 
 def _slow(fleet: Fleet, wanted_gbps: float) -> str:

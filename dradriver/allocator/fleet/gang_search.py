@@ -1,24 +1,26 @@
-"""Plans for all roles of a gang: level by level, the narrowest first."""
+"""Plans for all roles of a gang: level by level, the narrowest first, and within the limits of the whole gang."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
 
+import msgspec
 import numpy as np
 
-from dradriver.allocator.fleet import gang_domains
+from dradriver.allocator.fleet import gang_domains, gang_shares
 from dradriver.allocator.fleet.fleet import Fleet
 from dradriver.allocator.fleet.gang_domains import Wish
 from dradriver.allocator.fleet.gang_nodes import GangNodes, room
 from dradriver.allocator.fleet.gang_plan import Around, Plan, plan
+from dradriver.allocator.fleet.gang_shares import Effort
 from dradriver.allocator.gang_request import GangRequest, Role
 from dradriver.allocator.request import Strategy
 from dradriver.allocator.sets.subsets import Ints
 from dradriver.topology.levels import CLUSTER, NODE
 
-_MOST_DOMAINS = 64  # of one level that are tried for members that differ
+_MOST_DOMAINS = 32  # of one level, the fullest and the emptiest ones, that are tried role after role
 _MOST_ORDERED = 3  # roles of which every order is tried in a domain
 
 
@@ -27,25 +29,32 @@ class Taken(NamedTuple):
 
     Attributes:
         masks: By ``GangNodes.name_rank``, positions that are given away though the fleet says that they are free.
-        pods: The same, how many pods of the gang a node has.
+        gpus: The same, how many GPUs of the gang a node has.
         sites: The same, its location.
         amounts: What is left beside GPUs, by row; None where nothing is counted.
+        elsewhere: GPUs of the gang by node on nodes that the fleet does not know.
     """
 
     masks: Ints
-    pods: Ints
+    gpus: Ints
     sites: Ints
     amounts: Ints | None
+    elsewhere: Mapping[str, int]
+
+    @property
+    def nodes(self) -> int:
+        """How many nodes have some of the gang."""
+        return int(np.count_nonzero(self.gpus)) + len(self.elsewhere)
 
     def copy(self) -> Taken:
         """A copy that may be changed."""
         amounts = None if self.amounts is None else self.amounts.copy()
-        return Taken(self.masks.copy(), self.pods.copy(), self.sites, amounts)
+        return Taken(self.masks.copy(), self.gpus.copy(), self.sites, amounts, self.elsewhere)
 
     def add(self, rank: int, row: int, mask: int, role: Role) -> None:
         """Take positions, and what else a pod needs."""
         self.masks[rank] |= mask
-        self.pods[rank] += 1
+        self.gpus[rank] += mask.bit_count()
         if self.amounts is not None and 0 <= row < len(self.amounts):
             self.amounts[row, : len(role.needs)] -= role.needs
 
@@ -55,27 +64,26 @@ class Taken(NamedTuple):
         return nodes.changed(mask=mask, room=room(nodes.row, role.needs, self.amounts))
 
 
-class Found(NamedTuple):
-    """Plans for all roles.
+Found: TypeAlias = tuple[Plan | None, ...]
+"""Plans by role; None of one without pods to place."""
 
-    Attributes:
-        reach: The level at which they were found.
-        plans: By role; None of one without pods to place.
-    """
 
-    reach: str
-    plans: tuple[Plan | None, ...]
+def nothing_taken(fleet: Fleet, amounts: Ints | None, elsewhere: Mapping[str, int] | None = None) -> Taken:
+    """A record of what is taken, still empty."""
+    zeros = np.zeros(len(fleet.nodes), dtype=np.int64)
+    left = None if amounts is None else amounts.copy()
+    return Taken(zeros, zeros.copy(), fleet.sites_by_name(), left, elsewhere or {})
 
 
 def search(
     fleet: Fleet, request: GangRequest, tables: Sequence[GangNodes], counts: Sequence[int], *,
-    taken: Taken | None, widest: str,
+    taken: Taken | None, widest: str, effort: Effort,
 ) -> Found | None:  # fmt: skip
-    """Plans for so many pods of each role; None where they have no places together.
+    """Plans for so many pods of each role; None where they have no places together, unless ``effort`` gave up.
 
-    Of equal pods the level is the narrowest that can be. Members that differ are placed one role after another, those
-    with the most GPUs first, then in every other order, in one domain after another: what is found is sound, and of
-    what could be found something may be missed where CPU or odd sets of GPUs must be pieced together.
+    The level is the narrowest that can be. Members that differ, and those that come to others, are placed one role
+    after another, those with the most GPUs first, then in every other order; where that finds no place in any domain
+    of a level, all ways to share them are looked at (``gang_shares``).
 
     Args:
         fleet: The cluster.
@@ -84,38 +92,124 @@ def search(
         counts: For each role the pods that have no place yet.
         taken: What has its place; None for nothing, of equal pods alone.
         widest: The widest level that will do.
+        effort: What may be spent.
     """
-    reaches = fleet.sites.reaches
-    levels = list(reaches[: reaches.index(widest) + 1])
-    if request.pod.strategy is Strategy.SPREAD and (taken is None or not taken.pods.any()):
-        many = {level: _number(fleet, request, tables[0], counts[0], level) for level in levels}
-        levels = sorted((level for level in levels if many[level]), key=lambda level: -many[level])
-    for level in levels:
+    levels = _Levels(fleet, request, widest)
+    names = levels.names
+    if request.pod.strategy is Strategy.SPREAD and (taken is None or not taken.nodes):
+        alone = request if taken is None else msgspec.structs.replace(request, min_gpus_per_node=0)
+        many = {level: _number(levels, alone, tables[0], counts[0], level) for level in names}
+        names = sorted(names, key=lambda level: -many[level])
+    for level in names:
         if taken is None:
-            nodes = tables[0]
-            found = plan(nodes, _domain(fleet, request, nodes, level), _wish(request, request.members[0], counts[0]),
-                         _around(fleet, nodes, level))  # fmt: skip
+            wish = _wish(request, request.members[0], counts[0])
+            found = plan(tables[0], levels.of(tables[0], level), wish, _around(fleet, tables[0], level))
             if found is not None:
-                return Found(level, (found,))
+                return (found,)
             continue
-        for number in _candidates(fleet, request, tables, counts, taken=taken, level=level):
-            for order in _orders(request, counts):
-                plans = _together(fleet, request, tables, counts, order, taken=taken, level=level, number=number)
-                if plans is not None:
-                    return Found(level, plans)
+        numbers = _candidates(levels, tables, counts, taken=taken, level=level)
+        every = [_Domain(fleet, request, tables, counts, taken, levels, level, number) for number in numbers]
+        some = every if len(every) <= 2 * _MOST_DOMAINS else every[:_MOST_DOMAINS] + every[-_MOST_DOMAINS:]
+        plans = next(filter(None, (domain.role_after_role() for domain in some)), None)
+        if plans is None:
+            plans = next(filter(None, (domain.in_any_way(effort) for domain in reversed(every))), None)
+        if plans is not None:
+            return plans
     return None
 
 
-def nothing_taken(fleet: Fleet, amounts: Ints | None) -> Taken:
-    """A record of what is taken, still empty."""
-    zeros = np.zeros(len(fleet.nodes), dtype=np.int64)
-    return Taken(zeros, zeros.copy(), fleet.sites_by_name(), None if amounts is None else amounts.copy())
+def most_pods(fleet: Fleet, request: GangRequest, nodes: GangNodes, widest: str) -> int:
+    """The most equal pods, up to those of the request, that have places together.
+
+    ``max over domains of min(pods, the sum of the k largest capacities)``, ``k`` nodes being as many as may be.
+    """
+    wish = _wish(request, request.members[0], request.pods)
+    levels = _Levels(fleet, request, widest)
+    most = 0
+    for level in reversed(levels.names):
+        domain = levels.of(nodes, level)
+        at = np.flatnonzero((domain >= 0) & (nodes.capacity >= wish.least))
+        at = at[np.lexsort((-nodes.capacity[at], domain[at]))]
+        owner = domain[at]
+        place = np.arange(len(at)) - np.searchsorted(owner, owner)  # of a node among those of its domain
+        among = place < wish.most
+        most = max(most, int(np.bincount(owner[among], nodes.capacity[at[among]]).max(initial=0)))
+        if most >= request.pods:
+            return request.pods
+    return most
 
 
-def _number(fleet: Fleet, request: GangRequest, nodes: GangNodes, count: int, level: str) -> int:
+def unmet(fleet: Fleet, request: GangRequest, taken: Taken, *, whole: bool) -> str:
+    """Which limit of the gang what has its place does not keep; empty where it keeps all.
+
+    Args:
+        fleet: The cluster.
+        request: What is wanted.
+        taken: What has its place.
+        whole: Whether this is all of the gang; else only what no further member could mend counts.
+    """
+    if request.max_nodes is not None and taken.nodes > request.max_nodes:
+        return f"they are on {taken.nodes} nodes"
+    least = request.min_gpus_per_node
+    if few := [(count, name) for name, count in taken.elsewhere.items() if count < least]:
+        return f"{few[0][0]} are on node {few[0][1]}, which is not there"
+    if whole and bool(((taken.gpus > 0) & (taken.gpus < least)).any()):
+        return f"on a node there are {int(taken.gpus[taken.gpus > 0].min())}"
+    sites = taken.sites[taken.gpus > 0]
+    if len(sites) < 2:
+        return ""
+    if request.near_required and request.near and not holds(fleet, request.near, sites):
+        return f"no {request.near} holds their nodes"
+    if request.min_network_gbps and not any(
+        (own := _Levels(fleet, request, CLUSTER).sites(level)[sites])[0] >= 0 and (own == own[0]).all()
+        for level in fleet.sites.reaches[1:]
+    ):
+        return "so much is not known of the network between their nodes"
+    return ""
+
+
+def holds(fleet: Fleet, near: str, sites: Ints) -> bool:
+    """Whether one domain of a level, or of one inside it, holds the locations of several nodes."""
+    reaches = fleet.sites.reaches
+    if near not in reaches:
+        return False
+    inside = (fleet.sites.inside(level, near)[sites] for level in reaches[1 : reaches.index(near) + 1])
+    return any(own[0] >= 0 and (own == own[0]).all() for own in inside)
+
+
+class _Levels:
+    """The levels at which places are looked for, and their domains as the request sees them."""
+
+    def __init__(self, fleet: Fleet, request: GangRequest, widest: str) -> None:
+        self._sites, self._request, self._widest = fleet.sites, request, widest
+        self.names = list(self._sites.reaches[: self._sites.reaches.index(widest) + 1])
+        self._known: dict[str, Ints] = {}
+
+    def sites(self, level: str) -> Ints:
+        """Per location its domain at a level but ``node``; -1 where it is in none, or its network is too slow."""
+        if level not in self._known:
+            self._known[level] = self._found(level)
+        return self._known[level]
+
+    def _found(self, level: str) -> Ints:
+        domain = self._sites.inside(level, self._widest)
+        wanted = self._request.min_network_gbps
+        if wanted:
+            switch = self._sites.switch
+            if self._sites.reaches.index(level) < self._sites.reaches.index(switch):  # a fabric over several switches
+                domain = np.where(self._sites.inside(level, switch) < 0, -1, self._sites.inside(level, switch))
+            domain = np.where(self._sites.gbps(level) >= wanted, domain, -1)
+        return domain
+
+    def of(self, nodes: GangNodes, level: str) -> Ints:
+        """The domain of each node: (nodes,)."""
+        return nodes.name_rank if level == NODE else self.sites(level)[nodes.site]
+
+
+def _number(levels: _Levels, request: GangRequest, nodes: GangNodes, count: int, level: str) -> int:
     """How many nodes of a domain of a level are taken; 0 where none holds all."""
     wish = _wish(request, request.members[0], count)
-    return gang_domains.number_of(nodes, _domain(fleet, request, nodes, level), wish) or 0
+    return gang_domains.number_of(nodes, levels.of(nodes, level), wish) or 0
 
 
 def _wish(request: GangRequest, role: Role, count: int, nodes: int = 0) -> Wish:
@@ -127,86 +221,112 @@ def _wish(request: GangRequest, role: Role, count: int, nodes: int = 0) -> Wish:
     return Wish(count, least, most, request.pod.strategy is Strategy.SPREAD)
 
 
-def _domain(fleet: Fleet, request: GangRequest, nodes: GangNodes, level: str) -> Ints:
-    """The domain of each node at a level, -1 where it is in none, or its network is too slow: (nodes,)."""
-    if level == NODE:
-        return nodes.name_rank
-    domain = fleet.sites.domains(level)[nodes.site]
-    if request.min_network_gbps:
-        domain = np.where(fleet.sites.gbps(level)[nodes.site] >= request.min_network_gbps, domain, -1)
-    return domain
-
-
 def _around(fleet: Fleet, nodes: GangNodes, level: str, taken: Taken | None = None) -> Around:
     """The levels inside a level that say something of these nodes, the widest first."""
     sites = fleet.sites
     below = sites.levels if level == CLUSTER else sites.levels[: sites.levels.index(level)] if level != NODE else ()
     every = [sites.domains(name) for name in reversed(below)]
     levels = [domains for domains in every if (domains >= 0).any()]
-    if taken is None or not taken.pods.any():
+    if taken is None or not taken.gpus.any():
         return Around(levels, None, nodes.site[:0])
-    own = taken.pods > 0
+    own = taken.gpus > 0
     return Around(levels, own, taken.sites[own])
 
 
 def _candidates(
-    fleet: Fleet, request: GangRequest, tables: Sequence[GangNodes], counts: Sequence[int], *,
-    taken: Taken, level: str,
-) -> Iterator[int]:  # fmt: skip
+    levels: _Levels, tables: Sequence[GangNodes], counts: Sequence[int], *, taken: Taken, level: str
+) -> list[int]:  # fmt: skip
     """Domains of a level that have room for each role by itself and GPUs for all, those with the fewest GPUs first."""
-    if taken.pods.any():
-        own = np.flatnonzero(taken.pods)
-        of_own = own if level == NODE else fleet.sites.domains(level)[taken.sites[own]]
-        if of_own[0] >= 0 and (of_own == of_own[0]).all():
-            yield int(of_own[0])
-        return
-    free = np.zeros(len(fleet.nodes), dtype=np.int64)
-    whose = np.full(len(fleet.nodes), -1, dtype=np.int64)
+    if taken.gpus.any():
+        own = np.flatnonzero(taken.gpus)
+        of_own = own if level == NODE else levels.sites(level)[taken.sites[own]]
+        return [int(of_own[0])] if of_own[0] >= 0 and (of_own == of_own[0]).all() else []
+    whose = np.full(len(taken.gpus), -1, dtype=np.int64)
+    free = np.zeros(len(taken.gpus), dtype=np.int64)
     fits: Ints | None = None
     for nodes, count in zip(tables, counts, strict=True):
-        domain = _domain(fleet, request, nodes, level)
+        domain = levels.of(nodes, level)
         whose[nodes.name_rank] = np.maximum(whose[nodes.name_rank], domain)
         free[nodes.name_rank] |= nodes.mask
         total = np.bincount(domain[domain >= 0], nodes.capacity[domain >= 0], minlength=1)
-        holds = np.flatnonzero(total >= count)
-        fits = holds if fits is None else np.intersect1d(fits, holds)
+        enough = np.flatnonzero(total >= count)
+        fits = enough if fits is None else np.intersect1d(fits, enough)
     assert fits is not None, "a gang has a role"
     gpus = np.bincount(whose[whose >= 0], np.bitwise_count(free[whose >= 0]), minlength=int(fits.max(initial=0)) + 1)
     wanted = sum(nodes.request.gpus * count for nodes, count in zip(tables, counts, strict=True))
     fits = fits[gpus[fits] >= wanted]
-    yield from fits[np.argsort(gpus[fits], kind="stable")][:_MOST_DOMAINS].tolist()
+    out: list[int] = fits[np.argsort(gpus[fits], kind="stable")].tolist()
+    return out
 
 
-def _orders(request: GangRequest, counts: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    """In which orders roles are placed, those with the most GPUs and the most needs first at first."""
-    members = request.members
-    some = [at for at in range(len(members)) if counts[at]]
-    some.sort(key=lambda at: (-members[at].pod.gpus, [-need for need in members[at].needs], at))
-    if len(some) > _MOST_ORDERED:
-        yield tuple(some)
-    else:
-        yield from itertools.permutations(some)
+class _Domain(NamedTuple):
+    """One domain, and all that members are placed with inside it."""
 
+    fleet: Fleet
+    request: GangRequest
+    tables: Sequence[GangNodes]
+    counts: Sequence[int]
+    taken: Taken
+    levels: _Levels
+    level: str
+    number: int
 
-def _together(
-    fleet: Fleet, request: GangRequest, tables: Sequence[GangNodes], counts: Sequence[int], order: Sequence[int], *,
-    taken: Taken, level: str, number: int,
-) -> tuple[Plan | None, ...] | None:  # fmt: skip
-    """Plans for all roles inside one domain, in this order; None where one finds no place."""
-    so_far = taken.copy()
-    members = request.members
-    plans: list[Plan | None] = [None] * len(members)
-    for at in order:
-        role = members[at]
-        domain = _domain(fleet, request, tables[at], level)
-        here = tables[at].only(np.flatnonzero(domain == number))
-        left = so_far.left(here, role)
-        wish = _wish(request, role, counts[at], int(np.count_nonzero(so_far.pods)))
-        found = plan(left, np.zeros(len(left.kind), dtype=np.int64), wish, _around(fleet, left, level, so_far))
+    def _here(self, role: int, taken: Taken) -> GangNodes:
+        nodes = self.tables[role]
+        inside = nodes.only(np.flatnonzero(self.levels.of(nodes, self.level) == self.number))
+        return taken.left(inside, self.request.members[role])
+
+    def role_after_role(self) -> Found | None:
+        """Plans for all roles in some order; None where one finds no place."""
+        return next(filter(None, map(self._in_order, self._orders())), None)
+
+    def _orders(self) -> Iterator[tuple[int, ...]]:
+        """In which orders roles are placed, those with the most GPUs and the most needs first at first."""
+        members = self.request.members
+        some = [at for at in range(len(members)) if self.counts[at]]
+        some.sort(key=lambda at: (-members[at].pod.gpus, [-need for need in members[at].needs], at))
+        if len(some) > _MOST_ORDERED:
+            return iter([tuple(some)])
+        return itertools.permutations(some)
+
+    def _in_order(self, order: Sequence[int]) -> Found | None:
+        so_far = self.taken.copy()
+        plans: list[Plan | None] = [None] * len(self.tables)
+        for at in order:
+            role, left = self.request.members[at], self._here(at, so_far)
+            wish = _wish(self.request, role, self.counts[at], so_far.nodes)
+            around = _around(self.fleet, left, self.level, so_far)
+            found = plan(left, np.zeros(len(left.kind), dtype=np.int64), wish, around)
+            if found is None:
+                return None
+            plans[at] = found
+            for node, sets in zip(found.at.tolist(), found.sets(), strict=True):
+                for mask in sets:
+                    so_far.add(int(left.name_rank[node]), int(left.row[node]), mask, role)
+        return None if unmet(self.fleet, self.request, so_far, whole=True) else tuple(plans)
+
+    def in_any_way(self, effort: Effort) -> Found | None:
+        """Plans for all roles wherever there are some, however they are shared; None too where it is too much work."""
+        request, some = self.request, [at for at in range(len(self.tables)) if self.counts[at]]
+        here = {at: self._here(at, self.taken) for at in some}
+        asked = gang_shares.Asked(
+            [request.members[at] for at in some], [self.counts[at] for at in some], request.min_gpus_per_node,
+            None if request.max_nodes is None else request.max_nodes - self.taken.nodes,
+        )  # fmt: skip
+        if not some:
+            return None
+        found = gang_shares.shares(
+            asked, list(here.values()), gpus=self.taken.gpus, amounts=self.taken.amounts, effort=effort
+        )
         if found is None:
             return None
-        plans[at] = found
-        for node, sets in zip(found.at.tolist(), found.sets(), strict=True):
-            for mask in sets:
-                so_far.add(int(left.name_rank[node]), int(left.row[node]), mask, role)
-    return tuple(plans)
+        so_far = self.taken.copy()
+        plans: list[Plan | None] = [None] * len(self.tables)
+        for number, (at, nodes) in enumerate(here.items()):
+            place = {rank: node for node, rank in enumerate(nodes.name_rank.tolist())}
+            own = [(place[rank], sets[number]) for rank, sets in sorted(found.items()) if sets[number]]
+            plans[at] = Plan.of_sets(nodes, own)
+            for node, sets in own:
+                for mask in sets:
+                    so_far.add(int(nodes.name_rank[node]), int(nodes.row[node]), mask, request.members[at])
+        return None if unmet(self.fleet, request, so_far, whole=True) else tuple(plans)

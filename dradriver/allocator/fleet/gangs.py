@@ -14,6 +14,7 @@ two nodes of either leaf, pods 0 and 1 in one of them, 2 and 3 in the other.
 from __future__ import annotations
 
 import bisect
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -24,8 +25,8 @@ from dradriver.allocator.choice.choose import check
 from dradriver.allocator.fleet import gang_refusals
 from dradriver.allocator.fleet.fleet import Eligible, Fleet
 from dradriver.allocator.fleet.gang_nodes import GangNodes, node_table
-from dradriver.allocator.fleet.gang_search import Found, Taken, nothing_taken, search
-from dradriver.allocator.fleet.largest_gang import largest
+from dradriver.allocator.fleet.gang_search import Found, Taken, holds, most_pods, nothing_taken, search, unmet
+from dradriver.allocator.fleet.gang_shares import Effort
 from dradriver.allocator.gang_request import GangChoice, GangRequest, Role
 from dradriver.allocator.request import Choice, NoPlaceError
 from dradriver.allocator.sets.subsets import Ints
@@ -52,33 +53,39 @@ def place_gang(
         amounts: What is free beside GPUs: (rows, resources), int64, by the rows that ``Fleet.set_node`` was given and
             the columns of ``Role.needs``. No node gets more pods than fit. None where nothing is counted.
         fixed: Members that keep their places, by index; the fleet counts their GPUs as taken, and ``amounts`` what else
-            they take. The others are placed near them.
-        home: Where other members were, by index: they get that place again if its GPUs are free and all others find
-            places, too.
+            they take. The others are placed near them. Of one on a node that the fleet does not know only its node and
+            its GPUs count: it is near none, and in nobody's way.
+        home: Where other members were, by index: they get that place again if its GPUs are free, the request can have
+            them, and the whole gang is within its limits then.
 
     Raises:
         NoPlaceError: Not all pods have a place; the message says how many would have one.
     """
-    members = request.members
     _check(fleet, request)
-    by_role = [eligible] * len(members) if eligible_by_role is None else eligible_by_role
+    by_role = [eligible] * len(request.members) if eligible_by_role is None else eligible_by_role
     every = _rungs(fleet, request, by_role, amounts)
     kept = _kept(request, fixed or {})
-    if home and (again := _again(fleet, request, every[-1], kept, home, amounts)) is not None:
-        found = _placed(fleet, request, every, kept | again[0], again[1])
+    taken = _taken(fleet, amounts, kept)
+    counts = _counts(request.members, kept)
+    if not any(counts):
+        return _described(fleet, request, (None,) * len(counts), kept)
+    if broken := unmet(fleet, request, taken, whole=False):
+        raise gang_refusals.of_those_that_stay(request, broken)
+    if request.least_pods is not None and not kept:
+        widest = request.near if request.near_required else CLUSTER
+        most = most_pods(fleet, request, every[-1][0], widest)
+        if most >= max(request.least_pods, 1):
+            request = msgspec.structs.replace(request, pods=most, least_pods=None)
+    effort = Effort()
+    if home and (back := _back(fleet, request, every[-1], kept, home, taken.copy())) is not None:
+        found = _placed(fleet, request, every, kept | back[0], back[1], effort)
         if found is not None:
             return found
-    taken = None
-    if kept or len(members) > 1:
-        taken = nothing_taken(fleet, amounts)
-        _count(fleet, taken, kept)
-    for pods in [request.pods] if kept else _sizes(fleet, request, every[-1]):
-        smaller = request if pods == request.pods else msgspec.structs.replace(request, pods=pods)
-        found = _placed(fleet, smaller, every, kept, taken)
-        if found is not None:
-            return found
-    counts = _counts(members, kept)
-    raise gang_refusals.refusal(fleet, every[-1], request, counts)
+    beside = taken if kept or len(request.members) > 1 else None
+    found = _placed(fleet, request, every, kept, beside, effort)
+    if found is not None:
+        return found
+    raise gang_refusals.refusal(fleet, every[-1], request, counts, taken=taken, gave_up=effort.gave_up)
 
 
 def _check(fleet: Fleet, request: GangRequest) -> None:
@@ -114,20 +121,9 @@ def _rungs(
     ]
 
 
-def _sizes(fleet: Fleet, request: GangRequest, tables: Sequence[GangNodes]) -> range:
-    """How many equal pods to try, the most first; never more than there is room for."""
-    if request.least_pods is None:
-        return range(request.pods, request.pods - 1, -1)
-    room = largest(fleet, tables[0], request.near if request.near_required else CLUSTER).pods
-    if request.max_nodes is not None:
-        room = min(room, int(np.sort(tables[0].capacity)[::-1][: request.max_nodes].sum()))
-    most = min(request.pods, room)
-    return range(most, max(request.least_pods, 1) - 1, -1)
-
-
 def _placed(
     fleet: Fleet, request: GangRequest, every: Sequence[Sequence[GangNodes]], kept: Mapping[int, Choice],
-    taken: Taken | None,
+    taken: Taken | None, effort: Effort,
 ) -> GangChoice | None:  # fmt: skip
     """Places for all pods of a gang of which some have theirs; None where they have none together."""
     members = request.members
@@ -140,7 +136,7 @@ def _placed(
         if any(int(nodes.capacity.sum()) < count for nodes, count in zip(tables, counts, strict=True)):
             continue
         for limit in widest:
-            found = search(fleet, request, tables, counts, taken=taken, widest=limit)
+            found = search(fleet, request, tables, counts, taken=taken, widest=limit, effort=effort)
             if found is not None:
                 return _described(fleet, request, found, kept)
     return None
@@ -164,20 +160,24 @@ def _kept(request: GangRequest, fixed: Mapping[int, Choice]) -> dict[int, Choice
     return dict(fixed)
 
 
-def _count(fleet: Fleet, taken: Taken, kept: Mapping[int, Choice]) -> None:
-    """Count the members that keep their places, on nodes that are there; their GPUs and CPU are taken already."""
+def _taken(fleet: Fleet, amounts: Ints | None, kept: Mapping[int, Choice]) -> Taken:
+    """What is taken by members that keep their places; the fleet and ``amounts`` are without it already."""
+    elsewhere = Counter[str]()
+    for choice in kept.values():
+        if fleet.name_rank(choice.node) is None:
+            elsewhere[choice.node] += len(choice.gpus)
+    taken = nothing_taken(fleet, amounts, elsewhere)
     for choice in kept.values():
         if (rank := fleet.name_rank(choice.node)) is not None:
-            taken.pods[rank] += 1
+            taken.gpus[rank] += len(choice.gpus)
+    return taken
 
 
-def _again(
+def _back(
     fleet: Fleet, request: GangRequest, tables: Sequence[GangNodes], kept: Mapping[int, Choice],
-    home: Mapping[int, Choice], amounts: Ints | None,
+    home: Mapping[int, Choice], taken: Taken,
 ) -> tuple[dict[int, Choice], Taken] | None:  # fmt: skip
     """The members that can have the place again that they had, and what is taken then; None where none can."""
-    taken = nothing_taken(fleet, amounts)
-    _count(fleet, taken, kept)
     back: dict[int, Choice] = {}
     for role, nodes, indices in zip(request.members, tables, _indices(request.members), strict=True):
         for index in indices:
@@ -188,26 +188,37 @@ def _again(
             if not len(own):
                 continue
             node = taken.left(nodes.only(own), role)
-            group = node.group(0)
-            has = {gpu.index for gpu in group.machine.gpus}
-            mask = group.mask_of(choice.gpus) if has.issuperset(choice.gpus) else 0
-            allowed = group.tables.allowed(node.criteria[int(node.kind[0])])
-            if mask and mask & ~int(node.mask[0]) == 0 and node.room[0] > 0 and allowed[mask]:
+            mask = _set(node, choice)
+            if mask and node.room[0] > 0:
                 taken.add(rank, int(node.row[0]), mask, role)
-                back[index] = choice
+                back[index] = _choice(nodes, int(own[0]), mask)
     return (back, taken) if back else None
+
+
+def _set(node: GangNodes, choice: Choice) -> int:
+    """A choice's positions on the one node that is given, if the request may have them; 0 if not."""
+    group = node.group(0)
+    if not {gpu.index for gpu in group.machine.gpus}.issuperset(choice.gpus):
+        return 0
+    mask = group.mask_of(choice.gpus)
+    fits = mask.bit_count() == node.request.gpus and mask & ~int(node.mask[0]) == 0
+    return mask if fits and group.tables.allowed(node.criteria[int(node.kind[0])])[mask] else 0
+
+
+def _choice(nodes: GangNodes, at: int, mask: int) -> Choice:
+    return msgspec.structs.replace(nodes.group(at).describe(mask, nodes.request), node=nodes.name(at))
 
 
 def _described(fleet: Fleet, request: GangRequest, found: Found, kept: Mapping[int, Choice]) -> GangChoice:
     """The plans as choices, by index."""
     pods = dict(kept)
-    for plan, own in zip(found.plans, _indices(request.members), strict=True):
+    for plan, own in zip(found, _indices(request.members), strict=True):
         if plan is None:
             continue
         indices = [index for index in own if index not in kept]
         nodes = plan.nodes
         places = [
-            (rank, number, msgspec.structs.replace(nodes.group(at).describe(mask, nodes.request), node=nodes.name(at)))
+            (rank, number, _choice(nodes, at, mask))
             for rank, at, sets in zip(nodes.name_rank[plan.at].tolist(), plan.at.tolist(), plan.sets(), strict=True)
             for number, mask in enumerate(sets)
         ]
@@ -217,30 +228,27 @@ def _described(fleet: Fleet, request: GangRequest, found: Found, kept: Mapping[i
     ranks = {choice.node: fleet.name_rank(choice.node) for choice in by_index}
     names = [name for name, rank in ranks.items() if rank is not None]
     known = np.array([rank for rank in ranks.values() if rank is not None], dtype=np.int64)
-    reach = found.reach if len(found.plans) == 1 and not kept else _reach(fleet, known)
+    strange = ranks.keys() - set(names)
+    reach = CLUSTER if strange else _reach(fleet, known)
     missed = max((choice.fallback for choice in by_index), key=len)
-    near = (f"near: {request.near}",) if request.near and not _holds(fleet, request.near, reach) else ()
+    is_near = reach == NODE or (not strange and holds(fleet, request.near, fleet.sites_by_name()[known]))
+    far = [f"near: {request.near}"] if request.near and not is_near else []
     return GangChoice(
         pods=by_index,
-        nodes=(*(names[at] for at in _in_order(fleet, known).tolist()), *sorted(ranks.keys() - set(names))),
+        nodes=(*(names[at] for at in _in_order(fleet, known).tolist()), *sorted(strange)),
         reach=reach,
         busbw_gbps=_slowest(fleet, by_index, fleet.sites_by_name()[known], reach),
-        fallback=(*(word.value for word in missed), *near),
+        fallback=(*(word.value for word in missed), *far),
     )
 
 
 def _reach(fleet: Fleet, ranks: Ints) -> str:
-    """The narrowest level that holds some nodes: roles that are placed one by one may be nearer than was tried."""
+    """The narrowest level that holds some nodes."""
     if len(ranks) < 2:
         return NODE
     sites = fleet.sites_by_name()[ranks]
     of_level = ((level, fleet.sites.domains(level)[sites]) for level in fleet.levels)
     return next((level for level, own in of_level if own[0] >= 0 and (own == own[0]).all()), CLUSTER)
-
-
-def _holds(fleet: Fleet, near: str, reach: str) -> bool:
-    reaches = fleet.sites.reaches
-    return near in reaches and reaches.index(reach) <= reaches.index(near)
 
 
 def _in_order(fleet: Fleet, ranks: Ints) -> Ints:

@@ -48,6 +48,21 @@ class Sites:
         """
         return self._known(level)[0]
 
+    def inside(self, level: str, outer: str) -> Ints:
+        """The same of a level's domains inside those of a wider one: (locations,), int64.
+
+        A domain has the names of all around it; one that has no name but its own (an NVLink fabric) may reach over
+        several of a wider level, and is cut into what each of these has of it. What is in none of them is left out.
+        """
+        domain, names = self._known(level)
+        beside = np.array([len(name) == 1 for name in names], dtype=np.bool_)
+        if outer in (level, CLUSTER) or not beside.any():
+            return domain
+        around = self.domains(outer)
+        cut = np.where((domain < 0) | (around < 0), -1, domain * (int(around.max()) + 1) + around)
+        cut = np.where((domain >= 0) & ~beside[domain], len(names) * (int(around.max()) + 1) + domain, cut)
+        return np.where(cut < 0, -1, np.unique(np.append(cut, -1), return_inverse=True)[1][:-1] - 1)
+
     def domain(self, level: str, number: int) -> str:
         """The name of a domain: ``z1/s2/l7``."""
         return "/".join(filter(None, self._known(level)[1][number]))
@@ -84,6 +99,11 @@ class Sites:
         own = np.array([location.gbps for location in self.locations], dtype=np.float64)
         reached = self.reaches[1 : self.reaches.index(level) + 1]
         return np.minimum(own, min((self.gbps_of[name] for name in reached if name in self.gbps_of), default=np.inf))
+
+    @property
+    def switch(self) -> str:
+        """The level whose domains are a switch each, within which nodes have what their NICs have."""
+        return self._narrowest()[-1] if self.levels else CLUSTER
 
     def _narrowest(self) -> tuple[str, ...]:
         """The narrowest level; an NVLink fabric is beside the others, so that the next one is it, too, if no zone."""

@@ -12,13 +12,20 @@ from typing import Final
 
 from dradriver.allocator.policies import POLICIES
 from dradriver.api import annotation_words, messages, names, values
+from dradriver.api.annotation_words import About, Word
 from dradriver.api.errors import WordError
 from dradriver.api.messages import shown
 from dradriver.api.policies.model import WORKLOADS, Policies
 
-WORDS: Final = tuple(word.name for word in annotation_words.EVERY if word.of_policies and not word.noted)
+
+def _later(word: Word) -> bool:
+    """Whether a policy cannot have the word yet: it does nothing, or says something of several pods."""
+    return word.noted or word.about is About.GANG
+
+
+WORDS: Final = tuple(word.name for word in annotation_words.EVERY if word.of_policies and not _later(word))
 """What a policy or workload may say: what a pod may, but who it is itself, and which GPUs its containers have."""
-LATER: Final = tuple(word.name for word in annotation_words.EVERY if word.of_policies and word.noted)
+LATER: Final = tuple(word.name for word in annotation_words.EVERY if word.of_policies and _later(word))
 """Words that a later release reads. A file may have them; a pod that names such a policy is refused until then, for
 without them it would get something else than the policy promises."""
 

@@ -8,9 +8,7 @@ import msgspec
 
 from dradriver.allocator import Role, Whole, largest_gang
 from dradriver.cli.cluster.scene import Scene
-from dradriver.cluster.network import locate
 from dradriver.cluster.nodes.columns import Bools
-from dradriver.topology.machine import Machine
 from dradriver.view.plain import plain
 
 _GPUS: Final = 8  # of a pod, or as many as the largest node has
@@ -36,11 +34,7 @@ class Gang(msgspec.Struct, frozen=True, kw_only=True):
 
 def stand(scene: Scene) -> None:
     """Tell the scene's fleet where its nodes stand in the network, by the levels of the policies file."""
-    inventory = scene.picture.inventory
-    pieces = inventory.slices().values()
-    machines = {piece.node: piece.machine for piece in pieces if isinstance(piece.machine, Machine)}
-    labels = {name: node.metadata.labels for name, node in scene.nodes.items()}
-    locate(inventory.fleet, labels, machines, scene.policies.network.levels)
+    scene.picture.inventory.locate(scene.picture.nodes.labels())
 
 
 def largest_gangs(scene: Scene, fit: Bools) -> tuple[Gang, ...]:

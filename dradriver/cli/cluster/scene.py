@@ -21,16 +21,20 @@ from dradriver.api.policies.model import DEFAULTS, Policies
 from dradriver.cli.cluster import reading
 from dradriver.cli.cluster.reading import ClusterError
 from dradriver.cluster import pods, records, volumes
+from dradriver.cluster.kueue_topologies import read_topology
 from dradriver.cluster.nodes.ask import Where
 from dradriver.cluster.picture import Picture
 from dradriver.cluster.records import SliceRecord
-from dradriver.cluster.taint_rules import TaintRule, read_rule
+from dradriver.cluster.taint_rules import read_rule
+from dradriver.controller.owner_kinds import OwnerKinds
+from dradriver.controller.owner_reader import OwnerReader
 from dradriver.kube import codec
 from dradriver.kube.client import ApiError, Client, Unreachable
 from dradriver.kube.config import ServerConfig
 from dradriver.kube.resources import (
     DEVICE_CLASSES,
     DEVICE_TAINT_RULES,
+    KUEUE_TOPOLOGIES,
     NODES,
     PODS,
     RESOURCE_CLAIM_TEMPLATES,
@@ -74,9 +78,10 @@ class Scene:
     async def read(self, *, pods_too: bool = True) -> None:
         """Read slices, claims, nodes, and where pods are to be placed device classes and our pods."""
         with _warnings(self.unread):
-            slices, rules, claims, nodes, classes, ours = await asyncio.gather(
+            slices, rules, topologies, claims, nodes, classes, ours = await asyncio.gather(
                 self._slices(OURS),
-                self._taint_rules(),
+                self._optional(DEVICE_TAINT_RULES, read_rule),
+                _nothing() if self.policies.network.levels else self._optional(KUEUE_TOPOLOGIES, read_topology),
                 self._list(RESOURCE_CLAIMS, reading.read_claim),
                 self._list(NODES, records.read_node),
                 self._list(DEVICE_CLASSES, records.read_class) if pods_too else _nothing(),
@@ -89,6 +94,9 @@ class Scene:
             with bound(self.ledger):
                 self.picture = picture = Picture(lambda _: None, lambda: None)
                 picture.weights = self.policies.preference
+                picture.levels_changed(self.policies.network.levels)
+                for topology in topologies:
+                    picture.topology_changed(_seen(topology))
                 picture.nccl_changed(self.policies.nccl.version)
                 for device_class in classes:
                     picture.class_changed(_seen(device_class))
@@ -128,6 +136,10 @@ class Scene:
         lacking = next((place for place in places if isinstance(place, volumes.Unbound)), None)
         return volumes.together(places) if lacking is None else lacking
 
+    def owners(self) -> OwnerReader:
+        """Return what reads the objects that made the pods of gangs, as the controller does."""
+        return OwnerReader(self._client, OwnerKinds(self._client), waits=lambda _: True, touch=lambda _: None)
+
     def put(self, pod: Pod) -> None:
         """Take in a pod of ours that no list has shown."""
         self.picture.pods.setdefault((pod.metadata.namespace, pod.metadata.name), pod)
@@ -152,16 +164,16 @@ class Scene:
         with bound(ledger):
             return await self._list(RESOURCE_SLICES, records.read_slice, field_selector=reading.of_driver(ledger))
 
-    async def _taint_rules(self) -> list[TaintRule]:
-        """Return the DeviceTaintRules that there are, none where the server has no such kind."""
-        for version in DEVICE_TAINT_RULES:
+    async def _optional(self, versions: Collection[Resource], kind: codec.Reading[Any]) -> list[Any]:
+        """Return all objects of a kind, none where the server has it in none of these versions."""
+        for version in versions:
             try:
                 if not await self._client.serves(version):
                     continue
             except (ApiError, Unreachable) as error:
                 self.unread.append(str(reading.refused(error, self._server, version)))
                 return []
-            return await self._list(version, read_rule)
+            return await self._list(version, kind)
         return []
 
     async def _theirs(self, ours: Collection[SliceRecord]) -> list[SliceRecord]:

@@ -19,6 +19,7 @@ from dradriver.allocator.parts.slices import Slices
 from dradriver.allocator.request import Mig
 from dradriver.allocator.sets import rings
 from dradriver.allocator.sets.tables import Tables
+from dradriver.api.seats import GO
 from dradriver.cli.cluster.gangs import Gang, largest_gangs
 from dradriver.cli.cluster.scene import Scene
 from dradriver.cluster.nodes.ask import Ask, Constraints
@@ -94,6 +95,8 @@ class FreeGpus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         shares: Shares, by product.
         slices: MIG slices, by product and profile.
         gangs: The largest gang of each level of the network, nearest first; none where nothing is known of it.
+        promised: GPUs, or parts of some, that are kept for pods which are not bound yet, those of gangs with a seat
+            among them; they are not free.
     """
 
     nodes: int
@@ -104,6 +107,7 @@ class FreeGpus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     shares: tuple[SharesLeft, ...]
     slices: tuple[SlicesLeft, ...]
     gangs: tuple[Gang, ...] = ()
+    promised: int = 0
 
 
 def free_gpus(scene: Scene, *, namespace: str = "") -> FreeGpus:
@@ -154,12 +158,23 @@ def free_gpus(scene: Scene, *, namespace: str = "") -> FreeGpus:
             )
         ),
         gangs=largest_gangs(scene, fit),
+        promised=_promised(scene),
         shares=_by_product(shares),
         slices=tuple(
             SlicesLeft(product=product, profile=profile, slices=count)
             for (product, profile), count in sorted(slices.items(), key=lambda item: (item[0][0], natural(item[0][1])))
         ),
     )  # fmt: skip
+
+
+def _promised(scene: Scene) -> int:
+    picture = scene.picture
+    waiting = (
+        key
+        for key, claim in picture.claims.items()
+        if claim.pin is not None and (claim.devices is None or (claim.seat is not None and GO not in claim.seat.told))
+    )
+    return len({device for key in waiting for device in picture.inventory.holds.of(key)})
 
 
 def open_nodes(scene: Scene) -> Bools:

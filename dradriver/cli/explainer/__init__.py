@@ -2,6 +2,10 @@
 
 * ``subject``: what the pod says itself, shown before anything else is read.
 * ``verdict``: the controller's own review and decision about the pod.
+* ``gangs``: the gang that a pod is of, how far it is, and where its pods would go.
+* ``together``: the controller's own decision about a gang that has not started.
+* ``gang_helps``: what would make a place for all of a gang.
+* ``turns``: whose turn comes before.
 * ``alone``: the same of a pod that the scheduler alone places.
 * ``places``: what a pod has, is promised or would get.
 * ``rooms``: what is free, who holds the rest, and what would have to end for a place, or for a better one.

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from dradriver.cli.explainer.model import Free, Happening, Help, Place, Static, Subject, Turn, Verdict
+from dradriver.cli.explainer.model import Free, Gang, Happening, Help, Place, Static, Subject, Turn, Verdict
 from dradriver.view.document import Block, Cell, Column, Document, Notes, Section, Table, Tone, report, words
 
 _STATES: Final = {
@@ -19,6 +19,8 @@ _STATES: Final = {
     "placed": "has its place",
     "finished": "has finished",
 }
+_BEFORE_A_PLAN: Final = ("unknown", "gathering", "waiting")
+_NAMED: Final = 16  # pods and nodes of a gang
 _TONES: Final = {"waits": Tone.WARNING, "static": Tone.WARNING, "promised": Tone.PROMISED, "placed": Tone.FREE}
 
 
@@ -48,6 +50,12 @@ def rest(subject: Subject, verdict: Verdict) -> Document:
     if verdict.reason:
         lines = [Cell(verdict.reason), *([Cell(verdict.nearest)] if verdict.nearest else [])]
         add("Now", Notes(lines=tuple(lines)))
+    if verdict.gang is not None:
+        add("Its gang", *_gang(verdict.gang))
+        if verdict.gang.room:
+            add("Room for such pods", _room(verdict.gang))
+        if verdict.gang.helps:
+            add("What would help the gang", _ways(verdict.gang))
     if verdict.static is not None:
         add("Its claim", _static(verdict.static))
     if verdict.place is not None:
@@ -113,6 +121,50 @@ def _place(place: Place) -> Table:
     return _plain_table(rows)
 
 
+def _gang(gang: Gang) -> tuple[Block, ...]:
+    by = "named by its author" if gang.made_by == "gang" else f"made by a {gang.made_by}"
+    many = f"{gang.here} pods are there, of how many is not known"
+    if gang.least is not None and gang.most is not None:
+        enough = f", {gang.least} are enough to start" if gang.least < gang.most else ""
+        many = f"{gang.here} of {gang.most} are there{enough}"
+    held = f"{gang.seated} of {gang.here} have their places, {gang.bound} are bound"
+    rows = [
+        words("gang", f"{gang.name}, {by}"),
+        words("state", gang.state if gang.state in _BEFORE_A_PLAN else f"{gang.state}: {held}"),
+        words("pods", many),
+    ]
+    if gang.reach:
+        slowest = f", all-reduce {gang.busbw_gbps:g} GB/s" if gang.busbw_gbps else ""
+        rows.append(words("plan", f"{len(gang.nodes)} nodes of one {gang.reach}{slowest}"))
+    if gang.nodes:
+        more = f" and {len(gang.nodes) - _NAMED} more" if len(gang.nodes) > _NAMED else ""
+        rows.append(words("nodes", ", ".join(gang.nodes[:_NAMED]) + more))
+    if gang.rank_hint is not None:
+        rows.append(words("rank hint", str(gang.rank_hint)))
+    pods = tuple(
+        words(each.pod, each.state, each.node, "" if each.rank_hint is None else str(each.rank_hint))
+        for each in gang.pods[:_NAMED]
+    )
+    columns = (Column("pod"), Column("state"), Column("node"), Column("rank hint", number=True))
+    return _plain_table(rows), Table(columns=columns, rows=pods)
+
+
+def _room(gang: Gang) -> Table:
+    rows = tuple(words(one.level, str(one.pods), one.domain) for one in gang.room)
+    return Table(columns=(Column("level"), Column("pods", number=True), Column("where")), rows=rows)
+
+
+def _ways(gang: Gang) -> Table:
+    rows: list[tuple[Cell, ...]] = []
+    for number, way in enumerate(gang.helps, 1):
+        lead = str(number)
+        for one in way:
+            for owner in one.owners:
+                rows.append(words(lead, one.node, f"{numbers(owner.gpus)} {owner.words}"))
+                lead = ""
+    return Table(columns=(Column("way"), Column("node"), Column("what would have to end")), rows=tuple(rows))
+
+
 def _static(made_by: Static) -> Table:
     there = {True: "", False: ", which is not there", None: ", which you may not read"}[made_by.there]
     filled = f"{made_by.claim}, {'allocated' if made_by.allocated else 'not allocated'}"
@@ -145,7 +197,7 @@ def _helps(helps: Sequence[Help], *, free: str) -> Table:
 
 
 def _turn(turn: Turn) -> str:
-    alone = f"position {turn.position} of {turn.waiting} pods that wait, the oldest first"
+    alone = f"position {turn.position} of {turn.waiting} pods and gangs that wait, the oldest first"
     if turn.position == 1:
         return alone
     alike = f"; {turn.alike} before it ask for the same" if turn.alike else ""

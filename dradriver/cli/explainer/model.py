@@ -196,12 +196,83 @@ class Subject(_Fact, frozen=True):
     refused: str = ""
 
 
+class GangRoom(_Fact, frozen=True):
+    """How many pods of a gang some part of the network holds now.
+
+    Attributes:
+        level: The level of the network.
+        pods: How many pods.
+        domain: The part of it that holds most; empty where that is the whole cluster, or none.
+    """
+
+    level: str
+    pods: int
+    domain: str
+
+
+class GangPod(_Fact, frozen=True):
+    """A living pod of a gang.
+
+    Attributes:
+        pod: Its name.
+        state: ``gated``, ``planned`` (its claim is there), ``lifted``, ``seated``, ``told`` that it may be bound, or
+            ``bound``.
+        node: Where it is, or is to be; empty while that is open.
+        rank_hint: Its place in the plan; None without one.
+    """
+
+    pod: str
+    state: str
+    node: str = ""
+    rank_hint: int | None = None
+
+
+class Gang(_Fact, frozen=True):
+    """The gang that a pod is of.
+
+    Attributes:
+        name: What its author called it, or the name of what made it.
+        made_by: The kind of that; ``gang`` where its author named it.
+        state: ``gathering``, ``waiting``, ``planned``, ``lifted``, ``seated``, ``started`` or ``given back``, as
+            docs/gangs.md has them; ``unknown`` while nothing tells its size.
+        here: How many of its pods live.
+        least: With how few it may start; None while nothing tells its size.
+        most: How many it has; None while nothing tells its size.
+        seated: How many have a place that the scheduler keeps for them.
+        bound: How many are bound.
+        nodes: The nodes of its plan, or of the one that it would get, in the order of the ranks.
+        reach: What holds these together; empty without a plan.
+        busbw_gbps: Predicted for all of them together; 0 where that is not known.
+        rank_hint: The asked pod's place in it; None without one.
+        pods: Its pods in the order of their ranks.
+        room: How many pods like this one each level of the network holds now; of a gang that waits.
+        helps: What would make a place for all of it: of each way what would have to end, node by node.
+    """
+
+    name: str
+    made_by: str
+    state: str
+    here: int
+    least: int | None = None
+    most: int | None = None
+    seated: int = 0
+    bound: int = 0
+    nodes: tuple[str, ...] = ()
+    reach: str = ""
+    busbw_gbps: float = 0.0
+    rank_hint: int | None = None
+    pods: tuple[GangPod, ...] = ()
+    room: tuple[GangRoom, ...] = ()
+    helps: tuple[tuple[Help, ...], ...] = ()
+
+
 class Verdict(_Fact, frozen=True):
     """What the controller would make of the pod now, from the cluster as it was read.
 
     Attributes:
         reason: Why it waits, or what it waits for.
         nearest: What is nearest to what it wants.
+        gang: The gang that it is of; None for a pod alone.
         place: What it has, is promised, or would get in its turn.
         static: What the claim of a static pod that waits is made by.
         free: What is free, for a pod that wants whole GPUs and has none.
@@ -214,6 +285,7 @@ class Verdict(_Fact, frozen=True):
 
     reason: str = ""
     nearest: str = ""
+    gang: Gang | None = None
     place: Place | None = None
     static: Static | None = None
     free: Free | None = None

@@ -16,6 +16,7 @@ from dradriver.allocator.request import Strategy, Whole
 from dradriver.api import names, resolved
 from dradriver.api.annotations import is_ours, is_written
 from dradriver.api.errors import WordError
+from dradriver.api.gangs import Gang
 from dradriver.api.pods import Pod
 from dradriver.api.resolved import Resolved
 from dradriver.cli.explainer.model import Subject
@@ -64,9 +65,27 @@ def wish(noted: Resolved) -> str:
         more.append(f"for containers {', '.join(noted.containers)}")
     if noted.shared is not msgspec.UNSET:
         more.append(f"one set with all pods that share claim {noted.shared}")
+    if noted.gang is not msgspec.UNSET:
+        more.append(_gang(noted.gang))
     if noted.nccl is not msgspec.UNSET:
         more.append(f"NCCL: {noted.nccl}")
     return "; ".join([said, *more])
+
+
+def _gang(wants: Gang) -> str:
+    """Return what a note asks for of the pod's gang, in words."""
+    least, most = wants.size or (0, 0)
+    pods = f" of {least} to {most} pods" if least < most else f" of {most} pods" if most else ""
+    said = [f"in gang {wants.written}{pods}" if wants.written else f"in a gang{pods}"]
+    if wants.near is not None:
+        said.append(("if it can be near " if wants.near.preferred else "near ") + wants.near.level)
+    if wants.max_nodes is not None:
+        said.append(f"on at most {wants.max_nodes} nodes")
+    if wants.min_gpus_per_node is not None:
+        said.append(f"at least {wants.min_gpus_per_node} GPUs a node")
+    if wants.min_network_gbps is not None:
+        said.append(f"at least {wants.min_network_gbps:g} GB/s of network")
+    return ", ".join(said)
 
 
 def _by_template(pod: Pod, said: str) -> str:

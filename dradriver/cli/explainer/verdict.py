@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
 from typing import Final
 
 import msgspec
-import numpy as np
 
 from dradriver.allocator.request import Choice, NoPlaceError, Whole
 from dradriver.api import affinity, names
@@ -18,9 +16,11 @@ from dradriver.api.pods import Affinity, NodeAffinity, Pod
 from dradriver.api.policies.model import DEFAULTS, Policies
 from dradriver.cli.cluster.reading import ClusterError
 from dradriver.cli.cluster.scene import Scene
-from dradriver.cli.explainer import alone, happened, rooms
-from dradriver.cli.explainer.model import Happening, Help, Turn, Verdict
+from dradriver.cli.explainer import alone, gangs, happened, rooms, turns
+from dradriver.cli.explainer.gangs import Read
+from dradriver.cli.explainer.model import Happening, Help, Verdict
 from dradriver.cli.explainer.places import given, place_of
+from dradriver.cli.explainer.together import together
 from dradriver.cluster.nodes.ask import Where, ask_of
 from dradriver.cluster.nodes.columns import Bools
 from dradriver.cluster.placement import Placement
@@ -37,7 +37,6 @@ from dradriver.view.plain import plain
 
 _HELPS: Final = 3
 _FILLED: Final = 8  # nodes that are looked at for CPU and memory before they are named
-_BEFORE: Final = 3
 _ROUNDS: Final = 8
 
 _ENDS: Final = {  # by the controller's ``WithdrawReason``: why a promise ends that is still there
@@ -90,6 +89,22 @@ async def verdict(client: Client, server: ServerConfig, pod: Pod, policies: Poli
 
 async def _judged(scene: Scene, pod: Pod) -> Verdict:
     scene.put(pod)
+    key = pod.metadata.namespace, pod.metadata.name
+    if not scene.whole or pod.metadata.deletion_timestamp is not None:
+        return await _alone(scene, pod, None)
+    if (why := scene.picture.gangs.waits(key)) and pod.gated and scene.picture.claim_of(pod) is None:
+        return Verdict(reason=why)
+    gang = await gangs.read(scene, pod)
+    if gang is None:
+        return await _alone(scene, pod, None)
+    if scene.picture.gangs.started(gang.unit.key):
+        judged = await _alone(scene, pod, gang)
+        return msgspec.structs.replace(judged, gang=gangs.described(scene, gang, pod))
+    return await together(scene, pod, gang)
+
+
+async def _alone(scene: Scene, pod: Pod, gang: Read | None) -> Verdict:
+    """Return what there is to say of a pod that is placed by itself, be it one that comes to a gang which runs."""
     if pod.template is not None and not await scene.read_templates(pod.metadata.namespace):
         return Verdict()
     where = await scene.volumes_of(pod)
@@ -114,7 +129,7 @@ async def _judged(scene: Scene, pod: Pod) -> Verdict:
     pin = claim.pin if claim is not None and claim.owned_by(pod.metadata.uid) else None
     match step:
         case WantsPlace():
-            return Verdict(reason=told) if wish is None else await _wanting(scene, unit, wish)
+            return Verdict(reason=told) if wish is None else await _wanting(scene, unit, wish, gang)
         case Settle():
             return await _having(scene, pod, wish, pin, "")
         case Keep():
@@ -147,10 +162,10 @@ def _unit(scene: Scene, pod: Pod, where: Where = ()) -> Unit:
     return Unit(Member(pod, scene.picture.template_of(pod), where))
 
 
-async def _wanting(scene: Scene, unit: Unit, wish: PlacementRequest) -> Verdict:
+async def _wanting(scene: Scene, unit: Unit, wish: PlacementRequest, gang: Read | None) -> Verdict:
     """Return what there is to say of a pod that wants a place: the one it would get, or why there is none."""
-    turn = _turn(scene, unit)
-    found = await _decided(scene, wish)
+    turn = turns.turn(scene, unit)
+    found = await (_decided(scene, wish) if gang is None else _late(scene, unit, gang))
     fit = scene.picture.nodes.eligible(wish.ask)
     if isinstance(found, Placement):
         ahead = "" if turn.position == 1 else "; older pods have their turn first"
@@ -190,6 +205,15 @@ async def _decided(scene: Scene, wish: PlacementRequest) -> Placement | NoPlaceE
     return placement
 
 
+async def _late(scene: Scene, unit: Unit, gang: Read) -> Placement | NoPlaceError:
+    """Return the controller's decision about a pod that comes to a gang which has started: near the others."""
+    lead = next(member for member in gang.unit.members if member.uid == unit.lead.uid)
+    found = await gangs.places(scene, gang, (lead,), least=None)
+    if isinstance(found, dict):
+        return found[lead]
+    return found if isinstance(found, NoPlaceError) else NoPlaceError(str(found))
+
+
 def _nearest(scene: Scene, wish: PlacementRequest, fit: Bools, stable: str) -> str:
     """Return what is nearest to what is wanted, where the allocator can say."""
     try:
@@ -209,24 +233,7 @@ async def _helps(scene: Scene, wish: PlacementRequest, fit: Bools) -> tuple[Help
     await scene.fill([option.node for option in options])
     fit = scene.picture.nodes.eligible(wish.ask)
     open_ = [option for option in options if _at(scene, option.node, fit)]
-    closed = rooms.helps(scene, wish, wish.request, _offering(scene, fit) & ~fit)
-    left_out = [option for option in closed if not option.owners]
-    return (*open_[:_HELPS], *(_with_causes(scene, wish, option, fit) for option in left_out[:_HELPS]))
-
-
-def _offering(scene: Scene, fit: Bools, nodes: Iterable[str] | None = None) -> Bools:
-    """Return the rows of all nodes with GPUs, or of those named."""
-    rows = np.zeros_like(fit)
-    for node in scene.picture.inventory.fleet.nodes if nodes is None else nodes:
-        if (row := scene.picture.nodes.find(node)) is not None:
-            rows[row] = True
-    return rows
-
-
-def _with_causes(scene: Scene, wish: PlacementRequest, option: Help, fit: Bools) -> Help:
-    only = _offering(scene, fit, [option.node])
-    causes = tuple(plain(cause) for cause in scene.picture.nodes.causes(wish.ask, only=only))
-    return Help(node=option.node, gpus=option.gpus, owners=option.owners, causes=causes, busbw_gbps=option.busbw_gbps)
+    return (*open_[:_HELPS], *rooms.left_out(scene, wish, wish.request, fit)[:_HELPS])
 
 
 def _at(scene: Scene, node: str, fit: Bools) -> bool:
@@ -261,29 +268,3 @@ def _as_written(pod: Pod) -> Pod:
         return pod
     own = Affinity(node_affinity=NodeAffinity(required_during_scheduling_ignored_during_execution=required))
     return msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, affinity=own))
-
-
-def _turn(scene: Scene, unit: Unit) -> Turn:
-    """Return a pod's position by the controller's own order: the oldest first."""
-    waiting = []
-    for pod in scene.picture.pods.values():
-        if pod.finished or pod.metadata.deletion_timestamp is not None:
-            continue
-        other = _unit(scene, pod)
-        if isinstance(next_step(other.lead, scene.picture, 0.0), WantsPlace):
-            waiting.append(other)
-    waiting.sort(key=lambda other: other.order)
-    before = [other for other in waiting if other.order < unit.order]
-    return Turn(
-        position=len(before) + 1,
-        waiting=len(waiting),
-        alike=sum(_alike(other, unit) for other in before),
-        before=tuple(plain("/".join(other.key)) for other in before[-_BEFORE:]),
-    )
-
-
-def _alike(one: Unit, other: Unit) -> bool:
-    try:
-        return one.kind == other.kind
-    except WordError:
-        return False

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from dradriver.api import annotation_words, misspelled, names
+from dradriver.api import annotation_words, gang_sizes, misspelled, names
 from dradriver.api.annotations import is_ours, is_written
 from dradriver.cli.linter.documents import Document
 from dradriver.cli.linter.patched import patched
@@ -31,8 +31,7 @@ GROUPS: Final = {
     "StatefulSet": "apps",
     "JobSet": "jobset.x-k8s.io",
     "LeaderWorkerSet": "leaderworkerset.x-k8s.io",
-    "MPIJob": "kubeflow.org",
-    "PyTorchJob": "kubeflow.org",
+    **dict.fromkeys(gang_sizes.REPLICAS, "kubeflow.org"),
 }
 _OF_PODS: Final = frozenset(annotation_words.KEYS)
 _ARGO: Final = "argoproj.io"

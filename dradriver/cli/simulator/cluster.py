@@ -9,7 +9,7 @@ import msgspec
 from dradriver.allocator import Fleet, Tables, tables_of
 from dradriver.allocator.fleet.packing import pod_capacity
 from dradriver.allocator.sets.criteria import ANY, Criteria
-from dradriver.topology.levels import Location
+from dradriver.topology.levels import location
 from dradriver.topology.machine import Machine
 
 _NODES_PER_LEAF = 4
@@ -37,7 +37,7 @@ class Cluster:
         for number, (name, machine) in enumerate(zip(self.names, machines, strict=True)):
             self.fleet.set_node(name, machine, [gpu.index for gpu in machine.gpus])
             leaf = number // _NODES_PER_LEAF
-            place = Location(zone="zone", spine=f"spine-{leaf // _LEAVES_PER_SPINE}", leaf=f"leaf-{leaf}")
+            place = location(zone="zone", spine=f"spine-{leaf // _LEAVES_PER_SPINE}", leaf=f"leaf-{leaf}")
             self.fleet.set_location(name, place)
         self.gpus = sum(tables.size for tables in self.tables)
         self.largest = max(tables.size for tables in self.tables)

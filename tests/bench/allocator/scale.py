@@ -15,7 +15,7 @@ import numpy as np
 
 from dradriver.allocator import Constraint, Fleet, GangRequest, NoPlaceError, Role, Strategy, Whole, place_gang
 from dradriver.allocator.sets.subsets import Bools
-from dradriver.topology.levels import LEVELS, Location
+from dradriver.topology.levels import LEVELS, location
 from dradriver.topology.machine import Machine
 from tests.fakes import machines
 
@@ -147,7 +147,7 @@ def gangs_s(fleet: Fleet, *, rounds: int = 9) -> dict[str, Any]:
     for number, name in enumerate(fleet.nodes):
         fleet.set_location(
             name,
-            Location(
+            location(
                 zone=f"z{number // 2000}", spine=f"s{number // 250}", leaf=f"l{number // 25}",
                 gbps=50 if number % 3 else 25,
             ),
@@ -176,7 +176,7 @@ def small_parts_s(nodes: int, *, rounds: int = 5) -> dict[str, Any]:
         for number in range(nodes):
             name, leaf = f"node-{number}", number // per_leaf
             fleet.set_node(name, machine, set(range(8)) - {number * 5 % 8}, row=number)
-            fleet.set_location(name, Location(zone="z", spine=f"s{leaf // per_spine}", leaf=f"l{leaf}"))
+            fleet.set_location(name, location(zone="z", spine=f"s{leaf // per_spine}", leaf=f"l{leaf}"))
         request = GangRequest(pods=pods, pod=Whole(containers=(4,)))
         took = []
         for _ in range(rounds + 1):  # the first builds tables

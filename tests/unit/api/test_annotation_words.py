@@ -75,7 +75,9 @@ def test_a_note_that_says_what_no_word_can_is_refused(field: str) -> None:
         ({names.GANG: "auto", names.MIN_CUDA: "12"}, 3),
         ({names.GANG_SIZE: "4-8"}, 4),
         ({names.NEAR: "leaf"}, 4),
-        ({names.ON_MEMBER_LOSS: "replace", names.MIN_CUDA: "12"}, 4),
+        ({names.ON_MEMBER_LOSS: "restart", names.MIN_CUDA: "12"}, 4),
+        ({names.ON_MEMBER_LOSS: "replace", names.MIN_CUDA: "12"}, 3),
+        ({names.ON_MEMBER_LOSS: "replace"}, 2),
     ],
 )
 def test_a_note_has_the_version_of_the_newest_word_in_it(said: dict[str, str], version: int) -> None:

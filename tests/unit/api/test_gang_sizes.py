@@ -5,15 +5,18 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+import msgspec
 import pytest
 
-from dradriver.api import gang_sizes
+from dradriver.api import gang_members, gang_sizes
 from dradriver.api.errors import WordError
-from dradriver.api.gang_owners import Alone, Owner
+from dradriver.api.gang_owners import Alone, Member, Owner
+from dradriver.api.gangs import Gang
+from dradriver.api.pods import Pod
 from tests.fakes import owners
 from tests.fakes.owners import STORIES, made_by
 
-JOB = Owner(api_version="batch/v1", kind="Job", name="train", uid=owners.UID, asked=True)
+JOB = Owner(api_version="batch/v1", kind="Job", name="train", uid=owners.UID)
 LWS = Owner(api_version="leaderworkerset.x-k8s.io/v1", kind="LeaderWorkerSet", name="serve")
 
 
@@ -71,18 +74,106 @@ def test_a_jobset_without_the_role_is_refused() -> None:
         gang_sizes.size_from(gone, story.owner)
 
 
-@pytest.mark.parametrize("gpus", [4, 0])
-def test_workers_that_wait_for_a_leader_with_gpus_are_no_gang_with_it(gpus: int) -> None:
-    owner = copy.deepcopy(owners.leader_worker_set(leader_gpus=gpus).owner)
+def leader_worker_set(leader: int | None, workers: int, **spec: Any) -> dict[str, Any]:
+    """Return one of three pods a group; without a leader's template leaders are as workers."""
+    owner = copy.deepcopy(owners.leader_worker_set().owner)
     assert owner is not None
-    owner["spec"]["startupPolicy"] = "LeaderReady"
-    found = gang_sizes.size_from(LWS, owner)
-    if gpus:
-        assert isinstance(found, Alone)
-        assert found.never
-        assert "write LeaderCreated" in found.why
+    group = owner["spec"]["leaderWorkerTemplate"]
+    group["workerTemplate"] = owners.template(workers)
+    del group["leaderTemplate"]
+    group |= {} if leader is None else {"leaderTemplate": owners.template(leader)}
+    owner["spec"] |= spec
+    return owner
+
+
+@pytest.mark.parametrize(
+    ("leader", "workers", "size"), [(4, 4, 3), (None, 4, 3), (0, 4, 2), (4, 0, 1), (None, 0, None), (0, 0, None)]
+)
+def test_of_a_leader_and_workers_those_count_that_have_gpus(leader: int | None, workers: int, size: int | None) -> None:
+    found = leader_worker_set(leader, workers)
+    if size is None:
+        with pytest.raises(WordError, match="has no number of pods with GPUs"):
+            gang_sizes.size_from(LWS, found)
     else:
-        assert found == (2, 2)
+        assert gang_sizes.size_from(LWS, found) == (size, size)
+
+
+def test_a_group_of_an_old_revision_is_as_large_as_it_was_made() -> None:
+    found = leader_worker_set(0, 4)
+    found["spec"]["leaderWorkerTemplate"]["size"] = 9
+    made = gang_members.find(
+        gang_members.facts(msgspec.convert(owners.leader_worker_set().pods[0], Pod)), Gang(name="auto")
+    )
+    assert isinstance(made, Member)
+    assert made.read is not None
+    assert gang_sizes.size_from(made.read, found) == (2, 2)
+    assert gang_sizes.size_from(LWS, found) == (8, 8)
+
+
+@pytest.mark.parametrize(("leader", "workers", "never"), [(4, 4, True), (None, 4, True), (0, 4, False), (4, 0, False)])
+def test_workers_that_wait_for_a_leader_with_gpus_are_no_gang_with_it(
+    leader: int | None, workers: int, *, never: bool
+) -> None:
+    owner = leader_worker_set(leader, workers, startupPolicy="LeaderReady")
+    found = gang_sizes.size_from(LWS, owner)
+    assert isinstance(found, Alone) == never
+    assert ("write LeaderCreated" in gang_sizes.why_never("LeaderWorkerSet", owner["spec"])) == never
+
+
+def test_a_leader_without_workers_waits_for_nobody() -> None:
+    owner = leader_worker_set(4, 4, startupPolicy="LeaderReady")
+    owner["spec"]["leaderWorkerTemplate"]["size"] = 1
+    assert gang_sizes.size_from(LWS, owner) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec", "told"),
+    [
+        ("StatefulSet", {}, "write Parallel"),
+        ("StatefulSet", {"replicas": 0}, "write Parallel"),
+        ("StatefulSet", {"podManagementPolicy": "Parallel"}, ""),
+        ("StatefulSet", None, ""),
+        ("StatefulSet", {"replicas": []}, ""),
+        ("PyTorchJob", None, ""),
+        ("PyTorchJob", [], ""),
+        ("PodGroup", {"schedulingPolicy": {"basic": {}}}, ""),
+        ("Job", {}, ""),
+        ("Thing", {}, ""),
+    ],
+)
+def test_what_shows_that_it_makes_no_gang_says_what_to_write(kind: str, spec: Any, told: str) -> None:
+    found = gang_sizes.why_never(kind, spec)
+    assert told in found
+    assert bool(told) == bool(found)
+
+
+@pytest.mark.parametrize(
+    ("count", "has"),
+    [
+        ("4", True), (4, True), (0.5, True), ("4k", True), ("0", False), (0, False), ("0.0", False), ("00", False),
+        ("0m", False), ("0e3", False), ("four", False), (float("nan"), False), ("-1", False),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("words", [{}, {"gpu.topology/near": "leaf"}])
+def test_a_limit_of_none_is_no_gpu_however_it_is_written(count: Any, words: dict[str, str], *, has: bool) -> None:
+    owner = copy.deepcopy(owners.kubeflow("pytorchjob", (3, 3)).owner)
+    assert owner is not None
+    master = owner["spec"]["pytorchReplicaSpecs"]["Master"]["template"]
+    master["metadata"] = {"annotations": words}
+    master["spec"]["containers"][0]["resources"]["limits"] = {"nvidia.com/gpu": count}
+    read = Owner(api_version="kubeflow.org/v1", kind="PyTorchJob", name="train")
+    assert gang_sizes.size_from(read, owner) == ((3, 3) if has else (2, 2))
+
+
+@pytest.mark.parametrize(("least", "size"), [(1, (1, 9999)), (9999, (9999, 9999)), (10_000, None), (0, None)])
+def test_a_pod_group_tells_the_least(least: int, size: tuple[int, int] | None) -> None:
+    read = Owner(api_version="scheduling.k8s.io", kind="PodGroup", name="g")
+    found = made_by("x", "PodGroup", "g", {"schedulingPolicy": {"gang": {"minCount": least}}})
+    if size is None:
+        with pytest.raises(WordError, match="has no number of pods"):
+            gang_sizes.size_from(read, found)
+    else:
+        assert gang_sizes.size_from(read, found) == size
 
 
 def test_a_role_has_gpus_by_a_limit_or_by_a_word() -> None:

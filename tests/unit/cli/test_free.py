@@ -12,6 +12,7 @@ from dradriver.api.policies.modes import Mode
 from dradriver.kube.resources import DEVICE_TAINT_RULES, NODES
 from tests.fakes.commands import CommandLine, run_all
 from tests.fakes.gpucluster import GpuCluster
+from tests.unit.cli.test_explain_gangs import seat
 
 
 @pytest.mark.parametrize("size", [1, 2, 4, 8])
@@ -85,6 +86,21 @@ async def test_the_largest_gang_by_level_where_a_network_is_known(cluster: GpuCl
     found = [(one["level"], one["gpus"], one["pods"], one["domain"]) for one in (await shell.data("free"))["gangs"]]
     assert found == [("leaf", 8, 3, "z/l1"), ("zone", 8, 4, "z"), ("cluster", 8, 4, "")]
     assert "Largest gang by level of the network:" in (await shell.run("free")).stdout
+
+
+async def test_what_a_gang_has_before_it_runs_is_promised_and_not_free(cluster: GpuCluster, shell: CommandLine) -> None:
+    for number in range(3):
+        leaf = {"network.topology.nvidia.com/leaf": "l"}
+        cluster.node(f"n{number}", labels=leaf)
+    for number in range(2):
+        cluster.pod(f"train-{number}", 8, wishes={"gang": "train", "gang-size": "2"})
+    assert "promised" not in await shell.data("free")
+    await cluster.settle()
+    seat(cluster, "train-0")
+    found = await shell.data("free")
+    assert (found["free"], found["promised"], found["gangs"][0]["pods"]) == (8, 16, 1)
+    said = (await shell.run("free")).stdout
+    assert said.startswith("8 of 24 GPUs are free on 3 nodes; 16 are promised to pods that are not bound yet\n")
 
 
 async def test_pictures(cluster: GpuCluster, shell: CommandLine) -> None:

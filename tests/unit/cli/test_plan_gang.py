@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from dradriver.cli.main import main
+from dradriver.kube.resources import KUEUE_TOPOLOGIES
 from tests.fakes.commands import CommandLine, run_all
 from tests.fakes.gpucluster import GpuCluster
 
@@ -81,3 +82,14 @@ def test_what_cannot_be_asked(arguments: tuple[str, ...], said: str) -> None:
     result = CliRunner().invoke(main, ["plan", *arguments])
     assert result.exit_code != 0
     assert said in result.output
+
+
+async def test_levels_are_those_of_kueues_topology_where_no_file_names_some(
+    cluster: GpuCluster, shell: CommandLine
+) -> None:
+    network(cluster)
+    hall = {"spec": {"levels": [{"nodeLabel": "example.com/rack"}, {"nodeLabel": "kubernetes.io/hostname"}]}}
+    shell.api.optional = {KUEUE_TOPOLOGIES[0]}
+    shell.api.put(KUEUE_TOPOLOGIES[0], hall | {"metadata": {"name": "hall"}})
+    assert (await shell.data("plan", "--gang", "2x8", "--near", "rack"))["reach"] == "rack"
+    assert (await shell.data("free"))["gangs"][0]["level"] == "rack"

@@ -50,9 +50,9 @@ async def test_gangs_are_placed_by_the_levels_of_a_topology_that_the_nodes_have(
     cluster = GpuCluster()
     for number, node in enumerate("abcdef"):
         cluster.node(node, labels={RACK: f"rack-{number % 2}", BLOCK: "block"})
-    inventory = cluster.worker.picture.inventory
+    picture = cluster.worker.picture
     for other in (topology("example.com/nobody", name="a"), topology(BLOCK, RACK, name="b")):
-        inventory.topology_changed(Change(("", other["metadata"]["name"]), None, read(other)))
+        picture.topology_changed(Change(("", other["metadata"]["name"]), None, read(other)))
     pods = gang(cluster, 3)
     await cluster.settle()
     assert {cluster.gpus(pod)[0] for pod in pods} in ({"a", "c", "e"}, {"b", "d", "f"})
@@ -63,9 +63,9 @@ async def test_levels_of_the_policies_file_stand_above_a_topology() -> None:
     cluster = GpuCluster()
     for number, node in enumerate("abcdef"):
         cluster.node(node, labels={RACK: f"rack-{number % 2}", BLOCK: f"block-{number // 3}"})
-    inventory = cluster.worker.picture.inventory
-    inventory.topology_changed(Change(("", "b"), None, read(topology(RACK))))
-    inventory.set_levels((BLOCK,))
+    picture = cluster.worker.picture
+    picture.topology_changed(Change(("", "b"), None, read(topology(RACK))))
+    picture.levels_changed((BLOCK,))
     pods = gang(cluster, 3)
     await cluster.settle()
     assert {cluster.gpus(pod)[0] for pod in pods} in ({"a", "b", "c"}, {"d", "e", "f"})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from prometheus_client import REGISTRY
 
 from dradriver.api import names
 from dradriver.cluster.kept_places import KEPT_S
@@ -214,3 +215,50 @@ async def test_of_a_gang_that_is_to_start_anew_no_place_is_kept() -> None:
     cluster.collect()
     await cluster.settle()
     assert cluster.claim("other") is not None
+
+
+@pytest.mark.timeout(20)
+async def test_a_pod_that_its_kept_place_does_not_suit_waits_and_is_asked_about_once() -> None:
+    cluster = GpuCluster()
+    for node in "ab":
+        cluster.node(node)
+    pods = gang(cluster, 2)
+    await cluster.settle()
+    cluster.schedule()
+    await cluster.settle()
+    cluster.remove(PODS, pods[0], "default")
+    cluster.collect()
+    await cluster.settle()
+    cluster.pod(pods[0], 8, wishes={"gang": "train", "gang-size": "2"}, nodeSelector={"example.com/rack": "none"})
+    await cluster.settle()
+    assert cluster.claim(pods[0]) is None
+    assert (cluster.note(pods[0], "reason") or "").endswith("of which 1 has no place now")
+
+
+def counted(name: str, **labels: str) -> float:
+    return REGISTRY.get_sample_value(f"gpu_topology_{name}", labels) or 0.0
+
+
+@pytest.mark.looptime
+async def test_gangs_are_counted_by_state_and_how_long_they_take_and_why_they_are_given_back() -> None:
+    cluster = GpuCluster(promise_s=1.0)
+    for node in "ab":
+        cluster.node(node)
+    gang(cluster, 2, name="one", there=1)
+    await cluster.settle()
+    assert [counted("gangs", state=state) for state in ("waiting", "started")] == [1, 0]
+    before = counted("gang_start_duration_seconds_count"), counted("gang_start_duration_seconds_sum")
+    given_back = counted("gangs_given_back_total", cause="overdue")
+    cluster.pod("one-1", 8, wishes={"gang": "one", "gang-size": "2"})
+    await cluster.settle()
+    await asyncio.sleep(2)
+    await cluster.settle()
+    assert counted("gangs_given_back_total", cause="overdue") == given_back + 1
+    assert counted("gang_start_duration_seconds_count") == before[0]
+    await asyncio.sleep(60)
+    await cluster.settle()
+    cluster.schedule()
+    await cluster.settle()
+    assert [counted("gangs", state=state) for state in ("waiting", "started")] == [0, 1]
+    assert counted("gang_start_duration_seconds_count") == before[0] + 1
+    assert counted("gang_start_duration_seconds_sum") - before[1] == pytest.approx(62)

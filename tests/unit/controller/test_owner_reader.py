@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from dradriver.controller import owner_kinds, owner_reader
+from dradriver.controller.gang_step import GATHER_S
 from dradriver.kube.client import ApiError, Unreachable
 from dradriver.kube.resources import PODS, Resource
 from tests.fakes.apistore import Object
@@ -105,11 +106,15 @@ async def test_it_reads_again_by_itself(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize("version", ["v1alpha2", "v1beta1"])
+@pytest.mark.looptime
 async def test_a_pod_group_is_read_in_the_version_that_the_server_has(version: str) -> None:
     cluster = cluster_of("a", "b")
     both = pods(cluster, "PodGroup", 2)
     spec = {"schedulingPolicy": {"gang": {"minCount": 2}}}
     cluster.put(GROUPS[version], {"metadata": {"name": "train", "namespace": "default"}, "spec": spec})
+    await cluster.settle()
+    assert lifted(cluster, *both) == [], "it says how few there may be, and more may come"
+    await asyncio.sleep(GATHER_S)
     await cluster.settle()
     assert lifted(cluster, *both) == both
 
@@ -272,7 +277,8 @@ async def test_a_leader_without_gpus_is_not_waited_for() -> None:
     await cluster.settle()
     assert cluster.note("serve-0-1", "reason") == "2 of 3 pods of its gang are there", "what the pods say, for the rest"
     leader = {"spec": {"containers": [{"name": "main"}]}}
-    spec = {"leaderWorkerTemplate": {"size": 3, "leaderTemplate": leader}}
+    worker = {"spec": {"containers": [{"name": "main", "resources": {"limits": {"nvidia.com/gpu": "8"}}}]}}
+    spec = {"leaderWorkerTemplate": {"size": 3, "leaderTemplate": leader, "workerTemplate": worker}}
     cluster.put(lws, {"metadata": {"name": "serve", "namespace": "default"}, "spec": spec})
     cluster.worker._owner_reader._kinds._found.clear()  # it was installed: that is asked again now and then
     await cluster.settle()

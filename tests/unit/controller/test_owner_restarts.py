@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -27,8 +28,12 @@ ARGO = {"apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow", "name": "w", "
 class World:
     """A cluster with a Job of three pods that run, or a JobSet of them."""
 
-    def __init__(self, resource: Resource = JOBS, **metadata: Any) -> None:
+    def __init__(self, resource: Resource = JOBS, *, loss: str = "replace", **metadata: Any) -> None:
         self.cluster = GpuCluster()
+        seconds = itertools.count()
+        began = datetime.datetime(2026, 1, 2, tzinfo=datetime.UTC)
+        self.cluster.store._clock = lambda: began + datetime.timedelta(seconds=next(seconds))  # no two in one second
+        self.loss = loss
         for node in "abc":
             self.cluster.node(node)
         self.resource = resource
@@ -39,7 +44,9 @@ class World:
         self.cluster.put(resource, {"metadata": {"name": "train", "namespace": "default"} | metadata, "spec": spec})
 
     def _pod(self, _: Object, name: str, __: int) -> Object:
-        return self.cluster.admitted(name, 8, wishes={"gang": "auto"})
+        pod = self.cluster.admitted(name, 8, wishes={"gang": "auto", "on-member-loss": self.loss})
+        del pod["metadata"]["creationTimestamp"]  # it is made when it is
+        return pod
 
     async def run(self) -> None:
         """Let everybody do what there is to do, pods be bound included."""
@@ -100,8 +107,8 @@ class World:
         assert all(job.get("status", {}).get("failed", 0) == 0 for job in self.cluster.all(JOBS))
 
 
-async def world(resource: Resource = JOBS, **metadata: Any) -> World:
-    made = World(resource, **metadata)
+async def world(resource: Resource = JOBS, *, loss: str = "replace", **metadata: Any) -> World:
+    made = World(resource, loss=loss, **metadata)
     await made.run()
     assert len(made.running) == 3
     return made
@@ -472,3 +479,43 @@ async def test_so_many_are_suspended_at_once_and_no_more(monkeypatch: pytest.Mon
         suspended = max(suspended, sum(job["spec"].get("suspend", False) for job in cluster.all(JOBS)))
     assert suspended == 1
     assert sum(names.RESTART in job["metadata"].get("annotations", {}) for job in cluster.all(JOBS)) == 2
+
+
+async def test_a_gang_that_is_to_restart_does_so_once_for_a_lost_pod_and_loses_one_failure() -> None:
+    it = await world(loss="restart")
+    before = it.pods
+    gone = it.cluster.all(PODS)[1]["metadata"]["name"]
+    it.cluster.remove(PODS, gone, "default")
+    for _ in range(2):
+        await it.run()
+    assert len(it.running) == 3
+    assert not it.pods & before
+    assert it.suspensions() == 1
+    assert it.owner["status"].get("failed") == 1, "the pod that was lost, and no other"
+    assert "it lost a pod" in it.record().why
+
+
+async def test_one_that_is_to_replace_it_is_not_suspended() -> None:
+    it = await world(loss="replace")
+    before = it.pods
+    it.cluster.remove(PODS, it.cluster.all(PODS)[1]["metadata"]["name"], "default")
+    await it.run()
+    assert (len(it.running), len(it.pods & before), it.suspensions()) == (3, 2, 0)
+
+
+@pytest.mark.parametrize("kill_at", [*range(1, 9), *range(-8, 0)])
+async def test_a_leader_killed_at_any_write_after_a_loss_ends_with_a_whole_gang(kill_at: int) -> None:
+    it = await world(loss="restart")
+    before = it.pods
+    it.cluster.remove(PODS, it.cluster.all(PODS)[1]["metadata"]["name"], "default")
+    it.cluster.client.writes.clear()
+    it.cluster.client.kill_at = kill_at
+    with pytest.raises((Killed, BaseExceptionGroup)):
+        await it.run()
+    it.cluster.restart()
+    for _ in range(3):
+        await it.run()
+    assert len(it.running) == 3
+    assert not it.pods & before
+    assert it.suspensions() == 1
+    assert not it.owner["spec"]["suspend"]

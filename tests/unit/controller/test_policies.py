@@ -46,6 +46,22 @@ async def test_the_administrators_weights_decide_among_equals(weights: str, gpus
     assert cluster.gpus("p") == ("a", gpus)
 
 
+async def test_the_levels_of_the_network_are_those_of_the_file_and_gangs_that_wait_follow_it() -> None:
+    controller = Controller(Client(ServerConfig(url="http://127.0.0.1:1"), user_agent="test"))
+    cluster = GpuCluster()
+    controller.worker = cluster.worker
+    for number in range(4):
+        cluster.node(f"n{number}", labels={"example.com/rack": f"r{number % 2}"})
+    for number in range(2):
+        cluster.pod(f"p{number}", 8, wishes={"gang": "train", "gang-size": "2", "near": "rack"})
+    await cluster.settle()
+    assert "this cluster's network has the levels" in (cluster.note("p0", "reason") or "")
+    controller.follow(read(b"network: {levels: [example.com/rack]}", source="x"))
+    await cluster.settle()
+    assert {cluster.gpus("p0")[0], cluster.gpus("p1")[0]} in ({"n0", "n2"}, {"n1", "n3"})
+    assert cluster.note("p0", "gang-reach") == "rack"
+
+
 async def test_the_nccl_that_jobs_run_is_taken_from_the_file_and_pods_that_wait_follow_it() -> None:
     # Of an HGX H100 five GPUs reach 400 GB/s up to 2.27, and 360 from 2.28 on.
     controller = Controller(Client(ServerConfig(url="http://127.0.0.1:1"), user_agent="test"))

@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Final
 
 OPEN: Final = "…"  # what stands in a text for what differs from pod to pod
-_TOLD: Final = {"Wait": 1, "Withdraw": 2}  # steps, and which argument is what the pod's author is told
+_TOLD: Final = {"Wait": 1, "Withdraw": 2, "GiveBack": 2}  # steps, and which argument is what the pod's author is told
 
 
 def reasons(module: ModuleType) -> set[str]:

@@ -4,9 +4,8 @@ import pytest
 
 from dradriver.topology import profiles
 from dradriver.topology.levels import (
-    Location,
     Step,
-    between,
+    location,
     step,
     step_gbps,
     topology_level,
@@ -21,7 +20,7 @@ def test_steps_within_a_server_are_numbered_as_paths_are() -> None:
 def test_every_step_has_a_level_and_farther_is_never_a_lower_one() -> None:
     levels = [topology_level(step) for step in Step]
     assert levels == sorted(levels)
-    assert set(levels) == {0, 1, 2, 3, 4}
+    assert set(levels) == {0, 1, 2, 3}
 
 
 @pytest.mark.parametrize(
@@ -45,33 +44,17 @@ def test_the_way_between_two_gpus(name: str, pair: tuple[int, int], expected: St
         assert step_gbps(machine, i, j) == gbps
 
 
-HERE = Location(fabric="f.1", leaf="l1", spine="s1", zone="z1")
+def test_a_part_of_the_network_counts_within_those_around_it() -> None:
+    here = location(fabric="f.1", leaf="l1", spine="s1", zone="z1")
+    assert here.domains == (("f.1",), ("z1", "s1", "l1"), ("z1", "s1"), ("z1",))
+    for there, same in (
+        (location(fabric="f.1", leaf="l9", spine="s9", zone="z2"), [True, False, False, False]),
+        (location(leaf="l1", spine="s2", zone="z1"), [False, False, False, True]),
+        (location(leaf="l1", spine="s1", zone="z2"), [False] * 4),
+    ):
+        assert [a == b for a, b in zip(here.domains, there.domains, strict=True)] == same
 
 
-@pytest.mark.parametrize(
-    ("there", "expected"),
-    [
-        (HERE, Step.FABRIC),
-        (Location(fabric="f.1", leaf="l9", spine="s9", zone="z2"), Step.FABRIC),
-        (Location(fabric="f.2", leaf="l1", spine="s1", zone="z1"), Step.LEAF),
-        (Location(leaf="l2", spine="s1", zone="z1"), Step.SPINE),
-        (Location(leaf="l2", spine="s2", zone="z1"), Step.ZONE),
-        (Location(leaf="l9", spine="s9", zone="z2"), Step.APART),
-        (Location(), Step.APART),
-        # a rack of the same name below another spine, a spine of the same name in another zone
-        (Location(leaf="l1", spine="s2", zone="z1"), Step.ZONE),
-        (Location(leaf="l1", spine="s1", zone="z2"), Step.APART),
-        (Location(leaf="l1"), Step.APART),
-    ],
-)
-def test_the_way_between_two_servers(there: Location, expected: Step) -> None:
-    assert between(HERE, there) is between(there, HERE) is expected
-    assert topology_level(between(HERE, there)) == 4
-
-
-def test_what_is_not_known_is_not_shared() -> None:
-    assert between(Location(), Location()) is Step.APART
-
-
-def test_a_leaf_is_shared_where_nothing_is_known_above_it() -> None:
-    assert between(Location(leaf="l1"), Location(leaf="l1")) is Step.LEAF
+def test_what_is_not_known_is_no_part_of_the_network() -> None:
+    assert location().domains == (None,) * 4
+    assert location(leaf="l1").domains == (None, ("", "", "l1"), None, None)

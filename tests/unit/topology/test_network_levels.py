@@ -6,7 +6,6 @@ import msgspec
 import pytest
 
 from dradriver.topology import profiles
-from dradriver.topology.levels import Location
 from dradriver.topology.machine import Nic
 from dradriver.topology.network_levels import CLIQUE, FAMILIES, ZONE, levels_of, network_gbps
 
@@ -70,10 +69,6 @@ def test_every_configured_level_has_a_name_of_its_own() -> None:
     keys = [f"{AWS}3", "a.example.com/rack", "b.example.com/rack", "example.com/node", "a.example.com/rack", ZONE]
     names = ("leaf", "rack", "b.example.com/rack", "example.com/node", "zone")
     assert levels_of([], keys).names == names
-
-
-def test_a_location_of_the_four_known_levels_has_their_domains() -> None:
-    assert Location(zone="z", leaf="l").domains == (None, ("z", "", "l"), None, ("z",))
 
 
 def test_the_bandwidth_of_a_machines_network() -> None:

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from dradriver.allocator.request import Constraint, Whole
-from dradriver.api import names, resolved
+from dradriver.api import annotation_words, names, resolved
 from dradriver.api.resolved import Resolved
 from tests import schema
 from tests.fakes.admission import (
@@ -188,12 +188,20 @@ def test_a_bad_annotation_is_refused_with_what_to_write(annotations: dict[str, s
         assert part in message
 
 
-def test_words_without_effect_are_noted_and_only_those_that_are_said_are_warned_of() -> None:
-    verdict = admit(pod(4, annotations={names.GANG: "auto", names.IDLE_TIMEOUT: "30m"}))
-    assert verdict.warnings == [
-        "gpu.topology/gang: noted only; for now the pods of a job are placed one by one",
-        "gpu.topology/idle-timeout: noted only; for now a pod keeps its GPUs until it ends",
-    ]
+def test_a_word_without_effect_is_noted_and_warned_of_and_no_other() -> None:
+    of_gangs = {
+        names.GANG: "auto",
+        names.GANG_SIZE: "4-8",
+        names.NEAR: "leaf",
+        names.MAX_NODES: "2",
+        names.MIN_GPUS_PER_NODE: "4",
+        names.MIN_NETWORK_BANDWIDTH: "50",
+        names.MULTI_NODE_POLICY: "pack",
+        names.ON_MEMBER_LOSS: "restart",
+    }
+    assert of_gangs.keys() == {*annotation_words.OF_GANGS}
+    verdict = admit(pod(4, annotations=of_gangs | {names.IDLE_TIMEOUT: "30m"}))
+    assert verdict.warnings == ["gpu.topology/idle-timeout: noted only; for now a pod keeps its GPUs until it ends"]
     assert noted(verdict.admitted).idle_timeout_s == 1800
     assert admit(pod(4, annotations=NVLINK)).warnings == []
 

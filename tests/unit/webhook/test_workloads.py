@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from dradriver.api import names
-from tests.fakes.admission import Verdict, admit
+from dradriver.api import gang_sizes, names
+from tests.fakes import owners
+from tests.fakes.admission import Verdict, admit, defaulted
 from webhook import workloads
 
 Object = dict[str, Any]
@@ -31,8 +32,7 @@ def workload(kind: str, *templates: Object, words: dict[str, str] | None = None)
         "CronJob": {"jobTemplate": {"spec": {"template": one}}},
         "JobSet": {"replicatedJobs": [{"template": {"spec": {"template": each}}} for each in templates]},
         "LeaderWorkerSet": {"leaderWorkerTemplate": {"size": 4} | roles},
-        "MPIJob": {"mpiReplicaSpecs": by_role},
-        "PyTorchJob": {"pytorchReplicaSpecs": by_role},
+        **{kind: {field: by_role} for kind, field in gang_sizes.REPLICAS.items()},
     }
     spec = copy.deepcopy(specs.get(kind, {"template": one}))
     return {"kind": kind, "metadata": {"name": "w", "annotations": words or {}}, "spec": spec}
@@ -74,10 +74,14 @@ def test_a_template_with_words_of_its_own_stays() -> None:
     assert asked(workload("ReplicaSet", template(4), words=WORDS)).patch == [], "its Deployment's, and others' business"
 
 
-@pytest.mark.parametrize("kind", ["JobSet", "MPIJob", "PyTorchJob", "LeaderWorkerSet"])
+@pytest.mark.parametrize("kind", ["JobSet", "LeaderWorkerSet", *gang_sizes.REPLICAS])
 def test_of_several_templates_those_get_words_that_ask_for_gpus(kind: str) -> None:
     made = asked(workload(kind, template(4), template(), words=WORDS)).admitted
     assert made == workload(kind, template(4, annotations=WORDS), template(), words=WORDS)
+    zero = template()
+    zero["spec"]["containers"][0]["resources"] = {"limits": {names.GPU_RESOURCE: "0"}}
+    made = asked(workload(kind, template(4), zero, words=WORDS)).admitted
+    assert made == workload(kind, template(4, annotations=WORDS), zero, words=WORDS)
     none = asked(workload(kind, template(), template(), words=WORDS)).admitted
     assert none == workload(kind, *[template(annotations=WORDS)] * 2, words=WORDS)
 
@@ -118,3 +122,96 @@ def test_what_is_none_is_refused_or_left_to_the_api_server(spec: Any) -> None:
     verdict = asked({"kind": "Job", "metadata": {"annotations": WORDS}, "spec": spec})
     assert verdict.patch == []
     assert verdict.allowed or "this is no Job" in verdict.message
+
+
+AUTO = {names.GANG: "auto"}
+NAMED = {names.GANG: "train", names.GANG_SIZE: "4"}
+SIZED = {names.GANG_SIZE: "4"}
+
+
+def maker(kind: str, *templates: Object, annotations: dict[str, str] | None = None, **spec: Any) -> Object:
+    """Return an object without words that has more in its spec."""
+    found = workload(kind, *(templates or (template(4),)), words=annotations)
+    return found | {"spec": found["spec"] | spec}
+
+
+def saying(made: Object, words: dict[str, str]) -> Object:
+    return made | {"metadata": made["metadata"] | {"annotations": made["metadata"]["annotations"] | words}}
+
+
+JOBSET = "alpha.jobset.sigs.k8s.io/"
+LWS = "leaderworkerset.sigs.k8s.io/"
+
+
+@pytest.mark.parametrize("words", [AUTO, NAMED, SIZED], ids=["auto", "named", "sized"])
+@pytest.mark.parametrize(
+    ("made", "told"),
+    [
+        (maker("StatefulSet"), "write Parallel"),
+        (maker("StatefulSet", podManagementPolicy="OrderedReady"), "write Parallel"),
+        (maker("LeaderWorkerSet", template(4), template(4), startupPolicy="LeaderReady"), "write LeaderCreated"),
+        (maker("LeaderWorkerSet", annotations={LWS + "exclusive-topology": "rack"}), f"write {names.NEAR}"),
+        (maker("JobSet", annotations={JOBSET + "exclusive-topology": "rack"}), f"write {names.NEAR}"),
+    ],
+)
+def test_who_shows_that_its_pods_are_no_gang_is_refused_a_gang(made: Object, told: str, words: dict[str, str]) -> None:
+    verdict = asked(saying(made, words))
+    assert not verdict.allowed
+    assert told in verdict.message
+    assert f"the pods of this {made['kind']} can be in no gang" in verdict.message
+    assert len(verdict.message) < 512
+    assert not asked(saying(made, words), old=made).allowed, "a word that comes later"
+    assert asked(saying(made, words), old=saying(made, words)).allowed, "it was let in before"
+    assert asked(saying(made, {names.MAX_NODES: "2"})).allowed, "limits alone ask for none"
+    assert asked(made).allowed
+
+
+@pytest.mark.parametrize("words", [AUTO, NAMED, SIZED], ids=["auto", "named", "sized"])
+@pytest.mark.parametrize(
+    "made",
+    [
+        maker("StatefulSet", podManagementPolicy="Parallel"),
+        maker("LeaderWorkerSet", template(4), template(4), startupPolicy="LeaderCreated"),
+        maker("LeaderWorkerSet", template(4), template(), startupPolicy="LeaderReady"),
+        maker("JobSet", annotations={JOBSET + "exclusive-topology": "rack", JOBSET + "node-selector": "true"}),
+        maker("Job", parallelism=4, completions=8),
+        *(maker(kind) for kind in gang_sizes.REPLICAS),
+    ],
+    ids=lambda made: made["kind"],
+)
+def test_any_other_is_admitted_with_a_gang(made: Object, words: dict[str, str]) -> None:
+    verdict = asked(saying(made, words))
+    assert verdict.allowed, verdict.message
+    assert verdict.patch
+
+
+def test_nothing_says_which_of_a_deployments_pods_belong_together_but_a_name() -> None:
+    for words in (AUTO, SIZED):
+        assert f"write a name as {names.GANG}" in asked(saying(maker("Deployment"), words)).message
+    assert asked(saying(maker("Deployment"), NAMED)).allowed
+    assert asked(saying(maker("Deployment"), WORDS)).allowed
+
+
+@pytest.mark.parametrize("order", ["InOrder", "dependsOn"])
+def test_roles_that_start_one_after_another_are_not_one_gang(order: str) -> None:
+    made = maker("JobSet", template(4), template(4))
+    if order == "InOrder":
+        made["spec"]["startupPolicy"] = {"startupPolicyOrder": order}
+    else:
+        made["spec"]["replicatedJobs"][1][order] = [{"name": "first", "status": "Ready"}]
+    assert f"write {names.GANG}: auto" in asked(saying(made, NAMED)).message
+    assert asked(saying(made, AUTO)).allowed
+    made["spec"]["replicatedJobs"][0]["template"]["spec"]["template"] = template()
+    assert asked(saying(made, NAMED)).allowed, "only one of them has GPUs"
+    assert asked(saying(maker("JobSet", template(4), template(4)), NAMED)).allowed
+    odd = maker("JobSet", template(4), template(4), startupPolicy=3)
+    assert asked(saying(odd, NAMED)).allowed, "its own controller refuses it"
+
+
+def test_words_reach_a_launcher_with_gpus_which_is_placed_by_itself_all_the_same() -> None:
+    made = asked(workload("MPIJob", template(4), template(1), words=AUTO)).admitted
+    roles = made["spec"]["mpiReplicaSpecs"].values()
+    assert [role["template"]["metadata"]["annotations"] for role in roles] == [AUTO, AUTO]
+    (launcher,) = owners.mpi_job().others
+    launcher["metadata"]["annotations"] = AUTO
+    assert admit(defaulted(launcher)).allowed

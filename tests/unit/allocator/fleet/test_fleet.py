@@ -16,7 +16,7 @@ from dradriver.allocator.fleet.fleet import Fleet
 from dradriver.allocator.request import Constraint, NoPlaceError, Strategy, Whole
 from dradriver.allocator.sets.tables import MachineTooLargeError, Tables, tables_of
 from dradriver.topology import profiles
-from dradriver.topology.levels import Location
+from dradriver.topology.levels import location
 from dradriver.topology.machine import Machine, PathType
 from tests.fakes import machines
 
@@ -237,10 +237,10 @@ def test_the_tables_of_many_kinds_are_not_all_kept() -> None:
 def test_what_the_caller_said_of_a_node_stays_when_its_machine_changes() -> None:
     found = fleet(machines.dgx1(), n2=range(8))
     found.set_node("n1", machines.dgx1(), range(8), row=3)
-    found.set_location("n1", Location(zone="z"))
+    found.set_location("n1", location(zone="z"))
     for machine in (machines.dgx1(), machines.dgx_h100()):
         found.set_node("n1", machine, [0, 1, 2])
-        assert (found.free("n1"), found.location("n1")) == (frozenset({0, 1, 2}), Location(zone="z"))
+        assert (found.free("n1"), found.location("n1")) == (frozenset({0, 1, 2}), location(zone="z"))
         assert [choice.node for choice in found.rank(TWO, eligible=np.array([False, False, False, True]))] == ["n1"]
 
 

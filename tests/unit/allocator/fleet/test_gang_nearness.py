@@ -16,7 +16,7 @@ from dradriver.allocator.fleet.gang_domains import fewest
 from dradriver.allocator.fleet.gang_search import search
 from dradriver.allocator.gang_request import GangChoice, GangRequest
 from dradriver.allocator.sets.subsets import Ints
-from dradriver.topology.levels import Location
+from dradriver.topology.levels import Location, location
 from tests.fakes import machines
 
 WHOLE, HALF = Whole(containers=(8,)), Whole(containers=(4,))
@@ -29,7 +29,7 @@ def network(leaves: Mapping[tuple[str, str], int], *, gbps: float = 0.0) -> Flee
         for number in range(count):
             name = f"{spine}{leaf}-{number:02}"
             fleet.set_node(name, machines.dgx_h100(), range(8), row=len(fleet.nodes))
-            fleet.set_location(name, Location(zone="z", spine=spine, leaf=leaf, gbps=gbps))
+            fleet.set_location(name, location(zone="z", spine=spine, leaf=leaf, gbps=gbps))
     return fleet
 
 
@@ -109,7 +109,7 @@ def test_levels_of_a_clusters_own() -> None:
     fleet.set_levels(["rack", "row"])
     assert place_gang(fleet, GangRequest(pod=WHOLE, pods=2)).reach == "cluster"
     for number, name in enumerate(sorted(fleet.nodes)):
-        fleet.set_location(name, Location(own=(("w", str(number // 2)), ("w",))))
+        fleet.set_location(name, Location(domains=(("w", str(number // 2)), ("w",))))
     assert place_gang(fleet, GangRequest(pod=WHOLE, pods=2)).reach == "rack"
     assert place_gang(fleet, GangRequest(pod=WHOLE, pods=3)).reach == "row"
     assert fleet.levels == ("rack", "row")
@@ -124,7 +124,7 @@ def test_bandwidth_that_is_not_known_is_not_promised() -> None:
     fleet.set_levels(["leaf", "spine"], {"spine": 20})
     for number in range(4):
         fleet.set_node(f"n{number}", machines.dgx_h100(), range(8))
-        fleet.set_location(f"n{number}", Location(own=(("s", str(number // 2)), ("s",)), gbps=50))
+        fleet.set_location(f"n{number}", Location(domains=(("s", str(number // 2)), ("s",)), gbps=50))
     assert place_gang(fleet, GangRequest(pod=WHOLE, pods=2, min_network_gbps=40)).reach == "leaf"
     with pytest.raises(
         NoPlaceError, match="within a spine the network carries 20 GB/s, and nothing narrower holds all"
@@ -141,24 +141,24 @@ def test_bandwidth_beyond_a_leaf_is_promised_where_a_rate_was_given_alone() -> N
     ):
         place_gang(fleet, wish)
     assert place_gang(fleet, GangRequest(pod=WHOLE, pods=3)).busbw_gbps == 50, "its NICs have no more"
-    for level, reach in (("spine", "spine"), ("cluster", "cluster")):
+    for level, busbw in (("spine", 45), ("cluster", 50)):
         known = network({}, gbps=50)
         known.set_levels(fleet.levels, {level: 45})
         for name in fleet.nodes:
             known.set_node(name, machines.dgx_h100(), range(8))
             known.set_location(name, fleet.location(name))
         choice = place_gang(known, wish)
-        assert (choice.reach, choice.busbw_gbps) == (reach, 45)
+        assert (choice.reach, choice.busbw_gbps) == ("spine", busbw), "what is known, and at most what NICs have"
     fleet.set_levels(["fabric", "zone"])
     for name in fleet.nodes:
-        fleet.set_location(name, Location(own=(None, ("z",)), gbps=50))
+        fleet.set_location(name, Location(domains=(None, ("z",)), gbps=50))
     with pytest.raises(NoPlaceError, match="within a zone it is not known"):
         place_gang(fleet, wish)
 
 
 def test_a_node_with_unknown_nics_leaves_the_networks_figure_unknown() -> None:
     fleet = network({("a", "1"): 3}, gbps=50)
-    fleet.set_location("a1-02", Location(zone="z", spine="a", leaf="1"))
+    fleet.set_location("a1-02", location(zone="z", spine="a", leaf="1"))
     assert place_gang(fleet, GangRequest(pod=WHOLE, pods=2)).busbw_gbps == 50
     assert place_gang(fleet, GangRequest(pod=WHOLE, pods=3)).busbw_gbps > 50, "what each pod has by itself"
 
@@ -232,7 +232,7 @@ def test_a_member_stays_on_a_node_that_the_fleet_does_not_know() -> None:
     before = place_gang(fleet, request)
     fleet.remove(before.pods[2].node)
     again = place_gang(fleet, request, fixed={2: before.pods[2]})
-    assert (again.pods[2], again.reach, by_leaf(again)) == (before.pods[2], "leaf", {"a1": 2, "a2": 1})
+    assert (again.pods[2], again.reach, by_leaf(again)) == (before.pods[2], "cluster", {"a1": 2, "a2": 1})
     assert {pod.node for pod in again.pods} == set(again.nodes)
 
 
@@ -327,3 +327,122 @@ def test_the_largest_gang_counts_what_else_is_free() -> None:
     assert largest_gang(fleet, role, "leaf", eligible=[]).pods == 0
     with pytest.raises(NoPlaceError, match="rack: this cluster's network has the levels"):
         largest_gang(fleet, role, "rack")
+
+
+def test_a_fabric_over_two_leaves_is_not_near_a_leaf() -> None:
+    fleet = network({("a", "1"): 2, ("a", "2"): 2})
+    for name in fleet.nodes:
+        fleet.set_location(name, location(zone="z", spine="a", leaf=name[1], fabric="f"))
+    required = GangRequest(pod=WHOLE, pods=3, near="leaf", near_required=True)
+    with pytest.raises(NoPlaceError, match="the largest leaf, z/a/1, holds 2 of them when it is empty"):
+        place_gang(fleet, required)
+    preferred = place_gang(fleet, GangRequest(pod=WHOLE, pods=3, near="leaf"))
+    assert (preferred.reach, preferred.fallback) == ("fabric", ("near: leaf",))
+    fleet.set_free("a1-00", [])
+    two = place_gang(fleet, GangRequest(pod=WHOLE, pods=2, near="leaf", near_required=True))
+    assert (two.reach, two.fallback, by_leaf(two)) == ("fabric", (), {"a2": 2})
+    fast = network({})
+    for name in fleet.nodes:
+        fast.set_node(name, machines.dgx_h100(), range(8))
+        fast.set_location(name, location(zone="z", spine="a", leaf=name[1], fabric="f", gbps=50))
+    assert place_gang(fast, GangRequest(pod=WHOLE, pods=2, min_network_gbps=50)).reach == "fabric"
+    with pytest.raises(NoPlaceError, match="within a spine it is not known"):
+        place_gang(fast, GangRequest(pod=WHOLE, pods=3, min_network_gbps=50))
+
+
+def test_what_a_node_must_have_of_the_gang_its_roles_have_together() -> None:
+    launcher = Role(pod=Whole(containers=(1,)), pods=1)
+    fleet = network({("a", "1"): 2})
+    with pytest.raises(NoPlaceError):
+        place_gang(fleet, GangRequest(pod=WHOLE, pods=1, roles=(launcher,), min_gpus_per_node=2))
+    three = Whole(containers=(3,))
+    for pods, least, nodes in ((2, 7, 1), (4, 6, 2)):
+        choice = place_gang(fleet, GangRequest(pod=three, pods=pods, roles=(launcher,), min_gpus_per_node=least))
+        assert len(choice.nodes) == nodes
+    one = Whole(containers=(1,))
+    halves = GangRequest(pod=one, pods=4, roles=(Role(pod=three, pods=4),), min_gpus_per_node=8)
+    assert Counter(pod.node for pod in place_gang(fleet, halves).pods) == {"a1-00": 4, "a1-01": 4}
+
+
+def test_no_domain_is_passed_over() -> None:
+    leaves = {(f"s{number:03}", "1"): 2 for number in range(140)}
+    fleet = network(leaves)
+    amounts = np.ones((len(fleet.nodes), 1), dtype=np.int64)
+    for number, (spine, leaf) in enumerate(leaves):
+        fleet.set_free(f"{spine}{leaf}-01", range(4))  # CPU for one pod each, too few GPUs for the workers' two
+        if number != 70:
+            amounts[2 * number + 1] = 0
+    launcher = Role(pod=Whole(containers=(4,)), pods=1, needs=(1,))
+    choice = place_gang(fleet, GangRequest(pod=WHOLE, pods=1, needs=(1,), roles=(launcher,)), amounts=amounts)
+    assert by_leaf(choice) == {"s0701": 2}
+
+
+def test_what_was_not_looked_at_is_not_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    fleet = network({("a", "1"): 2})
+    fleet.set_free("a1-00", range(6))
+    fleet.set_free("a1-01", range(7))
+    five = Whole(containers=(5,))
+    request = GangRequest(pod=five, pods=1, roles=(Role(pod=HALF, pods=2),))
+    with pytest.raises(NoPlaceError, match="at once; each kind would have places without the others") as caught:
+        place_gang(fleet, request)
+    assert caught.value.stable.endswith("no; no place was found for all of them at once")
+    monkeypatch.setattr("dradriver.allocator.fleet.gang_shares._MOST_OPTIONS", 0)
+    with pytest.raises(NoPlaceError, match="at once; there are too many ways to share them to look at all; each kind"):
+        place_gang(fleet, request)
+    with pytest.raises(NoPlaceError) as caught:
+        place_gang(fleet, GangRequest(pod=five, pods=2, roles=(Role(pod=HALF, pods=1),)))
+    assert "even when all its GPUs are free" not in str(caught.value) + caught.value.stable
+    with pytest.raises(NoPlaceError, match='without "on at most 1 nodes"'):
+        place_gang(network({("a", "1"): 2}), GangRequest(pod=WHOLE, pods=1, roles=request.roles, max_nodes=1))
+
+
+def test_home_is_given_again_only_within_the_limits() -> None:
+    fleet = network({("a", "1"): 2, ("a", "2"): 2})
+    places = {name: place_gang(fleet, GangRequest(pod=HALF, pods=1), eligible=[name]).pods[0] for name in fleet.nodes}
+    home = {0: places["a1-00"], 1: places["a2-00"]}
+    assert place_gang(fleet, GangRequest(pod=HALF, pods=2), home=home).nodes == ("a1-00", "a2-00")
+    limits: tuple[dict[str, Any], ...] = (
+        {"max_nodes": 1},
+        {"near": "leaf", "near_required": True},
+        {"min_gpus_per_node": 8},
+    )
+    for limit in limits:
+        request = GangRequest(pod=HALF, pods=2, **limit)
+        assert place_gang(fleet, request, home=home).nodes == ("a1-00",)
+    two = place_gang(fleet, GangRequest(pod=Whole(containers=(2,)), pods=1), home={0: places["a1-01"]})
+    assert len(two.pods[0].gpus) == 2, "what it asks for now"
+
+
+def test_late_members_beside_those_that_are_not_within_the_limits() -> None:
+    fleet = network({("a", "1"): 3, ("a", "2"): 3})
+    places = {name: place_gang(fleet, GangRequest(pod=WHOLE, pods=1), eligible=[name]).pods[0] for name in fleet.nodes}
+    fixed = {0: places["a1-00"], 1: places["a2-00"]}
+    for pod in fixed.values():
+        fleet.set_free(pod.node, [])
+    refused: tuple[tuple[dict[str, Any], str], ...] = (
+        ({"max_nodes": 1}, "those that keep their places are not so: they are on 2 nodes"),
+        ({"near": "leaf", "near_required": True}, "no leaf holds their nodes"),
+        ({"min_network_gbps": 50.0}, "so much is not known of the network between their nodes"),
+        ({"max_nodes": 2}, 'there would be a place without "on at most 2 nodes"'),
+    )
+    for limits, said in refused:
+        with pytest.raises(NoPlaceError, match=said):
+            place_gang(fleet, GangRequest(pod=WHOLE, pods=3, **limits), fixed=fixed)
+    fleet.remove("a2-00")
+    near = GangRequest(pod=WHOLE, pods=3, near="leaf", near_required=True)
+    assert place_gang(fleet, near, fixed=fixed).pods[2].node == "a1-01"
+    with pytest.raises(NoPlaceError, match='without "on at most 2 nodes"'):
+        place_gang(fleet, msgspec.structs.replace(near, max_nodes=2), fixed=fixed)
+    few = GangRequest(pod=WHOLE, pods=3, min_gpus_per_node=9)
+    with pytest.raises(NoPlaceError, match="8 are on node a2-00, which is not there"):
+        place_gang(fleet, few, fixed=fixed)
+    assert place_gang(fleet, GangRequest(pod=WHOLE, pods=2, max_nodes=1), fixed=fixed).reach == "cluster"
+
+
+def test_the_last_node_is_not_exchanged_for_one_in_a_further_leaf() -> None:
+    fleet = network({("a", "1"): 3, ("a", "2"): 1})
+    fleet.set_free("a2-00", range(4))
+    assert by_leaf(place_gang(fleet, GangRequest(pod=HALF, pods=5))) == {"a1": 3}
+    fleet = network({("a", "1"): 2, ("b", "1"): 2, ("c", "1"): 1})
+    fleet.set_free("c1-00", range(4))
+    assert by_leaf(place_gang(fleet, GangRequest(pod=HALF, pods=7))) == {"a1": 2, "b1": 2}

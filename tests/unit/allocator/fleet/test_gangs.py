@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
@@ -19,7 +20,7 @@ from dradriver.allocator.request import (
     Whole,
 )
 from dradriver.allocator.sets.tables import tables_of
-from dradriver.topology.levels import Location, Step, between
+from dradriver.topology.levels import LEVELS, Location, location
 from dradriver.topology.machine import PathType
 from tests.fakes import machines
 
@@ -38,9 +39,9 @@ def gang(pods: int, gpus: int, *, strategy: Strategy = Strategy.PACK, **limits: 
 
 def cluster(**free: tuple[list[int] | range, Location]) -> Fleet:
     fleet = Fleet()
-    for name, (gpus, location) in free.items():
+    for name, (gpus, place) in free.items():
         fleet.set_node(name, machines.dgx1() if len(gpus) > 4 else FOUR, gpus)
-        fleet.set_location(name, location)
+        fleet.set_location(name, place)
     return fleet
 
 
@@ -69,8 +70,8 @@ def test_all_or_nothing() -> None:
 
 
 def test_the_narrowest_part_of_the_network_that_holds_all_is_taken() -> None:
-    near, far = Location(zone="z", spine="s", leaf="l1"), Location(zone="z", spine="s", leaf="l2")
-    fleet = cluster(a=(range(4), near), b=(range(4), far), c=(range(4), near), d=(range(4), Location(zone="y")))
+    near, far = location(zone="z", spine="s", leaf="l1"), location(zone="z", spine="s", leaf="l2")
+    fleet = cluster(a=(range(4), near), b=(range(4), far), c=(range(4), near), d=(range(4), location(zone="y")))
     for pods, nodes, reach in ((2, 1, "node"), (4, 2, "leaf"), (6, 3, "spine"), (8, 4, "cluster")):
         choice = place_gang(fleet, gang(pods, 2))
         assert (len(choice.nodes), choice.reach) == (nodes, reach)
@@ -78,20 +79,19 @@ def test_the_narrowest_part_of_the_network_that_holds_all_is_taken() -> None:
 
 
 def test_an_nvlink_fabric_goes_before_a_leaf() -> None:
-    leaf, fabric = Location(leaf="l"), Location(fabric="f")
+    leaf, fabric = location(leaf="l"), location(fabric="f")
     fleet = cluster(a=(range(4), leaf), b=(range(4), leaf), c=(range(4), fabric), d=(range(4), fabric))
     assert place_gang(fleet, gang(4, 2)).nodes == ("c", "d")
 
 
 def test_leaves_of_one_name_in_two_zones_are_two() -> None:
-    first, second = Location(zone="x", leaf="1"), Location(zone="y", leaf="1")
-    assert between(first, second) is Step.APART
+    first, second = location(zone="x", leaf="1"), location(zone="y", leaf="1")
     fleet = cluster(a=(range(4), first), b=(range(4), second))
     assert place_gang(fleet, gang(4, 2)).reach == "cluster"
 
 
 def test_the_fullest_part_that_holds_all_is_taken_and_the_tightest_node() -> None:
-    one, two = Location(leaf="1"), Location(leaf="2")
+    one, two = location(leaf="1"), location(leaf="2")
     fleet = cluster(
         a=(range(4), one), b=(range(4), one), c=(range(4), one), d=(range(4), two), e=(range(4), two),
     )  # fmt: skip
@@ -107,12 +107,12 @@ def test_limits_on_nodes() -> None:
         place_gang(fleet, gang(7, 2, max_nodes=2))
     choice = place_gang(fleet, gang(5, 2, min_gpus_per_node=4))
     assert sorted(sum(len(pod.gpus) for pod in choice.pods if pod.node == node) for node in choice.nodes) == [4, 6]
-    with pytest.raises(NoPlaceError, match="without the limits on nodes"):
+    with pytest.raises(NoPlaceError, match='a place without "at least 6 GPUs a node"'):
         place_gang(fleet, gang(5, 2, min_gpus_per_node=6))
 
 
 def test_network_bandwidth_counts_between_nodes_only() -> None:
-    fast, slow = Location(leaf="l", gbps=50), Location(leaf="l", gbps=10)
+    fast, slow = location(leaf="l", gbps=50), location(leaf="l", gbps=10)
     fleet = cluster(a=(range(4), slow), b=(range(4), slow), c=(range(4), fast), d=(range(4), fast), e=(range(4), fast))
     assert set(place_gang(fleet, gang(4, 2, min_network_gbps=50)).nodes) <= {"c", "d", "e"}
     assert place_gang(fleet, gang(2, 2, min_network_gbps=400)).reach == "node"
@@ -132,12 +132,11 @@ def test_ranks_follow_a_ring_that_leaves_each_part_of_the_network_once() -> None
     fleet = Fleet()
     for number in range(24):
         fleet.set_node(f"n{number:02}", FOUR, range(4))
-        fleet.set_location(f"n{number:02}", Location(zone="z", spine=f"{number % 2}", leaf=f"{number % 6}"))
+        fleet.set_location(f"n{number:02}", location(zone="z", spine=f"{number % 2}", leaf=f"{number % 6}"))
     choice = place_gang(fleet, gang(24, 4))
     where = [fleet.location(name) for name in choice.nodes]
-    steps = [between(a, b) for a, b in zip(where, (*where[1:], where[0]), strict=True)]
-    assert steps.count(Step.LEAF) == 18
-    assert steps.count(Step.SPINE) == 4
+    steps = [LEVELS[shared(a, b)] for a, b in zip(where, (*where[1:], where[0]), strict=True)]
+    assert Counter(steps) == {"leaf": 18, "spine": 4, "zone": 2}
     assert [pod.node for pod in choice.pods] == list(choice.nodes)
 
 
@@ -200,6 +199,12 @@ def disjoint(free: tuple[int, ...], size: int, count: int) -> Iterator[list[int]
             yield [sum(1 << gpu for gpu in part), *others]
 
 
+def shared(one: Location, other: Location) -> int:
+    """The number of the narrowest level that two nodes share; that of the cluster where they share none."""
+    pairs = zip(one.domains, other.domains, strict=True)
+    return next((at for at, (a, b) in enumerate(pairs) if a is not None and a == b), len(LEVELS))
+
+
 def slowest(fleet: Fleet, name: str, size: int, count: int) -> float | None:
     """Most bandwidth that the worst of so many sets of a node can have; None where they do not fit."""
     tables = tables_of(FOUR)
@@ -226,8 +231,8 @@ def exact(fleet: Fleet, request: GangRequest) -> tuple[float, ...] | None:
         real = [one for one in worth if one is not None]
         if len(real) < len(worth):
             continue
-        width = -1 if len(used) == 1 else max(between(a, b) for a, b in itertools.combinations(where, 2))
-        if request.min_network_gbps and width > Step.LEAF:
+        width = -1 if len(used) == 1 else max(shared(a, b) for a, b in itertools.combinations(where, 2))
+        if request.min_network_gbps and width > LEVELS.index("leaf"):
             continue
         key = (-len(used), width, -min(real)) if spread else (width, len(used), -min(real))
         best = key if best is None or key < best else best
@@ -241,8 +246,8 @@ def test_reach_nodes_and_slowest_pod_are_those_of_the_exact_solver(seed: int) ->
     for number in range(rng.randint(1, 4)):
         fleet.set_node(f"n{number}", FOUR, rng.sample(range(4), rng.randint(1, 4)))
         spine = rng.choice("xy")
-        location = Location(zone="z", spine=spine, leaf=spine + rng.choice("12"), gbps=rng.choice((10, 50)))
-        fleet.set_location(f"n{number}", location)
+        own = location(zone="z", spine=spine, leaf=spine + rng.choice("12"), gbps=rng.choice((10, 50)))
+        fleet.set_location(f"n{number}", own)
     request = gang(
         rng.randint(1, 4),
         rng.choice((1, 2, 2)),
@@ -261,7 +266,6 @@ def test_reach_nodes_and_slowest_pod_are_those_of_the_exact_solver(seed: int) ->
     assert choice == place_gang(fleet, request)
     worst = min(pod.busbw_gbps for pod in choice.pods)
     spread = request.pod.strategy is Strategy.SPREAD
-    width = {"node": -1, "cluster": int(Step.APART)}.get(choice.reach)
-    width = int(Step[choice.reach.upper()]) if width is None else width
+    width = ("node", *LEVELS, "cluster").index(choice.reach) - 1
     head: tuple[float, ...] = (-len(choice.nodes), width) if spread else (width, len(choice.nodes))
     assert (*head, pytest.approx(-worst, abs=0.01)) == best

@@ -1,0 +1,97 @@
+"""What would make a place for a whole gang: other claims that end, tried by the controller's own plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Final
+
+from dradriver.allocator import Role, Whole, largest_gang
+from dradriver.allocator.request import NoPlaceError
+from dradriver.api.errors import WordError
+from dradriver.api.pins import Key
+from dradriver.cli.cluster.scene import Scene
+from dradriver.cli.explainer import rooms
+from dradriver.cli.explainer.gangs import Read, has_claim
+from dradriver.cli.explainer.model import GangRoom, Help
+from dradriver.controller import gang_plan
+from dradriver.queue.units import Member
+from dradriver.topology.natural import natural
+from dradriver.view.plain import plain
+
+_TRIED: Final = 64  # groups of claims that are taken away to see
+_WAYS: Final = 3
+
+
+def helps(scene: Scene, gang: Read, wanting: Collection[Member], *, least: int | None) -> tuple[tuple[Help, ...], ...]:
+    """Return ways to make a place for all of a gang: of each the claims that would have to end, node by node.
+
+    First those in which one pod ends, or one other gang; where none is enough, one way with several. What pods take of
+    CPU and memory stays counted, so a way that is named does help.
+    """
+    members = [member for member in gang.unit.members if member in wanting or has_claim(scene, member)]
+    own = {member.wish.claim for member in members}
+
+    def would_do(claims: Collection[Key]) -> bool:
+        fleet = scene.picture.inventory.without(*claims)
+        try:
+            gang_plan.plan(
+                scene.picture, members, gang.of.wants, identity=gang.of.member.identity, least=least, fleet=fleet
+            )
+        except (NoPlaceError, WordError):
+            return False
+        return True
+
+    groups = _groups(scene, own)
+    alone = [group for group in groups[:_TRIED] if would_do(group)][:_WAYS]
+    ways = alone or _together(groups, would_do)
+    return tuple(_shown(scene, claims) for claims in ways)
+
+
+def _groups(scene: Scene, own: Collection[Key]) -> list[tuple[Key, ...]]:
+    """Return the claims that hold GPUs, those of one gang together, the fewest GPUs first."""
+    found: dict[object, list[Key]] = {}
+    held = scene.picture.inventory.holds
+    for key in sorted(held.claims()):
+        record = scene.picture.claims.get(key)
+        if key not in own and held.of(key):
+            planned = None if record is None else record.planned
+            found.setdefault(key if planned is None else (key[0], planned.gang, ""), []).append(key)
+    return sorted(map(tuple, found.values()), key=lambda keys: sum(len(held.of(key)) for key in keys))
+
+
+def _together(groups: list[tuple[Key, ...]], would_do: Callable[[Collection[Key]], bool]) -> list[tuple[Key, ...]]:
+    """Return one way in which several end, of which none can be left out; none where all of them are not enough."""
+    ending = groups[:_TRIED]
+    if not would_do([key for group in ending for key in group]):
+        return []
+    for group in reversed(groups[:_TRIED]):
+        fewer = [each for each in ending if each is not group]
+        if would_do([key for each in fewer for key in each]):
+            ending = fewer
+    return [tuple(key for group in ending for key in group)]
+
+
+def _shown(scene: Scene, claims: tuple[Key, ...]) -> tuple[Help, ...]:
+    nodes = {node for key in claims for node, _ in scene.picture.inventory.holds.of(key)}
+    found = []
+    for node in sorted(nodes, key=natural):
+        held = {
+            number: tuple(key for key in keys if key in claims) for number, keys in rooms.holders(scene, node).items()
+        }
+        gpus = tuple(number for number, keys in held.items() if keys)
+        found.append(Help(node=plain(node), gpus=gpus, owners=rooms.owners(scene, held, gpus)))
+    return tuple(found)
+
+
+def room(scene: Scene, gang: Read) -> tuple[GangRoom, ...]:
+    """Return how many pods like a gang's first one each level of the network holds now, with CPU and memory."""
+    fleet, wish = scene.picture.inventory.fleet, gang.unit.lead.wish
+    if not isinstance(wish.request, Whole):
+        return ()
+    resources = sorted(resource for resource, _ in wish.ask.amounts)
+    own = dict(wish.ask.amounts)
+    role = Role(pod=wish.request, pods=1, needs=tuple(own[resource] for resource in resources))
+    open_, amounts = scene.picture.nodes.open(wish.ask), scene.picture.nodes.left(resources)
+    levels = (*(level for level in fleet.levels if (fleet.sites.domains(level) >= 0).any()), "cluster")
+    found = ((level, largest_gang(fleet, role, level, eligible=open_, amounts=amounts)) for level in levels)
+    return tuple(GangRoom(level=plain(level), pods=one.pods, domain=plain(one.domain)) for level, one in found)

@@ -1,0 +1,214 @@
+"""The gang that a pod is of: who is there of it, how far it is, and the controller's own decision about all of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from dradriver.allocator.request import NoPlaceError
+from dradriver.api import gang_members
+from dradriver.api.errors import WordError
+from dradriver.api.gang_owners import Alone
+from dradriver.api.gangs import Size
+from dradriver.api.pods import Pod
+from dradriver.api.seats import GO
+from dradriver.cli.cluster.scene import Scene
+from dradriver.cli.explainer.model import Gang, GangPod
+from dradriver.cluster.gangs import Membership
+from dradriver.cluster.placement import Placement
+from dradriver.cluster.volumes import Unbound
+from dradriver.controller import gang_plan
+from dradriver.controller.gang_sizes import size_of
+from dradriver.controller.gang_step import GiveBack, Go, Lift, Plan, Step, gang_step, in_order, is_seated
+from dradriver.controller.next_step import PROMISE_S, UNSCHEDULABLE_S
+from dradriver.queue.units import Member, Unit
+from dradriver.view.plain import plain
+
+_ROUNDS: Final = 8
+
+
+class Read(msgspec.Struct, frozen=True):
+    """A pod's gang as it was read.
+
+    Attributes:
+        of: What the pod says of it.
+        unit: All of its pods that live.
+        size: How few pods it may start with, and how many it has; else that it is none, or why nobody knows.
+        done: How many of its pods have ended well.
+        lacking: Why a pod of it cannot be placed whatever is free: its volumes.
+    """
+
+    of: Membership
+    unit: Unit
+    size: Size | Alone | str
+    done: int
+    lacking: str
+
+
+async def read(scene: Scene, pod: Pod) -> Read | None:
+    """Return the gang of a pod, with what its volumes and its owner say; None for a pod that is in none."""
+    picture = scene.picture
+    own = picture.gangs.of((pod.metadata.namespace, pod.metadata.name))
+    if own is None:
+        return None
+    keys = picture.gangs.pods(own.gang)
+    of = picture.gangs.said(own.gang)
+    owners = scene.owners()
+    if (size := size_of(own.gang, of, owners)) == "":
+        await owners.read()
+        size = size_of(own.gang, of, owners)
+    if isinstance(size, Alone) and not gang_members.must_wait(of.wants):
+        picture.gangs.dissolve(own.gang)
+        return None
+    pods = [picture.pods[key] for key in keys]
+    if any(each.template is not None for each in pods):
+        await scene.read_templates(own.gang[0])
+    places = await asyncio.gather(*map(scene.volumes_of, pods))
+    members = []
+    for each, key, where in zip(pods, keys, places, strict=True):
+        member = Member(each, picture.template_of(each), () if isinstance(where, Unbound) else where)
+        member.near = own.gang[1]
+        said = picture.gangs.of(key)
+        members.append((member, None if said is None else said.member.rank))
+    lacking = (
+        where.reason
+        for each, where in zip(pods, places, strict=True)
+        if isinstance(where, Unbound) and each.gated and picture.claim_of(each) is None
+    )
+    return Read(of, Unit(*in_order(members), key=own.gang), size, picture.gangs.done(own.gang), next(lacking, ""))
+
+
+def step(scene: Scene, gang: Read, size: Size) -> Step:
+    """Return what the controller would do for a gang that has not started; no time has gone by for it."""
+    return gang_step(
+        gang.unit, scene.picture, size, 0.0, done=gang.done, promise_s=PROMISE_S, unschedulable_s=UNSCHEDULABLE_S
+    )
+
+
+async def places(
+    scene: Scene, gang: Read, wanting: tuple[Member, ...], *, least: int | None
+) -> dict[Member, Placement] | NoPlaceError | WordError:
+    """Return the places that the controller would give members of a gang now, near those that have one.
+
+    Others' pods count on all nodes that are named, as in the controller's picture.
+    """
+    members = [member for member in gang.unit.members if member in wanting or has_claim(scene, member)]
+    try:
+        for _ in range(_ROUNDS):
+            found = gang_plan.plan(scene.picture, members, gang.of.wants, identity=gang.of.member.identity, least=least)
+            if not await scene.fill({node for place in found.values() for node in place.hostnames}):
+                break
+    except (NoPlaceError, WordError) as error:
+        return error
+    return found
+
+
+def has_claim(scene: Scene, member: Member) -> bool:
+    """Return whether a member has a claim of its own."""
+    claim = scene.picture.claim_of(member.pod)
+    return claim is not None and claim.owned_by(member.uid)
+
+
+def doing(scene: Scene, gang: Read, what: Step) -> str:
+    """Return what the controller waits for, or is about to do, in words; of members that want places nothing."""
+    match what:
+        case Plan():
+            return ""
+        case Lift():
+            return "the claims of its gang are there; the controller is about to lift the gates"
+        case Go():
+            return "all pods of its gang have their places; the controller is about to let them be bound"
+        case GiveBack():
+            return f"the claims of its gang are given back: {what.reason or what.cause.value}"
+    if what.reason is not None:
+        return what.reason
+    have = [member for member in gang.unit.members if has_claim(scene, member)]
+    seats = sum(_state(scene, member) == "seated" for member in have)
+    return f"{seats} of {len(have)} pods of its gang have their places; the scheduler has yet to give the others theirs"
+
+
+def described(scene: Scene, gang: Read, pod: Pod, found: Mapping[Member, Placement] | None = None) -> Gang:
+    """Return a gang as it is shown.
+
+    Args:
+        scene: The cluster.
+        gang: The gang.
+        pod: The pod that is asked about.
+        found: Places that members would get.
+    """
+    members, found = gang.unit.members, found or {}
+    claims = {
+        member: claim
+        for member in members
+        if (claim := scene.picture.claim_of(member.pod)) is not None and claim.owned_by(member.uid)
+    }
+    planned = {member: claim.planned for member, claim in claims.items() if claim.planned is not None}
+    planned |= {member: place.planned for member, place in found.items() if place.planned is not None}
+    at = {member: claim.pin.choice.node for member, claim in claims.items() if claim.pin is not None}
+    at |= {member: place.node for member, place in found.items()}
+    at |= {member: member.pod.spec.node_name for member in members if member.pod.spec.node_name}
+    states = {member: _state(scene, member) for member in members}
+    ordered = sorted(at, key=lambda member: planned[member].index if member in planned else len(members))
+    first = next(iter(planned.values()), None)
+    size = gang.size if isinstance(gang.size, tuple) else None
+    if scene.picture.gangs.started(gang.unit.key) and planned and size is None:
+        size = (max(each.size for each in planned.values()),) * 2
+    pods = tuple(
+        GangPod(
+            pod=plain(member.pod.metadata.name),
+            state=states[member],
+            node=plain(at.get(member, "")),
+            rank_hint=planned[member].index if member in planned else None,
+        )
+        for member in members
+    )
+    return Gang(
+        name=plain(name(gang.of)),
+        made_by=gang.of.member.made_by,
+        state=_whole(scene, gang, states, size),
+        here=len(members),
+        least=None if size is None else size[0],
+        most=None if size is None else size[1],
+        seated=sum(state in ("seated", "told", "bound") for state in states.values()),
+        bound=sum(state == "bound" for state in states.values()),
+        nodes=tuple(map(plain, dict.fromkeys(at[member] for member in ordered))),
+        reach="" if first is None else plain(first.reach),
+        busbw_gbps=0.0 if first is None else first.busbw_gbps,
+        rank_hint=next((each.rank_hint for each in pods if each.pod == plain(pod.metadata.name)), None),
+        pods=pods,
+    )
+
+
+def name(of: Membership) -> str:
+    """Return what people call a gang: the name that was written, or that of what made its pods."""
+    if of.wants is not None and of.wants.written is not None:
+        return of.wants.written
+    return of.member.identity.rpartition("-")[0] if of.member.read is None else of.member.read.name
+
+
+def _state(scene: Scene, member: Member) -> str:
+    """Return how far one pod of a gang is."""
+    if member.pod.spec.node_name:
+        return "bound"
+    claim = scene.picture.claim_of(member.pod)
+    if claim is None or not claim.owned_by(member.uid):
+        return "gated" if member.pod.gated else "lifted"
+    if is_seated(member, claim):
+        return "told" if claim.seat is not None and GO in claim.seat.told else "seated"
+    return "planned" if member.pod.gated else "lifted"
+
+
+def _whole(scene: Scene, gang: Read, states: Mapping[Member, str], size: Size | None) -> str:
+    """Return how far a gang is, as docs/gangs.md has it."""
+    if scene.picture.gangs.started(gang.unit.key):
+        return "started"
+    claims = [scene.picture.claim_of(member.pod) for member in states if has_claim(scene, member)]
+    if any(claim is not None and claim.deleting for claim in claims):
+        return "given back"
+    if claims:
+        every = set(states.values())
+        return "planned" if every <= {"planned", "gated"} else "seated" if every == {"seated"} else "lifted"
+    return "unknown" if size is None else "gathering" if len(states) + gang.done < size[0] else "waiting"

@@ -1,0 +1,71 @@
+"""What the controller makes of a gang that has not started: its own step and plan, told of one of its pods."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from dradriver.allocator.request import NoPlaceError, Whole
+from dradriver.api.errors import WordError
+from dradriver.api.gang_owners import Alone
+from dradriver.api.pods import Pod
+from dradriver.cli.cluster.scene import Scene
+from dradriver.cli.explainer import gang_helps, gangs, rooms, turns
+from dradriver.cli.explainer.gangs import Read
+from dradriver.cli.explainer.model import Verdict
+from dradriver.cli.explainer.places import place_of
+from dradriver.controller.gang_step import Plan, Wait
+
+_HELPS: Final = 3
+
+
+async def together(scene: Scene, pod: Pod, gang: Read) -> Verdict:
+    """Return what there is to say of a pod whose gang has not started."""
+    lead = next(member for member in gang.unit.members if member.uid == pod.metadata.uid)
+    shown = gangs.described(scene, gang, pod)
+    size, told = gang.size, gang.lacking
+    try:
+        wish = lead.wish
+        for member in gang.unit.members:
+            _ = member.wish
+    except WordError as error:
+        return Verdict(reason=str(error), gang=shown)
+    if not isinstance(size, tuple):
+        told = size.why if isinstance(size, Alone) else size
+    if told or not isinstance(size, tuple):
+        return Verdict(reason=told, gang=shown)
+    step = gangs.step(scene, gang, size)
+    if shown.state == "waiting" and isinstance(step, Wait):
+        step = Plan(gang.unit.members[: size[1]])  # of a gang that waits for more than the fewest there are
+    if not isinstance(step, Plan):
+        claim = scene.picture.claim_of(pod)
+        pin = claim.pin if claim is not None and claim.owned_by(pod.metadata.uid) else None
+        place = None if pin is None else place_of(pin.choice, pin.uuids)
+        return Verdict(reason=gangs.doing(scene, gang, step), place=place, gang=shown)
+    turn = turns.turn(scene, gang.unit)
+    found = await gangs.places(scene, gang, step.members, least=max(1, size[0] - gang.done))
+    if isinstance(found, dict):
+        own = found.get(lead)
+        ahead = "" if turn.position == 1 else "; older pods have their turn first"
+        return Verdict(
+            reason=f"there are places for {len(found)} pods of its gang now{ahead}",
+            gang=gangs.described(scene, gang, pod, found),
+            place=None if own is None else place_of(own.choice, own.uuids),
+            turn=turn,
+        )
+    fit = scene.picture.nodes.eligible(wish.ask)
+    whole = wish.request if isinstance(wish.request, Whole) else None
+    stable = found.stable if isinstance(found, NoPlaceError) else str(found)
+    return Verdict(
+        reason=stable,
+        nearest=str(found).partition(": no; ")[2] if str(found) != stable else "",
+        gang=msgspec.structs.replace(
+            shown,
+            room=gang_helps.room(scene, gang),
+            helps=gang_helps.helps(scene, gang, step.members, least=max(1, size[0] - gang.done)),
+        ),
+        free=None if whole is None else rooms.free(scene, whole, fit),
+        helps=() if whole is None else tuple(rooms.left_out(scene, wish, whole, fit)[:_HELPS]),
+        turn=turn,
+    )

@@ -1,0 +1,54 @@
+"""Whose turn it is before a pod's: the controller's own order, in which a gang is one."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dradriver.api.errors import WordError
+from dradriver.api.pins import Key
+from dradriver.cli.cluster.scene import Scene
+from dradriver.cli.explainer.model import Turn
+from dradriver.controller.next_step import Place, next_step
+from dradriver.queue.units import Member, Unit
+from dradriver.view.plain import plain
+
+_BEFORE: Final = 3
+
+
+def turn(scene: Scene, unit: Unit) -> Turn:
+    """Return the position of a pod, or of its gang, by the controller's own order: the oldest first."""
+    waiting = [other for other in _waiting(scene) if other.key != unit.key]
+    before = sorted((other for other in waiting if other.order < unit.order), key=lambda other: other.order)
+    return Turn(
+        position=len(before) + 1,
+        waiting=len(waiting) + 1,
+        alike=sum(_alike(other, unit) for other in before),
+        before=tuple(plain("/".join((other.key[0], other.lead.key[1]))) for other in before[-_BEFORE:]),
+    )
+
+
+def _waiting(scene: Scene) -> list[Unit]:
+    """Return all pods that want a place, and of each gang that does one unit."""
+    picture, found, gangs = scene.picture, [], set[Key]()
+    for key, pod in picture.pods.items():
+        if pod.finished or pod.metadata.deletion_timestamp is not None:
+            continue
+        own = picture.gangs.of(key)
+        if own is None or picture.gangs.started(own.gang):
+            if isinstance(next_step(Member(pod), picture, 0.0), Place) and not picture.gangs.waits(key):
+                found.append(Unit(Member(pod, picture.template_of(pod))))
+        elif own.gang not in gangs:
+            gangs.add(own.gang)
+            members = [picture.pods[each] for each in picture.gangs.pods(own.gang)]
+            size = own.wants.size if own.wants is not None and own.wants.size is not None else own.member.size
+            there = size is None or len(members) >= size[0]
+            if there and all(picture.claim_of(each) is None for each in members):
+                found.append(Unit(*map(Member, members), key=own.gang))
+    return found
+
+
+def _alike(one: Unit, other: Unit) -> bool:
+    try:
+        return one.kind == other.kind
+    except WordError:
+        return False

@@ -1,0 +1,231 @@
+"""``gputopo explain`` of a pod that is one of many: who is there, how far they are, and what all of them lack."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dradriver.api import names, seats
+from dradriver.kube.resources import PODS, RESOURCE_CLAIMS, Resource
+from tests.fakes.commands import CommandLine, run_all
+from tests.fakes.control_plane.scheduler import Scheduler
+from tests.fakes.gpucluster import GpuCluster, claim_of
+from tests.fakes.owners import owned
+from tests.unit.cli.test_explain import end
+
+JOBS = Resource("batch", "v1", "jobs", "Job", namespaced=True)
+LEAF = "network.topology.nvidia.com/leaf"
+
+
+def gang(cluster: GpuCluster, size: int | str, there: int, **words: str) -> list[str]:
+    """Create pods of a gang of 8 GPUs each."""
+    pods = [f"train-{number}" for number in range(there)]
+    for pod in pods:
+        cluster.pod(pod, 8, wishes={"gang": "train", "gang-size": str(size), **words})
+    return pods
+
+
+def seat(cluster: GpuCluster, name: str) -> None:
+    """Let the scheduler give a pod its GPUs and its seat, and not bind it."""
+
+    def take(claim: dict[str, Any]) -> None:
+        result = {"request": "seat", "driver": names.DRIVER, "pool": seats.POOL, "device": seats.DEVICE}
+        claim["status"]["allocation"]["devices"]["results"].append(result | {"shareID": name})
+
+    scheduler, pod = Scheduler(cluster.store), cluster.get_pod(name)
+    place = scheduler.place(pod, scheduler.claims(pod) or [])
+    assert place is not None
+    for claim, found in place.given:
+        assert scheduler.give(pod, claim, found)
+    cluster.store.edit(RESOURCE_CLAIMS, ("default", claim_of(name)), take)
+
+
+async def test_members_here_and_missing(cluster: GpuCluster, shell: CommandLine) -> None:
+    cluster.node("n1")
+    gang(cluster, 3, there=2, near="leaf")
+    await cluster.settle()
+    found = await shell.data("explain train-1")
+    assert found["wish"] == "8 GPUs; in gang train of 3 pods, near leaf"
+    assert found["reason"] == found["said"] == "2 of 3 pods of its gang are there"
+    whole = found["gang"]
+    assert (whole["name"], whole["made_by"], whole["state"]) == ("train", "gang", "gathering")
+    assert (whole["here"], whole["least"], whole["most"]) == (2, 3, 3)
+    assert [(pod["pod"], pod["state"]) for pod in whole["pods"]] == [("train-0", "gated"), ("train-1", "gated")]
+    said = (await shell.run("explain", "train-0")).stdout
+    assert "train, named by its author" in said
+    assert "2 of 3 are there" in said
+
+
+async def test_a_gang_of_a_range_may_start_before_all_are_there(cluster: GpuCluster, shell: CommandLine) -> None:
+    for number in range(3):
+        cluster.node(f"n{number}")
+    gang(cluster, "2-4", there=3)
+    found = await shell.data("explain train-1")
+    assert (found["gang"]["state"], found["gang"]["least"], found["gang"]["most"]) == ("waiting", 2, 4)
+    assert found["reason"] == "there are places for 3 pods of its gang now"
+    assert "3 of 4 are there, 2 are enough to start" in (await shell.run("explain", "train-1")).stdout
+
+
+async def test_a_gang_of_which_nobody_knows_the_size(cluster: GpuCluster, shell: CommandLine) -> None:
+    cluster.node("n1")
+    cluster.pod("train-0", 8, wishes={"gang": "train"})
+    await cluster.settle()
+    found = await shell.data("explain train-0")
+    assert found["reason"] == found["said"]
+    assert found["reason"].startswith("gpu.topology/gang-size is missing: ")
+    assert (found["gang"]["state"], found["gang"]["most"]) == ("unknown", None)
+    assert "1 pods are there, of how many is not known" in (await shell.run("explain", "train-0")).stdout
+
+
+async def test_the_size_is_read_from_what_made_the_pods(cluster: GpuCluster, shell: CommandLine) -> None:
+    cluster.node("n1")
+    cluster.pod("train-0", 8, wishes={"gang": "auto"})
+    pod = cluster.get_pod("train-0")
+    pod["metadata"]["ownerReferences"] = owned("batch/v1", "Job", "train", "job")
+    cluster.put(PODS, pod)
+    reason = (await shell.data("explain train-0"))["reason"]
+    assert "Job train" in reason
+    assert "write how many pods the gang has as gpu.topology/gang-size" in reason
+    shell.api.optional = {JOBS}
+    job = {"metadata": {"name": "train", "namespace": "default", "uid": "job"}}
+    cluster.put(JOBS, job | {"spec": {"parallelism": 4, "completions": 4, "completionMode": "Indexed"}})
+    uid = cluster.find(JOBS, "train", "default") or {}
+    pod["metadata"]["ownerReferences"][0]["uid"] = uid["metadata"]["uid"]
+    cluster.put(PODS, pod)
+    found = await shell.data("explain train-0")
+    assert found["reason"] == "1 of 4 pods of its gang are there"
+    assert (found["gang"]["name"], found["gang"]["made_by"]) == ("train", "Job")
+    job["metadata"]["uid"] = uid["metadata"]["uid"]
+    cluster.put(JOBS, job | {"spec": {"parallelism": 1, "completions": 4}})
+    found = await shell.data("explain train-0")
+    assert (found["gang"]["state"], found["gang"]["nodes"]) == ("waiting", ["n1"]), "its author says that it is one"
+
+
+async def test_a_pod_that_asks_for_a_gang_and_is_in_none(cluster: GpuCluster, shell: CommandLine) -> None:
+    cluster.node("n1")
+    cluster.pod("train-0", 8, wishes={"gang": "auto"})
+    await cluster.settle()
+    found = await shell.data("explain train-0")
+    assert found["reason"] == found["said"]
+    assert "nothing says which pods belong together" in found["reason"]
+    assert found["gang"] is None
+
+
+async def test_what_would_help_the_whole_gang_does(cluster: GpuCluster, shell: CommandLine) -> None:
+    for number in range(4):
+        cluster.node(f"n{number}", labels={LEAF: f"l{number // 2}"})
+    cluster.pod("notebook", 2, namespace="team-b")
+    cluster.pod("big", 8)
+    await run_all(cluster)
+    gang(cluster, 3, there=3)
+    await cluster.settle()
+    found = await shell.data("explain train-1")
+    assert found["reason"] == "3 pods with 8 GPUs each: no; eligible nodes have no place for all of them at once"
+    assert found["nearest"] == "2 of them would find a place in the whole cluster"
+    assert cluster.note("train-1", "reason") == found["reason"]
+    assert [(one["level"], one["pods"]) for one in found["gang"]["room"]] == [("leaf", 2), ("cluster", 2)]
+    ways = [[(one["node"], one["owners"][0]["pods"]) for one in way] for way in found["gang"]["helps"]]
+    assert sorted(pods for ((_, pods),) in ways) == [["big"], ["notebook"]]
+    assert ways[0][0][1] == ["notebook"], "the fewest GPUs first"
+    assert "What would help the gang" in (await shell.run("explain", "train-1")).stdout
+    end(cluster, "notebook", "team-b")
+    found = await shell.data("explain train-1")
+    assert found["reason"] == "there are places for 3 pods of its gang now"
+    await cluster.settle()
+    assert cluster.claim("train-1") is not None
+
+
+async def test_where_no_single_end_is_enough_all_that_have_to_end_are_named(
+    cluster: GpuCluster, shell: CommandLine
+) -> None:
+    for number in range(3):
+        cluster.node(f"n{number}")
+        cluster.rival(f"old-{number}", f"n{number}", [number])
+    gang(cluster, 2, there=2)
+    await cluster.settle()
+    found = await shell.data("explain train-0")
+    (way,) = found["gang"]["helps"]
+    assert [owner["claim"] for one in way for owner in one["owners"]] == ["old-0", "old-1"]
+    cluster.node("n2", unschedulable=True)
+    gang(cluster, 4, there=4)
+    assert (await shell.data("explain train-0"))["gang"]["helps"] == [], "the ends of all would not be enough"
+
+
+async def test_another_gang_ends_as_a_whole(cluster: GpuCluster, shell: CommandLine) -> None:
+    for number in range(2):
+        cluster.node(f"n{number}")
+    for number in range(2):
+        cluster.pod(f"other-{number}", 8, wishes={"gang": "other", "gang-size": "2"})
+    await run_all(cluster)
+    cluster.pod("train-0", 8, wishes={"gang": "train", "gang-size": "1"})
+    await cluster.settle()
+    (way,) = (await shell.data("explain train-0"))["gang"]["helps"]
+    assert sorted(one["owners"][0]["pods"][0] for one in way) == ["other-0", "other-1"]
+
+
+async def test_how_far_a_gang_is(cluster: GpuCluster, shell: CommandLine) -> None:
+    for number in range(2):
+        cluster.node(f"n{number}", labels={LEAF: "l"})
+    pods = gang(cluster, 2, there=2)
+    would = await shell.data("explain train-1")
+    await cluster.settle()
+    found = await shell.data("explain train-1")
+    whole = found["gang"]
+    assert (whole["state"], whole["reach"], whole["nodes"]) == ("lifted", "leaf", ["n0", "n1"])
+    assert would["gang"] == whole | {
+        "state": "waiting",
+        "pods": [one | {"state": "gated"} for one in whole["pods"]],
+    }, "what was foretold is what it got"
+    assert (would["place"], whole["rank_hint"]) == (found["place"], 1)
+    assert found["reason"].startswith("0 of 2 pods of its gang have their places")
+    seat(cluster, "train-0")
+    found = await shell.data("explain train-1")
+    assert (found["gang"]["state"], found["gang"]["seated"]) == ("lifted", 1)
+    assert found["reason"].startswith("1 of 2 pods of its gang have their places")
+    said = (await shell.run("explain", "train-1")).stdout
+    assert "lifted: 1 of 2 have their places, 0 are bound" in said
+    assert "2 nodes of one leaf" in said
+    seat(cluster, "train-1")
+    found = await shell.data("explain train-1")
+    assert (found["gang"]["state"], found["gang"]["seated"]) == ("seated", 2)
+    assert found["reason"] == "all pods of its gang have their places; the controller is about to let them be bound"
+    assert [pod["state"] for pod in found["gang"]["pods"]] == ["seated"] * len(pods)
+
+
+async def test_a_gang_that_runs_and_one_who_comes_later(cluster: GpuCluster, shell: CommandLine) -> None:
+    for number in range(4):
+        cluster.node(f"n{number}", labels={LEAF: f"l{number // 2}"})
+    gang(cluster, 2, there=2)
+    await run_all(cluster)
+    found = await shell.data("explain train-0")
+    assert (found["state"], found["gang"]["state"], found["gang"]["bound"]) == ("placed", "started", 2)
+    cluster.remove(PODS, "train-1", "default")
+    cluster.collect()
+    await cluster.settle()
+    cluster.pod("train-1b", 8, wishes={"gang": "train", "gang-size": "2"})
+    found = await shell.data("explain train-1b")
+    lost = next(node for node in ("n0", "n1", "n2", "n3") if node not in found["gang"]["nodes"])
+    assert lost
+    assert found["reason"] == f"there is a place for it on {found['place']['node']} now"
+    await cluster.settle()
+    assert cluster.gpus("train-1b")[0] == found["place"]["node"]
+
+
+async def test_a_gang_has_one_turn(cluster: GpuCluster, shell: CommandLine) -> None:
+    cluster.node("n1")
+    cluster.rival("old", "n1", range(8))
+    gang(cluster, 2, there=2)
+    cluster.pod("next", 4)
+    await cluster.settle()
+    assert (await shell.data("explain next"))["turn"] == {
+        "position": 2, "waiting": 2, "alike": 0, "before": ["default/train-0"],
+    }  # fmt: skip
+    assert (await shell.data("explain train-1"))["turn"]["position"] == 1
+
+
+async def test_nodes_that_are_left_out_say_why(cluster: GpuCluster, shell: CommandLine) -> None:
+    cluster.node("n1")
+    cluster.node("closed", unschedulable=True)
+    gang(cluster, 2, there=2)
+    await cluster.settle()
+    found = await shell.data("explain train-0")
+    assert {one["node"]: one["causes"] for one in found["helps"]} == {"closed": ["unschedulable"]}

@@ -1,0 +1,47 @@
+"""docs/gangs.md: its table of states is the one that the controller goes by, and what explain says."""
+
+from __future__ import annotations
+
+import inspect
+import re
+
+from dradriver.api import plans, values
+from dradriver.cli.explainer import gangs
+from dradriver.cluster import kept_places
+from dradriver.controller import gang_plan, gang_step, next_step
+from dradriver.queue import units
+from tests.paths import REPO
+
+PAGE = (REPO / "docs" / "gangs.md").read_text("utf-8")
+
+
+def section(title: str) -> str:
+    return PAGE.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+
+
+def states(table: str, form: str) -> list[str]:
+    return re.findall(form, table)
+
+
+def test_the_states_are_the_controllers() -> None:
+    told = states(section("How a gang starts"), r"(?m)^\| (?!state |---)([a-z ]+?) \|")
+    assert gang_step.__doc__ is not None
+    steps = states(gang_step.__doc__, r"(?m)^(\w+(?: back)?) {2,}(?!record)\S")
+    assert told == ["started" if state == "go" else state for state in steps if state != "state"]
+    shown = set(re.findall(r'"([a-z ]+)"', inspect.getsource(gangs._whole)))
+    assert set(told) <= shown
+
+
+def test_the_figures_are_the_codes() -> None:
+    starts = section("How a gang starts")
+    assert (next_step.PROMISE_S, gang_step.MEMBER_S, gang_step.LONGEST_S) == (30, 0.1, 300)
+    assert "30 s and 0.1 s for each pod, five minutes at most" in starts
+    assert (next_step.UNSCHEDULABLE_S, next_step.SCHEDULER_PAUSE_S) == (5, 10)
+    assert "5 s later, or 15 s" in starts
+    assert (gang_step.GATHER_S, gang_plan.MOST_ALTERNATES, units.LONGEST_BACKOFF_S) == (5, 8, 120)
+    assert "from four on, 5 s after" in starts
+    assert "as many others, eight at most" in starts
+    assert kept_places.KEPT_S == 120
+    assert "for\ntwo minutes" in section("A lost member")
+    assert f"above {plans.MOST_NODES} nodes" in section("What is written back")
+    assert f"{values.MOST_PODS:,} pods" in section("Limits")
