@@ -69,8 +69,13 @@ def pods_of(namespace: Namespace, job_name: str, count: int) -> dict[int, Object
     return eventually(f"{count} pods of {job_name}", found)
 
 
-def run_whole(namespace: Namespace, pods: Sequence[str], *, barrier: bool = True) -> dict[str, Object]:
-    """Wait until pods run, and see that none of them was bound before all had their seats. Returns their claims."""
+def run_whole(
+    namespace: Namespace, pods: Sequence[str], *, container: str = "main", barrier: bool = True
+) -> dict[str, Object]:
+    """Wait until pods run, and see that none of them was bound before all had their GPUs. Returns their claims.
+
+    Without a ``barrier`` the scheduler binds each for itself.
+    """
     try:
         namespace.wait_running(*pods)
     except AssertionError as error:
@@ -80,15 +85,15 @@ def run_whole(namespace: Namespace, pods: Sequence[str], *, barrier: bool = True
         seated = max(claim["status"]["allocation"]["allocationTimestamp"] for claim in claims.values())
         assert seated <= min(bound_at(namespace.get("pod", name)) for name in pods)
         assert all(told(claim) == {seats.GO} for claim in claims.values())
-    seen = [device for name in pods for device in sorted_devices(namespace, name)]
+    seen = [device for name in pods for device in sorted_devices(namespace, name, container)]
     assert len(seen) == len(set(seen)), "a GPU was given twice"
     return claims
 
 
-def sorted_devices(namespace: Namespace, name: str) -> list[tuple[str, str]]:
+def sorted_devices(namespace: Namespace, name: str, container: str) -> list[tuple[str, str]]:
     """Return the node and number of each GPU that a container sees."""
     node = namespace.get("pod", name)["spec"]["nodeName"]
-    return [(node, device) for device in sorted(namespace.devices(name))]
+    return [(node, device) for device in sorted(namespace.devices(name, container))]
 
 
 def bound_at(one: Object) -> str:

@@ -72,19 +72,34 @@ def test_what_only_the_scheduler_sees_has_all_given_back_and_nobody_bound(namesp
     before = gangs.uids({name: namespace.get("pod", name) for name in both})
     planned = eventually("a plan", lambda: gangs.uids(gangs.claims_of(namespace, both)))
 
-    def taken_back() -> bool:
-        return all(uid not in planned.values() for uid in gangs.uids(gangs.claims_of(namespace, both)).values())
+    def given_back() -> bool:
+        return set(planned.values()).isdisjoint(gangs.uids(gangs.claims_of(namespace, both)).values())
 
-    eventually("its claims are gone", taken_back)
-    for name in both:
-        reason = eventually("it is told", lambda name=name: namespace.annotation(name, names.REASON))  # type: ignore[misc]
-        assert "had their place in time" in reason
-    pods = {name: namespace.get("pod", name) for name in both}
-    assert gangs.uids(pods) == before
-    assert not any("nodeName" in one["spec"] for one in pods.values())
+    eventually("its claims are gone", given_back)
     namespace.delete("blocker")
-    gangs.run_whole(namespace, both)
+    claims = gangs.run_whole(namespace, both)
+    assert set(planned.values()).isdisjoint(gangs.uids(claims).values())
     assert gangs.uids({name: namespace.get("pod", name) for name in both}) == before
+    reasons = [event["message"] for event in namespace.list("events") if event["reason"] == "WaitsForGPUs"]
+    assert any("1 of 2 pods of its gang had their place in time" in reason for reason in reasons), reasons
+
+
+def test_a_stateful_set_that_makes_its_pods_at_once(namespace: Namespace) -> None:
+    spec = {"serviceName": "workers", "replicas": 3, "podManagementPolicy": "Parallel"}
+    template = gangs.template(4)
+    template["spec"]["restartPolicy"] = "Always"
+    template["metadata"]["labels"] = {"app": "workers"}
+    stateful_set = {
+        "apiVersion": "apps/v1",
+        "kind": "StatefulSet",
+        "metadata": {"name": "workers", "annotations": gangs.AUTO},
+        "spec": spec | {"selector": {"matchLabels": {"app": "workers"}}, "template": template},
+    }
+    namespace.apply(stateful_set)
+    pods = [f"workers-{number}" for number in range(3)]
+    namespace.kubectl("wait", "--for=create", *(f"pod/{name}" for name in pods))
+    gangs.run_whole(namespace, pods)
+    assert [namespace.annotation(name, names.RANK_HINT) for name in pods] == ["0", "1", "2"]
 
 
 def test_the_leader_is_killed_once_the_first_claim_is_there(namespace: Namespace) -> None:
