@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from dradriver.allocator.choice.choose import choose
     from dradriver.allocator.choice.numbering import UnknownGpuError
     from dradriver.allocator.fleet.fleet import Fleet
+    from dradriver.allocator.fleet.gang_nodes import LargestGang, largest_gang
     from dradriver.allocator.fleet.gangs import place_gang
-    from dradriver.allocator.fleet.largest_gang import LargestGang, largest_gang
     from dradriver.allocator.gang_request import GangChoice, GangRequest, Role
     from dradriver.allocator.parts.offers import Offer
     from dradriver.allocator.policies import POLICIES
@@ -105,7 +105,7 @@ __getattr__ = lazy.exports(
         "parts.offers": ("Offer",),
         "fleet.fleet": ("Fleet",),
         "fleet.gangs": ("place_gang",),
-        "fleet.largest_gang": ("LargestGang", "largest_gang"),
+        "fleet.gang_nodes": ("LargestGang", "largest_gang"),
     },
 )
 

@@ -26,6 +26,8 @@ from dradriver.api.pods import Pod
 FIRST_PAUSE_S: Final = 60.0  # between two restarts of one owner; as Kueue's requeuing
 LONGEST_PAUSE_S: Final = 3600.0  # after which it has begun again from the first
 
+CHART_VALUE: Final = "controller.gangOwners"
+
 _KUEUE: Final = "kueue.x-k8s.io/"
 _SUSPEND: Final = ("suspend",)
 _RUN_POLICY: Final = ("runPolicy", "suspend")
@@ -215,6 +217,11 @@ def belongs(pod: Pod, kind: str, found: Metadata) -> bool:
     if kind in ("JobSet", "TrainJob"):  # a TrainJob's JobSet has its name
         return pod.metadata.labels.get(JOBSET + "jobset-name") == found.name
     return any(owner.controller and owner.uid == found.uid for owner in pod.metadata.owner_references)
+
+
+def grant(kind: str, right: str) -> str:
+    """Return how an administrator lets the controller ``read`` or ``suspend`` objects of a kind."""
+    return f"set {CHART_VALUE}.{kind}.{right} in the chart's values"
 
 
 def shown(kind: str, name: str) -> str:

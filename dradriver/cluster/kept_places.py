@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import asyncio
+from collections.abc import Callable, Collection
 from typing import Final
 
 import msgspec
 
 from dradriver.allocator.request import Choice
 from dradriver.api.gang_owners import Rank
-from dradriver.api.pins import Key, Pin
+from dradriver.api.pins import Key
+from dradriver.api.pods import Pod
+from dradriver.cluster.claims import Accounts
+from dradriver.cluster.gangs import Membership
+from dradriver.cluster.records import ClaimRecord
 
 KEPT_S: Final = 120.0  # a Job makes a lost pod anew after 10 s, and after 20, 40, 80 s where it goes on losing them
 
@@ -20,8 +25,7 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         gang: The gang's key.
         claim: The lost pod's claim; what it held is kept once it is gone.
-        pin: What that claim held.
-        choice: The same as the choice that it was made from.
+        choice: What that claim was made from.
         rank: Where the pod stood among the others; None where nothing said.
         index: Its place in the gang's plan.
         until: The end, by the loop's clock.
@@ -29,37 +33,68 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
 
     gang: Key
     claim: Key
-    pin: Pin
     choice: Choice
     rank: Rank | None
     index: int
     until: float
 
 
+def is_lost(old: Pod, new: Pod | None) -> bool:
+    """Return whether a bound pod is no more, and did not end well."""
+    if not old.spec.node_name or old.finished or old.metadata.deletion_timestamp is not None:
+        return False
+    if new is None or new.metadata.uid != old.metadata.uid:
+        return True
+    return new.status.phase != "Succeeded" and (new.finished or new.metadata.deletion_timestamp is not None)
+
+
 class KeptPlaces:
     """All of them. A gang has as many as it has lost pods at a time, so they are no more than its pods."""
 
-    def __init__(self) -> None:
-        """Begin with none."""
+    def __init__(self, accounts: Accounts, recount: Callable[[Key], None]) -> None:
+        """Begin with none; ``recount`` is told whose claim what is kept has changed of."""
+        self._accounts, self._recount = accounts, recount
         self._of: dict[Key, dict[Key, Kept]] = {}
 
-    def add(self, kept: Kept) -> None:
-        """Keep a place."""
-        self._of.setdefault(kept.gang, {})[kept.claim] = kept
+    def lost(self, pod: Pod, of: Membership, claim: ClaimRecord | None) -> None:
+        """Keep the place of a lost pod of a gang that runs on, unless all of it are to start anew.
 
-    def remove(self, kept: Kept) -> None:
+        Args:
+            pod: The pod.
+            of: Its gang.
+            claim: The claim under the name that it had.
+        """
+        if claim is None or claim.pin is None or claim.planned is None or not claim.owned_by(pod.metadata.uid):
+            return
+        if not isinstance(claim.pin.choice, Choice) or (of.wants is not None and of.wants.restarts):
+            return
+        self._of.setdefault(of.gang, {})[claim.key] = Kept(
+            gang=of.gang,
+            claim=claim.key,
+            choice=claim.pin.choice,
+            rank=of.member.rank,
+            index=claim.planned.index,
+            until=asyncio.get_running_loop().time() + KEPT_S,
+        )
+        self._accounts.keep(claim.key, claim.pin.taken)
+        self._recount(claim.key)
+
+    def let_go(self, kept: Kept) -> None:
         """Keep a place no more; one that is not kept is no error."""
         places = self._of.get(kept.gang, {})
         if places.pop(kept.claim, None) is not None and not places:
             del self._of[kept.gang]
+        self._accounts.let_go(kept.claim)
+        self._recount(kept.claim)
+
+    def end(self, gang: Key) -> None:
+        """Keep no place of a gang any more."""
+        for kept in tuple(self._of.get(gang, {}).values()):
+            self.let_go(kept)
 
     def find(self, gang: Key, rank: Rank | None) -> Kept | None:
         """Return the place of the pod that had a rank; of those without ranks the one that was lost first."""
-        return next((kept for kept in self.of(gang) if kept.rank == rank), None)
-
-    def of(self, gang: Key) -> Collection[Kept]:
-        """Return the places of a gang, in the order in which they were lost."""
-        return tuple(self._of.get(gang, {}).values())
+        return next((kept for kept in self._of.get(gang, {}).values() if kept.rank == rank), None)
 
     def ended(self, now: float) -> Collection[Kept]:
         """Return the places whose time is over."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from dradriver.allocator.request import Choice, Weights
+from dradriver.allocator.request import Weights
 from dradriver.api.ledger import OURS, current_ledger
 from dradriver.api.objects import Node
 from dradriver.api.pins import Device, Key, Usage, claim_key, is_set
@@ -14,9 +14,9 @@ from dradriver.api.seats import GO
 from dradriver.api.templates import Template
 from dradriver.cluster.claim_users import MOST, ClaimUsers
 from dradriver.cluster.claims import Accounts
-from dradriver.cluster.gangs import Gangs, Membership
+from dradriver.cluster.gangs import Gangs
 from dradriver.cluster.inventory import Inventory
-from dradriver.cluster.kept_places import KEPT_S, Kept, KeptPlaces
+from dradriver.cluster.kept_places import KeptPlaces, is_lost
 from dradriver.cluster.kueue_topologies import KueueTopology
 from dradriver.cluster.neighbours import Neighbours
 from dradriver.cluster.node_usage import NodeUsage
@@ -84,7 +84,7 @@ class Picture:
         self._assumed_pods: dict[Key, float] = {}
         self.claim_users = ClaimUsers(self.pods)
         self.gangs = Gangs()
-        self.kept_places = KeptPlaces()
+        self.kept_places = KeptPlaces(self.accounts, self._freed)
         self.barrier = False
         self._pinned_on: dict[str, set[Key]] = {}  # claims of ours by node
         self.node_usage = NodeUsage(self.nodes, self.pods, self.accounts.node_of)
@@ -228,19 +228,6 @@ class Picture:
             self._rehold(claim)
             self._tell()
 
-    def keep(self, kept: Kept) -> None:
-        """Keep the place of a lost pod for the one that is made anew for it; it ends with ``let_go``."""
-        self.kept_places.add(kept)
-        self.accounts.keep(kept.claim, kept.pin.taken)
-        self._rehold(kept.claim)
-
-    def let_go(self, kept: Kept) -> None:
-        """Keep a place no more."""
-        self.kept_places.remove(kept)
-        self.accounts.let_go(kept.claim)
-        self._rehold(kept.claim)
-        self._tell()
-
     def joins(self, pod: Key, node: str) -> None:
         """Count a pod on the node of the set that it is coming to, from now on; it ends with ``joined``."""
         self.accounts.join(pod, node)
@@ -368,28 +355,10 @@ class Picture:
         was, new = self.gangs.of(key), self.pods.get(key)
         for gang in self.gangs.pod_changed(key, new, self._told_to_go):
             self._touch(gang)
-        if was is None:
-            return
-        if not self.gangs.started(was.gang):
-            for kept in self.kept_places.of(was.gang):
-                self.let_go(kept)
-        elif old is not None and old.spec.node_name and _lost(old, new):
-            self._keep_place(old, was)
-
-    def _keep_place(self, pod: Pod, was: Membership) -> None:
-        """Keep the place of a lost pod, unless all of its gang are to start anew."""
-        claim = self.claim_of(pod)
-        if claim is None or claim.pin is None or claim.planned is None or not claim.owned_by(pod.metadata.uid):
-            return
-        if not isinstance(claim.pin.choice, Choice) or (was.wants is not None and was.wants.restarts):
-            return
-        until = asyncio.get_running_loop().time() + KEPT_S
-        self.keep(
-            Kept(
-                gang=was.gang, claim=claim.key, pin=claim.pin, choice=claim.pin.choice, rank=was.member.rank,
-                index=claim.planned.index, until=until,
-            )
-        )  # fmt: skip
+        if was is not None and not self.gangs.started(was.gang):
+            self.kept_places.end(was.gang)
+        elif was is not None and old is not None and is_lost(old, new):
+            self.kept_places.lost(old, was, self.claim_of(old))
 
     def _told_to_go(self, pod: Pod) -> bool:
         claim = self.claim_of(pod)
@@ -444,19 +413,17 @@ class Picture:
             self._theirs.forget(key)
         return self.accounts.of(key).holds
 
+    def _freed(self, key: Key) -> None:
+        """Count what a claim holds, of which less may be kept now."""
+        self._rehold(key)
+        self._tell()
+
     def _tell(self) -> None:
         """Wake whoever waits for a place, if one may have become free: most changes make none."""
         self.version += 1
         if self.nodes.clock != self._clock:
             self._clock = self.nodes.clock
             self._wake()
-
-
-def _lost(old: Pod, new: Pod | None) -> bool:
-    """Return whether a living pod is no more, and did not end well."""
-    if new is None or new.metadata.uid != old.metadata.uid:
-        return True
-    return new.status.phase != "Succeeded" and (new.finished or new.metadata.deletion_timestamp is not None)
 
 
 def _owned(claim: ClaimRecord, pod: Pod | None) -> bool:

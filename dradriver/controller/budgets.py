@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from dradriver.api import suspends
 from dradriver.api.messages import shown
 from dradriver.api.objects import Metadata, Part
 from dradriver.api.pods import LabelSelector, Pod
@@ -45,7 +46,7 @@ async def ask_budgets(client: Client, running: Sequence[Pod]) -> None:
         if not error.forbidden:
             raise
         raise RefusedError(
-            "pods of it run, and the controller may not read PodDisruptionBudgets: grant it list on these"
+            "pods of it run, and the controller may not read PodDisruptionBudgets: grant it list on them"
         ) from None
     for budget in budgets:
         pods = chosen_by(budget.spec.selector, frozenset({namespace}))
@@ -73,8 +74,7 @@ async def delete(client: Client, pods: Sequence[Pod]) -> None:
             await client.delete(PODS, metadata.name, namespace=metadata.namespace, uid=metadata.uid)
         except ApiError as error:
             if error.forbidden:
-                raise RefusedError(
-                    "the controller may not delete its pods: grant it delete on pods, or delete them"
-                ) from None
+                right = suspends.grant(suspends.DELETES, "suspend")
+                raise RefusedError(f"the controller may not delete its pods: {right}, or delete them") from None
             if not error.conflict:  # another pod of that name: the one that was meant is gone
                 raise

@@ -14,7 +14,7 @@ from dradriver.api.errors import WordError
 from dradriver.api.gang_owners import Alone, Owner
 from dradriver.api.gangs import Size
 from dradriver.api.pins import Key
-from dradriver.api.suspends import shown
+from dradriver.api.suspends import grant, shown
 from dradriver.controller.owner_kinds import OwnerKinds
 from dradriver.errors import DriverError
 from dradriver.kube import codec
@@ -150,8 +150,7 @@ class OwnerReader:
             if isinstance(error, ApiError) and error.not_found:
                 return WordError(_absent(owner.kind, one))
             if isinstance(error, ApiError) and error.forbidden:
-                plural = ".".join(reversed(gang_sizes.OBJECTS[owner.kind]))
-                return WordError(f"the controller may not read {one}: {_WRITE}, or grant it get on {plural}")
+                return WordError(f"the controller may not read {one}: {_WRITE}, or {grant(owner.kind, 'read')}")
             said = str(error) if isinstance(error, DriverError) else f"no answer in {ANSWER_S:g} s"
             logger.warning("%s of namespace %s cannot be read: %s; trying again", one, namespace, said)
             return _TroubleError(f"{one} cannot be read just now: trying again; or {_WRITE}")

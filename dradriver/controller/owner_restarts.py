@@ -207,9 +207,8 @@ class OwnerRestarts:
         except ApiError as error:
             if not error.forbidden:
                 raise
-            raise RefusedError(
-                f"the controller may not suspend {top}: grant it patch on {top.plural}, or suspend and resume it"
-            ) from None
+            right = suspends.grant(top.resource.kind, "suspend")
+            raise RefusedError(f"the controller may not suspend {top}: {right}, or suspend and resume it") from None
         logger.info("%s of namespace %s is suspended, to be resumed: %s", top, gang[0], ask.reason)
         ask.answer = ""
         self._take_up(top).asks[gang] = ask

@@ -41,12 +41,7 @@ class Top(msgspec.Struct, frozen=True):
     @property
     def key(self) -> Key:
         """Its namespace, and kind and name: no pod and no gang has such a key."""
-        return self.found.metadata.namespace, f"{self.plural}/{self.found.metadata.name}"
-
-    @property
-    def plural(self) -> str:
-        """Its kind, as rights name it."""
-        return f"{self.resource.plural}.{self.resource.group}"
+        return self.found.metadata.namespace, f"{self.resource.plural}.{self.resource.group}/{self.found.metadata.name}"
 
     def __str__(self) -> str:
         return shown(self.resource.kind, self.found.metadata.name)
@@ -99,10 +94,8 @@ async def _read(client: Client, kinds: OwnerKinds, namespace: str, owner: OwnerR
         if error.not_found:
             raise RefusedError(f"{one}, which made its pods, is gone") from None
         if error.forbidden:
-            right = f"get and patch on {resource.plural}.{resource.group}"
-            raise RefusedError(
-                f"the controller may not read {one}: grant it {right}, or suspend and resume it yourself"
-            ) from None
+            right = suspends.grant(owner.kind, "suspend")
+            raise RefusedError(f"the controller may not read {one}: {right}, or suspend and resume it") from None
         raise
     if found.metadata.uid != owner.uid:
         raise RefusedError(f"{one} is another one by now than that which made its pods")

@@ -123,7 +123,7 @@ class RunningGangs:
         except NoPlaceError as error:
             raise NoPlaceError(error.stable) from None
         if kept is not None:
-            self._picture.let_go(kept)
+            self._picture.kept_places.let_go(kept)
         return msgspec.structs.replace(places[unit.lead], seat=False)  # nobody waits for it to be bound with others
 
     def _has_claim(self, member: Member) -> bool:

@@ -401,4 +401,4 @@ class Worker:
     def _let_go(self) -> None:
         """Keep places of lost pods for nobody any more whose time is over."""
         for kept in self.picture.kept_places.ended(asyncio.get_running_loop().time()):
-            self.picture.let_go(kept)
+            self.picture.kept_places.let_go(kept)

@@ -109,7 +109,7 @@ def manifests() -> list[Review]:
 def workload(kind: str) -> Object:
     """Return an object with pod templates where its kind has them."""
     template = {"metadata": {"labels": {"a": "b"}}, "spec": defaulted(pod(2))["spec"]}
-    spec: Any = {}
+    spec: Any = {"podManagementPolicy": "Parallel"} if kind == "StatefulSet" else {}  # else its pods are no gang
     for path in TEMPLATES[kind]:
         at = spec
         for step, following in zip(path[1:], (*path[2:], None), strict=True):

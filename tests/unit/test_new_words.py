@@ -40,6 +40,7 @@ ELSEWHERE: Final[dict[str, Callable[[Resolved], Any]]] = {
     names.WHEN_FULL: lambda noted: noted.when_full or values.WAIT,
     names.SHARED_CLAIM: lambda noted: noted.shared,
     names.IDLE_TIMEOUT: lambda noted: noted.idle_timeout_s,
+    names.ON_MEMBER_LOSS: lambda noted: values.REPLACE if noted.gang is msgspec.UNSET else noted.gang.on_member_loss,
 }
 # Other words stand in the place of a workload; which claim is the GPUs is said in the pod itself.
 NOT_NOTED: Final = {names.WORKLOAD, names.CLAIM}

@@ -11,15 +11,11 @@ part_costs   what several parts cost at least, on many nodes at once
 part_sets    the same for a pod of several parts
 parts        nodes ranked for a request of parts, and why none has a place
 fleet        all of it: the nodes of a cluster, ranked for one pod
-packing      how many pods of a gang the free GPUs of a node can hold, and on which sets
-gang_nodes   the nodes that a gang's pods may go to, with CPU and memory
-rails        the same positions on every node of a gang
-gang_domains which part of the network a gang goes to
-nearness     which nodes of it: few parts, equal ones
-gang_plan    how many pods of one role on which nodes
+gang_nodes   the nodes that a gang's pods may go to, with CPU and memory, and how many pods they hold
+gang_domains which part of the network a gang goes to, and the same positions there
+gang_plan    how many pods of one role on which nodes of it: few parts, equal ones
 gang_shares  how roles are shared over nodes, where every way is looked at
 gang_search  plans for all roles, level by level
-largest_gang the largest gang that one part of the network holds
 gang_refusals  why a gang has no place
 gangs        places for gangs, all or nothing
 """

@@ -1,4 +1,8 @@
-"""Which part of the network a gang's pods go to: of all domains of a level at once."""
+"""Which part of the network a gang's pods go to: of all domains of a level at once; and the same positions there.
+
+On rail-optimised networks the NIC of one position has a switch of its own, and NCCL sends to the local NIC that stands
+where the remote GPU's does (``ncclTopoGetNetDev``): equal positions on all nodes stay on their *rails*.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +10,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dradriver.allocator.fleet import rails
-from dradriver.allocator.fleet.gang_nodes import GangNodes
+from dradriver.allocator.choice.set_order import preference, set_order
+from dradriver.allocator.fleet.gang_nodes import GangNodes, pod_capacity
 from dradriver.allocator.sets.subsets import Bools, Ints
 
 MOST_LOOKS = 1 << 17  # at nodes, one for each pattern of positions, to compare domains by what is on the same rails
+_MOST_PATTERNS = 128  # all of up to 8 GPUs; of more those that most nodes have free
 _ITEM_BITS = 20  # of a key, for the size of an item; it is never more than the nodes of a cluster
 
 
@@ -169,10 +174,10 @@ def _on_rails(
     """Whether a domain has no nodes with the same positions free; and as ``_pieces``, of those that have."""
     apart = np.ones(size, dtype=np.bool_)
     pieces, smallest = _pieces(owner, None if inner is None else inner[at], number, size)
-    patterns = rails.patterns(nodes, at, number=number, count=count)
-    looked_at = inner is not None and len(patterns) * len(at) <= MOST_LOOKS
-    for pattern in patterns:
-        has = rails.have(nodes, at, pattern)
+    every = patterns(nodes, at, number=number, count=count)
+    looked_at = inner is not None and len(every) * len(at) <= MOST_LOOKS
+    for pattern in every:
+        has = have(nodes, at, pattern)
         there = np.bincount(owner[has], minlength=size) >= number
         if looked_at and inner is not None:
             own, least = _pieces(owner[has], inner[at[has]], number, size)
@@ -195,3 +200,55 @@ def _pieces(owner: Ints, inner: Ints | None, number: int, size: int) -> tuple[In
     starts = np.searchsorted(whose[order], owners)
     smallest[owners] = np.minimum(counts[order][starts + pieces - 1], number // pieces)
     return out, smallest
+
+
+class Pattern(NamedTuple):
+    """Positions that enough nodes of one kind have free.
+
+    Attributes:
+        kind: Of the nodes.
+        mask: The positions.
+        exact: How many nodes have just these free.
+        cost: What taking them costs others: lower is better.
+    """
+
+    kind: int
+    mask: int
+    exact: int
+    cost: int
+
+
+def patterns(nodes: GangNodes, at: Ints, *, number: int, count: int) -> list[Pattern]:
+    """Positions for ``count`` pods that at least ``number`` of some nodes have free, all of one kind; best first.
+
+    Equally good ones stand by the first node's name: the kinds' numbers are those in which nodes were read.
+
+    Worked example: two of three nodes of eight GPUs have 0-3 free, the third 4-7: for pods of four GPUs on two nodes
+    there is one pattern, 0-3.
+    """
+    found: list[tuple[tuple[int, ...], Pattern]] = []
+    for kind in np.unique(nodes.kind[at]).tolist():
+        of_kind = at[nodes.kind[at] == kind]
+        if len(of_kind) < number:
+            continue
+        own, first = nodes.mask[of_kind], int(nodes.name_rank[of_kind].min())
+        tables, gpus = nodes.candidates[kind].group.tables, nodes.request.gpus
+        exact = np.bincount(own, minlength=1 << tables.size)
+        have = exact.copy()  # nodes that have at least these positions free
+        for position in range(tables.size):
+            split = have.reshape(-1, 2, 1 << position)
+            split[:, 0] += split[:, 1]
+        masks = tables.members(gpus * count)
+        masks = masks[have[masks] >= number]
+        masks = masks[pod_capacity(tables, gpus, nodes.criteria[kind])[masks] >= count]
+        rest = set_order(tables, preference(nodes.request), gpus=gpus).rest
+        for mask in masks[np.argsort(-have[masks], kind="stable")[:_MOST_PATTERNS]].tolist():
+            pattern = Pattern(kind, mask, min(int(exact[mask]), number), int(rest[tables.everything ^ mask]))
+            found.append(((-pattern.exact, pattern.cost, first, mask), pattern))
+    return [pattern for _, pattern in sorted(found)]
+
+
+def have(nodes: GangNodes, at: Ints, pattern: Pattern) -> Bools:
+    """Which of some nodes have a pattern's positions free: shape of ``at``."""
+    out: Bools = (nodes.kind[at] == pattern.kind) & (nodes.mask[at] & pattern.mask == pattern.mask)
+    return out

@@ -1,4 +1,4 @@
-"""The nodes that a gang's pods may go to, as arrays: what is free on each, and how many pods it holds."""
+"""The nodes that a gang's pods may go to, as arrays: what is free on each, how many pods it holds, on which sets."""
 
 from __future__ import annotations
 
@@ -8,14 +8,19 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
+from dradriver.allocator.choice import ladder
+from dradriver.allocator.choice.choose import check
+from dradriver.allocator.choice.set_order import preference, set_order
 from dradriver.allocator.fleet.candidates import Candidates
 from dradriver.allocator.fleet.fleet import Eligible, Fleet
 from dradriver.allocator.fleet.node_group import NodeGroup
-from dradriver.allocator.fleet.packing import pod_capacity
 from dradriver.allocator.gang_request import Role
-from dradriver.allocator.request import Whole
+from dradriver.allocator.request import NoPlaceError, Whole
+from dradriver.allocator.sets import subsets
 from dradriver.allocator.sets.criteria import Criteria
 from dradriver.allocator.sets.subsets import Floats, Ints
+from dradriver.allocator.sets.tables import Tables
+from dradriver.topology.levels import CLUSTER, NODE
 
 _NO_LIMIT = np.iinfo(np.int64).max
 
@@ -170,3 +175,85 @@ def _sets(nodes: GangNodes) -> Ints:
             own = np.flatnonzero(nodes.kind == number)
             out[own] = pod_capacity(tables, gpus, criteria)[nodes.mask[own]]
     return out
+
+
+def disjoint_sets(tables: Tables, free: int, count: int, *, request: Whole, criteria: Criteria) -> list[int]:
+    """Disjoint sets for ``count`` pods on one node, the best first, never one that leaves too few for the others."""
+    order = set_order(tables, preference(request), gpus=request.gpus)
+    room = pod_capacity(tables, request.gpus, criteria)
+    every = tables.members(request.gpus)
+    every = every[tables.allowed(criteria)[every]]
+    sets = []
+    for left in range(count - 1, -1, -1):
+        inside = every[every & ~free == 0]
+        inside = inside[room[free ^ inside] >= left]
+        value = (order.first[inside] << 40 | order.last[inside]) + (order.rest[free ^ inside] << 20)
+        sets.append(int(inside[value.argmin()]))
+        free ^= sets[-1]
+    return sets
+
+
+def pod_capacity(tables: Tables, gpus: int, criteria: Criteria) -> Ints:
+    """Most disjoint admissible sets inside each free mask: shape (2**g,), int64."""
+    return tables.row(("pod capacity", gpus, criteria), lambda: _count(tables, gpus, criteria))
+
+
+def _count(tables: Tables, gpus: int, criteria: Criteria) -> Ints:
+    allowed = tables.allowed(criteria)[tables.members(gpus)]
+    if allowed.all():
+        return (tables.count // gpus).astype(np.int64)
+    values = np.zeros(1 << tables.size, dtype=np.float32)
+    values[tables.members(gpus)] = allowed
+    return subsets.packed(values, tables.size, gpus).astype(np.int64)
+
+
+class LargestGang(msgspec.Struct, frozen=True, kw_only=True):
+    """The most pods of a kind that one domain holds.
+
+    Attributes:
+        pods: How many.
+        nodes: The nodes that have room for some, by name.
+        domain: The domain's name, after those around it (``z1/s2/l7``); the node's for ``node``; empty for ``cluster``,
+            and where there is none.
+    """
+
+    pods: int
+    nodes: tuple[str, ...]
+    domain: str
+
+
+def largest_gang(
+    fleet: Fleet, role: Role, level: str, *, eligible: Eligible | None = None, amounts: Ints | None = None
+) -> LargestGang:
+    """The most pods of this kind that some domain of a level has room for at once.
+
+    ``max over domains of the sum over its nodes of the pods that find disjoint sets, CPU and memory there``. Worked
+    example: a leaf with three nodes of 8, 5 and 4 free GPUs holds 2 + 1 + 1 pods of four.
+
+    Args:
+        fleet: The cluster.
+        role: The pod; how many are wanted does not count.
+        level: A level of the network: one of ``Fleet.levels``, ``node`` or ``cluster``.
+        eligible: The nodes that may be taken, as for ``place_gang``.
+        amounts: What is free beside GPUs, as for ``place_gang``.
+
+    Raises:
+        NoPlaceError: There is no such level, or such pods make no sense.
+    """
+    check(role.pod)
+    if level not in fleet.sites.reaches:
+        raise NoPlaceError(f"{level}: this cluster's network has the levels {', '.join(fleet.sites.reaches)}")
+    return largest(fleet, node_table(fleet, role, ladder.required(role.pod), eligible=eligible, amounts=amounts), level)
+
+
+def largest(fleet: Fleet, nodes: GangNodes, level: str) -> LargestGang:
+    """The same of nodes that were looked up already."""
+    domain = nodes.name_rank if level == NODE else fleet.sites.domains(level)[nodes.site]
+    at = np.flatnonzero((domain >= 0) & (nodes.capacity > 0))
+    if not len(at):
+        return LargestGang(pods=0, nodes=(), domain="")
+    total = np.bincount(domain[at], nodes.capacity[at])
+    best = int(total.argmax())
+    names = tuple(sorted(nodes.name(own) for own in at[domain[at] == best].tolist()))
+    name = "" if level == CLUSTER else names[0] if level == NODE else fleet.sites.domain(level, best)
+    return LargestGang(pods=int(total[best]), nodes=names, domain=name)

@@ -10,10 +10,9 @@ import numpy as np
 
 from dradriver.allocator.choice import ladder, phrases
 from dradriver.allocator.fleet.fleet import Fleet
-from dradriver.allocator.fleet.gang_nodes import GangNodes, node_table
+from dradriver.allocator.fleet.gang_nodes import GangNodes, largest, node_table
 from dradriver.allocator.fleet.gang_search import Taken, nothing_taken, search
 from dradriver.allocator.fleet.gang_shares import Effort
-from dradriver.allocator.fleet.largest_gang import largest
 from dradriver.allocator.gang_request import GangRequest
 from dradriver.allocator.request import NoPlaceError
 from dradriver.topology.levels import CLUSTER, NODE
@@ -30,7 +29,7 @@ def of_those_that_stay(request: GangRequest, broken: str) -> NoPlaceError:
 
 def refusal(
     fleet: Fleet, tables: Sequence[GangNodes], request: GangRequest, counts: Sequence[int], *,
-    taken: Taken, gave_up: bool,
+    taken: Taken | None, gave_up: bool,
 ) -> NoPlaceError:  # fmt: skip
     """The refusal of a gang.
 
@@ -39,7 +38,7 @@ def refusal(
         tables: For each role the nodes that could be taken, with what is required alone.
         request: What was wanted.
         counts: For each role the pods that were to find a place; fewer than it has where some have theirs.
-        taken: What has its place.
+        taken: What has its place; None for nothing, of equal pods alone.
         gave_up: Whether not every way was looked at.
     """
     what = _wanted(request)
@@ -86,7 +85,7 @@ _NO_LIMIT: dict[str, Any] = {
 
 def _of_late_ones(
     fleet: Fleet, tables: Sequence[GangNodes], request: GangRequest, counts: Sequence[int], *,
-    taken: Taken, gave_up: bool,
+    taken: Taken | None, gave_up: bool,
 ) -> str:  # fmt: skip
     most = sum(min(int(nodes.capacity.sum()), count) for nodes, count in zip(tables, counts, strict=True))
     if most < sum(counts):

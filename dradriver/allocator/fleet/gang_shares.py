@@ -14,8 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dradriver.allocator.fleet.gang_nodes import GangNodes
-from dradriver.allocator.fleet.packing import disjoint_sets, pod_capacity
+from dradriver.allocator.fleet.gang_nodes import GangNodes, disjoint_sets, pod_capacity
 from dradriver.allocator.gang_request import Role
 from dradriver.allocator.sets.subsets import Bools, Ints
 

@@ -65,11 +65,11 @@ def place_gang(
     by_role = [eligible] * len(request.members) if eligible_by_role is None else eligible_by_role
     every = _rungs(fleet, request, by_role, amounts)
     kept = _kept(request, fixed or {})
-    taken = _taken(fleet, amounts, kept)
     counts = _counts(request.members, kept)
     if not any(counts):
         return _described(fleet, request, (None,) * len(counts), kept)
-    if broken := unmet(fleet, request, taken, whole=False):
+    taken = _taken(fleet, amounts, kept) if kept or home or len(request.members) > 1 else None
+    if taken is not None and (broken := unmet(fleet, request, taken, whole=False)):
         raise gang_refusals.of_those_that_stay(request, broken)
     if request.least_pods is not None and not kept:
         widest = request.near if request.near_required else CLUSTER
@@ -77,7 +77,7 @@ def place_gang(
         if most >= max(request.least_pods, 1):
             request = msgspec.structs.replace(request, pods=most, least_pods=None)
     effort = Effort()
-    if home and (back := _back(fleet, request, every[-1], kept, home, taken.copy())) is not None:
+    if home and taken is not None and (back := _back(fleet, request, every[-1], kept, home, taken.copy())) is not None:
         found = _placed(fleet, request, every, kept | back[0], back[1], effort)
         if found is not None:
             return found

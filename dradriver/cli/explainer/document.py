@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
+from dradriver.api import values
 from dradriver.cli.explainer.model import Free, Gang, Happening, Help, Place, Static, Subject, Turn, Verdict
 from dradriver.view.document import Block, Cell, Column, Document, Notes, Section, Table, Tone, report, words
 
@@ -126,7 +127,8 @@ def _gang(gang: Gang) -> tuple[Block, ...]:
     many = f"{gang.here} pods are there, of how many is not known"
     if gang.least is not None and gang.most is not None:
         enough = f", {gang.least} are enough to start" if gang.least < gang.most else ""
-        many = f"{gang.here} of {gang.most} are there{enough}"
+        of = f" of {gang.most}" if gang.most < values.MOST_PODS else ""  # a PodGroup says how few, not how many
+        many = f"{gang.here}{of} are there{enough}"
     held = f"{gang.seated} of {gang.here} have their places, {gang.bound} are bound"
     rows = [
         words("gang", f"{gang.name}, {by}"),

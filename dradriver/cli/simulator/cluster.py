@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from dradriver.allocator import Fleet, Tables, tables_of
-from dradriver.allocator.fleet.packing import pod_capacity
+from dradriver.allocator.fleet.gang_nodes import pod_capacity
 from dradriver.allocator.sets.criteria import ANY, Criteria
 from dradriver.topology.levels import location
 from dradriver.topology.machine import Machine

@@ -15,7 +15,7 @@ import msgspec
 
 from dradriver.allocator import Amount, Constraint, Mig, Request, Share, Whole, tables_of
 from dradriver.allocator.choice.numbering import mask_of_gpus
-from dradriver.allocator.fleet.packing import pod_capacity
+from dradriver.allocator.fleet.gang_nodes import pod_capacity
 from dradriver.allocator.sets.criteria import Criteria
 from dradriver.cli.simulator.mixed_policies import POLICIES, Policy, Taken
 from dradriver.topology.machine import Machine, MigProfile

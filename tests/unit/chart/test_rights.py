@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, Final
 
 import pytest
 import yaml
 
-from dradriver.api import annotation_words, gang_sizes, ladder, limits, names, seats
+from dradriver.api import annotation_words, gang_sizes, ladder, limits, names, seats, suspends
 from dradriver.controller.main import LEASE
+from dradriver.kube.resources import POD_DISRUPTION_BUDGETS
 from tests.fakes.chart import CHART, KUBERNETES, SIMULATED, VARIANTS, container, objects, rules, workload
 from webhook.admission import Admission
 
@@ -42,10 +43,13 @@ def test_least_privilege_of_the_node_agent() -> None:
     ]
 
 
+BUDGETS: Final = (POD_DISRUPTION_BUDGETS.group, POD_DISRUPTION_BUDGETS.plural)
+
+
 def owners_rights(*settings: str) -> dict[tuple[str, str], set[str]]:
     """Return what the controller may do with what makes pods, and with pods beyond patching."""
     found: dict[tuple[str, str], set[str]] = {}
-    owners = {*gang_sizes.OBJECTS.values(), ("trainer.kubeflow.org", "trainjobs"), ("", "pods")}
+    owners = {*suspends.OBJECTS.values(), ("", "pods"), BUDGETS}
     for group, resource, _, verbs in rules("ClusterRole", "controller", *settings):
         if (group, resource) in owners:
             found[group, resource] = found.get((group, resource), set()) | verbs
@@ -66,7 +70,7 @@ def test_by_default_the_controller_reads_how_large_every_gang_is_and_stops_none(
 
 def test_the_values_name_every_kind_that_a_gang_is_made_by() -> None:
     owners = yaml.safe_load((CHART / "values.yaml").read_text())["controller"]["gangOwners"]
-    assert set(owners) == {*gang_sizes.OBJECTS, "TrainJob"}
+    assert set(owners) == set(suspends.OBJECTS)
     assert {kind for kind, one in owners.items() if one.get("read")} == set(gang_sizes.OBJECTS)
     assert {kind for kind, one in owners.items() if "suspend" in one} == {*owners} - {"PodGroup"}
     assert not any(one.get("suspend") for one in owners.values())
@@ -74,20 +78,11 @@ def test_the_values_name_every_kind_that_a_gang_is_made_by() -> None:
 
 @pytest.mark.parametrize(
     ("kind", "group", "plural", "field"),
-    [
-        ("Job", "batch", "jobs", "spec"),
-        ("JobSet", "jobset.x-k8s.io", "jobsets", "spec"),
-        ("TrainJob", "trainer.kubeflow.org", "trainjobs", "spec"),
-        *(
-            (kind, group, plural, "runPolicy")
-            for kind, (group, plural) in gang_sizes.OBJECTS.items()
-            if group == "kubeflow.org"
-        ),
-    ],
+    [(kind, *suspends.OBJECTS[kind], ".".join(field)) for kind, field in suspends.FIELDS.items()],
 )
 def test_what_may_be_suspended_is_bound_to_that_by_a_policy(kind: str, group: str, plural: str, field: str) -> None:
     settings = (f"controller.gangOwners.{kind}.suspend=true",)
-    assert owners_rights(*settings) == owners_rights() | {(group, plural): {"get", "list", "patch"}}
+    assert owners_rights(*settings) == owners_rights() | {(group, plural): {"get", "list", "patch"}, BUDGETS: {"list"}}
     only = {key for key in objects(*settings) if key not in objects()}
     name = f"gpu-topology-suspends-{plural}"
     assert only == {("ValidatingAdmissionPolicy", name), ("ValidatingAdmissionPolicyBinding", name)}
@@ -96,13 +91,20 @@ def test_what_may_be_suspended_is_bound_to_that_by_a_policy(kind: str, group: st
     assert (rule["apiGroups"], rule["resources"], rule["operations"]) == ([group], [plural], ["UPDATE"])
     assert rule["apiVersions"] == ["*"]
     free = [set(re.findall('key == "(.*?)"', one["expression"])) for one in policy["validations"]]
-    assert free == ([{"suspend"}] if field == "spec" else [{"runPolicy"}, {"suspend"}])
+    assert free == [{name} for name in field.split(".")]
+
+
+@pytest.mark.parametrize("kind", ["Job", "LeaderWorkerSet"])
+def test_who_ends_running_pods_may_ask_their_budgets(kind: str) -> None:
+    right = ("policy", "poddisruptionbudgets", (), {"list"})
+    assert right not in rules("ClusterRole", "controller")
+    assert right in rules("ClusterRole", "controller", f"controller.gangOwners.{kind}.suspend=true")
 
 
 @pytest.mark.parametrize("kind", ["StatefulSet", "LeaderWorkerSet"])
 def test_pods_are_deleted_only_where_their_owner_cannot_be_suspended(kind: str) -> None:
     settings = (f"controller.gangOwners.{kind}.suspend=true",)
-    assert owners_rights(*settings) == owners_rights() | {("", "pods"): {"delete"}}
+    assert owners_rights(*settings) == owners_rights() | {("", "pods"): {"delete"}, BUDGETS: {"list"}}
     assert {name for _, name in set(objects(*settings)) - set(objects())} == {"gpu-topology-deletions"}
 
 
@@ -159,6 +161,7 @@ def test_least_privilege_of_the_controller() -> None:
         ("resource.k8s.io", "devicetaintrules", (), reads),
         ("resource.k8s.io", "resourceclaimtemplates", (), reads | {"create", "delete"}),
         ("resource.k8s.io", "resourceclaims", (), reads | {"create", "patch", "delete"}),
+        ("kueue.x-k8s.io", "topologies", (), reads),
         ("", "pods/status", (), {"patch"}),
         ("resource.k8s.io", "resourceslices", (), {"create"}),
         ("resource.k8s.io", "resourceslices", (seats.SLICE,), {"update", "delete"}),

@@ -311,7 +311,10 @@ async def test_without_the_right_it_says_so_and_nothing_happens(monkeypatch: pyt
     monkeypatch.setattr(it.cluster.client, verb, refuse)
     before = it.pods
     told = await it.refused()
-    assert f"grant it {'get and patch' if verb == 'get' else 'patch'} on jobs.batch" in told
+    assert (
+        f"the controller may not {'read' if verb == 'get' else 'suspend'} 'Job train': set controller.gangOwners.Job"
+        in told
+    )
     assert it.running == before
 
 

@@ -274,7 +274,7 @@ def test_the_work_does_not_grow_with_the_number_of_parts(monkeypatch: pytest.Mon
         looks["fewest"] += 1
         return fewest(owner, size, needed)
 
-    monkeypatch.setattr("dradriver.allocator.fleet.nearness.fewest", counted)
+    monkeypatch.setattr("dradriver.allocator.fleet.gang_plan.fewest", counted)
     assert len(place_gang(fleet, GangRequest(pod=HALF, pods=20)).nodes) == 20
     assert looks["fewest"] < 10
 
