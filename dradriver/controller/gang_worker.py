@@ -273,9 +273,7 @@ class GangWorker:
             else:
                 pods = [member.pod for member in unit.members]
                 self._running.anew(unit.key, pods, f"there is no place for it within its nodes: {reason}")
-        for member in unit.members:
-            if not (unit.failures.times and self._reasons.insist(member.pod)):
-                self._reasons.want(member.pod, reason)
+        self._tell(unit, reason)
 
     def _waits_for_volumes(self, unit: Unit) -> bool:
         """Return whether it is not known yet where volumes of a gang's pods are, or there are none to be had."""
@@ -295,4 +293,5 @@ class GangWorker:
 
     def _tell(self, unit: Unit, reason: str) -> None:
         for member in unit.members:
-            self._reasons.want(member.pod, reason)
+            if not (unit.failures.times and self._reasons.insist(member.pod)):  # why it failed says more
+                self._reasons.want(member.pod, reason)

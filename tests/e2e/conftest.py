@@ -38,7 +38,7 @@ def namespace(driver: Cluster, request: pytest.FixtureRequest) -> Iterator[Names
     name = f"t-{words}-{uuid.uuid4().hex[:6]}"
     driver.kubectl("create", "namespace", name)
     yield Namespace(driver, name)
-    driver.kubectl("-n", name, "delete", "deployments,replicasets,jobs,pods", "--all", "--timeout=120s")
+    driver.kubectl("-n", name, "delete", "deployments,replicasets,statefulsets,jobs,pods", "--all", "--timeout=120s")
     driver.kubectl("delete", "namespace", name, "--wait=false")  # it is only begun with after five seconds
     eventually("every GPU is free again", lambda: not owners(driver))
     for node in driver.nodes.values():

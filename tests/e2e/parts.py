@@ -74,6 +74,26 @@ def kill(cluster: Cluster, pod_name: str, *, missing_ok: bool = False) -> None:
             os.kill(victim, signal.SIGKILL)
 
 
+def leader(cluster: Cluster) -> str:
+    """Return the name of the controller's pod that leads."""
+    lease = ("get", "lease", "gpu-topology-controller", "-o", "jsonpath={.spec.holderIdentity}")
+    return cluster.kubectl("-n", deploy.NAMESPACE, *lease).stdout.strip()
+
+
+def kill_leader(cluster: Cluster) -> str:
+    """End the leader with SIGKILL, and have its pod made anew under another name. Returns the name that it had."""
+    name = leader(cluster)
+    kill(cluster, name)
+    # Its container would start again, each time later, and go on leading under the same name.
+    cluster.kubectl("-n", deploy.NAMESPACE, "delete", "pod", name, "--force", "--grace-period=0")
+    return name
+
+
+def another_leads(cluster: Cluster, before: str) -> None:
+    """Return once another replica leads than the one that did before."""
+    eventually("the standby leads", lambda: leader(cluster) not in ("", before))
+
+
 def restarts(namespace: Namespace, name: str) -> int:
     """How often a pod's containers were started again."""
     return sum(status["restartCount"] for status in namespace.get("pod", name)["status"].get("containerStatuses", ()))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dradriver.api import names
+from tests.cluster.settings import minor_of
 from tests.demo.examples import EXAMPLES
+from tests.e2e import gangs
 from tests.e2e.kubectl import Namespace, no_gpu_is_owned_twice, owners
 
 
@@ -29,3 +31,10 @@ def test_the_job_whose_pods_are_a_gang(namespace: Namespace) -> None:
     pods = namespace.list("pods")
     assert sorted(pod["metadata"]["annotations"][names.RANK_HINT] for pod in pods) == ["0", "1"]
     assert no_gpu_is_owned_twice(namespace.cluster)
+
+
+def test_the_example_of_a_gang(namespace: Namespace) -> None:
+    namespace.kubectl("apply", "-f", str(EXAMPLES / "gangs" / "job.yaml"))
+    pods = gangs.pods_of(namespace, "gang-job", 2)
+    barrier = minor_of(namespace.cluster.version) >= "1.36"
+    gangs.run_whole(namespace, [one["metadata"]["name"] for one in pods.values()], container="train", barrier=barrier)

@@ -12,7 +12,8 @@ from dradriver.api import names
 from dradriver.topology import profiles
 from tests import needs
 from tests.cluster import Cluster
-from tests.e2e import field
+from tests.cluster.settings import minor_of
+from tests.e2e import field, gangs
 from tests.e2e.kubectl import Namespace, eventually, pod
 
 GPU = names.GPU_RESOURCE
@@ -100,7 +101,8 @@ def test_a_job_whose_words_stand_above_its_pods(supplied: Namespace) -> None:
     applied = supplied.apply(field.load("distributed-job"))
     assert applied.stderr == ""
     both = field.pods(supplied, 2)
-    supplied.wait_running(*both)
+    gangs.run_whole(supplied, both, container="trainer", barrier=minor_of(supplied.cluster.version) >= "1.36")
+    assert {supplied.annotation(name, names.RANK_HINT) for name in both} == {"0", "1"}
     assert {node_of(supplied, name) for name in both} == {"node-a", "node-b"}
     for name in both:
         assert len(supplied.devices(name, "trainer")) == 4

@@ -51,7 +51,7 @@ def places(namespace: Namespace, *pods: str) -> dict[str, tuple[str, str]]:
 
 def test_every_placement_is_a_device_of_the_same_counters(driver: Cluster) -> None:
     slices = json.loads(driver.kubectl("get", "resourceslices", "-o", "json").stdout)["items"]
-    own = [piece["spec"] for piece in slices if piece["spec"]["nodeName"] == NODE]
+    own = [piece["spec"] for piece in slices if piece["spec"].get("nodeName") == NODE]
     of = gpu(PLACEMENTS)
     devices = [d for spec in own for d in spec.get("devices", ()) if d["name"].startswith(of.uuid.lower())]
     placements = Counter(

@@ -138,7 +138,7 @@ def told(namespace: Namespace, pod: str) -> list[Object]:
 
 def devices(cluster: Cluster) -> list[Object]:
     pieces = json.loads(cluster.kubectl("get", "resourceslices", "-o", "json").stdout)["items"]
-    return [d for piece in pieces if piece["spec"]["nodeName"] == NODE for d in piece["spec"].get("devices", ())]
+    return [d for piece in pieces if piece["spec"].get("nodeName") == NODE for d in piece["spec"].get("devices", ())]
 
 
 def test_whole_gpus_and_instances_are_placed_and_other_parts_wait_or_are_equal_shares(

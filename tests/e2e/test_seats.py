@@ -26,16 +26,10 @@ MANAGER = "gang"
 
 @pytest.fixture(scope="module")
 def seat(driver: Cluster) -> None:
-    """The chart's class of seats, and the controller's slice with the seat."""
+    """The seat, which the controller publishes."""
     if minor_of(driver.version) < "1.36":
         pytest.skip("the API server keeps binding conditions from Kubernetes 1.36 on")
-    eventually("the controller has published the seat", lambda: published(driver))
-
-
-def published(cluster: Cluster) -> Object | None:
-    """Return the slice with the seat; None while there is none."""
-    found = cluster.kubectl("get", "resourceslice", seats.SLICE, "--ignore-not-found", "-o", "json").stdout
-    return json.loads(found) if found.strip() else None
+    driver.kubectl("wait", "--for=create", f"resourceslice/{seats.SLICE}", "--timeout=60s")
 
 
 def claim(name: str, gpus: int) -> Object:

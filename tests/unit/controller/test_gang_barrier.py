@@ -94,6 +94,10 @@ async def test_a_gang_without_room_holds_nothing_after_its_deadline() -> None:
     await cluster.settle()
     await asyncio.sleep(6)
     await cluster.settle()
+    await asyncio.sleep(2)
+    await cluster.settle()
+    assert claims(cluster, pods), "they go when the scheduler lets go of the seats"
+    assert all("train-1" in (cluster.note(pod, "reason") or "") for pod in pods), "why they go says more"
     cluster.schedule()
     cluster.collect()
     await cluster.settle()
