@@ -137,6 +137,8 @@ class GangWorker:
             unschedulable_s=self._unschedulable_s,
         )
         if isinstance(step, Plan):
+            if step.until is not None:
+                self._at(step.until, unit.key)
             self._want(unit)
             return
         self._queue.drop(unit.key)

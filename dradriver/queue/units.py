@@ -41,6 +41,7 @@ class Promise:
         self.bound_at: float | None = None
         self._lost = 0
         self._seated: tuple[str, bool, float] | None = None
+        self._leaving: tuple[str, float] | None = None
 
     def seen(self, claim_uid: str, refused: str | None, now: float) -> None:
         """Take in which claim there is, and what the scheduler says of the pod; None while it finds nothing wrong."""
@@ -64,6 +65,12 @@ class Promise:
         if self._seated is None or self._seated[:2] != (self.claim_uid, seated):
             self._seated = self.claim_uid, seated, now
         return self._seated[2]
+
+    def leaves(self, claim_uid: str, now: float) -> float:
+        """Take in that a claim with a seat is on its way out. Returns since when that is known."""
+        if self._leaving is None or self._leaving[0] != claim_uid:
+            self._leaving = claim_uid, now
+        return self._leaving[1]
 
     def taken_back(self, refused: str | None, *, renewed: bool) -> None:
         """Take in that we deleted the claim, what the scheduler said of the pod, and whether it gets the same again."""
