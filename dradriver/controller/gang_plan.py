@@ -124,7 +124,7 @@ def _places(
 ) -> dict[Member, Placement]:
     claims = {member: claim for member in members if (claim := _claim_of(picture, member)) is not None}
     picture.inventory.locate(picture.nodes.labels())
-    asked = _asked(picture, members, wants, least=None if claims else least, avoid=avoid)
+    asked = _asked(picture, members, wants, kept=claims, least=None if claims else least, avoid=avoid)
     index = {member: at for at, member in enumerate(asked.members)}
     found = place_gang(
         picture.inventory.fleet if fleet is None else fleet,
@@ -146,12 +146,18 @@ def _claim_of(picture: Picture, member: Member) -> ClaimRecord | None:
 
 
 def _asked(
-    picture: Picture, members: Sequence[Member], wants: Gang | None, *, least: int | None, avoid: Collection[str]
+    picture: Picture,
+    members: Sequence[Member],
+    wants: Gang | None,
+    *,
+    kept: Collection[Member],
+    least: int | None,
+    avoid: Collection[str],
 ) -> Asked:
     """Return what the allocator is asked: members that want the same are one role."""
     wants = wants or Gang()
-    groups = _kinds(members)
-    wishes = [group[0].wish for group in groups]
+    groups = _kinds(members, kept)
+    wishes = [next((member for member in group if member not in kept), group[0]).wish for group in groups]
     resources = sorted({resource for wish in wishes for resource, _ in wish.ask.amounts})
     roles = [_role(picture, wish, len(group), wants, resources) for wish, group in zip(wishes, groups, strict=True)]
     first, *others = roles
@@ -174,14 +180,26 @@ def _asked(
     return Asked(request, tuple(member for group in groups for member in group), eligible, amounts)
 
 
-def _kinds(members: Sequence[Member]) -> list[list[Member]]:
-    """Return the members by what they want, those that want the same together."""
+def _kinds(members: Sequence[Member], kept: Collection[Member] = ()) -> list[list[Member]]:
+    """Return the members by what they want, those that want the same together.
+
+    Those that keep their places may have been narrowed to their nodes since, and are nowhere else to go.
+    """
     by_kind: dict[object, list[Member]] = {}
-    for member in members:
+    for member in sorted(members, key=lambda member: member in kept):
         wish = member.wish
         rules = None if wish.rules is None else (wish.rules.apart, wish.rules.spread)  # each has labels of its own
-        by_kind.setdefault((wish.request, wish.ask, rules), []).append(member)
-    return list(by_kind.values())
+        alike = (group for group in by_kind.values() if member in kept and _takes_the_same(group[0].wish, wish))
+        group = next(alike, None)
+        if group is None:
+            group = by_kind.setdefault((wish.request, wish.ask, rules), [])
+        group.append(member)
+    in_order = {member: at for at, member in enumerate(members)}
+    return [sorted(group, key=in_order.__getitem__) for group in by_kind.values()]
+
+
+def _takes_the_same(one: PlacementRequest, other: PlacementRequest) -> bool:
+    return (one.request, one.ask.amounts) == (other.request, other.ask.amounts)
 
 
 def _role(picture: Picture, wish: PlacementRequest, pods: int, wants: Gang, resources: Sequence[str]) -> Role:
@@ -300,7 +318,7 @@ def revalidate(
     claims = {member: claim for member in members if (claim := _claim_of(picture, member)) is not None}
     planned = sorted((c.planned.index, c.pin.choice.node) for c in claims.values() if c.planned and c.pin)
     nodes = list(dict.fromkeys(node for _, node in planned))
-    hostnames = _hostnames(picture, nodes, _asked(picture, members, wants, least=None, avoid=()))
+    hostnames = _hostnames(picture, nodes, _asked(picture, members, wants, kept=claims, least=None, avoid=()))
     out: dict[Member, Placement] = {}
     for member in gated:
         claim = claims.get(member)
@@ -308,6 +326,10 @@ def revalidate(
             return None
         texts = own.texts | plans.texts(claim.planned, nodes)
         out[member] = msgspec.structs.replace(
-            own, hostnames={own.node: hostnames[own.node]} | hostnames, texts=texts, planned=claim.planned
+            own,
+            hostnames={own.node: hostnames[own.node]} | hostnames,
+            texts=texts,
+            planned=claim.planned,
+            seat=_seats(picture, hostnames),
         )
     return out
