@@ -220,9 +220,9 @@ async def test_who_is_gated_still_waits_until_the_plan_is_whole_again() -> None:
     there: list[int] = []
 
     def happened(event: Event) -> None:
-        old, new = event.old, event.new
-        if event.plural == PODS.plural and old is not None and new is not None:
-            if old["spec"].get("schedulingGates") and not new["spec"].get("schedulingGates"):
+        if event.plural == PODS.plural and event.old is not None and event.new is not None:
+            gates = [obj["spec"].get("schedulingGates") for obj in (event.old, event.new)]
+            if gates[0] and not gates[1]:
                 there.append(living(cluster, pods))
 
     cluster.store.listeners.append(happened)
