@@ -33,7 +33,9 @@ def test_a_gpu_that_vanishes_and_comes_back(namespace: Namespace) -> None:
 
     def published() -> set[str]:
         items = json.loads(namespace.cluster.kubectl("get", "resourceslices", "-o", "json").stdout)["items"]
-        return {d["name"] for item in items if item["spec"].get("nodeName") == "node-a" for d in item["spec"]["devices"]}
+        return {
+            d["name"] for item in items if item["spec"].get("nodeName") == "node-a" for d in item["spec"]["devices"]
+        }
 
     everything = {gpu.uuid.lower() for gpu in profiles.load("dgx1-v100", seed="node-a").gpus}
     gone = min(mine)
