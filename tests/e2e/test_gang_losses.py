@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -94,7 +93,6 @@ def test_a_fault_is_found_and_all_start_anew_on_other_gpus(namespace: Namespace)
             job = namespace.get("job", "train")
             assert not job["spec"].get("suspend")
             assert not [key for key in job["metadata"].get("labels", {}) if key.startswith(names.PREFIX)]
-            print(json.dumps(job["metadata"], indent=1))
         finally:
             gputopo(cluster.nodes[node], "heal")
     eventually("the taint is gone", lambda: not taints(cluster, node), timeout_s=120)

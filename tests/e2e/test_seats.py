@@ -32,6 +32,12 @@ def seat(driver: Cluster) -> None:
     driver.kubectl("wait", "--for=create", f"resourceslice/{seats.SLICE}", "--timeout=60s")
 
 
+def published(cluster: Cluster) -> Object | None:
+    """Return the slice with the seat; None while there is none."""
+    found = cluster.kubectl("get", "resourceslice", seats.SLICE, "--ignore-not-found", "-o", "json").stdout
+    return json.loads(found) if found.strip() else None
+
+
 def claim(name: str, gpus: int) -> Object:
     """A claim for GPUs that are linked, none if need be, and for a seat."""
     devices: Object = {"requests": [seats.request()]}
