@@ -55,7 +55,7 @@ def running_step(
     unbound = [pod for pod in pods if not pod.spec.node_name]
     if not unbound or len(bound) >= least:
         return OneByOne()
-    claims = [claim for pod in bound if (claim := picture.claim_of(pod)) is not None and claim.planned is not None]
+    claims = [claim for pod in pods if (claim := picture.claim_of(pod)) is not None and claim.planned is not None]
     begun = min((claim.metadata.creation_timestamp or "" for claim in claims), default="")
     with_it = [pod for pod in unbound if (pod.metadata.creation_timestamp or "") <= begun]
     if restarts and len(with_it) < len(unbound):

@@ -1,0 +1,52 @@
+"""A gang that has started: whether it lost a pod, by its pods and claims."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from dradriver.controller.gang_running import Anew, OneByOne, running_step
+from dradriver.kube.resources import PODS
+from tests.fakes.gpucluster import GpuCluster
+from tests.unit.controller.test_gang_barrier import cluster_of, told
+from tests.unit.controller.test_gangs import bound, gang
+
+
+def step(cluster: GpuCluster, *, restarts: bool = True, late: str = "") -> Anew | OneByOne:
+    """Return what becomes of the gang; ``late`` is the pod of it that was made long after the others."""
+    picture = cluster.worker.picture
+    pods = [pod for pod in picture.pods.values() if pod.metadata.name.startswith("train-")]
+    metadata = {pod.metadata.name: replace(pod.metadata, creation_timestamp="2999-01-01T00:00:00Z") for pod in pods}
+    pods = [replace(pod, metadata=metadata[late]) if pod.metadata.name == late else pod for pod in pods]
+    return running_step(pods, picture, 2, 0.0, restarts=restarts, since=0.0, promise_s=30.0)
+
+
+async def test_one_whose_pods_are_told_to_go_and_not_bound_yet_has_lost_none() -> None:
+    cluster = cluster_of("ab")
+    pods = gang(cluster, 2)
+    await cluster.settle()
+    cluster.schedule()
+    await cluster.settle()
+    assert all(told(cluster, pod) for pod in pods)
+    assert bound(cluster, pods) == []
+    assert isinstance(step(cluster), OneByOne)
+    cluster.schedule()
+    await cluster.settle()
+    assert bound(cluster, pods) == pods
+    assert isinstance(step(cluster), OneByOne)
+
+
+async def test_one_to_which_a_pod_came_after_its_claims_has_lost_one() -> None:
+    cluster = cluster_of("ab")
+    pods = gang(cluster, 2)
+    for _ in range(2):
+        await cluster.settle()
+        cluster.schedule()
+    await cluster.settle()
+    assert bound(cluster, pods) == pods
+    cluster.remove(PODS, pods[0], "default")
+    cluster.collect()
+    await cluster.settle()
+    gang(cluster, 2, there=1)
+    await cluster.settle()
+    assert isinstance(step(cluster, late=pods[0]), Anew)
+    assert isinstance(step(cluster, late=pods[0], restarts=False), OneByOne)
