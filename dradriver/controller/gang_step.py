@@ -178,6 +178,10 @@ def _promised(
     if isinstance(until, GiveBack):
         return until
     if gated := tuple(member for member in have if member.pod.gated):
+        pins = [claims[member.uid].pin for member in gated]
+        if aside := {pin.choice.node for pin in pins if pin is not None} & picture.inventory.aside:
+            # Nobody can say if they are right: a leader that begins has no tables of any machine yet.
+            return Wait(until, f"waits until the GPUs of its node {min(aside)} are assessed")
         return Lift(gated)
     if len(claims) < wanted:
         if missing:
