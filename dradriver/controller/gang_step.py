@@ -121,7 +121,7 @@ def gang_step(
         if claim.devices is not None and pod.gated:
             # No scheduler gives devices to a gated pod: this picture of the pod is an old one, or somebody meddled.
             name = claim.metadata.name
-            old = old or f"claim {name} was given devices while {_pod(pod)} was gated; delete that pod"
+            old = old or f"claim {name} of {_pod(pod)} was given devices while it was gated; delete that pod"
     out = [member for member in unit.members if (claim := claims.get(member.uid)) and not _inside(member, claim)]
     if not out:
         unit.lifted_at = None
@@ -204,6 +204,10 @@ def _promised(
             return Plan(tuple(missing[: wanted - len(claims)]), until)
         return Wait(until=until, reason=f"{len(claims)} of {wanted} pods of its gang are there")
     if gated := tuple(member for member in have if member.pod.gated):
+        pins = [claims[member.uid].pin for member in gated]
+        if aside := {pin.choice.node for pin in pins if pin is not None} & picture.inventory.aside:
+            # Nobody can say if they are right: a leader that begins has no tables of any machine yet.
+            return Wait(until, f"waits until the GPUs of its node {min(aside)} are assessed")
         return Lift(gated)
     if all(is_seated(member, claims[member.uid]) for member in have):
         if any(claim.seat is None for claim in every):
