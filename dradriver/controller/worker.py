@@ -289,11 +289,7 @@ class Worker:
         if gang is not None and not self.picture.gangs.started(gang.gang):
             self._touch(gang.gang)
             return
-        if gang is not None and self._running.goes(gang.gang) and pod.gated and self.picture.claim_of(pod) is None:
-            self._queue.drop(key)
-            self.reasons.want(pod, ANEW)
-            return
-        if self._waits_for_volumes(key, pod) or self._waits_for_gang(key, pod):
+        if self._waits(key, pod):
             return
         where = self.picture.volumes.of(pod)
         if unit is None or unit.lead.uid != pod.metadata.uid:
@@ -319,24 +315,19 @@ class Worker:
         self._template_reader.want(template)
         return True
 
-    def _waits_for_volumes(self, key: Key, pod: Pod) -> bool:
-        """Return whether a pod stays at its gate because of its volumes; what it was given already ends as ever."""
-        unread = self.picture.volumes.unread_of(pod)
-        lacking = self.picture.volumes.lacking_of(pod)
-        if not (pod.gated and (unread or lacking) and self.picture.claim_of(pod) is None):
+    def _waits(self, key: Key, pod: Pod) -> bool:
+        """Return whether a pod stays at its gate whatever is free; what it was given already ends as ever."""
+        if not pod.gated or self.picture.claim_of(pod) is not None:
+            return False
+        gangs, volumes = self.picture.gangs, self.picture.volumes
+        unread, gang = volumes.unread_of(pod), gangs.of(key)
+        anew = ANEW if gang is not None and self._running.goes(gang.gang) else ""
+        why = anew or gangs.waits(key) or ("" if unread else volumes.lacking_of(pod))
+        if not (why or unread):
             return False
         self._queue.drop(key)
-        if lacking and not unread:
-            self.reasons.want(pod, lacking)
-        return True
-
-    def _waits_for_gang(self, key: Key, pod: Pod) -> bool:
-        """Return whether a pod stays at its gate because it asks for a gang and is in none."""
-        why = self.picture.gangs.waits(key)
-        if not why or not pod.gated or self.picture.claim_of(pod) is not None:
-            return False
-        self._queue.drop(key)
-        self.reasons.want(pod, why)
+        if why:
+            self.reasons.want(pod, why)
         return True
 
     def _forget(self, key: Key) -> None:
