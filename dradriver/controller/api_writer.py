@@ -152,6 +152,19 @@ class ApiWriter:
         now = await self._now(pod)
         return now is not None and now.metadata.uid == pod.metadata.uid and not now.gated
 
+    async def bound(self, pod: Pod) -> bool:
+        """Ask the server whether a pod is bound, and bring it into the picture.
+
+        Raises:
+            ApiError: The server refuses to say.
+            Unreachable: No answer.
+        """
+        now = await self._now(pod)
+        if now is None or now.metadata.uid != pod.metadata.uid:
+            return False
+        self._picture.assume_pod(now, was=pod)
+        return bool(now.spec.node_name)
+
     async def withdraw(self, claim: ClaimRecord) -> None:
         """Delete a claim as it was seen.
 
@@ -186,16 +199,23 @@ class ApiWriter:
         """
         if self._paused():
             return
+        try:
+            async with asyncio.timeout(UNPROTECT_S):
+                await self.unprotect(claim)
+        except (ApiError, Unreachable, TimeoutError) as error:
+            logger.debug("claim %s/%s is deleted and may stay for a while: %s", *claim.key, error)
+
+    async def unprotect(self, claim: ClaimRecord) -> None:
+        """Take Kubernetes' finalizer from a claim that was deleted and that nobody uses.
+
+        Raises:
+            ApiError: The server refuses: it is another claim by now, or was changed.
+            Unreachable: No answer.
+        """
         namespace, name = claim.key
         patch = Patch().test("metadata", "uid", value=claim.uid)
         patch.test("metadata", "finalizers", 0, value=names.FINALIZER).remove("metadata", "finalizers", 0)
-        try:
-            async with asyncio.timeout(UNPROTECT_S):
-                await self._client.patch(
-                    RESOURCE_CLAIMS, name, patch, kind=PatchKind.JSON, namespace=namespace, type=Claim
-                )
-        except (ApiError, Unreachable, TimeoutError) as error:
-            logger.debug("claim %s/%s is deleted and may stay for a while: %s", namespace, name, error)
+        await self._client.patch(RESOURCE_CLAIMS, name, patch, kind=PatchKind.JSON, namespace=namespace, type=Claim)
 
     async def lift(self, pod: Pod, placement: Placement) -> None:
         """Take our gate from a pod: narrow it to its nodes and note what was chosen, all in one patch.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -74,10 +74,57 @@ def plan(
         NoPlaceError: There are no places for all of them; it says why.
         WordError: A member asks for what no gang can have.
     """
-    home = home or {}
+
+    def places(some: Sequence[Member]) -> dict[Member, Placement]:
+        return _places(picture, some, wants, identity, least=least, avoid=avoid, home=home or {}, fleet=fleet)
+
+    try:
+        return places(members)
+    except NoPlaceError:
+        fewer = None if least is None or any(_claim_of(picture, member) for member in members) else least
+        if fewer is None or fewer >= len(members) or len(_kinds(members)) == 1:
+            raise  # the allocator has tried with fewer
+        found = _first_of(members, fewer, places)
+        if found is None:
+            raise
+        return found
+
+
+def _first_of(
+    members: Sequence[Member], least: int, places: Callable[[Sequence[Member]], dict[Member, Placement]]
+) -> dict[Member, Placement] | None:
+    """Return places for as many of a gang's first pods as have some; None where fewer than that have.
+
+    Pods of different kinds the allocator places all or none. These may be of one kind to their author, and some have
+    been lifted for a plan that was given back, and are kept to its nodes.
+    """
+    best: dict[Member, Placement] | None = None
+    low, high = least, len(members) - 1
+    while low <= high:  # where so many fit, so do fewer
+        middle = (low + high + 1) // 2 if best is not None else low
+        try:
+            best = places(members[:middle])
+        except NoPlaceError:
+            high = middle - 1
+        else:
+            low = middle + 1
+    return best
+
+
+def _places(
+    picture: Picture,
+    members: Sequence[Member],
+    wants: Gang | None,
+    identity: str,
+    *,
+    least: int | None,
+    avoid: Collection[str],
+    home: Mapping[Member, Kept],
+    fleet: Fleet | None,
+) -> dict[Member, Placement]:
     claims = {member: claim for member in members if (claim := _claim_of(picture, member)) is not None}
     picture.inventory.locate(picture.nodes.labels())
-    asked = _asked(picture, members, wants, least=None if claims else least, avoid=avoid)
+    asked = _asked(picture, members, wants, kept=claims, least=None if claims else least, avoid=avoid)
     index = {member: at for at, member in enumerate(asked.members)}
     found = place_gang(
         picture.inventory.fleet if fleet is None else fleet,
@@ -85,7 +132,7 @@ def plan(
         eligible_by_role=asked.eligible,
         amounts=asked.amounts,
         fixed={index[m]: c.pin.choice for m, c in claims.items() if c.pin and isinstance(c.pin.choice, Choice)},
-        home={index[member]: kept.choice for member, kept in home.items()},
+        home={index[member]: kept.choice for member, kept in home.items() if member in index},
     )
     placed = dict(zip(asked.members, found.pods, strict=False))  # fewer where it begins with fewer
     hostnames = _hostnames(picture, dict.fromkeys(choice.node for choice in placed.values()), asked)
@@ -99,17 +146,18 @@ def _claim_of(picture: Picture, member: Member) -> ClaimRecord | None:
 
 
 def _asked(
-    picture: Picture, members: Sequence[Member], wants: Gang | None, *, least: int | None, avoid: Collection[str]
+    picture: Picture,
+    members: Sequence[Member],
+    wants: Gang | None,
+    *,
+    kept: Collection[Member],
+    least: int | None,
+    avoid: Collection[str],
 ) -> Asked:
     """Return what the allocator is asked: members that want the same are one role."""
     wants = wants or Gang()
-    by_kind: dict[object, list[Member]] = {}
-    for member in members:
-        wish = member.wish
-        rules = None if wish.rules is None else (wish.rules.apart, wish.rules.spread)  # each has labels of its own
-        by_kind.setdefault((wish.request, wish.ask, rules), []).append(member)
-    groups = list(by_kind.values())
-    wishes = [group[0].wish for group in groups]
+    groups = _kinds(members, kept)
+    wishes = [next((member for member in group if member not in kept), group[0]).wish for group in groups]
     resources = sorted({resource for wish in wishes for resource, _ in wish.ask.amounts})
     roles = [_role(picture, wish, len(group), wants, resources) for wish, group in zip(wishes, groups, strict=True)]
     first, *others = roles
@@ -130,6 +178,28 @@ def _asked(
     )
     eligible = [_eligible(picture, wish, avoid) for wish in wishes]
     return Asked(request, tuple(member for group in groups for member in group), eligible, amounts)
+
+
+def _kinds(members: Sequence[Member], kept: Collection[Member] = ()) -> list[list[Member]]:
+    """Return the members by what they want, those that want the same together.
+
+    Those that keep their places may have been narrowed to their nodes since, and are nowhere else to go.
+    """
+    by_kind: dict[object, list[Member]] = {}
+    for member in sorted(members, key=lambda member: member in kept):
+        wish = member.wish
+        rules = None if wish.rules is None else (wish.rules.apart, wish.rules.spread)  # each has labels of its own
+        alike = (group for group in by_kind.values() if member in kept and _takes_the_same(group[0].wish, wish))
+        group = next(alike, None)
+        if group is None:
+            group = by_kind.setdefault((wish.request, wish.ask, rules), [])
+        group.append(member)
+    in_order = {member: at for at, member in enumerate(members)}
+    return [sorted(group, key=in_order.__getitem__) for group in by_kind.values()]
+
+
+def _takes_the_same(one: PlacementRequest, other: PlacementRequest) -> bool:
+    return (one.request, one.ask.amounts) == (other.request, other.ask.amounts)
 
 
 def _role(picture: Picture, wish: PlacementRequest, pods: int, wants: Gang, resources: Sequence[str]) -> Role:
@@ -248,7 +318,7 @@ def revalidate(
     claims = {member: claim for member in members if (claim := _claim_of(picture, member)) is not None}
     planned = sorted((c.planned.index, c.pin.choice.node) for c in claims.values() if c.planned and c.pin)
     nodes = list(dict.fromkeys(node for _, node in planned))
-    hostnames = _hostnames(picture, nodes, _asked(picture, members, wants, least=None, avoid=()))
+    hostnames = _hostnames(picture, nodes, _asked(picture, members, wants, kept=claims, least=None, avoid=()))
     out: dict[Member, Placement] = {}
     for member in gated:
         claim = claims.get(member)
@@ -256,6 +326,10 @@ def revalidate(
             return None
         texts = own.texts | plans.texts(claim.planned, nodes)
         out[member] = msgspec.structs.replace(
-            own, hostnames={own.node: hostnames[own.node]} | hostnames, texts=texts, planned=claim.planned
+            own,
+            hostnames={own.node: hostnames[own.node]} | hostnames,
+            texts=texts,
+            planned=claim.planned,
+            seat=_seats(picture, hostnames),
         )
     return out

@@ -23,7 +23,7 @@ import msgspec
 
 from dradriver.api.gangs import Size
 from dradriver.api.pods import Pod
-from dradriver.api.seats import GO, OFF
+from dradriver.api.seats import GO
 from dradriver.cluster.picture import Picture
 from dradriver.cluster.records import ClaimRecord
 from dradriver.controller import next_step
@@ -49,9 +49,15 @@ class Wait(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """Members want places, beside those who have theirs: all of a gang that begins, or those that came since."""
+    """Members want places, beside those who have theirs: all of a gang that begins, or those that came since.
+
+    Attributes:
+        members: Which.
+        until: When what the others have is taken back, by the loop's clock, if there is no place until then.
+    """
 
     members: tuple[Member, ...]
+    until: float | None = None
 
 
 class Lift(msgspec.Struct, frozen=True):
@@ -106,9 +112,13 @@ def gang_step(
             return Wait(reason=f"claim {claim.metadata.name} belongs to somebody else; delete {_pod(pod)}")
         if pod.gated and (others := next_step.other_gates(pod)) and claim is None:
             return Wait(reason=f"{_pod(pod)} {next_step.other_gate(others)}")
+        if claim is not None and claim.devices is not None and pod.gated:
+            # No scheduler gives devices to a gated pod: this picture of the pod is an old one, or somebody meddled.
+            name = claim.metadata.name
+            return Wait(reason=f"claim {name} was given devices while {_pod(pod)} was gated; delete that pod")
         if claim is not None:
             claims[member.uid] = claim
-    if (leaving := _leaving(claims)) is not None:
+    if (leaving := _leaving(unit, claims, now)) is not None:
         return leaving
     if all(member.uid not in claims or member.pod.gated for member in unit.members):
         unit.lifted_at = None
@@ -117,13 +127,16 @@ def gang_step(
     return _promised(unit, picture, claims, now, promise_s=promise_s, unschedulable_s=unschedulable_s)
 
 
-def _leaving(claims: Mapping[str, ClaimRecord]) -> Step | None:
+def _leaving(unit: Unit, claims: Mapping[str, ClaimRecord], now: float) -> Step | None:
     """Return what is done while earlier claims go: of seated members the scheduler must be told to let go of them."""
-    leaving = [claim for claim in claims.values() if claim.deleting]
+    leaving = [(member, claim) for member in unit.members if (claim := claims.get(member.uid)) and claim.deleting]
     if not leaving:
         return None
-    kept = tuple(claim for claim in leaving if claim.seat is not None and OFF not in claim.seat.told)
-    return GiveBack(kept, WithdrawReason.OUTDATED) if kept else Wait(reason="waits until its earlier claims are gone")
+    times = [(claim, until) for one, claim in leaving if (until := next_step.stuck(one, claim, now)) is not None]
+    if kept := tuple(claim for claim, until in times if until <= now):
+        return GiveBack(kept, WithdrawReason.OUTDATED)
+    first = min((until for _, until in times), default=None)
+    return Wait(until=first, reason="waits until its earlier claims are gone")
 
 
 def _gathering(unit: Unit, size: Size, now: float, *, done: int) -> Step:
@@ -150,8 +163,9 @@ def _promised(
     have = [member for member in unit.members if member.uid in claims]
     lifted = [member for member in unit.members if not member.pod.gated]
     plans = {None if claim.planned is None else claim.planned.plan for claim in every}
+    free = _free(claims)
     if len(plans) > 1 or None in plans:
-        return GiveBack(every, WithdrawReason.OUTDATED)
+        return GiveBack(free, WithdrawReason.OUTDATED) if free else Wait()
     if broken := [(claim, cause) for claim in every if (cause := _broken(claim, picture)) is not None]:
         # Until a pod was lifted, another plan of all is better than one around what is left of this.
         taken = tuple(claim for claim, _ in broken) if lifted else every
@@ -167,13 +181,18 @@ def _promised(
         return Lift(gated)
     if len(claims) < wanted:
         if missing:
-            return Plan(tuple(missing[: wanted - len(claims)]))
+            return Plan(tuple(missing[: wanted - len(claims)]), until)
         return Wait(until=until, reason=f"{len(claims)} of {wanted} pods of its gang are there")
     if all(is_seated(member, claims[member.uid]) for member in have):
         if any(claim.seat is None for claim in every):
             return Wait()  # nothing keeps them from being bound
         return Go(tuple(claim for claim in every if claim.seat is not None and GO not in claim.seat.told))
     return Wait(until=until)
+
+
+def _free(claims: Mapping[str, ClaimRecord]) -> tuple[ClaimRecord, ...]:
+    """Return the claims that can be taken back: of one with its devices and no seat the pod may be being bound."""
+    return tuple(claim for claim in claims.values() if claim.devices is None or claim.seat is not None)
 
 
 def _wanted(claims: Mapping[str, ClaimRecord]) -> int:
@@ -236,8 +255,7 @@ def _overdue(
     seats = sum(member.uid in claims and is_seated(member, claims[member.uid]) for member in unit.members)
     first = refused[0] if refused else waiting[0][0] if waiting else None
     told = "" if first is None else f"; {_pod(first.pod)}: {next_step.told(first.pod, first.pod.refused)}"
-    # Without a seat it may be being bound just now.
-    back = tuple(claim for claim in claims.values() if claim.devices is None or claim.seat is not None)
+    back = _free(claims)
     if not back:
         return now + next_step.BOUND_S
     reason = f"{seats} of {_wanted(claims)} pods of its gang had their place in time{told}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from dradriver.allocator.request import NoPlaceError
@@ -31,6 +31,8 @@ from dradriver.queue.waiting import Queue
 
 logger = logging.getLogger(__name__)
 
+LOOK_S: Final = 0.001  # from one look at a gang to the next, for each of its pods: each looks at all of them
+LONGEST_LOOK_S: Final = 0.2
 STUCK_S: Final = 60.0  # that a gang whose pods may go to a few nodes only looks for places among these
 
 
@@ -59,6 +61,29 @@ class GangWorker:
         self._running = running
         self._at, self._touch = at, touch
         self._promise_s, self._unschedulable_s = promise_s, unschedulable_s
+        self._later: set[Key] = set()
+
+    def looks_later(self, unit: Unit) -> bool:
+        """Return whether a gang was looked at a moment ago: later it is looked at once for all that happens meanwhile.
+
+        Each of its pods and claims changes several times on the way to its seat. Not of one that wants a place: it is
+        asked with what is so now.
+        """
+        if unit.key in self._queue or asyncio.get_running_loop().time() >= unit.look_again_at:
+            self._later.discard(unit.key)
+            return False
+        if unit.key not in self._later:
+            self._later.add(unit.key)
+            self._at(unit.look_again_at, unit.key)
+        return True
+
+    def look_now(self, gangs: Mapping[Key, Unit]) -> None:
+        """Have those looked at that would be later."""
+        for key in self._later:
+            if (unit := gangs.get(key)) is not None:
+                unit.look_again_at = 0.0
+            self._touch(key)
+        self._later.clear()
 
     def gathered(self, unit: Unit | None, key: Key) -> Unit:
         """Return a gang as it is now: the same unit as before, if there was one, with the pods that live."""
@@ -88,6 +113,7 @@ class GangWorker:
         """Do what a gang's state asks for."""
         now = asyncio.get_running_loop().time()
         unit.gathered_at(now)
+        unit.look_again_at = now + min(LONGEST_LOOK_S, LOOK_S * len(unit.members))
         first = self._picture.gangs.said(unit.key)
         size = size_of(unit.key, first, self._sizes)
         if isinstance(size, Alone) and not gang_members.must_wait(first.wants):
@@ -111,6 +137,8 @@ class GangWorker:
             unschedulable_s=self._unschedulable_s,
         )
         if isinstance(step, Plan):
+            if step.until is not None:
+                self._at(step.until, unit.key)
             self._want(unit)
             return
         self._queue.drop(unit.key)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import datetime
 import logging
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from functools import partial
 from typing import Any, Final
 
 from dradriver.allocator.request import Choice
@@ -63,7 +64,9 @@ class GangWriter:
             made.append(await self._writer.create(member.pod, member.wish, placement))
 
         try:
-            await self._each((create(member, placement) for member, placement in plan.items()), slot)
+            await self._each((partial(create, member, placement) for member, placement in plan.items()), slot)
+            if not all(map(self._picture.has, made)):  # while the creation of another hung
+                raise MovedOnError("claims of its gang are gone again")
             for member, placement in plan.items():
                 if self._picture.overtaken(member.wish.claim, placement):
                     raise MovedOnError(f"GPUs chosen on node {placement.node} were given to another claim meanwhile")
@@ -74,7 +77,7 @@ class GangWriter:
                 self._picture.release(member.wish.claim)
             server = isinstance(error, DriverError) and outcome(error) is Outcome.SERVER
             if isinstance(error, Exception) and not (server or self._lanes.paused()):
-                await self._each((self._writer.withdraw(claim) for claim in made), slot)
+                await self._each((partial(self._writer.withdraw, claim) for claim in made), slot)
             raise
         await self.lift({member: placement for member, placement in plan.items() if member.pod.gated}, slot)
 
@@ -89,8 +92,8 @@ class GangWriter:
         """
         began = asyncio.get_running_loop().time()
         if not all(place.seat for place in places.values()):
-            await self._each((self._nominate(m.pod, place.node) for m, place in places.items()), slot)
-        await self._each((self._writer.lift(self._now(m), place) for m, place in places.items()), slot)
+            await self._each((partial(self._nominate, m.pod, place.node) for m, place in places.items()), slot)
+        await self._each((partial(self._lift, m, place) for m, place in places.items()), slot)
         for place in places.values():
             choice = place.choice
             metrics.PLACEMENTS.labels(choice.level.value if isinstance(choice, Choice) else metrics.PART).inc()
@@ -105,13 +108,14 @@ class GangWriter:
             ApiError: The server refuses.
             Unreachable: No answer.
         """
-        await self._each((self._tell(claim, GO) for claim in claims), slot)
+        await self._each((partial(self._tell, claim, GO) for claim in claims), slot)
 
     async def give_back(self, claims: Iterable[ClaimRecord], slot: Slot) -> None:
         """Delete claims, and tell the scheduler to let go of those that have a seat; the pods stay as they are.
 
         A seated pod's claim that is deleted stays until the scheduler lets go of it, which it does at once when the
-        seat is said to be off. Said of a claim that is not being deleted, it would take the same place again.
+        seat is said to be off. Said of a claim that is not being deleted, it would take the same place again. One that
+        is both and stays all the same nobody uses and nobody will: it goes without the scheduler.
 
         Raises:
             MovedOnError: A claim was changed meanwhile.
@@ -121,12 +125,30 @@ class GangWriter:
         """
 
         async def free(claim: ClaimRecord) -> None:
+            off = claim.seat is not None and OFF in claim.seat.told
+            if claim.seat is not None and (off or GO in claim.seat.told):
+                await self._unbound(claim)
             if not claim.deleting:
                 await self._writer.withdraw(claim)
-            if claim.seat is not None and OFF not in claim.seat.told:
+            elif off:
+                await self._writer.unprotect(claim)
+            if claim.seat is not None and not off:
                 await self._tell(claim, OFF)
 
-        await self._each(map(free, claims), slot)
+        await self._each((partial(free, claim) for claim in claims), slot)
+
+    async def _unbound(self, claim: ClaimRecord) -> None:
+        """Make sure that no pod of a claim is bound, which its reflector may not have shown yet.
+
+        Raises:
+            MovedOnError: One is.
+            ApiError: The server refuses to say.
+            Unreachable: No answer.
+        """
+        for key in self._picture.claim_users.of(claim.key):
+            pod = self._picture.pods.get(key)
+            if pod is not None and await self._writer.bound(pod):
+                raise MovedOnError(f"pod {pod.metadata.name} is bound by now")
 
     async def _tell(self, claim: ClaimRecord, condition: str) -> None:
         assert claim.seat is not None, "asked of seats"
@@ -143,6 +165,11 @@ class GangWriter:
                 raise MovedOnError(f"claim {namespace}/{name} was changed meanwhile") from None
             raise
         self._picture.assume_claim(claim_record(told))
+
+    async def _lift(self, member: Member, place: Placement) -> None:
+        pod = self._now(member)
+        if pod.gated:  # another leader may have lifted it meanwhile
+            await self._writer.lift(pod, place)
 
     async def _nominate(self, pod: Pod, node: str) -> None:
         """Have the scheduler keep a gated pod's CPU and memory on its node; where we may not, nothing is kept."""
@@ -164,23 +191,20 @@ class GangWriter:
         pod = self._picture.pods.get(member.key)
         return pod if pod is not None and pod.metadata.uid == member.uid else member.pod
 
-    async def _each(self, actions: Iterable[Coroutine[Any, Any, Any]], slot: Slot) -> None:
+    async def _each(self, actions: Iterable[Callable[[], Coroutine[Any, Any, Any]]], slot: Slot) -> None:
         """Do all of some writes, a few at once. Raises the worst of what went wrong, once none is under way."""
         room = asyncio.Semaphore(1 if self._lanes.troubled else AT_ONCE)
         stopped = False
 
-        async def one(action: Coroutine[Any, Any, Any]) -> BaseException | None:
+        async def one(action: Callable[[], Coroutine[Any, Any, Any]]) -> BaseException | None:
             nonlocal stopped
             async with room:
                 try:
-                    if stopped:
-                        action.close()
-                        return None
-                    self._writer.go_on(slot)
-                    await action
+                    if not stopped:
+                        self._writer.go_on(slot)
+                        await action()
                 except Exception as error:  # all others are told of it first
                     stopped = True
-                    action.close()
                     return error
             return None
 

@@ -25,6 +25,7 @@ UNSCHEDULABLE_S: Final = 5.0
 OVERLOOKED_S: Final = 1.0
 UNSEATED_S: Final = 10.0  # that a pod may have its GPUs and no place on their node
 BOUND_S: Final = 60.0  # that a scheduler may take to bind a pod that was told to go: it looks every 5 s
+LET_GO_S: Final = 15.0  # that it may take to let go of a claim that is deleted and off; after a restart it never does
 SCHEDULER_PAUSE_S: Final = 10.0  # kube-scheduler's longest pause before it tries a pod again (podMaxBackoffSeconds)
 
 
@@ -148,9 +149,10 @@ def next_step(
         assert name is not None
         return Wait(reason=f"claim {name[1]} belongs to somebody else; delete this pod and create it anew")
     if claim.deleting:
-        if claim.seat is not None and OFF not in claim.seat.told:
+        stuck_at = stuck(member, claim, now)
+        if stuck_at is not None and stuck_at <= now:
             return LetGo(claim)
-        return Wait(reason=f"waits until its earlier claim {claim.metadata.name} is gone")
+        return Wait(until=stuck_at, reason=f"waits until its earlier claim {claim.metadata.name} is gone")
     if pod.gated:
         return _gated(pod, claim, picture, others)
     if claim.seat is not None:
@@ -161,6 +163,17 @@ def next_step(
         member.promise.claim_uid = claim.uid
         return Wait()  # it keeps nothing from anybody
     return _promised(member, claim, picture, now, promise_s=promise_s, unschedulable_s=unschedulable_s)
+
+
+def stuck(member: Member, claim: ClaimRecord, now: float) -> float | None:
+    """Return when something has to be done for a claim to go that is being deleted; None where it goes by itself.
+
+    The scheduler lets go of one with a seat when it is told that the seat is off. One that was started anew meanwhile,
+    or failed to write it, does not: it looks at no pod whose claim is being deleted (1.36.3, foreachPodResourceClaim).
+    """
+    if claim.seat is None:
+        return None
+    return now if OFF not in claim.seat.told else member.promise.leaves(claim.uid, now) + LET_GO_S
 
 
 def _seated(member: Member, claim: ClaimRecord, now: float) -> Step:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -109,22 +110,37 @@ class RunningGangs:
         kept = self._picture.kept_places.find(of.gang, of.member.rank)
         inventory = self._picture.inventory
         inventory.locate(self._picture.nodes.labels())
-        try:
+
+        def among(avoid: tuple[str, ...]) -> Placement:
             places = gang_plan.plan(
                 self._picture,
                 in_order(some),
                 of.wants,
                 identity=of.member.identity,
-                avoid=tuple(unit.failures.tried),
+                avoid=avoid,
                 home=None if kept is None else {unit.lead: kept},
                 # Only looked at: giving it up and keeping it again would wake all who wait, this pod too, and again.
                 fleet=None if kept is None else inventory.without(kept.claim),
             )
+            return places[unit.lead]
+
+        try:
+            place = self._somewhere(unit, among)
         except NoPlaceError as error:
             raise NoPlaceError(error.stable) from None
         if kept is not None:
             self._picture.kept_places.let_go(kept)
-        return msgspec.structs.replace(places[unit.lead], seat=False)  # nobody waits for it to be bound with others
+        return msgspec.structs.replace(place, seat=False)  # nobody waits for it to be bound with others
+
+    @staticmethod
+    def _somewhere(unit: Unit, among: Callable[[tuple[str, ...]], Placement]) -> Placement:
+        """Return a place on nodes on which the pod was not tried; on those that were, once it was tried on all."""
+        if tried := tuple(unit.failures.tried):
+            with contextlib.suppress(NoPlaceError):
+                return among(tried)
+        place = among(())
+        unit.failures.begin_again()
+        return place
 
     def _has_claim(self, member: Member) -> bool:
         claim = self._picture.claim_of(member.pod)

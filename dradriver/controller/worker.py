@@ -182,6 +182,7 @@ class Worker:
                 await self._executor.one_done()
                 continue
             await self._volumes.read()
+            self._gangs.look_now(self._units)
             if (
                 await self._template_reader.read()
                 or await self._owner_reader.read()
@@ -226,7 +227,7 @@ class Worker:
 
     def _look_at_gang(self, key: Key) -> None:
         unit = self._units.get(key)
-        if unit is not None and unit.busy:
+        if unit is not None and (unit.busy or self._gangs.looks_later(unit)):
             return  # its writer looks again when it is done
         pods = self.picture.gangs.pods(key)
         if self.picture.gangs.started(key):
@@ -246,7 +247,7 @@ class Worker:
             if (alone := self._units.get(pod)) is not None:
                 if alone.busy:
                     return
-                self._forget(pod)  # those that ran are gone
+                self._disband(pod)  # those that ran are gone
         unit = self._units[key] = self._gangs.gathered(unit, key)
         self._newest = max(self._newest, *(member.pod.metadata.creation_timestamp or "" for member in unit.members))
         for member in unit.members:
@@ -296,7 +297,7 @@ class Worker:
             return
         where = self.picture.volumes.of(pod)
         if unit is None or unit.lead.uid != pod.metadata.uid:
-            self._forget(key)
+            self._disband(key)
             unit = Unit(Member(pod, self.picture.template_of(pod), where))
             unit.lead.near = "" if gang is None else gang.gang[1]
             self._newest = max(self._newest, pod.metadata.creation_timestamp or "")
@@ -339,9 +340,13 @@ class Worker:
         return True
 
     def _forget(self, key: Key) -> None:
+        self._disband(key)
+        self.reasons.forget(key)
+
+    def _disband(self, key: Key) -> None:
+        """Forget a unit; what its pod was told, and when, stays known: it may be of another one from now on."""
         self._queue.drop(key)
         self._lanes.forget(key)
-        self.reasons.forget(key)
         unit = self._units.pop(key, None)
         if unit is not None and unit.unsure:
             self._executor.release(unit)  # if a claim is there all the same, the reflector shows it

@@ -41,6 +41,7 @@ class Promise:
         self.bound_at: float | None = None
         self._lost = 0
         self._seated: tuple[str, bool, float] | None = None
+        self._leaving: tuple[str, float] | None = None
 
     def seen(self, claim_uid: str, refused: str | None, now: float) -> None:
         """Take in which claim there is, and what the scheduler says of the pod; None while it finds nothing wrong."""
@@ -64,6 +65,12 @@ class Promise:
         if self._seated is None or self._seated[:2] != (self.claim_uid, seated):
             self._seated = self.claim_uid, seated, now
         return self._seated[2]
+
+    def leaves(self, claim_uid: str, now: float) -> float:
+        """Take in that a claim with a seat is on its way out. Returns since when that is known."""
+        if self._leaving is None or self._leaving[0] != claim_uid:
+            self._leaving = claim_uid, now
+        return self._leaving[1]
 
     def taken_back(self, refused: str | None, *, renewed: bool) -> None:
         """Take in that we deleted the claim, what the scheduler said of the pod, and whether it gets the same again."""
@@ -224,6 +231,7 @@ class Unit:
         busy: Whether a writer is at work on it: nobody else may act on it.
         unsure: Whether the answer to a creation of a claim was lost: the server must be asked first.
         failures: How it has failed.
+        look_again_at: When it may be looked at again, by the loop's clock: nobody need look at a gang for each event.
         lifted_at: When the first of a gang was seen with a claim and no gate, by the loop's clock; else None.
     """
 
@@ -235,6 +243,7 @@ class Unit:
         self.busy = False
         self.unsure = False
         self.failures = Failures()
+        self.look_again_at = 0.0
         self.lifted_at: float | None = None
         self._gathered: tuple[int, float] | None = None
         self._no_place_since: float | None = None

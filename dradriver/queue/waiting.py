@@ -84,6 +84,9 @@ class Queue:
     def __len__(self) -> int:
         return len(self._units)
 
+    def __contains__(self, key: Key) -> bool:
+        return key in self._units
+
     def put(self, unit: Unit) -> str:
         """Let a unit wait for a place. Returns why its kind has none, as far as that is known."""
         kind = unit.kind

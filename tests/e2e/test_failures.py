@@ -33,9 +33,8 @@ def test_a_gpu_that_vanishes_and_comes_back(namespace: Namespace) -> None:
 
     def published() -> set[str]:
         items = json.loads(namespace.cluster.kubectl("get", "resourceslices", "-o", "json").stdout)["items"]
-        return {
-            d["name"] for item in items if item["spec"].get("nodeName") == "node-a" for d in item["spec"]["devices"]
-        }
+        own = [item["spec"]["devices"] for item in items if item["spec"].get("nodeName") == "node-a"]
+        return {device["name"] for devices in own for device in devices}
 
     everything = {gpu.uuid.lower() for gpu in profiles.load("dgx1-v100", seed="node-a").gpus}
     gone = min(mine)

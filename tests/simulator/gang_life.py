@@ -49,7 +49,7 @@ class GangLife:
         most = rng.choice((2, 2, 3, 3, 4, 5, 6, 8))
         least = rng.randint(1, most) if rng.random() < 0.25 else most
         one, other = rng.choice((1, 1, 2, 2, 3, 4, 8)), rng.choice((1, 2, 4))
-        leads = rng.random() < 0.25
+        leads = least == most and rng.random() < 0.3  # of a range all are alike
         gpus = [other if leads and index == 0 else one for index in range(most)]
         spec: Object = {"cpu": rng.choice(("0", "1", "1", "2", "4"))}
         if rng.random() < 0.2:

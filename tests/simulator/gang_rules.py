@@ -22,6 +22,7 @@ TWO_PLANS_S: Final = 8.0
 LIFT_S: Final = 8.0
 START_S: Final = 90.0
 BOUND_S: Final = 90.0
+KEPT_S: Final = 125.0  # a place is kept for two minutes
 
 
 class GangRules:
@@ -30,6 +31,7 @@ class GangRules:
     def __init__(self, world: World, broken: Callable[[str, str], None]) -> None:
         self._world, self._broken = world, broken
         self._made: dict[str, dict[int, str]] = {}  # by digest: index -> uid of claims that were made, of this round
+        self._back: dict[str, int] = {}  # claims that a controller took back, by uid: which one
         self._seated: dict[str, set[int]] = {}  # by digest: indices that had their seat once
         world.server.listeners.append(self._happened)
 
@@ -42,13 +44,24 @@ class GangRules:
         elif event.plural == PODS.plural and event.key in self._world.gangs:
             if call is not None and call.verb == "delete":
                 self._broken("pods of gangs are left alone", f"{call}")
+            if event.old is not None and _runs(event.old) and not _runs(event.new):
+                self._lost(event.old)
             if event.old is None or event.new is None:
                 return
             gang = self._world.gangs[event.key]
             if call is not None and fit.gates(event.old) and not fit.gates(event.new):
-                self._lifted(gang, event.new)
+                self._lifted(gang, event.new, call.replica)
             if event.new["spec"].get("nodeName") and not event.old["spec"].get("nodeName"):
                 self._bound(gang, event.old)
+
+    def _lost(self, pod: Object) -> None:
+        """Nobody else need get the GPUs of a lost pod for a while."""
+        claim = self._claim_of(pod)
+        truth, loop = self._world.truth, self._world.loop
+        if claim is not None and claim["metadata"]["uid"] in truth.made:
+            gpus = truth.made[claim["metadata"]["uid"]].takes
+            truth.keep(gpus, 1)
+            loop.call_later(KEPT_S, truth.keep, gpus, -1)
 
     def _claim(self, old: Object | None, new: Object | None) -> None:
         claim = new if new is not None else old
@@ -61,15 +74,18 @@ class GangRules:
             if len(there) <= 1:
                 self._made[plan], self._seated[plan] = {}, set()
             self._made[plan][index] = claim["metadata"]["uid"]
+        call = self._world.server.acting
+        if call is not None and old is not None and not _going(old) and (new is None or _going(new)):
+            self._back[claim["metadata"]["uid"]] = call.replica
         if new is not None and results(new) and binding.users(new):
             self._seated.setdefault(plan, set()).add(index)
 
-    def _lifted(self, gang: Gang, pod: Object) -> None:
+    def _lifted(self, gang: Gang, pod: Object, replica: int) -> None:
         claim = self._claim_of(pod)
-        if claim is None or self.started(gang):
+        if claim is None or self.started(gang) or not self._honest(living(map(self._world.pod, gang.pods))):
             return
         plan, size, _ = plan_of(claim)
-        made = self._made.get(plan, {})
+        made = [uid for uid in self._made.get(plan, {}).values() if self._back.get(uid) != replica]
         if not plan or len(made) < size:
             self._broken(
                 "no gate of a gang opens before all claims of one plan exist",
@@ -179,6 +195,11 @@ class GangRules:
     def _honest(self, pods: list[Object]) -> bool:
         """Return whether nobody did anything to the gang's pods that no controller can be held to."""
         return not any(key_of(pod) in self._world.spoiled or not fit.placed(pod) for pod in pods)
+
+
+def _runs(pod: Object | None) -> bool:
+    """Return whether a pod is bound and neither has ended nor is about to."""
+    return pod is not None and bool(pod["spec"].get("nodeName")) and bool(living([pod]))
 
 
 def _gpus(pod: Object) -> int:

@@ -22,6 +22,7 @@ from tests.simulator.world import World
 
 MOST_WRITES: Final = ((1.0, 80), (10.0, 250))  # of one process: seconds, writes
 MOST_WRITES_OF_ONE: Final = 16  # of one process to one object in 10 s
+MOST_WRITES_OF_MEMBER: Final = 30  # the same of a gang's claim: each member that comes has all tried at once
 MOST_READS: Final = (10.0, 300)
 REASON_EVERY_S: Final = 30.0
 UNSURE_S: Final = 12.0  # until a controller has found out what became of a write without an answer
@@ -48,7 +49,7 @@ class Invariants:
         self._clock = world.loop.time
         self._under_way: dict[int, tuple[float, Call]] = {}
         self._sent: dict[tuple[object, ...], collections.deque[float]] = {}
-        self._not_before: dict[tuple[int, str, str], float] = {}
+        self._not_before: dict[tuple[object, ...], float] = {}
         self._answers: dict[tuple[int, tuple[str, str]], float] = {}
         self._ended: dict[tuple[str, str], float] = {}  # by pod, when the last request about it did
         self._told: dict[tuple[int, str], float] = {}
@@ -67,14 +68,15 @@ class Invariants:
         self.writes += 1
         for seconds, most in MOST_WRITES:
             self._count((call.replica, seconds), seconds, most, call)
-        self._count((call.replica, call.plural, call.key), 10.0, MOST_WRITES_OF_ONE, call)
+        most = MOST_WRITES_OF_MEMBER if pod_of(call) in self._world.gangs else MOST_WRITES_OF_ONE
+        self._count((call.replica, call.plural, call.key), 10.0, most, call)
         if call.verb == "create" and call.plural == RESOURCE_CLAIMS.plural:
             self._answers.pop((call.replica, call.key), None)
             if not says_amounts(call.body):
                 self._broken("claims of parts say all that they take", f"{call}: {gist(call)}")
             self._in_order(call)
             self._world.truth.asked(id(call), call.key, asked(call.body, self._world.truth.homes))
-        if now < self._not_before.get((call.replica, call.verb, f"{call.plural} {call.key}"), 0.0) - 0.01:
+        if now < self._not_before.get(_same(call), 0.0) - 0.01:
             self._broken("Retry-After", f"{call} is sent again before the time that the server asked for")
 
     def answered(self, call: Call, error: Exception | None) -> None:
@@ -96,7 +98,7 @@ class Invariants:
                     self._world.health.excuse(key, 3.0)
         if isinstance(error, ApiError) and error.status == 429 and error.retry_after_s:
             until = self._clock() + error.retry_after_s
-            self._not_before[call.replica, call.verb, f"{call.plural} {call.key}"] = until
+            self._not_before[_same(call)] = until
 
     def _certain(self, call: Call) -> None:
         self._world.truth.certain(id(call))
@@ -230,3 +232,8 @@ class Invariants:
                 f"{call}: {self._clock() - last:.1f} s after the last: {before.get(names.REASON)!r}, "
                 f"now {after[names.REASON]!r}",
             )
+
+
+def _same(call: Call) -> tuple[object, ...]:
+    """What a request has in common with one that is sent again: a patch of a status is another than of an object."""
+    return call.replica, call.verb, call.plural, call.key, isinstance(call.body, list)

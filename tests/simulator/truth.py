@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import collections
 import itertools
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -38,6 +39,7 @@ class Truth:
         pools: Each real node's machine and the devices that it offers; absent while its pool is incomplete.
         homes: What every device of the real nodes is.
         made: Claims that controllers made, by uid.
+        kept: How often each GPU is kept for pods that are made anew for lost ones of their gangs: for nobody else.
         aside: Nodes of which nobody need have a place: their machines are others every second.
         revision: Goes up when something changes here that the server's version does not tell.
     """
@@ -46,6 +48,7 @@ class Truth:
         self.pools: dict[str, tuple[Machine, Mapping[str, Object]]] = {}
         self.homes: dict[str, Home] = {}
         self.made: dict[str, Made] = {}
+        self.kept: collections.Counter[Gpu] = collections.Counter()
         self.aside: set[str] = set()
         self.revision = 0
         self._unsure: dict[int, tuple[Key, dict[Gpu, Takes]]] = {}
@@ -71,6 +74,11 @@ class Truth:
     def certain(self, number: int) -> None:
         """Note that the sender of such a request can know what became of it."""
         self._unsure.pop(number, None)
+        self.revision += 1
+
+    def keep(self, gpus: Iterable[Gpu], change: int) -> None:
+        """Count GPUs as kept once more, or once less."""
+        self.kept.update(dict.fromkeys(gpus, change))
         self.revision += 1
 
     def come_back(self, node: str) -> None:
@@ -201,7 +209,7 @@ class Truth:
             device = listed.get(name)
             if device is None and name not in placed:
                 continue
-            if (node, name) in ruled:
+            if (node, name) in ruled or self.kept[node, name]:
                 continue
             attributes = {} if device is None else device["attributes"]
             loads = self._loads((node, name), own)
@@ -240,7 +248,8 @@ class Truth:
         for gpu in () if machine is None else machine.gpus:
             device = listed.get(name := slices.device_name(gpu.uuid))
             whole = device is not None and device["attributes"].get("type", {}).get("string") == "gpu"
-            count += whole and (node, name) not in ruled and not self._loads((node, name), own)
+            off = (node, name) in ruled or self.kept[node, name]
+            count += whole and not off and not self._loads((node, name), own)
         return count
 
     def promised_cpu(self, besides: Collection[str]) -> dict[str, int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import os
 import sys
@@ -12,10 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from dradriver.api.policies.modes import Mode
-from dradriver.errors import DriverError
 from dradriver.kube.client import Client
 from dradriver.kube.config import from_kubeconfig
-from tests.bench.throughput import chart, options, parts, report
+from tests.bench.throughput import chart, launch, options, parts, report
 from tests.bench.throughput.burst import burst
 from tests.bench.throughput.driver import Driver
 from tests.bench.throughput.machines import Machines
@@ -24,7 +22,6 @@ from tests.bench.throughput.starting import starting
 from tests.bench.throughput.steady import steady
 from tests.bench.throughput.workloads import OURS
 from tests.bench.throughput.writes import writes
-from tests.cluster.errors import ClusterError
 from tests.cluster.nodeless import Nodeless
 
 
@@ -54,7 +51,7 @@ async def main(plane: Nodeless, asked: argparse.Namespace) -> None:
             profiles=asked.profile,
         )
         await stage.prepare()
-        results = Results(plane.folder / options.RESULTS, asked)
+        results = Results(plane.folder / launch.RESULTS, asked)
         for nodes in asked.nodes:
             begun = time.monotonic()
             await machines.grow(nodes)
@@ -121,21 +118,8 @@ def say(text: str) -> None:
     print(text, flush=True)
 
 
-def causes(error: Exception) -> list[Exception]:
-    """Return what task groups were told of, or the error itself."""
-    if isinstance(error, ExceptionGroup):
-        return [cause for each in error.exceptions for cause in causes(each)]
-    return [error]
-
-
 if __name__ == "__main__":
-    try:
-        wanted = options.parse(sys.argv[2:])
-        if wanted.profile is not None:
-            wanted.profile.mkdir(parents=True, exist_ok=True)
-        asyncio.run(main(Nodeless(wanted.name, sys.argv[1]), wanted))
-    except Exception as error:
-        found = causes(error)
-        if not all(isinstance(cause, (ClusterError, DriverError)) for cause in found):
-            raise
-        sys.exit("\n".join(map(str, found)))
+    wanted = options.parse(sys.argv[2:])
+    if wanted.profile is not None:
+        wanted.profile.mkdir(parents=True, exist_ok=True)
+    launch.inside(main(Nodeless(wanted.name, sys.argv[1]), wanted))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -27,8 +28,18 @@ class Machines:
         gpus: GPUs of each.
     """
 
-    def __init__(self, client: Client, source: str, *, mode: Mode = _WHOLE, connections: int) -> None:
+    def __init__(
+        self,
+        client: Client,
+        source: str,
+        *,
+        mode: Mode = _WHOLE,
+        connections: int,
+        labels: Callable[[int], Mapping[str, str]] = lambda _: {},
+    ) -> None:
+        """``labels`` says which labels a node has beside those of all."""
         self._client = client
+        self._labels = labels
         self._connections = connections
         machine = load.read_machine(source, seed=_MARK)
         self.count = 0
@@ -56,7 +67,7 @@ class Machines:
 
     async def _add(self, number: int) -> None:
         name = self.name(number)
-        uid = (await self._client.create(NODES, _node(name)))["metadata"]["uid"]
+        uid = (await self._client.create(NODES, _node(name, self._labels(number))))["metadata"]["uid"]
         for text in self._slices:
             own = text.replace(_MARK, name).replace(_UID, uid)
             for (old, _), new in zip(self._uuids, self.uuids(number), strict=True):
@@ -64,12 +75,12 @@ class Machines:
             await self._client.create(RESOURCE_SLICES, msgspec.json.decode(own))
 
 
-def _node(name: str) -> dict[str, Any]:
+def _node(name: str, labels: Mapping[str, str]) -> dict[str, Any]:
     room = {"cpu": "192", "memory": "2Ti", "pods": "110"}
     return {
         "apiVersion": "v1",
         "kind": "Node",
-        "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux"}},
+        "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux", **labels}},
         "status": {
             "capacity": room,
             "allocatable": room,

@@ -9,7 +9,6 @@ from tests.bench.throughput import parts, workloads
 from tests.paths import REPO
 
 MODES = ("burst", "steady", "start", "writes")
-RESULTS = "results.json"  # in the control plane's folder
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:

@@ -77,6 +77,13 @@ def works(
     return [Work(_by_words(variant, f"{prefix}-{i}", gpus, parts)) for i in range(count)]
 
 
+def gang(name: str, count: int, *, gpus: int) -> list[Work]:
+    """Return the pods of one gang, `<name>-0` and so on, each of which says its name and size."""
+    words = {names.GANG: name, names.GANG_SIZE: str(count)}
+    limits = {names.GPU_RESOURCE: gpus}
+    return [Work(_pod(f"{name}-{i}", annotations=words, limits=limits)) for i in range(count)]
+
+
 def _by_words(variant: str, name: str, gpus: int, parts: Parts | None) -> dict[str, Any]:
     if variant == OURS and parts is not None:
         return _pod(name, annotations=parts.annotations, limits={names.GPU_RESOURCE: 1})

@@ -262,3 +262,17 @@ async def test_gangs_are_counted_by_state_and_how_long_they_take_and_why_they_ar
     assert [counted("gangs", state=state) for state in ("waiting", "started")] == [0, 1]
     assert counted("gang_start_duration_seconds_count") == before[0] + 1
     assert counted("gang_start_duration_seconds_sum") - before[1] == pytest.approx(62)
+
+
+async def test_a_late_pod_that_finds_no_place_is_told_of_its_own_kind_alone() -> None:
+    cluster = GpuCluster()
+    for node in "ab":
+        cluster.node(node)
+    gang(cluster, 2)
+    await cluster.settle()
+    cluster.schedule()
+    cluster.pod("train-2", 8, wishes={"gang": "train", "gang-size": "2"})
+    await cluster.settle()
+    reason = cluster.note("train-2", "reason")
+    assert reason is not None
+    assert " and " not in reason, reason

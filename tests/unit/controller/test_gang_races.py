@@ -1,0 +1,178 @@
+"""Gangs while others act at the same time: what stories that interleave with the controller found, one by one."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from dradriver.api import seats
+from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
+from tests.fakes.apistore import Event, Object
+from tests.fakes.gpucluster import GpuCluster, claim_of
+from tests.unit.controller.test_gang_barrier import cluster_of
+from tests.unit.controller.test_gangs import bound, claims, gang, lifted
+
+
+def nodes(*found: str) -> GpuCluster:
+    cluster = GpuCluster()
+    for node in found:
+        cluster.node(node)
+    return cluster
+
+
+async def test_pods_that_another_leader_lifts_at_the_same_time_are_no_error() -> None:
+    cluster = nodes("a", "b", "c")
+    pods = gang(cluster, 3)
+
+    def lift(pod: Object) -> None:
+        pod["spec"]["schedulingGates"] = []
+
+    def happened(event: Event) -> None:
+        nominated = event.new is not None and event.new.get("status", {}).get("nominatedNodeName")
+        if event.plural == PODS.plural and nominated and lifted(cluster, pods) == []:
+            cluster.store.edit(PODS, ("default", "train-0"), lift)
+            cluster.deliver(PODS)
+
+    cluster.store.listeners.append(happened)
+    await cluster.settle()
+    assert lifted(cluster, pods) == pods
+    assert [cluster.note(pod, "reason") for pod in pods] == [None] * 3
+
+
+async def test_no_gate_opens_while_a_claim_of_the_plan_is_gone_again() -> None:
+    cluster = nodes("a", "b", "c")
+    pods = gang(cluster, 3)
+    taken: list[str] = []
+    there: list[int] = []
+
+    def happened(event: Event) -> None:
+        made = [pod for pod in pods if cluster.claim(pod) is not None]
+        if event.plural == RESOURCE_CLAIMS.plural and event.old is None and len(made) == 2 and not taken:
+            taken.append(made[0])  # as if its GPUs were given to another pod while another creation hung
+            cluster.store.remove(RESOURCE_CLAIMS, ("default", claim_of(made[0])))
+            cluster.deliver(RESOURCE_CLAIMS)
+        if event.plural == PODS.plural and event.new is not None and not event.new["spec"].get("schedulingGates"):
+            living = [claim for pod in pods if (claim := cluster.claim(pod)) is not None]
+            there.append(sum("deletionTimestamp" not in claim["metadata"] for claim in living))
+
+    cluster.store.listeners.append(happened)
+    await cluster.settle()
+    assert taken
+    assert lifted(cluster, pods) == pods
+    assert set(there) == {3}
+
+
+@pytest.mark.looptime
+async def test_a_gang_that_cannot_replace_a_lost_member_holds_nothing_after_its_deadline() -> None:
+    cluster = cluster_of("abc", promise_s=30.0)
+    pods = gang(cluster, 3)
+    await cluster.settle()
+    cluster.schedule()
+    node = cluster.gpus("train-2")[0]
+    cluster.remove(PODS, "train-2", "default")
+    cluster.collect()
+    cluster.rival("theirs", node, range(8))
+    cluster.pod("train-2", 8, wishes={"gang": "train", "gang-size": "3"})
+    cluster.restart()  # the next leader never saw it waiting for its seats
+    await cluster.settle()
+    assert claims(cluster, pods) == ["train-0", "train-1"]
+    for _ in range(8):
+        await asyncio.sleep(5)
+        await cluster.settle()
+        cluster.schedule()
+        cluster.collect()
+    await cluster.settle()
+    assert claims(cluster, pods) == []
+    assert bound(cluster, pods) == []
+
+
+@pytest.mark.looptime
+async def test_what_a_restarted_scheduler_does_not_let_go_of_goes_all_the_same() -> None:
+    cluster = cluster_of("ab", promise_s=30.0)
+    pods = gang(cluster, 2)
+    await cluster.settle()
+    cluster.schedule()
+    cluster.store.remove(RESOURCE_CLAIMS, ("default", claim_of("train-0")))  # somebody does; it stays while it is used
+    await cluster.settle()
+    assert [cluster.claim(pod) is not None for pod in pods] == [True, True]
+    for _ in range(4):  # the scheduler was started anew, and looks at no pod of such a claim
+        await asyncio.sleep(6)
+        await cluster.settle()
+    assert cluster.claim("train-0") is None or "deletionTimestamp" not in cluster.claim("train-0")["metadata"]  # type: ignore[index]
+    for _ in range(8):
+        cluster.schedule()
+        await cluster.settle()
+        await asyncio.sleep(5)
+    assert bound(cluster, pods) == pods
+
+
+async def test_a_leader_that_sees_old_pods_takes_nothing_from_those_that_run() -> None:
+    cluster = nodes("a", "b", "c")
+    pods = gang(cluster, 3)
+    cluster.deliver(PODS)
+    other, seen = cluster.worker, dict(cluster._seen)
+    cluster.restart()
+    await cluster.settle()
+    cluster.schedule()
+    assert bound(cluster, pods) == pods
+    cluster.node("a", None, unschedulable=True)  # nobody would be lifted for it now
+    cluster.worker, cluster._seen = other, seen
+    seen.pop(f"{PODS.plural} None")
+    cluster.deliver(*(source.resource for source in cluster.sources if source.resource != PODS))
+    await cluster.worker.rest()
+    assert all("deletionTimestamp" not in claim["metadata"] for claim in cluster.store.all(RESOURCE_CLAIMS))
+
+
+@pytest.mark.looptime
+async def test_the_claim_of_a_pod_that_is_bound_unseen_is_not_taken_back() -> None:
+    cluster = cluster_of("ab", promise_s=30.0)
+    pods = gang(cluster, 2)
+    await cluster.settle()
+    cluster.schedule()
+    await cluster.settle()
+    cluster.schedule()
+    assert bound(cluster, pods) == pods
+    for _ in range(8):  # the reflector of pods is frozen
+        await asyncio.sleep(10)
+        cluster.deliver(RESOURCE_CLAIMS)
+        await cluster.worker.rest()
+    assert all("deletionTimestamp" not in claim["metadata"] for claim in cluster.store.all(RESOURCE_CLAIMS))
+    told = [entry for claim in cluster.store.all(RESOURCE_CLAIMS) for entry in claim["status"]["devices"]]
+    assert {met["type"] for entry in told for met in entry["conditions"]} == {seats.GO}
+
+
+@pytest.mark.looptime
+async def test_a_gang_with_a_range_begins_with_fewer_though_some_of_its_pods_were_lifted_before() -> None:
+    cluster = cluster_of("abc", promise_s=30.0)
+    pods = gang(cluster, 3)
+    for pod in pods:
+        cluster.remove(PODS, pod, "default")
+        cluster.pod(pod, 8, wishes={"gang": "train", "gang-size": "1-3"})
+    await cluster.settle()
+    cluster.schedule()
+    node = cluster.gpus("train-2")[0]
+    cluster.remove(PODS, "train-2", "default")
+    cluster.collect()
+    cluster.rival("theirs", node, range(8))
+    cluster.pod("train-2", 8, wishes={"gang": "train", "gang-size": "1-3"})
+    for _ in range(16):
+        await cluster.settle()
+        cluster.schedule()
+        cluster.collect()
+        await asyncio.sleep(5)
+    assert bound(cluster, pods) == ["train-0", "train-1"]
+
+
+async def test_when_pods_were_told_something_last_is_known_over_the_start_of_their_gang() -> None:
+    cluster = cluster_of("a")
+    gang(cluster, 2)
+    await cluster.settle()
+    told = dict(cluster.worker.reasons._told)
+    assert len(told) == 2
+    cluster.node("b")
+    await cluster.settle()
+    cluster.schedule()
+    await cluster.settle()  # they are told to go, and looked at one by one from now on
+    for key, known in told.items():
+        assert cluster.worker.reasons._told[key] is known, "else it would be told the next thing at once"

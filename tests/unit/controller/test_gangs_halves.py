@@ -1,0 +1,53 @@
+"""Gangs of which some pods run and others found no room, where no seat keeps the first from being bound."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tests.fakes.control_plane.scheduler import Scheduler
+from tests.fakes.gpucluster import GpuCluster
+from tests.unit.controller.test_gangs import bound, claims, gang
+
+
+@pytest.mark.looptime
+async def test_a_pod_that_only_the_scheduler_finds_no_room_for_is_tried_on_its_node_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = GpuCluster(unschedulable_s=1.0)
+    for node in "ab":
+        cluster.node(node)
+    pods = gang(cluster, 2)
+    await cluster.settle()
+    port_taken = True
+    place = Scheduler.place
+
+    def places(scheduler: Scheduler, pod: Any, claims: Any) -> Any:
+        taken = port_taken and pod["metadata"]["name"] == "train-1"
+        return None if taken else place(scheduler, pod, claims)
+
+    refuse = Scheduler.refuse
+
+    def refuses(scheduler: Scheduler, pod: Any) -> bool:
+        return refuse(scheduler, pod, nominatedNodeName="")  # as it does after a failed attempt
+
+    monkeypatch.setattr(Scheduler, "place", places)
+    monkeypatch.setattr(Scheduler, "refuse", refuses)
+    await rounds(cluster)
+    assert bound(cluster, pods) == ["train-0"]
+    port_taken = False
+    await rounds(cluster, 60)
+    assert bound(cluster, pods) == pods
+    assert claims(cluster, pods) == pods
+
+
+async def rounds(cluster: GpuCluster, number: int = 8) -> None:
+    """Let some time pass in which everybody works."""
+    for _ in range(number):
+        cluster.schedule()
+        await cluster.settle()
+        cluster.collect()
+        await asyncio.sleep(2)
+        await cluster.settle()
