@@ -14,7 +14,7 @@ from tests.cluster import Cluster
 from tests.cluster.settings import minor_of
 from tests.e2e import gangs
 from tests.e2e.kubectl import Namespace, eventually, no_gpu_is_owned_twice, pod
-from tests.e2e.parts import restarts
+from tests.e2e.parts import agent, kill, restarts, wait_ready
 from tests.e2e.test_node_health import gpus_of, gputopo, taints
 
 RESTART = gangs.AUTO | {names.PREFIX + "on-member-loss": "restart"}
@@ -78,17 +78,18 @@ def test_a_fault_is_found_and_all_start_anew_on_other_gpus(namespace: Namespace)
         gputopo(cluster.nodes[node], "fail", f"gpu-{number}", "--xid", "79")
         try:
             eventually("the GPU has its taint", lambda: ill.lower() in taints(cluster, node))
+            namespace.delete(name)
+
+            def anew() -> dict[int, str] | None:
+                pods = gangs.pods_of(namespace, "train", 4)
+                found = {index: one["metadata"]["name"] for index, one in pods.items()}
+                return found if set(gangs.uids(pods).values()).isdisjoint(gangs.uids(before).values()) else None
+
+            of = eventually("all pods are others", anew)
+            gangs.run_whole(namespace, list(of.values()))
         finally:
-            gputopo(cluster.nodes[node], "heal")  # the taint stays for a minute
-        namespace.delete(name)
-
-        def anew() -> dict[int, str] | None:
-            pods = gangs.pods_of(namespace, "train", 4)
-            found = {index: one["metadata"]["name"] for index, one in pods.items()}
-            return found if set(gangs.uids(pods).values()).isdisjoint(gangs.uids(before).values()) else None
-
-        of = eventually("all pods are others", anew)
-        gangs.run_whole(namespace, list(of.values()))
+            gputopo(cluster.nodes[node], "heal")
+            kill(cluster, agent(cluster, node)["name"])  # else the taint stays for a minute
         assert ill not in set().union(*(gpus_of(namespace, one) for one in of.values()))
         assert [namespace.annotation(of[index], names.RANK_HINT) for index in range(4)] == list("0123")
         assert failed(namespace) == 1
@@ -96,3 +97,4 @@ def test_a_fault_is_found_and_all_start_anew_on_other_gpus(namespace: Namespace)
         assert not job["spec"].get("suspend")
         assert not [key for key in job["metadata"].get("labels", {}) if key.startswith(names.PREFIX)]
     eventually("the taint is gone", lambda: not taints(cluster, node), timeout_s=120)
+    wait_ready(cluster)
