@@ -43,6 +43,7 @@ class ApiWriter:
         self._client = client
         self._picture = picture
         self._paused = paused
+        self._unprotects_at = 0.0  # not before, as the server asked
         self.owners = Owners(client, picture, look=self.look, check_pause=self._check_pause)
 
     async def place(self, pod: Pod, wish: PlacementRequest, placement: Placement, slot: Slot) -> None:
@@ -197,12 +198,14 @@ class ApiWriter:
         kube-controller-manager would do it when its turn comes, and does where this fails. Nothing is lost by it: no
         scheduler gives devices to a claim that is being deleted.
         """
-        if self._paused():
+        loop = asyncio.get_running_loop()
+        if self._paused() or loop.time() < self._unprotects_at:
             return
         try:
             async with asyncio.timeout(UNPROTECT_S):
                 await self.unprotect(claim)
         except (ApiError, Unreachable, TimeoutError) as error:
+            self._unprotects_at = loop.time() + ((error.retry_after_s if isinstance(error, ApiError) else None) or 0.0)
             logger.debug("claim %s/%s is deleted and may stay for a while: %s", *claim.key, error)
 
     async def unprotect(self, claim: ClaimRecord) -> None:

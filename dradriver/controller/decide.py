@@ -241,10 +241,15 @@ def _lacks(picture: Picture) -> str:
     )
 
 
+def any_aside(picture: Picture, fit: Bools) -> bool:
+    """Return whether nothing is placed yet on some of these nodes: (rows,)."""
+    aside = (picture.nodes.find(node) for node in picture.inventory.aside)
+    return any(row is not None and fit[row] for row in aside)
+
+
 def _causes(picture: Picture, wish: PlacementRequest, fit: Bools) -> str:
     causes = list(picture.nodes.causes(wish.ask))
-    aside = (picture.nodes.find(node) for node in picture.inventory.aside)
-    if any(row is not None and fit[row] for row in aside):
+    if any_aside(picture, fit):
         causes.append(UNKNOWN_KIND)
     if wish.rules is not None:
         open_ = picture.nodes.open(wish.ask)

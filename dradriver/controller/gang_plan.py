@@ -126,14 +126,19 @@ def _places(
     picture.inventory.locate(picture.nodes.labels())
     asked = _asked(picture, members, wants, kept=claims, least=None if claims else least, avoid=avoid)
     index = {member: at for at, member in enumerate(asked.members)}
-    found = place_gang(
-        picture.inventory.fleet if fleet is None else fleet,
-        asked.request,
-        eligible_by_role=asked.eligible,
-        amounts=asked.amounts,
-        fixed={index[m]: c.pin.choice for m, c in claims.items() if c.pin and isinstance(c.pin.choice, Choice)},
-        home={index[member]: kept.choice for member, kept in home.items() if member in index},
-    )
+    try:
+        found = place_gang(
+            picture.inventory.fleet if fleet is None else fleet,
+            asked.request,
+            eligible_by_role=asked.eligible,
+            amounts=asked.amounts,
+            fixed={index[m]: c.pin.choice for m, c in claims.items() if c.pin and isinstance(c.pin.choice, Choice)},
+            home={index[member]: kept.choice for member, kept in home.items() if member in index},
+        )
+    except NoPlaceError:
+        if any(decide.any_aside(picture, fit) for fit in asked.eligible):  # how much there is, it cannot know
+            raise NoPlaceError(f"no place on the nodes that are known; nodes left out: {decide.UNKNOWN_KIND}") from None
+        raise
     placed = dict(zip(asked.members, found.pods, strict=False))  # fewer where it begins with fewer
     hostnames = _hostnames(picture, dict.fromkeys(choice.node for choice in placed.values()), asked)
     return _placements(picture, identity, placed, found, claims, hostnames, home)

@@ -33,6 +33,7 @@ from dradriver.queue.units import Member, Unit
 MEMBER_S: Final = 0.1  # longer that a gang's promise may last for each of its pods: a scheduler seats 20 a second
 LONGEST_S: Final = 300.0  # half of what kube-scheduler's bindingTimeout is, unless an administrator sets it
 GATHER_S: Final = 2.0  # that a gang of a range of sizes waits for more pods after the last that came
+LEAVING: Final = "waits until its earlier claims are gone"
 QUIET_S: Final = 2.0  # that a number of pods must stand before it is told
 
 
@@ -106,28 +107,50 @@ def gang_step(
         unschedulable_s: How long once the scheduler says of one that it finds no room.
     """
     claims: dict[str, ClaimRecord] = {}
+    blocked = old = ""
     for member in unit.members:
         pod, claim = member.pod, picture.claim_of(member.pod)
         if claim is not None and not claim.owned_by(member.uid):
-            return Wait(reason=f"claim {claim.metadata.name} belongs to somebody else; delete {_pod(pod)}")
-        if pod.gated and (others := next_step.other_gates(pod)) and claim is None:
-            return Wait(reason=f"{_pod(pod)} {next_step.other_gate(others)}")
-        if claim is not None and claim.devices is not None and pod.gated:
+            blocked = blocked or f"claim {claim.metadata.name} belongs to somebody else; delete {_pod(pod)}"
+            continue
+        if claim is None:
+            if pod.gated and (others := next_step.other_gates(pod)):
+                blocked = blocked or f"{_pod(pod)} {next_step.other_gate(others)}"
+            continue
+        claims[member.uid] = claim
+        if claim.devices is not None and pod.gated:
             # No scheduler gives devices to a gated pod: this picture of the pod is an old one, or somebody meddled.
             name = claim.metadata.name
-            return Wait(reason=f"claim {name} was given devices while {_pod(pod)} was gated; delete that pod")
-        if claim is not None:
-            claims[member.uid] = claim
-    if (leaving := _leaving(unit, claims, now)) is not None:
-        return leaving
-    if all(member.uid not in claims or member.pod.gated for member in unit.members):
+            old = old or f"claim {name} of {_pod(pod)} was given devices while it was gated; delete that pod"
+    out = [member for member in unit.members if (claim := claims.get(member.uid)) and not _inside(member, claim)]
+    if not out:
         unit.lifted_at = None
+    leaving = _leaving(unit, claims, now)
+    if isinstance(leaving, GiveBack):
+        return leaving
     if not claims:
-        return _gathering(unit, size, now, done=done)
-    return _promised(unit, picture, claims, now, promise_s=promise_s, unschedulable_s=unschedulable_s)
+        return Wait(reason=blocked) if blocked else _gathering(unit, size, now, done=done)
+    if not (blocked or old or leaving):
+        return _promised(unit, picture, claims, now, promise_s=promise_s, unschedulable_s=unschedulable_s)
+    # What the others have is kept for no part of a gang for long.
+    kept = tuple(claim for claim in _free(claims) if not claim.deleting)
+    if kept and (blocked or not out):
+        return GiveBack(kept, WithdrawReason.BLOCKED if blocked else WithdrawReason.OUTDATED, blocked)
+    reason = blocked or old or LEAVING
+    times = [_until(unit, now, promise_s)] if kept else []
+    if kept and times[0] <= now:
+        return GiveBack(kept, WithdrawReason.OVERDUE, reason)
+    if leaving is not None and leaving.until is not None:
+        times.append(leaving.until)
+    return Wait(until=min(times, default=None), reason=reason)
 
 
-def _leaving(unit: Unit, claims: Mapping[str, ClaimRecord], now: float) -> Step | None:
+def _inside(member: Member, claim: ClaimRecord) -> bool:
+    """Return whether no scheduler has seen a pod yet."""
+    return member.pod.gated and claim.devices is None
+
+
+def _leaving(unit: Unit, claims: Mapping[str, ClaimRecord], now: float) -> Wait | GiveBack | None:
     """Return what is done while earlier claims go: of seated members the scheduler must be told to let go of them."""
     leaving = [(member, claim) for member in unit.members if (claim := claims.get(member.uid)) and claim.deleting]
     if not leaving:
@@ -135,8 +158,7 @@ def _leaving(unit: Unit, claims: Mapping[str, ClaimRecord], now: float) -> Step 
     times = [(claim, until) for one, claim in leaving if (until := next_step.stuck(one, claim, now)) is not None]
     if kept := tuple(claim for claim, until in times if until <= now):
         return GiveBack(kept, WithdrawReason.OUTDATED)
-    first = min((until for _, until in times), default=None)
-    return Wait(until=first, reason="waits until its earlier claims are gone")
+    return Wait(until=min((until for _, until in times), default=None))
 
 
 def _gathering(unit: Unit, size: Size, now: float, *, done: int) -> Step:
@@ -177,12 +199,16 @@ def _promised(
     until = _overdue(unit, claims, now, promise_s=promise_s, unschedulable_s=unschedulable_s)
     if isinstance(until, GiveBack):
         return until
-    if gated := tuple(member for member in have if member.pod.gated):
-        return Lift(gated)
     if len(claims) < wanted:
         if missing:
             return Plan(tuple(missing[: wanted - len(claims)]), until)
         return Wait(until=until, reason=f"{len(claims)} of {wanted} pods of its gang are there")
+    if gated := tuple(member for member in have if member.pod.gated):
+        pins = [claims[member.uid].pin for member in gated]
+        if aside := {pin.choice.node for pin in pins if pin is not None} & picture.inventory.aside:
+            # Nobody can say if they are right: a leader that begins has no tables of any machine yet.
+            return Wait(until, f"waits until the GPUs of its node {min(aside)} are assessed")
+        return Lift(gated)
     if all(is_seated(member, claims[member.uid]) for member in have):
         if any(claim.seat is None for claim in every):
             return Wait()  # nothing keeps them from being bound

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from dradriver.allocator.request import Choice
 from dradriver.api import seats
-from dradriver.api.pins import Claim
+from dradriver.api.pins import Claim, Key
 from dradriver.api.pods import Pod
 from dradriver.api.seats import GO, OFF
 from dradriver.cluster.picture import Picture
@@ -93,7 +93,8 @@ class GangWriter:
         began = asyncio.get_running_loop().time()
         if not all(place.seat for place in places.values()):
             await self._each((partial(self._nominate, m.pod, place.node) for m, place in places.items()), slot)
-        await self._each((partial(self._lift, m, place) for m, place in places.items()), slot)
+        claims = [member.wish.claim for member in places]
+        await self._each((partial(self._lift, m, place, claims) for m, place in places.items()), slot)
         for place in places.values():
             choice = place.choice
             metrics.PLACEMENTS.labels(choice.level.value if isinstance(choice, Choice) else metrics.PART).inc()
@@ -166,7 +167,10 @@ class GangWriter:
             raise
         self._picture.assume_claim(claim_record(told))
 
-    async def _lift(self, member: Member, place: Placement) -> None:
+    async def _lift(self, member: Member, place: Placement, claims: Iterable[Key]) -> None:
+        for key in claims:  # one that hung for long may have been taken back, so that others get its GPUs
+            if (claim := self._picture.claims.get(key)) is None or claim.deleting:
+                raise MovedOnError(f"claim {'/'.join(key)} of its gang is gone again")
         pod = self._now(member)
         if pod.gated:  # another leader may have lifted it meanwhile
             await self._writer.lift(pod, place)

@@ -64,6 +64,7 @@ class SeatSlice:
         self._record = record
         self._woken = asyncio.Event()
         self._looked = asyncio.Event()
+        self._asked_s = 0.0  # how long the server asked to be left alone
         self._class = ""  # the uid of the DeviceClass
         self._classless = False  # whether that was missing: Helm makes it a moment after the controller
         self._said: str | None = None
@@ -87,6 +88,8 @@ class SeatSlice:
                 failures = 0 if await self.look() else failures + 1
                 self._looked.set()
                 pause_s = wait_s(failures - 1, first_s=FIRST_RETRY_S, longest_s=AGAIN_S) if failures else AGAIN_S
+                if self._asked_s:
+                    await asyncio.sleep(min(self._asked_s, AGAIN_S))  # whatever changes meanwhile
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(pause_s):
                         await self._woken.wait()
@@ -100,9 +103,11 @@ class SeatSlice:
 
         What the server's trouble leaves open stays as it was.
         """
+        self._asked_s = 0.0
         try:
             wrong = await self._ensure()
         except DriverError as error:
+            self._asked_s = (error.retry_after_s if isinstance(error, ApiError) else None) or 0.0
             if outcome(error) is not Outcome.OBJECT:
                 logger.warning("slice %s: %s; trying again", seats.SLICE, error)
                 return False

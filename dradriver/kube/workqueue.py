@@ -86,7 +86,9 @@ class WorkQueue:
         self._pauses.pop(key, None)
 
     async def run(self) -> None:
-        """Do what is due, as it becomes due, until cancelled."""
+        """Do what is due, as it becomes due, until cancelled; what was under way then is due when this is run again."""
+        self._busy.clear()  # of those whose turn never began
+        self._line.update(dict.fromkeys(self._due))
         async with asyncio.TaskGroup() as group:
             while True:
                 self.woken.clear()
@@ -133,6 +135,9 @@ class WorkQueue:
                 key, _ = due.popitem(last=False)
                 try:
                     await self._work(key)
+                except asyncio.CancelledError:
+                    due[key] = None
+                    raise
                 except Exception:  # a bug in what one of them meets must not stop the others
                     logger.exception("%s/%s: an error in this program; trying again later", *key)
                     self.fail(key)

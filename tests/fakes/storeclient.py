@@ -19,7 +19,10 @@ from tests.fakes.apistore import Key, Object, Refused, Store
 
 @dataclass(slots=True)
 class Call:
-    """One request. ``dry`` is only tried; ``seen`` is the version up to which its sender had seen claims."""
+    """One request. ``dry`` is only tried; ``seen`` is the version up to which its sender had seen claims.
+
+    ``version`` is the store's when it was sent.
+    """
 
     verb: str
     plural: str
@@ -29,6 +32,7 @@ class Call:
     dry: bool = False
     replica: int = 0
     seen: int = 0
+    version: int = 0
 
     @property
     def writes(self) -> bool:

@@ -71,6 +71,7 @@ class SimClient(StoreClient):
     def _call(self, verb: str, resource: Resource, namespace: str | None, name: str, body: Any = None) -> Call:
         call = super()._call(verb, resource, namespace, name, body)
         call.replica, call.seen = self.replica, self._feed.seen.get(RESOURCE_CLAIMS.plural, 0)
+        call.version = self._server.version
         return call
 
     async def _send(self, call: Call, act: Callable[[], Any]) -> Any:

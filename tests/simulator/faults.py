@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
 
 from dradriver.kube.client import ApiError
+from dradriver.kube.resources import RESOURCE_CLAIMS
 from tests.fakes.storeclient import Call
 
 WEBHOOK: Final = 'Internal error occurred: failed calling webhook "check.tenant.example.com": Post "https://x": EOF'
@@ -44,7 +45,7 @@ How = Literal["well", "refused", "lost", "timeout", "hang", "kill-before", "kill
 
 def gist(call: Call) -> str:
     """Return what is written, in short: the devices of a claim, the operations of a patch, or all that there is."""
-    if call.verb == "create" and "spec" in call.body:
+    if call.verb == "create" and call.plural == RESOURCE_CLAIMS.plural:
         requests = call.body["spec"].get("devices", {}).get("requests", ())
         selectors = [selector for r in requests for selector in r.get("exactly", {}).get("selectors", ())]
         texts = [selector["cel"]["expression"] for selector in selectors]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from dradriver.api import seats
-from dradriver.kube.resources import DEVICE_CLASSES, PODS, RESOURCE_SLICES
+from dradriver.kube.resources import DEVICE_CLASSES, PODS
 from tests.fakes.apistore import Event, Key, Object
 from tests.simulator import cast
 from tests.simulator.gangs import Gang, living
@@ -25,11 +25,11 @@ class GangLife:
         world.server.listeners.append(self._happened)
 
     def begin(self, *, barrier: bool) -> None:
-        """Draw gangs and what happens to them, up to when faults end; with a barrier there are seats."""
+        """Draw gangs and what happens to them, up to when faults end; without a barrier the server keeps no seats."""
         world, rng = self._world, self._rng
-        if barrier:
-            world.server.put(DEVICE_CLASSES, {"metadata": {"name": seats.CLASS}, "spec": {}})
-            world.server.put(RESOURCE_SLICES, seats.resource_slice())
+        world.server.put(DEVICE_CLASSES, {"metadata": {"name": seats.CLASS}, "spec": {}})
+        if not barrier:
+            world.server.lacks |= {"bindingConditions", "bindingFailureConditions"}
         for number in range(rng.randint(0, 4)):
             world.add_node(Node(f"g{number + 1}", "rtx-a6000-x4-pairs", cpu=rng.choice((8, 16)), zone=rng.choice("ab")))
         until = world.plan.until

@@ -10,6 +10,7 @@ from dradriver.kube.resources import NODES, PODS, RESOURCE_CLAIMS
 from tests.fakes.apistore import Event, Object, key_of
 from tests.fakes.control_plane import binding, fit
 from tests.fakes.control_plane.devices import results
+from tests.fakes.storeclient import Call
 from tests.simulator.gangs import GPUS, Gang, living, plan_of
 from tests.simulator.replicas import PROMISE_S
 from tests.simulator.state import State
@@ -31,7 +32,7 @@ class GangRules:
     def __init__(self, world: World, broken: Callable[[str, str], None]) -> None:
         self._world, self._broken = world, broken
         self._made: dict[str, dict[int, str]] = {}  # by digest: index -> uid of claims that were made, of this round
-        self._back: dict[str, int] = {}  # claims that a controller took back, by uid: which one
+        self._back: dict[str, tuple[int, int]] = {}  # claims that a controller took back, by uid: which one, when
         self._seated: dict[str, set[int]] = {}  # by digest: indices that had their seat once
         world.server.listeners.append(self._happened)
 
@@ -50,7 +51,7 @@ class GangRules:
                 return
             gang = self._world.gangs[event.key]
             if call is not None and fit.gates(event.old) and not fit.gates(event.new):
-                self._lifted(gang, event.new, call.replica)
+                self._lifted(gang, event.new, call)
             if event.new["spec"].get("nodeName") and not event.old["spec"].get("nodeName"):
                 self._bound(gang, event.old)
 
@@ -76,16 +77,17 @@ class GangRules:
             self._made[plan][index] = claim["metadata"]["uid"]
         call = self._world.server.acting
         if call is not None and old is not None and not _going(old) and (new is None or _going(new)):
-            self._back[claim["metadata"]["uid"]] = call.replica
+            self._back[claim["metadata"]["uid"]] = call.replica, self._world.server.version
         if new is not None and results(new) and binding.users(new):
             self._seated.setdefault(plan, set()).add(index)
 
-    def _lifted(self, gang: Gang, pod: Object, replica: int) -> None:
+    def _lifted(self, gang: Gang, pod: Object, call: Call) -> None:
         claim = self._claim_of(pod)
         if claim is None or self.started(gang) or not self._honest(living(map(self._world.pod, gang.pods))):
             return
         plan, size, _ = plan_of(claim)
-        made = [uid for uid in self._made.get(plan, {}).values() if self._back.get(uid) != replica]
+        gone = {uid for uid, (by, when) in self._back.items() if by == call.replica and when <= call.version}
+        made = set(self._made.get(plan, {}).values()) - gone
         if not plan or len(made) < size:
             self._broken(
                 "no gate of a gang opens before all claims of one plan exist",

@@ -8,7 +8,7 @@ from typing import Final
 
 from dradriver.api import names
 from dradriver.kube.client import ApiError
-from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
+from dradriver.kube.resources import PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from tests.fakes.apistore import Event, Object
 from tests.fakes.control_plane import binding, fit
 from tests.fakes.storeclient import Call
@@ -117,7 +117,7 @@ class Invariants:
         for began, call in self._under_way.values():
             if self._clock() - began < SLOW_S:
                 continue
-            if call.name:
+            if call.name and call.plural != RESOURCE_SLICES.plural:  # a new leader waits a while to know of seats
                 self._world.health.excuse(pod_of(call), 12.0)
                 clogged[call.namespace] += call.writes
             else:

@@ -9,12 +9,10 @@ import zlib
 from collections.abc import Callable
 from typing import Any, Final, cast
 
-from dradriver.api import seats
 from dradriver.cluster.picture import Picture
 from dradriver.cluster.tabulating import AtOnce
 from dradriver.controller.controller import Controller
 from dradriver.kube.client import Client
-from dradriver.kube.resources import RESOURCE_SLICES
 from dradriver.topology.machine import Machine
 from tests.simulator.client import Outside, SimClient
 from tests.simulator.faults import Plan
@@ -69,7 +67,6 @@ class Replica:
         self.controller = controller(client)
         picture = self.controller.worker.picture
         picture.inventory.tables = Later(picture)
-        picture.barrier = client.store.find(RESOURCE_SLICES, seats.SLICE) is not None
         self.watching: asyncio.Task[Any] = asyncio.ensure_future(self.controller.watch())
         self.working: asyncio.Task[Any] | None = None
         self.leads_since = 0.0

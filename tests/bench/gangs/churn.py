@@ -25,7 +25,7 @@ from tests.deploy import NAMESPACE as DRIVER_NAMESPACE
 
 _LEASE: Final = "gpu-topology-controller"
 _LEADS_S: Final = 60  # until a controller that was started leads
-_WAIT_S: Final = 900  # until a gang has started
+_WAIT_S: Final = 600  # until a gang has started once no more come: large ones wait for small ones, which go first
 _EMPTY_S: Final = 90  # until no claim is left of pods that are gone
 _ALL_S: Final = 120  # until a gang of all GPUs is bound
 _CREATING: Final = 8  # of one gang's pods at a time
@@ -48,6 +48,8 @@ class Churn:
         self._wrong: dict[str, list[str]] = {}
         self._bound_s: list[float] = []
         self._clock = Clock()
+        self._to_come = asked.gangs
+        self._last_came = asyncio.Event()
         self._killed_at = datetime.datetime.min.replace(tzinfo=datetime.UTC)
 
     async def run(self) -> None:
@@ -116,10 +118,13 @@ class Churn:
         works = workloads.gang(name, size, gpus=gpus)
         await crowd(self._stage.add, works, at_once=_CREATING)
         begun = now()
+        self._to_come -= 1
+        if not self._to_come:
+            self._last_came.set()
         if cancelled:
             self._cancelled += 1
             await asyncio.sleep(life_s)
-        elif await seen.until(lambda: name in verdicts.whole, seconds=_WAIT_S):
+        elif await self._starts(seen, verdicts, name):
             self._waits.append(now() - begun)
             await asyncio.sleep(life_s)
         else:
@@ -132,6 +137,13 @@ class Churn:
             await crowd(self._finish, works, at_once=_CREATING)
             await asyncio.sleep(1)
         await crowd(lambda work: self._stage.delete(work.name), works, at_once=_CREATING)
+
+    async def _starts(self, seen: Seen, verdicts: Verdicts, name: str) -> bool:
+        """Return whether a gang is bound as a whole, while others come or a while after the last has."""
+        while not self._last_came.is_set():
+            if await seen.until(lambda: name in verdicts.whole or self._last_came.is_set(), seconds=1):
+                break
+        return await seen.until(lambda: name in verdicts.whole, seconds=_WAIT_S)
 
     async def _finish(self, work: workloads.Work) -> None:
         """Say what a kubelet says of a pod whose containers have ended well."""

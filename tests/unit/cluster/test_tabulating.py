@@ -213,6 +213,41 @@ async def test_nothing_is_placed_on_a_node_whose_tables_are_not_there_and_its_po
     assert cluster.gpus("p")[0] == "a"
 
 
+async def test_nor_is_a_gang_and_it_is_not_told_that_there_are_too_few() -> None:
+    cluster, late = cluster_of("a", "b")
+    late.there.add("a")
+    for pod in ("p-0", "p-1"):
+        cluster.pod(pod, 8, wishes={"gang": "p", "gang-size": "2"})
+    await cluster.settle()
+    assert cluster.claim("p-0") is None
+    assert (cluster.note("p-0", "reason") or "").endswith("nodes left out: GPUs not assessed yet")
+    tell(cluster, late, "b")
+    await cluster.settle()
+    assert {cluster.gpus(pod)[0] for pod in ("p-0", "p-1")} == {"a", "b"}
+
+
+async def test_a_leader_without_tables_gives_nothing_back_of_a_gang_that_is_half_lifted() -> None:
+    cluster, late = cluster_of("a", "b")
+    late.there |= {"a", "b"}
+    pods = ["p-0", "p-1"]
+    for pod in pods:
+        cluster.pod(pod, 8, wishes={"gang": "p", "gang-size": "2"})
+    cluster.client.kill_at = -5  # two claims are made, two pods nominated, one lifted
+    with pytest.raises((Killed, BaseExceptionGroup)):
+        await cluster.settle()
+    assert len([pod for pod in pods if cluster.get_pod(pod)["spec"]["schedulingGates"]]) == 1
+    made = [cluster.claim(pod) for pod in pods]
+    cluster.restart()
+    late = cluster.worker.picture.inventory.tables = Late()
+    await cluster.settle()
+    assert [cluster.claim(pod) for pod in pods] == made
+    for node in "ab":
+        tell(cluster, late, node)
+    await cluster.settle()
+    assert not any(cluster.get_pod(pod)["spec"]["schedulingGates"] for pod in pods)
+    assert [cluster.claim(pod) for pod in pods] == made
+
+
 async def test_others_are_placed_meanwhile() -> None:
     cluster, late = cluster_of("a", "b")
     late.there.add("b")

@@ -9,8 +9,8 @@ import pytest
 from dradriver.api import seats
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
 from tests.fakes.apistore import Event, Object
-from tests.fakes.gpucluster import GpuCluster, claim_of
-from tests.unit.controller.test_gang_barrier import cluster_of
+from tests.fakes.gpucluster import GpuCluster, Killed, claim_of
+from tests.unit.controller.test_gang_barrier import cluster_of, filler
 from tests.unit.controller.test_gangs import bound, claims, gang, lifted
 
 
@@ -176,3 +176,97 @@ async def test_when_pods_were_told_something_last_is_known_over_the_start_of_the
     await cluster.settle()  # they are told to go, and looked at one by one from now on
     for key, known in told.items():
         assert cluster.worker.reasons._told[key] is known, "else it would be told the next thing at once"
+
+
+def living(cluster: GpuCluster, pods: list[str]) -> int:
+    """How many claims are there that are not on their way out."""
+    found = [claim for pod in pods if (claim := cluster.claim(pod)) is not None]
+    return sum("deletionTimestamp" not in claim["metadata"] for claim in found)
+
+
+async def test_no_gate_opens_once_a_claim_was_taken_back_while_a_nomination_hung() -> None:
+    cluster = nodes("a", "b", "c")
+    pods = gang(cluster, 3)
+    taken: list[str] = []
+    there: list[int] = []
+
+    def happened(event: Event) -> None:
+        if event.plural != PODS.plural or event.new is None:
+            return
+        if event.new.get("status", {}).get("nominatedNodeName") and not taken:
+            taken.append("train-2")
+            cluster.store.remove(RESOURCE_CLAIMS, ("default", claim_of("train-2")))
+            cluster.deliver(RESOURCE_CLAIMS)
+        if not event.new["spec"].get("schedulingGates"):
+            there.append(living(cluster, pods))
+
+    cluster.store.listeners.append(happened)
+    await cluster.settle()
+    assert taken
+    assert lifted(cluster, pods) == pods
+    assert set(there) == {3}
+
+
+async def test_who_is_gated_still_waits_until_the_plan_is_whole_again() -> None:
+    cluster = cluster_of("abc")
+    pods = gang(cluster, 3)
+    cluster.client.kill_at = -4  # three claims, and the first pod is lifted
+    with pytest.raises((Killed, BaseExceptionGroup)):
+        await cluster.settle()
+    (first,) = lifted(cluster, pods)
+    gated = [pod for pod in pods if pod != first]
+    cluster.store.remove(RESOURCE_CLAIMS, ("default", claim_of(gated[0])))
+    cluster.collect()
+    there: list[int] = []
+
+    def happened(event: Event) -> None:
+        if event.plural == PODS.plural and event.old is not None and event.new is not None:
+            gates = [obj["spec"].get("schedulingGates") for obj in (event.old, event.new)]
+            if gates[0] and not gates[1]:
+                there.append(living(cluster, pods))
+
+    cluster.store.listeners.append(happened)
+    cluster.restart()
+    await cluster.settle()
+    assert lifted(cluster, pods) == pods
+    assert there == [3, 3]
+
+
+async def test_a_gang_that_a_strangers_claim_holds_up_holds_nothing() -> None:
+    cluster = cluster_of("abc")
+    pods = gang(cluster, 3)
+    cluster.client.kill_at = -2
+    with pytest.raises((Killed, BaseExceptionGroup)):
+        await cluster.settle()
+    (lacks,) = [pod for pod in pods if cluster.claim(pod) is None]
+    metadata = {"name": claim_of(lacks), "namespace": "default"}
+    cluster.put(RESOURCE_CLAIMS, {"metadata": metadata, "spec": {"devices": {}}})
+    cluster.restart()
+    await cluster.settle()
+    assert claims(cluster, pods) == [lacks]
+    assert "belongs to somebody else" in (cluster.note(pods[0], "reason") or "")
+
+
+@pytest.mark.looptime
+async def test_a_late_pod_is_tried_again_on_a_node_where_the_scheduler_refused_it() -> None:
+    cluster = GpuCluster(promise_s=30.0, unschedulable_s=1.0)
+    for node in "ab":
+        cluster.node(node)
+    pods = gang(cluster, 2)
+    await cluster.settle()
+    cluster.schedule()
+    await cluster.settle()
+    node = cluster.gpus("train-1")[0]
+    cluster.remove(PODS, "train-1", "default")
+    cluster.collect()
+    cluster.pod("train-1", 8, wishes={"gang": "train", "gang-size": "2"}, requests={"cpu": "32"})
+    await cluster.settle()
+    filler(cluster, node)
+    for turn in range(30):
+        cluster.schedule()
+        await cluster.settle()
+        cluster.collect()
+        await asyncio.sleep(2)
+        if turn == 5:
+            cluster.remove(PODS, f"filler-{node}", "other")
+    assert bound(cluster, pods) == pods

@@ -274,3 +274,21 @@ async def test_while_a_pool_is_half_published_no_promise_of_it_ends() -> None:
     second = cluster.claim("p")
     assert second is not None
     assert second["metadata"]["uid"] == first["metadata"]["uid"]
+
+
+async def test_a_server_that_wants_a_pause_is_asked_to_let_go_of_no_other_claim() -> None:
+    cluster = GpuCluster()
+    for node in "ab":
+        cluster.node(node)
+        cluster.pod(f"p-{node}", 8)
+    await cluster.settle()
+    for node in "ab":
+        cluster.rival(f"theirs-{node}", node, range(8))
+    cluster.client.writes.clear()
+    cluster.client.refuse["patch"] = [ApiError(429, "TooManyRequests", "later", retry_after_s=20.0)]
+    cluster.deliver()
+    await cluster.worker.rest()
+    claims = [claim_of(f"p-{node}") for node in "ab"]
+    written = [write for write in cluster.client.writes if write[1] in claims]
+    assert sorted(write for write in written if write[0] == "delete") == [("delete", name) for name in claims]
+    assert len([write for write in written if write[0] == "patch"]) == 1

@@ -242,3 +242,15 @@ async def test_the_event_is_about_the_class() -> None:
         "uid": "",
     }
     assert (event["reason"], event["type"], event["message"]) == ("NoSeats", "Warning", "no seats")
+
+
+@pytest.mark.looptime
+async def test_a_server_that_wants_a_pause_has_it_whatever_changes() -> None:
+    cluster = Cluster()
+    cluster.client.refuse["try"] = [ApiError(429, "TooManyRequests", "later", retry_after_s=20.0)]
+    async with cluster.led():
+        cluster.seats.wake()
+        await asyncio.sleep(19)
+        assert len(cluster.client.writes) == 1
+        await asyncio.sleep(5)
+        assert cluster.barrier

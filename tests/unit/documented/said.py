@@ -17,7 +17,8 @@ _TOLD: Final = {"Wait": 1, "Withdraw": 2, "GiveBack": 2}  # steps, and which arg
 
 def reasons(module: ModuleType) -> set[str]:
     """Return what the steps that a module's functions make tell a pod's author."""
-    functions = [node for node in ast.parse(inspect.getsource(module)).body if isinstance(node, ast.FunctionDef)]
+    tree = _Constants(module).visit(ast.parse(inspect.getsource(module)))
+    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
     found: set[str] = set()
     for function in functions:
         for call in ast.walk(function):
@@ -28,6 +29,17 @@ def reasons(module: ModuleType) -> set[str]:
     return found
 
 
+class _Constants(ast.NodeTransformer):
+    """Puts the texts of a module's constants in the place of their names."""
+
+    def __init__(self, module: ModuleType) -> None:
+        self._known = {name: value for name, value in vars(module).items() if name.isupper() and isinstance(value, str)}
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        known = self._known.get(node.id) if isinstance(node.ctx, ast.Load) else None
+        return node if known is None else ast.Constant(known)
+
+
 def _texts(value: ast.expr, within: ast.FunctionDef, functions: Collection[ast.FunctionDef]) -> set[str]:
     """Return the texts that an expression of a function can be: none for None, ``OPEN`` for what is not known."""
     match value:
@@ -35,11 +47,15 @@ def _texts(value: ast.expr, within: ast.FunctionDef, functions: Collection[ast.F
             return set() if value.value is None else {str(value.value)}
         case ast.IfExp():
             return _texts(value.body, within, functions) | _texts(value.orelse, within, functions)
+        case ast.BoolOp(op=ast.Or()):
+            others = [each for each in value.values if not _is_assigned(each, value, within)]
+            return {text for each in others for text in _texts(each, within, functions)}
         case ast.JoinedStr():
             parts = [part.value if isinstance(part, ast.FormattedValue) else part for part in value.values]
             return {"".join(each) for each in itertools.product(*(_texts(part, within, functions) for part in parts))}
         case ast.Name():
             given = [node for node in ast.walk(within) if isinstance(node, ast.Assign) and _is_of(node, value)]
+            given = [node for node in given if not isinstance(node.value, ast.Constant) or node.value.value != ""]
             return {text for each in given for text in _texts(each.value, within, functions)} or {OPEN}
         case ast.Call(func=ast.Name(id=name)):
             found: set[str] = set()
@@ -48,6 +64,12 @@ def _texts(value: ast.expr, within: ast.FunctionDef, functions: Collection[ast.F
                 found |= {text for end in ends if end is not None for text in _texts(end, maker, functions)}
             return found or {OPEN}
     return {OPEN}
+
+
+def _is_assigned(name: ast.expr, value: ast.expr, within: ast.FunctionDef) -> bool:
+    """Return whether a name of a value is what the value is given to: the first of several texts stays."""
+    given = [node for node in ast.walk(within) if isinstance(node, ast.Assign) and node.value is value]
+    return isinstance(name, ast.Name) and any(_is_of(node, name) for node in given)
 
 
 def _is_of(given: ast.Assign, name: ast.Name) -> bool:

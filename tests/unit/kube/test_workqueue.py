@@ -234,3 +234,23 @@ async def test_what_is_put_for_a_time_is_done_then_and_not_sooner_whoever_puts_i
     assert (work.done, work.rounds.waiting()) == ([("n", "x")], [])
     task.cancel()
     await asyncio.wait([task])
+
+
+async def test_what_was_under_way_when_the_work_ended_is_done_by_the_next_who_runs_it() -> None:
+    work = Work()
+    work.hang = {"n"}
+    when = asyncio.get_running_loop().time()
+    work.rounds.put_at(("n", "a"), when)
+    running = asyncio.create_task(work.rounds.run())
+    while not work.begun:
+        await asyncio.sleep(0)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    work.go.set()
+    work.rounds.put_at(("n", "a"), when)  # the same that it was put for before
+    running = asyncio.create_task(work.rounds.run())
+    for _ in range(10):
+        await asyncio.sleep(0)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert work.done == [("n", "a")]
