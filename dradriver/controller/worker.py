@@ -234,7 +234,7 @@ class Worker:
             if unit is not None:  # it starts just now
                 now = asyncio.get_running_loop().time()
                 metrics.GANG_START.observe(now - unit.gathered_at(now))
-            self._forget(key)
+                self._forget(key)
             self._running.look(key)
             for pod in pods:
                 self._touch(pod)

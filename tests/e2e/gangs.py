@@ -66,7 +66,7 @@ def pods_of(namespace: Namespace, job_name: str, count: int) -> dict[int, Object
         }  # fmt: skip
         return pods if len(pods) == count else None
 
-    return eventually(f"{count} pods of {job_name}", found)
+    return dict(sorted(eventually(f"{count} pods of {job_name}", found).items()))
 
 
 def run_whole(

@@ -24,17 +24,7 @@ def test_examples(namespace: Namespace) -> None:
 
 def test_the_job_whose_pods_are_a_gang(namespace: Namespace) -> None:
     namespace.kubectl("apply", "-f", str(EXAMPLES / "gangs" / "job.yaml"))
-    namespace.kubectl(
-        "wait", "--for=create", "pod", "-l", "batch.kubernetes.io/job-completion-index=1", "--timeout=60s"
-    )
-    namespace.kubectl("wait", "--for=condition=Ready", "pod", "-l", "app=gang-job", "--timeout=120s")
-    pods = namespace.list("pods")
-    assert sorted(pod["metadata"]["annotations"][names.RANK_HINT] for pod in pods) == ["0", "1"]
+    pods = [one["metadata"]["name"] for one in gangs.pods_of(namespace, "gang-job", 2).values()]
+    gangs.run_whole(namespace, pods, container="train", barrier=minor_of(namespace.cluster.version) >= "1.36")
+    assert [namespace.annotation(name, names.RANK_HINT) for name in pods] == ["0", "1"]
     assert no_gpu_is_owned_twice(namespace.cluster)
-
-
-def test_the_example_of_a_gang(namespace: Namespace) -> None:
-    namespace.kubectl("apply", "-f", str(EXAMPLES / "gangs" / "job.yaml"))
-    pods = gangs.pods_of(namespace, "gang-job", 2)
-    barrier = minor_of(namespace.cluster.version) >= "1.36"
-    gangs.run_whole(namespace, [one["metadata"]["name"] for one in pods.values()], container="train", barrier=barrier)

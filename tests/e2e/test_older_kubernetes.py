@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from dradriver.api import names, slices
+from dradriver.api import names, seats, slices
 from dradriver.topology.machine import Gpu
 from dradriver.topology.profiles import load
 from tests import deploy, needs
 from tests.cluster import Cluster
 from tests.cluster.settings import DEFAULT_KUBERNETES, KUBERNETES_VERSIONS, minor_of
-from tests.e2e import parts
+from tests.e2e import gangs, parts
 from tests.e2e.kubectl import (
     Namespace,
     claim_template,
@@ -118,6 +118,26 @@ def test_what_a_server_cannot_keep_is_not_published_and_said_once(older: Cluster
         assert log.count(said) == 1
         assert [count for note, count in told.items() if note.startswith(said)] == [1]
         assert f'gpu_topology_node_server_lacks{{what="{lacking}"}} 1.0' in page
+
+
+def test_a_gang_starts_whole_without_the_barrier(older: Cluster) -> None:
+    older.kubectl("create", "namespace", "t-gang")
+    namespace = Namespace(older, "t-gang")
+    *first, last = gangs.members("gang", pods=4, gpus=3)
+    namespace.apply(*first)
+    for one in first:
+        assert told_why(namespace, one["metadata"]["name"]) == "3 of 4 pods of its gang are there"
+    assert not namespace.list("resourceclaims")
+    namespace.apply(last)
+    pods = [one["metadata"]["name"] for one in (*first, last)]
+    claims = gangs.run_whole(namespace, pods, barrier=False)
+    assert not any(seats.CLASS in json.dumps(claim["spec"]) for claim in claims.values())
+    assert {namespace.annotation(name, names.GANG_NODES) for name in pods} == {"node-a,node-b"}
+    assert {namespace.annotation(name, names.RANK_HINT) for name in pods} == set("0123")
+    assert len(owners(older)) == 12
+    assert older.kubectl("get", "resourceslice", seats.SLICE, check=False).returncode, "nothing that cannot keep them"
+    older.kubectl("delete", "namespace", "t-gang", "--timeout=120s")
+    eventually("every GPU is free again", lambda: not owners(older))
 
 
 def test_a_name_for_limits_alone_is_refused_for_the_server_would_drop_it(older: Cluster) -> None:

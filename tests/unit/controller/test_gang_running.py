@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+
+import pytest
 from msgspec.structs import replace
 
 from dradriver.controller.gang_running import Anew, OneByOne, running_step
 from dradriver.kube.resources import PODS
 from tests.fakes.gpucluster import GpuCluster
-from tests.unit.controller.test_gang_barrier import cluster_of, told
+from tests.unit.controller.test_gang_barrier import cluster_of, filler, told
 from tests.unit.controller.test_gangs import bound, gang
 
 
@@ -50,3 +53,37 @@ async def test_one_to_which_a_pod_came_after_its_claims_has_lost_one() -> None:
     await cluster.settle()
     assert isinstance(step(cluster, late=pods[0]), Anew)
     assert isinstance(step(cluster, late=pods[0], restarts=False), OneByOne)
+
+
+class Asked:
+    """Takes down what is asked to start anew, and why."""
+
+    def __init__(self) -> None:
+        self.reasons: list[str] = []
+
+    def ask(self, gang: object, pods: object, reason: str) -> str:
+        self.reasons.append(reason)
+        return "not here"
+
+
+@pytest.mark.looptime
+async def test_one_of_which_half_is_bound_is_to_start_anew_after_its_deadline_however_often_it_is_looked_at() -> None:
+    cluster = GpuCluster(promise_s=30.0)
+    asked = cluster.worker._running._restarts = Asked()
+    for node in "ab":
+        cluster.node(node)
+    pods = [f"train-{number}" for number in range(2)]
+    for pod in pods:
+        cluster.pod(pod, 8, wishes={"gang": "train", "gang-size": "2"}, requests={"cpu": "32"})
+    await cluster.settle()
+    filler(cluster, cluster.gpus("train-1")[0])
+    for _ in range(5):
+        cluster.schedule()
+        await cluster.settle()
+        await asyncio.sleep(5)
+    await cluster.settle()
+    assert bound(cluster, pods) == ["train-0"]
+    assert asked.reasons == []
+    await asyncio.sleep(10)
+    await cluster.settle()
+    assert set(asked.reasons) == {"1 of 2 of its pods were bound in time"}
