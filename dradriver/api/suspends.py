@@ -224,6 +224,13 @@ def grant(kind: str, right: str) -> str:
     return f"set {CHART_VALUE}.{kind}.{right} in the chart's values"
 
 
+def set_of(pod: Pod) -> tuple[str, str]:
+    """Return whose pod one of a StatefulSet is: those of a LeaderWorkerSet are of several, and of one owner still."""
+    owner = next((owner.uid for owner in pod.metadata.owner_references if owner.controller), "")
+    lws = pod.metadata.labels.get("leaderworkerset.sigs.k8s.io/name", "")
+    return (lws, "") if lws else ("", owner)
+
+
 def shown(kind: str, name: str) -> str:
     """Return which object is meant, as messages say it."""
     return messages.shown(f"{kind} {name}")

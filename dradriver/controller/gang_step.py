@@ -15,7 +15,6 @@ keep pods from being bound (``Picture.barrier``), it has started once the first 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -122,8 +121,8 @@ def gang_step(
             name = claim.metadata.name
             old = old or f"claim {name} of {_pod(pod)} was given devices while it was gated; delete that pod"
     out = [member for member in unit.members if (claim := claims.get(member.uid)) and not _inside(member, claim)]
-    if not out:
-        unit.lifted_at = None
+    if not claims:
+        unit.promised_at = None
     leaving = _leaving(unit, claims, now)
     if isinstance(leaving, GiveBack):
         return leaving
@@ -246,13 +245,13 @@ def _broken(claim: ClaimRecord, picture: Picture) -> WithdrawReason | None:
 
 def _until(unit: Unit, now: float, promise_s: float) -> float:
     """Return when a gang's claims are given back unless all its pods have their seats by then."""
-    if unit.lifted_at is None:
-        unit.lifted_at = now
-    return unit.lifted_at + longest_s(len(unit.members), promise_s)
+    if unit.promised_at is None:
+        unit.promised_at = now
+    return unit.promised_at + longest_s(len(unit.members), promise_s)
 
 
 def longest_s(pods: int, promise_s: float) -> float:
-    """Return how long a gang of so many pods may take from its lift to the last seat, seconds."""
+    """Return how long a gang of so many pods may take from its claims to the last seat, seconds."""
     return min(promise_s + MEMBER_S * pods, max(LONGEST_S, promise_s))
 
 
@@ -265,8 +264,7 @@ def _overdue(
         for member in unit.members
         if member.uid in claims and not member.pod.gated and not is_seated(member, claims[member.uid])
     ]
-    everybody = [member for member in unit.members if not member.pod.gated]
-    until = _until(unit, now, promise_s) if everybody else math.inf
+    until = _until(unit, now, promise_s)
     refused: list[Member] = []
     for member, claim in waiting:
         member.promise.seen(claim.uid, member.pod.refused, now)

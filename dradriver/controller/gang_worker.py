@@ -136,7 +136,12 @@ class GangWorker:
             promise_s=self._promise_s,
             unschedulable_s=self._unschedulable_s,
         )
+        if isinstance(step, (Plan, Wait)) and (nominated := self._nominated(unit)):
+            if self._lanes.obstacle(unit.key, unit.order, creates=False) is None:
+                self._executor.start(unit, lambda slot: self._writer.unnominate(nominated, slot))
+            return
         if isinstance(step, Plan):
+            unit.wanting = frozenset(step.members)
             if step.until is not None:
                 self._at(step.until, unit.key)
             self._want(unit)
@@ -166,11 +171,9 @@ class GangWorker:
         """
         first = self._picture.gangs.said(unit.key)
         size = size_of(unit.key, first, self._sizes)
-        least, most = size if isinstance(size, tuple) else (None, None)
-        have = [member for member in unit.members if self._has_claim(member)]
-        lack = [member for member in unit.members if member not in have]
-        room = len(lack) if most is None else max(0, most - len(have))
-        chosen = [member for member in unit.members if member in have or member in lack[:room]]
+        done = self._picture.gangs.done(unit.key)
+        least = max(1, size[0] - done) if isinstance(size, tuple) else None
+        chosen = [member for member in unit.members if member in unit.wanting or self._has_claim(member)]
         refused = {
             node: None
             for member in chosen
@@ -265,6 +268,13 @@ class GangWorker:
             return
         if reason:
             self.without_place(unit, reason)
+
+    def _nominated(self, unit: Unit) -> tuple[Member, ...]:
+        """Return the members for which CPU is kept on nodes that no plan gives them any more."""
+        if not self._writer.may_nominate:
+            return ()
+        gated = [member for member in unit.members if member.pod.gated and member.pod.status.nominated_node_name]
+        return tuple(member for member in gated if not self._has_claim(member))
 
     def without_place(self, unit: Unit, reason: str) -> None:
         """Tell a gang's pods why they wait; have those made anew that may go to few nodes only, and wait for long."""

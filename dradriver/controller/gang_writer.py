@@ -33,7 +33,11 @@ MANAGER: Final = "gpu-topology-gang"  # of the seats' conditions: the node agent
 
 
 class GangWriter:
-    """Writes a gang's plans. Each write is safe to repeat; whatever is left half done the API shows."""
+    """Writes a gang's plans. Each write is safe to repeat; whatever is left half done the API shows.
+
+    Attributes:
+        may_nominate: Whether the server has not refused yet to have CPU kept for gated pods.
+    """
 
     def __init__(self, client: Client, writer: ApiWriter, picture: Picture, lanes: Lanes) -> None:
         """``lanes`` say whether the server is in trouble: then the writes of a gang follow one another."""
@@ -41,6 +45,7 @@ class GangWriter:
         self._writer = writer
         self._picture = picture
         self._lanes = lanes
+        self.may_nominate = True
 
     async def commit(self, plan: Mapping[Member, Placement], slot: Slot) -> None:
         """Create the claims of a plan, and let the scheduler have the pods once all are there.
@@ -175,7 +180,11 @@ class GangWriter:
         if pod.gated:  # another leader may have lifted it meanwhile
             await self._writer.lift(pod, place)
 
-    async def _nominate(self, pod: Pod, node: str) -> None:
+    async def unnominate(self, members: Iterable[Member], slot: Slot) -> None:
+        """Have nothing kept any more for gated members; the same errors as ``go``."""
+        await self._each((partial(self._nominate, self._now(member), None) for member in members), slot)
+
+    async def _nominate(self, pod: Pod, node: str | None) -> None:
         """Have the scheduler keep a gated pod's CPU and memory on its node; where we may not, nothing is kept."""
         body = {"metadata": {"uid": pod.metadata.uid}, "status": {"nominatedNodeName": node}}
         name, namespace = pod.metadata.name, pod.metadata.namespace
@@ -185,6 +194,7 @@ class GangWriter:
             )
         except ApiError as error:
             if error.status == 403:
+                self.may_nominate = False
                 logger.warning("pod %s/%s: its CPU is not kept on node %s: %s", namespace, name, node, error)
                 return
             raise

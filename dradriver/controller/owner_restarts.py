@@ -94,6 +94,7 @@ class OwnerRestarts:
         self._client, self._kinds, self._pods, self._touch = client, kinds, pods, touch
         self._asks: dict[Key, _Ask] = {}
         self._restarts: dict[Key, _Restart] = {}
+        self._deleted: dict[Key, tuple[float, int]] = {}  # until when the pods of a gang are not deleted again
         self._queue = WorkQueue(self._work, pause_s=FIRST_PAUSE_S, longest_s=LONGEST_PAUSE_S)
 
     def ask(self, gang: Key, pods: Sequence[Pod], reason: str) -> str:
@@ -175,13 +176,10 @@ class OwnerRestarts:
 
     async def _begin(self, gang: Key, ask: _Ask) -> float | None:
         """Begin, or answer; returns when to try again, where it is too early."""
-        if all(maker(pod).kind == suspends.DELETES for pod in ask.pods):
-            await delete(self._client, [pod for pod in ask.pods if self._lives(pod)])
-            logger.info("%s/%s: its pods are deleted, to be made anew: %s", *gang, ask.reason)
-            self._close(gang, ask, DONE)
-            return None
         if any(suspends.of_kueue(pod.metadata) for pod in ask.pods):
             raise RefusedError("Kueue has admitted its pods, and starts them anew itself: leave them to it")
+        if all(maker(pod).kind == suspends.DELETES for pod in ask.pods):
+            return await self._delete(gang, ask)
         top = await top_of(self._client, self._kinds, ask.pods)
         before = suspends.record_of(top.found)
         if suspends.under_way(top.found) is not None:
@@ -212,6 +210,26 @@ class OwnerRestarts:
         logger.info("%s of namespace %s is suspended, to be resumed: %s", top, gang[0], ask.reason)
         ask.answer = ""
         self._take_up(top).asks[gang] = ask
+        return None
+
+    async def _delete(self, gang: Key, ask: _Ask) -> float | None:
+        """Delete the pods of a StatefulSet, or of a LeaderWorkerSet's; returns when, where it is too early."""
+        if len({suspends.set_of(pod) for pod in ask.pods}) > 1:
+            raise RefusedError("its pods have more than one owner: delete them yourself")
+        now = asyncio.get_running_loop().time()
+        until, times = self._deleted.get(gang, (0.0, 0))
+        if now < until:
+            return until
+        await delete(self._client, [pod for pod in ask.pods if self._lives(pod)])
+        logger.info("%s/%s: its pods are deleted, to be made anew: %s", *gang, ask.reason)
+        if now > until + suspends.LONGEST_PAUSE_S:
+            times = 0
+        pause_s = min(suspends.FIRST_PAUSE_S * 2.0 ** min(times, 16), suspends.LONGEST_PAUSE_S)
+        self._deleted.pop(gang, None)
+        self._deleted[gang] = now + pause_s, times + 1
+        if len(self._deleted) > MOST_KEPT:
+            del self._deleted[next(iter(self._deleted))]
+        self._close(gang, ask, DONE)
         return None
 
     def _room(self, namespace: str) -> bool:

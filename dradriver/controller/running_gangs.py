@@ -56,15 +56,17 @@ class RunningGangs:
         pods = [self._picture.pods[pod] for pod in gangs.pods(gang)]
         said = gangs.said(gang)
         size = size_of(gang, said, self._sizes)
+        restarts = said.wants is not None and said.wants.restarts
         claims = (self._picture.claim_of(pod) for pod in pods)
         planned = (claim.planned.size for claim in claims if claim is not None and claim.planned is not None)
-        least = size[0] if isinstance(size, tuple) else max(planned, default=1)
+        # One that starts anew misses every pod, however few it may begin with.
+        least = size[0] if isinstance(size, tuple) and not restarts else max(planned, default=1)
         step = running_step(
             pods,
             self._picture,
             least - gangs.done(gang),
             now,
-            restarts=said.wants is not None and said.wants.restarts,
+            restarts=restarts,
             since=self._since.setdefault(gang, now),
             promise_s=self._promise_s,
         )

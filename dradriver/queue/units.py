@@ -232,7 +232,8 @@ class Unit:
         unsure: Whether the answer to a creation of a claim was lost: the server must be asked first.
         failures: How it has failed.
         look_again_at: When it may be looked at again, by the loop's clock: nobody need look at a gang for each event.
-        lifted_at: When the first of a gang was seen with a claim and no gate, by the loop's clock; else None.
+        wanting: Those of a gang that want a place now, beside those that have one.
+        promised_at: When a gang was first seen with claims, by the loop's clock; None while it has none.
     """
 
     def __init__(self, *members: Member, key: Key | None = None) -> None:
@@ -244,7 +245,8 @@ class Unit:
         self.unsure = False
         self.failures = Failures()
         self.look_again_at = 0.0
-        self.lifted_at: float | None = None
+        self.wanting: frozenset[Member] = frozenset()
+        self.promised_at: float | None = None
         self._gathered: tuple[int, float] | None = None
         self._no_place_since: float | None = None
 
