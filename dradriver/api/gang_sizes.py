@@ -75,12 +75,15 @@ class _Template(Part, frozen=True):
 class _JobSpec(Part, frozen=True):
     parallelism: int | None = None
     completions: int | None = None
+    done: int | None = None
 
     @property
     def at_once(self) -> int:
-        """How many pods run at once."""
+        """How many pods run at once, of those that have not ended well."""
         parallelism = 1 if self.parallelism is None else self.parallelism
-        return parallelism if self.completions is None else min(parallelism, self.completions)
+        return (
+            parallelism if self.completions is None else min(parallelism, max(1, self.completions - (self.done or 0)))
+        )
 
 
 class _JobTemplate(Part, frozen=True):
@@ -134,9 +137,14 @@ class _Elastic(Part, frozen=True):
     min_replicas: int | None = None
 
 
+COUNT_DOWN: Final = ("Job",)
+"""Whose size is without the pods that have ended well: those of an earlier round are no part of the next."""
+
+
 class _Read(Part, frozen=True):
     metadata: Metadata
     spec: dict[str, Any]
+    status: dict[str, Any] | None = None
 
 
 def why_never(kind: str, spec: Any) -> str:
@@ -172,7 +180,8 @@ def size_from(owner: Owner, found: Mapping[str, Any]) -> Size | Alone:
         whole = msgspec.convert(found, _Read)
         if owner.uid and whole.metadata.uid != owner.uid:
             raise WordError(f"{kind} is another one by now")
-        size = read(owner, whole.spec)
+        done = {"done": (whole.status or {}).get("succeeded")} if owner.kind in COUNT_DOWN else {}
+        size = read(owner, whole.spec | done)
     except (msgspec.ValidationError, RecursionError) as error:
         raise WordError(f"{kind} is none: {messages.shown(str(error))}") from None
     if isinstance(size, tuple) and not 1 <= size[0] <= size[1] <= values.MOST_PODS:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from dradriver.api import gang_members
+from dradriver.api import gang_members, gang_sizes
 from dradriver.api.errors import WordError
 from dradriver.api.gang_owners import Alone, Owner
 from dradriver.api.gangs import Size
 from dradriver.api.pins import Key
-from dradriver.cluster.gangs import Membership
+from dradriver.cluster.gangs import Gangs, Membership
 
 
 class Sizes(Protocol):
@@ -29,3 +29,10 @@ def size_of(gang: Key, said: Membership, sizes: Sizes) -> Size | Alone | str:
     """
     read = said.member.read
     return gang_members.size(said.member, said.wants, None if read is None else sizes.size(gang, read))
+
+
+def done_of(gangs: Gangs, said: Membership) -> int:
+    """Return how many pods of a gang have ended well that its size counts."""
+    wrote = said.wants is not None and said.wants.size is not None
+    counted = wrote or said.member.read is None or said.member.read.kind not in gang_sizes.COUNT_DOWN
+    return gangs.done(said.gang) if counted else 0

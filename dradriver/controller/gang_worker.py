@@ -18,7 +18,7 @@ from dradriver.cluster.picture import Picture
 from dradriver.cluster.placement import Placement
 from dradriver.controller import gang_plan, metrics
 from dradriver.controller.executor import OBJECT_BACKOFF_S, PROMISE_BACKOFF_S, Executor
-from dradriver.controller.gang_sizes import Sizes, size_of
+from dradriver.controller.gang_sizes import Sizes, done_of, size_of
 from dradriver.controller.gang_step import GiveBack, Go, Lift, Plan, Wait, gang_step, in_order
 from dradriver.controller.gang_writer import GangWriter
 from dradriver.controller.reasons import Reasons
@@ -132,7 +132,7 @@ class GangWorker:
             self._picture,
             size,
             now,
-            done=self._picture.gangs.done(unit.key),
+            done=done_of(self._picture.gangs, first),
             promise_s=self._promise_s,
             unschedulable_s=self._unschedulable_s,
         )
@@ -171,7 +171,7 @@ class GangWorker:
         """
         first = self._picture.gangs.said(unit.key)
         size = size_of(unit.key, first, self._sizes)
-        done = self._picture.gangs.done(unit.key)
+        done = done_of(self._picture.gangs, first)
         least = max(1, size[0] - done) if isinstance(size, tuple) else None
         chosen = [member for member in unit.members if member in unit.wanting or self._has_claim(member)]
         refused = {

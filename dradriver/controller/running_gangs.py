@@ -16,7 +16,7 @@ from dradriver.cluster.picture import Picture
 from dradriver.cluster.placement import Placement
 from dradriver.controller import gang_plan
 from dradriver.controller.gang_running import Anew, running_step
-from dradriver.controller.gang_sizes import Sizes, size_of
+from dradriver.controller.gang_sizes import Sizes, done_of, size_of
 from dradriver.controller.gang_step import in_order
 from dradriver.queue.units import Member, Unit
 
@@ -59,12 +59,14 @@ class RunningGangs:
         restarts = said.wants is not None and said.wants.restarts
         claims = (self._picture.claim_of(pod) for pod in pods)
         planned = (claim.planned.size for claim in claims if claim is not None and claim.planned is not None)
-        # One that starts anew misses every pod, however few it may begin with.
-        least = size[0] if isinstance(size, tuple) and not restarts else max(planned, default=1)
+        if isinstance(size, tuple) and not restarts:
+            least = size[0] - done_of(gangs, said)
+        else:  # one that starts anew misses every pod, however few it may begin with
+            least = max(planned, default=1) - gangs.done(gang)
         step = running_step(
             pods,
             self._picture,
-            least - gangs.done(gang),
+            least,
             now,
             restarts=restarts,
             since=self._since.setdefault(gang, now),

@@ -21,7 +21,7 @@ from dradriver.cluster.gangs import Membership
 from dradriver.cluster.placement import Placement
 from dradriver.cluster.volumes import Unbound
 from dradriver.controller import gang_plan
-from dradriver.controller.gang_sizes import size_of
+from dradriver.controller.gang_sizes import done_of, size_of
 from dradriver.controller.gang_step import GiveBack, Go, Lift, Plan, Step, gang_step, in_order, is_seated
 from dradriver.controller.next_step import PROMISE_S, UNSCHEDULABLE_S
 from dradriver.queue.units import Member, Unit
@@ -78,7 +78,7 @@ async def read(scene: Scene, pod: Pod) -> Read | None:
         for each, where in zip(pods, places, strict=True)
         if isinstance(where, Unbound) and each.gated and picture.claim_of(each) is None
     )
-    return Read(of, Unit(*in_order(members), key=own.gang), size, picture.gangs.done(own.gang), next(lacking, ""))
+    return Read(of, Unit(*in_order(members), key=own.gang), size, done_of(picture.gangs, of), next(lacking, ""))
 
 
 def step(scene: Scene, gang: Read, size: Size) -> Step:

@@ -307,3 +307,51 @@ async def test_a_version_that_a_pod_names_is_tried_if_it_is_one(said: str) -> No
     cluster.put(newer, {"metadata": {"name": "train", "namespace": "default"}})
     found = await owner_kinds.OwnerKinds(cluster.client).resource("PodGroup", said)  # type: ignore[arg-type]
     assert found == (newer if said.endswith("v1beta7") else None)
+
+
+async def test_the_second_round_of_a_job_starts_whole_and_the_last_with_what_is_left() -> None:
+    cluster = cluster_of("a", "b", "c")
+    job(cluster, 3)
+    owner = cluster.find(JOBS, "train", "default")
+    assert owner is not None
+    spec = {"parallelism": 3, "completions": 8}
+
+    def end(*names: str) -> None:
+        for name in names:
+            pod = cluster.get_pod(name)
+            pod["status"]["phase"] = "Succeeded"
+            cluster.put(PODS, pod)
+        cluster.collect()
+
+    def begin(*names: str, done: int) -> None:
+        cluster.put(JOBS, owner | {"spec": spec, "status": {"succeeded": done}})
+        for name in names:
+            pod = cluster.admitted(name, 8, wishes={"gang": "auto"})
+            pod["metadata"]["ownerReferences"] = [
+                {
+                    "apiVersion": "batch/v1",
+                    "kind": "Job",
+                    "name": "train",
+                    "uid": owner["metadata"]["uid"],
+                    "controller": True,
+                }
+            ]
+            cluster.put(PODS, pod)
+
+    begin("j-0", "j-1", "j-2", done=0)
+    await cluster.settle()
+    cluster.schedule()
+    end("j-0", "j-1", "j-2")
+    await cluster.settle()
+    begin("j-3", "j-4", done=3)
+    await cluster.settle()
+    assert lifted(cluster, "j-3", "j-4") == []
+    begin("j-5", done=3)
+    await cluster.settle()
+    assert lifted(cluster, "j-3", "j-4", "j-5") == ["j-3", "j-4", "j-5"]
+    cluster.schedule()
+    end("j-3", "j-4", "j-5")
+    await cluster.settle()
+    begin("j-6", "j-7", done=6)
+    await cluster.settle()
+    assert lifted(cluster, "j-6", "j-7") == ["j-6", "j-7"]
