@@ -270,3 +270,19 @@ async def test_a_late_pod_is_tried_again_on_a_node_where_the_scheduler_refused_i
         if turn == 5:
             cluster.remove(PODS, f"filler-{node}", "other")
     assert bound(cluster, pods) == pods
+
+
+@pytest.mark.looptime
+async def test_a_gang_with_a_range_begins_with_those_that_may_go_anywhere_where_others_may_not() -> None:
+    cluster = cluster_of("ab", promise_s=30.0)
+    pods = ["train-0", "train-1"]
+    cluster.pod(
+        "train-0", 8, wishes={"gang": "train", "gang-size": "1-2"}, nodeSelector={"kubernetes.io/hostname": "a"}
+    )
+    cluster.pod("train-1", 8, wishes={"gang": "train", "gang-size": "1-2"})
+    cluster.rival("theirs", "a", range(8))
+    for _ in range(8):
+        await cluster.settle()
+        cluster.schedule()
+        await asyncio.sleep(5)
+    assert bound(cluster, pods) == ["train-1"]
