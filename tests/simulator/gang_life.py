@@ -80,7 +80,8 @@ class GangLife:
     # The Job controller.
 
     def _happened(self, event: Event) -> None:
-        gang = self._world.gangs.get(event.key) if event.plural == PODS.plural else None
+        own = event.plural == PODS.plural and event.key in self._index  # there may be others' gangs
+        gang = self._world.gangs[event.key] if own else None
         if gang is None or not gang.job or event.old is None:
             return
         lost = event.new is None or event.new.get("status", {}).get("phase") == "Failed"
