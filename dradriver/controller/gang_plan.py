@@ -30,6 +30,8 @@ from dradriver.queue.units import Member
 
 MOST_ALTERNATES: Final = 8  # nodes that a gang's pods may go to beside the plan's
 
+MOST_KINDS: Final = 4  # of members with which a gang is tried to begin
+
 
 class Asked(msgspec.Struct, frozen=True):
     """A gang as the allocator is asked for it.
@@ -81,13 +83,16 @@ def plan(
     try:
         return places(members)
     except NoPlaceError:
+        kinds = _kinds(members)
         fewer = None if least is None or any(_claim_of(picture, member) for member in members) else least
-        if fewer is None or fewer >= len(members) or len(_kinds(members)) == 1:
+        if fewer is None or fewer >= len(members) or len(kinds) == 1:
             raise  # the allocator has tried with fewer
-        found = _first_of(members, fewer, places)
-        if found is None:
-            raise
-        return found
+        for kind in ((), *kinds[:MOST_KINDS]):  # for one of them there may be no place at all
+            first = set(kind)
+            order = [*kind, *(member for member in members if member not in first)]
+            if (found := _first_of(order, fewer, places)) is not None:
+                return found
+        raise
 
 
 def _first_of(

@@ -216,9 +216,7 @@ CAMPAIGNS: Final[dict[str, Campaign]] = {
 
 
 # Drawn by chance; the others are asked for by name.
-DRAWN: Final = tuple(
-    name for name in CAMPAIGNS if name not in ("queue_in_trouble", "gangs", "gangs_before")
-)  # see there what does not hold yet
+DRAWN: Final = tuple(name for name in CAMPAIGNS if name != "queue_in_trouble")  # see there what does not hold yet
 
 
 def _put(world: World, at: float, resource: Resource, obj: Object, *, namespace: str | None = "default") -> None:

@@ -30,11 +30,12 @@ class GangLife:
         world.server.put(DEVICE_CLASSES, {"metadata": {"name": seats.CLASS}, "spec": {}})
         if not barrier:
             world.server.lacks |= {"bindingConditions", "bindingFailureConditions"}
-        for number in range(rng.randint(0, 4)):
-            world.add_node(Node(f"g{number + 1}", "rtx-a6000-x4-pairs", cpu=rng.choice((8, 16)), zone=rng.choice("ab")))
+        for _ in range(rng.randint(0, 4)):
+            name = world.name("g")
+            world.add_node(Node(name, "rtx-a6000-x4-pairs", cpu=rng.choice((8, 16)), zone=rng.choice("ab")))
         until = world.plan.until
-        for number in range(rng.randint(1, 4)):
-            gang = self._draw(f"gang{number + 1}")
+        for _ in range(rng.randint(1, 4)):
+            gang = self._draw(world.name("gang"))
             self._every.append(gang)
             at, spread = rng.uniform(0, until * 0.7), rng.choice((0.0, 0.5, 8.0))
             missing = rng.random() < 0.1
@@ -79,7 +80,8 @@ class GangLife:
     # The Job controller.
 
     def _happened(self, event: Event) -> None:
-        gang = self._world.gangs.get(event.key) if event.plural == PODS.plural else None
+        own = event.plural == PODS.plural and event.key in self._index  # there may be others' gangs
+        gang = self._world.gangs[event.key] if own else None
         if gang is None or not gang.job or event.old is None:
             return
         lost = event.new is None or event.new.get("status", {}).get("phase") == "Failed"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from dradriver.api import names
@@ -83,7 +83,7 @@ class GangRules:
 
     def _lifted(self, gang: Gang, pod: Object, call: Call) -> None:
         claim = self._claim_of(pod)
-        if claim is None or self.started(gang) or not self._honest(living(map(self._world.pod, gang.pods))):
+        if claim is None or self.started(gang) or not self.honest(living(map(self._world.pod, gang.pods))):
             return
         plan, size, _ = plan_of(claim)
         gone = {uid for uid, (by, when) in self._back.items() if by == call.replica and when <= call.version}
@@ -115,12 +115,12 @@ class GangRules:
     def _of(self, gang: Gang) -> Iterator[State]:
         world, pod_key = self._world, gang.pods[0]
         pods = living(map(world.pod, gang.pods))
-        if any(namespace == gang.key[0] for namespace, _ in world.plan.refusing) or not self._honest(pods):
+        if any(namespace == gang.key[0] for namespace, _ in world.plan.refusing) or not self.honest(pods):
             return
         claims = [(pod, claim) for pod in pods if (claim := self._claim_of(pod)) is not None]
         claims = [(pod, claim) for pod, claim in claims if claim["metadata"]["uid"] in world.truth.made]
-        for _, claim in claims:
-            if _going(claim):
+        for pod, claim in claims:
+            if _going(claim) and not pod["spec"].get("nodeName"):
                 text = f"claim {claim['metadata']['name']} was given back, and stays"
                 yield State("what is given back goes", claim["metadata"]["uid"], LEAVE_S, text, pod_key)
         there = [(pod, claim) for pod, claim in claims if not _going(claim)]
@@ -194,9 +194,10 @@ class GangRules:
                 return True
         return False
 
-    def _honest(self, pods: list[Object]) -> bool:
+    def honest(self, pods: Iterable[Object | None]) -> bool:
         """Return whether nobody did anything to the gang's pods that no controller can be held to."""
-        return not any(key_of(pod) in self._world.spoiled or not fit.placed(pod) for pod in pods)
+        there = [pod for pod in pods if pod is not None]
+        return not any(key_of(pod) in self._world.spoiled or not fit.placed(pod) for pod in there)
 
 
 def _runs(pod: Object | None) -> bool:

@@ -236,4 +236,5 @@ class Invariants:
 
 def _same(call: Call) -> tuple[object, ...]:
     """What a request has in common with one that is sent again: a patch of a status is another than of an object."""
-    return call.replica, call.verb, call.plural, call.key, isinstance(call.body, list)
+    status = isinstance(call.body, dict) and "status" in call.body
+    return call.replica, call.verb, call.plural, call.key, isinstance(call.body, list), status

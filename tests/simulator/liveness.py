@@ -172,7 +172,8 @@ class Liveness:
         promised = any(map(world.truth.live, claims))
         if not (promised and not gates) and not fit.notes_of(pod).get(names.REASON) and self._told(key):
             yield State("every waiting pod has a reason", uid, REASON_S, f"pod {key} waits and says nothing", key)
-        if key in world.gangs and not self._gangs.started(world.gangs[key]):
+        gang = world.gangs.get(key)
+        if gang is not None and not (self._gangs.started(gang) and self._gangs.honest(map(world.pod, gang.pods))):
             return
         if gates not in ([], [names.GATE]) or pod["spec"].get("schedulerName", "") not in OURS:
             return

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from dradriver.api import seats
+from dradriver.kube.client import ApiError
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
 from tests.fakes.apistore import Event, Object
 from tests.fakes.gpucluster import GpuCluster, Killed, claim_of
@@ -270,3 +271,41 @@ async def test_a_late_pod_is_tried_again_on_a_node_where_the_scheduler_refused_i
         if turn == 5:
             cluster.remove(PODS, f"filler-{node}", "other")
     assert bound(cluster, pods) == pods
+
+
+@pytest.mark.looptime
+async def test_a_gang_with_a_range_begins_with_those_that_may_go_anywhere_where_others_may_not() -> None:
+    cluster = cluster_of("ab", promise_s=30.0)
+    pods = ["train-0", "train-1"]
+    cluster.pod(
+        "train-0", 8, wishes={"gang": "train", "gang-size": "1-2"}, nodeSelector={"kubernetes.io/hostname": "a"}
+    )
+    cluster.pod("train-1", 8, wishes={"gang": "train", "gang-size": "1-2"})
+    cluster.rival("theirs", "a", range(8))
+    for _ in range(8):
+        await cluster.settle()
+        cluster.schedule()
+        await asyncio.sleep(5)
+    assert bound(cluster, pods) == ["train-1"]
+
+
+@pytest.mark.looptime
+async def test_two_leaders_do_not_undo_each_others_plans_as_fast_as_they_can() -> None:
+    cluster = nodes("a", "b")
+    pods = gang(cluster, 2)
+    cluster.client.kill_at = -1  # one of two claims
+    with pytest.raises((Killed, BaseExceptionGroup)):
+        await cluster.settle()
+    (made,) = cluster.store.all(RESOURCE_CLAIMS)
+    (held,) = claims(cluster, pods)
+    cluster.restart()
+    cluster.client.refuse["create"] = [ApiError(403, "Forbidden", "it sees an older state")] * 1000
+    for _ in range(100):
+        cluster.deliver()
+        await cluster.worker.rest()
+        if cluster.claim(held) is None:  # the other leader makes it anew
+            unnamed = {key: text for key, text in made["metadata"].items() if key not in ("uid", "deletionTimestamp")}
+            cluster.put(RESOURCE_CLAIMS, made | {"metadata": unnamed})
+        await asyncio.sleep(0.05)
+    undone = cluster.client.writes.count(("delete", claim_of(held)))
+    assert 1 < undone < 10
