@@ -13,6 +13,7 @@ from dradriver.api.dra_objects import ResourceClaim
 
 MOST_NODES: Final = 128  # whose names are written on each pod of a gang; of more nobody could read the order
 LONGEST: Final = 1024  # characters of the annotation
+MOST_PODS: Final = 20_000  # of a plan, twice what a gang may have: pods that come later may be more than there were
 
 
 class Planned(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -57,7 +58,7 @@ def read(claim: ResourceClaim) -> Planned | None:
         planned = _PLANNED.decode(text)
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
         return None
-    return planned if 0 <= planned.index < planned.size else None
+    return planned if 0 <= planned.index < planned.size <= MOST_PODS else None
 
 
 def texts(planned: Planned, nodes: Sequence[str]) -> dict[str, str | None]:

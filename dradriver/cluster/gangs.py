@@ -115,6 +115,10 @@ class Gangs:
         """Return whether a gang has begun to run."""
         return bool(self._running.get(gang))
 
+    def running(self, gang: Key) -> int:
+        """Return how many living pods of a gang are bound, or were told to go."""
+        return len(self._running.get(gang, ()))
+
     def counts(self) -> tuple[int, int]:
         """Return how many gangs have not started, and how many have."""
         started = sum(bool(pods) and gang not in self._none for gang, pods in self._running.items())

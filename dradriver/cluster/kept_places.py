@@ -56,13 +56,14 @@ class KeptPlaces:
         self._accounts, self._recount = accounts, recount
         self._of: dict[Key, dict[Key, Kept]] = {}
 
-    def lost(self, pod: Pod, of: Membership, claim: ClaimRecord | None) -> None:
+    def lost(self, pod: Pod, of: Membership, claim: ClaimRecord | None, *, running: int) -> None:
         """Keep the place of a lost pod of a gang that runs on, unless all of it are to start anew.
 
         Args:
             pod: The pod.
             of: Its gang.
             claim: The claim under the name that it had.
+            running: How many pods of the gang have their places.
         """
         if claim is None or claim.pin is None or claim.planned is None or not claim.owned_by(pod.metadata.uid):
             return
@@ -78,6 +79,13 @@ class KeptPlaces:
         )
         self._accounts.keep(claim.key, claim.pin.taken)
         self._recount(claim.key)
+        self.trim(of.gang, claim.planned.size - running)
+
+    def trim(self, gang: Key, most: int) -> None:
+        """Keep so many places of a gang at most, of those lost last: other pods came in the place of the rest."""
+        places = tuple(self._of.get(gang, {}).values())
+        for kept in places[: max(0, len(places) - max(0, most))]:
+            self.let_go(kept)
 
     def let_go(self, kept: Kept) -> None:
         """Keep a place no more; one that is not kept is no error."""

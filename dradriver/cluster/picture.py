@@ -358,7 +358,7 @@ class Picture:
         if was is not None and not self.gangs.started(was.gang):
             self.kept_places.end(was.gang)
         elif was is not None and old is not None and is_lost(old, new):
-            self.kept_places.lost(old, was, self.claim_of(old))
+            self.kept_places.lost(old, was, self.claim_of(old), running=self.gangs.running(was.gang))
 
     def _told_to_go(self, pod: Pod) -> bool:
         claim = self.claim_of(pod)

@@ -34,7 +34,6 @@ MEMBER_S: Final = 0.1  # longer that a gang's promise may last for each of its p
 LONGEST_S: Final = 300.0  # half of what kube-scheduler's bindingTimeout is, unless an administrator sets it
 GATHER_S: Final = 2.0  # that a gang of a range of sizes waits for more pods after the last that came
 LEAVING: Final = "waits until its earlier claims are gone"
-QUIET_S: Final = 2.0  # that a number of pods must stand before it is told
 
 
 class Wait(msgspec.Struct, frozen=True):
@@ -165,7 +164,7 @@ def _gathering(unit: Unit, size: Size, now: float, *, done: int) -> Step:
     least, most = (max(1, number - done) for number in size)
     here = len(unit.members)
     if here < least:
-        return Wait(until=now + QUIET_S, reason=f"{here} of {least} pods of its gang are there")
+        return Wait(reason=f"{here} of {least} pods of its gang are there")
     if here < most and (until := unit.gathered_at(now) + GATHER_S) > now:
         return Wait(until=until)
     return Plan(unit.members[:most])

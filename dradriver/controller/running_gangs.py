@@ -130,6 +130,8 @@ class RunningGangs:
             raise NoPlaceError(error.stable) from None
         if kept is not None:
             self._picture.kept_places.let_go(kept)
+        if place.planned is not None:
+            self._picture.kept_places.trim(of.gang, place.planned.size - len(some))
         return msgspec.structs.replace(place, seat=False)  # nobody waits for it to be bound with others
 
     @staticmethod

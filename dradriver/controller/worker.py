@@ -6,10 +6,12 @@ import asyncio
 import contextlib
 import heapq
 import logging
+import math
 from collections import OrderedDict
 from typing import Final
 
 from dradriver.allocator.request import NoPlaceError
+from dradriver.api.errors import WordError
 from dradriver.api.pins import Key
 from dradriver.api.pods import Pod
 from dradriver.cluster.picture import Picture
@@ -109,6 +111,7 @@ class Worker:
         self._collector = Collector(client, self.picture, writer, self._lanes, grace_s=grace_s)
         self._units: dict[Key, Unit] = {}
         self._timers: list[tuple[float, Key]] = []
+        self._due: dict[Key, float] = {}  # of each unit the first of its timers
 
     async def run(self) -> None:
         """Work until cancelled."""
@@ -160,7 +163,7 @@ class Worker:
                 begun = loop.time()
             now = loop.time()
             while self._timers and self._timers[0][0] <= now:
-                self._touch(heapq.heappop(self._timers)[1])
+                self._ring(*heapq.heappop(self._timers))
             if not self._touched and (key := self._lanes.next(self._queue.oldest)) is not None:
                 self._touch(key)
             if self._touched:
@@ -289,11 +292,7 @@ class Worker:
         if gang is not None and not self.picture.gangs.started(gang.gang):
             self._touch(gang.gang)
             return
-        if gang is not None and self._running.goes(gang.gang) and pod.gated and self.picture.claim_of(pod) is None:
-            self._queue.drop(key)
-            self.reasons.want(pod, ANEW)
-            return
-        if self._waits_for_volumes(key, pod) or self._waits_for_gang(key, pod):
+        if self._waits(key, pod):
             return
         where = self.picture.volumes.of(pod)
         if unit is None or unit.lead.uid != pod.metadata.uid:
@@ -319,24 +318,17 @@ class Worker:
         self._template_reader.want(template)
         return True
 
-    def _waits_for_volumes(self, key: Key, pod: Pod) -> bool:
-        """Return whether a pod stays at its gate because of its volumes; what it was given already ends as ever."""
-        unread = self.picture.volumes.unread_of(pod)
-        lacking = self.picture.volumes.lacking_of(pod)
-        if not (pod.gated and (unread or lacking) and self.picture.claim_of(pod) is None):
+    def _waits(self, key: Key, pod: Pod) -> bool:
+        """Return whether a pod stays at its gate whatever is free; what it was given already ends as ever."""
+        gangs, volumes = self.picture.gangs, self.picture.volumes
+        unread, gang = volumes.unread_of(pod), gangs.of(key)
+        anew = ANEW if gang is not None and self._running.goes(gang.gang) else ""
+        why = anew or gangs.waits(key) or ("" if unread else volumes.lacking_of(pod))
+        if not ((why or unread) and pod.gated and self.picture.claim_of(pod) is None):
             return False
         self._queue.drop(key)
-        if lacking and not unread:
-            self.reasons.want(pod, lacking)
-        return True
-
-    def _waits_for_gang(self, key: Key, pod: Pod) -> bool:
-        """Return whether a pod stays at its gate because it asks for a gang and is in none."""
-        why = self.picture.gangs.waits(key)
-        if not why or not pod.gated or self.picture.claim_of(pod) is not None:
-            return False
-        self._queue.drop(key)
-        self.reasons.want(pod, why)
+        if why:
+            self.reasons.want(pod, why)
         return True
 
     def _forget(self, key: Key) -> None:
@@ -364,7 +356,15 @@ class Worker:
             self._lanes.lifted(member.key, unit.scheduler)
 
     def _at(self, when: float, key: Key) -> None:
-        heapq.heappush(self._timers, (when, key))
+        """Look at a unit at a time, or before: each look says anew when the next has to be."""
+        if when < self._due.get(key, math.inf):
+            self._due[key] = when
+            heapq.heappush(self._timers, (when, key))
+
+    def _ring(self, when: float, key: Key) -> None:
+        if self._due.get(key) == when:  # else it was looked at earlier
+            del self._due[key]
+            self._touch(key)
 
     # Giving places.
 
@@ -387,6 +387,10 @@ class Worker:
             reason = worker.why(unit, error, rows)
             for other in self._queue.block(unit, reason):
                 worker.without_place(other, reason)
+        except WordError as error:
+            self._queue.leave(unit)
+            for member in unit.members:
+                self.reasons.want(member.pod, str(error))
         except Exception:
             logger.exception("pod %s/%s: an error in this program; trying again later", *unit.key)
             self._queue.leave(unit)

@@ -1,0 +1,115 @@
+"""Gangs: what one of them, or one tenant, can cost everybody else has bounds."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from dradriver.api import names, plans
+from dradriver.controller import gang_step, gang_worker
+from dradriver.kube.resources import PODS, RESOURCE_CLAIMS, Resource
+from tests.fakes.apistore import Object
+from tests.fakes.gpucluster import GpuCluster
+from tests.unit.controller.test_gangs import gang
+
+GROUPS = Resource("scheduling.k8s.io", "v1", "podgroups", "PodGroup", namespaced=True)
+
+
+def ranked(cluster: GpuCluster, name: str, index: int) -> None:
+    """Create a pod of a gang of one or two that says its place in it."""
+    cluster.pod(name, 8, wishes={"gang": "train", "gang-size": "1-2"})
+    pod = cluster.get_pod(name)
+    pod["metadata"]["labels"] |= {
+        "kueue.x-k8s.io/pod-group-name": "train",
+        "kueue.x-k8s.io/pod-group-pod-index": str(index),
+    }
+    cluster.put(PODS, pod)
+
+
+@pytest.mark.looptime
+async def test_a_gang_that_gathers_is_looked_at_no_more_often_for_what_its_pods_went_through(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks = 0
+
+    def counted(*args: Any, **more: Any) -> gang_step.Step:
+        nonlocal looks
+        looks += 1
+        return gang_step.gang_step(*args, **more)
+
+    monkeypatch.setattr(gang_worker, "gang_step", counted)
+    cluster = GpuCluster()
+    cluster.node("a")
+    gang(cluster, 8, there=2)
+    cluster.deliver()
+    work = asyncio.create_task(cluster.worker.run())
+    for number in range(500):
+        pod = cluster.get_pod("train-0")
+        pod["metadata"]["annotations"]["gpu.topology/x"] = str(number)
+        cluster.put(PODS, pod)
+        cluster.deliver()
+        await asyncio.sleep(0.004)
+    await asyncio.sleep(30)
+    looks = 0
+    await asyncio.sleep(60)
+    work.cancel()
+    await asyncio.gather(work, return_exceptions=True)
+    assert looks < 30
+
+
+async def test_a_gang_keeps_no_more_places_than_it_has_pods() -> None:
+    cluster = GpuCluster()
+    for node in "abcdefghij":
+        cluster.node(node)
+    ranked(cluster, "anchor", 0)
+    ranked(cluster, "p1", 1)
+    await cluster.settle()
+    cluster.schedule()
+    for number in range(2, 12):
+        cluster.remove(PODS, f"p{number - 1}", "default")
+        cluster.collect()
+        await cluster.settle()
+        ranked(cluster, f"p{number}", number)
+        await cluster.settle()
+        cluster.schedule()
+        await cluster.settle()
+    for number in range(8):
+        cluster.pod(f"other-{number}", 8)
+    await cluster.settle()
+    assert sum(cluster.claim(f"other-{number}") is not None for number in range(8)) == 8
+
+
+async def test_a_plan_of_more_pods_than_there_can_be_is_none() -> None:
+    cluster = GpuCluster()
+    for node in "abc":
+        cluster.node(node)
+    gang(cluster, 2)
+    await cluster.settle()
+    cluster.schedule()
+    claim: Object | None = cluster.claim("train-0")
+    assert claim is not None
+    plan = json.loads(claim["metadata"]["annotations"][names.PLAN]) | {"size": plans.MOST_PODS + 1}
+    claim["metadata"]["annotations"][names.PLAN] = json.dumps(plan)
+    cluster.put(RESOURCE_CLAIMS, claim)
+    await cluster.settle()
+    record = cluster.worker.picture.claims["default", "gpus-train-0"]
+    assert record.planned is None
+
+
+@pytest.mark.looptime
+async def test_a_share_in_a_gang_is_told_what_to_write() -> None:
+    cluster = GpuCluster()
+    for node in "abc":
+        cluster.node(node)
+    group = {"podGroupName": "group"}
+    cluster.pod("p0", 1, wishes={"share": "0.5"}, schedulingGroup=group)
+    cluster.pod("p1", 8, schedulingGroup=group)
+    spec = {"schedulingPolicy": {"gang": {"minCount": 2}}}
+    cluster.put(GROUPS, {"metadata": {"name": "group", "namespace": "default"}, "spec": spec})
+    await cluster.settle()
+    await asyncio.sleep(gang_step.GATHER_S)
+    await cluster.settle()
+    assert "gangs are of whole GPUs" in (cluster.note("p0", "reason") or "")
