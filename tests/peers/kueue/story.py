@@ -91,6 +91,19 @@ class Story(beside.Kubectl):
         await self.charged("job-c", 4)
         await self.bound("c-")
 
+    async def a_gang_waits_for_its_quota_as_a_whole_and_is_placed_as_one(self) -> None:
+        both = manifests.job("gang", gpus=4, words=NVLINK | {names.GANG: "auto", names.GANG_SIZE: "2"})
+        both["spec"] |= {"parallelism": 2, "completions": 2, "completionMode": "Indexed"}
+        await self.apply(manifests.job("first", gpus=4, words=NVLINK))
+        await self.bound("first-")
+        await self.apply(both)
+        assert not await self.found("pods", "gang-"), "the quota has room for half of it"
+        await self.run("delete", "job", "first", "--wait=false")
+        await self.run("delete", "pods", "-l", "job-name=first", "--force", "--grace-period=0")
+        await self.charged("job-gang", 8)
+        pods = await self.bound("gang-", 2)
+        assert {pod["metadata"]["annotations"][names.RANK_HINT] for pod in pods} == {"0", "1"}
+
     async def a_job_that_is_stopped_gives_its_gpus_back_and_is_placed_again(self) -> None:
         await self.apply(manifests.job("again", gpus=8, words=NVLINK))
         (before,) = await self.bound("again-")
@@ -211,6 +224,7 @@ async def main(plane: Nodeless, manager: Path, chart: Path) -> None:
             await tell(
                 story,
                 story.jobs_are_charged_by_their_limits_and_placed,
+                story.a_gang_waits_for_its_quota_as_a_whole_and_is_placed_as_one,
                 story.a_job_that_is_stopped_gives_its_gpus_back_and_is_placed_again,
                 story.static_jobs_are_charged_once,
                 story.a_job_by_a_template_is_charged_by_it_and_placed,
