@@ -61,7 +61,7 @@ def running_step(
     if restarts and len(with_it) < len(unbound):
         return Anew(f"it lost a pod: {len(bound)} of {least} run")
     seats = any(claim.seat is not None for claim in claims)
-    if not with_it or (seats and not restarts):
+    if not with_it:
         return OneByOne()
     until = since + (BOUND_S if seats else longest_s(len(pods), promise_s))
     return Anew(f"{len(bound)} of {least} of its pods were bound in time") if now >= until else OneByOne(until)

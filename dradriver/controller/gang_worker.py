@@ -25,7 +25,6 @@ from dradriver.controller.reasons import Reasons
 from dradriver.controller.running_gangs import RunningGangs
 from dradriver.controller.withdraw_reasons import WithdrawReason
 from dradriver.queue.lanes import Lanes, Slot
-from dradriver.queue.placement_request import why
 from dradriver.queue.units import Member, Unit
 from dradriver.queue.waiting import Queue
 
@@ -208,7 +207,9 @@ class GangWorker:
 
     def why(self, unit: Unit, error: NoPlaceError, _: Bools | None) -> str:
         """Return what to tell the pods of a gang that found no place."""
-        return why(unit.lead.pod, error)
+        if all(member.pod.gated for member in unit.members):
+            return str(error)
+        return f"some pods of its gang may go to few nodes only, those of an earlier plan, and there: {error}"
 
     def _commit(self, unit: Unit, plan: dict[Member, Placement]) -> None:
         """Write a plan; what it takes is promised from now on."""
@@ -272,10 +273,8 @@ class GangWorker:
 
     def _nominated(self, unit: Unit) -> tuple[Member, ...]:
         """Return the members for which CPU is kept on nodes that no plan gives them any more."""
-        if not self._writer.may_nominate:
-            return ()
-        gated = [member for member in unit.members if member.pod.gated and member.pod.status.nominated_node_name]
-        return tuple(member for member in gated if not self._has_claim(member))
+        gated = [member for member in unit.members if member.pod.gated and member.may_nominate]
+        return tuple(m for m in gated if m.pod.status.nominated_node_name and not self._has_claim(m))
 
     def without_place(self, unit: Unit, reason: str) -> None:
         """Tell a gang's pods why they wait; have those made anew that may go to few nodes only, and wait for long."""

@@ -33,11 +33,7 @@ MANAGER: Final = "gpu-topology-gang"  # of the seats' conditions: the node agent
 
 
 class GangWriter:
-    """Writes a gang's plans. Each write is safe to repeat; whatever is left half done the API shows.
-
-    Attributes:
-        may_nominate: Whether the server has not refused yet to have CPU kept for gated pods.
-    """
+    """Writes a gang's plans. Each write is safe to repeat; whatever is left half done the API shows."""
 
     def __init__(self, client: Client, writer: ApiWriter, picture: Picture, lanes: Lanes) -> None:
         """``lanes`` say whether the server is in trouble: then the writes of a gang follow one another."""
@@ -45,7 +41,6 @@ class GangWriter:
         self._writer = writer
         self._picture = picture
         self._lanes = lanes
-        self.may_nominate = True
 
     async def commit(self, plan: Mapping[Member, Placement], slot: Slot) -> None:
         """Create the claims of a plan, and let the scheduler have the pods once all are there.
@@ -97,9 +92,17 @@ class GangWriter:
         """
         began = asyncio.get_running_loop().time()
         if not all(place.seat for place in places.values()):
-            await self._each((partial(self._nominate, m.pod, place.node) for m, place in places.items()), slot)
+            await self._each((partial(self._nominate, m, place.node) for m, place in places.items()), slot)
         claims = [member.wish.claim for member in places]
-        await self._each((partial(self._lift, m, place, claims) for m, place in places.items()), slot)
+        try:
+            await self._each((partial(self._lift, m, place, claims) for m, place in places.items()), slot)
+        except (ApiError, Unreachable) as error:
+            known = [self._picture.claims.get(claim) for claim in claims]
+            if outcome(error) is Outcome.OBJECT and all(self._now(member).gated for member in places):
+                # None is lifted, and none will be for a while: what they have is kept from nobody.
+                back = [claim for claim in known if claim is not None and claim.devices is None and not claim.deleting]
+                await self._each((partial(self._writer.withdraw, claim) for claim in back), slot)
+            raise
         for place in places.values():
             choice = place.choice
             metrics.PLACEMENTS.labels(choice.level.value if isinstance(choice, Choice) else metrics.PART).inc()
@@ -182,10 +185,11 @@ class GangWriter:
 
     async def unnominate(self, members: Iterable[Member], slot: Slot) -> None:
         """Have nothing kept any more for gated members; the same errors as ``go``."""
-        await self._each((partial(self._nominate, self._now(member), None) for member in members), slot)
+        await self._each((partial(self._nominate, member, None) for member in members), slot)
 
-    async def _nominate(self, pod: Pod, node: str | None) -> None:
-        """Have the scheduler keep a gated pod's CPU and memory on its node; where we may not, nothing is kept."""
+    async def _nominate(self, member: Member, node: str | None) -> None:
+        """Have the scheduler keep a gated pod's CPU and memory on its node; where we may not, it stays as it is."""
+        pod = self._now(member)
         body = {"metadata": {"uid": pod.metadata.uid}, "status": {"nominatedNodeName": node}}
         name, namespace = pod.metadata.name, pod.metadata.namespace
         try:
@@ -194,7 +198,7 @@ class GangWriter:
             )
         except ApiError as error:
             if error.status == 403:
-                self.may_nominate = False
+                member.may_nominate = False
                 logger.warning("pod %s/%s: its CPU is not kept on node %s: %s", namespace, name, node, error)
                 return
             raise

@@ -47,7 +47,7 @@ class RunningGangs:
         self._picture, self._sizes, self._restarts, self._at = picture, sizes, restarts, at
         self._promise_s = promise_s
         self._since: dict[Key, float] = {}  # when each was first seen to have started
-        self._going: set[Key] = set()
+        self._leaving: set[Key] = set()
 
     def look(self, gang: Key) -> None:
         """See whether a gang has to start anew."""
@@ -72,7 +72,7 @@ class RunningGangs:
             since=self._since.setdefault(gang, now),
             promise_s=self._promise_s,
         )
-        self._going.discard(gang)
+        self._leaving.discard(gang)
         if isinstance(step, Anew):
             self.anew(gang, pods, step.reason)
         elif step.until is not None:
@@ -81,16 +81,16 @@ class RunningGangs:
     def anew(self, gang: Key, pods: Sequence[Pod], reason: str) -> None:
         """Have a gang start anew, if that can be."""
         if not self._restarts.ask(gang, pods, reason):
-            self._going.add(gang)
+            self._leaving.add(gang)
 
-    def goes(self, gang: Key) -> bool:
+    def leaves(self, gang: Key) -> bool:
         """Return whether all pods of a gang are about to go, so that none of them need be given a place."""
-        return gang in self._going
+        return gang in self._leaving
 
     def forget(self, gang: Key) -> None:
         """Forget that a gang ran."""
         self._since.pop(gang, None)
-        self._going.discard(gang)
+        self._leaving.discard(gang)
 
     def late(self, unit: Unit) -> Placement:
         """Return a place for a pod that comes to a gang which has started: near the others, as if it had been there.

@@ -322,7 +322,7 @@ class Worker:
         """Return whether a pod stays at its gate whatever is free; what it was given already ends as ever."""
         gangs, volumes = self.picture.gangs, self.picture.volumes
         unread, gang = volumes.unread_of(pod), gangs.of(key)
-        anew = ANEW if gang is not None and self._running.goes(gang.gang) else ""
+        anew = ANEW if gang is not None and self._running.leaves(gang.gang) else ""
         why = anew or gangs.waits(key) or ("" if unread else volumes.lacking_of(pod))
         if not ((why or unread) and pod.gated and self.picture.claim_of(pod) is None):
             return False

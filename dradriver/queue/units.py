@@ -169,6 +169,7 @@ class Member:
         volumes: Where its volumes are, as far as that was known then.
         joins: The uid of the claim of others that it wants to share; empty where it wants one of its own.
         promise: The claim that it was promised.
+        may_nominate: Whether the server has not refused to have CPU kept for it while it is gated.
         near: The gang whose others it is to be near; empty for a pod alone.
     """
 
@@ -180,6 +181,7 @@ class Member:
         self.volumes = volumes
         self.joins = ""
         self.near = ""
+        self.may_nominate = True
         self.promise = Promise()
         self._wish: PlacementRequest | WordError | None = None
 
