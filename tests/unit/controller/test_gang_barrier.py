@@ -8,7 +8,12 @@ from typing import Any
 import pytest
 
 from dradriver.api import seats
+from dradriver.api.pods import Pod
+from dradriver.cluster.placement import Placement
+from dradriver.controller.api_writer import ApiWriter
+from dradriver.controller.gang_step import GATHER_S
 from dradriver.controller.next_step import BOUND_S, UNSEATED_S
+from dradriver.kube.client import ApiError
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
 from tests.fakes.gpucluster import GpuCluster, Killed
 from tests.unit.controller.test_gangs import bound, claims, gang, lifted
@@ -171,3 +176,72 @@ async def test_a_member_that_loses_its_seat_after_the_others_went_gets_another_p
         await cluster.settle()
     assert bound(cluster, ["train-0", "train-1"]) == ["train-0", "train-1"]
     assert cluster.gpus("train-1")[0] not in (lost, cluster.gpus("train-0")[0])
+
+
+@pytest.mark.parametrize("barrier", [True, False])
+@pytest.mark.looptime
+async def test_a_gang_whose_gates_somebody_keeps_shut_keeps_its_gpus_from_nobody(
+    monkeypatch: pytest.MonkeyPatch, barrier: bool
+) -> None:
+    cluster = cluster_of("ab", promise_s=30.0) if barrier else GpuCluster(promise_s=30.0)
+    if not barrier:
+        cluster.node("a")
+        cluster.node("b")
+    lift = ApiWriter.lift
+
+    async def refused(writer: ApiWriter, pod: Pod, placement: Placement) -> None:
+        if pod.metadata.name.startswith("train"):
+            raise ApiError(403, "Forbidden", "admission webhook denied the request")
+        await lift(writer, pod, placement)
+
+    monkeypatch.setattr(ApiWriter, "lift", refused)
+    pods = gang(cluster, 2)
+    await cluster.settle()
+    assert claims(cluster, pods) == []
+    cluster.pod("other", 8)
+    await cluster.settle()
+    assert cluster.claim("other") is not None
+    assert all("denied" in (cluster.note(pod, "reason") or "") for pod in pods)
+
+
+@pytest.mark.looptime
+async def test_no_nomination_outlives_its_plan() -> None:
+    cluster = GpuCluster(promise_s=30.0)
+    for node in "ab":
+        cluster.node(node)
+    pods = gang(cluster, 2)
+    cluster.client.kill_at = 5  # two claims, two nominations, and the first gate
+    with pytest.raises((Killed, BaseExceptionGroup)):
+        await cluster.settle()
+    assert all(cluster.get_pod(pod)["status"].get("nominatedNodeName") for pod in pods)
+    cluster.restart()
+    cluster.remove(PODS, "train-1", "default")
+    cluster.collect()
+    for _ in range(3):
+        await cluster.settle()
+        cluster.collect()
+        await asyncio.sleep(40)
+    await cluster.settle()
+    assert claims(cluster, ["train-0"]) == []
+    assert "nominatedNodeName" not in cluster.get_pod("train-0")["status"]
+
+
+@pytest.mark.looptime
+async def test_a_range_of_which_one_pod_comes_anew_asks_for_that_pod_alone() -> None:
+    cluster = cluster_of("ab", promise_s=30.0, unschedulable_s=5.0)
+    for i in range(3):
+        cluster.pod(f"train-{i}", 8, wishes={"gang": "train", "gang-size": "2-3"})
+    await cluster.settle()
+    await asyncio.sleep(GATHER_S)
+    await cluster.settle()
+    cluster.schedule()
+    pods = [f"train-{i}" for i in range(3)]
+    first = claims(cluster, pods)[0]
+    cluster.remove(PODS, first, "default")
+    cluster.collect()
+    cluster.pod(first, 8, wishes={"gang": "train", "gang-size": "2-3"})
+    for _ in range(4):
+        await cluster.settle()
+        cluster.schedule()
+        await asyncio.sleep(1)
+    assert len(bound(cluster, pods)) == 2
