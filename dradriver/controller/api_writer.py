@@ -122,8 +122,11 @@ class ApiWriter:
 
         Raises:
             PausedError: The server wants a pause first.
+            MovedOnError: A claim was taken back while the one before hung.
         """
         self._check_pause()
+        if slot.revoked:
+            raise MovedOnError("a claim was taken back while a write hung")
         slot.begin()
 
     def _check_pause(self) -> None:

@@ -150,7 +150,7 @@ class Executor:
 
     def start(self, unit: Unit, action: Callable[[Slot], Action], *, creates: bool = False) -> None:
         """Do something for a unit; ``creates`` says whether claims are made, which a quota counts."""
-        unit.busy = True
+        unit.busy += 1
         # At once: when the task begins, the next one may have been decided on.
         slot = self._lanes.take(unit.key[0], lambda slot: self._spawn(self._let_go(unit, slot)))
         task = self._spawn(self._run(unit, action(slot), creates=creates))
@@ -206,7 +206,7 @@ class Executor:
             logger.exception("pod %s/%s: an error in this program; trying again later", *unit.key)
             self.fail(unit, OWN_ERROR)
         finally:
-            unit.busy = False
+            unit.busy -= 1
             self._touch(unit.key)
 
     async def _let_go(self, unit: Unit, slot: Slot) -> None:
@@ -230,8 +230,13 @@ class Executor:
                     return  # only the answer is
                 quick = clock() - began < (began - write) * QUICK
                 if quick and slot.since == write and not self._lanes.paused():
-                    for member in late:
-                        await self._take_back(member)
+                    unit.busy += 1  # whoever looks at it meanwhile would count on what is being taken back
+                    try:
+                        for member in late:
+                            await self._take_back(member, slot)
+                    finally:
+                        unit.busy -= 1
+                        self._touch(unit.key)
                     return
             except DriverError as error:
                 logger.warning("pod %s/%s: a write hangs, and %s", *unit.key, error)
@@ -240,7 +245,7 @@ class Executor:
                 pause_s *= 2
             await asyncio.sleep(pause_s)
 
-    async def _take_back(self, member: Member) -> None:
+    async def _take_back(self, member: Member, slot: Slot) -> None:
         if (key := claim_key(member.pod)) is None:
             return
         self._picture.release(key)
@@ -253,6 +258,7 @@ class Executor:
             and claim.devices is None
             and not claim.deleting
         ):
+            slot.revoked = True  # what is still to be written counts on the claim
             await self._writer.withdraw(claim)
 
     async def _place(self, member: Member, placement: Placement, slot: Slot) -> None:

@@ -45,11 +45,12 @@ class Slot:
     Attributes:
         since: When the write that is under way began, by the loop's clock; None once the slot was given back.
         slow: Whether one of the writes was, so that the slot is another's.
+        revoked: Whether what was written meanwhile is being taken back: nothing more is to be written.
     """
 
     def __init__(self, lanes: Lanes, namespace: str, on_slow: Callable[[Slot], object]) -> None:
         self.since: float | None = None
-        self.slow = False
+        self.slow = self.revoked = False
         self._lanes, self._namespace, self._on_slow = lanes, namespace, on_slow
         self._timer: asyncio.TimerHandle | None = None
         self.begin()

@@ -240,7 +240,7 @@ class Unit:
         key: Who it is: of a single pod its namespace and name, else the gang's.
         members: Its pods, of a gang in the order of their ranks.
         order: Units are served in this order: the oldest first.
-        busy: Whether a writer is at work on it: nobody else may act on it.
+        busy: How many writers are at work on it: while there are any nobody else may act on it.
         unsure: Whether the answer to a creation of a claim was lost: the server must be asked first.
         failures: How it has failed.
         look_again_at: When it may be looked at again, by the loop's clock: nobody need look at a gang for each event.
@@ -253,7 +253,7 @@ class Unit:
         self.members = members
         self.key = members[0].key if key is None else key
         self.order = min((member.pod.metadata.creation_timestamp or "", member.uid) for member in members)
-        self.busy = False
+        self.busy = 0
         self.unsure = False
         self.failures = Failures()
         self.look_again_at = 0.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -309,3 +310,43 @@ async def test_two_leaders_do_not_undo_each_others_plans_as_fast_as_they_can() -
         await asyncio.sleep(0.05)
     undone = cluster.client.writes.count(("delete", claim_of(held)))
     assert 1 < undone < 10
+
+
+@pytest.mark.looptime
+async def test_no_gate_opens_while_claims_are_being_taken_back_because_a_write_hung() -> None:
+    cluster = nodes("a", "b", "c")
+    pods = gang(cluster, 3)
+    there: list[int] = []
+    create, delete = cluster.client.create, cluster.client.delete
+    slow = {claim_of("train-2")}
+
+    async def slow_create(resource: Any, obj: Any, **how: Any) -> Any:
+        name = obj["metadata"]["name"]
+        if name in slow:
+            slow.discard(name)
+            await asyncio.sleep(1.05)
+        return await create(resource, obj, **how)
+
+    async def slow_delete(resource: Any, name: str, **how: Any) -> bool:
+        done = await delete(resource, name, **how)
+        cluster.collect()
+        await asyncio.sleep(3)  # the answer comes late
+        return done
+
+    def happened(event: Event) -> None:
+        if event.plural == PODS.plural and event.old is not None and event.new is not None:
+            gates = [obj["spec"].get("schedulingGates") for obj in (event.old, event.new)]
+            if gates[0] and not gates[1]:
+                there.append(living(cluster, pods))
+
+    cluster.client.create, cluster.client.delete = slow_create, slow_delete  # type: ignore[method-assign]
+    cluster.store.listeners.append(happened)
+    cluster.deliver()
+    running = asyncio.create_task(cluster.worker.run())
+    for turn in range(300):
+        await asyncio.sleep(0.1)
+        cluster.deliver(*([PODS] if turn < 30 else []))  # the reflector of claims is late
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert lifted(cluster, pods) == pods
+    assert set(there) == {3}
