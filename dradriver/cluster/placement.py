@@ -14,7 +14,7 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         choice: What was chosen, with the node and the machine's numbers of that time.
-        hostnames: The pod's nodes, the chosen one first: ``kubernetes.io/hostname`` labels by node name.
+        hostnames: The pod's nodes, of a pod alone the chosen one first: ``kubernetes.io/hostname`` labels by node name.
         uuids: The chosen GPUs by the claim's requests, in the order of ``choice.containers`` and their parts.
         compute: Compute slices of the node's MIG profiles, by the profile's name; none where nothing asks for them.
         placed: Uuids of the node's GPUs whose MIG slices are devices of their own; the same.

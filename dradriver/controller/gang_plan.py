@@ -28,6 +28,7 @@ from dradriver.controller import decide
 from dradriver.queue.placement_request import PlacementRequest
 from dradriver.queue.units import Member
 
+MOST_KINDS: Final = 32  # of pods in one gang: each is placed by itself, beside the others
 MOST_ALTERNATES: Final = 8  # nodes that a gang's pods may go to beside the plan's
 
 MOST_KINDS: Final = 4  # of members with which a gang is tried to begin
@@ -204,6 +205,11 @@ def _kinds(members: Sequence[Member], kept: Collection[Member] = ()) -> list[lis
         if group is None:
             group = by_kind.setdefault((wish.request, wish.ask, rules), [])
         group.append(member)
+    if len(by_kind) > MOST_KINDS:
+        raise WordError(
+            f"the pods of the gang ask for {len(by_kind)} different things: give them the same requests, selectors, "
+            f"affinity and tolerations, or write gangs of at most {MOST_KINDS} kinds of pods"
+        )
     in_order = {member: at for at, member in enumerate(members)}
     return [sorted(group, key=in_order.__getitem__) for group in by_kind.values()]
 
@@ -268,7 +274,7 @@ def _placements(
         missed = dict.fromkeys((*(word.value for word in choice.fallback), *found.fallback))
         out[member] = Placement(
             choice=choice,
-            hostnames={choice.node: hostnames[choice.node]} | hostnames,
+            hostnames=hostnames,
             uuids=own,
             texts=results.written(choice, picture.inventory.uuids(choice.node))
             | plans.texts(planned, found.nodes)
@@ -296,6 +302,7 @@ def _hostnames(picture: Picture, nodes: Collection[str], asked: Asked) -> dict[s
     """Return the labels of the nodes that the gang's pods may go to: the plan's, and as many others, for another plan.
 
     Each pod may go to all of them: a plan that failed is made anew within these, and no pod need be evicted for that.
+    They stand in one order for all pods, which ask for the same again then.
     """
     fit = np.logical_and.reduce(asked.eligible)
     for role in asked.request.members:
@@ -337,7 +344,7 @@ def revalidate(
         texts = own.texts | plans.texts(claim.planned, nodes)
         out[member] = msgspec.structs.replace(
             own,
-            hostnames={own.node: hostnames[own.node]} | hostnames,
+            hostnames=hostnames,
             texts=texts,
             planned=claim.planned,
             seat=_seats(picture, hostnames),

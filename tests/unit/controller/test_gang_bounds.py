@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dradriver.api import names, plans
-from dradriver.controller import gang_step, gang_worker
+from dradriver.controller import gang_plan, gang_step, gang_worker
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS, Resource
 from tests.fakes.apistore import Object
 from tests.fakes.gpucluster import GpuCluster
@@ -113,3 +113,25 @@ async def test_a_share_in_a_gang_is_told_what_to_write() -> None:
     await asyncio.sleep(gang_step.GATHER_S)
     await cluster.settle()
     assert "gangs are of whole GPUs" in (cluster.note("p0", "reason") or "")
+
+
+async def test_a_gang_of_very_many_kinds_of_pods_is_told_and_decided_on_no_more() -> None:
+    cluster = GpuCluster()
+    cluster.node("a")
+    for number in range(gang_plan.MOST_KINDS + 1):
+        wishes = {"gang": "train", "gang-size": str(gang_plan.MOST_KINDS + 1)}
+        cluster.pod(f"p{number}", 1, wishes=wishes, requests={"cpu": f"{number + 1}m"})
+    cluster.pod("other", 1)
+    await cluster.settle()
+    assert "give them the same requests" in (cluster.note("p0", "reason") or "")
+    assert cluster.claim("other") is not None
+
+
+async def test_pods_that_were_lifted_for_one_plan_ask_for_the_same_again() -> None:
+    cluster = GpuCluster()
+    for node in "abcd":
+        cluster.node(node)
+    pods = gang(cluster, 3)
+    await cluster.settle()
+    affinities = [cluster.get_pod(pod)["spec"]["affinity"] for pod in pods]
+    assert affinities[0] == affinities[1] == affinities[2]
