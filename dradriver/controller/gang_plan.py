@@ -31,7 +31,7 @@ from dradriver.queue.units import Member
 MOST_KINDS: Final = 32  # of pods in one gang: each is placed by itself, beside the others
 MOST_ALTERNATES: Final = 8  # nodes that a gang's pods may go to beside the plan's
 
-MOST_KINDS: Final = 4  # of members with which a gang is tried to begin
+MOST_FIRST: Final = 4  # kinds of members with which a gang is tried to begin
 
 
 class Asked(msgspec.Struct, frozen=True):
@@ -88,7 +88,7 @@ def plan(
         fewer = None if least is None or any(_claim_of(picture, member) for member in members) else least
         if fewer is None or fewer >= len(members) or len(kinds) == 1:
             raise  # the allocator has tried with fewer
-        for kind in ((), *kinds[:MOST_KINDS]):  # for one of them there may be no place at all
+        for kind in ((), *kinds[:MOST_FIRST]):  # for one of them there may be no place at all
             first = set(kind)
             order = [*kind, *(member for member in members if member not in first)]
             if (found := _first_of(order, fewer, places)) is not None:
