@@ -23,6 +23,7 @@ TWO_PLANS_S: Final = 8.0
 LIFT_S: Final = 8.0
 START_S: Final = 90.0
 BOUND_S: Final = 90.0
+ROUND_S: Final = 1.0  # in which the claims of a plan are made, whatever another leader takes back of them meanwhile
 KEPT_S: Final = 125.0  # a place is kept for two minutes
 
 
@@ -33,6 +34,7 @@ class GangRules:
         self._world, self._broken = world, broken
         self._made: dict[str, dict[int, str]] = {}  # by digest: index -> uid of claims that were made, of this round
         self._back: dict[str, tuple[int, int]] = {}  # claims that a controller took back, by uid: which one, when
+        self._begun: dict[str, float] = {}  # by digest: when its round began
         self._seated: dict[str, set[int]] = {}  # by digest: indices that had their seat once
         world.server.listeners.append(self._happened)
 
@@ -72,8 +74,9 @@ class GangRules:
             return
         if old is None:
             there = [c for c in self._world.server.all(RESOURCE_CLAIMS) if plan_of(c)[0] == plan and not _going(c)]
-            if len(there) <= 1:
-                self._made[plan], self._seated[plan] = {}, set()
+            now = self._world.loop.now
+            if len(there) <= 1 and now - self._begun.get(plan, -ROUND_S) >= ROUND_S:
+                self._made[plan], self._seated[plan], self._begun[plan] = {}, set(), now
             self._made[plan][index] = claim["metadata"]["uid"]
         call = self._world.server.acting
         if call is not None and old is not None and not _going(old) and (new is None or _going(new)):
