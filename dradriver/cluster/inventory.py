@@ -54,6 +54,7 @@ class Inventory:
         self._fleet = Fleet()
         self.nccl_version = ""
         self._levels: Sequence[str] = ()
+        self._gbps_of: Mapping[str, float] = {}
         self.topologies = KueueTopologies()
         self._located: Mapping[str, Mapping[str, str]] | None = None
         self._dirty: set[str] = set()
@@ -101,10 +102,10 @@ class Inventory:
             self._read(pool)
         return pools
 
-    def set_levels(self, keys: Sequence[str]) -> None:
+    def set_levels(self, keys: Sequence[str], gbps_of: Mapping[str, float]) -> None:
         """Take in the label keys of the network's levels, nearest first; those that are known where none are given."""
-        if tuple(keys) != tuple(self._levels):
-            self._levels = keys
+        if (tuple(keys), gbps_of) != (tuple(self._levels), self._gbps_of):
+            self._levels, self._gbps_of = keys, gbps_of
             self._move()
 
     def topology_changed(self, change: Change[KueueTopology]) -> None:
@@ -290,7 +291,7 @@ class Inventory:
             self._located = labels
             machines = {name: pool.machine for name, pool in self._pools.items()}
             levels = self._levels or self.topologies.keys([labels.get(name, {}) for name in fleet.nodes])
-            network.locate(fleet, labels, machines, levels)
+            network.locate(fleet, labels, machines, levels, self._gbps_of)
 
     def compute(self, pool: str) -> dict[str, int]:
         """Return the compute slices of the MIG profiles of a node's GPUs, by the profile's name."""

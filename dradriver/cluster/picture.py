@@ -205,9 +205,9 @@ class Picture:
         self.inventory.set_nccl_version(version)
         self._tell()
 
-    def levels_changed(self, keys: Sequence[str]) -> None:
-        """Take in the label keys of the network's levels that are configured, nearest first."""
-        self.inventory.set_levels(keys)
+    def levels_changed(self, keys: Sequence[str], gbps_of: Mapping[str, float]) -> None:
+        """Take in the label keys of the network's levels that are configured, nearest first, and what they carry."""
+        self.inventory.set_levels(keys, gbps_of)
         self._tell()
 
     def topology_changed(self, change: Change[KueueTopology]) -> None:

@@ -144,7 +144,7 @@ class Controller:
         """Choose by these policies from now on. Whether a pod finds a place does not depend on weights, only which."""
         self.worker.picture.weights = policies.preference
         self.worker.picture.nccl_changed(policies.nccl.version)
-        self.worker.picture.levels_changed(policies.network.levels)
+        self.worker.picture.levels_changed(policies.network.levels, policies.network.gbps)
 
     def ready(self) -> bool:
         """Return whether the picture of the cluster is whole."""

@@ -35,6 +35,7 @@ Product = Annotated[
 ]
 Number = Annotated[int, Meta(ge=0, le=MOST_NUMBER)]
 Weight = Annotated[float, Meta(ge=0, le=1000)]
+Gbps = Annotated[float, Meta(gt=0, le=100_000)]
 Factor = Annotated[float, Meta(ge=1, le=16)]
 EqualShares = Annotated[int, Meta(ge=2, le=48)]  # an MPS server of Volta and later has 48 clients
 PolicyName = Annotated[str, Meta(pattern=rf"\A{values.LABEL}\Z", description="a name in lower case, as train-fast")]
@@ -161,11 +162,16 @@ class Network(_Section, frozen=True):
     Attributes:
         levels: Label keys of nodes that say below which switch, block or zone each stands, nearest first; those that
             are known (``topology.network_levels``) are looked for where none are given.
+        gbps: What levels carry for each node, one direction, GB/s, by their label keys; ``cluster`` for all beyond.
     """
 
     levels: Annotated[
         tuple[LabelKey, ...], Meta(max_length=MOST_LEVELS, description="a list of label keys, nearest first")
     ] = ()
+    gbps: Annotated[
+        dict[LabelKey, Gbps],
+        Meta(max_length=MOST_LEVELS + 1, description="pairs of label key and GB/s, as example.com/spine: 200"),
+    ] = {}
 
 
 class Sections(_Section, frozen=True):

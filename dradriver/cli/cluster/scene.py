@@ -94,7 +94,7 @@ class Scene:
             with bound(self.ledger):
                 self.picture = picture = Picture(lambda _: None, lambda: None)
                 picture.weights = self.policies.preference
-                picture.levels_changed(self.policies.network.levels)
+                picture.levels_changed(self.policies.network.levels, self.policies.network.gbps)
                 for topology in topologies:
                     picture.topology_changed(_seen(topology))
                 picture.nccl_changed(self.policies.nccl.version)

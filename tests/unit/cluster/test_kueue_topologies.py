@@ -65,7 +65,19 @@ async def test_levels_of_the_policies_file_stand_above_a_topology() -> None:
         cluster.node(node, labels={RACK: f"rack-{number % 2}", BLOCK: f"block-{number // 3}"})
     picture = cluster.worker.picture
     picture.topology_changed(Change(("", "b"), None, read(topology(RACK))))
-    picture.levels_changed((BLOCK,))
+    picture.levels_changed((BLOCK,), {})
     pods = gang(cluster, 3)
     await cluster.settle()
     assert {cluster.gpus(pod)[0] for pod in pods} in ({"a", "b", "c"}, {"d", "e", "f"})
+
+
+@pytest.mark.parametrize(("gbps", "starts"), [({}, False), ({BLOCK: 100.0}, True), ({BLOCK: 40.0}, False)])
+async def test_what_a_wider_level_carries_the_policies_file_says(gbps: dict[str, float], starts: bool) -> None:
+    cluster = GpuCluster()
+    for number, node in enumerate("abc"):
+        cluster.node(node, "hgx-h100", labels={RACK: f"rack-{number}", BLOCK: "block"})
+    cluster.worker.picture.levels_changed((RACK, BLOCK), gbps)
+    for name in ("p0", "p1"):
+        cluster.pod(name, 8, wishes={"gang": "train", "gang-size": "2", "min-network-bandwidth": "50"})
+    await cluster.settle()
+    assert (cluster.claim("p0") is not None) == starts
