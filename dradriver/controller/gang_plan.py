@@ -150,10 +150,16 @@ def _places(
     return _placements(picture, identity, placed, found, claims, hostnames, home)
 
 
+def has_claim(picture: Picture, member: Member) -> bool:
+    """Return whether a member has a claim of its own, also one that is going."""
+    claim = picture.claim_of(member.pod)
+    return claim is not None and claim.owned_by(member.uid)
+
+
 def _claim_of(picture: Picture, member: Member) -> ClaimRecord | None:
     """Return the claim of a member that keeps its place."""
-    claim = picture.claim_of(member.pod)
-    return claim if claim is not None and claim.owned_by(member.uid) and not claim.deleting else None
+    claim = picture.claim_of(member.pod) if has_claim(picture, member) else None
+    return claim if claim is not None and not claim.deleting else None
 
 
 def _asked(

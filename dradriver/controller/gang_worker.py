@@ -136,7 +136,7 @@ class GangWorker:
             unschedulable_s=self._unschedulable_s,
         )
         if isinstance(step, (Plan, Wait)) and (nominated := self._nominated(unit)):
-            if self._lanes.obstacle(unit.key, unit.order, creates=False) is None:
+            if self._lanes.writable(unit.key, unit.order):
                 self._executor.start(unit, lambda slot: self._writer.unnominate(nominated, slot))
             return
         if isinstance(step, Plan):
@@ -152,7 +152,7 @@ class GangWorker:
                     self._at(step.until, unit.key)
                 if step.reason is not None:
                     self._tell(unit, step.reason)
-            case _ if self._lanes.obstacle(unit.key, unit.order, creates=False) is not None:
+            case _ if not self._lanes.writable(unit.key, unit.order):
                 return  # it is looked at again when it may be written
             case Lift():
                 self._lift(unit, step, first)
@@ -172,7 +172,9 @@ class GangWorker:
         size = size_of(unit.key, first, self._sizes)
         done = done_of(self._picture.gangs, first)
         least = max(1, size[0] - done) if isinstance(size, tuple) else None
-        chosen = [member for member in unit.members if member in unit.wanting or self._has_claim(member)]
+        chosen = [
+            member for member in unit.members if member in unit.wanting or gang_plan.has_claim(self._picture, member)
+        ]
         refused = {
             node: None
             for member in chosen
@@ -250,7 +252,7 @@ class GangWorker:
         self._executor.fail(unit, step.reason, first_s=OBJECT_BACKOFF_S if quick else PROMISE_BACKOFF_S)
 
     def _lift(self, unit: Unit, step: Lift, first: Membership) -> None:
-        have = [member for member in unit.members if self._has_claim(member)]
+        have = [member for member in unit.members if gang_plan.has_claim(self._picture, member)]
         places = gang_plan.revalidate(self._picture, have, step.members, first.wants)
         if places is not None:
             self._executor.start(unit, lambda slot: self._writer.lift(places, slot))
@@ -274,7 +276,7 @@ class GangWorker:
     def _nominated(self, unit: Unit) -> tuple[Member, ...]:
         """Return the members for which CPU is kept on nodes that no plan gives them any more."""
         gated = [member for member in unit.members if member.pod.gated and member.may_nominate]
-        return tuple(m for m in gated if m.pod.status.nominated_node_name and not self._has_claim(m))
+        return tuple(m for m in gated if m.pod.status.nominated_node_name and not gang_plan.has_claim(self._picture, m))
 
     def without_place(self, unit: Unit, reason: str) -> None:
         """Tell a gang's pods why they wait; have those made anew that may go to few nodes only, and wait for long."""
@@ -290,7 +292,9 @@ class GangWorker:
     def _waits_for_volumes(self, unit: Unit) -> bool:
         """Return whether it is not known yet where volumes of a gang's pods are, or there are none to be had."""
         volumes = self._picture.volumes
-        gated = [member.pod for member in unit.members if member.pod.gated and not self._has_claim(member)]
+        gated = [
+            member.pod for member in unit.members if member.pod.gated and not gang_plan.has_claim(self._picture, member)
+        ]
         lacking = next((why for pod in gated if (why := volumes.lacking_of(pod))), "")
         if lacking:
             self._tell(unit, lacking)
@@ -298,10 +302,6 @@ class GangWorker:
             self._queue.drop(unit.key)
             return True
         return False
-
-    def _has_claim(self, member: Member) -> bool:
-        claim = self._picture.claim_of(member.pod)
-        return claim is not None and claim.owned_by(member.uid)
 
     def _tell(self, unit: Unit, reason: str) -> None:
         for member in unit.members:

@@ -66,16 +66,16 @@ class PodWorker:
             return
         self._queue.drop(unit.key)
         match step:
-            case Keep() if self._writable(unit):
+            case Keep() if self._lanes.writable(unit.key, unit.order):
                 self._keep(unit, member, step)
-            case Withdraw() if self._writable(unit):
+            case Withdraw() if self._lanes.writable(unit.key, unit.order):
                 self._executor.withdraw(unit, member, step)
-            case Go() if self._writable(unit):
+            case Go() if self._lanes.writable(unit.key, unit.order):
                 self._executor.start(unit, lambda slot: self._seats.go((step.claim,), slot))
-            case LetGo() if self._writable(unit):
+            case LetGo() if self._lanes.writable(unit.key, unit.order):
                 self._executor.start(unit, lambda slot: self._seats.give_back((step.claim,), slot))
             case Settle() | Wait() if step.untrue:
-                if self._writable(unit):
+                if self._lanes.writable(unit.key, unit.order):
                     self._executor.settle(unit, member, step)
             case Settle():
                 self._forget(unit.key)
@@ -84,10 +84,6 @@ class PodWorker:
                     self._at(step.until, unit.key)
                 if step.reason is not None:
                     self._reasons.want(member.pod, step.reason)
-
-    def _writable(self, unit: Unit) -> bool:
-        """Return whether all but new claims may be written now; if not, the unit is looked at again when it may."""
-        return self._lanes.obstacle(unit.key, unit.order, creates=False) is None
 
     def place(self, unit: Unit, rows: Bools | None) -> None:
         """Give a pod its place.

@@ -109,7 +109,7 @@ class RunningGangs:
         some = [
             (member, None if one is None else one.member.rank)
             for member, one in members
-            if member is unit.lead or self._has_claim(member)
+            if member is unit.lead or gang_plan.has_claim(self._picture, member)
         ]
         kept = self._picture.kept_places.find(of.gang, of.member.rank)
         inventory = self._picture.inventory
@@ -147,7 +147,3 @@ class RunningGangs:
         place = among(())
         unit.failures.begin_again()
         return place
-
-    def _has_claim(self, member: Member) -> bool:
-        claim = self._picture.claim_of(member.pod)
-        return claim is not None and claim.owned_by(member.uid)

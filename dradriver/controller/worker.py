@@ -215,10 +215,6 @@ class Worker:
             self._touched[key] = None
             self._woken.set()
 
-    def _writable(self, unit: Unit) -> bool:
-        """Return whether all but new claims may be written now; if not, the unit is looked at again when it may."""
-        return self._lanes.obstacle(unit.key, unit.order, creates=False) is None
-
     def _guarded(self, key: Key) -> None:
         try:
             self._look(key)
@@ -272,7 +268,7 @@ class Worker:
             self._at(unit.failures.not_before, unit.key)
             return False
         if unit.unsure:
-            if self._writable(unit):
+            if self._lanes.writable(unit.key, unit.order):
                 self._executor.ask(unit)
             return False
         return True

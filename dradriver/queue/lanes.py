@@ -158,6 +158,10 @@ class Lanes:
         """Return whether another write may begin now, in a namespace that holds none up."""
         return self._fast < self._server.most and not self.paused()
 
+    def writable(self, key: Key, order: Order) -> bool:
+        """Return whether all but new claims may be written now; if not, the unit is looked at again when it may."""
+        return self.obstacle(key, order, creates=False) is None
+
     def obstacle(self, key: Key, order: Order, *, creates: bool = True, scheduler: str = "") -> WaitReason | None:
         """Return what keeps a unit from being written now; one that has to wait is given by ``next`` when it may.
 

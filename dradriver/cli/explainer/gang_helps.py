@@ -11,7 +11,7 @@ from dradriver.api.errors import WordError
 from dradriver.api.pins import Key
 from dradriver.cli.cluster.scene import Scene
 from dradriver.cli.explainer import rooms
-from dradriver.cli.explainer.gangs import Read, has_claim
+from dradriver.cli.explainer.gangs import Read
 from dradriver.cli.explainer.model import GangRoom, Help
 from dradriver.controller import gang_plan
 from dradriver.queue.units import Member
@@ -28,7 +28,9 @@ def helps(scene: Scene, gang: Read, wanting: Collection[Member], *, least: int |
     First those in which one pod ends, or one other gang; where none is enough, one way with several. What pods take of
     CPU and memory stays counted, so a way that is named does help.
     """
-    members = [member for member in gang.unit.members if member in wanting or has_claim(scene, member)]
+    members = [
+        member for member in gang.unit.members if member in wanting or gang_plan.has_claim(scene.picture, member)
+    ]
     own = {member.wish.claim for member in members}
 
     def would_do(claims: Collection[Key]) -> bool:

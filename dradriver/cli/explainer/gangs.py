@@ -95,7 +95,9 @@ async def places(
 
     Others' pods count on all nodes that are named, as in the controller's picture.
     """
-    members = [member for member in gang.unit.members if member in wanting or has_claim(scene, member)]
+    members = [
+        member for member in gang.unit.members if member in wanting or gang_plan.has_claim(scene.picture, member)
+    ]
     try:
         for _ in range(_ROUNDS):
             found = gang_plan.plan(scene.picture, members, gang.of.wants, identity=gang.of.member.identity, least=least)
@@ -104,12 +106,6 @@ async def places(
     except (NoPlaceError, WordError) as error:
         return error
     return found
-
-
-def has_claim(scene: Scene, member: Member) -> bool:
-    """Return whether a member has a claim of its own."""
-    claim = scene.picture.claim_of(member.pod)
-    return claim is not None and claim.owned_by(member.uid)
 
 
 def doing(scene: Scene, gang: Read, what: Step) -> str:
@@ -125,7 +121,7 @@ def doing(scene: Scene, gang: Read, what: Step) -> str:
             return f"the claims of its gang are given back: {what.reason or what.cause.value}"
     if what.reason is not None:
         return what.reason
-    have = [member for member in gang.unit.members if has_claim(scene, member)]
+    have = [member for member in gang.unit.members if gang_plan.has_claim(scene.picture, member)]
     seats = sum(_state(scene, member) == "seated" for member in have)
     return f"{seats} of {len(have)} pods of its gang have their places; the scheduler has yet to give the others theirs"
 
@@ -205,7 +201,7 @@ def _whole(scene: Scene, gang: Read, states: Mapping[Member, str], size: Size | 
     """Return how far a gang is, as docs/gangs.md has it."""
     if scene.picture.gangs.started(gang.unit.key):
         return "started"
-    claims = [scene.picture.claim_of(member.pod) for member in states if has_claim(scene, member)]
+    claims = [scene.picture.claim_of(member.pod) for member in states if gang_plan.has_claim(scene.picture, member)]
     if any(claim is not None and claim.deleting for claim in claims):
         return "given back"
     if claims:
