@@ -306,7 +306,8 @@ class OwnerRestarts:
         )
 
     def _over(self, key: Key, restart: _Restart) -> None:
-        del self._restarts[key]
+        if self._restarts.get(key) is restart:  # else another object of that name is being started anew by now
+            del self._restarts[key]
         for gang, ask in restart.asks.items():
             self._close(gang, ask, DONE)
 
