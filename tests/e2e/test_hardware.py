@@ -130,7 +130,7 @@ def watched(cluster: Cluster, node: str, folder: Path) -> Iterator[Callable[[], 
             except json.JSONDecodeError:  # it is being written
                 break
             text, spec = text[end:], event["object"]["spec"]
-            if spec["nodeName"] == node:
+            if spec.get("nodeName") == node:
                 found.append(0 if event["type"] == "DELETED" else len(spec["devices"]))
         return found
 
