@@ -6,7 +6,6 @@ import argparse
 import json
 import os
 import shutil
-import sys
 import time
 
 from dradriver.kube.client import Client
@@ -16,6 +15,7 @@ from tests.bench.gangs.big import big
 from tests.bench.gangs.churn import Churn
 from tests.bench.throughput import chart, launch
 from tests.bench.throughput.driver import Driver
+from tests.bench.throughput.launch import say
 from tests.bench.throughput.machines import Machines
 from tests.bench.throughput.numbers import middle, spread
 from tests.bench.throughput.stage import Stage
@@ -96,13 +96,5 @@ async def churn(stage: Stage, asked: argparse.Namespace) -> dict[str, object]:
     return each.figures()
 
 
-def say(text: str) -> None:
-    """Print lines at once."""
-    print(text, flush=True)
-
-
 if __name__ == "__main__":
-    wanted = options.parse(sys.argv[2:])
-    if wanted.profile is not None:
-        wanted.profile.mkdir(parents=True, exist_ok=True)
-    launch.inside(main(Nodeless(wanted.name, sys.argv[1]), wanted))
+    launch.inside(main, options.parse)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from dradriver.kube.config import from_kubeconfig
 from tests.bench.throughput import chart, launch, options, parts, report
 from tests.bench.throughput.burst import burst
 from tests.bench.throughput.driver import Driver
+from tests.bench.throughput.launch import say
 from tests.bench.throughput.machines import Machines
 from tests.bench.throughput.stage import Stage
 from tests.bench.throughput.starting import starting
@@ -113,13 +113,5 @@ class Results:
         self._file.write_text(json.dumps(self._content, indent=1))
 
 
-def say(text: str) -> None:
-    """Print lines at once."""
-    print(text, flush=True)
-
-
 if __name__ == "__main__":
-    wanted = options.parse(sys.argv[2:])
-    if wanted.profile is not None:
-        wanted.profile.mkdir(parents=True, exist_ok=True)
-    launch.inside(main(Nodeless(wanted.name, sys.argv[1]), wanted))
+    launch.inside(main, options.parse)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import shutil
 import signal
@@ -53,10 +54,21 @@ def start(main: Callable[[list[str]], int]) -> NoReturn:
         sys.exit(130)
 
 
-def inside(measure: Coroutine[Any, Any, int | None]) -> NoReturn:
-    """End this process with what the measurements return, or with what is wrong with the cluster."""
+def inside(
+    main: Callable[[Nodeless, argparse.Namespace], Coroutine[Any, Any, int | None]],
+    parse: Callable[[list[str]], argparse.Namespace],
+) -> NoReturn:
+    """End this process with what the measurements return, or with what is wrong with the cluster.
+
+    Args:
+        main: Measures on a control plane, as the command line asks for.
+        parse: Reads the command line after the control plane's version.
+    """
+    wanted = parse(sys.argv[2:])
+    if wanted.profile is not None:
+        wanted.profile.mkdir(parents=True, exist_ok=True)
     try:
-        sys.exit(asyncio.run(measure))
+        sys.exit(asyncio.run(main(Nodeless(wanted.name, sys.argv[1]), wanted)))
     except Exception as error:
         found = causes(error)
         if not all(isinstance(cause, (ClusterError, DriverError)) for cause in found):
@@ -73,3 +85,8 @@ def causes(error: Exception) -> list[Exception]:
 
 def _end(number: int, _: FrameType | None) -> None:
     sys.exit(128 + number)
+
+
+def say(text: str) -> None:
+    """Print lines at once."""
+    print(text, flush=True)
