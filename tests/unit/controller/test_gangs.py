@@ -34,6 +34,18 @@ def bound(cluster: GpuCluster, pods: list[str]) -> list[str]:
     return [pod for pod in pods if cluster.get_pod(pod)["spec"].get("nodeName")]
 
 
+async def running(nodes: str) -> tuple[GpuCluster, list[str]]:
+    """Return a cluster of some nodes, and the two pods of a gang that runs on two of them."""
+    cluster = GpuCluster()
+    for node in nodes:
+        cluster.node(node)
+    pods = gang(cluster, 2)
+    await cluster.settle()
+    cluster.schedule()
+    await cluster.settle()
+    return cluster, pods
+
+
 async def test_a_gang_waits_until_all_its_pods_are_there() -> None:
     cluster = GpuCluster()
     for node in "abc":
@@ -140,13 +152,7 @@ async def test_a_refused_claim_takes_all_back() -> None:
 
 
 async def test_a_lost_pods_place_is_kept_for_the_pod_that_comes_for_it() -> None:
-    cluster = GpuCluster()
-    for node in "abc":
-        cluster.node(node)
-    pods = gang(cluster, 2)
-    await cluster.settle()
-    cluster.schedule()
-    await cluster.settle()
+    cluster, pods = await running("abc")
     lost = cluster.gpus("train-0")[0]
     (free,) = set("abc") - {cluster.gpus(pod)[0] for pod in pods}
     cluster.remove(PODS, "train-0", "default")
@@ -163,13 +169,7 @@ async def test_a_lost_pods_place_is_kept_for_the_pod_that_comes_for_it() -> None
 
 
 async def test_a_kept_place_ends_with_the_gang() -> None:
-    cluster = GpuCluster()
-    for node in "ab":
-        cluster.node(node)
-    pods = gang(cluster, 2)
-    await cluster.settle()
-    cluster.schedule()
-    await cluster.settle()
+    cluster, pods = await running("ab")
     cluster.pod("other", 8)
     cluster.remove(PODS, pods[0], "default")
     cluster.collect()
@@ -183,13 +183,7 @@ async def test_a_kept_place_ends_with_the_gang() -> None:
 
 @pytest.mark.looptime
 async def test_a_kept_place_ends_after_a_while() -> None:
-    cluster = GpuCluster()
-    for node in "ab":
-        cluster.node(node)
-    pods = gang(cluster, 2)
-    await cluster.settle()
-    cluster.schedule()
-    await cluster.settle()
+    cluster, pods = await running("ab")
     cluster.pod("other", 8)
     cluster.remove(PODS, pods[0], "default")
     cluster.collect()
@@ -219,13 +213,7 @@ async def test_of_a_gang_that_is_to_start_anew_no_place_is_kept() -> None:
 
 @pytest.mark.timeout(20)
 async def test_a_pod_that_its_kept_place_does_not_suit_waits_and_is_asked_about_once() -> None:
-    cluster = GpuCluster()
-    for node in "ab":
-        cluster.node(node)
-    pods = gang(cluster, 2)
-    await cluster.settle()
-    cluster.schedule()
-    await cluster.settle()
+    cluster, pods = await running("ab")
     cluster.remove(PODS, pods[0], "default")
     cluster.collect()
     await cluster.settle()
