@@ -10,7 +10,7 @@ import msgspec
 
 from dradriver.api import gang_members, names, resolved
 from dradriver.api.errors import WordError
-from dradriver.api.gang_owners import Alone, Member
+from dradriver.api.gang_owners import Alone, Member, Rank
 from dradriver.api.gangs import Gang
 from dradriver.api.pins import Key
 from dradriver.api.pods import Pod
@@ -106,6 +106,11 @@ class Gangs:
         """Return what a living pod says of its gang; None for one of none."""
         found = self._of.get(pod)
         return None if found is None or found.gang in self._none else found
+
+    def rank(self, pod: Key) -> Rank | None:
+        """Return where a living pod stands among the others of its gang; None where nothing says."""
+        found = self.of(pod)
+        return None if found is None else found.member.rank
 
     def pods(self, gang: Key) -> tuple[Key, ...]:
         """Return the living pods of a gang, in the order in which they were first seen."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -104,6 +104,7 @@ class KeptPlaces:
         """Return the place of the pod that had a rank; of those without ranks the one that was lost first."""
         return next((kept for kept in self._of.get(gang, {}).values() if kept.rank == rank), None)
 
-    def ended(self, now: float) -> Collection[Kept]:
-        """Return the places whose time is over."""
-        return [kept for places in self._of.values() for kept in places.values() if kept.until <= now]
+    def expire(self, now: float) -> None:
+        """Keep no more the places whose time is over."""
+        for kept in [each for places in self._of.values() for each in places.values() if each.until <= now]:
+            self.let_go(kept)

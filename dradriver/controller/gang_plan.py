@@ -30,7 +30,6 @@ from dradriver.queue.units import Member
 
 MOST_KINDS: Final = 32  # of pods in one gang: each is placed by itself, beside the others
 MOST_ALTERNATES: Final = 8  # nodes that a gang's pods may go to beside the plan's
-
 MOST_FIRST: Final = 4  # kinds of members with which a gang is tried to begin
 
 

@@ -10,6 +10,7 @@ from dradriver.api.gang_owners import Alone, Owner
 from dradriver.api.gangs import Size
 from dradriver.api.pins import Key
 from dradriver.cluster.gangs import Gangs, Membership
+from dradriver.cluster.picture import Picture
 
 
 class Sizes(Protocol):
@@ -36,3 +37,11 @@ def done_of(gangs: Gangs, said: Membership) -> int:
     wrote = said.wants is not None and said.wants.size is not None
     counted = wrote or said.member.read is None or said.member.read.kind not in gang_sizes.COUNT_DOWN
     return gangs.done(said.gang) if counted else 0
+
+
+def size_matters(picture: Picture, gang: Key) -> bool:
+    """Return whether a gang has not started, or is not whole."""
+    if gang not in picture.gangs:
+        return False
+    pods = (picture.pods[pod] for pod in picture.gangs.pods(gang))
+    return not picture.gangs.started(gang) or any(not pod.spec.node_name for pod in pods)

@@ -20,6 +20,7 @@ from typing import Final
 
 import msgspec
 
+from dradriver.api.gang_owners import Rank
 from dradriver.api.gangs import Size
 from dradriver.api.pods import Pod
 from dradriver.api.seats import GO
@@ -52,10 +53,12 @@ class Plan(msgspec.Struct, frozen=True):
 
     Attributes:
         members: Which.
+        least: With how few a gang may begin where not all have places.
         until: When what the others have is taken back, by the loop's clock, if there is no place until then.
     """
 
     members: tuple[Member, ...]
+    least: int
     until: float | None = None
 
 
@@ -166,7 +169,7 @@ def _gathering(unit: Unit, size: Size, now: float, *, done: int) -> Step:
         return Wait(reason=f"{here} of {least} pods of its gang are there")
     if here < most and (until := unit.gathered_at(now) + GATHER_S) > now:
         return Wait(until=until)
-    return Plan(unit.members[:most])
+    return Plan(unit.members[:most], least)
 
 
 def _promised(
@@ -199,7 +202,8 @@ def _promised(
         return until
     if len(claims) < wanted:
         if missing:
-            return Plan(tuple(missing[: wanted - len(claims)]), until)
+            late = tuple(missing[: wanted - len(claims)])
+            return Plan(late, len(late), until)
         return Wait(until=until, reason=f"{len(claims)} of {wanted} pods of its gang are there")
     if gated := tuple(member for member in have if member.pod.gated):
         pins = [claims[member.uid].pin for member in gated]
@@ -289,10 +293,10 @@ def _pod(pod: Pod) -> str:
     return f"pod {pod.metadata.name}"
 
 
-def in_order(members: Sequence[tuple[Member, tuple[int, ...] | None]]) -> tuple[Member, ...]:
+def in_order(members: Sequence[tuple[Member, Rank | None]]) -> tuple[Member, ...]:
     """Return a gang's members by their ranks; those without one after the others, the oldest first."""
 
-    def key(each: tuple[Member, tuple[int, ...] | None]) -> tuple[bool, tuple[int, ...], str, str]:
+    def key(each: tuple[Member, Rank | None]) -> tuple[bool, tuple[int, ...], str, str]:
         member, rank = each
         return rank is None, rank or (), member.pod.metadata.creation_timestamp or "", member.pod.metadata.name
 

@@ -10,7 +10,7 @@ from typing import Final
 from dradriver.allocator.request import NoPlaceError
 from dradriver.api import gang_members
 from dradriver.api.errors import WordError
-from dradriver.api.gang_owners import Alone
+from dradriver.api.gang_owners import Alone, Rank
 from dradriver.api.pins import Key
 from dradriver.cluster.gangs import Membership
 from dradriver.cluster.nodes.columns import Bools
@@ -86,11 +86,10 @@ class GangWorker:
 
     def gathered(self, unit: Unit | None, key: Key) -> Unit:
         """Return a gang as it is now: the same unit as before, if there was one, with the pods that live."""
-        of = [(pod, self._picture.gangs.of(pod)) for pod in self._picture.gangs.pods(key)]
         known = {} if unit is None else {member.uid: member for member in unit.members}
-        members: list[tuple[Member, tuple[int, ...] | None]] = []
+        members: list[tuple[Member, Rank | None]] = []
         changed = unit is None
-        for pod_key, membership in of:
+        for pod_key in self._picture.gangs.pods(key):
             pod = self._picture.pods[pod_key]
             template, where = self._picture.template_of(pod), self._picture.volumes.of(pod)
             if (member := known.get(pod.metadata.uid)) is None:
@@ -98,7 +97,7 @@ class GangWorker:
                 member.near = key[1]
             elif member.update(pod, template, where):
                 changed = True
-            members.append((member, None if membership is None else membership.member.rank))
+            members.append((member, self._picture.gangs.rank(pod_key)))
         ordered = in_order(members)
         if unit is None:
             return Unit(*ordered, key=key)
@@ -140,7 +139,7 @@ class GangWorker:
                 self._executor.start(unit, lambda slot: self._writer.unnominate(nominated, slot))
             return
         if isinstance(step, Plan):
-            unit.wanting = frozenset(step.members)
+            unit.wanting, unit.least = frozenset(step.members), step.least
             if step.until is not None:
                 self._at(step.until, unit.key)
             self._want(unit)
@@ -169,9 +168,6 @@ class GangWorker:
             WordError: What one of them asks for cannot be read, or no gang can have it.
         """
         first = self._picture.gangs.said(unit.key)
-        size = size_of(unit.key, first, self._sizes)
-        done = done_of(self._picture.gangs, first)
-        least = max(1, size[0] - done) if isinstance(size, tuple) else None
         chosen = [
             member for member in unit.members if member in unit.wanting or gang_plan.has_claim(self._picture, member)
         ]
@@ -184,7 +180,7 @@ class GangWorker:
         for avoid in dict.fromkeys(((*tried, *refused), tried, ())):
             try:
                 places = gang_plan.plan(
-                    self._picture, chosen, first.wants, identity=first.member.identity, least=least, avoid=avoid
+                    self._picture, chosen, first.wants, identity=first.member.identity, least=unit.least, avoid=avoid
                 )
             except NoPlaceError as error:
                 if not avoid:

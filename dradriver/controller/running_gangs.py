@@ -101,14 +101,14 @@ class RunningGangs:
         """
         of = self._picture.gangs.of(unit.key)
         assert of is not None, "its own words say so"
-        pods = ((self._picture.pods[key], self._picture.gangs.of(key)) for key in self._picture.gangs.pods(of.gang))
-        members = [
-            (unit.lead if pod.metadata.uid == unit.lead.uid else Member(pod, self._picture.template_of(pod)), one)
-            for pod, one in pods
-        ]
+        pods = (self._picture.pods[key] for key in self._picture.gangs.pods(of.gang))
+        members = (
+            unit.lead if pod.metadata.uid == unit.lead.uid else Member(pod, self._picture.template_of(pod))
+            for pod in pods
+        )
         some = [
-            (member, None if one is None else one.member.rank)
-            for member, one in members
+            (member, self._picture.gangs.rank(member.key))
+            for member in members
             if member is unit.lead or gang_plan.has_claim(self._picture, member)
         ]
         kept = self._picture.kept_places.find(of.gang, of.member.rank)

@@ -8,6 +8,7 @@ import heapq
 import logging
 import math
 from collections import OrderedDict
+from functools import partial
 from typing import Final
 
 from dradriver.allocator.request import NoPlaceError
@@ -20,6 +21,7 @@ from dradriver.controller import metrics
 from dradriver.controller.api_writer import ApiWriter
 from dradriver.controller.background import always
 from dradriver.controller.executor import OBJECT_BACKOFF_S, OWN_ERROR, Executor
+from dradriver.controller.gang_sizes import size_matters
 from dradriver.controller.gang_worker import GangWorker
 from dradriver.controller.gang_writer import GangWriter
 from dradriver.controller.garbage_collector import Collector
@@ -94,7 +96,7 @@ class Worker:
             alive=lambda unit: self._units.get(unit.key) is unit, newest=lambda: self._newest,
         )  # fmt: skip
         kinds = OwnerKinds(client)
-        self._owner_reader = OwnerReader(client, kinds, waits=self._gang_waits, touch=self._touch)
+        self._owner_reader = OwnerReader(client, kinds, waits=partial(size_matters, self.picture), touch=self._touch)
         self._restarts = OwnerRestarts(client, kinds, pods=self.picture.pods, touch=self._touch)
         self._running = RunningGangs(self.picture, self._owner_reader, self._restarts, at=self._at, promise_s=promise_s)
         self._gangs = GangWorker(
@@ -203,7 +205,7 @@ class Worker:
 
     async def sweep(self) -> None:
         """Delete what has been an orphan for long, end assumptions that the server does not share, resume owners."""
-        self._let_go()
+        self.picture.kept_places.expire(asyncio.get_running_loop().time())
         await self._collector.sweep()
         await self._restarts.find()
         await self._restarts.settle()
@@ -253,13 +255,6 @@ class Worker:
             self._count(unit, member)
         if self._may_go_on(unit):
             self._gangs.look(unit)
-
-    def _gang_waits(self, key: Key) -> bool:
-        """Return whether a gang has not started, or is not whole."""
-        if key not in self.picture.gangs:
-            return False
-        pods = (self.picture.pods[pod] for pod in self.picture.gangs.pods(key))
-        return not self.picture.gangs.started(key) or any(not pod.spec.node_name for pod in pods)
 
     def _may_go_on(self, unit: Unit) -> bool:
         """Return whether a unit's pause is over, and what became of its last write is known."""
@@ -399,11 +394,7 @@ class Worker:
         """Ask blocked kinds again, a few at a time: their reasons get old, and an event might have been missed."""
         while True:
             await asyncio.sleep(RECHECK_S)
-            self._let_go()
-            if self._queue.recheck(self.picture.version, asyncio.get_running_loop().time()):
+            now = asyncio.get_running_loop().time()
+            self.picture.kept_places.expire(now)
+            if self._queue.recheck(self.picture.version, now):
                 self._woken.set()
-
-    def _let_go(self) -> None:
-        """Keep places of lost pods for nobody any more whose time is over."""
-        for kept in self.picture.kept_places.ended(asyncio.get_running_loop().time()):
-            self.picture.kept_places.let_go(kept)

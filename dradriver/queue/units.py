@@ -245,6 +245,7 @@ class Unit:
         failures: How it has failed.
         look_again_at: When it may be looked at again, by the loop's clock: nobody need look at a gang for each event.
         wanting: Those of a gang that want a place now, beside those that have one.
+        least: With how few of them a gang may begin.
         promised_at: When a gang was first seen with claims, by the loop's clock; None while it has none.
     """
 
@@ -258,6 +259,7 @@ class Unit:
         self.failures = Failures()
         self.look_again_at = 0.0
         self.wanting: frozenset[Member] = frozenset()
+        self.least = 1
         self.promised_at: float | None = None
         self._gathered: tuple[int, float] | None = None
         self._no_place_since: float | None = None

@@ -71,8 +71,7 @@ async def read(scene: Scene, pod: Pod) -> Read | None:
     for each, key, where in zip(pods, keys, places, strict=True):
         member = Member(each, picture.template_of(each), () if isinstance(where, Unbound) else where)
         member.near = own.gang[1]
-        said = picture.gangs.of(key)
-        members.append((member, None if said is None else said.member.rank))
+        members.append((member, picture.gangs.rank(key)))
     lacking = (
         where.reason
         for each, where in zip(pods, places, strict=True)

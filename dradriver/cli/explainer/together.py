@@ -37,14 +37,16 @@ async def together(scene: Scene, pod: Pod, gang: Read) -> Verdict:
         return Verdict(reason=told, gang=shown)
     step = gangs.step(scene, gang, size)
     if shown.state == "waiting" and isinstance(step, Wait):
-        step = Plan(gang.unit.members[: size[1]])  # of a gang that waits for more than the fewest there are
+        step = Plan(
+            gang.unit.members[: size[1]], max(1, size[0] - gang.done)
+        )  # of a gang that waits for more than the fewest there are
     if not isinstance(step, Plan):
         claim = scene.picture.claim_of(pod)
         pin = claim.pin if claim is not None and claim.owned_by(pod.metadata.uid) else None
         place = None if pin is None else place_of(pin.choice, pin.uuids)
         return Verdict(reason=gangs.doing(scene, gang, step), place=place, gang=shown)
     turn = turns.turn(scene, gang.unit)
-    found = await gangs.places(scene, gang, step.members, least=max(1, size[0] - gang.done))
+    found = await gangs.places(scene, gang, step.members, least=step.least)
     if isinstance(found, dict):
         own = found.get(lead)
         ahead = "" if turn.position == 1 else "; older pods have their turn first"
@@ -63,7 +65,7 @@ async def together(scene: Scene, pod: Pod, gang: Read) -> Verdict:
         gang=msgspec.structs.replace(
             shown,
             room=gang_helps.room(scene, gang),
-            helps=gang_helps.helps(scene, gang, step.members, least=max(1, size[0] - gang.done)),
+            helps=gang_helps.helps(scene, gang, step.members, least=step.least),
         ),
         free=None if whole is None else rooms.free(scene, whole, fit),
         helps=() if whole is None else tuple(rooms.left_out(scene, wish, whole, fit)[:_HELPS]),
