@@ -230,7 +230,6 @@ KEYS: Final = tuple(BY_KEY)
 ORDER: Final = {key: number for number, key in enumerate(KEYS)}
 OF_SETS: Final = frozenset(word.key for word in EVERY if word.about is About.SET)
 OF_PARTS: Final = tuple(word.key for word in EVERY if word.about is About.PART)
-OF_GANGS: Final = tuple(word.key for word in EVERY if word.about is About.GANG)
 OF_REQUESTS: Final = tuple(word for word in EVERY if word.field and word.about is not About.GANG)
 """Those that are fields of a request."""
 _UNSAID: Final = Whole(containers=())

@@ -26,13 +26,13 @@ JOBSET: Final = "jobset.sigs.k8s.io/"
 LONGEST: Final = 253  # characters of a name or uid; what is longer is none
 
 _JOB_INDEX: Final = "batch.kubernetes.io/job-completion-index"
-_LWS: Final = "leaderworkerset.sigs.k8s.io/"
+LWS: Final = "leaderworkerset.sigs.k8s.io/"
 _KUEUE: Final = "kueue.x-k8s.io/"
 _TRAINING: Final = "training.kubeflow.org/"
 _STEP: Final = "trainer.kubeflow.org/trainjob-ancestor-step"
 _POD_INDEX: Final = "apps.kubernetes.io/pod-index"
 _KUBEFLOW: Final = ("PyTorchJob", "TFJob", "XGBoostJob", "JAXJob", "PaddleJob", "MPIJob")
-SAID: Final = (JOBSET, _LWS, _KUEUE, _TRAINING, "alpha." + JOBSET, "batch.kubernetes.io/", "apps.kubernetes.io/")
+SAID: Final = (JOBSET, LWS, _KUEUE, _TRAINING, "alpha." + JOBSET, "batch.kubernetes.io/", "apps.kubernetes.io/")
 """How the annotations begin that makers of pods say something of a gang by."""
 
 _ROLES: Final = ("master", "chief", "worker", "ps", "evaluator")  # of Kubeflow's jobs, in the order of their ranks
@@ -192,18 +192,18 @@ def _by_jobset(pod: Facts) -> Member | Alone | None:
 
 def _by_leader(pod: Facts) -> Member | None:
     """A group of a LeaderWorkerSet: a leader and its workers (pkg/webhooks/pod_webhook.go)."""
-    name = pod.said(_LWS + "name")
-    group = pod.said(_LWS + "group-key") or pod.said(_LWS + "group-index")
+    name = pod.said(LWS + "name")
+    group = pod.said(LWS + "group-key") or pod.said(LWS + "group-index")
     if not (name and group):
         return None
-    revision = pod.said(_LWS + "template-revision-hash")
-    pods = values.many(pod.said(_LWS + "size"))
+    revision = pod.said(LWS + "template-revision-hash")
+    pods = values.many(pod.said(LWS + "size"))
     return Member(
         identity=identity(name, "LeaderWorkerSet", pod.namespace, name, group, revision),
         made_by="LeaderWorkerSet",
         size=_exactly(pods),
         read=Owner(api_version="leaderworkerset.x-k8s.io/v1", kind="LeaderWorkerSet", name=name, pods=pods),
-        rank=pod.rank(_LWS + "worker-index"),
+        rank=pod.rank(LWS + "worker-index"),
     )
 
 

@@ -19,7 +19,7 @@ from typing import Any, Final
 import msgspec
 
 from dradriver.api import gang_sizes, messages, names
-from dradriver.api.gang_owners import JOBSET
+from dradriver.api.gang_owners import JOBSET, LWS
 from dradriver.api.objects import Condition, Metadata, OwnerReference, Part
 from dradriver.api.pods import Pod
 
@@ -227,7 +227,7 @@ def grant(kind: str, right: str) -> str:
 def set_of(pod: Pod) -> tuple[str, str]:
     """Return whose pod one of a StatefulSet is: those of a LeaderWorkerSet are of several, and of one owner still."""
     owner = next((owner.uid for owner in pod.metadata.owner_references if owner.controller), "")
-    lws = pod.metadata.labels.get("leaderworkerset.sigs.k8s.io/name", "")
+    lws = pod.metadata.labels.get(LWS + "name", "")
     return (lws, "") if lws else ("", owner)
 
 

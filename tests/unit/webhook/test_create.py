@@ -199,7 +199,7 @@ def test_a_word_without_effect_is_noted_and_warned_of_and_no_other() -> None:
         names.MULTI_NODE_POLICY: "pack",
         names.ON_MEMBER_LOSS: "restart",
     }
-    assert of_gangs.keys() == {*annotation_words.OF_GANGS}
+    assert of_gangs.keys() == {word.key for word in annotation_words.EVERY if word.about is annotation_words.About.GANG}
     verdict = admit(pod(4, annotations=of_gangs | {names.IDLE_TIMEOUT: "30m"}))
     assert verdict.warnings == ["gpu.topology/idle-timeout: noted only; for now a pod keeps its GPUs until it ends"]
     assert noted(verdict.admitted).idle_timeout_s == 1800
