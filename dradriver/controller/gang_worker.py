@@ -140,6 +140,7 @@ class GangWorker:
             return
         if isinstance(step, Plan):
             unit.wanting, unit.least = frozenset(step.members), step.least
+            unit.whole(step.least)
             if step.until is not None:
                 self._at(step.until, unit.key)
             self._want(unit)
