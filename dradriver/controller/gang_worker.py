@@ -140,7 +140,9 @@ class GangWorker:
             return
         if isinstance(step, Plan):
             unit.wanting, unit.least = frozenset(step.members), step.least
-            unit.whole(step.least)
+            if unit.whole(step.least):
+                for member in unit.members:
+                    self._reasons.soon(member.key)  # they were told how many are there
             if step.until is not None:
                 self._at(step.until, unit.key)
             self._want(unit)

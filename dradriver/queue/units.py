@@ -286,12 +286,17 @@ class Unit:
         """Who is to bind it, and whose pods wait for that: a namespace's own silent pods hold up no other's."""
         return f"{self.lead.pod.spec.scheduler_name}/{self.key[0]}"
 
-    def whole(self, least: int) -> None:
-        """Take in that a gang has as many pods as it may begin with: its turn is that of the last of them, for good."""
-        if not self._whole:
-            self._whole = True
-            entries = sorted((member.pod.metadata.creation_timestamp or "", member.uid) for member in self.members)
-            self.order = entries[min(least, len(entries)) - 1]
+    def whole(self, least: int) -> bool:
+        """Take in that a gang has as many pods as it may begin with: its turn is that of the last of them, for good.
+
+        Returns whether it was not known before.
+        """
+        if self._whole:
+            return False
+        self._whole = True
+        entries = sorted((member.pod.metadata.creation_timestamp or "", member.uid) for member in self.members)
+        self.order = entries[min(least, len(entries)) - 1]
+        return True
 
     def fall_back(self, newest: str) -> None:
         """Take in that it was tried in vain: others go first while it backs off, and then it is in its turn again.
