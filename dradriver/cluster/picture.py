@@ -53,7 +53,7 @@ class Picture:
         claim_users: The pods of each claim.
         gangs: Which pods start together.
         kept_places: Places of lost pods of gangs that run on.
-        barrier: Whether a seat keeps its pod from being bound here.
+        barrier: Whether a seat keeps its pod from being bound here; None while a leader that begins has to find out.
         neighbours: Which pods of ours are not to be beside each other, and where they are.
         refusals: On which nodes the scheduler found no room for pods of each kind.
         taking: What pods of ours take from their nodes.
@@ -85,7 +85,7 @@ class Picture:
         self.claim_users = ClaimUsers(self.pods)
         self.gangs = Gangs()
         self.kept_places = KeptPlaces(self.accounts, self._freed)
-        self.barrier = False
+        self.barrier: bool | None = False
         self._pinned_on: dict[str, set[Key]] = {}  # claims of ours by node
         self.node_usage = NodeUsage(self.nodes, self.pods, self.accounts.node_of)
         self.neighbours = Neighbours(self.nodes, self.pods, self.node_usage.node_of)
@@ -189,6 +189,13 @@ class Picture:
             for pod in sorted(self.volumes.pods(claim) or ()):
                 self._touch(pod)
             self.version += 1
+
+    def find_out_no_more(self) -> None:
+        """Take in that a leader that begins knows of a barrier by now, or goes without: gangs waited for that."""
+        if self.barrier is None:
+            self.barrier = False
+        for gang in self.gangs:
+            self._touch(gang)
 
     # What is configured.
 
