@@ -238,7 +238,8 @@ class Worker:
                 self._forget(key)
             self._running.look(key)
             for pod in pods:
-                self._touch(pod)
+                if not self.picture.pods[pod].spec.node_name:
+                    self._touch(pod)
             return
         self._running.forget(key)
         unread = [pod for pod in pods if self._unread(self.picture.pods[pod])]
