@@ -24,7 +24,7 @@ from dradriver.cluster.nodes.requests import Amounts
 from dradriver.cluster.nodes.table import NodeTable
 from dradriver.cluster.offered import Offered
 from dradriver.cluster.placement import Placement
-from dradriver.cluster.pods import Foreign
+from dradriver.cluster.pods import Foreign, Grouped
 from dradriver.cluster.records import ClaimRecord, DeviceClass, SliceRecord
 from dradriver.cluster.refusals import Refusals
 from dradriver.cluster.tabulating import Tabulator
@@ -100,6 +100,8 @@ class Picture:
             self.nodes.give(old.node, old.takes)
         if isinstance(new, Foreign) and new.node:
             self.nodes.take(new.node, new.takes)
+        for gang in self.gangs.other_changed(key, new.group if isinstance(new, Grouped) else ""):
+            self._touch(gang)
         ours = new if isinstance(new, Pod) else None
         if key in self._assumed_pods:
             known = self.pods[key]

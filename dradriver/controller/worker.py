@@ -237,9 +237,8 @@ class Worker:
                 metrics.GANG_START.observe(now - unit.gathered_at(now))
                 self._forget(key)
             self._running.look(key)
-            for pod in pods:
-                if not self.picture.pods[pod].spec.node_name:
-                    self._touch(pod)
+            for pod in (one for one in pods if not self.picture.pods[one].spec.node_name):
+                self._touch(pod)
             return
         self._running.forget(key)
         unread = [pod for pod in pods if self._unread(self.picture.pods[pod])]

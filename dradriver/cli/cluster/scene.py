@@ -142,6 +142,12 @@ class Scene:
             self._client, OwnerKinds(self._client), waits=lambda _: True, touch=lambda _: None, may_not=_you_may_not
         )
 
+    async def read_groups(self, namespace: str) -> None:
+        """Take in which pods without GPUs the PodGroups of a namespace have."""
+        for pod in await self._list(PODS, pods.read, namespace=namespace):
+            if isinstance(pod, pods.Grouped):
+                self.picture.gangs.other_changed((pod.namespace, pod.name), pod.group)
+
     def put(self, pod: Pod) -> None:
         """Take in a pod of ours that no list has shown."""
         self.picture.pods.setdefault((pod.metadata.namespace, pod.metadata.name), pod)

@@ -244,3 +244,18 @@ async def test_who_may_not_read_what_made_the_pods_is_told_that_it_is_his_own_ri
     assert (await shell.data("explain train-0"))["reason"] == (
         "you may not read 'Job train', which says how many pods the gang has; ask for the verb get on jobs.batch"
     )
+
+
+async def test_pods_of_a_pod_group_without_gpus_are_counted(cluster: GpuCluster, shell: CommandLine) -> None:
+    group = Resource("scheduling.k8s.io", "v1beta1", "podgroups", "PodGroup", namespaced=True)
+    cluster.node("n1")
+    shell.api.optional = {group}
+    spec = {"schedulingPolicy": {"gang": {"minCount": 3}}}
+    cluster.put(group, {"metadata": {"name": "train", "namespace": "default"}, "spec": spec})
+    pod = cluster.admitted("train-0", 8)
+    pod["spec"]["schedulingGroup"] = {"podGroupName": "train"}
+    cluster.put(PODS, pod)
+    launcher = {"schedulingGroup": {"podGroupName": "train"}, "containers": [{"name": "main"}]}
+    cluster.put(PODS, {"metadata": {"name": "launcher", "namespace": "default"}, "spec": launcher})
+    found = await shell.data("explain train-0")
+    assert found["reason"] == "1 of 2 pods of its gang are there, beside 1 that need no GPUs"
