@@ -83,7 +83,7 @@ def _in_order(spec: Any) -> bool:
     """Return whether a JobSet's replicatedJobs start one after another (jobset_types.go, 08dfbdf)."""
     try:
         found = msgspec.convert(spec, _JobSet)
-    except msgspec.ValidationError:
+    except (msgspec.ValidationError, UnicodeError):
         return False  # its own controller refuses it
     order = found.startup_policy and found.startup_policy.startup_policy_order
     return order == "InOrder" or any(job.depends_on for job in found.replicated_jobs)

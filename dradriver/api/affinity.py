@@ -31,6 +31,14 @@ def required(pod: Pod) -> NodeSelector | None:
     return selector if selector is not None and selector.node_selector_terms else None
 
 
+def anywhere(pod: Pod) -> Pod:
+    """Return a pod without its required node affinity."""
+    if required(pod) is None or pod.spec.affinity is None:
+        return pod
+    rest = msgspec.structs.replace(pod.spec.affinity, node_affinity=None)
+    return msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, affinity=rest))
+
+
 def narrow(pod: Pod, hostnames: Mapping[str, str], patch: Patch) -> None:
     """Add to a patch what keeps the pod on the given nodes.
 

@@ -89,7 +89,7 @@ def read(parameters: bytes | msgspec.Raw | object) -> ClaimConfig:
             config = msgspec.json.decode(parameters, type=ClaimConfig)
         else:
             config = msgspec.convert(parameters, ClaimConfig)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise WordError(f"opaque parameters of driver {names.DRIVER}: {error}{_known(str(error))}") from None
     if (config.api_version, config.kind) != (names.CONFIG_API_VERSION, names.CONFIG_KIND):
         raise WordError(

@@ -155,8 +155,13 @@ def of_group(pod: Facts) -> Member | None:
     """Return which of Kubernetes' own gangs a pod is of: ``spec.schedulingGroup`` names a PodGroup (KEP-4671)."""
     if not pod.group or len(pod.group) > LONGEST:
         return None
-    found = joined(identity(pod.group, "PodGroup", pod.namespace, pod.group), "PodGroup", made(pod))
+    found = joined(of_group_named(pod.namespace, pod.group), "PodGroup", made(pod))
     return msgspec.structs.replace(found, read=Owner(api_version="scheduling.k8s.io", kind="PodGroup", name=pod.group))
+
+
+def of_group_named(namespace: str, name: str) -> str:
+    """Return which gang the pods of a PodGroup are."""
+    return identity(name, "PodGroup", namespace, name)
 
 
 def made(pod: Facts) -> Member | Alone:

@@ -141,6 +141,10 @@ COUNT_DOWN: Final = ("Job",)
 """Whose size is without the pods that have ended well: those of an earlier round are no part of the next."""
 
 
+_ODD: Final = (msgspec.ValidationError, RecursionError, UnicodeError)
+"""What reading may end in: msgspec meets half a letter where no text is expected, and cannot say so."""
+
+
 class _Read(Part, frozen=True):
     metadata: Metadata
     spec: dict[str, Any]
@@ -157,7 +161,7 @@ def why_never(kind: str, spec: Any) -> str:
     read = _SIZES.get(kind)
     try:
         found = None if read is None else read(Owner(api_version="", kind=kind, name=""), spec)
-    except (WordError, msgspec.ValidationError, RecursionError, AttributeError):
+    except (WordError, *_ODD, AttributeError):
         return ""
     return found.why if isinstance(found, Alone) and found.never else ""
 
@@ -182,7 +186,7 @@ def size_from(owner: Owner, found: Mapping[str, Any]) -> Size | Alone:
             raise WordError(f"{kind} is another one by now")
         done = {"done": (whole.status or {}).get("succeeded")} if owner.kind in COUNT_DOWN else {}
         size = read(owner, whole.spec | done)
-    except (msgspec.ValidationError, RecursionError) as error:
+    except _ODD as error:
         raise WordError(f"{kind} is none: {messages.shown(str(error))}") from None
     if isinstance(size, tuple) and not 1 <= size[0] <= size[1] <= values.MOST_PODS:
         raise WordError(f"{kind} has no number of pods with GPUs from 1 to {values.MOST_PODS}")

@@ -29,6 +29,7 @@ devices      what a device of a slice says: which GPU it is or is a part of, and
 inventory    all GPUs as the allocator sees them
 pools        a node's slices, read together with the machine that they describe
 remaining    what of a node's GPUs is left beside what claims hold, as the allocator is told it
+offered      slices, less what taint rules keep, taken in for the inventory
 nvidia_slices  NVIDIA's devices as GPUs by identity
 taint_rules  which devices administrators' rules keep new claims off
 tabulating   tables of new kinds of machines, made in another process

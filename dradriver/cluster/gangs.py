@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import msgspec
 
-from dradriver.api import gang_members, names, resolved
+from dradriver.api import gang_members, gang_owners, names, resolved
 from dradriver.api.errors import WordError
 from dradriver.api.gang_owners import Alone, Member, Rank
 from dradriver.api.gangs import Gang
@@ -49,11 +49,16 @@ class Gangs:
         self._running: dict[Key, set[Key]] = {}
         self._done: dict[Key, tuple[Key, str]] = {}  # pods that ended well: their gang, and what made them
         self._done_of: dict[Key, collections.Counter[str]] = {}  # how many those are, by gang and maker
+        self._others: dict[Key, Key] = {}  # pods of PodGroups that are no members: which group
+        self._others_of: collections.Counter[Key] = collections.Counter()
         self._none: set[Key] = set()  # gangs that turned out to be none
         self._waits: dict[Key, str] = {}  # why a pod that asks for a gang is in none
 
     def __contains__(self, gang: Key) -> bool:
         return gang in self._pods and gang not in self._none
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter([gang for gang in self._pods if gang not in self._none])
 
     def pod_changed(self, key: Key, pod: Pod | None, told: Callable[[Pod], bool]) -> tuple[Key, ...]:
         """Take in a pod's state; None once it is gone.
@@ -89,6 +94,29 @@ class Gangs:
         concerned = [each.gang for each in (old, new) if each is not None]
         changed = old is None or new is None or old.gang != new.gang or started != list(map(self.started, concerned))
         return tuple(dict.fromkeys(concerned)) if changed or not started[-1] else ()
+
+    def other_changed(self, key: Key, group: str) -> tuple[Key, ...]:
+        """Take in of which PodGroup a pod is that is no member of a gang, for it has no GPUs; empty for none.
+
+        Returns the gangs that have to be looked at again for it.
+        """
+        old, new = self._others.pop(key, None), (key[0], group) if group else None
+        if new is not None:
+            self._others[key] = new
+        if old == new:
+            return ()
+        concerned = []
+        for one, more in ((old, -1), (new, 1)):
+            if one is not None:
+                self._others_of[one] += more
+                if not self._others_of[one]:
+                    del self._others_of[one]
+                concerned.append((one[0], _GANG + gang_owners.of_group_named(*one)))
+        return tuple(gang for gang in concerned if gang in self)
+
+    def others(self, group: Key) -> int:
+        """Return how many pods without GPUs a PodGroup has, given its namespace and name."""
+        return self._others_of[group]
 
     def done(self, gang: Key) -> int:
         """Return how many pods of a gang have ended well that what made its living ones made: they need no place."""

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from dradriver.allocator.request import Weights
-from dradriver.api.ledger import OURS, current_ledger
 from dradriver.api.objects import Node
 from dradriver.api.pins import Device, Key, Usage, claim_key, is_set
 from dradriver.api.pods import Pod
@@ -23,13 +22,13 @@ from dradriver.cluster.node_usage import NodeUsage
 from dradriver.cluster.nodes.ask import Where
 from dradriver.cluster.nodes.requests import Amounts
 from dradriver.cluster.nodes.table import NodeTable
-from dradriver.cluster.nvidia_slices import NvidiaSlices
+from dradriver.cluster.offered import Offered
 from dradriver.cluster.placement import Placement
-from dradriver.cluster.pods import Foreign
+from dradriver.cluster.pods import Foreign, Grouped
 from dradriver.cluster.records import ClaimRecord, DeviceClass, SliceRecord
 from dradriver.cluster.refusals import Refusals
 from dradriver.cluster.tabulating import Tabulator
-from dradriver.cluster.taint_rules import TaintRule, TaintRules
+from dradriver.cluster.taint_rules import TaintRule
 from dradriver.cluster.templates import Templates
 from dradriver.cluster.versions import is_truth, older
 from dradriver.cluster.volumes import Unbound, Volumes
@@ -49,11 +48,11 @@ class Picture:
         templates: All ResourceClaimTemplates, and the specs of those that waiting pods name.
         volumes: Where the volumes of waiting pods are.
         inventory: All GPUs and who holds them.
-        taint_rules: What administrators' rules leave of the slices.
+        offered: The slices, and what taint rules leave of them.
         claim_users: The pods of each claim.
         gangs: Which pods start together.
         kept_places: Places of lost pods of gangs that run on.
-        barrier: Whether a seat keeps its pod from being bound here.
+        barrier: Whether a seat keeps its pod from being bound here; None while a leader that begins has to find out.
         neighbours: Which pods of ours are not to be beside each other, and where they are.
         refusals: On which nodes the scheduler found no room for pods of each kind.
         taking: What pods of ours take from their nodes.
@@ -78,15 +77,13 @@ class Picture:
         self.volumes = Volumes()
         self.nodes = NodeTable()
         self.inventory = Inventory(self.nodes)
-        self.taint_rules = TaintRules()
-        self._theirs = None if current_ledger() is OURS else NvidiaSlices()
+        self.offered = Offered(self.inventory, self.nodes, rehold=self._rehold, touch=self._touch_pods_of)
         self.weights = Weights()
         self._assumed_pods: dict[Key, float] = {}
         self.claim_users = ClaimUsers(self.pods)
         self.gangs = Gangs()
         self.kept_places = KeptPlaces(self.accounts, self._freed)
-        self.barrier = False
-        self._pinned_on: dict[str, set[Key]] = {}  # claims of ours by node
+        self.barrier: bool | None = False
         self.node_usage = NodeUsage(self.nodes, self.pods, self.accounts.node_of)
         self.neighbours = Neighbours(self.nodes, self.pods, self.node_usage.node_of)
         self.refusals = Refusals()
@@ -103,6 +100,8 @@ class Picture:
             self.nodes.give(old.node, old.takes)
         if isinstance(new, Foreign) and new.node:
             self.nodes.take(new.node, new.takes)
+        for gang in self.gangs.other_changed(key, new.group if isinstance(new, Grouped) else ""):
+            self._touch(gang)
         ours = new if isinstance(new, Pod) else None
         if key in self._assumed_pods:
             known = self.pods[key]
@@ -130,38 +129,18 @@ class Picture:
 
     def slice_changed(self, change: Change[SliceRecord]) -> None:
         """Take in what the slices' reflector saw."""
-        self._take_in(self.taint_rules.slice_changed(change))
+        self.offered.slice_changed(change)
         self._tell()
 
     def taint_rule_changed(self, change: Change[TaintRule]) -> None:
         """Take in what the reflector of DeviceTaintRules saw."""
-        for concerned in self.taint_rules.rule_changed(change):
-            self._take_in(concerned)
+        self.offered.rule_changed(change)
         self._tell()
-
-    def _take_in(self, change: Change[SliceRecord]) -> None:
-        if self._theirs is None:
-            self._set_slice(change.old, change.new)
-        else:
-            for pool, old, new in self._theirs.set_slice(change.old, change.new):
-                for claim in self._theirs.users(pool):
-                    self._rehold(claim)
-                self._set_slice(old, new)
-
-    def _set_slice(self, old: SliceRecord | None, new: SliceRecord | None) -> None:
-        for pool in self.inventory.set_slice(old, new):
-            self.nodes.helped(pool)
-            self._touch_pinned_on(pool)
 
     def tables_made(self, node: str) -> None:
         """Take in that the tables of a node's machine are there: it can be placed on."""
-        self.inventory.set_tables(node)
-        self._touch_pinned_on(node)
+        self.offered.tables_made(node)
         self._tell()
-
-    def _touch_pinned_on(self, node: str) -> None:
-        for claim in sorted(self._pinned_on.get(node, ())):
-            self._touch_pods_of(claim)
 
     def class_changed(self, change: Change[DeviceClass]) -> None:
         """Take in what the device classes' reflector saw: which extended resources no node need have."""
@@ -189,6 +168,13 @@ class Picture:
             for pod in sorted(self.volumes.pods(claim) or ()):
                 self._touch(pod)
             self.version += 1
+
+    def find_out_no_more(self) -> None:
+        """Take in that a leader that begins knows of a barrier by now, or goes without: gangs waited for that."""
+        if self.barrier is None:
+            self.barrier = False
+        for gang in self.gangs:
+            self._touch(gang)
 
     # What is configured.
 
@@ -316,14 +302,6 @@ class Picture:
         """Return whether an answer to us told more of a pod than its reflector has shown."""
         return key in self._assumed_pods
 
-    def slices(self) -> dict[str, SliceRecord]:
-        """Return the slices that were taken in, by name."""
-        return (self._theirs or self.inventory).slices()
-
-    def slice_of(self, pool: str, name: str) -> SliceRecord | None:
-        """Return a pool's slice of that name as it was taken in."""
-        return (self._theirs or self.inventory).slice_of(pool, name)
-
     def taken_by(self, pod: Key) -> tuple[str, Amounts] | None:
         """Return the node that a pod takes something from, and what; None for nothing."""
         return self.node_usage.by(pod)
@@ -366,15 +344,9 @@ class Picture:
 
     def _set_claim(self, key: Key, new: ClaimRecord | None) -> None:
         old = self.accounts.put(key, new)
-        if old is not None and old.pin is not None:
-            node = old.pin.choice.node
-            self._pinned_on[node].discard(key)
-            if not self._pinned_on[node]:
-                del self._pinned_on[node]
-        if new is not None and new.pin is not None:
-            self._pinned_on.setdefault(new.pin.choice.node, set()).add(key)
-            if old is not None and len(new.users) < MOST <= len(old.users):
-                self.nodes.helped(new.pin.choice.node)  # another may use the set that is there
+        self.offered.claim_changed(key, old, new)
+        if new is not None and new.pin is not None and old is not None and len(new.users) < MOST <= len(old.users):
+            self.nodes.helped(new.pin.choice.node)  # another may use the set that is there
         if new is None and old is not None and old.pin is not None and self.accounts.kept(key):
             self.nodes.helped(old.pin.choice.node)  # whom the place is kept for can have it now
         pods = self.claim_users.of(key) if old is None or new is None else self.claim_users.concerned(old, new)
@@ -406,12 +378,8 @@ class Picture:
 
     def held(self, key: Key) -> Mapping[Device, Usage]:
         """Return what a claim holds, of the devices as they are handed out here."""
-        if self._theirs is not None:
-            claim = self.claims.get(key)
-            if claim is not None and claim.devices is not None:
-                return self._theirs.held(claim)
-            self._theirs.forget(key)
-        return self.accounts.of(key).holds
+        given = self.offered.given(key, self.claims.get(key))
+        return self.accounts.of(key).holds if given is None else given
 
     def _freed(self, key: Key) -> None:
         """Count what a claim holds, of which less may be kept now."""

@@ -67,11 +67,22 @@ class Static(Foreign, frozen=True, gc=False):
     template: str
 
 
+class Grouped(Foreign, frozen=True, gc=False):
+    """A foreign pod of a PodGroup, bound or not: the group's number of pods counts it.
+
+    Attributes:
+        group: The PodGroup's name.
+    """
+
+    group: str
+
+
 def read(data: msgspec.Raw) -> Pod | Foreign | None:
     """Return what is kept of a pod's JSON.
 
     A pod with our label is a ``Pod``, with its labels, and those of its annotations and variables that are looked at.
-    Of any other nothing is kept until it is bound, unless the scheduler alone places it, and once it has finished.
+    Of any other nothing is kept until it is bound, unless the scheduler alone places it, or it is of a PodGroup, nor
+    once it has finished.
 
     Raises:
         BadJson: It is not a pod.
@@ -80,7 +91,9 @@ def read(data: msgspec.Raw) -> Pod | Foreign | None:
     static = pod.metadata.labels.ours == names.LABEL_STATIC
     if pod.metadata.labels.ours is not None and not static:
         return _whole(data)
-    if pod.status.phase in FINISHED or not (static or pod.spec.node_name):
+    group = "" if pod.metadata.deletion_timestamp or not pod.spec.scheduling_group else pod.spec.scheduling_group.name
+    group = group if len(group) <= gang_owners.LONGEST else ""
+    if pod.status.phase in FINISHED or not (static or pod.spec.node_name or group):
         return None
     foreign = Foreign(
         namespace=sys.intern(pod.metadata.namespace),
@@ -90,7 +103,9 @@ def read(data: msgspec.Raw) -> Pod | Foreign | None:
         node=sys.intern(pod.spec.node_name),
         takes=_takes(pod.spec) if pod.spec.node_name else {},
     )
-    return _static(foreign, data) if static else foreign
+    if static:
+        return _static(foreign, data)
+    return Grouped(**msgspec.structs.asdict(foreign), group=sys.intern(group)) if group else foreign
 
 
 def _static(foreign: Foreign, data: msgspec.Raw) -> Static:
@@ -141,6 +156,7 @@ class _Metadata(msgspec.Struct, rename="camel", gc=False):
     namespace: str = ""
     uid: str = ""
     resource_version: str = ""
+    deletion_timestamp: str | None = None
     labels: _Labels = _Labels()
 
 
@@ -149,8 +165,13 @@ class _Container(msgspec.Struct, rename="camel", gc=False):
     restart_policy: str | None = None
 
 
+class _Group(msgspec.Struct, frozen=True, gc=False):
+    name: str = msgspec.field(name="podGroupName", default="")
+
+
 class _Spec(msgspec.Struct, rename="camel", frozen=True, gc=False):
     node_name: str = ""
+    scheduling_group: _Group | None = None
     containers: list[_Container] = []
     init_containers: list[_Container] = []
     overhead: msgspec.Raw = _NOTHING

@@ -80,12 +80,12 @@ class Audit:
         async for key in _in_slices(_both(nodes, (("", name) for name in picture.nodes.names()))):
             if not picture.nodes.is_as(key[1], nodes.get(key)):
                 self._differs("nodes", key, partial(picture.node_changed, self._change(key, None, nodes.get(key))))
-        pools = {("", name): piece.pool for name, piece in picture.slices().items()}
+        pools = {("", name): piece.pool for name, piece in picture.offered.slices().items()}
         pools |= {key: piece.pool for store in self._of(RESOURCE_SLICES) for key, piece in store.items()}
         async for key in _in_slices(pools):
             piece = next((store[key] for store in self._of(RESOURCE_SLICES) if key in store), None)
-            known_piece = picture.slice_of(pools[key], key[1])
-            left = None if piece is None else picture.taint_rules.left(piece)
+            known_piece = picture.offered.slice_of(pools[key], key[1])
+            left = None if piece is None else picture.offered.taint_rules.left(piece)
             if left != known_piece:
                 self._differs("slices", key, partial(picture.slice_changed, self._change(key, known_piece, piece)))
 

@@ -177,8 +177,9 @@ class Controller:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(always(self._unread.run))
             if current_ledger() is OURS:  # another driver's claims have no device of ours
+                self.worker.picture.barrier = None
                 tasks.create_task(always(self._seats.run))
-                await self._seats.first_look()
+                tasks.create_task(self._seats.first_look())
             tasks.create_task(self.template_writer.run())
             tasks.create_task(self.worker.run())
 

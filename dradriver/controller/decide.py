@@ -226,7 +226,7 @@ def _rank(
 
 def _tainted(picture: Picture) -> str:
     """Return which rules taint GPUs, as a part of a reason."""
-    rules = picture.taint_rules.tainting()
+    rules = picture.offered.taint_rules.tainting()
     more = " and others" if len(rules) > _RULES else ""
     return f"; GPUs are left out that DeviceTaintRule {', '.join(rules[:_RULES])}{more} taints" if rules else ""
 

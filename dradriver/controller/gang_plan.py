@@ -300,7 +300,7 @@ def _uuids(picture: Picture, wish: PlacementRequest, choice: Choice) -> dict[str
 
 def _seats(picture: Picture, nodes: Collection[str]) -> bool:
     """Return whether a seat keeps the pods from being bound on all of these nodes until they are told to go."""
-    return picture.barrier and current_ledger() is OURS and all(map(picture.inventory.knows_seats, nodes))
+    return bool(picture.barrier) and current_ledger() is OURS and all(map(picture.inventory.knows_seats, nodes))
 
 
 def _hostnames(picture: Picture, nodes: Collection[str], asked: Asked) -> dict[str, str]:

@@ -33,10 +33,12 @@ def size_of(gang: Key, said: Membership, sizes: Sizes) -> Size | Alone | str:
 
 
 def done_of(gangs: Gangs, said: Membership) -> int:
-    """Return how many pods of a gang have ended well that its size counts."""
-    wrote = said.wants is not None and said.wants.size is not None
-    counted = wrote or said.member.read is None or said.member.read.kind not in gang_sizes.COUNT_DOWN
-    return gangs.done(said.gang) if counted else 0
+    """Return how many pods a gang's size counts that need no place: they ended well, or in a PodGroup have no GPUs."""
+    wrote, read = said.wants is not None and said.wants.size is not None, said.member.read
+    if wrote or read is None:
+        return gangs.done(said.gang)
+    others = gangs.others((said.gang[0], read.name)) if read.kind == "PodGroup" else 0
+    return others + (0 if read.kind in gang_sizes.COUNT_DOWN else gangs.done(said.gang))
 
 
 def size_matters(picture: Picture, gang: Key) -> bool:

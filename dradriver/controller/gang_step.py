@@ -166,7 +166,8 @@ def _gathering(unit: Unit, size: Size, now: float, *, done: int) -> Step:
     least, most = (max(1, number - done) for number in size)
     here = len(unit.members)
     if here < least:
-        return Wait(reason=f"{here} of {least} pods of its gang are there")
+        beside = f", beside {done} that need no GPUs" if done else ""
+        return Wait(reason=f"{here} of {least} pods of its gang are there{beside}")
     if here < most and (until := unit.gathered_at(now) + GATHER_S) > now:
         return Wait(until=until)
     return Plan(unit.members[:most], least)

@@ -112,6 +112,8 @@ class GangWorker:
         now = asyncio.get_running_loop().time()
         unit.gathered_at(now)
         unit.look_again_at = now + min(LONGEST_LOOK_S, LOOK_S * len(unit.members))
+        if self._picture.barrier is None:
+            return  # it is looked at again once that is known
         first = self._picture.gangs.said(unit.key)
         size = size_of(unit.key, first, self._sizes)
         if isinstance(size, Alone) and not gang_members.must_wait(first.wants):
@@ -140,6 +142,9 @@ class GangWorker:
             return
         if isinstance(step, Plan):
             unit.wanting, unit.least = frozenset(step.members), step.least
+            if unit.whole(step.least):
+                for member in unit.members:
+                    self._reasons.soon(member.key)  # they were told how many are there
             if step.until is not None:
                 self._at(step.until, unit.key)
             self._want(unit)

@@ -50,7 +50,13 @@ class OwnerReader:
     """Reads objects: those of a namespace one after another, so that its many or fat ones are its own."""
 
     def __init__(
-        self, client: Client, kinds: OwnerKinds, *, waits: Callable[[Key], bool], touch: Callable[[Key], None]
+        self,
+        client: Client,
+        kinds: OwnerKinds,
+        *,
+        waits: Callable[[Key], bool],
+        touch: Callable[[Key], None],
+        may_not: Callable[[str, str], str] | None = None,
     ) -> None:
         """Make one that has read nothing.
 
@@ -59,8 +65,11 @@ class OwnerReader:
             kinds: In which versions it has them.
             waits: Whether a gang has not started or is not whole: of no other the size matters.
             touch: Has a gang looked at again, since what its object says has changed.
+            may_not: Says that an object may not be read, given its kind and how it is shown: whose right is lacking;
+                None for the controller's.
         """
         self._client, self._kinds = client, kinds
+        self._may_not = may_not or _controller_may_not
         self._waits, self._touch = waits, touch
         self._entries: dict[Key, _Entry] = {}
         self._rounds = WorkQueue(self._work, pause_s=FIRST_PAUSE_S, longest_s=LONGEST_PAUSE_S)
@@ -150,7 +159,7 @@ class OwnerReader:
             if isinstance(error, ApiError) and error.not_found:
                 return WordError(_absent(owner.kind, one))
             if isinstance(error, ApiError) and error.forbidden:
-                return WordError(f"the controller may not read {one}: {_WRITE}, or {grant(owner.kind, 'read')}")
+                return WordError(self._may_not(owner.kind, one))
             said = str(error) if isinstance(error, DriverError) else f"no answer in {ANSWER_S:g} s"
             logger.warning("%s of namespace %s cannot be read: %s; trying again", one, namespace, said)
             return _TroubleError(f"{one} cannot be read just now: trying again; or {_WRITE}")
@@ -165,6 +174,10 @@ def _same(one: Answer, other: Answer | None) -> bool:
     if isinstance(one, WordError) and isinstance(other, WordError):
         return type(one) is type(other) and str(one) == str(other)
     return one == other
+
+
+def _controller_may_not(kind: str, one: str) -> str:
+    return f"the controller may not read {one}: {_WRITE}, or {grant(kind, 'read')}"
 
 
 def _not_served(kind: str, one: str) -> str:

@@ -111,6 +111,11 @@ class Reasons:
         self.want(pod, known.own)
         return True
 
+    def soon(self, key: Key) -> None:
+        """Let a pod be told the next thing as soon as the first, once: it is of another kind than what it was told."""
+        if (known := self._told.get(key)) is not None:
+            known.due = min(known.due, asyncio.get_running_loop().time() + self._first_s)
+
     def taken_away(self, key: Key) -> None:
         """Say that another write took a pod's reason away; when it may have the next one stays as it is."""
         if (known := self._told.get(key)) is not None:

@@ -10,6 +10,7 @@ from typing import Protocol
 import msgspec
 
 from dradriver.allocator.request import NoPlaceError
+from dradriver.api.affinity import anywhere
 from dradriver.api.pins import Key
 from dradriver.api.pods import Pod
 from dradriver.cluster.picture import Picture
@@ -102,8 +103,9 @@ class RunningGangs:
         of = self._picture.gangs.of(unit.key)
         assert of is not None, "its own words say so"
         pods = (self._picture.pods[key] for key in self._picture.gangs.pods(of.gang))
+        # Those that have their places were narrowed to all nodes of the gang: to read that of each is quadratic.
         members = (
-            unit.lead if pod.metadata.uid == unit.lead.uid else Member(pod, self._picture.template_of(pod))
+            unit.lead if pod.metadata.uid == unit.lead.uid else Member(anywhere(pod), self._picture.template_of(pod))
             for pod in pods
         )
         some = [

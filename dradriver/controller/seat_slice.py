@@ -74,10 +74,11 @@ class SeatSlice:
         self._woken.set()
 
     async def first_look(self) -> None:
-        """Wait until it was looked at once; not for long, for all else goes without."""
+        """Wait until it was looked at once; not for long, for gangs wait for it, and then go without."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(FIRST_LOOK_S):
                 await self._looked.wait()
+        self._picture.find_out_no_more()
 
     async def run(self) -> NoReturn:
         """See to the slice until cancelled; from then on this replica knows of no barrier."""

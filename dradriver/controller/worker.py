@@ -237,7 +237,7 @@ class Worker:
                 metrics.GANG_START.observe(now - unit.gathered_at(now))
                 self._forget(key)
             self._running.look(key)
-            for pod in pods:
+            for pod in (one for one in pods if not self.picture.pods[one].spec.node_name):
                 self._touch(pod)
             return
         self._running.forget(key)

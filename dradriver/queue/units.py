@@ -15,6 +15,7 @@ from dradriver.queue.placement_request import Kind, PlacementRequest, read_wish
 
 LONGEST_BACKOFF_S: Final = 120.0
 HAND_OVER_S: Final = 5.0  # a pod looks for a place before the scheduler gets it
+IN_TURN: Final = 2  # times that a unit is tried in vain and is as old as before
 _LOST_S: Final = 0.25
 _MOVED_S: Final = 0.1  # usually an event comes first
 _LONGEST_MOVED_S: Final = 6.4
@@ -239,7 +240,7 @@ class Unit:
     Attributes:
         key: Who it is: of a single pod its namespace and name, else the gang's.
         members: Its pods, of a gang in the order of their ranks.
-        order: Units are served in this order: the oldest first.
+        order: Units are served in this order: who was whole first. Who is tried in vain keeps its turn (``fall_back``).
         busy: How many writers are at work on it: while there are any nobody else may act on it.
         unsure: Whether the answer to a creation of a claim was lost: the server must be asked first.
         failures: How it has failed.
@@ -261,6 +262,8 @@ class Unit:
         self.wanting: frozenset[Member] = frozenset()
         self.least = 1
         self.promised_at: float | None = None
+        self._whole = key is None
+        self._in_vain = 0  # how often it was tried so
         self._gathered: tuple[int, float] | None = None
         self._no_place_since: float | None = None
 
@@ -283,12 +286,30 @@ class Unit:
         """Who is to bind it, and whose pods wait for that: a namespace's own silent pods hold up no other's."""
         return f"{self.lead.pod.spec.scheduler_name}/{self.key[0]}"
 
-    def fall_back(self, newest: str) -> None:
-        """Let it be served after all who have waited until now.
+    def whole(self, least: int) -> bool:
+        """Take in that a gang has as many pods as it may begin with: its turn is that of the last of them, for good.
 
-        Else a few old pods that nothing can be done for would take turns, and keep what they hold from everybody.
+        Returns whether it was not known before.
         """
-        self.order = (max(self.order[0], newest), f"~{self.lead.uid}")
+        if self._whole:
+            return False
+        self._whole = True
+        entries = sorted((member.pod.metadata.creation_timestamp or "", member.uid) for member in self.members)
+        self.order = entries[min(least, len(entries)) - 1]
+        return True
+
+    def fall_back(self, newest: str) -> None:
+        """Take in that it was tried in vain: others go first while it backs off, and then it is in its turn again.
+
+        From the third time on it is served after all who have waited until then. Else a few old units that nothing can
+        be done for would take turns, and keep what they hold from everybody.
+
+        Args:
+            newest: When the newest pod was created.
+        """
+        self._in_vain += 1
+        if self._in_vain > IN_TURN:
+            self.order = (max(self.order[0], newest), f"~{self.lead.uid}")
 
     def gathered_at(self, now: float) -> float:
         """Take in how many pods of a gang there are. Returns since when."""

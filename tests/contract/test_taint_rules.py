@@ -63,7 +63,7 @@ async def test_what_a_rule_taints_is_not_handed_out_while_it_is_there(plane: Nod
                 spec = {"deviceSelector": selector, "taint": taint}
                 await client.create(served[0], {"metadata": {"name": name}, "spec": spec})
                 await free(left)
-            assert controller.worker.picture.taint_rules.tainting() == ["all", "one"]
+            assert controller.worker.picture.offered.taint_rules.tainting() == ["all", "one"]
             await client.delete(served[0], "all")
             await free(7)
             await client.delete(served[0], "one")

@@ -30,6 +30,7 @@ from tests.e2e.kubectl import (
     pod_of_template,
     told_why,
 )
+from tests.e2e.test_gang_losses import may_suspend
 from tests.e2e.test_node_health import gputopo, taints, unhealthy
 
 Object = dict[str, Any]
@@ -138,6 +139,47 @@ def test_a_gang_starts_whole_without_the_barrier(older: Cluster) -> None:
     assert older.kubectl("get", "resourceslice", seats.SLICE, check=False).returncode, "nothing that cannot keep them"
     older.kubectl("delete", "namespace", "t-gang", "--timeout=120s")
     eventually("every GPU is free again", lambda: not owners(older))
+
+
+def test_a_gang_of_which_half_is_bound_for_long_is_suspended_and_starts_anew_as_a_whole(older: Cluster) -> None:
+    """Each of its pods has a port of its node to itself, and on one of the two nodes another pod has that already."""
+    older.kubectl("create", "namespace", "t-half")
+    namespace = Namespace(older, "t-half")
+    try:
+        namespace.apply(gangs.with_port(pod("holder", node="node-b")))
+        namespace.wait_running("holder")
+        with may_suspend(older):
+            job = gangs.job("train", pods=2, gpus=3)
+            gangs.with_port(job["spec"]["template"])
+            namespace.apply(job)
+            before = gangs.pods_of(namespace, "train", 2)
+            eventually("one of them is bound", lambda: sum(map(is_bound, namespace.list("pods"))) == 2)
+
+            def suspended() -> bool:
+                return names.RESTART in namespace.get("job", "train")["metadata"]["annotations"]
+
+            eventually("all are to start anew", suspended, timeout_s=120)
+            namespace.delete("holder")
+
+            def anew() -> list[str] | None:
+                pods = gangs.pods_of(namespace, "train", 2)
+                fresh = set(gangs.uids(pods).values()).isdisjoint(gangs.uids(before).values())
+                return [one["metadata"]["name"] for one in pods.values()] if fresh else None
+
+            pods = eventually("all pods are others", anew, timeout_s=180)
+            namespace.wait_running(*pods)
+            assert {namespace.get("pod", name)["spec"]["nodeName"] for name in pods} == {"node-a", "node-b"}
+            found = namespace.get("job", "train")
+            assert not found["spec"].get("suspend")
+            assert names.RESTARTING not in found["metadata"].get("labels", {})
+            assert int(found["status"].get("failed", 0)) == 0, "a Job is never made to count a failure"
+    finally:
+        older.kubectl("delete", "namespace", "t-half", "--timeout=120s")
+    eventually("every GPU is free again", lambda: not owners(older))
+
+
+def is_bound(made: Object) -> bool:
+    return "nodeName" in made["spec"]
 
 
 def test_a_name_for_limits_alone_is_refused_for_the_server_would_drop_it(older: Cluster) -> None:

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dradriver.api import gang_members, gang_sizes, names, resolved
@@ -23,7 +23,8 @@ KEYS = [
     "spark-role", "ray.io/cluster", "alpha.jobset.sigs.k8s.io/exclusive-topology", "kueue.x-k8s.io/pod-group-serving",
     "kueue.x-k8s.io/pod-group-pod-index-label",
 ]  # fmt: skip
-TEXTS = st.text(max_size=300) | st.sampled_from(("0", "3", "9999", "99999", "-1", "driver", "trainer", "true"))
+HALVES = st.text(st.characters(categories=("Cs", "Ll")), max_size=20)  # JSON may hold half a letter
+TEXTS = st.text(max_size=300) | HALVES | st.sampled_from(("0", "3", "9999", "99999", "-1", "driver", "trainer", "true"))
 SAID = st.dictionaries(st.sampled_from(KEYS) | st.text(max_size=20), TEXTS, max_size=12)
 OWNERS = st.lists(
     st.builds(
@@ -99,6 +100,14 @@ def test_any_text_of_a_word_is_noted_and_read_again_or_refused(key: str, text: s
         assert str(error).isprintable()
         return
     assert resolved.read({names.REQUEST: resolved.write(noted)}) == noted
+
+
+@pytest.mark.parametrize("kind", sorted(gang_sizes.OBJECTS))
+@given(spec=JSON)
+@example(spec={"\ud800": 1})
+def test_whatever_stands_in_an_object_says_why_it_is_never_a_gang_or_nothing(kind: str, spec: Any) -> None:
+    assert gang_sizes.why_never(kind, spec).isprintable()
+    _is_size(Owner(api_version="x/v1", kind=kind, name="train", role="worker"), {"metadata": {}, "spec": spec})
 
 
 def _is_size(read: Owner, owner: Any) -> None:

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Collection, Iterator
 from typing import Any, Final
 
-from dradriver.api import names
+from dradriver.api import gang_sizes, names
 from dradriver.api.ledger import NVIDIA, OURS, Ledger, bound
 from dradriver.api.objects import Node
 from dradriver.api.pins import Claim, Key
@@ -138,7 +138,15 @@ class Scene:
 
     def owners(self) -> OwnerReader:
         """Return what reads the objects that made the pods of gangs, as the controller does."""
-        return OwnerReader(self._client, OwnerKinds(self._client), waits=lambda _: True, touch=lambda _: None)
+        return OwnerReader(
+            self._client, OwnerKinds(self._client), waits=lambda _: True, touch=lambda _: None, may_not=_you_may_not
+        )
+
+    async def read_groups(self, namespace: str) -> None:
+        """Take in which pods without GPUs the PodGroups of a namespace have."""
+        for pod in await self._list(PODS, pods.read, namespace=namespace):
+            if isinstance(pod, pods.Grouped):
+                self.picture.gangs.other_changed((pod.namespace, pod.name), pod.group)
 
     def put(self, pod: Pod) -> None:
         """Take in a pod of ours that no list has shown."""
@@ -223,3 +231,8 @@ def _warnings(into: list[str]) -> Iterator[None]:
         yield
     finally:
         logger.removeHandler(handler)
+
+
+def _you_may_not(kind: str, one: str) -> str:
+    group, plural = gang_sizes.OBJECTS[kind]
+    return f"you may not read {one}, which says how many pods the gang has; ask for the verb get on {plural}.{group}"

@@ -63,6 +63,8 @@ async def read(scene: Scene, pod: Pod) -> Read | None:
     if isinstance(size, Alone) and not gang_members.must_wait(of.wants):
         picture.gangs.dissolve(own.gang)
         return None
+    if of.member.read is not None and of.member.read.kind == "PodGroup":
+        await scene.read_groups(own.gang[0])
     pods = [picture.pods[key] for key in keys]
     if any(each.template is not None for each in pods):
         await scene.read_templates(own.gang[0])

@@ -45,6 +45,7 @@ async def together(scene: Scene, pod: Pod, gang: Read) -> Verdict:
         pin = claim.pin if claim is not None and claim.owned_by(pod.metadata.uid) else None
         place = None if pin is None else place_of(pin.choice, pin.uuids)
         return Verdict(reason=gangs.doing(scene, gang, step), place=place, gang=shown)
+    gang.unit.whole(step.least)
     turn = turns.turn(scene, gang.unit)
     found = await gangs.places(scene, gang, step.members, least=step.least)
     if isinstance(found, dict):

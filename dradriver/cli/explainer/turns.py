@@ -44,6 +44,7 @@ def _waiting(scene: Scene) -> list[Unit]:
             there = size is None or len(members) >= size[0]
             if there and all(picture.claim_of(each) is None for each in members):
                 found.append(Unit(*map(Member, members), key=own.gang))
+                found[-1].whole(len(members) if size is None else size[0])
     return found
 
 

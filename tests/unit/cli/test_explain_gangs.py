@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from dradriver.api import names, seats
@@ -229,3 +230,32 @@ async def test_nodes_that_are_left_out_say_why(cluster: GpuCluster, shell: Comma
     await cluster.settle()
     found = await shell.data("explain train-0")
     assert {one["node"]: one["causes"] for one in found["helps"]} == {"closed": ["unschedulable"]}
+
+
+async def test_who_may_not_read_what_made_the_pods_is_told_that_it_is_his_own_right(
+    cluster: GpuCluster, shell: CommandLine
+) -> None:
+    cluster.node("n1")
+    pod = cluster.admitted("train-0", 8, wishes={"gang": "auto"})
+    pod["metadata"]["ownerReferences"] = owned("batch/v1", "Job", "train", "job")
+    cluster.put(PODS, pod)
+    shell.api.optional = {JOBS}
+    shell.api.fail(path="/jobs/train", status=403, reason="Forbidden", message="no", times=math.inf)
+    assert (await shell.data("explain train-0"))["reason"] == (
+        "you may not read 'Job train', which says how many pods the gang has; ask for the verb get on jobs.batch"
+    )
+
+
+async def test_pods_of_a_pod_group_without_gpus_are_counted(cluster: GpuCluster, shell: CommandLine) -> None:
+    group = Resource("scheduling.k8s.io", "v1beta1", "podgroups", "PodGroup", namespaced=True)
+    cluster.node("n1")
+    shell.api.optional = {group}
+    spec = {"schedulingPolicy": {"gang": {"minCount": 3}}}
+    cluster.put(group, {"metadata": {"name": "train", "namespace": "default"}, "spec": spec})
+    pod = cluster.admitted("train-0", 8)
+    pod["spec"]["schedulingGroup"] = {"podGroupName": "train"}
+    cluster.put(PODS, pod)
+    launcher = {"schedulingGroup": {"podGroupName": "train"}, "containers": [{"name": "main"}]}
+    cluster.put(PODS, {"metadata": {"name": "launcher", "namespace": "default"}, "spec": launcher})
+    found = await shell.data("explain train-0")
+    assert found["reason"] == "1 of 2 pods of its gang are there, beside 1 that need no GPUs"

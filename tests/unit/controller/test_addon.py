@@ -291,6 +291,6 @@ async def test_of_nodes_that_came_and_went_nothing_is_kept() -> None:
         cluster.deliver()
         cluster.remove(RESOURCE_CLAIMS, "theirs", "default")
         await cluster.settle()
-    theirs = cluster.worker.picture._theirs
+    theirs = cluster.worker.picture.offered._theirs
     assert theirs is not None
     assert [*theirs._users, *theirs._pools, *theirs._given] == []

@@ -77,7 +77,7 @@ def _node_gone(picture: Picture) -> None:
 
 
 def _slice_gone(picture: Picture) -> None:
-    piece = next(iter(picture.slices().values()))
+    piece = next(iter(picture.offered.slices().values()))
     picture.inventory.set_slice(piece, None)
 
 

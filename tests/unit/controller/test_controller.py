@@ -14,6 +14,7 @@ import pytest
 
 from dradriver.api import names, seats
 from dradriver.api.ledger import NVIDIA, OURS, bound, current_ledger
+from dradriver.controller import seat_slice
 from dradriver.controller.controller import Controller
 from dradriver.controller.main import LEASE, Options, main, parse, serve
 from dradriver.kube.client import Client
@@ -21,6 +22,7 @@ from dradriver.kube.resources import DEVICE_CLASSES, LEASES, PODS, RESOURCE_CLAI
 from tests.fakes.addoncluster import AddOnCluster
 from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.gpucluster import GpuCluster, claim_of
+from tests.unit.controller.test_gangs import gang
 
 
 class Running:
@@ -176,14 +178,46 @@ async def test_a_leader_publishes_the_seats_and_follows_the_charts_class(running
     published = functools.partial(cluster.find, RESOURCE_SLICES, seats.SLICE)
     cluster.put(DEVICE_CLASSES, {"metadata": {"name": seats.CLASS}})
     cluster.node("a")
-    async with running.controller() as controller:
+    async with running.controller():
         cluster.pod("p")
         await running.until(lambda: running.is_lifted("p"))
-        assert published(), "before anything is planned"
-        assert controller.worker.picture.barrier
+        await running.until(published)
         cluster.remove(RESOURCE_SLICES, seats.SLICE)
         cluster.put(DEVICE_CLASSES, {"metadata": {"name": seats.CLASS, "labels": {"helm.sh/chart": "next"}}})
         await running.until(published)
+
+
+async def test_only_gangs_wait_until_a_new_leader_knows_of_seats(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(seat_slice, "FIRST_LOOK_S", 60.0)
+    cluster, answers = running.cluster, asyncio.Event()
+    cluster.put(DEVICE_CLASSES, {"metadata": {"name": seats.CLASS}})
+    running.api.fail(method="GET", path=f"/deviceclasses/{seats.CLASS}$", mode="hold", until=answers)
+    cluster.node("a")
+    gang(cluster, 2, gpus=2)
+    cluster.pod("single")
+    async with running.controller():
+        await running.until(lambda: running.is_lifted("single"))
+        assert cluster.claim("train-0") is None
+        answers.set()
+        await running.until(lambda: running.is_lifted("train-0") and running.is_lifted("train-1"))
+    for pod in ("train-0", "train-1"):
+        claim = cluster.claim(pod)
+        assert claim is not None
+        assert seats.CLASS in str(claim["spec"])
+
+
+async def test_gangs_of_a_leader_that_cannot_find_out_of_seats_go_without_after_a_while(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(seat_slice, "FIRST_LOOK_S", 0.1)
+    cluster = running.cluster
+    running.api.fail(method="GET", path=f"/deviceclasses/{seats.CLASS}$", mode="hold", until=asyncio.Event())
+    cluster.node("a")
+    gang(cluster, 2, gpus=2)
+    async with running.controller():
+        await running.until(lambda: running.is_lifted("train-0") and running.is_lifted("train-1"))
 
 
 async def test_the_process_hands_out_the_devices_that_its_option_names(tmp_path: Path) -> None:

@@ -16,14 +16,12 @@ from dradriver.controller.next_step import BOUND_S, UNSEATED_S
 from dradriver.kube.client import ApiError
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
 from tests.fakes.gpucluster import GpuCluster, Killed
-from tests.unit.controller.test_gangs import bound, claims, gang, lifted
+from tests.unit.controller.test_gangs import bound, claims, gang, lifted, nodes
 
 
-def cluster_of(nodes: str, **times: float) -> GpuCluster:
-    cluster = GpuCluster(**times)
+def cluster_of(called: str, **times: float) -> GpuCluster:
+    cluster = nodes(called, **times)
     cluster.barrier()
-    for node in nodes:
-        cluster.node(node)
     return cluster
 
 

@@ -13,18 +13,11 @@ from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
 from tests.fakes.apistore import Event, Object
 from tests.fakes.gpucluster import GpuCluster, Killed, claim_of
 from tests.unit.controller.test_gang_barrier import cluster_of, filler
-from tests.unit.controller.test_gangs import bound, claims, gang, lifted
-
-
-def nodes(*found: str) -> GpuCluster:
-    cluster = GpuCluster()
-    for node in found:
-        cluster.node(node)
-    return cluster
+from tests.unit.controller.test_gangs import bound, claims, gang, lifted, nodes
 
 
 async def test_pods_that_another_leader_lifts_at_the_same_time_are_no_error() -> None:
-    cluster = nodes("a", "b", "c")
+    cluster = nodes("abc")
     pods = gang(cluster, 3)
 
     def lift(pod: Object) -> None:
@@ -43,7 +36,7 @@ async def test_pods_that_another_leader_lifts_at_the_same_time_are_no_error() ->
 
 
 async def test_no_gate_opens_while_a_claim_of_the_plan_is_gone_again() -> None:
-    cluster = nodes("a", "b", "c")
+    cluster = nodes("abc")
     pods = gang(cluster, 3)
     taken: list[str] = []
     there: list[int] = []
@@ -110,7 +103,7 @@ async def test_what_a_restarted_scheduler_does_not_let_go_of_goes_all_the_same()
 
 
 async def test_a_leader_that_sees_old_pods_takes_nothing_from_those_that_run() -> None:
-    cluster = nodes("a", "b", "c")
+    cluster = nodes("abc")
     pods = gang(cluster, 3)
     cluster.deliver(PODS)
     other, seen = cluster.worker, dict(cluster._seen)
@@ -187,7 +180,7 @@ def living(cluster: GpuCluster, pods: list[str]) -> int:
 
 
 async def test_no_gate_opens_once_a_claim_was_taken_back_while_a_nomination_hung() -> None:
-    cluster = nodes("a", "b", "c")
+    cluster = nodes("abc")
     pods = gang(cluster, 3)
     taken: list[str] = []
     there: list[int] = []
@@ -292,7 +285,7 @@ async def test_a_gang_with_a_range_begins_with_those_that_may_go_anywhere_where_
 
 @pytest.mark.looptime
 async def test_two_leaders_do_not_undo_each_others_plans_as_fast_as_they_can() -> None:
-    cluster = nodes("a", "b")
+    cluster = nodes("ab")
     pods = gang(cluster, 2)
     cluster.client.kill_at = -1  # one of two claims
     with pytest.raises((Killed, BaseExceptionGroup)):
@@ -314,7 +307,7 @@ async def test_two_leaders_do_not_undo_each_others_plans_as_fast_as_they_can() -
 
 @pytest.mark.looptime
 async def test_no_gate_opens_while_claims_are_being_taken_back_because_a_write_hung() -> None:
-    cluster = nodes("a", "b", "c")
+    cluster = nodes("abc")
     pods = gang(cluster, 3)
     there: list[int] = []
     create, delete = cluster.client.create, cluster.client.delete

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 
 import pytest
 from prometheus_client import REGISTRY
@@ -12,6 +13,14 @@ from dradriver.cluster.kept_places import KEPT_S
 from dradriver.kube.client import ApiError
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
 from tests.fakes.gpucluster import GpuCluster, Killed
+
+
+def nodes(called: Iterable[str], **times: float) -> GpuCluster:
+    """Return a cluster of nodes of eight GPUs each."""
+    cluster = GpuCluster(**times)
+    for node in called:
+        cluster.node(node)
+    return cluster
 
 
 def gang(cluster: GpuCluster, size: int, *, name: str = "train", gpus: int = 8, there: int | None = None) -> list[str]:
@@ -34,11 +43,9 @@ def bound(cluster: GpuCluster, pods: list[str]) -> list[str]:
     return [pod for pod in pods if cluster.get_pod(pod)["spec"].get("nodeName")]
 
 
-async def running(nodes: str) -> tuple[GpuCluster, list[str]]:
+async def running(called: str) -> tuple[GpuCluster, list[str]]:
     """Return a cluster of some nodes, and the two pods of a gang that runs on two of them."""
-    cluster = GpuCluster()
-    for node in nodes:
-        cluster.node(node)
+    cluster = nodes(called)
     pods = gang(cluster, 2)
     await cluster.settle()
     cluster.schedule()
@@ -47,9 +54,7 @@ async def running(nodes: str) -> tuple[GpuCluster, list[str]]:
 
 
 async def test_a_gang_waits_until_all_its_pods_are_there() -> None:
-    cluster = GpuCluster()
-    for node in "abc":
-        cluster.node(node)
+    cluster = nodes("abc")
     pods = gang(cluster, 3, there=2)
     await cluster.settle()
     assert claims(cluster, pods) == []
@@ -68,9 +73,7 @@ async def test_a_gang_waits_until_all_its_pods_are_there() -> None:
 
 
 async def test_without_places_for_all_nobody_gets_one() -> None:
-    cluster = GpuCluster()
-    for node in "ab":
-        cluster.node(node)
+    cluster = nodes("ab")
     pods = gang(cluster, 3)
     await cluster.settle()
     assert claims(cluster, pods) == []
@@ -87,9 +90,7 @@ async def test_without_places_for_all_nobody_gets_one() -> None:
 
 @pytest.mark.parametrize("kill_at", [1, 2, 3, 4, 5, 6, -1, -2, -3, -4, -5, -6])
 async def test_a_leader_that_is_killed_at_any_write_leaves_what_the_next_goes_on_from(kill_at: int) -> None:
-    cluster = GpuCluster()
-    for node in "abcd":
-        cluster.node(node)
+    cluster = nodes("abcd")
     pods = gang(cluster, 3)
     cluster.client.kill_at = kill_at
     with pytest.raises((Killed, BaseExceptionGroup)):
@@ -106,9 +107,7 @@ async def test_a_leader_that_is_killed_at_any_write_leaves_what_the_next_goes_on
 
 
 async def test_two_gangs_of_which_one_has_room_do_not_hold_halves() -> None:
-    cluster = GpuCluster()
-    for node in "abc":
-        cluster.node(node)
+    cluster = nodes("abc")
     one, two = gang(cluster, 3, name="one"), gang(cluster, 3, name="two")
     await cluster.settle()
     have = [claims(cluster, one), claims(cluster, two)]
@@ -140,9 +139,7 @@ async def test_a_pod_that_comes_later_gets_its_place_near_the_others() -> None:
 
 
 async def test_a_refused_claim_takes_all_back() -> None:
-    cluster = GpuCluster()
-    for node in "abc":
-        cluster.node(node)
+    cluster = nodes("abc")
     pods = gang(cluster, 3)
     cluster.client.refuse["create"] = [ApiError(403, "Forbidden", "exceeded quota: q")]
     await cluster.settle()
@@ -196,9 +193,7 @@ async def test_a_kept_place_ends_after_a_while() -> None:
 
 
 async def test_of_a_gang_that_is_to_start_anew_no_place_is_kept() -> None:
-    cluster = GpuCluster()
-    for node in "ab":
-        cluster.node(node)
+    cluster = nodes("ab")
     for i in range(2):
         cluster.pod(f"train-{i}", 8, wishes={"gang": "train", "gang-size": "2", "on-member-loss": "restart"})
     await cluster.settle()
@@ -253,9 +248,7 @@ async def test_gangs_are_counted_by_state_and_how_long_they_take_and_why_they_ar
 
 
 async def test_a_late_pod_that_finds_no_place_is_told_of_its_own_kind_alone() -> None:
-    cluster = GpuCluster()
-    for node in "ab":
-        cluster.node(node)
+    cluster = nodes("ab")
     gang(cluster, 2)
     await cluster.settle()
     cluster.schedule()

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import collections
+from types import ModuleType
 from typing import Any
 
 import pytest
 
-from dradriver.controller import gang_step, gang_worker
+from dradriver.cluster.nodes import ask
+from dradriver.controller import gang_step, gang_worker, pod_worker
 from dradriver.kube.resources import PODS
 from tests.fakes.gpucluster import GpuCluster
 from tests.unit.controller.test_gangs import gang
@@ -38,3 +41,37 @@ async def test_a_large_gang_is_looked_at_once_for_many_events(monkeypatch: pytes
     await asyncio.sleep(1)
     await cluster.worker.turn()
     assert looks == 1
+
+
+async def test_a_pod_that_comes_late_costs_no_look_at_the_others_and_no_reading_of_all_their_nodes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    counts = collections.Counter[str]()
+
+    def counted(module: ModuleType, name: str) -> None:
+        original = getattr(module, name)
+
+        def call(*args: Any, **more: Any) -> Any:
+            counts[name] += 1
+            return original(*args, **more)
+
+        monkeypatch.setattr(module, name, call)
+
+    cluster = GpuCluster()
+    for number in range(20):
+        cluster.node(f"n{number:02}")
+    gang(cluster, 20)
+    await cluster.settle()
+    cluster.schedule()
+    await cluster.settle()
+    cluster.remove(PODS, "train-7", "default")
+    cluster.collect()
+    await cluster.settle()
+    cluster.pod("train-7", 8, wishes={"gang": "train", "gang-size": "20"})
+    cluster.deliver()
+    counted(ask, "terms_of")
+    counted(pod_worker, "next_step")
+    await cluster.worker.rest()
+    assert cluster.claim("train-7") is not None
+    assert counts["next_step"] <= 4, "its own looks"
+    assert counts["terms_of"] <= 1, "each of the others has one for all nodes of the gang"

@@ -165,4 +165,4 @@ async def test_of_nodes_that_came_and_went_no_set_of_claims_is_kept() -> None:
         cluster.remove(NODES, node)
         cluster.remove(RESOURCE_SLICES, slices.slice_name(0, node))
         await cluster.settle()
-    assert not cluster.worker.picture._pinned_on
+    assert not cluster.worker.picture.offered._pinned_on

@@ -119,6 +119,31 @@ async def test_a_pod_group_is_read_in_the_version_that_the_server_has(version: s
     assert lifted(cluster, *both) == both
 
 
+@pytest.mark.looptime
+async def test_pods_of_a_pod_group_that_have_no_gpus_are_counted_and_not_waited_for() -> None:
+    def launcher(**more: Any) -> None:
+        spec = {"schedulingGroup": {"podGroupName": "train"}, "containers": [{"name": "main"}]} | more
+        cluster.put(PODS, {"metadata": {"name": "launcher", "namespace": "default"}, "spec": spec})
+
+    cluster = cluster_of("a", "b")
+    both = pods(cluster, "PodGroup", 2)
+    spec = {"schedulingPolicy": {"gang": {"minCount": 4}}}
+    cluster.put(GROUPS["v1beta1"], {"metadata": {"name": "train", "namespace": "default"}, "spec": spec})
+    launcher()
+    await cluster.settle()
+    assert cluster.note("train-0", "reason") == "2 of 3 pods of its gang are there, beside 1 that need no GPUs"
+    cluster.remove(PODS, "launcher", "default")
+    await cluster.settle()
+    assert cluster.note("train-0", "reason") == "2 of 4 pods of its gang are there"
+    launcher(nodeName="a")
+    cluster.put(GROUPS["v1beta1"], {"metadata": {"name": "train", "namespace": "default"},
+                                    "spec": {"schedulingPolicy": {"gang": {"minCount": 3}}}})  # fmt: skip
+    await cluster.settle()
+    await asyncio.sleep(GATHER_S)
+    await cluster.settle()
+    assert lifted(cluster, *both) == both
+
+
 @pytest.mark.parametrize("there", [True, False])
 async def test_without_a_pod_group_its_pods_wait_and_are_told(there: bool) -> None:
     cluster = cluster_of("a", "b")

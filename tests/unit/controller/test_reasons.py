@@ -81,3 +81,23 @@ async def test_reasons_of_others_do_not_wait_for_a_namespace_that_hangs() -> Non
     async with working(cluster):
         await asyncio.sleep(5)
         assert cluster.note("good", "reason")
+
+
+@pytest.mark.looptime
+async def test_a_gang_that_was_told_how_many_are_there_is_told_soon_why_it_has_no_place() -> None:
+    cluster = GpuCluster()
+    cluster.node("a")
+    pods = [f"train-{number}" for number in range(4)]
+    async with working(cluster):
+        for pod in pods:
+            assert pod == pods[0] or cluster.note(pods[0], "reason") == "1 of 4 pods of its gang are there"
+            cluster.pod(pod, 8, wishes={"gang": "train", "gang-size": "4"})
+            await asyncio.sleep(1.5)
+        why = {cluster.note(pod, "reason") for pod in pods}
+        assert len(why) == 1
+        assert "pods of its gang are there" not in str(why)
+        before = len(cluster.client.writes)
+        for turn in range(20):
+            cluster.node("b", None, ready="False" if turn % 2 else "True", allocatable={"cpu": "0"})
+            await asyncio.sleep(1)
+        assert len(cluster.client.writes) == before, "what it is told after that comes seldom"

@@ -47,7 +47,7 @@ class Cluster(Stored):
     @property
     def barrier(self) -> bool:
         assert metrics.BARRIER._value.get() == self.picture.barrier
-        return self.picture.barrier
+        return bool(self.picture.barrier)
 
     @contextlib.asynccontextmanager
     async def led(self) -> AsyncIterator[None]:

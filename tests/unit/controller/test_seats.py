@@ -41,5 +41,5 @@ async def test_a_seat_is_no_gpu_and_no_node_and_makes_no_rivals(beside: int) -> 
         assert picture.fits(claim)
         assert not picture.rivals(claim)
     assert picture.inventory.free().sum() == 4 - beside
-    assert list(picture.slices()) == ["00000-gpu.topology-a"]
+    assert list(picture.offered.slices()) == ["00000-gpu.topology-a"]
     assert await cluster.audit() == 0

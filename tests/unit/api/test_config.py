@@ -1,0 +1,14 @@
+"""Opaque parameters are tenants' input: whatever stands there, they are read or refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from dradriver.api import config
+from dradriver.api.errors import WordError
+
+
+@pytest.mark.parametrize("parameters", [{"\ud800": 1}, {"order": "\ud800"}, {"apiVersion": "\ud800", "kind": "x"}])
+def test_half_a_letter_is_refused(parameters: object) -> None:
+    with pytest.raises(WordError, match="opaque parameters"):
+        config.read(parameters)

@@ -1,0 +1,77 @@
+"""Whose turn it is: who was whole first, tried in vain or not, but not for ever; of gangs and of single pods."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from dradriver.queue.units import IN_TURN
+from tests.fakes.gpucluster import GpuCluster
+from tests.fakes.troubles import working
+from tests.unit.controller.test_gangs import gang
+
+LONGEST_S = 31  # that a promise lasts here, the gang's pods counted
+
+
+def of(cluster: GpuCluster, name: str, pods: int) -> None:
+    """Create a unit of so many pods, of which each takes a node; no scheduler ever binds one."""
+    if pods == 1:
+        cluster.pod(f"{name}-0", 8, schedulerName="nobody")
+    else:
+        gang(cluster, pods, name=name)
+
+
+async def holder(cluster: GpuCluster, units: str, seconds: int, *, but: str = "") -> str:
+    """Return which unit is the next to have claims, another one than before."""
+    for _ in range(seconds):
+        await asyncio.sleep(1)
+        have = [unit for unit in units if cluster.claim(f"{unit}-0") is not None]
+        if have and have != [but]:
+            assert len(have) == 1
+            return have[0]
+    raise AssertionError("nobody had a turn")
+
+
+@pytest.mark.looptime
+@pytest.mark.parametrize("pods", [1, 2])
+async def test_who_was_tried_in_vain_is_first_again_once_it_has_backed_off(pods: int) -> None:
+    cluster = GpuCluster(promise_s=30, unschedulable_s=5)
+    for node in "xy"[:pods]:
+        cluster.node(node)
+    for name in "abc":
+        of(cluster, name, pods)
+    async with working(cluster):
+        turns = [await holder(cluster, "abc", 5)]
+        for _ in range(3 * IN_TURN):
+            turns.append(await holder(cluster, "abc", 2 * LONGEST_S, but=turns[-1]))
+    assert "".join(turns) == "abababc", "another goes first while it backs off, and only then"
+
+
+@pytest.mark.looptime
+@pytest.mark.parametrize("pods", [1, 2])
+async def test_who_is_always_tried_in_vain_is_behind_all_others_after_a_few_times(pods: int) -> None:
+    cluster = GpuCluster(promise_s=30, unschedulable_s=5)
+    for node in "xy"[:pods]:
+        cluster.node(node)
+    for name in "abcdefgh":
+        of(cluster, name, pods)
+    async with working(cluster):
+        assert await holder(cluster, "h", 8 * (IN_TURN + 1) * LONGEST_S) == "h"
+
+
+@pytest.mark.looptime
+async def test_a_gang_is_as_old_as_the_pod_that_made_it_whole() -> None:
+    cluster = GpuCluster(promise_s=30, unschedulable_s=5)
+    cluster.node("x")
+    gang(cluster, 2, name="slow", there=1)
+    async with working(cluster):
+        await asyncio.sleep(5)
+        gang(cluster, 2, name="quick")
+        await asyncio.sleep(5)
+        cluster.pod("slow-1", 8, wishes={"gang": "slow", "gang-size": "2"})
+        await asyncio.sleep(5)
+        cluster.node("y")
+        await asyncio.sleep(2)
+        assert cluster.claim("quick-0") is not None
+        assert cluster.claim("slow-0") is None
