@@ -25,10 +25,7 @@ from dradriver.controller.gang_sizes import size_matters
 from dradriver.controller.gang_worker import GangWorker
 from dradriver.controller.gang_writer import GangWriter
 from dradriver.controller.garbage_collector import Collector
-from dradriver.controller.next_step import (
-    PROMISE_S,
-    UNSCHEDULABLE_S,
-)
+from dradriver.controller.next_step import PROMISE_S, UNSCHEDULABLE_S
 from dradriver.controller.owner_kinds import OwnerKinds
 from dradriver.controller.owner_reader import OwnerReader
 from dradriver.controller.owner_restarts import OwnerRestarts
@@ -87,7 +84,7 @@ class Worker:
         self._queue = Queue(self.picture.nodes, self.picture.inventory.free)
         self._asking = Asking(self._queue, self._woken.set)
         self._lanes = Lanes(self._woken.set)
-        writer = ApiWriter(client, self.picture, paused=self._lanes.paused)
+        writer = ApiWriter(client, self.picture, self._lanes)
         self.reasons = Reasons(writer, pods=self.picture.pods.get, lanes=self._lanes, record=record)
         self._newest = ""
         gang_writer = GangWriter(client, writer, self.picture, self._lanes)
