@@ -233,6 +233,9 @@ class Worker:
                 now = asyncio.get_running_loop().time()
                 metrics.GANG_START.observe(now - unit.gathered_at(now))
                 self._forget(key)
+                for member in unit.members:  # what each was promised, and since when, stays known
+                    if self.picture.gangs.of(member.key) is not None:
+                        self._units.setdefault(member.key, Unit(member))
             self._running.look(key)
             for pod in pods:
                 self._touch(pod)
@@ -241,12 +244,12 @@ class Worker:
         unread = [pod for pod in pods if self._unread(self.picture.pods[pod])]
         if unread:
             return  # all of them are asked for
-        for pod in pods:
-            if (alone := self._units.get(pod)) is not None:
-                if alone.busy:
-                    return
-                self._disband(pod)  # those that ran are gone
-        unit = self._units[key] = self._gangs.gathered(unit, key)
+        alone = [one for pod in pods if (one := self._units.get(pod)) is not None]
+        if any(one.busy for one in alone):
+            return
+        for one in alone:  # those that ran are gone
+            self._disband(one.key)
+        unit = self._units[key] = self._gangs.gathered(unit, key, [one.lead for one in alone])
         self._newest = max(self._newest, *(member.pod.metadata.creation_timestamp or "" for member in unit.members))
         for member in unit.members:
             self._count(unit, member)

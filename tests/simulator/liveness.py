@@ -112,10 +112,7 @@ class Liveness:
                 nominated = "nominatedNodeName" in pod.get("status", {})
                 if refused_at > made.at and fit.unschedulable(pod) is not None and not nominated:
                     name = "promises end soon after Unschedulable"
-                    limit_s = UNSCHEDULABLE_S + MARGIN_S
-                    if key in world.gangs:  # it is counted anew when the gang starts, or is to start again
-                        limit_s += 2 * UNSCHEDULABLE_S
-                    yield State(name, uid, limit_s, f"{text} is a promise", key)
+                    yield State(name, uid, UNSCHEDULABLE_S + MARGIN_S, f"{text} is a promise", key)
                     if self._first_part(claim) and truth.fits(uid):
                         name = "a part that the scheduler overlooks gets its claim anew"
                         yield State(name, uid, OVERLOOKED_S, f"{text} fits", key)

@@ -207,17 +207,13 @@ class LateScheduler(Scheduler):
             self._trace("scheduler: pod %s is bound to %s", pod["metadata"]["name"], node)
 
     def _refuse(self, pod: Object) -> None:
-        nominated: dict[str, str] = {}
+        nominated = pod.get("status", {}).get("nominatedNodeName", "") if key_of(pod) in self._drawn else ""
         if self._rng.random() < self.nominates and "nominatedNodeName" not in pod.get("status", {}):
-            nominated["nominatedNodeName"] = str(self.store.all(NODES)[0]["metadata"]["name"])
+            nominated = str(self.store.all(NODES)[0]["metadata"]["name"])
             self._drawn.add(key_of(pod))
             self._loop.call_later(self._rng.uniform(10, 80), self._forget_nomination, key_of(pod))
-        elif key_of(pod) not in self._drawn and "nominatedNodeName" in pod.get("status", {}):
-            self._forget_nomination(key_of(pod))  # it is somebody else's, and of no use
-            pod = self.store.of(PODS).objects[key_of(pod)]
-        if self.refuse(pod, **nominated):
-            name = pod["metadata"]["name"]
-            self._trace("scheduler: pod %s is unschedulable %s", name, nominated.get("nominatedNodeName"))
+        if self.refuse(pod, nominated=nominated):
+            self._trace("scheduler: pod %s is unschedulable %s", pod["metadata"]["name"], nominated)
 
     def _forget_nomination(self, key: Key) -> None:
         self._drawn.discard(key)
