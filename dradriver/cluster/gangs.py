@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import msgspec
@@ -54,6 +54,10 @@ class Gangs:
 
     def __contains__(self, gang: Key) -> bool:
         return gang in self._pods and gang not in self._none
+
+    def __iter__(self) -> Iterator[Key]:
+        """Give the keys of all gangs."""
+        return (gang for gang in self._pods if gang not in self._none)
 
     def pod_changed(self, key: Key, pod: Pod | None, told: Callable[[Pod], bool]) -> tuple[Key, ...]:
         """Take in a pod's state; None once it is gone.

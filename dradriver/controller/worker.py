@@ -144,9 +144,9 @@ class Worker:
             self._touched.clear()
 
     def begin(self) -> None:
-        """Look at all pods, and from now on at those that changes concern."""
+        """Look at all pods, and at gangs that may have lost some; from now on at those that changes concern."""
         self._acting = True
-        self._touched.update(dict.fromkeys((*self._units, *self.picture.pods)))
+        self._touched.update(dict.fromkeys((*self.picture.gangs, *self._units, *self.picture.pods)))
 
     async def turn(self) -> None:
         """Look at all that changed and give places while there are places and writers."""
