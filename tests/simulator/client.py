@@ -11,7 +11,6 @@ from typing import Any, Final, Protocol
 from dradriver.kube.client import ApiError, Unreachable
 from dradriver.kube.resources import RESOURCE_CLAIMS, Resource
 from tests.fakes.storeclient import Call, StoreClient, answer
-from tests.resources import DEVICE_TAINT_RULES
 from tests.simulator.faults import Fate, Plan
 from tests.simulator.server import Server
 from tests.simulator.watching import Feed, Watch
@@ -43,8 +42,8 @@ class SimClient(StoreClient):
         self._outside = outside
 
     async def serves(self, resource: Resource) -> bool:
-        """Say whether the server has a kind; of rules of administrators it has one version."""
-        return resource == DEVICE_TAINT_RULES
+        """Say whether the server has a kind."""
+        return resource in self._server.serves
 
     async def list(self, resource: Resource, **how: Any) -> tuple[builtins.list[Any], str]:
         try:

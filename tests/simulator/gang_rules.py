@@ -12,6 +12,8 @@ from tests.fakes.control_plane import binding, fit
 from tests.fakes.control_plane.devices import results
 from tests.fakes.storeclient import Call
 from tests.simulator.gangs import GPUS, Gang, living, plan_of
+from tests.simulator.limit_rules import LimitRules
+from tests.simulator.owner_rules import OwnerRules
 from tests.simulator.replicas import PROMISE_S
 from tests.simulator.state import State
 from tests.simulator.world import World
@@ -36,6 +38,7 @@ class GangRules:
         self._back: dict[str, tuple[int, int]] = {}  # claims that a controller took back, by uid: which one, when
         self._begun: dict[str, float] = {}  # by digest: when its round began
         self._seated: dict[str, set[int]] = {}  # by digest: indices that had their seat once
+        self._owners, self._limits = OwnerRules(world, broken), LimitRules(world, broken)
         world.server.listeners.append(self._happened)
 
     # Events.
@@ -114,6 +117,7 @@ class GangRules:
         """Give what may not last of all gangs."""
         for gang in {id(gang): gang for gang in self._world.gangs.values()}.values():
             yield from self._of(gang)
+        yield from self._owners.states()
 
     def _of(self, gang: Gang) -> Iterator[State]:
         world, pod_key = self._world, gang.pods[0]
@@ -154,15 +158,21 @@ class GangRules:
         done = [pod for key in gang.pods if (pod := self._world.pod(key)) is not None and _well(pod)]
         least = max(1, gang.size[0] - len(done))
         own = any(fit.gates(pod) not in ([], [names.GATE]) for pod in pods)
-        if gang.picky or own or len(pods) < least or not self._fits(pods, least):
+        if gang.picky or own or len(pods) < least:
+            return
+        if not any(self._fits(pods, least, nodes) for nodes in self._limits.within(gang)):
             return
         text = f"{gang.key} has a place; its pods say {[fit.notes_of(pod).get(names.REASON) for pod in pods]}"
         yield State("a gang with a place starts", gang.key, START_S, text, gang.pods[0])
         if not lifted and not has:
             yield State("a gang with a place is lifted", gang.key, LIFT_S, text, gang.pods[0])
 
-    def _fits(self, pods: list[Object], least: int) -> bool:
-        """Return whether so many of a gang's pods have places at once, beside what others have or were promised."""
+    def may_join(self, gang: Gang, node: str) -> bool:
+        """Return whether a pod of a gang that runs may be on a node."""
+        return self._limits.may_join(gang, node)
+
+    def _fits(self, pods: list[Object], least: int, nodes: frozenset[str]) -> bool:
+        """Return whether so many of a gang's pods have places at once on nodes, beside what others were promised."""
         world, truth = self._world, self._world.truth
         own = {(pod["metadata"]["namespace"], name) for pod in pods for name in fit.claim_names(pod)}
         free = {name: truth.whole(name, own, pods[0]["metadata"]["namespace"]) for name in world.nodes}
@@ -173,7 +183,7 @@ class GangRules:
                 name = node["metadata"]["name"]
                 wants = _gpus(pod)
                 ready = {"type": "Ready", "status": "True"} in node.get("status", {}).get("conditions", ())
-                if name not in world.nodes or free[name] < wants or not ready or name in truth.aside:
+                if name not in nodes or free[name] < wants or not ready or name in truth.aside:
                     continue
                 if world.scheduler.feasible(pod, node, cpu_taken=cpu.get(name, 0)):
                     free[name] -= wants

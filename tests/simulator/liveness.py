@@ -177,8 +177,12 @@ class Liveness:
             return
         if gates not in ([], [names.GATE]) or pod["spec"].get("schedulerName", "") not in OURS:
             return
-        feasible = world.scheduler.feasible
-        if not self._served(key) or not world.truth.has_place(pod, lambda p, n, cpu: feasible(p, n, cpu_taken=cpu)):
+
+        def feasible(pod: Object, node: Object, cpu_taken: int) -> bool:
+            joins = gang is None or self._gangs.may_join(gang, node["metadata"]["name"])
+            return joins and world.scheduler.feasible(pod, node, cpu_taken=cpu_taken)
+
+        if not self._served(key) or not world.truth.has_place(pod, feasible):
             return
         if any("deletionTimestamp" in claim["metadata"] and results(claim) for claim in claims):
             return  # somebody deleted what pods beside it use: it stays until they have ended
@@ -186,7 +190,8 @@ class Liveness:
         yield State("a pod with a place is bound", uid, BIND_S, text, key)
         yield State("a pod with a place is bound, whatever it met", uid, BIND_AT_LAST_S, text)
         # Until the claim controller has cleared a claim away there is no other of its name.
-        if gates and not any("deletionTimestamp" in claim["metadata"] for claim in claims):
+        leaves = gang is not None and gang.restarts and gang.owner  # all of it may be about to go
+        if gates and not leaves and not any("deletionTimestamp" in claim["metadata"] for claim in claims):
             yield State("a pod with a place is lifted", uid, LIFT_S, text, key)
 
     def _served(self, key: Key) -> bool:
