@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Final, Protocol
 
 from dradriver.kube.client import ApiError, Unreachable
-from dradriver.kube.resources import RESOURCE_CLAIMS, Resource
+from dradriver.kube.resources import PODS, RESOURCE_CLAIMS, Resource
 from tests.fakes.storeclient import Call, StoreClient, answer
 from tests.simulator.faults import Fate, Plan
 from tests.simulator.server import Server
@@ -70,7 +70,7 @@ class SimClient(StoreClient):
     def _call(self, verb: str, resource: Resource, namespace: str | None, name: str, body: Any = None) -> Call:
         call = super()._call(verb, resource, namespace, name, body)
         call.replica, call.seen = self.replica, self._feed.seen.get(RESOURCE_CLAIMS.plural, 0)
-        call.version = self._server.version
+        call.seen_pods, call.version = self._feed.seen.get(PODS.plural, 0), self._server.version
         return call
 
     async def _send(self, call: Call, act: Callable[[], Any]) -> Any:

@@ -43,6 +43,7 @@ class GangLife:
         for _ in range(rng.randint(0, 4)):
             name = world.name("g")
             world.add_node(Node(name, "rtx-a6000-x4-pairs", cpu=rng.choice((8, 16)), zone=rng.choice("ab")))
+        world.scheduler.deletes = self._more.random() < 0.4
         rich = owned or self._more.random() < 0.6
         if owned:
             world.plan.owners = [rng.choice(("well", "well", "kill-after", "kill-before", "lost")) for _ in range(6)]

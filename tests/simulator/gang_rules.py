@@ -36,6 +36,7 @@ class GangRules:
         self._world, self._broken = world, broken
         self._made: dict[str, dict[int, str]] = {}  # by digest: index -> uid of claims that were made, of this round
         self._back: dict[str, tuple[int, int]] = {}  # claims that a controller took back, by uid: which one, when
+        self._knew: dict[str, int] = {}  # up to which version its maker had seen pods, by a claim's uid
         self._begun: dict[str, float] = {}  # by digest: when its round began
         self._seated: dict[str, set[int]] = {}  # by digest: indices that had their seat once
         self._owners, self._limits = OwnerRules(world, broken), LimitRules(world, broken)
@@ -82,6 +83,8 @@ class GangRules:
                 self._made[plan], self._seated[plan], self._begun[plan] = {}, set(), now
             self._made[plan][index] = claim["metadata"]["uid"]
         call = self._world.server.acting
+        if old is None and call is not None:
+            self._knew[claim["metadata"]["uid"]] = call.seen_pods
         if call is not None and old is not None and not _going(old) and (new is None or _going(new)):
             self._back[claim["metadata"]["uid"]] = call.replica, self._world.server.version
         if new is not None and results(new) and binding.users(new):
@@ -90,6 +93,9 @@ class GangRules:
     def _lifted(self, gang: Gang, pod: Object, call: Call) -> None:
         claim = self._claim_of(pod)
         if claim is None or self.started(gang) or not self.honest(living(map(self._world.pod, gang.pods))):
+            return
+        knew = min(call.seen_pods, self._knew.get(claim["metadata"]["uid"], 0))
+        if not self._limits.known_to_end(gang, knew):
             return
         plan, size, _ = plan_of(claim)
         gone = {uid for uid, (by, when) in self._back.items() if by == call.replica and when <= call.version}
