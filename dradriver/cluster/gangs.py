@@ -124,6 +124,11 @@ class Gangs:
         """Return whether a gang has begun to run."""
         return bool(self._running.get(gang))
 
+    def gathers(self, pod: Key) -> bool:
+        """Return whether a pod is of a gang that has not started."""
+        found = self.of(pod)
+        return found is not None and not self.started(found.gang)
+
     def running(self, gang: Key) -> int:
         """Return how many living pods of a gang are bound, or were told to go."""
         return len(self._running.get(gang, ()))

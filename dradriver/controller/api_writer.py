@@ -41,9 +41,7 @@ class ApiWriter:
 
     def __init__(self, client: Client, picture: Picture, lanes: Lanes) -> None:
         """``lanes`` say whether the server wants a pause, and are told so where nobody else is."""
-        self._client = client
-        self._picture = picture
-        self._paused, self._failed = lanes.paused, lanes.failed
+        self._client, self._picture, self._paused, self._failed = client, picture, lanes.paused, lanes.failed
         self.owners = Owners(client, picture, look=self.look, check_pause=self._check_pause)
 
     async def place(self, pod: Pod, wish: PlacementRequest, placement: Placement, slot: Slot) -> None:
@@ -59,6 +57,8 @@ class ApiWriter:
         claim = await self.create(pod, wish, placement)
         if not self._picture.has(claim):  # while its creation hung
             raise MovedOnError(f"claim {'/'.join(claim.key)} is gone again")
+        if self._picture.gangs.gathers(wish.pod):  # the same: those that it came to run no more
+            raise MovedOnError("its gang is to begin as a whole")
         if self._picture.overtaken(wish.claim, placement):  # while its creation hung
             await self.withdraw(claim)
             raise MovedOnError(f"GPUs chosen on node {placement.node} were given to another claim meanwhile")

@@ -65,6 +65,28 @@ async def test_no_gate_opens_while_a_claim_of_the_plan_is_gone_again() -> None:
     assert set(there) == {3}
 
 
+async def test_a_pod_that_came_to_others_is_not_lifted_where_these_ended_while_its_claim_was_made() -> None:
+    cluster = nodes("a", "b", "c")
+    pods = gang(cluster, 2)
+    for _ in range(2):
+        await cluster.settle()
+        cluster.schedule()
+    assert bound(cluster, pods) == pods
+    cluster.remove(PODS, "train-1", "default")
+    cluster.collect()
+
+    def happened(event: Event) -> None:
+        if event.plural == RESOURCE_CLAIMS.plural and event.old is None:
+            cluster.remove(PODS, "train-0", "default")
+            cluster.deliver(PODS)
+
+    cluster.store.listeners.append(happened)
+    cluster.pod("train-1", 8, wishes={"gang": "train", "gang-size": "2"})
+    await cluster.settle()
+    assert lifted(cluster, ["train-1"]) == []
+    assert claims(cluster, ["train-1"]) == []
+
+
 async def test_a_plan_of_fewer_than_the_gang_s_size_is_given_back_before_any_gate_opens() -> None:
     cluster = nodes("a", "b")
     pods = gang(cluster, 1)
