@@ -154,7 +154,7 @@ class Invariants:
                 self.unschedulable_at[event.new["metadata"]["uid"]] = self._clock()
             if call is not None:
                 if fit.gates(event.old) and not fit.gates(event.new):
-                    self._lifted(event.new)
+                    self._lifted(event.new, call)
                 self._patched(call, event, event.old, event.new)
 
     def _used(self, claim: Object | None) -> bool:
@@ -198,7 +198,10 @@ class Invariants:
         replica = self._world.truth.made[uid].replica
         return any(self._answers.get((replica, key), time_s + 1) <= time_s for key in keys)
 
-    def _lifted(self, pod: Object) -> None:
+    def _lifted(self, pod: Object, call: Call) -> None:
+        began, _ = self._under_way.get(id(call), (self._clock(), call))
+        if self._clock() - began >= HUNG_S:
+            return  # what it shared may have been taken back meanwhile; it is to belong to what it uses after all
         shared = sharing.claim_of(pod)
         claim = None if shared is None else self._world.server.find(RESOURCE_CLAIMS, shared[1], shared[0])
         if claim is not None and claim["metadata"]["uid"] in self._world.truth.made:

@@ -162,6 +162,16 @@ class Liveness:
                 text = f"pod {key} on {node} has {has} and says {said} on {notes.get(names.NODE)}"
                 yield State("annotations name what a bound pod has", uid, NOTES_S, text, key)
         allocated = claim is not None and bool(results(claim))  # who was bound by hand waits for GPUs that never come
+        shared = sharing.claim_of(pod)
+        if claim is not None and shared is not None and made is not None and self._served(key):
+            uses = any(user["uid"] == uid for user in claim.get("status", {}).get("reservedFor") or ())
+            if (
+                uses
+                and uid not in dict(sharing.owners(claim)).values()
+                and "deletionTimestamp" not in claim["metadata"]
+            ):
+                text = f"pod {key} does not own {shared}, which it uses"
+                yield State("who uses a shared claim belongs to it", uid, NOTES_S, text, key)
         if names.REASON in notes and allocated and self._served(key):
             yield State("no false reason", uid, REASON_S, f"bound pod {key} says {notes[names.REASON]!r}", key)
 
