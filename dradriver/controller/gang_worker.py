@@ -84,6 +84,11 @@ class GangWorker:
             self._touch(key)
         self._later.clear()
 
+    def forget(self, key: Key) -> None:
+        """Forget a unit: one of its name that comes later has nothing planned."""
+        self._later.discard(key)
+        self._running.forget(key)
+
     def gathered(self, unit: Unit | None, key: Key, alone: Sequence[Member]) -> Unit:
         """Return a gang as it is now: the same unit as before, if there was one, with the pods that live.
 

@@ -334,7 +334,7 @@ class Worker:
         if unit is not None and unit.unsure:
             self._executor.release(unit)  # if a claim is there all the same, the reflector shows it
         self._lanes.answered(key, bound=False)
-        self._running.forget(key)
+        self._gangs.forget(key)
 
     def _count(self, unit: Unit, member: Member) -> None:
         """Keep up to date who waits for a scheduler: no more who has a seat, and waits for others."""
