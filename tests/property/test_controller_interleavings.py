@@ -14,6 +14,9 @@ FOUND = (  # faults once: what is drawn changes with the stories, so each has a 
     ("gangs", 8098),  # all went on writing though the server asked for a pause at the end of an old claim
     ("gangs_before", 8520),  # a pod's time to find room began anew whenever its gang started or ended
     ("gangs_owned", 300019),  # who began to lead looked at no gang that ran, and had none that lost a pod start anew
+    ("gangs_before", 201183),  # a pod that came to a gang was lifted though the others ended while its claim hung
+    ("gangs_before", 203079),  # a gang that went and came again was looked at by nobody
+    ("gangs_owned", 312144),  # a late pod was placed below another leaf than others on a node of unknown GPUs
 )
 
 

@@ -36,7 +36,8 @@ class GangRules:
         self._world, self._broken = world, broken
         self._made: dict[str, dict[int, str]] = {}  # by digest: index -> uid of claims that were made, of this round
         self._back: dict[str, tuple[int, int]] = {}  # claims that a controller took back, by uid: which one, when
-        self._knew: dict[str, int] = {}  # up to which version its maker had seen pods, by a claim's uid
+        self._knew: dict[str, tuple[int, int]] = {}  # up to which its maker had seen claims, and pods, by a claim's uid
+        self._ended: dict[str, dict[str, int]] = {}  # by digest: when each claim of it was gone, or to go, by uid
         self._begun: dict[str, float] = {}  # by digest: when its round began
         self._seated: dict[str, set[int]] = {}  # by digest: indices that had their seat once
         self._owners, self._limits = OwnerRules(world, broken), LimitRules(world, broken)
@@ -84,7 +85,9 @@ class GangRules:
             self._made[plan][index] = claim["metadata"]["uid"]
         call = self._world.server.acting
         if old is None and call is not None:
-            self._knew[claim["metadata"]["uid"]] = call.seen_pods
+            self._knew[claim["metadata"]["uid"]] = call.seen, call.seen_pods
+        if old is not None and not _going(old) and (new is None or _going(new)):
+            self._ended.setdefault(plan, {})[claim["metadata"]["uid"]] = self._world.server.version
         if call is not None and old is not None and not _going(old) and (new is None or _going(new)):
             self._back[claim["metadata"]["uid"]] = call.replica, self._world.server.version
         if new is not None and results(new) and binding.users(new):
@@ -94,12 +97,13 @@ class GangRules:
         claim = self._claim_of(pod)
         if claim is None or self.started(gang) or not self.honest(living(map(self._world.pod, gang.pods))):
             return
-        knew = min(call.seen_pods, self._knew.get(claim["metadata"]["uid"], 0))
-        if not self._limits.known_to_end(gang, knew):
+        seen, seen_pods = self._knew.get(claim["metadata"]["uid"], (0, 0))
+        if not self._limits.known_to_end(gang, min(call.seen_pods, seen_pods)):
             return
         plan, size, _ = plan_of(claim)
         gone = {uid for uid, (by, when) in self._back.items() if by == call.replica and when <= call.version}
-        made = set(self._made.get(plan, {}).values()) - gone
+        unseen = {uid for uid, when in self._ended.get(plan, {}).items() if when > min(call.seen, seen)}
+        made = (set(self._made.get(plan, {}).values()) | unseen) - gone
         if not plan or len(made) < size:
             self._broken(
                 "no gate of a gang opens before all claims of one plan exist",

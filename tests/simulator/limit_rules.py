@@ -33,7 +33,8 @@ class LimitRules:
         if event.plural == RESOURCE_CLAIMS.plural and call is not None and event.old is None and event.new is not None:
             plan, size, _ = plan_of(event.new)
             of = self._gang(event.new)
-            if plan and of is not None:
+            # Whose pods somebody meddled with, as by taking a gate away, may run without a plan.
+            if plan and of is not None and not any(key in self._world.spoiled for key in of.pods):
                 self._made(of, event.new, plan, size, call)
 
     def known_to_end(self, gang: Gang, seen_pods: int) -> bool:
@@ -61,6 +62,8 @@ class LimitRules:
                 made.replica == call.replica or made.version <= call.seen
             ):  # else it could not know
                 nodes |= {node for node, _ in made.takes}
+        # Of a node that offers nothing just now nobody knows where it stands.
+        nodes &= self._world.truth.pools.keys()
         if not self._holds(gang, nodes):
             self._broken("a gang is where its author wants it", f"{gang.key} is on {sorted(nodes)}: {gang.wishes}")
 
