@@ -58,6 +58,7 @@ class Gangs:
         return gang in self._pods and gang not in self._none
 
     def __iter__(self) -> Iterator[Key]:
+        """Give the keys of all gangs; they may change meanwhile."""
         return iter([gang for gang in self._pods if gang not in self._none])
 
     def pod_changed(self, key: Key, pod: Pod | None, told: Callable[[Pod], bool]) -> tuple[Key, ...]:
@@ -147,6 +148,11 @@ class Gangs:
     def started(self, gang: Key) -> bool:
         """Return whether a gang has begun to run."""
         return bool(self._running.get(gang))
+
+    def gathers(self, pod: Key) -> bool:
+        """Return whether a pod is of a gang that has not started."""
+        found = self.of(pod)
+        return found is not None and not self.started(found.gang)
 
     def running(self, gang: Key) -> int:
         """Return how many living pods of a gang are bound, or were told to go."""

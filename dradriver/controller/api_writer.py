@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from dradriver.allocator.request import Whole
@@ -17,9 +17,10 @@ from dradriver.cluster.placement import Placement
 from dradriver.cluster.records import ClaimRecord, claim_record
 from dradriver.controller.outcome import CrowdedError, MovedOnError, Outcome, PausedError, UnsureError, outcome
 from dradriver.controller.owners import Owners
+from dradriver.errors import DriverError
 from dradriver.kube.client import ApiError, Client, PatchKind, Unreachable
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
-from dradriver.queue.lanes import Slot
+from dradriver.queue.lanes import Lanes, Slot
 from dradriver.queue.placement_request import PlacementRequest
 
 logger = logging.getLogger(__name__)
@@ -38,12 +39,9 @@ class ApiWriter:
         owners: Writes pods into the claims that they share.
     """
 
-    def __init__(self, client: Client, picture: Picture, *, paused: Callable[[], bool]) -> None:
-        """``paused`` says whether the server wants a pause now."""
-        self._client = client
-        self._picture = picture
-        self._paused = paused
-        self._unprotects_at = 0.0  # not before, as the server asked
+    def __init__(self, client: Client, picture: Picture, lanes: Lanes) -> None:
+        """``lanes`` say whether the server wants a pause, and are told so where nobody else is."""
+        self._client, self._picture, self._paused, self._failed = client, picture, lanes.paused, lanes.failed
         self.owners = Owners(client, picture, look=self.look, check_pause=self._check_pause)
 
     async def place(self, pod: Pod, wish: PlacementRequest, placement: Placement, slot: Slot) -> None:
@@ -59,6 +57,8 @@ class ApiWriter:
         claim = await self.create(pod, wish, placement)
         if not self._picture.has(claim):  # while its creation hung
             raise MovedOnError(f"claim {'/'.join(claim.key)} is gone again")
+        if self._picture.gangs.gathers(wish.pod):  # the same: those that it came to run no more
+            raise MovedOnError("its gang is to begin as a whole")
         if self._picture.overtaken(wish.claim, placement):  # while its creation hung
             await self.withdraw(claim)
             raise MovedOnError(f"GPUs chosen on node {placement.node} were given to another claim meanwhile")
@@ -201,14 +201,14 @@ class ApiWriter:
         kube-controller-manager would do it when its turn comes, and does where this fails. Nothing is lost by it: no
         scheduler gives devices to a claim that is being deleted.
         """
-        loop = asyncio.get_running_loop()
-        if self._paused() or loop.time() < self._unprotects_at:
+        if self._paused():
             return
         try:
             async with asyncio.timeout(UNPROTECT_S):
                 await self.unprotect(claim)
         except (ApiError, Unreachable, TimeoutError) as error:
-            self._unprotects_at = loop.time() + ((error.retry_after_s if isinstance(error, ApiError) else None) or 0.0)
+            if isinstance(error, DriverError) and outcome(error) is Outcome.SERVER:
+                self._failed(error)
             logger.debug("claim %s/%s is deleted and may stay for a while: %s", *claim.key, error)
 
     async def unprotect(self, claim: ClaimRecord) -> None:

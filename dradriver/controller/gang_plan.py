@@ -131,13 +131,16 @@ def _places(
     picture.inventory.locate(picture.nodes.labels())
     asked = _asked(picture, members, wants, kept=claims, least=None if claims else least, avoid=avoid)
     index = {member: at for at, member in enumerate(asked.members)}
+    fixed = {index[m]: c.pin.choice for m, c in claims.items() if c.pin and isinstance(c.pin.choice, Choice)}
+    if any(choice.node in picture.inventory.aside for choice in fixed.values()):  # where it stands the fleet cannot say
+        raise NoPlaceError(f"others of its gang are on nodes that are left out so far: {decide.UNKNOWN_KIND}")
     try:
         found = place_gang(
             picture.inventory.fleet if fleet is None else fleet,
             asked.request,
             eligible_by_role=asked.eligible,
             amounts=asked.amounts,
-            fixed={index[m]: c.pin.choice for m, c in claims.items() if c.pin and isinstance(c.pin.choice, Choice)},
+            fixed=fixed,
             home={index[member]: kept.choice for member, kept in home.items() if member in index},
         )
     except NoPlaceError:

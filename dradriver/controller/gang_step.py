@@ -132,7 +132,8 @@ def gang_step(
     if not claims:
         return Wait(reason=blocked) if blocked else _gathering(unit, size, now, done=done)
     if not (blocked or old or leaving):
-        return _promised(unit, picture, claims, now, promise_s=promise_s, unschedulable_s=unschedulable_s)
+        least = max(1, size[0] - done)
+        return _promised(unit, picture, claims, now, least=least, promise_s=promise_s, unschedulable_s=unschedulable_s)
     # What the others have is kept for no part of a gang for long.
     kept = tuple(claim for claim in _free(claims) if not claim.deleting)
     if kept and (blocked or not out):
@@ -179,6 +180,7 @@ def _promised(
     claims: Mapping[str, ClaimRecord],
     now: float,
     *,
+    least: int,
     promise_s: float,
     unschedulable_s: float,
 ) -> Step:
@@ -196,8 +198,9 @@ def _promised(
         return GiveBack(taken, broken[0][1])
     wanted = _wanted(claims)
     missing = [member for member in unit.members if member.uid not in claims]
-    if len(claims) < wanted and not lifted:
-        return GiveBack(every, WithdrawReason.OUTDATED)  # its writer was killed between two of them
+    if (len(claims) < wanted or wanted < least) and not lifted:
+        # Its writer was killed between two of them, or saw others run that did no more, and placed a pod beside them.
+        return GiveBack(every, WithdrawReason.OUTDATED)
     until = _overdue(unit, claims, now, promise_s=promise_s, unschedulable_s=unschedulable_s)
     if isinstance(until, GiveBack):
         return until

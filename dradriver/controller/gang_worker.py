@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from dradriver.allocator.request import NoPlaceError
@@ -84,19 +84,27 @@ class GangWorker:
             self._touch(key)
         self._later.clear()
 
-    def gathered(self, unit: Unit | None, key: Key) -> Unit:
-        """Return a gang as it is now: the same unit as before, if there was one, with the pods that live."""
-        known = {} if unit is None else {member.uid: member for member in unit.members}
+    def forget(self, key: Key) -> None:
+        """Forget a unit: one of its name that comes later has nothing planned."""
+        self._later.discard(key)
+        self._running.forget(key)
+
+    def gathered(self, unit: Unit | None, key: Key, alone: Sequence[Member]) -> Unit:
+        """Return a gang as it is now: the same unit as before, if there was one, with the pods that live.
+
+        Those that each were a unit of its own, ``alone``, keep what they were promised, and since when.
+        """
+        known = {member.uid: member for member in (*alone, *(() if unit is None else unit.members))}
         members: list[tuple[Member, Rank | None]] = []
-        changed = unit is None
+        changed = unit is None or bool(alone)
         for pod_key in self._picture.gangs.pods(key):
             pod = self._picture.pods[pod_key]
             template, where = self._picture.template_of(pod), self._picture.volumes.of(pod)
             if (member := known.get(pod.metadata.uid)) is None:
                 member, changed = Member(pod, template, where), True
-                member.near = key[1]
             elif member.update(pod, template, where):
                 changed = True
+            member.near = key[1]
             members.append((member, self._picture.gangs.rank(pod_key)))
         ordered = in_order(members)
         if unit is None:

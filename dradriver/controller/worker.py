@@ -25,10 +25,7 @@ from dradriver.controller.gang_sizes import size_matters
 from dradriver.controller.gang_worker import GangWorker
 from dradriver.controller.gang_writer import GangWriter
 from dradriver.controller.garbage_collector import Collector
-from dradriver.controller.next_step import (
-    PROMISE_S,
-    UNSCHEDULABLE_S,
-)
+from dradriver.controller.next_step import PROMISE_S, UNSCHEDULABLE_S
 from dradriver.controller.owner_kinds import OwnerKinds
 from dradriver.controller.owner_reader import OwnerReader
 from dradriver.controller.owner_restarts import OwnerRestarts
@@ -87,7 +84,7 @@ class Worker:
         self._queue = Queue(self.picture.nodes, self.picture.inventory.free)
         self._asking = Asking(self._queue, self._woken.set)
         self._lanes = Lanes(self._woken.set)
-        writer = ApiWriter(client, self.picture, paused=self._lanes.paused)
+        writer = ApiWriter(client, self.picture, self._lanes)
         self.reasons = Reasons(writer, pods=self.picture.pods.get, lanes=self._lanes, record=record)
         self._newest = ""
         gang_writer = GangWriter(client, writer, self.picture, self._lanes)
@@ -147,9 +144,9 @@ class Worker:
             self._touched.clear()
 
     def begin(self) -> None:
-        """Look at all pods, and from now on at those that changes concern."""
+        """Look at all pods, and at gangs that may have lost some; from now on at those that changes concern."""
         self._acting = True
-        self._touched.update(dict.fromkeys((*self._units, *self.picture.pods)))
+        self._touched.update(dict.fromkeys((*self.picture.gangs, *self._units, *self.picture.pods)))
 
     async def turn(self) -> None:
         """Look at all that changed and give places while there are places and writers."""
@@ -236,6 +233,9 @@ class Worker:
                 now = asyncio.get_running_loop().time()
                 metrics.GANG_START.observe(now - unit.gathered_at(now))
                 self._forget(key)
+                for member in unit.members:  # what each was promised, and since when, stays known
+                    if self.picture.gangs.of(member.key) is not None:
+                        self._units.setdefault(member.key, Unit(member))
             self._running.look(key)
             for pod in (one for one in pods if not self.picture.pods[one].spec.node_name):
                 self._touch(pod)
@@ -244,12 +244,12 @@ class Worker:
         unread = [pod for pod in pods if self._unread(self.picture.pods[pod])]
         if unread:
             return  # all of them are asked for
-        for pod in pods:
-            if (alone := self._units.get(pod)) is not None:
-                if alone.busy:
-                    return
-                self._disband(pod)  # those that ran are gone
-        unit = self._units[key] = self._gangs.gathered(unit, key)
+        alone = [one for pod in pods if (one := self._units.get(pod)) is not None]
+        if any(one.busy for one in alone):
+            return
+        for one in alone:  # those that ran are gone
+            self._disband(one.key)
+        unit = self._units[key] = self._gangs.gathered(unit, key, [one.lead for one in alone])
         self._newest = max(self._newest, *(member.pod.metadata.creation_timestamp or "" for member in unit.members))
         for member in unit.members:
             self._count(unit, member)
@@ -334,7 +334,7 @@ class Worker:
         if unit is not None and unit.unsure:
             self._executor.release(unit)  # if a claim is there all the same, the reflector shows it
         self._lanes.answered(key, bound=False)
-        self._running.forget(key)
+        self._gangs.forget(key)
 
     def _count(self, unit: Unit, member: Member) -> None:
         """Keep up to date who waits for a scheduler: no more who has a seat, and waits for others."""

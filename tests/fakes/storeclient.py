@@ -19,9 +19,9 @@ from tests.fakes.apistore import Key, Object, Refused, Store
 
 @dataclass(slots=True)
 class Call:
-    """One request. ``dry`` is only tried; ``seen`` is the version up to which its sender had seen claims.
+    """One request. ``dry`` is only tried; ``version`` is the store's when it was sent.
 
-    ``version`` is the store's when it was sent.
+    ``seen`` and ``seen_pods`` are the versions up to which its sender had seen claims, and pods.
     """
 
     verb: str
@@ -32,6 +32,7 @@ class Call:
     dry: bool = False
     replica: int = 0
     seen: int = 0
+    seen_pods: int = 0
     version: int = 0
 
     @property

@@ -9,9 +9,8 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Final, Protocol
 
 from dradriver.kube.client import ApiError, Unreachable
-from dradriver.kube.resources import RESOURCE_CLAIMS, Resource
+from dradriver.kube.resources import PODS, RESOURCE_CLAIMS, Resource
 from tests.fakes.storeclient import Call, StoreClient, answer
-from tests.resources import DEVICE_TAINT_RULES
 from tests.simulator.faults import Fate, Plan
 from tests.simulator.server import Server
 from tests.simulator.watching import Feed, Watch
@@ -43,8 +42,8 @@ class SimClient(StoreClient):
         self._outside = outside
 
     async def serves(self, resource: Resource) -> bool:
-        """Say whether the server has a kind; of rules of administrators it has one version."""
-        return resource == DEVICE_TAINT_RULES
+        """Say whether the server has a kind."""
+        return resource in self._server.serves
 
     async def list(self, resource: Resource, **how: Any) -> tuple[builtins.list[Any], str]:
         try:
@@ -71,7 +70,7 @@ class SimClient(StoreClient):
     def _call(self, verb: str, resource: Resource, namespace: str | None, name: str, body: Any = None) -> Call:
         call = super()._call(verb, resource, namespace, name, body)
         call.replica, call.seen = self.replica, self._feed.seen.get(RESOURCE_CLAIMS.plural, 0)
-        call.version = self._server.version
+        call.seen_pods, call.version = self._feed.seen.get(PODS.plural, 0), self._server.version
         return call
 
     async def _send(self, call: Call, act: Callable[[], Any]) -> Any:

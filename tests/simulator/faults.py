@@ -8,6 +8,7 @@ from typing import Final, Literal, NamedTuple
 
 from dradriver.kube.client import ApiError
 from dradriver.kube.resources import RESOURCE_CLAIMS
+from tests.fakes.control_plane.jobs import JOBS
 from tests.fakes.storeclient import Call
 
 WEBHOOK: Final = 'Internal error occurred: failed calling webhook "check.tenant.example.com": Post "https://x": EOF'
@@ -23,6 +24,7 @@ QUOTA_CONFLICT: Final[Refusal] = (
     "to the latest version and try again",
     None,
 )
+UNPERMITTED: Final[Refusal] = (403, "Forbidden", 'User "controller" cannot patch resource', None)
 REFUSALS: Final[tuple[Refusal, ...]] = (
     (400, "BadRequest", "the request is bad", None),
     (401, "Unauthorized", "Unauthorized", None),
@@ -102,6 +104,8 @@ class Plan:
         rate: How often a write goes wrong while faults last.
         planned: What goes wrong with which write, counted over all controllers, once.
         refusing: Namespaces where every write of a kind is refused, for ever, with what.
+        unpermitted: Namespaces and kinds that no controller may write, for ever; nothing else there is in trouble.
+        owners: What goes wrong with the first writes to Jobs, of those that are not ``well``.
         denied: Names of objects that may not be created while faults last, and with what that is refused.
         hanging: Names of objects whose writes hang.
         storms: What is refused for a while, beside these.
@@ -115,6 +119,8 @@ class Plan:
     rate: float = 0.0
     planned: dict[int, str | int] = field(default_factory=dict)
     refusing: dict[tuple[str, str], int] = field(default_factory=dict)
+    unpermitted: set[tuple[str, str]] = field(default_factory=set)
+    owners: list[How] = field(default_factory=list)
     denied: dict[str, int] = field(default_factory=dict)
     hanging: set[str] = field(default_factory=set)
     storms: list[Storm] = field(default_factory=list)
@@ -135,6 +141,10 @@ class Plan:
         self._writes += 1
         if (refusal := self.refusing.get((call.namespace, call.plural))) is not None:
             self._refuse(fate, REFUSALS[refusal])
+        elif (call.namespace, call.plural) in self.unpermitted:
+            self._refuse(fate, UNPERMITTED)
+        elif call.plural == JOBS.plural and self.owners:
+            fate.how, fate.done = self.owners.pop(), self.rng.random() < 0.7
         elif (storm := next((one for one in self.storms if one.meets(call, now)), None)) is not None:
             self._refuse(fate, storm.refusal)
         elif now < self.until and call.verb == "create" and call.name in self.denied:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import random
 
+from msgspec.structs import replace
+
 from dradriver.api import seats
 from dradriver.kube.resources import DEVICE_CLASSES, PODS
 from tests.fakes.apistore import Event, Key, Object
 from tests.simulator import cast
+from tests.simulator.gang_owners import GangOwners, enrich
 from tests.simulator.gangs import Gang, living
 from tests.simulator.world import Node, World
 
@@ -22,10 +25,17 @@ class GangLife:
         self._every: list[Gang] = []
         self._index: dict[Key, int] = {}
         self._made = 0
+        self._more = random.Random(str(rng.getstate()[1][:4]))  # beside: the other stories stay what they are
+        self._owners = GangOwners(world, self._more, self._comes)
         world.server.listeners.append(self._happened)
 
-    def begin(self, *, barrier: bool) -> None:
-        """Draw gangs and what happens to them, up to when faults end; without a barrier the server keeps no seats."""
+    def begin(self, *, barrier: bool, owned: bool = False) -> None:
+        """Draw gangs and what happens to them, up to when faults end.
+
+        Args:
+            barrier: Whether the server keeps what makes a seat.
+            owned: Whether they are small ones of Jobs, that start and lose pods, while writes to Jobs go wrong.
+        """
         world, rng = self._world, self._rng
         world.server.put(DEVICE_CLASSES, {"metadata": {"name": seats.CLASS}, "spec": {}})
         if not barrier:
@@ -33,17 +43,36 @@ class GangLife:
         for _ in range(rng.randint(0, 4)):
             name = world.name("g")
             world.add_node(Node(name, "rtx-a6000-x4-pairs", cpu=rng.choice((8, 16)), zone=rng.choice("ab")))
+        world.scheduler.deletes = self._more.random() < 0.4
+        rich = owned or self._more.random() < 0.6
+        if owned:
+            world.plan.owners = [rng.choice(("well", "well", "kill-after", "kill-before", "lost")) for _ in range(6)]
+        if rich:
+            self._owners.begin()
         until = world.plan.until
         for _ in range(rng.randint(1, 4)):
             gang = self._draw(world.name("gang"))
+            if owned:
+                gang = replace(gang, size=(2, 2), gpus=[1, 1], spec={"cpu": "1"}, wishes={}, job=True)
+            if rich:
+                enrich(gang, self._more)
+            if owned:
+                gang.owner = "Job"
             self._every.append(gang)
-            at, spread = rng.uniform(0, until * 0.7), rng.choice((0.0, 0.5, 8.0))
+            at, spread = rng.uniform(0, until * (0.3 if owned else 0.7)), rng.choice((0.0, 0.5, 8.0))
             missing = rng.random() < 0.1
+            if gang.owner:
+                late = gang.owner != "Job" and self._more.random() < 0.3
+                world.loop.call_at(at + (self._more.uniform(0, 6) if late else 0.0), self._owners.create, gang)
+            if gang.owner == "Job":
+                continue
             for index in range(gang.size[1] - missing):
                 world.loop.call_at(at + rng.uniform(0, spread), self._add, gang, index)
         acts = (self._delete, self._delete, self._put_out, self._put_out, self._restart, self._finish, self._lose_node)
         for _ in range(rng.choice((0, 1, 2, 4, 8))):
             world.loop.call_at(rng.uniform(0, until), rng.choice(acts))
+        for _ in range(rng.randint(2, 6) if owned else 0):
+            world.loop.call_at(rng.uniform(until * 0.3, until), self._delete)
 
     def _draw(self, name: str) -> Gang:
         rng = self._rng
@@ -62,10 +91,13 @@ class GangLife:
         return Gang((namespace, name), (least, most), gpus, spec, wishes, job=rng.random() < 0.6)
 
     def _add(self, gang: Gang, index: int) -> None:
-        world, rng = self._world, self._rng
         self._made += 1
         name = f"{gang.key[1]}-{index}" + (f"-{self._made}" if gang.job else "")
-        key = gang.key[0], name
+        self._world.server.put(PODS, self._comes(gang, index, name))
+
+    def _comes(self, gang: Gang, index: int, name: str) -> Object:
+        """Return a pod of a gang that is about to be there."""
+        world, rng, key = self._world, self._rng, (gang.key[0], name)
         if rng.random() < 0.05:
             gang.picky = True
             world.scheduler.refused[key] = frozenset(rng.sample(sorted(world.nodes), rng.randint(1, len(world.nodes))))
@@ -75,14 +107,16 @@ class GangLife:
         self._index[key] = index
         gang.pods.append(key)
         world.health.together[key] = gang.pods
-        world.add_pod(gang.pod(index, name))
+        pod = gang.pod(index, name)
+        world.comes(pod)
+        return pod
 
     # The Job controller.
 
     def _happened(self, event: Event) -> None:
         own = event.plural == PODS.plural and event.key in self._index  # there may be others' gangs
         gang = self._world.gangs[event.key] if own else None
-        if gang is None or not gang.job or event.old is None:
+        if gang is None or not gang.job or gang.owner or event.old is None:
             return
         lost = event.new is None or event.new.get("status", {}).get("phase") == "Failed"
         before = event.old.get("status", {}).get("phase")

@@ -12,6 +12,8 @@ from tests.fakes.control_plane import binding, fit
 from tests.fakes.control_plane.devices import results
 from tests.fakes.storeclient import Call
 from tests.simulator.gangs import GPUS, Gang, living, plan_of
+from tests.simulator.limit_rules import LimitRules
+from tests.simulator.owner_rules import OwnerRules
 from tests.simulator.replicas import PROMISE_S
 from tests.simulator.state import State
 from tests.simulator.world import World
@@ -34,8 +36,11 @@ class GangRules:
         self._world, self._broken = world, broken
         self._made: dict[str, dict[int, str]] = {}  # by digest: index -> uid of claims that were made, of this round
         self._back: dict[str, tuple[int, int]] = {}  # claims that a controller took back, by uid: which one, when
+        self._knew: dict[str, tuple[int, int]] = {}  # up to which its maker had seen claims, and pods, by a claim's uid
+        self._ended: dict[str, dict[str, int]] = {}  # by digest: when each claim of it was gone, or to go, by uid
         self._begun: dict[str, float] = {}  # by digest: when its round began
         self._seated: dict[str, set[int]] = {}  # by digest: indices that had their seat once
+        self._owners, self._limits = OwnerRules(world, broken), LimitRules(world, broken)
         world.server.listeners.append(self._happened)
 
     # Events.
@@ -79,6 +84,10 @@ class GangRules:
                 self._made[plan], self._seated[plan], self._begun[plan] = {}, set(), now
             self._made[plan][index] = claim["metadata"]["uid"]
         call = self._world.server.acting
+        if old is None and call is not None:
+            self._knew[claim["metadata"]["uid"]] = call.seen, call.seen_pods
+        if old is not None and not _going(old) and (new is None or _going(new)):
+            self._ended.setdefault(plan, {})[claim["metadata"]["uid"]] = self._world.server.version
         if call is not None and old is not None and not _going(old) and (new is None or _going(new)):
             self._back[claim["metadata"]["uid"]] = call.replica, self._world.server.version
         if new is not None and results(new) and binding.users(new):
@@ -88,9 +97,13 @@ class GangRules:
         claim = self._claim_of(pod)
         if claim is None or self.started(gang) or not self.honest(living(map(self._world.pod, gang.pods))):
             return
+        seen, seen_pods = self._knew.get(claim["metadata"]["uid"], (0, 0))
+        if not self._limits.known_to_end(gang, min(call.seen_pods, seen_pods)):
+            return
         plan, size, _ = plan_of(claim)
         gone = {uid for uid, (by, when) in self._back.items() if by == call.replica and when <= call.version}
-        made = set(self._made.get(plan, {}).values()) - gone
+        unseen = {uid for uid, when in self._ended.get(plan, {}).items() if when > min(call.seen, seen)}
+        made = (set(self._made.get(plan, {}).values()) | unseen) - gone
         if not plan or len(made) < size:
             self._broken(
                 "no gate of a gang opens before all claims of one plan exist",
@@ -114,6 +127,7 @@ class GangRules:
         """Give what may not last of all gangs."""
         for gang in {id(gang): gang for gang in self._world.gangs.values()}.values():
             yield from self._of(gang)
+        yield from self._owners.states()
 
     def _of(self, gang: Gang) -> Iterator[State]:
         world, pod_key = self._world, gang.pods[0]
@@ -154,15 +168,21 @@ class GangRules:
         done = [pod for key in gang.pods if (pod := self._world.pod(key)) is not None and _well(pod)]
         least = max(1, gang.size[0] - len(done))
         own = any(fit.gates(pod) not in ([], [names.GATE]) for pod in pods)
-        if gang.picky or own or len(pods) < least or not self._fits(pods, least):
+        if gang.picky or own or len(pods) < least:
+            return
+        if not any(self._fits(pods, least, nodes) for nodes in self._limits.within(gang)):
             return
         text = f"{gang.key} has a place; its pods say {[fit.notes_of(pod).get(names.REASON) for pod in pods]}"
         yield State("a gang with a place starts", gang.key, START_S, text, gang.pods[0])
         if not lifted and not has:
             yield State("a gang with a place is lifted", gang.key, LIFT_S, text, gang.pods[0])
 
-    def _fits(self, pods: list[Object], least: int) -> bool:
-        """Return whether so many of a gang's pods have places at once, beside what others have or were promised."""
+    def may_join(self, gang: Gang, node: str) -> bool:
+        """Return whether a pod of a gang that runs may be on a node."""
+        return self._limits.may_join(gang, node)
+
+    def _fits(self, pods: list[Object], least: int, nodes: frozenset[str]) -> bool:
+        """Return whether so many of a gang's pods have places at once on nodes, beside what others were promised."""
         world, truth = self._world, self._world.truth
         own = {(pod["metadata"]["namespace"], name) for pod in pods for name in fit.claim_names(pod)}
         free = {name: truth.whole(name, own, pods[0]["metadata"]["namespace"]) for name in world.nodes}
@@ -173,7 +193,7 @@ class GangRules:
                 name = node["metadata"]["name"]
                 wants = _gpus(pod)
                 ready = {"type": "Ready", "status": "True"} in node.get("status", {}).get("conditions", ())
-                if name not in world.nodes or free[name] < wants or not ready or name in truth.aside:
+                if name not in nodes or free[name] < wants or not ready or name in truth.aside:
                     continue
                 if world.scheduler.feasible(pod, node, cpu_taken=cpu.get(name, 0)):
                     free[name] -= wants

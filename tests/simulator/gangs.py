@@ -26,6 +26,8 @@ class Gang(msgspec.Struct):
         spec: What goes into the pods' spec, beside ``cpu``.
         wishes: Words beside those that say the gang.
         job: Whether a Job makes its pods, and makes them anew.
+        owner: The kind of the object that is there for it: Job or PodGroup; empty where none is.
+        counted: Whether only that object says how many pods it has.
         pods: All pods that it ever had.
         picky: Whether the scheduler refuses some nodes to some of its pods, as only it knows.
     """
@@ -36,19 +38,38 @@ class Gang(msgspec.Struct):
     spec: Object
     wishes: dict[str, str] = {}
     job: bool = False
+    owner: str = ""
+    counted: bool = False
     pods: list[Key] = []
     picky: bool = False
+
+    @property
+    def near(self) -> bool:
+        """Whether one leaf switch has to hold all of it."""
+        return self.wishes.get("near") == "leaf"
+
+    @property
+    def most_nodes(self) -> int:
+        """On how many nodes it may be; 0 for any number."""
+        return int(self.wishes.get("max-nodes", "0"))
+
+    @property
+    def restarts(self) -> bool:
+        """Whether all of it starts anew when it loses a pod."""
+        return self.wishes.get("on-member-loss") == "restart"
 
     def pod(self, index: int, name: str) -> Object:
         """Return a member as the webhook admits it."""
         least, most = self.size
-        words = {
-            "gang": "auto" if self.job else self.key[1],
-            "gang-size": f"{least}-{most}" if least < most else str(most),
-        }
-        pod = cast.pod(name, self.key[0], {"main": self.gpus[index]}, self.wishes | words, **self.spec)
+        words = {"gang": "auto" if self.job else self.key[1]}
+        if not self.counted:
+            words["gang-size"] = f"{least}-{most}" if least < most else str(most)
+        spec = self.spec
+        if self.owner == "PodGroup":
+            words, spec = {}, spec | {"schedulingGroup": {"podGroupName": self.key[1]}}
+        pod = cast.pod(name, self.key[0], {"main": self.gpus[index]}, self.wishes | words, **spec)
         pod["metadata"]["annotations"][GPUS] = str(self.gpus[index])
-        if self.job:
+        if self.job and not self.owner:
             uid = f"job-{self.key[1]}"
             owner = {"apiVersion": "batch/v1", "kind": "Job", "name": self.key[1], "uid": uid, "controller": True}
             labels = {"controller-uid": uid, "job-name": self.key[1], "job-completion-index": str(index)}

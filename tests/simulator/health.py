@@ -8,11 +8,13 @@ from typing import Final
 from dradriver.kube.client import ApiError
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
 from tests.fakes.apistore import Key
+from tests.fakes.control_plane.jobs import JOBS
 from tests.fakes.storeclient import Call
 from tests.simulator.cast import claim_of
 from tests.simulator.faults import server_trouble
 
 OWN_BACKOFF_S: Final = 40.0  # after a pod's own write failed, for that pod
+OWNER_BACKOFF_S: Final = 65.0  # the same of what made its pods: its longest pause is a minute
 ALL_BACKOFF_S: Final = 12.0  # after the server as a whole was in trouble, for all
 
 
@@ -48,6 +50,8 @@ class Health:
         answer = error if isinstance(error, ApiError) else None
         if call.plural in (PODS.plural, RESOURCE_CLAIMS.plural) and call.name:
             self.excuse(pod_of(call), OWN_BACKOFF_S)
+        if call.plural == JOBS.plural and call.name:
+            self.excuse(call.key, OWNER_BACKOFF_S)
         if answer is None or server_trouble(answer):
             retry_after_s = (answer.retry_after_s if answer is not None else None) or 0.0
             self.trouble(ALL_BACKOFF_S + retry_after_s)

@@ -24,6 +24,7 @@ MOST_WRITES: Final = ((1.0, 80), (10.0, 250))  # of one process: seconds, writes
 MOST_WRITES_OF_ONE: Final = 16  # of one process to one object in 10 s
 MOST_WRITES_OF_MEMBER: Final = 30  # the same of a gang's claim: each member that comes has all tried at once
 MOST_READS: Final = (10.0, 300)
+EACH: Final = 4  # of so many to each object nothing is said: gangs that begin or end at once have many objects
 REASON_EVERY_S: Final = 30.0
 UNSURE_S: Final = 12.0  # until a controller has found out what became of a write without an answer
 HUNG_S: Final = 1.0  # a creation that is under way for longer holds up nobody's GPUs
@@ -48,7 +49,7 @@ class Invariants:
         self._world, self._broken = world, broken
         self._clock = world.loop.time
         self._under_way: dict[int, tuple[float, Call]] = {}
-        self._sent: dict[tuple[object, ...], collections.deque[float]] = {}
+        self._sent: dict[tuple[object, ...], collections.deque[tuple[float, object]]] = {}
         self._not_before: dict[tuple[object, ...], float] = {}
         self._answers: dict[tuple[int, tuple[str, str]], float] = {}
         self._ended: dict[tuple[str, str], float] = {}  # by pod, when the last request about it did
@@ -128,10 +129,10 @@ class Invariants:
 
     def _count(self, what: tuple[object, ...], seconds: float, most: int, call: Call) -> None:
         times = self._sent.setdefault(what, collections.deque())
-        times.append(self._clock())
-        while times[0] < self._clock() - seconds:
+        times.append((self._clock(), (call.plural, call.key)))
+        while times[0][0] < self._clock() - seconds:
             times.popleft()
-        if len(times) > most:
+        if len(times) > most and (len(objects := {what for _, what in times}) == 1 or len(times) > EACH * len(objects)):
             self._broken("no hot loop", f"{len(times)} requests within {seconds:g} s; the last: {call}")
 
     # Events.
@@ -153,7 +154,7 @@ class Invariants:
                 self.unschedulable_at[event.new["metadata"]["uid"]] = self._clock()
             if call is not None:
                 if fit.gates(event.old) and not fit.gates(event.new):
-                    self._lifted(event.new)
+                    self._lifted(event.new, call)
                 self._patched(call, event, event.old, event.new)
 
     def _used(self, claim: Object | None) -> bool:
@@ -197,7 +198,10 @@ class Invariants:
         replica = self._world.truth.made[uid].replica
         return any(self._answers.get((replica, key), time_s + 1) <= time_s for key in keys)
 
-    def _lifted(self, pod: Object) -> None:
+    def _lifted(self, pod: Object, call: Call) -> None:
+        began, _ = self._under_way.get(id(call), (self._clock(), call))
+        if self._clock() - began >= HUNG_S:
+            return  # what it shared may have been taken back meanwhile; it is to belong to what it uses after all
         shared = sharing.claim_of(pod)
         claim = None if shared is None else self._world.server.find(RESOURCE_CLAIMS, shared[1], shared[0])
         if claim is not None and claim["metadata"]["uid"] in self._world.truth.made:

@@ -112,10 +112,7 @@ class Liveness:
                 nominated = "nominatedNodeName" in pod.get("status", {})
                 if refused_at > made.at and fit.unschedulable(pod) is not None and not nominated:
                     name = "promises end soon after Unschedulable"
-                    limit_s = UNSCHEDULABLE_S + MARGIN_S
-                    if key in world.gangs:  # it is counted anew when the gang starts, or is to start again
-                        limit_s += 2 * UNSCHEDULABLE_S
-                    yield State(name, uid, limit_s, f"{text} is a promise", key)
+                    yield State(name, uid, UNSCHEDULABLE_S + MARGIN_S, f"{text} is a promise", key)
                     if self._first_part(claim) and truth.fits(uid):
                         name = "a part that the scheduler overlooks gets its claim anew"
                         yield State(name, uid, OVERLOOKED_S, f"{text} fits", key)
@@ -165,6 +162,16 @@ class Liveness:
                 text = f"pod {key} on {node} has {has} and says {said} on {notes.get(names.NODE)}"
                 yield State("annotations name what a bound pod has", uid, NOTES_S, text, key)
         allocated = claim is not None and bool(results(claim))  # who was bound by hand waits for GPUs that never come
+        shared = sharing.claim_of(pod)
+        if claim is not None and shared is not None and made is not None and self._served(key):
+            uses = any(user["uid"] == uid for user in claim.get("status", {}).get("reservedFor") or ())
+            if (
+                uses
+                and uid not in dict(sharing.owners(claim)).values()
+                and "deletionTimestamp" not in claim["metadata"]
+            ):
+                text = f"pod {key} does not own {shared}, which it uses"
+                yield State("who uses a shared claim belongs to it", uid, NOTES_S, text, key)
         if names.REASON in notes and allocated and self._served(key):
             yield State("no false reason", uid, REASON_S, f"bound pod {key} says {notes[names.REASON]!r}", key)
 
@@ -180,8 +187,12 @@ class Liveness:
             return
         if gates not in ([], [names.GATE]) or pod["spec"].get("schedulerName", "") not in OURS:
             return
-        feasible = world.scheduler.feasible
-        if not self._served(key) or not world.truth.has_place(pod, lambda p, n, cpu: feasible(p, n, cpu_taken=cpu)):
+
+        def feasible(pod: Object, node: Object, cpu_taken: int) -> bool:
+            joins = gang is None or self._gangs.may_join(gang, node["metadata"]["name"])
+            return joins and world.scheduler.feasible(pod, node, cpu_taken=cpu_taken)
+
+        if not self._served(key) or not world.truth.has_place(pod, feasible):
             return
         if any("deletionTimestamp" in claim["metadata"] and results(claim) for claim in claims):
             return  # somebody deleted what pods beside it use: it stays until they have ended
@@ -189,7 +200,8 @@ class Liveness:
         yield State("a pod with a place is bound", uid, BIND_S, text, key)
         yield State("a pod with a place is bound, whatever it met", uid, BIND_AT_LAST_S, text)
         # Until the claim controller has cleared a claim away there is no other of its name.
-        if gates and not any("deletionTimestamp" in claim["metadata"] for claim in claims):
+        leaves = gang is not None and gang.restarts and gang.owner  # all of it may be about to go
+        if gates and not leaves and not any("deletionTimestamp" in claim["metadata"] for claim in claims):
             yield State("a pod with a place is lifted", uid, LIFT_S, text, key)
 
     def _served(self, key: Key) -> bool:

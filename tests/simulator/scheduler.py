@@ -30,6 +30,8 @@ class LateScheduler(Scheduler):
         refused: Nodes by pod that it finds infeasible for reasons of its own: host ports, volumes.
         paused_until: It does nothing before.
         nominates: How often an unschedulable pod gets a nominated node, which lasts.
+        deletes: Whether it deletes a pod that waits to be bound and loses its place to one more important, as 1.37.2
+            was seen to; with 1.36.3 such a pod stays.
         overlooks: How often it does not see that a part fits, until a slice is written or some device is given back
             (seen with 1.36.3, of shares that are bound at the same time; a slice made on demand is counted likewise).
     """
@@ -39,6 +41,7 @@ class LateScheduler(Scheduler):
         self.refused: dict[Key, frozenset[str]] = {}
         self.paused_until = 0.0
         self.nominates = 0.0
+        self.deletes = False
         self.overlooks = 0.0
         self._loop, self._rng, self._trace = loop, rng, trace
         self._planned = False
@@ -110,8 +113,23 @@ class LateScheduler(Scheduler):
             assumed = self._assumed[event.key][1]["metadata"]["uid"]
             if new is None or new["metadata"]["uid"] != assumed or "deletionTimestamp" in new["metadata"]:
                 self._waiting.discard(event.key)
-                del self._assumed[event.key]
+                self._linger(event.key)
         self._wake()
+
+    def _linger(self, key: Key) -> None:
+        """Keep what a deleted pod that waited has until the next look at it, whatever becomes of its claims."""
+        pod = self._assumed[key][1]
+        held = [(key_of(claim), results(claim)) for claim in binding.claims_of(self.store, pod)]
+        self._reserved |= dict(held)
+
+        def look(run: int) -> None:
+            if run == self._run and self._assumed.get(key, ("", None))[1] is pod:
+                del self._assumed[key]
+                for claim, _ in held:
+                    self._reserved.pop(claim, None)
+                self._wake()
+
+        self._loop.call_later(self._rng.uniform(0, LOOK_S), look, self._run)
 
     def _wake(self) -> None:
         if not self._planned:
@@ -144,6 +162,8 @@ class LateScheduler(Scheduler):
         if waiters := [other for other in self.in_the_way(pod, claims) if key_of(other) in self._waiting]:
             for other in waiters:
                 self._put_out(other, f"by pod {pod['metadata']['name']}")
+                if self.deletes:
+                    self.store.remove(PODS, key_of(other))
             return
         if not self.take_back(pod, elsewhere=self.elsewhere(pod, claims)):
             self._refuse(pod)
@@ -207,17 +227,13 @@ class LateScheduler(Scheduler):
             self._trace("scheduler: pod %s is bound to %s", pod["metadata"]["name"], node)
 
     def _refuse(self, pod: Object) -> None:
-        nominated: dict[str, str] = {}
+        nominated = pod.get("status", {}).get("nominatedNodeName", "") if key_of(pod) in self._drawn else ""
         if self._rng.random() < self.nominates and "nominatedNodeName" not in pod.get("status", {}):
-            nominated["nominatedNodeName"] = str(self.store.all(NODES)[0]["metadata"]["name"])
+            nominated = str(self.store.all(NODES)[0]["metadata"]["name"])
             self._drawn.add(key_of(pod))
             self._loop.call_later(self._rng.uniform(10, 80), self._forget_nomination, key_of(pod))
-        elif key_of(pod) not in self._drawn and "nominatedNodeName" in pod.get("status", {}):
-            self._forget_nomination(key_of(pod))  # it is somebody else's, and of no use
-            pod = self.store.of(PODS).objects[key_of(pod)]
-        if self.refuse(pod, **nominated):
-            name = pod["metadata"]["name"]
-            self._trace("scheduler: pod %s is unschedulable %s", name, nominated.get("nominatedNodeName"))
+        if self.refuse(pod, nominated=nominated):
+            self._trace("scheduler: pod %s is unschedulable %s", pod["metadata"]["name"], nominated)
 
     def _forget_nomination(self, key: Key) -> None:
         self._drawn.discard(key)

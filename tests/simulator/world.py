@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -25,6 +25,8 @@ from tests.simulator.server import Server
 from tests.simulator.trace import Trace
 from tests.simulator.truth import Truth
 
+LEAF: Final = "network.topology.nvidia.com/leaf"
+
 
 class Node(msgspec.Struct):
     """What is true of a node."""
@@ -40,6 +42,7 @@ class Node(msgspec.Struct):
     tainted: bool = False
     zone: str = "a"
     wiring: int = 0
+    leaf: str = ""
 
 
 class World:
@@ -84,7 +87,7 @@ class World:
         if not node.ready:
             taints.append({"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"})
         free = {"cpu": str(node.cpu), "memory": "256Gi", "pods": "110", "ephemeral-storage": "1Ti"}
-        labels = {"kubernetes.io/hostname": node.name, "zone": node.zone}
+        labels = {"kubernetes.io/hostname": node.name, "zone": node.zone} | ({LEAF: node.leaf} if node.leaf else {})
         ready = [{"type": "Ready", "status": "True" if node.ready else "Unknown"}]
         self.server.put(
             NODES,
@@ -143,8 +146,12 @@ class World:
     # Pods.
 
     def add_pod(self, pod: Object) -> None:
-        metadata = pod["metadata"]
         self.server.put(PODS, pod)
+        self.comes(pod)
+
+    def comes(self, pod: Object) -> None:
+        """Take in a pod that the webhook admitted."""
+        metadata = pod["metadata"]
         key = metadata["namespace"], metadata["name"]
         self.pods.append(key)
         if (shared := sharing.claim_of(pod)) is not None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from dradriver.kube.resources import PODS, Resource
-from tests.fakes.apistore import Object, Store, key_of
+from tests.fakes.apistore import Key, Object, Store, key_of
 
 JOBS: Final = Resource("batch", "v1", "jobs", "Job", namespaced=True)
 JOBSETS: Final = Resource("jobset.x-k8s.io", "v1alpha2", "jobsets", "JobSet", namespaced=True)
@@ -18,11 +18,23 @@ BACKOFF_LIMIT: Final = 6
 
 
 class Jobs:
-    """Makes the pods of Jobs. A pod that goes while its Job is not suspended counts as failed, whoever took it."""
+    """Makes the pods of Jobs. A pod that goes while its Job is not suspended counts as failed, whoever took it.
 
-    def __init__(self, store: Store, make: Callable[[Object, str, int], Object]) -> None:
-        """``make`` returns a pod for a Job, a name and an index; whom it belongs to is added here."""
+    So does one that has failed, or is on its way out; one that has succeeded is not made anew.
+    """
+
+    def __init__(
+        self, store: Store, make: Callable[[Object, str, int], Object], *, delete: Callable[[Key], object] | None = None
+    ) -> None:
+        """Make one of no Jobs.
+
+        Args:
+            store: The API server's objects.
+            make: Returns a pod for a Job, a name and an index; whom it belongs to is added here.
+            delete: How a pod goes, if not at once.
+        """
         self._store, self._make = store, make
+        self._delete = delete if delete is not None else lambda key: store.remove(PODS, key)
         self._known: dict[str, set[str]] = {}  # by a Job's uid the uids of its pods
         self._made = 0
 
@@ -35,20 +47,25 @@ class Jobs:
 
     def _job(self, job: Object) -> None:
         uid, status = job["metadata"]["uid"], job.get("status", {})
-        pods = [pod for pod in self._store.all(PODS) if _owner(pod) == uid]
+        own = [pod for pod in self._store.all(PODS) if _owner(pod) == uid]
+        well = [pod for pod in own if _phase(pod) == "Succeeded"]
+        pods = [pod for pod in own if "deletionTimestamp" not in pod["metadata"] and _phase(pod) != "Failed"]
         if any(one["type"] == "Failed" for one in status.get("conditions", ())):
             return
         lost = self._known.get(uid, set()) - {pod["metadata"]["uid"] for pod in pods}
         suspended = job["spec"].get("suspend", False)
         if suspended:
             for pod in pods:
-                self._store.remove(PODS, key_of(pod))
+                if pod not in well:
+                    self._delete(key_of(pod))
             self._known[uid] = set()
             self._say(JOBS, job, "Suspended", "True")
             return
         failed = status.get("failed", 0) + len(lost)
         if failed != status.get("failed", 0):
             self._store.edit(JOBS, key_of(job), lambda job: job.setdefault("status", {}).update(failed=failed))
+        if len(well) != status.get("succeeded", 0):
+            self._store.edit(JOBS, key_of(job), lambda job: job.setdefault("status", {}).update(succeeded=len(well)))
         if failed > job["spec"].get("backoffLimit", BACKOFF_LIMIT):
             self._say(JOBS, job, "Failed", "True")
             return
@@ -104,6 +121,11 @@ def _reference(obj: Object) -> Object:
     metadata = obj["metadata"]
     named = {"name": metadata["name"], "uid": metadata["uid"]}
     return {"apiVersion": obj["apiVersion"], "kind": obj["kind"], "controller": True} | named
+
+
+def _phase(pod: Object) -> str:
+    phase: str = pod.get("status", {}).get("phase", "Pending")
+    return phase
 
 
 def _owner(pod: Object) -> str | None:

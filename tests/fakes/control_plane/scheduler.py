@@ -192,12 +192,19 @@ class Scheduler:
         self.store.put(PODS, now | {"spec": now["spec"] | {"nodeName": node}, "status": status})
         return True
 
-    def refuse(self, pod: Object, **more: str) -> bool:
-        """Say on a pod that it fits nowhere, and more in its status; False where it says all that already."""
-        news: Object = dict(more)
+    def refuse(self, pod: Object, *, nominated: str = "") -> bool:
+        """Say on a pod that it fits nowhere; False where it says so already.
+
+        A node that it was nominated for is so no more (seen with 1.34.4, 1.35.4 and 1.36.3): what a pod that failed had
+        kept there is of use to nobody. ``nominated`` is the node on which others make room for it.
+        """
+        before = pod.get("status", {})
+        status = {key: value for key, value in before.items() if key != "nominatedNodeName"}
+        if nominated:
+            status["nominatedNodeName"] = nominated
         if fit.unschedulable(pod) != REFUSED:
             condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": REFUSED}
-            news["conditions"] = [condition]
-        if news:
-            self.store.put(PODS, pod | {"status": pod.get("status", {}) | news})
-        return bool(news)
+            status["conditions"] = [condition]
+        if status != before:
+            self.store.put(PODS, pod | {"status": status})
+        return bool(status != before)

@@ -135,3 +135,30 @@ async def test_pods_that_were_lifted_for_one_plan_ask_for_the_same_again() -> No
     await cluster.settle()
     affinities = [cluster.get_pod(pod)["spec"]["affinity"] for pod in pods]
     assert affinities[0] == affinities[1] == affinities[2]
+
+
+@pytest.mark.looptime
+async def test_a_gang_that_comes_again_is_looked_at_though_the_one_before_went_before_its_next_look() -> None:
+    cluster = GpuCluster()
+    for node in "ab":
+        cluster.node(node)
+    worker = cluster.worker
+
+    async def come() -> None:  # the second a moment after the first was looked at
+        for pod in ("train-0", "train-1"):
+            cluster.pod(pod, 8, wishes={"gang": "train", "gang-size": "2"})
+            cluster.deliver()
+            await worker.turn()
+
+    await come()
+    for pod in ("train-0", "train-1"):  # as of a Job that is suspended
+        cluster.remove(PODS, pod, "default")
+    cluster.deliver()
+    await asyncio.sleep(1)
+    await worker.turn()
+    await come()
+    assert not worker.busy
+    await asyncio.sleep(1)
+    await worker.turn()
+    assert worker.busy, "its claims are made"
+    await cluster.settle()

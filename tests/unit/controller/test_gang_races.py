@@ -58,6 +58,46 @@ async def test_no_gate_opens_while_a_claim_of_the_plan_is_gone_again() -> None:
     assert set(there) == {3}
 
 
+async def test_a_pod_that_came_to_others_is_not_lifted_where_these_ended_while_its_claim_was_made() -> None:
+    cluster = nodes("abc")
+    pods = gang(cluster, 2)
+    for _ in range(2):
+        await cluster.settle()
+        cluster.schedule()
+    assert bound(cluster, pods) == pods
+    cluster.remove(PODS, "train-1", "default")
+    cluster.collect()
+
+    def happened(event: Event) -> None:
+        if event.plural == RESOURCE_CLAIMS.plural and event.old is None:
+            cluster.remove(PODS, "train-0", "default")
+            cluster.deliver(PODS)
+
+    cluster.store.listeners.append(happened)
+    cluster.pod("train-1", 8, wishes={"gang": "train", "gang-size": "2"})
+    await cluster.settle()
+    assert lifted(cluster, ["train-1"]) == []
+    assert claims(cluster, ["train-1"]) == []
+
+
+async def test_a_plan_of_fewer_than_the_gang_s_size_is_given_back_before_any_gate_opens() -> None:
+    cluster = nodes("ab")
+    pods = gang(cluster, 1)
+    cluster.client.kill_at = -1
+    with pytest.raises(Killed):
+        await cluster.settle()
+    assert claims(cluster, pods) == pods
+    wishes = {"gang": "train", "gang-size": "2"}  # as if a leader that took others for running had placed it alone
+    said = cluster.admitted("train-0", 8, wishes=wishes)["metadata"]["annotations"]
+    cluster.store.edit(PODS, ("default", "train-0"), lambda pod: pod["metadata"].update(annotations=said))
+    cluster.restart()
+    await cluster.settle()
+    assert (lifted(cluster, pods), claims(cluster, pods)) == ([], [])
+    cluster.pod("train-1", 8, wishes=wishes)
+    await cluster.settle()
+    assert lifted(cluster, [*pods, "train-1"]) == [*pods, "train-1"]
+
+
 @pytest.mark.looptime
 async def test_a_gang_that_cannot_replace_a_lost_member_holds_nothing_after_its_deadline() -> None:
     cluster = cluster_of("abc", promise_s=30.0)

@@ -55,6 +55,54 @@ async def test_one_to_which_a_pod_came_after_its_claims_has_lost_one() -> None:
     assert isinstance(step(cluster, late=pods[0], restarts=False), OneByOne)
 
 
+async def test_a_leader_that_begins_sees_what_a_gang_lost_while_nobody_led() -> None:
+    cluster = cluster_of("ab")
+    wishes = {"gang": "train", "gang-size": "2", "on-member-loss": "restart"}
+    for pod in (pods := ["train-0", "train-1"]):
+        cluster.pod(pod, 8, wishes=wishes)
+    for _ in range(2):
+        await cluster.settle()
+        cluster.schedule()
+    assert bound(cluster, pods) == pods
+    cluster.remove(PODS, "train-0", "default")
+    cluster.collect()
+    late = cluster.admitted("train-0", 8, wishes=wishes)
+    late["metadata"]["creationTimestamp"] = "2999-01-01T00:00:00Z"
+    cluster.put(PODS, late)
+    cluster.restart()
+    cluster.worker._acting = False  # it stands by, and sees all of it
+    cluster.worker._touched.clear()
+    cluster.deliver()
+    asked = cluster.worker._running._restarts = Asked()
+    cluster.worker.begin()
+    await cluster.worker.rest()
+    assert asked.reasons[:1] == ["it lost a pod: 1 of 2 run"]
+
+
+async def test_a_pod_that_comes_waits_until_it_is_known_where_the_others_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = GpuCluster()
+    for node, leaf in {"a": "1", "b": "1", "c": "2"}.items():
+        cluster.node(node, labels={"network.topology.nvidia.com/leaf": leaf})
+    wishes = {"gang": "train", "gang-size": "2", "near": "leaf"}
+    for pod in (pods := ["train-0", "train-1"]):
+        cluster.pod(pod, 8, wishes=wishes)
+    for _ in range(2):
+        await cluster.settle()
+        cluster.schedule()
+    assert bound(cluster, pods) == pods
+    others, lost = (cluster.gpus(pod)[0] for pod in pods)
+    cluster.remove(PODS, "train-1", "default")
+    cluster.collect()
+    cluster.rival("theirs", lost, range(8))
+    cluster.restart()
+    inventory = cluster.worker.picture.inventory
+    monkeypatch.setattr(inventory.tables, "ready", lambda node, _: node != others)
+    cluster.pod("train-1", 8, wishes=wishes)
+    await cluster.settle()
+    assert cluster.claim("train-1") is None
+    assert "not assessed yet" in (cluster.note("train-1", "reason") or "")
+
+
 class Asked:
     """Takes down what is asked to start anew, and why."""
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from dradriver.kube.resources import PODS
 from tests.fakes.control_plane.scheduler import Scheduler
 from tests.fakes.gpucluster import GpuCluster
 from tests.unit.controller.test_gangs import bound, claims, gang
@@ -28,19 +29,40 @@ async def test_a_pod_that_only_the_scheduler_finds_no_room_for_is_tried_on_its_n
         taken = port_taken and pod["metadata"]["name"] == "train-1"
         return None if taken else place(scheduler, pod, claims)
 
-    refuse = Scheduler.refuse
-
-    def refuses(scheduler: Scheduler, pod: Any) -> bool:
-        return refuse(scheduler, pod, nominatedNodeName="")  # as it does after a failed attempt
-
     monkeypatch.setattr(Scheduler, "place", places)
-    monkeypatch.setattr(Scheduler, "refuse", refuses)
     await rounds(cluster)
     assert bound(cluster, pods) == ["train-0"]
     port_taken = False
     await rounds(cluster, 60)
     assert bound(cluster, pods) == pods
     assert claims(cluster, pods) == pods
+
+
+@pytest.mark.looptime
+async def test_what_the_scheduler_refuses_is_waited_for_once_though_the_gang_starts_and_ends_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = GpuCluster(unschedulable_s=5.0)
+    for node in "ab":
+        cluster.node(node)
+    pods = gang(cluster, 2)
+    refused = {*pods}
+    place = Scheduler.place
+
+    def places(scheduler: Scheduler, pod: Any, claims: Any) -> Any:
+        return None if pod["metadata"]["name"] in refused else place(scheduler, pod, claims)
+
+    monkeypatch.setattr(Scheduler, "place", places)
+    await cluster.settle()
+    await rounds(cluster, 1)
+    claim = cluster.claim("train-0")
+    refused.remove("train-1")
+    await rounds(cluster, 1)
+    assert bound(cluster, pods) == ["train-1"]
+    assert cluster.claim("train-0") == claim
+    cluster.remove(PODS, "train-1", "default")
+    await rounds(cluster, 1)
+    assert cluster.claim("train-0") != claim, "six seconds after it was refused"
 
 
 async def rounds(cluster: GpuCluster, number: int = 8) -> None:

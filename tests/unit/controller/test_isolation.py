@@ -139,6 +139,24 @@ async def test_retry_after_is_heeded_between_two_writes_for_one_pod(monkeypatch:
 
 
 @pytest.mark.looptime
+async def test_retry_after_is_heeded_by_all_where_only_the_end_of_an_old_claim_meets_it() -> None:
+    cluster = GpuCluster()
+    cluster.node("a")
+    cluster.pod("p", 8)
+    await cluster.settle()
+    cluster.rival("theirs", "a", range(4))
+    cluster.client.writes.clear()
+    cluster.client.refuse["patch"] = [ApiError(429, "TooManyRequests", "too many requests", retry_after_s=7)]
+    async with working(cluster):
+        await asyncio.sleep(0.5)
+        cluster.pod("q", 2)
+        await asyncio.sleep(6)
+        assert cluster.client.writes == [("delete", claim_of("p")), ("patch", claim_of("p"))]
+        await asyncio.sleep(2)
+        assert cluster.gpus("q")[0] == "a"
+
+
+@pytest.mark.looptime
 async def test_an_error_of_the_program_while_it_looks_at_one_pod_stops_no_other(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
