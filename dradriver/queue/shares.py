@@ -1,0 +1,109 @@
+"""What tenants have had of GPU time: decayed, with what they have now, over their weights. No I/O.
+
+Usage halves with each half-life, as in Slurm's fair share and Kueue's AdmissionFairSharing. What a tenant holds or was
+promised counts beside it for some time ahead, as an entry penalty does: else whoever has had little would get all that
+is free at once, before any of it has become usage. A promise that comes to nothing leaves nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Final
+
+HALF_LIFE_S: Final = 7 * 86_400.0
+AHEAD_S: Final = 600.0
+
+
+class _Account:
+    """One tenant's usage.
+
+    Attributes:
+        used: GPU-seconds, decayed until ``since``.
+        held: GPUs that it has.
+        charged: GPUs that it has or was promised.
+    """
+
+    __slots__ = ("charged", "held", "since", "used")
+
+    def __init__(self, now: float) -> None:
+        self.used = self.held = self.charged = 0.0
+        self.since = now
+
+
+class Shares:
+    """Usage by tenant, to be compared at any time; a change or a question costs the same however many there are.
+
+    Attributes:
+        half_life_s: After how long usage counts half; see ``decay_by``.
+        ahead_s: For how long what a tenant has counts in advance.
+    """
+
+    def __init__(
+        self, clock: Callable[[], float], *, half_life_s: float = HALF_LIFE_S, ahead_s: float = AHEAD_S
+    ) -> None:
+        """Begin with nothing used; ``clock`` gives seconds and never goes back."""
+        self._clock = clock
+        self.half_life_s = half_life_s
+        self.ahead_s = ahead_s
+        self._accounts: dict[str, _Account] = {}
+
+    def used(self, tenant: str) -> float:
+        """Return a tenant's usage until now, GPU-seconds, decayed."""
+        account = self._accounts.get(tenant)
+        return 0.0 if account is None else self._used(account, self._clock())
+
+    def share(self, tenant: str, weight: float = 1.0) -> float:
+        """Return what decides between tenants: usage and what counts in advance, GPU-seconds over weight."""
+        account = self._accounts.get(tenant)
+        if account is None:
+            return 0.0
+        return (self._used(account, self._clock()) + account.charged * self.ahead_s) / weight
+
+    def holds(self, tenant: str, *, held: float, charged: float) -> None:
+        """Take in that a tenant holds so many GPUs more, and so many more are charged; less, where negative.
+
+        Args:
+            tenant: Whose they are.
+            held: GPUs, parts as fractions, that it is given.
+            charged: GPUs that it is given or promised.
+        """
+        account = self._settled(tenant)
+        account.held += held
+        account.charged += charged
+        self._tidy(tenant, account)
+
+    def had(self, tenant: str, gpu_seconds: float) -> None:
+        """Add what a tenant had before this began to count, decayed until now."""
+        self._settled(tenant).used += gpu_seconds
+
+    def decay_by(self, half_life_s: float) -> None:
+        """Let usage halve in another time from now on."""
+        for tenant in self._accounts:
+            self._settled(tenant)
+        self.half_life_s = half_life_s
+
+    def _settled(self, tenant: str) -> _Account:
+        now = self._clock()
+        account = self._accounts.get(tenant)
+        if account is None:
+            account = self._accounts[tenant] = _Account(now)
+        account.used, account.since = self._used(account, now), now
+        return account
+
+    def _used(self, account: _Account, now: float) -> float:
+        """Return usage at a time: what was used before decays, and so does what is used meanwhile, from then on.
+
+        With rate g since s: integral of g * 2^-((now - x) / H) dx = g * H / ln 2 * (1 - 2^-((now - s) / H)).
+        """
+        passed = (now - account.since) / self.half_life_s
+        left: float = 0.5**passed
+        # 1 - left is 0 by rounding for moments of a half-life of years.
+        return account.used * left - account.held * self.half_life_s / math.log(2) * math.expm1(-passed * math.log(2))
+
+    def _tidy(self, tenant: str, account: _Account) -> None:
+        """Keep no rounding errors, and nobody who has nothing and had nothing worth a second."""
+        if abs(account.charged) < 1e-9 and abs(account.held) < 1e-9:
+            account.held = account.charged = 0.0
+            if account.used < 1e-3:
+                del self._accounts[tenant]
