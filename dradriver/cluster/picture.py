@@ -13,8 +13,9 @@ from dradriver.api.pods import Pod
 from dradriver.api.seats import GO
 from dradriver.api.templates import Template
 from dradriver.cluster.claim_users import MOST, ClaimUsers
-from dradriver.cluster.claims import Accounts
+from dradriver.cluster.claims import Accounts, State
 from dradriver.cluster.gangs import Gangs
+from dradriver.cluster.gpu_time import GpuTime, owner_of
 from dradriver.cluster.inventory import Inventory
 from dradriver.cluster.kept_places import KeptPlaces, is_lost
 from dradriver.cluster.kueue_topologies import KueueTopology
@@ -59,6 +60,7 @@ class Picture:
         taking: What pods of ours take from their nodes.
         weights: What counts among sets that are equal otherwise, as the policies file in force says.
         accounts: Where each claim stands, and what it takes.
+        gpu_time: How much of which GPUs each claim has, and had.
         version: Grows with every change that a decision may depend on.
     """
 
@@ -78,6 +80,7 @@ class Picture:
         self.volumes = Volumes()
         self.nodes = NodeTable()
         self.inventory = Inventory(self.nodes)
+        self.gpu_time = GpuTime(self.inventory.pool, self._owner_of)
         self.taint_rules = TaintRules()
         self._theirs = None if current_ledger() is OURS else NvidiaSlices()
         self.weights = Weights()
@@ -400,9 +403,14 @@ class Picture:
 
     def _rehold(self, key: Key, pods: Collection[Key] | None = None) -> None:
         """Count what a claim holds, and what its pods take, all of them unless it is said which."""
-        self.inventory.hold(key, self.held(key))
+        holds = self.held(key)
+        self.inventory.hold(key, holds)
+        self.gpu_time.holds(key, holds, given=self.accounts.of(key).state is State.ALLOCATED)
         for pod in self.claim_users.of(key) if pods is None else pods:
             self.node_usage.recount(pod)
+
+    def _owner_of(self, claim: Key) -> str:
+        return next((owner for pod in self.claim_users.of(claim) if (owner := owner_of(self.pods.get(pod)))), "")
 
     def held(self, key: Key) -> Mapping[Device, Usage]:
         """Return what a claim holds, of the devices as they are handed out here."""
