@@ -171,9 +171,7 @@ class GpuTime:
         """Count all that is held until now."""
         now = self._clock()
         for claim, hold in list(self._holds.items()):
-            if not hold.sure:
-                hold = self._weigh_again(claim, hold)
-            self._settle(hold, now)
+            self._settle(hold if hold.sure else self._weigh_again(claim, hold), now)
 
     def begin(self, hours: Hours, until: float, given_at: Callable[[Key], float]) -> None:
         """Go on from what another replica counted; what claims held since then counts, as far as they are there still.

@@ -141,10 +141,11 @@ class Controller:
         self.template_writer = TemplateWriter(client, self.worker.picture.templates.known, record=record)
 
     def follow(self, policies: Policies) -> None:
-        """Choose by these policies from now on. Whether a pod finds a place does not depend on weights, only which."""
+        """Choose and order by these policies from now on."""
         self.worker.picture.weights = policies.preference
         self.worker.picture.nccl_changed(policies.nccl.version)
         self.worker.picture.levels_changed(policies.network.levels, policies.network.gbps)
+        self.worker.follow(policies)
 
     def ready(self) -> bool:
         """Return whether the picture of the cluster is whole."""

@@ -84,8 +84,14 @@ class GangWorker:
             self._touch(key)
         self._later.clear()
 
-    def gathered(self, unit: Unit | None, key: Key) -> Unit:
-        """Return a gang as it is now: the same unit as before, if there was one, with the pods that live."""
+    def gathered(self, unit: Unit | None, key: Key, highest: int | None = None) -> Unit:
+        """Return a gang as it is now: the same unit as before, if there was one, with the pods that live.
+
+        Args:
+            unit: The unit that it was; None for none.
+            key: The gang.
+            highest: The highest priority that counts for it; None for any.
+        """
         known = {} if unit is None else {member.uid: member for member in unit.members}
         members: list[tuple[Member, Rank | None]] = []
         changed = unit is None
@@ -100,11 +106,12 @@ class GangWorker:
             members.append((member, self._picture.gangs.rank(pod_key)))
         ordered = in_order(members)
         if unit is None:
-            return Unit(*ordered, key=key)
-        if changed or len(ordered) != len(unit.members):
+            return Unit(*ordered, key=key, highest=highest)
+        unit.members, before = ordered, len(unit.members)
+        if changed or len(ordered) != before:
             self._queue.drop(key)  # it asks for something else, and may find a place by now
             unit.forgive()
-        unit.members = ordered
+            unit.trust(highest)
         return unit
 
     def look(self, unit: Unit) -> None:

@@ -8,7 +8,7 @@ is free at once, before any of it has become usage. A promise that comes to noth
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 HALF_LIFE_S: Final = 7 * 86_400.0
@@ -31,8 +31,14 @@ class _Account:
         self.since = now
 
 
+def _itself(namespace: str) -> str:
+    return namespace
+
+
 class Shares:
     """Usage by tenant, to be compared at any time; a change or a question costs the same however many there are.
+
+    It is counted by namespace, and for each tenant beside it, which is the sum over its namespaces: all decay alike.
 
     Attributes:
         half_life_s: After how long usage counts half; see ``decay_by``.
@@ -42,52 +48,76 @@ class Shares:
     def __init__(
         self, clock: Callable[[], float], *, half_life_s: float = HALF_LIFE_S, ahead_s: float = AHEAD_S
     ) -> None:
-        """Begin with nothing used; ``clock`` gives seconds and never goes back."""
+        """Begin with nothing used, each namespace a tenant; ``clock`` gives seconds and never goes back."""
         self._clock = clock
         self.half_life_s = half_life_s
         self.ahead_s = ahead_s
-        self._accounts: dict[str, _Account] = {}
+        self._of: Callable[[str], str] = _itself
+        self._namespaces: dict[str, _Account] = {}
+        self._tenants: dict[str, _Account] = {}
+
+    def regroup(self, of: Callable[[str], str]) -> None:
+        """Let namespaces be these tenants' from now on, with what they have had."""
+        self._of = of
+        self._tenants = {}
+        for namespace in self._namespaces:
+            own, whole = self._settled(self._namespaces, namespace), self._settled(self._tenants, of(namespace))
+            whole.used += own.used
+            whole.held += own.held
+            whole.charged += own.charged
 
     def used(self, tenant: str) -> float:
         """Return a tenant's usage until now, GPU-seconds, decayed."""
-        account = self._accounts.get(tenant)
+        account = self._tenants.get(tenant)
         return 0.0 if account is None else self._used(account, self._clock())
+
+    def held(self, tenant: str) -> tuple[float, float]:
+        """Return how many GPUs a tenant is given, and how many it is given or promised."""
+        account = self._tenants.get(tenant)
+        return (0.0, 0.0) if account is None else (account.held, account.charged)
 
     def share(self, tenant: str, weight: float = 1.0) -> float:
         """Return what decides between tenants: usage and what counts in advance, GPU-seconds over weight."""
-        account = self._accounts.get(tenant)
+        account = self._tenants.get(tenant)
         if account is None:
             return 0.0
         return (self._used(account, self._clock()) + account.charged * self.ahead_s) / weight
 
-    def holds(self, tenant: str, *, held: float, charged: float) -> None:
-        """Take in that a tenant holds so many GPUs more, and so many more are charged; less, where negative.
+    def holds(self, namespace: str, held: float, charged: float) -> None:
+        """Take in that a namespace has so many GPUs more, and so many more are charged; less, where negative.
 
         Args:
-            tenant: Whose they are.
+            namespace: Whose they are.
             held: GPUs, parts as fractions, that it is given.
             charged: GPUs that it is given or promised.
         """
-        account = self._settled(tenant)
-        account.held += held
-        account.charged += charged
-        self._tidy(tenant, account)
+        for accounts, key in ((self._namespaces, namespace), (self._tenants, self._of(namespace))):
+            account = self._settled(accounts, key)
+            account.held += held
+            account.charged += charged
+            self._tidy(accounts, key)
 
-    def had(self, tenant: str, gpu_seconds: float) -> None:
-        """Add what a tenant had before this began to count, decayed until now."""
-        self._settled(tenant).used += gpu_seconds
+    def restart(self, used: Mapping[str, float], now: Mapping[str, tuple[float, float]]) -> None:
+        """Count anew from what namespaces used until now, and from what they are given, and given or promised."""
+        self._namespaces = {}
+        for namespace in used.keys() | now.keys():
+            account = self._settled(self._namespaces, namespace)
+            account.used = used.get(namespace, 0.0)
+            account.held, account.charged = now.get(namespace, (0.0, 0.0))
+        self.regroup(self._of)
 
     def decay_by(self, half_life_s: float) -> None:
         """Let usage halve in another time from now on."""
-        for tenant in self._accounts:
-            self._settled(tenant)
+        for accounts in (self._namespaces, self._tenants):
+            for key in accounts:
+                self._settled(accounts, key)
         self.half_life_s = half_life_s
 
-    def _settled(self, tenant: str) -> _Account:
+    def _settled(self, accounts: dict[str, _Account], key: str) -> _Account:
         now = self._clock()
-        account = self._accounts.get(tenant)
+        account = accounts.get(key)
         if account is None:
-            account = self._accounts[tenant] = _Account(now)
+            account = accounts[key] = _Account(now)
         account.used, account.since = self._used(account, now), now
         return account
 
@@ -101,9 +131,10 @@ class Shares:
         # 1 - left is 0 by rounding for moments of a half-life of years.
         return account.used * left - account.held * self.half_life_s / math.log(2) * math.expm1(-passed * math.log(2))
 
-    def _tidy(self, tenant: str, account: _Account) -> None:
+    def _tidy(self, accounts: dict[str, _Account], key: str) -> None:
         """Keep no rounding errors, and nobody who has nothing and had nothing worth a second."""
+        account = accounts[key]
         if abs(account.charged) < 1e-9 and abs(account.held) < 1e-9:
             account.held = account.charged = 0.0
             if account.used < 1e-3:
-                del self._accounts[tenant]
+                del accounts[key]

@@ -297,6 +297,10 @@ class Unit:
         """Who is to bind it, and whose pods wait for that: a namespace's own silent pods hold up no other's."""
         return f"{self.lead.pod.spec.scheduler_name}/{self.key[0]}"
 
+    def trust(self, highest: int | None) -> None:
+        """Let no priority above this count; call it while the unit is not in the queue."""
+        self.order = -_priority(self.members, highest), *self.order[1:]
+
     def fall_back(self, newest: str) -> None:
         """Let it be served after all who have waited until now.
 

@@ -28,7 +28,7 @@ def shares(*, ahead_s: float = 0.0) -> tuple[Shares, Clock]:
 
 def test_what_was_used_counts_half_after_a_half_life() -> None:
     all_of_them, clock = shares()
-    all_of_them.had("a", 800.0)
+    all_of_them.restart({"a": 800.0}, {})
     clock.now = HALF_LIFE_S
     assert all_of_them.used("a") == pytest.approx(400.0)
     assert all_of_them.share("a", weight=2.0) == pytest.approx(200.0)
@@ -48,12 +48,12 @@ def test_whoever_is_given_gpus_pays_at_once_and_a_promise_that_ends_leaves_nothi
     clock.now = 30.0
     all_of_them.holds("a", held=0.0, charged=-4.0)
     assert all_of_them.share("a") == 0.0
-    assert not all_of_them._accounts, "nobody is kept for ever"
+    assert not all_of_them._tenants, "nobody is kept for ever"
 
 
 def test_what_is_used_with_another_half_life_counts_by_it_from_then_on() -> None:
     all_of_them, clock = shares()
-    all_of_them.had("a", 800.0)
+    all_of_them.restart({"a": 800.0}, {})
     clock.now = HALF_LIFE_S
     all_of_them.decay_by(10 * HALF_LIFE_S)
     clock.now += 10 * HALF_LIFE_S
@@ -76,3 +76,17 @@ def test_it_is_the_integral_of_what_was_held(steps: list[tuple[float, int]]) -> 
         for begin, end, gpus in spans
     )
     assert all_of_them.used("a") == pytest.approx(expected, rel=1e-6, abs=2e-3)
+
+
+def test_a_tenant_has_what_its_namespaces_have_whoever_they_are_now() -> None:
+    all_of_them, clock = shares(ahead_s=10.0)
+    all_of_them.restart({"a": 100.0, "b": 50.0}, {"a": (2.0, 3.0)})
+    assert all_of_them.share("a") == pytest.approx(130.0)
+    all_of_them.regroup(lambda _: "both")
+    assert all_of_them.share("both") == pytest.approx(180.0)
+    assert all_of_them.share("a") == 0.0
+    clock.now = 1e-3
+    all_of_them.holds("b", 1.0, 1.0)
+    assert all_of_them.held("both") == (3.0, 4.0)
+    all_of_them.regroup(lambda namespace: namespace)
+    assert all_of_them.held("b") == (1.0, 1.0)
