@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
-from typing import Final, Literal
+from typing import Final
 
 import msgspec
 
@@ -17,34 +17,12 @@ from dradriver.allocator.request import Amount
 from dradriver.api import slices
 from dradriver.api.pins import ALL_CORES, Device, Key, MigSlice, Usage
 from dradriver.api.pods import Pod
+from dradriver.api.usage import HOUR_S, Bucket, Hours, Kind
 from dradriver.cluster.pools import Pool
 from dradriver.topology.machine import Gpu
 
-HOUR_S: Final = 3600
 _SLICES: Final = 8  # memory slices of a GPU whose profiles nobody knows
 _HASH: Final = "pod-template-hash"
-
-Kind = Literal["whole", "share", "slice"]
-
-
-class Bucket(msgspec.Struct, frozen=True):
-    """Whose GPU time of which GPUs is added up.
-
-    Attributes:
-        namespace: Of the claim.
-        owner: What made its pod, ``Job/train``; empty where that is not known.
-        product: The GPUs' full product name; empty where that is not known.
-        kind: Whether it is had whole.
-    """
-
-    namespace: str
-    owner: str
-    product: str
-    kind: Kind
-
-
-Hours = dict[int, dict[Bucket, float]]
-"""GPU-seconds by hour, counted from the epoch."""
 
 
 class _Hold(msgspec.Struct):
@@ -118,12 +96,24 @@ def _fraction(part: Amount, gpu: Gpu | None) -> float:
     return min(max(part.cores / ALL_CORES, memory), 1.0)
 
 
+def decayed(hours: Hours, now: float, *, half_life_s: float) -> dict[str, float]:
+    """Return what each namespace used by hours, GPU-seconds, decayed until now; in each hour as if used evenly."""
+    found: dict[str, float] = {}
+    for hour, buckets in hours.items():
+        middle = (hour * HOUR_S + min((hour + 1) * HOUR_S, now)) / 2
+        weight = 0.5 ** (max(now - middle, 0.0) / half_life_s)
+        for bucket, seconds in buckets.items():
+            found[bucket.namespace] = found.get(bucket.namespace, 0.0) + seconds * weight
+    return found
+
+
 class GpuTime:
     """What claims hold now, and the GPU-seconds of each hour.
 
     Attributes:
         changed: Told the namespace, how many GPUs more it is given, and how many more it is given or promised.
-        hours: GPU-seconds as far as they are settled.
+        hours: GPU-seconds as far as they are settled, from ``begin`` on.
+        grown: Hours of these that have grown; whoever writes them down takes them out.
     """
 
     def __init__(
@@ -146,6 +136,8 @@ class GpuTime:
         self._holds: dict[Key, _Hold] = {}
         self.changed: Callable[[str, float, float], object] = lambda _namespace, _given, _charged: None
         self.hours: Hours = {}
+        self.grown: set[int] = set()
+        self._counts = False
 
     def holds(self, claim: Key, holds: Mapping[Device, Usage], *, given: bool) -> None:
         """Take in what a claim holds from now on.
@@ -181,11 +173,15 @@ class GpuTime:
             until: Until when, seconds since the epoch.
             given_at: Gives when a claim got its devices.
         """
-        self.hours = hours
+        self.hours, self.grown, self._counts = hours, set(), True
         now = self._clock()
         for claim, hold in self._holds.items():
             hold.since = min(max(until, given_at(claim)), now)
         self.settle()
+
+    def end(self) -> None:
+        """Count no more: another replica does."""
+        self.hours, self.grown, self._counts = {}, set(), False
 
     def forget_before(self, hour: int) -> None:
         """Forget what is older than an hour."""
@@ -198,17 +194,6 @@ class GpuTime:
         for (namespace, _), hold in self._holds.items():
             given, charged = found.get(namespace, (0.0, 0.0))
             found[namespace] = given + hold.charged * hold.given, charged + hold.charged
-        return found
-
-    def used(self, *, half_life_s: float) -> dict[str, float]:
-        """Return what each namespace used, GPU-seconds, as far as it is settled; that of an hour as if used evenly."""
-        now = self._clock()
-        found: dict[str, float] = {}
-        for hour, buckets in self.hours.items():
-            middle = (hour * HOUR_S + min((hour + 1) * HOUR_S, now)) / 2
-            weight = 0.5 ** (max(now - middle, 0.0) / half_life_s)
-            for bucket, seconds in buckets.items():
-                found[bucket.namespace] = found.get(bucket.namespace, 0.0) + seconds * weight
         return found
 
     def _weighed(self, claim: Key, holds: Mapping[Device, Usage]) -> dict[Bucket, float]:
@@ -235,10 +220,11 @@ class GpuTime:
     def _settle(self, hold: _Hold, now: float) -> None:
         """Add what was held since it was counted last, to each hour its part. A clock that goes back counts nothing."""
         since, hold.since = hold.since, now
-        while hold.given and since < now:
+        while self._counts and hold.given and since < now:
             hour = int(since // HOUR_S)
             until = min((hour + 1) * HOUR_S, now)
             buckets = self.hours.setdefault(hour, {})
+            self.grown.add(hour)
             for bucket, gpus in hold.gpus.items():
                 buckets[bucket] = buckets.get(bucket, 0.0) + gpus * (until - since)
             since = until
