@@ -107,13 +107,11 @@ class UsageStore:
         now = self._clock()
         first = int(now // HOUR_S) - self.keep_days * DAY_H
         hours: Hours = {}
-        until = 0.0
         self._versions.clear()
-        for name in usage.every_name():
-            kept = await self._read(name)
-            if kept is not None:
-                hours |= {hour: rows for hour, rows in kept.hours.items() if first <= hour <= now // HOUR_S}
-                until = max(until, min(kept.until, now))
+        every = [kept for name in usage.every_name() if (kept := await self._read(name)) is not None]
+        for kept in sorted(every, key=lambda kept: kept.until):  # an hour may stand in two: the later one has all of it
+            hours |= {hour: rows for hour, rows in kept.hours.items() if first <= hour <= now // HOUR_S}
+        until = min(max((kept.until for kept in every), default=0.0), now)
         gpu_time = self._picture.gpu_time
         recent = int((until or now) // HOUR_S) // DAY_H * DAY_H  # of that day all is written again
         gpu_time.begin({h: rows for h, rows in hours.items() if h >= recent}, until or now, self._given_at)
