@@ -158,8 +158,9 @@ class UsageStore:
 
     async def _put(self, day: int | None, hours: Hours) -> None:
         name = usage.name_of(day)
+        until = min(self._clock(), (max(hours) + 1.0) * HOUR_S)  # of what is in it
         wanted = usage.config_map(
-            day, hours, until=self._clock(), namespace=self._namespace, class_uid=self._class,
+            day, hours, until=until, namespace=self._namespace, class_uid=self._class,
             version=self._versions.get(name, ""),
         )  # fmt: skip
         if name in self._versions:

@@ -66,6 +66,10 @@ class Shares:
             whole.held += own.held
             whole.charged += own.charged
 
+    def tenants(self) -> tuple[str, ...]:
+        """Return those who have anything, or had."""
+        return tuple(self._tenants)
+
     def used(self, tenant: str) -> float:
         """Return a tenant's usage until now, GPU-seconds, decayed."""
         account = self._tenants.get(tenant)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Final
 
@@ -64,3 +65,13 @@ class Tenants:
     def share(self, tenant: str) -> float:
         """Return what decides between tenants, GPU-seconds over weight: whoever has less is first."""
         return 0.0 if tenant == ALL else self.shares.share(tenant, self.weight(tenant))
+
+    def relative(self, tenant: str) -> float:
+        """Return what a tenant has had beside what its weight says, among all who have had anything; 1 for just that.
+
+        Its part of all that counts, which is usage before it is divided by weights, over its part of all weights.
+        """
+        known = {tenant, *self.shares.tenants()}
+        whole = math.fsum(map(self.shares.share, known))
+        fair = self.weight(tenant) / math.fsum(map(self.weight, known))
+        return self.shares.share(tenant) / whole / fair if whole else 1.0

@@ -64,8 +64,8 @@ class Cluster(GpuCluster):
     def kept(self) -> dict[int, dict[tuple[str, str], float]]:
         """Return GPU-seconds by hour, namespace and owner, as the API has them."""
         found: dict[int, dict[tuple[str, str], float]] = {}
-        for one in self.all(CONFIG_MAPS):
-            for hour, buckets in usage.read(one).hours.items():
+        for one in sorted(map(usage.read, self.all(CONFIG_MAPS)), key=lambda kept: kept.until):
+            for hour, buckets in one.hours.items():
                 for bucket, seconds in buckets.items():
                     found.setdefault(hour, {})[bucket.namespace, bucket.owner] = seconds
         return found

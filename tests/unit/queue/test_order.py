@@ -11,6 +11,11 @@ from hypothesis import strategies as st
 
 from dradriver.api import names, resolved
 from dradriver.api.pods import Pod
+from dradriver.api.policies.model import Policies, Tenant
+from dradriver.api.policies.model import Queue as PolicyOfQueue
+from dradriver.queue.line import line
+from dradriver.queue.shares import Shares
+from dradriver.queue.tenants import Tenants
 from dradriver.queue.units import Member, Unit
 from dradriver.queue.waiting import Queue
 from tests.unit.queue.test_waiting import Nodes
@@ -139,3 +144,44 @@ def test_it_is_the_first_of_all_that_may_find_a_place(ops: list[tuple[str, int, 
                     waiting.block(expected, "full")
     assert len(waiting) == len(there)
     assert len(served(waiting)) == sum(gpus not in blocked for _, gpus in there.values())
+
+
+def test_the_line_is_what_would_be_served_and_charges_count_for_the_next() -> None:
+    tenants = Tenants(Shares(lambda: 0.0))
+    tenants.follow(
+        Policies(
+            tenants={"a": Tenant(namespaces=("a",), weight=2.0), "b": Tenant(namespaces=("b",), highest_priority=0)},
+            queue=PolicyOfQueue(ahead_minutes=1.0),
+        )
+    )
+    units = [unit(f"a{number}", "a", since=number) for number in range(4)]
+    units += [unit(f"b{number}", "b", since=10 + number, highest=tenants.highest("b")) for number in range(2)]
+    found = line(units, tenants)
+    assert [one.unit.key[1] for one in found] == ["a0", "b0", "a1", "a2", "b1", "a3"]
+    assert [one.share for one in found] == [0.0, 0.0, 30.0, 60.0, 60.0, 90.0]
+    nodes = Nodes("a")
+    waiting = Queue(nodes.table, lambda: nodes.free, tenant=tenants.of, share=tenants.share)
+    for each in units:
+        waiting.put(each)
+    order = []
+    while (head := waiting.next()) is not None:
+        order.append(head[0].key[1])
+        tenants.shares.holds(head[0].key[0], 0.0, 1.0)
+        waiting.leave(head[0])
+    assert order == [one.unit.key[1] for one in found]
+
+
+def test_without_tenants_the_line_is_by_priority_and_age() -> None:
+    tenants = Tenants(Shares(lambda: 0.0))
+    tenants.shares.holds("a", 8.0, 8.0)
+    units = [unit("a", "a", since=1), unit("b", "b", since=2), unit("c", "b", since=3, priority=1)]
+    assert [one.unit.key[1] for one in line(units, tenants)] == ["c", "a", "b"]
+
+
+def test_what_a_tenant_has_had_is_told_beside_its_weight() -> None:
+    tenants = Tenants(Shares(lambda: 0.0))
+    tenants.follow(Policies(tenants={"a": Tenant(namespaces=("a",), weight=3.0), "b": Tenant(namespaces=("b",))}))
+    tenants.shares.restart({"a": 300.0, "b": 100.0}, {})
+    assert tenants.relative("a") == tenants.relative("b") == 1.0
+    tenants.shares.restart({"a": 300.0, "b": 300.0}, {})
+    assert tenants.relative("a") < 1.0 < tenants.relative("b")
