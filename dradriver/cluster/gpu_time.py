@@ -148,7 +148,7 @@ class GpuTime:
             given: Whether the scheduler gave it that.
         """
         known = self._holds.get(claim)
-        if (not holds) if known is None else (known.holds == holds and known.given == given):
+        if self.counts(claim, holds, given=given):
             return
         if known is not None:
             self._settle(known, self._clock())
@@ -158,6 +158,15 @@ class GpuTime:
             new = None
             del self._holds[claim]
         self._tell(claim[0], known, new)
+
+    def claims(self) -> tuple[Key, ...]:
+        """Return the claims that are counted."""
+        return tuple(self._holds)
+
+    def counts(self, claim: Key, holds: Mapping[Device, Usage], *, given: bool) -> bool:
+        """Return whether a claim is counted with what it holds."""
+        known = self._holds.get(claim)
+        return not holds if known is None else (known.holds == holds and known.given == given)
 
     def settle(self) -> None:
         """Count all that is held until now."""

@@ -403,11 +403,18 @@ class Picture:
 
     def _rehold(self, key: Key, pods: Collection[Key] | None = None) -> None:
         """Count what a claim holds, and what its pods take, all of them unless it is said which."""
-        holds = self.held(key)
-        self.inventory.hold(key, holds)
-        self.gpu_time.holds(key, holds, given=self.accounts.of(key).state is State.ALLOCATED)
+        self.inventory.hold(key, self.held(key))
+        self.recount_time(key)
         for pod in self.claim_users.of(key) if pods is None else pods:
             self.node_usage.recount(pod)
+
+    def recount_time(self, key: Key) -> None:
+        """Count what a claim holds as GPU time from now on."""
+        self.gpu_time.holds(key, self.held(key), given=self.given(key))
+
+    def given(self, key: Key) -> bool:
+        """Return whether the scheduler gave a claim what it holds."""
+        return self.accounts.of(key).state is State.ALLOCATED
 
     def _owner_of(self, claim: Key) -> str:
         return next((owner for pod in self.claim_users.of(claim) if (owner := owner_of(self.pods.get(pod)))), "")

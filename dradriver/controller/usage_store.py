@@ -23,6 +23,7 @@ from dradriver.api.policies.model import MOST_DAYS
 from dradriver.api.usage import DAY_H, HOUR_S, Hours
 from dradriver.cluster.gpu_time import decayed
 from dradriver.cluster.picture import Picture
+from dradriver.controller import metrics
 from dradriver.errors import DriverError
 from dradriver.kube.backoff import wait_s
 from dradriver.kube.client import ApiError, Client
@@ -90,6 +91,8 @@ class UsageStore:
                 failures += 1
         finally:
             self._picture.gpu_time.end()
+            metrics.TENANT_GPUS.set({})
+            metrics.TENANT_USAGE.set({})
 
     async def load(self) -> None:
         """Read all that is kept, and count on from there.
@@ -127,6 +130,9 @@ class UsageStore:
         """
         gpu_time = self._picture.gpu_time
         gpu_time.settle()
+        for namespace in self._tenants.shares.correct(gpu_time.now()):
+            logger.error("what namespace %s has of GPUs is not what its claims hold; put right", namespace)
+            metrics.DIFFERENCES.labels("shares").inc()
         now = self._clock()
         current = int(now // HOUR_S)
         grown, gpu_time.grown = gpu_time.grown, set()
@@ -141,6 +147,13 @@ class UsageStore:
             gpu_time.grown |= grown
             raise
         gpu_time.forget_before((current // DAY_H - 1) * DAY_H)
+        self._tell()
+
+    def _tell(self) -> None:
+        shares, named = self._tenants.shares, bool(self._tenants.named)
+        tenants = [tenant for tenant in shares.tenants() if named]
+        metrics.TENANT_GPUS.set({tenant: shares.held(tenant)[0] for tenant in tenants})
+        metrics.TENANT_USAGE.set({tenant: shares.used(tenant) for tenant in tenants})
 
     async def _read(self, name: str) -> usage.Kept | None:
         try:

@@ -13,6 +13,7 @@ from typing import Final
 
 HALF_LIFE_S: Final = 7 * 86_400.0
 AHEAD_S: Final = 600.0
+_WRONG: Final = 1e-3  # GPUs; what adding up fractions may lose is far less
 
 
 class _Account:
@@ -109,6 +110,17 @@ class Shares:
             account.used = used.get(namespace, 0.0)
             account.held, account.charged = now.get(namespace, (0.0, 0.0))
         self.regroup(self._of)
+
+    def correct(self, now: Mapping[str, tuple[float, float]]) -> list[str]:
+        """Put right what namespaces have by what their claims hold. Returns those of which it was counted wrong."""
+        wrong = []
+        for namespace in self._namespaces.keys() | now.keys():
+            account, (held, charged) = self._namespaces.get(namespace), now.get(namespace, (0.0, 0.0))
+            has = (0.0, 0.0) if account is None else (account.held, account.charged)
+            if max(abs(has[0] - held), abs(has[1] - charged)) > _WRONG:
+                wrong.append(namespace)
+                self.holds(namespace, held - has[0], charged - has[1])
+        return sorted(wrong)
 
     def decay_by(self, half_life_s: float) -> None:
         """Let usage halve in another time from now on."""

@@ -90,3 +90,12 @@ def test_a_tenant_has_what_its_namespaces_have_whoever_they_are_now() -> None:
     assert all_of_them.held("both") == (3.0, 4.0)
     all_of_them.regroup(lambda namespace: namespace)
     assert all_of_them.held("b") == (1.0, 1.0)
+
+
+def test_what_was_counted_wrong_is_put_right() -> None:
+    all_of_them, _ = shares()
+    all_of_them.holds("a", 2.0, 2.0)
+    all_of_them.holds("b", 1.0, 1.0)
+    assert all_of_them.correct({"a": (2.0, 2.0), "c": (0.5, 1.0)}) == ["b", "c"]
+    assert all_of_them.correct({"a": (2.0, 2.0), "c": (0.5, 1.0)}) == []
+    assert (all_of_them.held("b"), all_of_them.held("c")) == ((0.0, 0.0), (0.5, 1.0))
