@@ -52,6 +52,7 @@ class Shares:
         """Begin with nothing used, each namespace a tenant; ``clock`` gives seconds and never goes back."""
         self._clock = clock
         self.half_life_s = half_life_s
+        self._rate = math.log(2) / half_life_s
         self.ahead_s = ahead_s
         self._of: Callable[[str], str] = _itself
         self._namespaces: dict[str, _Account] = {}
@@ -86,7 +87,11 @@ class Shares:
         account = self._tenants.get(tenant)
         if account is None:
             return 0.0
-        return (self._used(account, self._clock()) + account.charged * self.ahead_s) / weight
+        lost = math.expm1(
+            (account.since - self._clock()) * self._rate
+        )  # as in _used; asked of each tenant at each turn
+        used = account.used + lost * (account.used - account.held / self._rate)
+        return (used + account.charged * self.ahead_s) / weight
 
     def holds(self, namespace: str, held: float, charged: float) -> None:
         """Take in that a namespace has so many GPUs more, and so many more are charged; less, where negative.
@@ -128,6 +133,7 @@ class Shares:
             for key in accounts:
                 self._settled(accounts, key)
         self.half_life_s = half_life_s
+        self._rate = math.log(2) / half_life_s
 
     def _settled(self, accounts: dict[str, _Account], key: str) -> _Account:
         now = self._clock()
@@ -142,10 +148,8 @@ class Shares:
 
         With rate g since s: integral of g * 2^-((now - x) / H) dx = g * H / ln 2 * (1 - 2^-((now - s) / H)).
         """
-        passed = (now - account.since) / self.half_life_s
-        left: float = 0.5**passed
-        # 1 - left is 0 by rounding for moments of a half-life of years.
-        return account.used * left - account.held * self.half_life_s / math.log(2) * math.expm1(-passed * math.log(2))
+        lost = math.expm1((account.since - now) * self._rate)  # 2^-(...) - 1, exact for moments of a half-life of years
+        return account.used + lost * (account.used - account.held / self._rate)
 
     def _tidy(self, accounts: dict[str, _Account], key: str) -> None:
         """Keep no rounding errors, and nobody who has nothing and had nothing worth a second."""

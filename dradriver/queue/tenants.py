@@ -27,6 +27,7 @@ class Tenants:
         self.shares = shares
         self._tenants: Mapping[str, Tenant] = {}
         self._of: dict[str, str] = {}
+        self._weights: dict[str, float] = {}
 
     def follow(self, policies: Policies) -> bool:
         """Take in the policies in force. Returns whether the order may be another one now."""
@@ -38,6 +39,7 @@ class Tenants:
             return False
         self._tenants = policies.tenants
         self._of = {space: name for name, tenant in policies.tenants.items() for space in tenant.namespaces}
+        self._weights = {name: tenant.weight for name, tenant in policies.tenants.items()}
         self.shares.regroup(self.of)
         return True
 
@@ -54,8 +56,7 @@ class Tenants:
 
     def weight(self, tenant: str) -> float:
         """Return a tenant's weight."""
-        found = self._tenants.get(tenant)
-        return 1.0 if found is None else found.weight
+        return self._weights.get(tenant, 1.0)
 
     def highest(self, namespace: str) -> int | None:
         """Return the highest priority that counts in a namespace; None for any."""
@@ -64,7 +65,7 @@ class Tenants:
 
     def share(self, tenant: str) -> float:
         """Return what decides between tenants, GPU-seconds over weight: whoever has less is first."""
-        return 0.0 if tenant == ALL else self.shares.share(tenant, self.weight(tenant))
+        return 0.0 if tenant == ALL else self.shares.share(tenant, self._weights.get(tenant, 1.0))
 
     def relative(self, tenant: str) -> float:
         """Return what a tenant has had beside what its weight says, among all who have had anything; 1 for just that.

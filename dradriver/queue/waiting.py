@@ -312,17 +312,14 @@ class Queue:
 
         Shares are compared among the heads of one priority only.
         """
-        found: tuple[tuple[int, float, str, str], Unit, _Line] | None = None
-        for tenant in list(self._heads):
-            if (head := self._head_of(tenant)) is None:
-                del self._heads[tenant]
-                continue
-            priority, since, who = head[0].order
-            if found is None or priority <= found[0][0]:
-                turn = priority, self._share(tenant), since, who
-                if found is None or turn < found[0]:
-                    found = turn, *head
-        return None if found is None else found[1:]
+        heads = [head for tenant in list(self._heads) if (head := self._head_of(tenant)) is not None]
+        if not heads:
+            return None
+        priority = min(unit.order[0] for unit, _ in heads)
+        urgent = [(unit, line) for unit, line in heads if unit.order[0] == priority]
+        if len(urgent) == 1:
+            return urgent[0]
+        return min(urgent, key=lambda head: (self._share(head[1].tenant), head[0].order))
 
     def _head_of(self, tenant: str) -> tuple[Unit, _Line] | None:
         """Return the first unit of a tenant that may find a place; None where none is left there."""
@@ -335,6 +332,7 @@ class Queue:
                 line.queued = None
                 self._forget(line)
             heapq.heappop(heads)
+        del self._heads[tenant]
         return None
 
     def _queue(self, line: _Line) -> None:
