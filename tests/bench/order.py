@@ -20,7 +20,7 @@ from tests.unit.queue.test_waiting import Nodes
 
 def measured(entries: int, tenants: int, *, changes: int) -> list[float]:
     """Return the CPU seconds of each change; without tenants for 0 of them."""
-    rng = random.Random(1)  # noqa: S311  # chance, no secret
+    rng = random.Random(1)
     found, nodes = Tenants(Shares(time.monotonic)), Nodes("a")
     found.follow(Policies(tenants={f"t{number}": Tenant(namespaces=(f"n{number}",)) for number in range(tenants)}))
     queue = Queue(nodes.table, lambda: nodes.free, tenant=found.of, share=found.share)
