@@ -98,6 +98,7 @@ class Allocation(Part, frozen=True):
     """What the scheduler gave a claim."""
 
     devices: DeviceAllocation = DeviceAllocation()
+    allocation_timestamp: str = ""
 
 
 class Consumer(Part, frozen=True):

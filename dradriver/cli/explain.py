@@ -16,6 +16,7 @@ from dradriver.api.policies.model import Policies
 from dradriver.cli.cluster import access, reading
 from dradriver.cli.cluster.options import (
     all_namespaces_option,
+    driver_namespace_option,
     namespace_option,
     output_options,
     policies_option,
@@ -38,6 +39,7 @@ from dradriver.view.output import show, show_as, warn
 @all_namespaces_option
 @server_options
 @policies_option
+@driver_namespace_option
 @output_options
 def explain(
     pod: str | None,
@@ -46,6 +48,7 @@ def explain(
     kubeconfig: str | None,
     context: str | None,
     policies_file: str | None,
+    driver_namespace: str,
     output: str,
     no_color: bool,
 ) -> None:
@@ -71,7 +74,7 @@ def explain(
         )
         return
     policies = policies_of(policies_file)
-    asyncio.run(_explain(server, where, name, policies, output=output, no_color=no_color))
+    asyncio.run(_explain(server, where, name, policies, driver_namespace, output=output, no_color=no_color))
 
 
 async def _waiting(server: ServerConfig, namespace: str | None) -> list[Subject]:
@@ -84,7 +87,7 @@ async def _waiting(server: ServerConfig, namespace: str | None) -> list[Subject]
 
 
 async def _explain(
-    server: ServerConfig, namespace: str, name: str, policies: Policies, *, output: str, no_color: bool
+    server: ServerConfig, namespace: str, name: str, policies: Policies, drivers: str, *, output: str, no_color: bool
 ) -> None:
     async with Client(server, user_agent=f"gputopo/{__version__}") as client:
         pod = await _read(client, server, namespace, name)
@@ -94,7 +97,7 @@ async def _explain(
             sys.stdout.flush()  # people read on while the cluster is being read
         from dradriver.cli.explainer.verdict import verdict  # here: it takes longer to load than the pod to read
 
-        judged = await verdict(client, server, pod, policies)
+        judged = await verdict(client, server, pod, policies, drivers)
     for trouble in judged.unread:
         warn(trouble)
     if output == "table":

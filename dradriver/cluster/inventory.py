@@ -163,6 +163,10 @@ class Inventory:
         """Return a pool's slice of that name as it was taken in."""
         return self._slices.get(pool, {}).get(name)
 
+    def pool(self, name: str) -> Pool | None:
+        """Return a node's pool as it is now; None where it cannot be placed on."""
+        return self._pools.get(name)
+
     def pools(self) -> tuple[str, ...]:
         """Return the nodes whose pools are complete."""
         return tuple(self._pools)

@@ -12,8 +12,9 @@ from dradriver.api.pods import Pod
 from dradriver.api.seats import GO
 from dradriver.api.templates import Template
 from dradriver.cluster.claim_users import MOST, ClaimUsers
-from dradriver.cluster.claims import Accounts
+from dradriver.cluster.claims import Accounts, State
 from dradriver.cluster.gangs import Gangs
+from dradriver.cluster.gpu_time import GpuTime, owner_of
 from dradriver.cluster.inventory import Inventory
 from dradriver.cluster.kept_places import KeptPlaces, is_lost
 from dradriver.cluster.kueue_topologies import KueueTopology
@@ -58,6 +59,7 @@ class Picture:
         taking: What pods of ours take from their nodes.
         weights: What counts among sets that are equal otherwise, as the policies file in force says.
         accounts: Where each claim stands, and what it takes.
+        gpu_time: How much of which GPUs each claim has, and had.
         version: Grows with every change that a decision may depend on.
     """
 
@@ -78,6 +80,7 @@ class Picture:
         self.nodes = NodeTable()
         self.inventory = Inventory(self.nodes)
         self.offered = Offered(self.inventory, self.nodes, rehold=self._rehold, touch=self._touch_pods_of)
+        self.gpu_time = GpuTime(self.inventory.pool, self._owner_of)
         self.weights = Weights()
         self._assumed_pods: dict[Key, float] = {}
         self.claim_users = ClaimUsers(self.pods)
@@ -373,8 +376,20 @@ class Picture:
     def _rehold(self, key: Key, pods: Collection[Key] | None = None) -> None:
         """Count what a claim holds, and what its pods take, all of them unless it is said which."""
         self.inventory.hold(key, self.held(key))
+        self.recount_time(key)
         for pod in self.claim_users.of(key) if pods is None else pods:
             self.node_usage.recount(pod)
+
+    def recount_time(self, key: Key) -> None:
+        """Count what a claim holds as GPU time from now on."""
+        self.gpu_time.holds(key, self.held(key), given=self.given(key))
+
+    def given(self, key: Key) -> bool:
+        """Return whether the scheduler gave a claim what it holds."""
+        return self.accounts.of(key).state is State.ALLOCATED
+
+    def _owner_of(self, claim: Key) -> str:
+        return next((owner for pod in self.claim_users.of(claim) if (owner := owner_of(self.pods.get(pod)))), "")
 
     def held(self, key: Key) -> Mapping[Device, Usage]:
         """Return what a claim holds, of the devices as they are handed out here."""

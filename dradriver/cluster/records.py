@@ -42,6 +42,7 @@ class ClaimRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         owners: Name and uid of the pod that controls it, or of all that share it.
         pin: What it is pinned to; None where it is not ours, or damaged.
         devices: What the scheduler gave it of this driver; None while it is not allocated.
+        allocated_at: When, as the API writes times; empty where that is not said.
         users: Uids of those it is reserved for.
         set: What it was chosen for, if pods share it that ask for the same; None where it is one pod's.
         planned: What it says of the plan of its pod's gang; None where it was made for a pod alone.
@@ -58,6 +59,7 @@ class ClaimRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     set: Whole | None = None
     planned: Planned | None = None
     seat: Seat | None = None
+    allocated_at: str = ""
 
     @property
     def key(self) -> Key:
@@ -97,6 +99,7 @@ def claim_record(claim: Claim) -> ClaimRecord:
         else None,
         planned=plans.read(claim) if ours else None,
         seat=seats.of(claim),
+        allocated_at="" if claim.status.allocation is None else claim.status.allocation.allocation_timestamp,
     )
 
 

@@ -52,7 +52,7 @@ class Audit:
     async def look(self) -> int:
         """Compare everything once, and put right what differs. Returns how many differences there were."""
         self._found = 0
-        for check in (self._objects, self._claim_users, self._holders, self._usage, self._free):
+        for check in (self._objects, self._claim_users, self._holders, self._usage, self._free, self._gpu_time):
             await check()
         if self._found > _MOST_LINES:
             logger.error("the books differed from what the API server showed in %d places; put right", self._found)
@@ -147,6 +147,12 @@ class Audit:
         async for pool in _in_slices(inventory.pools()):
             if not inventory.is_counted_right(pool):
                 self._differs("free", ("", pool), partial(inventory.set_node, pool))
+
+    async def _gpu_time(self) -> None:
+        picture, gpu_time = self._picture, self._picture.gpu_time
+        async for key in _in_slices(_both(picture.claims, picture.accounts.intended(), gpu_time.claims())):
+            if not gpu_time.counts(key, picture.held(key), given=picture.given(key)):
+                self._differs("gpu time", key, partial(picture.recount_time, key))
 
     def _differs(self, book: str, key: Key, mend: Callable[[], object] | None = None) -> None:
         """Say a difference and put it right, where finding it has not, at once: what was compared is of this moment."""

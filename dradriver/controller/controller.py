@@ -25,6 +25,7 @@ from dradriver.controller.background import always
 from dradriver.controller.next_step import PROMISE_S, UNSCHEDULABLE_S
 from dradriver.controller.reasons import Record
 from dradriver.controller.template_writer import TemplateWriter
+from dradriver.controller.usage_store import UsageStore
 from dradriver.controller.worker import Worker
 from dradriver.errors import DriverError
 from dradriver.kube.client import Client
@@ -97,6 +98,7 @@ class Controller:
         record_unread: unread_claims.Record | None = None,
         record_seats: seat_slice.Record | None = None,
         tabulator: Tabulator | None = None,
+        namespace: str = "",
     ) -> None:
         """Make a controller that knows nothing yet.
 
@@ -109,6 +111,7 @@ class Controller:
             record_unread: Writes an Event about a claim that cannot be read whole.
             record_seats: Writes an Event where seats keep no gang's pods from being bound.
             tabulator: Makes tables beside the loop; without one they are made in it.
+            namespace: Where GPU time is kept, the driver's own; empty for nowhere.
         """
         self.worker = Worker(
             client, promise_s=promise_s, unschedulable_s=unschedulable_s, grace_s=grace_s, record=record
@@ -138,13 +141,19 @@ class Controller:
             client, KUEUE_TOPOLOGIES, read_topology, on_change=self.worker.picture.topology_changed
         )
         self._seats = seat_slice.SeatSlice(client, self.worker.picture, record_seats)
+        self._usage = (
+            UsageStore(client, self.worker.picture, self.worker.tenants, namespace=namespace) if namespace else None
+        )
         self.template_writer = TemplateWriter(client, self.worker.picture.templates.known, record=record)
 
     def follow(self, policies: Policies) -> None:
-        """Choose by these policies from now on. Whether a pod finds a place does not depend on weights, only which."""
+        """Choose and order by these policies from now on."""
         self.worker.picture.weights = policies.preference
         self.worker.picture.nccl_changed(policies.nccl.version)
         self.worker.picture.levels_changed(policies.network.levels, policies.network.gbps)
+        self.worker.follow(policies)
+        if self._usage is not None:
+            self._usage.keep_days = policies.queue.keep_days
 
     def ready(self) -> bool:
         """Return whether the picture of the cluster is whole."""
@@ -180,6 +189,8 @@ class Controller:
                 self.worker.picture.barrier = None
                 tasks.create_task(always(self._seats.run))
                 tasks.create_task(self._seats.first_look())
+            if self._usage is not None:
+                tasks.create_task(always(self._usage.run))
             tasks.create_task(self.template_writer.run())
             tasks.create_task(self.worker.run())
 

@@ -89,10 +89,14 @@ class GangWorker:
         self._later.discard(key)
         self._running.forget(key)
 
-    def gathered(self, unit: Unit | None, key: Key, alone: Sequence[Member]) -> Unit:
+    def gathered(self, unit: Unit | None, key: Key, alone: Sequence[Member], highest: int | None = None) -> Unit:
         """Return a gang as it is now: the same unit as before, if there was one, with the pods that live.
 
-        Those that each were a unit of its own, ``alone``, keep what they were promised, and since when.
+        Args:
+            unit: The unit that it was; None for none.
+            key: The gang.
+            alone: Those that each were a unit of its own; they keep what they were promised, and since when.
+            highest: The highest priority that counts for it; None for any.
         """
         known = {member.uid: member for member in (*alone, *(() if unit is None else unit.members))}
         members: list[tuple[Member, Rank | None]] = []
@@ -108,11 +112,12 @@ class GangWorker:
             members.append((member, self._picture.gangs.rank(pod_key)))
         ordered = in_order(members)
         if unit is None:
-            return Unit(*ordered, key=key)
-        if changed or len(ordered) != len(unit.members):
+            return Unit(*ordered, key=key, highest=highest)
+        unit.members, before = ordered, len(unit.members)
+        if changed or len(ordered) != before:
             self._queue.drop(key)  # it asks for something else, and may find a place by now
             unit.forgive()
-        unit.members = ordered
+            unit.trust(highest)
         return unit
 
     def look(self, unit: Unit) -> None:

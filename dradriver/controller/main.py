@@ -60,6 +60,7 @@ async def serve(args: Options) -> None:
             record_unread=unread_claims.recorder(client, instance=args.identity),
             record_seats=seat_slice.recorder(client, instance=args.identity),
             tabulator=Tabulator(),
+            namespace=args.namespace,
         )
         file = policies.follow(
             controller,

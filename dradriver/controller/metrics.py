@@ -8,7 +8,7 @@ from prometheus_client import Counter, Gauge, Histogram
 
 from dradriver.allocator.request import Level
 from dradriver.controller.withdraw_reasons import WithdrawReason
-from dradriver.kube.labels import Labelled
+from dradriver.kube.labels import Amounts, Labelled
 
 PART: Final = "part"
 PLACEMENTS: Final = Labelled(
@@ -19,6 +19,19 @@ PLACEMENTS: Final = Labelled(
 )
 WAITING: Final = Gauge(
     "gpu_topology_waiting_pods", "Pods that wait for a place; those of a gang, which wait together, count as one."
+)
+_WHO: Final = "a tenant of the policies file, or namespace/NAME of a namespace that is none's"
+TENANT_GPUS: Final = Amounts(
+    "gpu_topology_tenant_gpus",
+    "GPUs that claims of each tenant hold, parts as fractions, once a minute; none in a replica that stands by.",
+    most=100,
+    tenant=_WHO,
+)
+TENANT_USAGE: Final = Amounts(
+    "gpu_topology_tenant_gpu_usage_seconds",
+    "GPU time that each tenant has used, decayed, once a minute; none in a replica that stands by.",
+    most=100,
+    tenant=_WHO,
 )
 ASIDE: Final = Gauge(
     "gpu_topology_nodes_without_tables", "Nodes that nothing is placed on until their kind of machine is assessed."
@@ -59,5 +72,5 @@ DIFFERENCES: Final = Labelled(
     Counter,
     "gpu_topology_audit_differences_total",
     "Entries of the controller's books that were not what the API server shows, and were put right: an error in it.",
-    book=("claims", "pods", "nodes", "slices", "claimants", "holders", "usage", "free"),
+    book=("claims", "pods", "nodes", "slices", "claimants", "holders", "usage", "free", "gpu time", "shares"),
 )

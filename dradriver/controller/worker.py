@@ -7,6 +7,7 @@ import contextlib
 import heapq
 import logging
 import math
+import time
 from collections import OrderedDict
 from functools import partial
 from typing import Final
@@ -15,6 +16,7 @@ from dradriver.allocator.request import NoPlaceError
 from dradriver.api.errors import WordError
 from dradriver.api.pins import Key
 from dradriver.api.pods import Pod
+from dradriver.api.policies.model import Policies
 from dradriver.cluster.picture import Picture
 from dradriver.cluster.volumes import VolumeReader
 from dradriver.controller import metrics
@@ -37,6 +39,8 @@ from dradriver.kube.backoff import EARLY_S
 from dradriver.kube.client import Client
 from dradriver.queue.lanes import Lanes
 from dradriver.queue.rechecks import Asking
+from dradriver.queue.shares import Shares
+from dradriver.queue.tenants import Tenants
 from dradriver.queue.units import HAND_OVER_S, Member, Unit
 from dradriver.queue.waiting import Queue
 
@@ -55,6 +59,7 @@ class Worker:
 
     Attributes:
         picture: The cluster, for reflectors to fill.
+        tenants: Who has had how much.
     """
 
     def __init__(
@@ -81,7 +86,11 @@ class Worker:
         self._acting = False
         self._touched: OrderedDict[Key, None] = OrderedDict()
         self.picture = Picture(self._touch, self._woken.set)
-        self._queue = Queue(self.picture.nodes, self.picture.inventory.free)
+        self.tenants = Tenants(Shares(time.monotonic))
+        self.picture.gpu_time.changed = self.tenants.shares.holds
+        self._queue = Queue(
+            self.picture.nodes, self.picture.inventory.free, tenant=self.tenants.of, share=self.tenants.share
+        )
         self._asking = Asking(self._queue, self._woken.set)
         self._lanes = Lanes(self._woken.set)
         writer = ApiWriter(client, self.picture, self._lanes)
@@ -147,6 +156,14 @@ class Worker:
         """Look at all pods, and at gangs that may have lost some; from now on at those that changes concern."""
         self._acting = True
         self._touched.update(dict.fromkeys((*self.picture.gangs, *self._units, *self.picture.pods)))
+
+    def follow(self, policies: Policies) -> None:
+        """Put units in order by these policies from now on."""
+        if self.tenants.follow(policies):
+            for key, unit in self._units.items():
+                self._queue.drop(key)
+                unit.trust(self.tenants.highest(key[0]))
+                self._touch(key)
 
     async def turn(self) -> None:
         """Look at all that changed and give places while there are places and writers."""
@@ -249,7 +266,9 @@ class Worker:
             return
         for one in alone:  # those that ran are gone
             self._disband(one.key)
-        unit = self._units[key] = self._gangs.gathered(unit, key, [one.lead for one in alone])
+        unit = self._units[key] = self._gangs.gathered(
+            unit, key, [one.lead for one in alone], self.tenants.highest(key[0])
+        )
         self._newest = max(self._newest, *(member.pod.metadata.creation_timestamp or "" for member in unit.members))
         for member in unit.members:
             self._count(unit, member)
@@ -288,7 +307,7 @@ class Worker:
         where = self.picture.volumes.of(pod)
         if unit is None or unit.lead.uid != pod.metadata.uid:
             self._disband(key)
-            unit = Unit(Member(pod, self.picture.template_of(pod), where))
+            unit = Unit(Member(pod, self.picture.template_of(pod), where), highest=self.tenants.highest(key[0]))
             unit.lead.near = "" if gang is None else gang.gang[1]
             self._newest = max(self._newest, pod.metadata.creation_timestamp or "")
             self._units[key] = unit

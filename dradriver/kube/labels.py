@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Final, Generic, TypeVar
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.metrics_core import InfoMetricFamily, Metric
+from prometheus_client.metrics_core import GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 OTHER: Final = "other"
@@ -89,4 +89,33 @@ class Names(Collector):
         every = dict.fromkeys(row for rows in tuple(self._rows.values()) for row in rows)
         for row in list(every)[: self._most]:
             family.add_metric(row, {})
+        return [family]
+
+
+class Amounts(Collector):
+    """A gauge by one name that the API server or an administrator has checked: the largest, and the others together."""
+
+    def __init__(
+        self, name: str, text: str, /, *, most: int, registry: CollectorRegistry = REGISTRY, **labels: str
+    ) -> None:
+        """Define the metric; see ``Names``."""
+        self.name = name
+        self.words = {label: (said,) for label, said in labels.items()}
+        self._text = text
+        self._most = most
+        self._amounts: dict[str, float] = {}
+        registry.register(self)
+
+    def set(self, amounts: Mapping[str, float]) -> None:
+        """Have these series from now on."""
+        ranked = sorted(amounts.items(), key=lambda item: (-item[1], item[0]))
+        self._amounts = dict(ranked[: self._most])
+        if len(ranked) > self._most:
+            self._amounts[OTHER] = sum(amount for _, amount in ranked[self._most :])
+
+    def collect(self) -> Iterable[Metric]:
+        """Return the metric as it is now."""
+        family = GaugeMetricFamily(self.name, self._text, labels=tuple(self.words))
+        for name, amount in self._amounts.items():
+            family.add_metric((name,), amount)
         return [family]

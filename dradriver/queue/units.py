@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from dradriver.api import names
@@ -234,13 +235,20 @@ class Member:
         )
 
 
+def _priority(members: Sequence[Member], highest: int | None) -> int:
+    """Return the least of some pods' priorities: a gang is not served before others for one of its pods."""
+    least = min(member.pod.spec.priority or 0 for member in members)
+    return least if highest is None else min(least, highest)
+
+
 class Unit:
     """Pods that get their places together or not at all; a single one is a unit of its own.
 
     Attributes:
         key: Who it is: of a single pod its namespace and name, else the gang's.
         members: Its pods, of a gang in the order of their ranks.
-        order: Units are served in this order: who was whole first. Who is tried in vain keeps its turn (``fall_back``).
+        order: Units of one tenant are served in this order: the highest priority first, then who was whole first. One
+            that is tried in vain keeps its turn (``fall_back``).
         busy: How many writers are at work on it: while there are any nobody else may act on it.
         unsure: Whether the answer to a creation of a claim was lost: the server must be asked first.
         failures: How it has failed.
@@ -250,11 +258,18 @@ class Unit:
         promised_at: When a gang was first seen with claims, by the loop's clock; None while it has none.
     """
 
-    def __init__(self, *members: Member, key: Key | None = None) -> None:
-        """Make a unit of at least one pod; ``key`` is its gang's, if it is one."""
+    def __init__(self, *members: Member, key: Key | None = None, highest: int | None = None) -> None:
+        """Make a unit of at least one pod.
+
+        Args:
+            members: Its pods.
+            key: Its gang's, if it is one.
+            highest: The highest priority that counts, of those who are not trusted with more; None for any.
+        """
         self.members = members
         self.key = members[0].key if key is None else key
-        self.order = min((member.pod.metadata.creation_timestamp or "", member.uid) for member in members)
+        since, who = min((member.pod.metadata.creation_timestamp or "", member.uid) for member in members)
+        self.order = -_priority(members, highest), since, who
         self.busy = 0
         self.unsure = False
         self.failures = Failures()
@@ -286,6 +301,10 @@ class Unit:
         """Who is to bind it, and whose pods wait for that: a namespace's own silent pods hold up no other's."""
         return f"{self.lead.pod.spec.scheduler_name}/{self.key[0]}"
 
+    def trust(self, highest: int | None) -> None:
+        """Let no priority above this count; call it while the unit is not in the queue."""
+        self.order = -_priority(self.members, highest), *self.order[1:]
+
     def whole(self, least: int) -> bool:
         """Take in that a gang has as many pods as it may begin with: its turn is that of the last of them, for good.
 
@@ -295,7 +314,7 @@ class Unit:
             return False
         self._whole = True
         entries = sorted((member.pod.metadata.creation_timestamp or "", member.uid) for member in self.members)
-        self.order = entries[min(least, len(entries)) - 1]
+        self.order = self.order[0], *entries[min(least, len(entries)) - 1]
         return True
 
     def fall_back(self, newest: str) -> None:
@@ -309,7 +328,8 @@ class Unit:
         """
         self._in_vain += 1
         if self._in_vain > IN_TURN:
-            self.order = (max(self.order[0], newest), f"~{self.lead.uid}")
+            priority, since, _ = self.order
+            self.order = priority, max(since, newest), f"~{self.lead.uid}"
 
     def gathered_at(self, now: float) -> float:
         """Take in how many pods of a gang there are. Returns since when."""

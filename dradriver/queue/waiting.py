@@ -18,7 +18,8 @@ from dradriver.cluster.nodes.table import NodeTable
 from dradriver.queue.placement_request import Kind
 from dradriver.queue.units import Unit
 
-Order = tuple[str, str]
+Order = tuple[int, str, str]
+"""Priority, the highest first, as a negative number; since when it waits; who it is."""
 
 _NEVER: Final = -1
 _SPARE: Final = 16  # units that left, for which a heap is not made anew
@@ -28,49 +29,103 @@ _RECHECKED: Final = 10  # kinds at a time
 _RECHECK_S: Final = 10.0  # between two times of one kind
 
 
+class _Line:
+    """Units of one kind and one tenant.
+
+    Attributes:
+        kind: Their kind, as the queue keeps it.
+        tenant: Whose they are.
+        heap: They by order; those that left are dropped when they come to the top, or when they are many.
+        size: How many they are.
+        queued: The order that they stand under among the tenant's lines; None while they do not.
+    """
+
+    __slots__ = ("heap", "kind", "queued", "size", "tenant")
+
+    def __init__(self, kind: _Class, tenant: str) -> None:
+        self.kind = kind
+        self.tenant = tenant
+        self.heap: list[tuple[Order, Key]] = []
+        self.size = 0
+        self.queued: Order | None = None
+
+
 class _Class:
     """Units of one kind: they find a place together or not at all.
 
     Attributes:
-        heap: Its units by order; those that left are dropped when they come to the top, or when they are many.
-        size: How many units it has.
+        lines: Its units by tenant; none is empty.
         failed_at: The nodes' clock when one of them last found no place; ``_NEVER`` while none has.
         reason: Why, then.
         checked_at: When it was last asked without an event.
         seen: The version of the picture then.
         gpus: Fewest free GPUs of a node that may take one.
-        queued: The order that it stands in the queue's own heap under; None while it does not.
     """
 
-    __slots__ = ("checked_at", "failed_at", "gpus", "heap", "kind", "queued", "reason", "seen", "size")
+    __slots__ = ("checked_at", "failed_at", "gpus", "kind", "lines", "reason", "seen")
 
     def __init__(self, kind: Kind) -> None:
         self.kind = kind
         # Parts may be of GPUs that are in use, and so is the set that others have already.
         self.gpus = kind[0].gpus if isinstance(kind[0], Whole) and not kind[2] else 0
-        self.heap: list[tuple[Order, Key]] = []
-        self.size = 0
+        self.lines: dict[str, _Line] = {}
         self.failed_at = _NEVER
         self.reason = ""
-        self.queued: Order | None = None
         self.checked_at = 0.0
         self.seen = -1
 
+    @property
+    def queued(self) -> bool:
+        """Whether any of it stands in the queue."""
+        return any(line.queued is not None for line in self.lines.values())
+
+    @property
+    def oldest(self) -> tuple[Order, Key]:
+        """The first of its units, or one that left a moment ago."""
+        return min(line.heap[0] for line in self.lines.values())
+
+
+def _one_tenant(_: str) -> str:
+    return ""
+
+
+def _no_share(_: str) -> float:
+    return 0.0
+
 
 class Queue:
-    """Units that want a place, oldest first.
+    """Units that want a place: by priority, then those of whoever has had least for its weight, then the oldest.
+
+    Each tenant has a line of its own, in the order of its units; whose line it is that is served is asked each time. So
+    nothing is sorted anew while tenants use what they have.
 
     One that found no place blocks all of its kind until GPUs, CPU or nodes become available: placing takes places away
     and never adds any. Then only the nodes where that happened are asked about.
     """
 
-    def __init__(self, nodes: NodeTable, free: Callable[[], Ints]) -> None:
-        """``free`` gives the number of free GPUs of each node, by row."""
+    def __init__(
+        self,
+        nodes: NodeTable,
+        free: Callable[[], Ints],
+        *,
+        tenant: Callable[[str], str] = _one_tenant,
+        share: Callable[[str], float] = _no_share,
+    ) -> None:
+        """Make an empty queue.
+
+        Args:
+            nodes: The nodes, which say when something became free.
+            free: Gives the number of free GPUs of each node, by row.
+            tenant: Whose a namespace is; where that changes, units are to be put anew.
+            share: What a tenant has had for its weight, to be compared.
+        """
         self._nodes = nodes
         self._free = free
-        self._units: dict[Key, tuple[Unit, _Class]] = {}
+        self._tenant = tenant
+        self._share = share
+        self._units: dict[Key, tuple[Unit, _Line]] = {}
         self._classes: dict[Kind, _Class] = {}
-        self._heads: list[tuple[Order, int, _Class]] = []
+        self._heads: dict[str, list[tuple[Order, int, _Line]]] = {}  # by tenant, its lines that may find a place
         self._looked_at = _NEVER  # the nodes' clock when it was last found out which blocked classes to ask
         self._since = _NEVER  # the clock up to which all of them were asked
         self._left: dict[str, Iterator[_Class]] = {}  # those to ask yet, by namespace
@@ -89,20 +144,23 @@ class Queue:
 
     def put(self, unit: Unit) -> str:
         """Let a unit wait for a place. Returns why its kind has none, as far as that is known."""
-        kind = unit.kind
+        kind, tenant = unit.kind, self._tenant(unit.key[0])
         known = self._units.get(unit.key)
-        if known is not None and known[0] is unit and known[1].kind == kind:
-            return known[1].reason
+        if known is not None and known[0] is unit and known[1].kind.kind == kind and known[1].tenant == tenant:
+            return known[1].kind.reason
         self.drop(unit.key)
         group = self._classes.get(kind)
         if group is None:
             group = self._classes[kind] = _Class(kind)
             self._rechecks[group] = None
-        self._units[unit.key] = unit, group
-        group.size += 1
-        heapq.heappush(group.heap, (unit.order, unit.key))
-        if group.failed_at == _NEVER:
-            self._queue(group)
+        line = group.lines.get(tenant)
+        if line is None:
+            line = group.lines[tenant] = _Line(group, tenant)
+        self._units[unit.key] = unit, line
+        line.size += 1
+        heapq.heappush(line.heap, (unit.order, unit.key))
+        if group.failed_at == _NEVER or group.queued:
+            self._queue(line)
         return group.reason
 
     def drop(self, key: Key) -> None:
@@ -115,18 +173,22 @@ class Queue:
             self._forget(entry[1])
 
     def next(self) -> tuple[Unit, Bools | None] | None:
-        """Return the oldest unit that may find a place, and the rows of the nodes to ask about (None: all).
+        """Return the first unit that may find a place, and the rows of the nodes to ask about (None: all).
 
         Answer with ``leave`` or ``block`` before asking again.
         """
-        if (head := self._oldest()) is None:
+        if (first := self._first()) is None:
             return None
-        group = heapq.heappop(self._heads)[2]
-        group.queued = None
-        return head, None if group.failed_at == _NEVER else self._nodes.freed > group.failed_at
+        unit, line = first
+        heapq.heappop(self._heads[line.tenant])
+        if not self._heads[line.tenant]:
+            del self._heads[line.tenant]
+        line.queued = None
+        failed_at = line.kind.failed_at
+        return unit, None if failed_at == _NEVER else self._nodes.freed > failed_at
 
     def leave(self, unit: Unit) -> None:
-        """Take a unit out, because it has its place or cannot be served now; the next of its kind gets its turn."""
+        """Take a unit out, because it has its place or cannot be served now; the next of its line gets its turn."""
         entry = self._units.pop(unit.key, None)
         if entry is not None:
             self._left_by_one(entry[1])
@@ -140,17 +202,22 @@ class Queue:
         entry = self._units.get(unit.key)
         if entry is None:
             return []
-        group = entry[1]
+        group = entry[1].kind
         group.failed_at = self._nodes.clock
+        for line in list(group.lines.values()):
+            line.queued = None
+            if self._head(line) is None:
+                self._forget(line)
         if reason in ("", group.reason):
             return []
         group.reason = reason
-        return [self._units[item[1]][0] for item in group.heap if self._member(item, group)]
+        lines = group.lines.values()
+        return [self._units[item[1]][0] for line in lines for item in line.heap if self._member(item, line)]
 
     @property
     def oldest(self) -> Order | None:
         """The order of the unit that ``next`` would return; None where there is none."""
-        return None if (head := self._oldest()) is None else head.order
+        return None if (first := self._first()) is None else first[0].order
 
     @property
     def outdated(self) -> bool:
@@ -176,8 +243,8 @@ class Queue:
                     del self._left[namespace]
         some, self._round = self._round[:most], self._round[most:]
         for group in some:
-            if group.queued is None and self._worth(group):
-                self._queue(group)
+            if not group.queued and self._worth(group):
+                self._queue_all(group)
         return bool(self._round)
 
     def _plan(self) -> None:
@@ -193,12 +260,12 @@ class Queue:
         most_gpus = int(freed.max(initial=0))  # CPU that is freed beside GPUs that are all taken helps nobody
         by_namespace: dict[str, list[_Class]] = {}
         for group in self._classes.values():
-            if group.failed_at != _NEVER and group.queued is None and group.gpus <= most_gpus:
-                by_namespace.setdefault(group.heap[0][1][0], []).append(group)
+            if group.failed_at != _NEVER and not group.queued and group.gpus <= most_gpus:
+                by_namespace.setdefault(group.oldest[1][0], []).append(group)
         self._left = {}
         for namespace, classes in by_namespace.items():
             if len(classes) > OLDEST + OTHERS:
-                classes.sort(key=lambda group: group.heap[0])
+                classes.sort(key=lambda group: group.oldest)
                 classes[OLDEST:] = sorted(classes[OLDEST:], key=lambda group: group.failed_at)
             self._left[namespace] = iter(classes)
 
@@ -217,7 +284,7 @@ class Queue:
             group.seen, group.checked_at = version, now
             if group.failed_at != _NEVER:
                 group.failed_at = _NEVER
-                self._queue(group)
+                self._queue_all(group)
                 any_due = True
         return any_due
 
@@ -240,46 +307,69 @@ class Queue:
             self._candidates[since, gpus] = rows if len(rows) else None
         return self._candidates[since, gpus]
 
-    def _oldest(self) -> Unit | None:
-        """Return the unit whose class is the first of the queue's own heap; None where none is left there."""
-        while self._heads:
-            order, _, group = self._heads[0]
-            if group.queued == order:  # else an older unit came, and has had the group's turn
-                if (head := self._head(group)) is not None:
-                    return head
-                group.queued = None
-                self._forget(group)
-            heapq.heappop(self._heads)
+    def _first(self) -> tuple[Unit, _Line] | None:
+        """Return the unit whose turn it is, with its line, which is the first of its tenant's; None where none is left.
+
+        Shares are compared among the heads of one priority only.
+        """
+        heads = [head for tenant in list(self._heads) if (head := self._head_of(tenant)) is not None]
+        if not heads:
+            return None
+        priority = min(unit.order[0] for unit, _ in heads)
+        urgent = [(unit, line) for unit, line in heads if unit.order[0] == priority]
+        if len(urgent) == 1:
+            return urgent[0]
+        return min(urgent, key=lambda head: (self._share(head[1].tenant), head[0].order))
+
+    def _head_of(self, tenant: str) -> tuple[Unit, _Line] | None:
+        """Return the first unit of a tenant that may find a place; None where none is left there."""
+        heads = self._heads[tenant]
+        while heads:
+            order, _, line = heads[0]
+            if line.queued == order:  # else an older unit came, and has had the line's turn
+                if (head := self._head(line)) is not None:
+                    return head, line
+                line.queued = None
+                self._forget(line)
+            heapq.heappop(heads)
+        del self._heads[tenant]
         return None
 
-    def _queue(self, group: _Class) -> None:
-        head = self._head(group)
+    def _queue(self, line: _Line) -> None:
+        head = self._head(line)
         if head is None:
-            self._forget(group)
-        elif group.queued is None or head.order < group.queued:
-            group.queued = head.order
+            self._forget(line)
+        elif line.queued is None or head.order < line.queued:
+            line.queued = head.order
             self._made += 1
-            heapq.heappush(self._heads, (head.order, self._made, group))
+            heapq.heappush(self._heads.setdefault(line.tenant, []), (head.order, self._made, line))
 
-    def _forget(self, group: _Class) -> None:
-        if self._classes.get(group.kind) is group:
-            del self._classes[group.kind]
-            del self._rechecks[group]
+    def _queue_all(self, group: _Class) -> None:
+        for line in list(group.lines.values()):
+            self._queue(line)
 
-    def _left_by_one(self, group: _Class) -> None:
-        group.size -= 1
-        if len(group.heap) > 2 * group.size + _SPARE:
-            group.heap = sorted({item for item in group.heap if self._member(item, group)})
+    def _forget(self, line: _Line) -> None:
+        group = line.kind
+        if group.lines.get(line.tenant) is line:
+            del group.lines[line.tenant]
+            if not group.lines:
+                del self._classes[group.kind]
+                del self._rechecks[group]
 
-    def _head(self, group: _Class) -> Unit | None:
-        while group.heap:
-            item = group.heap[0]
-            if self._member(item, group):
+    def _left_by_one(self, line: _Line) -> None:
+        line.size -= 1
+        if len(line.heap) > 2 * line.size + _SPARE:
+            line.heap = sorted({item for item in line.heap if self._member(item, line)})
+
+    def _head(self, line: _Line) -> Unit | None:
+        while line.heap:
+            item = line.heap[0]
+            if self._member(item, line):
                 return self._units[item[1]][0]
-            heapq.heappop(group.heap)
+            heapq.heappop(line.heap)
         return None
 
-    def _member(self, item: tuple[Order, Key], group: _Class) -> bool:
-        """Return whether an item of a class's heap is a unit of its: one may have left it, or come back elsewhere."""
+    def _member(self, item: tuple[Order, Key], line: _Line) -> bool:
+        """Return whether an item of a line's heap is a unit of its: one may have left it, or come back elsewhere."""
         entry = self._units.get(item[1])
-        return entry is not None and entry[1] is group and entry[0].order == item[0]
+        return entry is not None and entry[1] is line and entry[0].order == item[0]

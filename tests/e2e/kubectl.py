@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
@@ -14,6 +16,7 @@ import yaml
 from dradriver.api import names, seats
 from tests import deploy
 from tests.cluster import Cluster
+from tests.paths import REPO
 
 IMAGE = "busybox"
 FOREVER = ["sh", "-c", "while true; do sleep 3600; done"]
@@ -131,6 +134,13 @@ def eventually(what: str, probe: Callable[[], T | None], *, timeout_s: float = 6
         if time.monotonic() > deadline:
             raise AssertionError(f"not within {timeout_s:.0f} s: {what}")
         time.sleep(0.2)  # kubectl cannot wait for this kind of thing
+
+
+def gputopo(kubeconfig: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run our command line against a cluster, as its admin would."""
+    command = "from dradriver.cli.main import main; main()"
+    line = [sys.executable, "-c", command, *arguments, "--kubeconfig", str(kubeconfig)]
+    return subprocess.run(line, cwd=REPO, capture_output=True, text=True, check=False, timeout=60)
 
 
 def controller_log(cluster: Cluster) -> str:

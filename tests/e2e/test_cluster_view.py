@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
 from dradriver.api import names
 from dradriver.topology import profiles
 from tests import deploy
-from tests.e2e.kubectl import Namespace, eventually, pod
-from tests.paths import REPO
+from tests.e2e.kubectl import Namespace, eventually, gputopo, pod
 
 SVG = "{http://www.w3.org/2000/svg}"
-
-
-def gputopo(kubeconfig: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = "from dradriver.cli.main import main; main()"
-    line = [sys.executable, "-c", command, "topo", "--cluster", "--kubeconfig", str(kubeconfig), *arguments]
-    return subprocess.run(line, cwd=REPO, capture_output=True, text=True, check=False, timeout=60)
 
 
 def test_a_pod_is_seen_as_holder(namespace: Namespace) -> None:
@@ -30,7 +21,7 @@ def test_a_pod_is_seen_as_holder(namespace: Namespace) -> None:
     uuids = set(str(namespace.annotation("holder", names.ALLOCATED)).split(","))
     claim = namespace.get("pod", "holder")["spec"]["resourceClaims"][0]["resourceClaimName"]
 
-    read = gputopo(kubeconfig, "-o", "json")
+    read = gputopo(kubeconfig, "topo", "--cluster", "-o", "json")
     assert (read.returncode, read.stderr) == (0, "")
     nodes = {node["node"]: node for node in json.loads(read.stdout)}
     assert list(nodes) == ["node-a", "node-b"]
@@ -50,18 +41,18 @@ def test_a_pod_is_seen_as_holder(namespace: Namespace) -> None:
     machine = profiles.load(deploy.MACHINES["node-a"], seed="node-a")
     assert [gpu["uuid"] for gpu in nodes["node-a"]["machine"]["gpus"]] == [gpu.uuid for gpu in machine.gpus]
 
-    table = gputopo(kubeconfig, "--node", "node-a").stdout
+    table = gputopo(kubeconfig, "topo", "--cluster", "--node", "node-a").stdout
     for gpu in held:
         assert f"  GPU{gpu['index']}  {namespace.name}/holder  {claim}\n" in table
     assert table.count("  free\n") == 6
 
-    root = ET.fromstring(gputopo(kubeconfig, "-o", "svg").stdout)
+    root = ET.fromstring(gputopo(kubeconfig, "topo", "--cluster", "-o", "svg").stdout)
     words = [text.text for text in root.iter(f"{SVG}text")]
     assert words.count(f"{namespace.name}/holder") == 2
     assert words.count("free") == 14
 
     namespace.delete("holder")
-    freed = gputopo(kubeconfig, "--node", "node-a", "-o", "json")
+    freed = gputopo(kubeconfig, "topo", "--cluster", "--node", "node-a", "-o", "json")
     assert json.loads(freed.stdout)[0]["free"] == list(range(8))
 
 

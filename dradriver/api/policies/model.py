@@ -18,6 +18,8 @@ MOST_BYTES: Final = 1 << 16  # of a file: reading more would hold up a process
 MOST_RULES: Final = 256
 MOST_NAMES: Final = 256  # of policies, nodes of a rule, instance types
 MOST_NUMBER: Final = 255  # of a GPU of a machine
+MOST_TENANTS: Final = 1024
+MOST_DAYS: Final = 35  # that GPU time is kept for
 MOST_LEVELS: Final = 16  # of a network, as many as a Topology of Kueue has
 
 _LABEL: Final = r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
@@ -41,6 +43,13 @@ EqualShares = Annotated[int, Meta(ge=2, le=48)]  # an MPS server of Volta and la
 PolicyName = Annotated[str, Meta(pattern=rf"\A{values.LABEL}\Z", description="a name in lower case, as train-fast")]
 SchedulerName = Annotated[str, Meta(pattern=r"\A[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?\Z", examples=["gpu-scheduler"])]
 InstanceType = Annotated[str, Meta(pattern=rf"\A{_LABEL}\Z", examples=["p5.48xlarge"])]
+Namespace = Annotated[str, Meta(pattern=rf"\A{values.LABEL}\Z", description="the name of a namespace")]
+TenantName = Annotated[str, Meta(pattern=rf"\A{values.LABEL}\Z", description="a name in lower case, as team-vision")]
+Days = Annotated[int, Meta(ge=1, le=MOST_DAYS)]
+Hours = Annotated[float, Meta(ge=0.1, le=10_000)]
+Minutes = Annotated[float, Meta(ge=0, le=10_000)]
+TenantWeight = Annotated[float, Meta(gt=0, le=1000)]
+Priority = Annotated[int, Meta(ge=-2_147_483_648, le=1_000_000_000)]  # what a PriorityClass of users may have
 Version = Annotated[  # one that topology.nccl_version reads
     str,
     Meta(
@@ -174,6 +183,37 @@ class Network(_Section, frozen=True):
     ] = {}
 
 
+class Tenant(_Section, frozen=True):
+    """Who shares the cluster with others: some namespaces.
+
+    Attributes:
+        namespaces: Their names.
+        weight: How much of what all want it is to have, beside others' weights.
+        highest_priority: More than this no priority of its pods counts; None for any.
+    """
+
+    namespaces: Annotated[
+        tuple[Namespace, ...],
+        Meta(min_length=1, max_length=MOST_NAMES, description="a list with one namespace or more"),
+    ]
+    weight: TenantWeight = 1.0
+    highest_priority: Priority | None = None
+
+
+class Queue(_Section, frozen=True):
+    """How those who wait for GPUs are put in order.
+
+    Attributes:
+        half_life_hours: After how long GPU time that was used counts half.
+        ahead_minutes: For how long what a tenant has now counts as if it were used already.
+        keep_days: For how long GPU time is kept, hour by hour.
+    """
+
+    half_life_hours: Hours = 168.0
+    ahead_minutes: Minutes = 10.0
+    keep_days: Days = MOST_DAYS
+
+
 class Sections(_Section, frozen=True):
     """A whole file.
 
@@ -189,6 +229,10 @@ class Sections(_Section, frozen=True):
     weights: Weights = Weights()
     nccl: Nccl = Nccl()
     network: Network = Network()
+    tenants: Annotated[
+        dict[TenantName, Tenant], Meta(max_length=MOST_TENANTS, description="names, each with its namespaces")
+    ] = {}
+    queue: Queue = Queue()
     schedulers: Annotated[tuple[SchedulerName, ...], Meta(max_length=64, description="a list of names")] = (
         "gpu-topology-scheduler",
         "gpu-scheduler",

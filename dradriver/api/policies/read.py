@@ -14,7 +14,7 @@ from dradriver.api import names, parts, values
 from dradriver.api.errors import WordError
 from dradriver.api.messages import shown
 from dradriver.api.policies.meaning import LATER, WORDS
-from dradriver.api.policies.model import MOST_BYTES, WORKLOADS, Nccl, Policies, Sections
+from dradriver.api.policies.model import MOST_BYTES, WORKLOADS, Nccl, Policies, Sections, Tenant
 from dradriver.topology import profiles
 from dradriver.topology.vendors import NVIDIA
 from dradriver.yamltext import read as yamltext
@@ -59,6 +59,7 @@ def read(text: bytes, *, source: str) -> Policies:
         _check_rules(sections)
         _check_words(sections)
         _check_servers(sections.nccl)
+        _check_tenants(sections.tenants)
     except _PlacedError as error:
         raise document.refusal(error.place, error.says) from None
     digest = int.from_bytes(hashlib.sha256(text).digest()[:6], "big")
@@ -184,3 +185,12 @@ def _check_servers(nccl: Nccl) -> None:
                 f"nccl.servers.{kind}",
                 f"{shown(server)} is no profile; write one of {', '.join(known)}{hint(server, known)}",
             )
+
+
+def _check_tenants(tenants: Mapping[str, Tenant]) -> None:
+    whose: dict[str, str] = {}
+    for name, tenant in tenants.items():
+        for i, namespace in enumerate(tenant.namespaces):
+            if (other := whose.setdefault(namespace, name)) != name or namespace in tenant.namespaces[:i]:
+                where = f"of tenant {other} already" if other != name else "there twice"
+                raise _PlacedError(f"tenants.{name}.namespaces[{i}]", f"{namespace} is {where}; leave it out here")

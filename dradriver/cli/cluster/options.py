@@ -37,6 +37,14 @@ def policies_option(command: F) -> F:
     return click.option("--policies", "policies_file", metavar="FILE", help=said)(command)
 
 
+def driver_namespace_option(command: F) -> F:
+    """Give a command the option ``driver_namespace``: where the chart is installed."""
+    said = "Where the driver is installed, and keeps its policies file and GPU time."
+    return click.option("--driver-namespace", default="gpu-topology", show_default=True, metavar="NAME", help=said)(
+        command
+    )
+
+
 def ledger_option(command: F) -> F:
     """Give a command without a cluster the option ``--ledger``, the chart's value of that name; it is bound there."""
 

@@ -20,6 +20,7 @@ from dradriver.api.pods import Pod
 from dradriver.api.policies.model import DEFAULTS, Policies
 from dradriver.cli.cluster import reading
 from dradriver.cli.cluster.reading import ClusterError
+from dradriver.cli.cluster.tenants import Own
 from dradriver.cluster import pods, records, volumes
 from dradriver.cluster.kueue_topologies import read_topology
 from dradriver.cluster.nodes.ask import Where
@@ -61,9 +62,13 @@ class Scene:
         nodes: All nodes, by name.
         unread: What could not be read, in words.
         whole: Whether nothing is missing without which no place can be looked for.
+        tenants: Who has had how much, as far as that was read.
     """
 
-    def __init__(self, client: Client, server: ServerConfig, policies: Policies = DEFAULTS) -> None:
+    def __init__(
+        self, client: Client, server: ServerConfig, policies: Policies = DEFAULTS, *, own: Own | None = None
+    ) -> None:
+        """Read nothing yet; ``own`` is what the driver's namespace says of the past, as far as somebody read it."""
         self.picture: Picture
         self.ledger = OURS
         self.claims: dict[Key, Claim] = {}
@@ -73,6 +78,8 @@ class Scene:
         self._client = client
         self._server = server
         self.policies = policies
+        self.own = own or Own()
+        self.tenants = self.own.tenants(policies, {})
         self._filled: set[str] = set()
 
     async def read(self, *, pods_too: bool = True) -> None:
@@ -113,6 +120,7 @@ class Scene:
                 for pod in ours:
                     if isinstance(pod, Pod):  # a static one is its node's, as others': counted where that is looked at
                         picture.pod_changed(_seen(pod))
+                self.tenants = self.own.tenants(self.policies, picture.gpu_time.now())
                 _ = picture.inventory.fleet  # what is wrong with a machine is said here
 
     async def read_templates(self, namespace: str) -> bool:

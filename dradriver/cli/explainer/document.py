@@ -199,7 +199,11 @@ def _helps(helps: Sequence[Help], *, free: str) -> Table:
 
 
 def _turn(turn: Turn) -> str:
-    alone = f"position {turn.position} of {turn.waiting} pods and gangs that wait, the oldest first"
+    by = "of the highest priority the oldest first" if turn.priority else "the oldest first"
+    if turn.share is not None:
+        had = f"its tenant {turn.tenant} has had {turn.share:g} of its share"
+        by = f"by priority ({turn.priority}), then by what tenants have had: {had}"
+    alone = f"position {turn.position} of {turn.waiting} pods and gangs that wait, {by}"
     if turn.position == 1:
         return alone
     alike = f"; {turn.alike} before it ask for the same" if turn.alike else ""

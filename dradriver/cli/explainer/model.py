@@ -89,19 +89,25 @@ class Free(_Fact, frozen=True):
 
 
 class Turn(_Fact, frozen=True):
-    """Where a pod stands among all that wait for a place, the oldest first.
+    """Where a pod stands among all that wait for a place.
 
     Attributes:
         position: From 1.
         waiting: How many wait.
         alike: How many of those before it ask for the same.
         before: The last few before it, as ``namespace/name``.
+        tenant: Whose it is; empty where the policies file names no tenants.
+        priority: The priority that counts.
+        share: What its tenant has had beside what its weight says, 1 for just that; None without tenants.
     """
 
     position: int
     waiting: int
     alike: int
     before: tuple[str, ...]
+    tenant: str = ""
+    priority: int = 0
+    share: float | None = None
 
 
 class Place(_Fact, frozen=True):

@@ -9,6 +9,8 @@ from dradriver.api.pins import Key
 from dradriver.cli.cluster.scene import Scene
 from dradriver.cli.explainer.model import Turn
 from dradriver.controller.next_step import Place, next_step
+from dradriver.queue.line import line
+from dradriver.queue.tenants import ALL
 from dradriver.queue.units import Member, Unit
 from dradriver.view.plain import plain
 
@@ -16,34 +18,43 @@ _BEFORE: Final = 3
 
 
 def turn(scene: Scene, unit: Unit) -> Turn:
-    """Return the position of a pod, or of its gang, by the controller's own order: the oldest first."""
-    waiting = [other for other in _waiting(scene) if other.key != unit.key]
-    before = sorted((other for other in waiting if other.order < unit.order), key=lambda other: other.order)
+    """Return the position of a pod, or of its gang, by the controller's own order."""
+    tenants = scene.tenants
+    others = [other for other in waiting(scene) if other.key != unit.key]
+    unit.trust(tenants.highest(unit.key[0]))
+    standing = line((*others, unit), tenants)
+    position = next(number for number, one in enumerate(standing) if one.unit is unit)
+    before = [one.unit for one in standing[:position]]
+    own = standing[position]
+    named = own.tenant != ALL
     return Turn(
-        position=len(before) + 1,
-        waiting=len(waiting) + 1,
+        position=position + 1,
+        waiting=len(standing),
         alike=sum(_alike(other, unit) for other in before),
         before=tuple(plain("/".join((other.key[0], other.lead.key[1]))) for other in before[-_BEFORE:]),
+        tenant=plain(own.tenant) if named else "",
+        priority=-unit.order[0],
+        share=round(tenants.relative(own.tenant), 2) if named else None,
     )
 
 
-def _waiting(scene: Scene) -> list[Unit]:
+def waiting(scene: Scene) -> list[Unit]:
     """Return all pods that want a place, and of each gang that does one unit."""
     picture, found, gangs = scene.picture, [], set[Key]()
     for key, pod in picture.pods.items():
         if pod.finished or pod.metadata.deletion_timestamp is not None:
             continue
-        own = picture.gangs.of(key)
+        own, highest = picture.gangs.of(key), scene.tenants.highest(key[0])
         if own is None or picture.gangs.started(own.gang):
             if isinstance(next_step(Member(pod), picture, 0.0), Place) and not picture.gangs.waits(key):
-                found.append(Unit(Member(pod, picture.template_of(pod))))
+                found.append(Unit(Member(pod, picture.template_of(pod)), highest=highest))
         elif own.gang not in gangs:
             gangs.add(own.gang)
             members = [picture.pods[each] for each in picture.gangs.pods(own.gang)]
             size = own.wants.size if own.wants is not None and own.wants.size is not None else own.member.size
             there = size is None or len(members) >= size[0]
             if there and all(picture.claim_of(each) is None for each in members):
-                found.append(Unit(*map(Member, members), key=own.gang))
+                found.append(Unit(*map(Member, members), key=own.gang, highest=highest))
                 found[-1].whole(len(members) if size is None else size[0])
     return found
 

@@ -16,6 +16,7 @@ from dradriver.api.pods import Affinity, NodeAffinity, Pod
 from dradriver.api.policies.model import DEFAULTS, Policies
 from dradriver.cli.cluster.reading import ClusterError
 from dradriver.cli.cluster.scene import Scene
+from dradriver.cli.cluster.tenants import Own
 from dradriver.cli.explainer import alone, gangs, happened, rooms, turns
 from dradriver.cli.explainer.gangs import Read
 from dradriver.cli.explainer.model import Happening, Help, Verdict
@@ -47,7 +48,9 @@ _ENDS: Final = {  # by the controller's ``WithdrawReason``: why a promise ends t
 }
 
 
-async def verdict(client: Client, server: ServerConfig, pod: Pod, policies: Policies = DEFAULTS) -> Verdict:
+async def verdict(
+    client: Client, server: ServerConfig, pod: Pod, policies: Policies = DEFAULTS, drivers: str = ""
+) -> Verdict:
     """Return what is to be said of a pod, as far as the server lets us read.
 
     Args:
@@ -55,8 +58,10 @@ async def verdict(client: Client, server: ServerConfig, pod: Pod, policies: Poli
         server: The server, for messages.
         pod: The pod.
         policies: Those that the controller follows.
+        drivers: The namespace that has what tenants have had; empty where nobody knows it.
     """
-    scene = Scene(client, server, policies)
+    own = Own()
+    scene = Scene(client, server, policies, own=own)
     key = claim_key(pod)
     unread: list[str] = []
 
@@ -70,6 +75,9 @@ async def verdict(client: Client, server: ServerConfig, pod: Pod, policies: Poli
     if pod.finished or not (pod.placed or pod.static):
         events = await told(pod.metadata.uid, "pod")
         return Verdict(happened=happened.in_order([*happened.own(pod, None), *events]), unread=tuple(unread))
+    if policies.tenants and drivers:
+        await own.read(client, server, drivers)
+        unread += own.unread
     events, _ = await asyncio.gather(told(pod.metadata.uid, "pod"), scene.read())
     claim = alone.claim_of(scene, pod) if key is None else scene.claims.get(key)
     if claim is not None and not claim.owned_by(pod.metadata.uid):

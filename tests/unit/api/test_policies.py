@@ -245,7 +245,7 @@ def test_the_profiles_of_tuning_are_those_there_are() -> None:
 
 def test_every_section_has_a_default() -> None:
     assert Sections() == Sections(gpus=(), policies={})
-    sections = {"gpus", "policies", "workloads", "weights", "nccl", "network", "schedulers", "xids"}
+    sections = {"gpus", "policies", "workloads", "weights", "nccl", "network", "tenants", "queue", "schedulers", "xids"}
     assert plain(DEFAULTS).keys() == sections
 
 

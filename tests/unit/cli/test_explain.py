@@ -114,7 +114,8 @@ async def test_its_turn_is_the_controllers_order(cluster: GpuCluster, shell: Com
     await cluster.settle()
     turn = (await shell.data("explain next"))["turn"]
     before = ["default/one", "default/two", "default/three"]
-    assert turn == {"position": 4, "waiting": 5, "alike": 2, "before": before}
+    place = {"position": 4, "waiting": 5, "alike": 2, "before": before}
+    assert turn == place | {"tenant": "", "priority": 0, "share": None}
     said = (await shell.run("explain", "held")).stdout
     assert "waits for scheduling gate example.com/other of another controller" in said
 

@@ -102,6 +102,14 @@ def _misled(picture: Picture) -> None:
     picture.claim_users._leads["default", "duo"] = "default", "second"
 
 
+def _no_gpu_time(picture: Picture) -> None:
+    del picture.gpu_time._holds[CLAIM]
+
+
+def _gpu_time_of_a_ghost(picture: Picture) -> None:
+    picture.gpu_time.holds(("default", "ghost"), {("a", "gpu-1"): None}, given=True)
+
+
 def _free(picture: Picture) -> None:
     _ = picture.inventory.fleet
     picture.inventory._free[picture.nodes.row("a")] += 1
@@ -124,6 +132,8 @@ BREAKS: list[tuple[Callable[[Picture], None], str]] = [
     (_claimant_there, "claimants"),
     (_misled, "claimants"),
     (_free, "free"),
+    (_no_gpu_time, "gpu time"),
+    (_gpu_time_of_a_ghost, "gpu time"),
 ]
 
 

@@ -16,7 +16,7 @@ from tests.fakes.apistore import Object
 from tests.fakes.gpucluster import GpuCluster
 from tests.fakes.troubles import working
 
-FIRST = "", ""  # before all others that wait
+FIRST = 0, "", ""  # before all others that wait
 
 
 def nothing() -> None:
@@ -135,20 +135,20 @@ async def test_a_quota_that_is_too_busy_pauses_its_namespace_alone_and_lets_in_o
         for slot in [lanes.take("n", ignore) for _ in range(3)]:
             lanes.crowded("n")
             slot.give_back()
-        assert [lanes.obstacle(("n", name), (name, "")) for name in "ba"] == [WaitReason.QUOTA] * 2
+        assert [lanes.obstacle(("n", name), (0, name, "")) for name in "ba"] == [WaitReason.QUOTA] * 2
         assert lanes.obstacle(("other", "p"), FIRST) is None
         await asyncio.sleep(pause_s * 0.99)
         assert lanes.next(None) is None
         await asyncio.sleep(pause_s * 0.02)
         assert lanes.next(None) == ("n", "a")
-        assert lanes.obstacle(("n", "a"), ("a", "")) is None
+        assert lanes.obstacle(("n", "a"), (0, "a", "")) is None
     slot = lanes.take("n", ignore)
     assert lanes.next(None) is None, "one write after another finds out"
     lanes.succeeded(created_in="n")
     slot.give_back()
     assert lanes.next(None) == ("n", "b")
     slot = lanes.take("n", ignore)
-    assert lanes.obstacle(("n", "c"), ("c", "")) is None
+    assert lanes.obstacle(("n", "c"), (0, "c", "")) is None
     slot.give_back()
     await asyncio.sleep(QUOTA_REMEMBERED_S)
     assert not lanes._lanes, "nothing is kept of a namespace where nobody wants to write"
@@ -160,13 +160,13 @@ async def test_a_busy_quota_holds_up_claims_and_no_other_writes() -> None:
     slot = lanes.take("n", ignore)
     lanes.crowded("n")
     slot.give_back()
-    assert lanes.obstacle(("n", "a"), ("a", "")) is WaitReason.QUOTA
-    assert lanes.obstacle(("n", "a"), ("a", ""), creates=False) is None
+    assert lanes.obstacle(("n", "a"), (0, "a", "")) is WaitReason.QUOTA
+    assert lanes.obstacle(("n", "a"), (0, "a", ""), creates=False) is None
     assert not lanes._waiting, "it goes on"
     slot = lanes.take("n", ignore)
     lanes.succeeded()
     await asyncio.sleep(0.2)
-    assert lanes.obstacle(("n", "b"), ("b", "")) is WaitReason.QUOTA, "this says nothing of the quota"
+    assert lanes.obstacle(("n", "b"), (0, "b", "")) is WaitReason.QUOTA, "this says nothing of the quota"
 
 
 @pytest.mark.looptime
@@ -257,20 +257,20 @@ async def test_who_waits_goes_on_in_turn_when_its_cause_is_over() -> None:
     lanes = Lanes(nothing)
     lanes.failed(ApiError(503))
     for name in "cab":
-        assert lanes.obstacle(("n", name), (name, "")) is WaitReason.SLOT
+        assert lanes.obstacle(("n", name), (0, name, "")) is WaitReason.SLOT
     assert lanes.next(None) is None
     await asyncio.sleep(0.2)
     slow = [lanes.take("tenant", ignore) for _ in range(MOST_SLOW)]
     await asyncio.sleep(1.1)
-    assert lanes.obstacle(("tenant", "d"), ("d", "")) is WaitReason.NAMESPACE
-    assert lanes.next(("0", "")) == ("n", "a"), "whoever only waited for a slot does not wait for those without a place"
+    assert lanes.obstacle(("tenant", "d"), (0, "d", "")) is WaitReason.NAMESPACE
+    assert lanes.next((0, "0", "")) == ("n", "a"), "whoever only waited for a slot does not wait for those without a place"
     slow.pop().give_back()
     assert lanes.next(None) == ("n", "b")
-    assert lanes.obstacle(("n", "e"), ("e", ""), scheduler="s") is None
+    assert lanes.obstacle(("n", "e"), (0, "e", ""), scheduler="s") is None
     for number in range(LEAST):
         lanes.lifted(("n", f"p{number}"), "s")
-    assert lanes.obstacle(("n", "e"), ("e", ""), scheduler="s") is WaitReason.SCHEDULER
-    assert [lanes.next(("d", "")) for _ in range(2)] == [("n", "c"), None], "d and e let others go ahead before"
+    assert lanes.obstacle(("n", "e"), (0, "e", ""), scheduler="s") is WaitReason.SCHEDULER
+    assert [lanes.next((0, "d", "")) for _ in range(2)] == [("n", "c"), None], "d and e let others go ahead before"
     assert [lanes.next(None) for _ in range(2)] == [("tenant", "d"), None]
     lanes.answered(("n", "p0"), bound=True)
     assert [lanes.next(None) for _ in range(2)] == [("n", "e"), None]
@@ -284,7 +284,7 @@ async def test_each_waits_for_one_thing_and_who_left_is_forgotten() -> None:
     assert lanes.obstacle(("tenant", "first"), FIRST) is WaitReason.NAMESPACE
     slots += [lanes.take("n", ignore) for _ in range(MOST)]
     for number in range(2000):
-        order = f"{number:04}", ""
+        order = 0, f"{number:04}", ""
         for namespace, reason in (("n", WaitReason.SLOT), ("tenant", WaitReason.NAMESPACE)):
             assert lanes.obstacle((namespace, f"p{number}"), order) is reason
             lanes.forget((namespace, f"p{number}"))

@@ -1,0 +1,77 @@
+"""Tenants and what they have had, from the ConfigMaps of the driver's namespace."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from dradriver.api import usage
+from dradriver.api.errors import WordError
+from dradriver.api.policies.model import DEFAULTS, Policies
+from dradriver.api.usage import HOUR_S, Hours
+from dradriver.cli.cluster import reading
+from dradriver.cli.cluster.reading import ClusterError
+from dradriver.cluster.gpu_time import decayed
+from dradriver.kube.client import Client
+from dradriver.kube.config import ServerConfig
+from dradriver.kube.resources import CONFIG_MAPS
+from dradriver.queue.shares import Shares
+from dradriver.queue.tenants import Tenants
+from dradriver.view.plain import plain
+
+_POLICIES: Final = "policies.yaml"
+
+
+class Own:
+    """What the driver's namespace says.
+
+    Attributes:
+        policies: The policies file there; the defaults where there is none, or it cannot be read.
+        hours: GPU time.
+        unread: What could not be read, in words.
+    """
+
+    def __init__(self) -> None:
+        self.policies = DEFAULTS
+        self.hours: Hours = {}
+        self.unread: list[str] = []
+
+    async def read(self, client: Client, server: ServerConfig, namespace: str) -> None:
+        """Read it; what may not be read is said, and is as if it were not there."""
+        try:
+            found: list[dict[str, Any]] = await reading.listed(client, server, CONFIG_MAPS, dict, namespace=namespace)
+        except ClusterError as error:
+            self.unread.append(f"{error}; without these nobody's share is known but by what it has now")
+            return
+        names = frozenset(usage.every_name())
+        kept = [one for config_map in found if usage.name_in(config_map) in names for one in self._kept(config_map)]
+        for one in sorted(kept, key=lambda one: one.until):
+            self.hours |= one.hours
+        for config_map in found:
+            if isinstance(data := config_map.get("data"), Mapping) and isinstance(text := data.get(_POLICIES), str):
+                self._follow(text, usage.name_in(config_map))
+
+    def _kept(self, config_map: Mapping[str, Any]) -> Iterable[usage.Kept]:
+        try:
+            yield usage.read(config_map)
+        except WordError as error:
+            self.unread.append(plain(str(error)))
+
+    def _follow(self, text: str, name: str) -> None:
+        from dradriver.api.policies.read import PoliciesError, read  # here, for it brings yaml
+
+        try:
+            self.policies = read(text.encode("utf-8", "replace"), source=plain(name))
+        except PoliciesError as error:
+            self.unread.append(plain(str(error)))
+
+    def tenants(self, policies: Policies, now_held: Mapping[str, tuple[float, float]]) -> Tenants:
+        """Return the tenants with what they had, and what their namespaces are given, and given or promised now."""
+        now = time.time()
+        tenants = Tenants(Shares(time.monotonic))
+        tenants.follow(policies)
+        hours = {hour: rows for hour, rows in self.hours.items() if hour <= now // HOUR_S}
+        used = decayed(hours, now, half_life_s=tenants.shares.half_life_s)
+        tenants.shares.restart(used, now_held)
+        return tenants

@@ -1,0 +1,124 @@
+"""``gputopo queue``: who waits for GPUs, in which order, and why."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import click
+import msgspec
+
+from dradriver import __version__
+from dradriver.api import names
+from dradriver.api.policies.model import Policies
+from dradriver.cli.cluster import access
+from dradriver.cli.cluster.gangs import stand
+from dradriver.cli.cluster.options import driver_namespace_option, output_options, policies_option, server_options
+from dradriver.cli.cluster.scene import Scene
+from dradriver.cli.cluster.tenants import Own
+from dradriver.cli.explainer.turns import waiting
+from dradriver.cli.inputs import policies_of
+from dradriver.kube.client import Client
+from dradriver.kube.config import ServerConfig
+from dradriver.queue.line import Standing, line
+from dradriver.queue.tenants import ALL, HOUR_S
+from dradriver.view.document import Cell, Column, Document, Notes, Table, report, words
+from dradriver.view.output import show_as, warn
+from dradriver.view.plain import plain
+
+
+class Waits(msgspec.Struct, frozen=True, kw_only=True):
+    """One that waits. All text in it is safe to print.
+
+    Attributes:
+        position: From 1.
+        name: Its namespace and its pod's or gang's name.
+        pods: How many pods.
+        gpus: How many GPUs they ask for, parts as fractions.
+        tenant: Whose it is; empty where the policies file names no tenants.
+        priority: The priority that counts.
+        share: GPU-hours that its tenant has had for its weight when its turn comes, decayed.
+        since: Since when it waits.
+        reason: Why, as its pod says.
+    """
+
+    position: int
+    name: str
+    pods: int
+    gpus: float
+    tenant: str
+    priority: int
+    share: float
+    since: str
+    reason: str
+
+
+@click.command()
+@server_options
+@policies_option
+@driver_namespace_option
+@output_options
+def queue(
+    kubeconfig: str | None,
+    context: str | None,
+    policies_file: str | None,
+    driver_namespace: str,
+    output: str,
+    no_color: bool,
+) -> None:
+    """List the pods and gangs that wait for GPUs in the order in which they are served if all find a place.
+
+    The highest priority is first; then whoever has had least GPU time for its weight; then the oldest. Who finds no
+    place is passed by.
+    """
+    server = access.server(None if kubeconfig is None else Path(kubeconfig), context)
+    policies = None if policies_file is None else policies_of(policies_file)
+    found = asyncio.run(_read(server, policies, driver_namespace))
+    show_as(output, document=lambda: document(found), data=lambda: msgspec.to_builtins(found), no_color=no_color)
+
+
+async def _read(server: ServerConfig, policies: Policies | None, namespace: str) -> list[Waits]:
+    async with Client(server, user_agent=f"gputopo/{__version__}") as client:
+        own = Own()
+        await own.read(client, server, namespace)
+        scene = Scene(client, server, own.policies if policies is None else policies, own=own)
+        await scene.read()
+    for trouble in (*own.unread, *scene.unread):
+        warn(trouble)
+    stand(scene)
+    standing = line(waiting(scene), scene.tenants)
+    return [_waits(position, one) for position, one in enumerate(standing, 1)]
+
+
+def _waits(position: int, one: Standing) -> Waits:
+    unit, pod = one.unit, one.unit.lead.pod
+    return Waits(
+        position=position,
+        name=plain("/".join(unit.key)),
+        pods=len(unit.members),
+        gpus=round(one.gpus, 2),
+        tenant="" if one.tenant == ALL else plain(one.tenant),
+        priority=-unit.order[0],
+        share=round(one.share / HOUR_S, 2),
+        since=plain(pod.metadata.creation_timestamp or ""),
+        reason=plain(pod.metadata.annotations.get(names.REASON, "")),
+    )
+
+
+def document(found: list[Waits]) -> Document:
+    """Return what is shown of it."""
+    if not found:
+        return report(Notes(lines=(Cell("nobody waits for GPUs"),)))
+    columns = (
+        Column("", number=True), Column("pod or gang"), Column("pods", number=True), Column("GPUs", number=True),
+        Column("tenant"), Column("priority", number=True), Column("had, GPU-h", number=True), Column("since"),
+        Column("waits because"),
+    )  # fmt: skip
+    rows = tuple(
+        words(
+            str(one.position), one.name, str(one.pods), f"{one.gpus:g}", one.tenant, str(one.priority),
+            f"{one.share:g}" if one.tenant else "", one.since, one.reason,
+        )
+        for one in found
+    )  # fmt: skip
+    return report(Table(columns=columns, rows=rows))

@@ -1,0 +1,239 @@
+"""GPU time: who has how much of which GPUs, and what that came to in each hour.
+
+It is the sum over what claims hold, whoever chose it: each claim counts from its allocation until its devices are free
+for others. Parts count as the part of the GPU that they keep from others.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import msgspec
+
+from dradriver.allocator.request import Amount
+from dradriver.api import slices
+from dradriver.api.pins import ALL_CORES, Device, Key, MigSlice, Usage
+from dradriver.api.pods import Pod
+from dradriver.api.usage import HOUR_S, Bucket, Hours, Kind
+from dradriver.cluster.pools import Pool
+from dradriver.topology.machine import Gpu
+
+_SLICES: Final = 8  # memory slices of a GPU whose profiles nobody knows
+_HASH: Final = "pod-template-hash"
+
+
+class _Hold(msgspec.Struct):
+    """What a claim has.
+
+    Attributes:
+        holds: Of which devices it has what.
+        given: Whether the scheduler gave it that; else it is promised.
+        gpus: How many GPUs that comes to, by bucket.
+        since: When it was counted last, seconds since the epoch.
+        sure: Whether it was weighed again a while after it was seen: by then its pod and its nodes are known, if ever.
+    """
+
+    holds: Mapping[Device, Usage]
+    given: bool
+    gpus: dict[Bucket, float]
+    since: float
+    sure: bool = False
+
+    @property
+    def charged(self) -> float:
+        return math.fsum(self.gpus.values())
+
+
+def owner_of(pod: Pod | None) -> str:
+    """Return what made a pod, as ``Job/train``, of a Deployment's pod the Deployment; empty for a pod alone."""
+    if pod is None:
+        return ""
+    for owner in pod.metadata.owner_references:
+        if owner.controller:
+            revision = f"-{pod.metadata.labels.get(_HASH, '')}"
+            if owner.kind == "ReplicaSet" and len(revision) > 1 and owner.name.endswith(revision):
+                return f"Deployment/{owner.name.removesuffix(revision)}"
+            return f"{owner.kind}/{owner.name}"
+    return ""
+
+
+def gpus_of(pool: Pool | None, device: str, usage: Usage) -> list[tuple[str, Kind, float]]:
+    """Return what is taken of one device: the product, whether it is whole, and how many GPUs that is.
+
+    A share is the larger of its parts of compute and memory, a MIG slice its part of the memory slices: so much of the
+    GPU nobody else can have.
+
+    Args:
+        pool: The node's; None where its slices are not known, and neither is the product.
+        device: The device's name.
+        usage: What is taken of it.
+    """
+    gpu = None if pool is None else _gpu(pool, device)
+    product = "" if gpu is None else gpu.product
+    if usage is None:
+        return [(product, "whole", 1.0)]
+    return [
+        (product, "slice", part.size / _memory_slices(gpu))
+        if isinstance(part, MigSlice)
+        else (product, "share", _fraction(part, gpu))
+        for part in usage
+    ]
+
+
+def _gpu(pool: Pool, device: str) -> Gpu | None:
+    return next((gpu for gpu in pool.machine.gpus if slices.device_name(gpu.uuid) == device), None)
+
+
+def _memory_slices(gpu: Gpu | None) -> int:
+    return max((profile.size for profile in gpu.profiles), default=_SLICES) if gpu is not None else _SLICES
+
+
+def _fraction(part: Amount, gpu: Gpu | None) -> float:
+    memory = part.memory_mib / gpu.memory_mib if gpu is not None and gpu.memory_mib else 0.0
+    return min(max(part.cores / ALL_CORES, memory), 1.0)
+
+
+def decayed(hours: Hours, now: float, *, half_life_s: float) -> dict[str, float]:
+    """Return what each namespace used by hours, GPU-seconds, decayed until now; in each hour as if used evenly."""
+    found: dict[str, float] = {}
+    for hour, buckets in hours.items():
+        middle = (hour * HOUR_S + min((hour + 1) * HOUR_S, now)) / 2
+        weight = 0.5 ** (max(now - middle, 0.0) / half_life_s)
+        for bucket, seconds in buckets.items():
+            found[bucket.namespace] = found.get(bucket.namespace, 0.0) + seconds * weight
+    return found
+
+
+class GpuTime:
+    """What claims hold now, and the GPU-seconds of each hour.
+
+    Attributes:
+        changed: Told the namespace, how many GPUs more it is given, and how many more it is given or promised.
+        hours: GPU-seconds as far as they are settled, from ``begin`` on.
+        grown: Hours of these that have grown; whoever writes them down takes them out.
+    """
+
+    def __init__(
+        self,
+        pool: Callable[[str], Pool | None],
+        owner: Callable[[Key], str],
+        *,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Begin with nothing.
+
+        Args:
+            pool: Gives a node's pool.
+            owner: Gives what made a claim's pod (``owner_of``).
+            clock: Gives seconds since the epoch.
+        """
+        self._pool = pool
+        self._owner = owner
+        self._clock = clock
+        self._holds: dict[Key, _Hold] = {}
+        self.changed: Callable[[str, float, float], object] = lambda _namespace, _given, _charged: None
+        self.hours: Hours = {}
+        self.grown: set[int] = set()
+        self._counts = False
+
+    def holds(self, claim: Key, holds: Mapping[Device, Usage], *, given: bool) -> None:
+        """Take in what a claim holds from now on.
+
+        Args:
+            claim: The claim.
+            holds: Of which devices it has what, or was promised.
+            given: Whether the scheduler gave it that.
+        """
+        known = self._holds.get(claim)
+        if self.counts(claim, holds, given=given):
+            return
+        if known is not None:
+            self._settle(known, self._clock())
+        if holds:
+            new = self._holds[claim] = _Hold(holds, given, self._weighed(claim, holds), self._clock())
+        else:
+            new = None
+            del self._holds[claim]
+        self._tell(claim[0], known, new)
+
+    def claims(self) -> tuple[Key, ...]:
+        """Return the claims that are counted."""
+        return tuple(self._holds)
+
+    def counts(self, claim: Key, holds: Mapping[Device, Usage], *, given: bool) -> bool:
+        """Return whether a claim is counted with what it holds."""
+        known = self._holds.get(claim)
+        return not holds if known is None else (known.holds == holds and known.given == given)
+
+    def settle(self) -> None:
+        """Count all that is held until now."""
+        now = self._clock()
+        for claim, hold in list(self._holds.items()):
+            self._settle(hold if hold.sure else self._weigh_again(claim, hold), now)
+
+    def begin(self, hours: Hours, until: float, given_at: Callable[[Key], float]) -> None:
+        """Go on from what another replica counted; what claims held since then counts, as far as they are there still.
+
+        Args:
+            hours: What it counted.
+            until: Until when, seconds since the epoch.
+            given_at: Gives when a claim got its devices.
+        """
+        self.hours, self.grown, self._counts = hours, set(), True
+        now = self._clock()
+        for claim, hold in self._holds.items():
+            hold.since = min(max(until, given_at(claim)), now)
+        self.settle()
+
+    def end(self) -> None:
+        """Count no more: another replica does."""
+        self.hours, self.grown, self._counts = {}, set(), False
+
+    def forget_before(self, hour: int) -> None:
+        """Forget what is older than an hour."""
+        for old in [each for each in self.hours if each < hour]:
+            del self.hours[old]
+
+    def now(self) -> dict[str, tuple[float, float]]:
+        """Return how many GPUs each namespace is given now, and how many it is given or promised."""
+        found: dict[str, tuple[float, float]] = {}
+        for (namespace, _), hold in self._holds.items():
+            given, charged = found.get(namespace, (0.0, 0.0))
+            found[namespace] = given + hold.charged * hold.given, charged + hold.charged
+        return found
+
+    def _weighed(self, claim: Key, holds: Mapping[Device, Usage]) -> dict[Bucket, float]:
+        owner = self._owner(claim)
+        gpus: dict[Bucket, float] = {}
+        for (node, device), usage in holds.items():
+            for product, kind, part in gpus_of(self._pool(node), device, usage):
+                bucket = Bucket(claim[0], owner, product, kind)
+                gpus[bucket] = gpus.get(bucket, 0.0) + part
+        return gpus
+
+    def _weigh_again(self, claim: Key, hold: _Hold) -> _Hold:
+        new = msgspec.structs.replace(hold, gpus=self._weighed(claim, hold.holds), sure=True)
+        self._holds[claim] = new
+        self._tell(claim[0], hold, new)
+        return new
+
+    def _tell(self, namespace: str, old: _Hold | None, new: _Hold | None) -> None:
+        before, after = 0.0 if old is None else old.charged, 0.0 if new is None else new.charged
+        had, has = before if old is not None and old.given else 0.0, after if new is not None and new.given else 0.0
+        if (before, had) != (after, has):
+            self.changed(namespace, has - had, after - before)
+
+    def _settle(self, hold: _Hold, now: float) -> None:
+        """Add what was held since it was counted last, to each hour its part. A clock that goes back counts nothing."""
+        since, hold.since = hold.since, now
+        while self._counts and hold.given and since < now:
+            hour = int(since // HOUR_S)
+            until = min((hour + 1) * HOUR_S, now)
+            buckets = self.hours.setdefault(hour, {})
+            self.grown.add(hour)
+            for bucket, gpus in hold.gpus.items():
+                buckets[bucket] = buckets.get(bucket, 0.0) + gpus * (until - since)
+            since = until

@@ -1,0 +1,193 @@
+"""The one store of GPU time: read when this replica begins to lead, and written once a minute while it does.
+
+Whoever leads next counts on from what was written last. What claims held since then is made good from those that are
+still there; what is lost is what ended in that minute.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import logging
+import time
+from collections.abc import Callable
+from typing import Any, Final, NoReturn
+
+import msgspec
+
+from dradriver.api import names, usage
+from dradriver.api.errors import WordError
+from dradriver.api.objects import Metadata
+from dradriver.api.pins import Key
+from dradriver.api.policies.model import MOST_DAYS
+from dradriver.api.usage import DAY_H, HOUR_S, Hours
+from dradriver.cluster.gpu_time import decayed
+from dradriver.cluster.picture import Picture
+from dradriver.controller import metrics
+from dradriver.errors import DriverError
+from dradriver.kube.backoff import wait_s
+from dradriver.kube.client import ApiError, Client
+from dradriver.kube.resources import CONFIG_MAPS, DEVICE_CLASSES
+from dradriver.queue.tenants import Tenants
+
+logger = logging.getLogger(__name__)
+
+PERIOD_S: Final = 60.0
+FIRST_RETRY_S: Final = 1.0
+
+
+class _Class(msgspec.Struct):
+    metadata: Metadata
+
+
+class UsageStore:
+    """Keeps GPU time in ConfigMaps, and gives the order of tenants what was used before.
+
+    Attributes:
+        keep_days: How far back it counts.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        picture: Picture,
+        tenants: Tenants,
+        *,
+        namespace: str,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Make a store that has not been read.
+
+        Args:
+            client: The API server.
+            picture: Says who has what.
+            tenants: Whose usage decides whose turn it is.
+            namespace: The driver's.
+            clock: Gives seconds since the epoch.
+        """
+        self._client = client
+        self._picture = picture
+        self._tenants = tenants
+        self._namespace = namespace
+        self._clock = clock
+        self._versions: dict[str, str] = {}
+        self._class = ""
+        self.keep_days = MOST_DAYS
+
+    async def run(self) -> NoReturn:
+        """Read and write until cancelled; what another writer changes meanwhile is read again."""
+        failures = 0
+        try:
+            while True:
+                try:
+                    await self.load()
+                    while True:
+                        failures = 0
+                        await asyncio.sleep(PERIOD_S)
+                        await self.write()
+                except DriverError as error:
+                    logger.warning("the store of GPU time: %s; reading it again", error)
+                await asyncio.sleep(wait_s(failures, first_s=FIRST_RETRY_S, longest_s=PERIOD_S))
+                failures += 1
+        finally:
+            self._picture.gpu_time.end()
+            metrics.TENANT_GPUS.set({})
+            metrics.TENANT_USAGE.set({})
+
+    async def load(self) -> None:
+        """Read all that is kept, and count on from there.
+
+        Raises:
+            ApiError: The server refuses.
+            Unreachable: No answer.
+        """
+        try:
+            self._class = (await self._client.get(DEVICE_CLASSES, names.DEVICE_CLASS, type=_Class)).metadata.uid
+        except ApiError as error:
+            if not error.not_found:
+                raise
+            self._class = ""
+        now = self._clock()
+        first = int(now // HOUR_S) - self.keep_days * DAY_H
+        hours: Hours = {}
+        self._versions.clear()
+        every = [kept for name in usage.every_name() if (kept := await self._read(name)) is not None]
+        for kept in sorted(every, key=lambda kept: kept.until):  # an hour may stand in two: the later one has all of it
+            hours |= {hour: rows for hour, rows in kept.hours.items() if first <= hour <= now // HOUR_S}
+        until = min(max((kept.until for kept in every), default=0.0), now)
+        gpu_time = self._picture.gpu_time
+        recent = int((until or now) // HOUR_S) // DAY_H * DAY_H  # of that day all is written again
+        gpu_time.begin({h: rows for h, rows in hours.items() if h >= recent}, until or now, self._given_at)
+        used = decayed(hours | gpu_time.hours, now, half_life_s=self._tenants.shares.half_life_s)
+        self._tenants.shares.restart(used, gpu_time.now())
+
+    async def write(self) -> None:
+        """Write what has grown: the hour that goes on, and the days of those that are over.
+
+        Raises:
+            ApiError: The server refuses, or somebody else has written.
+            Unreachable: No answer.
+        """
+        gpu_time = self._picture.gpu_time
+        gpu_time.settle()
+        for namespace in self._tenants.shares.correct(gpu_time.now()):
+            logger.error("what namespace %s has of GPUs is not what its claims hold; put right", namespace)
+            metrics.DIFFERENCES.labels("shares").inc()
+        now = self._clock()
+        current = int(now // HOUR_S)
+        grown, gpu_time.grown = gpu_time.grown, set()
+        try:
+            for day in sorted({hour // DAY_H for hour in grown if hour != current}):
+                await self._put(
+                    day, {h: rows for h, rows in gpu_time.hours.items() if h // DAY_H == day and h < current}
+                )
+            if current in grown:
+                await self._put(None, {current: gpu_time.hours[current]})
+        except BaseException:
+            gpu_time.grown |= grown
+            raise
+        gpu_time.forget_before((current // DAY_H - 1) * DAY_H)
+        self._tell()
+
+    def _tell(self) -> None:
+        shares, named = self._tenants.shares, bool(self._tenants.named)
+        tenants = [tenant for tenant in shares.tenants() if named]
+        metrics.TENANT_GPUS.set({tenant: shares.held(tenant)[0] for tenant in tenants})
+        metrics.TENANT_USAGE.set({tenant: shares.used(tenant) for tenant in tenants})
+
+    async def _read(self, name: str) -> usage.Kept | None:
+        try:
+            found: dict[str, Any] = await self._client.get(CONFIG_MAPS, name, namespace=self._namespace)
+        except ApiError as error:
+            if error.not_found:
+                return None
+            raise
+        self._versions[name] = found["metadata"]["resourceVersion"]
+        try:
+            return usage.read(found)
+        except WordError as error:
+            logger.warning("%s", error)
+            return None
+
+    async def _put(self, day: int | None, hours: Hours) -> None:
+        name = usage.name_of(day)
+        until = min(self._clock(), (max(hours) + 1.0) * HOUR_S)  # of what is in it
+        wanted = usage.config_map(
+            day, hours, until=until, namespace=self._namespace, class_uid=self._class,
+            version=self._versions.get(name, ""),
+        )  # fmt: skip
+        if name in self._versions:
+            stored = await self._client.update(CONFIG_MAPS, wanted)
+        else:
+            stored = await self._client.create(CONFIG_MAPS, wanted)
+        self._versions[name] = stored["metadata"]["resourceVersion"]
+
+    def _given_at(self, claim: Key) -> float:
+        """Return when a claim got its devices, seconds since the epoch; now where nobody says."""
+        known = self._picture.claims.get(claim)
+        try:
+            return (
+                datetime.datetime.fromisoformat(known.allocated_at).timestamp() if known is not None else self._clock()
+            )
+        except ValueError:
+            return self._clock()

@@ -1,0 +1,82 @@
+"""Everybody who waits, in the order in which they are served if all find a place."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from dradriver.allocator.request import Mig, Request, Share, Whole
+from dradriver.api.errors import WordError
+from dradriver.api.pins import ALL_CORES, Key
+from dradriver.queue.tenants import ALL, Tenants
+from dradriver.queue.units import Unit
+from dradriver.queue.waiting import Order
+
+
+class Standing(NamedTuple):
+    """A unit in the line.
+
+    Attributes:
+        unit: The unit.
+        tenant: Whose it is.
+        gpus: How many GPUs it asks for, parts as fractions as far as the request tells.
+        share: What its tenant has had for its weight when its turn comes, GPU-seconds over weight.
+    """
+
+    unit: Unit
+    tenant: str
+    gpus: float
+    share: float
+
+
+def line(units: Iterable[Unit], tenants: Tenants) -> list[Standing]:
+    """Return units in their order: what each before is given counts for the turn of those after it."""
+    waiting: dict[str, list[tuple[Order, Key, Unit]]] = {}
+    for unit in units:
+        waiting.setdefault(tenants.of(unit.key[0]), []).append((unit.order, unit.key, unit))
+    for heap in waiting.values():
+        heap.sort(key=lambda item: item[:2])
+    shares = {tenant: tenants.share(tenant) for tenant in waiting}
+    heads = [(_turn(heap[0][0], shares[tenant]), tenant) for tenant, heap in waiting.items()]
+    heapq.heapify(heads)
+    places = dict.fromkeys(waiting, 0)
+    found: list[Standing] = []
+    while heads:
+        _, tenant = heapq.heappop(heads)
+        unit, own = waiting[tenant][places[tenant]][2], waiting[tenant]
+        gpus = gpus_of(unit)
+        found.append(Standing(unit, tenant, gpus, shares[tenant]))
+        if tenant != ALL:
+            shares[tenant] += gpus * tenants.shares.ahead_s / tenants.weight(tenant)
+        places[tenant] += 1
+        if places[tenant] < len(own):
+            heapq.heappush(heads, (_turn(own[places[tenant]][0], shares[tenant]), tenant))
+    return found
+
+
+def gpus_of(unit: Unit) -> float:
+    """Return how many GPUs a unit asks for; what cannot be read asks for none."""
+    total = 0.0
+    for member in unit.members:
+        try:
+            total += _gpus(member.wish.request)
+        except WordError:
+            continue
+    return total
+
+
+def _turn(order: Order, share: float) -> tuple[int, float, str, str]:
+    return order[0], share, order[1], order[2]
+
+
+def _gpus(request: Request) -> float:
+    match request:
+        case Whole():
+            return float(request.gpus)
+        case Share():
+            return sum(amount.cores / ALL_CORES for amount in request.amounts)
+        case Mig():  # `3g.40gb` is three of seven compute slices
+            return sum(
+                int(name.partition("g")[0]) / 7 for names in request.profiles for name in names if name[:1].isdigit()
+            )

@@ -1,0 +1,160 @@
+"""What tenants have had of GPU time: decayed, with what they have now, over their weights. No I/O.
+
+Usage halves with each half-life, as in Slurm's fair share and Kueue's AdmissionFairSharing. What a tenant holds or was
+promised counts beside it for some time ahead, as an entry penalty does: else whoever has had little would get all that
+is free at once, before any of it has become usage. A promise that comes to nothing leaves nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Final
+
+HALF_LIFE_S: Final = 7 * 86_400.0
+AHEAD_S: Final = 600.0
+_WRONG: Final = 1e-3  # GPUs; what adding up fractions may lose is far less
+
+
+class _Account:
+    """One tenant's usage.
+
+    Attributes:
+        used: GPU-seconds, decayed until ``since``.
+        held: GPUs that it has.
+        charged: GPUs that it has or was promised.
+    """
+
+    __slots__ = ("charged", "held", "since", "used")
+
+    def __init__(self, now: float) -> None:
+        self.used = self.held = self.charged = 0.0
+        self.since = now
+
+
+def _itself(namespace: str) -> str:
+    return namespace
+
+
+class Shares:
+    """Usage by tenant, to be compared at any time; a change or a question costs the same however many there are.
+
+    It is counted by namespace, and for each tenant beside it, which is the sum over its namespaces: all decay alike.
+
+    Attributes:
+        half_life_s: After how long usage counts half; see ``decay_by``.
+        ahead_s: For how long what a tenant has counts in advance.
+    """
+
+    def __init__(
+        self, clock: Callable[[], float], *, half_life_s: float = HALF_LIFE_S, ahead_s: float = AHEAD_S
+    ) -> None:
+        """Begin with nothing used, each namespace a tenant; ``clock`` gives seconds and never goes back."""
+        self._clock = clock
+        self.half_life_s = half_life_s
+        self._rate = math.log(2) / half_life_s
+        self.ahead_s = ahead_s
+        self._of: Callable[[str], str] = _itself
+        self._namespaces: dict[str, _Account] = {}
+        self._tenants: dict[str, _Account] = {}
+
+    def regroup(self, of: Callable[[str], str]) -> None:
+        """Let namespaces be these tenants' from now on, with what they have had."""
+        self._of = of
+        self._tenants = {}
+        for namespace in self._namespaces:
+            own, whole = self._settled(self._namespaces, namespace), self._settled(self._tenants, of(namespace))
+            whole.used += own.used
+            whole.held += own.held
+            whole.charged += own.charged
+
+    def tenants(self) -> tuple[str, ...]:
+        """Return those who have anything, or had."""
+        return tuple(self._tenants)
+
+    def used(self, tenant: str) -> float:
+        """Return a tenant's usage until now, GPU-seconds, decayed."""
+        account = self._tenants.get(tenant)
+        return 0.0 if account is None else self._used(account, self._clock())
+
+    def held(self, tenant: str) -> tuple[float, float]:
+        """Return how many GPUs a tenant is given, and how many it is given or promised."""
+        account = self._tenants.get(tenant)
+        return (0.0, 0.0) if account is None else (account.held, account.charged)
+
+    def share(self, tenant: str, weight: float = 1.0) -> float:
+        """Return what decides between tenants: usage and what counts in advance, GPU-seconds over weight."""
+        account = self._tenants.get(tenant)
+        if account is None:
+            return 0.0
+        lost = math.expm1(
+            (account.since - self._clock()) * self._rate
+        )  # as in _used; asked of each tenant at each turn
+        used = account.used + lost * (account.used - account.held / self._rate)
+        return (used + account.charged * self.ahead_s) / weight
+
+    def holds(self, namespace: str, held: float, charged: float) -> None:
+        """Take in that a namespace has so many GPUs more, and so many more are charged; less, where negative.
+
+        Args:
+            namespace: Whose they are.
+            held: GPUs, parts as fractions, that it is given.
+            charged: GPUs that it is given or promised.
+        """
+        for accounts, key in ((self._namespaces, namespace), (self._tenants, self._of(namespace))):
+            account = self._settled(accounts, key)
+            account.held += held
+            account.charged += charged
+            self._tidy(accounts, key)
+
+    def restart(self, used: Mapping[str, float], now: Mapping[str, tuple[float, float]]) -> None:
+        """Count anew from what namespaces used until now, and from what they are given, and given or promised."""
+        self._namespaces = {}
+        for namespace in used.keys() | now.keys():
+            account = self._settled(self._namespaces, namespace)
+            account.used = used.get(namespace, 0.0)
+            account.held, account.charged = now.get(namespace, (0.0, 0.0))
+        self.regroup(self._of)
+
+    def correct(self, now: Mapping[str, tuple[float, float]]) -> list[str]:
+        """Put right what namespaces have by what their claims hold. Returns those of which it was counted wrong."""
+        wrong = []
+        for namespace in self._namespaces.keys() | now.keys():
+            account, (held, charged) = self._namespaces.get(namespace), now.get(namespace, (0.0, 0.0))
+            has = (0.0, 0.0) if account is None else (account.held, account.charged)
+            if max(abs(has[0] - held), abs(has[1] - charged)) > _WRONG:
+                wrong.append(namespace)
+                self.holds(namespace, held - has[0], charged - has[1])
+        return sorted(wrong)
+
+    def decay_by(self, half_life_s: float) -> None:
+        """Let usage halve in another time from now on."""
+        for accounts in (self._namespaces, self._tenants):
+            for key in accounts:
+                self._settled(accounts, key)
+        self.half_life_s = half_life_s
+        self._rate = math.log(2) / half_life_s
+
+    def _settled(self, accounts: dict[str, _Account], key: str) -> _Account:
+        now = self._clock()
+        account = accounts.get(key)
+        if account is None:
+            account = accounts[key] = _Account(now)
+        account.used, account.since = self._used(account, now), now
+        return account
+
+    def _used(self, account: _Account, now: float) -> float:
+        """Return usage at a time: what was used before decays, and so does what is used meanwhile, from then on.
+
+        With rate g since s: integral of g * 2^-((now - x) / H) dx = g * H / ln 2 * (1 - 2^-((now - s) / H)).
+        """
+        lost = math.expm1((account.since - now) * self._rate)  # 2^-(...) - 1, exact for moments of a half-life of years
+        return account.used + lost * (account.used - account.held / self._rate)
+
+    def _tidy(self, accounts: dict[str, _Account], key: str) -> None:
+        """Keep no rounding errors, and nobody who has nothing and had nothing worth a second."""
+        account = accounts[key]
+        if abs(account.charged) < 1e-9 and abs(account.held) < 1e-9:
+            account.held = account.charged = 0.0
+            if account.used < 1e-3:
+                del accounts[key]

@@ -1,0 +1,122 @@
+"""``gputopo queue``: who waits, in the controller's own order."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Any
+
+from dradriver.api import names, usage
+from dradriver.api.usage import Bucket
+from dradriver.kube.resources import CONFIG_MAPS, PODS, RESOURCE_CLAIMS
+from tests.fakes.commands import CommandLine, run_all
+from tests.fakes.gpucluster import GpuCluster, claim_of
+
+DRIVERS = "gpu-topology"
+POLICIES = """\
+tenants:
+  a: {namespaces: [a]}
+  b: {namespaces: [b], weight: 2, highestPriority: 5}
+queue: {aheadMinutes: 0}
+"""
+
+
+def full(cluster: GpuCluster) -> None:
+    cluster.node("n1")
+    cluster.rival("old", "n1", range(8))
+
+
+def keep(cluster: GpuCluster, text: str = POLICIES, **hours_of: float) -> None:
+    cluster.put(
+        CONFIG_MAPS,
+        {"metadata": {"name": "gpu-topology-policies", "namespace": DRIVERS}, "data": {"policies.yaml": text}},
+    )
+    hour = int(time.time() // usage.HOUR_S)
+    rows = {Bucket(namespace, "", "", "whole"): hours * 3600 for namespace, hours in hours_of.items()}
+    made = usage.config_map(None, {hour: rows}, until=hour * 3600.0, namespace=DRIVERS, class_uid="")
+    cluster.put(CONFIG_MAPS, made)
+
+
+async def waiting(shell: CommandLine) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = await shell.data("queue")
+    return found
+
+
+async def test_nobody_waits(cluster: GpuCluster, shell: CommandLine) -> None:
+    cluster.node("n1")
+    assert await waiting(shell) == []
+    assert (await shell.run("queue")).stdout == "nobody waits for GPUs\n"
+
+
+async def test_without_tenants_it_is_priority_and_age(cluster: GpuCluster, shell: CommandLine) -> None:
+    full(cluster)
+    cluster.pod("old", 2)
+    cluster.pod("new", 4, namespace="b")
+    cluster.pod("urgent", 1, priority=7)
+    await run_all(cluster)
+    found = await waiting(shell)
+    assert [(one["position"], one["name"], one["priority"]) for one in found] == [
+        (1, "default/urgent", 7),
+        (2, "default/old", 0),
+        (3, "b/new", 0),
+    ]
+    assert all(one["tenant"] == "" and "free" in one["reason"] for one in found)
+    assert [one["gpus"] for one in found] == [1, 2, 4]
+
+
+async def test_with_tenants_it_is_what_they_have_had_for_their_weights(cluster: GpuCluster, shell: CommandLine) -> None:
+    full(cluster)
+    keep(cluster, a=3.0, b=4.0)
+    cluster.pod("first", 2, namespace="a")
+    cluster.pod("second", 2, namespace="b")
+    cluster.pod("urgent", 2, namespace="b", priority=100)
+    cluster.pod("third", 2, namespace="c")
+    await run_all(cluster)
+    found = await waiting(shell)
+    assert [one["name"] for one in found] == ["b/urgent", "c/third", "b/second", "a/first"]
+    assert [one["priority"] for one in found] == [5, 0, 0, 0], "no more than its tenant is trusted with"
+    assert [one["tenant"] for one in found] == ["b", "namespace/c", "b", "a"]
+    assert found[3]["share"] > found[2]["share"] > found[1]["share"] == 0
+
+
+async def test_who_may_not_read_the_drivers_namespace_is_told_and_sees_the_rest(
+    cluster: GpuCluster, shell: CommandLine
+) -> None:
+    full(cluster)
+    cluster.pod("p", 2)
+    await run_all(cluster)
+    shell.api.fail(path="/configmaps", status=403, reason="Forbidden", message="no", times=math.inf)
+    result = await shell.run("queue", "-o", "json")
+    assert result.exit_code == 0
+    assert "configmaps" in result.stderr
+    assert "default/p" in result.stdout
+
+
+async def test_damaged_ones_are_told_of_and_the_rest_counts(cluster: GpuCluster, shell: CommandLine) -> None:
+    full(cluster)
+    keep(cluster, "tenants: 7", a=1.0)
+    cluster.put(CONFIG_MAPS, {"metadata": {"name": usage.name_of(1), "namespace": DRIVERS}, "data": None})
+    cluster.pod("p", 2)
+    await run_all(cluster)
+    result = await shell.run("queue", "-o", "json")
+    assert result.exit_code == 0
+    assert "tenants" in result.stderr
+    assert "tells of no GPU time" in result.stderr
+
+
+async def test_explain_tells_the_turn_among_tenants(cluster: GpuCluster, shell: CommandLine, tmp_path: Any) -> None:
+    full(cluster)
+    keep(cluster, a=3.0, b=1.0)
+    cluster.pod("first", 2, namespace="a")
+    cluster.pod("second", 2, namespace="b")
+    await run_all(cluster)
+    file = tmp_path / "policies.yaml"
+    file.write_text(POLICIES)
+    shown = await shell.run("explain", "first", "-n", "a", "--policies", str(file))
+    assert "position 2 of 2 pods and gangs that wait, by priority (0)" in shown.stdout
+    assert "its tenant a has had 3 of its share" in shown.stdout, "of three tenants' weights, 1, 2 and 1, it has one"
+    assert "just before it: b/second" in shown.stdout
+    assert cluster.find(RESOURCE_CLAIMS, claim_of("first"), "a") is None
+    pod = cluster.find(PODS, "first", "a")
+    assert pod is not None
+    assert names.REASON in pod["metadata"]["annotations"]

@@ -1,0 +1,228 @@
+"""GPU time in ConfigMaps: what one leader has counted the next goes on from, and nothing is counted twice."""
+
+from __future__ import annotations
+
+import datetime
+import logging
+from typing import Any, cast
+
+import msgspec
+import pytest
+
+from dradriver.api import names, usage
+from dradriver.api.errors import WordError
+from dradriver.api.policies.model import Policies, Queue, Tenant
+from dradriver.api.usage import MOST_BYTES, OTHERS, PLACES, Bucket
+from dradriver.controller.usage_store import UsageStore
+from dradriver.kube.client import ApiError, Client
+from dradriver.kube.resources import CONFIG_MAPS, DEVICE_CLASSES, PODS, RESOURCE_CLAIMS
+from tests.fakes.gpucluster import GpuCluster, Killed, claim_of
+
+OURS = "gpu-topology"
+HOUR = 3600.0
+START = 400_000 * HOUR  # the 16th hour of a day
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = START
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Cluster(GpuCluster):
+    """A cluster whose controller keeps GPU time."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        super().__init__()
+        self.put(DEVICE_CLASSES, {"metadata": {"name": names.DEVICE_CLASS}, "spec": {}})
+
+    def restart(self) -> None:
+        super().restart()
+        self.worker.picture.gpu_time._clock = self.clock
+        self.usage = UsageStore(
+            cast("Client", self.client), self.worker.picture, self.worker.tenants, namespace=OURS, clock=self.clock
+        )
+
+    async def run(self, name: str, gpus: int = 4, *, namespace: str = "default") -> None:
+        self.pod(name, gpus, namespace=namespace)
+        await self.settle()
+        self.schedule()
+        claim = self.find(RESOURCE_CLAIMS, claim_of(name), namespace)
+        assert claim is not None
+        claim["status"]["allocation"]["allocationTimestamp"] = _time(self.clock.now)
+        self.put(RESOURCE_CLAIMS, claim)
+        await self.settle()
+
+    async def stop(self, name: str, *, namespace: str = "default") -> None:
+        self.remove(PODS, name, namespace)
+        self.collect()
+        await self.settle()
+
+    def kept(self) -> dict[int, dict[tuple[str, str], float]]:
+        """Return GPU-seconds by hour, namespace and owner, as the API has them."""
+        found: dict[int, dict[tuple[str, str], float]] = {}
+        for one in sorted(map(usage.read, self.all(CONFIG_MAPS)), key=lambda kept: kept.until):
+            for hour, buckets in one.hours.items():
+                for bucket, seconds in buckets.items():
+                    found.setdefault(hour, {})[bucket.namespace, bucket.owner] = seconds
+        return found
+
+
+def _time(now: float) -> str:
+    return datetime.datetime.fromtimestamp(now, datetime.UTC).isoformat().replace("+00:00", "Z")
+
+
+async def cluster() -> Cluster:
+    made = Cluster()
+    made.node("a")
+    await made.settle()
+    await made.usage.load()
+    return made
+
+
+async def test_what_claims_hold_is_written_once_a_minute_and_the_day_when_the_hour_is_over() -> None:
+    made = await cluster()
+    await made.run("p")
+    made.clock.now += 60
+    await made.usage.write()
+    (first,) = made.all(CONFIG_MAPS)
+    assert first["metadata"]["name"] == usage.name_of(None)
+    assert first["metadata"]["ownerReferences"][0]["name"] == names.DEVICE_CLASS
+    assert made.kept() == {400_000: {("default", ""): 240.0}}
+    made.clock.now += HOUR
+    await made.usage.write()
+    assert made.kept() == {400_000: {("default", ""): 4 * HOUR}, 400_001: {("default", ""): 240.0}}
+    assert {one["metadata"]["name"] for one in made.all(CONFIG_MAPS)} == {
+        usage.name_of(None),
+        usage.name_of(400_000 // 24),
+    }
+    await made.stop("p")
+    await made.usage.write()
+    before = len(made.client.writes)
+    made.clock.now += 60
+    await made.usage.write()
+    assert len(made.client.writes) == before, "nothing has grown"
+
+
+async def test_the_next_leader_goes_on_from_what_was_written_and_from_the_claims_that_are_there() -> None:
+    made = await cluster()
+    await made.run("stays")
+    await made.run("ends")
+    made.clock.now += 60
+    await made.usage.write()
+    made.clock.now += 30
+    await made.stop("ends")
+    made.restart()
+    await made.settle()
+    await made.usage.load()
+    made.clock.now += 30
+    await made.usage.write()
+    assert made.kept()[400_000] == {("default", ""): 2 * 240.0 + 240.0}, "but for the half minute of who has ended"
+    assert made.worker.tenants.shares.held("default") == (4.0, 4.0)
+
+
+async def test_an_hour_that_was_cut_off_is_not_counted_twice() -> None:
+    """The day has the hour already, and the hour's own ConfigMap too: a crash came between the two writes."""
+    made = await cluster()
+    await made.run("p")
+    made.clock.now += HOUR - 1
+    await made.usage.write()
+    made.clock.now += 61
+    made.client.kill_at = len(made.client.writes) + 2
+    with pytest.raises(Killed):
+        await made.usage.write()
+    made.restart()
+    await made.settle()
+    await made.usage.load()
+    await made.usage.write()
+    assert made.kept() == {400_000: {("default", ""): 4 * HOUR}, 400_001: {("default", ""): 240.0}}
+
+
+async def test_somebody_elses_write_is_not_overwritten() -> None:
+    made = await cluster()
+    await made.run("p")
+    made.clock.now += 60
+    await made.usage.write()
+    (found,) = made.all(CONFIG_MAPS)
+    made.put(CONFIG_MAPS, found | {"immutable": False})
+    made.clock.now += 60
+    with pytest.raises(ApiError) as caught:
+        await made.usage.write()
+    assert caught.value.conflict
+    await made.usage.load()
+    made.clock.now += 60
+    await made.usage.write()
+    assert made.kept() == {400_000: {("default", ""): 720.0}}
+
+
+async def test_one_that_cannot_be_read_stops_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    made = await cluster()
+    for data in (None, {}, {"usage.json": "null"}, {"usage.json": '{"version": 1, "until": 1, "hours": {"1": [7]}}'}):
+        made.put(CONFIG_MAPS, {"metadata": {"name": usage.name_of(3), "namespace": OURS}, "data": data})
+        with caplog.at_level(logging.WARNING):
+            await made.usage.load()
+        assert "tells of no GPU time" in caplog.text
+        caplog.clear()
+    later = {"version": 2, "until": 1, "hours": {}}
+    made.put(
+        CONFIG_MAPS,
+        {
+            "metadata": {"name": usage.name_of(3), "namespace": OURS},
+            "data": {"usage.json": msgspec.json.encode(later).decode()},
+        },
+    )
+    await made.usage.load()
+    assert "another release" in caplog.text
+
+
+async def test_who_used_more_waits_longer_also_under_the_next_leader() -> None:
+    made = await cluster()
+    tenants = {name: Tenant(namespaces=(name,)) for name in ("had", "new")}
+    policies = Policies(tenants=tenants, queue=Queue(half_life_hours=24.0))
+    made.worker.follow(policies)
+    await made.run("long", 8, namespace="had")
+    made.clock.now += HOUR
+    await made.usage.write()
+    await made.stop("long", namespace="had")
+    made.restart()
+    made.worker.follow(policies)
+    await made.settle()
+    await made.usage.load()
+    assert made.worker.tenants.share("had") == pytest.approx(8 * HOUR, rel=0.02)
+    await made.run("in-the-way", 8)
+    made.pod("first", 8, namespace="had")
+    made.pod("second", 8, namespace="new")
+    await made.settle()
+    await made.stop("in-the-way")
+    assert made.find(RESOURCE_CLAIMS, claim_of("second"), "new") is not None
+    assert made.find(RESOURCE_CLAIMS, claim_of("first"), "had") is None
+
+
+def test_what_is_too_much_for_one_configmap_is_added_up() -> None:
+    buckets = {
+        Bucket(
+            f"namespace-{n % 700:04}-{'x' * 40}", f"Job/{n:05}-{'y' * 200}", "NVIDIA H100 80GB HBM3", "whole"
+        ): float(n)
+        for n in range(5000)
+    }
+    hours = {400_000 + n: buckets for n in range(24)}
+    made = usage.config_map(1, hours, until=START, namespace=OURS, class_uid="")
+    assert len(made["data"]["usage.json"]) <= MOST_BYTES
+    made["metadata"]["resourceVersion"] = "1"
+    for rows in usage.read(made).hours.values():
+        assert sum(rows.values()) == sum(buckets.values())
+        assert any(bucket.owner == OTHERS for bucket in rows)
+        assert max(rows.values()) >= 4999.0
+
+
+def test_there_are_a_fixed_number_of_them() -> None:
+    assert len(usage.every_name()) == len(set(usage.every_name())) == PLACES + 1
+    assert {usage.name_of(day) for day in range(20_000, 20_100)} < set(usage.every_name())
+
+
+def test_a_list_is_no_configmap() -> None:
+    with pytest.raises(WordError):
+        usage.read(cast("dict[str, Any]", {"metadata": None}))

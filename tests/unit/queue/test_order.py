@@ -1,0 +1,187 @@
+"""Whose turn it is among tenants: against all units that wait, asked one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dradriver.api import names, resolved
+from dradriver.api.pods import Pod
+from dradriver.api.policies.model import Policies, Tenant
+from dradriver.api.policies.model import Queue as PolicyOfQueue
+from dradriver.queue.line import line
+from dradriver.queue.shares import Shares
+from dradriver.queue.tenants import Tenants
+from dradriver.queue.units import Member, Unit
+from dradriver.queue.waiting import Queue
+from tests.unit.queue.test_waiting import Nodes
+
+
+def unit(
+    name: str, namespace: str, *, gpus: int = 1, priority: int = 0, since: int = 0, highest: int | None = None
+) -> Unit:
+    pod: dict[str, Any] = {
+        "metadata": {
+            "name": name,
+            "namespace": namespace,
+            "uid": name,
+            "creationTimestamp": f"2026-01-01T00:{since // 60:02}:{since % 60:02}Z",
+            "annotations": {names.REQUEST: resolved.write(resolved.resolve({}, {"main": gpus}))},
+        },
+        "spec": {
+            "priority": priority,
+            "containers": [{"name": "main"}],
+            "resourceClaims": [{"name": names.POD_CLAIM, "resourceClaimName": f"gpus-{name}"}],
+        },
+    }
+    return Unit(Member(msgspec.convert(pod, Pod)), highest=highest)
+
+
+def queue(share: Callable[[str], float]) -> Queue:
+    nodes = Nodes("a")
+    return Queue(nodes.table, lambda: nodes.free, tenant=lambda namespace: namespace, share=share)
+
+
+def served(waiting: Queue) -> list[str]:
+    found = []
+    while (head := waiting.next()) is not None:
+        found.append(head[0].key[1])
+        waiting.leave(head[0])
+    return found
+
+
+def test_priority_is_above_usage_and_usage_above_age() -> None:
+    had = {"a": 100.0, "b": 5.0}
+    waiting = queue(had.__getitem__)
+    for each in (
+        unit("old", "a", since=1),
+        unit("urgent", "a", since=9, priority=10),
+        unit("second", "b", since=5),
+        unit("first", "b", since=3),
+    ):
+        waiting.put(each)
+    assert served(waiting) == ["urgent", "first", "second", "old"]
+
+
+def test_a_priority_that_nobody_trusts_a_tenant_with_counts_less() -> None:
+    waiting = queue(lambda _: 0.0)
+    waiting.put(unit("greedy", "a", since=2, priority=1_000_000, highest=5))
+    waiting.put(unit("modest", "b", since=1, priority=5))
+    assert served(waiting) == ["modest", "greedy"]
+
+
+def test_lines_change_places_while_one_tenant_gets_what_is_free() -> None:
+    had = {"a": 0.0, "b": 0.0}
+    waiting = queue(had.__getitem__)
+    for number in range(3):
+        waiting.put(unit(f"a{number}", "a", since=number))
+        waiting.put(unit(f"b{number}", "b", since=50 + number))
+    found = []
+    while (head := waiting.next()) is not None:
+        found.append(head[0].key[1])
+        had[head[0].key[0]] += 1.0
+        waiting.leave(head[0])
+    assert found == ["a0", "b0", "a1", "b1", "a2", "b2"]
+
+
+_OPS = st.lists(
+    st.tuples(
+        st.sampled_from(["put", "put", "put", "drop", "serve", "block", "use", "free"]),
+        st.integers(0, 11),
+        st.integers(0, 2),
+        st.integers(1, 3),
+    ),
+    max_size=40,
+)
+
+
+@given(_OPS)
+def test_it_is_the_first_of_all_that_may_find_a_place(ops: list[tuple[str, int, int, int]]) -> None:
+    nodes = Nodes("a")
+    had = {f"n{number}": 0.0 for number in range(3)}
+    waiting = Queue(nodes.table, lambda: nodes.free, tenant=lambda namespace: namespace, share=had.__getitem__)
+    there: dict[tuple[str, str], tuple[Unit, int]] = {}
+    blocked: set[int] = set()  # kinds, by the GPUs that they ask for
+
+    def first() -> Unit | None:
+        free = [each for each, gpus in there.values() if gpus not in blocked]
+        return min(free, key=lambda each: (each.order[0], had[each.key[0]], *each.order[1:]), default=None)
+
+    for op, number, tenant, gpus in ops:
+        namespace = f"n{tenant}"
+        if op in ("put", "drop"):
+            there.pop((namespace, f"p{number}"), None)
+        blocked &= {each for _, each in there.values()}  # nobody remembers a kind that has left
+        match op:
+            case "put":
+                one = unit(f"p{number}", namespace, gpus=gpus, priority=number % 2, since=number)
+                there[one.key] = one, gpus
+                waiting.put(one)
+            case "drop":
+                waiting.drop((namespace, f"p{number}"))
+            case "use":
+                had[namespace] += gpus
+            case "free":
+                nodes.table.helped("a")
+                while waiting.outdated:
+                    waiting.look(8)
+                blocked.clear()
+            case _:
+                expected = first()
+                head = waiting.next()
+                assert (None if head is None else head[0]) is expected
+                if expected is None:
+                    continue
+                if op == "serve":
+                    del there[expected.key]
+                    waiting.leave(expected)
+                else:
+                    blocked.add(there[expected.key][1])
+                    waiting.block(expected, "full")
+    assert len(waiting) == len(there)
+    assert len(served(waiting)) == sum(gpus not in blocked for _, gpus in there.values())
+
+
+def test_the_line_is_what_would_be_served_and_charges_count_for_the_next() -> None:
+    tenants = Tenants(Shares(lambda: 0.0))
+    tenants.follow(
+        Policies(
+            tenants={"a": Tenant(namespaces=("a",), weight=2.0), "b": Tenant(namespaces=("b",), highest_priority=0)},
+            queue=PolicyOfQueue(ahead_minutes=1.0),
+        )
+    )
+    units = [unit(f"a{number}", "a", since=number) for number in range(4)]
+    units += [unit(f"b{number}", "b", since=10 + number, highest=tenants.highest("b")) for number in range(2)]
+    found = line(units, tenants)
+    assert [one.unit.key[1] for one in found] == ["a0", "b0", "a1", "a2", "b1", "a3"]
+    assert [one.share for one in found] == [0.0, 0.0, 30.0, 60.0, 60.0, 90.0]
+    nodes = Nodes("a")
+    waiting = Queue(nodes.table, lambda: nodes.free, tenant=tenants.of, share=tenants.share)
+    for each in units:
+        waiting.put(each)
+    order = []
+    while (head := waiting.next()) is not None:
+        order.append(head[0].key[1])
+        tenants.shares.holds(head[0].key[0], 0.0, 1.0)
+        waiting.leave(head[0])
+    assert order == [one.unit.key[1] for one in found]
+
+
+def test_without_tenants_the_line_is_by_priority_and_age() -> None:
+    tenants = Tenants(Shares(lambda: 0.0))
+    tenants.shares.holds("a", 8.0, 8.0)
+    units = [unit("a", "a", since=1), unit("b", "b", since=2), unit("c", "b", since=3, priority=1)]
+    assert [one.unit.key[1] for one in line(units, tenants)] == ["c", "a", "b"]
+
+
+def test_what_a_tenant_has_had_is_told_beside_its_weight() -> None:
+    tenants = Tenants(Shares(lambda: 0.0))
+    tenants.follow(Policies(tenants={"a": Tenant(namespaces=("a",), weight=3.0), "b": Tenant(namespaces=("b",))}))
+    tenants.shares.restart({"a": 300.0, "b": 100.0}, {})
+    assert tenants.relative("a") == tenants.relative("b") == 1.0
+    tenants.shares.restart({"a": 300.0, "b": 300.0}, {})
+    assert tenants.relative("a") < 1.0 < tenants.relative("b")
