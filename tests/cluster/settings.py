@@ -39,9 +39,7 @@ class Program:
     seconds: int
 
 
-JOBSET = Program(
-    "jobset", "sigs.k8s.io/jobset", "0.11.1", "h1:WgLEBnXTeX+4MxfVkIbfm4jIVgjvIY6Jfaei2okxKNk=", ".", 80
-)
+JOBSET = Program("jobset", "sigs.k8s.io/jobset", "0.11.1", "h1:WgLEBnXTeX+4MxfVkIbfm4jIVgjvIY6Jfaei2okxKNk=", ".", 80)
 LEADER_WORKER_SET = Program(
     "lws", "sigs.k8s.io/lws", "0.8.0", "h1:DdhJ8QabwTfWgbgaHH2gdf8twliioHaoSfmDXRYEVU0=", "./cmd", 80
 )

@@ -1,7 +1,7 @@
-"""`python -m tests.peers.owners [PYTEST'S ARGUMENTS]`: builds the programs, and tells their stories on the tests' cluster.
+"""`python -m tests.peers.owners [PYTEST'S ARGUMENTS]`: builds others' programs, and tells the stories of their gangs.
 
-``-k jobset`` tells those of one program, which alone is built then. A cluster that is kept (`python -m tests.cluster --name
-e2e up`) is used and left.
+``-k jobset`` tells those of one program, which alone is built then. The tests' cluster is used and left where it is
+kept (`python -m tests.cluster --name e2e up`).
 """
 
 import sys

@@ -8,7 +8,8 @@ import pytest
 
 from tests import deploy
 from tests.cluster import Cluster
-from tests.e2e.conftest import cluster, namespace as namespace_of_pods
+from tests.e2e.conftest import cluster
+from tests.e2e.conftest import namespace as namespace_of_pods
 from tests.e2e.kubectl import Namespace, eventually
 
 __all__ = ["cluster", "driver", "namespace", "namespace_of_pods"]
@@ -18,14 +19,14 @@ _SUSPENDED = ("Job", "JobSet", "LeaderWorkerSet", "PyTorchJob", "MPIJob", "Train
 
 
 @pytest.fixture(scope="session")
-def driver(cluster: Cluster) -> Cluster:  # noqa: F811  # a fixture is asked for by its name
+def driver(cluster: Cluster) -> Cluster:
     """The cluster with the driver installed, with the right to have gangs start anew."""
     deploy.install(cluster, *(f"controller.gangOwners.{kind}.suspend=true" for kind in _SUSPENDED))
     return cluster
 
 
 @pytest.fixture
-def namespace(namespace_of_pods: Namespace) -> Iterator[Namespace]:  # noqa: F811
+def namespace(namespace_of_pods: Namespace) -> Iterator[Namespace]:
     """A namespace of its own; what makes pods there goes first."""
     yield namespace_of_pods
     known = namespace_of_pods.kubectl("api-resources", "--namespaced", "-o", "name").stdout.split()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 from dradriver.api import names
@@ -88,9 +88,11 @@ def numbers(pods: Sequence[Object], *labels: str) -> list[tuple[int, ...]]:
 
 def all_say(namespace: Namespace, pods: Sequence[Object], text: str) -> None:
     """Wait until each of these pods says of why it waits what has this text."""
-    for name in map(named, pods):
-        said: Callable[[], bool] = lambda name=name: text in (namespace.annotation(name, names.REASON) or "")  # type: ignore[misc]
-        eventually(f"{name} says: {text}", said)
+
+    def say() -> bool:
+        return all(text in (namespace.annotation(named(one), names.REASON) or "") for one in pods)
+
+    eventually(f"all say: {text}", say)
 
 
 def uids(pods: Sequence[Object]) -> set[str]:

@@ -158,7 +158,9 @@ def _installed(cluster: Cluster, one: Installation) -> Iterator[None]:
 
 def _objects(cluster: Cluster, one: Installation, image: str) -> list[Object]:
     """Return what a program's manifests say, its namespace first, with the image that the nodes have."""
-    rendered = [made for made in yaml.load_all(one.render(cluster, build.source(one.program)), yaml.CSafeLoader) if made]
+    rendered = [
+        made for made in yaml.load_all(one.render(cluster, build.source(one.program)), yaml.CSafeLoader) if made
+    ]
     for made in rendered:
         if made["kind"] == "Deployment":
             (container,) = made["spec"]["template"]["spec"]["containers"]
@@ -201,8 +203,6 @@ def _load(cluster: Cluster, program: Program) -> str:
             (Path(folder) / "tmp").mkdir()
             (Path(folder) / "tmp").chmod(0o1777)
             shutil.copy(manager, folder)
-            oci.write_oci_tar(
-                tar, reference=reference, rootfs=Path(folder), entrypoint=["/manager"], user=_USER
-            )
+            oci.write_oci_tar(tar, reference=reference, rootfs=Path(folder), entrypoint=["/manager"], user=_USER)
     cluster.load_image(tar)
     return reference
