@@ -107,7 +107,7 @@ def _jobs(spec: Any) -> _JobSet | None:
 
 
 def _said(job: _ReplicatedJob) -> Mapping[str, str]:
-    """Return the annotations of a replicatedJob's template, which JobSet copies onto its pods where they are its own."""
+    """Return the annotations of a replicatedJob's template: JobSet copies those that it knows onto its pods."""
     metadata = job.template and job.template.metadata
     return (metadata and metadata.annotations) or {}
 

@@ -143,8 +143,8 @@ class RunningGangs:
         """Return a place that is kept for a pod if it can have it; None without one, or where that may last.
 
         Raises:
-            NoPlaceError: It can in a moment: the lost pod is gone, and its claim goes with it. A StatefulSet makes another
-                pod of that name before.
+            NoPlaceError: It can in a moment: the lost pod is gone, and its claim goes with it. A StatefulSet makes
+                another pod of that name before.
         """
         if kept is None or (claim := self._picture.claims.get(kept.claim)) is None:
             return kept

@@ -18,6 +18,7 @@ from tests.peers.owners.members import fail, made, named, uids, whole
 Object = dict[str, Any]
 
 _KEY: Final = "leaderworkerset.sigs.k8s.io/"
+RECREATE: Final = "RecreateGroupOnPodRestart"
 INDEX: Final = _KEY + "worker-index"
 
 
@@ -30,7 +31,7 @@ def _programs(driver: Cluster) -> Iterator[None]:
 def serve(
     *,
     words: Mapping[str, str] = gangs.AUTO,
-    policy: str = "RecreateGroupOnPodRestart",
+    policy: str = RECREATE,
     leader: int = 2,
     groups: int = 2,
 ) -> Object:
