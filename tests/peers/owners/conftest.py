@@ -14,7 +14,8 @@ from tests.e2e.kubectl import Namespace, eventually
 
 __all__ = ["cluster", "driver", "namespace", "namespace_of_pods"]
 
-_MAKERS = ("jobsets", "leaderworkersets", "mpijobs", "pytorchjobs", "trainjobs")
+# In the order in which they go: a TrainJob's runtime stays until that is gone.
+_MAKERS = ("trainjobs", "trainingruntimes", "jobsets", "leaderworkersets", "mpijobs", "pytorchjobs")
 _SUSPENDED = ("Job", "JobSet", "LeaderWorkerSet", "PyTorchJob", "MPIJob", "TrainJob")
 
 
@@ -30,6 +31,7 @@ def namespace(namespace_of_pods: Namespace) -> Iterator[Namespace]:
     """A namespace of its own; what makes pods there goes first."""
     yield namespace_of_pods
     known = namespace_of_pods.kubectl("api-resources", "--namespaced", "-o", "name").stdout.split()
-    for kind in (name for name in known if name.partition(".")[0] in _MAKERS):
+    by_name = {name.partition(".")[0]: name for name in known}
+    for kind in (by_name[name] for name in _MAKERS if name in by_name):
         namespace_of_pods.kubectl("delete", kind, "--all", "--timeout=90s")
     eventually("no pod is left", lambda: not namespace_of_pods.list("pods"))

@@ -8,7 +8,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -42,6 +42,7 @@ class Installation:
         render: Returns its manifests as YAML, from the folder of its source.
         kinds: A kind of its own that it has an admission webhook for: it is ready when that answers. Empty without one.
         spec: Of an object of that kind that its webhook lets in.
+        files: More files of its image, by their paths below the root.
     """
 
     program: Program
@@ -50,6 +51,7 @@ class Installation:
     api_version: str = ""
     kind: str = ""
     spec: Mapping[str, Any] | None = None
+    files: Mapping[str, str] = field(default_factory=dict)
 
 
 def _chart(folder: str, name: str, namespace: str) -> Callable[[Cluster, Path], str]:
@@ -105,6 +107,8 @@ QUEUES: Final = Installation(
     {},
 )
 MPI: Final = Installation(MPI_OPERATOR, "mpi-operator", _kustomization("manifests/overlays/standalone"))
+# Its own asks the cluster's DNS for the master again and again, and nothing answers there.
+_NO_DNS: Final = "- {name: init-pytorch, image: busybox, imagePullPolicy: IfNotPresent, command: ['true']}"
 TRAINING: Final = Installation(
     TRAINING_OPERATOR,
     "kubeflow",
@@ -112,6 +116,7 @@ TRAINING: Final = Installation(
     "kubeflow.org/v1",
     "PyTorchJob",
     {"pytorchReplicaSpecs": {"Worker": {"template": {"spec": {"containers": [{"name": "pytorch", "image": "i"}]}}}}},
+    {"etc/config/initContainer.yaml": _NO_DNS},
 )
 TRAIN: Final = Installation(
     TRAINER,
@@ -139,7 +144,7 @@ def installed(cluster: Cluster, *wanted: Installation) -> Iterator[None]:
 
 @contextmanager
 def _installed(cluster: Cluster, one: Installation) -> Iterator[None]:
-    image = _load(cluster, one.program)
+    image = _load(cluster, one.program, one.files)
     objects = _objects(cluster, one, image)
     text = yaml.dump_all(objects, Dumper=yaml.CSafeDumper)
     try:
@@ -191,11 +196,11 @@ def _answers(cluster: Cluster, one: Installation) -> None:
         raise AssertionError(f"{error}: {said[0]}") from None
 
 
-def _load(cluster: Cluster, program: Program) -> str:
+def _load(cluster: Cluster, program: Program, files: Mapping[str, str]) -> str:
     """Give the nodes an image of a program, built unless it is. Returns its name."""
     manager = build.program(program).ensure() / "manager"
     reference = f"{program.name}:{program.version}"
-    made_by = (program.pinned, Path(oci.__file__).read_text(), _USER)
+    made_by = (program.pinned, Path(oci.__file__).read_text(), _USER, repr(files))
     mark = hashlib.sha256("\n".join(made_by).encode()).hexdigest()[:12]
     tar = cache_folder() / "images" / f"{program.name}-{mark}.tar"
     if not tar.exists():
@@ -203,6 +208,9 @@ def _load(cluster: Cluster, program: Program) -> str:
             (Path(folder) / "tmp").mkdir()
             (Path(folder) / "tmp").chmod(0o1777)
             shutil.copy(manager, folder)
+            for path, text in files.items():
+                (Path(folder) / path).parent.mkdir(parents=True)
+                (Path(folder) / path).write_text(text)
             oci.write_oci_tar(tar, reference=reference, rootfs=Path(folder), entrypoint=["/manager"], user=_USER)
     cluster.load_image(tar)
     return reference
