@@ -29,6 +29,9 @@ TRAIN: Final = {"batch.kubernetes.io/job-name": "train"}
 def _programs(driver: Cluster) -> Iterator[None]:
     preempts = {"preemption": {"withinClusterQueue": "LowerPriority"}}
     flavor, queue, _ = manifests.queue(gpus=GPUS, **preempts)
+    (group,) = queue["spec"]["resourceGroups"]
+    group["coveredResources"].append("cpu")  # which pods that run ask for, too
+    group["flavors"][0]["resources"].append({"name": "cpu", "nominalQuota": "9"})
     high = {
         "apiVersion": queue["apiVersion"],
         "kind": "WorkloadPriorityClass",
