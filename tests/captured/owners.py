@@ -1,4 +1,6 @@
-"""Writes the pods of JobSet, LeaderWorkerSet, the MPI operator and trainer anew: ``python -m tests.captured.owners``.
+"""Writes the pods of JobSet, LeaderWorkerSet, the MPI operator and trainer anew.
+
+    python -m tests.captured.owners [jobset|lws|mpi-operator|trainer...]
 
 The programs are built from their modules, as for the stories of tests/peers/owners, in whose cluster they run.
 """
@@ -6,6 +8,7 @@ The programs are built from their modules, as for the stories of tests/peers/own
 from __future__ import annotations
 
 import json
+import sys
 from typing import Any, Final
 
 from tests.captured import FOLDER
@@ -34,6 +37,8 @@ def main() -> None:
     cluster.up()
     for installations, objects, count, kinds in _EACH:
         program = installations[-1].program
+        if sys.argv[1:] and program.name not in sys.argv[1:]:
+            continue
         with programs.installed(cluster, *installations):
             cluster.kubectl("create", "namespace", _NAMESPACE)
             namespace = Namespace(cluster, _NAMESPACE)

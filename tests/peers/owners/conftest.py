@@ -10,7 +10,7 @@ from tests import deploy
 from tests.cluster import Cluster
 from tests.e2e.conftest import cluster
 from tests.e2e.conftest import namespace as namespace_of_pods
-from tests.e2e.kubectl import Namespace, eventually
+from tests.e2e.kubectl import Namespace
 
 __all__ = ["cluster", "driver", "namespace", "namespace_of_pods"]
 
@@ -34,4 +34,3 @@ def namespace(namespace_of_pods: Namespace) -> Iterator[Namespace]:
     by_name = {name.partition(".")[0]: name for name in known}
     for kind in (by_name[name] for name in _MAKERS if name in by_name):
         namespace_of_pods.kubectl("delete", kind, "--all", "--timeout=90s")
-    eventually("no pod is left", lambda: not namespace_of_pods.list("pods"))

@@ -64,9 +64,10 @@ def numbered(pods: list[Object]) -> list[tuple[int, ...]]:
 
 
 def test_a_job_waits_for_its_quota_as_a_whole_and_starts_whole(namespace: Namespace) -> None:
-    namespace.apply(queued(gangs.job("first", pods=1, gpus=3)), job())
+    namespace.apply(queued(gangs.job("first", pods=1, gpus=3)))
     (first,) = made(namespace, 1, {"batch.kubernetes.io/job-name": "first"})
     namespace.wait_running(named(first))
+    namespace.apply(job())
 
     def waits() -> bool:
         found = [one for one in namespace.list("workloads.kueue.x-k8s.io") if "train" in one["metadata"]["name"]]
