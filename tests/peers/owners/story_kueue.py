@@ -27,8 +27,7 @@ TRAIN: Final = {"batch.kubernetes.io/job-name": "train"}
 
 @pytest.fixture(scope="module", autouse=True)
 def _programs(driver: Cluster) -> Iterator[None]:
-    preempts = {"preemption": {"withinClusterQueue": "LowerPriority"}}
-    flavor, queue, _ = manifests.queue(gpus=GPUS, **preempts)
+    flavor, queue, _ = manifests.queue(gpus=GPUS, preemption={"withinClusterQueue": "LowerPriority"})
     (group,) = queue["spec"]["resourceGroups"]
     group["coveredResources"].append("cpu")  # which pods that run ask for, too
     group["flavors"][0]["resources"].append({"name": "cpu", "nominalQuota": "9"})
@@ -141,3 +140,5 @@ def test_a_group_of_plain_pods_passes_both_gates_whole(namespace: Namespace) -> 
     found = whole(namespace, made(namespace, 3, group), gpus=4)
     assert [named(one) for one in found] == ["plain-0", "plain-1", "plain-2"]
     members.holds(namespace, GPUS)
+    # It keeps pods of a group for others that come in their place, until the group itself is deleted.
+    namespace.kubectl("delete", "workloads.kueue.x-k8s.io", "plain", "--timeout=60s")
