@@ -4,7 +4,7 @@ PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
 RUN := .venv/bin/python
 CLUSTER ?= local
 
-.PHONY: install lint unit unit-image test bench proto metrics reference lock image demo down
+.PHONY: install lint unit unit-image test test-owners bench proto metrics reference lock image demo down
 
 install: .venv/installed  ## the development environment in .venv
 
@@ -31,6 +31,9 @@ unit-image: install  ## the unit tests on the image's Python and packages, in .v
 test: install  ## everything, the real cluster included where root and Go are at hand
 	@$(RUN) -m tests.cluster build || echo "The tests on the real cluster are left out."
 	$(RUN) -m pytest $(ARGS)
+
+test-owners: install  ## gangs by JobSet, LeaderWorkerSet, Kubeflow and Kueue, which are built first; needs what `test` does
+	$(RUN) -m tests.peers.owners $(ARGS)
 
 bench: install  ## figures: the allocator beside its peers, reading a machine, pods on the demo's cluster
 	$(RUN) -m tests.bench.allocator

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -20,8 +20,17 @@ class _StartupPolicy(Part, frozen=True):
     startup_policy_order: str | None = None
 
 
+class _Annotated(Part, frozen=True):
+    annotations: dict[str, str] | None = None
+
+
+class _JobTemplate(Part, frozen=True):
+    metadata: _Annotated | None = None
+
+
 class _ReplicatedJob(Part, frozen=True):
     depends_on: list[Any] | None = None
+    template: _JobTemplate | None = None
 
 
 class _JobSet(Part, frozen=True):
@@ -48,7 +57,12 @@ def check(pod: pod_view.Pod, wish: Resolved, policies: Policies) -> list[str]:
 
 
 def check_maker(
-    kind: str, words: Mapping[str, str], annotations: Mapping[str, str], spec: msgspec.Raw, *, templates: int
+    kind: str,
+    words: Mapping[str, str],
+    annotations: Mapping[str, str],
+    spec: msgspec.Raw,
+    *,
+    templates: Sequence[Sequence[str | int]],
 ) -> None:
     """Raise unless the pods of an object may be a gang, where its words ask for one.
 
@@ -57,7 +71,7 @@ def check_maker(
         words: Its words; each is one.
         annotations: All of its annotations.
         spec: Its spec, JSON that was read before; any value.
-        templates: How many pod templates get its words.
+        templates: Where in the object those pod templates stand that get its words.
 
     Raises:
         WordError: The others of its pods are made only once the first has its place, nobody knows which they are, or it
@@ -70,20 +84,37 @@ def check_maker(
         decoded = msgspec.json.decode(spec)
     except (ValueError, RecursionError) as error:
         raise WordError(f"this is no {kind}: {error}") from None
-    why = gang_waits.why_never({}, annotations, "", gang) or gang_sizes.why_never(kind, decoded)
+    every = [annotations]
+    if kind == "JobSet":
+        jobs = _jobs(decoded)
+        every += [_said(jobs.replicated_jobs[path[2]]) for path in templates if jobs and isinstance(path[2], int)]
+    refusals = (gang_waits.why_never({}, each, "", gang) for each in every)
+    why = next(filter(None, refusals), None) or gang_sizes.why_never(kind, decoded)
     if kind == "Deployment" and gang.written is None:
         why = gang_waits.DEPLOYMENT
-    elif kind == "JobSet" and gang.written is not None and templates > 1 and _in_order(decoded):
+    elif kind == "JobSet" and gang.written is not None and len(templates) > 1 and _in_order(_jobs(decoded)):
         why = gang_waits.IN_ORDER
     if why:
         raise WordError(f"{gangs.said(gang)[0]}: the pods of this {kind} can be in no gang: {why}")
 
 
-def _in_order(spec: Any) -> bool:
-    """Return whether a JobSet's replicatedJobs start one after another (jobset_types.go, 08dfbdf)."""
+def _jobs(spec: Any) -> _JobSet | None:
+    """Return what a JobSet's spec says (jobset_types.go, 0.11.1); None where its own controller refuses it."""
     try:
-        found = msgspec.convert(spec, _JobSet)
+        return msgspec.convert(spec, _JobSet)
     except (msgspec.ValidationError, UnicodeError):
-        return False  # its own controller refuses it
+        return None
+
+
+def _said(job: _ReplicatedJob) -> Mapping[str, str]:
+    """Return the annotations of a replicatedJob's template: JobSet copies those that it knows onto its pods."""
+    metadata = job.template and job.template.metadata
+    return (metadata and metadata.annotations) or {}
+
+
+def _in_order(found: _JobSet | None) -> bool:
+    """Return whether a JobSet's replicatedJobs start one after another."""
+    if found is None:
+        return False
     order = found.startup_policy and found.startup_policy.startup_policy_order
     return order == "InOrder" or any(job.depends_on for job in found.replicated_jobs)

@@ -103,7 +103,7 @@ def copied(kind: str, new: Raw, old: Raw, policies: Policies) -> Patch:
         kueue.check_words(words, limits=any(template.asks for _, template in templates))
     theirs = [found for found in templates if found[1].asks] or templates
     if words != were:
-        gang.check_maker(kind, words, now.annotations or {}, sent.spec, templates=len(theirs))
+        gang.check_maker(kind, words, now.annotations or {}, sent.spec, templates=[path for path, _ in theirs])
     for path, template in theirs:
         has = template.metadata.words if template.metadata else {}
         if has in ({}, were) and has != words:

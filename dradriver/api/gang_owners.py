@@ -2,7 +2,8 @@
 
 Where these do not tell how many pods there are, ``Member.read`` names the object that does. Each way is written after
 the source of the program that makes the pods: Kubernetes 1.34 to 1.37, JobSet 08dfbdf, LeaderWorkerSet 060ab4d,
-training-operator 1.9.0, mpi-operator caa3c47, trainer 8c0f505, Kueue ff69552.
+training-operator 1.9.0, mpi-operator caa3c47, trainer 8c0f505, Kueue ff69552. docs/gangs.md
+names the releases that were run.
 """
 
 from __future__ import annotations

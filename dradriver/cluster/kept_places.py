@@ -24,6 +24,7 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         gang: The gang's key.
+        pod: The lost pod's key; another may have it by now.
         claim: The lost pod's claim; what it held is kept once it is gone.
         choice: What that claim was made from.
         rank: Where the pod stood among the others; None where nothing said.
@@ -32,6 +33,7 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     gang: Key
+    pod: Key
     claim: Key
     choice: Choice
     rank: Rank | None
@@ -71,6 +73,7 @@ class KeptPlaces:
             return
         self._of.setdefault(of.gang, {})[claim.key] = Kept(
             gang=of.gang,
+            pod=(pod.metadata.namespace, pod.metadata.name),
             claim=claim.key,
             choice=claim.pin.choice,
             rank=of.member.rank,

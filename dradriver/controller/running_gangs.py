@@ -13,6 +13,7 @@ from dradriver.allocator.request import NoPlaceError
 from dradriver.api.affinity import anywhere
 from dradriver.api.pins import Key
 from dradriver.api.pods import Pod
+from dradriver.cluster.kept_places import Kept
 from dradriver.cluster.picture import Picture
 from dradriver.cluster.placement import Placement
 from dradriver.controller import gang_plan
@@ -113,7 +114,7 @@ class RunningGangs:
             for member in members
             if member is unit.lead or gang_plan.has_claim(self._picture, member)
         ]
-        kept = self._picture.kept_places.find(of.gang, of.member.rank)
+        kept = self._free_again(self._picture.kept_places.find(of.gang, of.member.rank))
         inventory = self._picture.inventory
         inventory.locate(self._picture.nodes.labels())
 
@@ -139,6 +140,21 @@ class RunningGangs:
         if place.planned is not None:
             self._picture.kept_places.trim(of.gang, place.planned.size - len(some))
         return msgspec.structs.replace(place, seat=False)  # nobody waits for it to be bound with others
+
+    def _free_again(self, kept: Kept | None) -> Kept | None:
+        """Return a place that is kept for a pod if it can have it; None without one, or where that may last.
+
+        Raises:
+            NoPlaceError: It can in a moment: the lost pod is gone, and its claim goes with it. A StatefulSet makes
+                another pod of that name before.
+        """
+        if kept is None or (claim := self._picture.claims.get(kept.claim)) is None:
+            return kept
+        lost = self._picture.pods.get(kept.pod)
+        if lost is None or not claim.owned_by(lost.metadata.uid):
+            raise NoPlaceError("the lost pod's GPUs are not free yet")
+        self._picture.kept_places.let_go(kept)
+        return None
 
     @staticmethod
     def _somewhere(unit: Unit, among: Callable[[tuple[str, ...]], Placement]) -> Placement:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.cluster.errors import ClusterError, last_lines
-from tests.cluster.settings import CONTAINERD, HELM, NVIDIA_TOOLKITS, cache_folder, minor_of
+from tests.cluster.settings import CONTAINERD, HELM, NVIDIA_TOOLKITS, Program, cache_folder, minor_of
 
 _HERE = Path(__file__).parent
 _KUBERNETES_LINKS = ("kubectl", "kubelet", "kube-apiserver")
@@ -133,6 +133,29 @@ def nvidia_toolkit(version: str) -> Target:
         _go(target, command, log=log, folder=source, CGO_ENABLED="1")  # NVML's library is loaded by cgo
 
     return Target(f"nvidia-toolkit-{version}", "\n".join([version, pinned, flags]), 20, build)
+
+
+def program(of: Program) -> Target:
+    """Returns a program of others, as the file `manager`.
+
+    It is built as NVIDIA's toolkit is: in the module itself, whose go.sum pins the rest.
+    """
+    flags = "-s -w"
+
+    def build(target: Target, folder: Path, log: Path) -> None:
+        command = ["go", "build", "-trimpath", "-buildvcs=false", "-mod=readonly", f"-ldflags={flags}"]
+        _go(target, [*command, f"-o={folder / 'manager'}", of.package], log=log, folder=source(of))
+
+    return Target(f"{of.name}-{of.version}", "\n".join([of.version, of.pinned, of.package, flags]), of.seconds, build)
+
+
+def source(of: Program) -> Path:
+    """Returns the folder of a program's source, with its charts and manifests; nobody may write there.
+
+    Raises:
+        ClusterError: It cannot be had, or is another one than the hash says.
+    """
+    return _module(f"{of.module}@v{of.version}", of.pinned)
 
 
 def targets(version: str) -> list[Target]:

@@ -17,6 +17,60 @@ NVIDIA_TOOLKITS = {
     "1.20.1": "h1:DsE0Pnu2XAl7IC00W2tmld7i/GerwnZGzRbmChj295Q=",
 }
 
+
+@dataclass(frozen=True)
+class Program:
+    """A program of others that makes or queues pods.
+
+    Attributes:
+        name: What it is called here.
+        module: Its Go module.
+        version: The module's release.
+        pinned: The hash of the release, as go.sum has it.
+        package: Which of the module's packages is the program.
+        seconds: How long a first build takes on two cores.
+    """
+
+    name: str
+    module: str
+    version: str
+    pinned: str
+    package: str
+    seconds: int
+
+
+JOBSET = Program("jobset", "sigs.k8s.io/jobset", "0.11.1", "h1:WgLEBnXTeX+4MxfVkIbfm4jIVgjvIY6Jfaei2okxKNk=", ".", 80)
+LEADER_WORKER_SET = Program(
+    "lws", "sigs.k8s.io/lws", "0.8.0", "h1:DdhJ8QabwTfWgbgaHH2gdf8twliioHaoSfmDXRYEVU0=", "./cmd", 80
+)
+KUEUE = Program(
+    "kueue", "sigs.k8s.io/kueue", "0.17.0", "h1:7hzb38M4eKGzYW+CFv2s1L+swzzacUCHOCXxZmAV90I=", "./cmd/kueue", 150
+)
+MPI_OPERATOR = Program(
+    "mpi-operator",
+    "github.com/kubeflow/mpi-operator",
+    "0.8.0",
+    "h1:22EccUiO4VDooG4TooesdE8o8euGVj89PIRhiP24SRE=",
+    "./cmd/mpi-operator",
+    110,
+)
+TRAINING_OPERATOR = Program(
+    "training-operator",
+    "github.com/kubeflow/training-operator",
+    "1.9.3",
+    "h1:aaSHqskOtCY8Dn8sVd+l9p5XAczW6O0nYMPjVLAw/lc=",
+    "./cmd/training-operator.v1",
+    80,
+)
+TRAINER = Program(
+    "trainer",
+    "github.com/kubeflow/trainer/v2",
+    "2.2.0",
+    "h1:whChZckEtycLo1UKH/M0hiNaCUozbLvf9JrgmMv+TAg=",
+    "./cmd/trainer-controller-manager",
+    70,
+)
+
 SERVICE_RANGE = "10.96.0.0/16"
 API_SERVICE = "10.96.0.1"
 CLUSTER_DNS = "10.96.0.10"  # nothing answers there, the kubelet only wants one

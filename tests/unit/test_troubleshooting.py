@@ -401,6 +401,7 @@ IN_THE_CODE: Final = (  # what takes minutes, or a bug, to come about
     "starts pods one by one",
     "has no number of pods with GPUs",
     "waits until its gang has been started anew",
+    "GPUs are not free yet",
 )
 
 

@@ -13,16 +13,16 @@ _LABELS = {"kueue.x-k8s.io/queue-name": QUEUE}
 _NONE: Mapping[str, str] = {}
 
 
-def queue(*, gpus: int) -> list[Object]:
-    """Return a ClusterQueue with so many GPUs, its flavor, and a LocalQueue in the namespace default."""
+def queue(*, gpus: int, namespace: str = "default", **spec: Any) -> list[Object]:
+    """Return a ClusterQueue with so many GPUs and ``spec``, its flavor, and a LocalQueue in a namespace."""
     group = {
         "coveredResources": [names.GPU_RESOURCE],
         "flavors": [{"name": "any", "resources": [{"name": names.GPU_RESOURCE, "nominalQuota": gpus}]}],
     }
     return [
         _kueue("ResourceFlavor", "any", {}),
-        _kueue("ClusterQueue", "gpus", {"namespaceSelector": {}, "resourceGroups": [group]}),
-        _kueue("LocalQueue", QUEUE, {"clusterQueue": "gpus"}, namespace="default"),
+        _kueue("ClusterQueue", "gpus", {"namespaceSelector": {}, "resourceGroups": [group]} | spec),
+        _kueue("LocalQueue", QUEUE, {"clusterQueue": "gpus"}, namespace=namespace),
     ]
 
 

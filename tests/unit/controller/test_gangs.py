@@ -165,6 +165,36 @@ async def test_a_lost_pods_place_is_kept_for_the_pod_that_comes_for_it() -> None
     assert cluster.note("train-0b", "rank-hint") == "0"
 
 
+async def test_a_pod_that_comes_at_once_waits_until_its_place_is_free() -> None:
+    """A StatefulSet makes it as soon as the lost one is gone, whose claim is not yet."""
+    cluster, pods = await running("abc")
+    lost = cluster.gpus("train-0")
+    (free,) = set("abc") - {cluster.gpus(pod)[0] for pod in pods}
+    cluster.remove(PODS, "train-0", "default")
+    cluster.pod("train-0b", 8, wishes={"gang": "train", "gang-size": "2"})
+    await cluster.settle()
+    assert cluster.claim("train-0b") is None
+    assert cluster.note("train-0b", "reason") == "the lost pod's GPUs are not free yet"
+    cluster.collect()
+    await cluster.settle()
+    assert cluster.gpus("train-0b") == lost
+    cluster.pod("other", 8)
+    await cluster.settle()
+    assert cluster.gpus("other")[0] == free
+
+
+async def test_a_pod_does_not_wait_for_one_that_is_long_in_ending() -> None:
+    """As those of a lost node are."""
+    cluster, pods = await running("abc")
+    (free,) = set("abc") - {cluster.gpus(pod)[0] for pod in pods}
+    going = cluster.get_pod("train-0")
+    going["metadata"] |= {"deletionTimestamp": "2026-11-01T00:00:00Z", "finalizers": ["example.com/kubelet"]}
+    cluster.put(PODS, going)
+    cluster.pod("train-0b", 8, wishes={"gang": "train", "gang-size": "2"})
+    await cluster.settle()
+    assert cluster.gpus("train-0b")[0] == free
+
+
 async def test_a_kept_place_ends_with_the_gang() -> None:
     cluster, pods = await running("ab")
     cluster.pod("other", 8)

@@ -263,7 +263,7 @@ async def test_who_waits_goes_on_in_turn_when_its_cause_is_over() -> None:
     slow = [lanes.take("tenant", ignore) for _ in range(MOST_SLOW)]
     await asyncio.sleep(1.1)
     assert lanes.obstacle(("tenant", "d"), (0, "d", "")) is WaitReason.NAMESPACE
-    assert lanes.next((0, "0", "")) == ("n", "a"), "whoever only waited for a slot does not wait for those without a place"
+    assert lanes.next((0, "0", "")) == ("n", "a"), "who only waited for a slot does not wait for those without a place"
     slow.pop().give_back()
     assert lanes.next(None) == ("n", "b")
     assert lanes.obstacle(("n", "e"), (0, "e", ""), scheduler="s") is None

@@ -192,6 +192,22 @@ def test_nothing_says_which_of_a_deployments_pods_belong_together_but_a_name() -
     assert asked(saying(maker("Deployment"), WORDS)).allowed
 
 
+def test_a_replicated_job_that_says_so_alone_is_no_gang_either() -> None:
+    """JobSet reads the annotation there, too, and copies it onto its pods."""
+    made = maker("JobSet", template(), template(4))
+    first, second = (job["template"] for job in made["spec"]["replicatedJobs"])
+    first["metadata"] = {"annotations": {JOBSET + "exclusive-topology": "rack"}}
+    assert asked(saying(made, AUTO)).allowed, "its pods have no GPUs"
+    second["metadata"] = first["metadata"]
+    verdict = asked(saying(made, AUTO))
+    assert not verdict.allowed
+    assert f"write {names.NEAR}" in verdict.message
+    second["metadata"] = {"annotations": second["metadata"]["annotations"] | {JOBSET + "node-selector": "true"}}
+    assert asked(saying(made, AUTO)).allowed
+    second["metadata"] = {"annotations": 3}
+    assert asked(saying(made, AUTO)).allowed, "the API server refuses it"
+
+
 @pytest.mark.parametrize("order", ["InOrder", "dependsOn"])
 def test_roles_that_start_one_after_another_are_not_one_gang(order: str) -> None:
     made = maker("JobSet", template(4), template(4))
