@@ -41,15 +41,19 @@ def recorder(client: Client, *, instance: str) -> Record:
 
 
 class _Told:
-    """What one pod should say, its own trouble, and when it may be written next, by the loop's clock."""
+    """What one pod should say, its own trouble, and when it may be written next, by the loop's clock.
 
-    __slots__ = ("due", "own", "text", "uid")
+    ``hurried`` is whether that was once sooner than it would have been.
+    """
+
+    __slots__ = ("due", "hurried", "own", "text", "uid")
 
     def __init__(self, uid: str, due: float) -> None:
         self.uid = uid
         self.text: str | None = None
         self.own: str | None = None
         self.due = due
+        self.hurried = False
 
 
 class Reasons:
@@ -113,7 +117,8 @@ class Reasons:
 
     def soon(self, key: Key) -> None:
         """Let a pod be told the next thing as soon as the first, once: it is of another kind than what it was told."""
-        if (known := self._told.get(key)) is not None:
+        if (known := self._told.get(key)) is not None and not known.hurried:
+            known.hurried = True
             known.due = min(known.due, asyncio.get_running_loop().time() + self._first_s)
 
     def taken_away(self, key: Key) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import re
 from collections.abc import Callable
 from typing import Final
 
@@ -27,7 +26,6 @@ MOST_WRITES_OF_MEMBER: Final = 30  # the same of a gang's claim: each member tha
 MOST_READS: Final = (10.0, 300)
 EACH: Final = 4  # of so many to each object nothing is said: gangs that begin or end at once have many objects
 REASON_EVERY_S: Final = 30.0
-_GATHERING: Final = re.compile(r"[0-9]+ of [0-9]+ pods of its gang are there.*")
 UNSURE_S: Final = 12.0  # until a controller has found out what became of a write without an answer
 HUNG_S: Final = 1.0  # a creation that is under way for longer holds up nobody's GPUs
 AGAIN_S: Final = 0.1  # between the end of a request and the next for the same pod, if it is its turn
@@ -56,7 +54,7 @@ class Invariants:
         self._answers: dict[tuple[int, tuple[str, str]], float] = {}
         self._ended: dict[tuple[str, str], float] = {}  # by pod, when the last request about it did
         self._told: dict[tuple[int, str], float] = {}
-        self._decided: set[tuple[int, str]] = set()
+        self._early: set[tuple[int, str]] = set()
         world.server.listeners.append(self._happened)
 
     # Requests.
@@ -233,10 +231,10 @@ class Invariants:
         what = call.replica, new["metadata"]["uid"]
         last = self._told.get(what)
         self._told[what] = self._clock()
-        if _GATHERING.fullmatch(before.get(names.REASON, "")) and what not in self._decided:
-            self._decided.add(what)  # all are there by now: why they have no place is told soon, once
-            return
-        if last is not None and self._clock() - last < REASON_EVERY_S - 0.5:
+        early = last is not None and self._clock() - last < REASON_EVERY_S - 0.5
+        if early and pod_of(call) in self._world.gangs and what not in self._early:
+            self._early.add(what)  # when all of its gang are there a pod is told sooner, once, why they have no place
+        elif early and last is not None:
             self._broken(
                 "one reason in 30 s",
                 f"{call}: {self._clock() - last:.1f} s after the last: {before.get(names.REASON)!r}, "
