@@ -29,6 +29,7 @@ SERVER_BACKOFF_S: Final = 1.0  # for one unit; the lanes pause all
 ALONE: Final = 3  # times that one unit met the server's trouble while others' writes went well
 OBJECT_BACKOFF_S: Final = 1.0
 PROMISE_BACKOFF_S: Final = 5.0
+MOST_READS: Final = 16  # at once, of one gang
 QUICK: Final = 0.25  # of the time that a write hangs: a server that reads in less is not what holds it up
 OWN_ERROR: Final = "an error in the controller, see its log"
 
@@ -221,11 +222,7 @@ class Executor:
         while write is not None and slot.since == write:
             began = clock()
             try:
-                late = [
-                    member
-                    for member in unit.members
-                    if not (await self._writer.lifted(member.pod) and member.pod.gated)
-                ]
+                late = await self._late(unit)
                 if not late:
                     return  # only the answer is
                 quick = clock() - began < (began - write) * QUICK
@@ -244,6 +241,23 @@ class Executor:
                     self._lanes.failed(error)
                 pause_s *= 2
             await asyncio.sleep(pause_s)
+
+    async def _late(self, unit: Unit) -> list[Member]:
+        """Return the members of a unit whose pods are gated still, as the server has them, all of them asked at once.
+
+        One after another a gang's would take so long that the server seems slow.
+        """
+        room = asyncio.Semaphore(MOST_READS)
+
+        async def lifted(member: Member) -> bool:
+            async with room:
+                return await self._writer.lifted(member.pod) and member.pod.gated
+
+        found = await asyncio.gather(*map(lifted, unit.members), return_exceptions=True)
+        for one in found:
+            if isinstance(one, BaseException):
+                raise one
+        return [member for member, one in zip(unit.members, found, strict=True) if not one]
 
     async def _take_back(self, member: Member, slot: Slot) -> None:
         if (key := claim_key(member.pod)) is None:
