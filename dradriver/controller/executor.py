@@ -247,17 +247,17 @@ class Executor:
 
         One after another a gang's would take so long that the server seems slow.
         """
-        room = asyncio.Semaphore(MOST_READS)
+        room, members = asyncio.Semaphore(MOST_READS), unit.members  # others may come meanwhile
 
         async def lifted(member: Member) -> bool:
             async with room:
                 return await self._writer.lifted(member.pod) and member.pod.gated
 
-        found = await asyncio.gather(*map(lifted, unit.members), return_exceptions=True)
+        found = await asyncio.gather(*map(lifted, members), return_exceptions=True)
         for one in found:
             if isinstance(one, BaseException):
                 raise one
-        return [member for member, one in zip(unit.members, found, strict=True) if not one]
+        return [member for member, one in zip(members, found, strict=True) if not one]
 
     async def _take_back(self, member: Member, slot: Slot) -> None:
         if (key := claim_key(member.pod)) is None:

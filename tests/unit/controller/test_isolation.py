@@ -407,3 +407,27 @@ async def test_others_have_the_loop_between_the_tables_of_one_node_and_the_next(
     assert len(set(seen)) == 4
     await cluster.settle()
     assert cluster.gpus("p")[0] == "a"
+
+
+@pytest.mark.looptime
+async def test_a_gang_whose_writes_hang_is_no_server_that_is_slow() -> None:
+    """Each of its pods is asked for in 30 ms: one after another that would take half as long as the write hangs."""
+    cluster = GpuCluster(promise_s=30, unschedulable_s=5)
+    for name in "ab":
+        cluster.node(name)
+    for number in range(16):
+        cluster.pod(f"train-{number}", 1, namespace="slow", wishes={"gang": "train", "gang-size": "16"})
+    refuse(cluster, "slow", lambda: asyncio.sleep(10))
+    cluster.pod("good", 8)
+    get = cluster.client.get
+
+    async def slowly(*args: Any, **kwargs: Any) -> Any:
+        await asyncio.sleep(0.03)
+        return await get(*args, **kwargs)
+
+    cluster.client.get = slowly  # type: ignore[method-assign]
+    async with working(cluster):
+        await asyncio.sleep(0.9)
+        assert cluster.claim("good") is None
+        await asyncio.sleep(0.6)
+        assert cluster.claim("good") is not None
