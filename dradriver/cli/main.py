@@ -20,7 +20,7 @@ _COMMANDS = {  # name: one line of help; the command is dradriver.cli.<name>:<na
     "plan": "Choose GPUs of a machine for a request, offline.",
     "policies": "Check a policies file: what administrators say of GPUs, names, weights, NCCL.",
     "quota": "Make quotas that count a device plugin's GPUs count claims.",
-    "simulate": "Compare placement policies on a simulated cluster.",
+    "simulate": "Compare placement policies and orders on a simulated cluster.",
     "slices": "Print the ResourceSlices that a machine's node would publish, before there is such a node.",
     "topo": "Show a machine: links, PCIe paths, NICs, groups, NUMA; or a cluster and who holds which GPU.",
 }

@@ -109,12 +109,16 @@ class Figures:
 
     def began(self, *, gpus: int, wait_s: float, worth: float, lasts_s: float, contended: bool) -> None:
         """Count a job that begins now, on a set of that worth."""
-        name = next(name for name, most in CLASSES if gpus <= most)
-        self._waits[name].append(wait_s)
+        self.waits(gpus, wait_s)
         if gpus > 1:
             self._worths.append(worth)
         if contended:
             self._largest = max(self._largest, gpus * lasts_s)
+
+    def waits(self, gpus: int, wait_s: float) -> None:
+        """Count how long a job of so many GPUs has waited."""
+        name = next(name for name, most in CLASSES if gpus <= most)
+        self._waits[name].append(wait_s)
 
     def result(self, order: str) -> OrderResult:
         """Return what was counted."""

@@ -32,6 +32,7 @@ class OrderReplay:
         communication: float = 0.2,
         weights: Sequence[float] = (1.0,),
         seed: int = 1,
+        until_s: float | None = None,
     ) -> None:
         """Prepare it.
 
@@ -43,6 +44,7 @@ class OrderReplay:
             communication: Share of a job's time that is all-reduce on the best set.
             weights: By tenant.
             seed: For policies that decide by chance.
+            until_s: When it stops, though jobs still wait; those count as if they began then. None: when all have left.
         """
         self._cluster = Cluster(machines)
         self._jobs = jobs
@@ -61,7 +63,9 @@ class OrderReplay:
         self._nowhere = Blocked()  # the same with what is reserved
         self._came: list[Waiting] = []
         self._finished = 0
-        self._figures = Figures(gpus=self._cluster.gpus, last=max(job.arrival_s for job in jobs), weights=weights)
+        last = max(job.arrival_s for job in jobs) if until_s is None else until_s
+        self._until_s = until_s
+        self._figures = Figures(gpus=self._cluster.gpus, last=last, weights=weights)
 
     def run(self, *, progress: Callable[[int], None] | None = None) -> OrderResult:
         """Let all jobs come and leave; ``progress`` is told how many have left."""
@@ -73,6 +77,9 @@ class OrderReplay:
                 times.append(job.arrival_s)
             times += self._moments()
             assert times, "a job that waits alone finds the cluster empty"
+            if self._until_s is not None and min(times) > self._until_s:
+                self._advance(self._until_s)
+                break
             self._advance(max(min(times), self._figures.now))
             freed = self._leave()
             if freed and progress is not None:
@@ -84,6 +91,8 @@ class OrderReplay:
                 self._came.append(waiting)
                 job = next(coming, None)
             self._serve(freed=freed)
+        for waiting in self._lines.of_kinds(lambda _: True):
+            self._figures.waits(waiting.job.gpus, self._figures.now - waiting.job.arrival_s)
         return self._figures.result(self._name)
 
     @property
