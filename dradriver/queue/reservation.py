@@ -236,12 +236,16 @@ def may_run(
         ends_at: When it will be ended at the latest, if it began now; None where it declares nothing.
         preemptable: Whether it may be ended at any time.
     """
-    if preemptable:
-        return True
-    if ends_at is None:
-        return False
-    # Once the endless are gone the time is known, and is that of the last of the short ones: none comes after them.
-    return ends_at <= (now + terms.short_s if reservation.expected_at is None else reservation.expected_at)
+    return preemptable or (ends_at is not None and ends_at <= latest_end(reservation, terms, now))
+
+
+def latest_end(reservation: Reservation, terms: Terms, now: float) -> float:
+    """Return until when others that begin now may run on reserved GPUs, seconds.
+
+    Until the last that is there now has to end. While that is unknown short ones may run; once the endless are gone the
+    time is known, and is that of the last of the short ones: none comes after them.
+    """
+    return now + terms.short_s if reservation.expected_at is None else reservation.expected_at
 
 
 def judge(

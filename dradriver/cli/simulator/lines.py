@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import bisect
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import TypeAlias
@@ -40,6 +42,14 @@ class Waiting:
         self.since = job.arrival_s
 
 
+_Declared: TypeAlias = tuple[float, int, Waiting]
+
+
+def _declared(waiting: Waiting) -> _Declared | None:
+    declared_s = waiting.job.declared_s
+    return None if declared_s is None else (declared_s, waiting.job.number, waiting)
+
+
 class Blocked:
     """Kinds that find no place, until something is free."""
 
@@ -56,7 +66,9 @@ class Blocked:
     def add(self, kind: Kind) -> None:
         """Say that a kind found no place."""
         self._kinds.append(kind)
-        self._known.clear()
+        for other, known in self._known.items():
+            if not known and covers(other, kind):
+                self._known[other] = True
 
     def clear(self) -> None:
         """Something is free."""
@@ -69,6 +81,7 @@ class Lines:
 
     def __init__(self, tenants: int) -> None:
         self._lines: list[dict[Kind, OrderedDict[int, Waiting]]] = [{} for _ in range(tenants)]
+        self._declared: dict[Kind, list[_Declared]] = {}  # by what they declare
         self.counts = [0] * tenants
 
     def __len__(self) -> int:
@@ -78,12 +91,17 @@ class Lines:
         """Let a job wait; it is the youngest."""
         line = self._lines[waiting.job.tenant].setdefault(waiting.kind, OrderedDict())
         line[waiting.job.number] = waiting
+        if (entry := _declared(waiting)) is not None:
+            bisect.insort(self._declared.setdefault(waiting.kind, []), entry)
         self.counts[waiting.job.tenant] += 1
 
     def remove(self, waiting: Waiting) -> None:
         """Forget a job."""
         kinds = self._lines[waiting.job.tenant]
         del kinds[waiting.kind][waiting.job.number]
+        if (entry := _declared(waiting)) is not None:
+            declared = self._declared[waiting.kind]
+            del declared[bisect.bisect_left(declared, entry)]
         if not kinds[waiting.kind]:
             del kinds[waiting.kind]
         self.counts[waiting.job.tenant] -= 1
@@ -101,9 +119,14 @@ class Lines:
         )
         return min(heads, key=lambda waiting: (waiting.job.arrival_s, waiting.job.number), default=None)
 
-    def of_kinds(self, fits: Callable[[Kind], bool]) -> Iterator[Waiting]:
-        """Yield the jobs of all tenants of some kinds, each tenant's and kind's by arrival."""
+    def ended_within(self, longest_s: float, fits: Callable[[Kind], bool]) -> Iterator[Waiting]:
+        """Yield the jobs of some kinds that declare at most so many seconds."""
+        for kind, declared in self._declared.items():
+            if fits(kind):
+                yield from (waiting for _, _, waiting in declared[: bisect.bisect(declared, (longest_s, math.inf))])
+
+    def __iter__(self) -> Iterator[Waiting]:
+        """Yield all that wait."""
         for kinds in self._lines:
-            for kind, line in kinds.items():
-                if fits(kind):
-                    yield from line.values()
+            for line in kinds.values():
+                yield from line.values()

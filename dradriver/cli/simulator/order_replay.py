@@ -91,7 +91,7 @@ class OrderReplay:
                 self._came.append(waiting)
                 job = next(coming, None)
             self._serve(freed=freed)
-        for waiting in self._lines.of_kinds(lambda _: True):
+        for waiting in self._lines:
             self._figures.waits(waiting.job.gpus, self._figures.now - waiting.job.arrival_s)
         return self._figures.result(self._name)
 
@@ -223,13 +223,13 @@ class OrderReplay:
         """Start those on reserved GPUs that end before they are wanted."""
         if self._reserving.held is None or not self._reserving.idle:
             return
-        now = self._figures.now
-        some = self._lines.of_kinds(lambda kind: kind not in self._nowhere) if everybody else iter(self._came)
-        fitting = [
-            waiting
-            for waiting in some
-            if waiting is not self._reserving.waiting and self._reserving.may_run(waiting.job.declared_s, now)
-        ]
+        longest = self._reserving.longest(self._figures.now)
+        if everybody:
+            some = list(self._lines.ended_within(longest, lambda kind: kind not in self._nowhere))
+        else:
+            declaring = ((each, each.job.declared_s) for each in self._came)
+            some = [each for each, declared_s in declaring if declared_s is not None and declared_s <= longest]
+        fitting = [waiting for waiting in some if waiting is not self._reserving.waiting]
         for waiting in sorted(fitting, key=self._turn):
             if waiting.kind in self._nowhere or not self._lines.has(waiting):
                 continue

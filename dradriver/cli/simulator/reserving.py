@@ -92,10 +92,9 @@ class Reserving:
         """Give reserved GPUs to nobody again."""
         self._fence(None)
 
-    def may_run(self, declared_s: float | None, now: float) -> bool:
-        """Return whether a job that is ended after so long may begin on reserved GPUs."""
-        ends_at = None if declared_s is None else now + declared_s
-        return self.held is not None and reservation.may_run(self.held, self.terms, now, ends_at=ends_at)
+    def longest(self, now: float) -> float:
+        """Return after how long a job must be ended that begins on reserved GPUs now, seconds; negative for none."""
+        return -1.0 if self.held is None else reservation.latest_end(self.held, self.terms, now) - now
 
     def look(self, now: float) -> None:
         """Take in who is on the reserved GPUs by now."""
