@@ -148,24 +148,32 @@ class OrderReplay:
     def _start_in_turn(self) -> Waiting | None:
         """Start one after the other beside what is reserved. Returns the first that found no place."""
         first: Waiting | None = None
-        stopped: set[int] = set()
         passed = self._blocked if self._order.no_place is NoPlace.GO_ON else None
-        while True:
-            heads = [
-                head
-                for tenant in range(len(self._weights))
-                if tenant not in stopped and (head := self._lines.head(tenant, passed=passed)) is not None
-            ]
-            if not heads:
-                return first
-            waiting = min(heads, key=self._turn)
-            if self._start(waiting, self._blocked):
-                continue
-            first = first or waiting
-            if self._order.no_place is NoPlace.STOP:
-                return first
-            if self._order.no_place is NoPlace.STOP_TENANT:
-                stopped.add(waiting.job.tenant)
+        heads = {
+            tenant: head
+            for tenant in range(len(self._weights))
+            if (head := self._lines.head(tenant, passed=passed)) is not None
+        }
+        while heads:
+            waiting = min(heads.values(), key=self._turn)
+            own = waiting.job.tenant
+            started = self._start(waiting, self._blocked)
+            if not started:
+                first = first or waiting
+                if self._order.no_place is NoPlace.STOP:
+                    return first
+                if self._order.no_place is NoPlace.STOP_TENANT:
+                    del heads[own]
+                    continue
+            for tenant, head in list(heads.items()):
+                if tenant != own and (passed is None or head.kind not in passed):
+                    continue
+                following = self._lines.head(tenant, passed=passed)
+                if following is None:
+                    del heads[tenant]
+                else:
+                    heads[tenant] = following
+        return first
 
     def _backfill_easy(self, *, freed: bool) -> None:
         """Start the oldest with all GPUs until one finds no place, reserve for that one, and start others beside it."""
