@@ -1,15 +1,17 @@
 """A week of a cluster that tenants share: what each order makes of it. ``python -m tests.bench.week``.
 
-Twice, 16 nodes of eight GPUs, all jobs of one priority, tenants of weights 4, 2, 1, 1. First everybody always has work
+16 nodes of eight GPUs, all jobs of one priority, tenants of weights 4, 2, 1, 1. First everybody always has work
 waiting: all ask for 1.8 times the cluster, those of little weight for most beyond their share, and each begins with a
 backlog of half a day. Then shares of GPU time should be the weights, but for one job's size. Second all ask for their
-share of 0.95 of the cluster: then what counts is how long jobs wait that want a whole node.
+share of 0.95 of the cluster: then what counts is how long jobs wait that want a whole node; once more as one tenant's
+jobs, so that the order is age and reservations alone are compared.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -39,10 +41,10 @@ def contended(gpus: int, seed: int, declared: float) -> list[Job]:
     return _numbered(found)
 
 
-def busy(gpus: int, seed: int, declared: float) -> list[Job]:
+def busy(gpus: int, seed: int, declared: float, *, weights: Sequence[float] = WEIGHTS) -> list[Job]:
     """Return the jobs of tenants that ask for 0.95 of the cluster, each for its share."""
     jobs = _until(WEEK_S, gpus, load=0.95, seed=seed)
-    return trace.assigned(jobs, weights=WEIGHTS, declared=declared, seed=seed)
+    return trace.assigned(jobs, weights=weights, declared=declared, seed=seed)
 
 
 def _until(end_s: float, gpus: int, *, load: float, seed: int) -> list[Job]:
@@ -56,13 +58,16 @@ def _numbered(jobs: list[Job]) -> list[Job]:
     return [msgspec.structs.replace(job, number=number) for number, job in enumerate(jobs)]
 
 
-def measure(order: str, seeds: range, *, nodes: int, machine: str, declared: float, always: bool) -> list[OrderResult]:
+def measure(
+    order: str, seeds: range, *, nodes: int, machine: str, declared: float, always: bool, alone: bool = False
+) -> list[OrderResult]:
     """Replay a week for each seed."""
     machines = [read_machine(machine)] * nodes
     gpus = sum(len(each.gpus) for each in machines)
-    draw = contended if always else busy
+    weights = WEIGHTS[:1] if alone else WEIGHTS
+    draw = contended if always else partial(busy, weights=weights)
     return [
-        OrderReplay(machines, draw(gpus, seed, declared), order=order, weights=WEIGHTS, until_s=WEEK_S).run()
+        OrderReplay(machines, draw(gpus, seed, declared), order=order, weights=weights, until_s=WEEK_S).run()
         for seed in seeds
     ]
 
@@ -76,6 +81,8 @@ def tell(results: Sequence[OrderResult], *, always: bool) -> str:
         f"8 GPUs wait mean {eight.mean_s / 3600:.2f}, p99 {eight.p99_s / 3600:.2f}, max {eight.largest_s / 3600:.2f} h"
     )
     line = f"{one.order:18} utilisation {one.utilisation:.1%}; {hours}; idle reserved {one.reserved_idle:.1%}"
+    if (more := one.of(">8")) is not None:
+        line += f"; more than 8 at most {more.largest_s / 3600:.2f} h"
     away = [(result.unfairness, result.one_job) for result in results]
     if always:
         kept = sum(1 for far, job in away if far is not None and job is not None and far <= _ALLOWED + job)
@@ -95,14 +102,14 @@ def main() -> None:
     options.add_argument("--declared", type=float, nargs="*", default=[0.0, 0.5, 1.0])
     options.add_argument("--orders", nargs="*", default=["fifo", "easy", "ours"], choices=list(ORDERS))
     given = options.parse_args()
-    for always in (True, False):
+    weeks = (("everybody has work waiting", True, False), ("load 0.95", False, False), ("one tenant", False, True))
+    for name, always, alone in weeks:
         for declared in given.declared:
-            what = "everybody has work waiting" if always else "load 0.95"
-            print(f"{what}, {declared:.0%} declared, {given.seeds} seeds", flush=True)
+            print(f"{name}, {declared:.0%} declared, {given.seeds} seeds", flush=True)
             for order in given.orders:
                 results = measure(
                     order, range(1, given.seeds + 1), nodes=given.nodes, machine=given.machine, declared=declared,
-                    always=always,
+                    always=always, alone=alone,
                 )  # fmt: skip
                 print("   " + tell(results, always=always), flush=True)
 
