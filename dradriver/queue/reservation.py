@@ -21,6 +21,7 @@ Gpu: TypeAlias = tuple[str, str]
 """Node and device."""
 
 _LISTED: Final = 3  # pods that a reason names
+_MOST_DOUBLED: Final = 8
 
 
 class Terms(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,12 +48,14 @@ class Blocked(msgspec.Struct, frozen=True, kw_only=True):
         tenant: Whose it is.
         partition: Where it may be placed: nodes that no other partition has.
         since: When it first found none, or when its last reservation came to nothing, seconds.
+        failed: How many reservations of its came to nothing.
     """
 
     who: str
     tenant: str = ""
     partition: str = ""
     since: float
+    failed: int = 0
 
 
 class Use(msgspec.Struct, frozen=True, kw_only=True):
@@ -137,12 +140,21 @@ def due(blocked: Iterable[Blocked], reservations: Collection[Reservation], terms
     tenants = {each.tenant for each in reservations}
     found = []
     for each in blocked:
-        if each.partition in partitions or each.tenant in tenants or now < each.since + terms.bounded_wait_s:
+        if each.partition in partitions or each.tenant in tenants or now < due_at(each, terms):
             continue
         partitions.add(each.partition)
         tenants.add(each.tenant)
         found.append(each)
     return found
+
+
+def due_at(blocked: Blocked, terms: Terms) -> float:
+    """Return when one may get a reservation: after the bounded wait, twice as long after each that came to nothing.
+
+    Else one that wants all GPUs, with an endless one in the way, would let them stand idle again and again.
+    """
+    wait_s: float = terms.bounded_wait_s * 2.0 ** min(blocked.failed, _MOST_DOUBLED)
+    return blocked.since + wait_s
 
 
 def expected_work(gpus: int, running_s: float) -> float:

@@ -11,7 +11,7 @@ from dradriver.cli.simulator.lines import Blocked, Kind, Lines, Waiting, pods
 from dradriver.cli.simulator.order_figures import Figures, OrderResult
 from dradriver.cli.simulator.orders import ORDERS, NoPlace, Turn
 from dradriver.cli.simulator.policies import GANGS, POLICIES, gang
-from dradriver.cli.simulator.reserving import Reserving, Running
+from dradriver.cli.simulator.reserving import Reserving, Running, blocked
 from dradriver.cli.simulator.trace import Job
 from dradriver.queue import reservation
 from dradriver.queue.reservation import Terms
@@ -108,7 +108,7 @@ class OrderReplay:
             at = self._reserving.runs_out_at()
             return [] if at is None else [at]
         heads = (self._lines.head(tenant) for tenant in range(len(self._weights)))
-        due = (head.since + terms.bounded_wait_s for head in heads if head is not None)
+        due = (reservation.due_at(blocked(head), terms) for head in heads if head is not None)
         return [at for at in due if at > self._figures.now]
 
     def _advance(self, to: float) -> None:
@@ -219,11 +219,8 @@ class OrderReplay:
         heads = [head for tenant in range(len(self._weights)) if (head := self._lines.head(tenant)) is not None]
         heads.sort(key=self._turn)
         by_name = {str(head.job.number): head for head in heads}
-        blocked = (
-            reservation.Blocked(who=name, tenant=str(head.job.tenant), since=head.since)
-            for name, head in by_name.items()
-        )
-        for each in reservation.due(blocked, (), self._reserving.terms, now):
+        waiting = [blocked(head) for head in heads]
+        for each in reservation.due(waiting, (), self._reserving.terms, now):
             self._reserving.make(by_name[each.who], now)
             self._figures.reservations += 1
 
@@ -256,13 +253,13 @@ class OrderReplay:
             first = float(self._held[job.tenant] + job.gpus > quota * (1 + 1e-9))
         return first, *_age(waiting)
 
-    def _start(self, waiting: Waiting, blocked: Blocked) -> bool:
+    def _start(self, waiting: Waiting, without_place: Blocked) -> bool:
         """Start a job if it finds a place; else its kind is blocked."""
-        if waiting.kind in blocked:
+        if waiting.kind in without_place:
             return False
         parts = self._find(waiting.kind)
         if parts is None:
-            blocked.add(waiting.kind)
+            without_place.add(waiting.kind)
             return False
         contended = self._contended
         self._lines.remove(waiting)

@@ -74,9 +74,8 @@ class Reserving:
         if found is None:
             return self.drop()
         before = self.held
-        blocked = reservation.Blocked(who=f"job {waiting.job.number}", tenant=str(waiting.job.tenant), since=0.0)
         self.waiting = waiting
-        self.held = reservation.reserve(blocked, found, now)
+        self.held = reservation.reserve(blocked(waiting), found, now)
         return self._fence(before)
 
     def drop(self) -> bool:
@@ -124,6 +123,7 @@ class Reserving:
             before, self.held = self.held, reservation.move(self.held, elsewhere, now)
             return self._fence(before)
         self.waiting.since = now  # it is blocked anew from now on: others have their turn
+        self.waiting.failed += 1
         return self.drop()
 
     def _set(self, parts: Iterable[Part], running: Running | None) -> None:
@@ -188,6 +188,13 @@ class Reserving:
             for user, count in users.values()
         )
         return Candidate(gpus=tuple(gpus), uses=tuple(uses))
+
+
+def blocked(waiting: Waiting) -> reservation.Blocked:
+    """Return a job as the rules know it."""
+    return reservation.Blocked(
+        who=str(waiting.job.number), tenant=str(waiting.job.tenant), since=waiting.since, failed=waiting.failed
+    )
 
 
 def _ready(user: Running | None, now: float) -> _Key:

@@ -52,6 +52,12 @@ def test_the_first_that_was_blocked_for_long_enough_gets_one() -> None:
     assert [each.who for each in due(waiting, [], TERMS, 150)] == ["young"]
 
 
+def test_after_each_that_came_to_nothing_the_next_is_due_after_twice_as_long() -> None:
+    waiting = [msgspec.structs.replace(blocked("a"), failed=2)]
+    assert due(waiting, [], TERMS, 399) == []
+    assert due(waiting, [], TERMS, 400) == waiting
+
+
 def test_one_a_partition_and_one_a_tenant() -> None:
     waiting = [
         blocked("a", tenant="x", partition="1"),
