@@ -21,7 +21,7 @@ _COMMANDS = {  # name: one line of help; the command is dradriver.cli.<name>:<na
     "policies": "Check a policies file: what administrators say of GPUs, names, weights, NCCL.",
     "queue": "List who waits for GPUs, in which order, and why.",
     "quota": "Make quotas that count a device plugin's GPUs count claims.",
-    "simulate": "Compare placement policies on a simulated cluster.",
+    "simulate": "Compare placement policies and orders on a simulated cluster.",
     "slices": "Print the ResourceSlices that a machine's node would publish, before there is such a node.",
     "topo": "Show a machine: links, PCIe paths, NICs, groups, NUMA; or a cluster and who holds which GPU.",
 }

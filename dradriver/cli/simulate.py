@@ -2,36 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Final, TypeVar
 
 import click
 import msgspec
 from rich.console import Console
 from rich.progress import Progress, TaskID
 
+from dradriver.cli import simulate_tables as tables
 from dradriver.cli.inputs import Number
-from dradriver.cli.simulator import mixed, trace
+from dradriver.cli.simulator import mixed, order_figures, replay, shaped, trace
 from dradriver.cli.simulator.mixed_policies import POLICIES as MIXED
-from dradriver.cli.simulator.policies import POLICIES
+from dradriver.cli.simulator.order_figures import OrderResult
+from dradriver.cli.simulator.order_replay import OrderReplay
+from dradriver.cli.simulator.orders import ORDERS
+from dradriver.cli.simulator.policies import GANGS, POLICIES
 from dradriver.cli.simulator.replay import Replay, Result
+from dradriver.cli.simulator.shapes import SHAPES
+from dradriver.cli.simulator.trace import Job
 from dradriver.errors import DriverError
 from dradriver.topology.load import read_machine
+from dradriver.topology.machine import Machine
 from dradriver.view import svg
-from dradriver.view.document import Bars, Column, Document, Panel, Table, Tone, report, words
+from dradriver.view.document import Document
 from dradriver.view.output import show
 
-_EVERY = list(dict.fromkeys((*POLICIES, *MIXED)))
-_COLUMNS = ("policy", "best set", "bandwidth", "mean wait", "median wait", "utilisation", "fragmented", "given up")
-_MIXED = ("policy", "parts", "slices", "wholes", "GPU time", "empty GPUs", "empty quads", "decision")
-_PANELS = (
-    ("best_share", "jobs on the best set", "%"),
-    ("bandwidth", "bandwidth against best", "%"),
-    ("mean_wait_s", "mean waiting time", "min"),
-    ("utilisation", "utilisation", "%"),
-    ("fragmentation", "fragmentation", "%"),
-)
+_EVERY: Final = list(dict.fromkeys((*POLICIES, *MIXED)))
+_ALL: Final = "all"
+_SAME_ALONE: Final = ("kueue strict", "kueue best effort")  # as others where there is one tenant
+
+R = TypeVar("R")
 
 
 class SimulationError(DriverError):
@@ -49,7 +53,15 @@ class SimulationError(DriverError):
 @click.option("--jobs", type=click.IntRange(1, 1_000_000), default=2000, show_default=True, help="How many to draw.")
 @click.option("--load", type=Number(0.01, 10), default=0.9, show_default=True, help="GPU time asked for.")
 @click.option("--trace", "file", type=click.Path(path_type=Path), help="CSV instead: arrival_s,gpus,duration_s.")
+@click.option("--shape", type=click.Choice(list(SHAPES)), help="Draw them as an operator published its own.")
 @click.option("--seed", type=int, default=1, show_default=True)
+@click.option(
+    "--seeds",
+    type=click.IntRange(1, 1000),
+    default=1,
+    show_default=True,
+    help="How many, from --seed on; figures are the mean of theirs.",
+)
 @click.option(
     "--communication", type=Number(0, 0.99), default=0.2, show_default=True,
     help="Share of a job's time that is all-reduce on the best set; it grows as bandwidth shrinks.",
@@ -65,6 +77,12 @@ class SimulationError(DriverError):
     type=click.Choice(_EVERY),
     help="Only these; else all.",
 )
+@click.option(
+    "--order", "orders", multiple=True, type=click.Choice([*ORDERS, _ALL]),
+    help="Compare these orders in which waiting jobs are served, instead of policies.",
+)  # fmt: skip
+@click.option("--declared", type=Number(0, 1), help="With --order: share of jobs that declare a duration. [default: 0]")
+@click.option("--tenants", metavar="WEIGHTS", help="With --order: whose jobs they are, such as 4,2,1,1. [default: 1]")
 @click.option("--plot", "picture", type=click.Path(path_type=Path), help="Write the figures as an SVG picture.")
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
 def simulate(
@@ -73,19 +91,34 @@ def simulate(
     jobs: int,
     load: float,
     file: Path | None,
+    shape: str | None,
     seed: int,
+    seeds: int,
     communication: float,
     parts: float | None,
     policies: tuple[str, ...],
+    orders: tuple[str, ...],
+    declared: float | None,
+    tenants: str | None,
     picture: Path | None,
     output: str,
 ) -> None:
-    """Replay jobs over a simulated cluster under several policies and compare them.
+    """Replay jobs over a simulated cluster under several policies, or in several orders, and compare them.
 
     best set: jobs of two GPUs and more whose set is as good as any machine here has. bandwidth: theirs against that
     best. fragmented: free GPUs in no free set of four that is as good as the machine has. given up: how often a job
     gave back some of its pods because the others found no place. utilisation and fragmented count until the last job
     comes. A model of NCCL is the judge, and our own policies choose by it.
+
+    With --shape sizes, durations and bursts are those that Acme (seren, kalos), Microsoft (philly), SenseTime (helios)
+    and Alibaba (pai) published; jobs larger than the cluster are cut to it.
+
+    With --order jobs start with all pods or not at all, on the sets of one policy (ours, gangs). fifo: the oldest
+    first, who finds no place is passed by. strict fifo: it holds up all. easy: it gets GPUs reserved, and others run
+    there if they are ended before. kueue strict, kueue best effort: a ClusterQueue a tenant. ours: whoever had least
+    for its weight, and GPUs reserved for who was blocked for half an hour. unfair: how far a tenant's share of GPU time
+    was from its weight, while all had jobs waiting (contended). one job: the largest job's share of that; shares cannot
+    be nearer. ended: jobs that ran for as long as they had declared.
 
     With --parts who finds no place at once is turned away: parts, slices, wholes: share of such requests that had a
     place. GPU time: what was served of it. empty GPUs, empty quads: with nothing on them, and fours of these joined by
@@ -99,25 +132,122 @@ def simulate(
     gpus = sum(len(machine.gpus) for machine in machines)
     if not gpus:
         raise SimulationError("these machines have no GPUs")
+    if not orders and (declared is not None or tenants is not None):
+        raise SimulationError("--declared and --tenants are for --order; give one, or leave them out")
     if parts is not None:
-        if file is not None or picture is not None:
-            raise SimulationError("--parts: --trace and --plot are for jobs of whole GPUs; leave them out")
+        if file is not None or picture is not None or orders or shape is not None or seeds > 1:
+            raise SimulationError(
+                "--parts: --trace, --shape, --order, --seeds and --plot are for jobs of whole GPUs; leave them out"
+            )
         arrivals = mixed.drawn(jobs, machines, load=load, parts=parts, seed=seed)
         found_parts = [mixed.replay(machines, arrivals, policy=policy) for policy in policies or tuple(MIXED)]
-        _show(found_parts, _table_of_parts(found_parts), output=output)
+        _show(found_parts, tables.of_parts(found_parts), output=output)
         return
-    trace_jobs = trace.read(file) if file is not None else trace.drawn(jobs, gpus=gpus, load=load, seed=seed)
-    if largest := [job for job in trace_jobs if job.gpus > gpus]:
+    if file is not None and shape is not None:
+        raise SimulationError("--trace and --shape: the jobs come from one of them; leave one out")
+    read = None if file is None else trace.read(file)
+
+    def drawn(own_seed: int) -> list[Job]:
+        if read is not None:
+            return read
+        if shape is not None:
+            return shaped.drawn(shape, jobs, gpus=gpus, load=load, seed=own_seed)
+        return trace.drawn(jobs, gpus=gpus, load=load, seed=own_seed)
+
+    if read is not None and (largest := [job for job in read if job.gpus > gpus]):
         raise SimulationError(f"job {largest[0].number} asks for {largest[0].gpus} GPUs; the cluster has {gpus}")
-    results: list[Result] = []
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        for policy in policies or tuple(POLICIES):
-            task = bar.add_task(policy, total=len(trace_jobs))
-            replay = Replay(machines, trace_jobs, policy=policy, communication=communication, seed=seed)
-            results.append(replay.run(progress=partial(_advance, bar, task)))
+    every = range(seed, seed + seeds)
+    what = f"{jobs if read is None else len(read)} jobs{'' if shape is None else f' of {shape}'}"
+    title = f"{what} on {nodes} x {', '.join(sources)}{'' if seeds == 1 else f', mean of {seeds} seeds'}"
+    if orders:
+        weights = _weights(tenants or "1")
+        found = _in_orders(
+            machines, drawn, every, orders=orders, policies=policies, weights=weights, declared=declared or 0.0,
+            communication=communication,
+        )  # fmt: skip
+        if picture is not None:
+            _write(picture, tables.picture_of_orders(found, title=title))
+        _show(found, tables.of_orders(found, tenants=len(weights)), output=output)
+        return
+    results = _under_policies(machines, drawn, every, policies=policies, communication=communication)
     if picture is not None:
-        _write(picture, _figures(results, title=f"{len(trace_jobs)} jobs on {nodes} x {', '.join(sources)}"))
-    _show(results, _table_of_jobs(results), output=output)
+        _write(picture, tables.picture_of_policies(results, title=title))
+    _show(results, tables.of_policies(results), output=output)
+
+
+def _under_policies(
+    machines: Sequence[Machine],
+    drawn: Callable[[int], list[Job]],
+    seeds: range,
+    *,
+    policies: Sequence[str],
+    communication: float,
+) -> list[Result]:
+    def run(policy: str, seed: int, progress: Callable[[int], None]) -> Result:
+        one = Replay(machines, drawn(seed), policy=policy, communication=communication, seed=seed)
+        return one.run(progress=progress)
+
+    return [replay.over_seeds(own) for own in _each(policies or tuple(POLICIES), seeds, run, len(drawn(seeds[0])))]
+
+
+def _in_orders(
+    machines: Sequence[Machine],
+    drawn: Callable[[int], list[Job]],
+    seeds: range,
+    *,
+    orders: Sequence[str],
+    policies: Sequence[str],
+    weights: Sequence[float],
+    declared: float,
+    communication: float,
+) -> list[OrderResult]:
+    if len(policies) > 1:
+        raise SimulationError("--order: give one --policy, which all of them have")
+    if _ALL in orders:
+        orders = [order for order in ORDERS if len(weights) > 1 or order not in _SAME_ALONE]
+
+    def run(order: str, seed: int, progress: Callable[[int], None]) -> OrderResult:
+        one = OrderReplay(
+            machines,
+            trace.assigned(drawn(seed), weights=weights, declared=declared, seed=seed),
+            order=order,
+            policy=policies[0] if policies else GANGS,
+            communication=communication,
+            weights=weights,
+            seed=seed,
+        )
+        return one.run(progress=progress)
+
+    return [order_figures.over_seeds(own) for own in _each(orders, seeds, run, len(drawn(seeds[0])))]
+
+
+def _each(
+    names: Sequence[str], seeds: range, run: Callable[[str, int, Callable[[int], None]], R], jobs: int
+) -> list[list[R]]:
+    """Return what each of some policies or orders makes of each seed; a bar shows how far it is."""
+    found: list[list[R]] = []
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        for name in names:
+            task = bar.add_task(name, total=jobs * len(seeds))
+            found.append([])
+            for done, seed in enumerate(seeds):
+                progress = partial(_advance, bar, task, done * jobs)
+                found[-1].append(run(name, seed, progress))
+    return found
+
+
+def _advance(bar: Progress, task: TaskID, before: int, done: int) -> None:
+    bar.update(task, completed=before + done)
+
+
+def _weights(text: str) -> list[float]:
+    try:
+        weights = [float(word) for word in text.split(",")]
+    except ValueError:
+        weights = []
+    if not weights or not all(0 < weight < math.inf for weight in weights):
+        raise SimulationError(f"--tenants {text!r}: give weights above 0, such as 4,2,1,1")
+    return weights
 
 
 def _show(results: Sequence[msgspec.Struct], document: Document, *, output: str) -> None:
@@ -132,54 +262,3 @@ def _write(path: Path, document: Document) -> None:
         path.write_text(svg.render(document), encoding="utf-8")
     except OSError as error:
         raise SimulationError(f"{path}: cannot be written: {error}") from error
-
-
-def _advance(bar: Progress, task: TaskID, done: int) -> None:
-    bar.update(task, completed=done)
-
-
-def _table_of_jobs(results: Sequence[Result]) -> Document:
-    """Return a table with a row a policy."""
-    rows = (
-        words(
-            result.policy, f"{result.best_share:.1%}", f"{result.bandwidth:.1%}", f"{result.mean_wait_s / 60:.1f} min",
-            f"{result.median_wait_s / 60:.1f} min", f"{result.utilisation:.1%}", f"{result.fragmentation:.1%}",
-            str(result.given_up),
-        )
-        for result in results
-    )  # fmt: skip
-    columns = tuple(Column(head, number=number > 0) for number, head in enumerate(_COLUMNS))
-    return report(Table(columns=columns, rows=tuple(rows)))
-
-
-def _table_of_parts(results: Sequence[mixed.Result]) -> Document:
-    """Return a table with a row a policy, of whole GPUs and parts."""
-    columns = tuple(Column(head, number=number > 0) for number, head in enumerate(_MIXED))
-    rows = (
-        words(
-            result.policy, f"{result.parts_served:.1%}", f"{result.slices_served:.1%}", f"{result.wholes_served:.1%}",
-            f"{result.gpu_time_served:.1%}", f"{result.empty_gpus:.1%}", f"{result.empty_quads:.1%}",
-            f"{result.decision_s * 1e6:.0f} us",
-        )
-        for result in results
-    )  # fmt: skip
-    return report(Table(columns=columns, rows=tuple(rows)))
-
-
-def _figures(results: Sequence[Result], *, title: str) -> Document:
-    """Return a panel a figure with a bar a policy; our own policies stand out."""
-    panels = tuple(
-        Panel(
-            title=f"{name} ({unit})",
-            bars=tuple(
-                (
-                    result.policy,
-                    getattr(result, field) * (100 if unit == "%" else 1 / 60),
-                    Tone.OURS if result.policy.startswith("ours") else Tone.OTHERS,
-                )
-                for result in results
-            ),
-        )
-        for field, name, unit in _PANELS
-    )
-    return report(Bars(title=title, panels=panels), title=title)

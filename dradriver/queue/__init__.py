@@ -5,5 +5,6 @@ placement_request  what a pod asks for, parsed once
 waiting  who wants a place, in which order
 rechecks  when blocked kinds are asked whether they may find a place by now
 lanes    who may be written now: slots, a lane for each namespace, and those that wait
+reservation  GPUs kept for whom the order has passed by for too long
 pace     how many promises may wait for a scheduler
 """

@@ -46,15 +46,22 @@ def ties(
     The most bandwidth goes first. Among equals, by strategy:
 
     * ``best-fit``: what taking the set costs those who come later (best set of 8, 4, 2, all disjoint sets of 4, of 2
-      that the node can still offer, GB/s lost), then the fewest free GPUs;
+      that the node can still offer, GB/s lost), then the fewest free GPUs; as ``pack`` where no node has a set that is
+      better than another of its size;
     * ``pack``: the fewest free GPUs, then that cost;
     * ``spread``: the most free GPUs, then that cost;
     * ``first-fit``: nothing; names decide.
 
     Worked example: one GPU is wanted, node a has a whole NVLink pair free, b a pair and a single one. best-fit takes
     the single one of b, pack breaks the pair of a, spread takes b's, first-fit goes to a.
+
+    Why best-fit packs where sets are equal: by the sets lost a single GPU would come of a node with seven free rather
+    than of one with four, so that nodes that are nearly empty do not become empty, and those who want whole nodes wait
+    a quarter longer than behind first-fit. Nothing is won by that where any four GPUs are as good as others.
     """
-    streams = (_options(each, request, rung=rung, passed=passed) for each in candidates)
+    alike = all(each.group.tables.alike for each in candidates)
+    fullest_first = request.strategy is Strategy.PACK or (request.strategy is Strategy.BEST_FIT and alike)
+    streams = (_options(each, request, rung=rung, passed=passed, fullest_first=fullest_first) for each in candidates)
     cost = attrgetter("cost")
     for _, equal in itertools.groupby(heapq.merge(*streams, key=cost), key=cost):
         yield list(equal)
@@ -72,7 +79,9 @@ def named(tie: list[Option], limit: int) -> list[tuple[str, NodeGroup, int]]:
     return entries[:limit]
 
 
-def _options(candidates: Candidates, request: Whole, *, rung: Criteria, passed: Sequence[Criteria]) -> Iterator[Option]:
+def _options(
+    candidates: Candidates, request: Whole, *, rung: Criteria, passed: Sequence[Criteria], fullest_first: bool
+) -> Iterator[Option]:
     """The options of one group, cheapest first."""
     tables, gpus = candidates.group.tables, request.gpus
     include = candidates.group.include(request)
@@ -85,17 +94,19 @@ def _options(candidates: Candidates, request: Whole, *, rung: Criteria, passed: 
         masks = masks[~tables.has(gpus, masks, above.including(include))]
     if not len(masks):
         return
-    for rows in _ordered(tables, masks, request, criteria=criteria.any_busbw):
+    for rows in _ordered(tables, masks, request, criteria=criteria.any_busbw, fullest_first=fullest_first):
         for row in rows:
             free, taken, *cost = row.tolist()
             yield Option(tuple(cost), candidates, int(free), int(taken))
 
 
-def _ordered(tables: Tables, masks: Ints, request: Whole, *, criteria: Criteria) -> Iterator[Array]:
+def _ordered(
+    tables: Tables, masks: Ints, request: Whole, *, criteria: Criteria, fullest_first: bool
+) -> Iterator[Array]:
     """Rows of mask, set and cost, cheapest first: (n, columns) each, float64."""
     if tables.size <= TABULATED:
-        key = ("node order", request.gpus, criteria, preference(request))
-        rows = tables.row(key, lambda: _tabulate(tables, request, criteria))
+        key = ("node order", request.gpus, criteria, preference(request), fullest_first)
+        rows = tables.row(key, lambda: _tabulate(tables, request, criteria, fullest_first=fullest_first))
         present = np.zeros(1 << tables.size, dtype=np.bool_)
         present[masks] = True
         yield rows[present[rows[:, 0].astype(np.int64)]]
@@ -106,15 +117,19 @@ def _ordered(tables: Tables, masks: Ints, request: Whole, *, criteria: Criteria)
         count = np.bitwise_count(equal).astype(np.int64)
         equal = equal[np.argsort(-count if request.strategy is Strategy.SPREAD else count, kind="stable")]
         for block, start in enumerate(range(0, len(equal), _MOST_MASKS)):
-            yield _rows(tables, np.sort(equal[start : start + _MOST_MASKS]), request, criteria=criteria, block=block)
+            some = np.sort(equal[start : start + _MOST_MASKS])
+            yield _rows(tables, some, request, criteria=criteria, fullest_first=fullest_first, block=block)
 
 
-def _tabulate(tables: Tables, request: Whole, criteria: Criteria) -> Array:
+def _tabulate(tables: Tables, request: Whole, criteria: Criteria, *, fullest_first: bool) -> Array:
     masks = np.arange(1 << tables.size)
-    return _rows(tables, masks[tables.has(request.gpus, masks, criteria)], request, criteria=criteria)
+    having = masks[tables.has(request.gpus, masks, criteria)]
+    return _rows(tables, having, request, criteria=criteria, fullest_first=fullest_first)
 
 
-def _rows(tables: Tables, masks: Ints, request: Whole, *, criteria: Criteria, block: int = 0) -> Array:
+def _rows(
+    tables: Tables, masks: Ints, request: Whole, *, criteria: Criteria, fullest_first: bool, block: int = 0
+) -> Array:
     gpus = request.gpus
     taken = best_sets(tables, masks, gpus=gpus, criteria=criteria, preference=preference(request))
     value = tables.best(gpus, criteria)[masks].astype(np.float64).round(2)
@@ -122,7 +137,7 @@ def _rows(tables: Tables, masks: Ints, request: Whole, *, criteria: Criteria, bl
     keep = tables.keep[list(keep_order(gpus))]
     lost = (keep[:, masks] - keep[:, masks ^ taken]).round(2).astype(np.float64)
     by_strategy = {
-        Strategy.BEST_FIT: [*lost, count],
+        Strategy.BEST_FIT: [count, *lost] if fullest_first else [*lost, count],
         Strategy.PACK: [count, *lost],
         Strategy.SPREAD: [-count, *lost],
         Strategy.FIRST_FIT: [],

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from functools import wraps
+from functools import cached_property, wraps
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 import numpy as np
@@ -88,6 +88,12 @@ class Tables:
         self._linked: Bools = figures.linked[there]
         self.numa_nodes: Ints = _distinct(shape.numa)
         self.nic_distance: Floats = subsets.sums(shape.nics)
+
+    @cached_property
+    def alike(self) -> bool:
+        """Whether sets of one size are all worth the same, as on a machine with one switch for all GPUs."""
+        by_size = (self.worth[self.count == k] for k in range(2, self.size + 1))
+        return all(float(worth.min()) >= SAME * float(worth.max()) for worth in by_size)
 
     def members(self, k: int) -> Ints:
         """All masks of ``k`` GPUs, lowest positions first: (C(g, k),), int64."""

@@ -4,6 +4,9 @@
 * ``policies``: our allocator, and those that it is compared with.
 * ``trace``: the jobs, drawn by chance or read from a file.
 * ``replay``: lets the jobs come, wait, run and leave, and measures what became of them.
+* ``shapes``: what operators published of their jobs; ``shape_fit`` and ``shaped`` draw jobs like them.
+* ``orders``: the orders in which waiting jobs are served; ``lines`` holds those that wait, ``reserving`` the GPUs that
+  are kept for one of them, ``order_replay`` lets the jobs come and leave, ``order_figures`` measures.
 * ``mixed``: requests of whole GPUs, shares and MIG slices, and what became of them.
 * ``mixed_policies``: our allocator for those, and what a scheduler does alone.
 """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -25,12 +25,25 @@ class Part(msgspec.Struct, frozen=True):
 
 
 class Cluster:
-    """Nodes by number; alike ones share their tables."""
+    """Nodes by number; alike ones share their tables.
+
+    Attributes:
+        machines: What each node is.
+        tables: What sets of its GPUs are worth.
+        idle: By node the mask of the GPUs that nobody has.
+        free: By node those of them that may be given; others are reserved.
+        names: The nodes' names; ``number`` finds a node by its own.
+        fleet: The same for the allocator.
+        gpus: How many GPUs there are.
+        largest: How many the largest node has.
+    """
 
     def __init__(self, machines: Sequence[Machine]) -> None:
         self.machines = tuple(machines)
         self.tables: tuple[Tables, ...] = tuple(tables_of(machine) for machine in machines)
-        self.free = [tables.everything for tables in self.tables]
+        self.idle = [tables.everything for tables in self.tables]
+        self.free = list(self.idle)
+        self._reserved: dict[int, int] = {}
         self.names = [f"node-{number:05}" for number in range(len(machines))]
         self.number = {name: number for number, name in enumerate(self.names)}
         self.fleet = Fleet()
@@ -47,16 +60,28 @@ class Cluster:
         """Count GPUs as busy."""
         for part in parts:
             assert part.mask & ~self.free[part.node] == 0, "no GPU is given twice"
-            self._set(part.node, self.free[part.node] ^ part.mask)
+            self.idle[part.node] ^= part.mask
+            self._update(part.node)
 
     def give_back(self, parts: Iterable[Part]) -> None:
         """Count GPUs as free."""
         for part in parts:
-            self._set(part.node, self.free[part.node] | part.mask)
+            self.idle[part.node] |= part.mask
+            self._update(part.node)
+
+    def reserve(self, masks: Mapping[int, int]) -> None:
+        """Give none of these GPUs, by node, from now on; others that were reserved no longer are."""
+        before, self._reserved = self._reserved, dict(masks)
+        for node in before.keys() | masks.keys():
+            self._update(node)
 
     def count_free(self) -> int:
-        """How many GPUs are free."""
-        return sum(mask.bit_count() for mask in self.free)
+        """How many GPUs nobody has."""
+        return sum(mask.bit_count() for mask in self.idle)
+
+    def count_reserved(self) -> int:
+        """How many of these are reserved."""
+        return sum((self.idle[node] & mask).bit_count() for node, mask in self._reserved.items())
 
     def worth(self, parts: Sequence[Part]) -> float:
         """Bandwidth of a job's slowest part against the best that any machine of the cluster has for so many: 0-1."""
@@ -82,7 +107,10 @@ class Cluster:
                 whole += _QUAD * int(pod_capacity(tables, _QUAD, _with_busbw(best))[mask])
         return 1 - whole / free if free else 0.0
 
-    def _set(self, node: int, mask: int) -> None:
+    def _update(self, node: int) -> None:
+        mask = self.idle[node] & ~self._reserved.get(node, 0)
+        if mask == self.free[node]:
+            return
         self.free[node] = mask
         gpus = self.machines[node].gpus
         self.fleet.set_free(self.names[node], [gpu.index for place, gpu in enumerate(gpus) if mask >> place & 1])

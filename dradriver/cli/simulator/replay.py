@@ -10,6 +10,7 @@ from statistics import mean, median
 import msgspec
 
 from dradriver.cli.simulator.cluster import Cluster, Part
+from dradriver.cli.simulator.lines import pods
 from dradriver.cli.simulator.policies import GANGS, POLICIES, gang
 from dradriver.cli.simulator.trace import Job
 from dradriver.topology.machine import Machine
@@ -44,13 +45,23 @@ class Result(msgspec.Struct, kw_only=True):
     given_up: int
 
 
+def over_seeds(results: Sequence[Result]) -> Result:
+    """Return the mean of each figure over several seeds of one policy."""
+    figures = {
+        field: mean(getattr(result, field) for result in results)
+        for field in Result.__struct_fields__
+        if field != "policy"
+    }
+    counts = {field: round(figures[field]) for field in ("finished", "given_up")}
+    return Result(policy=results[0].policy, **{**figures, **counts})
+
+
 class _Waiting:
     """A job that has not started: its pods, and what some of them hold already."""
 
     def __init__(self, job: Job, cluster: Cluster) -> None:
         self.job = job
-        pods = -(-job.gpus // cluster.largest)
-        self.sizes = [job.gpus // pods + (number < job.gpus % pods) for number in range(pods)]
+        self.sizes = pods(job.gpus, cluster.largest)
         self.parts: list[Part] = []
         self.holds_since = 0.0
         self.not_before = 0.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +17,7 @@ from dradriver.errors import DriverError
 MIX: Final[Mapping[int, float]] = {1: 0.50, 2: 0.15, 3: 0.03, 4: 0.16, 6: 0.02, 8: 0.10, 16: 0.03, 32: 0.01}
 _MEDIAN_S: Final = 1800.0
 _SPREAD: Final = 1.2  # sigma of the logarithm: a tenth of the jobs last 4.7 times the median
+_SLACK: Final = 3.0
 _MOST_JOBS: Final = 1_000_000
 
 
@@ -27,12 +28,23 @@ class TraceError(DriverError):
 
 
 class Job(msgspec.Struct, frozen=True):
-    """One job: when it comes, how many GPUs it takes, how long it runs where bandwidth is best."""
+    """One job.
+
+    Attributes:
+        number: Tells it apart.
+        arrival_s: When it comes, seconds.
+        gpus: How many GPUs it takes.
+        duration_s: How long it runs where bandwidth is best, seconds.
+        tenant: Whose it is, by number.
+        declared_s: After how long it is ended, seconds; None where it declares nothing.
+    """
 
     number: int
     arrival_s: float
     gpus: int
     duration_s: float
+    tenant: int = 0
+    declared_s: float | None = None
 
 
 def drawn(count: int, *, gpus: int, load: float, seed: int, mix: Mapping[int, float] = MIX) -> list[Job]:
@@ -58,6 +70,26 @@ def drawn(count: int, *, gpus: int, load: float, seed: int, mix: Mapping[int, fl
         size = rng.choices(sizes, weights)[0]
         jobs.append(Job(number, now, size, _MEDIAN_S * rng.lognormvariate(0, _SPREAD)))
     return jobs
+
+
+def assigned(jobs: Sequence[Job], *, weights: Sequence[float], declared: float, seed: int) -> list[Job]:
+    """Return the same jobs, each some tenant's, and some with a declared duration.
+
+    Args:
+        jobs: The jobs.
+        weights: By tenant, for how many of the jobs are its own.
+        declared: Share of the jobs that declare a duration, 0-1. People declare more than they need: as much as is
+            needed to three times that, all alike.
+        seed: The same seed gives the same; with a larger share the same jobs declare the same, and others do, too.
+    """
+    rng = random.Random(f"tenants {seed}")  # noqa: S311  # chance, no secret
+    found = []
+    for job in jobs:
+        tenant = rng.choices(range(len(weights)), weights)[0]
+        declares, slack = rng.random() < declared, rng.uniform(1, _SLACK)
+        declared_s = job.duration_s * slack if declares else None
+        found.append(msgspec.structs.replace(job, tenant=tenant, declared_s=declared_s))
+    return found
 
 
 def read(path: Path) -> list[Job]:

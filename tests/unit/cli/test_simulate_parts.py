@@ -108,7 +108,7 @@ def test_the_command_shows_every_policy() -> None:
     [
         (("--parts", "0.5", "--policy", "random"), "policy 'random' is none of these; there are slices by count"),
         (("--policy", "slices by count"), "policy 'slices by count' is none of these; there are random"),
-        (("--parts", "0.5", "--trace", "jobs.csv"), "--trace and --plot are for jobs of whole GPUs"),
+        (("--parts", "0.5", "--trace", "jobs.csv"), "--seeds and --plot are for jobs of whole GPUs"),
     ],
 )
 def test_options_that_do_not_go_together(arguments: tuple[str, ...], told: str) -> None:

@@ -135,6 +135,16 @@ def test_strategies_over_nodes(strategy: Strategy, order: list[str]) -> None:
     assert [choice.node for choice in ranked] == order
 
 
+def test_best_fit_takes_the_fullest_node_where_all_sets_are_equal() -> None:
+    fleet = Fleet()
+    for name, free in (("seven", range(7)), ("four", range(4)), ("whole", range(8))):
+        fleet.set_node(name, machines.dgx_h100(), free)
+    one = Whole(containers=(1,))
+    assert [choice.node for choice in fleet.rank(one)] == ["four", "seven", "whole"]
+    fleet.set_node("pairs", machines.bridge_pairs(), [0, 1])  # a pair that is better than others may be broken
+    assert fleet.rank(one)[0].node == "seven"
+
+
 def test_no_strategy_costs_bandwidth() -> None:
     for strategy in Strategy:
         for free in ([0, 1, 2, 6], [0, 2, 3, 6, 7], list(range(8))):

@@ -1,0 +1,168 @@
+"""What an order made of the jobs: how long they waited by size, what the cluster did, how even the tenants fared."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import mean
+from typing import Final
+
+import msgspec
+
+CLASSES: Final = (("1", 1), ("2", 2), ("3-4", 4), ("5-8", 8), (">8", math.inf))
+"""Sizes of jobs that are told apart, and the most GPUs of each."""
+ALL: Final = "all"
+_SAME: Final = 0.999
+
+
+class Waits(msgspec.Struct, frozen=True, kw_only=True):
+    """Waiting times of the jobs of a size, from arrival to start, seconds.
+
+    Attributes:
+        gpus: The size, or ``ALL``.
+        jobs: How many they are.
+        mean_s: The mean.
+        p99_s: What 99 % of them did not wait longer than.
+        largest_s: The longest.
+    """
+
+    gpus: str
+    jobs: float
+    mean_s: float
+    p99_s: float
+    largest_s: float
+
+
+class OrderResult(msgspec.Struct, kw_only=True):
+    """What became of the jobs under one order.
+
+    Attributes:
+        order: Its name.
+        waits: By size, all of them last.
+        utilisation: Share of GPU time that jobs hold until the last one comes, 0-1.
+        best_share: Share of the jobs of two GPUs and more whose set is as good as any machine here has, 0-1.
+        bandwidth: Mean of their bandwidth against that best, 0-1.
+        unfairness: How far the share of GPU time of any tenant was from its weight at most, while all had jobs waiting,
+            0-1; None where that never was.
+        one_job: The most GPU time of one job against all that was given then: shares cannot be nearer than that.
+        contended: Share of the time until the last job comes in which all had jobs waiting, 0-1.
+        reservations: How many were made; 0 where each event plans anew.
+        reserved_idle: Share of GPU time that stood idle because it was reserved, 0-1.
+        ended: How many jobs were ended because they ran as long as they had declared.
+    """
+
+    order: str
+    waits: tuple[Waits, ...]
+    utilisation: float
+    best_share: float
+    bandwidth: float
+    unfairness: float | None
+    one_job: float | None
+    contended: float
+    reservations: float
+    reserved_idle: float
+    ended: float
+
+    def of(self, gpus: str) -> Waits | None:
+        """Return the waits of a size; None where there was no such job."""
+        return next((each for each in self.waits if each.gpus == gpus), None)
+
+
+class Figures:
+    """Counts while the jobs run; times in seconds.
+
+    Attributes:
+        now: Until when it has counted.
+        reservations: How many were made.
+        ended: How many jobs were ended early.
+    """
+
+    def __init__(self, *, gpus: int, last: float, weights: Sequence[float]) -> None:
+        """Begin at 0.
+
+        Args:
+            gpus: GPUs of the cluster.
+            last: When the last job comes.
+            weights: By tenant.
+        """
+        self.now = 0.0
+        self.reservations = self.ended = 0
+        self._gpus = gpus
+        self._last = last
+        self._weights = weights
+        self._busy = self._reserved_idle = self._contended = 0.0
+        self._got = [0.0] * len(weights)
+        self._largest = 0.0  # GPU-seconds of one job
+        self._waits: dict[str, list[float]] = {name: [] for name, _ in CLASSES}
+        self._worths: list[float] = []
+
+    def advance(self, to: float, *, held: Sequence[int], reserved_idle: int, contended: bool) -> None:
+        """Count the time until then: GPUs that tenants hold, that stand idle reserved, and whether all have waiting."""
+        passed = min(to, self._last) - min(self.now, self._last)
+        self._busy += passed * sum(held)
+        self._reserved_idle += passed * reserved_idle
+        if contended:
+            self._contended += passed
+            for tenant, gpus in enumerate(held):
+                self._got[tenant] += passed * gpus
+        self.now = to
+
+    def began(self, *, gpus: int, wait_s: float, worth: float, lasts_s: float, contended: bool) -> None:
+        """Count a job that begins now, on a set of that worth."""
+        self.waits(gpus, wait_s)
+        if gpus > 1:
+            self._worths.append(worth)
+        if contended:
+            self._largest = max(self._largest, gpus * lasts_s)
+
+    def waits(self, gpus: int, wait_s: float) -> None:
+        """Count how long a job of so many GPUs has waited."""
+        name = next(name for name, most in CLASSES if gpus <= most)
+        self._waits[name].append(wait_s)
+
+    def result(self, order: str) -> OrderResult:
+        """Return what was counted."""
+        every = [wait for waits in self._waits.values() for wait in waits]
+        total = self._gpus * self._last
+        got, weight = sum(self._got), sum(self._weights)
+        away = [abs(own / got - each / weight) for own, each in zip(self._got, self._weights, strict=True) if got]
+        return OrderResult(
+            order=order,
+            waits=tuple(_waits(name, waits) for name, waits in (*self._waits.items(), (ALL, every)) if waits),
+            utilisation=self._busy / total if total else 0.0,
+            best_share=mean(worth >= _SAME for worth in self._worths) if self._worths else 1.0,
+            bandwidth=mean(self._worths) if self._worths else 1.0,
+            unfairness=max(away) if away and len(away) > 1 else None,
+            one_job=self._largest / got if got else None,
+            contended=self._contended / self._last if self._last else 0.0,
+            reservations=self.reservations,
+            reserved_idle=self._reserved_idle / total if total else 0.0,
+            ended=self.ended,
+        )
+
+
+def over_seeds(results: Sequence[OrderResult]) -> OrderResult:
+    """Return the mean of each figure over several seeds of one order; of sizes, over the seeds that had such jobs."""
+    waits = []
+    for name in (*(name for name, _ in CLASSES), ALL):
+        found = [own for result in results if (own := result.of(name)) is not None]
+        if found:
+            means = {field: mean(getattr(own, field) for own in found) for field in ("mean_s", "p99_s", "largest_s")}
+            waits.append(Waits(gpus=name, jobs=sum(own.jobs for own in found) / len(results), **means))
+    fields = (
+        "utilisation", "best_share", "bandwidth", "unfairness", "one_job", "contended", "reservations",
+        "reserved_idle", "ended",
+    )  # fmt: skip
+    figures = {field: _mean_of_some([getattr(result, field) for result in results]) for field in fields}
+    return OrderResult(order=results[0].order, waits=tuple(waits), **figures)  # type: ignore[arg-type]
+
+
+def _mean_of_some(values: Sequence[float | None]) -> float | None:
+    some = [value for value in values if value is not None]
+    return mean(some) if some else None
+
+
+def _waits(name: str, waits: list[float]) -> Waits:
+    ordered = sorted(waits)
+    p99 = ordered[math.ceil(0.99 * len(ordered)) - 1]
+    return Waits(gpus=name, jobs=len(ordered), mean_s=mean(ordered), p99_s=p99, largest_s=ordered[-1])

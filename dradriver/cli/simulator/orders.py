@@ -1,0 +1,73 @@
+"""The orders that are compared: whose turn it is, what becomes of the others when one finds no place, who reserves.
+
+All start a job with all of its pods or not at all, and none ends a job for another.
+
+* ``fifo``: the oldest first; who finds no place is passed by, until GPUs become free.
+* ``strict fifo``: the oldest first; while it finds no place nobody else starts.
+* ``easy``: EASY backfilling (Lifka 1995; Mu'alem and Feitelson, IEEE TPDS 12(6), 2001): FIFO, and the first that finds
+  no place gets the set that is free first by declared ends reserved, planned anew at each event. Others start if they
+  do not touch it or end before that time. Without declared durations only not touching is left.
+* ``kueue strict``, ``kueue best effort``: Kueue's StrictFIFO and BestEffortFIFO, a ClusterQueue a tenant, all of them
+  one cohort: the tenant's weight of the GPUs is its nominal quota, all may be borrowed, nobody is preempted. The heads
+  of all queues are tried in turn, those that stay within their quota before those that borrow, then the oldest. A head
+  that finds no place holds up its own queue alone (strict), or is put aside until something is free (best effort).
+  With one tenant nobody borrows, and they are ``strict fifo`` and ``fifo``.
+* ``ours``: the queue of this driver: whoever has had least for its weight (``queue.shares``), of its jobs the oldest,
+  who finds no place is passed by; the first that is blocked for longer than a bounded wait gets GPUs reserved
+  (``queue.reservation``). All jobs have one priority here.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from dradriver.queue.reservation import Terms
+
+
+class Turn(enum.Enum):
+    """Whose turn it is among the tenants' oldest jobs; of equals it is the oldest one's."""
+
+    AGE = "age"
+    QUOTA = "quota"
+    SHARE = "share"
+
+
+class NoPlace(enum.Enum):
+    """What becomes of the others when one finds no place."""
+
+    GO_ON = "the others are tried"
+    STOP = "nobody else starts"
+    STOP_TENANT = "nobody else of its tenant starts"
+
+
+class Order(msgspec.Struct, frozen=True, kw_only=True):
+    """How waiting jobs are served.
+
+    Attributes:
+        turn: Whose turn it is.
+        no_place: What becomes of the others.
+        terms: Of reservations; None without any.
+        replanned: Whether the reserved set is chosen anew at each event.
+    """
+
+    turn: Turn = Turn.AGE
+    no_place: NoPlace = NoPlace.GO_ON
+    terms: Terms | None = None
+    replanned: bool = False
+
+
+_EASY: Final = Terms(bounded_wait_s=0.0, idle_s=math.inf, short_s=0.0)
+
+ORDERS: Final[Mapping[str, Order]] = {
+    "fifo": Order(),
+    "strict fifo": Order(no_place=NoPlace.STOP),
+    "easy": Order(terms=_EASY, replanned=True),
+    "kueue strict": Order(turn=Turn.QUOTA, no_place=NoPlace.STOP_TENANT),
+    "kueue best effort": Order(turn=Turn.QUOTA),
+    "ours": Order(turn=Turn.SHARE, terms=Terms()),
+}

@@ -1,0 +1,110 @@
+"""One distribution for a published shape: sizes first, then durations by size, so that all its tables are met."""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import Final
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from dradriver.cli.simulator.shapes import QUANTILES, SHAPES, SIZES, Shape
+
+Floats = NDArray[np.float64]
+
+_STEPS: Final = 4000  # of the quantile function; the last percent has forty of them
+_ROUNDS: Final = 60
+_LEAST_SHARE: Final = 0.02  # percent of GPU time of a size for which the rounded table has none
+_LEAST_S: Final = 1.0
+
+
+class Fit(msgspec.Struct, frozen=True, kw_only=True):
+    """A shape to draw from: a job of a size lasts its size's scale times what the quantile function gives.
+
+    Attributes:
+        sizes: GPUs.
+        shares: Share of the jobs by size, 0-1.
+        scales: By size, against the quantile function.
+        quantiles: Seconds at ``_STEPS`` even steps of the share of jobs.
+    """
+
+    sizes: tuple[int, ...]
+    shares: Floats
+    scales: Floats
+    quantiles: Floats
+
+    def mean_s(self) -> Floats:
+        """Mean duration by size, seconds."""
+        means: Floats = self.scales * self.quantiles.mean()
+        return means
+
+    def draw(self, rng: np.random.Generator, count: int) -> tuple[NDArray[np.int64], Floats]:
+        """Return GPUs and durations (seconds) of so many jobs."""
+        which = rng.choice(len(self.sizes), size=count, p=self.shares)
+        at = rng.random(count) * _STEPS - 0.5
+        lasts: Floats = np.interp(at, np.arange(_STEPS), self.quantiles) * self.scales[which]
+        return np.array(self.sizes, dtype=np.int64)[which], np.maximum(lasts, _LEAST_S)
+
+
+@lru_cache(maxsize=16)
+def fit(name: str) -> Fit:
+    """Return the distribution of a published shape.
+
+    A size's mean duration follows from its shares of GPU time and of jobs: (GPU time / jobs / GPUs), times what makes
+    the mean of all the published one. The spread is one for all sizes: first that of the published durations, then
+    corrected until the durations of all sizes together have the published percentiles again.
+
+    Worked example: Philly's jobs of 8 are 6.9 % of the jobs and have 49.8 % of the GPU time: 49.8 / 6.9 / 8 = 0.90
+    against 0.199 for single GPUs (16.4 / 82.4): they last 4.5 times as long.
+    """
+    shape = SHAPES[name]
+    sizes, shares, gpu_time = _by_size(shape)
+    relative = gpu_time / shares / np.array(sizes)
+    relative /= (shares * relative).sum()
+    steps = (np.arange(_STEPS) + 0.5) / _STEPS
+    wanted = _published(shape, steps)
+    quantiles = wanted.copy()
+    for _ in range(_ROUNDS):
+        have = _mixture(shares, relative * shape.mean_s / quantiles.mean(), quantiles, steps)
+        quantiles = np.maximum.accumulate(quantiles * np.sqrt(wanted / have))
+    return Fit(sizes=sizes, shares=shares, scales=relative * shape.mean_s / quantiles.mean(), quantiles=quantiles)
+
+
+def _by_size(shape: Shape) -> tuple[tuple[int, ...], Floats, Floats]:
+    """Return the sizes that occur, with their shares of jobs and of GPU time, both 0-1."""
+    jobs = np.diff(np.array([0.0, *shape.jobs, 100.0]))
+    gpu_time = np.maximum(np.diff(np.array([0.0, *shape.gpu_time, 100.0])), _LEAST_SHARE)
+    there = jobs > 1e-9
+    sizes = tuple(size for size, has in zip((*SIZES, shape.largest), there, strict=True) if has)
+    return sizes, jobs[there] / 100, gpu_time[there] / gpu_time[there].sum()
+
+
+def _published(shape: Shape, steps: Floats) -> Floats:
+    """The published durations at any share of the jobs: straight lines of their logarithms between the percentiles.
+
+    Below the first the line of the next two goes on; above the last one goes to where the mean is the published one.
+    """
+    logs = np.log(np.array(shape.durations))
+    knots = np.array(QUANTILES)
+    least = logs[0] - (logs[1] - logs[0]) / (knots[1] - knots[0]) * knots[0]
+    found: Floats = np.exp(np.interp(steps, [0.0, *knots], [least, *logs]))
+    tail = steps > knots[-1]
+    missing = (shape.mean_s * len(steps) - found[~tail].sum()) / tail.sum()
+    last = shape.durations[-1]
+    low, high = 0.0, math.log(1000)
+    for _ in range(60):  # the mean of such a line is (last * (e^x - 1)) / x
+        middle = (low + high) / 2
+        low, high = (middle, high) if last * math.expm1(middle) / middle < missing else (low, middle)
+    found[tail] = last * np.exp((steps[tail] - knots[-1]) / (1 - knots[-1]) * low)
+    return found
+
+
+def _mixture(shares: Floats, scales: Floats, quantiles: Floats, steps: Floats) -> Floats:
+    """The quantiles of the durations of all sizes together."""
+    lasts = np.outer(scales, quantiles).ravel()
+    weights = np.repeat(shares / len(quantiles), len(quantiles))
+    order = np.argsort(lasts, kind="stable")
+    found: Floats = np.interp(steps, np.cumsum(weights[order]) - weights[order] / 2, lasts[order])
+    return found
