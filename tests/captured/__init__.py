@@ -3,7 +3,7 @@
 ``python -m tests.captured`` writes those of Kubernetes anew, made by the control plane of each tested version, and
 ``python -m tests.captured.kubeflow`` those of the training operator, for whoever has it, and
 ``python -m tests.captured.owners`` those of JobSet, LeaderWorkerSet, the MPI operator and trainer.
-``tests/fakes/owners.py`` has what nobody could run here, written after the source of the programs that make it.
+``tests/fakes/owners.py`` has stories that were not captured, written after the source of the programs that make them.
 """
 
 from __future__ import annotations
