@@ -223,6 +223,8 @@ class GangWriter:
                         await action()
                 except Exception as error:  # all others are told of it first
                     stopped = True
+                    if isinstance(error, ApiError) and error.retry_after_s and outcome(error) is Outcome.SERVER:
+                        self._lanes.failed(error)  # whatever becomes of the others, which may hang
                     return error
             return None
 

@@ -50,8 +50,9 @@ class LimitRules:
 
     def _made(self, gang: Gang, claim: Object, plan: str, size: int, call: Call) -> None:
         least = max(1, gang.size[0] - self._well[id(gang)])
-        if size < least and self.known_to_end(gang, call.seen_pods):
-            self._broken("a gang begins with as many as its size", f"{gang.key} with {size} of {least}")
+        run = sum(map(_runs, living(map(self._world.pod, gang.pods))))  # of an earlier plan, bound without the others
+        if size + run < least and self.known_to_end(gang, call.seen_pods):
+            self._broken("a gang begins with as many as its size", f"{gang.key} with {size} beside {run} of {least}")
         truth, nodes = self._world.truth, set[str]()
         for pod in living(map(self._world.pod, gang.pods)):
             other = self._world.server.find(RESOURCE_CLAIMS, fit.claim_names(pod)[0], gang.key[0])

@@ -431,3 +431,34 @@ async def test_a_gang_whose_writes_hang_is_no_server_that_is_slow() -> None:
         assert cluster.claim("good") is None
         await asyncio.sleep(0.6)
         assert cluster.claim("good") is not None
+
+
+@pytest.mark.looptime
+async def test_a_pause_that_the_server_asks_one_of_a_gang_for_is_kept_though_another_hangs() -> None:
+    cluster = GpuCluster(promise_s=30, unschedulable_s=5)
+    for name in "abc":
+        cluster.node(name)
+    for number in range(2):
+        cluster.pod(f"train-{number}", 8, wishes={"gang": "train", "gang-size": "2"})
+    create, sent = cluster.client.create, list[float]()
+
+    async def slowly(*args: Any, **kwargs: Any) -> Any:
+        sent.append(asyncio.get_running_loop().time())
+        number = len(sent)
+        if number == 1:
+            await asyncio.sleep(0.1)
+            raise ApiError(429, "TooManyRequests", "later", retry_after_s=5.0)
+        if number == 2:
+            await asyncio.sleep(1.0)
+            raise ApiError(500, "InternalError", "etcdserver: request timed out")
+        return await create(*args, **kwargs)
+
+    cluster.client.create = slowly  # type: ignore[method-assign]
+    async with working(cluster):
+        await asyncio.sleep(0.5)
+        cluster.pod("other", 8)
+        cluster.deliver()
+        await asyncio.sleep(4.0)
+        assert len(sent) == 2
+        await asyncio.sleep(30.0)
+    assert all(cluster.claim(name) is not None for name in ("train-0", "train-1", "other"))
