@@ -115,6 +115,11 @@ class Accounts:
         """Return the claims that are about to be created."""
         return tuple(self._intended)
 
+    def intended_for(self, claim: Key, pod: Key) -> Placement | None:
+        """Return what a claim is about to be created for; None where it is not, or for another pod."""
+        intended = self._intended.get(claim)
+        return intended[1] if intended is not None and intended[0] == pod else None
+
     def ahead(self, claim: Key) -> bool:
         """Return whether an answer to us told more of a claim than its reflector has shown."""
         return claim in self.assumed or claim in self._answered

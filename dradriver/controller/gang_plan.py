@@ -17,6 +17,7 @@ from dradriver.api import names, plans, results
 from dradriver.api.errors import WordError
 from dradriver.api.gangs import Gang
 from dradriver.api.ledger import OURS, current_ledger
+from dradriver.api.pins import claim_key
 from dradriver.api.plans import Planned
 from dradriver.cluster import neighbours
 from dradriver.cluster.kept_places import Kept
@@ -84,7 +85,7 @@ def plan(
         return places(members)
     except NoPlaceError:
         kinds = _kinds(members)
-        fewer = None if least is None or any(_claim_of(picture, member) for member in members) else least
+        fewer = None if least is None or any(_kept(picture, member) for member in members) else least
         if fewer is None or fewer >= len(members) or len(kinds) == 1:
             raise  # the allocator has tried with fewer
         for kind in ((), *kinds[:MOST_FIRST]):  # for one of them there may be no place at all
@@ -127,11 +128,11 @@ def _places(
     home: Mapping[Member, Kept],
     fleet: Fleet | None,
 ) -> dict[Member, Placement]:
-    claims = {member: claim for member in members if (claim := _claim_of(picture, member)) is not None}
+    kept = {member: own for member in members if (own := _kept(picture, member)) is not None}
     picture.inventory.locate(picture.nodes.labels())
-    asked = _asked(picture, members, wants, kept=claims, least=None if claims else least, avoid=avoid)
+    asked = _asked(picture, members, wants, kept=kept, least=None if kept else least, avoid=avoid)
     index = {member: at for at, member in enumerate(asked.members)}
-    fixed = {index[m]: c.pin.choice for m, c in claims.items() if c.pin and isinstance(c.pin.choice, Choice)}
+    fixed = {index[member]: choice for member, (choice, _) in kept.items() if isinstance(choice, Choice)}
     if any(choice.node in picture.inventory.aside for choice in fixed.values()):  # where it stands the fleet cannot say
         raise NoPlaceError(f"others of its gang are on nodes that are left out so far: {decide.UNKNOWN_KIND}")
     try:
@@ -149,7 +150,7 @@ def _places(
         raise
     placed = dict(zip(asked.members, found.pods, strict=False))  # fewer where it begins with fewer
     hostnames = _hostnames(picture, dict.fromkeys(choice.node for choice in placed.values()), asked)
-    return _placements(picture, identity, placed, found, claims, hostnames, home)
+    return _placements(picture, identity, placed, found, kept, hostnames, home)
 
 
 def has_claim(picture: Picture, member: Member) -> bool:
@@ -158,10 +159,28 @@ def has_claim(picture: Picture, member: Member) -> bool:
     return claim is not None and claim.owned_by(member.uid)
 
 
+def is_placed(picture: Picture, member: Member) -> bool:
+    """Return whether a member has a claim of its own, or one is about to be created for it."""
+    return has_claim(picture, member) or _intended(picture, member) is not None
+
+
 def _claim_of(picture: Picture, member: Member) -> ClaimRecord | None:
     """Return the claim of a member that keeps its place."""
     claim = picture.claim_of(member.pod) if has_claim(picture, member) else None
     return claim if claim is not None and not claim.deleting else None
+
+
+def _intended(picture: Picture, member: Member) -> Placement | None:
+    claim = claim_key(member.pod)
+    return None if claim is None else picture.accounts.intended_for(claim, member.key)
+
+
+def _kept(picture: Picture, member: Member) -> tuple[object, Planned | None] | None:
+    """Return where a member is and stays, and what its claim says of the plan, also of one that is being created."""
+    if (claim := _claim_of(picture, member)) is not None:
+        return None if claim.pin is None else claim.pin.choice, claim.planned
+    intended = _intended(picture, member)
+    return None if intended is None else (intended.choice, intended.planned)
 
 
 def _asked(
@@ -253,12 +272,12 @@ def _placements(
     identity: str,
     placed: Mapping[Member, Choice],
     found: GangChoice,
-    claims: Mapping[Member, ClaimRecord],
+    having: Mapping[Member, tuple[object, Planned | None]],
     hostnames: dict[str, str],
     home: Mapping[Member, Kept],
 ) -> dict[Member, Placement]:
-    uuids = {member: _uuids(picture, member.wish, choice) for member, choice in placed.items() if member not in claims}
-    kept = [claim.planned for claim in claims.values() if claim.planned is not None]
+    uuids = {member: _uuids(picture, member.wish, choice) for member, choice in placed.items() if member not in having}
+    kept = [planned for _, planned in having.values() if planned is not None]
     places = [(m.uid, placed[m].node, [uuid for each in own.values() for uuid in each]) for m, own in uuids.items()]
     digest = kept[0].plan if kept else plans.digest(identity, places)
     size = kept[0].size if kept else len(placed)

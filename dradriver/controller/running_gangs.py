@@ -112,7 +112,7 @@ class RunningGangs:
         some = [
             (member, self._picture.gangs.rank(member.key))
             for member in members
-            if member is unit.lead or gang_plan.has_claim(self._picture, member)
+            if member is unit.lead or gang_plan.is_placed(self._picture, member)
         ]
         kept = self._free_again(self._picture.kept_places.find(of.gang, of.member.rank))
         inventory = self._picture.inventory

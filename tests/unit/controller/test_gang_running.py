@@ -135,3 +135,28 @@ async def test_one_of_which_half_is_bound_is_to_start_anew_after_its_deadline_ho
     await asyncio.sleep(10)
     await cluster.settle()
     assert set(asked.reasons) == {"1 of 2 of its pods were bound in time"}
+
+
+async def test_two_that_come_at_once_count_where_each_is_about_to_be() -> None:
+    cluster = cluster_of("abcd")
+    wishes = {"gang": "train", "gang-size": "4", "max-nodes": "2"}
+    for pod in (pods := [f"train-{number}" for number in range(4)]):
+        cluster.pod(pod, 4, wishes=wishes)
+    for _ in range(2):
+        await cluster.settle()
+        cluster.schedule()
+    await cluster.settle()
+    assert bound(cluster, pods) == pods
+    where = {pod: cluster.gpus(pod)[0] for pod in pods}
+    gone = [pod for pod in pods if where[pod] == where[pods[-1]]]
+    assert len(gone) == 2
+    for pod in gone:
+        cluster.remove(PODS, pod, "default")
+    cluster.collect()
+    cluster.rival("all", where[gone[0]], range(8))
+    for node in set("abcd") - set(where.values()):
+        cluster.rival(f"half-{node}", node, range(4))  # each has room for one of the two
+    for pod in gone:
+        cluster.pod(pod, 4, wishes=wishes)
+    await cluster.settle()
+    assert sum(cluster.claim(pod) is not None for pod in gone) == 1
