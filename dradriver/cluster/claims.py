@@ -32,7 +32,7 @@ class State(enum.Enum):
     PROMISED = enum.auto()  # it is there, pinned, and the scheduler has not given it devices yet
     ALLOCATED = enum.auto()
     LEAVING = enum.auto()  # it is being deleted and has no devices; no scheduler gives it any
-    KEPT = enum.auto()  # it is gone, and what it held is kept for another pod
+    KEPT = enum.auto()  # it has no devices any more, and what it held is kept for another pod
     OPEN = enum.auto()  # it is there and pinned to nothing: handed over, or somebody else's
 
 
@@ -96,7 +96,7 @@ class Accounts:
         """Return what a claim takes."""
         intended = self._intended.get(claim)
         found = account(self.claims.get(claim), None if intended is None else intended[1])
-        return Account(State.KEPT, self._kept[claim]) if found is NOTHING and claim in self._kept else found
+        return Account(State.KEPT, self._kept[claim]) if claim in self._kept and not found.holds else found
 
     def node_of(self, pod: Pod) -> str:
         """Return the node that a pod is promised to, or is coming to; empty for none."""

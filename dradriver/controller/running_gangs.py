@@ -148,7 +148,7 @@ class RunningGangs:
             NoPlaceError: It can in a moment: the lost pod is gone, and its claim goes with it. A StatefulSet makes
                 another pod of that name before.
         """
-        if kept is None or (claim := self._picture.claims.get(kept.claim)) is None:
+        if kept is None or (claim := self._picture.claims.get(kept.claim)) is None or not claim.devices:
             return kept
         lost = self._picture.pods.get(kept.pod)
         if lost is None or not claim.owned_by(lost.metadata.uid):

@@ -12,7 +12,9 @@ from tests.fakes.control_plane import fit
 from tests.fakes.control_plane.devices import results
 from tests.fakes.control_plane.scheduler import OURS
 from tests.simulator import sharing
+from tests.simulator.cast import claim_of
 from tests.simulator.gang_rules import GangRules
+from tests.simulator.gangs import Gang
 from tests.simulator.invariants import Invariants
 from tests.simulator.replicas import PROMISE_S, UNSCHEDULABLE_S, Replicas
 from tests.simulator.state import State
@@ -201,8 +203,19 @@ class Liveness:
         yield State("a pod with a place is bound, whatever it met", uid, BIND_AT_LAST_S, text)
         # Until the claim controller has cleared a claim away there is no other of its name.
         leaves = gang is not None and gang.restarts and gang.owner  # all of it may be about to go
-        if gates and not leaves and not any("deletionTimestamp" in claim["metadata"] for claim in claims):
+        waits = bool(leaves) or (gang is not None and self._leaves_devices(gang))
+        if gates and not waits and not any("deletionTimestamp" in claim["metadata"] for claim in claims):
             yield State("a pod with a place is lifted", uid, LIFT_S, text, key)
+
+    def _leaves_devices(self, gang: Gang) -> bool:
+        """Return whether a pod of a gang is gone whose claim is not: whoever comes in its place waits for its GPUs."""
+        for key, of in self._world.gangs.items():
+            claim = self._world.server.find(RESOURCE_CLAIMS, claim_of(key[1]), key[0]) if of is gang else None
+            if claim is not None and results(claim):
+                pod = self._world.pod(key)
+                if pod is None or pod["metadata"]["uid"] not in dict(sharing.owners(claim)).values():
+                    return True
+        return False
 
     def _served(self, key: Key) -> bool:
         """Return whether no namespace's own webhook or quota keeps the pod's writes from being done."""
