@@ -180,7 +180,7 @@ class Worker:
             now = loop.time()
             while self._timers and self._timers[0][0] <= now:
                 self._ring(*heapq.heappop(self._timers))
-            if not self._touched and (key := self._lanes.next(self._queue.oldest)) is not None:
+            if not self._touched and (key := self._lanes.next(lambda: self._queue.oldest)) is not None:
                 self._touch(key)
             if self._touched:
                 self._guarded(self._touched.popitem(last=False)[0])
@@ -252,7 +252,7 @@ class Worker:
                 self._forget(key)
                 for member in unit.members:  # what each was promised, and since when, stays known
                     if self.picture.gangs.of(member.key) is not None:
-                        self._units.setdefault(member.key, Unit(member))
+                        self._units.setdefault(member.key, Unit(member, highest=self.tenants.highest(key[0])))
             self._running.look(key)
             for pod in (one for one in pods if not self.picture.pods[one].spec.node_name):
                 self._touch(pod)

@@ -88,6 +88,10 @@ class PoliciesFile(Followed):
         except PoliciesError as error:
             self._refuse(str(error))
             return
+        except Exception as error:  # a bug in reading it must not end every process that has the file
+            logger.exception("%s: an error in this program", self._path)
+            self._refuse(f"{self._path.name} cannot be read: an error in this program: {error}")
+            return
         self.in_force, self.trouble = policies, None
         self._count()
         logger.info("%s is in force, digest %012x", self._path, policies.digest)

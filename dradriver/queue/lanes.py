@@ -183,15 +183,16 @@ class Lanes:
         self._wait(key, order, cause)
         return cause[0]
 
-    def next(self, before: Order | None) -> Key | None:
+    def next(self, oldest: Callable[[], Order | None]) -> Key | None:
         """Return the oldest unit that need wait no longer, and forget that it waited; None where there is none.
 
         Args:
-            before: The order of the first of those that want a place: whoever had to let others go ahead goes on in its
-                turn among them.
+            oldest: Gives the order of the first of those that want a place: whoever had to let others go ahead goes on
+                in its turn among them.
         """
-        if not self.room():
+        if not self._lots or not self.room():
             return None
+        before = oldest()
         first = min((self._lot(cause)[0] for cause in list(self._lots) if self._over(cause, before)), default=None)
         if first is None:
             return None

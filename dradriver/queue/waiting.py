@@ -325,13 +325,18 @@ class Queue:
         """Return the first unit of a tenant that may find a place; None where none is left there."""
         heads = self._heads[tenant]
         while heads:
-            order, _, line = heads[0]
-            if line.queued == order:  # else an older unit came, and has had the line's turn
-                if (head := self._head(line)) is not None:
-                    return head, line
+            order, made, line = heads[0]
+            if line.queued != order:  # an older unit came, and the line stands under its order, too
+                heapq.heappop(heads)
+            elif (head := self._head(line)) is None:
+                heapq.heappop(heads)
                 line.queued = None
                 self._forget(line)
-            heapq.heappop(heads)
+            elif head.order != order:  # the unit that it stood under has left
+                line.queued = head.order
+                heapq.heapreplace(heads, (head.order, made, line))
+            else:
+                return head, line
         del self._heads[tenant]
         return None
 

@@ -104,7 +104,9 @@ def _words(wanted: Any) -> str:
         return f"{', '.join(others)} or {last}" if others else last
     if isinstance(told, inspect.IntType | inspect.FloatType):
         what = "a whole number" if isinstance(told, inspect.IntType) else "a number"
-        return what if told.le is None else f"{what} from {told.ge:g} to {told.le:g}"
+        least = f"from {told.ge:g}" if told.ge is not None else f"above {told.gt:g}" if told.gt is not None else ""
+        most = f"to {told.le:g}" if told.le is not None else ""
+        return " ".join(filter(None, (what, least, most)))
     if isinstance(told, inspect.StructType):
         return "fields: " + ", ".join(field.encode_name for field in told.fields)
     return {inspect.BoolType: "true or false", inspect.VarTupleType: "a list"}.get(type(told), "text")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -389,3 +390,29 @@ def test_nobody_guesses_what_a_file_says_that_cannot_be_read(words: Mapping[str,
 @pytest.mark.parametrize("words", [{"policy": "nvlink,pack"}, {"required": "nvlink"}, {}])
 def test_what_needs_no_file_goes_on_without(words: Mapping[str, Any]) -> None:
     assert wish(words, UNKNOWN) == wish(words, DEFAULTS)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("tenants: {a: {namespaces: [x], weight: 0}}", "tenants.a.weight: '0'; write a number above 0 to 1000"),
+        ("tenants: {a: {namespaces: [x], weight: -1}}", "above 0 to 1000"),
+        ("tenants: {a: {namespaces: [x], weight: 1001}}", "above 0 to 1000"),
+        ("tenants: {a: {namespaces: [x], weight: heavy}}", "above 0 to 1000"),
+        ("tenants: {a: {namespaces: [x], weight: .nan}}", "above 0 to 1000"),
+        ("tenants: {a: {namespaces: [x], highestPriority: 1000000001}}", "a whole number from"),
+        ("tenants: {a: {namespaces: []}}", "one namespace or more"),
+        ("tenants: {a: {namespaces: [x, x]}}", "tenants.a.namespaces[1]: x is there twice"),
+        (
+            "tenants: {a: {namespaces: [x]}, b: {namespaces: [y, x]}}",
+            "tenants.b.namespaces[1]: x is of tenant a already",
+        ),
+        ("network: {gbps: {cluster: 0}}", "above 0 to 100000"),
+        ("queue: {halfLifeHours: 0}", "from 0.1 to 10000"),
+        ("queue: {keepDays: 36}", "from 1 to 35"),
+        ("queue: {aheadMinutes: .inf}", "from 0 to 10000"),
+    ],
+)
+def test_what_is_wrong_with_tenants_and_amounts(text: str, says: str) -> None:
+    with pytest.raises(PoliciesError, match=re.escape(says)):
+        policies(text)

@@ -58,10 +58,10 @@ async def test_writes_that_hang_give_their_slots_away_and_clog_their_own_namespa
     assert lanes.obstacle(("slow", "p"), FIRST) is WaitReason.NAMESPACE
     assert lanes.obstacle(("other", "p"), FIRST) is None
     assert lanes.idle
-    assert lanes.next(None) is None
+    assert lanes.next(lambda: None) is None
     for slot in slots:
         slot.give_back()
-    assert lanes.next(None) == ("slow", "p")
+    assert lanes.next(lambda: None) == ("slow", "p")
     assert lanes.room()
 
 
@@ -138,15 +138,15 @@ async def test_a_quota_that_is_too_busy_pauses_its_namespace_alone_and_lets_in_o
         assert [lanes.obstacle(("n", name), (0, name, "")) for name in "ba"] == [WaitReason.QUOTA] * 2
         assert lanes.obstacle(("other", "p"), FIRST) is None
         await asyncio.sleep(pause_s * 0.99)
-        assert lanes.next(None) is None
+        assert lanes.next(lambda: None) is None
         await asyncio.sleep(pause_s * 0.02)
-        assert lanes.next(None) == ("n", "a")
+        assert lanes.next(lambda: None) == ("n", "a")
         assert lanes.obstacle(("n", "a"), (0, "a", "")) is None
     slot = lanes.take("n", ignore)
-    assert lanes.next(None) is None, "one write after another finds out"
+    assert lanes.next(lambda: None) is None, "one write after another finds out"
     lanes.succeeded(created_in="n")
     slot.give_back()
-    assert lanes.next(None) == ("n", "b")
+    assert lanes.next(lambda: None) == ("n", "b")
     slot = lanes.take("n", ignore)
     assert lanes.obstacle(("n", "c"), (0, "c", "")) is None
     slot.give_back()
@@ -181,7 +181,7 @@ async def test_a_write_that_hangs_after_a_conflict_holds_up_no_other_of_its_name
     assert lanes.obstacle(("n", "p"), FIRST) is WaitReason.QUOTA
     await asyncio.sleep(1.1)
     assert slow == [slot]
-    assert lanes.next(None) == ("n", "p")
+    assert lanes.next(lambda: None) == ("n", "p")
     assert lanes.obstacle(("n", "p"), FIRST) is None
 
 
@@ -193,7 +193,7 @@ async def test_nothing_is_kept_of_a_namespace_whose_last_unit_found_no_place() -
     slot.give_back()
     assert lanes.obstacle(("n", "p"), FIRST) is WaitReason.QUOTA
     await asyncio.sleep(0.2)
-    assert lanes.next(None) == ("n", "p")
+    assert lanes.next(lambda: None) == ("n", "p")
     assert lanes._lanes, "it may come back at once"
     await asyncio.sleep(QUOTA_REMEMBERED_S)
     assert not lanes._lanes
@@ -258,22 +258,26 @@ async def test_who_waits_goes_on_in_turn_when_its_cause_is_over() -> None:
     lanes.failed(ApiError(503))
     for name in "cab":
         assert lanes.obstacle(("n", name), (0, name, "")) is WaitReason.SLOT
-    assert lanes.next(None) is None
+    assert lanes.next(lambda: None) is None
     await asyncio.sleep(0.2)
     slow = [lanes.take("tenant", ignore) for _ in range(MOST_SLOW)]
     await asyncio.sleep(1.1)
     assert lanes.obstacle(("tenant", "d"), (0, "d", "")) is WaitReason.NAMESPACE
-    assert lanes.next((0, "0", "")) == ("n", "a"), "who only waited for a slot does not wait for those without a place"
+    assert lanes.next(lambda: (0, "0", "")) == ("n", "a"), (
+        "who only waited for a slot does not wait for those without a place"
+    )
     slow.pop().give_back()
-    assert lanes.next(None) == ("n", "b")
+    assert lanes.next(lambda: None) == ("n", "b")
     assert lanes.obstacle(("n", "e"), (0, "e", ""), scheduler="s") is None
     for number in range(LEAST):
         lanes.lifted(("n", f"p{number}"), "s")
     assert lanes.obstacle(("n", "e"), (0, "e", ""), scheduler="s") is WaitReason.SCHEDULER
-    assert [lanes.next((0, "d", "")) for _ in range(2)] == [("n", "c"), None], "d and e let others go ahead before"
-    assert [lanes.next(None) for _ in range(2)] == [("tenant", "d"), None]
+    assert [lanes.next(lambda: (0, "d", "")) for _ in range(2)] == [("n", "c"), None], (
+        "d and e let others go ahead before"
+    )
+    assert [lanes.next(lambda: None) for _ in range(2)] == [("tenant", "d"), None]
     lanes.answered(("n", "p0"), bound=True)
-    assert [lanes.next(None) for _ in range(2)] == [("n", "e"), None]
+    assert [lanes.next(lambda: None) for _ in range(2)] == [("n", "e"), None]
 
 
 @pytest.mark.looptime
@@ -291,7 +295,7 @@ async def test_each_waits_for_one_thing_and_who_left_is_forgotten() -> None:
     assert sum(map(len, lanes._lots.values())) <= 40
     for slot in slots:
         slot.give_back()
-    assert [lanes.next(None) for _ in range(2)] == [("tenant", "first"), None]
+    assert [lanes.next(lambda: None) for _ in range(2)] == [("tenant", "first"), None]
     assert [*lanes._lots, *lanes._waiting, *lanes._size, *lanes._lanes] == []
 
 

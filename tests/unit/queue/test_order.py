@@ -28,7 +28,7 @@ def unit(
         "metadata": {
             "name": name,
             "namespace": namespace,
-            "uid": name,
+            "uid": f"{name}-{namespace}",
             "creationTimestamp": f"2026-01-01T00:{since // 60:02}:{since % 60:02}Z",
             "annotations": {names.REQUEST: resolved.write(resolved.resolve({}, {"main": gpus}))},
         },
