@@ -58,7 +58,7 @@ def defined(package: str) -> list[Metric]:
     """Return the metrics that a package's modules and all that they import define, in this process, by name."""
     from prometheus_client import REGISTRY
 
-    from dradriver.kube.labels import Labelled, Names
+    from dradriver.kube.labels import Amounts, Labelled, Names
 
     top = importlib.import_module(package)
     others = tuple(f"{other}." for other in PROCESSES.values() if other.startswith(f"{package}."))
@@ -67,7 +67,7 @@ def defined(package: str) -> list[Metric]:
             importlib.import_module(module.name)
     ours = [module for name, module in sys.modules.items() if name.split(".")[0] in ("dradriver", "webhook")]
     values = [value for module in ours for value in vars(module).values()]
-    words = {value.name: value.words for value in values if isinstance(value, Labelled | Names)}
+    words = {value.name: value.words for value in values if isinstance(value, Amounts | Labelled | Names)}
     found = []
     for family in REGISTRY.collect():
         name = family.name + (_SUFFIX[family.type] if family.type in ("counter", "info") else "")

@@ -38,6 +38,7 @@ Claims:
 
 claims  where each claim stands, what it holds, and where its pods count
 holds        who holds which device
+gpu_time     how much of which GPUs each claim has, and what that came to in each hour
 claim_users  the pods of each claim, and who leads those that share one
 placement    a decision by identity
 exclusive_namespaces  which numbers stand for namespaces whose GPUs' parts are theirs alone

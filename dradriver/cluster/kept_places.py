@@ -103,9 +103,14 @@ class KeptPlaces:
         for kept in tuple(self._of.get(gang, {}).values()):
             self.let_go(kept)
 
+    def gang_of(self, claim: Key) -> Key:
+        """Return the gang that what a claim had is kept for."""
+        return next(gang for gang, places in self._of.items() if claim in places)
+
     def find(self, gang: Key, rank: Rank | None) -> Kept | None:
-        """Return the place of the pod that had a rank; of those without ranks the one that was lost first."""
-        return next((kept for kept in self._of.get(gang, {}).values() if kept.rank == rank), None)
+        """Return the place of the pod that had a rank; of those without ranks one that is free, or was lost first."""
+        places = [kept for kept in self._of.get(gang, {}).values() if kept.rank == rank]
+        return min(places, key=lambda kept: bool(self._accounts.claims.get(kept.claim)), default=None)
 
     def expire(self, now: float) -> None:
         """Keep no more the places whose time is over."""

@@ -350,8 +350,9 @@ class Picture:
         self.offered.claim_changed(key, old, new)
         if new is not None and new.pin is not None and old is not None and len(new.users) < MOST <= len(old.users):
             self.nodes.helped(new.pin.choice.node)  # another may use the set that is there
-        if new is None and old is not None and old.pin is not None and self.accounts.kept(key):
-            self.nodes.helped(old.pin.choice.node)  # whom the place is kept for can have it now
+        if old is not None and old.devices and not (new and new.devices) and self.accounts.kept(key):
+            for pod in self.gangs.pods(self.kept_places.gang_of(key)):  # whom the place is kept for can have it now
+                self._touch(pod)
         pods = self.claim_users.of(key) if old is None or new is None else self.claim_users.concerned(old, new)
         self._rehold(key, pods)
         if new is not None and new.devices:

@@ -21,7 +21,8 @@ from dradriver.api.pods import Container, Pod, PodSpec, ResourceRequirements
 from dradriver.cluster.nodes.requests import request_of
 from dradriver.kube import codec
 
-FINISHED: Final = ("Succeeded", "Failed")
+SUCCEEDED: Final = "Succeeded"
+FINISHED: Final = (SUCCEEDED, "Failed")
 LONGEST_KEY: Final = 4096  # bytes of resources that are remembered; longer ones, which hardly any pod has, are not
 LONGEST_LABELS: Final = 8_192  # characters of labels that are kept; of a pod with more, which nobody has, ours alone
 LONGEST_SELECTOR: Final = 16_384  # characters of a node selector; a longer one selects nothing
@@ -93,17 +94,19 @@ def read(data: msgspec.Raw) -> Pod | Foreign | None:
         return _whole(data)
     group = "" if pod.metadata.deletion_timestamp or not pod.spec.scheduling_group else pod.spec.scheduling_group.name
     group = group if len(group) <= gang_owners.LONGEST else ""
-    if pod.status.phase in FINISHED or not (static or pod.spec.node_name or group):
+    # One of a PodGroup that has ended well needs no place any more, and is one of its pods all the same.
+    done = group and pod.status.phase == SUCCEEDED
+    if (pod.status.phase in FINISHED and not done) or not (static or pod.spec.node_name or group):
         return None
     foreign = Foreign(
         namespace=sys.intern(pod.metadata.namespace),
         name=pod.metadata.name,
         uid=pod.metadata.uid,
         resource_version=pod.metadata.resource_version,
-        node=sys.intern(pod.spec.node_name),
-        takes=_takes(pod.spec) if pod.spec.node_name else {},
+        node="" if done else sys.intern(pod.spec.node_name),
+        takes=_takes(pod.spec) if pod.spec.node_name and not done else {},
     )
-    if static:
+    if static and not done:
         return _static(foreign, data)
     return Grouped(**msgspec.structs.asdict(foreign), group=sys.intern(group)) if group else foreign
 

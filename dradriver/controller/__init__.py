@@ -36,6 +36,7 @@ template_reader  specs of templates, read when a waiting pod names one
 Beside it:
 
 audit       whether the books are what the reflectors show
+usage_store  GPU time: read when this replica begins to lead, written while it does
 unread_claims  claims that cannot be read whole, and the Event that says so
 background  work that goes on for ever beside all that
 

@@ -28,8 +28,8 @@ TENANT_GPUS: Final = Amounts(
     tenant=_WHO,
 )
 TENANT_USAGE: Final = Amounts(
-    "gpu_topology_tenant_gpu_usage_seconds",
-    "GPU time that each tenant has used, decayed, once a minute; none in a replica that stands by.",
+    "gpu_topology_tenant_gpu_hours",
+    "GPU-hours that each tenant has used, decayed, once a minute; none in a replica that stands by.",
     most=100,
     tenant=_WHO,
 )

@@ -25,6 +25,7 @@ from dradriver.queue.placement_request import why
 from dradriver.queue.units import Member, Unit
 from dradriver.queue.waiting import Queue
 
+LOOK_S: Final = 0.25  # between two looks whether a place is free that is about to be
 MANY: Final = 16  # waiting pods, from which on the scheduler's time counts more than a choice of nodes
 
 
@@ -96,6 +97,12 @@ class PodWorker:
             NoPlaceError: There is none.
             WordError: What it asks for cannot be read.
         """
+        now = asyncio.get_running_loop().time()
+        if unit.lead.near and self._running.comes_free(unit, now):
+            self._queue.leave(unit)
+            self._reasons.want(unit.lead.pod, "the lost pod's GPUs are not free yet")
+            self._at(now + LOOK_S, unit.key)
+            return
         placement = self._running.late(unit) if unit.lead.near else self._decide(unit, rows)
         self._queue.leave(unit)
         self._executor.place(unit, unit.lead, placement)

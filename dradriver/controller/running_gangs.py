@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 
@@ -13,6 +13,7 @@ from dradriver.allocator.request import NoPlaceError
 from dradriver.api.affinity import anywhere
 from dradriver.api.pins import Key
 from dradriver.api.pods import Pod
+from dradriver.cluster.gangs import Membership
 from dradriver.cluster.kept_places import Kept
 from dradriver.cluster.picture import Picture
 from dradriver.cluster.placement import Placement
@@ -31,6 +32,9 @@ class Restarts(Protocol):
 
         The gang is looked at again when either is known.
         """
+
+
+FREE_S: Final = 5.0  # that a pod waits for the place that is kept for it: a scheduler keeps devices no longer
 
 
 class RunningGangs:
@@ -60,11 +64,12 @@ class RunningGangs:
         size = size_of(gang, said, self._sizes)
         restarts = said.wants is not None and said.wants.restarts
         claims = (self._picture.claim_of(pod) for pod in pods)
-        planned = (claim.planned.size for claim in claims if claim is not None and claim.planned is not None)
+        planned = [claim.planned.size for claim in claims if claim is not None and claim.planned is not None]
+        # One that starts anew misses every pod, however few it may begin with.
+        least = max(planned, default=1) - gangs.done(gang)
         if isinstance(size, tuple) and not restarts:
-            least = size[0] - done_of(gangs, said)
-        else:  # one that starts anew misses every pod, however few it may begin with
-            least = max(planned, default=1) - gangs.done(gang)
+            fewest = size[0] - done_of(gangs, said)
+            least = min(fewest, least) if planned else fewest  # a pod without GPUs that comes and goes is no loss
         step = running_step(
             pods,
             self._picture,
@@ -114,7 +119,7 @@ class RunningGangs:
             for member in members
             if member is unit.lead or gang_plan.is_placed(self._picture, member)
         ]
-        kept = self._free_again(self._picture.kept_places.find(of.gang, of.member.rank))
+        kept = self._kept(of)
         inventory = self._picture.inventory
         inventory.locate(self._picture.nodes.labels())
 
@@ -135,26 +140,30 @@ class RunningGangs:
             place = self._somewhere(unit, among)
         except NoPlaceError as error:
             raise NoPlaceError(error.stable) from None
-        if kept is not None:
+        if kept is not None or (kept := self._picture.kept_places.find(of.gang, of.member.rank)) is not None:
             self._picture.kept_places.let_go(kept)
         if place.planned is not None:
             self._picture.kept_places.trim(of.gang, place.planned.size - len(some))
         return msgspec.structs.replace(place, seat=False)  # nobody waits for it to be bound with others
 
-    def _free_again(self, kept: Kept | None) -> Kept | None:
-        """Return a place that is kept for a pod if it can have it; None without one, or where that may last.
+    def comes_free(self, unit: Unit, now: float) -> bool:
+        """Return whether the place that is kept for a pod which comes late is about to be free: for a moment it waits.
 
-        Raises:
-            NoPlaceError: It can in a moment: the lost pod is gone, and its claim goes with it. A StatefulSet makes
-                another pod of that name before.
+        The lost pod is gone, and its claim goes with it: a StatefulSet makes another pod of that name before.
         """
-        if kept is None or (claim := self._picture.claims.get(kept.claim)) is None or not claim.devices:
-            return kept
-        lost = self._picture.pods.get(kept.pod)
-        if lost is None or not claim.owned_by(lost.metadata.uid):
-            raise NoPlaceError("the lost pod's GPUs are not free yet")
-        self._picture.kept_places.let_go(kept)
-        return None
+        of = self._picture.gangs.of(unit.key)
+        kept = None if of is None else self._picture.kept_places.find(of.gang, of.member.rank)
+        claim = None if kept is None else self._picture.claims.get(kept.claim)
+        lost = None if kept is None else self._picture.pods.get(kept.pod)
+        if claim is None or not claim.devices or (lost is not None and claim.owned_by(lost.metadata.uid)):
+            return False
+        return now < unit.looks_since(now) + FREE_S
+
+    def _kept(self, of: Membership) -> Kept | None:
+        """Return the place that is kept for a late pod and that it can have now; None without one."""
+        kept = self._picture.kept_places.find(of.gang, of.member.rank)
+        claim = None if kept is None else self._picture.claims.get(kept.claim)
+        return None if claim is not None and claim.devices else kept
 
     @staticmethod
     def _somewhere(unit: Unit, among: Callable[[tuple[str, ...]], Placement]) -> Placement:

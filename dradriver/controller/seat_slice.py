@@ -87,7 +87,8 @@ class SeatSlice:
             while True:
                 self._woken.clear()
                 failures = 0 if await self.look() else failures + 1
-                self._looked.set()
+                if self._picture.barrier is not None:
+                    self._looked.set()
                 pause_s = wait_s(failures - 1, first_s=FIRST_RETRY_S, longest_s=AGAIN_S) if failures else AGAIN_S
                 if self._asked_s:
                     await asyncio.sleep(min(self._asked_s, AGAIN_S))  # whatever changes meanwhile

@@ -251,7 +251,7 @@ class Worker:
                 metrics.GANG_START.observe(now - unit.gathered_at(now))
                 self._forget(key)
                 for member in unit.members:  # what each was promised, and since when, stays known
-                    if self.picture.gangs.of(member.key) is not None:
+                    if self.picture.gangs.of(member.key) is not None and not member.pod.spec.node_name:
                         self._units.setdefault(member.key, Unit(member, highest=self.tenants.highest(key[0])))
             self._running.look(key)
             for pod in (one for one in pods if not self.picture.pods[one].spec.node_name):

@@ -3,6 +3,9 @@
 units    who gets a place together, what it was promised, and how it has failed
 placement_request  what a pod asks for, parsed once
 waiting  who wants a place, in which order
+tenants  whose a namespace is, and what each tenant has had for its weight
+shares   GPU time by tenant, decayed, with what each has now
+line     everybody who waits, in the order in which they are served if all find a place
 rechecks  when blocked kinds are asked whether they may find a place by now
 lanes    who may be written now: slots, a lane for each namespace, and those that wait
 reservation  GPUs kept for whom the order has passed by for too long

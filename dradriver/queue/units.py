@@ -318,16 +318,17 @@ class Unit:
         return True
 
     def fall_back(self, newest: str) -> None:
-        """Take in that it was tried in vain: others go first while it backs off, and then it is in its turn again.
+        """Take in that it was tried in vain: it is served after all who have waited until now.
 
-        From the third time on it is served after all who have waited until then. Else a few old units that nothing can
-        be done for would take turns, and keep what they hold from everybody.
+        Else a few old units that nothing can be done for would take turns, and keep what they hold from everybody. But
+        a gang is in its turn again after the first two times: others go first while it backs off, and were it to wait
+        behind all of these it would seldom find as many GPUs again.
 
         Args:
             newest: When the newest pod was created.
         """
         self._in_vain += 1
-        if self._in_vain > IN_TURN:
+        if self._in_vain > IN_TURN or self.key == self.lead.key:
             priority, since, _ = self.order
             self.order = priority, max(since, newest), f"~{self.lead.uid}"
 

@@ -160,3 +160,27 @@ async def test_two_that_come_at_once_count_where_each_is_about_to_be() -> None:
         cluster.pod(pod, 4, wishes=wishes)
     await cluster.settle()
     assert sum(cluster.claim(pod) is not None for pod in gone) == 1
+
+
+async def test_who_comes_while_the_lost_one_ends_has_its_place_and_no_stranger() -> None:
+    cluster = cluster_of("ab")
+    wishes = {"gang": "train", "gang-size": "2"}
+    for pod in (pods := ["train-0", "train-1"]):
+        cluster.pod(pod, 8, wishes=wishes)
+    for _ in range(2):
+        await cluster.settle()
+        cluster.schedule()
+    assert bound(cluster, pods) == pods
+    cluster.pod("stranger", 8)
+    await cluster.settle()
+    going = cluster.get_pod("train-0")
+    going["metadata"] |= {"deletionTimestamp": "2026-11-01T00:00:00Z", "finalizers": ["example.com/grace"]}
+    cluster.put(PODS, going)
+    await cluster.settle()
+    cluster.pod("train-0b", 8, wishes=wishes)
+    await cluster.settle()
+    cluster.remove(PODS, "train-0", "default")
+    cluster.collect()
+    await cluster.settle()
+    assert cluster.claim("train-0b") is not None
+    assert cluster.claim("stranger") is None

@@ -1,4 +1,4 @@
-"""Whose turn it is: who was whole first, tried in vain or not, but not for ever; of gangs and of single pods."""
+"""Whose turn it is: who was whole first; a gang keeps its turn when it is tried in vain, but not for ever."""
 
 from __future__ import annotations
 
@@ -34,13 +34,12 @@ async def holder(cluster: GpuCluster, units: str, seconds: int, *, but: str = ""
 
 
 @pytest.mark.looptime
-@pytest.mark.parametrize("pods", [1, 2])
-async def test_who_was_tried_in_vain_is_first_again_once_it_has_backed_off(pods: int) -> None:
+async def test_a_gang_that_was_tried_in_vain_is_first_again_once_it_has_backed_off() -> None:
     cluster = GpuCluster(promise_s=30, unschedulable_s=5)
-    for node in "xy"[:pods]:
+    for node in "xy":
         cluster.node(node)
     for name in "abc":
-        of(cluster, name, pods)
+        of(cluster, name, 2)
     async with working(cluster):
         turns = [await holder(cluster, "abc", 5)]
         for _ in range(3 * IN_TURN):
@@ -75,3 +74,18 @@ async def test_a_gang_is_as_old_as_the_pod_that_made_it_whole() -> None:
         await asyncio.sleep(2)
         assert cluster.claim("quick-0") is not None
         assert cluster.claim("slow-0") is None
+
+
+@pytest.mark.looptime
+async def test_single_pods_that_are_always_tried_in_vain_hold_up_a_good_one_once_each() -> None:
+    cluster = GpuCluster(promise_s=30, unschedulable_s=5)
+    cluster.node("x")
+    for name in "abcdefghij":
+        of(cluster, name, 1)
+    cluster.pod("good", 8)
+    async with working(cluster):
+        for second in range(10 * LONGEST_S + 10):
+            await asyncio.sleep(1)
+            if cluster.claim("good") is not None:
+                break
+    assert second < 10 * LONGEST_S
