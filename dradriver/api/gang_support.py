@@ -69,8 +69,8 @@ TABLE: Final = (
         name="Kueue",
         written="a queue of Kueue's",
         supported=True,
-        why="a Job, JobSet or other owner as any other; a group of plain pods as a whole, which Kueue 0.17 admits; 0.19 "
-        "admits no plain pod with a named claim, as the driver's are",
+        why="a Job, JobSet or other owner as any other; a group of plain pods as a whole, which Kueue 0.17 admits; "
+        "0.19 admits no plain pod with a named claim, as the driver's are",
     ),
 )
 

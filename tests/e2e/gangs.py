@@ -61,7 +61,8 @@ def pods_of(namespace: Namespace, job_name: str, count: int) -> dict[int, Object
         pods = {
             int(one["metadata"]["annotations"][INDEX]): one
             for one in namespace.list("pods")
-            if one["metadata"].get("labels", {}).get("job-name") == job_name and "deletionTimestamp" not in one["metadata"]
+            if one["metadata"].get("labels", {}).get("job-name") == job_name
+            and "deletionTimestamp" not in one["metadata"]
             and one["status"]["phase"] in ("Pending", "Running")
         }  # fmt: skip
         return pods if len(pods) == count else None

@@ -179,8 +179,10 @@ async def test_who_comes_while_the_lost_one_ends_has_its_place_and_no_stranger()
     await cluster.settle()
     cluster.pod("train-0b", 8, wishes=wishes)
     await cluster.settle()
-    cluster.remove(PODS, "train-0", "default")
+    del going["metadata"]["finalizers"]
+    cluster.put(PODS, cluster.get_pod("train-0") | going)
     cluster.collect()
     await cluster.settle()
+    assert cluster.find(PODS, "train-0", "default") is None
     assert cluster.claim("train-0b") is not None
     assert cluster.claim("stranger") is None

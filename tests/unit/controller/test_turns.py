@@ -84,8 +84,8 @@ async def test_single_pods_that_are_always_tried_in_vain_hold_up_a_good_one_once
         of(cluster, name, 1)
     cluster.pod("good", 8)
     async with working(cluster):
-        for second in range(10 * LONGEST_S + 10):
+        for _ in range(10 * LONGEST_S):
             await asyncio.sleep(1)
             if cluster.claim("good") is not None:
-                break
-    assert second < 10 * LONGEST_S
+                return
+    raise AssertionError("the good one had no turn")
