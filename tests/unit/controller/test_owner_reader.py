@@ -144,6 +144,40 @@ async def test_pods_of_a_pod_group_that_have_no_gpus_are_counted_and_not_waited_
     assert lifted(cluster, *both) == both
 
 
+@pytest.mark.looptime
+async def test_the_end_of_a_pod_of_a_pod_group_that_has_no_gpus_is_no_loss() -> None:
+    cluster = GpuCluster(promise_s=30.0)
+    for node in "ab":
+        cluster.node(node)
+    asked: list[str] = []
+
+    def ask(_gang: object, _pods: object, reason: str) -> str:
+        asked.append(reason)
+        return "not here"
+
+    cluster.worker._running._restarts.ask = ask  # type: ignore[assignment, method-assign]
+    group = {"metadata": {"name": "train", "namespace": "default"}}
+    cluster.put(GROUPS["v1beta1"], group | {"spec": {"schedulingPolicy": {"gang": {"minCount": 3}}}})
+    spec = {"schedulingGroup": {"podGroupName": "train"}, "containers": [{"name": "main"}], "nodeName": "a"}
+    launcher = {"metadata": {"name": "launcher", "namespace": "default"}, "spec": spec}
+    cluster.put(PODS, launcher)
+    pods(cluster, "PodGroup", 3)  # one more than there is room for
+    for _ in range(3):
+        await cluster.settle()
+        await asyncio.sleep(GATHER_S)
+        cluster.schedule()
+    cluster.put(PODS, launcher | {"status": {"phase": "Succeeded"}})
+    for _ in range(2):
+        await cluster.settle()
+        await asyncio.sleep(60.0)
+    cluster.remove(PODS, "launcher", "default")
+    for _ in range(2):
+        await cluster.settle()
+        await asyncio.sleep(60.0)
+    assert len(lifted(cluster, "train-0", "train-1", "train-2")) == 2
+    assert asked == []
+
+
 @pytest.mark.parametrize("there", [True, False])
 async def test_without_a_pod_group_its_pods_wait_and_are_told(there: bool) -> None:
     cluster = cluster_of("a", "b")

@@ -254,3 +254,20 @@ async def test_a_server_that_wants_a_pause_has_it_whatever_changes() -> None:
         assert len(cluster.client.writes) == 1
         await asyncio.sleep(5)
         assert cluster.barrier
+
+
+@pytest.mark.looptime
+async def test_a_first_look_that_found_nothing_out_is_none() -> None:
+    cluster = Cluster()
+    cluster.picture.barrier = None
+    get, asked = cluster.client.get, list[str]()
+
+    async def troubled(*args: Any, **kwargs: Any) -> Any:
+        asked.append(str(args[1]))
+        if len(asked) == 1:
+            raise ApiError(503, "ServiceUnavailable", "etcd leader changed")
+        return await get(*args, **kwargs)
+
+    cluster.client.get = troubled  # type: ignore[method-assign]
+    async with cluster.led():
+        assert cluster.picture.barrier is True
