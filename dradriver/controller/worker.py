@@ -92,7 +92,7 @@ class Worker:
             self.picture.nodes, self.picture.inventory.free, tenant=self.tenants.of, share=self.tenants.share
         )
         self._asking = Asking(self._queue, self._woken.set)
-        self._lanes = Lanes(self._woken.set)
+        self._lanes = Lanes(self._woken.set, self._queue.turn)
         writer = ApiWriter(client, self.picture, self._lanes)
         self.reasons = Reasons(writer, pods=self.picture.pods.get, lanes=self._lanes, record=record)
         self._newest = ""
@@ -180,7 +180,7 @@ class Worker:
             now = loop.time()
             while self._timers and self._timers[0][0] <= now:
                 self._ring(*heapq.heappop(self._timers))
-            if not self._touched and (key := self._lanes.next(lambda: self._queue.oldest)) is not None:
+            if not self._touched and (key := self._lanes.next(self._queue.head)) is not None:
                 self._touch(key)
             if self._touched:
                 self._guarded(self._touched.popitem(last=False)[0])

@@ -13,7 +13,7 @@ from dradriver.errors import DriverError
 from dradriver.kube.backoff import EARLY_S, wait_s
 from dradriver.kube.client import ApiError
 from dradriver.queue.pace import Pace
-from dradriver.queue.waiting import Order
+from dradriver.queue.waiting import Order, Turn, as_it_is
 
 MOST: Final = 16
 SLOW_S: Final = 1.0  # a write that takes longer gives its slot to another, and goes on beside it
@@ -126,8 +126,14 @@ class Lanes:
         successes: Writes that were answered well.
     """
 
-    def __init__(self, on_room: Callable[[], None]) -> None:
-        """``on_room`` is called whenever there may be room again."""
+    def __init__(self, on_room: Callable[[], None], turn: Callable[[Key, Order], Turn] = as_it_is) -> None:
+        """Make lanes where nobody waits.
+
+        Args:
+            on_room: Called whenever there may be room again.
+            turn: Gives a unit's turn among all, by its order among its tenant's.
+        """
+        self._turn = turn
         self.successes = 0
         self._on_room = on_room
         self._pace = Pace()
@@ -183,21 +189,22 @@ class Lanes:
         self._wait(key, order, cause)
         return cause[0]
 
-    def next(self, oldest: Callable[[], Order | None]) -> Key | None:
+    def next(self, head: Callable[[], Turn | None]) -> Key | None:
         """Return the oldest unit that need wait no longer, and forget that it waited; None where there is none.
 
         Args:
-            oldest: Gives the order of the first of those that want a place: whoever had to let others go ahead goes on
-                in its turn among them.
+            head: Gives the turn of the first of those that want a place: whoever had to let others go ahead goes on in
+                its turn among them.
         """
         if not self._lots or not self.room():
             return None
-        before = oldest()
-        first = min((self._lot(cause)[0] for cause in list(self._lots) if self._over(cause, before)), default=None)
-        if first is None:
+        before = head()
+        over = [self._lot(cause)[0] for cause in list(self._lots) if self._over(cause, before)]
+        if not over:
             return None
-        self.forget(first[1])
-        return first[1]
+        key = min(over, key=lambda item: (self._turn(item[1], item[0]), item))[1]
+        self.forget(key)
+        return key
 
     def forget(self, key: Key) -> None:
         """Say that a unit waits no more; an unknown one is no error."""
@@ -233,7 +240,7 @@ class Lanes:
         self._size[cause] = self._size.get(cause, 0) + 1
         heapq.heappush(self._lots.setdefault(cause, []), (order, key))
 
-    def _over(self, cause: Cause, before: Order | None) -> bool:
+    def _over(self, cause: Cause, before: Turn | None) -> bool:
         match cause:
             case (WaitReason.NAMESPACE | WaitReason.QUOTA) as reason, name:
                 over = self._held_up(name, creates=reason is WaitReason.QUOTA) is None
@@ -241,7 +248,10 @@ class Lanes:
                 over = self._pace.room(name, asyncio.get_running_loop().time())
             case _:
                 return True
-        return over and (before is None or self._lot(cause)[0][0] < before)
+        if not over or before is None:
+            return over
+        order, key = self._lot(cause)[0]
+        return self._turn(key, order) < before
 
     def _lot(self, cause: Cause) -> list[tuple[Order, Key]]:
         lot = self._lots[cause]

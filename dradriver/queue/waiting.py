@@ -21,6 +21,9 @@ from dradriver.queue.units import Unit
 Order = tuple[int, str, str]
 """Priority, the highest first, as a negative number; since when it waits; who it is."""
 
+Turn = tuple[int, float, str, str]
+"""Priority; what the tenant has had for its weight; since when it waits; who it is."""
+
 _NEVER: Final = -1
 _SPARE: Final = 16  # units that left, for which a heap is not made anew
 OLDEST: Final = 32  # kinds of a namespace that are asked in each round
@@ -83,6 +86,11 @@ class _Class:
     def oldest(self) -> tuple[Order, Key]:
         """The first of its units, or one that left a moment ago."""
         return min(line.heap[0] for line in self.lines.values())
+
+
+def as_it_is(_: Key, order: Order) -> Turn:
+    """Return the turn of a unit where nobody's share is compared."""
+    return order[0], 0.0, order[1], order[2]
 
 
 def _one_tenant(_: str) -> str:
@@ -214,10 +222,13 @@ class Queue:
         lines = group.lines.values()
         return [self._units[item[1]][0] for line in lines for item in line.heap if self._member(item, line)]
 
-    @property
-    def oldest(self) -> Order | None:
-        """The order of the unit that ``next`` would return; None where there is none."""
-        return None if (first := self._first()) is None else first[0].order
+    def turn(self, key: Key, order: Order) -> Turn:
+        """Return a unit's turn among all, by its order among its tenant's."""
+        return order[0], self._share(self._tenant(key[0])), order[1], order[2]
+
+    def head(self) -> Turn | None:
+        """Return the turn of the unit that ``next`` would return; None where there is none."""
+        return None if (first := self._first()) is None else self.turn(first[0].key, first[0].order)
 
     @property
     def outdated(self) -> bool:

@@ -263,7 +263,7 @@ async def test_who_waits_goes_on_in_turn_when_its_cause_is_over() -> None:
     slow = [lanes.take("tenant", ignore) for _ in range(MOST_SLOW)]
     await asyncio.sleep(1.1)
     assert lanes.obstacle(("tenant", "d"), (0, "d", "")) is WaitReason.NAMESPACE
-    assert lanes.next(lambda: (0, "0", "")) == ("n", "a"), (
+    assert lanes.next(lambda: (0, 0.0, "0", "")) == ("n", "a"), (
         "who only waited for a slot does not wait for those without a place"
     )
     slow.pop().give_back()
@@ -272,7 +272,7 @@ async def test_who_waits_goes_on_in_turn_when_its_cause_is_over() -> None:
     for number in range(LEAST):
         lanes.lifted(("n", f"p{number}"), "s")
     assert lanes.obstacle(("n", "e"), (0, "e", ""), scheduler="s") is WaitReason.SCHEDULER
-    assert [lanes.next(lambda: (0, "d", "")) for _ in range(2)] == [("n", "c"), None], (
+    assert [lanes.next(lambda: (0, 0.0, "d", "")) for _ in range(2)] == [("n", "c"), None], (
         "d and e let others go ahead before"
     )
     assert [lanes.next(lambda: None) for _ in range(2)] == [("tenant", "d"), None]

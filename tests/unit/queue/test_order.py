@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,6 +15,7 @@ from dradriver.api import names, resolved
 from dradriver.api.pods import Pod
 from dradriver.api.policies.model import Policies, Tenant
 from dradriver.api.policies.model import Queue as PolicyOfQueue
+from dradriver.queue.lanes import FIRST_PAUSE_S, Lanes, WaitReason
 from dradriver.queue.line import line
 from dradriver.queue.shares import Shares
 from dradriver.queue.tenants import Tenants
@@ -185,3 +188,19 @@ def test_what_a_tenant_has_had_is_told_beside_its_weight() -> None:
     assert tenants.relative("a") == tenants.relative("b") == 1.0
     tenants.shares.restart({"a": 300.0, "b": 300.0}, {})
     assert tenants.relative("a") < 1.0 < tenants.relative("b")
+
+
+@pytest.mark.looptime
+async def test_who_had_to_wait_for_its_quota_goes_on_in_its_tenants_turn() -> None:
+    had = {"heavy": 100.0, "light": 0.0}
+    waiting = queue(had.__getitem__)
+    lanes = Lanes(lambda: None, waiting.turn)
+    slot = lanes.take("light", lambda _: None)
+    lanes.crowded("light")
+    late = unit("late", "light", since=50)
+    assert lanes.obstacle(late.key, late.order) is WaitReason.QUOTA
+    waiting.put(unit("old", "heavy", since=1))
+    assert lanes.next(waiting.head) is None
+    slot.give_back()
+    await asyncio.sleep(FIRST_PAUSE_S * 1.5)
+    assert lanes.next(waiting.head) == late.key, "the other is older, and its tenant has had more"

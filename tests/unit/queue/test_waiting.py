@@ -87,11 +87,11 @@ def test_the_oldest_is_one_that_is_there() -> None:
         queue.put(each)
     for name in ("a", "b"):
         queue.drop(("n", name))
-        head = queue.oldest
+        head = queue.head()
         assert head is not None
-        assert head[2] == {"a": "b", "b": "c"}[name]
+        assert head[3] == {"a": "b", "b": "c"}[name]
     queue.drop(("n", "c"))
-    assert queue.oldest is None
+    assert queue.head() is None
     assert not queue._classes
     assert not queue._rechecks
 
