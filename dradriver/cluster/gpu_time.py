@@ -33,7 +33,8 @@ class _Hold(msgspec.Struct):
         given: Whether the scheduler gave it that; else it is promised.
         gpus: How many GPUs that comes to, by bucket.
         since: When it was counted last, seconds since the epoch.
-        sure: Whether it was weighed again a while after it was seen: by then its pod and its nodes are known, if ever.
+        sure: Whether it was weighed again a while after it was seen, and with its nodes: by then its pod is known, if
+            ever.
     """
 
     holds: Mapping[Device, Usage]
@@ -64,7 +65,7 @@ def gpus_of(pool: Pool | None, device: str, usage: Usage) -> list[tuple[str, Kin
     """Return what is taken of one device: the product, whether it is whole, and how many GPUs that is.
 
     A share is the larger of its parts of compute and memory, a MIG slice its part of the memory slices: so much of the
-    GPU nobody else can have.
+    GPU nobody else can have. That is so also of a slice that is a device of its own.
 
     Args:
         pool: The node's; None where its slices are not known, and neither is the product.
@@ -73,6 +74,8 @@ def gpus_of(pool: Pool | None, device: str, usage: Usage) -> list[tuple[str, Kin
     """
     gpu = None if pool is None else _gpu(pool, device)
     product = "" if gpu is None else gpu.product
+    if usage is None and gpu is not None and (size := _size_of(gpu, device)):
+        return [(product, "slice", size / _memory_slices(gpu))]
     if usage is None:
         return [(product, "whole", 1.0)]
     return [
@@ -84,7 +87,23 @@ def gpus_of(pool: Pool | None, device: str, usage: Usage) -> list[tuple[str, Kin
 
 
 def _gpu(pool: Pool, device: str) -> Gpu | None:
-    return next((gpu for gpu in pool.machine.gpus if slices.device_name(gpu.uuid) == device), None)
+    """Return the GPU that a device is or is a MIG slice of."""
+    for gpu in pool.machine.gpus:
+        name = slices.device_name(gpu.uuid)
+        if device == name or device.startswith(f"{name}-"):
+            return gpu
+    return None
+
+
+def _size_of(gpu: Gpu, device: str) -> int:
+    """Return how many memory slices a device has that is a MIG slice of a GPU; 0 for the GPU itself."""
+    named = (
+        profile.size
+        for profile in gpu.profiles
+        for start in profile.starts
+        if slices.part_name(gpu.uuid, profile.id, start) == device
+    )
+    return 0 if device == slices.device_name(gpu.uuid) else next(named, 0)
 
 
 def _memory_slices(gpu: Gpu | None) -> int:
@@ -120,6 +139,7 @@ class GpuTime:
         self,
         pool: Callable[[str], Pool | None],
         owner: Callable[[Key], str],
+        results: Callable[[Key], Mapping[Device, Usage] | None] = lambda _claim: None,
         *,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -128,10 +148,12 @@ class GpuTime:
         Args:
             pool: Gives a node's pool.
             owner: Gives what made a claim's pod (``owner_of``).
+            results: Gives what another driver gave a claim, where that is less than it keeps from others; else None.
             clock: Gives seconds since the epoch.
         """
         self._pool = pool
         self._owner = owner
+        self._results = results
         self._clock = clock
         self._holds: dict[Key, _Hold] = {}
         self.changed: Callable[[str, float, float], object] = lambda _namespace, _given, _charged: None
@@ -208,14 +230,16 @@ class GpuTime:
     def _weighed(self, claim: Key, holds: Mapping[Device, Usage]) -> dict[Bucket, float]:
         owner = self._owner(claim)
         gpus: dict[Bucket, float] = {}
-        for (node, device), usage in holds.items():
+        results = self._results(claim) if holds else None
+        for (node, device), usage in (holds if results is None else results).items():
             for product, kind, part in gpus_of(self._pool(node), device, usage):
                 bucket = Bucket(claim[0], owner, product, kind)
                 gpus[bucket] = gpus.get(bucket, 0.0) + part
         return gpus
 
     def _weigh_again(self, claim: Key, hold: _Hold) -> _Hold:
-        new = msgspec.structs.replace(hold, gpus=self._weighed(claim, hold.holds), sure=True)
+        known = all(self._pool(node) is not None for node, _ in hold.holds)
+        new = msgspec.structs.replace(hold, gpus=self._weighed(claim, hold.holds), sure=known)
         self._holds[claim] = new
         self._tell(claim[0], hold, new)
         return new
