@@ -141,13 +141,15 @@ async def test_an_hour_that_was_cut_off_is_not_counted_twice() -> None:
     assert made.kept() == {400_000: {("default", ""): 4 * HOUR}, 400_001: {("default", ""): 240.0}}
 
 
-async def test_somebody_elses_write_is_not_overwritten() -> None:
+async def test_what_another_has_counted_further_is_read_and_not_overwritten() -> None:
     made = await cluster()
     await made.run("p")
     made.clock.now += 60
     await made.usage.write()
     (found,) = made.all(CONFIG_MAPS)
-    made.put(CONFIG_MAPS, found | {"immutable": False})
+    bucket = Bucket("other", "", "", "whole")
+    theirs = usage.config_map(None, {400_000: {bucket: 7.0}}, until=made.clock.now + 50, namespace=OURS, class_uid="")
+    made.put(CONFIG_MAPS, found | {"data": theirs["data"]})
     made.clock.now += 60
     with pytest.raises(ApiError) as caught:
         await made.usage.write()
@@ -155,7 +157,116 @@ async def test_somebody_elses_write_is_not_overwritten() -> None:
     await made.usage.load()
     made.clock.now += 60
     await made.usage.write()
-    assert made.kept() == {400_000: {("default", ""): 720.0}}
+    assert made.kept() == {400_000: {("other", ""): 7.0, ("default", ""): 4 * 70.0}}
+
+
+async def test_a_configmap_that_somebody_labelled_or_deleted_is_written_again() -> None:
+    made = await cluster()
+    await made.run("p")
+    made.clock.now += 60
+    await made.usage.write()
+    (found,) = made.all(CONFIG_MAPS)
+    made.put(CONFIG_MAPS, found | {"immutable": False})
+    made.clock.now += 60
+    await made.usage.write()
+    assert made.kept() == {400_000: {("default", ""): 480.0}}
+    made.remove(CONFIG_MAPS, usage.name_of(None), OURS)
+    for _ in range(2):
+        made.clock.now += 60
+        await made.usage.write()
+    assert made.kept() == {400_000: {("default", ""): 960.0}}
+
+
+async def test_what_could_not_be_written_is_not_forgotten(caplog: pytest.LogCaptureFixture) -> None:
+    made = await cluster()
+    made.worker.follow(Policies(tenants={"had": Tenant(namespaces=("had",))}))
+    await made.run("long", 8, namespace="had")
+    for _ in range(59):
+        made.clock.now += 60
+        made.client.refuse["create"] = [ApiError(403, "Forbidden", "exceeded quota: configmaps")]
+        await made.usage.write()
+    assert caplog.text.count("exceeded quota") == 1
+    await made.stop("long", namespace="had")
+    made.clock.now += 50
+    made.client.refuse["create"] = [ApiError(503, "ServiceUnavailable", "x")]
+    await made.usage.write()
+    assert not made.kept()
+    assert made.worker.tenants.shares.used("had") > 0
+    await made.usage.write()
+    assert made.kept() == {400_000: {("had", ""): 8 * 59 * 60.0}}
+
+
+async def test_a_day_that_cannot_be_written_keeps_nothing_else_from_being_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = await cluster()
+    day = usage.name_of(400_000 // 24)
+    made.put(CONFIG_MAPS, {"metadata": {"name": day, "namespace": OURS}, "immutable": True, "data": {}})
+    await made.usage.load()
+    update = made.client.update
+
+    async def refused(resource: Any, wanted: Any) -> Any:
+        if wanted["metadata"]["name"] == day:
+            raise ApiError(422, "Invalid", "field is immutable when `immutable` is set")
+        return await update(resource, wanted)
+
+    monkeypatch.setattr(made.client, "update", refused)
+    await made.run("p")
+    for _ in range(181):
+        made.clock.now += 60
+        await made.usage.write()
+    made.remove(CONFIG_MAPS, day, OURS)
+    whole = {400_000 + n: {("default", ""): 4 * HOUR} for n in range(3)}
+    assert made.kept() == whole | {400_003: {("default", ""): 240.0}}, "the hour's has them"
+    monkeypatch.undo()
+    made.restart()
+    await made.settle()
+    await made.usage.load()
+    made.clock.now += 60
+    await made.usage.write()
+    (kept,) = [usage.read(one) for one in made.all(CONFIG_MAPS) if one["metadata"]["name"] == day]
+    assert set(kept.hours) == {400_000, 400_001, 400_002}
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+async def test_an_hour_over_whose_end_nothing_is_held_is_kept(restarts: bool) -> None:
+    made = await cluster()
+    last = 400_000 // 24 * 24 + 23
+    made.clock.now = last * HOUR + 60
+    await made.run("p")
+    made.clock.now += 3000
+    await made.usage.write()
+    await made.stop("p")
+    await made.usage.write()
+    made.clock.now += 1200
+    if restarts:
+        made.restart()
+        await made.settle()
+        await made.usage.load()
+    await made.run("q")
+    made.clock.now += 60
+    await made.usage.write()
+    made.clock.now += HOUR
+    await made.usage.write()
+    assert made.kept()[last] == {("default", ""): 4 * 3000.0}
+    assert usage.name_of(last // 24) in {one["metadata"]["name"] for one in made.all(CONFIG_MAPS)}
+
+
+async def test_a_clock_that_goes_back_writes_nothing_empty() -> None:
+    made = await cluster()
+    await made.run("p")
+    made.clock.now += 60
+    await made.usage.write()
+    made.clock.now += 60
+    made.worker.picture.gpu_time.settle()
+    for back in (HOUR, 24 * HOUR):
+        made.clock.now -= back
+        await made.usage.write()
+        made.clock.now += 60
+        await made.usage.write()
+    made.clock.now = START + HOUR + 60
+    await made.usage.write()
+    assert made.kept()[400_000][("default", "")] >= 480.0
 
 
 async def test_one_that_cannot_be_read_stops_nobody(caplog: pytest.LogCaptureFixture) -> None:
