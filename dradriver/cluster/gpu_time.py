@@ -23,6 +23,7 @@ from dradriver.topology.machine import Gpu
 
 _SLICES: Final = 8  # memory slices of a GPU whose profiles nobody knows
 _HASH: Final = "pod-template-hash"
+_LONGEST_OWNER: Final = 320  # a kind of 63 characters and a name of 253
 
 
 class _Hold(msgspec.Struct):
@@ -49,9 +50,15 @@ class _Hold(msgspec.Struct):
 
 
 def owner_of(pod: Pod | None) -> str:
-    """Return what made a pod, as ``Job/train``, of a Deployment's pod the Deployment; empty for a pod alone."""
-    if pod is None:
-        return ""
+    """Return what made a pod, as ``Job/train``, of a Deployment's pod the Deployment; empty for a pod alone.
+
+    It is a pod's author's word: what no object can be called is not kept, for its length would take others their rows.
+    """
+    owner = "" if pod is None else _said_owner(pod)
+    return owner if len(owner) <= _LONGEST_OWNER and owner.isascii() and owner.isprintable() else ""
+
+
+def _said_owner(pod: Pod) -> str:
     for owner in pod.metadata.owner_references:
         if owner.controller:
             revision = f"-{pod.metadata.labels.get(_HASH, '')}"
@@ -116,13 +123,17 @@ def _fraction(part: Amount, gpu: Gpu | None) -> float:
 
 
 def decayed(hours: Hours, now: float, *, half_life_s: float) -> dict[str, float]:
-    """Return what each namespace used by hours, GPU-seconds, decayed until now; in each hour as if used evenly."""
+    """Return what each namespace used by hours, GPU-seconds, decayed until now; in each hour as if used evenly.
+
+    What is not known whose it was is nobody's.
+    """
     found: dict[str, float] = {}
     for hour, buckets in hours.items():
         middle = (hour * HOUR_S + min((hour + 1) * HOUR_S, now)) / 2
         weight = 0.5 ** (max(now - middle, 0.0) / half_life_s)
         for bucket, seconds in buckets.items():
-            found[bucket.namespace] = found.get(bucket.namespace, 0.0) + seconds * weight
+            if bucket.namespace:
+                found[bucket.namespace] = found.get(bucket.namespace, 0.0) + seconds * weight
     return found
 
 

@@ -100,6 +100,9 @@ def test_parts_count_as_what_they_keep_from_others() -> None:
             "Deployment/web",
         ),
         ([{"kind": "ReplicaSet", "name": "alone", "controller": True}], {}, "ReplicaSet/alone"),
+        ([{"kind": "K" * 63, "name": "n" * 253, "controller": True}], {}, f"{'K' * 63}/{'n' * 253}"),
+        ([{"kind": "K" * 60_000, "name": "n", "controller": True}], {}, ""),
+        ([{"kind": "\u0007" * 300, "name": "n", "controller": True}], {}, ""),
     ],
 )
 def test_who_made_a_pod(owners: list[dict[str, Any]], labels: dict[str, str], made_by: str) -> None:
@@ -112,6 +115,11 @@ def test_an_hour_counts_as_if_it_was_used_evenly() -> None:
     now = 102 * 3600.0
     found = decayed({100: {bucket: 100.0}, 101: {bucket: 8.0}}, now, half_life_s=3600.0)
     assert found == {"team": pytest.approx(100 * 0.5**1.5 + 8 * 0.5**0.5)}
+
+
+def test_what_was_too_little_to_be_told_apart_is_no_tenants() -> None:
+    hours = {100: {Bucket("", "others", "", "whole"): 5.0, Bucket("team", "", "", "whole"): 1.0}}
+    assert set(decayed(hours, 101 * 3600.0, half_life_s=3600.0)) == {"team"}
 
 
 _STEPS = st.lists(

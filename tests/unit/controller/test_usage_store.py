@@ -312,21 +312,74 @@ async def test_who_used_more_waits_longer_also_under_the_next_leader() -> None:
     assert made.find(RESOURCE_CLAIMS, claim_of("first"), "had") is None
 
 
-def test_what_is_too_much_for_one_configmap_is_added_up() -> None:
+def by_namespace(rows: dict[Bucket, float]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for bucket, seconds in rows.items():
+        found[bucket.namespace] = found.get(bucket.namespace, 0.0) + seconds
+    return found
+
+
+@pytest.mark.parametrize(("namespaces", "owner"), [(3, 250), (270, 250), (700, 10)])
+def test_what_is_too_much_for_one_configmap_is_added_up_by_namespace(namespaces: int, owner: int) -> None:
     buckets = {
-        Bucket(
-            f"namespace-{n % 700:04}-{'x' * 40}", f"Job/{n:05}-{'y' * 200}", "NVIDIA H100 80GB HBM3", "whole"
-        ): float(n)
+        Bucket(f"namespace-{n % namespaces:04}", f"Job/{n:05}-{'y' * owner}", "NVIDIA H100 80GB HBM3", "whole"): float(
+            n
+        )
         for n in range(5000)
     }
-    hours = {400_000 + n: buckets for n in range(24)}
-    made = usage.config_map(1, hours, until=START, namespace=OURS, class_uid="")
+    made = usage.config_map(
+        1, {400_000 + n: buckets for n in range(24)}, until=START, namespace=OURS, class_uid="", version="1"
+    )
     assert len(made["data"]["usage.json"]) <= MOST_BYTES
-    made["metadata"]["resourceVersion"] = "1"
     for rows in usage.read(made).hours.values():
-        assert sum(rows.values()) == sum(buckets.values())
+        assert by_namespace(rows) == by_namespace(buckets), "each namespace's is exact"
         assert any(bucket.owner == OTHERS for bucket in rows)
         assert max(rows.values()) >= 4999.0
+
+
+def test_words_of_any_length_end() -> None:
+    hours = {400_000: {Bucket("team", "", f"{n}" * 500_000, "whole"): 1.0 for n in range(5)}}
+    made = usage.config_map(1, hours, until=START, namespace=OURS, class_uid="", version="1")
+    assert sum(usage.read(made).hours[400_000].values()) == 5.0
+
+
+def test_what_is_of_too_many_namespaces_is_nobodys() -> None:
+    buckets = {Bucket(f"{n:05}-{'x' * 57}", "y" * 320, "z" * 63, "whole"): float(n) for n in range(20_000)}
+    made = usage.config_map(
+        1, {400_000 + n: buckets for n in range(24)}, until=START, namespace=OURS, class_uid="", version="1"
+    )
+    assert len(made["data"]["usage.json"]) <= MOST_BYTES
+    for rows in usage.read(made).hours.values():
+        assert sum(rows.values()) == sum(buckets.values())
+        assert len(rows) > 200
+
+
+async def test_a_pods_word_takes_nobody_his_past() -> None:
+    made = await cluster()
+    made.node("b")
+    await made.settle()
+    policies = Policies(tenants={name: Tenant(namespaces=(name,)) for name in ("good", "bad")})
+    made.worker.follow(policies)
+    await made.run("p", 4, namespace="good")
+    evil = made.admitted("evil", 8, namespace="bad")
+    owner = {"apiVersion": "x.example/v1", "kind": "K" * 60_000, "name": "n", "uid": "u", "controller": True}
+    evil["metadata"]["ownerReferences"] = [owner]
+    made.put(PODS, evil)
+    await made.settle()
+    made.schedule()
+    await made.settle()
+    for _ in range(30):
+        made.clock.now += HOUR
+        await made.usage.write()
+    made.restart()
+    made.worker.follow(policies)
+    await made.settle()
+    await made.usage.load()
+    shares = made.worker.tenants.shares
+    assert set(shares.tenants()) == {"good", "bad"}
+    kept = sum(rows["good", ""] for rows in made.kept().values())
+    assert kept == pytest.approx(30 * 4 * HOUR)
+    assert shares.used("good") == pytest.approx(30 * 4 * HOUR, rel=0.1)
 
 
 def test_there_are_a_fixed_number_of_them() -> None:
