@@ -242,11 +242,14 @@ class UsageStore:
             logger.warning("the store of GPU time: %s; %s", error, then)
 
     def _given_at(self, claim: Key) -> float:
-        """Return when a claim got its devices, seconds since the epoch; now where nobody says."""
+        """Return when a claim got its devices, seconds since the epoch; now where nobody says.
+
+        Kubernetes says it where DRADeviceBindingConditions is on, by default from 1.36; else when the claim was made.
+        """
         known = self._picture.claims.get(claim)
-        try:
-            return (
-                datetime.datetime.fromisoformat(known.allocated_at).timestamp() if known is not None else self._clock()
-            )
-        except ValueError:
-            return self._clock()
+        for said in () if known is None else (known.allocated_at, known.metadata.creation_timestamp):
+            try:
+                return datetime.datetime.fromisoformat(said or "").timestamp()
+            except ValueError:
+                continue
+        return self._clock()

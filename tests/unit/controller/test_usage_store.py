@@ -37,6 +37,7 @@ class Cluster(GpuCluster):
     def __init__(self) -> None:
         self.clock = Clock()
         super().__init__()
+        self.store._clock = lambda: datetime.datetime.fromtimestamp(self.clock.now, datetime.UTC)
         self.put(DEVICE_CLASSES, {"metadata": {"name": names.DEVICE_CLASS}, "spec": {}})
 
     def restart(self) -> None:
@@ -46,13 +47,14 @@ class Cluster(GpuCluster):
             cast("Client", self.client), self.worker.picture, self.worker.tenants, namespace=OURS, clock=self.clock
         )
 
-    async def run(self, name: str, gpus: int = 4, *, namespace: str = "default") -> None:
+    async def run(self, name: str, gpus: int = 4, *, namespace: str = "default", says_when: bool = True) -> None:
         self.pod(name, gpus, namespace=namespace)
         await self.settle()
         self.schedule()
         claim = self.find(RESOURCE_CLAIMS, claim_of(name), namespace)
         assert claim is not None
-        claim["status"]["allocation"]["allocationTimestamp"] = _time(self.clock.now)
+        if says_when:
+            claim["status"]["allocation"]["allocationTimestamp"] = _time(self.clock.now)
         self.put(RESOURCE_CLAIMS, claim)
         await self.settle()
 
@@ -122,6 +124,22 @@ async def test_the_next_leader_goes_on_from_what_was_written_and_from_the_claims
     await made.usage.write()
     assert made.kept()[400_000] == {("default", ""): 2 * 240.0 + 240.0}, "but for the half minute of who has ended"
     assert made.worker.tenants.shares.held("default") == (4.0, 4.0)
+
+
+async def test_where_no_allocation_says_when_its_claim_counts_from_its_creation() -> None:
+    made = await cluster()
+    await made.run("before", says_when=False)
+    made.clock.now += 60
+    await made.usage.write()
+    made.clock.now += 900
+    await made.run("later", says_when=False)
+    made.clock.now += 900
+    made.restart()
+    await made.settle()
+    await made.usage.load()
+    made.clock.now += 60
+    await made.usage.write()
+    assert made.kept()[400_000] == {("default", ""): 4 * (60 + 1800 + 60) + 4 * (900 + 60)}
 
 
 async def test_an_hour_that_was_cut_off_is_not_counted_twice() -> None:
