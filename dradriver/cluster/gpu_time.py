@@ -6,9 +6,10 @@ for others. Parts count as the part of the GPU that they keep from others.
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 import msgspec
@@ -17,13 +18,22 @@ from dradriver.allocator.request import Amount
 from dradriver.api import slices
 from dradriver.api.pins import ALL_CORES, Device, Key, MigSlice, Usage
 from dradriver.api.pods import Pod
-from dradriver.api.usage import HOUR_S, Bucket, Hours, Kind
+from dradriver.api.policies.model import MOST_DAYS
+from dradriver.api.usage import DAY_H, HOUR_S, MOST_ROWS, OTHERS, Bucket, Hours, Kind, bounded
 from dradriver.cluster.pools import Pool
 from dradriver.topology.machine import Gpu
 
 _SLICES: Final = 8  # memory slices of a GPU whose profiles nobody knows
+_LONGEST_S: Final = MOST_DAYS * DAY_H * HOUR_S
+_CLAIMS: Final = 256  # counted before others have their turn
+_HOURS: Final = 4
+_LEAST: Final = 1e-9  # GPUs; less is what adding up fractions has lost
 _HASH: Final = "pod-template-hash"
 _LONGEST_OWNER: Final = 320  # a kind of 63 characters and a name of 253
+
+
+_Gap = tuple[int, int, dict[Bucket, float]]
+"""From which hour to before which something was held, and how many GPUs."""
 
 
 class _Hold(msgspec.Struct):
@@ -184,7 +194,10 @@ class GpuTime:
         if self.counts(claim, holds, given=given):
             return
         if known is not None:
-            self._settle(known, self._clock())
+            gaps: list[_Gap] = []
+            self._settle(known, self._clock(), gaps)
+            for _ in self._fill(gaps):
+                pass
         if holds:
             new = self._holds[claim] = _Hold(holds, given, self._weighed(claim, holds), self._clock())
         else:
@@ -203,12 +216,29 @@ class GpuTime:
 
     def settle(self) -> None:
         """Count all that is held until now."""
-        now = self._clock()
-        for claim, hold in list(self._holds.items()):
-            self._settle(hold if hold.sure else self._weigh_again(claim, hold), now)
+        for _ in self._settling():
+            pass
+
+    async def catch_up(self) -> None:
+        """Count all that is held until now, and give way: thousands of claims may have been held for weeks."""
+        for _ in self._settling():
+            await asyncio.sleep(0)
+
+    def _settling(self) -> Iterator[None]:
+        """Count all that is held until now, a slice at a time; what changes meanwhile counts by itself."""
+        now, gaps = self._clock(), list[_Gap]()
+        for number, claim in enumerate(list(self._holds), 1):
+            hold = self._holds.get(claim)
+            if hold is not None:
+                self._settle(hold if hold.sure else self._weigh_again(claim, hold), now, gaps)
+            if number % _CLAIMS == 0:
+                yield
+        yield from self._fill(gaps)
 
     def begin(self, hours: Hours, until: float, given_at: Callable[[Key], float]) -> None:
         """Go on from what another replica counted; what claims held since then counts, as far as they are there still.
+
+        It counts with the next ``catch_up`` or ``settle``.
 
         Args:
             hours: What it counted.
@@ -219,7 +249,6 @@ class GpuTime:
         now = self._clock()
         for claim, hold in self._holds.items():
             hold.since = min(max(until, given_at(claim)), now)
-        self.settle()
 
     def end(self) -> None:
         """Count no more: another replica does."""
@@ -261,14 +290,56 @@ class GpuTime:
         if (before, had) != (after, has):
             self.changed(namespace, has - had, after - before)
 
-    def _settle(self, hold: _Hold, now: float) -> None:
-        """Add what was held since it was counted last, to each hour its part. A clock that goes back counts nothing."""
-        since, hold.since = hold.since, now
-        while self._counts and hold.given and since < now:
-            hour = int(since // HOUR_S)
-            until = min((hour + 1) * HOUR_S, now)
-            buckets = self.hours.setdefault(hour, {})
-            self.grown.add(hour)
-            for bucket, gpus in hold.gpus.items():
-                buckets[bucket] = buckets.get(bucket, 0.0) + gpus * (until - since)
-            since = until
+    def _settle(self, hold: _Hold, now: float, gaps: list[_Gap]) -> None:
+        """Add what was held since it was counted last, to each hour its part; all of an hour is left in ``gaps``.
+
+        A clock that goes back counts nothing, and one that leaps ahead no more than there are days of.
+        """
+        since, hold.since = max(hold.since, now - _LONGEST_S), now
+        if not (self._counts and hold.given and since < now):
+            return
+        first, last = int(since // HOUR_S), int(now // HOUR_S)
+        if first == last:
+            self._add(first, hold.gpus, now - since)
+            return
+        self._add(first, hold.gpus, (first + 1) * HOUR_S - since)
+        if first + 1 < last:
+            gaps.append((first + 1, last, hold.gpus))
+        if last * HOUR_S < now:
+            self._add(last, hold.gpus, now - last * HOUR_S)
+
+    def _fill(self, gaps: list[_Gap]) -> Iterator[None]:
+        """Add what was held for hours, each hour and bucket once, a slice at a time; the largest alone have owners."""
+        if not gaps or not self._counts:
+            return
+        gpus: dict[Bucket, float] = {}
+        for _, _, held in gaps:
+            for bucket, count in held.items():
+                gpus[bucket] = gpus.get(bucket, 0.0) + count
+        alone = bounded(gpus, MOST_ROWS, len(gpus))
+        changes: dict[int, dict[Bucket, float]] = {}
+        for first, end, held in gaps:
+            for hour, sign in ((first, 1.0), (end, -1.0)):
+                change = changes.setdefault(hour, {})
+                for bucket, count in held.items():
+                    row = bucket if bucket in alone else Bucket(bucket.namespace, OTHERS, "", bucket.kind)
+                    change[row] = change.get(row, 0.0) + sign * count
+        yield
+        now: dict[Bucket, float] = {}
+        for hour in range(min(changes), max(changes)):
+            for bucket, count in changes.get(hour, {}).items():
+                now[bucket] = now.get(bucket, 0.0) + count
+                if now[bucket] < _LEAST:
+                    del now[bucket]
+            if not self._counts:
+                return
+            if now:
+                self._add(hour, now, float(HOUR_S))
+            if hour % _HOURS == 0:
+                yield
+
+    def _add(self, hour: int, gpus: Mapping[Bucket, float], seconds: float) -> None:
+        buckets = self.hours.setdefault(hour, {})
+        self.grown.add(hour)
+        for bucket, count in gpus.items():
+            buckets[bucket] = buckets.get(bucket, 0.0) + count * seconds

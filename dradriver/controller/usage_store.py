@@ -136,7 +136,10 @@ class UsageStore:
         self._late = set() if current is None else hours.keys() & current.hours.keys()
         gpu_time = self._picture.gpu_time
         recent = min([*self._late, int((until or now) // HOUR_S)]) // DAY_H * DAY_H  # from there all is written again
-        gpu_time.begin({h: rows for h, rows in hours.items() if h >= recent}, until or now, self._given_at)
+        begun = max(until, now - self.keep_days * DAY_H * HOUR_S) if until else now
+        gpu_time.begin({h: rows for h, rows in hours.items() if h >= recent}, begun, self._given_at)
+        await gpu_time.catch_up()
+        now = self._clock()
         used = decayed(hours | gpu_time.hours, now, half_life_s=self._tenants.shares.half_life_s)
         self._tenants.shares.restart(used, gpu_time.now())
         self._warned.pop("", None)
@@ -244,7 +247,7 @@ class UsageStore:
     def _given_at(self, claim: Key) -> float:
         """Return when a claim got its devices, seconds since the epoch; now where nobody says.
 
-        Kubernetes says it where DRADeviceBindingConditions is on, by default from 1.36; else when the claim was made.
+        Kubernetes 1.34 and 1.35 leave it out by default; then the claim counts from its creation.
         """
         known = self._picture.claims.get(claim)
         for said in () if known is None else (known.allocated_at, known.metadata.creation_timestamp):
