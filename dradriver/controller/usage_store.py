@@ -162,17 +162,23 @@ class UsageStore:
         self._late |= grown
         self._late &= gpu_time.hours.keys()
         self._due |= current in grown
-        # The hour's has what no day has yet, too: it is written over what it had of the hour before.
+        # The hour's has what no day has yet, too: it is written over what it had of the hour before. It says until when
+        # all was counted, so what it has no room for is in its day before.
+        oldest = current - _LATE_H
+        await self._put_days({hour // DAY_H for hour in self._late if hour < oldest}, current)
         if self._due:
-            late = {h: gpu_time.hours[h] for h in sorted(self._late) if current - _LATE_H <= h <= current}
+            late = {h: gpu_time.hours[h] for h in sorted(self._late) if oldest <= h <= current}
             self._due = not await self._put(None, late)
-        for day in sorted({hour // DAY_H for hour in self._late if hour < current}):
-            over = {h: rows for h, rows in gpu_time.hours.items() if h // DAY_H == day and h < current}
-            if await self._put(day, over):
-                self._late -= over.keys()
+        await self._put_days({hour // DAY_H for hour in self._late if oldest <= hour < current}, current)
         self._late |= gpu_time.grown  # of what has ended meanwhile
         gpu_time.forget_before((current // DAY_H - 1) * DAY_H)
         self._tell()
+
+    async def _put_days(self, days: set[int], current: int) -> None:
+        for day in sorted(days):
+            over = {h: rows for h, rows in self._picture.gpu_time.hours.items() if h // DAY_H == day and h < current}
+            if await self._put(day, over):
+                self._late -= over.keys()
 
     def _tell(self) -> None:
         shares, named = self._tenants.shares, bool(self._tenants.named)

@@ -126,6 +126,27 @@ async def test_the_next_leader_goes_on_from_what_was_written_and_from_the_claims
     assert made.worker.tenants.shares.held("default") == (4.0, 4.0)
 
 
+@pytest.mark.parametrize("write", range(1, 7))
+@pytest.mark.parametrize("stored", [False, True])
+async def test_a_crash_while_a_long_gap_is_written_loses_none_of_it(write: int, stored: bool) -> None:
+    made = await cluster()
+    await made.run("p")
+    made.clock.now += 60
+    await made.usage.write()
+    made.clock.now += 4 * 24 * HOUR
+    made.restart()
+    await made.settle()
+    await made.usage.load()
+    made.client.kill_at = (-1 if stored else 1) * (len(made.client.writes) + write)
+    with pytest.raises(Killed):
+        await made.usage.write()
+    made.restart()
+    await made.settle()
+    await made.usage.load()
+    await made.usage.write()
+    assert sum(rows["default", ""] for rows in made.kept().values()) == 4 * (4 * 24 * HOUR + 60)
+
+
 async def test_where_no_allocation_says_when_its_claim_counts_from_its_creation() -> None:
     made = await cluster()
     await made.run("before", says_when=False)
