@@ -6,6 +6,7 @@ days take turns: a day's place is that of the day 36 days before.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
 
@@ -19,7 +20,9 @@ from dradriver.api.policies.model import MOST_DAYS
 HOUR_S: Final = 3600
 DAY_H: Final = 24
 PLACES: Final = MOST_DAYS + 1
-MOST_ROWS: Final = 256  # of an hour
+MOST_ROWS: Final = 256  # of an hour, beside what is added up by namespace
+_FEWEST_ROWS: Final = 16
+_MOST_NAMESPACES: Final = 4096
 MOST_BYTES: Final = 900_000  # of a day; a ConfigMap holds a MiB
 OTHERS: Final = "others"
 """The owner, or the namespace, of what was too little to be told apart."""
@@ -102,9 +105,14 @@ def config_map(
         class_uid: The uid of the DeviceClass of GPUs, with which it goes; empty where there is none.
         version: The resourceVersion that it replaces; empty for a new one.
     """
-    most = MOST_ROWS
-    while len(text := _text(hours, until, most)) > MOST_BYTES:
-        most //= 2
+    most, namespaces = MOST_ROWS, _MOST_NAMESPACES
+    hours = {hour: bounded(buckets, most, namespaces) for hour, buckets in hours.items()}
+    while len(text := _text(hours, until)) > MOST_BYTES:
+        if most > _FEWEST_ROWS or not namespaces:
+            most //= 2  # who made it goes before whose it is: that decides whose turn it is
+        else:
+            namespaces //= 2
+        hours = {hour: bounded(buckets, most, namespaces) for hour, buckets in hours.items()}
     owner = {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "name": names.DEVICE_CLASS, "uid": class_uid}
     metadata = {"name": name_of(day), "namespace": namespace} | ({"ownerReferences": [owner]} if class_uid else {})
     metadata |= {"resourceVersion": version} if version else {}
@@ -137,18 +145,23 @@ def name_in(config_map: Mapping[str, Any]) -> str:
     return str(metadata.get("name", "")) if isinstance(metadata, Mapping) else ""
 
 
-def bounded(buckets: Mapping[Bucket, float], most: int) -> dict[Bucket, float]:
-    """Return at most so many buckets of the same sum: the smallest are added up by namespace, and then altogether."""
+def bounded(buckets: Mapping[Bucket, float], most: int, namespaces: int) -> dict[Bucket, float]:
+    """Return fewer buckets of the same sum, with each namespace's: all but the largest are added up by namespace.
+
+    Args:
+        buckets: GPU-seconds.
+        most: So many keep their owner and product.
+        namespaces: So many sums of a namespace there are beside these; what is less is added up altogether.
+    """
     if len(buckets) <= most:
         return dict(buckets)
-    ranked = sorted(buckets.items(), key=_largest_first)
-    kept, rest = dict(ranked[: most // 2]), ranked[most // 2 :]
+    kept = dict(heapq.nsmallest(most, buckets.items(), key=_largest_first))
     merged: dict[Bucket, float] = {}
-    for bucket, seconds in rest:
-        _add(merged, Bucket(bucket.namespace, OTHERS, "", bucket.kind), seconds)
-    for bucket, seconds in sorted(merged.items(), key=_largest_first):
-        room = bucket in kept or len(kept) < most - 3  # one of each kind for all others
-        _add(kept, bucket if room else Bucket("", OTHERS, "", bucket.kind), seconds)
+    for bucket, seconds in buckets.items():
+        if bucket not in kept:
+            _add(merged, Bucket(bucket.namespace, OTHERS, "", bucket.kind), seconds)
+    for place, (bucket, seconds) in enumerate(sorted(merged.items(), key=_largest_first)):
+        _add(kept, bucket if place < namespaces else Bucket("", OTHERS, "", bucket.kind), seconds)
     return kept
 
 
@@ -160,11 +173,11 @@ def _add(buckets: dict[Bucket, float], bucket: Bucket, seconds: float) -> None:
     buckets[bucket] = buckets.get(bucket, 0.0) + seconds
 
 
-def _text(hours: Hours, until: float, most: int) -> str:
+def _text(hours: Hours, until: float) -> str:
     rows: dict[int, list[_Row]] = {
         hour: [
             (bucket.namespace, bucket.owner, bucket.product, bucket.kind, round(seconds, 3))
-            for bucket, seconds in bounded(buckets, most).items()
+            for bucket, seconds in buckets.items()
         ]
         for hour, buckets in sorted(hours.items())
     }

@@ -6,9 +6,10 @@ for others. Parts count as the part of the GPU that they keep from others.
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 import msgspec
@@ -17,12 +18,22 @@ from dradriver.allocator.request import Amount
 from dradriver.api import slices
 from dradriver.api.pins import ALL_CORES, Device, Key, MigSlice, Usage
 from dradriver.api.pods import Pod
-from dradriver.api.usage import HOUR_S, Bucket, Hours, Kind
+from dradriver.api.policies.model import MOST_DAYS
+from dradriver.api.usage import DAY_H, HOUR_S, MOST_ROWS, OTHERS, Bucket, Hours, Kind, bounded
 from dradriver.cluster.pools import Pool
 from dradriver.topology.machine import Gpu
 
 _SLICES: Final = 8  # memory slices of a GPU whose profiles nobody knows
+_LONGEST_S: Final = MOST_DAYS * DAY_H * HOUR_S
+_CLAIMS: Final = 256  # counted before others have their turn
+_HOURS: Final = 4
+_LEAST: Final = 1e-9  # GPUs; less is what adding up fractions has lost
 _HASH: Final = "pod-template-hash"
+_LONGEST_OWNER: Final = 320  # a kind of 63 characters and a name of 253
+
+
+_Gap = tuple[int, int, dict[Bucket, float]]
+"""From which hour to before which something was held, and how many GPUs."""
 
 
 class _Hold(msgspec.Struct):
@@ -33,7 +44,8 @@ class _Hold(msgspec.Struct):
         given: Whether the scheduler gave it that; else it is promised.
         gpus: How many GPUs that comes to, by bucket.
         since: When it was counted last, seconds since the epoch.
-        sure: Whether it was weighed again a while after it was seen: by then its pod and its nodes are known, if ever.
+        sure: Whether it was weighed again a while after it was seen, and with its nodes: by then its pod is known, if
+            ever.
     """
 
     holds: Mapping[Device, Usage]
@@ -48,9 +60,15 @@ class _Hold(msgspec.Struct):
 
 
 def owner_of(pod: Pod | None) -> str:
-    """Return what made a pod, as ``Job/train``, of a Deployment's pod the Deployment; empty for a pod alone."""
-    if pod is None:
-        return ""
+    """Return what made a pod, as ``Job/train``, of a Deployment's pod the Deployment; empty for a pod alone.
+
+    It is a pod's author's word: what no object can be called is not kept, for its length would take others their rows.
+    """
+    owner = "" if pod is None else _said_owner(pod)
+    return owner if len(owner) <= _LONGEST_OWNER and owner.isascii() and owner.isprintable() else ""
+
+
+def _said_owner(pod: Pod) -> str:
     for owner in pod.metadata.owner_references:
         if owner.controller:
             revision = f"-{pod.metadata.labels.get(_HASH, '')}"
@@ -64,7 +82,7 @@ def gpus_of(pool: Pool | None, device: str, usage: Usage) -> list[tuple[str, Kin
     """Return what is taken of one device: the product, whether it is whole, and how many GPUs that is.
 
     A share is the larger of its parts of compute and memory, a MIG slice its part of the memory slices: so much of the
-    GPU nobody else can have.
+    GPU nobody else can have. That is so also of a slice that is a device of its own.
 
     Args:
         pool: The node's; None where its slices are not known, and neither is the product.
@@ -73,6 +91,8 @@ def gpus_of(pool: Pool | None, device: str, usage: Usage) -> list[tuple[str, Kin
     """
     gpu = None if pool is None else _gpu(pool, device)
     product = "" if gpu is None else gpu.product
+    if usage is None and gpu is not None and (size := _size_of(gpu, device)):
+        return [(product, "slice", size / _memory_slices(gpu))]
     if usage is None:
         return [(product, "whole", 1.0)]
     return [
@@ -84,7 +104,23 @@ def gpus_of(pool: Pool | None, device: str, usage: Usage) -> list[tuple[str, Kin
 
 
 def _gpu(pool: Pool, device: str) -> Gpu | None:
-    return next((gpu for gpu in pool.machine.gpus if slices.device_name(gpu.uuid) == device), None)
+    """Return the GPU that a device is or is a MIG slice of."""
+    for gpu in pool.machine.gpus:
+        name = slices.device_name(gpu.uuid)
+        if device == name or device.startswith(f"{name}-"):
+            return gpu
+    return None
+
+
+def _size_of(gpu: Gpu, device: str) -> int:
+    """Return how many memory slices a device has that is a MIG slice of a GPU; 0 for the GPU itself."""
+    named = (
+        profile.size
+        for profile in gpu.profiles
+        for start in profile.starts
+        if slices.part_name(gpu.uuid, profile.id, start) == device
+    )
+    return 0 if device == slices.device_name(gpu.uuid) else next(named, 0)
 
 
 def _memory_slices(gpu: Gpu | None) -> int:
@@ -97,13 +133,17 @@ def _fraction(part: Amount, gpu: Gpu | None) -> float:
 
 
 def decayed(hours: Hours, now: float, *, half_life_s: float) -> dict[str, float]:
-    """Return what each namespace used by hours, GPU-seconds, decayed until now; in each hour as if used evenly."""
+    """Return what each namespace used by hours, GPU-seconds, decayed until now; in each hour as if used evenly.
+
+    What is not known whose it was is nobody's.
+    """
     found: dict[str, float] = {}
     for hour, buckets in hours.items():
         middle = (hour * HOUR_S + min((hour + 1) * HOUR_S, now)) / 2
         weight = 0.5 ** (max(now - middle, 0.0) / half_life_s)
         for bucket, seconds in buckets.items():
-            found[bucket.namespace] = found.get(bucket.namespace, 0.0) + seconds * weight
+            if bucket.namespace:
+                found[bucket.namespace] = found.get(bucket.namespace, 0.0) + seconds * weight
     return found
 
 
@@ -120,6 +160,7 @@ class GpuTime:
         self,
         pool: Callable[[str], Pool | None],
         owner: Callable[[Key], str],
+        results: Callable[[Key], Mapping[Device, Usage] | None] = lambda _claim: None,
         *,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -128,10 +169,12 @@ class GpuTime:
         Args:
             pool: Gives a node's pool.
             owner: Gives what made a claim's pod (``owner_of``).
+            results: Gives what another driver gave a claim, where that is less than it keeps from others; else None.
             clock: Gives seconds since the epoch.
         """
         self._pool = pool
         self._owner = owner
+        self._results = results
         self._clock = clock
         self._holds: dict[Key, _Hold] = {}
         self.changed: Callable[[str, float, float], object] = lambda _namespace, _given, _charged: None
@@ -151,7 +194,10 @@ class GpuTime:
         if self.counts(claim, holds, given=given):
             return
         if known is not None:
-            self._settle(known, self._clock())
+            gaps: list[_Gap] = []
+            self._settle(known, self._clock(), gaps)
+            for _ in self._fill(gaps):
+                pass
         if holds:
             new = self._holds[claim] = _Hold(holds, given, self._weighed(claim, holds), self._clock())
         else:
@@ -170,12 +216,29 @@ class GpuTime:
 
     def settle(self) -> None:
         """Count all that is held until now."""
-        now = self._clock()
-        for claim, hold in list(self._holds.items()):
-            self._settle(hold if hold.sure else self._weigh_again(claim, hold), now)
+        for _ in self._settling():
+            pass
+
+    async def catch_up(self) -> None:
+        """Count all that is held until now, and give way: thousands of claims may have been held for weeks."""
+        for _ in self._settling():
+            await asyncio.sleep(0)
+
+    def _settling(self) -> Iterator[None]:
+        """Count all that is held until now, a slice at a time; what changes meanwhile counts by itself."""
+        now, gaps = self._clock(), list[_Gap]()
+        for number, claim in enumerate(list(self._holds), 1):
+            hold = self._holds.get(claim)
+            if hold is not None:
+                self._settle(hold if hold.sure else self._weigh_again(claim, hold), now, gaps)
+            if number % _CLAIMS == 0:
+                yield
+        yield from self._fill(gaps)
 
     def begin(self, hours: Hours, until: float, given_at: Callable[[Key], float]) -> None:
         """Go on from what another replica counted; what claims held since then counts, as far as they are there still.
+
+        It counts with the next ``catch_up`` or ``settle``.
 
         Args:
             hours: What it counted.
@@ -186,7 +249,6 @@ class GpuTime:
         now = self._clock()
         for claim, hold in self._holds.items():
             hold.since = min(max(until, given_at(claim)), now)
-        self.settle()
 
     def end(self) -> None:
         """Count no more: another replica does."""
@@ -208,14 +270,16 @@ class GpuTime:
     def _weighed(self, claim: Key, holds: Mapping[Device, Usage]) -> dict[Bucket, float]:
         owner = self._owner(claim)
         gpus: dict[Bucket, float] = {}
-        for (node, device), usage in holds.items():
+        results = self._results(claim) if holds else None
+        for (node, device), usage in (holds if results is None else results).items():
             for product, kind, part in gpus_of(self._pool(node), device, usage):
                 bucket = Bucket(claim[0], owner, product, kind)
                 gpus[bucket] = gpus.get(bucket, 0.0) + part
         return gpus
 
     def _weigh_again(self, claim: Key, hold: _Hold) -> _Hold:
-        new = msgspec.structs.replace(hold, gpus=self._weighed(claim, hold.holds), sure=True)
+        known = all(self._pool(node) is not None for node, _ in hold.holds)
+        new = msgspec.structs.replace(hold, gpus=self._weighed(claim, hold.holds), sure=known)
         self._holds[claim] = new
         self._tell(claim[0], hold, new)
         return new
@@ -226,14 +290,56 @@ class GpuTime:
         if (before, had) != (after, has):
             self.changed(namespace, has - had, after - before)
 
-    def _settle(self, hold: _Hold, now: float) -> None:
-        """Add what was held since it was counted last, to each hour its part. A clock that goes back counts nothing."""
-        since, hold.since = hold.since, now
-        while self._counts and hold.given and since < now:
-            hour = int(since // HOUR_S)
-            until = min((hour + 1) * HOUR_S, now)
-            buckets = self.hours.setdefault(hour, {})
-            self.grown.add(hour)
-            for bucket, gpus in hold.gpus.items():
-                buckets[bucket] = buckets.get(bucket, 0.0) + gpus * (until - since)
-            since = until
+    def _settle(self, hold: _Hold, now: float, gaps: list[_Gap]) -> None:
+        """Add what was held since it was counted last, to each hour its part; all of an hour is left in ``gaps``.
+
+        A clock that goes back counts nothing, and one that leaps ahead no more than there are days of.
+        """
+        since, hold.since = max(hold.since, now - _LONGEST_S), now
+        if not (self._counts and hold.given and since < now):
+            return
+        first, last = int(since // HOUR_S), int(now // HOUR_S)
+        if first == last:
+            self._add(first, hold.gpus, now - since)
+            return
+        self._add(first, hold.gpus, (first + 1) * HOUR_S - since)
+        if first + 1 < last:
+            gaps.append((first + 1, last, hold.gpus))
+        if last * HOUR_S < now:
+            self._add(last, hold.gpus, now - last * HOUR_S)
+
+    def _fill(self, gaps: list[_Gap]) -> Iterator[None]:
+        """Add what was held for hours, each hour and bucket once, a slice at a time; the largest alone have owners."""
+        if not gaps or not self._counts:
+            return
+        gpus: dict[Bucket, float] = {}
+        for _, _, held in gaps:
+            for bucket, count in held.items():
+                gpus[bucket] = gpus.get(bucket, 0.0) + count
+        alone = bounded(gpus, MOST_ROWS, len(gpus))
+        changes: dict[int, dict[Bucket, float]] = {}
+        for first, end, held in gaps:
+            for hour, sign in ((first, 1.0), (end, -1.0)):
+                change = changes.setdefault(hour, {})
+                for bucket, count in held.items():
+                    row = bucket if bucket in alone else Bucket(bucket.namespace, OTHERS, "", bucket.kind)
+                    change[row] = change.get(row, 0.0) + sign * count
+        yield
+        now: dict[Bucket, float] = {}
+        for hour in range(min(changes), max(changes)):
+            for bucket, count in changes.get(hour, {}).items():
+                now[bucket] = now.get(bucket, 0.0) + count
+                if now[bucket] < _LEAST:
+                    del now[bucket]
+            if not self._counts:
+                return
+            if now:
+                self._add(hour, now, float(HOUR_S))
+            if hour % _HOURS == 0:
+                yield
+
+    def _add(self, hour: int, gpus: Mapping[Bucket, float], seconds: float) -> None:
+        buckets = self.hours.setdefault(hour, {})
+        self.grown.add(hour)
+        for bucket, count in gpus.items():
+            buckets[bucket] = buckets.get(bucket, 0.0) + count * seconds

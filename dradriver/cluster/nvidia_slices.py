@@ -8,15 +8,21 @@ if it starts anew after a reboot: with the boot the driver forgets what it prepa
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from typing import Final
 
 import msgspec
 
-from dradriver.api.pins import Device, Key, Usage
+from dradriver.api import slices
+from dradriver.api.pins import Device, Key, MigSlice, Usage
 from dradriver.cluster.devices import gpu_names
 from dradriver.cluster.pools import newest
 from dradriver.cluster.records import ClaimRecord, SliceRecord
 from dradriver.topology.machine import Machine
+
+_MIG: Final = re.compile(r"gpu-\d{1,4}-mig-(\d{1,2}g\d{1,4}gb(?:-[a-z.-]{1,16})?)-(\d{1,4})-(\d{1,2})")
+"""Its name for a MIG slice: the profile, its id and the first memory slice."""
 
 _Kind = dict[str, SliceRecord]
 
@@ -114,6 +120,34 @@ class NvidiaSlices:
             known = {now} if claim.pin is not None else {now, given.first[device] or name}
             gpus |= {(pool, gpu) for gpu in known - {""}}
         return dict.fromkeys(gpus)
+
+    def results(self, claim: ClaimRecord) -> Mapping[Device, Usage]:
+        """Return what a claim was given of the GPUs that its devices were at first: of MIG slices these, else all.
+
+        Unlike what it keeps from others, no GPU stands under two names, and none whole of which it has a part.
+        """
+        if claim.pin is not None:
+            return dict.fromkeys(claim.pin.devices)
+        given = self._given.get(claim.key)
+        found: dict[Device, Usage] = {}
+        for device in claim.devices or ():
+            pool, name = device
+            gpu = (given.first.get(device) if given is not None else "") or name
+            part = self._part(pool, gpu, name)
+            others = found.get((pool, gpu), ())
+            found[pool, gpu] = None if part is None or others is None else (*others, part)
+        return found
+
+    def _part(self, pool: str, device: str, name: str) -> MigSlice | None:
+        """Return which slice of a GPU its driver's name says; None for none, and where the GPU is not known."""
+        mig = _MIG.fullmatch(name)
+        if mig is None or pool not in self._pools:
+            return None
+        machine = next((piece.machine for piece in self._pools[pool].machine.values()), None)
+        gpus = machine.gpus if isinstance(machine, Machine) else ()
+        gpu = next((gpu for gpu in gpus if slices.device_name(gpu.uuid) == device), None)
+        profile = None if gpu is None else next((one for one in gpu.profiles if one.id == int(mig[2])), None)
+        return None if profile is None else MigSlice(profile.name, int(mig[3]), profile.size)
 
     def forget(self, key: Key) -> None:
         """Forget a claim: it is gone, or was given nothing."""

@@ -76,6 +76,12 @@ class Offered:
         self._theirs.forget(key)
         return None
 
+    def results(self, claim: ClaimRecord | None) -> Mapping[Device, Usage] | None:
+        """Return what another driver gave a claim, of each GPU no more than that; None where none did."""
+        if self._theirs is None or claim is None or claim.devices is None:
+            return None
+        return self._theirs.results(claim)
+
     def slices(self) -> dict[str, SliceRecord]:
         """Return the slices that were taken in, by name."""
         return (self._theirs or self._inventory).slices()

@@ -80,7 +80,7 @@ class Picture:
         self.nodes = NodeTable()
         self.inventory = Inventory(self.nodes)
         self.offered = Offered(self.inventory, self.nodes, rehold=self._rehold, touch=self._touch_pods_of)
-        self.gpu_time = GpuTime(self.inventory.pool, self._owner_of)
+        self.gpu_time = GpuTime(self.inventory.pool, self._owner_of, self._results_of)
         self.weights = Weights()
         self._assumed_pods: dict[Key, float] = {}
         self.claim_users = ClaimUsers(self.pods)
@@ -391,6 +391,9 @@ class Picture:
 
     def _owner_of(self, claim: Key) -> str:
         return next((owner for pod in self.claim_users.of(claim) if (owner := owner_of(self.pods.get(pod)))), "")
+
+    def _results_of(self, claim: Key) -> Mapping[Device, Usage] | None:
+        return self.offered.results(self.claims.get(claim))
 
     def held(self, key: Key) -> Mapping[Device, Usage]:
         """Return what a claim holds, of the devices as they are handed out here."""

@@ -34,10 +34,21 @@ logger = logging.getLogger(__name__)
 
 PERIOD_S: Final = 60.0
 FIRST_RETRY_S: Final = 1.0
+_LATE_H: Final = 6  # hours that the hour's ConfigMap has beside its own, where their day cannot be written
+_CONFLICT: Final = 409
+_SLACK_S: Final = 0.01  # what is written is rounded
 
 
 class _Class(msgspec.Struct):
     metadata: Metadata
+
+
+class _Overtaken(Exception):  # noqa: N818 - a state of the world
+    """Another has counted further than this replica."""
+
+    def __init__(self, error: ApiError) -> None:
+        super().__init__()
+        self.error = error
 
 
 class UsageStore:
@@ -71,11 +82,15 @@ class UsageStore:
         self._namespace = namespace
         self._clock = clock
         self._versions: dict[str, str] = {}
+        self._until: dict[str, float] = {}  # until when was counted what we read or wrote last, by name
+        self._late: set[int] = set()  # hours of which their day's does not have all
+        self._due = False  # the hour's has to be written
+        self._warned: dict[str, str] = {}  # what is wrong with each, by name
         self._class = ""
         self.keep_days = MOST_DAYS
 
     async def run(self) -> NoReturn:
-        """Read and write until cancelled; what another writer changes meanwhile is read again."""
+        """Read once, then write until cancelled; only what another has counted further meanwhile is read again."""
         failures = 0
         try:
             while True:
@@ -86,7 +101,7 @@ class UsageStore:
                         await asyncio.sleep(PERIOD_S)
                         await self.write()
                 except DriverError as error:
-                    logger.warning("the store of GPU time: %s; reading it again", error)
+                    self._warn("", error, "reading it again")
                 await asyncio.sleep(wait_s(failures, first_s=FIRST_RETRY_S, longest_s=PERIOD_S))
                 failures += 1
         finally:
@@ -111,43 +126,59 @@ class UsageStore:
         first = int(now // HOUR_S) - self.keep_days * DAY_H
         hours: Hours = {}
         self._versions.clear()
-        every = [kept for name in usage.every_name() if (kept := await self._read(name)) is not None]
-        for kept in sorted(every, key=lambda kept: kept.until):  # an hour may stand in two: the later one has all of it
+        found = {name: kept for name in usage.every_name() if (kept := await self._read(name)) is not None}
+        self._until = {name: kept.until for name, kept in found.items()}
+        every = sorted(found.values(), key=lambda kept: kept.until)
+        for kept in every:  # an hour may stand in two: the later one has all of it
             hours |= {hour: rows for hour, rows in kept.hours.items() if first <= hour <= now // HOUR_S}
         until = min(max((kept.until for kept in every), default=0.0), now)
+        current = found.get(usage.name_of(None))
+        self._late = set() if current is None else hours.keys() & current.hours.keys()
         gpu_time = self._picture.gpu_time
-        recent = int((until or now) // HOUR_S) // DAY_H * DAY_H  # of that day all is written again
-        gpu_time.begin({h: rows for h, rows in hours.items() if h >= recent}, until or now, self._given_at)
+        recent = min([*self._late, int((until or now) // HOUR_S)]) // DAY_H * DAY_H  # from there all is written again
+        begun = max(until, now - self.keep_days * DAY_H * HOUR_S) if until else now
+        gpu_time.begin({h: rows for h, rows in hours.items() if h >= recent}, begun, self._given_at)
+        await gpu_time.catch_up()
+        now = self._clock()
         used = decayed(hours | gpu_time.hours, now, half_life_s=self._tenants.shares.half_life_s)
         self._tenants.shares.restart(used, gpu_time.now())
+        self._warned.pop("", None)
 
     async def write(self) -> None:
         """Write what has grown: the hour that goes on, and the days of those that are over.
 
+        What cannot be written is tried again the next time, and keeps nothing else from being written.
+
         Raises:
-            ApiError: The server refuses, or somebody else has written.
-            Unreachable: No answer.
+            ApiError: Another has counted further.
         """
         gpu_time = self._picture.gpu_time
         gpu_time.settle()
         for namespace in self._tenants.shares.correct(gpu_time.now()):
             logger.error("what namespace %s has of GPUs is not what its claims hold; put right", namespace)
             metrics.DIFFERENCES.labels("shares").inc()
-        now = self._clock()
-        current = int(now // HOUR_S)
+        current = int(self._clock() // HOUR_S)
         grown, gpu_time.grown = gpu_time.grown, set()
-        try:
-            for day in sorted({hour // DAY_H for hour in grown if hour != current}):
-                await self._put(
-                    day, {h: rows for h, rows in gpu_time.hours.items() if h // DAY_H == day and h < current}
-                )
-            if current in grown:
-                await self._put(None, {current: gpu_time.hours[current]})
-        except BaseException:
-            gpu_time.grown |= grown
-            raise
+        self._late |= grown
+        self._late &= gpu_time.hours.keys()
+        self._due |= current in grown
+        # The hour's has what no day has yet, too: it is written over what it had of the hour before. It says until when
+        # all was counted, so what it has no room for is in its day before.
+        oldest = current - _LATE_H
+        await self._put_days({hour // DAY_H for hour in self._late if hour < oldest}, current)
+        if self._due:
+            late = {h: gpu_time.hours[h] for h in sorted(self._late) if oldest <= h <= current}
+            self._due = not await self._put(None, late)
+        await self._put_days({hour // DAY_H for hour in self._late if oldest <= hour < current}, current)
+        self._late |= gpu_time.grown  # of what has ended meanwhile
         gpu_time.forget_before((current // DAY_H - 1) * DAY_H)
         self._tell()
+
+    async def _put_days(self, days: set[int], current: int) -> None:
+        for day in sorted(days):
+            over = {h: rows for h, rows in self._picture.gpu_time.hours.items() if h // DAY_H == day and h < current}
+            if await self._put(day, over):
+                self._late -= over.keys()
 
     def _tell(self) -> None:
         shares, named = self._tenants.shares, bool(self._tenants.named)
@@ -169,9 +200,39 @@ class UsageStore:
             logger.warning("%s", error)
             return None
 
-    async def _put(self, day: int | None, hours: Hours) -> None:
+    async def _put(self, day: int | None, hours: Hours) -> bool:
+        """Write a ConfigMap, also over what somebody else has changed of it. Returns whether it is written.
+
+        Raises:
+            ApiError: Another has counted further.
+        """
+        if not hours:  # the clock went back
+            return True
         name = usage.name_of(day)
         until = min(self._clock(), (max(hours) + 1.0) * HOUR_S)  # of what is in it
+        before, self._until[name] = self._until.get(name, 0.0), until  # it may be stored though no answer comes
+        try:
+            try:
+                await self._store(day, hours, until)
+            except ApiError as error:
+                if error.status != _CONFLICT:
+                    raise
+                kept = await self._read(name)
+                if kept is not None and kept.until > before + _SLACK_S:
+                    raise _Overtaken(error) from None
+                await self._store(day, hours, until)
+        except _Overtaken as overtaken:
+            raise overtaken.error from None
+        except DriverError as error:
+            if isinstance(error, ApiError) and error.not_found:
+                self._versions.pop(name, None)  # somebody has deleted it
+            self._warn(name, error, "what was counted stays, and is written as soon as it can be")
+            return False
+        self._warned.pop(name, None)
+        return True
+
+    async def _store(self, day: int | None, hours: Hours, until: float) -> None:
+        name = usage.name_of(day)
         wanted = usage.config_map(
             day, hours, until=until, namespace=self._namespace, class_uid=self._class,
             version=self._versions.get(name, ""),
@@ -182,12 +243,22 @@ class UsageStore:
             stored = await self._client.create(CONFIG_MAPS, wanted)
         self._versions[name] = stored["metadata"]["resourceVersion"]
 
+    def _warn(self, name: str, error: DriverError, then: str) -> None:
+        """Say what is wrong with one, once as long as it is the same."""
+        cause = f"{error.status} {error.api_reason}" if isinstance(error, ApiError) else error.reason
+        if self._warned.get(name) != cause:
+            self._warned[name] = cause
+            logger.warning("the store of GPU time: %s; %s", error, then)
+
     def _given_at(self, claim: Key) -> float:
-        """Return when a claim got its devices, seconds since the epoch; now where nobody says."""
+        """Return when a claim got its devices, seconds since the epoch; now where nobody says.
+
+        Kubernetes 1.34 and 1.35 leave it out by default; then the claim counts from its creation.
+        """
         known = self._picture.claims.get(claim)
-        try:
-            return (
-                datetime.datetime.fromisoformat(known.allocated_at).timestamp() if known is not None else self._clock()
-            )
-        except ValueError:
-            return self._clock()
+        for said in () if known is None else (known.allocated_at, known.metadata.creation_timestamp):
+            try:
+                return datetime.datetime.fromisoformat(said or "").timestamp()
+            except ValueError:
+                continue
+        return self._clock()

@@ -20,7 +20,7 @@ class Standing(NamedTuple):
     Attributes:
         unit: The unit.
         tenant: Whose it is.
-        gpus: How many GPUs it asks for, parts as fractions as far as the request tells.
+        gpus: How many GPUs it asks for, parts as fractions as far as the request tells (``gpus_of``).
         share: What its tenant has had for its weight when its turn comes, GPU-seconds over weight.
     """
 
@@ -56,7 +56,11 @@ def line(units: Iterable[Unit], tenants: Tenants) -> list[Standing]:
 
 
 def gpus_of(unit: Unit) -> float:
-    """Return how many GPUs a unit asks for; what cannot be read asks for none."""
+    """Return how many GPUs a unit asks for; what cannot be read asks for none.
+
+    A share counts by its compute. One by memory alone shows 0: which part of a GPU that is, only the GPU that it gets
+    tells. Once it is promised one, it is charged that part (``cluster/gpu_time.py``).
+    """
     total = 0.0
     for member in unit.members:
         try:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
+from time import perf_counter
 from typing import Any
 
 import msgspec
@@ -13,7 +15,7 @@ from hypothesis import strategies as st
 from dradriver.allocator.request import Amount
 from dradriver.api.pins import MigSlice
 from dradriver.api.pods import Pod
-from dradriver.api.usage import Bucket
+from dradriver.api.usage import MOST_ROWS, Bucket
 from dradriver.cluster.gpu_time import GpuTime, decayed, gpus_of, owner_of
 
 DEVICE = ("node", "gpu-1")
@@ -76,8 +78,48 @@ def test_a_replica_that_stands_by_counts_nothing_and_goes_on_from_what_was_count
     assert not time.hours
     bucket = Bucket("team", "Job/before", "", "whole")
     time.begin({100: {bucket: 7.0}}, clock.now - 30, lambda _: clock.now - 80)
+    time.settle()
     assert total(time) == 37.0, "since the other wrote, not since the claim got its GPUs"
     assert time.now() == {"team": (1.0, 1.0)}
+
+
+@pytest.mark.parametrize("claims", [1, 1000])
+async def test_a_gap_of_weeks_is_added_up_once_an_hour_and_gives_way(claims: int) -> None:
+    clock = Clock()
+    time = GpuTime(lambda _: None, lambda claim: f"Job/{claim[1]}", clock=clock)
+    given_at: dict[tuple[str, str], float] = {}
+    for n in range(claims):
+        key = (f"team-{n % 7}", f"c{n}")
+        time.holds(key, {("node", f"gpu-{n}"): None}, given=True)
+        given_at[key] = clock.now + n % 50 * 1000.0
+    clock.now += 30 * 24 * 3600.0 + 100
+    begun = clock.now
+    time.begin({}, 100 * 3600.0, lambda claim: given_at[claim])
+    longest, turns = 0.0, 0
+    counting = asyncio.ensure_future(time.catch_up())
+    while not counting.done():
+        started = perf_counter()
+        await asyncio.sleep(0)
+        longest, turns = max(longest, perf_counter() - started), turns + 1
+        if turns == 2:
+            clock.now += 50.0
+            time.holds(("team-0", "c0"), {}, given=False)  # while it is being counted
+    await counting
+    assert longest < 0.5
+    assert turns > 10
+    assert total(time) == pytest.approx(sum(begun - since for since in given_at.values()) + 50.0)
+    assert all(len(rows) <= MOST_ROWS + 7 for hour, rows in time.hours.items() if 120 < hour < 800)
+    assert time.grown == set(time.hours) == set(range(100, 821))
+    clock.now += 50.0
+    time.settle()
+
+
+def test_a_clock_that_leaps_counts_no_more_than_there_are_days_of() -> None:
+    time, clock = counting()
+    time.holds(CLAIM, {DEVICE: None}, given=True)
+    clock.now += 10 * 365 * 86_400.0
+    time.settle()
+    assert total(time) == 35 * 86_400.0
 
 
 def test_parts_count_as_what_they_keep_from_others() -> None:
@@ -100,6 +142,9 @@ def test_parts_count_as_what_they_keep_from_others() -> None:
             "Deployment/web",
         ),
         ([{"kind": "ReplicaSet", "name": "alone", "controller": True}], {}, "ReplicaSet/alone"),
+        ([{"kind": "K" * 63, "name": "n" * 253, "controller": True}], {}, f"{'K' * 63}/{'n' * 253}"),
+        ([{"kind": "K" * 60_000, "name": "n", "controller": True}], {}, ""),
+        ([{"kind": "\u0007" * 300, "name": "n", "controller": True}], {}, ""),
     ],
 )
 def test_who_made_a_pod(owners: list[dict[str, Any]], labels: dict[str, str], made_by: str) -> None:
@@ -112,6 +157,11 @@ def test_an_hour_counts_as_if_it_was_used_evenly() -> None:
     now = 102 * 3600.0
     found = decayed({100: {bucket: 100.0}, 101: {bucket: 8.0}}, now, half_life_s=3600.0)
     assert found == {"team": pytest.approx(100 * 0.5**1.5 + 8 * 0.5**0.5)}
+
+
+def test_what_was_too_little_to_be_told_apart_is_no_tenants() -> None:
+    hours = {100: {Bucket("", "others", "", "whole"): 5.0, Bucket("team", "", "", "whole"): 1.0}}
+    assert set(decayed(hours, 101 * 3600.0, half_life_s=3600.0)) == {"team"}
 
 
 _STEPS = st.lists(

@@ -37,6 +37,7 @@ class Cluster(GpuCluster):
     def __init__(self) -> None:
         self.clock = Clock()
         super().__init__()
+        self.store._clock = lambda: datetime.datetime.fromtimestamp(self.clock.now, datetime.UTC)
         self.put(DEVICE_CLASSES, {"metadata": {"name": names.DEVICE_CLASS}, "spec": {}})
 
     def restart(self) -> None:
@@ -46,13 +47,14 @@ class Cluster(GpuCluster):
             cast("Client", self.client), self.worker.picture, self.worker.tenants, namespace=OURS, clock=self.clock
         )
 
-    async def run(self, name: str, gpus: int = 4, *, namespace: str = "default") -> None:
+    async def run(self, name: str, gpus: int = 4, *, namespace: str = "default", says_when: bool = True) -> None:
         self.pod(name, gpus, namespace=namespace)
         await self.settle()
         self.schedule()
         claim = self.find(RESOURCE_CLAIMS, claim_of(name), namespace)
         assert claim is not None
-        claim["status"]["allocation"]["allocationTimestamp"] = _time(self.clock.now)
+        if says_when:
+            claim["status"]["allocation"]["allocationTimestamp"] = _time(self.clock.now)
         self.put(RESOURCE_CLAIMS, claim)
         await self.settle()
 
@@ -124,6 +126,43 @@ async def test_the_next_leader_goes_on_from_what_was_written_and_from_the_claims
     assert made.worker.tenants.shares.held("default") == (4.0, 4.0)
 
 
+@pytest.mark.parametrize("write", range(1, 7))
+@pytest.mark.parametrize("stored", [False, True])
+async def test_a_crash_while_a_long_gap_is_written_loses_none_of_it(write: int, stored: bool) -> None:
+    made = await cluster()
+    await made.run("p")
+    made.clock.now += 60
+    await made.usage.write()
+    made.clock.now += 4 * 24 * HOUR
+    made.restart()
+    await made.settle()
+    await made.usage.load()
+    made.client.kill_at = (-1 if stored else 1) * (len(made.client.writes) + write)
+    with pytest.raises(Killed):
+        await made.usage.write()
+    made.restart()
+    await made.settle()
+    await made.usage.load()
+    await made.usage.write()
+    assert sum(rows["default", ""] for rows in made.kept().values()) == 4 * (4 * 24 * HOUR + 60)
+
+
+async def test_where_no_allocation_says_when_its_claim_counts_from_its_creation() -> None:
+    made = await cluster()
+    await made.run("before", says_when=False)
+    made.clock.now += 60
+    await made.usage.write()
+    made.clock.now += 900
+    await made.run("later", says_when=False)
+    made.clock.now += 900
+    made.restart()
+    await made.settle()
+    await made.usage.load()
+    made.clock.now += 60
+    await made.usage.write()
+    assert made.kept()[400_000] == {("default", ""): 4 * (60 + 1800 + 60) + 4 * (900 + 60)}
+
+
 async def test_an_hour_that_was_cut_off_is_not_counted_twice() -> None:
     """The day has the hour already, and the hour's own ConfigMap too: a crash came between the two writes."""
     made = await cluster()
@@ -141,13 +180,15 @@ async def test_an_hour_that_was_cut_off_is_not_counted_twice() -> None:
     assert made.kept() == {400_000: {("default", ""): 4 * HOUR}, 400_001: {("default", ""): 240.0}}
 
 
-async def test_somebody_elses_write_is_not_overwritten() -> None:
+async def test_what_another_has_counted_further_is_read_and_not_overwritten() -> None:
     made = await cluster()
     await made.run("p")
     made.clock.now += 60
     await made.usage.write()
     (found,) = made.all(CONFIG_MAPS)
-    made.put(CONFIG_MAPS, found | {"immutable": False})
+    bucket = Bucket("other", "", "", "whole")
+    theirs = usage.config_map(None, {400_000: {bucket: 7.0}}, until=made.clock.now + 50, namespace=OURS, class_uid="")
+    made.put(CONFIG_MAPS, found | {"data": theirs["data"]})
     made.clock.now += 60
     with pytest.raises(ApiError) as caught:
         await made.usage.write()
@@ -155,7 +196,116 @@ async def test_somebody_elses_write_is_not_overwritten() -> None:
     await made.usage.load()
     made.clock.now += 60
     await made.usage.write()
-    assert made.kept() == {400_000: {("default", ""): 720.0}}
+    assert made.kept() == {400_000: {("other", ""): 7.0, ("default", ""): 4 * 70.0}}
+
+
+async def test_a_configmap_that_somebody_labelled_or_deleted_is_written_again() -> None:
+    made = await cluster()
+    await made.run("p")
+    made.clock.now += 60
+    await made.usage.write()
+    (found,) = made.all(CONFIG_MAPS)
+    made.put(CONFIG_MAPS, found | {"immutable": False})
+    made.clock.now += 60
+    await made.usage.write()
+    assert made.kept() == {400_000: {("default", ""): 480.0}}
+    made.remove(CONFIG_MAPS, usage.name_of(None), OURS)
+    for _ in range(2):
+        made.clock.now += 60
+        await made.usage.write()
+    assert made.kept() == {400_000: {("default", ""): 960.0}}
+
+
+async def test_what_could_not_be_written_is_not_forgotten(caplog: pytest.LogCaptureFixture) -> None:
+    made = await cluster()
+    made.worker.follow(Policies(tenants={"had": Tenant(namespaces=("had",))}))
+    await made.run("long", 8, namespace="had")
+    for _ in range(59):
+        made.clock.now += 60
+        made.client.refuse["create"] = [ApiError(403, "Forbidden", "exceeded quota: configmaps")]
+        await made.usage.write()
+    assert caplog.text.count("exceeded quota") == 1
+    await made.stop("long", namespace="had")
+    made.clock.now += 50
+    made.client.refuse["create"] = [ApiError(503, "ServiceUnavailable", "x")]
+    await made.usage.write()
+    assert not made.kept()
+    assert made.worker.tenants.shares.used("had") > 0
+    await made.usage.write()
+    assert made.kept() == {400_000: {("had", ""): 8 * 59 * 60.0}}
+
+
+async def test_a_day_that_cannot_be_written_keeps_nothing_else_from_being_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = await cluster()
+    day = usage.name_of(400_000 // 24)
+    made.put(CONFIG_MAPS, {"metadata": {"name": day, "namespace": OURS}, "immutable": True, "data": {}})
+    await made.usage.load()
+    update = made.client.update
+
+    async def refused(resource: Any, wanted: Any) -> Any:
+        if wanted["metadata"]["name"] == day:
+            raise ApiError(422, "Invalid", "field is immutable when `immutable` is set")
+        return await update(resource, wanted)
+
+    monkeypatch.setattr(made.client, "update", refused)
+    await made.run("p")
+    for _ in range(181):
+        made.clock.now += 60
+        await made.usage.write()
+    made.remove(CONFIG_MAPS, day, OURS)
+    whole = {400_000 + n: {("default", ""): 4 * HOUR} for n in range(3)}
+    assert made.kept() == whole | {400_003: {("default", ""): 240.0}}, "the hour's has them"
+    monkeypatch.undo()
+    made.restart()
+    await made.settle()
+    await made.usage.load()
+    made.clock.now += 60
+    await made.usage.write()
+    (kept,) = [usage.read(one) for one in made.all(CONFIG_MAPS) if one["metadata"]["name"] == day]
+    assert set(kept.hours) == {400_000, 400_001, 400_002}
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+async def test_an_hour_over_whose_end_nothing_is_held_is_kept(restarts: bool) -> None:
+    made = await cluster()
+    last = 400_000 // 24 * 24 + 23
+    made.clock.now = last * HOUR + 60
+    await made.run("p")
+    made.clock.now += 3000
+    await made.usage.write()
+    await made.stop("p")
+    await made.usage.write()
+    made.clock.now += 1200
+    if restarts:
+        made.restart()
+        await made.settle()
+        await made.usage.load()
+    await made.run("q")
+    made.clock.now += 60
+    await made.usage.write()
+    made.clock.now += HOUR
+    await made.usage.write()
+    assert made.kept()[last] == {("default", ""): 4 * 3000.0}
+    assert usage.name_of(last // 24) in {one["metadata"]["name"] for one in made.all(CONFIG_MAPS)}
+
+
+async def test_a_clock_that_goes_back_writes_nothing_empty() -> None:
+    made = await cluster()
+    await made.run("p")
+    made.clock.now += 60
+    await made.usage.write()
+    made.clock.now += 60
+    made.worker.picture.gpu_time.settle()
+    for back in (HOUR, 24 * HOUR):
+        made.clock.now -= back
+        await made.usage.write()
+        made.clock.now += 60
+        await made.usage.write()
+    made.clock.now = START + HOUR + 60
+    await made.usage.write()
+    assert made.kept()[400_000][("default", "")] >= 480.0
 
 
 async def test_one_that_cannot_be_read_stops_nobody(caplog: pytest.LogCaptureFixture) -> None:
@@ -201,21 +351,74 @@ async def test_who_used_more_waits_longer_also_under_the_next_leader() -> None:
     assert made.find(RESOURCE_CLAIMS, claim_of("first"), "had") is None
 
 
-def test_what_is_too_much_for_one_configmap_is_added_up() -> None:
+def by_namespace(rows: dict[Bucket, float]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for bucket, seconds in rows.items():
+        found[bucket.namespace] = found.get(bucket.namespace, 0.0) + seconds
+    return found
+
+
+@pytest.mark.parametrize(("namespaces", "owner"), [(3, 250), (270, 250), (700, 10)])
+def test_what_is_too_much_for_one_configmap_is_added_up_by_namespace(namespaces: int, owner: int) -> None:
     buckets = {
-        Bucket(
-            f"namespace-{n % 700:04}-{'x' * 40}", f"Job/{n:05}-{'y' * 200}", "NVIDIA H100 80GB HBM3", "whole"
-        ): float(n)
+        Bucket(f"namespace-{n % namespaces:04}", f"Job/{n:05}-{'y' * owner}", "NVIDIA H100 80GB HBM3", "whole"): float(
+            n
+        )
         for n in range(5000)
     }
-    hours = {400_000 + n: buckets for n in range(24)}
-    made = usage.config_map(1, hours, until=START, namespace=OURS, class_uid="")
+    made = usage.config_map(
+        1, {400_000 + n: buckets for n in range(24)}, until=START, namespace=OURS, class_uid="", version="1"
+    )
     assert len(made["data"]["usage.json"]) <= MOST_BYTES
-    made["metadata"]["resourceVersion"] = "1"
     for rows in usage.read(made).hours.values():
-        assert sum(rows.values()) == sum(buckets.values())
+        assert by_namespace(rows) == by_namespace(buckets), "each namespace's is exact"
         assert any(bucket.owner == OTHERS for bucket in rows)
         assert max(rows.values()) >= 4999.0
+
+
+def test_words_of_any_length_end() -> None:
+    hours = {400_000: {Bucket("team", "", f"{n}" * 500_000, "whole"): 1.0 for n in range(5)}}
+    made = usage.config_map(1, hours, until=START, namespace=OURS, class_uid="", version="1")
+    assert sum(usage.read(made).hours[400_000].values()) == 5.0
+
+
+def test_what_is_of_too_many_namespaces_is_nobodys() -> None:
+    buckets = {Bucket(f"{n:05}-{'x' * 57}", "y" * 320, "z" * 63, "whole"): float(n) for n in range(20_000)}
+    made = usage.config_map(
+        1, {400_000 + n: buckets for n in range(24)}, until=START, namespace=OURS, class_uid="", version="1"
+    )
+    assert len(made["data"]["usage.json"]) <= MOST_BYTES
+    for rows in usage.read(made).hours.values():
+        assert sum(rows.values()) == sum(buckets.values())
+        assert len(rows) > 200
+
+
+async def test_a_pods_word_takes_nobody_his_past() -> None:
+    made = await cluster()
+    made.node("b")
+    await made.settle()
+    policies = Policies(tenants={name: Tenant(namespaces=(name,)) for name in ("good", "bad")})
+    made.worker.follow(policies)
+    await made.run("p", 4, namespace="good")
+    evil = made.admitted("evil", 8, namespace="bad")
+    owner = {"apiVersion": "x.example/v1", "kind": "K" * 60_000, "name": "n", "uid": "u", "controller": True}
+    evil["metadata"]["ownerReferences"] = [owner]
+    made.put(PODS, evil)
+    await made.settle()
+    made.schedule()
+    await made.settle()
+    for _ in range(30):
+        made.clock.now += HOUR
+        await made.usage.write()
+    made.restart()
+    made.worker.follow(policies)
+    await made.settle()
+    await made.usage.load()
+    shares = made.worker.tenants.shares
+    assert set(shares.tenants()) == {"good", "bad"}
+    kept = sum(rows["good", ""] for rows in made.kept().values())
+    assert kept == pytest.approx(30 * 4 * HOUR)
+    assert shares.used("good") == pytest.approx(30 * 4 * HOUR, rel=0.1)
 
 
 def test_there_are_a_fixed_number_of_them() -> None:
