@@ -59,6 +59,7 @@ def plan(
     least: int | None = None,
     avoid: Collection[str] = (),
     home: Mapping[Member, Kept] | None = None,
+    late: Member | None = None,
     fleet: Fleet | None = None,
 ) -> dict[Member, Placement]:
     """Return the places of those members of a gang that have no claim, near those that have one.
@@ -71,6 +72,7 @@ def plan(
         least: With how few it may begin where not all have a place; None for none fewer.
         avoid: Nodes that are left out.
         home: Places of lost pods, by the members that are made anew for them: they get them if they are free.
+        late: The one that comes to the others; what may have been intended for it before counts no more.
         fleet: What is looked at in the place of the picture's own: as if some claims were not there.
 
     Raises:
@@ -79,7 +81,9 @@ def plan(
     """
 
     def places(some: Sequence[Member]) -> dict[Member, Placement]:
-        return _places(picture, some, wants, identity, least=least, avoid=avoid, home=home or {}, fleet=fleet)
+        return _places(
+            picture, some, wants, identity, least=least, avoid=avoid, home=home or {}, late=late, fleet=fleet
+        )
 
     try:
         return places(members)
@@ -126,9 +130,10 @@ def _places(
     least: int | None,
     avoid: Collection[str],
     home: Mapping[Member, Kept],
+    late: Member | None,
     fleet: Fleet | None,
 ) -> dict[Member, Placement]:
-    kept = {member: own for member in members if (own := _kept(picture, member)) is not None}
+    kept = {member: own for member in members if member is not late and (own := _kept(picture, member)) is not None}
     picture.inventory.locate(picture.nodes.labels())
     asked = _asked(picture, members, wants, kept=kept, least=None if kept else least, avoid=avoid)
     index = {member: at for at, member in enumerate(asked.members)}

@@ -131,6 +131,7 @@ class RunningGangs:
                 identity=of.member.identity,
                 avoid=avoid,
                 home=None if kept is None else {unit.lead: kept},
+                late=unit.lead,
                 # Only looked at: giving it up and keeping it again would wake all who wait, this pod too, and again.
                 fleet=None if kept is None else inventory.without(kept.claim),
             )
