@@ -191,6 +191,8 @@ class Controller:
                 tasks.create_task(self._seats.first_look())
             if self._usage is not None:
                 tasks.create_task(always(self._usage.run))
+                if self.worker.tenants.named:  # else nobody's turn depends on it
+                    await self._usage.first_load()
             tasks.create_task(self.template_writer.run())
             tasks.create_task(self.worker.run())
 

@@ -7,6 +7,7 @@ still there; what is lost is what ended in that minute.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime
 import logging
 import time
@@ -33,6 +34,7 @@ from dradriver.queue.tenants import Tenants
 logger = logging.getLogger(__name__)
 
 PERIOD_S: Final = 60.0
+FIRST_LOAD_S: Final = 5.0  # that a new leader waits to know what tenants have had
 FIRST_RETRY_S: Final = 1.0
 _LATE_H: Final = 6  # hours that the hour's ConfigMap has beside its own, where their day cannot be written
 _CONFLICT: Final = 409
@@ -87,7 +89,14 @@ class UsageStore:
         self._due = False  # the hour's has to be written
         self._warned: dict[str, str] = {}  # what is wrong with each, by name
         self._class = ""
+        self._loaded = asyncio.Event()
         self.keep_days = MOST_DAYS
+
+    async def first_load(self) -> None:
+        """Wait until it was read once; not for long, for all else goes without."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(FIRST_LOAD_S):
+                await self._loaded.wait()
 
     async def run(self) -> NoReturn:
         """Read once, then write until cancelled; only what another has counted further meanwhile is read again."""
@@ -96,6 +105,7 @@ class UsageStore:
             while True:
                 try:
                     await self.load()
+                    self._loaded.set()
                     while True:
                         failures = 0
                         await asyncio.sleep(PERIOD_S)
@@ -105,6 +115,7 @@ class UsageStore:
                 await asyncio.sleep(wait_s(failures, first_s=FIRST_RETRY_S, longest_s=PERIOD_S))
                 failures += 1
         finally:
+            self._loaded.clear()
             self._picture.gpu_time.end()
             metrics.TENANT_GPUS.set({})
             metrics.TENANT_USAGE.set({})
@@ -126,7 +137,11 @@ class UsageStore:
         first = int(now // HOUR_S) - self.keep_days * DAY_H
         hours: Hours = {}
         self._versions.clear()
-        found = {name: kept for name in usage.every_name() if (kept := await self._read(name)) is not None}
+        names_of = usage.every_name()
+        answers = await asyncio.gather(*map(self._read, names_of), return_exceptions=True)
+        if (wrong := next((one for one in answers if isinstance(one, BaseException)), None)) is not None:
+            raise wrong
+        found = {n: kept for n, kept in zip(names_of, answers, strict=True) if isinstance(kept, usage.Kept)}
         self._until = {name: kept.until for name, kept in found.items()}
         every = sorted(found.values(), key=lambda kept: kept.until)
         for kept in every:  # an hour may stand in two: the later one has all of it

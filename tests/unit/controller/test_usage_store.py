@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 import logging
 from typing import Any, cast
@@ -13,7 +14,7 @@ from dradriver.api import names, usage
 from dradriver.api.errors import WordError
 from dradriver.api.policies.model import Policies, Queue, Tenant
 from dradriver.api.usage import MOST_BYTES, OTHERS, PLACES, Bucket
-from dradriver.controller.usage_store import UsageStore
+from dradriver.controller.usage_store import FIRST_LOAD_S, UsageStore
 from dradriver.kube.client import ApiError, Client
 from dradriver.kube.resources import CONFIG_MAPS, DEVICE_CLASSES, PODS, RESOURCE_CLAIMS
 from tests.fakes.gpucluster import GpuCluster, Killed, claim_of
@@ -429,3 +430,26 @@ def test_there_are_a_fixed_number_of_them() -> None:
 def test_a_list_is_no_configmap() -> None:
     with pytest.raises(WordError):
         usage.read(cast("dict[str, Any]", {"metadata": None}))
+
+
+@pytest.mark.looptime
+async def test_a_new_leader_waits_to_know_what_tenants_had_and_not_for_long() -> None:
+    made = await cluster()
+    loop = asyncio.get_running_loop()
+    begun = loop.time()
+    task = asyncio.create_task(made.usage.run())
+    await made.usage.first_load()
+    assert loop.time() < begun + 1.0
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+    async def never(*_: Any, **__: Any) -> Any:
+        raise ApiError(503, "ServiceUnavailable", "later")
+
+    made.client.get = never  # type: ignore[method-assign]
+    task = asyncio.create_task(made.usage.run())
+    begun = loop.time()
+    await made.usage.first_load()
+    assert loop.time() == pytest.approx(begun + FIRST_LOAD_S)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
