@@ -205,10 +205,10 @@ def _promised(
     if isinstance(until, GiveBack):
         return until
     if len(claims) < wanted:
-        if missing:
-            late = tuple(missing[: wanted - len(claims)])
+        late = tuple(missing[: wanted - len(claims)])
+        if len(claims) + len(late) == wanted:
             return Plan(late, len(late), until)
-        return Wait(until=until, reason=f"{len(claims)} of {wanted} pods of its gang are there")
+        return Wait(until=until, reason=f"{len(claims) + len(late)} of {wanted} pods of its gang are there")
     if gated := tuple(member for member in have if member.pod.gated):
         pins = [claims[member.uid].pin for member in gated]
         if aside := {pin.choice.node for pin in pins if pin is not None} & picture.inventory.aside:

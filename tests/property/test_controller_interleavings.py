@@ -16,6 +16,9 @@ FOUND = (  # faults once: what is drawn changes with the stories, so each has a 
     ("gangs_owned", 300019),  # who began to lead looked at no gang that ran, and had none that lost a pod start anew
     ("gangs_before", 201183),  # a pod that came to a gang was lifted though the others ended while its claim hung
     ("gangs_before", 203079),  # a gang that went and came again was looked at by nobody
+    ("gangs_before", 600181),  # all went on writing though one write of a gang was asked for a pause, as another hung
+    ("gangs_before", 600383),  # two pods that came late at once went beyond the gang's limit of nodes
+    ("gangs", 800046),  # a pod was lifted while another of its plan was gone and not made anew yet
     ("gangs_owned", 312144),  # a late pod was placed below another leaf than others on a node of unknown GPUs
 )
 

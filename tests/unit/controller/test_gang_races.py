@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dradriver.api import seats
+from dradriver.api import names, seats
 from dradriver.kube.client import ApiError
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
 from tests.fakes.apistore import Event, Object
@@ -383,3 +383,23 @@ async def test_no_gate_opens_while_claims_are_being_taken_back_because_a_write_h
     await asyncio.gather(running, return_exceptions=True)
     assert lifted(cluster, pods) == pods
     assert set(there) == {3}
+
+
+async def test_no_gate_opens_while_a_pod_of_the_plan_is_missing() -> None:
+    """Of three pods one is lifted, one was not when its claim was taken back, and one is gone."""
+    cluster = cluster_of("abc")
+    pods = gang(cluster, 3)
+    await cluster.settle()
+    assert lifted(cluster, pods) == pods
+    gated = cluster.get_pod("train-1")
+    gated["spec"]["schedulingGates"] = [{"name": names.GATE}]
+    cluster.put(PODS, gated)
+    cluster.remove(RESOURCE_CLAIMS, claim_of("train-1"), "default")
+    cluster.remove(PODS, "train-0", "default")
+    cluster.collect()
+    await cluster.settle()
+    assert claims(cluster, ["train-1"]) == []
+    assert cluster.note("train-1", "reason") == "2 of 3 pods of its gang are there"
+    gang(cluster, 3, there=1)
+    await cluster.settle()
+    assert lifted(cluster, pods) == pods
