@@ -27,6 +27,7 @@ from dradriver.errors import DriverError
 from dradriver.kube.client import ApiError, Client, PatchKind
 from dradriver.kube.resources import Resource
 from dradriver.kube.workqueue import WorkQueue
+from dradriver.queue.lanes import LONGEST_ASKED_S
 
 logger = logging.getLogger(__name__)
 
@@ -166,7 +167,8 @@ class OwnerRestarts:
             else:
                 if not conflict:
                     logger.warning("%s/%s, which is started anew: %s; trying again", *key, str(error) or "no answer")
-                self._queue.fail(key)
+                asked_s = error.retry_after_s if isinstance(error, ApiError) else None
+                self._queue.fail(key, least_s=min(asked_s or 0.0, LONGEST_ASKED_S))
                 return
         self._queue.done(key)
         if again_at is not None:

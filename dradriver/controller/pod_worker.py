@@ -98,6 +98,10 @@ class PodWorker:
             WordError: What it asks for cannot be read.
         """
         now = asyncio.get_running_loop().time()
+        if unit.lead.near and self._picture.gangs.gathers(unit.key):  # those that it came to run no more
+            self._queue.leave(unit)
+            self._at(now, unit.key)
+            return
         if unit.lead.near and self._running.comes_free(unit, now):
             self._queue.leave(unit)
             self._reasons.want(unit.lead.pod, "the lost pod's GPUs are not free yet")

@@ -67,11 +67,14 @@ class WorkQueue:
         if not self._paused(key):
             self.done(key)  # no pause's end will bring it up again
 
-    def fail(self, key: Key) -> bool:
-        """Leave an object alone for a while, then look again. Returns whether this is the first time in a row."""
+    def fail(self, key: Key, *, least_s: float = 0.0) -> bool:
+        """Leave an object alone for a while, so long at least, then look again.
+
+        Returns whether this is the first time in a row.
+        """
         times = self._pauses.get(key, (0, 0.0))[0]
         pause_s = wait_s(times, first_s=self._pause_s, longest_s=self._longest_s)
-        until = asyncio.get_running_loop().time() + pause_s
+        until = asyncio.get_running_loop().time() + max(pause_s, least_s)
         self._pauses[key] = times + 1, until
         heapq.heappush(self._later, (until, key))
         self.woken.set()  # whoever says so may be at work for others

@@ -24,6 +24,7 @@ SAMPLE_S: Final = 0.5
 MARGIN_S: Final = 4.0
 OVERLOOKED_S: Final = 3.5  # one second, and time for the write; a promise that does not fit has five
 LIFT_S: Final = 2.0
+LATE_S: Final = 8.0  # the same of one that comes to a gang
 BIND_S: Final = 60.0
 BIND_AT_LAST_S: Final = 240.0  # also where each try of its own failed: on eight nodes, and a new leader begins again
 NOTES_S: Final = 5.0
@@ -205,7 +206,8 @@ class Liveness:
         leaves = gang is not None and gang.restarts and gang.owner  # all of it may be about to go
         waits = bool(leaves) or (gang is not None and self._leaves_devices(gang))
         if gates and not waits and not any("deletionTimestamp" in claim["metadata"] for claim in claims):
-            yield State("a pod with a place is lifted", uid, LIFT_S, text, key)
+            # One that comes to a gang waits until it is known where the others are.
+            yield State("a pod with a place is lifted", uid, LIFT_S if gang is None else LATE_S, text, key)
 
     def _leaves_devices(self, gang: Gang) -> bool:
         """Return whether a pod of a gang is gone whose claim is not: whoever comes in its place waits for its GPUs."""

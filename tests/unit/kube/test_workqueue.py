@@ -254,3 +254,15 @@ async def test_what_was_under_way_when_the_work_ended_is_done_by_the_next_who_ru
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     assert work.done == [("n", "a")]
+
+
+@pytest.mark.looptime
+async def test_a_pause_that_a_server_asks_for_is_kept_and_a_longer_one_too() -> None:
+    work = Work(pause_s=1.0)
+    now = asyncio.get_running_loop().time()
+    work.rounds.fail(("n", "x"), least_s=7.0)
+    assert work.rounds._pauses["n", "x"][1] == pytest.approx(now + 7.0)
+    for _ in range(3):
+        work.rounds.fail(("n", "x"))
+    work.rounds.fail(("n", "x"), least_s=7.0)
+    assert work.rounds._pauses["n", "x"][1] == pytest.approx(now + 16.0)
