@@ -165,7 +165,9 @@ class GangRules:
         yield from self._waiting(gang, pods, lifted=any(not fit.gates(pod) for pod in pods), has=bool(claims))
 
     def _waiting(self, gang: Gang, pods: list[Object], *, lifted: bool, has: bool) -> Iterator[State]:
-        done = [pod for key in gang.pods if (pod := self._world.pod(key)) is not None and _well(pod)]
+        # Plain pods that ended may be of an earlier run under the same name: only an owner says that they are not.
+        pods_of = gang.pods if gang.owner else ()
+        done = [pod for key in pods_of if (pod := self._world.pod(key)) is not None and _well(pod)]
         least = max(1, gang.size[0] - len(done))
         own = any(fit.gates(pod) not in ([], [names.GATE]) for pod in pods)
         if gang.picky or own or len(pods) < least:
