@@ -62,7 +62,7 @@ def test_whoever_may_not_list_claims_is_told_what_to_ask_for(namespace: Namespac
     file = tmp_path / "kubeconfig"
     file.write_text(json.dumps(config))
 
-    refused = gputopo(file)
+    refused = gputopo(file, "topo", "--cluster")
     assert refused.returncode == 1
     assert "you may not list resourceslices.resource.k8s.io in all namespaces" in refused.stderr
     role = ("create", "clusterrole", "gputopo-test", "--verb=list")
@@ -71,6 +71,6 @@ def test_whoever_may_not_list_claims_is_told_what_to_ask_for(namespace: Namespac
     account = f"--serviceaccount={namespace.name}:default"
     namespace.kubectl("create", "clusterrolebinding", "gputopo-test", "--clusterrole=gputopo-test", account)
     try:
-        assert eventually("the role counts", lambda: gputopo(file).returncode == 0)
+        assert eventually("the role counts", lambda: gputopo(file, "topo", "--cluster").returncode == 0)
     finally:
         namespace.kubectl("delete", "clusterrolebinding,clusterrole", "gputopo-test")
