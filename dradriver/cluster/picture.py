@@ -376,14 +376,11 @@ class Picture:
 
     def _rehold(self, key: Key, pods: Collection[Key] | None = None) -> None:
         """Count what a claim holds, and what its pods take, all of them unless it is said which."""
-        self.inventory.hold(key, self.held(key))
-        self.recount_time(key)
+        held = self.held(key)
+        self.inventory.hold(key, held)
+        self.gpu_time.holds(key, held, given=self.given(key))
         for pod in self.claim_users.of(key) if pods is None else pods:
             self.node_usage.recount(pod)
-
-    def recount_time(self, key: Key) -> None:
-        """Count what a claim holds as GPU time from now on."""
-        self.gpu_time.holds(key, self.held(key), given=self.given(key))
 
     def given(self, key: Key) -> bool:
         """Return whether the scheduler gave a claim what it holds."""

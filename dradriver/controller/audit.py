@@ -151,8 +151,9 @@ class Audit:
     async def _gpu_time(self) -> None:
         picture, gpu_time = self._picture, self._picture.gpu_time
         async for key in _in_slices(_both(picture.claims, picture.accounts.intended(), gpu_time.claims())):
-            if not gpu_time.counts(key, picture.held(key), given=picture.given(key)):
-                self._differs("gpu time", key, partial(picture.recount_time, key))
+            held, given = picture.held(key), picture.given(key)
+            if not gpu_time.counts(key, held, given=given):
+                self._differs("gpu time", key, partial(gpu_time.holds, key, held, given=given))
 
     def _differs(self, book: str, key: Key, mend: Callable[[], object] | None = None) -> None:
         """Say a difference and put it right, where finding it has not, at once: what was compared is of this moment."""

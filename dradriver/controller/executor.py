@@ -127,7 +127,7 @@ class Executor:
         self.start(unit, lambda _: self._ask(unit))
 
     def fail(self, unit: Unit, reason: str, *, first_s: float = OBJECT_BACKOFF_S, in_turn: bool = False) -> None:
-        """Let a unit wait, each time twice as long, and say why; ``in_turn``: it loses its turn however often."""
+        """Let a unit wait, each time twice as long, and say why; ``in_turn``: that costs it no turn."""
         if not in_turn:
             unit.fall_back(self._newest())
         unit.failures.back_off(asyncio.get_running_loop().time(), first_s=first_s)

@@ -42,7 +42,9 @@ class Outcome(enum.Enum):
 
     SERVER = enum.auto()  # the server is in trouble, or has had enough of us: all pause, nobody loses a turn
     MOMENT = enum.auto()  # something came in between: the write is tried again after a pause, in its turn
-    OBJECT = enum.auto()  # the write was refused for what it is: it backs off, and loses its turn after a few times
+    OBJECT = (
+        enum.auto()
+    )  # the write was refused for what it is: it backs off and falls behind, a gang after a few times
 
 
 def outcome(error: DriverError) -> Outcome:

@@ -199,7 +199,7 @@ class UsageStore:
         shares, named = self._tenants.shares, bool(self._tenants.named)
         tenants = [tenant for tenant in shares.tenants() if named]
         metrics.TENANT_GPUS.set({tenant: shares.held(tenant)[0] for tenant in tenants})
-        metrics.TENANT_USAGE.set({tenant: shares.used(tenant) for tenant in tenants})
+        metrics.TENANT_USAGE.set({tenant: shares.used(tenant) / HOUR_S for tenant in tenants})
 
     async def _read(self, name: str) -> usage.Kept | None:
         try:

@@ -16,7 +16,7 @@ from dradriver.queue.placement_request import Kind, PlacementRequest, read_wish
 
 LONGEST_BACKOFF_S: Final = 120.0
 HAND_OVER_S: Final = 5.0  # a pod looks for a place before the scheduler gets it
-IN_TURN: Final = 2  # times that a unit is tried in vain and is as old as before
+IN_TURN: Final = 2  # times that a gang is tried in vain and is as old as before
 _LOST_S: Final = 0.25
 _MOVED_S: Final = 0.1  # usually an event comes first
 _LONGEST_MOVED_S: Final = 6.4

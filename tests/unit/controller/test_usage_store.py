@@ -14,6 +14,7 @@ from dradriver.api import names, usage
 from dradriver.api.errors import WordError
 from dradriver.api.policies.model import Policies, Queue, Tenant
 from dradriver.api.usage import MOST_BYTES, OTHERS, PLACES, Bucket
+from dradriver.controller import metrics
 from dradriver.controller.usage_store import FIRST_LOAD_S, UsageStore
 from dradriver.kube.client import ApiError, Client
 from dradriver.kube.resources import CONFIG_MAPS, DEVICE_CLASSES, PODS, RESOURCE_CLAIMS
@@ -453,3 +454,11 @@ async def test_a_new_leader_waits_to_know_what_tenants_had_and_not_for_long() ->
     assert loop.time() == pytest.approx(begun + FIRST_LOAD_S)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_metrics_tell_hours_of_gpus() -> None:
+    made = await cluster()
+    made.worker.follow(Policies(tenants={"team": Tenant(namespaces=("default",))}))
+    made.worker.tenants.shares.restart({"default": 8 * HOUR}, {})
+    await made.usage.write()
+    assert metrics.TENANT_USAGE._amounts == {"team": pytest.approx(8.0, rel=1e-3)}
