@@ -87,10 +87,12 @@ class Worker:
         self._touched: OrderedDict[Key, None] = OrderedDict()
         self.picture = Picture(self._touch, self._woken.set)
         self.tenants = Tenants(Shares(time.monotonic))
+        self.picture.fleets.views.partition_of = self.tenants.partition_of
         self.picture.gpu_time.changed = self.tenants.shares.holds
         self._queue = Queue(
-            self.picture.nodes, self.picture.inventory.free, tenant=self.tenants.of, share=self.tenants.share
-        )
+            self.picture.nodes, self.picture.inventory.free, tenant=self.tenants.of, share=self.tenants.share,
+            partition=self.tenants.partition_of,
+        )  # fmt: skip
         self._asking = Asking(self._queue, self._woken.set)
         self._lanes = Lanes(self._woken.set, self._queue.turn)
         writer = ApiWriter(client, self.picture, self._lanes)
@@ -159,6 +161,7 @@ class Worker:
 
     def follow(self, policies: Policies) -> None:
         """Put units in order by these policies from now on."""
+        self.picture.fleets.follow(policies.tenants)
         if self.tenants.follow(policies):
             for key, unit in self._units.items():
                 self._queue.drop(key)
@@ -184,7 +187,7 @@ class Worker:
                 self._touch(key)
             if self._touched:
                 self._guarded(self._touched.popitem(last=False)[0])
-            elif self.picture.inventory.catch_up(late):
+            elif self.picture.fleets.catch_up(late):
                 continue  # others get the loop between the tables of a thousand kinds of nodes
             elif not (self._asking.some() or self._next() or self._asking.again()):
                 break

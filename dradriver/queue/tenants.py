@@ -54,6 +54,12 @@ class Tenants:
             return ALL
         return self._of.get(namespace) or f"namespace/{namespace}"
 
+    def partition_of(self, namespace: str) -> str:
+        """Return the tenant whose partition binds the units of a namespace; empty for none."""
+        name = self._of.get(namespace, "")
+        found = self._tenants.get(name)
+        return name if found is not None and found.partition is not None else ""
+
     def weight(self, tenant: str) -> float:
         """Return a tenant's weight."""
         return self._weights.get(tenant, 1.0)
