@@ -37,6 +37,7 @@ from dradriver.controller.running_gangs import RunningGangs
 from dradriver.controller.template_reader import TemplateReader
 from dradriver.kube.backoff import EARLY_S
 from dradriver.kube.client import Client
+from dradriver.queue.entries import Entries
 from dradriver.queue.lanes import Lanes
 from dradriver.queue.rechecks import Asking
 from dradriver.queue.shares import Shares
@@ -98,6 +99,7 @@ class Worker:
         writer = ApiWriter(client, self.picture, self._lanes)
         self.reasons = Reasons(writer, pods=self.picture.pods.get, lanes=self._lanes, record=record)
         self._newest = ""
+        self._entries = Entries(self.tenants)
         gang_writer = GangWriter(client, writer, self.picture, self._lanes)
         self._executor = Executor(
             writer, self._lanes, self.picture, self.reasons, touch=self._touch, at=self._at,
@@ -273,6 +275,7 @@ class Worker:
             unit, key, [one.lead for one in alone], self.tenants.highest(key[0])
         )
         self._newest = max(self._newest, *(member.pod.metadata.creation_timestamp or "" for member in unit.members))
+        self._entries.look(unit, self._newest)
         for member in unit.members:
             self._count(unit, member)
         if self._may_go_on(unit):
@@ -318,6 +321,7 @@ class Worker:
             return  # its writer looks again when it is done
         elif unit.lead.update(pod, self.picture.template_of(pod), where):
             unit.forgive()
+        self._entries.look(unit, self._newest)
         self._count(unit, unit.lead)
         if self._may_go_on(unit):
             self._pods.look(unit)

@@ -200,6 +200,10 @@ class Tenant(_Section, frozen=True):
         highest_priority: More than this no priority of its pods counts; None for any.
         partition: The GPUs that its units are placed on, and on no others; None for any.
         exclusive: Whether nobody else's units are placed there.
+        scheduler_placed: Whether pods of a tenant with a partition may have GPUs that kube-scheduler alone chooses; the
+            chart's admission policy refuses them (``partitionspolicy.yaml``).
+        admission: ``kueue``: who is next and how much it may have Kueue says, and this file only where; empty: this
+            file says all of it.
     """
 
     namespaces: Annotated[
@@ -210,6 +214,8 @@ class Tenant(_Section, frozen=True):
     highest_priority: Priority | None = None
     partition: Gpus | None = None
     exclusive: bool = False
+    scheduler_placed: Literal["refuse", "allow"] = "refuse"
+    admission: Literal["", "kueue"] = ""
 
 
 class Queue(_Section, frozen=True):
