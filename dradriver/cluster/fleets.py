@@ -37,13 +37,13 @@ class Fleets:
 
     def follow(self, tenants: Mapping[str, Tenant]) -> None:
         """Take in the tenants of the policies in force: who found no place may have one by other partitions."""
-        if self.views.follow(tenants):
+        if self.views.follow(tenants, self._inventory.pools()):
             self._help_all()
 
     def relabelled(self, name: str) -> None:
         """Take in that a node's labels may be others: then its GPUs may be others' than they were."""
         if self.views.moved(name, self._inventory.pool(name)):
-            self.views.mark(name)
+            self.views.mark(name, anew=True)
             self._nodes.helped(name)
 
     def of(self, namespace: str) -> Fleet:
@@ -94,6 +94,26 @@ class Fleets:
             if late():
                 break
         return bool(view.dirty)
+
+    def is_right(self, name: str) -> bool:
+        """Return whether as many GPUs of a node count as free, for each who looks at it, as nobody holds."""
+        inventory = self._inventory
+        pool = inventory.pool_of(name)
+        open_to = {} if pool is None else self.views.anew(name, pool).open
+
+        def seen(view: View) -> frozenset[int]:
+            return view.fleet.free(name) if name in view.fleet.nodes else frozenset()
+
+        def is_so(view: View) -> bool:
+            if name in view.dirty:
+                return True
+            own = open_to.get(view.whose)
+            if pool is None or own is None:
+                return not seen(view)
+            left = inventory.left(name, pool).among(own)
+            return seen(view) == set(left.free) - left.offer.parts_only
+
+        return inventory.is_counted_right(name) and all(map(is_so, self.views.all()))
 
     # What might be.
 

@@ -37,7 +37,8 @@ class Inventory:
         nccl_version: What bandwidth is predicted for, on machines that name none themselves.
         tables: Says whose machine's tables are there.
         located: The nodes' labels when the fleet was told where they stand in the network; None where it is to be told.
-        marked: Called with each node whose GPUs, or what is free of them, may be others than the fleet has.
+        marked: Called with each node of which something may be otherwise than the fleet has it, and whether its GPUs
+            may be others, too.
         aside: Nodes that nothing is placed on until their machine's tables are there; what claims hold of them counts.
     """
 
@@ -53,7 +54,7 @@ class Inventory:
         self._fleet = Fleet()
         self.nccl_version = ""
         self.located: Mapping[str, Mapping[str, str]] | None = None
-        self.marked: Callable[[str], object] = lambda _: None
+        self.marked: Callable[[str, bool], object] = lambda _name, _anew: None
         self._dirty: set[str] = set()
         self._free = np.zeros(64, dtype=np.int64)
         self._tenants = ExclusiveNamespaces()
@@ -275,12 +276,12 @@ class Inventory:
             self.aside.discard(name)
         self._offer(name)
 
-    def _mark(self, name: str) -> None:
+    def _mark(self, name: str, *, anew: bool = False) -> None:
         self._dirty.add(name)
-        self.marked(name)
+        self.marked(name, anew)
 
     def _offer(self, name: str) -> None:
-        self._mark(name)
+        self._mark(name, anew=True)
         self._nodes.offer(name, name in self._pools)
 
     def _refresh(self, name: str) -> None:

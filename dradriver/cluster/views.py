@@ -63,8 +63,11 @@ class Views:
         self._divided: dict[str, tuple[Pool, Mapping[str, str], Division]] = {}
         self._told: set[tuple[str, str]] = set()
 
-    def follow(self, tenants: Mapping[str, Tenant]) -> bool:
-        """Take in the tenants of the policies in force. Returns whether partitions are others now."""
+    def follow(self, tenants: Mapping[str, Tenant], nodes: Collection[str]) -> bool:
+        """Take in the tenants of the policies in force, with the nodes that there are.
+
+        Returns whether partitions are others now.
+        """
         partitions = bounds(tenants)
         if partitions == self._partitions:
             return False
@@ -73,6 +76,8 @@ class Views:
         self._views.clear()
         self._divided.clear()
         self._told.clear()
+        if self._exclusive:
+            self.of(OTHERS, nodes)  # the only one that may be of all nodes, so it is made bit by bit
         return True
 
     def whose(self, namespace: str) -> str | None:
@@ -99,10 +104,12 @@ class Views:
         """Return the views that there are."""
         return tuple(self._views.values())
 
-    def mark(self, node: str) -> None:
-        """Say that something of a node is not what it was."""
+    def mark(self, node: str, anew: bool) -> None:
+        """Say that something of a node is not what it was; ``anew``: its GPUs, or who may have them, may be others."""
+        known = None if anew else self._divided.get(node)
         for view in self._views.values():
-            view.dirty.add(node)
+            if known is None or view.whose in known[2].open:
+                view.dirty.add(node)
 
     def open_to(self, whose: str, name: str, pool: Pool) -> frozenset[int]:
         """Return the numbers of a node's GPUs that a tenant, or ``OTHERS``, may have."""
@@ -117,12 +124,16 @@ class Views:
         """Say that a node has no pool any more."""
         self._divided.pop(name, None)
 
+    def anew(self, name: str, pool: Pool) -> Division:
+        """Return who may have which of a node's GPUs, whatever is known of it."""
+        return divide(self._partitions, name, self._nodes.labels_of(name), pool.machine.gpus)
+
     def _division(self, name: str, pool: Pool) -> Division:
         labels = self._nodes.labels_of(name)
         known = self._divided.get(name)
         if known is not None and known[0] is pool and known[1] == labels:
             return known[2]
-        division = divide(self._partitions, name, labels, pool.machine.gpus)
+        division = self.anew(name, pool)
         self._divided[name] = pool, labels, division
         for first, second in sorted(division.clashes - self._told):
             self._told.add((first, second))

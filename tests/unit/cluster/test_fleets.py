@@ -121,6 +121,7 @@ def test_each_tenant_sees_what_is_free_of_its_partition_and_of_nobody_elses(seed
                     parts.setdefault(name, set()).add(number)
         assert free(seen) == want, (seed, step, namespace, tenants, pools)
         assert offered(seen) == parts, (seed, step, namespace, tenants, pools)
+        assert all(map(fleets.is_right, NODES))
         claims: list[Key] = sorted(found.holds.claims())[:2]
         without, all_without = fleets.without(*claims, namespace=namespace), fleets.without(*claims, namespace="")
         assert free(without) == {
@@ -188,3 +189,25 @@ def test_a_view_goes_on_by_small_steps() -> None:
     while fleets.catch_up(lambda: True):
         pass
     assert 0 not in fleets.views.of("a", ()).fleet.free("x")
+
+
+def test_what_a_view_has_wrong_is_found() -> None:
+    table = NodeTable()
+    found = inventory(*NODES, table=table)
+    fleets = Fleets(found, table)
+    fleets.views.partition_of = lambda namespace: namespace
+    fleets.follow({"a": Tenant(namespaces=("a",), partition=Gpus(nodes=("x",), numbers=(1, 2)))})
+    view = fleets.of("a")
+    assert all(map(fleets.is_right, NODES))
+    view.set_free("x", (1,))
+    assert [fleets.is_right(node) for node in NODES] == [False, True, True]
+    found.set_node("x")
+    assert fleets.of("a").free("x") == {1, 2}
+    relabel(table, "x", "red")
+    fleets.follow({"a": Tenant(namespaces=("a",), partition=Gpus(node_selector={"pool": "red"}))})
+    fleets.of("a")
+    relabel(table, "x", "blue")
+    assert not fleets.is_right("x"), "its labels are others, and nobody has said so"
+    fleets.relabelled("x")
+    assert fleets.is_right("x")
+    assert not fleets.of("a").nodes
