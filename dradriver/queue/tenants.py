@@ -56,7 +56,7 @@ class Tenants:
 
     def partition_of(self, namespace: str) -> str:
         """Return the tenant whose partition binds the units of a namespace; empty for none."""
-        name = self._of.get(namespace, "")
+        name = self.of(namespace)
         found = self._tenants.get(name)
         return name if found is not None and found.partition is not None else ""
 

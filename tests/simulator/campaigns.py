@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
@@ -227,7 +227,8 @@ def partitions(world: World, rng: random.Random, at: float) -> None:
             products=(rng.choice(("*RTX*", "NVIDIA H100*", "*")),) if rng.random() < 0.3 else (),
             numbers=tuple(sorted(rng.sample(range(8), 4))) if rng.random() < 0.5 else (),
         )
-        return Tenant(namespaces=namespaces, partition=rule, exclusive=rng.random() < 0.5)
+        kueue: Literal["", "kueue"] = "kueue" if rng.random() < 0.3 else ""
+        return Tenant(namespaces=namespaces, partition=rule, exclusive=rng.random() < 0.5, admission=kueue)
 
     def divide() -> None:
         tenants = {"red": tenant("default"), "blue": tenant("team-a", "team-g")}
