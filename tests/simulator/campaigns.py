@@ -237,6 +237,7 @@ def partitions(world: World, rng: random.Random, at: float) -> None:
         world.trace("partitions: %s", tenants)
         world.health.trouble(FOLLOWED_S)
         world.partitions.write(tenants)
+        world.truth.revision += 1  # what the server's version does not tell
 
     def repaint() -> None:
         node = rng.choice(list(world.nodes.values()))
