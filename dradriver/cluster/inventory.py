@@ -14,6 +14,7 @@ from dradriver.allocator import Amount, Fleet
 from dradriver.api.pins import Device, Key, MigSlice, Pin, Usage
 from dradriver.cluster import network, pools
 from dradriver.cluster.exclusive_namespaces import ExclusiveNamespaces
+from dradriver.cluster.gpu_parts import GpuKinds
 from dradriver.cluster.holds import Holds
 from dradriver.cluster.kueue_topologies import KueueTopologies, KueueTopology
 from dradriver.cluster.nodes.table import NodeTable
@@ -36,6 +37,7 @@ class Inventory:
 
     Attributes:
         holds: Who holds what.
+        kinds: The kinds of GPUs that there are.
         nccl_version: What bandwidth is predicted for, on machines that name none themselves.
         tables: Says whose machine's tables are there.
         topologies: The network's levels as Kueue has them, for a cluster whose own are not configured.
@@ -45,6 +47,7 @@ class Inventory:
     def __init__(self, nodes: NodeTable) -> None:
         """``nodes`` gives the rows of nodes, and is told which offer GPUs and where some became free."""
         self.holds = Holds()
+        self.kinds = GpuKinds()
         self.tables = AtOnce()
         self.aside: set[str] = set()
         self._nodes = nodes
@@ -183,15 +186,19 @@ class Inventory:
         ]
         return int(self._free[row]) == len(free)
 
-    def without(self, *claims: Key) -> Fleet:
-        """Return the fleet as it would be without what these claims hold: only to be looked at, and by nobody else."""
-        fleet = self.fleet
-        pools = {pool for claim in claims for pool, _ in self.holds.of(claim)} & set(fleet.nodes)
+    def without(self, *claims: Key, among: Mapping[str, Set[int]] | None = None) -> Fleet:
+        """Return the fleet as it would be without what these claims hold: only to be looked at, and by nobody else.
+
+        Of the nodes in ``among`` only the GPUs of these numbers are offered.
+        """
+        fleet, among = self.fleet, among or {}
+        pools = ({pool for claim in claims for pool, _ in self.holds.of(claim)} | among.keys()) & set(fleet.nodes)
         if not pools:
             return fleet
         fleet = fleet.copied(pools)
         for name in pools:
-            self._set_left(fleet, name, self._left(name, self._pools[name], frozenset(claims)))
+            left = self._left(name, self._pools[name], frozenset(claims))
+            self._set_left(fleet, name, left.among(among[name]) if name in among else left)
         return fleet
 
     def alone_with(self, claim: Key, devices: Collection[Device]) -> Fleet:
@@ -320,6 +327,7 @@ class Inventory:
         elif (pool := pools.read(name, pieces.values())) is not None:
             self._pools[name] = pool
             self._assess(name, pool)  # also in a standby, which may have to place pods soon
+        self.kinds.set(name, self._pools.get(name))
         if name not in self._pools:
             self.tables.forget(name)
             self.aside.discard(name)
@@ -362,6 +370,7 @@ class Inventory:
         self._tenants.set(name, {})
         self._fleet.remove(name)
         del self._pools[name]
+        self.kinds.set(name, None)
         self._nodes.offer(name, False)
 
     def _left(self, name: str, pool: Pool, leaving: Set[Key] = frozenset()) -> Remaining:

@@ -210,19 +210,31 @@ def gangs_owned(world: World, rng: random.Random, at: float) -> None:
     GangLife(world, rng).begin(barrier=rng.random() < 0.6, owned=True)
 
 
+def caps(world: World, rng: random.Random, at: float) -> None:
+    """Tenants with caps, which an administrator changes."""
+    world.caps.begin(rng)
+
+
+def caps_gangs(world: World, rng: random.Random, at: float) -> None:
+    """The same with gangs, with seats or without."""
+    world.caps.begin(rng)
+    GangLife(world, rng).begin(barrier=rng.random() < 0.6)
+
+
 Campaign = Callable[[World, random.Random, float], None]
 CAMPAIGNS: Final[dict[str, Campaign]] = {
     campaign.__name__: campaign
     for campaign in (
         nulls, surrogates, bound_by_hand, forged_notes, etcd_timeouts, quota_conflicts, queue_in_trouble, fat_templates,
-        shapes, taint_rules, apart, gangs, gangs_before, gangs_owned,
+        shapes, taint_rules, apart, gangs, gangs_before, gangs_owned, caps, caps_gangs,
     )
 }  # fmt: skip
 
 
 # Drawn by chance; the others are asked for by name.
-# Of ``queue_in_trouble`` see there what does not hold yet; other stories stay what they are without ``gangs_owned``.
-DRAWN: Final = tuple(name for name in CAMPAIGNS if name not in ("queue_in_trouble", "gangs_owned"))
+# Of ``queue_in_trouble`` see there what does not hold yet; other stories stay what they are without the rest.
+CAPPED: Final = ("caps", "caps_gangs")
+DRAWN: Final = tuple(name for name in CAMPAIGNS if name not in ("queue_in_trouble", "gangs_owned", *CAPPED))
 
 
 def _put(world: World, at: float, resource: Resource, obj: Object, *, namespace: str | None = "default") -> None:

@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Callable
 from typing import Any, Final, cast
 
+from dradriver.api.policies.model import DEFAULTS, Policies
 from dradriver.cluster.picture import Picture
 from dradriver.cluster.tabulating import AtOnce
 from dradriver.controller.controller import Controller
@@ -87,6 +88,7 @@ class Replicas:
         late: How often an event reaches a process up to 5 s late.
         alive: The processes that were not killed.
         on_kill: Called after each kill.
+        policies: The file that a process begins with.
     """
 
     def __init__(
@@ -95,6 +97,7 @@ class Replicas:
         self.late = 0.0
         self.alive: list[Replica] = []
         self.kills = 0
+        self.policies = DEFAULTS
         self.on_kill: Callable[[], None] = lambda: None
         self._server, self._loop, self._rng, self._plan = server, loop, rng, plan
         self._outside, self._trace = outside, trace
@@ -113,7 +116,19 @@ class Replicas:
         replica = Replica(self._made, SimClient(self._made, self._server, feed, self._plan, self._outside), feed)
         self.alive.append(replica)
         self._trace("controller %d starts", replica.number)
+        if self.policies is not DEFAULTS:
+            replica.controller.follow(self.policies)
         return replica
+
+    def follow(self, policies: Policies, late_s: Callable[[], float]) -> None:
+        """Let each process have another file, each a while after it was changed."""
+        self.policies = policies
+        for replica in self.alive:
+            self._loop.call_later(late_s(), self._follow, replica, policies)
+
+    def _follow(self, replica: Replica, policies: Policies) -> None:
+        if not replica.client.dead and policies is self.policies:
+            replica.controller.follow(policies)
 
     def lead(self, replica: Replica) -> None:
         if not replica.leads and not replica.client.dead:

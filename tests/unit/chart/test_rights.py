@@ -101,6 +101,14 @@ def test_who_ends_running_pods_may_ask_their_budgets(kind: str) -> None:
     assert right in rules("ClusterRole", "controller", f"controller.gangOwners.{kind}.suspend=true")
 
 
+def test_namespaces_are_read_only_where_a_tenant_has_some_by_their_labels() -> None:
+    right = ("", "namespaces", (), {"list", "watch"})
+    assert right not in rules("ClusterRole", "controller", "policies.tenants.a.namespaces[0]=x")
+    labels = ("policies.tenants.a.namespaces[0]=x", "policies.tenants.b.namespaceLabels.team=b")
+    assert right in rules("ClusterRole", "controller", *labels)
+    assert right not in rules("ClusterRole", "controller", "policies=null")
+
+
 @pytest.mark.parametrize("kind", ["StatefulSet", "LeaderWorkerSet"])
 def test_pods_are_deleted_only_where_their_owner_cannot_be_suspended(kind: str) -> None:
     settings = (f"controller.gangOwners.{kind}.suspend=true",)
