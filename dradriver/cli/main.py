@@ -23,6 +23,7 @@ _COMMANDS = {  # name: one line of help; the command is dradriver.cli.<name>:<na
     "quota": "Make quotas that count a device plugin's GPUs count claims.",
     "simulate": "Compare placement policies and orders on a simulated cluster.",
     "slices": "Print the ResourceSlices that a machine's node would publish, before there is such a node.",
+    "tenants": "Show what each tenant may have, has, has had and waits for.",
     "topo": "Show a machine: links, PCIe paths, NICs, groups, NUMA; or a cluster and who holds which GPU.",
 }
 

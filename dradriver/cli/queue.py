@@ -11,6 +11,7 @@ import msgspec
 from dradriver import __version__
 from dradriver.api import names
 from dradriver.api.policies.model import Policies
+from dradriver.api.usage import HOUR_S
 from dradriver.cli.cluster import access
 from dradriver.cli.cluster.gangs import stand
 from dradriver.cli.cluster.options import driver_namespace_option, output_options, policies_option, server_options
@@ -21,7 +22,7 @@ from dradriver.cli.inputs import policies_of
 from dradriver.kube.client import Client
 from dradriver.kube.config import ServerConfig
 from dradriver.queue.line import Standing, line
-from dradriver.queue.tenants import ALL, HOUR_S
+from dradriver.queue.tenants import ALL
 from dradriver.view.document import Cell, Column, Document, Notes, Table, report, words
 from dradriver.view.output import show_as, warn
 from dradriver.view.plain import plain

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 
 from dradriver.allocator import Fleet
 from dradriver.api.pins import Device, Key
@@ -117,11 +117,15 @@ class Fleets:
 
     # What might be.
 
-    def without(self, *claims: Key, namespace: str) -> Fleet:
-        """Return a namespace's fleet as it would be without what these claims hold: only to be looked at."""
-        view, inventory = self._view(namespace), self._inventory
+    def without(self, *claims: Key, namespace: str, among: Mapping[str, Set[int]] | None = None) -> Fleet:
+        """Return a namespace's fleet as it would be without what these claims hold: only to be looked at.
+
+        Of the nodes in ``among`` only the GPUs of these numbers are offered.
+        """
+        view, inventory, among = self._view(namespace), self._inventory, among or {}
         fleet = inventory.fleet if view is None else view.fleet
-        nodes = {node for claim in claims for node, _ in inventory.holds.of(claim)} & set(fleet.nodes)
+        nodes = {node for claim in claims for node, _ in inventory.holds.of(claim)} | among.keys()
+        nodes &= set(fleet.nodes)
         if not nodes:
             return fleet
         fleet = fleet.copied(nodes)
@@ -130,7 +134,7 @@ class Fleets:
             assert pool is not None, "the fleet has it"
             left = inventory.left(name, pool, frozenset(claims))
             own = left if view is None else left.among(self.views.open_to(view.whose, name, pool))
-            inventory.set_left(fleet, name, own)
+            inventory.set_left(fleet, name, own.among(among[name]) if name in among else own)
         return fleet
 
     def alone_with(self, claim: Key, devices: Collection[Device]) -> Fleet:

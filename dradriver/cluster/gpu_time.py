@@ -14,19 +14,17 @@ from typing import Final
 
 import msgspec
 
-from dradriver.allocator.request import Amount
-from dradriver.api import slices
-from dradriver.api.pins import ALL_CORES, Device, Key, MigSlice, Usage
+from dradriver.api.pins import Device, Key, Usage
 from dradriver.api.pods import Pod
 from dradriver.api.policies.model import MOST_DAYS
-from dradriver.api.usage import DAY_H, HOUR_S, MOST_ROWS, OTHERS, Bucket, Hours, Kind, bounded
+from dradriver.api.usage import DAY_H, HOUR_S, MOST_ROWS, OTHERS, Bucket, Hours, bounded
+from dradriver.cluster.gpu_parts import gpus_of
 from dradriver.cluster.pools import Pool
-from dradriver.topology.machine import Gpu
 
-_SLICES: Final = 8  # memory slices of a GPU whose profiles nobody knows
 _LONGEST_S: Final = MOST_DAYS * DAY_H * HOUR_S
 _CLAIMS: Final = 256  # counted before others have their turn
 _HOURS: Final = 4
+_WRONG: Final = 1e-3  # GPUs; what adding up fractions may lose is far less
 _LEAST: Final = 1e-9  # GPUs; less is what adding up fractions has lost
 _HASH: Final = "pod-template-hash"
 _LONGEST_OWNER: Final = 320  # a kind of 63 characters and a name of 253
@@ -78,60 +76,6 @@ def _said_owner(pod: Pod) -> str:
     return ""
 
 
-def gpus_of(pool: Pool | None, device: str, usage: Usage) -> list[tuple[str, Kind, float]]:
-    """Return what is taken of one device: the product, whether it is whole, and how many GPUs that is.
-
-    A share is the larger of its parts of compute and memory, a MIG slice its part of the memory slices: so much of the
-    GPU nobody else can have. That is so also of a slice that is a device of its own.
-
-    Args:
-        pool: The node's; None where its slices are not known, and neither is the product.
-        device: The device's name.
-        usage: What is taken of it.
-    """
-    gpu = None if pool is None else _gpu(pool, device)
-    product = "" if gpu is None else gpu.product
-    if usage is None and gpu is not None and (size := _size_of(gpu, device)):
-        return [(product, "slice", size / _memory_slices(gpu))]
-    if usage is None:
-        return [(product, "whole", 1.0)]
-    return [
-        (product, "slice", part.size / _memory_slices(gpu))
-        if isinstance(part, MigSlice)
-        else (product, "share", _fraction(part, gpu))
-        for part in usage
-    ]
-
-
-def _gpu(pool: Pool, device: str) -> Gpu | None:
-    """Return the GPU that a device is or is a MIG slice of."""
-    for gpu in pool.machine.gpus:
-        name = slices.device_name(gpu.uuid)
-        if device == name or device.startswith(f"{name}-"):
-            return gpu
-    return None
-
-
-def _size_of(gpu: Gpu, device: str) -> int:
-    """Return how many memory slices a device has that is a MIG slice of a GPU; 0 for the GPU itself."""
-    named = (
-        profile.size
-        for profile in gpu.profiles
-        for start in profile.starts
-        if slices.part_name(gpu.uuid, profile.id, start) == device
-    )
-    return 0 if device == slices.device_name(gpu.uuid) else next(named, 0)
-
-
-def _memory_slices(gpu: Gpu | None) -> int:
-    return max((profile.size for profile in gpu.profiles), default=_SLICES) if gpu is not None else _SLICES
-
-
-def _fraction(part: Amount, gpu: Gpu | None) -> float:
-    memory = part.memory_mib / gpu.memory_mib if gpu is not None and gpu.memory_mib else 0.0
-    return min(max(part.cores / ALL_CORES, memory), 1.0)
-
-
 def decayed(hours: Hours, now: float, *, half_life_s: float) -> dict[str, float]:
     """Return what each namespace used by hours, GPU-seconds, decayed until now; in each hour as if used evenly.
 
@@ -152,6 +96,8 @@ class GpuTime:
 
     Attributes:
         changed: Told the namespace, how many GPUs more it is given, and how many more it is given or promised.
+        charges: How many GPUs each namespace is given or promised, by product; by none those on nodes without slices.
+        charged: Told the namespace, and how many more these are.
         hours: GPU-seconds as far as they are settled, from ``begin`` on.
         grown: Hours of these that have grown; whoever writes them down takes them out.
     """
@@ -178,6 +124,9 @@ class GpuTime:
         self._clock = clock
         self._holds: dict[Key, _Hold] = {}
         self.changed: Callable[[str, float, float], object] = lambda _namespace, _given, _charged: None
+        self.charges: dict[str, dict[str, float]] = {}
+        self.charged: Callable[[str, Mapping[str, float]], object] = lambda _namespace, _gpus: None
+        self._unknown: dict[str, set[Key]] = {}  # claims that were counted while a node had no pool, by the node
         self.hours: Hours = {}
         self.grown: set[int] = set()
         self._counts = False
@@ -203,11 +152,42 @@ class GpuTime:
         else:
             new = None
             del self._holds[claim]
+            for node in {node for node, _ in known.holds} & self._unknown.keys() if known is not None else ():
+                self._unknown[node].discard(claim)
+                if not self._unknown[node]:
+                    del self._unknown[node]
         self._tell(claim[0], known, new)
+
+    def pool_known(self, node: str) -> None:
+        """Take in that a node has a pool: it is known by now which GPUs claims have there."""
+        for claim in self._unknown.pop(node, ()):
+            if (hold := self._holds.get(claim)) is not None:
+                self._weigh_again(claim, hold, sure=False)
 
     def claims(self) -> tuple[Key, ...]:
         """Return the claims that are counted."""
         return tuple(self._holds)
+
+    def of(self, claim: Key) -> dict[Bucket, float]:
+        """Return how many GPUs a claim is given or promised, by bucket."""
+        hold = self._holds.get(claim)
+        return {} if hold is None else hold.gpus
+
+    def recharge(self) -> list[str]:
+        """Add up anew what namespaces are given or promised. Returns those that were counted wrong."""
+        found: dict[str, dict[str, float]] = {}
+        for (namespace, _), hold in self._holds.items():
+            _add_up(found.setdefault(namespace, {}), _by_product(hold))
+        wrong = {}
+        for namespace in self.charges.keys() | found.keys():
+            own, right = self.charges.get(namespace, {}), found.get(namespace, {})
+            more = {product: right.get(product, 0.0) - own.get(product, 0.0) for product in own.keys() | right}
+            if any(abs(gpus) > _WRONG for gpus in more.values()):
+                wrong[namespace] = more
+        self.charges = found
+        for namespace, more in wrong.items():
+            self.charged(namespace, more)
+        return sorted(wrong)
 
     def counts(self, claim: Key, holds: Mapping[Device, Usage], *, given: bool) -> bool:
         """Return whether a claim is counted with what it holds."""
@@ -230,7 +210,7 @@ class GpuTime:
         for number, claim in enumerate(list(self._holds), 1):
             hold = self._holds.get(claim)
             if hold is not None:
-                self._settle(hold if hold.sure else self._weigh_again(claim, hold), now, gaps)
+                self._settle(hold if hold.sure else self._weigh_again(claim, hold, sure=True), now, gaps)
             if number % _CLAIMS == 0:
                 yield
         yield from self._fill(gaps)
@@ -272,14 +252,16 @@ class GpuTime:
         gpus: dict[Bucket, float] = {}
         results = self._results(claim) if holds else None
         for (node, device), usage in (holds if results is None else results).items():
-            for product, kind, part in gpus_of(self._pool(node), device, usage):
+            if (pool := self._pool(node)) is None:
+                self._unknown.setdefault(node, set()).add(claim)
+            for product, kind, part in gpus_of(pool, device, usage):
                 bucket = Bucket(claim[0], owner, product, kind)
                 gpus[bucket] = gpus.get(bucket, 0.0) + part
         return gpus
 
-    def _weigh_again(self, claim: Key, hold: _Hold) -> _Hold:
+    def _weigh_again(self, claim: Key, hold: _Hold, *, sure: bool) -> _Hold:
         known = all(self._pool(node) is not None for node, _ in hold.holds)
-        new = msgspec.structs.replace(hold, gpus=self._weighed(claim, hold.holds), sure=known)
+        new = msgspec.structs.replace(hold, gpus=self._weighed(claim, hold.holds), sure=sure and known)
         self._holds[claim] = new
         self._tell(claim[0], hold, new)
         return new
@@ -289,6 +271,13 @@ class GpuTime:
         had, has = before if old is not None and old.given else 0.0, after if new is not None and new.given else 0.0
         if (before, had) != (after, has):
             self.changed(namespace, has - had, after - before)
+        gone, come = _by_product(old), _by_product(new)
+        if gone != come:
+            more = {product: come.get(product, 0.0) - gone.get(product, 0.0) for product in gone.keys() | come}
+            _add_up(self.charges.setdefault(namespace, {}), more)
+            if not self.charges[namespace]:
+                del self.charges[namespace]
+            self.charged(namespace, more)
 
     def _settle(self, hold: _Hold, now: float, gaps: list[_Gap]) -> None:
         """Add what was held since it was counted last, to each hour its part; all of an hour is left in ``gaps``.
@@ -343,3 +332,18 @@ class GpuTime:
         self.grown.add(hour)
         for bucket, count in gpus.items():
             buckets[bucket] = buckets.get(bucket, 0.0) + count * seconds
+
+
+def _by_product(hold: _Hold | None) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for bucket, gpus in ({} if hold is None else hold.gpus).items():
+        found[bucket.product] = found.get(bucket.product, 0.0) + gpus
+    return found
+
+
+def _add_up(total: dict[str, float], more: Mapping[str, float]) -> None:
+    """Add so many GPUs by product, and keep no rounding errors of those that are gone."""
+    for product, gpus in more.items():
+        total[product] = total.get(product, 0.0) + gpus
+        if abs(total[product]) < _LEAST:
+            del total[product]

@@ -14,6 +14,7 @@ from dradriver.allocator import Amount, Fleet
 from dradriver.api.pins import Device, Key, MigSlice, Pin, Usage
 from dradriver.cluster import pools
 from dradriver.cluster.exclusive_namespaces import ExclusiveNamespaces
+from dradriver.cluster.gpu_parts import GpuKinds
 from dradriver.cluster.holds import Holds
 from dradriver.cluster.nodes.table import NodeTable
 from dradriver.cluster.pools import Pool
@@ -34,6 +35,7 @@ class Inventory:
 
     Attributes:
         holds: Who holds what.
+        kinds: The kinds of GPUs that there are.
         nccl_version: What bandwidth is predicted for, on machines that name none themselves.
         tables: Says whose machine's tables are there.
         located: The nodes' labels when the fleet was told where they stand in the network; None where it is to be told.
@@ -45,6 +47,7 @@ class Inventory:
     def __init__(self, nodes: NodeTable) -> None:
         """``nodes`` gives the rows of nodes, and is told which offer GPUs and where some became free."""
         self.holds = Holds()
+        self.kinds = GpuKinds()
         self.tables = AtOnce()
         self.aside: set[str] = set()
         self._nodes = nodes
@@ -271,6 +274,7 @@ class Inventory:
         elif (pool := pools.read(name, pieces.values())) is not None:
             self._pools[name] = pool
             self._assess(name, pool)  # also in a standby, which may have to place pods soon
+        self.kinds.set(name, self._pools.get(name))
         if name not in self._pools:
             self.tables.forget(name)
             self.aside.discard(name)
@@ -317,6 +321,7 @@ class Inventory:
         self._tenants.set(name, {})
         self._fleet.remove(name)
         del self._pools[name]
+        self.kinds.set(name, None)
         self._nodes.offer(name, False)
 
     def left(self, name: str, pool: Pool, leaving: Set[Key] = frozenset()) -> Remaining:

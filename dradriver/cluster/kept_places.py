@@ -112,6 +112,12 @@ class KeptPlaces:
         places = [kept for kept in self._of.get(gang, {}).values() if kept.rank == rank]
         return min(places, key=lambda kept: bool(self._accounts.claims.get(kept.claim)), default=None)
 
+    def ready(self, of: Membership) -> Kept | None:
+        """Return the place that is kept for a pod of a gang and that it can have now; None without one."""
+        kept = self.find(of.gang, of.member.rank)
+        claim = None if kept is None else self._accounts.claims.get(kept.claim)
+        return None if claim is not None and claim.devices else kept
+
     def expire(self, now: float) -> None:
         """Keep no more the places whose time is over."""
         for kept in [each for places in self._of.values() for each in places.values() if each.until <= now]:

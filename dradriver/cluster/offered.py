@@ -28,6 +28,7 @@ class Offered:
         *,
         rehold: Callable[[Key], None],
         touch: Callable[[Key], None],
+        known: Callable[[str], None],
     ) -> None:
         """Begin with no slice.
 
@@ -36,9 +37,10 @@ class Offered:
             nodes: Told of nodes on which some may have become free.
             rehold: Called with each claim whose devices may be other GPUs now.
             touch: Called with each claim that is pinned on a node whose GPUs have changed.
+            known: Called with each node whose GPUs have become known.
         """
         self._inventory, self._nodes = inventory, nodes
-        self._rehold, self._touch = rehold, touch
+        self._rehold, self._touch, self._known = rehold, touch, known
         self.taint_rules = TaintRules()
         self._theirs = None if current_ledger() is OURS else NvidiaSlices()
         self._pinned_on: dict[str, set[Key]] = {}  # claims of ours by node
@@ -102,6 +104,8 @@ class Offered:
     def _set_slice(self, old: SliceRecord | None, new: SliceRecord | None) -> None:
         for pool in self._inventory.set_slice(old, new):
             self._nodes.helped(pool)
+            if self._inventory.pool(pool) is not None:
+                self._known(pool)
             self._touch_pinned_on(pool)
 
     def _touch_pinned_on(self, node: str) -> None:

@@ -82,8 +82,11 @@ class Picture:
         self.nodes = NodeTable()
         self.inventory = Inventory(self.nodes)
         self.fleets = Fleets(self.inventory, self.nodes)
-        self.offered = Offered(self.inventory, self.nodes, rehold=self._rehold, touch=self._touch_pods_of)
         self.gpu_time = GpuTime(self.inventory.pool, self._owner_of, self._results_of)
+        self.offered = Offered(
+            self.inventory, self.nodes,
+            rehold=self._rehold, touch=self._touch_pods_of, known=self.gpu_time.pool_known,
+        )  # fmt: skip
         self.weights = Weights()
         self._assumed_pods: dict[Key, float] = {}
         self.claim_users = ClaimUsers(self.pods)

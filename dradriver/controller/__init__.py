@@ -2,6 +2,7 @@
 
 worker      sees what changed, gives places in turn
 pod_worker  looks at single pods, and at those of gangs that run
+namespaces  labels of namespaces, while tenants have some by them
 next_step  what has to be done for one pod now; when a promise ends
 withdraw_reasons  why it ends
 decide      where a pod goes: from the picture to a placement

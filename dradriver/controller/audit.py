@@ -154,6 +154,8 @@ class Audit:
             held, given = picture.held(key), picture.given(key)
             if not gpu_time.counts(key, held, given=given):
                 self._differs("gpu time", key, partial(gpu_time.holds, key, held, given=given))
+        for namespace in gpu_time.recharge():
+            self._differs("gpu time", (namespace, ""))
 
     def _differs(self, book: str, key: Key, mend: Callable[[], object] | None = None) -> None:
         """Say a difference and put it right, where finding it has not, at once: what was compared is of this moment."""

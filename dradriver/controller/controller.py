@@ -19,7 +19,7 @@ from dradriver.cluster.kueue_topologies import read_topology
 from dradriver.cluster.picture import Picture
 from dradriver.cluster.tabulating import Tabulator
 from dradriver.cluster.taint_rules import read_rule
-from dradriver.controller import seat_slice, unread_claims
+from dradriver.controller import namespaces, seat_slice, unread_claims
 from dradriver.controller.audit import Audit
 from dradriver.controller.background import always
 from dradriver.controller.next_step import PROMISE_S, UNSCHEDULABLE_S
@@ -97,6 +97,7 @@ class Controller:
         record: Record | None = None,
         record_unread: unread_claims.Record | None = None,
         record_seats: seat_slice.Record | None = None,
+        record_namespace: namespaces.Record | None = None,
         tabulator: Tabulator | None = None,
         namespace: str = "",
     ) -> None:
@@ -110,6 +111,7 @@ class Controller:
             record: See there.
             record_unread: Writes an Event about a claim that cannot be read whole.
             record_seats: Writes an Event where seats keep no gang's pods from being bound.
+            record_namespace: Writes an Event about a namespace that several tenants claim.
             tabulator: Makes tables beside the loop; without one they are made in it.
             namespace: Where GPU time is kept, the driver's own; empty for nowhere.
         """
@@ -140,6 +142,9 @@ class Controller:
         self._topologies = OptionalReflector(
             client, KUEUE_TOPOLOGIES, read_topology, on_change=self.worker.picture.topology_changed
         )
+        self._namespaces = namespaces.Namespaces(
+            client, self.worker.tenants, self.worker.namespace_changed, record_namespace
+        )
         self._seats = seat_slice.SeatSlice(client, self.worker.picture, record_seats)
         self._usage = (
             UsageStore(client, self.worker.picture, self.worker.tenants, namespace=namespace) if namespace else None
@@ -152,6 +157,7 @@ class Controller:
         self.worker.picture.nccl_changed(policies.nccl.version)
         self.worker.picture.levels_changed(policies.network.levels, policies.network.gbps)
         self.worker.follow(policies)
+        self._namespaces.follow()
         if self._usage is not None:
             self._usage.keep_days = policies.queue.keep_days
 
@@ -176,6 +182,7 @@ class Controller:
                 tasks.create_task(always(self._tabulator.run))
             tasks.create_task(always(self._taint_rules.run))
             tasks.create_task(always(self._topologies.run))
+            tasks.create_task(always(self._namespaces.run))
             await self.synced()
             tasks.create_task(always(self.audit.run))
 
@@ -185,6 +192,7 @@ class Controller:
         await self._catch_up()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(always(self._unread.run))
+            tasks.create_task(always(self._namespaces.tell))
             if current_ledger() is OURS:  # another driver's claims have no device of ours
                 self.worker.picture.barrier = None
                 tasks.create_task(always(self._seats.run))

@@ -39,6 +39,7 @@ def decide(
     *,
     avoid: Collection[str] = (),
     only: Bools | None = None,
+    rows: Bools | None = None,
     most: int = MOST_NODES,
     fleet: Fleet | None = None,
 ) -> Placement:
@@ -49,6 +50,7 @@ def decide(
         wish: What is wanted.
         avoid: Nodes that are left out.
         only: Rows of the nodes that are looked at; None for all.
+        rows: Rows of the nodes that it may have GPUs of at all; None for all.
         most: Nodes to return.
         fleet: What is looked at in the place of the picture's own: as if some claims were not there.
 
@@ -58,8 +60,9 @@ def decide(
     if wish.shared and (claim := picture.claims.get(wish.claim)) is not None:
         return _joining(picture, wish, claim)
     fit = _eligible(picture, wish)
-    if only is not None:
-        fit &= only
+    for some in (only, rows):
+        if some is not None:
+            fit &= some
     for node in avoid:
         if (row := picture.nodes.find(node)) is not None:
             fit[row] = False

@@ -60,6 +60,7 @@ def plan(
     avoid: Collection[str] = (),
     home: Mapping[Member, Kept] | None = None,
     late: Member | None = None,
+    rows: Bools | None = None,
     fleet: Fleet | None = None,
 ) -> dict[Member, Placement]:
     """Return the places of those members of a gang that have no claim, near those that have one.
@@ -73,6 +74,7 @@ def plan(
         avoid: Nodes that are left out.
         home: Places of lost pods, by the members that are made anew for them: they get them if they are free.
         late: The one that comes to the others; what may have been intended for it before counts no more.
+        rows: The nodes that are looked at: (rows,); None for all.
         fleet: What is looked at in the place of the picture's own: as if some claims were not there.
 
     Raises:
@@ -82,8 +84,9 @@ def plan(
 
     def places(some: Sequence[Member]) -> dict[Member, Placement]:
         return _places(
-            picture, some, wants, identity, least=least, avoid=avoid, home=home or {}, late=late, fleet=fleet
-        )
+            picture, some, wants, identity,
+            least=least, avoid=avoid, home=home or {}, late=late, rows=rows, fleet=fleet,
+        )  # fmt: skip
 
     try:
         return places(members)
@@ -131,12 +134,13 @@ def _places(
     avoid: Collection[str],
     home: Mapping[Member, Kept],
     late: Member | None,
+    rows: Bools | None,
     fleet: Fleet | None,
 ) -> dict[Member, Placement]:
     kept = {member: own for member in members if member is not late and (own := _kept(picture, member)) is not None}
     namespace = members[0].key[0]
     picture.fleets.locate(picture.nodes.labels(), namespace)
-    asked = _asked(picture, members, wants, kept=kept, least=None if kept else least, avoid=avoid)
+    asked = _asked(picture, members, wants, kept=kept, least=None if kept else least, avoid=avoid, rows=rows)
     index = {member: at for at, member in enumerate(asked.members)}
     fixed = {index[member]: choice for member, (choice, _) in kept.items() if isinstance(choice, Choice)}
     if any(choice.node in picture.inventory.aside for choice in fixed.values()):  # where it stands the fleet cannot say
@@ -198,6 +202,7 @@ def _asked(
     kept: Collection[Member],
     least: int | None,
     avoid: Collection[str],
+    rows: Bools | None = None,
 ) -> Asked:
     """Return what the allocator is asked: members that want the same are one role."""
     wants = wants or Gang()
@@ -221,7 +226,7 @@ def _asked(
         near="" if wants.near is None else wants.near.level,
         near_required=wants.near is not None and not wants.near.preferred,
     )
-    eligible = [_eligible(picture, wish, avoid) for wish in wishes]
+    eligible = [_eligible(picture, wish, avoid, rows) for wish in wishes]
     return Asked(request, tuple(member for group in groups for member in group), eligible, amounts)
 
 
@@ -264,8 +269,10 @@ def _role(picture: Picture, wish: PlacementRequest, pods: int, wants: Gang, reso
     return Role(pod=pod, pods=pods, needs=(*needs, 1) if neighbours.one_a_node(wish.rules) else needs)
 
 
-def _eligible(picture: Picture, wish: PlacementRequest, avoid: Collection[str]) -> Bools:
+def _eligible(picture: Picture, wish: PlacementRequest, avoid: Collection[str], rows: Bools | None) -> Bools:
     fit = picture.nodes.open(wish.ask)
+    if rows is not None:
+        fit &= rows
     if wish.rules is not None:
         fit &= picture.neighbours.allowed(wish.pod, wish.rules, fit.copy())
     for node in avoid:

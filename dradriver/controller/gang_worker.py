@@ -24,6 +24,7 @@ from dradriver.controller.gang_writer import GangWriter
 from dradriver.controller.reasons import Reasons
 from dradriver.controller.running_gangs import RunningGangs
 from dradriver.controller.withdraw_reasons import WithdrawReason
+from dradriver.queue.caps import CapError, Caps
 from dradriver.queue.lanes import Lanes, Slot
 from dradriver.queue.units import Member, Unit
 from dradriver.queue.waiting import Queue
@@ -49,6 +50,7 @@ class GangWorker:
         sizes: Sizes,
         *,
         running: RunningGangs,
+        caps: Caps,
         at: Callable[[float, Key], None],
         touch: Callable[[Key], None],
         promise_s: float,
@@ -57,7 +59,7 @@ class GangWorker:
         """Make one that has looked at nothing; see ``Worker`` for the times."""
         self._picture, self._queue, self._lanes, self._reasons = picture, queue, lanes, reasons
         self._executor, self._writer, self._sizes = executor, writer, sizes
-        self._running = running
+        self._running, self._caps = running, caps
         self._at, self._touch = at, touch
         self._promise_s, self._unschedulable_s = promise_s, unschedulable_s
         self._later: set[Key] = set()
@@ -186,9 +188,9 @@ class GangWorker:
             WordError: What one of them asks for cannot be read, or no gang can have it.
         """
         first = self._picture.gangs.said(unit.key)
-        chosen = [
-            member for member in unit.members if member in unit.wanting or gang_plan.has_claim(self._picture, member)
-        ]
+        left = self._caps.left(unit)
+        wanting = frozenset(left.members)
+        chosen = [member for member in unit.members if member in wanting or gang_plan.has_claim(self._picture, member)]
         refused = {
             node: None
             for member in chosen
@@ -198,11 +200,12 @@ class GangWorker:
         for avoid in dict.fromkeys(((*tried, *refused), tried, ())):
             try:
                 places = gang_plan.plan(
-                    self._picture, chosen, first.wants, identity=first.member.identity, least=unit.least, avoid=avoid
-                )
+                    self._picture, chosen, first.wants,
+                    identity=first.member.identity, least=unit.least, avoid=avoid, rows=left.rows, fleet=left.fleet,
+                )  # fmt: skip
             except NoPlaceError as error:
-                if not avoid:
-                    raise NoPlaceError(error.stable) from None  # pods are told no figures that change
+                if not avoid:  # pods are told no figures that change
+                    raise NoPlaceError("; ".join(filter(None, (error.stable, left.why)))) from None
             else:
                 if not avoid:
                     unit.failures.begin_again()
@@ -223,7 +226,7 @@ class GangWorker:
 
     def why(self, unit: Unit, error: NoPlaceError, _: Bools | None) -> str:
         """Return what to tell the pods of a gang that found no place."""
-        if all(member.pod.gated for member in unit.members):
+        if isinstance(error, CapError) or all(member.pod.gated for member in unit.members):
             return str(error)
         return f"some pods of its gang may go to few nodes only, those of an earlier plan, and there: {error}"
 
@@ -294,7 +297,7 @@ class GangWorker:
 
     def without_place(self, unit: Unit, reason: str) -> None:
         """Tell a gang's pods why they wait; have those made anew that may go to few nodes only, and wait for long."""
-        if any(not member.pod.gated for member in unit.members):
+        if any(not member.pod.gated for member in unit.members) and not self._queue.closed(unit.key):
             now = asyncio.get_running_loop().time()
             if now < (until := unit.looks_since(now) + STUCK_S):
                 self._at(until, unit.key)

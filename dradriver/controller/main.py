@@ -41,7 +41,7 @@ async def serve(args: Options) -> None:
     """
     from dradriver.api.ledger import LEDGERS, bind
     from dradriver.cluster.tabulating import Tabulator
-    from dradriver.controller import policies, reasons, seat_slice, unread_claims
+    from dradriver.controller import namespaces, policies, reasons, seat_slice, unread_claims
     from dradriver.controller.controller import Controller
     from dradriver.kube import config
     from dradriver.kube.client import Client
@@ -59,6 +59,7 @@ async def serve(args: Options) -> None:
             record=reasons.recorder(client, instance=args.identity),
             record_unread=unread_claims.recorder(client, instance=args.identity),
             record_seats=seat_slice.recorder(client, instance=args.identity),
+            record_namespace=namespaces.recorder(client, instance=args.identity),
             tabulator=Tabulator(),
             namespace=args.namespace,
         )

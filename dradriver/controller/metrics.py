@@ -33,6 +33,16 @@ TENANT_USAGE: Final = Amounts(
     most=100,
     tenant=_WHO,
 )
+TENANT_CAP: Final = Amounts(
+    "gpu_topology_tenant_cap_gpus",
+    "GPUs of all products together that each tenant with such a cap may have; none in a replica that stands by.",
+    most=100,
+    tenant="a tenant of the policies file",
+)
+SEVERAL_TENANTS: Final = Gauge(
+    "gpu_topology_namespaces_of_several_tenants",
+    "Namespaces that several tenants of the policies file claim by their labels; the first of them has it.",
+)
 ASIDE: Final = Gauge(
     "gpu_topology_nodes_without_tables", "Nodes that nothing is placed on until their kind of machine is assessed."
 )

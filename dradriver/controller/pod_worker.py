@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from dradriver.allocator.request import NoPlaceError
@@ -20,6 +21,7 @@ from dradriver.controller.gang_writer import GangWriter
 from dradriver.controller.next_step import Go, Keep, LetGo, Place, Settle, Wait, Withdraw, next_step
 from dradriver.controller.reasons import Reasons
 from dradriver.controller.running_gangs import RunningGangs
+from dradriver.queue.caps import CapError, Caps, Left
 from dradriver.queue.lanes import Lanes
 from dradriver.queue.placement_request import why
 from dradriver.queue.units import Member, Unit
@@ -41,6 +43,7 @@ class PodWorker:
         executor: Executor,
         seats: GangWriter,
         running: RunningGangs,
+        caps: Caps,
         *,
         at: Callable[[float, Key], None],
         forget: Callable[[Key], None],
@@ -51,6 +54,7 @@ class PodWorker:
         """Make one that has looked at nothing; see ``Worker`` for the times."""
         self._picture, self._queue, self._lanes, self._reasons = picture, queue, lanes, reasons
         self._executor, self._seats, self._running = executor, seats, running
+        self._caps = caps
         self._at, self._forget = at, forget
         self._promise_s, self._unschedulable_s, self._hand_over_s = promise_s, unschedulable_s, hand_over_s
 
@@ -107,12 +111,18 @@ class PodWorker:
             self._reasons.want(unit.lead.pod, "the lost pod's GPUs are not free yet")
             self._at(now + LOOK_S, unit.key)
             return
-        placement = self._running.late(unit) if unit.lead.near else self._decide(unit, rows)
+        left = self._caps.left(unit)
+        try:
+            placement = self._running.late(unit, left) if unit.lead.near else self._decide(unit, rows, left)
+        except NoPlaceError as error:
+            raise (NoPlaceError(f"{error.stable}; {left.why}") if left.why else error) from None
         self._queue.leave(unit)
         self._executor.place(unit, unit.lead, placement)
 
     def why(self, unit: Unit, error: NoPlaceError, rows: Bools | None) -> str:
         """Return what to tell a pod that found no place; empty where only a few nodes were asked about."""
+        if isinstance(error, CapError):
+            return str(error)
         return "" if rows is not None and not unit.lead.near else why(unit.lead.pod, error)
 
     def _want(self, unit: Unit) -> None:
@@ -127,7 +137,7 @@ class PodWorker:
 
     def without_place(self, unit: Unit, reason: str) -> None:
         """Tell a unit why it waits, or hand it over once it has waited: the pod before it may just be ending."""
-        if unit.lead.wish.alone is not None:
+        if unit.lead.wish.alone is not None and not self._queue.closed(unit.key):  # the scheduler heeds no cap
             now = asyncio.get_running_loop().time()
             if now < (until := unit.looks_since(now) + self._hand_over_s):
                 self._at(until, unit.key)
@@ -153,14 +163,15 @@ class PodWorker:
         else:
             self._executor.lift(unit, member, step.claim, placement)
 
-    def _decide(self, unit: Unit, rows: Bools | None) -> Placement:
+    def _decide(self, unit: Unit, rows: Bools | None, left: Left) -> Placement:
         most = MOST_NODES if len(self._queue) <= MANY else FEW_NODES
         refused = self._picture.refusals.of(unit.lead.pod, asyncio.get_running_loop().time())
         tried = tuple(unit.failures.tried)
+        place = partial(decide, self._picture, unit.lead.wish, only=rows, rows=left.rows, most=most, fleet=left.fleet)
         for avoid in dict.fromkeys(((*tried, *refused), tried)):
             if avoid:
                 with contextlib.suppress(NoPlaceError):
-                    return decide(self._picture, unit.lead.wish, avoid=avoid, only=rows, most=most)
-        placement = decide(self._picture, unit.lead.wish, only=rows, most=most)
+                    return place(avoid=avoid)
+        placement = place()
         unit.failures.begin_again()
         return placement

@@ -13,14 +13,13 @@ from dradriver.allocator.request import NoPlaceError
 from dradriver.api.affinity import anywhere
 from dradriver.api.pins import Key
 from dradriver.api.pods import Pod
-from dradriver.cluster.gangs import Membership
-from dradriver.cluster.kept_places import Kept
 from dradriver.cluster.picture import Picture
 from dradriver.cluster.placement import Placement
 from dradriver.controller import gang_plan
 from dradriver.controller.gang_running import Anew, running_step
 from dradriver.controller.gang_sizes import Sizes, done_of, size_of
 from dradriver.controller.gang_step import in_order
+from dradriver.queue.caps import Left
 from dradriver.queue.units import Member, Unit
 
 
@@ -99,8 +98,12 @@ class RunningGangs:
         self._since.pop(gang, None)
         self._leaving.discard(gang)
 
-    def late(self, unit: Unit) -> Placement:
+    def late(self, unit: Unit, left: Left) -> Placement:
         """Return a place for a pod that comes to a gang which has started: near the others, as if it had been there.
+
+        Args:
+            unit: The pod.
+            left: What its tenant's cap leaves to it.
 
         Raises:
             NoPlaceError: There is none.
@@ -119,7 +122,7 @@ class RunningGangs:
             for member in members
             if member is unit.lead or gang_plan.is_placed(self._picture, member)
         ]
-        kept = self._kept(of)
+        kept = self._picture.kept_places.ready(of)
         fleets, namespace = self._picture.fleets, unit.key[0]
         fleets.locate(self._picture.nodes.labels(), namespace)
 
@@ -132,8 +135,9 @@ class RunningGangs:
                 avoid=avoid,
                 home=None if kept is None else {unit.lead: kept},
                 late=unit.lead,
+                rows=left.rows,
                 # Only looked at: giving it up and keeping it again would wake all who wait, this pod too, and again.
-                fleet=None if kept is None else fleets.without(kept.claim, namespace=namespace),
+                fleet=left.fleet or (None if kept is None else fleets.without(kept.claim, namespace=namespace)),
             )
             return places[unit.lead]
 
@@ -159,12 +163,6 @@ class RunningGangs:
         if claim is None or not claim.devices or (lost is not None and claim.owned_by(lost.metadata.uid)):
             return False
         return now < unit.looks_since(now) + FREE_S
-
-    def _kept(self, of: Membership) -> Kept | None:
-        """Return the place that is kept for a late pod and that it can have now; None without one."""
-        kept = self._picture.kept_places.find(of.gang, of.member.rank)
-        claim = None if kept is None else self._picture.claims.get(kept.claim)
-        return None if claim is not None and claim.devices else kept
 
     @staticmethod
     def _somewhere(unit: Unit, among: Callable[[tuple[str, ...]], Placement]) -> Placement:

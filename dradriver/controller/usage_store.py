@@ -119,6 +119,7 @@ class UsageStore:
             self._picture.gpu_time.end()
             metrics.TENANT_GPUS.set({})
             metrics.TENANT_USAGE.set({})
+            metrics.TENANT_CAP.set({})
 
     async def load(self) -> None:
         """Read all that is kept, and count on from there.
@@ -200,6 +201,8 @@ class UsageStore:
         tenants = [tenant for tenant in shares.tenants() if named]
         metrics.TENANT_GPUS.set({tenant: shares.held(tenant)[0] for tenant in tenants})
         metrics.TENANT_USAGE.set({tenant: shares.used(tenant) / HOUR_S for tenant in tenants})
+        caps = ((name, cap) for name, tenant in self._tenants.named.items() for cap in tenant.cap if not cap.products)
+        metrics.TENANT_CAP.set({name: cap.gpus for name, cap in caps})
 
     async def _read(self, name: str) -> usage.Kept | None:
         try:

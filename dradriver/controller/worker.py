@@ -9,6 +9,7 @@ import logging
 import math
 import time
 from collections import OrderedDict
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Final
 
@@ -37,6 +38,7 @@ from dradriver.controller.running_gangs import RunningGangs
 from dradriver.controller.template_reader import TemplateReader
 from dradriver.kube.backoff import EARLY_S
 from dradriver.kube.client import Client
+from dradriver.queue.caps import CapError, Caps
 from dradriver.queue.entries import Entries
 from dradriver.queue.lanes import Lanes
 from dradriver.queue.rechecks import Asking
@@ -61,6 +63,7 @@ class Worker:
     Attributes:
         picture: The cluster, for reflectors to fill.
         tenants: Who has had how much.
+        caps: What of it they may have at a time.
     """
 
     def __init__(
@@ -90,9 +93,10 @@ class Worker:
         self.tenants = Tenants(Shares(time.monotonic))
         self.picture.fleets.views.partition_of = self.tenants.partition_of
         self.picture.gpu_time.changed = self.tenants.shares.holds
+        self.caps = Caps(self.tenants, self.picture, self._woken.set)
         self._queue = Queue(
             self.picture.nodes, self.picture.inventory.free, tenant=self.tenants.of, share=self.tenants.share,
-            partition=self.tenants.partition_of,
+            partition=self.tenants.partition, closed=self.caps.closed, open_rows=self.caps.open_rows,
         )  # fmt: skip
         self._asking = Asking(self._queue, self._woken.set)
         self._lanes = Lanes(self._woken.set, self._queue.turn)
@@ -111,11 +115,12 @@ class Worker:
         self._running = RunningGangs(self.picture, self._owner_reader, self._restarts, at=self._at, promise_s=promise_s)
         self._gangs = GangWorker(
             self.picture, self._queue, self._lanes, self.reasons, self._executor, gang_writer, self._owner_reader,
-            running=self._running, at=self._at, touch=self._touch, promise_s=promise_s, unschedulable_s=unschedulable_s,
+            running=self._running, caps=self.caps, at=self._at, touch=self._touch, promise_s=promise_s,
+            unschedulable_s=unschedulable_s,
         )  # fmt: skip
         self._pods = PodWorker(
             self.picture, self._queue, self._lanes, self.reasons, self._executor, gang_writer, self._running,
-            at=self._at, forget=self._forget, promise_s=promise_s, unschedulable_s=unschedulable_s,
+            self.caps, at=self._at, forget=self._forget, promise_s=promise_s, unschedulable_s=unschedulable_s,
             hand_over_s=hand_over_s,
         )  # fmt: skip
         self._template_reader = TemplateReader(client, self.picture)
@@ -165,10 +170,19 @@ class Worker:
         """Put units in order by these policies from now on."""
         self.picture.fleets.follow(policies.tenants)
         if self.tenants.follow(policies):
-            for key, unit in self._units.items():
-                self._queue.drop(key)
-                unit.trust(self.tenants.highest(key[0]))
-                self._touch(key)
+            self._regroup(self._units)
+
+    def namespace_changed(self, namespace: str, labels: Mapping[str, str] | None) -> None:
+        """Take in a namespace's labels; None where it is gone."""
+        if self.tenants.namespace_changed(namespace, labels):
+            self._regroup([key for key in self._units if key[0] == namespace])
+
+    def _regroup(self, units: Iterable[Key]) -> None:
+        self.caps.regroup()
+        for key in units:
+            self._queue.drop(key)
+            self._units[key].trust(self.tenants.highest(key[0]))
+            self._touch(key)
 
     async def turn(self) -> None:
         """Look at all that changed and give places while there are places and writers."""
@@ -389,6 +403,9 @@ class Worker:
         """Give the next unit its place. Returns whether there may be another one to serve."""
         if not self._lanes.room():
             return False
+        while self.caps.fallen:
+            for unit, reason in self._queue.widen(self.caps.fallen.pop()):
+                self._worker_of(unit).without_place(unit, reason)
         due = self._queue.next()
         if due is None:
             return False
@@ -397,12 +414,12 @@ class Worker:
             self._queue.leave(unit)
             self.reasons.want(unit.lead.pod, obstacle.value)
             return True
-        worker = self._gangs if unit.key in self.picture.gangs else self._pods
+        worker = self._worker_of(unit)
         try:
             worker.place(unit, rows)
         except NoPlaceError as error:
             reason = worker.why(unit, error, rows)
-            for other in self._queue.block(unit, reason):
+            for other in self._queue.block(unit, reason, error.about if isinstance(error, CapError) else ""):
                 worker.without_place(other, reason)
         except WordError as error:
             self._queue.leave(unit)
@@ -413,6 +430,9 @@ class Worker:
             self._queue.leave(unit)
             self._executor.fail(unit, OWN_ERROR)
         return True
+
+    def _worker_of(self, unit: Unit) -> GangWorker | PodWorker:
+        return self._gangs if unit.key in self.picture.gangs else self._pods
 
     # Now and then.
 

@@ -12,8 +12,9 @@ from dradriver.api.pins import Key
 from dradriver.errors import DriverError
 from dradriver.kube.backoff import EARLY_S, wait_s
 from dradriver.kube.client import ApiError
+from dradriver.queue.kinds import Order
 from dradriver.queue.pace import Pace
-from dradriver.queue.waiting import Order, Turn, as_it_is
+from dradriver.queue.waiting import Turn, as_it_is
 
 MOST: Final = 16
 SLOW_S: Final = 1.0  # a write that takes longer gives its slot to another, and goes on beside it

@@ -9,9 +9,9 @@ from typing import NamedTuple
 from dradriver.allocator.request import Mig, Request, Share, Whole
 from dradriver.api.errors import WordError
 from dradriver.api.pins import ALL_CORES, Key
+from dradriver.queue.kinds import Order
 from dradriver.queue.tenants import ALL, Tenants
 from dradriver.queue.units import Unit
-from dradriver.queue.waiting import Order
 
 
 class Standing(NamedTuple):

@@ -68,6 +68,18 @@ class Shares:
             whole.held += own.held
             whole.charged += own.charged
 
+    def move(self, namespace: str, before: str) -> None:
+        """Take in that a namespace is another tenant's than before, with what it has had."""
+        if namespace not in self._namespaces:
+            return
+        own = self._settled(self._namespaces, namespace)
+        for tenant, sign in ((before, -1.0), (self._of(namespace), 1.0)):
+            account = self._settled(self._tenants, tenant)
+            account.used += sign * own.used
+            account.held += sign * own.held
+            account.charged += sign * own.charged
+            self._tidy(self._tenants, tenant)
+
     def tenants(self) -> tuple[str, ...]:
         """Return those who have anything, or had."""
         return tuple(self._tenants)

@@ -216,7 +216,8 @@ class Member:
             WordError: What it wishes cannot be read.
         """
         request, ask, where, alone, rules = self.wish.kind
-        return request, ask, self.joins or self.near or where, alone, rules
+        gang = f"{self.key[0]}/{self.near}" if self.near else ""
+        return request, ask, self.joins or gang or where, alone, rules
 
     def update(self, pod: Pod, template: Template | None = None, volumes: Where = ()) -> bool:
         """Take in a newer state of the same pod. Returns whether it may ask for something else now."""

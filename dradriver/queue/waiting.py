@@ -11,20 +11,16 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from dradriver.allocator.request import Whole
 from dradriver.api.pins import Key
 from dradriver.cluster.nodes.columns import Bools, Ints
 from dradriver.cluster.nodes.table import NodeTable
+from dradriver.queue.kinds import ANYWHERE, NEVER, Closed, Group, Line, Order
 from dradriver.queue.placement_request import Kind
 from dradriver.queue.units import Unit
-
-Order = tuple[int, str, str]
-"""Priority, the highest first, as a negative number; since when it waits; who it is."""
 
 Turn = tuple[int, float, str, str]
 """Priority; what the tenant has had for its weight; since when it waits; who it is."""
 
-_NEVER: Final = -1
 _SPARE: Final = 16  # units that left, for which a heap is not made anew
 OLDEST: Final = 32  # kinds of a namespace that are asked in each round
 OTHERS: Final = 32  # more of them, in turn
@@ -32,76 +28,9 @@ _RECHECKED: Final = 10  # kinds at a time
 _RECHECK_S: Final = 10.0  # between two times of one kind
 
 
-class _Line:
-    """Units of one kind and one tenant.
-
-    Attributes:
-        kind: Their kind, as the queue keeps it.
-        tenant: Whose they are.
-        heap: They by order; those that left are dropped when they come to the top, or when they are many.
-        size: How many they are.
-        queued: The order that they stand under among the tenant's lines; None while they do not.
-    """
-
-    __slots__ = ("heap", "kind", "queued", "size", "tenant")
-
-    def __init__(self, kind: _Class, tenant: str) -> None:
-        self.kind = kind
-        self.tenant = tenant
-        self.heap: list[tuple[Order, Key]] = []
-        self.size = 0
-        self.queued: Order | None = None
-
-
-class _Class:
-    """Units of one kind: they find a place together or not at all.
-
-    Attributes:
-        kind: Their kind, and whose partition they are within.
-        ask: What they ask of a node.
-        lines: Its units by tenant; none is empty.
-        failed_at: The nodes' clock when one of them last found no place; ``_NEVER`` while none has.
-        reason: Why, then.
-        checked_at: When it was last asked without an event.
-        seen: The version of the picture then.
-        gpus: Fewest free GPUs of a node that may take one.
-    """
-
-    __slots__ = ("ask", "checked_at", "failed_at", "gpus", "kind", "lines", "reason", "seen")
-
-    def __init__(self, kind: tuple[Kind, str]) -> None:
-        self.kind = kind
-        wanted, self.ask, where, *_ = kind[0]
-        # Parts may be of GPUs that are in use, and so is the set that others have already.
-        self.gpus = wanted.gpus if isinstance(wanted, Whole) and not where else 0
-        self.lines: dict[str, _Line] = {}
-        self.failed_at = _NEVER
-        self.reason = ""
-        self.checked_at = 0.0
-        self.seen = -1
-
-    @property
-    def queued(self) -> bool:
-        """Whether any of it stands in the queue."""
-        return any(line.queued is not None for line in self.lines.values())
-
-    @property
-    def oldest(self) -> tuple[Order, Key]:
-        """The first of its units, or one that left a moment ago."""
-        return min(line.heap[0] for line in self.lines.values())
-
-
 def as_it_is(_: Key, order: Order) -> Turn:
     """Return the turn of a unit where nobody's share is compared."""
     return order[0], 0.0, order[1], order[2]
-
-
-def _one_tenant(_: str) -> str:
-    return ""
-
-
-def _no_share(_: str) -> float:
-    return 0.0
 
 
 class Queue:
@@ -112,6 +41,9 @@ class Queue:
 
     One that found no place blocks all of its kind until GPUs, CPU or nodes become available: placing takes places away
     and never adds any. Then only the nodes where that happened are asked about.
+
+    A tenant's cap may keep a line from some GPUs, or from all. Then it is of a kind of its own, which blocks nobody
+    else's, until the tenant has less (``widen``); what is freed of these GPUs meanwhile is nothing to it.
     """
 
     def __init__(
@@ -119,9 +51,11 @@ class Queue:
         nodes: NodeTable,
         free: Callable[[], Ints],
         *,
-        tenant: Callable[[str], str] = _one_tenant,
-        share: Callable[[str], float] = _no_share,
-        partition: Callable[[str], str] = _one_tenant,
+        tenant: Callable[[str], str] = lambda _: "",
+        share: Callable[[str], float] = lambda _: 0.0,
+        partition: Callable[[str], str] = lambda _: "",
+        closed: Callable[[Unit], Closed] = lambda _: ANYWHERE,
+        open_rows: Callable[[Closed], Bools | None] = lambda _: None,
     ) -> None:
         """Make an empty queue.
 
@@ -130,26 +64,32 @@ class Queue:
             free: Gives the number of free GPUs of each node, by row.
             tenant: Whose a namespace is; where that changes, units are to be put anew.
             share: What a tenant has had for its weight, to be compared.
-            partition: Whose partition binds a namespace: of one kind only those find a place together that may have the
-                same GPUs.
+            partition: Whose partition binds a tenant, by its name or none: of one kind only those find a place
+                together that may have the same GPUs.
+            closed: Which GPUs a cap keeps a unit from now.
+            open_rows: Gives the rows of the nodes with others than these; None for all.
         """
         self._nodes = nodes
         self._free = free
         self._tenant = tenant
         self._share = share
         self._partition = partition
-        self._units: dict[Key, tuple[Unit, _Line]] = {}
-        self._classes: dict[tuple[Kind, str], _Class] = {}
-        self._heads: dict[str, list[tuple[Order, int, _Line]]] = {}  # by tenant, its lines that may find a place
-        self._looked_at = _NEVER  # the nodes' clock when it was last found out which blocked classes to ask
-        self._since = _NEVER  # the clock up to which all of them were asked
-        self._left: dict[str, Iterator[_Class]] = {}  # those to ask yet, by namespace
-        self._round: list[_Class] = []  # those to ask before anybody is served
+        self._closed = closed
+        self._open_rows = open_rows
+        self._units: dict[Key, tuple[Unit, Line]] = {}
+        self._groups: dict[tuple[Kind, str, Closed], Group] = {}
+        self._lines: dict[tuple[Kind, str], Line] = {}  # by kind and tenant
+        self._narrow: dict[str, set[Line]] = {}  # those that a cap keeps from GPUs, by tenant
+        self._heads: dict[str, list[tuple[Order, int, Line]]] = {}  # by tenant, its lines that may find a place
+        self._looked_at = NEVER  # the nodes' clock when it was last found out which blocked kinds to ask
+        self._since = NEVER  # the clock up to which all of them were asked
+        self._left: dict[str, Iterator[Group]] = {}  # those to ask yet, by namespace
+        self._round: list[Group] = []  # those to ask before anybody is served
         self._made = 0
         # Most blocked kinds were last asked at the same time: what has happened since is worked out once for all.
         self._candidates: dict[tuple[int, int], NDArray[np.intp] | None] = {}
-        self._candidates_at = _NEVER
-        self._rechecks: OrderedDict[_Class, None] = OrderedDict()  # whose turn to be asked without an event it is
+        self._candidates_at = NEVER
+        self._rechecks: OrderedDict[Group, None] = OrderedDict()  # whose turn to be asked without an event it is
 
     def __len__(self) -> int:
         return len(self._units)
@@ -159,24 +99,28 @@ class Queue:
 
     def put(self, unit: Unit) -> str:
         """Let a unit wait for a place. Returns why its kind has none, as far as that is known."""
-        kind, tenant = (unit.kind, self._partition(unit.key[0])), self._tenant(unit.key[0])
+        kind, tenant = unit.kind, self._tenant(unit.key[0])
         known = self._units.get(unit.key)
-        if known is not None and known[0] is unit and known[1].kind.kind == kind and known[1].tenant == tenant:
-            return known[1].kind.reason
+        if known is not None and known[0] is unit and known[1].kind == kind and known[1].tenant == tenant:
+            return known[1].reason
         self.drop(unit.key)
-        group = self._classes.get(kind)
-        if group is None:
-            group = self._classes[kind] = _Class(kind)
-            self._rechecks[group] = None
-        line = group.lines.get(tenant)
+        line = self._lines.get((kind, tenant))
         if line is None:
-            line = group.lines[tenant] = _Line(group, tenant)
+            line = self._lines[kind, tenant] = Line(kind, tenant, self._group(kind, self._partition(tenant), ANYWHERE))
         self._units[unit.key] = unit, line
         line.size += 1
         heapq.heappush(line.heap, (unit.order, unit.key))
-        if group.failed_at == _NEVER or group.queued:
+        if line.group.failed_at == NEVER or line.group.queued:
             self._queue(line)
-        return group.reason
+        return line.reason
+
+    def _group(self, kind: Kind, tenant: str, closed: Closed) -> Group:
+        key = kind, tenant, closed
+        group = self._groups.get(key)
+        if group is None:
+            group = self._groups[key] = Group(kind, tenant, closed)
+            self._rechecks[group] = None
+        return group
 
     def drop(self, key: Key) -> None:
         """Forget a unit; an unknown one is no error."""
@@ -192,15 +136,20 @@ class Queue:
 
         Answer with ``leave`` or ``block`` before asking again.
         """
-        if (first := self._first()) is None:
+        while (first := self._first()) is not None:
+            unit, line = first
+            heapq.heappop(self._heads[line.tenant])
+            if not self._heads[line.tenant]:
+                del self._heads[line.tenant]
+            line.queued = None
+            if (closed := self._closed(unit)) == line.group.closed:
+                break
+            self._move(line, closed)
+            self._queue(line)
+        else:
             return None
-        unit, line = first
-        heapq.heappop(self._heads[line.tenant])
-        if not self._heads[line.tenant]:
-            del self._heads[line.tenant]
-        line.queued = None
-        failed_at = line.kind.failed_at
-        return unit, None if failed_at == _NEVER else self._nodes.freed > failed_at
+        failed_at = line.group.failed_at
+        return unit, None if failed_at == NEVER else self._nodes.freed > failed_at
 
     def leave(self, unit: Unit) -> None:
         """Take a unit out, because it has its place or cannot be served now; the next of its line gets its turn."""
@@ -209,25 +158,75 @@ class Queue:
             self._left_by_one(entry[1])
             self._queue(entry[1])
 
-    def block(self, unit: Unit, reason: str) -> list[Unit]:
-        """Say that a unit found no place, nor will its kind. Returns whom that is news to: all of its kind, or none.
+    def block(self, unit: Unit, reason: str, about: str = "") -> list[Unit]:
+        """Say that a unit found no place, nor will its kind. Returns whom that is news to.
 
-        An empty reason is that of before.
+        Args:
+            unit: The unit.
+            reason: Why; empty for that of before.
+            about: The same without figures that change all the time, where it has any: of a kind that was told the
+                same, only the first is told the new ones.
         """
         entry = self._units.get(unit.key)
         if entry is None:
             return []
-        group = entry[1].kind
+        group = entry[1].group
         group.failed_at = self._nodes.clock
         for line in list(group.lines.values()):
             line.queued = None
             if self._head(line) is None:
                 self._forget(line)
-        if reason in ("", group.reason):
+        if reason == "":
             return []
         group.reason = reason
-        lines = group.lines.values()
-        return [self._units[item[1]][0] for line in lines for item in line.heap if self._member(item, line)]
+        return [told for line in group.lines.values() for told in self._told(line, reason, about or reason)]
+
+    def _told(self, line: Line, reason: str, about: str) -> list[Unit]:
+        """Return the units of a line that have to be told a reason."""
+        if line.reason == reason:
+            return []
+        known, line.reason, line.about = line.about == about, reason, about
+        if known:
+            return [] if (head := self._head(line)) is None else [head]
+        return [self._units[item[1]][0] for item in line.heap if self._member(item, line)]
+
+    def closed(self, key: Key) -> Closed:
+        """Return the GPUs that a cap keeps a unit from, by what was so when its kind was asked last."""
+        entry = self._units.get(key)
+        return ANYWHERE if entry is None else entry[1].group.closed
+
+    def widen(self, tenant: str) -> list[tuple[Unit, str]]:
+        """Take in that a tenant has less than before: its cap may keep its units from nothing now.
+
+        Returns those that find no place all the same, as others of their kind did not, with why.
+        """
+        news: list[tuple[Unit, str]] = []
+        for line in sorted(self._narrow.get(tenant, ()), key=lambda line: line.heap[:1]):
+            self._move(line, ANYWHERE)
+            group = line.group
+            if group.failed_at == NEVER or group.queued:
+                self._queue(line)
+            elif group.reason:
+                news += [(unit, group.reason) for unit in self._told(line, group.reason, group.reason)]
+        return news
+
+    def _move(self, line: Line, closed: Closed) -> None:
+        """Let a line be of the kind that a cap keeps from these GPUs."""
+        self._leave_group(line)
+        line.group = self._group(line.kind, line.tenant if closed else self._partition(line.tenant), closed)
+        line.group.lines[line.tenant] = line
+        if closed:
+            self._narrow.setdefault(line.tenant, set()).add(line)
+
+    def _leave_group(self, line: Line) -> None:
+        group = line.group
+        if group.lines.pop(line.tenant, None) is not None and not group.lines:
+            del self._groups[group.key]
+            del self._rechecks[group]
+        if (narrow := self._narrow.get(line.tenant)) is not None:
+            narrow.discard(line)
+            if not narrow:
+                del self._narrow[line.tenant]
 
     def turn(self, key: Key, order: Order) -> Turn:
         """Return a unit's turn among all, by its order among its tenant's."""
@@ -266,7 +265,7 @@ class Queue:
         return bool(self._round)
 
     def _plan(self) -> None:
-        """Find out which blocked classes to ask: of each namespace the oldest first, then who was not for longest.
+        """Find out which blocked kinds to ask: of each namespace the oldest first, then who was not for longest.
 
         Were it the oldest alone, those behind them would never be asked where something becomes free all the time.
         """
@@ -276,9 +275,9 @@ class Queue:
         free = self._free()[: self._nodes.rows]
         freed = free[self._nodes.freed[: len(free)] > self._since]
         most_gpus = int(freed.max(initial=0))  # CPU that is freed beside GPUs that are all taken helps nobody
-        by_namespace: dict[str, list[_Class]] = {}
-        for group in self._classes.values():
-            if group.failed_at != _NEVER and not group.queued and group.gpus <= most_gpus:
+        by_namespace: dict[str, list[Group]] = {}
+        for group in self._groups.values():
+            if group.failed_at != NEVER and not group.queued and group.gpus <= most_gpus:
                 by_namespace.setdefault(group.oldest[1][0], []).append(group)
         self._left = {}
         for namespace, classes in by_namespace.items():
@@ -300,17 +299,19 @@ class Queue:
             if group.seen == version or now < group.checked_at + _RECHECK_S:
                 continue
             group.seen, group.checked_at = version, now
-            if group.failed_at != _NEVER:
-                group.failed_at = _NEVER
+            if group.failed_at != NEVER:
+                group.failed_at = NEVER
                 self._queue_all(group)
                 any_due = True
         return any_due
 
-    def _worth(self, group: _Class) -> bool:
+    def _worth(self, group: Group) -> bool:
         """Whether a node that became available since may take one of the kind; if not, the kind need not ask again."""
         freed = self._freed(group.failed_at, group.gpus)
-        if freed is not None and self._nodes.eligible(group.ask)[freed].any():
-            return True
+        if freed is not None:
+            fit, rows = self._nodes.eligible(group.kind[1]), self._open_rows(group.closed)
+            if (fit if rows is None else fit & rows)[freed].any():
+                return True
         group.failed_at = self._nodes.clock
         return False
 
@@ -325,7 +326,7 @@ class Queue:
             self._candidates[since, gpus] = rows if len(rows) else None
         return self._candidates[since, gpus]
 
-    def _first(self) -> tuple[Unit, _Line] | None:
+    def _first(self) -> tuple[Unit, Line] | None:
         """Return the unit whose turn it is, with its line, which is the first of its tenant's; None where none is left.
 
         Shares are compared among the heads of one priority only.
@@ -339,7 +340,7 @@ class Queue:
             return urgent[0]
         return min(urgent, key=lambda head: (self._share(head[1].tenant), head[0].order))
 
-    def _head_of(self, tenant: str) -> tuple[Unit, _Line] | None:
+    def _head_of(self, tenant: str) -> tuple[Unit, Line] | None:
         """Return the first unit of a tenant that may find a place; None where none is left there."""
         heads = self._heads[tenant]
         while heads:
@@ -358,7 +359,7 @@ class Queue:
         del self._heads[tenant]
         return None
 
-    def _queue(self, line: _Line) -> None:
+    def _queue(self, line: Line) -> None:
         head = self._head(line)
         if head is None:
             self._forget(line)
@@ -367,24 +368,21 @@ class Queue:
             self._made += 1
             heapq.heappush(self._heads.setdefault(line.tenant, []), (head.order, self._made, line))
 
-    def _queue_all(self, group: _Class) -> None:
+    def _queue_all(self, group: Group) -> None:
         for line in list(group.lines.values()):
             self._queue(line)
 
-    def _forget(self, line: _Line) -> None:
-        group = line.kind
-        if group.lines.get(line.tenant) is line:
-            del group.lines[line.tenant]
-            if not group.lines:
-                del self._classes[group.kind]
-                del self._rechecks[group]
+    def _forget(self, line: Line) -> None:
+        if self._lines.get((line.kind, line.tenant)) is line:
+            del self._lines[line.kind, line.tenant]
+            self._leave_group(line)
 
-    def _left_by_one(self, line: _Line) -> None:
+    def _left_by_one(self, line: Line) -> None:
         line.size -= 1
         if len(line.heap) > 2 * line.size + _SPARE:
             line.heap = sorted({item for item in line.heap if self._member(item, line)})
 
-    def _head(self, line: _Line) -> Unit | None:
+    def _head(self, line: Line) -> Unit | None:
         while line.heap:
             item = line.heap[0]
             if self._member(item, line):
@@ -392,7 +390,7 @@ class Queue:
             heapq.heappop(line.heap)
         return None
 
-    def _member(self, item: tuple[Order, Key], line: _Line) -> bool:
+    def _member(self, item: tuple[Order, Key], line: Line) -> bool:
         """Return whether an item of a line's heap is a unit of its: one may have left it, or come back elsewhere."""
         entry = self._units.get(item[1])
         return entry is not None and entry[1] is line and entry[0].order == item[0]

@@ -10,10 +10,9 @@ from typing import Any
 from dradriver.api import names
 from dradriver.kube.client import Client
 from dradriver.kube.config import from_kubeconfig
-from dradriver.kube.resources import PODS
+from dradriver.kube.resources import NAMESPACES, PODS
 from tests.cluster import Cluster
 from tests.e2e.kubectl import pod
-from tests.resources import NAMESPACES
 
 NAMESPACE = "bench"
 

@@ -13,10 +13,9 @@ import pytest
 from dradriver.api.jsonpatch import Patch
 from dradriver.kube.client import ApiError, Client, PatchKind
 from dradriver.kube.config import from_kubeconfig
-from dradriver.kube.resources import PODS, RESOURCE_CLAIMS, Resource
+from dradriver.kube.resources import NAMESPACES, PODS, RESOURCE_CLAIMS, Resource
 from tests.e2e.conftest import cluster
 from tests.fakes.apiserver import FakeApiServer
-from tests.resources import NAMESPACES
 
 __all__ = ["cluster"]
 

@@ -18,7 +18,7 @@ from dradriver.api.errors import WordError
 from dradriver.api.slice_features import FIELDS
 from dradriver.kube.client import ApiError, Client
 from dradriver.kube.config import ServerConfig, from_kubeconfig
-from dradriver.kube.resources import Resource
+from dradriver.kube.resources import NAMESPACES, Resource
 from tests import needs
 from tests.cluster.nodeless import Nodeless
 from tests.cluster.settings import KUBERNETES_VERSIONS, minor_of
@@ -26,7 +26,6 @@ from tests.contract.admitted import NAMESPACE
 from tests.contract.built import BUILDERS, Object
 from tests.contract.conftest import _ready
 from tests.deploy import NAMESPACE as OURS
-from tests.resources import NAMESPACES
 
 pytestmark = [pytest.mark.cluster, pytest.mark.helm]
 

@@ -21,7 +21,7 @@ from dradriver.api import names
 from dradriver.api.dra_objects import ResourceClaim
 from dradriver.kube.client import ApiError, Client, PatchKind
 from dradriver.kube.config import ServerConfig, from_kubeconfig
-from dradriver.kube.resources import NODES, PODS, RESOURCE_CLAIMS, Resource
+from dradriver.kube.resources import NAMESPACES, NODES, PODS, RESOURCE_CLAIMS, Resource
 from dradriver.node.api_server import FIELD_MANAGER
 from dradriver.node.claims import status
 from dradriver.node.claims.checkpoint import PreparedClaim, PreparedDevice
@@ -32,7 +32,6 @@ from tests.contract.conftest import ACCOUNTS, NOBODYS, _ready
 from tests.contract.test_every_object import Resources
 from tests.deploy import NAMESPACE as OURS
 from tests.fakes import chart
-from tests.resources import NAMESPACES
 
 pytestmark = [pytest.mark.cluster, pytest.mark.helm]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.simulator.campaigns import DRAWN
+from tests.simulator.campaigns import BY_TENANTS, DRAWN
 from tests.simulator.run import run
 
 SEEDS = 300
@@ -19,6 +19,7 @@ FOUND = (  # faults once: what is drawn changes with the stories, so each has a 
     ("gangs_before", 600181),  # all went on writing though one write of a gang was asked for a pause, as another hung
     ("gangs_before", 600383),  # two pods that came late at once went beyond the gang's limit of nodes
     ("gangs", 800046),  # a pod was lifted while another of its plan was gone and not made anew yet
+    ("caps", 628),  # of a GPU with a slice of which nobody knows where it lies all counts
     ("gangs_owned", 312144),  # a late pod was placed below another leaf than others on a node of unknown GPUs
 )
 
@@ -30,7 +31,7 @@ def test_every_invariant_holds_in_every_story(group: int) -> None:
     assert not found, "\n".join(f"seed {v.seed} at {v.at_s:.1f} s: {v.name}: {v.text}" for v in found)
 
 
-@pytest.mark.parametrize("campaign", [*DRAWN, "partitions"])
+@pytest.mark.parametrize("campaign", [*DRAWN, *BY_TENANTS])
 def test_every_invariant_holds_whatever_somebody_goes_on_doing(campaign: str) -> None:
     found = [found for seed in range(FEW) if (found := run(seed, campaigns=[campaign]).violation) is not None]
     assert not found, "\n".join(f"seed {v.seed} at {v.at_s:.1f} s: {v.name}: {v.text}" for v in found)

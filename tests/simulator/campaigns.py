@@ -250,20 +250,31 @@ def partitions(world: World, rng: random.Random, at: float) -> None:
         world.loop.call_at(at + rng.uniform(0, ROUNDS), rng.choice((divide, repaint)))
 
 
+def caps(world: World, rng: random.Random, at: float) -> None:
+    """Tenants with caps, which an administrator changes."""
+    world.caps.begin(rng)
+
+
+def caps_gangs(world: World, rng: random.Random, at: float) -> None:
+    """The same with gangs, with seats or without."""
+    world.caps.begin(rng)
+    GangLife(world, rng).begin(barrier=rng.random() < 0.6)
+
+
 Campaign = Callable[[World, random.Random, float], None]
 CAMPAIGNS: Final[dict[str, Campaign]] = {
     campaign.__name__: campaign
     for campaign in (
         nulls, surrogates, bound_by_hand, forged_notes, etcd_timeouts, quota_conflicts, queue_in_trouble, fat_templates,
-        shapes, taint_rules, apart, gangs, gangs_before, gangs_owned, partitions,
+        shapes, taint_rules, apart, gangs, gangs_before, gangs_owned, partitions, caps, caps_gangs,
     )
 }  # fmt: skip
 
 
 # Drawn by chance; the others are asked for by name.
-# Of ``queue_in_trouble`` see there what does not hold yet; other stories stay what they are without ``gangs_owned`` and
-# ``partitions``.
-DRAWN: Final = tuple(name for name in CAMPAIGNS if name not in ("queue_in_trouble", "gangs_owned", "partitions"))
+# Of ``queue_in_trouble`` see there what does not hold yet; other stories stay what they are without the rest.
+BY_TENANTS: Final = ("partitions", "caps", "caps_gangs")
+DRAWN: Final = tuple(name for name in CAMPAIGNS if name not in ("queue_in_trouble", "gangs_owned", *BY_TENANTS))
 
 
 def _put(world: World, at: float, resource: Resource, obj: Object, *, namespace: str | None = "default") -> None:

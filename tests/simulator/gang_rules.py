@@ -172,7 +172,9 @@ class GangRules:
         own = any(fit.gates(pod) not in ([], [names.GATE]) for pod in pods)
         if gang.picky or own or len(pods) < least:
             return
-        if not any(self._fits(pods, least, nodes) for nodes in self._limits.within(gang)):
+        caps, gpus = self._world.caps, sum(map(_gpus, pods))
+        left = frozenset(node for node in self._world.nodes if caps.leaves(gang.key[0], gpus, node))
+        if not any(self._fits(pods, least, nodes & left) for nodes in self._limits.within(gang)):
             return
         text = f"{gang.key} has a place; its pods say {[fit.notes_of(pod).get(names.REASON) for pod in pods]}"
         yield State("a gang with a place starts", gang.key, START_S, text, gang.pods[0])

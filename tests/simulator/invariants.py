@@ -184,6 +184,9 @@ class Invariants:
             seen = other.replica == call.replica or other.version <= call.seen
             return seen and self._answered_before(uid, began)
 
+        replica = None if self.replicas is None else self.replicas.find(call.replica)
+        if beyond := self._world.caps.beyond(claim, call, 0.0 if replica is None else replica.leads_since, known):
+            self._broken("no cap is exceeded by what a controller places", beyond)
         for gpu in sorted(takes):
             others = [other for other in truth.promised().get(gpu, ()) if other != uid and known(other)]
             if not truth.agree(gpu, others, (call.namespace, takes[gpu])):

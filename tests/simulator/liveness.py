@@ -193,7 +193,8 @@ class Liveness:
 
         def feasible(pod: Object, node: Object, cpu_taken: int) -> bool:
             joins = gang is None or self._gangs.may_join(gang, node["metadata"]["name"])
-            return joins and world.scheduler.feasible(pod, node, cpu_taken=cpu_taken)
+            capped = not world.caps.serves(pod, node["metadata"]["name"])
+            return joins and not capped and world.scheduler.feasible(pod, node, cpu_taken=cpu_taken)
 
         if not self._served(key) or not world.truth.has_place(pod, feasible):
             return

@@ -13,6 +13,7 @@ from dradriver.topology.machine import Gpu
 _T = TypeVar("_T")
 
 SEEN_S: Final = 75.0  # until a process that saw nothing of nodes has seen their labels
+BROUGHT_S: Final = 5.0  # until the kubelet has brought a file
 FOLLOWED_S: Final = 12.0  # until every process has read a file that changed, and written what it had decided before
 
 

@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Callable
 from typing import Any, Final, cast
 
-from dradriver.api.policies.model import Policies
+from dradriver.api.policies.model import DEFAULTS, Policies
 from dradriver.cluster.picture import Picture
 from dradriver.cluster.tabulating import AtOnce
 from dradriver.controller.controller import Controller
@@ -88,6 +88,7 @@ class Replicas:
         late: How often an event reaches a process up to 5 s late.
         alive: The processes that were not killed.
         on_kill: Called after each kill.
+        policies: The file that a process begins with.
     """
 
     def __init__(
@@ -96,12 +97,12 @@ class Replicas:
         self.late = 0.0
         self.alive: list[Replica] = []
         self.kills = 0
+        self.policies = DEFAULTS
         self.on_kill: Callable[[], None] = lambda: None
         self._server, self._loop, self._rng, self._plan = server, loop, rng, plan
         self._outside, self._trace = outside, trace
         self._made = 0
         self._buried: list[asyncio.Task[Any]] = []
-        self._file: Policies | None = None
 
     def start(self) -> Replica:
         """Start a process that watches and does not lead."""
@@ -113,23 +114,21 @@ class Replicas:
 
         feed = Feed(self._server, self._loop, self._delay_s, shown)
         replica = Replica(self._made, SimClient(self._made, self._server, feed, self._plan, self._outside), feed)
-        if self._file is not None:
-            replica.controller.follow(self._file)
         self.alive.append(replica)
         self._trace("controller %d starts", replica.number)
+        if self.policies is not DEFAULTS:
+            replica.controller.follow(self.policies)
         return replica
 
-    def follow(self, file: Policies) -> None:
-        """Let every process see a policies file, each when its kubelet brings it, and who starts later at once."""
-        self._file = file
+    def follow(self, policies: Policies, late_s: Callable[[], float]) -> None:
+        """Let each process have another file, each a while after it was changed."""
+        self.policies = policies
         for replica in self.alive:
-            delay_s = zlib.crc32(f"{replica.number} {len(file.tenants)} {self._loop.now}".encode()) % 50 / 10
-            self._loop.call_later(delay_s, self._follow, replica, file)
+            self._loop.call_later(late_s(), self._follow, replica, policies)
 
-    def _follow(self, replica: Replica, file: Policies) -> None:
-        if file is self._file and not replica.client.dead:
-            self._trace("controller %d follows %s", replica.number, sorted(file.tenants))
-            replica.controller.follow(file)
+    def _follow(self, replica: Replica, policies: Policies) -> None:
+        if not replica.client.dead and policies is self.policies:
+            replica.controller.follow(policies)
 
     def lead(self, replica: Replica) -> None:
         if not replica.leads and not replica.client.dead:

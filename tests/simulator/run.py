@@ -14,6 +14,7 @@ from unittest.mock import patch
 import msgspec
 
 from dradriver.controller import metrics
+from tests.simulator.caps import LATE_S
 from tests.simulator.invariants import Invariants
 from tests.simulator.liveness import Liveness
 from tests.simulator.loop import Stuck, VirtualLoop
@@ -88,6 +89,7 @@ class Simulation:
         invariants = Invariants(world, self.broken)
         replicas = Replicas(world.server, self.loop, self._rng, world.plan, invariants, self.trace)
         invariants.replicas = replicas
+        world.caps.changed = lambda file, rng: replicas.follow(file, lambda: rng.uniform(0, LATE_S))
         story = Story(world, replicas, invariants, self._campaigns)
         replicas.on_kill = story.follow
         liveness = Liveness(world, replicas, invariants, self.broken)

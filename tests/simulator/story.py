@@ -14,6 +14,7 @@ from tests.simulator import cast, hostile, machines, sharing
 from tests.simulator.campaigns import CAMPAIGNS, DRAWN, ROUNDS
 from tests.simulator.faults import REFUSALS
 from tests.simulator.invariants import Invariants
+from tests.simulator.partition_rules import BROUGHT_S
 from tests.simulator.replicas import Replica, Replicas
 from tests.simulator.server import KINDS
 from tests.simulator.world import Node, World
@@ -72,9 +73,9 @@ class Story:
         for name in self._campaigns:
             world.trace("campaign: %s", name)
             CAMPAIGNS[name](world, self._foes, self._foes.uniform(0, self.active_s - ROUNDS - 1))
-        world.partitions.told = self._replicas.follow
         if world.partitions.file.tenants:
-            self._replicas.follow(world.partitions.file)
+            self._replicas.policies = world.partitions.file
+        world.partitions.told = lambda file: self._replicas.follow(file, lambda: self._foes.uniform(0, BROUGHT_S))
         self._at(rng.choice((0.0, rng.uniform(0, 3))), self._start)
 
     def _faults(self) -> None:

@@ -74,6 +74,10 @@ class Truth:
         self._unsure[number] = claim, takes
         self.revision += 1
 
+    def unsure(self) -> list[tuple[Key, dict[Gpu, Takes]]]:
+        """Return what requests for claims would take of which nobody knows yet what became of them."""
+        return list(self._unsure.values())
+
     def certain(self, number: int) -> None:
         """Note that the sender of such a request can know what became of it."""
         self._unsure.pop(number, None)

@@ -15,6 +15,7 @@ from tests.fakes.apistore import Key, Object
 from tests.fakes.control_plane import fit
 from tests.resources import DEVICE_TAINT_RULES
 from tests.simulator import machines, sharing
+from tests.simulator.caps import CapRules
 from tests.simulator.faults import Plan
 from tests.simulator.gangs import Gang
 from tests.simulator.health import Health
@@ -56,6 +57,7 @@ class World:
         gangs: The gang of each pod that is of one.
         queue: Pods of one kind, the oldest first, of whom none may be passed over.
         partitions: Whose GPUs are whose.
+        caps: What tenants may have at a time.
     """
 
     def __init__(self, loop: VirtualLoop, rng: random.Random, trace: Trace) -> None:
@@ -72,6 +74,7 @@ class World:
         self.spoiled: set[Key] = set()
         self.gangs: dict[Key, Gang] = {}
         self.queue: list[Key] = []
+        self.caps = CapRules(self)
         self._strangers = 0
         self._sets: dict[Key, list[Key]] = {}
         for name in (names.DEVICE_CLASS, names.SHARE_CLASS, names.MIG_CLASS):

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import msgspec
 import pytest
+import yaml
 
 from dradriver.api import resolved
 from dradriver.api.parts import count
+from dradriver.api.policies.read import notes, read
 from tests.fakes.admission import admit, viewed
 from tests.manifests import check, check_together, objects, pod_of
 from tests.paths import REPO
 from webhook import containers
 
 EXAMPLES = sorted((REPO / "examples").glob("*.yaml"))
-ALONE = sorted((REPO / "examples").glob("*/*.yaml"))
+ALONE = sorted((REPO / "examples" / "gangs").glob("*.yaml"))
+POLICIES = sorted((REPO / "examples" / "policies").glob("*.yaml"))
 
 
 def gpus(document: dict[str, Any]) -> int:
@@ -56,6 +61,21 @@ def test_an_example_that_stands_alone_fits_on_the_demos_two_machines_and_is_a_ga
     noted = resolved.read(pod.admitted["metadata"]["annotations"])
     assert noted.gang is not msgspec.UNSET
     assert noted.gang.name == "auto"
+
+
+@pytest.mark.parametrize(("path", "tenants"), [*zip(POLICIES, (50, 10, 2), strict=True)])
+def test_a_policies_file_is_taken_by_all_who_read_it_and_the_chart(path: Path, tenants: int) -> None:
+    text = path.read_bytes()
+    assert text.startswith(b"# ")
+    policies = read(text, source=path.name)
+    assert len(policies.tenants) == tenants
+    assert notes(policies) == []
+    schema = json.loads((REPO / "helm" / "gpu-topology-dra" / "values.schema.json").read_text())
+    assert not list(jsonschema.Draft7Validator(schema).iter_errors({"policies": yaml.safe_load(text)}))
+
+
+def test_every_example_is_one_of_these() -> None:
+    assert {*EXAMPLES, *ALONE, *POLICIES} == set((REPO / "examples").rglob("*.yaml"))
 
 
 def test_the_examples_fit_together_on_the_demos_two_machines() -> None:

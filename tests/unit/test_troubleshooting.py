@@ -11,6 +11,7 @@ import pytest
 
 from dradriver.allocator.request import Amount
 from dradriver.api import names
+from dradriver.api.policies.model import Cap, Policies, Tenant
 from dradriver.api.policies.modes import Mode
 from dradriver.api.policies.read import read
 from dradriver.cli.cluster.sets import FreeGpus
@@ -59,6 +60,20 @@ def says(text: str) -> Callable[[Scenario], Scenario]:
 async def _without_its_volume(cluster: GpuCluster) -> None:
     cluster.node("a")
     cluster.pod("p", volumes=[{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}])
+
+
+@says("its tenant's cap")
+async def _capped(cluster: GpuCluster) -> None:
+    cluster.node("a")
+    cluster.worker.follow(Policies(tenants={"a": Tenant(namespaces=("default",), cap=(Cap(gpus=3),))}))
+    cluster.pod("p")
+
+
+@says("whose its namespace is, is not known yet")
+async def _whose(cluster: GpuCluster) -> None:
+    cluster.node("a")
+    cluster.worker.follow(Policies(tenants={"a": Tenant(namespace_labels={"team": "a"})}))
+    cluster.pod("p")
 
 
 @says("no eligible node has such a set free")

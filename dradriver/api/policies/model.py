@@ -19,6 +19,8 @@ MOST_RULES: Final = 256
 MOST_NAMES: Final = 256  # of policies, nodes of a rule, instance types
 MOST_NUMBER: Final = 255  # of a GPU of a machine
 MOST_TENANTS: Final = 1024
+RESERVED_TENANT: Final = "other"  # the label under which ``kube.labels.Amounts`` adds up the smaller ones
+MOST_CAPS: Final = 16  # products of one tenant
 MOST_DAYS: Final = 35  # that GPU time is kept for
 MOST_LEVELS: Final = 16  # of a network, as many as a Topology of Kueue has
 
@@ -49,6 +51,7 @@ Days = Annotated[int, Meta(ge=1, le=MOST_DAYS)]
 Hours = Annotated[float, Meta(ge=0.1, le=10_000)]
 Minutes = Annotated[float, Meta(ge=0, le=10_000)]
 TenantWeight = Annotated[float, Meta(gt=0, le=1000)]
+CapGpus = Annotated[float, Meta(ge=0, le=1_000_000)]
 Priority = Annotated[int, Meta(ge=-2_147_483_648, le=1_000_000_000)]  # what a PriorityClass of users may have
 Version = Annotated[  # one that topology.nccl_version reads
     str,
@@ -191,13 +194,29 @@ class Network(_Section, frozen=True):
     ] = {}
 
 
+class Cap(_Section, frozen=True, omit_defaults=True):
+    """How many GPUs a tenant may have at a time.
+
+    Attributes:
+        gpus: So many, parts as fractions.
+        products: Of these full product names or globs together; of any where left out.
+    """
+
+    gpus: CapGpus
+    products: Annotated[
+        tuple[Product, ...], Meta(min_length=1, max_length=64, description="a list with one product or more")
+    ] = ()
+
+
 class Tenant(_Section, frozen=True):
     """Who shares the cluster with others: some namespaces.
 
     Attributes:
         namespaces: Their names.
+        namespace_labels: Labels of further ones, which have all of these; a name says more than labels.
         weight: How much of what all want it is to have, beside others' weights.
         highest_priority: More than this no priority of its pods counts; None for any.
+        cap: How many GPUs it may have at a time; each of these is a bound of its own.
         partition: The GPUs that its units are placed on, and on no others; None for any.
         exclusive: Whether nobody else's units are placed there.
         scheduler_placed: Whether pods of a tenant with a partition may have GPUs that kube-scheduler alone chooses; the
@@ -209,9 +228,16 @@ class Tenant(_Section, frozen=True):
     namespaces: Annotated[
         tuple[Namespace, ...],
         Meta(min_length=1, max_length=MOST_NAMES, description="a list with one namespace or more"),
-    ]
+    ] = ()
+    namespace_labels: Annotated[
+        dict[LabelKey, LabelValue], Meta(min_length=1, max_length=32, description="labels that the namespaces have")
+    ] = {}
     weight: TenantWeight = 1.0
     highest_priority: Priority | None = None
+    cap: Annotated[
+        tuple[Cap, ...],
+        Meta(min_length=1, max_length=MOST_CAPS, description="a list of caps, as [{gpus: 16}]"),
+    ] = ()
     partition: Gpus | None = None
     exclusive: bool = False
     scheduler_placed: Literal["refuse", "allow"] = "refuse"

@@ -15,7 +15,15 @@ from dradriver.api.errors import WordError
 from dradriver.api.messages import shown
 from dradriver.api.policies import partitions
 from dradriver.api.policies.meaning import LATER, WORDS
-from dradriver.api.policies.model import MOST_BYTES, WORKLOADS, Nccl, Policies, Sections, Tenant
+from dradriver.api.policies.model import (
+    MOST_BYTES,
+    RESERVED_TENANT,
+    WORKLOADS,
+    Nccl,
+    Policies,
+    Sections,
+    Tenant,
+)
 from dradriver.topology import profiles
 from dradriver.topology.vendors import NVIDIA
 from dradriver.yamltext import read as yamltext
@@ -189,12 +197,55 @@ def _check_servers(nccl: Nccl) -> None:
 
 
 def _check_tenants(tenants: Mapping[str, Tenant]) -> None:
+    _check_names(tenants)
+    _check_labels(tenants)
+    _check_partitions(tenants)
+    for name, tenant in tenants.items():
+        _check_caps(name, tenant)
+
+
+def _check_names(tenants: Mapping[str, Tenant]) -> None:
+    if (taken := RESERVED_TENANT) in tenants:
+        raise _PlacedError(
+            f"tenants.{taken}", f"is how metrics call all smaller tenants together; write another name, as team-{taken}"
+        )
     whose: dict[str, str] = {}
     for name, tenant in tenants.items():
         for i, namespace in enumerate(tenant.namespaces):
             if (other := whose.setdefault(namespace, name)) != name or namespace in tenant.namespaces[:i]:
                 where = f"of tenant {other} already" if other != name else "there twice"
                 raise _PlacedError(f"tenants.{name}.namespaces[{i}]", f"{namespace} is {where}; leave it out here")
+
+
+def _check_labels(tenants: Mapping[str, Tenant]) -> None:
+    """Refuse tenants that can never have a namespace: of two whose labels fit, the first in the file has it."""
+    before: dict[str, Tenant] = {}
+    for name, tenant in tenants.items():
+        labels = tenant.namespace_labels.items()
+        if not labels:
+            if not tenant.namespaces:
+                raise _PlacedError(f"tenants.{name}", "has no namespaces; write namespaces or namespaceLabels")
+            continue
+        for other, one in before.items():
+            if one.namespace_labels.items() <= labels:
+                raise _PlacedError(
+                    f"tenants.{name}.namespaceLabels",
+                    f"every namespace with these is of tenant {other}, which stands before it; write other labels, or "
+                    "this tenant first",
+                )
+        before[name] = tenant
+
+
+def _check_caps(name: str, tenant: Tenant) -> None:
+    known = [frozenset(cap.products) for cap in tenant.cap]
+    for i, products in enumerate(known):
+        if products in known[:i]:
+            says = f"is of the same products as cap[{known.index(products)}]; leave one of the two out"
+            raise _PlacedError(f"tenants.{name}.cap[{i}]", says)
+
+
+def _check_partitions(tenants: Mapping[str, Tenant]) -> None:
+    for name, tenant in tenants.items():
         if tenant.exclusive and tenant.partition is None:
             raise _PlacedError(
                 f"tenants.{name}.exclusive", "of a tenant without a partition; write one beside it, or leave this out"

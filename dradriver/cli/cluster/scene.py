@@ -27,6 +27,7 @@ from dradriver.cluster.nodes.ask import Where
 from dradriver.cluster.picture import Picture
 from dradriver.cluster.records import SliceRecord
 from dradriver.cluster.taint_rules import read_rule
+from dradriver.controller.namespaces import Namespace
 from dradriver.controller.owner_kinds import OwnerKinds
 from dradriver.controller.owner_reader import OwnerReader
 from dradriver.kube import codec
@@ -36,6 +37,7 @@ from dradriver.kube.resources import (
     DEVICE_CLASSES,
     DEVICE_TAINT_RULES,
     KUEUE_TOPOLOGIES,
+    NAMESPACES,
     NODES,
     PODS,
     RESOURCE_CLAIM_TEMPLATES,
@@ -44,6 +46,7 @@ from dradriver.kube.resources import (
     Resource,
 )
 from dradriver.kube.store import Change
+from dradriver.queue.caps import Caps
 from dradriver.view.plain import plain
 
 MOST_AT_ONCE: Final = 16  # lists of a node's pods
@@ -63,6 +66,7 @@ class Scene:
         unread: What could not be read, in words.
         whole: Whether nothing is missing without which no place can be looked for.
         tenants: Who has had how much, as far as that was read.
+        caps: What of it they may have at a time.
     """
 
     def __init__(
@@ -70,6 +74,7 @@ class Scene:
     ) -> None:
         """Read nothing yet; ``own`` is what the driver's namespace says of the past, as far as somebody read it."""
         self.picture: Picture
+        self.caps: Caps
         self.ledger = OURS
         self.claims: dict[Key, Claim] = {}
         self.nodes: dict[str, Node] = {}
@@ -85,7 +90,7 @@ class Scene:
     async def read(self, *, pods_too: bool = True) -> None:
         """Read slices, claims, nodes, and where pods are to be placed device classes and our pods."""
         with _warnings(self.unread):
-            slices, rules, topologies, claims, nodes, classes, ours = await asyncio.gather(
+            slices, rules, topologies, claims, nodes, classes, ours, spaces = await asyncio.gather(
                 self._slices(OURS),
                 self._optional(DEVICE_TAINT_RULES, read_rule),
                 _nothing() if self.policies.network.levels else self._optional(KUEUE_TOPOLOGIES, read_topology),
@@ -93,6 +98,7 @@ class Scene:
                 self._list(NODES, records.read_node),
                 self._list(DEVICE_CLASSES, records.read_class) if pods_too else _nothing(),
                 self._list(PODS, pods.read, label_selector=names.LABEL) if pods_too else _nothing(),
+                self._list(NAMESPACES, Namespace) if self.tenants.by_labels else _nothing(),
             )
             if self.whole and not slices:
                 self.whole = False
@@ -120,9 +126,11 @@ class Scene:
                 for pod in ours:
                     if isinstance(pod, Pod):  # a static one is its node's, as others': counted where that is looked at
                         picture.pod_changed(_seen(pod))
-                self.tenants = self.own.tenants(self.policies, picture.gpu_time.now())
+                labels = {space.metadata.name: space.metadata.labels for space in spaces}
+                self.tenants = self.own.tenants(self.policies, picture.gpu_time.now(), labels)
                 picture.fleets.views.partition_of = self.tenants.partition_of
                 picture.fleets.follow(self.policies.tenants)
+                self.caps = Caps(self.tenants, picture, lambda: None)
                 _ = picture.inventory.fleet  # what is wrong with a machine is said here
 
     async def read_templates(self, namespace: str) -> bool:

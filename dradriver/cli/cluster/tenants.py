@@ -66,11 +66,23 @@ class Own:
         except PoliciesError as error:
             self.unread.append(plain(str(error)))
 
-    def tenants(self, policies: Policies, now_held: Mapping[str, tuple[float, float]]) -> Tenants:
-        """Return the tenants with what they had, and what their namespaces are given, and given or promised now."""
+    def tenants(
+        self,
+        policies: Policies,
+        now_held: Mapping[str, tuple[float, float]],
+        labels: Mapping[str, Mapping[str, str]] | None = None,
+    ) -> Tenants:
+        """Return the tenants with what they had, and what their namespaces are given, and given or promised now.
+
+        Without the namespaces' labels each that no tenant names is as one that none has.
+        """
         now = time.time()
         tenants = Tenants(Shares(time.monotonic))
         tenants.follow(policies)
+        for namespace, own in (labels or {}).items():
+            tenants.namespace_changed(namespace, own)
+        if labels is not None and not labels:
+            tenants.by_labels = False
         hours = {hour: rows for hour, rows in self.hours.items() if hour <= now // HOUR_S}
         used = decayed(hours, now, half_life_s=tenants.shares.half_life_s)
         tenants.shares.restart(used, now_held)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, TypeGuard
 
 import msgspec
 
@@ -90,23 +90,41 @@ def step(scene: Scene, gang: Read, size: Size) -> Step:
 
 
 async def places(
-    scene: Scene, gang: Read, wanting: tuple[Member, ...], *, least: int | None
+    scene: Scene, gang: Read, unit: Unit, wanting: tuple[Member, ...], *, least: int | None
 ) -> dict[Member, Placement] | NoPlaceError | WordError:
     """Return the places that the controller would give members of a gang now, near those that have one.
 
     Others' pods count on all nodes that are named, as in the controller's picture.
+
+    Args:
+        scene: The cluster.
+        gang: The gang.
+        unit: Who wants places: all of it, or one pod that comes to it.
+        wanting: Those that do.
+        least: With how few it may begin; None for none fewer.
     """
-    members = [
-        member for member in gang.unit.members if member in wanting or gang_plan.has_claim(scene.picture, member)
-    ]
+    why = ""
     try:
+        unit.wanting, unit.least = frozenset(wanting), least or 1
+        left = scene.caps.left(unit)
+        why, chosen = left.why, frozenset(wanting if unit.key == unit.lead.key else left.members)
+        members = [
+            member for member in gang.unit.members if member in chosen or gang_plan.has_claim(scene.picture, member)
+        ]
         for _ in range(_ROUNDS):
-            found = gang_plan.plan(scene.picture, members, gang.of.wants, identity=gang.of.member.identity, least=least)
+            found = gang_plan.plan(
+                scene.picture, members, gang.of.wants,
+                identity=gang.of.member.identity, least=least, rows=left.rows, fleet=left.fleet,
+            )  # fmt: skip
             if not await scene.fill({node for place in found.values() for node in place.hostnames}):
                 break
     except (NoPlaceError, WordError) as error:
-        return error
+        return NoPlaceError(f"{error}; {why}", stable=f"{error.stable}; {why}") if _adds(error, why) else error
     return found
+
+
+def _adds(error: NoPlaceError | WordError, why: str) -> TypeGuard[NoPlaceError]:
+    return isinstance(error, NoPlaceError) and bool(why)
 
 
 def doing(scene: Scene, gang: Read, what: Step) -> str:

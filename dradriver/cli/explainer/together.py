@@ -16,6 +16,7 @@ from dradriver.cli.explainer.gangs import Read
 from dradriver.cli.explainer.model import Verdict
 from dradriver.cli.explainer.places import place_of
 from dradriver.controller.gang_step import Plan, Wait
+from dradriver.queue.caps import CapError
 
 _HELPS: Final = 3
 
@@ -47,7 +48,9 @@ async def together(scene: Scene, pod: Pod, gang: Read) -> Verdict:
         return Verdict(reason=gangs.doing(scene, gang, step), place=place, gang=shown)
     gang.unit.whole(step.least)
     turn = turns.turn(scene, gang.unit)
-    found = await gangs.places(scene, gang, step.members, least=step.least)
+    found = await gangs.places(scene, gang, gang.unit, step.members, least=step.least)
+    if isinstance(found, CapError):
+        return Verdict(reason=str(found), gang=shown, turn=turn)
     if isinstance(found, dict):
         own = found.get(lead)
         ahead = "" if turn.position == 1 else "; older pods have their turn first"

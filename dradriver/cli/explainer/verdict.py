@@ -32,6 +32,7 @@ from dradriver.controller.next_step import Go, Keep, LetGo, Settle, Wait, Withdr
 from dradriver.controller.next_step import Place as WantsPlace
 from dradriver.kube.client import Client
 from dradriver.kube.config import ServerConfig
+from dradriver.queue.caps import CapError
 from dradriver.queue.placement_request import PlacementRequest
 from dradriver.queue.units import Member, Unit
 from dradriver.view.plain import plain
@@ -173,7 +174,9 @@ def _unit(scene: Scene, pod: Pod, where: Where = ()) -> Unit:
 async def _wanting(scene: Scene, unit: Unit, wish: PlacementRequest, gang: Read | None) -> Verdict:
     """Return what there is to say of a pod that wants a place: the one it would get, or why there is none."""
     turn = turns.turn(scene, unit)
-    found = await (_decided(scene, wish) if gang is None else _late(scene, unit, gang))
+    found = await (_decided(scene, unit, wish) if gang is None else _late(scene, unit, gang))
+    if isinstance(found, CapError):  # what is free, and whose end would make a place, says nothing of it
+        return Verdict(reason=str(found), turn=turn)
     fit = scene.picture.nodes.eligible(wish.ask)
     if isinstance(found, Placement):
         ahead = "" if turn.position == 1 else "; older pods have their turn first"
@@ -199,14 +202,16 @@ async def _wanting(scene: Scene, unit: Unit, wish: PlacementRequest, gang: Read 
     )
 
 
-async def _decided(scene: Scene, wish: PlacementRequest) -> Placement | NoPlaceError:
+async def _decided(scene: Scene, unit: Unit, wish: PlacementRequest) -> Placement | NoPlaceError:
     """Return the controller's decision, in which others' pods count on all nodes that it names."""
-    most = MOST_NODES
+    most, why = MOST_NODES, ""
     for _ in range(_ROUNDS):
         try:
-            placement = decide(scene.picture, wish, most=most)
+            left = scene.caps.left(unit)
+            why = left.why
+            placement = decide(scene.picture, wish, most=most, rows=left.rows, fleet=left.fleet)
         except NoPlaceError as error:
-            return error
+            return NoPlaceError(f"{error}; {why}", stable=f"{error.stable}; {why}") if why else error
         if not await scene.fill(tuple(placement.hostnames)):
             return placement
         most *= 2
@@ -216,7 +221,7 @@ async def _decided(scene: Scene, wish: PlacementRequest) -> Placement | NoPlaceE
 async def _late(scene: Scene, unit: Unit, gang: Read) -> Placement | NoPlaceError:
     """Return the controller's decision about a pod that comes to a gang which has started: near the others."""
     lead = next(member for member in gang.unit.members if member.uid == unit.lead.uid)
-    found = await gangs.places(scene, gang, (lead,), least=None)
+    found = await gangs.places(scene, gang, Unit(lead), (lead,), least=None)
     if isinstance(found, dict):
         return found[lead]
     return found if isinstance(found, NoPlaceError) else NoPlaceError(str(found))

@@ -10,7 +10,7 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 from dradriver.kube.client import Client
-from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
+from dradriver.kube.resources import NAMESPACES, PODS, RESOURCE_CLAIMS
 from tests.bench.throughput import usage, workloads
 from tests.bench.throughput.chart import Kubectl
 from tests.bench.throughput.crowd import crowd
@@ -22,7 +22,7 @@ from tests.bench.throughput.watching import watching
 from tests.bench.throughput.workloads import NAMESPACE, OURS, SHARED, Work
 from tests.cluster.api import Api
 from tests.cluster.errors import ClusterError
-from tests.resources import NAMESPACES, RESOURCE_CLAIM_TEMPLATES
+from tests.resources import RESOURCE_CLAIM_TEMPLATES
 
 _CLEAR_S = 600
 _QUIET_CORES = 0.15

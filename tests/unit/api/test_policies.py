@@ -418,6 +418,25 @@ def test_what_needs_no_file_goes_on_without(words: Mapping[str, Any]) -> None:
             "a: {namespaces: [y], exclusive: true, partition: {numbers: [2, 3]}}}",
             "tenants.b.partition: has GPUs that tenant a has to itself",
         ),
+        ("tenants: {a: {weight: 2}}", "tenants.a: has no namespaces; write namespaces or namespaceLabels"),
+        ("tenants: {other: {namespaces: [x]}}", "write another name, as team-other"),
+        ("tenants: {a: {namespaces: [x], cap: [{gpus: -1}]}}", "tenants.a.cap[0].gpus: '-1'; write a number from 0"),
+        ("tenants: {a: {namespaces: [x], cap: [{gpus: .inf}]}}", "write a number from 0"),
+        ("tenants: {a: {namespaces: [x], cap: []}}", "a list of caps, as [{gpus: 16}]"),
+        ("tenants: {a: {namespaces: [x], cap: 16}}", "a list of caps, as [{gpus: 16}]"),
+        ("tenants: {a: {namespaces: [x], cap: [{products: [A*]}]}}", "gpus"),
+        ("tenants: {a: {namespaces: [x], cap: [{gpus: 1, products: []}]}}", "a list with one product or more"),
+        (
+            "tenants: {a: {namespaces: [x], cap: [{gpus: 1}, {gpus: 2, products: [A*]}, {gpus: 2}]}}",
+            "tenants.a.cap[2]: is of the same products as cap[0]; leave one of the two out",
+        ),
+        ("tenants: {a: {namespaces: [x], caps: [{gpus: 1}]}}", "did you mean cap?"),
+        ("tenants: {a: {namespaceLabels: {}}}", "labels that the namespaces have"),
+        ("tenants: {a: {namespaceLabels: {-x: y}}}", "label"),
+        (
+            "tenants: {a: {namespaceLabels: {t: x}}, b: {namespaceLabels: {t: x, u: y}}}",
+            "tenants.b.namespaceLabels: every namespace with these is of tenant a, which stands before it",
+        ),
         ("network: {gbps: {cluster: 0}}", "above 0 to 100000"),
         ("queue: {halfLifeHours: 0}", "from 0.1 to 10000"),
         ("queue: {keepDays: 36}", "from 1 to 35"),
@@ -466,3 +485,13 @@ def test_exclusive_partitions_that_have_gpus_in_common_are_refused_as_far_as_the
         else:
             read(text.encode(), source="x")
         read(text.replace("exclusive: true", "exclusive: false", 1).encode(), source="x")
+
+
+def test_caps_and_labels_of_tenants() -> None:
+    found = policies(
+        "tenants: {a: {namespaces: [x], weight: 2, cap: [{gpus: 0}, {gpus: 2.5, products: [NVIDIA H100*]}]}, "
+        "b: {namespaceLabels: {t: x, u: y}}, c: {namespaceLabels: {t: x}, namespaces: [z]}}"
+    ).tenants
+    assert [(cap.gpus, cap.products) for cap in found["a"].cap] == [(0, ()), (2.5, ("NVIDIA H100*",))]
+    assert found["b"].namespace_labels == {"t": "x", "u": "y"}, "the narrower one first, and then the wider"
+    assert found["c"].namespaces == ("z",)

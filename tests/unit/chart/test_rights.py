@@ -101,6 +101,14 @@ def test_who_ends_running_pods_may_ask_their_budgets(kind: str) -> None:
     assert right in rules("ClusterRole", "controller", f"controller.gangOwners.{kind}.suspend=true")
 
 
+def test_namespaces_are_read_only_where_a_tenant_has_some_by_their_labels() -> None:
+    right = ("", "namespaces", (), {"list", "watch"})
+    assert right not in rules("ClusterRole", "controller", "policies.tenants.a.namespaces[0]=x")
+    labels = ("policies.tenants.a.namespaces[0]=x", "policies.tenants.b.namespaceLabels.team=b")
+    assert right in rules("ClusterRole", "controller", *labels)
+    assert right not in rules("ClusterRole", "controller", "policies=null")
+
+
 @pytest.mark.parametrize("kind", ["StatefulSet", "LeaderWorkerSet"])
 def test_pods_are_deleted_only_where_their_owner_cannot_be_suspended(kind: str) -> None:
     settings = (f"controller.gangOwners.{kind}.suspend=true",)
@@ -513,3 +521,21 @@ def test_the_limits_that_a_partition_refuses_are_those_that_the_webhook_would_tr
         assert found({name: "10", "memory": "1Gi"}), name
         assert not found({name: "0", "cpu": "3"}), name
     assert not found({"cpu": "1", "example.com/gpus": "1", "memory": "3Gi", "rdma/hca": "1"})
+
+
+def test_namespaces_that_are_a_tenants_by_their_labels_are_kept_so_too() -> None:
+    settings = (
+        "policies.tenants.vision.namespaceLabels.team=vision",
+        "policies.tenants.vision.partition.numbers[0]=1",
+        "policies.tenants.other-team.namespaces[0]=elsewhere",
+    )
+    rendered = objects(*settings)
+    bindings = {key[1] for key in rendered if key not in objects() and key[0] == "ValidatingAdmissionPolicyBinding"}
+    assert bindings == {"gpu-topology-partitions-of-vision", "gpu-topology-partitions-claims-of-vision"}
+    for name in bindings:
+        binding = rendered["ValidatingAdmissionPolicyBinding", name]["spec"]
+        assert binding["policyName"] == name.removesuffix("-of-vision")
+        where = binding["matchResources"]["namespaceSelector"]
+        assert where["matchLabels"] == {"team": "vision"}
+        (named,) = where["matchExpressions"]
+        assert (named["operator"], named["values"]) == ("NotIn", ["elsewhere"])

@@ -13,10 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dradriver.allocator.request import Amount
+from dradriver.api import slices
 from dradriver.api.pins import MigSlice
 from dradriver.api.pods import Pod
 from dradriver.api.usage import MOST_ROWS, Bucket
-from dradriver.cluster.gpu_time import GpuTime, decayed, gpus_of, owner_of
+from dradriver.cluster.gpu_parts import gpus_of
+from dradriver.cluster.gpu_time import GpuTime, decayed, owner_of
+from dradriver.cluster.pools import Pool
+from dradriver.topology import profiles
 
 DEVICE = ("node", "gpu-1")
 OTHER = ("node", "gpu-2")
@@ -67,6 +71,28 @@ def test_what_is_only_promised_costs_no_time_and_is_charged() -> None:
     assert total(time) == 5.0
     assert told == [("team", 0.0, 1.0), ("team", 1.0, 0.0), ("team", -1.0, -1.0)]
     assert not time.now()
+
+
+def test_what_namespaces_are_charged_is_told_by_product_also_once_that_is_known() -> None:
+    pools: dict[str, Pool] = {}
+    time = GpuTime(pools.get, lambda _: "")
+    told: list[tuple[str, dict[str, float]]] = []
+    time.charged = lambda namespace, more: told.append((namespace, dict(more)))
+    machine = profiles.load("dgx1-v100", seed="x")
+    device = ("node", slices.device_name(machine.gpus[0].uuid))
+    time.holds(CLAIM, {device: None}, given=False)
+    assert time.charges == {"team": {"": 1.0}}
+    pools["node"] = Pool({}, frozenset(), {}, {}, False, machine, machine)
+    time.pool_known("node")
+    assert time.charges == {"team": {machine.gpus[0].product: 1.0}}
+    time.holds(CLAIM, {device: None}, given=True)
+    assert len(told) == 2, "to be given what was promised changes nothing"
+    time.charges["team"]["forged"] = 3.0
+    assert time.recharge() == ["team"]
+    assert told[-1] == ("team", {machine.gpus[0].product: 0.0, "forged": -3.0})
+    time.holds(CLAIM, {}, given=False)
+    assert time.charges == {}
+    assert time.recharge() == []
 
 
 def test_a_replica_that_stands_by_counts_nothing_and_goes_on_from_what_was_counted() -> None:

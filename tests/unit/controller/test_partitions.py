@@ -206,3 +206,33 @@ async def test_who_may_no_longer_have_a_node_gets_none_of_it_from_then_on() -> N
     await step(cluster)
     assert place(cluster, "p", "default") is not None
     assert place(cluster, "q", "default") is None
+
+
+async def test_a_cap_and_a_partition_hold_together_and_kueue_lifts_the_cap_alone() -> None:
+    capped = OURS.replace("{namespaces", "{cap: [{gpus: 6}], namespaces")
+    cluster = cluster_of(capped, a="blue", b="red", c="red")
+    for pod in ("p", "q"):
+        cluster.pod(pod, 4)
+    await step(cluster)
+    assert (place(cluster, "p", "default") or "")[0] in {"b", "c"}
+    assert place(cluster, "q", "default") is None
+    assert reason(cluster, "q").startswith("its tenant's cap: tenant ours holds 4 of 6 GPUs")
+    follow(cluster, capped.replace("{cap", "{admission: kueue, cap"))
+    await step(cluster)
+    assert (place(cluster, "q", "default") or "")[0] in {"b", "c"}
+
+
+async def test_what_a_cap_leaves_of_a_node_is_within_the_partition() -> None:
+    """Of a node with two products, the partition has some of each, and the cap one of them."""
+    cluster = GpuCluster()
+    cluster.node("a", "hgx-h100")
+    machine = cluster.machines["a"]
+    gpus = tuple(msgspec.structs.replace(gpu, product="NVIDIA Odd") if gpu.index % 2 else gpu for gpu in machine.gpus)
+    cluster.machines["a"] = msgspec.structs.replace(machine, gpus=gpus)
+    cluster.publish("a", cluster.machines["a"])
+    partition = "partition: {numbers: [2, 3, 4, 5]}"
+    follow(cluster, f"ours: {{namespaces: [default], {partition}, cap: [{{gpus: 0, products: [NVIDIA Odd]}}]}}")
+    for pod in ("p", "q", "r"):
+        cluster.pod(pod, 1)
+    await step(cluster)
+    assert sorted((place(cluster, pod, "default") or ("", [0]))[1] for pod in "pqr") == [[0], [2], [4]]

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dradriver.allocator.request import Whole
 from dradriver.api import names, resolved
 from dradriver.api.pods import Gate, Pod
 from dradriver.api.policies.model import Policies, Tenant
 from dradriver.api.policies.model import Queue as PolicyOfQueue
+from dradriver.cluster.nodes.columns import Bools
 from dradriver.queue.entries import Entries
+from dradriver.queue.kinds import ANYWHERE, Closed
 from dradriver.queue.lanes import FIRST_PAUSE_S, Lanes, WaitReason
 from dradriver.queue.line import line
 from dradriver.queue.shares import Shares
@@ -260,3 +264,91 @@ def test_gates_of_others_are_no_matter_of_ours_in_other_namespaces() -> None:
     entries.look(held(first, "example.com/budget"), "2026-01-01T00:01:00Z")
     entries.look(held(first), "2026-01-01T00:01:00Z")
     assert [one.unit.key[1] for one in line((first, second), tenants)] == ["first", "second"]
+
+
+_CAPPED = st.lists(
+    st.tuples(
+        st.sampled_from(["put", "put", "put", "serve", "serve", "serve", "end", "free", "recheck"]),
+        st.integers(0, 11),
+        st.integers(0, 1),
+        st.integers(1, 4),
+    ),
+    max_size=60,
+)
+
+
+@given(_CAPPED, st.integers(1, 6))
+def test_a_cap_parks_only_whom_it_parks_and_only_for_as_long(ops: list[tuple[str, int, int, int]], cap: int) -> None:
+    """One tenant may have so many, the other any; a place there is for everybody but for those of three or more."""
+    nodes, room = Nodes("a"), [2]
+    used = {"n0": 0, "n1": 0}
+    gone: list[tuple[str, int]] = []
+
+    def closed(each: Unit) -> Closed:
+        namespace = each.key[0]
+        return frozenset({"x"}) if namespace == "n0" and used["n0"] + _gpus(each) > cap else ANYWHERE
+
+    def rows(shut: Closed) -> Bools | None:
+        return np.zeros(len(nodes.free), dtype=np.bool_) if shut else None
+
+    waiting = Queue(nodes.table, lambda: nodes.free, tenant=lambda space: space, closed=closed, open_rows=rows)
+    there: dict[tuple[str, str], Unit] = {}
+    told: dict[tuple[str, str], str] = {}
+    lacking: set[int] = set()
+
+    def tell(units: Iterable[Unit], reason: str) -> None:
+        told.update({each.key: reason.partition(" ")[0] for each in units})
+
+    def may(each: Unit) -> bool:
+        return not closed(each) and _gpus(each) not in lacking
+
+    for op, number, tenant, gpus in ops:
+        match op:
+            case "put" if (f"n{tenant}", f"p{number}") not in there:
+                each = unit(f"p{number}", f"n{tenant}", gpus=gpus, since=number)
+                there[each.key] = each
+                tell([each], waiting.put(each))
+            case "serve":
+                while waiting.outdated:
+                    waiting.look(1)
+                expected = min(filter(may, there.values()), key=lambda each: each.order, default=None)
+                while (head := waiting.next()) is not None:
+                    each = head[0]
+                    if closed(each):
+                        tell(waiting.block(each, f"cap {used}", "cap"), "cap")
+                    elif _gpus(each) > room[0]:
+                        lacking.add(_gpus(each))
+                        tell(waiting.block(each, "full"), "full")
+                        expected = min(filter(may, there.values()), key=lambda one: one.order, default=None)
+                    else:
+                        assert each is expected
+                        waiting.leave(each)
+                        del there[each.key]
+                        used[each.key[0]] += _gpus(each)
+                        gone.append((each.key[0], _gpus(each)))
+                        break
+                else:
+                    assert expected is None
+                    for each in there.values():
+                        if closed(each):
+                            assert told[each.key] in ("cap", "full")
+                            assert told[each.key] == "cap" or _gpus(each) in lacking
+                        else:
+                            assert told[each.key] == "full"
+            case "end" if gone:
+                namespace, less = gone.pop(number % len(gone))
+                used[namespace] -= less
+                for each, reason in waiting.widen(namespace):
+                    tell([each], reason)
+            case "free":
+                room[0] = gpus
+                lacking.clear()
+                nodes.table.helped("a")
+            case "recheck":
+                waiting.recheck(number, float("inf"))
+
+
+def _gpus(each: Unit) -> int:
+    request = each.lead.wish.request
+    assert isinstance(request, Whole)
+    return request.gpus

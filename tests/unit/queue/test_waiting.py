@@ -92,7 +92,7 @@ def test_the_oldest_is_one_that_is_there() -> None:
         assert head[3] == {"a": "b", "b": "c"}[name]
     queue.drop(("n", "c"))
     assert queue.head() is None
-    assert not queue._classes
+    assert not queue._groups
     assert not queue._rechecks
 
 
@@ -199,7 +199,7 @@ def test_kinds_that_are_gone_leave_nothing_behind() -> None:
         head = queue.next()
         assert head is not None
         queue.leave(head[0])
-    assert len(queue._classes) == len(queue._rechecks) == len(queue._heads) == len(queue._units) == 0
+    assert len(queue._groups) == len(queue._rechecks) == len(queue._heads) == len(queue._units) == 0
 
 
 def test_a_namespace_with_thousands_of_kinds_holds_up_nobody_of_another() -> None:
@@ -249,7 +249,7 @@ def test_of_pods_that_left_while_an_older_one_of_their_kind_waits_nothing_is_kep
         queue.put(unit(f"q{number:02}"))
     for number in range(0, 50, 2):
         queue.drop(("n", f"q{number:02}"))
-    assert sum(len(line.heap) for group in queue._classes.values() for line in group.lines.values()) <= 26 * 3
+    assert sum(len(line.heap) for group in queue._groups.values() for line in group.lines.values()) <= 26 * 3
     order = []
     queue.drop(("n", "a-first"))
     assert queue.recheck(1, 100.0)
@@ -269,3 +269,92 @@ def test_a_wish_that_changed_is_another_kind() -> None:
         newer.metadata, resource_version="2")))  # fmt: skip
     assert queue.put(one) == ""
     assert asked(queue) == ["a"]
+
+
+class Capped:
+    """A queue in which one tenant, namespace ``n``, is kept from all GPUs while ``shut``."""
+
+    def __init__(self) -> None:
+        self.nodes = Nodes("a", "b")
+        self.shut = True
+        self.queue = Queue(
+            self.nodes.table,
+            lambda: self.nodes.free,
+            tenant=lambda namespace: namespace,
+            closed=lambda each: frozenset({"x"} if self.shut and each.key[0] == "n" else ()),
+            open_rows=lambda closed: np.zeros(self.nodes.table.rows, dtype=np.bool_) if closed else None,
+        )
+
+    def asked(self, reason: str = "cap 1", about: str = "cap") -> list[str]:
+        """Block whoever is asked, and return their names with those that have to be told."""
+        found = []
+        while self.queue.outdated:
+            self.queue.look(1)
+        while (head := self.queue.next()) is not None:
+            news = self.queue.block(head[0], reason, about)
+            found.append(f"{head[0].key[1]}: {''.join(sorted(each.key[1] for each in news))}")
+        return found
+
+
+def test_whom_a_cap_keeps_from_gpus_blocks_nobody_else_of_its_kind() -> None:
+    capped = Capped()
+    for each in (unit("a"), unit("b"), unit("c", namespace="m")):
+        capped.queue.put(each)
+    assert capped.asked() == ["a: ab", "c: c"]
+    assert capped.queue.closed(("n", "a")) == {"x"}
+    assert capped.queue.closed(("m", "c")) == frozenset()
+
+
+def test_it_is_not_asked_when_something_becomes_free_but_when_its_tenant_has_less() -> None:
+    capped = Capped()
+    capped.queue.put(unit("a"))
+    assert capped.asked() == ["a: a"]
+    capped.nodes.table.helped("a")
+    assert capped.asked() == []
+    assert capped.queue.widen("m") == []
+    assert capped.asked() == []
+    assert capped.queue.widen("n") == []
+    assert capped.asked() == ["a: "], "and is told nothing new"
+    capped.queue.widen("n")
+    assert capped.asked("cap 2") == ["a: a"]
+    capped.shut = False
+    capped.queue.widen("n")
+    head = capped.queue.next()
+    assert head is not None
+    assert (head[0].key[1], head[1]) == ("a", None)
+
+
+def test_of_many_only_the_first_is_told_new_figures_and_who_comes_later_the_newest() -> None:
+    capped = Capped()
+    for name in "abc":
+        capped.queue.put(unit(name))
+    assert capped.asked("cap 1") == ["a: abc"]
+    capped.queue.widen("n")
+    assert capped.asked("cap 2") == ["a: a"]
+    assert capped.queue.put(unit("d")) == "cap 2"
+    capped.queue.widen("n")
+    assert capped.asked("full", "full") == ["a: abcd"]
+
+
+def test_once_the_cap_leaves_it_gpus_it_is_as_blocked_as_others_of_its_kind_and_told_so() -> None:
+    capped = Capped()
+    capped.queue.put(unit("a"))
+    assert capped.asked() == ["a: a"]
+    capped.queue.put(unit("c", namespace="m"))
+    assert capped.asked("full", "") == ["c: c"]
+    capped.shut = False
+    assert [(each.key[1], reason) for each, reason in capped.queue.widen("n")] == [("a", "full")]
+    assert capped.asked() == []
+    capped.nodes.table.helped("a")
+    assert [one[0] for one in capped.asked()] == ["a"], "one speaks for both again"
+
+
+def test_nothing_is_left_of_whom_a_cap_kept_from_gpus() -> None:
+    capped = Capped()
+    for each in (unit("a"), unit("b", 2)):
+        capped.queue.put(each)
+    assert len(capped.asked()) == 2
+    for name in "ab":
+        capped.queue.drop(("n", name))
+    queue = capped.queue
+    assert not any((queue._groups, queue._lines, queue._narrow, queue._rechecks, queue._heads))

@@ -1,0 +1,324 @@
+"""Which GPUs a tenant's cap leaves to a unit of its.
+
+What counts is all that claims of the tenant's namespaces hold or are promised, whoever chose it, from when that is
+decided. A cap that is lower takes nothing away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from dradriver.allocator.fleet.fleet import Fleet
+from dradriver.allocator.request import NoPlaceError
+from dradriver.api.errors import WordError
+from dradriver.api.pins import Key, is_set
+from dradriver.api.policies.model import Cap
+from dradriver.cluster.gpu_parts import of_products
+from dradriver.cluster.nodes.columns import Bools
+from dradriver.cluster.picture import Picture
+from dradriver.queue.kinds import ANYWHERE, Closed
+from dradriver.queue.tenants import Tenants
+from dradriver.queue.units import Member, Unit
+
+CAP: Final = "its tenant's cap"
+UNKNOWN: Final = (
+    "whose its namespace is, is not known yet: some tenant has namespaces by their labels, and the controller has not "
+    "read them, for which it needs the verbs list and watch on namespaces"
+)
+_ALL: Final[Closed] = frozenset({"\0"})  # where nobody knows whose a namespace is
+_ROUNDING: Final = 1e-6  # GPUs that adding up fractions may lose
+_NAMED: Final = 3  # who has most, in a reason
+_LONGEST: Final = 63  # characters of a name in it
+_FRESH_S: Final = 10.0  # that those are named again without a look: thousands may have to be added up
+
+
+class CapError(NoPlaceError):
+    """A tenant's cap keeps a unit from all GPUs that it asks for.
+
+    Attributes:
+        about: The message without figures that change all the time.
+    """
+
+    def __init__(self, message: str, about: str) -> None:
+        super().__init__(message, stable=message)
+        self.about = about
+
+
+class Left(NamedTuple):
+    """What a cap leaves to a unit.
+
+    Attributes:
+        members: Those of it that want a place and may have one together.
+        rows: The nodes with GPUs that it may have: (rows,); None for all.
+        fleet: What is to be looked at in the place of the picture's own; None for that.
+        why: What is left out, in words; empty for nothing.
+    """
+
+    members: tuple[Member, ...]
+    rows: Bools | None = None
+    fleet: Fleet | None = None
+    why: str = ""
+
+
+class Caps:
+    """All tenants' caps, and what counts for them.
+
+    Attributes:
+        fallen: Tenants that have less than before; whoever looks at their units again takes them out.
+    """
+
+    def __init__(self, tenants: Tenants, picture: Picture, wake: Callable[[], object]) -> None:
+        """Begin with what there is.
+
+        Args:
+            tenants: Whose a namespace is, and their caps.
+            picture: Says who has what, and tells of changes from now on.
+            wake: Called when a tenant has less than before.
+        """
+        self._tenants, self._picture, self._wake = tenants, picture, wake
+        self._use: dict[str, dict[str, float]] = {}  # GPUs by product, of tenants that were asked about
+        self._users: dict[tuple[str, Cap], tuple[float, str]] = {}
+        self.fallen: set[str] = set()
+        picture.gpu_time.charged = self._charged
+
+    def regroup(self) -> None:
+        """Take in that tenants have other namespaces or caps."""
+        self._use.clear()
+        self._users.clear()
+
+    def use(self, tenant: str) -> Mapping[str, float]:
+        """Return how many GPUs a tenant holds or is promised, by product; by none where that is not known."""
+        found = self._use.get(tenant)
+        if found is None:
+            found = self._use[tenant] = {}
+            for namespace, gpus in self._picture.gpu_time.charges.items():
+                if self._tenants.of(namespace) == tenant:
+                    _add(found, gpus)
+        return found
+
+    def _charged(self, namespace: str, more: Mapping[str, float]) -> None:
+        tenant = self._tenants.of(namespace)
+        if not self._tenants.caps(tenant):
+            return
+        if (use := self._use.get(tenant)) is not None:
+            _add(use, more)
+        if any(gpus < 0 for gpus in more.values()):
+            self.fallen.add(tenant)
+            self._wake()
+
+    def used_of(self, tenant: str, cap: Cap) -> float:
+        """Return how many GPUs count for a cap."""
+        return math.fsum(
+            gpus for product, gpus in self.use(tenant).items() if not cap.products or of_products(product, cap.products)
+        )
+
+    # What is asked about a unit.
+
+    def closed(self, unit: Unit) -> Closed:
+        """Return the products of GPUs that its tenant's cap keeps a unit from now."""
+        if not self._tenants.known(unit.key[0]):
+            return _ALL
+        if not self._tenants.caps(self._tenants.of(unit.key[0])):
+            return ANYWHERE
+        try:
+            return self._fitting(unit)[1]
+        except WordError:  # it is told that anyhow
+            return ANYWHERE
+
+    def open_rows(self, closed: Closed) -> Bools | None:
+        """Return the nodes that have GPUs of other products: (rows,); None for all."""
+        return self._rows(closed)[0] if closed else None
+
+    def left(self, unit: Unit) -> Left:
+        """Return what its tenant's cap leaves to a unit.
+
+        Raises:
+            CapError: Nothing of what it asks for.
+            WordError: What it asks for cannot be read.
+        """
+        if not self._tenants.known(unit.key[0]):
+            raise CapError(UNKNOWN, UNKNOWN)
+        tenant = self._tenants.of(unit.key[0])
+        if not self._tenants.caps(tenant):
+            return Left(_wanting(unit))
+        members, closed = self._fitting(unit)
+        if not closed:
+            return Left(members)
+        asked = self._asked(members)
+        over = self._over(tenant, asked, self._leaving(unit))
+        why = self._told(tenant, over)
+        if _possible(asked) <= closed:
+            gpus = _most(asked, over)
+            text = f"{CAP}: {why}; this asks for {_plain(gpus)}"
+            if gpus > over.gpus + _ROUNDING:
+                text += ", more than it may ever have"
+            elif users := self._who(tenant, over):
+                text += f": {users}"
+            raise CapError(text, f"{CAP} {self._tenants.caps(tenant).index(over)}")
+        rows, fleet = self._open(closed, self._kept(unit), unit.key[0])
+        return Left(members, rows, fleet, f"GPUs left out by {CAP}: {why}")
+
+    def _fitting(self, unit: Unit) -> tuple[tuple[Member, ...], Closed]:
+        """Return the most of a unit's members that some GPUs are left for, all where there are none, and the others."""
+        tenant, leaving = self._tenants.of(unit.key[0]), self._leaving(unit)
+        every = _wanting(unit)
+
+        def closed_for(count: int) -> tuple[Closed, bool]:
+            asked = self._asked(every[:count])
+            found = self._products(tenant, asked, leaving)
+            return found, bool(found) and _possible(asked) <= found
+
+        closed, none = closed_for(len(every))
+        whole = any(self._picture.claim_of(member.pod) is not None for member in unit.members)
+        if not none or whole or unit.least >= len(every):
+            return every, closed
+        low, high = unit.least, len(every) - 1
+        best = None
+        while low <= high:  # where some are left for so many, there are for fewer
+            middle = (low + high + 1) // 2
+            fewer, none = closed_for(middle)
+            if none:
+                high = middle - 1
+            else:
+                best, low = (every[:middle], fewer), middle + 1
+        return (every, closed) if best is None else best
+
+    def _asked(self, members: Sequence[Member]) -> list[tuple[int, dict[str, float]]]:
+        """Return what members ask for, those that ask for the same together: GPUs of one, by the products it may get.
+
+        Who comes to a set that others have asks for nothing more.
+        """
+        count: dict[object, list[Member]] = {}
+        for member in members:
+            if not (is_set(member.wish.claim) and member.wish.claim in self._picture.claims):
+                count.setdefault(member.wish.request, []).append(member)
+        kinds = self._picture.inventory.kinds
+        return [(len(alike), kinds.asked(alike[0].wish.request)) for alike in count.values()]
+
+    def _products(
+        self, tenant: str, asked: Sequence[tuple[int, dict[str, float]]], leaving: Mapping[str, float]
+    ) -> Closed:
+        """Return the products of which there may be no more for all that is asked together."""
+        found: set[str] = set()
+        for cap in self._tenants.caps(tenant):
+            room = cap.gpus - self._counted(tenant, cap, leaving) + _ROUNDING
+            mine = {product for product in _possible(asked) if not cap.products or of_products(product, cap.products)}
+            for product in mine - found:
+                gpus = sum(
+                    count * each.get(product, max((each[one] for one in mine & each.keys()), default=0.0))
+                    for count, each in asked
+                )
+                if gpus > room:
+                    found.add(product)
+        return frozenset(found)
+
+    def _over(self, tenant: str, asked: Sequence[tuple[int, dict[str, float]]], leaving: Mapping[str, float]) -> Cap:
+        """Return the first cap that closes something."""
+        every = _possible(asked)
+        for cap in self._tenants.caps(tenant):
+            mine = {product for product in every if not cap.products or of_products(product, cap.products)}
+            room = cap.gpus - self._counted(tenant, cap, leaving) + _ROUNDING
+            if mine and _most(asked, cap) > room:
+                return cap
+        raise AssertionError("one of them does")
+
+    def _counted(self, tenant: str, cap: Cap, leaving: Mapping[str, float]) -> float:
+        return self.used_of(tenant, cap) - math.fsum(
+            gpus for product, gpus in leaving.items() if not cap.products or of_products(product, cap.products)
+        )
+
+    def _kept(self, unit: Unit) -> Key | None:
+        """Return the claim whose place is kept for a pod that comes to a gang which runs; it counts no more then."""
+        of = self._picture.gangs.of(unit.key) if unit.lead.near else None
+        kept = None if of is None else self._picture.kept_places.ready(of)
+        return None if kept is None else kept.claim
+
+    def _leaving(self, unit: Unit) -> dict[str, float]:
+        found: dict[str, float] = {}
+        if (claim := self._kept(unit)) is not None:
+            for bucket, gpus in self._picture.gpu_time.of(claim).items():
+                _add(found, {bucket.product: gpus})
+        return found
+
+    def _rows(self, closed: Closed) -> tuple[Bools, dict[str, frozenset[int]]]:
+        """Return the nodes that have other GPUs, and which GPUs those are where a node has closed ones, too."""
+        rows = np.zeros(len(self._picture.nodes.freed), dtype=np.bool_)
+        mixed: dict[str, frozenset[int]] = {}
+        for group in self._picture.inventory.fleet.groups:
+            gpus = group.machine.gpus
+            own = frozenset(gpu.index for gpu in gpus if gpu.product not in closed) if closed != _ALL else frozenset()
+            if own:
+                at = group.rows()
+                rows[at[at >= 0]] = True
+                if len(own) < len(gpus):
+                    mixed |= dict.fromkeys(group.names, own)
+        return rows, mixed
+
+    def _open(self, closed: Closed, without: Key | None, namespace: str) -> tuple[Bools, Fleet | None]:
+        """Return the nodes that have other GPUs, and a namespace's fleet without closed ones; None for as it is."""
+        rows, mixed = self._rows(closed)
+        claims = () if without is None else (without,)
+        fleets = self._picture.fleets
+        return rows, fleets.without(*claims, namespace=namespace, among=mixed) if mixed else None
+
+    # What people are told.
+
+    def _told(self, tenant: str, cap: Cap) -> str:
+        of = f" of {', '.join(cap.products)}" if cap.products else ""
+        return f"tenant {tenant} holds {_plain(self.used_of(tenant, cap))} of {_plain(cap.gpus)} GPUs{of}"
+
+    def _who(self, tenant: str, cap: Cap) -> str:
+        """Return who holds most of what counts for a cap."""
+        now = asyncio.get_running_loop().time()
+        known = self._users.get((tenant, cap))
+        if known is not None and now < known[0] + _FRESH_S:
+            return known[1]
+        found: dict[str, float] = {}
+        gpu_time = self._picture.gpu_time
+        for claim in gpu_time.claims():
+            if self._tenants.of(claim[0]) != tenant:
+                continue
+            for bucket, gpus in gpu_time.of(claim).items():
+                if not cap.products or of_products(bucket.product, cap.products):
+                    pods = self._picture.claim_users.of(claim)
+                    name = bucket.owner.partition("/")[2] or (min(pods)[1] if pods else claim[1])
+                    _add(found, {f"{claim[0]}/{name[:_LONGEST]}": gpus})
+        ranked = sorted(found.items(), key=lambda item: (-item[1], item[0]))
+        more = f" and {len(ranked) - _NAMED} more" if len(ranked) > _NAMED else ""
+        text = ", ".join(f"{name} {_plain(gpus)}" for name, gpus in ranked[:_NAMED]) + more
+        self._users[tenant, cap] = now, text
+        return text
+
+
+def _wanting(unit: Unit) -> tuple[Member, ...]:
+    """Return the members of a unit that want a place now."""
+    if unit.key == unit.lead.key:
+        return (unit.lead,)
+    return tuple(member for member in unit.members if member in unit.wanting)
+
+
+def _possible(asked: Sequence[tuple[int, dict[str, float]]]) -> set[str]:
+    return {product for _, each in asked for product in each}
+
+
+def _most(asked: Sequence[tuple[int, dict[str, float]]], cap: Cap) -> float:
+    """Return how many GPUs that count for a cap is the most that is asked."""
+    return sum(
+        count
+        * max((gpus for one, gpus in each.items() if not cap.products or of_products(one, cap.products)), default=0)
+        for count, each in asked
+    )
+
+
+def _add(total: dict[str, float], more: Mapping[str, float]) -> None:
+    for product, gpus in more.items():
+        total[product] = total.get(product, 0.0) + gpus
+
+
+def _plain(gpus: float) -> str:
+    return f"{round(gpus, 2):g}" if gpus < 1e5 else f"{gpus:.0f}"

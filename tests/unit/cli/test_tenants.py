@@ -1,0 +1,124 @@
+"""``gputopo tenants``, and what ``explain`` says of a cap: as the controller counts it."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dradriver.api import names
+from dradriver.api.policies.read import read
+from dradriver.kube.resources import NAMESPACES
+from tests.fakes.commands import CommandLine, run_all
+from tests.fakes.gpucluster import GpuCluster
+from tests.unit.cli.test_queue import keep
+
+TEXT = """\
+tenants:
+  vision:
+    namespaces: [default]
+    namespaceLabels: {team: vision}
+    weight: 2
+    cap: [{gpus: 6}, {products: [Tesla V100*], gpus: 7}]
+    highestPriority: 100
+  language: {namespaces: [language]}
+"""
+
+
+def capped(cluster: GpuCluster) -> None:
+    cluster.node("n1")
+    keep(cluster, TEXT)
+    cluster.worker.follow(read(TEXT.encode(), source="x"))
+    for name, labels in (("default", {}), ("dev", {"team": "vision"}), ("language", {}), ("else", {})):
+        cluster.put(NAMESPACES, {"metadata": {"name": name, "labels": labels}})
+        cluster.worker.namespace_changed(name, labels)
+
+
+async def shown(shell: CommandLine) -> dict[str, dict[str, Any]]:
+    found: list[dict[str, Any]] = await shell.data("tenants")
+    return {one["tenant"]: one for one in found}
+
+
+async def test_each_tenant_with_what_it_may_have_has_and_waits_for(cluster: GpuCluster, shell: CommandLine) -> None:
+    capped(cluster)
+    cluster.pod("first", 4)
+    await run_all(cluster)
+    cluster.pod("second", 2, namespace="dev")
+    await run_all(cluster)
+    cluster.pod("third", 2)
+    cluster.pod("theirs", 8, namespace="else")
+    await run_all(cluster)
+    found = await shown(shell)
+    assert list(found) == ["vision", "language", "namespace/else"]
+    assert found["vision"] == {
+        "tenant": "vision",
+        "namespaces": ["default", "dev"],
+        "weight": 2,
+        "caps": [
+            {"gpus": 6, "products": [], "used": 6},
+            {"gpus": 7, "products": ["Tesla V100*"], "used": 6},
+        ],
+        "gpus": 6,
+        "share": found["vision"]["share"],
+        "waiting_pods": 1,
+        "waiting_gpus": 2,
+        "highest_priority": 100,
+    }
+    assert (found["language"]["gpus"], found["language"]["caps"]) == (0, [])
+    assert (found["namespace/else"]["waiting_pods"], found["namespace/else"]["waiting_gpus"]) == (1, 8)
+    table = (await shell.run("tenants")).stdout
+    assert "6 of 6; 6 of 7 Tesla V100*" in table
+
+
+async def test_without_tenants_it_says_so(cluster: GpuCluster, shell: CommandLine) -> None:
+    cluster.node("n1")
+    assert (await shell.run("tenants")).stdout == "the policies file names no tenants\n"
+
+
+async def test_who_may_not_list_namespaces_is_told_and_sees_what_names_say(
+    cluster: GpuCluster, shell: CommandLine
+) -> None:
+    capped(cluster)
+    shell.api.fail(path="/namespaces$", status=403, reason="Forbidden", message="no", times=math.inf)
+    result = await shell.run("tenants", "-o", "json")
+    assert "namespaces" in result.stderr
+    assert result.exit_code == 0
+
+
+@pytest.mark.parametrize("wishes", [{}, {"gang": "g", "gang-size": "1"}])
+async def test_explain_says_that_a_cap_parks_it(
+    cluster: GpuCluster, shell: CommandLine, tmp_path: Path, wishes: dict[str, str]
+) -> None:
+    capped(cluster)
+    cluster.pod("first", 4)
+    await run_all(cluster)
+    cluster.pod("third", 3, wishes=wishes)
+    await run_all(cluster)
+    file = tmp_path / "policies.yaml"
+    file.write_text(TEXT)
+    said = await shell.data("explain", "third", "--policies", str(file))
+    assert said["reason"] == ("its tenant's cap: tenant vision holds 4 of 6 GPUs; this asks for 3: default/first 4")
+    assert said["reason"] == said["said"]
+    assert said["free"] is None
+    assert said["turn"]["tenant"] == "vision"
+
+
+async def test_explain_says_which_gpus_a_cap_leaves_out(
+    cluster: GpuCluster, shell: CommandLine, tmp_path: Path
+) -> None:
+    text = "tenants: {vision: {namespaces: [default], cap: [{products: [Tesla V100*], gpus: 0}]}}"
+    cluster.node("n1")
+    cluster.node("n2", "dgx-a100")
+    cluster.pod("theirs", 8, namespace="else", wishes={"product": "NVIDIA A100*"})
+    await run_all(cluster)
+    cluster.worker.follow(read(text.encode(), source="x"))
+    cluster.pod("p", 8)
+    await run_all(cluster)
+    file = tmp_path / "policies.yaml"
+    file.write_text(text)
+    said = await shell.data("explain", "p", "--policies", str(file))
+    assert said["reason"].endswith("GPUs left out by its tenant's cap: tenant vision holds 0 of 0 GPUs of Tesla V100*")
+    assert said["reason"] == cluster.note("p", "reason")
+    assert names.REASON in cluster.get_pod("p")["metadata"]["annotations"]

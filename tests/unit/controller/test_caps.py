@@ -1,0 +1,351 @@
+"""What a tenant's cap keeps from its pods: they wait, hold up nobody, and are placed once the tenant has less."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from unittest.mock import patch
+
+import pytest
+
+from dradriver.allocator.request import Amount
+from dradriver.api.policies.model import Cap, Policies, Tenant
+from dradriver.api.policies.modes import Mode
+from dradriver.controller import decide, gang_plan
+from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
+from tests.fakes.gpucluster import GpuCluster, Killed, claim_of
+from tests.fakes.troubles import working
+from tests.unit.controller.test_gangs import gang
+
+A100 = "NVIDIA A100-SXM4-40GB"
+H100 = "NVIDIA H100*"
+OTHERS = Tenant(namespaces=("others",))
+
+
+def capped(gpus: float, *more: Cap, namespaces: tuple[str, ...] = ("default", "dev")) -> Policies:
+    return Policies(tenants={"vision": Tenant(namespaces=namespaces, cap=(Cap(gpus=gpus), *more)), "others": OTHERS})
+
+
+def cluster_of(policies: Policies, **nodes: str) -> GpuCluster:
+    cluster = GpuCluster()
+    for name, profile in nodes.items():
+        cluster.node(name, profile)
+    cluster.worker.follow(policies)
+    return cluster
+
+
+def placed(cluster: GpuCluster, *pods: str, namespace: str = "default") -> list[str]:
+    return [pod for pod in pods if cluster.find(RESOURCE_CLAIMS, claim_of(pod), namespace) is not None]
+
+
+def end(cluster: GpuCluster, pod: str) -> None:
+    cluster.remove(RESOURCE_CLAIMS, claim_of(pod), "default")
+    cluster.remove(PODS, pod, "default")
+
+
+async def test_who_would_take_its_tenant_beyond_its_cap_waits_and_is_told_who_uses_it() -> None:
+    cluster = cluster_of(capped(6), a="dgx1-v100")
+    cluster.pod("first", 4)
+    cluster.pod("nb", 1, namespace="dev")
+    cluster.pod("second", 2)
+    await cluster.settle()
+    assert placed(cluster, "first", "second") == ["first"]
+    assert cluster.note("second", "reason") == (
+        "its tenant's cap: tenant vision holds 5 of 6 GPUs; this asks for 2: default/first 4, dev/nb 1"
+    )
+
+
+async def test_it_holds_up_nobody_else_of_its_kind() -> None:
+    cluster = cluster_of(capped(4), a="dgx1-v100")
+    cluster.pod("first", 4)
+    cluster.pod("second", 4)
+    await cluster.settle()
+    assert placed(cluster, "second") == []
+    cluster.pod("theirs", 4, namespace="others")
+    await cluster.settle()
+    assert placed(cluster, "theirs", namespace="others") == ["theirs"]
+
+
+async def test_who_asks_for_less_is_placed_before_it() -> None:
+    cluster = cluster_of(capped(4), a="dgx1-v100")
+    cluster.pod("first", 3)
+    cluster.pod("second", 2)
+    cluster.pod("third", 1)
+    await cluster.settle()
+    assert placed(cluster, "first", "second", "third") == ["first", "third"]
+
+
+async def test_it_is_placed_once_its_tenant_has_less_and_is_not_asked_about_before() -> None:
+    cluster = cluster_of(capped(4), a="dgx1-v100", b="dgx1-v100")
+    cluster.pod("first", 4)
+    cluster.pod("second", 4)
+    cluster.pod("theirs", 8, namespace="others")
+    await cluster.settle()
+    with patch("dradriver.controller.pod_worker.decide", wraps=decide.decide) as asked:
+        cluster.remove(RESOURCE_CLAIMS, claim_of("theirs"), "others")
+        cluster.remove(PODS, "theirs", "others")
+        await cluster.settle()
+        assert not asked.called, "what others free is nothing to it"
+        end(cluster, "first")
+        await cluster.settle()
+        assert asked.called
+    assert placed(cluster, "second") == ["second"]
+    assert cluster.note("second", "reason") is None
+
+
+async def test_a_file_that_raises_the_cap_places_it_and_one_that_lowers_it_takes_nothing_away() -> None:
+    cluster = cluster_of(capped(4), a="dgx1-v100")
+    cluster.pod("first", 4)
+    cluster.pod("second", 4)
+    await cluster.settle()
+    cluster.worker.follow(capped(8))
+    await cluster.settle()
+    assert placed(cluster, "first", "second") == ["first", "second"]
+    cluster.worker.follow(capped(1))
+    await cluster.settle()
+    assert placed(cluster, "first", "second") == ["first", "second"]
+    assert cluster.get_pod("second")["spec"]["schedulingGates"] == []
+
+
+async def test_no_priority_lifts_a_cap() -> None:
+    cluster = cluster_of(capped(4), a="dgx1-v100")
+    cluster.pod("first", 4)
+    await cluster.settle()
+    cluster.pod("urgent", 1, priority=1_000_000)
+    await cluster.settle()
+    assert placed(cluster, "urgent") == []
+
+
+async def test_what_others_chose_counts_too() -> None:
+    cluster = cluster_of(capped(4), a="dgx1-v100")
+    cluster.rival("by-hand", "a", range(3))
+    cluster.pod("p", 2)
+    await cluster.settle()
+    assert placed(cluster, "p") == []
+    assert "holds 3 of 4 GPUs; this asks for 2: default/by-hand 3" in (cluster.note("p", "reason") or "")
+
+
+async def test_a_pod_that_may_have_other_products_gets_one_that_the_cap_leaves() -> None:
+    cluster = cluster_of(capped(100, Cap(gpus=4, products=(H100,))), a="dgx-h100", b="dgx-a100")
+    cluster.pod("first", 4, wishes={"product": H100})
+    cluster.pod("second", 4)
+    cluster.pod("third", 2, wishes={"product": H100})
+    await cluster.settle()
+    assert cluster.gpus("first")[0] == "a"
+    assert cluster.gpus("second")[0] == "b"
+    assert placed(cluster, "third") == []
+    assert "holds 4 of 4 GPUs of NVIDIA H100*; this asks for 2" in (cluster.note("third", "reason") or "")
+
+
+async def test_where_what_the_cap_leaves_is_full_it_is_told_both_and_gets_either() -> None:
+    cluster = cluster_of(capped(100, Cap(gpus=4, products=(H100,))), a="dgx-h100", b="dgx-a100")
+    cluster.rival("theirs", "b", range(8))
+    cluster.worker.follow(capped(100, Cap(gpus=4, products=(H100,)), namespaces=("mine",)))
+    cluster.pod("first", 4, namespace="mine", wishes={"product": H100})
+    cluster.pod("second", 4, namespace="mine")
+    cluster.pod("other", 4, namespace="others")
+    await cluster.settle()
+    pod = cluster.find(PODS, "second", "mine")
+    assert pod is not None
+    reason = pod["metadata"]["annotations"]["gpu.topology/reason"]
+    assert "no eligible node has such a set free" in reason
+    assert reason.endswith("GPUs left out by its tenant's cap: tenant vision holds 4 of 4 GPUs of NVIDIA H100*")
+    assert placed(cluster, "other", namespace="others") == ["other"], "who asks for the same is not blocked by that"
+    cluster.remove(RESOURCE_CLAIMS, "theirs", "default")
+    await cluster.settle()
+    assert placed(cluster, "second", namespace="mine") == ["second"]
+
+
+async def test_of_a_machine_with_two_products_only_those_that_the_cap_leaves_are_given() -> None:
+    from msgspec.structs import replace
+
+    from dradriver.topology import profiles
+
+    cluster = cluster_of(capped(100, Cap(gpus=0, products=("NVIDIA Odd",))), a="dgx-a100")
+    machine = profiles.load("dgx-a100", seed="a")
+    mixed = replace(machine, gpus=tuple(replace(g, product="NVIDIA Odd") if g.index < 4 else g for g in machine.gpus))
+    cluster.machines["a"] = mixed
+    cluster.publish("a", mixed)
+    cluster.pod("p", 3)
+    cluster.pod("q", 2)
+    await cluster.settle()
+    assert set(cluster.gpus("p")[1]) < {4, 5, 6, 7}
+    assert placed(cluster, "q") == [], "one of the products that it may have is left"
+
+
+async def test_parts_count_by_their_part() -> None:
+    cluster = cluster_of(capped(1))
+    cluster.node("a", mode=Mode(shared="time-slicing"))
+    for name in ("p", "q", "r"):
+        cluster.pod(name, Amount(cores=40))
+    await cluster.settle()
+    assert placed(cluster, "p", "q", "r") == ["p", "q"]
+    assert "holds 0.8 of 1 GPUs; this asks for 0.4" in (cluster.note("r", "reason") or "")
+
+
+async def test_slices_count_by_their_part() -> None:
+    cluster = cluster_of(capped(0.5))
+    cluster.node("a", "dgx-h100", mode=Mode(mig="dynamic"))
+    for name in ("p", "q"):
+        cluster.pod(name, ("3g.40gb",))
+    await cluster.settle()
+    assert placed(cluster, "p", "q") == ["p"]
+    assert "holds 0.5 of 0.5 GPUs; this asks for 0.5" in (cluster.note("q", "reason") or "")
+
+
+async def test_a_gang_counts_as_a_whole() -> None:
+    cluster = cluster_of(capped(15), **dict.fromkeys("ab", "dgx1-v100"))
+    pods = gang(cluster, 2)
+    await cluster.settle()
+    assert placed(cluster, *pods) == []
+    assert "holds 0 of 15 GPUs; this asks for 16, more than it may ever have" in (cluster.note(pods[0], "reason") or "")
+    cluster.worker.follow(capped(16))
+    await cluster.settle()
+    assert placed(cluster, *pods) == pods
+
+
+async def test_a_gang_that_may_begin_with_fewer_begins_with_as_many_as_its_cap_leaves() -> None:
+    cluster = cluster_of(capped(24), **dict.fromkeys("abcd", "dgx1-v100"))
+    pods = [f"train-{number}" for number in range(4)]
+    for pod in pods:
+        cluster.pod(pod, 8, wishes={"gang": "train", "gang-size": "2-4"})
+    await cluster.settle()
+    assert placed(cluster, *pods) == pods[:3]
+
+
+async def test_two_that_are_decided_before_either_is_written_do_not_go_beyond_it_together() -> None:
+    cluster = cluster_of(capped(8), **dict.fromkeys("ab", "dgx1-v100"))
+    pods = [f"p{number}" for number in range(8)]
+    for pod in pods:
+        cluster.pod(pod, 2)
+    cluster.deliver()
+    await cluster.worker.turn()
+    promised = cluster.worker.picture.gpu_time.now()["default"][1]
+    assert promised == 8
+    await cluster.settle()
+    assert len(placed(cluster, *pods)) == 4
+
+
+@pytest.mark.parametrize("kill_at", [*range(1, 9), *range(-8, 0)])
+async def test_it_holds_for_the_next_leader_wherever_the_last_was_killed(kill_at: int) -> None:
+    cluster = cluster_of(capped(4), a="dgx1-v100")
+    pods = [f"p{number}" for number in range(6)]
+    for pod in pods:
+        cluster.pod(pod, 1)
+    cluster.client.kill_at = kill_at
+    with pytest.raises(Killed):
+        await cluster.settle()
+    cluster.restart()
+    cluster.worker.follow(capped(4))
+    await cluster.settle()
+    assert len(placed(cluster, *pods)) == 4
+
+
+async def test_claims_that_are_seen_before_the_nodes_they_are_on_count_by_their_products() -> None:
+    cluster = cluster_of(capped(100, Cap(gpus=4, products=(H100,))), a="dgx-h100", b="dgx-a100")
+    cluster.pod("first", 4, wishes={"product": "NVIDIA A100*"})
+    await cluster.settle()
+    cluster.restart()
+    cluster.worker.follow(capped(100, Cap(gpus=4, products=(H100,))))
+    cluster.deliver(RESOURCE_CLAIMS)
+    cluster.pod("second", 4, wishes={"product": H100})
+    await cluster.settle()
+    assert placed(cluster, "second") == ["second"]
+
+
+async def test_a_pod_that_comes_to_a_running_gang_has_the_lost_ones_place_and_no_more_than_its_cap() -> None:
+    cluster = cluster_of(capped(16), **dict.fromkeys("abc", "dgx1-v100"))
+    cluster.barrier()
+    pods = gang(cluster, 2)
+    for _ in range(3):
+        await cluster.settle()
+        cluster.schedule()
+    await cluster.settle()
+    assert [cluster.get_pod(pod)["spec"].get("nodeName") for pod in pods] != [None, None]
+    at, _ = cluster.gpus(pods[1])
+    cluster.pod("other", 1)
+    end(cluster, pods[1])
+    await cluster.settle()
+    assert placed(cluster, "other") == [], "the lost pod's place is kept, and counts"
+    cluster.pod(pods[1], 8, wishes={"gang": "train", "gang-size": "2"})
+    await cluster.settle()
+    assert cluster.gpus(pods[1])[0] == at
+    cluster.pod("train-9", 8, wishes={"gang": "train", "gang-size": "2"})
+    await cluster.settle()
+    assert placed(cluster, "train-9") == []
+    assert "its tenant's cap" in (cluster.note("train-9", "reason") or "")
+
+
+async def test_whom_a_cap_parks_is_not_handed_over_to_the_scheduler() -> None:
+    cluster = cluster_of(capped(4), a="dgx1-v100")
+    cluster.pod("first", 4)
+    cluster.pod("second", 4, wishes={"policy": "nvlink", "when-full": "hand-over"})
+    await cluster.settle()
+    assert placed(cluster, "second") == []
+    assert cluster.get_pod("second")["spec"]["schedulingGates"]
+
+
+async def test_who_shares_a_set_that_is_there_asks_for_nothing_more() -> None:
+    cluster = cluster_of(capped(4), a="dgx1-v100")
+    for name in ("first", "second"):
+        cluster.pod(name, 4, wishes={"shared-claim": "both"})
+        await cluster.settle()
+        cluster.schedule()
+        await cluster.settle()
+    assert cluster.get_pod("second")["spec"]["nodeName"] == "a"
+
+
+async def test_whom_it_parked_is_told_once_the_place_is_what_lacks() -> None:
+    cluster = cluster_of(capped(4), a="dgx1-v100")
+    cluster.pod("first", 4)
+    cluster.pod("second", 4)
+    await cluster.settle()
+    cluster.rival("theirs", "a", set(range(8)) - set(cluster.gpus("first")[1]))
+    claim = cluster.find(RESOURCE_CLAIMS, "theirs", "default")
+    assert claim is not None
+    cluster.remove(RESOURCE_CLAIMS, "theirs", "default")
+    claim["metadata"]["namespace"] = "others"
+    cluster.put(RESOURCE_CLAIMS, claim)
+    cluster.pod("third", 4, namespace="others")
+    await cluster.settle()
+    assert "its tenant's cap" in (cluster.note("second", "reason") or "")
+    cluster.worker.follow(capped(8))
+    await cluster.settle()
+    assert "no eligible node has such a set free" in (cluster.note("second", "reason") or "")
+
+
+def _reasons(cluster: GpuCluster, pods: Iterable[str]) -> int:
+    return sum("its tenant's cap" in (cluster.note(pod, "reason") or "") for pod in pods)
+
+
+async def test_only_the_first_of_many_is_told_new_figures() -> None:
+    cluster = cluster_of(capped(4), a="dgx1-v100")
+    cluster.pod("first", 3)
+    cluster.pod("small", 1)
+    await cluster.settle()
+    many = [f"m{number}" for number in range(10)]
+    for pod in many:
+        cluster.pod(pod, 2)
+    await cluster.settle()
+    assert _reasons(cluster, many) == 10
+    before = len(cluster.client.writes)
+    end(cluster, "small")
+    await cluster.settle()
+    assert "holds 3 of 4" in (cluster.note("m0", "reason") or "")
+    assert len(cluster.client.writes) == before + 1
+    with patch.object(gang_plan, "plan") as plan:
+        await cluster.settle()
+    assert not plan.called
+
+
+@pytest.mark.looptime
+async def test_a_controller_that_works_by_itself_looks_at_it_at_once() -> None:
+    cluster = cluster_of(capped(4), a="dgx1-v100", b="dgx1-v100")
+    cluster.pod("first", 4)
+    cluster.pod("second", 4)
+    async with working(cluster):
+        await asyncio.sleep(1)
+        assert placed(cluster, "first", "second") == ["first"]
+        end(cluster, "first")
+        await asyncio.sleep(0.2)
+        assert placed(cluster, "second") == ["second"]
