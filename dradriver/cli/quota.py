@@ -13,9 +13,10 @@ from dradriver import __version__
 from dradriver.api import limits, names, quantity
 from dradriver.api.errors import WordError
 from dradriver.api.ledger import OURS, current_ledger
+from dradriver.cli import tenant_quotas
 from dradriver.cli.cluster import access, reading
 from dradriver.cli.cluster.options import all_namespaces_option, ledger_option, namespace_option, server_options
-from dradriver.cli.inputs import called, content
+from dradriver.cli.inputs import called, content, policies_of
 from dradriver.cli.linter.documents import DocumentError, documents
 from dradriver.kube.client import Client
 from dradriver.kube.config import ServerConfig
@@ -65,6 +66,12 @@ def quota() -> None:
 @all_namespaces_option
 @server_options
 @ledger_option
+@click.option(
+    "--policies",
+    "policies_file",
+    metavar="FILE",
+    help="Instead, print quotas for the caps of this policies file's tenants.",
+)
 @click.option("--replace", is_flag=True, help="Leave out what the quota counted before; else it counts both.")
 @click.option("-o", "--output", type=click.Choice(("yaml", "json", "table")), default="yaml", show_default=True)
 def convert(
@@ -73,6 +80,7 @@ def convert(
     all_namespaces: bool,
     kubeconfig: str | None,
     context: str | None,
+    policies_file: str | None,
     replace: bool,
     output: str,
 ) -> None:
@@ -85,6 +93,11 @@ def convert(
         raise click.UsageError("FILE, or a cluster by -n, -A, --kubeconfig and --context; not both")
     if namespace and all_namespaces:
         raise click.UsageError("-n or -A; not both")
+    if policies_file is not None:
+        if file is not None or namespace or all_namespaces or kubeconfig or context or replace:
+            raise click.UsageError("--policies makes quotas of its own: give no others, no cluster and no --replace")
+        _of_tenants(policies_file, output)
+        return
     if file is not None:
         given = _of_file(file)
     else:
@@ -110,6 +123,26 @@ def convert(
             document=lambda: report(table("quota", "counts", rows=rows)),
             data=lambda: {"apiVersion": "v1", "kind": "List", "items": quotas},
         )
+
+
+def _of_tenants(policies_file: str, output: str) -> None:
+    """Print the quotas of a policies file's tenants."""
+    made = tenant_quotas.of_policies(policies_of(policies_file))
+    for one in made:
+        for note in one.notes:
+            warn(f"tenant {one.tenant}: {note}")
+    if not made:
+        warn("no tenant has a cap; there is nothing to write")
+    quotas = [quota for one in made for quota in one.quotas]
+    if output == "yaml":
+        show_documents(quotas)
+        return
+    rows = [(one.tenant, ", ".join(f"{key}: {value}" for key, value in one.counts.items())) for one in made]
+    show_as(
+        output,
+        document=lambda: report(table("tenant", "counts", rows=rows)),
+        data=lambda: {"apiVersion": "v1", "kind": "List", "items": quotas},
+    )
 
 
 def _of_file(file: str) -> list[dict[str, Any]]:
