@@ -8,6 +8,7 @@ from dradriver.kube import resources
 from dradriver.kube.resources import Resource
 
 NAMESPACES: Final = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
+PRIORITY_CLASSES: Final = Resource("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", namespaced=False)
 DEVICE_TAINT_RULES: Final = next(kind for kind in resources.DEVICE_TAINT_RULES if kind.version == "v1beta2")
 RESOURCE_CLAIM_TEMPLATES: Final = Resource(
     "resource.k8s.io", "v1", "resourceclaimtemplates", "ResourceClaimTemplate", namespaced=True

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from dradriver.api import names, suspends
-from dradriver.controller import owner_restarts
+from dradriver.controller import owner_restarts, owner_tops
 from dradriver.controller.owner_restarts import DONE, PAUSED
 from dradriver.kube.client import ApiError, Unreachable
 from dradriver.kube.resources import POD_DISRUPTION_BUDGETS, PODS, Resource
@@ -184,7 +184,7 @@ async def test_what_a_predecessor_suspends_while_the_next_leads_already_is_resum
     it.ask()
     await it.cluster.settle()
     it.cluster.restart()
-    find, looks = owner_restarts.left_suspended, itertools.count()
+    find, looks = owner_tops.left_suspended, itertools.count()
 
     async def late(*arguments: Any) -> Any:
         return await find(*arguments) if next(looks) else ([], True)
