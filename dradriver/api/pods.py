@@ -187,6 +187,11 @@ class Pod(Part, frozen=True):
         return any(gate.name == names.GATE for gate in self.spec.scheduling_gates)
 
     @property
+    def held(self) -> bool:
+        """True while a gate of somebody else's holds the pod, beside ours or alone."""
+        return any(gate.name != names.GATE for gate in self.spec.scheduling_gates)
+
+    @property
     def placed(self) -> bool:
         """True for a pod whose GPUs the controller chooses."""
         return self.metadata.labels.get(names.LABEL) == names.LABEL_PLACED

@@ -27,6 +27,8 @@ GPUs:
 
 devices      what a device of a slice says: which GPU it is or is a part of, and how that may be had in parts
 inventory    all GPUs as the allocator sees them
+fleets       what of them whoever looks for a place may have, and what it would be without some claims
+views        the GPUs that each tenant may have, by the partitions in force
 pools        a node's slices, read together with the machine that they describe
 remaining    what of a node's GPUs is left beside what claims hold, as the allocator is told it
 offered      slices, less what taint rules keep, taken in for the inventory

@@ -6,7 +6,6 @@ import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Final
 
-from dradriver.api import names
 from dradriver.api.pins import Key, claim_key, is_set
 from dradriver.api.pods import Pod
 from dradriver.cluster.nodes.requests import LARGEST, Amounts, request_of
@@ -153,7 +152,7 @@ def _waits(pod: Pod) -> bool:
 
 def _may_lead(pod: Pod) -> bool:
     """Return whether a pod waits, and for nobody but us: another gate could hold it, and with it all, for ever."""
-    return _waits(pod) and not (pod.gated and any(gate.name != names.GATE for gate in pod.spec.scheduling_gates))
+    return _waits(pod) and not (pod.gated and pod.held)
 
 
 def _state(claim: ClaimRecord) -> tuple[object, ...]:

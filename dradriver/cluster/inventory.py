@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Mapping, Set
 
 import msgspec
 import numpy as np
@@ -12,17 +12,15 @@ from numpy.typing import NDArray
 
 from dradriver.allocator import Amount, Fleet
 from dradriver.api.pins import Device, Key, MigSlice, Pin, Usage
-from dradriver.cluster import network, pools
+from dradriver.cluster import pools
 from dradriver.cluster.exclusive_namespaces import ExclusiveNamespaces
 from dradriver.cluster.holds import Holds
-from dradriver.cluster.kueue_topologies import KueueTopologies, KueueTopology
 from dradriver.cluster.nodes.table import NodeTable
 from dradriver.cluster.pools import Pool
 from dradriver.cluster.records import SliceRecord
 from dradriver.cluster.remaining import Remaining, fits_beside, remaining
 from dradriver.cluster.tabulating import AtOnce
 from dradriver.errors import DriverError
-from dradriver.kube.reflector import Change
 from dradriver.topology.machine import Machine
 
 logger = logging.getLogger(__name__)
@@ -38,7 +36,9 @@ class Inventory:
         holds: Who holds what.
         nccl_version: What bandwidth is predicted for, on machines that name none themselves.
         tables: Says whose machine's tables are there.
-        topologies: The network's levels as Kueue has them, for a cluster whose own are not configured.
+        located: The nodes' labels when the fleet was told where they stand in the network; None where it is to be told.
+        marked: Called with each node of which something may be otherwise than the fleet has it, and whether its GPUs
+            may be others, too.
         aside: Nodes that nothing is placed on until their machine's tables are there; what claims hold of them counts.
     """
 
@@ -53,10 +53,8 @@ class Inventory:
         self._lacks: collections.Counter[str] = collections.Counter()
         self._fleet = Fleet()
         self.nccl_version = ""
-        self._levels: Sequence[str] = ()
-        self._gbps_of: Mapping[str, float] = {}
-        self.topologies = KueueTopologies()
-        self._located: Mapping[str, Mapping[str, str]] | None = None
+        self.located: Mapping[str, Mapping[str, str]] | None = None
+        self.marked: Callable[[str, bool], object] = lambda _name, _anew: None
         self._dirty: set[str] = set()
         self._free = np.zeros(64, dtype=np.int64)
         self._tenants = ExclusiveNamespaces()
@@ -102,22 +100,6 @@ class Inventory:
             self._read(pool)
         return pools
 
-    def set_levels(self, keys: Sequence[str], gbps_of: Mapping[str, float]) -> None:
-        """Take in the label keys of the network's levels, nearest first; those that are known where none are given."""
-        if (tuple(keys), gbps_of) != (tuple(self._levels), self._gbps_of):
-            self._levels, self._gbps_of = keys, gbps_of
-            self._move()
-
-    def topology_changed(self, change: Change[KueueTopology]) -> None:
-        """Take in what the reflector of Kueue's Topologies saw."""
-        self.topologies.changed(change)
-        self._move()
-
-    def _move(self) -> None:
-        self._located = None
-        for name in self._pools:
-            self._nodes.helped(name)  # a gang that found no place may have one by other levels
-
     def set_nccl_version(self, version: str) -> None:
         """Predict for this NCCL on all machines that name none themselves; empty: the newest that is known."""
         if version == self.nccl_version:
@@ -125,13 +107,13 @@ class Inventory:
         self.nccl_version = version
         for name, pool in self._pools.items():
             pool.row = None  # so that the fleet is told of the machine again
-            self._dirty.add(name)
+            self._mark(name)
             self._nodes.helped(name)
 
     def set_tables(self, name: str) -> None:
         """Take in that the tables of a node's machine are there."""
         self.aside.discard(name)
-        self._dirty.add(name)
+        self._mark(name)
         self._nodes.helped(name)
 
     def set_node(self, name: str) -> None:
@@ -143,7 +125,7 @@ class Inventory:
         before = dict(self.holds.of(claim))
         news = self.holds.hold(claim, devices)
         for pool, device in news:
-            self._dirty.add(pool)
+            self._mark(pool)
             left = self.holds.holders((pool, device))
             less = claim not in left or before.get((pool, device), ()) is None  # or it is known now which part it is
             if less and None not in left.values():
@@ -152,7 +134,8 @@ class Inventory:
 
     def hold_anew(self, claim: Key, devices: Mapping[Device, Usage]) -> None:
         """Record all that a claim holds, whatever was recorded of it."""
-        self._dirty |= {pool for pool, _ in self.holds.forget(claim)}
+        for pool, _ in self.holds.forget(claim):
+            self._mark(pool)
         self.hold(claim, devices)
 
     def slices(self) -> dict[str, SliceRecord]:
@@ -166,6 +149,11 @@ class Inventory:
     def pool(self, name: str) -> Pool | None:
         """Return a node's pool as it is now; None where it cannot be placed on."""
         return self._pools.get(name)
+
+    def pool_of(self, name: str) -> Pool | None:
+        """Return a node's pool as the fleet has it; None where the fleet, up to date, has not."""
+        pool = self._pools.get(name)
+        return None if pool is None or pool.row is None or pool.row != self._nodes.find(name) else pool
 
     def pools(self) -> tuple[str, ...]:
         """Return the nodes whose pools are complete."""
@@ -183,32 +171,8 @@ class Inventory:
         ]
         return int(self._free[row]) == len(free)
 
-    def without(self, *claims: Key) -> Fleet:
-        """Return the fleet as it would be without what these claims hold: only to be looked at, and by nobody else."""
-        fleet = self.fleet
-        pools = {pool for claim in claims for pool, _ in self.holds.of(claim)} & set(fleet.nodes)
-        if not pools:
-            return fleet
-        fleet = fleet.copied(pools)
-        for name in pools:
-            self._set_left(fleet, name, self._left(name, self._pools[name], frozenset(claims)))
-        return fleet
-
-    def alone_with(self, claim: Key, devices: Collection[Device]) -> Fleet:
-        """Return the fleet as it would be if these GPUs, all of one node, were all that the node has, without a claim.
-
-        It is to be looked at, and by nobody else.
-        """
-        fleet = self.fleet
-        (name,) = {node for node, _ in devices}
-        if name not in fleet.nodes:
-            return fleet
-        fleet, pool = fleet.copied({name}), self._pools[name]
-        numbers = {number for number, (device, _) in pool.devices.items() if (name, device) in devices}
-        self._set_left(fleet, name, self._left(name, pool, frozenset((claim,))).among(numbers))
-        return fleet
-
-    def _set_left(self, fleet: Fleet, name: str, left: Remaining) -> None:
+    def set_left(self, fleet: Fleet, name: str, left: Remaining) -> None:
+        """Tell a fleet that has a node of this one what is left there."""
         fleet.set_free(name, left.free)
         fleet.set_offer(name, msgspec.structs.replace(left.offer, tenants=self._tenants.tenants(left.tenants)))
         fleet.set_parts(name, left.parts)
@@ -284,19 +248,6 @@ class Inventory:
         known = self._pools.get(pool)
         return known is not None and known.seats
 
-    def locate(self, labels: Mapping[str, Mapping[str, str]]) -> None:
-        """Tell the allocator where every node stands in the network, if machines or labels have changed since.
-
-        Args:
-            labels: Of each node that the API server knows; the same mapping while they are the same.
-        """
-        fleet = self.fleet
-        if self._located is not labels:
-            self._located = labels
-            machines = {name: pool.machine for name, pool in self._pools.items()}
-            levels = self._levels or self.topologies.keys([labels.get(name, {}) for name in fleet.nodes])
-            network.locate(fleet, labels, machines, levels, self._gbps_of)
-
     def compute(self, pool: str) -> dict[str, int]:
         """Return the compute slices of the MIG profiles of a node's GPUs, by the profile's name."""
         known = self._pools.get(pool)
@@ -325,8 +276,12 @@ class Inventory:
             self.aside.discard(name)
         self._offer(name)
 
-    def _offer(self, name: str) -> None:
+    def _mark(self, name: str, *, anew: bool = False) -> None:
         self._dirty.add(name)
+        self.marked(name, anew)
+
+    def _offer(self, name: str) -> None:
+        self._mark(name, anew=True)
         self._nodes.offer(name, name in self._pools)
 
     def _refresh(self, name: str) -> None:
@@ -339,15 +294,15 @@ class Inventory:
             self._tenants.set(name, {})
             self._fleet.remove(name)
             return
-        free, offer, parts, tenants = self._left(name, pool)
+        free, offer, parts, tenants = self.left(name, pool)
         offer = msgspec.structs.replace(offer, tenants=self._tenants.set(name, tenants))
         try:
             if pool.row == row:
                 self._fleet.set_free(name, free)
             else:
-                self._fleet.set_node(name, self._with_nccl(pool.offered), free, row=row)
+                self._fleet.set_node(name, self.machine(pool), free, row=row)
                 pool.row = row
-                self._located = None
+                self.located = None
             self._fleet.set_offer(name, offer)
             self._fleet.set_parts(name, parts)
             self._free[row] = len(set(free) - offer.parts_only)
@@ -364,7 +319,7 @@ class Inventory:
         del self._pools[name]
         self._nodes.offer(name, False)
 
-    def _left(self, name: str, pool: Pool, leaving: Set[Key] = frozenset()) -> Remaining:
+    def left(self, name: str, pool: Pool, leaving: Set[Key] = frozenset()) -> Remaining:
         """Return what is left of a node's GPUs if some claims were not there."""
         held = {
             device: {claim: amount for claim, amount in self.holders((name, device)).items() if claim not in leaving}
@@ -375,7 +330,7 @@ class Inventory:
     def _assess(self, name: str, pool: Pool) -> bool:
         """Return whether a node's machine may be placed on now; else its tables are asked for, and it stands aside."""
         try:
-            ready = self.tables.ready(name, self._with_nccl(pool.offered))
+            ready = self.tables.ready(name, self.machine(pool))
         except Exception:  # a bug in what one machine meets must not stop the other nodes
             logger.exception("node %s: an error in this program; its GPUs are not placed", name)
             ready = False
@@ -385,7 +340,9 @@ class Inventory:
             self.aside.add(name)
         return ready
 
-    def _with_nccl(self, machine: Machine) -> Machine:
+    def machine(self, pool: Pool) -> Machine:
+        """Return a node's machine as the fleet is told of it, with the NCCL that jobs run."""
+        machine = pool.offered
         if machine.nccl_version or not self.nccl_version:
             return machine
         return msgspec.structs.replace(machine, nccl_version=self.nccl_version)

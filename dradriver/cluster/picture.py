@@ -13,6 +13,7 @@ from dradriver.api.seats import GO
 from dradriver.api.templates import Template
 from dradriver.cluster.claim_users import MOST, ClaimUsers
 from dradriver.cluster.claims import Accounts, State
+from dradriver.cluster.fleets import Fleets
 from dradriver.cluster.gangs import Gangs
 from dradriver.cluster.gpu_time import GpuTime, owner_of
 from dradriver.cluster.inventory import Inventory
@@ -49,6 +50,7 @@ class Picture:
         templates: All ResourceClaimTemplates, and the specs of those that waiting pods name.
         volumes: Where the volumes of waiting pods are.
         inventory: All GPUs and who holds them.
+        fleets: The same as the allocator is asked of it, for whoever wants to be placed.
         offered: The slices, and what taint rules leave of them.
         claim_users: The pods of each claim.
         gangs: Which pods start together.
@@ -79,6 +81,7 @@ class Picture:
         self.volumes = Volumes()
         self.nodes = NodeTable()
         self.inventory = Inventory(self.nodes)
+        self.fleets = Fleets(self.inventory, self.nodes)
         self.offered = Offered(self.inventory, self.nodes, rehold=self._rehold, touch=self._touch_pods_of)
         self.gpu_time = GpuTime(self.inventory.pool, self._owner_of, self._results_of)
         self.weights = Weights()
@@ -128,6 +131,8 @@ class Picture:
         self.nodes.set_node(name, change.new)
         if change.old is None or change.new is None:
             self.inventory.set_node(name)
+        else:
+            self.fleets.relabelled(name)
         self._tell()
 
     def slice_changed(self, change: Change[SliceRecord]) -> None:
@@ -196,12 +201,12 @@ class Picture:
 
     def levels_changed(self, keys: Sequence[str], gbps_of: Mapping[str, float]) -> None:
         """Take in the label keys of the network's levels that are configured, nearest first, and what they carry."""
-        self.inventory.set_levels(keys, gbps_of)
+        self.fleets.set_levels(keys, gbps_of)
         self._tell()
 
     def topology_changed(self, change: Change[KueueTopology]) -> None:
         """Take in what the reflector of Kueue's Topologies saw."""
-        self.inventory.topology_changed(change)
+        self.fleets.topology_changed(change)
         self._tell()
 
     # What we write.

@@ -143,9 +143,9 @@ class Audit:
                 self._differs("usage", ("", name), partial(nodes.set_used, name, amounts))
 
     async def _free(self) -> None:
-        inventory = self._picture.inventory
+        inventory, fleets = self._picture.inventory, self._picture.fleets
         async for pool in _in_slices(inventory.pools()):
-            if not inventory.is_counted_right(pool):
+            if not fleets.is_right(pool):
                 self._differs("free", ("", pool), partial(inventory.set_node, pool))
 
     async def _gpu_time(self) -> None:

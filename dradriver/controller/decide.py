@@ -138,10 +138,12 @@ def revalidate(picture: Picture, wish: PlacementRequest, claim: ClaimRecord) -> 
     try:
         if not _asked_for(picture, wish, pin, _row(fit, row)):
             return None
-        others = _rank(picture, wish, fit, fleet=picture.inventory.without(wish.claim))
     except NoPlaceError:
         return None
     node = pin.choice.node
+    others: Sequence[Choice] | Sequence[PartChoice] = []
+    with contextlib.suppress(NoPlaceError):  # it keeps what it has where that is outside its partition by now
+        others = _rank(picture, wish, fit, fleet=picture.fleets.without(wish.claim, namespace=wish.claim[0]))
     return Placement(
         choice=pin.choice,
         hostnames=_hostnames(picture, [node, *(each.node for each in others if each.node != node)], MOST_NODES),
@@ -163,7 +165,7 @@ def _asked_for(picture: Picture, wish: PlacementRequest, pin: Pin, here: Bools) 
     if isinstance(choice, Choice):
         if not isinstance(request, Whole) or tuple(map(len, choice.containers)) != request.containers:
             return False
-        same = _rank(picture, wish, here, fleet=picture.inventory.alone_with(wish.claim, pin.devices))[0]
+        same = _rank(picture, wish, here, fleet=picture.fleets.alone_with(wish.claim, pin.devices))[0]
         return isinstance(same, Choice) and (same.level, same.fallback) == (choice.level, choice.fallback)
     if isinstance(request, Whole):
         return False
@@ -174,7 +176,7 @@ def _asked_for(picture: Picture, wish: PlacementRequest, pin: Pin, here: Bools) 
     for number, uuid in pin.numbers().items():  # each GPU apart: together the parts could be dealt to them otherwise
         mine = [(each, part) for each, part in parts if part.gpu == number]
         alone = msgspec.structs.replace(wish, request=_of(request, [each for each, _ in mine]))
-        fleet = picture.inventory.alone_with(wish.claim, {(choice.node, slices.device_name(uuid))})
+        fleet = picture.fleets.alone_with(wish.claim, {(choice.node, slices.device_name(uuid))})
         same = _rank(picture, alone, here, fleet=fleet)[0]
         if not isinstance(same, PartChoice) or list(map(_size, itertools.chain(*same.containers))) != [
             _size(part) for _, part in mine
@@ -205,9 +207,9 @@ def _row(like: Bools, row: int) -> Bools:
 def _rank(
     picture: Picture, wish: PlacementRequest, fit: Bools, *, most: int = MOST_NODES, fleet: Fleet | None = None
 ) -> Sequence[Choice] | Sequence[PartChoice]:
-    fleet = picture.inventory.fleet if fleet is None else fleet
+    fleet = picture.fleets.of(wish.claim[0]) if fleet is None else fleet
     if not fit.any():
-        if not fleet.nodes and not picture.inventory.aside:
+        if not picture.inventory.fleet.nodes and not picture.inventory.aside:
             raise NoPlaceError("no node offers GPUs of this driver")
         raise NoPlaceError(f"no node with GPUs can run this pod: {_causes(picture, wish, fit) or 'none is left'}")
     try:
@@ -220,8 +222,14 @@ def _rank(
     except NoPlaceError as error:
         causes = _causes(picture, wish, fit)
         why = f"{error.stable}; nodes left out: {causes}" if causes else error.stable
-        why += _tainted(picture)
+        why += _tainted(picture) + bound(picture, wish)
         raise NoPlaceError(why if isinstance(wish.request, Whole) else why + _lacks(picture)) from None
+
+
+def bound(picture: Picture, wish: PlacementRequest) -> str:
+    """Return which GPUs the policies file's tenants keep from a pod, as a part of a reason."""
+    kept = picture.fleets.bound(wish.claim[0])
+    return f"; left out are {kept}, by the policies file" if kept else ""
 
 
 def _tainted(picture: Picture) -> str:

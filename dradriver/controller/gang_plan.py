@@ -134,7 +134,8 @@ def _places(
     fleet: Fleet | None,
 ) -> dict[Member, Placement]:
     kept = {member: own for member in members if member is not late and (own := _kept(picture, member)) is not None}
-    picture.inventory.locate(picture.nodes.labels())
+    namespace = members[0].key[0]
+    picture.fleets.locate(picture.nodes.labels(), namespace)
     asked = _asked(picture, members, wants, kept=kept, least=None if kept else least, avoid=avoid)
     index = {member: at for at, member in enumerate(asked.members)}
     fixed = {index[member]: choice for member, (choice, _) in kept.items() if isinstance(choice, Choice)}
@@ -142,17 +143,18 @@ def _places(
         raise NoPlaceError(f"others of its gang are on nodes that are left out so far: {decide.UNKNOWN_KIND}")
     try:
         found = place_gang(
-            picture.inventory.fleet if fleet is None else fleet,
+            picture.fleets.of(namespace) if fleet is None else fleet,
             asked.request,
             eligible_by_role=asked.eligible,
             amounts=asked.amounts,
             fixed=fixed,
             home={index[member]: kept.choice for member, kept in home.items() if member in index},
         )
-    except NoPlaceError:
+    except NoPlaceError as error:
         if any(decide.any_aside(picture, fit) for fit in asked.eligible):  # how much there is, it cannot know
             raise NoPlaceError(f"no place on the nodes that are known; nodes left out: {decide.UNKNOWN_KIND}") from None
-        raise
+        kept_from = decide.bound(picture, members[0].wish)
+        raise NoPlaceError(f"{error}{kept_from}", stable=f"{error.stable}{kept_from}") from None
     placed = dict(zip(asked.members, found.pods, strict=False))  # fewer where it begins with fewer
     hostnames = _hostnames(picture, dict.fromkeys(choice.node for choice in placed.values()), asked)
     return _placements(picture, identity, placed, found, kept, hostnames, home)
@@ -343,7 +345,9 @@ def _hostnames(picture: Picture, nodes: Collection[str], asked: Asked) -> dict[s
     others: list[str] = []
     with contextlib.suppress(NoPlaceError):
         limit = len(nodes) + most
-        ranked = picture.inventory.fleet.rank(asked.request.pod, eligible=fit, limit=limit, explain=False)
+        ranked = picture.fleets.of(asked.members[0].key[0]).rank(
+            asked.request.pod, eligible=fit, limit=limit, explain=False
+        )
         others = [choice.node for choice in ranked if choice.node not in nodes]
     if _seats(picture, nodes):
         others = [node for node in others if picture.inventory.knows_seats(node)]

@@ -120,8 +120,8 @@ class RunningGangs:
             if member is unit.lead or gang_plan.is_placed(self._picture, member)
         ]
         kept = self._kept(of)
-        inventory = self._picture.inventory
-        inventory.locate(self._picture.nodes.labels())
+        fleets, namespace = self._picture.fleets, unit.key[0]
+        fleets.locate(self._picture.nodes.labels(), namespace)
 
         def among(avoid: tuple[str, ...]) -> Placement:
             places = gang_plan.plan(
@@ -133,7 +133,7 @@ class RunningGangs:
                 home=None if kept is None else {unit.lead: kept},
                 late=unit.lead,
                 # Only looked at: giving it up and keeping it again would wake all who wait, this pod too, and again.
-                fleet=None if kept is None else inventory.without(kept.claim),
+                fleet=None if kept is None else fleets.without(kept.claim, namespace=namespace),
             )
             return places[unit.lead]
 

@@ -37,6 +37,7 @@ from dradriver.controller.running_gangs import RunningGangs
 from dradriver.controller.template_reader import TemplateReader
 from dradriver.kube.backoff import EARLY_S
 from dradriver.kube.client import Client
+from dradriver.queue.entries import Entries
 from dradriver.queue.lanes import Lanes
 from dradriver.queue.rechecks import Asking
 from dradriver.queue.shares import Shares
@@ -87,15 +88,18 @@ class Worker:
         self._touched: OrderedDict[Key, None] = OrderedDict()
         self.picture = Picture(self._touch, self._woken.set)
         self.tenants = Tenants(Shares(time.monotonic))
+        self.picture.fleets.views.partition_of = self.tenants.partition_of
         self.picture.gpu_time.changed = self.tenants.shares.holds
         self._queue = Queue(
-            self.picture.nodes, self.picture.inventory.free, tenant=self.tenants.of, share=self.tenants.share
-        )
+            self.picture.nodes, self.picture.inventory.free, tenant=self.tenants.of, share=self.tenants.share,
+            partition=self.tenants.partition_of,
+        )  # fmt: skip
         self._asking = Asking(self._queue, self._woken.set)
         self._lanes = Lanes(self._woken.set, self._queue.turn)
         writer = ApiWriter(client, self.picture, self._lanes)
         self.reasons = Reasons(writer, pods=self.picture.pods.get, lanes=self._lanes, record=record)
         self._newest = ""
+        self._entries = Entries(self.tenants)
         gang_writer = GangWriter(client, writer, self.picture, self._lanes)
         self._executor = Executor(
             writer, self._lanes, self.picture, self.reasons, touch=self._touch, at=self._at,
@@ -159,6 +163,7 @@ class Worker:
 
     def follow(self, policies: Policies) -> None:
         """Put units in order by these policies from now on."""
+        self.picture.fleets.follow(policies.tenants)
         if self.tenants.follow(policies):
             for key, unit in self._units.items():
                 self._queue.drop(key)
@@ -184,7 +189,7 @@ class Worker:
                 self._touch(key)
             if self._touched:
                 self._guarded(self._touched.popitem(last=False)[0])
-            elif self.picture.inventory.catch_up(late):
+            elif self.picture.fleets.catch_up(late):
                 continue  # others get the loop between the tables of a thousand kinds of nodes
             elif not (self._asking.some() or self._next() or self._asking.again()):
                 break
@@ -270,6 +275,7 @@ class Worker:
             unit, key, [one.lead for one in alone], self.tenants.highest(key[0])
         )
         self._newest = max(self._newest, *(member.pod.metadata.creation_timestamp or "" for member in unit.members))
+        self._entries.look(unit, self._newest)
         for member in unit.members:
             self._count(unit, member)
         if self._may_go_on(unit):
@@ -315,6 +321,7 @@ class Worker:
             return  # its writer looks again when it is done
         elif unit.lead.update(pod, self.picture.template_of(pod), where):
             unit.forgive()
+        self._entries.look(unit, self._newest)
         self._count(unit, unit.lead)
         if self._may_go_on(unit):
             self._pods.look(unit)

@@ -5,6 +5,7 @@ placement_request  what a pod asks for, parsed once
 waiting  who wants a place, in which order
 tenants  whose a namespace is, and what each tenant has had for its weight
 shares   GPU time by tenant, decayed, with what each has now
+entries  since when those stand in it whom Kueue lets in
 line     everybody who waits, in the order in which they are served if all find a place
 rechecks  when blocked kinds are asked whether they may find a place by now
 lanes    who may be written now: slots, a lane for each namespace, and those that wait

@@ -47,7 +47,7 @@ def line(units: Iterable[Unit], tenants: Tenants) -> list[Standing]:
         unit, own = waiting[tenant][places[tenant]][2], waiting[tenant]
         gpus = gpus_of(unit)
         found.append(Standing(unit, tenant, gpus, shares[tenant]))
-        if tenant != ALL:
+        if tenant != ALL and not tenants.by_kueue(tenant):
             shares[tenant] += gpus * tenants.shares.ahead_s / tenants.weight(tenant)
         places[tenant] += 1
         if places[tenant] < len(own):

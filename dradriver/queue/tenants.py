@@ -54,6 +54,17 @@ class Tenants:
             return ALL
         return self._of.get(namespace) or f"namespace/{namespace}"
 
+    def partition_of(self, namespace: str) -> str:
+        """Return the tenant whose partition binds the units of a namespace; empty for none."""
+        name = self.of(namespace)
+        found = self._tenants.get(name)
+        return name if found is not None and found.partition is not None else ""
+
+    def by_kueue(self, tenant: str) -> bool:
+        """Return whether Kueue says who of a tenant is next and how much it may have: then nothing here does."""
+        found = self._tenants.get(tenant)
+        return found is not None and found.admission == "kueue"
+
     def weight(self, tenant: str) -> float:
         """Return a tenant's weight."""
         return self._weights.get(tenant, 1.0)
@@ -64,8 +75,13 @@ class Tenants:
         return None if found is None else found.highest_priority
 
     def share(self, tenant: str) -> float:
-        """Return what decides between tenants, GPU-seconds over weight: whoever has less is first."""
-        return 0.0 if tenant == ALL else self.shares.share(tenant, self._weights.get(tenant, 1.0))
+        """Return what decides between tenants, GPU-seconds over weight: whoever has less is first.
+
+        Nothing of those that Kueue admits: whom it has let in has had its turn there, in the order in which it let in.
+        """
+        return (
+            0.0 if tenant == ALL or self.by_kueue(tenant) else self.shares.share(tenant, self._weights.get(tenant, 1.0))
+        )
 
     def relative(self, tenant: str) -> float:
         """Return what a tenant has had beside what its weight says, among all who have had anything; 1 for just that.

@@ -278,6 +278,8 @@ class Unit:
         self.least = 1
         self.promised_at: float | None = None
         self._whole = key is None
+        self._held = False  # by gates of others, when that was last looked at
+        self._let_in = False  # since then
         self._in_vain = 0  # how often it was tried so
         self._gathered: tuple[int, float] | None = None
         self._no_place_since: float | None = None
@@ -305,6 +307,20 @@ class Unit:
         """Let no priority above this count; call it while the unit is not in the queue."""
         self.order = -_priority(self.members, highest), *self.order[1:]
 
+    def let_in(self, now: str) -> None:
+        """Take in whether gates of others hold it: its turn is that of when the last of them was lifted.
+
+        That is when Kueue let it in. Whom it lets in as an object that makes pods has none before. Call it while the
+        unit is not in the queue.
+
+        Args:
+            now: What stands for this moment among the times at which pods were created, later than any before it.
+        """
+        held = any(member.pod.held for member in self.members)
+        if self._held and not held:
+            self._let_in, self.order = True, (self.order[0], now, self.order[2])
+        self._held = held
+
     def whole(self, least: int) -> bool:
         """Take in that a gang has as many pods as it may begin with: its turn is that of the last of them, for good.
 
@@ -313,6 +329,8 @@ class Unit:
         if self._whole:
             return False
         self._whole = True
+        if self._let_in:
+            return True
         entries = sorted((member.pod.metadata.creation_timestamp or "", member.uid) for member in self.members)
         self.order = self.order[0], *entries[min(least, len(entries)) - 1]
         return True

@@ -57,6 +57,8 @@ class _Class:
     """Units of one kind: they find a place together or not at all.
 
     Attributes:
+        kind: Their kind, and whose partition they are within.
+        ask: What they ask of a node.
         lines: Its units by tenant; none is empty.
         failed_at: The nodes' clock when one of them last found no place; ``_NEVER`` while none has.
         reason: Why, then.
@@ -65,12 +67,13 @@ class _Class:
         gpus: Fewest free GPUs of a node that may take one.
     """
 
-    __slots__ = ("checked_at", "failed_at", "gpus", "kind", "lines", "reason", "seen")
+    __slots__ = ("ask", "checked_at", "failed_at", "gpus", "kind", "lines", "reason", "seen")
 
-    def __init__(self, kind: Kind) -> None:
+    def __init__(self, kind: tuple[Kind, str]) -> None:
         self.kind = kind
+        wanted, self.ask, where, *_ = kind[0]
         # Parts may be of GPUs that are in use, and so is the set that others have already.
-        self.gpus = kind[0].gpus if isinstance(kind[0], Whole) and not kind[2] else 0
+        self.gpus = wanted.gpus if isinstance(wanted, Whole) and not where else 0
         self.lines: dict[str, _Line] = {}
         self.failed_at = _NEVER
         self.reason = ""
@@ -118,6 +121,7 @@ class Queue:
         *,
         tenant: Callable[[str], str] = _one_tenant,
         share: Callable[[str], float] = _no_share,
+        partition: Callable[[str], str] = _one_tenant,
     ) -> None:
         """Make an empty queue.
 
@@ -126,13 +130,16 @@ class Queue:
             free: Gives the number of free GPUs of each node, by row.
             tenant: Whose a namespace is; where that changes, units are to be put anew.
             share: What a tenant has had for its weight, to be compared.
+            partition: Whose partition binds a namespace: of one kind only those find a place together that may have the
+                same GPUs.
         """
         self._nodes = nodes
         self._free = free
         self._tenant = tenant
         self._share = share
+        self._partition = partition
         self._units: dict[Key, tuple[Unit, _Line]] = {}
-        self._classes: dict[Kind, _Class] = {}
+        self._classes: dict[tuple[Kind, str], _Class] = {}
         self._heads: dict[str, list[tuple[Order, int, _Line]]] = {}  # by tenant, its lines that may find a place
         self._looked_at = _NEVER  # the nodes' clock when it was last found out which blocked classes to ask
         self._since = _NEVER  # the clock up to which all of them were asked
@@ -152,7 +159,7 @@ class Queue:
 
     def put(self, unit: Unit) -> str:
         """Let a unit wait for a place. Returns why its kind has none, as far as that is known."""
-        kind, tenant = unit.kind, self._tenant(unit.key[0])
+        kind, tenant = (unit.kind, self._partition(unit.key[0])), self._tenant(unit.key[0])
         known = self._units.get(unit.key)
         if known is not None and known[0] is unit and known[1].kind.kind == kind and known[1].tenant == tenant:
             return known[1].kind.reason
@@ -302,7 +309,7 @@ class Queue:
     def _worth(self, group: _Class) -> bool:
         """Whether a node that became available since may take one of the kind; if not, the kind need not ask again."""
         freed = self._freed(group.failed_at, group.gpus)
-        if freed is not None and self._nodes.eligible(group.kind[1])[freed].any():
+        if freed is not None and self._nodes.eligible(group.ask)[freed].any():
             return True
         group.failed_at = self._nodes.clock
         return False

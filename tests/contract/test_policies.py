@@ -39,6 +39,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.helm]
 Object = dict[str, Any]
 
 TEAM: Final = "team"
+BOUND: Final = "vision"  # a namespace of the tenant with a partition, see the chart's variant
 AGENT: Final = "gpu-topology-node"
 HERE, THERE = "n1", "n2"
 KINDS: Final = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding")
@@ -90,10 +91,10 @@ async def _install(guarded: Guarded) -> None:
     """Install what the chart has of accounts and policies, two nodes, and on each the agent's pod."""
     async with guarded.admin() as admin:
         resources = Resources(admin)
-        for name in (OURS, TEAM):
+        for name in (OURS, TEAM, BOUND):
             await admin.create(NAMESPACES, {"metadata": {"name": name}})
             await _ready(admin, name)
-        for obj in chart.objects(kubernetes=guarded.version).values():
+        for obj in chart.objects(*chart.VARIANTS["partitions"], kubernetes=guarded.version).values():
             if obj["kind"] in KINDS or obj["kind"].startswith("ValidatingAdmissionPolicy"):
                 await admin.create(await resources.of(obj), obj)
         for node in (HERE, THERE):
@@ -366,3 +367,44 @@ async def test_webhooks_are_asked_about_pods_with_our_words_or_gpu_limits_and_no
     )  # their text is the longest there can be
     assert not await asked(asking, most, {})
     assert await asked(asking, most | {names.POLICY: "nvlink"}, {})
+
+
+async def test_what_only_the_scheduler_places_is_kept_out_of_a_partition(guarded: Guarded) -> None:
+    """And nothing of it out of other namespaces."""
+
+    def limited(name: str, limits: Object) -> Object:
+        made = pod(name, annotations={}, labels={})
+        made["spec"]["containers"][0]["resources"] = {"limits": limits}
+        return made
+
+    def claimed(name: str, **exactly: Any) -> Object:
+        requests = [{"name": "main", "exactly": exactly}]
+        return {"metadata": {"name": name}, "spec": {"devices": {"requests": requests}}}
+
+    handed = {names.REQUEST: '{"version":2,"when_full":"hand-over"}'}
+    whole = {"deviceClassName": names.DEVICE_CLASS, "allocationMode": "ExactCount", "count": 1}
+    refused: dict[str, tuple[Resource, Object, str]] = {
+        "static": (PODS, pod("static", labels={names.LABEL: names.LABEL_STATIC}), names.PLACEMENT),
+        "handed over": (PODS, pod("handed", annotations=handed), names.WHEN_FULL),
+        "untranslated": (PODS, limited("limited", {names.GPU_RESOURCE: "1"}), "gpu.topology/translate"),
+        "a MIG device": (PODS, limited("mig", {"nvidia.com/mig-1g.10gb": "1"}), "gpu.topology/translate"),
+        "a claim": (RESOURCE_CLAIMS, claimed("whole", **whole), "names the claim's template"),
+        "slices": (RESOURCE_CLAIMS, claimed("mig", deviceClassName=names.MIG_CLASS), "names the claim's template"),
+    }
+    passes: dict[str, tuple[Resource, Object]] = {
+        "placed": (PODS, pod("placed")),
+        "none": (PODS, limited("none", {names.GPU_RESOURCE: "0", "cpu": "1"})),
+        "another's": (RESOURCE_CLAIMS, claimed("others", deviceClassName="example.com")),
+        "of no request": (RESOURCE_CLAIMS, {"metadata": {"name": "empty"}, "spec": {}}),
+    }
+    async with guarded.admin() as admin:
+        for what, (resource, body, cure) in refused.items():
+            refusal = await said(admin.create(resource, body, namespace=BOUND))
+            assert "has a partition" in refusal, what
+            assert cure in refusal, what
+            if what != "slices":  # which another policy wants more of
+                assert not await said(admin.create(resource, body, namespace=TEAM)), what
+        for what, (resource, body) in passes.items():
+            assert not await said(admin.create(resource, body, namespace=BOUND)), what
+        grown = await said(admin.patch(PODS, "placed", noted(handed), kind=PatchKind.MERGE, namespace=BOUND))
+        assert names.WHEN_FULL in grown, "nor does one that is there become such a pod"

@@ -35,6 +35,15 @@ VARIANTS: dict[str, tuple[str, ...]] = {
         )
     ),
     "translate": ("webhook.translate=all",),
+    "partitions": (
+        "policies.tenants.vision.namespaces[0]=team-vision",
+        "policies.tenants.vision.namespaces[1]=vision",
+        "policies.tenants.vision.partition.numbers[0]=1",
+        "policies.tenants.open.namespaces[0]=open",
+        "policies.tenants.open.partition.numbers[0]=2",
+        "policies.tenants.open.schedulerPlaced=allow",
+        "policies.tenants.any.namespaces[0]=any",
+    ),
     "mps": ("mps.enabled=true", "driverRoot=/run/nvidia/driver", "kubeletRoot=/data/kubelet"),
     "bare": (
         "node.priorityClassName=",

@@ -31,7 +31,7 @@ def test_every_invariant_holds_in_every_story(group: int) -> None:
     assert not found, "\n".join(f"seed {v.seed} at {v.at_s:.1f} s: {v.name}: {v.text}" for v in found)
 
 
-@pytest.mark.parametrize("campaign", DRAWN)
+@pytest.mark.parametrize("campaign", [*DRAWN, "partitions"])
 def test_every_invariant_holds_whatever_somebody_goes_on_doing(campaign: str) -> None:
     found = [found for seed in range(FEW) if (found := run(seed, campaigns=[campaign]).violation) is not None]
     assert not found, "\n".join(f"seed {v.seed} at {v.at_s:.1f} s: {v.name}: {v.text}" for v in found)

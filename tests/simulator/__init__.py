@@ -8,6 +8,6 @@ controller sees of them, ``faults`` what goes wrong between the two, ``replicas`
 ``machines``, ``gangs`` and ``hostile`` make objects, ``world``, ``story`` and ``gang_life`` change them,
 ``campaigns`` go on with it,
 ``scheduler`` and ``housekeeping`` say when the rest of Kubernetes acts (``tests.fakes.control_plane``); ``truth`` says
-what is really free, ``health`` what is excused, ``invariants``, ``liveness`` and ``gang_rules`` what must hold, and
-``run`` runs it all.
+what is really free, ``health`` what is excused, ``invariants``, ``liveness``, ``gang_rules`` and ``partition_rules``
+what must hold, and ``run`` runs it all.
 """

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
 from dradriver.api import names, resolved
+from dradriver.api.policies.model import Gpus, Tenant
 from dradriver.kube.resources import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, RESOURCE_SLICES, Resource
 from tests.fakes.apistore import Object
 from tests.fakes.control_plane import fit
@@ -20,6 +21,7 @@ from tests.resources import DEVICE_TAINT_RULES
 from tests.simulator import cast, machines
 from tests.simulator.faults import ETCD, QUOTA_CONFLICT, Storm
 from tests.simulator.gang_life import GangLife
+from tests.simulator.partition_rules import FOLLOWED_S
 from tests.simulator.world import Node, World
 
 HALF: Final = msgspec.Raw(b'"\\ud800"')  # the API server keeps it, and no strict reader takes it
@@ -210,19 +212,57 @@ def gangs_owned(world: World, rng: random.Random, at: float) -> None:
     GangLife(world, rng).begin(barrier=rng.random() < 0.6, owned=True)
 
 
+def partitions(world: World, rng: random.Random, at: float) -> None:
+    """Tenants with GPUs of their own, divided anew as time goes by; a gang or a few among whoever waits."""
+    for node in world.nodes.values():
+        node.pool = rng.choice(("red", "blue"))
+        world.show_node(node)
+    if rng.random() < 0.5:
+        GangLife(world, rng).begin(barrier=rng.random() < 0.6)
+
+    def tenant(*namespaces: str) -> Tenant:
+        rule = Gpus(
+            nodes=tuple(rng.sample(sorted(world.nodes), 1)) if rng.random() < 0.2 else (),
+            node_selector={"pool": rng.choice(("red", "blue"))} if rng.random() < 0.5 else {},
+            products=(rng.choice(("*RTX*", "NVIDIA H100*", "*")),) if rng.random() < 0.3 else (),
+            numbers=tuple(sorted(rng.sample(range(8), 4))) if rng.random() < 0.5 else (),
+        )
+        kueue: Literal["", "kueue"] = "kueue" if rng.random() < 0.3 else ""
+        return Tenant(namespaces=namespaces, partition=rule, exclusive=rng.random() < 0.5, admission=kueue)
+
+    def divide() -> None:
+        tenants = {"red": tenant("default"), "blue": tenant("team-a", "team-g")}
+        if rng.random() < 0.3:
+            tenants.pop(rng.choice(("red", "blue")))
+        world.trace("partitions: %s", tenants)
+        world.health.trouble(FOLLOWED_S)
+        world.partitions.write(tenants)
+
+    def repaint() -> None:
+        node = rng.choice(list(world.nodes.values()))
+        node.pool = "red" if node.pool == "blue" else "blue"
+        world.health.trouble(3.0)
+        world.show_node(node)
+
+    divide()
+    for _ in range(rng.randint(0, 3)):
+        world.loop.call_at(at + rng.uniform(0, ROUNDS), rng.choice((divide, repaint)))
+
+
 Campaign = Callable[[World, random.Random, float], None]
 CAMPAIGNS: Final[dict[str, Campaign]] = {
     campaign.__name__: campaign
     for campaign in (
         nulls, surrogates, bound_by_hand, forged_notes, etcd_timeouts, quota_conflicts, queue_in_trouble, fat_templates,
-        shapes, taint_rules, apart, gangs, gangs_before, gangs_owned,
+        shapes, taint_rules, apart, gangs, gangs_before, gangs_owned, partitions,
     )
 }  # fmt: skip
 
 
 # Drawn by chance; the others are asked for by name.
-# Of ``queue_in_trouble`` see there what does not hold yet; other stories stay what they are without ``gangs_owned``.
-DRAWN: Final = tuple(name for name in CAMPAIGNS if name not in ("queue_in_trouble", "gangs_owned"))
+# Of ``queue_in_trouble`` see there what does not hold yet; other stories stay what they are without ``gangs_owned`` and
+# ``partitions``.
+DRAWN: Final = tuple(name for name in CAMPAIGNS if name not in ("queue_in_trouble", "gangs_owned", "partitions"))
 
 
 def _put(world: World, at: float, resource: Resource, obj: Object, *, namespace: str | None = "default") -> None:

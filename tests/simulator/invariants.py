@@ -174,6 +174,8 @@ class Invariants:
         made = Made(call.replica, version, self._clock(), takes, (owner.get("name", ""), owner.get("uid", "")))
         truth.add(uid, made)
         began, _ = self._under_way.get(id(call), (self._clock(), call))
+        if outside := self._world.partitions.outside(call.namespace, takes, began):
+            self._broken("nobody is placed where it may not be", f"{call}: {call.key} has {outside}")
         if self._clock() - began >= HUNG_S:
             return  # its GPUs were kept for nobody in the meantime; it is taken back if another has got them
 

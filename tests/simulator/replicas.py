@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Callable
 from typing import Any, Final, cast
 
+from dradriver.api.policies.model import Policies
 from dradriver.cluster.picture import Picture
 from dradriver.cluster.tabulating import AtOnce
 from dradriver.controller.controller import Controller
@@ -100,6 +101,7 @@ class Replicas:
         self._outside, self._trace = outside, trace
         self._made = 0
         self._buried: list[asyncio.Task[Any]] = []
+        self._file: Policies | None = None
 
     def start(self) -> Replica:
         """Start a process that watches and does not lead."""
@@ -111,9 +113,23 @@ class Replicas:
 
         feed = Feed(self._server, self._loop, self._delay_s, shown)
         replica = Replica(self._made, SimClient(self._made, self._server, feed, self._plan, self._outside), feed)
+        if self._file is not None:
+            replica.controller.follow(self._file)
         self.alive.append(replica)
         self._trace("controller %d starts", replica.number)
         return replica
+
+    def follow(self, file: Policies) -> None:
+        """Let every process see a policies file, each when its kubelet brings it, and who starts later at once."""
+        self._file = file
+        for replica in self.alive:
+            delay_s = zlib.crc32(f"{replica.number} {len(file.tenants)} {self._loop.now}".encode()) % 50 / 10
+            self._loop.call_later(delay_s, self._follow, replica, file)
+
+    def _follow(self, replica: Replica, file: Policies) -> None:
+        if file is self._file and not replica.client.dead:
+            self._trace("controller %d follows %s", replica.number, sorted(file.tenants))
+            replica.controller.follow(file)
 
     def lead(self, replica: Replica) -> None:
         if not replica.leads and not replica.client.dead:

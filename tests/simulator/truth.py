@@ -13,6 +13,7 @@ from dradriver.allocator.request import NoPlaceError
 from dradriver.allocator.request import Part as Placed
 from dradriver.api import names, resolved, slices
 from dradriver.kube.resources import NODES, PODS, RESOURCE_CLAIMS
+from dradriver.topology.machine import Gpu as MachineGpu
 from dradriver.topology.machine import Machine
 from tests.fakes.apistore import Key, Object
 from tests.fakes.control_plane import fit
@@ -44,7 +45,9 @@ class Truth:
         revision: Goes up when something changes here that the server's version does not tell.
     """
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, may_have: Callable[[str, str, MachineGpu], bool]) -> None:
+        """``may_have`` says whether a namespace may have a GPU of a node."""
+        self._may_have = may_have
         self.pools: dict[str, tuple[Machine, Mapping[str, Object]]] = {}
         self.homes: dict[str, Home] = {}
         self.made: dict[str, Made] = {}
@@ -209,7 +212,7 @@ class Truth:
             device = listed.get(name)
             if device is None and name not in placed:
                 continue
-            if (node, name) in ruled or self.kept[node, name]:
+            if (node, name) in ruled or self.kept[node, name] or not self._may_have(namespace, node, gpu):
                 continue
             attributes = {} if device is None else device["attributes"]
             loads = self._loads((node, name), own)
@@ -248,7 +251,7 @@ class Truth:
         for gpu in () if machine is None else machine.gpus:
             device = listed.get(name := slices.device_name(gpu.uuid))
             whole = device is not None and device["attributes"].get("type", {}).get("string") == "gpu"
-            off = (node, name) in ruled or self.kept[node, name]
+            off = (node, name) in ruled or self.kept[node, name] or not self._may_have(namespace, node, gpu)
             count += whole and not off and not self._loads((node, name), own)
         return count
 

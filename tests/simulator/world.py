@@ -20,6 +20,7 @@ from tests.simulator.gangs import Gang
 from tests.simulator.health import Health
 from tests.simulator.housekeeping import Housekeeping
 from tests.simulator.loop import VirtualLoop
+from tests.simulator.partition_rules import Partitions
 from tests.simulator.scheduler import LateScheduler
 from tests.simulator.server import Server
 from tests.simulator.trace import Trace
@@ -43,6 +44,7 @@ class Node(msgspec.Struct):
     zone: str = "a"
     wiring: int = 0
     leaf: str = ""
+    pool: str = ""
 
 
 class World:
@@ -53,12 +55,14 @@ class World:
         spoiled: Pods that somebody did something to that a controller cannot be held to.
         gangs: The gang of each pod that is of one.
         queue: Pods of one kind, the oldest first, of whom none may be passed over.
+        partitions: Whose GPUs are whose.
     """
 
     def __init__(self, loop: VirtualLoop, rng: random.Random, trace: Trace) -> None:
         self.loop, self.rng, self.trace = loop, rng, trace
         self.server = Server(lambda: loop.now)
-        self.truth = Truth(self.server)
+        self.partitions = Partitions(lambda: loop.now)
+        self.truth = Truth(self.server, self.partitions.open)
         self.health = Health(lambda: loop.now)
         self.plan = Plan(rng)
         self.scheduler = LateScheduler(self.server, loop, rng, trace)
@@ -88,6 +92,9 @@ class World:
             taints.append({"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"})
         free = {"cpu": str(node.cpu), "memory": "256Gi", "pods": "110", "ephemeral-storage": "1Ti"}
         labels = {"kubernetes.io/hostname": node.name, "zone": node.zone} | ({LEAF: node.leaf} if node.leaf else {})
+        if node.pool:
+            labels["pool"] = node.pool
+            self.partitions.label(node.name, node.pool)
         ready = [{"type": "Ready", "status": "True" if node.ready else "Unknown"}]
         self.server.put(
             NODES,
@@ -103,6 +110,7 @@ class World:
         """Publish a node's pool anew; one that is not ``whole`` lacks a slice, and nothing of it is given away."""
         node.generation += 1
         machine = machines.machine(node.profile, node.name, node.gone, node.wiring)
+        self.partitions.read(node.name, machine.gpus)
         listed = machines.devices(node.profile, node.name, node.gone, node.form, node.wiring)
         self.truth.pools.pop(node.name, None)
         if whole:

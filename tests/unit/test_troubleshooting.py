@@ -12,6 +12,7 @@ import pytest
 from dradriver.allocator.request import Amount
 from dradriver.api import names
 from dradriver.api.policies.modes import Mode
+from dradriver.api.policies.read import read
 from dradriver.cli.cluster.sets import FreeGpus
 from dradriver.cli.explainer.model import Subject, Verdict
 from dradriver.cluster import neighbours
@@ -84,6 +85,21 @@ async def _full(cluster: GpuCluster) -> None:
 async def _too_large(cluster: GpuCluster) -> None:
     cluster.node("a", mode=SHARED)
     cluster.pod("p", Amount(memory_mib=1 << 20))
+
+
+@says("left out are all GPUs but those of tenant")
+async def _outside_its_partition(cluster: GpuCluster) -> None:
+    cluster.worker.follow(read(b"tenants: {a: {namespaces: [default], partition: {nodes: [b]}}}", source="x"))
+    cluster.node("a")
+    cluster.pod("p")
+
+
+@says("left out are GPUs that are a tenant's alone")
+async def _in_anothers_partition(cluster: GpuCluster) -> None:
+    text = b"tenants: {a: {namespaces: [other], partition: {nodes: [a]}, exclusive: true}}"
+    cluster.worker.follow(read(text, source="x"))
+    cluster.node("a")
+    cluster.pod("p")
 
 
 @says("no node offers GPUs in shares")

@@ -4,4 +4,5 @@ model   its sections and defaults
 read    from a text to a model, with what is wrong and where
 meaning  a pod's words with what the file stands for in their place
 modes   what of a GPU is handed out, by the section ``gpus``
+partitions  who may have which of a node's GPUs, by the section ``tenants``
 """

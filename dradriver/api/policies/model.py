@@ -78,20 +78,14 @@ class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     pass
 
 
-class GpuRule(_Section, frozen=True, omit_defaults=True):
-    """What becomes of the GPUs that it is about: those that all of its first four fields fit.
+class Gpus(_Section, frozen=True, omit_defaults=True):
+    """Some GPUs of the cluster: those that all of these fit.
 
     Attributes:
         nodes: Names of nodes; any where left out.
         node_selector: Labels that the node has, all of them.
         products: Full product names or globs, as the annotation ``product``; any where left out.
         numbers: The machine's own numbers of GPUs; any where left out.
-        mig: ``off``; ``static``: the instances that somebody made; ``dynamic``: instances are made for claims;
-            ``placements``: the same, every placement published. Left out: ``static`` on a GPU that is in MIG mode.
-        shared: Whether pods may have shares of the GPU, and what keeps them apart.
-        memory_overcommit: How many times its memory may be promised to shares.
-        equal_shares: In how many equal shares it is had; None: each has a size of its own.
-        exclusive_to: ``namespace``: at any time only one namespace has parts of the GPU.
     """
 
     nodes: Annotated[
@@ -106,6 +100,20 @@ class GpuRule(_Section, frozen=True, omit_defaults=True):
     numbers: Annotated[
         tuple[Number, ...], Meta(min_length=1, max_length=64, description="a list with one number or more")
     ] = ()
+
+
+class GpuRule(Gpus, frozen=True, omit_defaults=True):
+    """What becomes of the GPUs that it is about.
+
+    Attributes:
+        mig: ``off``; ``static``: the instances that somebody made; ``dynamic``: instances are made for claims;
+            ``placements``: the same, every placement published. Left out: ``static`` on a GPU that is in MIG mode.
+        shared: Whether pods may have shares of the GPU, and what keeps them apart.
+        memory_overcommit: How many times its memory may be promised to shares.
+        equal_shares: In how many equal shares it is had; None: each has a size of its own.
+        exclusive_to: ``namespace``: at any time only one namespace has parts of the GPU.
+    """
+
     mig: MigWord | None = None
     shared: SharedWord = "none"
     memory_overcommit: Factor = 1.0
@@ -190,6 +198,12 @@ class Tenant(_Section, frozen=True):
         namespaces: Their names.
         weight: How much of what all want it is to have, beside others' weights.
         highest_priority: More than this no priority of its pods counts; None for any.
+        partition: The GPUs that its units are placed on, and on no others; None for any.
+        exclusive: Whether nobody else's units are placed there.
+        scheduler_placed: Whether pods of a tenant with a partition may have GPUs that kube-scheduler alone chooses; the
+            chart's admission policy refuses them (``partitionspolicy.yaml``).
+        admission: ``kueue``: who is next and how much it may have Kueue says, and this file only where; empty: this
+            file says all of it.
     """
 
     namespaces: Annotated[
@@ -198,6 +212,10 @@ class Tenant(_Section, frozen=True):
     ]
     weight: TenantWeight = 1.0
     highest_priority: Priority | None = None
+    partition: Gpus | None = None
+    exclusive: bool = False
+    scheduler_placed: Literal["refuse", "allow"] = "refuse"
+    admission: Literal["", "kueue"] = ""
 
 
 class Queue(_Section, frozen=True):

@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from dradriver.api.policies.model import GpuRule, MigWord, Policies, SharedWord
+from dradriver.api.policies.model import Gpus, MigWord, Policies, SharedWord
 from dradriver.topology.machine import Gpu
 
 
@@ -48,7 +48,7 @@ def mode_of(policies: Policies, *, node: str, labels: Mapping[str, str], gpu: Gp
     """
     if not policies.known:
         return None
-    rule = next((one for one in policies.gpus if _fits(one, node, labels, gpu)), None)
+    rule = next((one for one in policies.gpus if fits(one, node, labels, gpu)), None)
     mig: MigWord = "off" if gpu.mig is None else "static"
     if rule is None:
         return Mode(mig=mig)
@@ -61,10 +61,17 @@ def mode_of(policies: Policies, *, node: str, labels: Mapping[str, str], gpu: Gp
     )
 
 
-def _fits(rule: GpuRule, node: str, labels: Mapping[str, str], gpu: Gpu) -> bool:
+def fits(rule: Gpus, node: str, labels: Mapping[str, str], gpu: Gpu) -> bool:
+    """Return whether a rule is about a GPU of a node with these labels."""
     return (
-        (not rule.nodes or node in rule.nodes)
-        and all(labels.get(key) == value for key, value in rule.node_selector.items())
+        on_node(rule, node, labels)
         and (not rule.products or any(fnmatchcase(gpu.product, product) for product in rule.products))
         and (not rule.numbers or gpu.index in rule.numbers)
+    )
+
+
+def on_node(rule: Gpus, node: str, labels: Mapping[str, str]) -> bool:
+    """Return whether a rule may be about GPUs of a node with these labels."""
+    return (not rule.nodes or node in rule.nodes) and all(
+        labels.get(key) == value for key, value in rule.node_selector.items()
     )

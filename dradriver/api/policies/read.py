@@ -13,6 +13,7 @@ from dradriver.api import annotation_words as words_of_pods
 from dradriver.api import names, parts, values
 from dradriver.api.errors import WordError
 from dradriver.api.messages import shown
+from dradriver.api.policies import partitions
 from dradriver.api.policies.meaning import LATER, WORDS
 from dradriver.api.policies.model import MOST_BYTES, WORKLOADS, Nccl, Policies, Sections, Tenant
 from dradriver.topology import profiles
@@ -194,3 +195,13 @@ def _check_tenants(tenants: Mapping[str, Tenant]) -> None:
             if (other := whose.setdefault(namespace, name)) != name or namespace in tenant.namespaces[:i]:
                 where = f"of tenant {other} already" if other != name else "there twice"
                 raise _PlacedError(f"tenants.{name}.namespaces[{i}]", f"{namespace} is {where}; leave it out here")
+        if tenant.exclusive and tenant.partition is None:
+            raise _PlacedError(
+                f"tenants.{name}.exclusive", "of a tenant without a partition; write one beside it, or leave this out"
+            )
+    if (both := partitions.overlap(tenants)) is not None:
+        raise _PlacedError(
+            f"tenants.{both[1]}.partition",
+            f"has GPUs that tenant {both[0]} has to itself, and both are exclusive; give them different nodes, "
+            "products or numbers, or leave exclusive out of one",
+        )

@@ -34,7 +34,7 @@ class Gang(msgspec.Struct, frozen=True, kw_only=True):
 
 def stand(scene: Scene) -> None:
     """Tell the scene's fleet where its nodes stand in the network, by the levels of the policies file."""
-    scene.picture.inventory.locate(scene.picture.nodes.labels())
+    scene.picture.fleets.locate(scene.picture.nodes.labels(), "")
 
 
 def largest_gangs(scene: Scene, fit: Bools) -> tuple[Gang, ...]:

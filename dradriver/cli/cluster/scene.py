@@ -121,6 +121,8 @@ class Scene:
                     if isinstance(pod, Pod):  # a static one is its node's, as others': counted where that is looked at
                         picture.pod_changed(_seen(pod))
                 self.tenants = self.own.tenants(self.policies, picture.gpu_time.now())
+                picture.fleets.views.partition_of = self.tenants.partition_of
+                picture.fleets.follow(self.policies.tenants)
                 _ = picture.inventory.fleet  # what is wrong with a machine is said here
 
     async def read_templates(self, namespace: str) -> bool:

@@ -124,7 +124,7 @@ def free_gpus(scene: Scene, *, namespace: str = "") -> FreeGpus:
     shares: list[SharesLeft] = []
     slices: Counter[tuple[str, str]] = Counter()
     nodes = every = gpus = free = 0
-    for group in picture.inventory.fleet.groups:
+    for group in picture.fleets.of(namespace).groups:
         slots = np.flatnonzero(group.at_rows(fit))
         every += len(group.names)
         nodes += len(slots)

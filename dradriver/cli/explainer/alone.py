@@ -91,6 +91,6 @@ async def free(scene: Scene, pod: Pod, request: Request) -> Free | None:
     if not isinstance(request, Whole):
         return None
     ask = ask_of(pod)
-    first = rooms.free(scene, request, scene.picture.nodes.eligible(ask))
+    first = rooms.free(scene, request, scene.picture.nodes.eligible(ask), "")
     await scene.fill([room.node for room in first.best])
-    return rooms.free(scene, request, scene.picture.nodes.eligible(ask))
+    return rooms.free(scene, request, scene.picture.nodes.eligible(ask), "")

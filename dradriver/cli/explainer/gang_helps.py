@@ -34,7 +34,7 @@ def helps(scene: Scene, gang: Read, wanting: Collection[Member], *, least: int |
     own = {member.wish.claim for member in members}
 
     def would_do(claims: Collection[Key]) -> bool:
-        fleet = scene.picture.inventory.without(*claims)
+        fleet = scene.picture.fleets.without(*claims, namespace=gang.unit.key[0])
         try:
             gang_plan.plan(
                 scene.picture, members, gang.of.wants, identity=gang.of.member.identity, least=least, fleet=fleet
@@ -87,7 +87,7 @@ def _shown(scene: Scene, claims: tuple[Key, ...]) -> tuple[Help, ...]:
 
 def room(scene: Scene, gang: Read) -> tuple[GangRoom, ...]:
     """Return how many pods like a gang's first one each level of the network holds now, with CPU and memory."""
-    fleet, wish = scene.picture.inventory.fleet, gang.unit.lead.wish
+    fleet, wish = scene.picture.fleets.of(gang.unit.key[0]), gang.unit.lead.wish
     if not isinstance(wish.request, Whole):
         return ()
     resources = sorted(resource for resource, _ in wish.ask.amounts)

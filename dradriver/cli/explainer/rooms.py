@@ -38,12 +38,12 @@ _UNUSED: Final = {
 }
 
 
-def free(scene: Scene, request: Whole, fit: Bools) -> Free:
-    """Return what is free for a request of whole GPUs on the nodes that would take the pod."""
+def free(scene: Scene, request: Whole, fit: Bools, namespace: str) -> Free:
+    """Return what is free for a namespace's request of whole GPUs on the nodes that would take the pod."""
     rooms: list[Room] = []
     gpus = eligible = nodes = 0
     criteria = ladder.required(request)
-    for group in scene.picture.inventory.fleet.groups:
+    for group in scene.picture.fleets.of(namespace).groups:
         nodes += len(group.names)
         slots = np.flatnonzero(group.at_rows(fit))
         eligible += len(slots)
@@ -82,8 +82,8 @@ def helps(scene: Scene, wish: PlacementRequest, request: Whole, fit: Bools) -> l
         fit: The nodes that are looked at, by row.
     """
     nearest: list[tuple[int, str, NodeGroup, Ints, int]] = []
-    for group in scene.picture.inventory.without(wish.claim).groups:
-        nearest += _nearest(scene, group, request, fit)
+    for group in scene.picture.fleets.without(wish.claim, namespace=wish.claim[0]).groups:
+        nearest += _nearest(scene, group, request, fit, wish.claim[0])
     nearest.sort(key=lambda found: (found[0], natural(found[1])))
     found = [_help(scene, wish.claim, *each[1:]) for each in nearest[:_LOOKED_AT]]
     found.sort(key=lambda one: (sum(len(o.gpus) for o in one.owners), len(one.owners), natural(one.node)))
@@ -92,7 +92,7 @@ def helps(scene: Scene, wish: PlacementRequest, request: Whole, fit: Bools) -> l
 
 def left_out(scene: Scene, wish: PlacementRequest, request: Whole, fit: Bools) -> list[Help]:
     """Return the sets that are free, or would be, on nodes that are left out, with the causes of that."""
-    every = _rows(scene, fit, scene.picture.inventory.fleet.nodes)
+    every = _rows(scene, fit, scene.picture.fleets.of(wish.claim[0]).nodes)
     return [
         msgspec.structs.replace(
             option,
@@ -112,7 +112,7 @@ def _rows(scene: Scene, like: Bools, nodes: Iterable[str]) -> Bools:
 
 
 def _nearest(
-    scene: Scene, group: NodeGroup, request: Whole, fit: Bools
+    scene: Scene, group: NodeGroup, request: Whole, fit: Bools, namespace: str
 ) -> Iterator[tuple[int, str, NodeGroup, Ints, int]]:
     """Yield of each node how many GPUs its nearest sets lack, its name, and these sets with what is free there."""
     tables, suitable = group.tables, group.suitable(request)
@@ -124,7 +124,7 @@ def _nearest(
     slots = np.flatnonzero(group.at_rows(fit))
     if not len(sets) or not len(slots):
         return
-    can = np.array([_can_be_free(scene, group, slot) for slot in slots.tolist()], np.int64)
+    can = np.array([_can_be_free(scene, group, slot, namespace) for slot in slots.tolist()], np.int64)
     now = group.free_masks()[slots].astype(np.int64)
     step = max(1, _AT_ONCE // len(sets))
     for start in range(0, len(slots), step):
@@ -138,16 +138,17 @@ def _nearest(
                 yield count, name, group, sets[missing[at] == count], int(now[start + at])
 
 
-def _can_be_free(scene: Scene, group: NodeGroup, slot: int) -> int:
-    """Return the mask of a node's GPUs that would be free if nobody held them."""
+def _can_be_free(scene: Scene, group: NodeGroup, slot: int, namespace: str) -> int:
+    """Return the mask of a node's GPUs that would be free for a namespace if nobody held them."""
     inventory, node = scene.picture.inventory, group.names[slot]
+    own = scene.picture.fleets.open_to(namespace, node)
     never = group.offer_and_parts(slot)[0].parts_only
     listed = {
         number
         for number, uuid in inventory.uuids(node).items()
         if inventory.usable((node, slices.device_name(uuid)), None)
     }
-    return group.mask_of(listed - never)
+    return group.mask_of((listed if own is None else listed & own) - never)
 
 
 def _help(scene: Scene, own: Key, node: str, group: NodeGroup, sets: Ints, now: int) -> Help:
@@ -170,7 +171,7 @@ def _help(scene: Scene, own: Key, node: str, group: NodeGroup, sets: Ints, now: 
 def parts_helps(scene: Scene, wish: PlacementRequest, fit: Bools) -> list[Help]:
     """Return claims of which the end of any one would make a place for parts of GPUs."""
     picture = scene.picture
-    rows = {node: picture.nodes.find(node) for node in picture.inventory.fleet.nodes}
+    rows = {node: picture.nodes.find(node) for node in picture.fleets.of(wish.claim[0]).nodes}
     nodes = {node for node, row in rows.items() if row is not None and row < len(fit) and fit[row]}
     tried: set[Key] = set()
     found: list[Help] = []
@@ -181,7 +182,8 @@ def parts_helps(scene: Scene, wish: PlacementRequest, fit: Bools) -> list[Help]:
                 continue
             tried.add(key)
             try:
-                place = decide(picture, wish, only=_only(fit, rows[node]), most=1, fleet=picture.inventory.without(key))
+                fleet = picture.fleets.without(key, namespace=wish.claim[0])
+                place = decide(picture, wish, only=_only(fit, rows[node]), most=1, fleet=fleet)
             except NoPlaceError:
                 continue
             mine = {number: (key,) for number, keys in held.items() if key in keys}

@@ -68,7 +68,7 @@ async def together(scene: Scene, pod: Pod, gang: Read) -> Verdict:
             room=gang_helps.room(scene, gang),
             helps=gang_helps.helps(scene, gang, step.members, least=step.least),
         ),
-        free=None if whole is None else rooms.free(scene, whole, fit),
+        free=None if whole is None else rooms.free(scene, whole, fit, gang.unit.key[0]),
         helps=() if whole is None else tuple(rooms.left_out(scene, wish, whole, fit)[:_HELPS]),
         turn=turn,
     )

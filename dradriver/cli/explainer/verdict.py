@@ -193,7 +193,7 @@ async def _wanting(scene: Scene, unit: Unit, wish: PlacementRequest, gang: Read 
     return Verdict(
         reason=f"{lifted}{found.stable}",
         nearest=_nearest(scene, wish, fit, found.stable),
-        free=rooms.free(scene, wish.request, fit) if isinstance(wish.request, Whole) else None,
+        free=rooms.free(scene, wish.request, fit, wish.claim[0]) if isinstance(wish.request, Whole) else None,
         helps=await _helps(scene, wish, fit),
         turn=turn,
     )
@@ -225,8 +225,8 @@ async def _late(scene: Scene, unit: Unit, gang: Read) -> Placement | NoPlaceErro
 def _nearest(scene: Scene, wish: PlacementRequest, fit: Bools, stable: str) -> str:
     """Return what is nearest to what is wanted, where the allocator can say."""
     try:
-        inventory = scene.picture.inventory
-        inventory.fleet.rank(wish.request, eligible=fit, limit=1, tenant=inventory.tenant(wish.claim[0]))
+        tenant = scene.picture.inventory.tenant(wish.claim[0])
+        scene.picture.fleets.of(wish.claim[0]).rank(wish.request, eligible=fit, limit=1, tenant=tenant)
     except NoPlaceError as error:
         said = str(error)
         return "" if said in stable else said.partition(": no; ")[2] or said

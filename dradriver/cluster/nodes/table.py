@@ -89,6 +89,10 @@ class NodeTable:
         """Return a node's label; None where it has none, and where there is no such node."""
         return self._known.get(name, _UNKNOWN).labels.get(key)
 
+    def labels_of(self, name: str) -> Mapping[str, str]:
+        """Return a node's labels; none where there is no such node."""
+        return self._known.get(name, _UNKNOWN).labels
+
     def labels(self) -> Mapping[str, Mapping[str, str]]:
         """Return the labels of all nodes that the API server knows: the same mapping while they are the same."""
         if self._labels is None:

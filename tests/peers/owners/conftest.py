@@ -12,17 +12,18 @@ from tests.e2e.conftest import cluster
 from tests.e2e.conftest import namespace as namespace_of_pods
 from tests.e2e.kubectl import Namespace
 
-__all__ = ["cluster", "driver", "namespace", "namespace_of_pods"]
+__all__ = ["SETTINGS", "cluster", "driver", "namespace", "namespace_of_pods"]
 
 # In the order in which they go: a TrainJob's runtime stays until that is gone.
 _MAKERS = ("trainjobs", "trainingruntimes", "jobsets", "leaderworkersets", "mpijobs", "pytorchjobs")
 _SUSPENDED = ("Job", "JobSet", "LeaderWorkerSet", "PyTorchJob", "MPIJob", "TrainJob")
+SETTINGS = tuple(f"controller.gangOwners.{kind}.suspend=true" for kind in _SUSPENDED)
 
 
 @pytest.fixture(scope="session")
 def driver(cluster: Cluster) -> Cluster:
     """The cluster with the driver installed, with the right to have gangs start anew."""
-    deploy.install(cluster, *(f"controller.gangOwners.{kind}.suspend=true" for kind in _SUSPENDED))
+    deploy.install(cluster, *SETTINGS)
     return cluster
 
 

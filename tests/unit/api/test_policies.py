@@ -407,6 +407,17 @@ def test_what_needs_no_file_goes_on_without(words: Mapping[str, Any]) -> None:
             "tenants: {a: {namespaces: [x]}, b: {namespaces: [y, x]}}",
             "tenants.b.namespaces[1]: x is of tenant a already",
         ),
+        (
+            "tenants: {a: {namespaces: [x], exclusive: true}}",
+            "tenants.a.exclusive: of a tenant without a partition; write one beside it",
+        ),
+        ("tenants: {a: {namespaces: [x], partition: {numbers: []}}}", "tenants.a.partition.numbers"),
+        ("tenants: {a: {namespaces: [x], partition: {gpus: [1]}}}", "tenants.a.partition"),
+        (
+            "tenants: {b: {namespaces: [x], exclusive: true, partition: {numbers: [1, 2]}}, "
+            "a: {namespaces: [y], exclusive: true, partition: {numbers: [2, 3]}}}",
+            "tenants.b.partition: has GPUs that tenant a has to itself",
+        ),
         ("network: {gbps: {cluster: 0}}", "above 0 to 100000"),
         ("queue: {halfLifeHours: 0}", "from 0.1 to 10000"),
         ("queue: {keepDays: 36}", "from 1 to 35"),
@@ -416,3 +427,42 @@ def test_what_needs_no_file_goes_on_without(words: Mapping[str, Any]) -> None:
 def test_what_is_wrong_with_tenants_and_amounts(text: str, says: str) -> None:
     with pytest.raises(PoliciesError, match=re.escape(says)):
         policies(text)
+
+
+RED, BLUE = "nodeSelector: {pool: red}", "nodeSelector: {pool: blue}"
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "meet"),
+    [
+        (RED, RED, True),
+        (RED, BLUE, False),
+        (RED, "nodeSelector: {pool: red, zone: a}", True),
+        (RED, "nodeSelector: {zone: a}", False),  # only nodes tell
+        (RED, "numbers: [1]", True),
+        (f"{RED}, numbers: [0, 1]", f"{RED}, numbers: [1, 2]", True),
+        (f"{RED}, numbers: [0, 1]", f"{RED}, numbers: [2, 3]", False),
+        (f"{RED}, products: [NVIDIA H100*]", f"{RED}, products: [NVIDIA A100*, NVIDIA H100*]", True),
+        (f"{RED}, products: [NVIDIA H100*]", f"{RED}, products: [NVIDIA A100*]", False),
+        ("nodes: [a, b]", "nodes: [b, c]", True),
+        ("nodes: [a]", "nodes: [c]", False),
+        ("nodes: [a]", "numbers: [1]", True),
+        ("nodes: [a]", RED, False),  # only node a tells
+        (f"nodes: [a], {RED}", RED, True),
+        (f"nodes: [a], {RED}", f"nodes: [a], {BLUE}", False),
+    ],
+)
+def test_exclusive_partitions_that_have_gpus_in_common_are_refused_as_far_as_the_file_tells(
+    one: str, other: str, meet: bool
+) -> None:
+    for first, second in ((one, other), (other, one)):
+        text = (
+            f"tenants: {{a: {{namespaces: [x], exclusive: true, partition: {{{first}}}}}, "
+            f"b: {{namespaces: [y], exclusive: true, partition: {{{second}}}}}}}"
+        )
+        if meet:
+            with pytest.raises(PoliciesError, match=r"tenants\.b\.partition: has GPUs that tenant a has to itself"):
+                read(text.encode(), source="x")
+        else:
+            read(text.encode(), source="x")
+        read(text.replace("exclusive: true", "exclusive: false", 1).encode(), source="x")

@@ -456,3 +456,60 @@ def test_reviews_come_from_the_api_server_and_metrics_are_read_by_whom_the_value
     assert metrics["from"] == [{"namespaceSelector": {"matchLabels": {"team": "monitoring"}}}]
     for part in ("node", "controller"):
         assert [rule["from"] for rule in ingress(part, *VARIANTS["full"])] == [metrics["from"]]
+
+
+def test_only_namespaces_of_tenants_with_a_partition_are_kept_from_what_the_scheduler_places() -> None:
+    """A binding of all namespaces would refuse every static pod of the cluster."""
+    rendered = objects(*VARIANTS["partitions"])
+    only = {key for key in rendered if key not in objects()}
+    names = ("gpu-topology-partitions", "gpu-topology-partitions-claims")
+    kinds = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
+    assert only == {(kind, name) for kind in kinds for name in names}
+    for name in names:
+        binding = rendered["ValidatingAdmissionPolicyBinding", name]["spec"]
+        (where,) = binding["matchResources"]["namespaceSelector"]["matchExpressions"]
+        assert (where["key"], where["operator"]) == ("kubernetes.io/metadata.name", "In")
+        assert where["values"] == ["team-vision", "vision"]
+        assert binding["validationActions"] == ["Deny"]
+    pods, claims = (rendered["ValidatingAdmissionPolicy", name]["spec"] for name in names)
+    (rule,) = pods["matchConstraints"]["resourceRules"]
+    assert (rule["resources"], rule["operations"]) == (["pods"], ["CREATE", "UPDATE"])
+    (by,) = claims["matchConditions"]
+    account = workload("controller")["spec"]["template"]["spec"]["serviceAccountName"]
+    assert by["expression"] == f"request.userInfo.username != 'system:serviceaccount:gpu-topology:{account}'"
+
+
+@pytest.mark.parametrize(
+    ("settings", "classes"),
+    [
+        ((), {"gpu.topology", "share.gpu.topology", "mig.gpu.topology"}),
+        (("ledger=gpu.nvidia.com",), {"gpu.nvidia.com", "mig.nvidia.com", "vfio.gpu.nvidia.com"}),
+    ],
+)
+def test_claims_of_every_class_that_gives_gpus_are_kept_out_of_a_partition(
+    settings: tuple[str, ...], classes: set[str]
+) -> None:
+    rendered = objects(*VARIANTS["partitions"], *settings)
+    policy = rendered["ValidatingAdmissionPolicy", "gpu-topology-partitions-claims"]["spec"]
+    (validation,) = policy["validations"]
+    assert set(re.findall('"([a-z.]+)"', validation["expression"])) == classes
+    made = {key[1] for key in rendered if key[0] == "DeviceClass"} - {"seat.gpu.topology"}
+    assert made <= classes
+
+
+def test_the_limits_that_a_partition_refuses_are_those_that_the_webhook_would_translate() -> None:
+    rendered = objects(*VARIANTS["partitions"], "deviceClass.extendedResourceName=example.com/gpu")
+    variables = rendered["ValidatingAdmissionPolicy", "gpu-topology-partitions"]["spec"]["variables"]
+    (expression,) = (one["expression"] for one in variables if one["name"] == "limits")
+    (pattern,) = re.findall(r"matches\( ?'(.*)'\)", expression)
+
+    def found(said: dict[str, str]) -> bool:
+        text = "{" + ", ".join(f'"{key}": "{value}"' for key, value in said.items()) + "}"
+        return re.search(pattern, text) is not None
+
+    ours = (*limits.NAMES, "nvidia.com/mig-1g.10gb", "nvidia.com/gpu.A100-SXM4-40GB", "nvidia.com/vgpu")
+    for name in (*ours, "example.com/gpu"):
+        assert found({"cpu": "3", name: "1"}), name
+        assert found({name: "10", "memory": "1Gi"}), name
+        assert not found({name: "0", "cpu": "3"}), name
+    assert not found({"cpu": "1", "example.com/gpus": "1", "memory": "3Gi", "rdma/hca": "1"})

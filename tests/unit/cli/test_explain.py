@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from click.testing import CliRunner
 from dradriver.allocator.request import Amount
 from dradriver.api import names
 from dradriver.api.policies.modes import Mode
+from dradriver.api.policies.read import read
 from dradriver.cli.main import main
 from dradriver.kube.resources import (
     EVENTS,
@@ -379,3 +381,30 @@ async def test_without_a_name_all_that_wait_are_listed(cluster: GpuCluster, shel
     assert said[1].startswith("default/second")
     assert said[1].endswith(cluster.note("second", "reason") or "-")
     assert (await shell.run("explain", "second", "-A")).exit_code == 2
+
+
+async def test_what_a_tenant_may_not_have_is_neither_free_for_it_nor_would_help(
+    cluster: GpuCluster, shell: CommandLine, tmp_path: Path
+) -> None:
+    """As the controller places: who asks sees the partition alone, and of others' exclusive ones nothing."""
+    text = "tenants: {ours: {namespaces: [default], partition: {numbers: [4, 5, 6, 7]}, exclusive: true}}"
+    (tmp_path / "p.yaml").write_text(text)
+    cluster.worker.follow(read(text.encode(), source="x"))
+    cluster.node("n1", "hgx-h100")
+    cluster.pod("notebook", 4, namespace="team-b")
+    cluster.pod("trainer", 4)
+    await run_all(cluster)
+    cluster.pod("next", 2)
+    cluster.pod("other", 2, namespace="team-b")
+    await cluster.settle()
+    file = f"--policies {tmp_path / 'p.yaml'}"
+    found = await shell.data(f"explain next {file}")
+    assert found["reason"] == found["said"] == cluster.note("next", "reason")
+    assert found["reason"].endswith("all GPUs but those of tenant ours's partition, by the policies file")
+    assert {o["namespace"] for one in found["helps"] for o in one["owners"]} == {"default"}
+    assert {number for one in found["helps"] for number in one["gpus"]} <= {4, 5, 6, 7}
+    others = await shell.data(f"explain other -n team-b {file}")
+    assert {number for one in others["helps"] for number in one["gpus"]} <= {0, 1, 2, 3}
+    end(cluster, "trainer")
+    assert (await shell.data(f"free {file}"))["free"] == 4
+    assert (await shell.data(f"free -n team-b {file}"))["free"] == 0

@@ -15,6 +15,7 @@ from dradriver.api import slices
 from dradriver.api.objects import Node
 from dradriver.api.pins import Key, MigSlice, Usage
 from dradriver.api.policies.modes import Mode
+from dradriver.cluster.fleets import Fleets
 from dradriver.cluster.inventory import Inventory
 from dradriver.cluster.nodes.table import NodeTable
 from dradriver.cluster.records import read_slice
@@ -298,11 +299,12 @@ def test_the_fleet_without_some_claims_is_what_it_would_be_and_the_live_one_stay
         found.hold(claim, claims[claim])
     leaving = rng.sample(sorted(claims), 3)
     before = state(found.fleet)
-    overlay = found.without(*leaving)
+    fleets = Fleets(found, table)
+    overlay = fleets.without(*leaving, namespace="one")
     assert state(found.fleet) == before
     seen = state(overlay)
     for claim in leaving:
         found.hold(claim, {})
     assert seen == state(found.fleet)
     assert state(overlay) == seen, "nothing that happens later is seen in it"
-    assert found.without(("no", "such")) is found.fleet
+    assert fleets.without(("no", "such"), namespace="one") is found.fleet

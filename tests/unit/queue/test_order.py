@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dradriver.api import names, resolved
-from dradriver.api.pods import Pod
+from dradriver.api.pods import Gate, Pod
 from dradriver.api.policies.model import Policies, Tenant
 from dradriver.api.policies.model import Queue as PolicyOfQueue
+from dradriver.queue.entries import Entries
 from dradriver.queue.lanes import FIRST_PAUSE_S, Lanes, WaitReason
 from dradriver.queue.line import line
 from dradriver.queue.shares import Shares
@@ -204,3 +205,58 @@ async def test_who_had_to_wait_for_its_quota_goes_on_in_its_tenants_turn() -> No
     slot.give_back()
     await asyncio.sleep(FIRST_PAUSE_S * 1.5)
     assert lanes.next(waiting.head) == late.key, "the other is older, and its tenant has had more"
+
+
+def kueues(*, weights: bool = False) -> Tenants:
+    shares = Shares(lambda: 0.0)
+    found = Tenants(shares)
+    admitted = {"admission": "kueue", "weight": 5.0} if weights else {"admission": "kueue"}
+    policies = {name: Tenant(namespaces=(name,), **admitted) for name in ("red", "blue")}
+    found.follow(Policies(tenants=policies | {"ours": Tenant(namespaces=("ours",))}))
+    for name, has in (("red", 8.0), ("blue", 1.0), ("ours", 0.5)):
+        shares.holds(name, has, has)
+    return found
+
+
+def held(one: Unit, *gates: str) -> Unit:
+    """Return a unit as it is once its pods have these gates of others."""
+    for member in one.members:
+        gated = [msgspec.convert({"name": gate}, Gate) for gate in gates]
+        spec = msgspec.structs.replace(member.pod.spec, scheduling_gates=gated)
+        member.pod = msgspec.structs.replace(member.pod, spec=spec)
+    return one
+
+
+def test_whom_kueue_lets_in_stands_by_when_it_was_let_in_and_no_share_counts() -> None:
+    tenants = kueues(weights=True)
+    waiting = [
+        unit("late", "red", since=5),
+        unit("early", "blue", since=1),
+        unit("urgent", "red", since=9, priority=7),
+        unit("own", "ours", since=0),
+    ]
+    assert [one.unit.key[1] for one in line(waiting, tenants)] == ["urgent", "early", "late", "own"]
+    assert [tenants.share(name) for name in ("red", "blue")] == [0.0, 0.0]
+
+
+def test_a_pod_at_kueues_gate_is_as_old_as_its_admission() -> None:
+    entries, tenants = Entries(kueues()), kueues()
+    first, second, third = (unit(f"p{at}", "red", since=at) for at in range(3))
+    newest = "2026-01-01T00:01:00Z"
+    for one in (first, second):
+        entries.look(held(one, "kueue.x-k8s.io/admission"), newest)
+    entries.look(held(second), newest)
+    entries.look(held(first), newest)
+    entries.look(held(third), newest)
+    later = unit("later", "red", since=61)
+    assert [one.unit.key[1] for one in line((first, second, third, later), tenants)] == ["p2", "p1", "p0", "later"]
+    entries.look(held(second), newest)
+    assert [one.unit.key[1] for one in line((first, second), tenants)] == ["p1", "p0"], "it was let in once"
+
+
+def test_gates_of_others_are_no_matter_of_ours_in_other_namespaces() -> None:
+    entries, tenants = Entries(kueues()), kueues()
+    first, second = unit("first", "ours", since=1), unit("second", "ours", since=2)
+    entries.look(held(first, "example.com/budget"), "2026-01-01T00:01:00Z")
+    entries.look(held(first), "2026-01-01T00:01:00Z")
+    assert [one.unit.key[1] for one in line((first, second), tenants)] == ["first", "second"]

@@ -1,0 +1,104 @@
+"""Which GPUs the units of each tenant may be placed on, by the section ``tenants``: pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from itertools import combinations
+from typing import Final, NamedTuple
+
+from dradriver.api.policies.model import Gpus, Tenant
+from dradriver.api.policies.modes import fits, on_node
+from dradriver.topology.machine import Gpu
+
+OTHERS: Final = ""
+"""Whoever has no partition."""
+
+
+class Division(NamedTuple):
+    """A node's GPUs, divided.
+
+    Attributes:
+        open: By tenant the machine's own numbers of the GPUs that it may have, of those that have any here; of
+            ``OTHERS`` all that no other tenant has to itself.
+        clashes: Tenants that both want GPUs of it to themselves, the first of which has them.
+    """
+
+    open: dict[str, frozenset[int]]
+    clashes: frozenset[tuple[str, str]]
+
+
+def bounds(tenants: Mapping[str, Tenant]) -> dict[str, tuple[Gpus, bool]]:
+    """Return the partition of each tenant that has one, and whether it is exclusive, in the order of their names."""
+    return {
+        name: (tenant.partition, tenant.exclusive)
+        for name, tenant in sorted(tenants.items())
+        if tenant.partition is not None
+    }
+
+
+def divide(
+    partitions: Mapping[str, tuple[Gpus, bool]], node: str, labels: Mapping[str, str], gpus: Iterable[Gpu]
+) -> Division:
+    """Return who may have which GPUs of a node.
+
+    Of two that want the same GPU to themselves the first by name has it: which GPUs two selectors both fit, only the
+    nodes tell, and the answer must not hang on who was seen first.
+
+    Args:
+        partitions: Those of all tenants, as ``bounds`` gives them.
+        node: The node's name.
+        labels: The node's.
+        gpus: Its GPUs.
+    """
+    every = tuple(gpus)
+    own: dict[str, frozenset[int]] = {}
+    owner: dict[int, str] = {}
+    clashes: set[tuple[str, str]] = set()
+    for name, (rule, exclusive) in partitions.items():
+        if not on_node(rule, node, labels):
+            continue
+        own[name] = frozenset(gpu.index for gpu in every if fits(rule, node, labels, gpu))
+        for number in own[name] if exclusive else ():
+            if (first := owner.setdefault(number, name)) != name:
+                clashes.add((first, name))
+    found = {
+        name: frozenset(number for number in numbers if owner.get(number, name) == name)
+        for name, numbers in own.items()
+    }
+    found = {name: numbers for name, numbers in found.items() if numbers}
+    return Division(
+        found | {OTHERS: frozenset(gpu.index for gpu in every if gpu.index not in owner)}, frozenset(clashes)
+    )
+
+
+def overlap(tenants: Mapping[str, Tenant]) -> tuple[str, str] | None:
+    """Return two tenants whose exclusive partitions have GPUs in common whatever nodes there are; None without any."""
+    alone = [(name, rule) for name, (rule, exclusive) in bounds(tenants).items() if exclusive]
+    return next(((one, two) for (one, a), (two, b) in combinations(alone, 2) if _meet(a, b)), None)
+
+
+def _meet(one: Gpus, other: Gpus) -> bool:
+    """Whether two rules surely fit some GPU both, if there are any that the narrower of them fits."""
+    return (
+        _nodes_meet(one, other)
+        and (not one.products or not other.products or not set(one.products).isdisjoint(other.products))
+        and (not one.numbers or not other.numbers or not set(one.numbers).isdisjoint(other.numbers))
+    )
+
+
+def _nodes_meet(one: Gpus, other: Gpus) -> bool:
+    """Whether every node that one of them fits the other fits, too, as far as the file tells.
+
+    Two that name nodes and ask for labels beside that may both mean other nodes of these: only nodes tell.
+    """
+    if one.nodes and other.nodes:
+        return not set(one.nodes).isdisjoint(other.nodes) and _comparable(one, other)
+    if not one.nodes and not other.nodes:
+        return _comparable(one, other)
+    named, wide = (one, other) if one.nodes else (other, one)
+    return wide.node_selector.items() <= named.node_selector.items()
+
+
+def _comparable(one: Gpus, other: Gpus) -> bool:
+    mine, theirs = one.node_selector.items(), other.node_selector.items()
+    return mine <= theirs or theirs <= mine

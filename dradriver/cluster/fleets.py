@@ -1,0 +1,196 @@
+"""The fleets in which places are looked for: the whole cluster's, what a tenant may have of it, and what might be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+from dradriver.allocator import Fleet
+from dradriver.api.pins import Device, Key
+from dradriver.api.policies.model import Tenant
+from dradriver.api.policies.partitions import OTHERS
+from dradriver.cluster import network
+from dradriver.cluster.inventory import Inventory
+from dradriver.cluster.kueue_topologies import KueueTopologies, KueueTopology
+from dradriver.cluster.nodes.table import NodeTable
+from dradriver.cluster.views import View, Views
+from dradriver.kube.reflector import Change
+
+
+class Fleets:
+    """The allocator's arrays as somebody may have them.
+
+    Attributes:
+        views: Which GPUs each tenant may have.
+        topologies: The network's levels as Kueue has them, for a cluster whose own are not configured.
+    """
+
+    def __init__(self, inventory: Inventory, nodes: NodeTable) -> None:
+        """Begin as without partitions, and without levels of the network."""
+        self.views = Views(nodes)
+        self.topologies = KueueTopologies()
+        self._inventory, self._nodes = inventory, nodes
+        self._levels: Sequence[str] = ()
+        self._gbps_of: Mapping[str, float] = {}
+        inventory.marked = self.views.mark
+
+    # Who may have what.
+
+    def follow(self, tenants: Mapping[str, Tenant]) -> None:
+        """Take in the tenants of the policies in force: who found no place may have one by other partitions."""
+        if self.views.follow(tenants, self._inventory.pools()):
+            self._help_all()
+
+    def relabelled(self, name: str) -> None:
+        """Take in that a node's labels may be others: then its GPUs may be others' than they were."""
+        if self.views.moved(name, self._inventory.pool(name)):
+            self.views.mark(name, anew=True)
+            self._nodes.helped(name)
+
+    def of(self, namespace: str) -> Fleet:
+        """Return the fleet as the units of a namespace may have it, up to date."""
+        view = self._view(namespace)
+        return self._inventory.fleet if view is None else view.fleet
+
+    def bound(self, namespace: str) -> str:
+        """Return why units of a namespace may not have every GPU, as a part of a reason; empty where they may."""
+        whose = self.views.whose(namespace)
+        if whose is None:
+            return ""
+        if whose == OTHERS:
+            return "GPUs that are a tenant's alone"
+        return f"all GPUs but those of tenant {whose}'s partition"
+
+    def open_to(self, namespace: str, node: str) -> frozenset[int] | None:
+        """Return the numbers of a node's GPUs that units of a namespace may have; None for all that it has."""
+        whose, pool = self.views.whose(namespace), self._inventory.pool(node)
+        return None if whose is None or pool is None else self.views.open_to(whose, node, pool)
+
+    def catch_up(self, late: Callable[[], bool]) -> bool:
+        """Bring all fleets up to date node by node, until it is late. Returns whether others are left."""
+        return self._inventory.catch_up(late) or any(self._bring(view, late) for view in self.views.all())
+
+    def _view(self, namespace: str) -> View | None:
+        whose = self.views.whose(namespace)
+        if whose is None:
+            return None
+        view = self.views.of(whose, self._inventory.pools())
+        self._inventory.catch_up(_never)
+        self._bring(view, _never)
+        return view
+
+    def _bring(self, view: View, late: Callable[[], bool]) -> bool:
+        """Bring a view up to date, where the whole fleet is. Returns whether nodes are left because it is late."""
+        for name in sorted(view.dirty):
+            view.dirty.discard(name)
+            pool = self._inventory.pool_of(name)
+            if pool is None or pool.row is None:
+                view.forget(name)
+                self.views.forget(name)
+            elif not (own := self.views.open_to(view.whose, name, pool)):
+                view.forget(name)
+            else:
+                view.put(name, pool, self._inventory.machine(pool), pool.row)
+                self._inventory.set_left(view.fleet, name, self._inventory.left(name, pool).among(own))
+            if late():
+                break
+        return bool(view.dirty)
+
+    def is_right(self, name: str) -> bool:
+        """Return whether as many GPUs of a node count as free, for each who looks at it, as nobody holds."""
+        inventory = self._inventory
+        pool = inventory.pool_of(name)
+        open_to = {} if pool is None else self.views.anew(name, pool).open
+
+        def seen(view: View) -> frozenset[int]:
+            return view.fleet.free(name) if name in view.fleet.nodes else frozenset()
+
+        def is_so(view: View) -> bool:
+            if name in view.dirty:
+                return True
+            own = open_to.get(view.whose)
+            if pool is None or own is None:
+                return not seen(view)
+            left = inventory.left(name, pool).among(own)
+            return seen(view) == set(left.free) - left.offer.parts_only
+
+        return inventory.is_counted_right(name) and all(map(is_so, self.views.all()))
+
+    # What might be.
+
+    def without(self, *claims: Key, namespace: str) -> Fleet:
+        """Return a namespace's fleet as it would be without what these claims hold: only to be looked at."""
+        view, inventory = self._view(namespace), self._inventory
+        fleet = inventory.fleet if view is None else view.fleet
+        nodes = {node for claim in claims for node, _ in inventory.holds.of(claim)} & set(fleet.nodes)
+        if not nodes:
+            return fleet
+        fleet = fleet.copied(nodes)
+        for name in nodes:
+            pool = inventory.pool(name)
+            assert pool is not None, "the fleet has it"
+            left = inventory.left(name, pool, frozenset(claims))
+            own = left if view is None else left.among(self.views.open_to(view.whose, name, pool))
+            inventory.set_left(fleet, name, own)
+        return fleet
+
+    def alone_with(self, claim: Key, devices: Collection[Device]) -> Fleet:
+        """Return the whole fleet as it would be if these GPUs were all that their node has, without a claim.
+
+        It is to be looked at, and by nobody else.
+
+        Args:
+            claim: The claim.
+            devices: The GPUs, all of one node.
+        """
+        fleet, inventory = self._inventory.fleet, self._inventory
+        (name,) = {node for node, _ in devices}
+        pool = inventory.pool(name)
+        if pool is None or name not in fleet.nodes:
+            return fleet
+        fleet = fleet.copied({name})
+        numbers = {number for number, (device, _) in pool.devices.items() if (name, device) in devices}
+        inventory.set_left(fleet, name, inventory.left(name, pool, frozenset((claim,))).among(numbers))
+        return fleet
+
+    # Where nodes stand in the network.
+
+    def set_levels(self, keys: Sequence[str], gbps_of: Mapping[str, float]) -> None:
+        """Take in the label keys of the network's levels, nearest first; those that are known where none are given."""
+        if (tuple(keys), gbps_of) != (tuple(self._levels), self._gbps_of):
+            self._levels, self._gbps_of = keys, gbps_of
+            self._move()
+
+    def topology_changed(self, change: Change[KueueTopology]) -> None:
+        """Take in what the reflector of Kueue's Topologies saw."""
+        self.topologies.changed(change)
+        self._move()
+
+    def locate(self, labels: Mapping[str, Mapping[str, str]], namespace: str) -> None:
+        """Tell a namespace's fleet where every node stands in the network, if machines or labels have changed since.
+
+        Args:
+            labels: Of each node that the API server knows; the same mapping while they are the same.
+            namespace: The namespace.
+        """
+        told = self._view(namespace) or self._inventory
+        fleet = told.fleet
+        if told.located is not labels:
+            told.located = labels
+            pools = ((name, self._inventory.pool(name)) for name in fleet.nodes)
+            machines = {name: pool.machine for name, pool in pools if pool is not None}
+            levels = self._levels or self.topologies.keys([labels.get(name, {}) for name in fleet.nodes])
+            network.locate(fleet, labels, machines, levels, self._gbps_of)
+
+    def _move(self) -> None:
+        self._inventory.located = None
+        for view in self.views.all():
+            view.located = None
+        self._help_all()  # a gang that found no place may have one by other levels
+
+    def _help_all(self) -> None:
+        for name in self._inventory.pools():
+            self._nodes.helped(name)
+
+
+def _never() -> bool:
+    return False

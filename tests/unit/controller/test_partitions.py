@@ -1,0 +1,208 @@
+"""Partitions of tenants: where units are placed, whatever they are of, and where they are not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from dradriver.allocator.request import Amount, Choice, PartChoice
+from dradriver.api import names
+from dradriver.api.policies.modes import Mode
+from dradriver.api.policies.read import read
+from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
+from tests.fakes.control_plane.devices import pinned
+from tests.fakes.gpucluster import GpuCluster, Killed, claim_of
+from tests.unit.controller.test_gangs import gang
+
+OURS = "ours: {namespaces: [default], partition: {nodeSelector: {pool: red}}}"
+
+
+def follow(cluster: GpuCluster, *tenants: str) -> None:
+    """Put a policies file with these tenants into force."""
+    cluster.worker.follow(read("\n  ".join(("tenants:", *tenants)).encode(), source="x"))
+
+
+def cluster_of(*tenants: str, mode: Mode | None = None, profile: str = "hgx-h100", **pools: str) -> GpuCluster:
+    """Return a cluster of nodes with the label ``pool``, by name."""
+    cluster = GpuCluster()
+    follow(cluster, *tenants)
+    for node, pool in pools.items():
+        cluster.node(node, profile, mode=mode, labels={"pool": pool})
+    return cluster
+
+
+def place(cluster: GpuCluster, pod: str, namespace: str) -> tuple[str, list[int]] | None:
+    """Return the node and the GPUs that a pod's claim is pinned to; None where it has none."""
+    claim = cluster.find(RESOURCE_CLAIMS, claim_of(pod), namespace)
+    if claim is None:
+        return None
+    node = msgspec.json.decode(claim["metadata"]["annotations"][names.CHOICE], type=Choice | PartChoice).node
+    return node, [gpu.index for gpu in cluster.machines[node].gpus if gpu.uuid in set(pinned(claim))]
+
+
+def reason(cluster: GpuCluster, pod: str, namespace: str = "default") -> str:
+    found = cluster.find(PODS, pod, namespace)
+    assert found is not None
+    return str(found["metadata"]["annotations"].get(names.REASON, ""))
+
+
+async def step(cluster: GpuCluster) -> None:
+    await cluster.settle()
+    cluster.schedule()
+    await cluster.settle()
+
+
+async def test_units_of_a_tenant_go_to_the_nodes_of_its_partition_alone() -> None:
+    cluster = cluster_of(OURS, a="blue", b="red", c="blue")
+    for pod in ("p", "q", "r"):
+        cluster.pod(pod, 4)
+    await step(cluster)
+    for pod in ("p", "q", "r"):
+        cluster.pod(pod, 4, namespace="team")
+    await step(cluster)
+    found = [place(cluster, pod, "default") for pod in ("p", "q", "r")]
+    assert [each and each[0] for each in found] == ["b", "b", None]
+    assert reason(cluster, "r") == (
+        "4 GPUs: no; no eligible node has such a set free; left out are all GPUs but those of tenant ours's partition, "
+        "by the policies file"
+    )
+    (term,) = cluster.get_pod("p")["spec"]["affinity"]["nodeAffinity"][
+        "requiredDuringSchedulingIgnoredDuringExecution"
+    ]["nodeSelectorTerms"]
+    assert "'a'" not in str(term), "nor are its next-best nodes elsewhere"
+    others = [place(cluster, pod, "team") for pod in ("p", "q", "r")]
+    assert all(others), "one that is not exclusive takes nothing from others, who found no place for want of it"
+
+
+async def test_one_node_is_divided_by_numbers_and_nobody_else_has_an_exclusive_part() -> None:
+    cluster = cluster_of(
+        "left: {namespaces: [default], partition: {numbers: [0, 1, 2, 3]}, exclusive: true}",
+        "right: {namespaces: [team], partition: {numbers: [4, 5]}, exclusive: true}",
+        a="",
+    )
+    for namespace in ("team", "others", "default"):
+        for pod in ("p", "q", "r"):
+            cluster.pod(pod, 2, namespace=namespace)
+    await step(cluster)
+    assert sorted(number for pod in "pq" for number in (place(cluster, pod, "default") or ("", []))[1]) == [0, 1, 2, 3]
+    assert place(cluster, "p", "team") == ("a", [4, 5])
+    assert place(cluster, "p", "others") == ("a", [6, 7])
+    assert [place(cluster, pod, space) for pod, space in (("r", "default"), ("q", "team"), ("q", "others"))] == [
+        None
+    ] * 3
+    assert reason(cluster, "q", "others").endswith(
+        "; left out are GPUs that are a tenant's alone, by the policies file"
+    )
+
+
+async def test_what_one_tenant_found_no_place_for_another_may_find_one_for() -> None:
+    cluster = cluster_of(OURS, a="red", b="blue")
+    cluster.rival("x", "a", range(8))
+    cluster.pod("first", 2)
+    cluster.pod("second", 2, namespace="team")
+    await step(cluster)
+    assert place(cluster, "first", "default") is None
+    assert place(cluster, "second", "team") is not None, "the same request, and the same demands on nodes"
+
+
+@pytest.mark.parametrize(
+    ("mode", "wish"), [(Mode(shared="mps"), Amount(cores=60)), (Mode(mig="dynamic"), ("3g.40gb",))]
+)
+async def test_parts_of_gpus_are_of_the_partition_too(mode: Mode, wish: Any) -> None:
+    cluster = cluster_of("ours: {namespaces: [default], partition: {nodes: [b], numbers: [6]}}", mode=mode, a="", b="")
+    pods = ["p", "q", "r"]
+    for pod in pods:
+        cluster.pod(pod, wish)
+    await step(cluster)
+    found = [place(cluster, pod, "default") for pod in pods]
+    fit = 1 if isinstance(wish, Amount) else 2
+    assert found == [("b", [6])] * fit + [None] * (3 - fit)
+
+
+async def test_parts_of_others_keep_off_an_exclusive_partition() -> None:
+    cluster = cluster_of(
+        "ours: {namespaces: [default], partition: {numbers: [1, 2, 3, 4, 5, 6, 7]}, exclusive: true}",
+        mode=Mode(shared="mps"), a="",
+    )  # fmt: skip
+    for pod in ("p", "q"):
+        cluster.pod(pod, Amount(cores=60), namespace="team")
+    await step(cluster)
+    assert [place(cluster, pod, "team") for pod in ("p", "q")] == [("a", [0]), None]
+
+
+async def test_a_gang_and_who_comes_late_to_it_are_within_the_partition() -> None:
+    cluster = cluster_of(OURS, a="blue", b="red", c="red", d="red")
+    pods = gang(cluster, 2)
+    await step(cluster)
+    await step(cluster)
+    assert sorted((place(cluster, pod, "default") or ("",))[0] for pod in pods) in (["b", "c"], ["b", "d"], ["c", "d"])
+    cluster.pod("train-2", 8, wishes={"gang": "train", "gang-size": "2"})
+    cluster.pod("train-3", 8, wishes={"gang": "train", "gang-size": "2"})
+    await step(cluster)
+    assert {(place(cluster, pod, "default") or ("",))[0] for pod in (*pods, "train-2", "train-3")} == {*"bcd", ""}
+
+
+async def test_a_gang_waits_where_its_partition_has_not_enough() -> None:
+    cluster = cluster_of(OURS, a="blue", b="red")
+    gang(cluster, 2)
+    await step(cluster)
+    assert "left out are all GPUs but those of tenant ours's partition" in reason(cluster, "train-0")
+
+
+async def test_a_set_that_pods_share_is_chosen_within_the_partition_and_stays_where_it_is() -> None:
+    cluster = cluster_of(OURS, a="blue", b="red")
+    cluster.pod("one", {"main": 4}, wishes={"shared-claim": "duo"})
+    await step(cluster)
+    assert cluster.get_pod("one")["spec"]["nodeName"] == "b"
+    follow(cluster, OURS.replace("red", "blue"))
+    cluster.pod("two", {"main": 4}, wishes={"shared-claim": "duo"})
+    await step(cluster)
+    assert cluster.get_pod("two")["spec"]["nodeName"] == "b", "it joins a claim that is there"
+
+
+@pytest.mark.parametrize("wish", [4, Amount(cores=25), ("1g.10gb",)])
+async def test_a_promise_that_the_file_has_overtaken_is_kept_after_a_crash(wish: Any) -> None:
+    mode = {int: Mode(), Amount: Mode(shared="mps"), tuple: Mode(mig="dynamic")}[type(wish)]
+    cluster = cluster_of(OURS, mode=mode, a="blue", b="red")
+    cluster.pod("p", wish)
+    cluster.client.kill_at = -1  # the claim is made, and the gate is not lifted
+    with pytest.raises(Killed):
+        await cluster.settle()
+    made = place(cluster, "p", "default")
+    assert made is not None
+    assert made[0] == "b"
+    cluster.restart()
+    follow(cluster, OURS.replace("red", "blue"))
+    await step(cluster)
+    assert place(cluster, "p", "default") == made
+    assert cluster.get_pod("p")["spec"]["nodeName"] == "b"
+
+
+async def test_who_waits_follows_the_file_and_the_labels_of_nodes() -> None:
+    cluster = cluster_of(OURS, a="blue")
+    for pod in ("p", "q"):
+        cluster.pod(pod, 8)
+    await cluster.settle()
+    assert place(cluster, "p", "default") is None
+    cluster.node("a", None, labels={"pool": "red"})
+    await cluster.settle()
+    assert place(cluster, "p", "default") is not None
+    cluster.node("b", "hgx-h100", labels={"pool": "blue"})
+    await cluster.settle()
+    assert place(cluster, "q", "default") is None
+    follow(cluster, OURS.replace("pool: red", "pool: blue"))
+    await cluster.settle()
+    assert place(cluster, "q", "default") == ("b", list(range(8)))
+
+
+async def test_who_may_no_longer_have_a_node_gets_none_of_it_from_then_on() -> None:
+    cluster = cluster_of(OURS, a="red")
+    cluster.pod("p", 2)
+    await step(cluster)
+    cluster.node("a", None, labels={"pool": "blue"})
+    cluster.pod("q", 2)
+    await step(cluster)
+    assert place(cluster, "p", "default") is not None
+    assert place(cluster, "q", "default") is None
