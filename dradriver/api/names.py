@@ -95,6 +95,7 @@ CHOICE: Final = PREFIX + "choice"  # on a claim: the choice it was made from, as
 PLAN: Final = PREFIX + "plan"  # on a claim of a gang's member: which plan of the gang it belongs to, as JSON
 RESTART: Final = PREFIX + "restart"  # on what makes a gang's pods: when and why it was suspended last, as JSON
 RESTARTING: Final = PREFIX + "restarting"  # a label there, while it is suspended and has to be resumed
+IDLE_END: Final = PREFIX + "idle-end"  # on a claim: when its pods are to be ended, unless its GPUs work until then
 SET: Final = PREFIX + "set"  # on a claim that several pods share: the request that its set was chosen for, as JSON
 
 # A node's label that an administrator sets, to any value, before the driver is replaced or a GPU is reset by hand.
