@@ -48,6 +48,14 @@ def written(moment: datetime.datetime) -> str:
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+def moment(seconds: float) -> str:
+    """Return seconds since the epoch as Kubernetes writes times; empty for what is no time."""
+    try:
+        return written(datetime.datetime.fromtimestamp(seconds, datetime.UTC))
+    except (ValueError, OverflowError, OSError):
+        return ""
+
+
 def seconds(text: str) -> float | None:
     """Return a time as Kubernetes writes it in seconds since the epoch; None for anything else."""
     if len(text) > len("2026-01-02T03:04:05.123456+00:00"):
