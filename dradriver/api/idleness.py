@@ -18,6 +18,7 @@ from dradriver.api.dra_objects import DeviceStatus, ResourceClaim
 
 SINCE: Final = "idleSince"
 SEEN: Final = "idleSeen"
+_MARK: Final = SINCE.encode()
 _LONGEST: Final = 16_384  # bytes of one device's data; Kubernetes allows 10 KiB
 
 
@@ -69,6 +70,8 @@ def seconds(text: str) -> float | None:
 
 def idle_of(claim: ResourceClaim) -> Idle | None:
     """Return what a claim's status says; None unless all its devices of ours are said to be idle."""
+    if not any(_MARK in bytes(one.data) for one in claim.status.devices):  # of hardly any claim
+        return None
     wanted = {(one.pool, one.device, one.share_id) for one in claim.results if not one.admin_access}
     said = {
         (one.pool, one.device, one.share_id): read(one)
@@ -81,7 +84,7 @@ def idle_of(claim: ResourceClaim) -> Idle | None:
 def read(device: DeviceStatus) -> Idle | None:
     """Return what one device's data says; None where it says nothing, or nothing that can be read."""
     data = bytes(device.data)
-    if SINCE.encode() not in data or len(data) > _LONGEST:  # hardly any has it
+    if _MARK not in data or len(data) > _LONGEST:
         return None
     try:
         said = msgspec.json.decode(data, type=_Data)
