@@ -268,7 +268,7 @@ class Simulation:
         if of is None:
             return {members[0]: decide(picture, members[0].wish)}
         said = picture.gangs.said(of.gang)
-        picture.inventory.locate(picture.nodes.labels())
+        picture.fleets.locate(picture.nodes.labels(), members[0].key[0])
         ranked = in_order([(member, picture.gangs.rank(member.key)) for member in members])
         found = gang_plan.plan(picture, ranked, said.wants, identity=of.member.identity)
         if len(found) < len(members):
