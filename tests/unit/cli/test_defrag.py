@@ -130,8 +130,8 @@ async def test_who_loses_least_goes(cluster: GpuCluster, shell: CommandLine) -> 
             claim["status"]["allocation"]["allocationTimestamp"] = began
 
         cluster.store.edit(RESOURCE_CLAIMS, ("default", claim_of(pod)), change)
-    assert moves(await planned(shell, "--sets", "1")) == [("n2", {"new": "n3"})]
-    assert [node for node, _ in moves(await planned(shell))] == ["n2", "n1"]
+    assert moves(await planned(shell, "--sets", "1")) == [("n2", {"new": "n1"})]
+    assert next(node for node, _ in moves(await planned(shell))) == "n2"
 
 
 async def test_what_was_freed_is_kept_free_for_the_next_ones(cluster: GpuCluster, shell: CommandLine) -> None:
