@@ -29,7 +29,6 @@ Requests = Mapping[str, tuple[str, ...]]
 
 _CLAIM_NAME: Final = re.compile(re.escape(names.CLAIM_PREFIX) + "[a-z0-9]{10}")
 _LETTERS: Final = b"abcdefghijklmnopqrstuvwxyz234567" * 8  # one for each byte, all as often
-_NOTED: Final = (((names.IDLE_TIMEOUT,), "noted only; for now a pod keeps its GPUs until it ends"),)
 # Results that some take for wishes, and what they wish for by these.
 _MEANT: Final = {
     names.BANDWIDTH: names.MIN_BANDWIDTH,
@@ -100,7 +99,6 @@ def create(
     warnings += addon.check(wish)
     warnings += static.advice(wish) if template is None else ()  # else the template says how many
     warnings += gang.check(pod, wish, policies)
-    warnings += _without_effect(pod.words)
     warnings += kueue.advice(pod, wish)
     shared = None if wish.shared is msgspec.UNSET else wish.shared
     if shared is not None:
@@ -154,11 +152,6 @@ def _resolved(
         return wish, resolved.write(wish), {}
     static.check(wish, policies)
     return wish, resolved.write(wish), wish.requests
-
-
-def _without_effect(words: Mapping[str, str]) -> list[str]:
-    told = [(", ".join(key.removeprefix(names.PREFIX) for key in keys if key in words), said) for keys, said in _NOTED]
-    return [f"{names.PREFIX}{of}: {said}" for of, said in told if of]
 
 
 def authors_affinity(pod: pod_view.Pod) -> Any:

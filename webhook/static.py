@@ -48,17 +48,19 @@ def check(found: Resolved, policies: Policies) -> None:
 
 
 def advice(found: Resolved) -> list[str]:
-    """Return a warning of links that the scheduler finds on few machines, where it may place the pod."""
+    """Return warnings of links that the scheduler finds on few machines, and of what a static pod cannot have."""
     request = found.request
     size = ladder.larger_group(request)
+    endless = is_static(found) and found.idle_timeout_s is not msgspec.UNSET
+    warned = [f"{names.IDLE_TIMEOUT}: without effect on a pod of {names.PLACEMENT}: {values.STATIC}"] if endless else []
     if not isinstance(request, Whole) or size is None:
-        return []
+        return warned
     why = {names.PLACEMENT: found.placement, names.WHEN_FULL: found.when_full}
     told = (
         f"kube-scheduler finds links among {request.gpus} GPUs only where all {size} GPUs of a group are linked with "
         f"each other, as by NVSwitch, and not on machines like the DGX-1"
     )
-    return [f"{key}: {said}: {told}" for key, said in why.items() if isinstance(said, str)]
+    return [*warned, *(f"{key}: {said}: {told}" for key, said in why.items() if isinstance(said, str))]
 
 
 def is_static(found: Resolved) -> bool:

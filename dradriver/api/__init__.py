@@ -30,6 +30,7 @@ ladder       what a request comes to for the scheduler alone: groups, and altern
 same_spec  whether two specs ask for the same, however they are written
 config       the opaque configuration of a claim
 affinity     a pod narrowed to chosen nodes, and back
+idleness     that a claim's devices do nothing, as its node's agent says
 usage        GPU time by the hour, in ConfigMaps
 results      what was chosen, as annotations
 slice_features  what the API server keeps of a slice

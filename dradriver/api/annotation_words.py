@@ -48,7 +48,6 @@ class Word(msgspec.Struct, frozen=True, kw_only=True):
         holds: Whether a value in a note is one that ``read`` may have given: allocator and CEL take it as it is.
         choices: All that it may say; of a word about the pod the first is the default. Empty where it has a form.
         of_policies: Whether a policy of the policies file may say it.
-        noted: Whether it is only noted: a later release does something with it.
         since: The version of notes that first says the field, which older controllers would read past, or refuse.
     """
 
@@ -59,7 +58,6 @@ class Word(msgspec.Struct, frozen=True, kw_only=True):
     holds: Callable[[Any], bool] = _any_size
     choices: tuple[str, ...] = ()
     of_policies: bool = True
-    noted: bool = False
     since: int = 2
 
     @property
@@ -219,9 +217,7 @@ EVERY: Final = (
         key=names.ON_MEMBER_LOSS, about=About.GANG, read=_one_of(values.ON_MEMBER_LOSS), field="on_member_loss",
         holds=lambda value: value in values.ON_MEMBER_LOSS, choices=values.ON_MEMBER_LOSS, since=4,
     ),
-    Word(
-        key=names.IDLE_TIMEOUT, about=About.POD, read=_form(values.duration_s, messages.IDLE), noted=True,
-    ),
+    Word(key=names.IDLE_TIMEOUT, about=About.POD, read=_form(values.duration_s, messages.IDLE)),
 )  # fmt: skip
 """All of them; those that do something in the order in which they are read."""
 

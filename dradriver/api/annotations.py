@@ -84,6 +84,16 @@ def aside(annotations: Mapping[str, str], policies: Policies = DEFAULTS) -> dict
     return {key: annotation_words.said(meant, key) or allowed[0] for key, allowed in annotation_words.ASIDE.items()}
 
 
+def idle_timeout_s(annotations: Mapping[str, str], policies: Policies = DEFAULTS) -> int | None:
+    """Return after how many seconds without work the GPUs are given back; None where nobody says so.
+
+    Raises:
+        WordError: An unknown key, or a value that ``parse`` refuses.
+    """
+    found: int | None = annotation_words.said(_spelled_out(_own(annotations), policies), names.IDLE_TIMEOUT)
+    return found
+
+
 def check_words(annotations: Mapping[str, str], policies: Policies = DEFAULTS) -> None:
     """Raise unless every word can be read, however many GPUs the pod has.
 
@@ -116,7 +126,7 @@ def _own(annotations: Mapping[str, str]) -> dict[str, str]:
         if len(value) > LONGEST_VALUE:
             raise WordError(f"{key}: {len(value)} characters; a value has at most {LONGEST_VALUE}")
         word = annotation_words.BY_KEY[known]
-        if word.noted or word.about is annotation_words.About.GANG:  # nothing of it is in the request
+        if word.about is annotation_words.About.GANG:  # nothing of it is in the request
             word.read(known, value)
         elif known != key and annotations.get(known, value) != value:
             raise messages.contradicts(key, value, f"{known}: {shown(annotations[known])}")

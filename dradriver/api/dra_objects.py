@@ -109,6 +109,12 @@ class Consumer(Part, frozen=True):
     uid: str = ""
 
 
+class DeviceCondition(Condition, frozen=True):
+    """One condition of an allocated device, and since when it is what it is."""
+
+    last_transition_time: str | None = None
+
+
 class DeviceStatus(Part, frozen=True):
     """What the driver said of an allocated device; ``data`` is any JSON, by whoever may write claims' status."""
 
@@ -117,7 +123,7 @@ class DeviceStatus(Part, frozen=True):
     device: str = ""
     share_id: str | None = msgspec.field(name="shareID", default=None)
     data: msgspec.Raw = msgspec.Raw(b"{}")
-    conditions: list[Condition] = []
+    conditions: list[DeviceCondition] = []
 
 
 class ClaimStatus(Part, frozen=True):

@@ -81,9 +81,10 @@ GANG_NODES: Final = PREFIX + "gang-nodes"  # its gang's nodes in the order of th
 GANG_REACH: Final = PREFIX + "gang-reach"  # the narrowest level of the network that holds all of them
 GANG_BUSBW: Final = PREFIX + "gang-busbw"  # predicted for the whole gang
 REASON: Final = PREFIX + "reason"  # why the pod waits
+IDLE_END: Final = PREFIX + "idle-end"  # when it is ended unless its GPUs work until then; on its claim, too
 RESULTS: Final = (
     ALLOCATED, RING_ORDER, BANDWIDTH, BUSBW, LEVEL, SCORE, FALLBACK, NODE, PART, RANK_HINT, GANG_NODES, GANG_REACH,
-    GANG_BUSBW, REASON,
+    GANG_BUSBW, REASON, IDLE_END,
 )  # fmt: skip
 
 # Annotations of other objects.
@@ -94,6 +95,7 @@ HANDED_OVER: Final = PREFIX + "handed-over"  # on a claim without a pin: a diges
 CHOICE: Final = PREFIX + "choice"  # on a claim: the choice it was made from, as JSON
 PLAN: Final = PREFIX + "plan"  # on a claim of a gang's member: which plan of the gang it belongs to, as JSON
 RESTART: Final = PREFIX + "restart"  # on what makes a gang's pods: when and why it was suspended last, as JSON
+IDLE: Final = PREFIX + "idle"  # there too: when and why it was suspended for good, as JSON
 RESTARTING: Final = PREFIX + "restarting"  # a label there, while it is suspended and has to be resumed
 SET: Final = PREFIX + "set"  # on a claim that several pods share: the request that its set was chosen for, as JSON
 

@@ -14,7 +14,7 @@ import msgspec
 
 from dradriver.allocator.request import Amount, Mig, Request, Share, Weights, Whole
 from dradriver.api import annotation_words, gang_support, gangs, messages, names, values
-from dradriver.api.annotations import aside, parse
+from dradriver.api.annotations import aside, idle_timeout_s, parse
 from dradriver.api.errors import WordError
 from dradriver.api.gangs import Gang, gang
 from dradriver.api.messages import shown
@@ -42,7 +42,7 @@ class Resolved(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         product: The product that limits name (``nvidia.com/gpu.<product>``), which the request has too; unset where
             they name none. The limits are gone, and words that are read again later do not say it.
         gang: What was said of a gang; unset where nothing was.
-        idle_timeout_s: After how many seconds without work the GPUs may be given back; unset where nothing was said.
+        idle_timeout_s: After how many seconds without work the GPUs are given back; unset where nothing was said.
         placement: ``static`` where the scheduler alone places the pod; else unset.
         when_full: ``hand-over`` where the scheduler gets it once there is no place; else unset.
         keep_env: Variables that no edit may replace, of a pod that the scheduler alone places: pods that share the
@@ -113,7 +113,7 @@ def resolve(
         nccl=_unless(values.NCCL_AUTO, told[names.NCCL]),
         product=product or msgspec.UNSET,
         gang=wanted or msgspec.UNSET,
-        idle_timeout_s=annotation_words.said(annotations, names.IDLE_TIMEOUT) or msgspec.UNSET,
+        idle_timeout_s=idle_timeout_s(annotations, policies) or msgspec.UNSET,
         placement=_unless(values.PLACED, told[names.PLACEMENT]),
         when_full=_unless(values.WAIT, told[names.WHEN_FULL]),
         shared=shared or msgspec.UNSET,

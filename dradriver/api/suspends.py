@@ -188,6 +188,20 @@ def resume(kind: str, found: Suspendable, record: Record) -> dict[str, Any]:
     return _patch(found, msgspec.structs.replace(record, over=True), label=None, spec=_spec(kind, suspended=False))
 
 
+def rest(kind: str, found: Suspendable, *, why: str, now: datetime.datetime) -> dict[str, Any]:
+    """Return the merge patch that suspends an object until its author resumes it; ``conflict`` if it has changed.
+
+    There is no promise on it, so no leader resumes it; what is noted tells people why it rests.
+    """
+    note = {"at": f"{now:%Y-%m-%dT%H:%M:%SZ}", "why": why[:LONGEST]}
+    metadata = {
+        "uid": found.metadata.uid,
+        "resourceVersion": found.metadata.resource_version,
+        "annotations": {names.IDLE: msgspec.json.encode(note).decode()},
+    }
+    return {"metadata": metadata, "spec": _spec(kind, suspended=True)}
+
+
 def let_go(found: Suspendable, record: Record) -> dict[str, Any]:
     """Return the merge patch that leaves an object as others want it, and notes that nobody has to resume it."""
     return _patch(found, msgspec.structs.replace(record, over=True), label=None, spec=None)

@@ -12,9 +12,11 @@ from dradriver.errors import DriverError
 from dradriver.view.plain import plain
 
 _COMMANDS = {  # name: one line of help; the command is dradriver.cli.<name>:<name>
+    "defrag": "Say which pods would have to move so that sets of GPUs become free; it moves none.",
     "explain": "Say why a pod waits, who holds what it wants, and what it got.",
     "fault": "Break GPUs of a simulated node, and mend them.",
     "free": "Show what is free in a cluster: sets of GPUs by size and quality, shares, MIG slices.",
+    "idle": "List pods whose GPUs do nothing, the dearest first.",
     "lint": "Check manifests as the webhook would: refused or admitted, and as what.",
     "nccl": "NCCL topology files: write, check, explain whether one is needed.",
     "plan": "Choose GPUs of a machine for a request, offline.",

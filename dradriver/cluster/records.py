@@ -13,8 +13,9 @@ from typing import Final
 import msgspec
 
 from dradriver.allocator.request import Whole
-from dradriver.api import claims, ladder, names, pins, plans, same_spec, seats, slices, templates
+from dradriver.api import claims, idleness, ladder, names, pins, plans, same_spec, seats, slices, templates
 from dradriver.api.dra_objects import ResourceSlice
+from dradriver.api.idleness import Idle
 from dradriver.api.ledger import OURS, Ledger, current_ledger
 from dradriver.api.objects import Metadata, Node
 from dradriver.api.pins import Claim, Key, Pin, Usage
@@ -47,6 +48,8 @@ class ClaimRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         set: What it was chosen for, if pods share it that ask for the same; None where it is one pod's.
         planned: What it says of the plan of its pod's gang; None where it was made for a pod alone.
         seat: The seat that it was allocated; None for none.
+        idle: That all it was given does nothing, as its node's agent says; None where it does not say so.
+        idle_end: When its pods are to be ended for that, in seconds since the epoch; None where they are not.
     """
 
     metadata: Metadata
@@ -60,6 +63,8 @@ class ClaimRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     planned: Planned | None = None
     seat: Seat | None = None
     allocated_at: str = ""
+    idle: Idle | None = None
+    idle_end: float | None = None
 
     @property
     def key(self) -> Key:
@@ -100,6 +105,8 @@ def claim_record(claim: Claim) -> ClaimRecord:
         planned=plans.read(claim) if ours else None,
         seat=seats.of(claim),
         allocated_at="" if claim.status.allocation is None else claim.status.allocation.allocation_timestamp,
+        idle=idleness.idle_of(claim),
+        idle_end=idleness.asked(claim.metadata.annotations),
     )
 
 

@@ -38,6 +38,10 @@ Beside it:
 
 audit       whether the books are what the reflectors show
 usage_store  GPU time: read when this replica begins to lead, written while it does
+idle_pods    pods whose GPUs do nothing: told, warned, ended
+idle_units   which of them end together
+idle_step    what comes next for them
+idle_writer  how they are warned and ended
 unread_claims  claims that cannot be read whole, and the Event that says so
 background  work that goes on for ever beside all that
 

@@ -19,7 +19,7 @@ from dradriver.cluster.kueue_topologies import read_topology
 from dradriver.cluster.picture import Picture
 from dradriver.cluster.tabulating import Tabulator
 from dradriver.cluster.taint_rules import read_rule
-from dradriver.controller import namespaces, seat_slice, unread_claims
+from dradriver.controller import idle_pods, namespaces, seat_slice, unread_claims
 from dradriver.controller.audit import Audit
 from dradriver.controller.background import always
 from dradriver.controller.next_step import PROMISE_S, UNSCHEDULABLE_S
@@ -100,6 +100,8 @@ class Controller:
         record_namespace: namespaces.Record | None = None,
         tabulator: Tabulator | None = None,
         namespace: str = "",
+        say_idle: idle_pods.Say | None = None,
+        ends_idle: bool = False,
     ) -> None:
         """Make a controller that knows nothing yet.
 
@@ -114,6 +116,8 @@ class Controller:
             record_namespace: Writes an Event about a namespace that several tenants claim.
             tabulator: Makes tables beside the loop; without one they are made in it.
             namespace: Where GPU time is kept, the driver's own; empty for nowhere.
+            say_idle: Writes an Event about a pod whose GPUs do nothing.
+            ends_idle: Whether those that ask for it are ended.
         """
         self.worker = Worker(
             client, promise_s=promise_s, unschedulable_s=unschedulable_s, grace_s=grace_s, record=record
@@ -149,6 +153,7 @@ class Controller:
         self._usage = (
             UsageStore(client, self.worker.picture, self.worker.tenants, namespace=namespace) if namespace else None
         )
+        self._idle = idle_pods.IdlePods(client, self.worker.picture, say_idle, ends=ends_idle)
         self.template_writer = TemplateWriter(client, self.worker.picture.templates.known, record=record)
 
     def follow(self, policies: Policies) -> None:
@@ -192,6 +197,7 @@ class Controller:
         await self._catch_up()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(always(self._unread.run))
+            tasks.create_task(always(self._idle.run))
             tasks.create_task(always(self._namespaces.tell))
             if current_ledger() is OURS:  # another driver's claims have no device of ours
                 self.worker.picture.barrier = None

@@ -23,6 +23,7 @@ class Options(options.Common):
     promise: float
     unschedulable: float
     ledger: str
+    end_idle: bool
 
 
 def main(argv: list[str]) -> int:
@@ -41,7 +42,7 @@ async def serve(args: Options) -> None:
     """
     from dradriver.api.ledger import LEDGERS, bind
     from dradriver.cluster.tabulating import Tabulator
-    from dradriver.controller import namespaces, policies, reasons, seat_slice, unread_claims
+    from dradriver.controller import idle_pods, namespaces, policies, reasons, seat_slice, unread_claims
     from dradriver.controller.controller import Controller
     from dradriver.kube import config
     from dradriver.kube.client import Client
@@ -62,6 +63,8 @@ async def serve(args: Options) -> None:
             record_namespace=namespaces.recorder(client, instance=args.identity),
             tabulator=Tabulator(),
             namespace=args.namespace,
+            say_idle=idle_pods.recorder(client, instance=args.identity),
+            ends_idle=args.end_idle,
         )
         file = policies.follow(
             controller,
@@ -121,6 +124,11 @@ def parse(argv: list[str]) -> Options:
         default=5,
         metavar="S",
         help="the same once the scheduler says that it finds no room for the pod (default 5)",
+    )
+    parser.add_argument(
+        "--end-idle",
+        action="store_true",
+        help="warn and end pods with gpu.topology/idle-timeout whose GPUs do nothing; default: they are only told",
     )
     options.add_ledger(parser)
     args = parser.parse_args(argv, namespace=Options())

@@ -78,6 +78,9 @@ GIVEN_BACK: Final = Labelled(
     "Times that claims of a gang that had not started were taken back together, by cause.",
     cause=[cause.value for cause in WithdrawReason],
 )
+IDLE_ENDED: Final = Counter(
+    "gpu_topology_idle_ended_pods_total", "Pods that were ended because their GPUs did nothing."
+)
 DIFFERENCES: Final = Labelled(
     Counter,
     "gpu_topology_audit_differences_total",

@@ -34,6 +34,7 @@ logger = logging.getLogger(__name__)
 LOOK_S: Final = 1.0  # between two looks at what is suspended
 LONGEST_S: Final = 120.0  # that it may stay so: pods of a node that is lost never go
 LIST_S: Final = 300.0  # between two searches for what a predecessor has left suspended
+AGAIN_LIST_S: Final = 30.0  # to the second search, and to the next where not all was read
 ANSWER_S: Final = 30.0  # for all requests of one step
 AGAIN_S: Final = 60.0  # after which what was not permitted is tried again, where somebody still asks
 FIRST_PAUSE_S: Final = 1.0
@@ -128,9 +129,11 @@ class OwnerRestarts:
         self._put_all()  # what was under way when this was cancelled before
         async with asyncio.TaskGroup() as group:
             group.create_task(self._queue.run())
+            await self.find()
+            await asyncio.sleep(AGAIN_LIST_S)  # until then a predecessor's last request is answered
             while True:
                 whole = await self.find()
-                await asyncio.sleep(LIST_S if whole else LIST_S / 10)
+                await asyncio.sleep(LIST_S if whole else AGAIN_LIST_S)
 
     async def find(self) -> bool:
         """Take up what was suspended here and not resumed. Returns whether all was read that may be."""

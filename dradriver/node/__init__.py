@@ -5,12 +5,14 @@ agent       the parts, and how they start and stop together
 addon       the same beside another driver that hands out the GPUs
 discovery   reading the machine
 health      what is wrong with GPUs
+idle        which claims' GPUs do nothing
 publishing  the node's ResourceSlices
 kubelet     the gRPC servers that the kubelet calls
 claims      preparing claims, and remembering what is prepared
 devices     kinds of devices, and making them
 mps         MPS control daemons, in a process of their own
 journal     a ledger on disk
+gpu_work    what a GPU did between two looks
 faults      what can be wrong with a GPU, and what to do about it
 container_edits  what a container is given
 files       files that are all there or not at all

@@ -33,6 +33,8 @@ from dradriver.node.health.kmsg import KernelLog
 from dradriver.node.health.record import Record
 from dradriver.node.health.runtime import RuntimeWatch
 from dradriver.node.health.watch import HealthWatch
+from dradriver.node.idle import watch as idle
+from dradriver.node.idle.watch import IdleWatch
 from dradriver.node.kubelet import sockets
 from dradriver.node.kubelet.health import HealthStream
 from dradriver.node.kubelet.plugin import CHECK_S, Plugin
@@ -115,14 +117,17 @@ class Agent:
             nccl=Nccl(lambda: policies.in_force.nccl.tuning),
             below=HostServer(lambda: policies.in_force.nccl.servers, self._api.node).find,
         )
-        self._statuses = Statuses(self._api.apply_status)
+        self._idle = IdleWatch(idle.asked_of(self._discovery), self._preparer.prepared, lambda: self._machines.machine)
+        self._statuses = Statuses(self._api.apply_status, self._idle.idle_since)
         self._pod_events = PodEvents(
             self._record, self._events, prepared=self._preparer.prepared, get_claim=self._api.claim
         )
         self._preparer.made_ready.add(
             self._in_use, self._statuses.put, lambda _claim, _prepared: self._pod_events.poke()
         )
-        self._preparer.given_back.add(lambda uid: metrics.DEVICE_INFO.set(uid, ()), self._statuses.forget)
+        self._preparer.given_back.add(
+            lambda uid: metrics.DEVICE_INFO.set(uid, ()), self._statuses.forget, self._idle.forget
+        )
         self._machines.changed.add(self._preparer.poke)
         self._record.changed.add(self._pod_events.poke)
 
@@ -169,7 +174,7 @@ class Agent:
             gpus=self._publisher.whole,
             interval_s=reconcile_s,
         )
-        self._reconciler.used.add(self._in_use, self._statuses.check)
+        self._reconciler.used.add(self._in_use, self._idle.used_by, self._statuses.check)
         self._reconciler.held.add(self._held)
         self._reconciler.stuck.add(self._stuck)
 
@@ -187,7 +192,7 @@ class Agent:
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._machines.poke)
         parts = (
             self._policies, self._machines, self._health, self._pod_events, self._plugin, self._publisher,
-            self._reconciler, self._statuses,
+            self._reconciler, self._statuses, self._idle,
         )  # fmt: skip
         async with asyncio.TaskGroup() as group:
             for part in parts:

@@ -9,7 +9,7 @@ from prometheus_client import Counter, Gauge, Histogram
 
 from dradriver.api.errors import WordError
 from dradriver.api.slice_features import FIELDS
-from dradriver.kube.labels import Labelled, Names
+from dradriver.kube.labels import Amounts, Labelled, Names
 from dradriver.node import errors
 from dradriver.node.faults import KINDS
 
@@ -80,6 +80,22 @@ STATUS_LOST: Final = Counter(
 GPUS_HELD: Final = Gauge(
     "gpu_topology_node_gpus_held",
     "GPUs that are kept from new pods, because processes are on them that no claim accounts for.",
+)
+_NAMESPACE: Final = "namespace of claims"
+GPUS_BUSY: Final = Amounts(
+    "gpu_topology_node_gpus_busy",
+    "How much of the GPUs that claims hold was at work at the last look, a GPU of 50 % as 0.5; only of those that say.",
+    most=64,
+    namespace=_NAMESPACE,
+)
+GPUS_IDLE: Final = Amounts(
+    "gpu_topology_node_gpus_idle",
+    "GPUs of claims that have done nothing for five minutes or longer, parts as equal fractions.",
+    most=64,
+    namespace=_NAMESPACE,
+)
+GPUS_UNREAD: Final = Gauge(
+    "gpu_topology_node_gpus_unread", "GPUs that claims hold of which the driver does not say whether they work."
 )
 CALLS: Final = Labelled(
     functools.partial(Histogram, buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 45)),

@@ -6,13 +6,14 @@ import asyncio
 import contextlib
 import functools
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from types import MappingProxyType
 
 import aiohttp
 
 from dradriver.node.container_edits import Edits
 from dradriver.node.faults import Faults
+from dradriver.node.gpu_work import GpuWork
 from dradriver.topology.machine import Gpu, Machine
 from tests.fakes.node import NodeUnderTest, edits, machine
 from tests.fakes.ports import kept_port
@@ -65,6 +66,9 @@ class Hanging:
 
     def edits(self, gpu: Gpu) -> Edits:
         return edits(gpu)
+
+    def work(self, gpus: Mapping[str, int]) -> dict[str, GpuWork]:
+        return {}
 
     def processes(self, gpus: Collection[str]) -> dict[str, tuple[int, ...]]:
         self.released.wait(timeout=60)

@@ -34,6 +34,7 @@ VARIANTS: dict[str, tuple[str, ...]] = {
             *("PyTorchJob", "TFJob", "XGBoostJob", "JAXJob", "PaddleJob", "MPIJob"),
         )
     ),
+    "evictions": ("controller.evictions=true",),
     "translate": ("webhook.translate=all",),
     "partitions": (
         "policies.tenants.vision.namespaces[0]=team-vision",

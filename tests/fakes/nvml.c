@@ -551,14 +551,61 @@ int nvmlDeviceGetComputeRunningProcesses_v3(struct device *device, unsigned *wan
     int code = of(device, "nvmlDeviceGetComputeRunningProcesses_v3", "", &value);
     if (code != OK)
         return code;
-    for (*wanted = 0;; value = next, ++*wanted) { /* pids with blanks between them */
-        unsigned pid = (unsigned)strtoul(value, &next, 10);
+    for (*wanted = 0;; value = next, ++*wanted) { /* "<pid>", in MIG mode "<pid>@<GPU instance>", with blanks between */
+        unsigned pid = (unsigned)strtoul(value, &next, 10), instance = ~0u;
         if (next == value)
             break;
+        if (*next == '@')
+            instance = (unsigned)strtoul(next + 1, &next, 10);
         if (*wanted < room)
-            out[*wanted] = (struct process){pid, 0, ~0u, ~0u};
+            out[*wanted] = (struct process){pid, 0, instance, instance == ~0u ? ~0u : 0};
     }
     return *wanted > room ? 7 : OK; /* NVML_ERROR_INSUFFICIENT_SIZE */
+}
+
+/* "Not supported in MIG mode", say both in nvml.h. */
+static int in_mig_mode(struct device *device)
+{
+    const char *value = NULL;
+    return of(device, "nvmlDeviceGetMigMode", "", &value) == OK && value[0] == '1';
+}
+
+int nvmlDeviceGetUtilizationRates(struct device *device, unsigned *out) /* percent of the GPU, and of its memory */
+{
+    const char *value = NULL;
+    int code = of(device, "nvmlDeviceGetUtilizationRates", "", &value);
+    if (code == OK && in_mig_mode(device))
+        return NOT_SUPPORTED;
+    return two_numbers(code, value, &out[0], &out[1]);
+}
+
+struct sample {
+    unsigned pid;
+    unsigned long long at;
+    unsigned multiprocessors, memory, encoders, decoders;
+};
+
+/*
+ * Of "<pid>:<microseconds>:<multiprocessors>:<memory>:<encoders>:<decoders>" with blanks between them those after a
+ * moment; without any it is not found (nvml.h). Who gives no room is told how much is needed.
+ */
+int nvmlDeviceGetProcessUtilization(struct device *device, struct sample *out, unsigned *many, unsigned long long since)
+{
+    const char *value = NULL;
+    struct sample one;
+    unsigned room = out ? *many : 0;
+    int used, code = of(device, "nvmlDeviceGetProcessUtilization", "", &value);
+    if (code == OK && in_mig_mode(device))
+        return NOT_SUPPORTED;
+    if (code != OK)
+        return code;
+    for (*many = 0; sscanf(value, "%u:%llu:%u:%u:%u:%u%n", &one.pid, &one.at, &one.multiprocessors, &one.memory,
+                           &one.encoders, &one.decoders, &used) == 6; value += used)
+        if (one.at > since && ++*many <= room)
+            out[*many - 1] = one;
+    if (!*many)
+        return NOT_FOUND;
+    return *many > room ? 7 : OK;
 }
 
 #include "nvml_calls.c"

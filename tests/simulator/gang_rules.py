@@ -114,6 +114,8 @@ class GangRules:
         claim = self._claim_of(pod)
         if claim is None or not binding.conditional(claim) or self.started(gang, besides=pod):
             return
+        if not self.honest(living(map(self._world.pod, gang.pods))):
+            return
         plan, size, _ = plan_of(claim)
         if len(self._seated.get(plan, ())) < size:
             self._broken(

@@ -10,6 +10,7 @@ part_nodes   on which node, and which of its GPUs, a part goes
 part_costs   what several parts cost at least, on many nodes at once
 part_sets    the same for a pod of several parts
 parts        nodes ranked for a request of parts, and why none has a place
+freeing      whom to move so that a node has a free set
 fleet        all of it: the nodes of a cluster, ranked for one pod
 gang_nodes   the nodes that a gang's pods may go to, with CPU and memory, and how many pods they hold
 gang_domains which part of the network a gang goes to, and the same positions there

@@ -19,6 +19,7 @@ from dradriver.allocator.sets.criteria import Criteria
 from dradriver.allocator.sets.subsets import Array, Ints
 from dradriver.allocator.sets.tables import Tables
 
+_BEST_EIGHT, _FOURS = 0, 3  # rows of ``Tables.keep``
 _MOST_MASKS = 512  # of large machines, of which the set is looked up at once; those with the fewest GPUs free first
 
 
@@ -46,8 +47,8 @@ def ties(
     The most bandwidth goes first. Among equals, by strategy:
 
     * ``best-fit``: what taking the set costs those who come later (best set of 8, 4, 2, all disjoint sets of 4, of 2
-      that the node can still offer, GB/s lost), then the fewest free GPUs; as ``pack`` where no node has a set that is
-      better than another of its size;
+      that the node can still offer, GB/s lost), then the fewest free GPUs; where no node has a set that is better than
+      another of its size, the best set of 8 and all disjoint sets of 4 alone;
     * ``pack``: the fewest free GPUs, then that cost;
     * ``spread``: the most free GPUs, then that cost;
     * ``first-fit``: nothing; names decide.
@@ -55,13 +56,12 @@ def ties(
     Worked example: one GPU is wanted, node a has a whole NVLink pair free, b a pair and a single one. best-fit takes
     the single one of b, pack breaks the pair of a, spread takes b's, first-fit goes to a.
 
-    Why best-fit packs where sets are equal: by the sets lost a single GPU would come of a node with seven free rather
-    than of one with four, so that nodes that are nearly empty do not become empty, and those who want whole nodes wait
-    a quarter longer than behind first-fit. Nothing is won by that where any four GPUs are as good as others.
+    Why best-fit looks at less where sets are equal: names then decide between most nodes, always in the same order, so
+    that the last of them become empty. Any closer fit (pairs kept, the fewest free GPUs) spreads jobs over all nodes,
+    and those who want whole ones wait longer than behind first-fit: ``gputopo simulate --machine dgx-h100``.
     """
     alike = all(each.group.tables.alike for each in candidates)
-    fullest_first = request.strategy is Strategy.PACK or (request.strategy is Strategy.BEST_FIT and alike)
-    streams = (_options(each, request, rung=rung, passed=passed, fullest_first=fullest_first) for each in candidates)
+    streams = (_options(each, request, rung=rung, passed=passed, alike=alike) for each in candidates)
     cost = attrgetter("cost")
     for _, equal in itertools.groupby(heapq.merge(*streams, key=cost), key=cost):
         yield list(equal)
@@ -80,7 +80,7 @@ def named(tie: list[Option], limit: int) -> list[tuple[str, NodeGroup, int]]:
 
 
 def _options(
-    candidates: Candidates, request: Whole, *, rung: Criteria, passed: Sequence[Criteria], fullest_first: bool
+    candidates: Candidates, request: Whole, *, rung: Criteria, passed: Sequence[Criteria], alike: bool
 ) -> Iterator[Option]:
     """The options of one group, cheapest first."""
     tables, gpus = candidates.group.tables, request.gpus
@@ -94,19 +94,17 @@ def _options(
         masks = masks[~tables.has(gpus, masks, above.including(include))]
     if not len(masks):
         return
-    for rows in _ordered(tables, masks, request, criteria=criteria.any_busbw, fullest_first=fullest_first):
+    for rows in _ordered(tables, masks, request, criteria=criteria.any_busbw, alike=alike):
         for row in rows:
             free, taken, *cost = row.tolist()
             yield Option(tuple(cost), candidates, int(free), int(taken))
 
 
-def _ordered(
-    tables: Tables, masks: Ints, request: Whole, *, criteria: Criteria, fullest_first: bool
-) -> Iterator[Array]:
+def _ordered(tables: Tables, masks: Ints, request: Whole, *, criteria: Criteria, alike: bool) -> Iterator[Array]:
     """Rows of mask, set and cost, cheapest first: (n, columns) each, float64."""
     if tables.size <= TABULATED:
-        key = ("node order", request.gpus, criteria, preference(request), fullest_first)
-        rows = tables.row(key, lambda: _tabulate(tables, request, criteria, fullest_first=fullest_first))
+        key = ("node order", request.gpus, criteria, preference(request), alike)
+        rows = tables.row(key, lambda: _tabulate(tables, request, criteria, alike=alike))
         present = np.zeros(1 << tables.size, dtype=np.bool_)
         present[masks] = True
         yield rows[present[rows[:, 0].astype(np.int64)]]
@@ -118,26 +116,24 @@ def _ordered(
         equal = equal[np.argsort(-count if request.strategy is Strategy.SPREAD else count, kind="stable")]
         for block, start in enumerate(range(0, len(equal), _MOST_MASKS)):
             some = np.sort(equal[start : start + _MOST_MASKS])
-            yield _rows(tables, some, request, criteria=criteria, fullest_first=fullest_first, block=block)
+            yield _rows(tables, some, request, criteria=criteria, alike=alike, block=block)
 
 
-def _tabulate(tables: Tables, request: Whole, criteria: Criteria, *, fullest_first: bool) -> Array:
+def _tabulate(tables: Tables, request: Whole, criteria: Criteria, *, alike: bool) -> Array:
     masks = np.arange(1 << tables.size)
     having = masks[tables.has(request.gpus, masks, criteria)]
-    return _rows(tables, having, request, criteria=criteria, fullest_first=fullest_first)
+    return _rows(tables, having, request, criteria=criteria, alike=alike)
 
 
-def _rows(
-    tables: Tables, masks: Ints, request: Whole, *, criteria: Criteria, fullest_first: bool, block: int = 0
-) -> Array:
+def _rows(tables: Tables, masks: Ints, request: Whole, *, criteria: Criteria, alike: bool, block: int = 0) -> Array:
     gpus = request.gpus
     taken = best_sets(tables, masks, gpus=gpus, criteria=criteria, preference=preference(request))
     value = tables.best(gpus, criteria)[masks].astype(np.float64).round(2)
     count = np.bitwise_count(masks).astype(np.float64)
-    keep = tables.keep[list(keep_order(gpus))]
-    lost = (keep[:, masks] - keep[:, masks ^ taken]).round(2).astype(np.float64)
+    every = (tables.keep[:, masks] - tables.keep[:, masks ^ taken]).round(2).astype(np.float64)
+    lost = every[list(keep_order(gpus))]
     by_strategy = {
-        Strategy.BEST_FIT: [count, *lost] if fullest_first else [*lost, count],
+        Strategy.BEST_FIT: [every[_BEST_EIGHT], every[_FOURS]] if alike else [*lost, count],
         Strategy.PACK: [count, *lost],
         Strategy.SPREAD: [-count, *lost],
         Strategy.FIRST_FIT: [],

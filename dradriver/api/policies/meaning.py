@@ -19,8 +19,8 @@ from dradriver.api.policies.model import WORKLOADS, Policies
 
 
 def _later(word: Word) -> bool:
-    """Whether a policy cannot have the word yet: it does nothing, or says something of several pods."""
-    return word.noted or word.about is About.GANG
+    """Whether a policy cannot have the word yet: it says something of several pods."""
+    return word.about is About.GANG
 
 
 WORDS: Final = tuple(word.name for word in annotation_words.EVERY if word.of_policies and not _later(word))

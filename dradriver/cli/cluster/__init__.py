@@ -5,6 +5,7 @@
 * ``reading``: objects from that server, and what to do where it refuses.
 * ``scene``: the same and more as the controller's own picture, for ``gputopo explain`` and ``free``.
 * ``sets``: what is free by size and quality, for ``gputopo free``.
+* ``moves``: moves that would free sets, simulated on it, for ``gputopo defrag``.
 * ``gangs``: the largest gang of each level of the network, for ``gputopo free``.
 * ``topo``: all of ``topo --cluster``: the nodes of ``dradriver/cluster/shown``, for people and as data.
 """

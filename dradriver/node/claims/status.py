@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
-from dradriver.api import names
+from dradriver.api import idleness, names
 from dradriver.api.dra_objects import ResourceClaim
 from dradriver.kube.backoff import wait_s
 from dradriver.kube.errors import ApiError, Unreachable
@@ -25,6 +25,8 @@ from dradriver.node.claims.container_env import choice_of, ring_of
 
 logger = logging.getLogger(__name__)
 
+READY: Final = ("Ready", "True")
+IdleSince = Callable[[str], datetime.datetime | None]
 Apply = Callable[[str, str, dict[str, Any]], Awaitable[object]]
 
 _WAITING: Final = 256  # claims; each is some kilobytes
@@ -36,13 +38,16 @@ _LONGEST_PAUSE_S: Final = 16.0
 class Statuses:
     """Writes statuses one after the other, beside what the kubelet waits for."""
 
-    def __init__(self, apply: Apply) -> None:
+    def __init__(self, apply: Apply, idle_since: IdleSince = lambda _: None) -> None:
         """Write nothing yet.
 
         Args:
             apply: Applies the body of a claim's status, by namespace and name.
+            idle_since: Says since when a claim's devices have done nothing, by its uid; None where they do something,
+                or nobody knows.
         """
         self._apply = apply
+        self._idle_since = idle_since
         self._queue: asyncio.Queue[str] = asyncio.Queue(_WAITING)
         self._waiting: dict[str, dict[str, Any]] = {}  # by uid, the newest of each
         self._written: set[str] = set()
@@ -53,7 +58,8 @@ class Statuses:
         try:
             if prepared.uid not in self._waiting:
                 self._queue.put_nowait(prepared.uid)
-            self._waiting[prepared.uid] = body(claim, prepared, now=datetime.datetime.now(datetime.UTC))
+            now, since = datetime.datetime.now(datetime.UTC), self._idle_since(prepared.uid)
+            self._waiting[prepared.uid] = body(claim, prepared, now=now, idle_since=since)
         except asyncio.QueueFull:
             metrics.STATUS_LOST.inc()
 
@@ -61,6 +67,7 @@ class Statuses:
         """Have a claim's status written anew unless it says what the claim's devices are now.
 
         An agent may end before it has written all, or the server not answer; and after a reboot a part is elsewhere.
+        That they are idle is written when it begins and when it ends, and while the controller asks, again and again.
         """
         told = {(entry.driver, entry.pool, entry.device, entry.share_id): entry.data for entry in claim.status.devices}
         if not told and prepared.uid in self._written:  # a server whose DRAResourceClaimDeviceStatus is off drops it
@@ -70,6 +77,16 @@ class Statuses:
             if data is None or not _what(device).items() <= _read(data).items():
                 self.put(claim, prepared)
                 return
+        if self._unsaid(claim, prepared):
+            self.put(claim, prepared)
+
+    def _unsaid(self, claim: ResourceClaim, prepared: PreparedClaim) -> bool:
+        """Return whether a claim's status does not say as it should whether its devices are idle."""
+        since, said = self._idle_since(prepared.uid), idleness.idle_of(claim)
+        if since is None or said is None or abs(said.since - since.timestamp()) > 1:
+            some = said is not None or any(map(idleness.read, claim.status.devices))
+            return since is not None or some
+        return idleness.asked(claim.metadata.annotations) is not None
 
     def forget(self, uid: str) -> None:
         """Forget a claim that is not prepared any more."""
@@ -104,11 +121,18 @@ class Statuses:
             logger.warning("the status of claim %s/%s cannot be written: %s", namespace, name, said)
 
 
-def body(claim: ResourceClaim, prepared: PreparedClaim, *, now: datetime.datetime) -> dict[str, Any]:
+def body(
+    claim: ResourceClaim,
+    prepared: PreparedClaim,
+    *,
+    now: datetime.datetime,
+    idle_since: datetime.datetime | None = None,
+) -> dict[str, Any]:
     """Return what is applied: an entry for each device, with its condition and what the set was chosen for.
 
     A part says what it is, as nothing else in the API does of a claim without a pin: of a MIG instance ``profile``,
-    ``placement`` and its own ``uuid``, of a share ``cores`` (percent) and ``memory``, of both ``parentUUID``.
+    ``placement`` and its own ``uuid``, of a share ``cores`` (percent) and ``memory``, of both ``parentUUID``. All say
+    since when they have done nothing, where they have.
     """
     choice = choice_of(claim)
     told: dict[str, Any] = {}
@@ -120,17 +144,19 @@ def body(claim: ResourceClaim, prepared: PreparedClaim, *, now: datetime.datetim
             "score": choice.score,
         }
     condition = {
-        "type": "Ready",
-        "status": "True",
+        "type": READY[0],
+        "status": READY[1],
         "reason": "Prepared",
         "message": "",
-        "lastTransitionTime": now.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "lastTransitionTime": _ready_since(claim) or idleness.written(now),
     }
     # The ring is the same GPUs in an order that says more.
     if ring := ring_of(claim):
         told["ring"] = list(ring)
     else:
         told["uuids"] = [_uuid(device) for device in prepared.devices]
+    if idle_since is not None:
+        told |= idleness.told(idle_since, now=now)
     devices = []
     for device in prepared.devices:
         entry: dict[str, Any] = {"driver": names.DRIVER, "pool": device.pool, "device": device.device}
@@ -145,6 +171,14 @@ def body(claim: ResourceClaim, prepared: PreparedClaim, *, now: datetime.datetim
         "metadata": metadata,
         "status": {"devices": devices},
     }
+
+
+def _ready_since(claim: ResourceClaim) -> str:
+    """Return since when the claim's devices have been said to be ready; empty where they have not all been."""
+    ours = [one.conditions for one in claim.status.devices if one.driver == names.DRIVER]
+    ready = {c.last_transition_time for conditions in ours for c in conditions if (c.type, c.status) == READY}
+    times = {time for time in ready if time is not None and idleness.seconds(time) is not None}
+    return times.pop() if len(times) == len(ready) == 1 else ""
 
 
 def _what(device: PreparedDevice) -> dict[str, Any]:

@@ -17,11 +17,12 @@ debounce   what is published, which does not flutter
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Protocol
 
 from dradriver.node.container_edits import Edits
 from dradriver.node.faults import Faults
+from dradriver.node.gpu_work import GpuWork
 from dradriver.topology.machine import Gpu, Machine
 
 
@@ -36,6 +37,13 @@ class Discovery(Protocol):
 
         Raises:
             DriverError: It cannot be known.
+        """
+
+    def work(self, gpus: Mapping[str, int]) -> dict[str, GpuWork]:
+        """Return what each of the GPUs did, given by uuid with the moment since when, in microseconds since the epoch.
+
+        Raises:
+            DriverError: It cannot be known of any.
         """
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
@@ -13,13 +13,14 @@ from typing import Final
 from dradriver.node.container_edits import Edits
 from dradriver.node.discovery import device_nodes, reading, sysfs
 from dradriver.node.discovery.debounce import Debounce
-from dradriver.node.discovery.nvidia import binding, library, processes, toolkit
+from dradriver.node.discovery.nvidia import binding, library, processes, toolkit, work
 from dradriver.node.discovery.nvidia.nvml import DRIVER_MISMATCH, DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND, Nvml, NvmlError
 from dradriver.node.discovery.nvidia.nvml_query import Answers, Problem
 from dradriver.node.discovery.nvidia.session import Session
 from dradriver.node.discovery.nvidia.toolkit import BaseSpecification
 from dradriver.node.errors import RestartError, SetupError
 from dradriver.node.faults import Faults
+from dradriver.node.gpu_work import GpuWork
 from dradriver.topology.machine import Gpu, Machine
 
 logger = logging.getLogger(__name__)
@@ -162,10 +163,24 @@ class Hardware:
             NvmlError: The driver, or a GPU that is there, does not say.
             SetupError: The driver is let go: asking would take hold of it again.
         """
-        if (reason := self._released()) is not None:
-            raise SetupError(f"the driver is let go: {reason}")
+        self._refuse_released()
         with binding.opened(driver_root=self._driver_root) as nvml:
             return processes.find(nvml, gpus)
+
+    def work(self, gpus: Mapping[str, int]) -> dict[str, GpuWork]:
+        """Return what each of the GPUs did since a moment.
+
+        Raises:
+            NvmlError: There is no driver.
+            SetupError: The driver is let go: asking would take hold of it again.
+        """
+        self._refuse_released()
+        with binding.opened(driver_root=self._driver_root) as nvml:
+            return work.find(nvml, gpus)
+
+    def _refuse_released(self) -> None:
+        if (reason := self._released()) is not None:
+            raise SetupError(f"the driver is let go: {reason}")
 
     def _usable(self, machine: Machine) -> tuple[Machine, list[Problem]]:
         """Return the machine without the GPUs that no container can be given; those in MIG mode are in it."""

@@ -12,12 +12,14 @@ from dradriver.node.container_edits import DeviceNode, Edits
 from dradriver.node.discovery import failures, links
 from dradriver.node.errors import SetupError
 from dradriver.node.faults import Faults
+from dradriver.node.gpu_work import GpuWork
 from dradriver.topology import load, profiles
 from dradriver.topology.machine import Gpu, Machine
 from dradriver.topology.vendors import NVIDIA
 
 LOST: Final = "lost"
 PROCESSES: Final = "processes"
+WORK: Final = "work"
 
 
 class Simulated:
@@ -25,7 +27,8 @@ class Simulated:
 
     Where the folder holds a file ``lost`` with one GPU a line (uuid, or index in the whole machine), those GPUs are
     gone; the others' indices close ranks, as NVML's do when a GPU is lost. What else is broken stands in the node's
-    file of ``failures``. A file ``processes`` has a line for each process: the GPU's uuid and the pid.
+    file of ``failures``. A file ``processes`` has a line for each process: the GPU's uuid and the pid. A file ``work``
+    has one for each GPU of which it is known whether it works: its uuid, and in how much of the time, in percent.
 
     Attributes:
         faults: What was wrong with GPUs at the last reading.
@@ -55,6 +58,7 @@ class Simulated:
             )
         self._lost = folder / LOST
         self._processes = folder / PROCESSES
+        self._work = folder / WORK
         self._failures = failures.path(folder, node)
         self._seen = seen
         self.faults: Faults = {}
@@ -75,6 +79,21 @@ class Simulated:
         except ValueError as error:
             raise SetupError(f"{self._processes}: {error}; write a GPU's uuid and a pid a line") from error
         return {gpu: tuple(sorted(pid for uuid, pid in pairs if uuid == gpu)) for gpu in gpus}
+
+    def work(self, gpus: Mapping[str, int]) -> dict[str, GpuWork]:
+        """Return what the file ``work`` says of each GPU that it names; their work is that of all their processes.
+
+        Raises:
+            SetupError: A file cannot be read.
+        """
+        words = _words(self._work)
+        try:
+            percent = {gpu: int(said) for gpu, said in zip(words[::2], words[1::2], strict=True)}
+        except ValueError as error:
+            raise SetupError(f"{self._work}: {error}; write a GPU's uuid and percent a line") from error
+        some = [gpu for gpu in gpus if gpu in percent]
+        pids = self.processes(some)
+        return {gpu: GpuWork(percent[gpu], frozenset(pids[gpu] if percent[gpu] else ())) for gpu in some}
 
     def read(self) -> Machine:
         """Return the machine without what the files say is lost or broken.

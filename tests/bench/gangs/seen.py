@@ -22,12 +22,14 @@ class Owner(msgspec.Struct):
     """What an object belongs to."""
 
     uid: str
+    name: str = ""
 
 
 class Metadata(msgspec.Struct, rename="camel"):
     """Of any object."""
 
     name: str
+    namespace: str = ""
     uid: str = ""
     resource_version: str = ""
     annotations: dict[str, str] = {}
@@ -159,50 +161,66 @@ class Seen:
 
 
 @contextlib.asynccontextmanager
-async def seeing(client: Client) -> AsyncIterator[Seen]:
-    """Watch pods and claims for the length of the block; what is there already is taken in first."""
+async def seeing(client: Client, namespace: str | None = NAMESPACE) -> AsyncIterator[Seen]:
+    """Watch pods and claims for the length of the block; what is there already is taken in first.
+
+    Args:
+        client: The admin's.
+        namespace: Where; None for everywhere, where no two of a kind have one name.
+    """
     seen = Seen()
     async with asyncio.TaskGroup() as tasks:
         watches = []
         for resource, kind, store in ((PODS, Pod, seen.pods), (RESOURCE_CLAIMS, Claim, seen.claims)):
-            version = await _read(client, seen, resource, kind, store)
-            watches.append(tasks.create_task(_follow(client, seen, resource, kind, store, version)))
+            follow = _Following(client, seen, namespace, resource, kind, store)
+            await follow.read()
+            watches.append(tasks.create_task(follow.run()))
         yield seen
         for watch in watches:
             watch.cancel()
 
 
-async def _read(client: Client, seen: Seen, resource: Resource, kind: Any, store: dict[str, Any]) -> str:
-    found, version = await client.list(resource, namespace=NAMESPACE, type=kind)
-    names = {each.metadata.name for each in found}
-    for gone in [each for name, each in store.items() if name not in names]:
-        seen.take(gone, there=False)
-    for each in found:
-        seen.take(each, there=True)
-    return version
+class _Following:
+    """Takes in all objects of a kind."""
 
+    def __init__(
+        self, client: Client, seen: Seen, namespace: str | None, resource: Resource, kind: Any, store: dict[str, Any]
+    ) -> None:
+        self._client, self._seen, self._namespace = client, seen, namespace
+        self._resource, self._kind, self._store = resource, kind, store
+        self._version = ""
 
-async def _follow(
-    client: Client, seen: Seen, resource: Resource, kind: Any, store: dict[str, Any], version: str
-) -> None:
-    decode = msgspec.json.Decoder(msgspec.defstruct("Event", [("type", str), ("object", msgspec.Raw)])).decode
-    read = msgspec.json.Decoder(kind).decode
-    while True:  # a busy API server ends the watches of those that read too slowly
-        try:
-            params = {"watch": "1", "resourceVersion": version}
-            async with client.stream(resource, namespace=NAMESPACE, params=params, silence_s=_EVER) as lines:
-                async for line in lines:
-                    event: Any = decode(line)
-                    if event.type == "ERROR":
-                        version = await _read(client, seen, resource, kind, store)
-                        break
-                    thing = read(event.object)
-                    version = thing.metadata.resource_version
-                    seen.take(thing, there=event.type != "DELETED")
-        except ApiError as error:
-            if not error.gone:
-                raise
-            version = await _read(client, seen, resource, kind, store)
+    async def read(self) -> None:
+        """Take in what is there now."""
+        found, self._version = await self._client.list(self._resource, namespace=self._namespace, type=self._kind)
+        names = {each.metadata.name for each in found}
+        for gone in [each for name, each in self._store.items() if name not in names]:
+            self._seen.take(gone, there=False)
+        for each in found:
+            self._seen.take(each, there=True)
+
+    async def run(self) -> None:
+        """Take in what changes after that."""
+        decode = msgspec.json.Decoder(msgspec.defstruct("Event", [("type", str), ("object", msgspec.Raw)])).decode
+        read = msgspec.json.Decoder(self._kind).decode
+        while True:  # a busy API server ends the watches of those that read too slowly
+            try:
+                params = {"watch": "1", "resourceVersion": self._version}
+                async with self._client.stream(
+                    self._resource, namespace=self._namespace, params=params, silence_s=_EVER
+                ) as lines:
+                    async for line in lines:
+                        event: Any = decode(line)
+                        if event.type == "ERROR":
+                            await self.read()
+                            break
+                        thing = read(event.object)
+                        self._version = thing.metadata.resource_version
+                        self._seen.take(thing, there=event.type != "DELETED")
+            except ApiError as error:
+                if not error.gone:
+                    raise
+                await self.read()
 
 
 def now() -> float:

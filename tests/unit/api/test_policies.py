@@ -81,8 +81,8 @@ def test_a_file_says_what_it_says_and_the_rest_is_the_default() -> None:
     assert (found.nccl.version, found.nccl.servers, found.nccl.tuning) == ("2.30", {"p5.48xlarge": "hgx-h100"}, "auto")
     assert found.known
     assert notes(found) == []
-    assert notes(read(b"policies: {new: {idle-timeout: 3h}}", source="x")) == [
-        "policies.new: idle-timeout is not available yet: pods that ask for it are refused"
+    assert notes(read(b"policies: {new: {near: leaf}}", source="x")) == [
+        "policies.new: near is not available yet: pods that ask for it are refused"
     ]
 
 
@@ -234,7 +234,7 @@ def test_off_is_off_also_where_helm_made_a_bool_of_it() -> None:
 def test_the_words_of_a_policy_are_those_of_a_pod_but_who_it_is_and_how_many() -> None:
     pods = (names.POLICY, names.WORKLOAD, names.GPUS, names.CLAIM, names.SHARED_CLAIM)
     own = {key.removeprefix(names.PREFIX) for key in pods}
-    said = {word.name for word in annotation_words.EVERY if not word.noted and word.about is not About.GANG}
+    said = {word.name for word in annotation_words.EVERY if word.about is not About.GANG}
     assert set(WORDS) == said - own
     assert set(LATER) == {word.name for word in annotation_words.EVERY} - said
 
@@ -259,7 +259,7 @@ def test_an_xids_number_is_a_key_with_and_without_quotes() -> None:
 FILE = """\
 policies:
   train: {required: nvlink, strategy: pack, min-bandwidth: 100, nccl: file}
-  later: {idle-timeout: 3h}
+  later: {near: leaf}
 workloads:
   inference: train
   inference-small: {preferred: same-numa, strategy: spread}
@@ -359,9 +359,9 @@ def test_the_note_of_a_named_policy_is_that_of_its_words() -> None:
         ({"policy": "train", "required": "nvlnk"}, "gpu.topology/required: 'nvlnk' is not allowed"),
         (
             {"policy": "later"},
-            "gpu.topology/policy: 'later' says idle-timeout, which is not available yet; write another",
+            "gpu.topology/policy: 'later' says near, which is not available yet; write another",
         ),
-        ({"workload": "asynchronous"}, "gpu.topology/policy: 'later' says idle-timeout, which is not available yet"),
+        ({"workload": "asynchronous"}, "gpu.topology/policy: 'later' says near, which is not available yet"),
         ({"workload": "inferenc"}, "write one of tensor-parallel, pipeline-parallel, data-parallel, asynchronous, inf"),
         ({"workload": "inferenc"}, "(did you mean inference?)"),
     ],

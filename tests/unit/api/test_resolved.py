@@ -13,6 +13,7 @@ from dradriver.allocator.request import Amount, Constraint, Mig, Request, Share,
 from dradriver.api import names, resolved, values
 from dradriver.api.errors import WordError
 from dradriver.api.gangs import Gang
+from dradriver.api.policies.model import Policies
 from dradriver.api.resolved import Resolved
 from dradriver.api.values import Near
 
@@ -119,6 +120,11 @@ def test_how_long_gpus_may_be_idle_is_noted(text: str, seconds: int) -> None:
     assert found.idle_timeout_s == seconds
     assert resolved.read({names.REQUEST: resolved.write(found)}) == found
     assert "idle" not in resolved.write(GOOD)
+    policies = Policies(policies={"notebook": {"idle-timeout": text}})
+    by_policy = resolved.resolve({names.POLICY: "notebook"}, {"main": 4}, policies)
+    assert by_policy.idle_timeout_s == seconds
+    own = {names.POLICY: "notebook", names.IDLE_TIMEOUT: "7h"}
+    assert resolved.resolve(own, {"main": 4}, policies).idle_timeout_s == 7 * 3600
 
 
 @pytest.mark.parametrize(

@@ -94,6 +94,20 @@ def test_what_may_be_suspended_is_bound_to_that_by_a_policy(kind: str, group: st
     assert free == [{name} for name in field.split(".")]
 
 
+def test_pods_are_evicted_only_where_the_values_say_so_and_then_idle_ones_are_ended() -> None:
+    right = ("", "pods/eviction", (), {"create"})
+
+    def says(*settings: str) -> bool:
+        pod = objects(*settings)["Deployment", "gpu-topology-controller"]["spec"]["template"]["spec"]
+        return "--end-idle" in pod["containers"][0]["args"]
+
+    for settings in ((), ("controller.evictions=null",)):
+        assert right not in rules("ClusterRole", "controller", *settings)
+        assert not says(*settings)
+    assert right in rules("ClusterRole", "controller", "controller.evictions=true")
+    assert says("controller.evictions=true")
+
+
 @pytest.mark.parametrize("kind", ["Job", "LeaderWorkerSet"])
 def test_who_ends_running_pods_may_ask_their_budgets(kind: str) -> None:
     right = ("policy", "poddisruptionbudgets", (), {"list"})
@@ -381,7 +395,13 @@ def test_the_claims_policy_keeps_every_mark_that_is_read() -> None:
     policy = objects()["ValidatingAdmissionPolicy", "gpu-topology-claims"]["spec"]
     label, annotations = (validation["expression"] for validation in policy["validations"][1:3])
     assert set(re.findall("'(.*?)'", label)) == {names.LABEL}
-    assert set(re.findall("'(.*?)'", annotations)) == {names.CHOICE, names.SET, names.PLAN, names.HANDED_OVER}
+    assert set(re.findall("'(.*?)'", annotations)) == {
+        names.CHOICE,
+        names.SET,
+        names.PLAN,
+        names.HANDED_OVER,
+        names.IDLE_END,
+    }
 
 
 def test_the_claims_policy_is_about_everybody_but_the_account_that_the_controller_uses() -> None:

@@ -17,7 +17,7 @@ from dradriver.api.policies.read import read
 from dradriver.cli.main import main
 from tests.paths import REPO
 
-GOOD = "gpus: [{mig: dynamic}]\npolicies: {new: {idle-timeout: 3h}}\nweights: {nvlink: 50}\n"
+GOOD = "gpus: [{mig: dynamic}]\npolicies: {new: {near: leaf}}\nweights: {nvlink: 50}\n"
 BAD = "gpus:\n  - mig: dynamc\n"
 
 
@@ -30,7 +30,7 @@ def test_a_good_file_is_said_to_be_good_and_what_has_no_effect_yet(tmp_path: Pat
     result = run(str(file))
     assert result.exit_code == 0
     assert result.output.splitlines() == [
-        "warning: policies.new: idle-timeout is not available yet: pods that ask for it are refused",
+        "warning: policies.new: near is not available yet: pods that ask for it are refused",
         f"{file}: good (gpus: 1 rules, policies: 1, nccl.servers: 0)",
     ]
 

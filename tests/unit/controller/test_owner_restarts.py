@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 import itertools
 from collections.abc import Callable
@@ -11,7 +12,7 @@ import msgspec
 import pytest
 
 from dradriver.api import names, suspends
-from dradriver.controller import owner_restarts
+from dradriver.controller import owner_restarts, owner_tops
 from dradriver.controller.owner_restarts import DONE, PAUSED
 from dradriver.kube.client import ApiError, Unreachable
 from dradriver.kube.resources import POD_DISRUPTION_BUDGETS, PODS, Resource
@@ -171,6 +172,33 @@ async def test_a_second_leader_finishes_what_it_is_not_asked_for() -> None:
     await it.cluster.settle()
     assert it.owner["spec"]["suspend"] is True
     it.cluster.restart()
+    await it.run()
+    it.whole(before)
+
+
+async def test_what_a_predecessor_suspends_while_the_next_leads_already_is_resumed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    it = await world()
+    before = it.pods
+    it.ask()
+    await it.cluster.settle()
+    it.cluster.restart()
+    find, looks = owner_tops.left_suspended, itertools.count()
+
+    async def late(*arguments: Any) -> Any:
+        return await find(*arguments) if next(looks) else ([], True)
+
+    monkeypatch.setattr(owner_restarts, "left_suspended", late)
+    monkeypatch.setattr(owner_restarts, "AGAIN_LIST_S", 0.0)
+    monkeypatch.setattr(owner_restarts, "LOOK_S", 0.0)
+    leads = asyncio.create_task(it.cluster.worker._restarts.run())
+    async with asyncio.timeout(10):
+        while it.owner["spec"].get("suspend"):
+            it.jobs.act()
+            it.cluster.deliver()
+            await asyncio.sleep(0)
+    leads.cancel()
     await it.run()
     it.whole(before)
 

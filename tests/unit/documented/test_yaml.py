@@ -270,7 +270,7 @@ def said() -> Iterator[Any]:
     for path in sorted(DOCUMENTS):
         codes = re.findall(r"`(gpu\.topology/[a-z-]+): \"?([^`\"\n]+)\"?`", path.read_text("utf-8"))
         for key, value in dict.fromkeys(codes):
-            if (word := annotation_words.BY_KEY.get(key)) is not None and not word.noted:
+            if key in annotation_words.BY_KEY:
                 yield pytest.param(key, value, id=f"{path.relative_to(REPO)}:{key}={value}")
 
 

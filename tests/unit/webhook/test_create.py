@@ -201,9 +201,11 @@ def test_a_word_without_effect_is_noted_and_warned_of_and_no_other() -> None:
     }
     assert of_gangs.keys() == {word.key for word in annotation_words.EVERY if word.about is annotation_words.About.GANG}
     verdict = admit(pod(4, annotations=of_gangs | {names.IDLE_TIMEOUT: "30m"}))
-    assert verdict.warnings == ["gpu.topology/idle-timeout: noted only; for now a pod keeps its GPUs until it ends"]
+    assert verdict.warnings == []
     assert noted(verdict.admitted).idle_timeout_s == 1800
     assert admit(pod(4, annotations=NVLINK)).warnings == []
+    static = admit(pod(4, annotations={names.IDLE_TIMEOUT: "30m", names.PLACEMENT: "static"}))
+    assert static.warnings == ["gpu.topology/idle-timeout: without effect on a pod of gpu.topology/placement: static"]
 
 
 def test_a_pod_that_asks_for_nothing_or_too_much_is_refused() -> None:

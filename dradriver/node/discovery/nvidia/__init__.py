@@ -12,6 +12,7 @@ mig_profiles  which instances a GPU can have, by nvidia-ml-py
 condition   what it says of a GPU's condition
 links       links between GPUs, from what each says of its own
 processes   which processes are on a GPU
+work        whether GPUs work
 toolkit     the base specification, which makes a whole GPU usable in a container
 specification  CDI specifications that others made
 ctk         NVIDIA's tool that makes them

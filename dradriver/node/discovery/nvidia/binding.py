@@ -25,6 +25,7 @@ from dradriver.node.discovery.nvidia.nvml import (
     Handle,
     Nvml,
     NvmlError,
+    Sample,
 )
 from dradriver.topology.machine import MigProfile, PathType
 
@@ -55,6 +56,9 @@ _MOST_CUDA: Final = 999_990  # 999.99
 _MOST_ERRORS: Final = 1 << 48
 _MOST_ACTION: Final = 255
 _MOST_REASONS: Final = (1 << 32) - 1
+_ALL: Final = 100  # percent
+_SUCCESS: Final = 0
+_NO_INSTANCE: Final = (1 << 32) - 1  # nvml.h, nvmlProcessInfo_t: of a process on a GPU out of MIG mode
 
 
 class Library(Nvml, Protocol):
@@ -338,6 +342,32 @@ class _Binding:
 
     def processes(self, gpu: Handle) -> tuple[int, ...]:
         return tuple(sorted(int(process.pid) for process in self.ask("nvmlDeviceGetComputeRunningProcesses", gpu)))
+
+    def instances(self, gpu: Handle) -> frozenset[int]:
+        found = (int(one.gpuInstanceId) for one in self.ask("nvmlDeviceGetComputeRunningProcesses", gpu))
+        return frozenset(number for number in found if number != _NO_INSTANCE)
+
+    def utilization(self, gpu: Handle) -> int:
+        query = "nvmlDeviceGetUtilizationRates"
+        return _bounded(query, int(self.ask(query, gpu).gpu), _ALL)
+
+    def samples(self, gpu: Handle, since_us: int) -> tuple[Sample, ...]:
+        query = "nvmlDeviceGetProcessUtilization"
+        try:
+            found = self.ask(query, gpu, since_us)
+        except NvmlError as error:
+            # "If no valid sample entries are found", says nvml.h; pynvml makes an error of a success without any, too.
+            if error.code in (NOT_FOUND, _SUCCESS):
+                return ()
+            raise
+        return tuple(
+            Sample(
+                int(one.pid),
+                int(one.timeStamp),
+                max(_bounded(query, int(part), _ALL) for part in (one.smUtil, one.memUtil, one.encUtil, one.decUtil)),
+            )
+            for one in found
+        )
 
 
 def _bounded(query: str, value: int, most: int) -> int:

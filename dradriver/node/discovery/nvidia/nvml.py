@@ -52,6 +52,20 @@ class Fabric(NamedTuple):
     clique: str = ""
 
 
+class Sample(NamedTuple):
+    """What a process did on a GPU.
+
+    Attributes:
+        pid: The process.
+        at_us: When, in microseconds since the epoch.
+        percent: Of the time, the most of what it used: multiprocessors, memory, encoders or decoders.
+    """
+
+    pid: int
+    at_us: int
+    percent: int
+
+
 class NvmlError(DriverError):
     """NVML refused a query.
 
@@ -183,3 +197,18 @@ class Nvml(Protocol):
 
     def processes(self, gpu: Handle) -> tuple[int, ...]:
         """Return the pids of processes that compute on the GPU, as far as this process may see them."""
+
+    def instances(self, gpu: Handle) -> frozenset[int]:
+        """Return the numbers of the GPU instances that processes compute on; none of a GPU out of MIG mode."""
+
+    def utilization(self, gpu: Handle) -> int:
+        """Return in how much of the last second, or the last sixth of one, the GPU was at work: percent.
+
+        ``NOT_SUPPORTED`` in MIG mode.
+        """
+
+    def samples(self, gpu: Handle, since_us: int) -> tuple[Sample, ...]:
+        """Return what processes did on the GPU after a moment, as far back as the driver remembers.
+
+        Those that did nothing need not be among them. ``NOT_SUPPORTED`` in MIG mode.
+        """

@@ -135,14 +135,14 @@ def test_strategies_over_nodes(strategy: Strategy, order: list[str]) -> None:
     assert [choice.node for choice in ranked] == order
 
 
-def test_best_fit_takes_the_fullest_node_where_all_sets_are_equal() -> None:
+def test_best_fit_keeps_whole_nodes_and_fours_where_all_sets_are_equal() -> None:
     fleet = Fleet()
-    for name, free in (("seven", range(7)), ("four", range(4)), ("whole", range(8))):
+    for name, free in (("a-whole", range(8)), ("b-four", range(4)), ("c-seven", range(7)), ("d-three", range(3))):
         fleet.set_node(name, machines.dgx_h100(), free)
     one = Whole(containers=(1,))
-    assert [choice.node for choice in fleet.rank(one)] == ["four", "seven", "whole"]
-    fleet.set_node("pairs", machines.bridge_pairs(), [0, 1])  # a pair that is better than others may be broken
-    assert fleet.rank(one)[0].node == "seven"
+    assert [choice.node for choice in fleet.rank(one)] == ["c-seven", "d-three", "b-four", "a-whole"]
+    fleet.set_node("pairs", machines.bridge_pairs(), [0, 1])  # now there is a pair that is better than others
+    assert fleet.rank(one)[0].node == "d-three"
 
 
 def test_no_strategy_costs_bandwidth() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from dradriver.api import names
 from dradriver.kube.errors import ApiError
 from dradriver.node.claims import status
 from dradriver.node.claims.prepare import Preparer
@@ -115,3 +116,73 @@ async def test_anybodys_data_in_its_place_is_written_over(world: Sliced, data: s
     agent = Agent(world)
     await agent.passes(2)
     assert agent.written == [[4]]
+
+
+SINCE = datetime.datetime(2026, 1, 2, 3, 4, 5, tzinfo=datetime.UTC)
+
+
+class IdleAgent(Agent):
+    """One that knows since when the claim's devices have done nothing."""
+
+    def __init__(self, world: Sliced) -> None:
+        super().__init__(world)
+        self.since: datetime.datetime | None = None
+        self.asked = ""
+        self.statuses._idle_since = lambda _: self.since
+
+    async def apply(self, namespace: str, name: str, body: Any) -> None:
+        assert namespace == "default"
+        self.written.append([one["data"].get("idleSince") for one in body["status"]["devices"]])
+        obj = claim(name, results=ASKED)
+        obj["status"]["devices"] = body["status"]["devices"]
+        obj["metadata"]["annotations"] = {names.IDLE_END: self.asked} if self.asked else {}
+        self.world.put(obj)
+
+
+async def test_that_they_are_idle_is_written_when_it_begins_and_when_it_ends(world: Sliced) -> None:
+    await world.prepare("c", *ASKED)
+    agent = IdleAgent(world)
+    await agent.passes(2)
+    agent.since = SINCE
+    await agent.passes(5)
+    agent.since = SINCE + datetime.timedelta(hours=1)
+    await agent.passes(3)
+    agent.since = None
+    await agent.passes(5)
+    said = "2026-01-02T03:04:05Z", "2026-01-02T04:04:05Z"
+    assert agent.written == [[None], [said[0]], [said[1]], [None]]
+
+
+async def test_while_it_is_asked_it_is_said_anew_in_each_pass(world: Sliced) -> None:
+    await world.prepare("c", *ASKED)
+    agent = IdleAgent(world)
+    agent.since, agent.asked = SINCE, "2026-01-02T04:00:00Z"
+    await agent.passes(4)
+    assert len(agent.written) == 4
+    agent.since = None
+    await agent.passes(4)
+    assert len(agent.written) == 5, "there is nothing to say any more"
+    agent.since, agent.asked = SINCE, "soon"
+    await agent.passes(4)
+    assert len(agent.written) == 6, "that is no time, so nobody asks"
+
+
+async def test_what_a_predecessor_said_of_idleness_is_taken_back(world: Sliced) -> None:
+    await world.prepare("c", *ASKED)
+    agent = IdleAgent(world)
+    agent.since = SINCE
+    await agent.passes(1)
+    successor = IdleAgent(world)
+    await successor.passes(3)
+    assert successor.written == [[None]]
+
+
+async def test_since_when_it_is_ready_stays_when_something_else_is_said(world: Sliced) -> None:
+    prepared = await world.prepare("c", *ASKED)
+    obj = claim("c", results=ASKED)
+    obj["status"]["devices"] = status.body(typed(obj), prepared, now=NOW)["status"]["devices"]
+    later = NOW + datetime.timedelta(hours=1)
+    told = status.body(typed(obj), prepared, now=later, idle_since=NOW)["status"]["devices"]
+    (one,) = told
+    assert one["conditions"][0]["lastTransitionTime"] == "2026-01-02T03:04:05Z"
+    assert (one["data"]["idleSince"], one["data"]["idleSeen"]) == ("2026-01-02T03:04:05Z", "2026-01-02T04:04:05Z")

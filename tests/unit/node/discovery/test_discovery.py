@@ -5,7 +5,7 @@ import logging
 import subprocess
 import sys
 import threading
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
@@ -18,6 +18,7 @@ from dradriver.node.discovery.simulated import Simulated, source_for, without
 from dradriver.node.discovery.watch import AGAIN_S, READINGS, MachineWatch
 from dradriver.node.errors import RestartError, SetupError
 from dradriver.node.faults import Faults
+from dradriver.node.gpu_work import GpuWork
 from dradriver.topology import codec
 from dradriver.topology.machine import Gpu, Machine
 from tests.fakes.node import NODE, eventually, machine, uuid
@@ -87,6 +88,9 @@ class Scripted:
 
     def edits(self, gpu: Gpu) -> Edits:
         raise NotImplementedError
+
+    def work(self, gpus: Mapping[str, int]) -> dict[str, GpuWork]:
+        return {}
 
     def processes(self, gpus: Collection[str]) -> dict[str, tuple[int, ...]]:
         raise NotImplementedError

@@ -1,0 +1,188 @@
+"""``gputopo defrag --dry-run``: the moves of pods that would free sets of GPUs. It moves nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+import click
+import msgspec
+
+from dradriver import __version__
+from dradriver.api.ledger import bound
+from dradriver.api.policies.model import Policies
+from dradriver.cli.cluster import access, moves
+from dradriver.cli.cluster.gangs import stand
+from dradriver.cli.cluster.moves import Goes, Move, Simulation
+from dradriver.cli.cluster.options import output_options, policies_option, server_options
+from dradriver.cli.cluster.reading import ClusterError
+from dradriver.cli.cluster.scene import Scene
+from dradriver.cli.cluster.sets import FreeGpus, free_gpus
+from dradriver.cli.inputs import policies_of
+from dradriver.kube.client import Client
+from dradriver.kube.config import ServerConfig
+from dradriver.view.document import Block, Cell, Column, Document, Notes, Table, report, words
+from dradriver.view.output import show_as, warn
+from dradriver.view.plain import plain
+
+
+class Moved(msgspec.Struct, frozen=True, kw_only=True):
+    """Pods that would go elsewhere together. All text in it is safe to print.
+
+    Attributes:
+        namespace: Their namespace.
+        pods: The pods, and the node that each would have then.
+        gang: Whether they are a gang.
+        gpus: How many GPUs they hold.
+        owner: What makes them anew, as ``Job/train``; empty where nothing does.
+        gpu_hours: GPU-hours since they were given them: lost if they cannot go on from where they are.
+    """
+
+    namespace: str
+    pods: dict[str, str]
+    gang: bool
+    gpus: int
+    owner: str
+    gpu_hours: float
+
+
+class Freed(msgspec.Struct, frozen=True, kw_only=True):
+    """A set that would be free, and who would go for it."""
+
+    node: str
+    product: str
+    gpus: tuple[int, ...]
+    moved: tuple[Moved, ...]
+
+
+class Sets(msgspec.Struct, frozen=True, kw_only=True):
+    """How many free sets of a size there are on machines of a product, now and after the moves."""
+
+    product: str
+    size: int
+    now: int
+    after: int
+
+
+class Defrag(msgspec.Struct, frozen=True, kw_only=True):
+    """What the moves would come to.
+
+    Attributes:
+        size: GPUs of each set.
+        movable: How many pods and gangs may move.
+        freed: The sets, each in the state after those before it.
+        sets: Free sets by product and size.
+    """
+
+    size: int
+    movable: int
+    freed: tuple[Freed, ...]
+    sets: tuple[Sets, ...]
+
+
+@click.command()
+@click.option("--dry-run", is_flag=True, help="Only say what would be moved, which is all that this does.")
+@click.option("--gpus", type=click.IntRange(2, 16), default=8, show_default=True, help="GPUs of the sets to be freed.")
+@click.option("--sets", type=click.IntRange(1, 64), default=4, show_default=True, help="How many sets are looked for.")
+@server_options
+@policies_option
+@output_options
+def defrag(
+    dry_run: bool,
+    gpus: int,
+    sets: int,
+    kubeconfig: str | None,
+    context: str | None,
+    policies_file: str | None,
+    output: str,
+    no_color: bool,
+) -> None:
+    """Say which pods would have to go elsewhere so that sets of GPUs become free, those first that lose least by it.
+
+    Each has a place elsewhere as the controller would give it one: by its own words, with CPU, memory and slots, a gang
+    as a whole. Not moved are pods that the scheduler alone placed, that share a claim, or that have parts of GPUs.
+    """
+    if not dry_run:
+        raise click.UsageError("nothing here moves pods: write --dry-run")
+    server = access.server(None if kubeconfig is None else Path(kubeconfig), context)
+    found = asyncio.run(_read(server, policies_of(policies_file), size=gpus, most=sets))
+    show_as(output, document=lambda: document(found), data=lambda: msgspec.to_builtins(found), no_color=no_color)
+
+
+async def _read(server: ServerConfig, policies: Policies, *, size: int, most: int) -> Defrag:
+    async with Client(server, user_agent=f"gputopo/{__version__}") as client:
+        scene = Scene(client, server, policies)
+        await scene.read()
+        if not scene.whole:
+            raise ClusterError(scene.unread[0])
+        await scene.fill(scene.picture.inventory.fleet.nodes)
+        stand(scene)
+        movable = moves.units(scene, now=time.time())
+        where = await moves.volumes(scene, movable)
+    for trouble in scene.unread:
+        warn(trouble)
+    with bound(scene.ledger):
+        now = free_gpus(scene)
+        simulation = Simulation(scene, movable, where)
+        freed = tuple(_freed(move) for move in simulation.moves(size, most))
+        simulation.end()
+        return Defrag(size=size, movable=len(movable), freed=freed, sets=_sets(now, free_gpus(scene)))
+
+
+def _freed(move: Move) -> Freed:
+    goes = tuple(map(_moved, move.goes))
+    return Freed(node=plain(move.node), product=plain(move.product), gpus=move.gpus, moved=goes)
+
+
+def _moved(one: Goes) -> Moved:
+    unit = one.unit
+    return Moved(
+        namespace=plain(unit.key[0]),
+        pods={plain(pod): plain(node) for pod, node in sorted(one.to.items())},
+        gang=unit.key[1] != unit.pods[0][0].metadata.name,
+        gpus=len(unit.holds),
+        owner=plain(unit.owner),
+        gpu_hours=round(unit.gpu_hours, 2),
+    )
+
+
+def _sets(now: FreeGpus, after: FreeGpus) -> tuple[Sets, ...]:
+    counts: dict[tuple[str, int], list[int]] = {}
+    for number, one in enumerate((now, after)):
+        for sets in one.sets:
+            counts.setdefault((sets.product, sets.size), [0, 0])[number] += sets.sets
+    return tuple(
+        Sets(product=product, size=size, now=was, after=then)
+        for (product, size), (was, then) in sorted(counts.items(), key=lambda item: (item[0][0], -item[0][1]))
+    )
+
+
+def document(found: Defrag) -> Document:
+    """Return what is shown of it."""
+    lines = [Cell(_said(found.size, one)) for one in found.freed]
+    if not lines:
+        lines = [Cell(f"no moves free a set of {found.size} GPUs; {found.movable} pods and gangs may move")]
+    blocks: list[Block] = [Notes(lines=tuple(lines))]
+    columns = (
+        Column("product"),
+        Column("size", number=True),
+        Column("free now", number=True),
+        Column("then", number=True),
+    )
+    rows = tuple(words(one.product, str(one.size), str(one.now), str(one.after)) for one in found.sets)
+    blocks.append(Table(title="Free sets of whole GPUs", columns=columns, rows=rows))
+    return report(*blocks)
+
+
+def _said(size: int, one: Freed) -> str:
+    gone = "; ".join(map(_goes, one.moved))
+    return f"{one.node}: a free set of {size} GPUs ({', '.join(map(str, one.gpus))}) if {gone}"
+
+
+def _goes(one: Moved) -> str:
+    nodes = ", ".join(dict.fromkeys(one.pods.values()))
+    names = ", ".join(f"{one.namespace}/{pod}" for pod in one.pods)
+    what = f"the gang {names}" if one.gang else names
+    made = f"made anew by {one.owner}" if one.owner else "which nothing makes anew"
+    return f"{what} ({one.gpus} GPUs, {one.gpu_hours:g} GPU-hours so far, {made}) moved to {nodes}"

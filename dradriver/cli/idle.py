@@ -1,0 +1,169 @@
+"""``gputopo idle``: pods that have GPUs and do nothing with them, the dearest first."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Final
+
+import click
+import msgspec
+
+from dradriver import __version__
+from dradriver.api import idleness
+from dradriver.api.pins import Claim
+from dradriver.cli.cluster import access
+from dradriver.cli.cluster.options import all_namespaces_option, namespace_option, output_options, server_options
+from dradriver.cli.cluster.reading import ClusterError
+from dradriver.cli.cluster.scene import Scene
+from dradriver.cluster.gpu_parts import gpus_of
+from dradriver.controller.idle_units import timeout_s
+from dradriver.kube.client import Client
+from dradriver.kube.config import ServerConfig
+from dradriver.view.document import Cell, Column, Document, Notes, Table, report, words
+from dradriver.view.output import show_as, warn
+from dradriver.view.plain import plain
+
+HOUR_S: Final = 3600.0
+_DAY_H: Final = 24
+_MOST_PODS: Final = 8  # that are named of a claim
+
+
+class Idle(msgspec.Struct, frozen=True, kw_only=True):
+    """A claim whose GPUs do nothing. All text in it is safe to print.
+
+    Attributes:
+        namespace: Its namespace.
+        pods: The pods that have it.
+        claim: Its name.
+        node: Its node.
+        gpus: How many GPUs, parts as fractions.
+        products: Their products.
+        since: Since when they do nothing.
+        hours: For how many hours that is until now.
+        gpu_hours: The same by the number of GPUs.
+        timeout_s: After how many idle seconds its pod is to be ended; None where it does not say so.
+        ends: When it is ended, if it was warned; else empty.
+    """
+
+    namespace: str
+    pods: tuple[str, ...]
+    claim: str
+    node: str
+    gpus: float
+    products: tuple[str, ...]
+    since: str
+    hours: float
+    gpu_hours: float
+    timeout_s: int | None
+    ends: str
+
+
+@click.command()
+@namespace_option
+@all_namespaces_option
+@server_options
+@output_options
+def idle(
+    namespace: str | None,
+    all_namespaces: bool,
+    kubeconfig: str | None,
+    context: str | None,
+    output: str,
+    no_color: bool,
+) -> None:
+    """List pods whose GPUs have done nothing for five minutes or longer, by the GPU-hours that makes.
+
+    Nothing means a utilization of 0, as the nodes' agents have said it; of whom they do not know, nothing is said: MIG
+    slices with a process, shares by MPS while others work on the GPU. Without -n all namespaces are listed.
+    """
+    server = access.server(None if kubeconfig is None else Path(kubeconfig), context)
+    found = asyncio.run(_read(server))
+    if namespace is not None and not all_namespaces:
+        found = [one for one in found if one.namespace == namespace]
+    show_as(output, document=lambda: document(found), data=lambda: msgspec.to_builtins(found), no_color=no_color)
+
+
+async def _read(server: ServerConfig) -> list[Idle]:
+    async with Client(server, user_agent=f"gputopo/{__version__}") as client:
+        scene = Scene(client, server)
+        await scene.read()
+    if not scene.whole:
+        raise ClusterError(scene.unread[0])
+    for trouble in scene.unread:
+        warn(trouble)
+    return idle_claims(scene, now=time.time())
+
+
+def idle_claims(scene: Scene, *, now: float) -> list[Idle]:
+    """Return the claims whose devices do nothing, those that cost most first; ``now`` in seconds since the epoch."""
+    found = []
+    for claim in scene.claims.values():
+        said = idleness.idle_of(claim)
+        if said is not None:
+            found.append(_idle(scene, claim, said.since, now))
+    return sorted(found, key=lambda one: (-one.gpu_hours, one.namespace, one.claim))
+
+
+def _idle(scene: Scene, claim: Claim, since: float, now: float) -> Idle:
+    picture, hours = scene.picture, max(now - since, 0.0) / HOUR_S
+    taken = [
+        part
+        for (pool, device), usage in picture.held(claim.key).items()
+        for part in gpus_of(picture.inventory.pool(pool), device, usage)
+    ]
+    gpus = sum(part for _, _, part in taken)
+    named = (user.name for user in claim.status.reserved_for if user.resource in ("pods", ""))
+    timeouts = [timeout_s(picture.pods[pod]) for pod in picture.claim_users.of(claim.key)]
+    end = idleness.asked(claim.metadata.annotations)
+    return Idle(
+        namespace=plain(claim.metadata.namespace),
+        pods=tuple(sorted(map(plain, named))),
+        claim=plain(claim.metadata.name),
+        node=plain(next((pool for pool, _ in picture.held(claim.key)), "")),
+        gpus=round(gpus, 2),
+        products=tuple(sorted({plain(product) for product, _, _ in taken if product})),
+        since=idleness.moment(since),
+        hours=round(hours, 2),
+        gpu_hours=round(hours * gpus, 2),
+        timeout_s=timeouts[0] if len(timeouts) == 1 else None,
+        ends="" if end is None else idleness.moment(end),
+    )
+
+
+def document(found: list[Idle]) -> Document:
+    """Return what is shown of it."""
+    if not found:
+        return report(Notes(lines=(Cell("no pod's GPUs are known to be idle"),)))
+    total = sum(one.gpu_hours for one in found)
+    title = f"{sum(one.gpus for one in found):g} GPUs are idle, {total:.1f} GPU-hours so far"
+    columns = (
+        Column("namespace"), Column("pod"), Column("GPUs", number=True), Column("product"), Column("idle since"),
+        Column("for", number=True), Column("GPU-hours", number=True), Column("idle-timeout"), Column("ends"),
+        Column("node", detail=True),
+    )  # fmt: skip
+    rows = tuple(
+        words(
+            one.namespace, _pods(one), f"{one.gpus:g}", ", ".join(one.products), one.since, _long(one.hours * HOUR_S),
+            f"{one.gpu_hours:.1f}", "" if one.timeout_s is None else _long(one.timeout_s), one.ends, one.node,
+        )
+        for one in found
+    )  # fmt: skip
+    return report(Notes(lines=(Cell(title),)), Table(columns=columns, rows=rows))
+
+
+def _pods(one: Idle) -> str:
+    more = len(one.pods) - _MOST_PODS
+    named = ", ".join(one.pods[:_MOST_PODS]) + (f" and {more} more" if more > 0 else "")
+    return named or f"none (claim {one.claim})"
+
+
+def _long(seconds: float) -> str:
+    """Return a duration as people write it: ``1h30m``, of more than a day ``2d3h``."""
+    minutes = int(seconds // 60)
+    hours, minutes = divmod(minutes, 60)
+    days, rest = divmod(hours, _DAY_H)
+    if days:
+        return f"{days}d{rest}h"
+    return f"{hours}h{minutes}m" if hours else f"{minutes}m"

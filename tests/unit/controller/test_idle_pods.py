@@ -1,0 +1,401 @@
+"""Idle pods: told, warned, ended; who did not ask for it never, no gang in part, and nobody on what was true once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dradriver.api import names, suspends
+from dradriver.controller.idle_step import WARN_S
+from dradriver.kube.client import ApiError
+from dradriver.kube.resources import POD_DISRUPTION_BUDGETS, PODS, RESOURCE_CLAIMS
+from tests.fakes.control_plane.jobs import JOBS, JOBSETS
+from tests.fakes.idling import START, WISH, Idling
+
+SINCE = "2026-01-02T03:00:00Z"
+END = "2026-01-02T04:00:00Z"
+WARNED = f"its GPUs have done nothing since {SINCE}: it is ended at {END} unless they work until then"
+
+
+async def notebook(world: Idling, name: str = "nb", *, wishes: Any = WISH, **changes: Any) -> None:
+    await world.start(world.cluster.admitted(name, 1, wishes=wishes, **changes))
+    world.rest(name)
+
+
+def budget(label: str, value: str) -> Any:
+    """Return one that lets no pod with a label end."""
+    return {
+        "metadata": {"name": "keep", "namespace": "default"},
+        "spec": {"selector": {"matchLabels": {label: value}}},
+        "status": {"disruptionsAllowed": 0},
+    }
+
+
+def end(world: Idling, pod: str = "nb") -> tuple[str | None, str | None]:
+    """Return when a pod is ended, as it and its claim say."""
+    claim = world.cluster.claim(pod)
+    assert claim is not None
+    return world.cluster.note(pod, "idle-end"), claim["metadata"]["annotations"].get(names.IDLE_END)
+
+
+async def test_who_does_not_ask_for_it_is_told_once_and_never_ended() -> None:
+    world = Idling()
+    await notebook(world, wishes={})
+    await world.later(40)
+    assert world.said == []
+    await world.later(24 * 60)
+    assert world.said == [("nb", f"its GPUs have done nothing since {SINCE}")]
+    assert end(world) == (None, None)
+
+
+async def test_where_the_cluster_ends_nobody_those_who_ask_for_it_are_told_too() -> None:
+    world = Idling(ends=False)
+    await notebook(world)
+    await world.later(24 * 60)
+    assert world.names == ["nb"]
+    assert world.said == [("nb", f"its GPUs have done nothing since {SINCE}")]
+
+
+async def test_it_is_warned_ten_minutes_before_and_then_evicted() -> None:
+    world = Idling()
+    await notebook(world)
+    await world.later(49)
+    assert end(world) == (None, None)
+    await world.later(2)
+    assert end(world) == (END, END)
+    assert ("nb", WARNED) in world.said
+    await world.later(8)
+    assert world.names == ["nb"]
+    await world.later(2)
+    assert world.names == []
+    assert world.said[-1] == ("nb", f"ended: its GPUs have done nothing since {SINCE}")
+
+
+async def test_a_short_time_is_no_shorter_than_the_warning() -> None:
+    world = Idling()
+    await notebook(world, wishes={"idle-timeout": "1m"})
+    await world.later(14)
+    assert world.names == ["nb"]
+    await world.later(2)
+    assert world.names == []
+
+
+async def test_who_works_again_is_not_ended_and_begins_anew() -> None:
+    world = Idling()
+    await notebook(world)
+    await world.later(55)
+    del world.quiet["nb"]
+    await world.later(2)
+    assert end(world) == (None, None)
+    assert world.said[-1] == (
+        "nb",
+        "it is not ended: not all GPUs of it, its gang or its job are known to be idle any more",
+    )
+    world.rest("nb")
+    await world.later(49)
+    assert world.names == ["nb"]
+    await world.later(13)
+    assert world.names == []
+
+
+async def test_who_was_idle_anew_for_a_moment_is_not_ended_for_what_was_before() -> None:
+    """Work between two looks of the controller: it never saw that the warning's reason had gone."""
+    world = Idling()
+    await notebook(world)
+    await world.later(55)
+    world.quiet["nb"] = world.now - 300
+    await world.later(30)
+    assert world.names == ["nb"]
+
+
+async def test_nobody_is_ended_once_the_agent_is_silent() -> None:
+    world = Idling()
+    await notebook(world)
+    await world.later(55)
+    world.dead = True
+    await world.later(24 * 60)
+    assert world.names == ["nb"]
+    world.dead = False
+    await world.later(3)
+    assert world.names == []
+
+
+async def test_nobody_is_ended_who_was_warned_while_the_agent_was_silent() -> None:
+    world = Idling()
+    await notebook(world)
+    await world.later(10)
+    world.dead = True
+    await world.later(24 * 60)
+    assert end(world) != (None, None)
+    assert world.names == ["nb"]
+
+
+@pytest.mark.parametrize("skew", [-7200.0, 7200.0])
+async def test_an_agents_clock_that_is_wrong_makes_nothing_fresh(skew: float) -> None:
+    world = Idling()
+    world.skew(skew)
+    await notebook(world)
+    await world.later(15)
+    world.dead = True
+    await world.later(24 * 60)
+    assert world.names == ["nb"]
+    world.dead = False
+    await world.later(24 * 60)
+    assert world.names == []
+
+
+async def test_a_new_leader_goes_on_from_the_warning_but_believes_nothing_that_it_did_not_hear() -> None:
+    world = Idling()
+    await notebook(world)
+    await world.later(59)
+    world.dead = True
+    await world.later(5)
+    world.lead()
+    await world.later(60)
+    assert world.names == ["nb"]
+    assert end(world) == (END, END)
+    world.dead = False
+    await world.later(3)
+    assert world.names == []
+
+
+async def test_the_server_is_asked_at_last_for_what_a_late_watch_has_not_shown() -> None:
+    world = Idling()
+    await notebook(world)
+    await world.later(59.5)
+    world.now += 30
+    world.agents()
+    world.cluster.deliver()
+    del world.quiet["nb"]
+    world.agents()
+    world.idle.hear()
+    await world.idle.once()
+    assert world.names == ["nb"]
+
+
+async def test_a_disruption_budget_is_kept_said_and_asked_again() -> None:
+    world = Idling()
+    await notebook(world)
+    world.cluster.put(POD_DISRUPTION_BUDGETS, budget(names.LABEL, names.LABEL_PLACED))
+    await world.later(120)
+    assert world.names == ["nb"]
+    told = [text for _, text in world.said if "PodDisruptionBudget" in text]
+    assert told == [
+        f"its GPUs have done nothing since {SINCE}, but it is not ended: its PodDisruptionBudget does not let it end "
+        "now: Cannot evict pod as it would violate the pod's disruption budget."
+    ]
+    world.cluster.store.edit(
+        POD_DISRUPTION_BUDGETS, ("default", "keep"), lambda one: one["status"].update(disruptionsAllowed=1)
+    )
+    await world.later(1)
+    assert world.names == []
+
+
+@pytest.mark.parametrize("anew", [False, True])
+async def test_nobody_is_ended_later_for_what_was_heard_when_it_was_due(anew: bool) -> None:
+    """Its budget keeps it, its agent falls silent, and then the budget lets it go; by this leader, or the next."""
+    world = Idling()
+    await notebook(world)
+    world.cluster.put(POD_DISRUPTION_BUDGETS, budget(names.LABEL, names.LABEL_PLACED))
+    await world.later(70)
+    world.dead = True
+    await world.later(5)
+    world.cluster.remove(POD_DISRUPTION_BUDGETS, "keep", "default")
+    if anew:
+        world.lead()
+    await world.later(120)
+    assert world.names == ["nb"]
+    world.dead = False
+    await world.later(2)
+    assert world.names == []
+
+
+async def test_without_the_right_it_is_said_which_one_is_missing() -> None:
+    world = Idling()
+    await notebook(world)
+    world.cluster.client.refuse["evict"] = [ApiError(403, "Forbidden", "no")] * 1000
+    await world.later(120)
+    assert world.names == ["nb"]
+    assert "may not evict pods: set controller.evictions" in world.said[-1][1]
+
+
+async def test_who_cannot_be_ended_is_in_nobodys_way() -> None:
+    world = Idling()
+    for number in range(12):
+        await notebook(world, f"kept-{number}")
+        key = "default", f"kept-{number}"
+        world.cluster.store.edit(PODS, key, lambda pod: pod["metadata"]["labels"].update(keep="yes"))
+    await notebook(world, "last")
+    world.cluster.put(POD_DISRUPTION_BUDGETS, budget("keep", "yes"))
+    await world.later(62)
+    assert len(world.names) == 12
+    assert "last" not in world.names
+
+
+async def test_at_most_eight_are_ended_in_half_a_minute() -> None:
+    world = Idling()
+    for number in range(12):
+        await notebook(world, f"n-{number}")
+    for _ in range(240):
+        before = len(world.names)
+        await world.later(0.5)
+        assert before - len(world.names) <= 8
+    assert world.names == []
+
+
+async def test_trouble_with_one_is_nobody_elses() -> None:
+    world = Idling()
+    for name in ("a", "b"):
+        await notebook(world, name)
+    await world.later(49)
+    world.cluster.client.refuse["patch"] = [ApiError(500, "InternalError", "a webhook of somebody's")]
+    await world.later(12)
+    assert world.names == []
+
+
+GANG = {"gang": "auto", "idle-timeout": "1h"}
+
+
+async def test_a_gang_ends_as_a_whole_by_suspending_what_made_it_and_nobody_resumes_that() -> None:
+    world = Idling()
+    await world.job(pods=3, wishes=GANG)
+    world.rest()
+    assert len(world.names) == 3
+    await world.later(62)
+    assert world.names == []
+    job = world.cluster.find(JOBS, "train", "default")
+    assert job is not None
+    assert job["spec"]["suspend"] is True
+    assert names.RESTARTING not in job["metadata"].get("labels", {})
+    assert SINCE in job["metadata"]["annotations"][names.IDLE]
+    world.lead()
+    for _ in range(3):
+        await world.start()
+    assert world.names == [], "neither this leader nor the next resumes it"
+    assert job["spec"]["suspend"] is True
+
+
+@pytest.mark.parametrize("others", [{}, {"idle-timeout": "9h"}])
+async def test_a_gangs_single_member_is_never_ended(others: dict[str, str]) -> None:
+    world = Idling()
+    await world.job(pods=3, wishes=GANG if not others else {"gang": "auto", **others})
+    first, *rest = world.names
+    world.rest(*(rest if not others else world.names))
+    await world.later(5 * 60)
+    assert len(world.names) == 3
+    assert all(end(world, pod) == (None, None) for pod in world.names)
+    if not others:
+        world.rest(first)
+        await world.later(62)
+        assert world.names == []
+
+
+async def test_a_gang_of_which_one_pod_does_not_ask_for_it_is_not_ended() -> None:
+    world = Idling()
+    wishes = {"gang": "g", "gang-size": "2"}
+    await world.start(
+        world.cluster.admitted("a", 1, wishes=wishes | WISH), world.cluster.admitted("b", 1, wishes=wishes)
+    )
+    world.rest()
+    await world.later(300)
+    assert world.names == ["a", "b"]
+    assert end(world, "a") == (None, None)
+
+
+async def test_a_gang_that_nothing_can_suspend_is_warned_and_stays_whole() -> None:
+    world = Idling()
+    wishes = {"gang": "g", "gang-size": "2", **WISH}
+    await world.start(*(world.cluster.admitted(name, 1, wishes=wishes) for name in "ab"))
+    world.rest()
+    await world.later(300)
+    assert world.names == ["a", "b"]
+    assert "delete that yourself" in world.said[-1][1]
+
+
+async def test_a_jobs_pods_end_together_and_only_once_all_are_idle() -> None:
+    world = Idling()
+    await world.job()
+    first, second = world.names
+    world.rest(first)
+    await world.later(300)
+    assert world.names == [first, second]
+    world.rest(second)
+    await world.later(62)
+    assert world.names == []
+    job = world.cluster.find(JOBS, "train", "default")
+    assert job is not None
+    assert job["spec"]["suspend"] is True
+    assert job["status"].get("failed", 0) == 0
+
+
+async def test_of_a_jobset_all_pods_have_to_be_idle() -> None:
+    world = Idling()
+    await world.job(JOBSETS, pods=1)
+    first, second = world.names
+    world.rest(first)
+    await world.later(300)
+    assert sorted(world.names) == sorted([first, second])
+    assert "has other pods, which are not to end now" in world.said[-1][1]
+    world.rest(second)
+    await world.later(62)
+    assert world.names == []
+
+
+async def test_without_the_right_to_suspend_a_job_none_of_its_pods_is_ended() -> None:
+    world = Idling()
+    await world.job()
+    world.rest()
+    await world.later(59)
+    world.cluster.client.refuse["patch"] = [ApiError(403, "Forbidden", "no")] * 1000
+    await world.later(30)
+    assert len(world.names) == 2
+    assert suspends.grant("Job", "suspend") in world.said[-1][1]
+
+
+async def test_what_kueue_has_admitted_is_left_to_it() -> None:
+    world = Idling()
+    await world.job()
+    world.cluster.store.edit(
+        JOBS, ("default", "train"), lambda job: job["metadata"].update(labels={"kueue.x-k8s.io/queue-name": "q"})
+    )
+    world.rest()
+    await world.later(120)
+    assert len(world.names) == 2
+    assert "queue of Kueue's" in world.said[-1][1]
+
+
+async def test_pods_that_share_a_claim_are_told_and_not_ended() -> None:
+    world = Idling()
+    wishes = {"shared-claim": "set", **WISH}
+    await world.start(*(world.cluster.admitted(name, 1, wishes=wishes) for name in "ab"))
+    assert world.cluster.find(PODS, "a", "default") is not None
+    claim = world.cluster.find(RESOURCE_CLAIMS, "set", "default")
+    assert claim is not None
+    told = {"idleSince": SINCE, "idleSeen": END}
+    world.tell(claim, told)
+    world.now = START + 7200
+    await world.later(60)
+    assert world.names == ["a", "b"]
+    assert {pod for pod, _ in world.said} == {"a", "b"}
+    assert all(world.cluster.note(pod, "idle-end") is None for pod in "ab"), "they are not warned either"
+
+
+async def test_a_pod_that_has_not_started_is_not_ended() -> None:
+    world = Idling()
+    await notebook(world)
+    world.cluster.store.edit(PODS, ("default", "nb"), lambda pod: pod["status"].update(phase="Pending"))
+    await world.later(120)
+    assert end(world) == (None, None)
+
+
+async def test_a_warning_is_taken_back_where_the_cluster_ends_nobody_any_more() -> None:
+    world = Idling()
+    await notebook(world)
+    await world.later(55)
+    assert end(world) == (END, END)
+    world.ends = False
+    world.lead()
+    await world.later(1)
+    assert end(world) == (None, None)
+    assert WARN_S == 600
