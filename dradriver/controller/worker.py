@@ -95,9 +95,10 @@ class Worker:
         self.picture.gpu_time.changed = self.tenants.shares.holds
         self.caps = Caps(self.tenants, self.picture, self._woken.set)
         self._queue = Queue(
-            self.picture.nodes, self.picture.inventory.free, tenant=self.tenants.of, share=self.tenants.share,
+            self.picture.nodes, self.picture.inventory.free, tenant=self.tenants.of, share=self.tenants.turn,
             partition=self.tenants.partition, closed=self.caps.closed, open_rows=self.caps.open_rows,
         )  # fmt: skip
+        self.tenants.shares.lowered = self._queue.lowered
         self._asking = Asking(self._queue, self._woken.set)
         self._lanes = Lanes(self._woken.set, self._queue.turn)
         writer = ApiWriter(client, self.picture, self._lanes)

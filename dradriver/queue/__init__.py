@@ -6,6 +6,7 @@ kinds    who finds a place or not as others do
 waiting  who wants a place, in which order
 tenants  whose a namespace is, and what each tenant has had for its weight
 caps     which GPUs a tenant's cap leaves to a unit of its
+turns    whose turn it is among tenants
 shares   GPU time by tenant, decayed, with what each has now
 entries  since when those stand in it whom Kueue lets in
 line     everybody who waits, in the order in which they are served if all find a place

@@ -13,6 +13,7 @@ from typing import Final
 
 HALF_LIFE_S: Final = 7 * 86_400.0
 AHEAD_S: Final = 600.0
+_MOST_E: Final = 600.0  # of an exponent: a double holds e to the power of 709
 _WRONG: Final = 1e-3  # GPUs; what adding up fractions may lose is far less
 
 
@@ -44,6 +45,7 @@ class Shares:
     Attributes:
         half_life_s: After how long usage counts half; see ``decay_by``.
         ahead_s: For how long what a tenant has counts in advance.
+        lowered: Told a tenant whose ``turn`` may be less than it was, None for all of them.
     """
 
     def __init__(
@@ -54,6 +56,8 @@ class Shares:
         self.half_life_s = half_life_s
         self._rate = math.log(2) / half_life_s
         self.ahead_s = ahead_s
+        self.lowered: Callable[[str | None], object] = lambda _tenant: None
+        self._epoch = clock()
         self._of: Callable[[str], str] = _itself
         self._namespaces: dict[str, _Account] = {}
         self._tenants: dict[str, _Account] = {}
@@ -67,6 +71,7 @@ class Shares:
             whole.used += own.used
             whole.held += own.held
             whole.charged += own.charged
+        self.lowered(None)
 
     def move(self, namespace: str, before: str) -> None:
         """Take in that a namespace is another tenant's than before, with what it has had."""
@@ -79,6 +84,7 @@ class Shares:
             account.held += sign * own.held
             account.charged += sign * own.charged
             self._tidy(self._tenants, tenant)
+            self.lowered(tenant)
 
     def tenants(self) -> tuple[str, ...]:
         """Return those who have anything, or had."""
@@ -105,6 +111,14 @@ class Shares:
         used = account.used + lost * (account.used - account.held / self._rate)
         return (used + account.charged * self.ahead_s) / weight
 
+    def turn(self, tenant: str, weight: float = 1.0) -> float:
+        """Return the same in what it would be worth at one moment, which never falls by itself while time goes by.
+
+        All shares decay alike, so tenants compare as by ``share``.
+        """
+        halved = (self._clock() - self._epoch) * self._rate
+        return self.share(tenant, weight) * math.exp(min(halved, _MOST_E))
+
     def holds(self, namespace: str, held: float, charged: float) -> None:
         """Take in that a namespace has so many GPUs more, and so many more are charged; less, where negative.
 
@@ -118,6 +132,11 @@ class Shares:
             account.held += held
             account.charged += charged
             self._tidy(accounts, key)
+        if (self._clock() - self._epoch) * self._rate > _MOST_E / 2:
+            self._epoch = self._clock()
+            self.lowered(None)
+        elif held < 0 or charged < 0 or self._of(namespace) not in self._tenants:
+            self.lowered(self._of(namespace))
 
     def restart(self, used: Mapping[str, float], now: Mapping[str, tuple[float, float]]) -> None:
         """Count anew from what namespaces used until now, and from what they are given, and given or promised."""
@@ -146,6 +165,8 @@ class Shares:
                 self._settled(accounts, key)
         self.half_life_s = half_life_s
         self._rate = math.log(2) / half_life_s
+        self._epoch = self._clock()
+        self.lowered(None)
 
     def _settled(self, accounts: dict[str, _Account], key: str) -> _Account:
         now = self._clock()

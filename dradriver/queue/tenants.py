@@ -38,7 +38,9 @@ class Tenants:
     def follow(self, policies: Policies) -> bool:
         """Take in the policies in force. Returns whether the order, or what caps keep from whom, may be another now."""
         queue = policies.queue
-        self.shares.ahead_s = queue.ahead_minutes * MINUTE_S
+        if self.shares.ahead_s != queue.ahead_minutes * MINUTE_S:
+            self.shares.ahead_s = queue.ahead_minutes * MINUTE_S
+            self.shares.lowered(None)
         if self.shares.half_life_s != queue.half_life_hours * HOUR_S:
             self.shares.decay_by(queue.half_life_hours * HOUR_S)
         if policies.tenants == self._tenants:
@@ -134,9 +136,15 @@ class Tenants:
 
         Nothing of those that Kueue admits: whom it has let in has had its turn there, in the order in which it let in.
         """
-        return (
-            0.0 if tenant == ALL or self.by_kueue(tenant) else self.shares.share(tenant, self._weights.get(tenant, 1.0))
-        )
+        if tenant == ALL or self.by_kueue(tenant):
+            return 0.0
+        return self.shares.share(tenant, self._weights.get(tenant, 1.0))
+
+    def turn(self, tenant: str) -> float:
+        """Return the same as a number that never falls by itself while time goes by; see ``Shares.turn``."""
+        if tenant == ALL or self.by_kueue(tenant):
+            return 0.0
+        return self.shares.turn(tenant, self._weights.get(tenant, 1.0))
 
     def relative(self, tenant: str) -> float:
         """Return what a tenant has had beside what its weight says, among all who have had anything; 1 for just that.

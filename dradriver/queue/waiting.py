@@ -16,6 +16,7 @@ from dradriver.cluster.nodes.columns import Bools, Ints
 from dradriver.cluster.nodes.table import NodeTable
 from dradriver.queue.kinds import ANYWHERE, NEVER, Closed, Group, Line, Order
 from dradriver.queue.placement_request import Kind
+from dradriver.queue.turns import Turns, Value
 from dradriver.queue.units import Unit
 
 Turn = tuple[int, float, str, str]
@@ -83,6 +84,7 @@ class Queue:
         self._heads: dict[str, list[tuple[Order, int, Line]]] = {}  # by tenant, its lines that may find a place
         self._looked_at = NEVER  # the nodes' clock when it was last found out which blocked kinds to ask
         self._since = NEVER  # the clock up to which all of them were asked
+        self._turns = Turns(self._value)
         self._left: dict[str, Iterator[Group]] = {}  # those to ask yet, by namespace
         self._round: list[Group] = []  # those to ask before anybody is served
         self._made = 0
@@ -327,22 +329,25 @@ class Queue:
         return self._candidates[since, gpus]
 
     def _first(self) -> tuple[Unit, Line] | None:
-        """Return the unit whose turn it is, with its line, which is the first of its tenant's; None where none is left.
+        """Return the unit whose turn it is, with its line, the first of its tenant's; None where none is left."""
+        tenant = self._turns.first()
+        return None if tenant is None else self._head_of(tenant)
 
-        Shares are compared among the heads of one priority only.
-        """
-        heads = [head for tenant in list(self._heads) if (head := self._head_of(tenant)) is not None]
-        if not heads:
+    def _value(self, tenant: str) -> Value | None:
+        if (head := self._head_of(tenant)) is None:
             return None
-        priority = min(unit.order[0] for unit, _ in heads)
-        urgent = [(unit, line) for unit, line in heads if unit.order[0] == priority]
-        if len(urgent) == 1:
-            return urgent[0]
-        return min(urgent, key=lambda head: (self._share(head[1].tenant), head[0].order))
+        return head[0].order[0], self._share(tenant), head[0].order
+
+    def lowered(self, tenant: str | None = None) -> None:
+        """Take in that a tenant's share may be less than it was, None for any's; that one grows need not be told."""
+        if tenant is None:
+            self._turns.reorder(list(self._heads))
+        else:
+            self._turns.put(tenant)
 
     def _head_of(self, tenant: str) -> tuple[Unit, Line] | None:
         """Return the first unit of a tenant that may find a place; None where none is left there."""
-        heads = self._heads[tenant]
+        heads = self._heads.get(tenant)
         while heads:
             order, made, line = heads[0]
             if line.queued != order:  # an older unit came, and the line stands under its order, too
@@ -356,7 +361,7 @@ class Queue:
                 heapq.heapreplace(heads, (head.order, made, line))
             else:
                 return head, line
-        del self._heads[tenant]
+        self._heads.pop(tenant, None)
         return None
 
     def _queue(self, line: Line) -> None:
@@ -367,6 +372,7 @@ class Queue:
             line.queued = head.order
             self._made += 1
             heapq.heappush(self._heads.setdefault(line.tenant, []), (head.order, self._made, line))
+            self._turns.put(line.tenant)
 
     def _queue_all(self, group: Group) -> None:
         for line in list(group.lines.values()):

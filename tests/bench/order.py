@@ -23,7 +23,8 @@ def measured(entries: int, tenants: int, *, changes: int) -> list[float]:
     rng = random.Random(1)
     found, nodes = Tenants(Shares(time.monotonic)), Nodes("a")
     found.follow(Policies(tenants={f"t{number}": Tenant(namespaces=(f"n{number}",)) for number in range(tenants)}))
-    queue = Queue(nodes.table, lambda: nodes.free, tenant=found.of, share=found.share)
+    queue = Queue(nodes.table, lambda: nodes.free, tenant=found.of, share=found.turn)
+    found.shares.lowered = queue.lowered
     spaces = [f"n{number}" for number in range(tenants or 100)]
     for number in range(entries):
         gpus = rng.choice((1, 2, 3, 4, 8))

@@ -20,6 +20,7 @@ FOUND = (  # faults once: what is drawn changes with the stories, so each has a 
     ("gangs_before", 600383),  # two pods that came late at once went beyond the gang's limit of nodes
     ("gangs", 800046),  # a pod was lifted while another of its plan was gone and not made anew yet
     ("caps", 628),  # of a GPU with a slice of which nobody knows where it lies all counts
+    ("caps_gangs", 1037),  # what was given of devices that no node has counts as any product
     ("gangs_owned", 312144),  # a late pod was placed below another leaf than others on a node of unknown GPUs
     ("gangs_owned", 1000337),  # whom a predecessor suspended when the next led already was found five minutes later
 )

@@ -16,6 +16,7 @@ from dradriver.api.policies.model import DEFAULTS, Cap, Policies, Tenant
 from dradriver.kube.resources import RESOURCE_CLAIMS
 from tests.fakes.apistore import Event, Object
 from tests.fakes.control_plane import fit
+from tests.fakes.control_plane.devices import results
 from tests.fakes.storeclient import Call
 from tests.simulator import machines
 from tests.simulator.taking import Gpu, Takes, given
@@ -140,7 +141,7 @@ class CapRules:
                 continue
             used = sum(self._gpus(self._held(claim), cap.products, most=True) for claim in self._of(spaces))
             used += sum(self._gpus(takes, cap.products, most=True) for key, takes in truth.unsure() if key[0] in spaces)
-            used += sum(truth.kept.values())
+            used += sum(truth.kept.values()) + sum(map(self._nowhere, self._of(spaces)))
             if used + gpus > cap.gpus + 1e-6:
                 return False
         return True
@@ -156,6 +157,10 @@ class CapRules:
 
     def _of(self, spaces: Iterable[str]) -> list[Object]:
         return [claim for claim in self._world.server.all(RESOURCE_CLAIMS) if claim["metadata"]["namespace"] in spaces]
+
+    def _nowhere(self, claim: Object) -> int:
+        """Return how many devices a claim was given that no node has: nobody knows what they are."""
+        return sum(result.get("device") not in self._world.truth.homes for result in results(claim))
 
     def _held(self, claim: Object) -> Mapping[Gpu, Takes]:
         truth, uid = self._world.truth, claim["metadata"]["uid"]

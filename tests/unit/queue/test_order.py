@@ -98,7 +98,7 @@ def test_lines_change_places_while_one_tenant_gets_what_is_free() -> None:
 
 _OPS = st.lists(
     st.tuples(
-        st.sampled_from(["put", "put", "put", "drop", "serve", "block", "use", "free"]),
+        st.sampled_from(["put", "put", "put", "drop", "serve", "block", "use", "less", "free"]),
         st.integers(0, 11),
         st.integers(0, 2),
         st.integers(1, 3),
@@ -133,6 +133,9 @@ def test_it_is_the_first_of_all_that_may_find_a_place(ops: list[tuple[str, int, 
                 waiting.drop((namespace, f"p{number}"))
             case "use":
                 had[namespace] += gpus
+            case "less":
+                had[namespace] -= gpus
+                waiting.lowered(namespace)
             case "free":
                 nodes.table.helped("a")
                 while waiting.outdated:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
@@ -99,3 +100,49 @@ def test_what_was_counted_wrong_is_put_right() -> None:
     assert all_of_them.correct({"a": (2.0, 2.0), "c": (0.5, 1.0)}) == ["b", "c"]
     assert all_of_them.correct({"a": (2.0, 2.0), "c": (0.5, 1.0)}) == []
     assert (all_of_them.held("b"), all_of_them.held("c")) == ((0.0, 0.0), (0.5, 1.0))
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from([-1.0, 0.0, 1.0, 4.0]), st.floats(0, 300)), max_size=30)
+)
+def test_turns_compare_as_shares_do_and_fall_only_where_that_is_told(steps: list[tuple[str, float, float]]) -> None:
+    now = [0.0]
+    shares = Shares(lambda: now[0], half_life_s=1000.0)
+    held = dict.fromkeys("abc", 0.0)
+    before: dict[str, float] = dict.fromkeys("abc", 0.0)
+
+    def lowered(tenant: str | None) -> None:
+        for each in "abc" if tenant is None else tenant:
+            before[each] = shares.turn(each)
+
+    shares.lowered = lowered
+    for tenant, change, seconds in steps:
+        more = max(change, -held[tenant])
+        held[tenant] += more
+        shares.holds(tenant, more, more)
+        now[0] += seconds
+        turns = {each: shares.turn(each) for each in "abc"}
+        for each, turn in turns.items():
+            assert turn >= before[each] * (1 - 1e-6), "it grows unless somebody was told"
+        before = turns
+        found = {each: shares.share(each) for each in "abc"}
+        for one, other in itertools.combinations("abc", 2):
+            if found[one] > found[other] * (1 + 1e-6):
+                assert turns[one] > turns[other]
+
+
+def test_turns_begin_anew_before_they_are_too_large_to_compare() -> None:
+    now = [0.0]
+    shares = Shares(lambda: now[0], half_life_s=1.0)
+    shares.holds("a", 1.0, 1.0)
+    now[0] = 10_000.0
+    told: list[str | None] = []
+    shares.lowered = told.append
+    assert math.isfinite(shares.turn("a"))
+    shares.holds("b", 2.0, 2.0)
+    assert told == [None]
+    assert shares.turn("b") > shares.turn("a")
+    shares.holds("b", 1.0, 1.0)
+    assert told == [None], "of more nobody is told"
+    shares.holds("b", 0.0, -1.0)
+    assert told == [None, "b"]
