@@ -187,6 +187,8 @@ EVERY: Final = (
     Word(
         key=names.SHARED_CLAIM, about=About.POD, read=_form(values.set_name, messages.SET_NAME), of_policies=False
     ),
+    # What ends a pod stands in its spec: the webhook writes it, and nobody reads the word again.
+    Word(key=names.MAX_DURATION, about=About.POD, read=_form(values.duration_s, messages.DURATION)),
     Word(
         key=names.GANG, about=About.GANG, read=_form(values.label, messages.GANG), field="name",
         holds=lambda value: values.label(value) is not None,
@@ -220,7 +222,7 @@ EVERY: Final = (
         holds=lambda value: value in values.ON_MEMBER_LOSS, choices=values.ON_MEMBER_LOSS, since=4,
     ),
     Word(
-        key=names.IDLE_TIMEOUT, about=About.POD, read=_form(values.duration_s, messages.IDLE), noted=True,
+        key=names.IDLE_TIMEOUT, about=About.POD, read=_form(values.duration_s, messages.DURATION), noted=True,
     ),
 )  # fmt: skip
 """All of them; those that do something in the order in which they are read."""

@@ -24,8 +24,8 @@ others: over an object with forty thousand annotations an API server would compu
 'architecture', 'min-memory', 'min-driver', 'min-cuda', 'max-cross-nvswitch-gpus', 'prefer-same-numa', 'share',
 'memory', 'cores', 'mig-profile', 'nccl', 'workload', 'claim', 'placement', 'when-full', 'shared-claim', 'gang',
 'gang-size', 'multi-node-policy', 'max-nodes', 'min-gpus-per-node', 'min-network-bandwidth', 'near',
-'on-member-loss', 'idle-timeout', 'request', 'affinity', 'template', 'allocated', 'ring-order', 'bandwidth', 'busbw',
-'level', 'score', 'fallback', 'node', 'part', 'rank-hint', 'gang-nodes', 'gang-reach', 'gang-busbw', 'reason']
+'on-member-loss', 'idle-timeout', 'max-duration', 'request', 'affinity', 'template', 'allocated', 'ring-order',
+'bandwidth', 'busbw', 'level', 'score', 'fallback', 'node', 'part', 'rank-hint', 'gang-nodes', 'gang-reach', 'gang-busbw', 'reason']
 {{- end }}
 
 {{/* The slice of the seats of gangs, its pool and their DeviceClass: dradriver/api/seats.py. */}}
