@@ -20,6 +20,7 @@ from dradriver.cluster.nodes.table import NodeTable
 from dradriver.cluster.pools import Pool
 from dradriver.cluster.records import SliceRecord
 from dradriver.cluster.remaining import Remaining, fits_beside, remaining
+from dradriver.cluster.reserved import Reserved
 from dradriver.cluster.tabulating import AtOnce
 from dradriver.errors import DriverError
 from dradriver.kube.reflector import Change
@@ -39,12 +40,14 @@ class Inventory:
         nccl_version: What bandwidth is predicted for, on machines that name none themselves.
         tables: Says whose machine's tables are there.
         topologies: The network's levels as Kueue has them, for a cluster whose own are not configured.
+        reserved: GPUs that are kept for some who wait.
         aside: Nodes that nothing is placed on until their machine's tables are there; what claims hold of them counts.
     """
 
     def __init__(self, nodes: NodeTable) -> None:
         """``nodes`` gives the rows of nodes, and is told which offer GPUs and where some became free."""
         self.holds = Holds()
+        self.reserved = Reserved()
         self.tables = AtOnce()
         self.aside: set[str] = set()
         self._nodes = nodes
@@ -148,6 +151,7 @@ class Inventory:
             less = claim not in left or before.get((pool, device), ()) is None  # or it is known now which part it is
             if less and None not in left.values():
                 self._nodes.helped(pool)
+        self.reserved.seen(news)
         return news
 
     def hold_anew(self, claim: Key, devices: Mapping[Device, Usage]) -> None:
@@ -176,42 +180,42 @@ class Inventory:
         pool, row = self._pools.get(name), self._nodes.find(name)
         if pool is None or row is None or name in self._dirty or name in self.aside:
             return True
-        free = [
-            device
-            for device, _ in pool.devices.values()
-            if self.usable((name, device), None) and not self.holders((name, device))
-        ]
-        return int(self._free[row]) == len(free)
+        every = ((name, device) for device, _ in pool.devices.values())
+        return int(self._free[row]) == sum(bool(self.usable(gpu, None)) and not self.holders(gpu) for gpu in every)
 
-    def without(self, *claims: Key) -> Fleet:
-        """Return the fleet as it would be without what these claims hold: only to be looked at, and by nobody else."""
-        fleet = self.fleet
-        pools = {pool for claim in claims for pool, _ in self.holds.of(claim)} & set(fleet.nodes)
-        if not pools:
-            return fleet
-        fleet = fleet.copied(pools)
-        for name in pools:
-            self._set_left(fleet, name, self._left(name, self._pools[name], frozenset(claims)))
-        return fleet
+    def reserve(self, gpus: Mapping[Device, str]) -> None:
+        """Keep these GPUs, and no others, for whom each is reserved."""
+        for pool in self.reserved.keep(gpus):
+            self._dirty.add(pool)
+            self._nodes.helped(pool)
+
+    def without(self, *claims: Key, whose: Collection[str] = ()) -> Fleet:
+        """Return the fleet as it would be without what these claims hold, and with what is reserved for some."""
+        held, leaving = {device for claim in claims for device in self.holds.of(claim)}, frozenset(claims)
+        return self._but_for(
+            {pool for pool, _ in held} | self.reserved.nodes(whose),
+            lambda name, pool: self.reserved.left(name, pool, self._left(name, pool, leaving), whose=whose, held=held),
+        )
 
     def alone_with(self, claim: Key, devices: Collection[Device]) -> Fleet:
-        """Return the fleet as it would be if these GPUs, all of one node, were all that the node has, without a claim.
+        """Return the fleet as if these GPUs, all of one node, were all that the node has, without a claim."""
+        nodes, own = {node for node, _ in devices}, {device for _, device in devices}
+        return self._but_for(
+            nodes, lambda name, pool: self._left(name, pool, frozenset((claim,))).among(pool.numbers(own))
+        )
 
-        It is to be looked at, and by nobody else.
-        """
+    def _but_for(self, names: set[str], left_of: Callable[[str, Pool], Remaining]) -> Fleet:
+        """Return the fleet with other things left on some nodes: to be looked at by nobody but who asked for it."""
         fleet = self.fleet
-        (name,) = {node for node, _ in devices}
-        if name not in fleet.nodes:
+        if not (names := names & set(fleet.nodes)):
             return fleet
-        fleet, pool = fleet.copied({name}), self._pools[name]
-        numbers = {number for number, (device, _) in pool.devices.items() if (name, device) in devices}
-        self._set_left(fleet, name, self._left(name, pool, frozenset((claim,))).among(numbers))
+        fleet = fleet.copied(names)
+        for name in names:
+            left = left_of(name, self._pools[name])
+            fleet.set_free(name, left.free)
+            fleet.set_offer(name, msgspec.structs.replace(left.offer, tenants=self._tenants.tenants(left.tenants)))
+            fleet.set_parts(name, left.parts)
         return fleet
-
-    def _set_left(self, fleet: Fleet, name: str, left: Remaining) -> None:
-        fleet.set_free(name, left.free)
-        fleet.set_offer(name, msgspec.structs.replace(left.offer, tenants=self._tenants.tenants(left.tenants)))
-        fleet.set_parts(name, left.parts)
 
     def uuids(self, pool: str) -> dict[int, str]:
         """Return the uuids of a node's GPUs by the machine's own number; none while its pool is not complete."""
@@ -339,7 +343,9 @@ class Inventory:
             self._tenants.set(name, {})
             self._fleet.remove(name)
             return
-        free, offer, parts, tenants = self._left(name, pool)
+        left = self._left(name, pool)
+        unused = len(set(left.free) - left.offer.parts_only)  # reserved ones count: some may have them
+        free, offer, parts, tenants = self.reserved.left(name, pool, left)
         offer = msgspec.structs.replace(offer, tenants=self._tenants.set(name, tenants))
         try:
             if pool.row == row:
@@ -350,7 +356,7 @@ class Inventory:
                 self._located = None
             self._fleet.set_offer(name, offer)
             self._fleet.set_parts(name, parts)
-            self._free[row] = len(set(free) - offer.parts_only)
+            self._free[row] = unused
         except DriverError as error:
             logger.warning("node %s: %s; its GPUs are not placed", name, error)
             self._leave_out(name)

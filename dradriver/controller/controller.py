@@ -24,6 +24,7 @@ from dradriver.controller.audit import Audit
 from dradriver.controller.background import always
 from dradriver.controller.next_step import PROMISE_S, UNSCHEDULABLE_S
 from dradriver.controller.reasons import Record
+from dradriver.controller.reservation_store import ReservationStore
 from dradriver.controller.template_writer import TemplateWriter
 from dradriver.controller.usage_store import UsageStore
 from dradriver.controller.worker import Worker
@@ -111,7 +112,7 @@ class Controller:
             record_unread: Writes an Event about a claim that cannot be read whole.
             record_seats: Writes an Event where seats keep no gang's pods from being bound.
             tabulator: Makes tables beside the loop; without one they are made in it.
-            namespace: Where GPU time is kept, the driver's own; empty for nowhere.
+            namespace: Where GPU time and reservations are kept, the driver's own; empty for nowhere.
         """
         self.worker = Worker(
             client, promise_s=promise_s, unschedulable_s=unschedulable_s, grace_s=grace_s, record=record
@@ -144,6 +145,7 @@ class Controller:
         self._usage = (
             UsageStore(client, self.worker.picture, self.worker.tenants, namespace=namespace) if namespace else None
         )
+        self._reserved = ReservationStore(client, namespace=namespace) if namespace else None
         self.template_writer = TemplateWriter(client, self.worker.picture.templates.known, record=record)
 
     def follow(self, policies: Policies) -> None:
@@ -193,6 +195,8 @@ class Controller:
                 tasks.create_task(always(self._usage.run))
                 if self.worker.tenants.named:  # else nobody's turn depends on it
                     await self._usage.first_load()
+            tasks.create_task(always(functools.partial(self.worker.reservations.run, self._reserved)))
+            await self.worker.reservations.first_load()
             tasks.create_task(self.template_writer.run())
             tasks.create_task(self.worker.run())
 

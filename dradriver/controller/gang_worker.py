@@ -22,6 +22,7 @@ from dradriver.controller.gang_sizes import Sizes, done_of, size_of
 from dradriver.controller.gang_step import GiveBack, Go, Lift, Plan, Wait, gang_step, in_order
 from dradriver.controller.gang_writer import GangWriter
 from dradriver.controller.reasons import Reasons
+from dradriver.controller.reservations import Reservations
 from dradriver.controller.running_gangs import RunningGangs
 from dradriver.controller.withdraw_reasons import WithdrawReason
 from dradriver.queue.lanes import Lanes, Slot
@@ -49,6 +50,7 @@ class GangWorker:
         sizes: Sizes,
         *,
         running: RunningGangs,
+        reservations: Reservations,
         at: Callable[[float, Key], None],
         touch: Callable[[Key], None],
         promise_s: float,
@@ -57,7 +59,7 @@ class GangWorker:
         """Make one that has looked at nothing; see ``Worker`` for the times."""
         self._picture, self._queue, self._lanes, self._reasons = picture, queue, lanes, reasons
         self._executor, self._writer, self._sizes = executor, writer, sizes
-        self._running = running
+        self._running, self._reservations = running, reservations
         self._at, self._touch = at, touch
         self._promise_s, self._unschedulable_s = promise_s, unschedulable_s
         self._later: set[Key] = set()
@@ -194,12 +196,13 @@ class GangWorker:
             for member in chosen
             for node in self._picture.refusals.of(member.pod, asyncio.get_running_loop().time())
         }
-        tried = tuple(unit.failures.tried)
+        tried, fleet = tuple(unit.failures.tried), self._reservations.fleet(unit)
         for avoid in dict.fromkeys(((*tried, *refused), tried, ())):
             try:
                 places = gang_plan.plan(
-                    self._picture, chosen, first.wants, identity=first.member.identity, least=unit.least, avoid=avoid
-                )
+                    self._picture, chosen, first.wants, identity=first.member.identity, least=unit.least, avoid=avoid,
+                    fleet=fleet,
+                )  # fmt: skip
             except NoPlaceError as error:
                 if not avoid:
                     raise NoPlaceError(error.stable) from None  # pods are told no figures that change
@@ -276,6 +279,7 @@ class GangWorker:
         self.give_back(unit, GiveBack(claims, WithdrawReason.OUTDATED))
 
     def _want(self, unit: Unit) -> None:
+        unit.reserved = self._reservations.of(unit)
         try:
             for member in unit.members:
                 _ = member.wish
@@ -301,7 +305,7 @@ class GangWorker:
             else:
                 pods = [member.pod for member in unit.members]
                 self._running.anew(unit.key, pods, f"there is no place for it within its nodes: {reason}")
-        self._tell(unit, reason)
+        self._tell(unit, self._reservations.told(unit, reason))
 
     def _waits_for_volumes(self, unit: Unit) -> bool:
         """Return whether it is not known yet where volumes of a gang's pods are, or there are none to be had."""

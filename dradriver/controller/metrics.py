@@ -33,6 +33,12 @@ TENANT_USAGE: Final = Amounts(
     most=100,
     tenant=_WHO,
 )
+RESERVED: Final = Gauge(
+    "gpu_topology_reserved_gpus", "GPUs that are reserved for pods that wait; 0 in a replica that stands by."
+)
+RESERVED_IDLE: Final = Counter(
+    "gpu_topology_reserved_idle_gpu_seconds_total", "GPU-seconds that reserved GPUs have stood idle."
+)
 ASIDE: Final = Gauge(
     "gpu_topology_nodes_without_tables", "Nodes that nothing is placed on until their kind of machine is assessed."
 )

@@ -19,6 +19,7 @@ from dradriver.controller.executor import Executor
 from dradriver.controller.gang_writer import GangWriter
 from dradriver.controller.next_step import Go, Keep, LetGo, Place, Settle, Wait, Withdraw, next_step
 from dradriver.controller.reasons import Reasons
+from dradriver.controller.reservations import Reservations
 from dradriver.controller.running_gangs import RunningGangs
 from dradriver.queue.lanes import Lanes
 from dradriver.queue.placement_request import why
@@ -41,6 +42,7 @@ class PodWorker:
         executor: Executor,
         seats: GangWriter,
         running: RunningGangs,
+        reservations: Reservations,
         *,
         at: Callable[[float, Key], None],
         forget: Callable[[Key], None],
@@ -51,6 +53,7 @@ class PodWorker:
         """Make one that has looked at nothing; see ``Worker`` for the times."""
         self._picture, self._queue, self._lanes, self._reasons = picture, queue, lanes, reasons
         self._executor, self._seats, self._running = executor, seats, running
+        self._reservations = reservations
         self._at, self._forget = at, forget
         self._promise_s, self._unschedulable_s, self._hand_over_s = promise_s, unschedulable_s, hand_over_s
 
@@ -116,6 +119,7 @@ class PodWorker:
         return "" if rows is not None and not unit.lead.near else why(unit.lead.pod, error)
 
     def _want(self, unit: Unit) -> None:
+        unit.reserved = self._reservations.of(unit)
         try:
             reason = self._queue.put(unit)
         except WordError as error:
@@ -136,7 +140,7 @@ class PodWorker:
                 self._executor.hand_over(unit, unit.lead, reason)
                 return
         if not (unit.failures.times and self._reasons.insist(unit.lead.pod)):  # its own trouble says more
-            self._reasons.want(unit.lead.pod, reason)
+            self._reasons.want(unit.lead.pod, self._reservations.told(unit, reason))
 
     def _keep(self, unit: Unit, member: Member, step: Keep) -> None:
         try:
@@ -156,11 +160,11 @@ class PodWorker:
     def _decide(self, unit: Unit, rows: Bools | None) -> Placement:
         most = MOST_NODES if len(self._queue) <= MANY else FEW_NODES
         refused = self._picture.refusals.of(unit.lead.pod, asyncio.get_running_loop().time())
-        tried = tuple(unit.failures.tried)
+        tried, fleet = tuple(unit.failures.tried), self._reservations.fleet(unit)
         for avoid in dict.fromkeys(((*tried, *refused), tried)):
             if avoid:
                 with contextlib.suppress(NoPlaceError):
-                    return decide(self._picture, unit.lead.wish, avoid=avoid, only=rows, most=most)
-        placement = decide(self._picture, unit.lead.wish, only=rows, most=most)
+                    return decide(self._picture, unit.lead.wish, avoid=avoid, only=rows, most=most, fleet=fleet)
+        placement = decide(self._picture, unit.lead.wish, only=rows, most=most, fleet=fleet)
         unit.failures.begin_again()
         return placement

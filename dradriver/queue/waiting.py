@@ -222,6 +222,12 @@ class Queue:
         lines = group.lines.values()
         return [self._units[item[1]][0] for line in lines for item in line.heap if self._member(item, line)]
 
+    def blocked(self) -> Iterator[Unit]:
+        """Return the first units of each tenant and kind that found no place and that nothing helps just now."""
+        for group in list(self._classes.values()):
+            if group.failed_at != _NEVER and not group.queued:
+                yield from filter(None, map(self._head, list(group.lines.values())))
+
     def turn(self, key: Key, order: Order) -> Turn:
         """Return a unit's turn among all, by its order among its tenant's."""
         return order[0], self._share(self._tenant(key[0])), order[1], order[2]

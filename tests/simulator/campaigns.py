@@ -20,6 +20,7 @@ from tests.resources import DEVICE_TAINT_RULES
 from tests.simulator import cast, machines
 from tests.simulator.faults import ETCD, QUOTA_CONFLICT, Storm
 from tests.simulator.gang_life import GangLife
+from tests.simulator.reserving import Reserving
 from tests.simulator.world import Node, World
 
 HALF: Final = msgspec.Raw(b'"\\ud800"')  # the API server keeps it, and no strict reader takes it
@@ -210,19 +211,24 @@ def gangs_owned(world: World, rng: random.Random, at: float) -> None:
     GangLife(world, rng).begin(barrier=rng.random() < 0.6, owned=True)
 
 
+def reservations(world: World, rng: random.Random, at: float) -> None:
+    """Small pods, some of which say when they end, pass by large ones, for whom GPUs are reserved."""
+    Reserving(world, rng).begin()
+
+
 Campaign = Callable[[World, random.Random, float], None]
 CAMPAIGNS: Final[dict[str, Campaign]] = {
     campaign.__name__: campaign
     for campaign in (
         nulls, surrogates, bound_by_hand, forged_notes, etcd_timeouts, quota_conflicts, queue_in_trouble, fat_templates,
-        shapes, taint_rules, apart, gangs, gangs_before, gangs_owned,
+        shapes, taint_rules, apart, gangs, gangs_before, gangs_owned, reservations,
     )
 }  # fmt: skip
 
 
 # Drawn by chance; the others are asked for by name.
-# Of ``queue_in_trouble`` see there what does not hold yet; other stories stay what they are without ``gangs_owned``.
-DRAWN: Final = tuple(name for name in CAMPAIGNS if name not in ("queue_in_trouble", "gangs_owned"))
+# Of ``queue_in_trouble`` see there what does not hold yet; other stories stay what they are without the last.
+DRAWN: Final = tuple(name for name in CAMPAIGNS if name not in ("queue_in_trouble", "gangs_owned", "reservations"))
 
 
 def _put(world: World, at: float, resource: Resource, obj: Object, *, namespace: str | None = "default") -> None:

@@ -9,9 +9,11 @@ import zlib
 from collections.abc import Callable
 from typing import Any, Final, cast
 
+from dradriver.api.policies.model import Policies
 from dradriver.cluster.picture import Picture
 from dradriver.cluster.tabulating import AtOnce
 from dradriver.controller.controller import Controller
+from dradriver.controller.reservation_store import ReservationStore
 from dradriver.kube.client import Client
 from dradriver.topology.machine import Machine
 from tests.simulator.client import Outside, SimClient
@@ -87,6 +89,7 @@ class Replicas:
         late: How often an event reaches a process up to 5 s late.
         alive: The processes that were not killed.
         on_kill: Called after each kill.
+        policies: What processes follow; None for the defaults, without a place to keep reservations.
     """
 
     def __init__(
@@ -96,6 +99,7 @@ class Replicas:
         self.alive: list[Replica] = []
         self.kills = 0
         self.on_kill: Callable[[], None] = lambda: None
+        self.policies: Policies | None = None
         self._server, self._loop, self._rng, self._plan = server, loop, rng, plan
         self._outside, self._trace = outside, trace
         self._made = 0
@@ -111,6 +115,10 @@ class Replicas:
 
         feed = Feed(self._server, self._loop, self._delay_s, shown)
         replica = Replica(self._made, SimClient(self._made, self._server, feed, self._plan, self._outside), feed)
+        if self.policies is not None:
+            replica.controller.follow(self.policies)
+            store = ReservationStore(cast("Client", replica.client), namespace="gpu-topology")
+            replica.controller._reserved = store
         self.alive.append(replica)
         self._trace("controller %d starts", replica.number)
         return replica

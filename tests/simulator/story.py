@@ -72,6 +72,7 @@ class Story:
         for name in self._campaigns:
             world.trace("campaign: %s", name)
             CAMPAIGNS[name](world, self._foes, self._foes.uniform(0, self.active_s - ROUNDS - 1))
+        self._replicas.policies = world.policies
         self._at(rng.choice((0.0, rng.uniform(0, 3))), self._start)
 
     def _faults(self) -> None:

@@ -9,9 +9,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import Collection, Iterator
 from typing import Any, Final
 
+from dradriver.allocator.fleet.fleet import Fleet
 from dradriver.api import gang_sizes, names
 from dradriver.api.ledger import NVIDIA, OURS, Ledger, bound
 from dradriver.api.objects import Node
@@ -44,6 +46,9 @@ from dradriver.kube.resources import (
     Resource,
 )
 from dradriver.kube.store import Change
+from dradriver.queue import reserved_for
+from dradriver.queue.reservation import Reservation, Terms
+from dradriver.queue.units import Unit
 from dradriver.view.plain import plain
 
 MOST_AT_ONCE: Final = 16  # lists of a node's pods
@@ -121,7 +126,22 @@ class Scene:
                     if isinstance(pod, Pod):  # a static one is its node's, as others': counted where that is looked at
                         picture.pod_changed(_seen(pod))
                 self.tenants = self.own.tenants(self.policies, picture.gpu_time.now())
+                picture.inventory.reserve({gpu: held.who for held in self.own.reserved for gpu in held.gpus})
                 _ = picture.inventory.fleet  # what is wrong with a machine is said here
+
+    def fleet(self, unit: Unit) -> Fleet | None:
+        """Return what a unit may look at in the place of the picture's own fleet: with what is reserved for it.
+
+        Raises:
+            WordError: What it asks for cannot be read.
+        """
+        terms = Terms.of(self.policies.queue.reservation)
+        whose = reserved_for.open_to(unit, self.own.reserved, terms, time.time())
+        return self.picture.inventory.without(whose=whose) if whose else None
+
+    def reserved(self, unit: Unit) -> Reservation | None:
+        """Return what is reserved for a unit."""
+        return next((held for held in self.own.reserved if held.who == unit.who), None)
 
     async def read_templates(self, namespace: str) -> bool:
         """Read the ResourceClaimTemplates of a namespace. Returns whether that may be done."""

@@ -101,7 +101,14 @@ async def places(
     ]
     try:
         for _ in range(_ROUNDS):
-            found = gang_plan.plan(scene.picture, members, gang.of.wants, identity=gang.of.member.identity, least=least)
+            found = gang_plan.plan(
+                scene.picture,
+                members,
+                gang.of.wants,
+                identity=gang.of.member.identity,
+                least=least,
+                fleet=None if scene.picture.gangs.started(gang.unit.key) else scene.fleet(gang.unit),
+            )
             if not await scene.fill({node for place in found.values() for node in place.hostnames}):
                 break
     except (NoPlaceError, WordError) as error:

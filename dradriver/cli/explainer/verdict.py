@@ -77,7 +77,9 @@ async def verdict(
         return Verdict(happened=happened.in_order([*happened.own(pod, None), *events]), unread=tuple(unread))
     if policies.tenants and drivers:
         await own.read(client, server, drivers)
-        unread += own.unread
+    elif policies.queue.reservation.after_minutes and drivers:
+        await own.read_reservations(client, server, drivers)
+    unread += own.unread
     events, _ = await asyncio.gather(told(pod.metadata.uid, "pod"), scene.read())
     claim = alone.claim_of(scene, pod) if key is None else scene.claims.get(key)
     if claim is not None and not claim.owned_by(pod.metadata.uid):
@@ -173,7 +175,7 @@ def _unit(scene: Scene, pod: Pod, where: Where = ()) -> Unit:
 async def _wanting(scene: Scene, unit: Unit, wish: PlacementRequest, gang: Read | None) -> Verdict:
     """Return what there is to say of a pod that wants a place: the one it would get, or why there is none."""
     turn = turns.turn(scene, unit)
-    found = await (_decided(scene, wish) if gang is None else _late(scene, unit, gang))
+    found = await (_decided(scene, wish, unit) if gang is None else _late(scene, unit, gang))
     fit = scene.picture.nodes.eligible(wish.ask)
     if isinstance(found, Placement):
         ahead = "" if turn.position == 1 else "; older pods have their turn first"
@@ -199,12 +201,12 @@ async def _wanting(scene: Scene, unit: Unit, wish: PlacementRequest, gang: Read 
     )
 
 
-async def _decided(scene: Scene, wish: PlacementRequest) -> Placement | NoPlaceError:
+async def _decided(scene: Scene, wish: PlacementRequest, unit: Unit) -> Placement | NoPlaceError:
     """Return the controller's decision, in which others' pods count on all nodes that it names."""
     most = MOST_NODES
     for _ in range(_ROUNDS):
         try:
-            placement = decide(scene.picture, wish, most=most)
+            placement = decide(scene.picture, wish, most=most, fleet=scene.fleet(unit))
         except NoPlaceError as error:
             return error
         if not await scene.fill(tuple(placement.hostnames)):
