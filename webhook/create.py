@@ -17,6 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from dradriver.api import affinity, ladder, messages, misspelled, names, resolved
+from dradriver.api.annotations import max_duration_s
 from dradriver.api.errors import WordError
 from dradriver.api.parts import Asked, described
 from dradriver.api.policies.model import Policies
@@ -95,7 +96,9 @@ def create(
         references.check_names(*template)
         asks, product = references.users(pod, template[0]), ""
     words = tuple(pod.words.items())
-    wish, note, requests = _resolved(words, tuple(asks.items()), product, policies, by_template=template is not None)
+    wish, note, requests, longest_s = _resolved(
+        words, tuple(asks.items()), product, policies, by_template=template is not None
+    )
     warnings += addon.check(wish)
     warnings += static.advice(wish) if template is None else ()  # else the template says how many
     warnings += gang.check(pod, wish, policies)
@@ -127,6 +130,7 @@ def create(
             gates=gates,
             node_name=None,
             scheduler_name="default-scheduler" if spec.scheduler_name in policies.schedulers else spec.scheduler_name,
+            deadline_s=desired.ended_after(longest_s, spec.active_deadline_seconds),
             required=authors_affinity(pod) if copied else desired.AS_SENT,
         ),
         warnings,
@@ -141,17 +145,18 @@ def _resolved(
     policies: Policies,
     *,
     by_template: bool,
-) -> tuple[Resolved, str, Requests]:
-    """Return a resolved request, its note, and the claim's requests of each container, as far as they are known.
+) -> tuple[Resolved, str, Requests, int | None]:
+    """Return a resolved request, its note, the claim's requests of each container as far as known, and its duration.
 
     Pods of one job come in numbers, all with the same words.
     """
     wish = resolved.resolve(dict(words), dict(asks), policies, product=product)
+    longest_s = max_duration_s(dict(words), policies)
     if by_template:
         references.check(wish)
-        return wish, resolved.write(wish), {}
+        return wish, resolved.write(wish), {}, longest_s
     static.check(wish, policies)
-    return wish, resolved.write(wish), wish.requests
+    return wish, resolved.write(wish), wish.requests, longest_s
 
 
 def authors_affinity(pod: pod_view.Pod) -> Any:

@@ -41,6 +41,7 @@ class Desired(msgspec.Struct, frozen=True, kw_only=True):
         gates: ``spec.schedulingGates``.
         node_name: ``spec.nodeName``; None takes it away.
         scheduler_name: ``spec.schedulerName``; None takes it away.
+        deadline_s: ``spec.activeDeadlineSeconds``; None leaves it.
         required: The required node affinity as JSON; None takes it away, ``AS_SENT`` leaves it.
     """
 
@@ -52,7 +53,13 @@ class Desired(msgspec.Struct, frozen=True, kw_only=True):
     gates: Entries
     node_name: str | None
     scheduler_name: str | None
+    deadline_s: int | None
     required: Any = AS_SENT
+
+
+def ended_after(*seconds: int | None) -> int | None:
+    """Return what a pod is ended after by several bounds, None for no bound: the smallest."""
+    return min((bound for bound in seconds if bound is not None), default=None)
 
 
 def with_last(sent: Sequence[pod_view.Named], *own: pod_view.Named) -> Entries:

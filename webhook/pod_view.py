@@ -90,6 +90,7 @@ class Spec(_Part, frozen=True):
     tolerations: Raw = ABSENT
     node_name: str | None = None
     scheduler_name: str | None = None
+    active_deadline_seconds: int | None = None
 
 
 class Pod(msgspec.Struct, frozen=True, gc=False):

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from dradriver.api import affinity, limits, names, resolved, values
-from dradriver.api.annotations import check_words
+from dradriver.api.annotations import check_words, max_duration_s
 from dradriver.api.errors import WordError
 from dradriver.api.parts import request_names
 from dradriver.api.policies.model import Policies
@@ -31,6 +31,7 @@ _OTHER_CLAIM: Final = f"{names.CLAIM}: a pod keeps the claim that it was created
 _OTHER_SET: Final = f"{names.SHARED_CLAIM}: a pod keeps the claim that it was created with; create the pod anew"
 _OTHER_PLACEMENT: Final = f"{names.PLACEMENT}: a pod that waits for the controller goes on so; create the pod anew"
 _OTHER_REQUESTS: Final = "a pod's containers cannot get another number of MIG slices later; create the pod anew"
+_NO_LONGER: Final = f"{names.MAX_DURATION}: a pod is ended no later than it was created with; create the pod anew"
 _NO_NOTE: Final = f"{names.REQUEST} is missing, so {names.PREFIX} annotations cannot change; create the pod anew"
 
 
@@ -48,6 +49,7 @@ def update(pod: pod_view.Pod, live: pod_view.Pod, policies: Policies) -> tuple[d
     bounds.check(pod, live)
     note, warnings = _note(pod, live, policies)
     required, more = _affinity(pod, live)
+    deadline_s, late = _deadline(pod, live, policies)
     spec, was = pod.spec, live.spec
     return (
         desired.Desired(
@@ -59,9 +61,10 @@ def update(pod: pod_view.Pod, live: pod_view.Pod, policies: Policies) -> tuple[d
             gates=desired.as_in(was.scheduling_gates or (), spec.scheduling_gates or (), names.GATE),
             node_name=was.node_name,
             scheduler_name=was.scheduler_name,
+            deadline_s=deadline_s,
             required=required,
         ),
-        warnings + more,
+        warnings + more + late,
     )
 
 
@@ -175,6 +178,20 @@ def _refuse_what_is_new(
         check_words({key: value for key, value in words.items() if were.get(key) != value}, policies)
     else:
         raise error
+
+
+def _deadline(pod: pod_view.Pod, live: pod_view.Pod, policies: Policies) -> tuple[int | None, list[str]]:
+    """Return when the pod is ended, which may only come sooner (ValidatePodUpdate), and warnings."""
+    bound_s = desired.ended_after(pod.spec.active_deadline_seconds, live.spec.active_deadline_seconds)
+    if pod.words == live.words or not live.gated:
+        return bound_s, []
+    try:
+        longest_s, was_s = (max_duration_s(words, policies) for words in (pod.words, live.words))
+    except WordError:
+        return bound_s, []  # what is new of it is refused with the other words
+    earlier_s = desired.ended_after(bound_s, longest_s)
+    later = longest_s != was_s and bound_s is not None and (longest_s is None or longest_s > bound_s)
+    return earlier_s, [_NO_LONGER] if later else []
 
 
 def _affinity(pod: pod_view.Pod, live: pod_view.Pod) -> tuple[Any, list[str]]:

@@ -185,6 +185,8 @@ EVERY: Final = (
     Word(
         key=names.SHARED_CLAIM, about=About.POD, read=_form(values.set_name, messages.SET_NAME), of_policies=False
     ),
+    # What ends a pod stands in its spec: the webhook writes it, and nobody reads the word again.
+    Word(key=names.MAX_DURATION, about=About.POD, read=_form(values.duration_s, messages.DURATION)),
     Word(
         key=names.GANG, about=About.GANG, read=_form(values.label, messages.GANG), field="name",
         holds=lambda value: values.label(value) is not None,
@@ -217,7 +219,7 @@ EVERY: Final = (
         key=names.ON_MEMBER_LOSS, about=About.GANG, read=_one_of(values.ON_MEMBER_LOSS), field="on_member_loss",
         holds=lambda value: value in values.ON_MEMBER_LOSS, choices=values.ON_MEMBER_LOSS, since=4,
     ),
-    Word(key=names.IDLE_TIMEOUT, about=About.POD, read=_form(values.duration_s, messages.IDLE)),
+    Word(key=names.IDLE_TIMEOUT, about=About.POD, read=_form(values.duration_s, messages.DURATION)),
 )  # fmt: skip
 """All of them; those that do something in the order in which they are read."""
 

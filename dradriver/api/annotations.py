@@ -94,6 +94,16 @@ def idle_timeout_s(annotations: Mapping[str, str], policies: Policies = DEFAULTS
     return found
 
 
+def max_duration_s(annotations: Mapping[str, str], policies: Policies = DEFAULTS) -> int | None:
+    """Return for how long a pod may run, seconds, as it or its policy says; None for any time.
+
+    Raises:
+        WordError: An unknown key, or a value that ``parse`` refuses.
+    """
+    found: int | None = annotation_words.said(_spelled_out(_own(annotations), policies), names.MAX_DURATION)
+    return found
+
+
 def check_words(annotations: Mapping[str, str], policies: Policies = DEFAULTS) -> None:
     """Raise unless every word can be read, however many GPUs the pod has.
 

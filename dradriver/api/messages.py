@@ -33,7 +33,7 @@ SET_NAME: Final = (
 MANY: Final = "count; write a whole number from 1 to 9999"
 PODS: Final = "count; write a whole number from 1 to 9999, or 4-8 where 4 pods of 8 may start"
 NEAR: Final = "level of the network; write one word, as leaf, and preferred before it where a wider one will do"
-IDLE: Final = "duration; write hours, minutes and seconds, as 30m or 1h30m"
+DURATION: Final = "duration; write hours, minutes and seconds, as 30m or 1h30m"
 FEW: Final = "count of GPUs; write a whole number from 0 to 99"
 
 MOST_SHOWN: Final = 20  # names of policies in a message

@@ -48,6 +48,7 @@ CLAIM: Final = PREFIX + "claim"
 PLACEMENT: Final = PREFIX + "placement"
 WHEN_FULL: Final = PREFIX + "when-full"
 SHARED_CLAIM: Final = PREFIX + "shared-claim"
+MAX_DURATION: Final = PREFIX + "max-duration"
 
 # The same about the gang that the pod belongs to.
 GANG: Final = PREFIX + "gang"

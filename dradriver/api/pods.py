@@ -158,6 +158,8 @@ class PodSpec(Part, frozen=True):
     resource_claims: list[PodClaim] = []
     volumes: list[Volume] = []
     priority: int | None = None
+    active_deadline_seconds: int | None = None  # after its start on its node the kubelet ends it
+    termination_grace_period_seconds: int | None = None
     scheduling_group: SchedulingGroup | None = None
 
 
@@ -165,6 +167,7 @@ class PodStatus(Part, frozen=True):
     """Where a pod's life stands."""
 
     phase: str = ""
+    start_time: str | None = None
     nominated_node_name: str = ""
     conditions: list[Condition] = []
 

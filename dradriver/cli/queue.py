@@ -22,6 +22,7 @@ from dradriver.cli.inputs import policies_of
 from dradriver.kube.client import Client
 from dradriver.kube.config import ServerConfig
 from dradriver.queue.line import Standing, line
+from dradriver.queue.reservation import Reservation
 from dradriver.queue.tenants import ALL
 from dradriver.view.document import Cell, Column, Document, Notes, Table, report, words
 from dradriver.view.output import show_as, warn
@@ -41,6 +42,7 @@ class Waits(msgspec.Struct, frozen=True, kw_only=True):
         share: GPU-hours that its tenant has had for its weight when its turn comes, decayed.
         since: Since when it waits.
         reason: Why, as its pod says.
+        reserved: How many GPUs are reserved for it.
     """
 
     position: int
@@ -52,6 +54,7 @@ class Waits(msgspec.Struct, frozen=True, kw_only=True):
     share: float
     since: str
     reason: str
+    reserved: int = 0
 
 
 @click.command()
@@ -88,10 +91,10 @@ async def _read(server: ServerConfig, policies: Policies | None, namespace: str)
         warn(trouble)
     stand(scene)
     standing = line(waiting(scene), scene.tenants)
-    return [_waits(position, one) for position, one in enumerate(standing, 1)]
+    return [_waits(position, one, scene.reserved(one.unit)) for position, one in enumerate(standing, 1)]
 
 
-def _waits(position: int, one: Standing) -> Waits:
+def _waits(position: int, one: Standing, held: Reservation | None) -> Waits:
     unit, pod = one.unit, one.unit.lead.pod
     return Waits(
         position=position,
@@ -103,6 +106,7 @@ def _waits(position: int, one: Standing) -> Waits:
         share=round(one.share / HOUR_S, 2),
         since=plain(pod.metadata.creation_timestamp or ""),
         reason=plain(pod.metadata.annotations.get(names.REASON, "")),
+        reserved=0 if held is None else len(held.gpus),
     )
 
 
@@ -112,13 +116,14 @@ def document(found: list[Waits]) -> Document:
         return report(Notes(lines=(Cell("nobody waits for GPUs"),)))
     columns = (
         Column("", number=True), Column("pod or gang"), Column("pods", number=True), Column("GPUs", number=True),
-        Column("tenant"), Column("priority", number=True), Column("had, GPU-h", number=True), Column("since"),
+        Column("tenant"), Column("priority", number=True), Column("had, GPU-h", number=True),
+        Column("reserved", number=True), Column("since"),
         Column("waits because"),
     )  # fmt: skip
     rows = tuple(
         words(
             str(one.position), one.name, str(one.pods), f"{one.gpus:g}", one.tenant, str(one.priority),
-            f"{one.share:g}" if one.tenant else "", one.since, one.reason,
+            f"{one.share:g}" if one.tenant else "", str(one.reserved or ""), one.since, one.reason,
         )
         for one in found
     )  # fmt: skip

@@ -90,7 +90,7 @@ class Fleets:
                 view.forget(name)
             else:
                 view.put(name, pool, self._inventory.machine(pool), pool.row)
-                self._inventory.set_left(view.fleet, name, self._inventory.left(name, pool).among(own))
+                self._inventory.set_left(view.fleet, name, self._inventory.open(name, pool).among(own))
             if late():
                 break
         return bool(view.dirty)
@@ -110,29 +110,39 @@ class Fleets:
             own = open_to.get(view.whose)
             if pool is None or own is None:
                 return not seen(view)
-            left = inventory.left(name, pool).among(own)
+            left = inventory.open(name, pool).among(own)
             return seen(view) == set(left.free) - left.offer.parts_only
 
         return inventory.is_counted_right(name) and all(map(is_so, self.views.all()))
 
     # What might be.
 
-    def without(self, *claims: Key, namespace: str, among: Mapping[str, Set[int]] | None = None) -> Fleet:
+    def without(
+        self,
+        *claims: Key,
+        namespace: str,
+        among: Mapping[str, Set[int]] | None = None,
+        whose: Collection[str] = (),
+    ) -> Fleet:
         """Return a namespace's fleet as it would be without what these claims hold: only to be looked at.
 
-        Of the nodes in ``among`` only the GPUs of these numbers are offered.
+        Args:
+            claims: The claims.
+            namespace: The namespace.
+            among: Of these nodes only the GPUs of these numbers are offered.
+            whose: Those whose reserved GPUs are offered, too.
         """
         view, inventory, among = self._view(namespace), self._inventory, among or {}
         fleet = inventory.fleet if view is None else view.fleet
-        nodes = {node for claim in claims for node, _ in inventory.holds.of(claim)} | among.keys()
-        nodes &= set(fleet.nodes)
+        nodes = {node for claim in claims for node, _ in inventory.holds.of(claim)}
+        nodes = (nodes | among.keys() | inventory.reserved.nodes(whose)) & set(fleet.nodes)
         if not nodes:
             return fleet
         fleet = fleet.copied(nodes)
         for name in nodes:
             pool = inventory.pool(name)
             assert pool is not None, "the fleet has it"
-            left = inventory.left(name, pool, frozenset(claims))
+            left = inventory.open(name, pool, frozenset(claims), whose=whose)
             own = left if view is None else left.among(self.views.open_to(view.whose, name, pool))
             inventory.set_left(fleet, name, own.among(among[name]) if name in among else own)
         return fleet

@@ -20,6 +20,7 @@ from dradriver.cluster.nodes.table import NodeTable
 from dradriver.cluster.pools import Pool
 from dradriver.cluster.records import SliceRecord
 from dradriver.cluster.remaining import Remaining, fits_beside, remaining
+from dradriver.cluster.reserved import Reserved
 from dradriver.cluster.tabulating import AtOnce
 from dradriver.errors import DriverError
 from dradriver.topology.machine import Machine
@@ -41,6 +42,7 @@ class Inventory:
         located: The nodes' labels when the fleet was told where they stand in the network; None where it is to be told.
         marked: Called with each node of which something may be otherwise than the fleet has it, and whether its GPUs
             may be others, too.
+        reserved: GPUs that are kept for some who wait.
         aside: Nodes that nothing is placed on until their machine's tables are there; what claims hold of them counts.
     """
 
@@ -48,6 +50,7 @@ class Inventory:
         """``nodes`` gives the rows of nodes, and is told which offer GPUs and where some became free."""
         self.holds = Holds()
         self.kinds = GpuKinds()
+        self.reserved = Reserved()
         self.tables = AtOnce()
         self.aside: set[str] = set()
         self._nodes = nodes
@@ -133,6 +136,7 @@ class Inventory:
             less = claim not in left or before.get((pool, device), ()) is None  # or it is known now which part it is
             if less and None not in left.values():
                 self._nodes.helped(pool)
+        self.reserved.seen(news)
         return news
 
     def hold_anew(self, claim: Key, devices: Mapping[Device, Usage]) -> None:
@@ -167,12 +171,22 @@ class Inventory:
         pool, row = self._pools.get(name), self._nodes.find(name)
         if pool is None or row is None or name in self._dirty or name in self.aside:
             return True
-        free = [
-            device
-            for device, _ in pool.devices.values()
-            if self.usable((name, device), None) and not self.holders((name, device))
-        ]
-        return int(self._free[row]) == len(free)
+        every = ((name, device) for device, _ in pool.devices.values())
+        return int(self._free[row]) == sum(bool(self.usable(gpu, None)) and not self.holders(gpu) for gpu in every)
+
+    def reserve(self, gpus: Mapping[Device, str]) -> None:
+        """Keep these GPUs, and no others, for whom each is reserved."""
+        for pool in self.reserved.keep(gpus):
+            self._mark(pool)
+            self._nodes.helped(pool)
+
+    def open(self, name: str, pool: Pool, leaving: Set[Key] = frozenset(), *, whose: Collection[str] = ()) -> Remaining:
+        """Return what is left of a node's GPUs, without some claims, for those of these for whom any are reserved.
+
+        What the claims hold that are left out counts, whoever it is reserved for.
+        """
+        held = {device for claim in leaving for device in self.holds.of(claim)}
+        return self.reserved.left(name, pool, self.left(name, pool, leaving), whose=whose, held=held)
 
     def set_left(self, fleet: Fleet, name: str, left: Remaining) -> None:
         """Tell a fleet that has a node of this one what is left there."""
@@ -298,7 +312,8 @@ class Inventory:
             self._tenants.set(name, {})
             self._fleet.remove(name)
             return
-        free, offer, parts, tenants = self.left(name, pool)
+        unused = self.left(name, pool)
+        free, offer, parts, tenants = self.reserved.left(name, pool, unused)
         offer = msgspec.structs.replace(offer, tenants=self._tenants.set(name, tenants))
         try:
             if pool.row == row:
@@ -309,7 +324,7 @@ class Inventory:
                 self.located = None
             self._fleet.set_offer(name, offer)
             self._fleet.set_parts(name, parts)
-            self._free[row] = len(set(free) - offer.parts_only)
+            self._free[row] = len(set(unused.free) - unused.offer.parts_only)  # reserved ones, too: some may have them
         except DriverError as error:
             logger.warning("node %s: %s; its GPUs are not placed", name, error)
             self._leave_out(name)

@@ -43,6 +43,10 @@ class Pool(msgspec.Struct):
     seats: bool = False
     row: int | None = None
 
+    def numbers(self, devices: Collection[str]) -> set[int]:
+        """Return the machine's own numbers of the GPUs that are these devices, by their names."""
+        return {number for number, (device, _) in self.devices.items() if device in devices}
+
 
 def read(name: str, pieces: Collection[SliceRecord]) -> Pool | None:
     """Return what the slices of this name's pool come to; None where they are not complete, or cannot be placed on."""

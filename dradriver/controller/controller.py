@@ -24,6 +24,7 @@ from dradriver.controller.audit import Audit
 from dradriver.controller.background import always
 from dradriver.controller.next_step import PROMISE_S, UNSCHEDULABLE_S
 from dradriver.controller.reasons import Record
+from dradriver.controller.reservation_store import ReservationStore
 from dradriver.controller.template_writer import TemplateWriter
 from dradriver.controller.usage_store import UsageStore
 from dradriver.controller.worker import Worker
@@ -115,7 +116,7 @@ class Controller:
             record_seats: Writes an Event where seats keep no gang's pods from being bound.
             record_namespace: Writes an Event about a namespace that several tenants claim.
             tabulator: Makes tables beside the loop; without one they are made in it.
-            namespace: Where GPU time is kept, the driver's own; empty for nowhere.
+            namespace: Where GPU time and reservations are kept, the driver's own; empty for nowhere.
             say_idle: Writes an Event about a pod whose GPUs do nothing.
             ends_idle: Whether those that ask for it are ended.
         """
@@ -154,6 +155,7 @@ class Controller:
             UsageStore(client, self.worker.picture, self.worker.tenants, namespace=namespace) if namespace else None
         )
         self._idle = idle_pods.IdlePods(client, self.worker.picture, say_idle, ends=ends_idle)
+        self._reserved = ReservationStore(client, namespace=namespace) if namespace else None
         self.template_writer = TemplateWriter(client, self.worker.picture.templates.known, record=record)
 
     def follow(self, policies: Policies) -> None:
@@ -207,6 +209,8 @@ class Controller:
                 tasks.create_task(always(self._usage.run))
                 if self.worker.tenants.named:  # else nobody's turn depends on it
                     await self._usage.first_load()
+            tasks.create_task(always(functools.partial(self.worker.reservations.run, self._reserved)))
+            await self.worker.reservations.first_load()
             tasks.create_task(self.template_writer.run())
             tasks.create_task(self.worker.run())
 

@@ -22,6 +22,7 @@ from dradriver.controller.gang_sizes import Sizes, done_of, size_of
 from dradriver.controller.gang_step import GiveBack, Go, Lift, Plan, Wait, gang_step, in_order
 from dradriver.controller.gang_writer import GangWriter
 from dradriver.controller.reasons import Reasons
+from dradriver.controller.reservations import Reservations
 from dradriver.controller.running_gangs import RunningGangs
 from dradriver.controller.withdraw_reasons import WithdrawReason
 from dradriver.queue.caps import CapError, Caps
@@ -51,6 +52,7 @@ class GangWorker:
         *,
         running: RunningGangs,
         caps: Caps,
+        reservations: Reservations,
         at: Callable[[float, Key], None],
         touch: Callable[[Key], None],
         promise_s: float,
@@ -59,7 +61,7 @@ class GangWorker:
         """Make one that has looked at nothing; see ``Worker`` for the times."""
         self._picture, self._queue, self._lanes, self._reasons = picture, queue, lanes, reasons
         self._executor, self._writer, self._sizes = executor, writer, sizes
-        self._running, self._caps = running, caps
+        self._running, self._caps, self._reservations = running, caps, reservations
         self._at, self._touch = at, touch
         self._promise_s, self._unschedulable_s = promise_s, unschedulable_s
         self._later: set[Key] = set()
@@ -188,7 +190,7 @@ class GangWorker:
             WordError: What one of them asks for cannot be read, or no gang can have it.
         """
         first = self._picture.gangs.said(unit.key)
-        left = self._caps.left(unit)
+        left = self._caps.left(unit, self._reservations.whose(unit))
         wanting = frozenset(left.members)
         chosen = [member for member in unit.members if member in wanting or gang_plan.has_claim(self._picture, member)]
         refused = {
@@ -279,6 +281,7 @@ class GangWorker:
         self.give_back(unit, GiveBack(claims, WithdrawReason.OUTDATED))
 
     def _want(self, unit: Unit) -> None:
+        unit.reserved = self._reservations.of(unit)
         try:
             for member in unit.members:
                 _ = member.wish
@@ -304,7 +307,7 @@ class GangWorker:
             else:
                 pods = [member.pod for member in unit.members]
                 self._running.anew(unit.key, pods, f"there is no place for it within its nodes: {reason}")
-        self._tell(unit, reason)
+        self._tell(unit, self._reservations.told(unit, reason))
 
     def _waits_for_volumes(self, unit: Unit) -> bool:
         """Return whether it is not known yet where volumes of a gang's pods are, or there are none to be had."""

@@ -43,6 +43,12 @@ SEVERAL_TENANTS: Final = Gauge(
     "gpu_topology_namespaces_of_several_tenants",
     "Namespaces that several tenants of the policies file claim by their labels; the first of them has it.",
 )
+RESERVED: Final = Gauge(
+    "gpu_topology_reserved_gpus", "GPUs that are reserved for pods that wait; 0 in a replica that stands by."
+)
+RESERVED_IDLE: Final = Counter(
+    "gpu_topology_reserved_idle_gpu_seconds_total", "GPU-seconds that reserved GPUs have stood idle."
+)
 ASIDE: Final = Gauge(
     "gpu_topology_nodes_without_tables", "Nodes that nothing is placed on until their kind of machine is assessed."
 )

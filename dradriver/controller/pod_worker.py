@@ -20,6 +20,7 @@ from dradriver.controller.executor import Executor
 from dradriver.controller.gang_writer import GangWriter
 from dradriver.controller.next_step import Go, Keep, LetGo, Place, Settle, Wait, Withdraw, next_step
 from dradriver.controller.reasons import Reasons
+from dradriver.controller.reservations import Reservations
 from dradriver.controller.running_gangs import RunningGangs
 from dradriver.queue.caps import CapError, Caps, Left
 from dradriver.queue.lanes import Lanes
@@ -44,6 +45,7 @@ class PodWorker:
         seats: GangWriter,
         running: RunningGangs,
         caps: Caps,
+        reservations: Reservations,
         *,
         at: Callable[[float, Key], None],
         forget: Callable[[Key], None],
@@ -54,7 +56,7 @@ class PodWorker:
         """Make one that has looked at nothing; see ``Worker`` for the times."""
         self._picture, self._queue, self._lanes, self._reasons = picture, queue, lanes, reasons
         self._executor, self._seats, self._running = executor, seats, running
-        self._caps = caps
+        self._caps, self._reservations = caps, reservations
         self._at, self._forget = at, forget
         self._promise_s, self._unschedulable_s, self._hand_over_s = promise_s, unschedulable_s, hand_over_s
 
@@ -111,7 +113,7 @@ class PodWorker:
             self._reasons.want(unit.lead.pod, "the lost pod's GPUs are not free yet")
             self._at(now + LOOK_S, unit.key)
             return
-        left = self._caps.left(unit)
+        left = self._caps.left(unit, self._reservations.whose(unit))
         try:
             placement = self._running.late(unit, left) if unit.lead.near else self._decide(unit, rows, left)
         except NoPlaceError as error:
@@ -126,6 +128,7 @@ class PodWorker:
         return "" if rows is not None and not unit.lead.near else why(unit.lead.pod, error)
 
     def _want(self, unit: Unit) -> None:
+        unit.reserved = self._reservations.of(unit)
         try:
             reason = self._queue.put(unit)
         except WordError as error:
@@ -146,7 +149,7 @@ class PodWorker:
                 self._executor.hand_over(unit, unit.lead, reason)
                 return
         if not (unit.failures.times and self._reasons.insist(unit.lead.pod)):  # its own trouble says more
-            self._reasons.want(unit.lead.pod, reason)
+            self._reasons.want(unit.lead.pod, self._reservations.told(unit, reason))
 
     def _keep(self, unit: Unit, member: Member, step: Keep) -> None:
         try:

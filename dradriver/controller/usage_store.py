@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import datetime
 import logging
 import time
 from collections.abc import Callable
@@ -22,6 +21,7 @@ from dradriver.api.objects import Metadata
 from dradriver.api.pins import Key
 from dradriver.api.policies.model import MOST_DAYS
 from dradriver.api.usage import DAY_H, HOUR_S, Hours
+from dradriver.cluster.ends import given_at
 from dradriver.cluster.gpu_time import decayed
 from dradriver.cluster.picture import Picture
 from dradriver.controller import metrics
@@ -269,14 +269,6 @@ class UsageStore:
             logger.warning("the store of GPU time: %s; %s", error, then)
 
     def _given_at(self, claim: Key) -> float:
-        """Return when a claim got its devices, seconds since the epoch; now where nobody says.
-
-        Kubernetes 1.34 and 1.35 leave it out by default; then the claim counts from its creation.
-        """
-        known = self._picture.claims.get(claim)
-        for said in () if known is None else (known.allocated_at, known.metadata.creation_timestamp):
-            try:
-                return datetime.datetime.fromisoformat(said or "").timestamp()
-            except ValueError:
-                continue
-        return self._clock()
+        """Return when a claim got its devices, seconds since the epoch; now where nobody says."""
+        found = given_at(self._picture.claims.get(claim))
+        return self._clock() if found is None else found

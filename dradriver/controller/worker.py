@@ -34,6 +34,7 @@ from dradriver.controller.owner_reader import OwnerReader
 from dradriver.controller.owner_restarts import OwnerRestarts
 from dradriver.controller.pod_worker import PodWorker
 from dradriver.controller.reasons import Reasons, Record
+from dradriver.controller.reservations import Reservations
 from dradriver.controller.running_gangs import RunningGangs
 from dradriver.controller.template_reader import TemplateReader
 from dradriver.kube.backoff import EARLY_S
@@ -64,6 +65,7 @@ class Worker:
         picture: The cluster, for reflectors to fill.
         tenants: Who has had how much.
         caps: What of it they may have at a time.
+        reservations: Which GPUs are kept for whom.
     """
 
     def __init__(
@@ -110,24 +112,28 @@ class Worker:
             writer, self._lanes, self.picture, self.reasons, touch=self._touch, at=self._at,
             alive=lambda unit: self._units.get(unit.key) is unit, newest=lambda: self._newest,
         )  # fmt: skip
+        self._units: dict[Key, Unit] = {}
+        self.reservations = Reservations(
+            self.picture, self._queue, self.tenants, self._units, touch=self._touch, wake=self._woken.set
+        )
         kinds = OwnerKinds(client)
         self._owner_reader = OwnerReader(client, kinds, waits=partial(size_matters, self.picture), touch=self._touch)
         self._restarts = OwnerRestarts(client, kinds, pods=self.picture.pods, touch=self._touch)
         self._running = RunningGangs(self.picture, self._owner_reader, self._restarts, at=self._at, promise_s=promise_s)
         self._gangs = GangWorker(
             self.picture, self._queue, self._lanes, self.reasons, self._executor, gang_writer, self._owner_reader,
-            running=self._running, caps=self.caps, at=self._at, touch=self._touch, promise_s=promise_s,
+            running=self._running, caps=self.caps, reservations=self.reservations, at=self._at, touch=self._touch,
+            promise_s=promise_s,
             unschedulable_s=unschedulable_s,
         )  # fmt: skip
         self._pods = PodWorker(
             self.picture, self._queue, self._lanes, self.reasons, self._executor, gang_writer, self._running,
-            self.caps, at=self._at, forget=self._forget, promise_s=promise_s, unschedulable_s=unschedulable_s,
-            hand_over_s=hand_over_s,
+            self.caps, self.reservations, at=self._at, forget=self._forget, promise_s=promise_s,
+            unschedulable_s=unschedulable_s, hand_over_s=hand_over_s,
         )  # fmt: skip
         self._template_reader = TemplateReader(client, self.picture)
         self._volumes = VolumeReader(client, self.picture.volumes, self.picture.volume_read)
         self._collector = Collector(client, self.picture, writer, self._lanes, grace_s=grace_s)
-        self._units: dict[Key, Unit] = {}
         self._timers: list[tuple[float, Key]] = []
         self._due: dict[Key, float] = {}  # of each unit the first of its timers
 
@@ -168,8 +174,9 @@ class Worker:
         self._touched.update(dict.fromkeys((*self.picture.gangs, *self._units, *self.picture.pods)))
 
     def follow(self, policies: Policies) -> None:
-        """Put units in order by these policies from now on."""
+        """Put units in order, and reserve GPUs, by these policies from now on."""
         self.picture.fleets.follow(policies.tenants)
+        self.reservations.follow(policies)
         if self.tenants.follow(policies):
             self._regroup(self._units)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -134,8 +134,12 @@ class Caps:
         """Return the nodes that have GPUs of other products: (rows,); None for all."""
         return self._rows(closed)[0] if closed else None
 
-    def left(self, unit: Unit) -> Left:
+    def left(self, unit: Unit, whose: Collection[str] = ()) -> Left:
         """Return what its tenant's cap leaves to a unit.
+
+        Args:
+            unit: The unit.
+            whose: Those whose reserved GPUs it may have.
 
         Raises:
             CapError: Nothing of what it asks for.
@@ -145,10 +149,10 @@ class Caps:
             raise CapError(UNKNOWN, UNKNOWN)
         tenant = self._tenants.of(unit.key[0])
         if not self._tenants.caps(tenant):
-            return Left(_wanting(unit))
+            return Left(_wanting(unit), fleet=self._fleet(unit, whose))
         members, closed = self._fitting(unit)
         if not closed:
-            return Left(members)
+            return Left(members, fleet=self._fleet(unit, whose))
         asked = self._asked(members)
         over = self._over(tenant, asked, self._leaving(unit))
         why = self._told(tenant, over)
@@ -160,8 +164,8 @@ class Caps:
             elif users := self._who(tenant, over):
                 text += f": {users}"
             raise CapError(text, f"{CAP} {self._tenants.caps(tenant).index(over)}")
-        rows, fleet = self._open(closed, self._kept(unit), unit.key[0])
-        return Left(members, rows, fleet, f"GPUs left out by {CAP}: {why}")
+        rows, mixed = self._rows(closed)
+        return Left(members, rows, self._fleet(unit, whose, mixed), f"GPUs left out by {CAP}: {why}")
 
     def _fitting(self, unit: Unit) -> tuple[tuple[Member, ...], Closed]:
         """Return the most of a unit's members that some GPUs are left for, all where there are none, and the others."""
@@ -259,12 +263,14 @@ class Caps:
                     mixed |= dict.fromkeys(group.names, own)
         return rows, mixed
 
-    def _open(self, closed: Closed, without: Key | None, namespace: str) -> tuple[Bools, Fleet | None]:
-        """Return the nodes that have other GPUs, and a namespace's fleet without closed ones; None for as it is."""
-        rows, mixed = self._rows(closed)
-        claims = () if without is None else (without,)
-        fleets = self._picture.fleets
-        return rows, fleets.without(*claims, namespace=namespace, among=mixed) if mixed else None
+    def _fleet(
+        self, unit: Unit, whose: Collection[str], mixed: Mapping[str, frozenset[int]] | None = None
+    ) -> Fleet | None:
+        """Return what a unit is to look at: with what is reserved for these, without closed GPUs; None for as it is."""
+        if not whose and not mixed:
+            return None
+        claims = () if (kept := self._kept(unit)) is None else (kept,)
+        return self._picture.fleets.without(*claims, namespace=unit.key[0], among=mixed, whose=whose)
 
     # What people are told.
 

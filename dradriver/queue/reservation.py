@@ -11,17 +11,22 @@ Same input, same answer.
 
 from __future__ import annotations
 
+import datetime
 import enum
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Final, TypeAlias
 
 import msgspec
 
+from dradriver.api.policies import model
+
 Gpu: TypeAlias = tuple[str, str]
 """Node and device."""
 
 _LISTED: Final = 3  # pods that a reason names
 _MOST_DOUBLED: Final = 8
+_MINUTE_S: Final = 60.0
+_DEFAULTS: Final = model.Reservation()
 
 
 class Terms(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,10 +39,20 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
         moves: How often one that has cost too much moves to another place before it ends.
     """
 
-    bounded_wait_s: float = 1800.0
-    idle_s: float = 3600.0
-    short_s: float = 300.0
-    moves: int = 1
+    bounded_wait_s: float = _DEFAULTS.after_minutes * _MINUTE_S
+    idle_s: float = _DEFAULTS.idle_minutes * _MINUTE_S
+    short_s: float = _DEFAULTS.short_minutes * _MINUTE_S
+    moves: int = _DEFAULTS.moves
+
+    @classmethod
+    def of(cls, section: model.Reservation) -> Terms:
+        """Return what a policies file says."""
+        return cls(
+            bounded_wait_s=section.after_minutes * _MINUTE_S,
+            idle_s=section.idle_minutes * _MINUTE_S,
+            short_s=section.short_minutes * _MINUTE_S,
+            moves=section.moves,
+        )
 
 
 class Blocked(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,6 +64,7 @@ class Blocked(msgspec.Struct, frozen=True, kw_only=True):
         partition: Where it may be placed: nodes that no other partition has.
         since: When it first found none, or when its last reservation came to nothing, seconds.
         failed: How many reservations of its came to nothing.
+        priority: Its priority.
     """
 
     who: str
@@ -56,6 +72,7 @@ class Blocked(msgspec.Struct, frozen=True, kw_only=True):
     partition: str = ""
     since: float
     failed: int = 0
+    priority: int = 0
 
 
 class Use(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,6 +127,7 @@ class Reservation(msgspec.Struct, frozen=True, kw_only=True):
         idle_gpu_s: What has stood idle for it at this place until ``counted_at``, GPU-seconds.
         counted_at: Until when that is counted, seconds.
         moved: How often it has moved because it cost too much.
+        priority: Of whom it is for.
     """
 
     who: str
@@ -121,6 +139,7 @@ class Reservation(msgspec.Struct, frozen=True, kw_only=True):
     idle_gpu_s: float
     counted_at: float
     moved: int = 0
+    priority: int = 0
 
 
 class Step(enum.Enum):
@@ -200,6 +219,7 @@ def reserve(blocked: Blocked, candidate: Candidate, now: float) -> Reservation:
         endless=tuple(_endless(candidate)),
         idle_gpu_s=0.0,
         counted_at=now,
+        priority=blocked.priority,
     )
 
 
@@ -251,6 +271,27 @@ def may_run(
     return preemptable or (ends_at is not None and ends_at <= latest_end(reservation, terms, now))
 
 
+def open_to(
+    reservation: Reservation, terms: Terms, now: float, *, who: str, priority: int, ends_at: float | None
+) -> bool:
+    """Return whether one that waits may have reserved GPUs: its own, those of less priority, or until they are wanted.
+
+    Of the same priority none goes first, whatever its tenant has had by now: shares move with everything that is given,
+    and a reservation that gives way to whoever has a little less at the moment bounds nobody's wait.
+
+    Args:
+        reservation: Of the GPUs.
+        terms: Which hold for it.
+        now: The time, seconds.
+        who: Who it is.
+        priority: Its priority.
+        ends_at: As for ``may_run``.
+    """
+    if who == reservation.who or priority > reservation.priority:
+        return True
+    return may_run(reservation, terms, now, ends_at=ends_at)
+
+
 def latest_end(reservation: Reservation, terms: Terms, now: float) -> float:
     """Return until when others that begin now may run on reserved GPUs, seconds.
 
@@ -297,14 +338,16 @@ def judge(
     return Step.MOVE if better and reservation.moved < terms.moves else Step.END, why
 
 
-def reason(reservation: Reservation, now: float) -> str:
-    """Return what the one that waits is told."""
+def reason(reservation: Reservation) -> str:
+    """Return what the one that waits is told; times are read as seconds since the epoch."""
     nodes = list(dict.fromkeys(node for node, _ in reservation.gpus))
     where = f"{len(reservation.gpus)} GPUs of {_list(nodes)} are reserved for it"
     if reservation.endless:
         return f"{where}; when they will be free is unknown: {_list(reservation.endless)} declares no max-duration"
-    left = max((reservation.expected_at or 0.0) - now, 0.0)
-    return f"{where}; they are free in {left:,.0f} s at the latest"
+    if not reservation.expected_at:
+        return f"{where}, and free"
+    at = datetime.datetime.fromtimestamp(reservation.expected_at, datetime.UTC)
+    return f"{where}; they are free by {at:%Y-%m-%d %H:%M} UTC"
 
 
 def _endless(candidate: Candidate) -> Iterator[str]:

@@ -215,9 +215,9 @@ class Member:
         Raises:
             WordError: What it wishes cannot be read.
         """
-        request, ask, where, alone, rules = self.wish.kind
+        request, ask, where, alone, rules, lasts_s = self.wish.kind
         gang = f"{self.key[0]}/{self.near}" if self.near else ""
-        return request, ask, self.joins or gang or where, alone, rules
+        return request, ask, self.joins or gang or where, alone, rules, lasts_s
 
     def update(self, pod: Pod, template: Template | None = None, volumes: Where = ()) -> bool:
         """Take in a newer state of the same pod. Returns whether it may ask for something else now."""
@@ -257,6 +257,7 @@ class Unit:
         wanting: Those of a gang that want a place now, beside those that have one.
         least: With how few of them a gang may begin.
         promised_at: When a gang was first seen with claims, by the loop's clock; None while it has none.
+        reserved: Who it is to a reservation that is for it: it may find a place where others of its kind do not.
     """
 
     def __init__(self, *members: Member, key: Key | None = None, highest: int | None = None) -> None:
@@ -278,6 +279,7 @@ class Unit:
         self.wanting: frozenset[Member] = frozenset()
         self.least = 1
         self.promised_at: float | None = None
+        self.reserved = ""
         self._whole = key is None
         self._held = False  # by gates of others, when that was last looked at
         self._let_in = False  # since then
@@ -297,7 +299,22 @@ class Unit:
         Raises:
             WordError: What it wishes cannot be read.
         """
-        return self.lead.kind
+        return (*self.lead.kind[:-1], self.reserved) if self.reserved else self.lead.kind
+
+    @property
+    def lasts_s(self) -> int:
+        """After how many seconds what it is promised is free again at the latest; 0 for a unit without end.
+
+        Raises:
+            WordError: What it wishes cannot be read.
+        """
+        every = [member.wish.lasts_s for member in self.members]
+        return max(every) if all(every) else 0
+
+    @property
+    def who(self) -> str:
+        """Who it is to every leader: a pod's namespace, name and uid; a gang's namespace, name and nothing."""
+        return "/".join((*self.key, self.lead.uid if self.key == self.lead.key else ""))
 
     @property
     def scheduler(self) -> str:

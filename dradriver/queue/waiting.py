@@ -230,6 +230,12 @@ class Queue:
             if not narrow:
                 del self._narrow[line.tenant]
 
+    def blocked(self) -> Iterator[Unit]:
+        """Return the first of each tenant and kind that found no place, and that nothing helps now, nor a cap parks."""
+        for group in list(self._groups.values()):
+            if group.failed_at != NEVER and not group.queued and not group.closed:
+                yield from filter(None, map(self._head, list(group.lines.values())))
+
     def turn(self, key: Key, order: Order) -> Turn:
         """Return a unit's turn among all, by its order among its tenant's."""
         return order[0], self._share(self._tenant(key[0])), order[1], order[2]

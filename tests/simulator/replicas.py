@@ -13,6 +13,7 @@ from dradriver.api.policies.model import DEFAULTS, Policies
 from dradriver.cluster.picture import Picture
 from dradriver.cluster.tabulating import AtOnce
 from dradriver.controller.controller import Controller
+from dradriver.controller.reservation_store import ReservationStore
 from dradriver.kube.client import Client
 from dradriver.topology.machine import Machine
 from tests.simulator.client import Outside, SimClient
@@ -89,6 +90,7 @@ class Replicas:
         alive: The processes that were not killed.
         on_kill: Called after each kill.
         policies: The file that a process begins with.
+        keeps: Whether there is a place to keep reservations.
     """
 
     def __init__(
@@ -99,6 +101,7 @@ class Replicas:
         self.kills = 0
         self.policies = DEFAULTS
         self.on_kill: Callable[[], None] = lambda: None
+        self.keeps = False
         self._server, self._loop, self._rng, self._plan = server, loop, rng, plan
         self._outside, self._trace = outside, trace
         self._made = 0
@@ -114,6 +117,9 @@ class Replicas:
 
         feed = Feed(self._server, self._loop, self._delay_s, shown)
         replica = Replica(self._made, SimClient(self._made, self._server, feed, self._plan, self._outside), feed)
+        if self.keeps:
+            store = ReservationStore(cast("Client", replica.client), namespace="gpu-topology")
+            replica.controller._reserved = store
         self.alive.append(replica)
         self._trace("controller %d starts", replica.number)
         if self.policies is not DEFAULTS:

@@ -94,6 +94,8 @@ class Simulation:
         replicas.on_kill = story.follow
         liveness = Liveness(world, replicas, invariants, self.broken)
         story.begin()
+        for watch in world.watchers:
+            watch(replicas, self.broken)
         self.loop.call_at(story.active_s, story.end)
         liveness.sample()
         drains = self._rng.random() < 0.3

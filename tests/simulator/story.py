@@ -76,6 +76,8 @@ class Story:
         if world.partitions.file.tenants:
             self._replicas.policies = world.partitions.file
         world.partitions.told = lambda file: self._replicas.follow(file, lambda: self._foes.uniform(0, BROUGHT_S))
+        if world.policies is not None:
+            self._replicas.policies, self._replicas.keeps = world.policies, True
         self._at(rng.choice((0.0, rng.uniform(0, 3))), self._start)
 
     def _faults(self) -> None:

@@ -10,6 +10,7 @@ import msgspec
 
 from dradriver.api import names
 from dradriver.api.claims import uuid_selector
+from dradriver.api.policies.model import Policies
 from dradriver.kube.resources import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from tests.fakes.apistore import Key, Object
 from tests.fakes.control_plane import fit
@@ -58,6 +59,8 @@ class World:
         queue: Pods of one kind, the oldest first, of whom none may be passed over.
         partitions: Whose GPUs are whose.
         caps: What tenants may have at a time.
+        policies: What controllers follow; None for the defaults, without a place to keep reservations.
+        watchers: Called as the story begins with its processes, and what is to be told of what does not hold.
     """
 
     def __init__(self, loop: VirtualLoop, rng: random.Random, trace: Trace) -> None:
@@ -75,6 +78,8 @@ class World:
         self.gangs: dict[Key, Gang] = {}
         self.queue: list[Key] = []
         self.caps = CapRules(self)
+        self.policies: Policies | None = None
+        self.watchers: list[Callable[[Any, Callable[[str, str], None]], None]] = []
         self._strangers = 0
         self._sets: dict[Key, list[Key]] = {}
         for name in (names.DEVICE_CLASS, names.SHARE_CLASS, names.MIG_CLASS):

@@ -42,8 +42,8 @@ ELSEWHERE: Final[dict[str, Callable[[Resolved], Any]]] = {
     names.IDLE_TIMEOUT: lambda noted: noted.idle_timeout_s,
     names.ON_MEMBER_LOSS: lambda noted: values.REPLACE if noted.gang is msgspec.UNSET else noted.gang.on_member_loss,
 }
-# Other words stand in the place of a workload; which claim is the GPUs is said in the pod itself.
-NOT_NOTED: Final = {names.WORKLOAD, names.CLAIM}
+# Other words stand in the place of a workload; which claim is the GPUs, and what ends it, is said in the pod itself.
+NOT_NOTED: Final = {names.WORKLOAD, names.CLAIM, names.MAX_DURATION}
 # What notes had to say when version 2, and when version 3 was the newest: releases that know no later one are at work.
 SAID_SINCE: Final = {
     2: {

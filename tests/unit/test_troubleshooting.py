@@ -426,6 +426,8 @@ IN_THE_CODE: Final = (  # what takes minutes, or a bug, to come about
     "a quota of this namespace is too busy for another claim",
     "an error in the controller, see its log",
     "GPUs are left out that DeviceTaintRule",
+    "GPUs are left out that are reserved for one that has waited for longer",
+    "are reserved for it",
     "are assessed",
     "it was bound to node",
     "cannot start as one gang",

@@ -244,10 +244,27 @@ class Tenant(_Section, frozen=True):
     admission: Literal["", "kueue"] = ""
 
 
+class Reservation(_Section, frozen=True):
+    """When GPUs are reserved for one that waits, and what that may cost.
+
+    Attributes:
+        after_minutes: For how long it is blocked before; 0 for no reservations.
+        idle_minutes: For how long its GPUs may stand idle for it, each of them on average.
+        short_minutes: How soon those are gone that may run there while nobody knows when others will be.
+        moves: How often it moves to other GPUs when it has cost as much as it may.
+    """
+
+    after_minutes: Minutes = 30.0
+    idle_minutes: Annotated[float, Meta(ge=1, le=10_000)] = 60.0
+    short_minutes: Minutes = 5.0
+    moves: Annotated[int, Meta(ge=0, le=16)] = 1
+
+
 class Queue(_Section, frozen=True):
     """How those who wait for GPUs are put in order.
 
     Attributes:
+        reservation: Of GPUs for those that the order passes by.
         half_life_hours: After how long GPU time that was used counts half.
         ahead_minutes: For how long what a tenant has now counts as if it were used already.
         keep_days: For how long GPU time is kept, hour by hour.
@@ -256,6 +273,7 @@ class Queue(_Section, frozen=True):
     half_life_hours: Hours = 168.0
     ahead_minutes: Minutes = 10.0
     keep_days: Days = MOST_DAYS
+    reservation: Reservation = Reservation()
 
 
 class Sections(_Section, frozen=True):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import Collection, Iterator
 from typing import Any, Final
 
@@ -46,7 +47,10 @@ from dradriver.kube.resources import (
     Resource,
 )
 from dradriver.kube.store import Change
+from dradriver.queue import reserved_for
 from dradriver.queue.caps import Caps
+from dradriver.queue.reservation import Reservation, Terms
+from dradriver.queue.units import Unit
 from dradriver.view.plain import plain
 
 MOST_AT_ONCE: Final = 16  # lists of a node's pods
@@ -131,7 +135,21 @@ class Scene:
                 picture.fleets.views.partition_of = self.tenants.partition_of
                 picture.fleets.follow(self.policies.tenants)
                 self.caps = Caps(self.tenants, picture, lambda: None)
+                picture.inventory.reserve({gpu: held.who for held in self.own.reserved for gpu in held.gpus})
                 _ = picture.inventory.fleet  # what is wrong with a machine is said here
+
+    def whose(self, unit: Unit) -> tuple[str, ...]:
+        """Return whose reserved GPUs a unit may have, by whom they are for.
+
+        Raises:
+            WordError: What it asks for cannot be read.
+        """
+        terms = Terms.of(self.policies.queue.reservation)
+        return reserved_for.open_to(unit, self.own.reserved, terms, time.time())
+
+    def reserved(self, unit: Unit) -> Reservation | None:
+        """Return what is reserved for a unit."""
+        return next((held for held in self.own.reserved if held.who == unit.who), None)
 
     async def read_templates(self, namespace: str) -> bool:
         """Read the ResourceClaimTemplates of a namespace. Returns whether that may be done."""

@@ -6,16 +6,18 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from dradriver.api import usage
+from dradriver.api import reservations, usage
 from dradriver.api.errors import WordError
 from dradriver.api.policies.model import DEFAULTS, Policies
 from dradriver.api.usage import HOUR_S, Hours
 from dradriver.cli.cluster import reading
 from dradriver.cli.cluster.reading import ClusterError
 from dradriver.cluster.gpu_time import decayed
-from dradriver.kube.client import Client
+from dradriver.kube.client import ApiError, Client, Unreachable
 from dradriver.kube.config import ServerConfig
 from dradriver.kube.resources import CONFIG_MAPS
+from dradriver.queue import reserved_for
+from dradriver.queue.reservation import Reservation
 from dradriver.queue.shares import Shares
 from dradriver.queue.tenants import Tenants
 from dradriver.view.plain import plain
@@ -29,12 +31,14 @@ class Own:
     Attributes:
         policies: The policies file there; the defaults where there is none, or it cannot be read.
         hours: GPU time.
+        reserved: What is reserved for whom.
         unread: What could not be read, in words.
     """
 
     def __init__(self) -> None:
         self.policies = DEFAULTS
         self.hours: Hours = {}
+        self.reserved: tuple[Reservation, ...] = ()
         self.unread: list[str] = []
 
     async def read(self, client: Client, server: ServerConfig, namespace: str) -> None:
@@ -49,8 +53,25 @@ class Own:
         for one in sorted(kept, key=lambda one: one.until):
             self.hours |= one.hours
         for config_map in found:
+            if usage.name_in(config_map) == reservations.NAME:
+                self._reserve(config_map)
             if isinstance(data := config_map.get("data"), Mapping) and isinstance(text := data.get(_POLICIES), str):
                 self._follow(text, usage.name_in(config_map))
+
+    async def read_reservations(self, client: Client, server: ServerConfig, namespace: str) -> None:
+        """Read what is reserved, and nothing else."""
+        try:
+            self._reserve(await client.get(CONFIG_MAPS, reservations.NAME, namespace=namespace))
+        except (ApiError, Unreachable) as error:
+            if not (isinstance(error, ApiError) and error.not_found):
+                refused = reading.refused(error, server, CONFIG_MAPS)
+                self.unread.append(f"{refused}; without these nobody knows here which GPUs are reserved")
+
+    def _reserve(self, config_map: Mapping[str, Any]) -> None:
+        try:
+            self.reserved = tuple(held for held, _ in reserved_for.read(reservations.read(config_map)))
+        except WordError as error:
+            self.unread.append(plain(str(error)))
 
     def _kept(self, config_map: Mapping[str, Any]) -> Iterable[usage.Kept]:
         try:

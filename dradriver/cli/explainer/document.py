@@ -204,10 +204,11 @@ def _turn(turn: Turn) -> str:
         had = f"its tenant {turn.tenant} has had {turn.share:g} of its share"
         by = f"by priority ({turn.priority}), then by what tenants have had: {had}"
     alone = f"position {turn.position} of {turn.waiting} pods and gangs that wait, {by}"
+    reserved = f"; {turn.reserved}" if turn.reserved else ""
     if turn.position == 1:
-        return alone
+        return alone + reserved
     alike = f"; {turn.alike} before it ask for the same" if turn.alike else ""
-    return f"{alone}{alike}; just before it: {', '.join(turn.before)}"
+    return f"{alone}{alike}; just before it: {', '.join(turn.before)}{reserved}"
 
 
 def _happened(happened: Sequence[Happening]) -> Table:

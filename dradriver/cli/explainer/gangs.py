@@ -106,7 +106,7 @@ async def places(
     why = ""
     try:
         unit.wanting, unit.least = frozenset(wanting), least or 1
-        left = scene.caps.left(unit)
+        left = scene.caps.left(unit, scene.whose(unit))
         why, chosen = left.why, frozenset(wanting if unit.key == unit.lead.key else left.members)
         members = [
             member for member in gang.unit.members if member in chosen or gang_plan.has_claim(scene.picture, member)

@@ -99,6 +99,7 @@ class Turn(_Fact, frozen=True):
         tenant: Whose it is; empty where the policies file names no tenants.
         priority: The priority that counts.
         share: What its tenant has had beside what its weight says, 1 for just that; None without tenants.
+        reserved: Which GPUs are reserved for it; empty for none.
     """
 
     position: int
@@ -108,6 +109,7 @@ class Turn(_Fact, frozen=True):
     tenant: str = ""
     priority: int = 0
     share: float | None = None
+    reserved: str = ""
 
 
 class Place(_Fact, frozen=True):

@@ -9,6 +9,7 @@ from dradriver.api.pins import Key
 from dradriver.cli.cluster.scene import Scene
 from dradriver.cli.explainer.model import Turn
 from dradriver.controller.next_step import Place, next_step
+from dradriver.queue import reservation
 from dradriver.queue.line import line
 from dradriver.queue.tenants import ALL
 from dradriver.queue.units import Member, Unit
@@ -26,7 +27,7 @@ def turn(scene: Scene, unit: Unit) -> Turn:
     position = next(number for number, one in enumerate(standing) if one.unit is unit)
     before = [one.unit for one in standing[:position]]
     own = standing[position]
-    named = own.tenant != ALL
+    named, held = own.tenant != ALL, scene.reserved(unit)
     return Turn(
         position=position + 1,
         waiting=len(standing),
@@ -35,6 +36,7 @@ def turn(scene: Scene, unit: Unit) -> Turn:
         tenant=plain(own.tenant) if named else "",
         priority=-unit.order[0],
         share=round(tenants.relative(own.tenant), 2) if named else None,
+        reserved="" if held is None else plain(reservation.reason(held)),
     )
 
 

@@ -78,7 +78,9 @@ async def verdict(
         return Verdict(happened=happened.in_order([*happened.own(pod, None), *events]), unread=tuple(unread))
     if policies.tenants and drivers:
         await own.read(client, server, drivers)
-        unread += own.unread
+    elif policies.queue.reservation.after_minutes and drivers:
+        await own.read_reservations(client, server, drivers)
+    unread += own.unread
     events, _ = await asyncio.gather(told(pod.metadata.uid, "pod"), scene.read())
     claim = alone.claim_of(scene, pod) if key is None else scene.claims.get(key)
     if claim is not None and not claim.owned_by(pod.metadata.uid):
@@ -207,7 +209,7 @@ async def _decided(scene: Scene, unit: Unit, wish: PlacementRequest) -> Placemen
     most, why = MOST_NODES, ""
     for _ in range(_ROUNDS):
         try:
-            left = scene.caps.left(unit)
+            left = scene.caps.left(unit, scene.whose(unit))
             why = left.why
             placement = decide(scene.picture, wish, most=most, rows=left.rows, fleet=left.fleet)
         except NoPlaceError as error:

@@ -99,12 +99,13 @@ class NodeTable:
             self._labels = {name: known.labels for name, known in self._known.items()}
         return self._labels
 
-    def left(self, resources: Sequence[str]) -> Ints:
+    def left(self, resources: Sequence[str], *, idle: bool = False) -> Ints:
         """Return what all nodes have left of some resources: shape (rows, resources), the caller's own.
 
-        Of what need not be checked on a node it has as much as there can be, as in ``eligible``.
+        Of what need not be checked on a node it has as much as there can be, as in ``eligible``. Of an ``idle`` cluster
+        that is what they would have without pods.
         """
-        return self._capacity.columns(resources)
+        return self._capacity.columns(resources, idle=idle)
 
     def labelled(self, key: str, values: Collection[str]) -> Bools:
         """Return the nodes that have a label with one of some values: shape (rows,), the caller's own."""

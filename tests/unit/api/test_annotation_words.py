@@ -18,6 +18,7 @@ TAKEN = {
     names.MIN_MEMORY: "40Gi", names.MIN_DRIVER: "580.95", names.MIN_CUDA: "12.4", names.MAX_CROSS_NVSWITCH: "2",
     names.SHARE: "0.5", names.SHARE_MEMORY: "10Gi", names.SHARE_CORES: "25", names.MIG_PROFILE: "1g.10gb",
     names.WORKLOAD: "inference", names.CLAIM: "gpus", names.SHARED_CLAIM: "duo", names.IDLE_TIMEOUT: "30m",
+    names.MAX_DURATION: "90m",
     names.GANG: "train-1", names.GANG_SIZE: "8", names.MAX_NODES: "2", names.MIN_GPUS_PER_NODE: "4",
     names.MIN_NETWORK_BANDWIDTH: "50", names.MULTI_NODE_POLICY: "pack", names.NEAR: "preferred leaf",
 }  # fmt: skip

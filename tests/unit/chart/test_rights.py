@@ -8,7 +8,7 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from dradriver.api import annotation_words, gang_sizes, ladder, limits, names, seats, suspends, usage
+from dradriver.api import annotation_words, gang_sizes, ladder, limits, names, reservations, seats, suspends, usage
 from dradriver.controller.main import LEASE
 from dradriver.kube.resources import POD_DISRUPTION_BUDGETS
 from tests.fakes.chart import CHART, KUBERNETES, SIMULATED, VARIANTS, container, objects, rules, workload
@@ -200,6 +200,7 @@ def test_least_privilege_of_the_controller() -> None:
         ("coordination.k8s.io", "leases", (), {"create"}),
         ("", "configmaps", ("gpu-topology-policies",), {"get"}),
         ("", "configmaps", tuple(usage.every_name()), {"get", "update"}),
+        ("", "configmaps", (reservations.NAME,), {"get", "update"}),
         ("", "configmaps", (), {"create"}),
     ]
 

@@ -117,7 +117,7 @@ async def test_its_turn_is_the_controllers_order(cluster: GpuCluster, shell: Com
     turn = (await shell.data("explain next"))["turn"]
     before = ["default/one", "default/two", "default/three"]
     place = {"position": 4, "waiting": 5, "alike": 2, "before": before}
-    assert turn == place | {"tenant": "", "priority": 0, "share": None}
+    assert turn == place | {"tenant": "", "priority": 0, "share": None, "reserved": ""}
     said = (await shell.run("explain", "held")).stdout
     assert "waits for scheduling gate example.com/other of another controller" in said
 

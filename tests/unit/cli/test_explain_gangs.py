@@ -219,7 +219,7 @@ async def test_a_gang_has_one_turn(cluster: GpuCluster, shell: CommandLine) -> N
     await cluster.settle()
     assert (await shell.data("explain next"))["turn"] == {
         "position": 2, "waiting": 2, "alike": 0, "before": ["default/train-0"],
-            "tenant": "", "priority": 0, "share": None,
+            "tenant": "", "priority": 0, "share": None, "reserved": "",
     }  # fmt: skip
     assert (await shell.data("explain train-1"))["turn"]["position"] == 1
 

@@ -6,7 +6,7 @@ import math
 import time
 from typing import Any
 
-from dradriver.api import names, usage
+from dradriver.api import names, reservations, slices, usage
 from dradriver.api.usage import Bucket
 from dradriver.kube.resources import CONFIG_MAPS, PODS, RESOURCE_CLAIMS
 from tests.fakes.commands import CommandLine, run_all
@@ -120,3 +120,40 @@ async def test_explain_tells_the_turn_among_tenants(cluster: GpuCluster, shell: 
     pod = cluster.find(PODS, "first", "a")
     assert pod is not None
     assert names.REASON in pod["metadata"]["annotations"]
+
+
+def reserve(cluster: GpuCluster, pod: str, *indices: int, expected_at: float | None = None) -> None:
+    """Write that GPUs of node n1 are reserved for a pod."""
+    uid = cluster.get_pod(pod)["metadata"]["uid"]
+    devices = [slices.device_name(cluster.machines["n1"].gpus[index].uuid) for index in indices]
+    kept = reservations.Kept(
+        who=f"default/{pod}/{uid}", gpus={"n1": devices}, expected_at=expected_at, endless=["b/notebook"], counted_at=1
+    )
+    cluster.put(CONFIG_MAPS, reservations.config_map([kept], [], namespace=DRIVERS))
+
+
+async def test_it_says_how_many_gpus_are_reserved_for_whom(cluster: GpuCluster, shell: CommandLine) -> None:
+    full(cluster)
+    cluster.pod("old", 8)
+    cluster.pod("new", 4)
+    reserve(cluster, "old", *range(8))
+    await run_all(cluster)
+    assert [(one["name"], one["reserved"]) for one in await waiting(shell)] == [("default/old", 8), ("default/new", 0)]
+    assert "RESERVED" in (await shell.run("queue")).stdout
+
+
+async def test_explain_knows_what_is_reserved_and_that_nobody_else_gets_it(
+    cluster: GpuCluster, shell: CommandLine
+) -> None:
+    cluster.node("n1")
+    cluster.rival("busy", "n1", range(4))
+    cluster.pod("old", 8)
+    cluster.pod("new", 4)
+    cluster.pod("short", 4, activeDeadlineSeconds=60)
+    reserve(cluster, "old", *range(8), expected_at=time.time() + 3600)
+    found = await shell.data("explain", "old")
+    assert found["turn"]["reserved"].startswith("8 GPUs of n1 are reserved for it; ")
+    assert (await shell.data("explain", "new"))["place"] is None
+    assert (await shell.data("explain", "short"))["place"]["node"] == "n1"
+    reserve(cluster, "new", *range(8))
+    assert (await shell.data("explain", "new"))["place"]["node"] == "n1"

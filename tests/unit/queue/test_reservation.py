@@ -146,11 +146,11 @@ def test_it_ends_where_it_is_not_needed(wanted: bool, placeable: bool, why: str)
 
 
 def test_the_reason_says_when_or_who_is_in_the_way() -> None:
-    assert reason(held(until(60)), 20) == "2 GPUs of a are reserved for it; they are free in 40 s at the latest"
-    said = reason(held(until(None), until(9)), 0)
+    assert reason(held(until(60))) == "2 GPUs of a are reserved for it; they are free by 1970-01-01 00:01 UTC"
+    said = reason(held(until(None), until(9)))
     assert "unknown: pod-None declares no max-duration" in said
     many = reserve(blocked("job"), Candidate(gpus=tuple((f"n{number}", "g") for number in range(5))), 0)
-    assert "of n0, n1, n2 and 2 more are" in reason(many, 0)
+    assert "of n0, n1, n2 and 2 more are" in reason(many)
 
 
 def test_it_survives_being_written_down() -> None:

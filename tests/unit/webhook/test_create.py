@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import yaml
 from dradriver.allocator.request import Constraint, Whole
 from dradriver.api import annotation_words, names, resolved
 from dradriver.api.resolved import Resolved
+from dradriver.process.policies_file import PoliciesFile
 from tests import schema
 from tests.fakes.admission import (
     NVLINK,
@@ -325,3 +327,27 @@ def test_a_near_miss_beside_a_word_of_ours_is_warned_of() -> None:
         "gpu-topology",
         "label gpu.topology/strategy",
     ]
+
+
+@pytest.mark.parametrize(
+    ("words", "has", "ends_s"),
+    [
+        ({names.MAX_DURATION: "1h30m"}, None, 5400),
+        ({names.MAX_DURATION: "1h"}, 7200, 3600),
+        ({names.MAX_DURATION: "1h"}, 60, 60),
+        ({names.POLICY: "nvlink"}, 60, 60),
+        ({names.POLICY: "nvlink"}, None, None),
+        ({names.POLICY: "short"}, None, 900),
+        ({names.POLICY: "short", names.MAX_DURATION: "1h"}, None, 3600),
+        ({names.MAX_DURATION: "1h", names.PLACEMENT: "static"}, None, 3600),
+    ],
+)
+def test_a_pod_is_ended_after_the_smallest_of_what_it_declares(
+    words: dict[str, str], has: int | None, ends_s: int | None, tmp_path: Path
+) -> None:
+    (tmp_path / "policies.yaml").write_text("policies: {short: {max-duration: 15m}}")
+    spec = {} if has is None else {"activeDeadlineSeconds": has}
+    file = PoliciesFile(tmp_path / "policies.yaml")
+    made = admit(defaulted(pod(4, annotations=words, spec=spec)), policies=file).admitted
+    assert made["spec"].get("activeDeadlineSeconds") == ends_s
+    assert "max_duration" not in made["metadata"]["annotations"][names.REQUEST], "older controllers refuse it"

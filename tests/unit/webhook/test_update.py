@@ -23,6 +23,7 @@ MANIFESTS = {
     "init container": pod(4, annotations=NVLINK, spec=INIT),
     "affinity": pod(4, annotations=NVLINK, spec=AFFINITY),
     "invented scheduler": pod(4, annotations=NVLINK, spec={"schedulerName": "gpu-scheduler"}),
+    "duration": pod(4, annotations={names.MAX_DURATION: "1h"}, spec={"activeDeadlineSeconds": 7200}),
     "gate and claim of its own": pod(
         4,
         annotations=NVLINK,
@@ -293,3 +294,34 @@ def test_other_operations_pass(more: dict[str, Any]) -> None:
     live = lived(MANIFESTS["plain"], "running")
     sent = defaulted(MANIFESTS["plain"])
     assert admit(sent, old=live, **more).patch == []
+
+
+@pytest.mark.parametrize(
+    ("before", "word", "ends_s", "told"),
+    [
+        ({}, "30m", 1800, False),
+        ({names.MAX_DURATION: "1h"}, "30m", 1800, False),
+        ({names.MAX_DURATION: "1h"}, "2h", 3600, True),
+        ({names.MAX_DURATION: "1h"}, None, 3600, True),
+    ],
+)
+def test_a_pod_that_waits_is_ended_sooner_where_its_duration_changes_and_never_later(
+    before: dict[str, str], word: str | None, ends_s: int, told: bool
+) -> None:
+    live = stored(admit(defaulted(pod(4, annotations=NVLINK | before))).admitted)
+    sent = copy.deepcopy(live)
+    sent["metadata"]["annotations"].pop(names.MAX_DURATION, None)
+    if word is not None:
+        sent["metadata"]["annotations"][names.MAX_DURATION] = word
+    verdict = admit(sent, old=live)
+    assert verdict.admitted["spec"]["activeDeadlineSeconds"] == ends_s
+    assert [names.MAX_DURATION in warning for warning in verdict.warnings] == [True] * told
+
+
+def test_a_pod_that_has_its_place_is_not_ended_sooner_for_a_word() -> None:
+    live = lived(pod(4, annotations={names.MAX_DURATION: "1h"}), "running")
+    sent = copy.deepcopy(live)
+    sent["metadata"]["annotations"][names.MAX_DURATION] = "1m"
+    verdict = admit(sent, old=live)
+    assert verdict.admitted["spec"]["activeDeadlineSeconds"] == 3600
+    assert "count until a pod has its place" in verdict.warnings[0]

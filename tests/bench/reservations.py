@@ -1,0 +1,86 @@
+"""`python -m tests.bench.reservations`: a decision with GPUs reserved for another beside one without, and the search.
+
+CPU milliseconds on a cluster of full nodes but one in ten, which has four GPUs free.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import statistics
+import time
+from collections.abc import Callable
+
+from dradriver.allocator.request import NoPlaceError
+from dradriver.controller.decide import decide
+from dradriver.controller.reservable import Reservable
+from dradriver.queue import reservation
+from dradriver.queue.units import Unit
+from tests.fakes.gpucluster import GpuCluster
+
+TIMES = 200
+
+
+async def full(nodes: int) -> GpuCluster:
+    """Return a cluster on which two pods wait: ``small`` has a place, ``big`` has none."""
+    cluster = GpuCluster()
+    for number in range(nodes):
+        cluster.node(f"n{number:04}")
+        cluster.rival(f"r{number}", f"n{number:04}", range(4 if number % 10 == 0 else 8))
+    cluster.pod("small", 4)
+    cluster.pod("ends", 4, activeDeadlineSeconds=60)
+    cluster.pod("big", 8)
+    cluster.deliver()
+    worker = cluster.worker
+    while worker._touched:
+        worker._guarded(worker._touched.popitem()[0])
+    return cluster
+
+
+def spent(work: Callable[[], object]) -> float:
+    """Return the median of what one call takes, CPU milliseconds."""
+    seconds = []
+    for _ in range(TIMES):
+        begun = time.thread_time()
+        work()
+        seconds.append(time.thread_time() - begun)
+    return statistics.median(seconds) * 1e3
+
+
+async def measured(nodes: int) -> None:
+    """Print all figures for so many nodes."""
+    cluster = await full(nodes)
+    worker = cluster.worker
+    picture, units = worker.picture, {key[1]: unit for key, unit in worker._units.items()}
+
+    def place(unit: Unit) -> None:
+        try:
+            decide(picture, unit.lead.wish, fleet=worker.caps.left(unit, worker.reservations.whose(unit)).fleet)
+        except NoPlaceError:
+            return
+
+    print(f"{nodes} nodes, none reserved: {spent(lambda: place(units['small'])):.2f} ms a decision")
+    reservable = Reservable(picture, time.time)
+    begun = time.thread_time()
+    found = await reservable.best(units["big"])
+    took = time.thread_time() - begun
+    assert found is not None
+    print(f"{nodes} nodes: {took * 1e3:.0f} ms to find a set, others having the loop meanwhile")
+    one = reservation.Blocked(who=units["big"].who, since=0.0)
+    worker.reservations._held[one.who] = reservation.reserve(one, found, time.time())
+    worker.reservations._apply()
+    _ = picture.inventory.fleet
+    print(f"{nodes} nodes, 8 GPUs reserved for another: {spent(lambda: place(units['small'])):.2f} ms")
+    print(f"{nodes} nodes, for one that may have them: {spent(lambda: place(units['ends'])):.2f} ms")
+
+
+def main() -> None:
+    """Measure clusters of several sizes."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--nodes", type=int, nargs="*", default=[200, 1000])
+    for nodes in parser.parse_args().nodes:
+        asyncio.run(measured(nodes))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,100 @@
+"""A cluster whose controller reserves GPUs, and whose pods say for how long they run."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any, cast
+
+from dradriver.api import names
+from dradriver.controller.reservation_store import ReservationStore
+from dradriver.kube.client import Client
+from dradriver.kube.resources import CONFIG_MAPS, DEVICE_CLASSES, PODS, RESOURCE_CLAIMS
+from dradriver.queue.reservation import Reservation
+from tests.fakes.apistore import Object
+from tests.fakes.gpucluster import GpuCluster, claim_of
+
+OURS = "gpu-topology"
+START = 1_800_000_000.0
+
+
+class Reserving(GpuCluster):
+    """The cluster; time goes on only by ``later``."""
+
+    def __init__(self, **times: float) -> None:
+        self.now = START
+        super().__init__(**times)
+        self.store._clock = lambda: datetime.datetime.fromtimestamp(self.now, datetime.UTC)
+        self.put(DEVICE_CLASSES, {"metadata": {"name": names.DEVICE_CLASS}, "spec": {}})
+
+    def restart(self) -> None:
+        super().restart()
+        for part in (self.worker.reservations, self.worker.reservations._reservable):
+            part._clock = lambda: self.now
+        self.kept = ReservationStore(cast("Client", self.client), namespace=OURS)
+
+    async def fail_over(self) -> None:
+        """Let another controller lead."""
+        self.restart()
+        self.deliver()
+        self.worker.reservations.restore(await self.kept.load())
+        await self.settle()
+
+    async def later(self, seconds: float) -> None:
+        """Let time pass, a minute at a time, and the controller look."""
+        until = self.now + seconds
+        while self.now < until:
+            self.now = min(self.now + 60, until)
+            self.deliver()
+            await self.worker.reservations.step()
+            await self.worker.reservations._save(self.kept)
+            await self.settle()
+
+    async def look(self) -> None:
+        """Let the controller look now, whatever it looked at before."""
+        self.worker.reservations._looked_at = 0.0
+        self.deliver()
+        await self.worker.reservations.step()
+        await self.worker.reservations._save(self.kept)
+        await self.settle()
+
+    async def run(self, name: str, gpus: int = 4, **changes: Any) -> None:
+        """Create a pod and have it run, if there is a place for it."""
+        self.pod(name, gpus, **changes)
+        await self.settle()
+        await self.start()
+
+    async def start(self) -> None:
+        """Let the scheduler and the kubelets do what they can."""
+        self.schedule()
+        said = datetime.datetime.fromtimestamp(self.now, datetime.UTC).isoformat().replace("+00:00", "Z")
+        for pod in self.all(PODS):
+            if pod["spec"].get("nodeName") and "startTime" not in pod["status"]:
+                key = pod["metadata"]["namespace"], pod["metadata"]["name"]
+                self.store.edit(PODS, key, lambda pod: pod["status"].update(startTime=said))
+        for claim in self.all(RESOURCE_CLAIMS):
+            allocation = claim.get("status", {}).get("allocation")
+            if allocation and "allocationTimestamp" not in allocation:
+                allocation["allocationTimestamp"] = said
+                self.put(RESOURCE_CLAIMS, claim)
+        await self.settle()
+
+    async def end(self, *pods: str) -> None:
+        """Let pods be gone."""
+        for name in pods:
+            self.remove(PODS, name, "default")
+        self.collect()
+        await self.settle()
+
+    def runs(self, name: str) -> bool:
+        """Return whether a pod has GPUs, or was promised some."""
+        return self.find(RESOURCE_CLAIMS, claim_of(name), "default") is not None
+
+    @property
+    def held(self) -> tuple[Reservation, ...]:
+        """What is reserved now."""
+        return self.worker.reservations.all()
+
+    @property
+    def map(self) -> Object | None:
+        """The ConfigMap."""
+        return self.find(CONFIG_MAPS, "gpu-topology-reservations", OURS)

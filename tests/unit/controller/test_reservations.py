@@ -1,0 +1,389 @@
+"""Whoever is passed by for too long gets GPUs reserved: who may still use them, what it costs, and that it lasts."""
+
+from __future__ import annotations
+
+import pytest
+
+from dradriver.api import names
+from dradriver.api import reservations as stored
+from dradriver.api.policies.model import Policies, Queue
+from dradriver.api.policies.model import Reservation as Section
+from dradriver.kube.client import ApiError
+from dradriver.kube.resources import CONFIG_MAPS, NODES, PODS
+from dradriver.queue import reserved_for
+from dradriver.queue.reservation import Terms
+from tests.fakes.reserving import OURS, Reserving
+from tests.unit.controller.test_gangs import gang
+
+WAIT_S = Terms().bounded_wait_s + 60
+HOUR_S = 3600
+
+
+async def passed_by(*nodes: str, **declared: int) -> Reserving:
+    """Return a cluster in which eight GPUs were asked for in vain for as long as anybody has to wait.
+
+    On each node two pods have four GPUs each; those of ``declared`` say after how many seconds they are ended.
+    """
+    cluster = Reserving()
+    for node in nodes or ("a",):
+        cluster.node(node)
+    await cluster.settle()
+    for number in range(2 * len(nodes or ("a",))):
+        name = f"s{number}"
+        ends = {"activeDeadlineSeconds": declared[name]} if name in declared else {}
+        await cluster.run(name, 4, **ends)
+    cluster.pod("big", 8)
+    await cluster.settle()
+    await cluster.later(WAIT_S)
+    return cluster
+
+
+async def test_who_waits_for_too_long_gets_gpus_that_no_younger_one_is_given() -> None:
+    cluster = await passed_by()
+    (held,) = cluster.held
+    assert (held.who, len(held.gpus)) == (f"default/big/{cluster.get_pod('big')['metadata']['uid']}", 8)
+    await cluster.end("s0")
+    cluster.pod("late", 4)
+    await cluster.settle()
+    assert not cluster.runs("late")
+    assert "GPUs are left out that are reserved for one that has waited" in (cluster.note("late", "reason") or "")
+    await cluster.end("s1")
+    assert cluster.runs("big")
+    await cluster.start()
+    await cluster.look()
+    assert not cluster.held
+    assert not cluster.runs("late")
+
+
+async def test_before_that_younger_ones_go_on_being_served() -> None:
+    cluster = Reserving()
+    cluster.node("a")
+    await cluster.settle()
+    await cluster.run("s0")
+    await cluster.run("s1")
+    cluster.pod("big", 8)
+    await cluster.settle()
+    await cluster.later(Terms().bounded_wait_s - 60)
+    assert not cluster.held
+    await cluster.end("s0")
+    cluster.pod("late", 4)
+    await cluster.settle()
+    assert cluster.runs("late")
+
+
+async def test_the_reason_names_the_gpus_and_who_is_in_the_way() -> None:
+    cluster = await passed_by(s0=4 * HOUR_S)
+    reason = cluster.note("big", "reason") or ""
+    assert "8 GPUs of a are reserved for it; when they will be free is unknown: default/s1 declares no" in reason
+    await cluster.end("s1")
+    await cluster.look()
+    reason = cluster.note("big", "reason") or ""
+    assert "8 GPUs of a are reserved for it; they are free by 2027-01-15 " in reason
+
+
+@pytest.mark.parametrize(("deadline_s", "runs"), [(HOUR_S, True), (4 * HOUR_S, False), (None, False)])
+async def test_a_younger_one_runs_there_if_it_is_ended_before_the_others_are(
+    deadline_s: int | None, runs: bool
+) -> None:
+    cluster = await passed_by(s1=3 * HOUR_S)
+    await cluster.end("s0")
+    (held,) = cluster.held
+    assert held.expected_at is None, "as it was last looked at"
+    await cluster.look()
+    cluster.pod("late", 4, **({} if deadline_s is None else {"activeDeadlineSeconds": deadline_s}))
+    await cluster.settle()
+    assert cluster.runs("late") is runs
+    before = cluster.held[0].expected_at
+    await cluster.start()
+    await cluster.look()
+    assert cluster.held[0].expected_at == before, "nobody keeps them for longer"
+
+
+async def test_while_nobody_knows_when_the_others_end_only_short_ones_run_there() -> None:
+    cluster = await passed_by()
+    await cluster.end("s0")
+    await cluster.look()
+    cluster.pod("long", 4, activeDeadlineSeconds=HOUR_S)
+    await cluster.settle()
+    assert not cluster.runs("long")
+    cluster.pod("short", 4, activeDeadlineSeconds=60)
+    await cluster.settle()
+    assert cluster.runs("short")
+
+
+async def test_only_a_higher_priority_goes_first() -> None:
+    cluster = await passed_by()
+    await cluster.end("s0")
+    cluster.pod("low", 4, priority=-1)
+    cluster.pod("equal", 4)
+    await cluster.settle()
+    cluster.pod("high", 4, priority=1)
+    await cluster.settle()
+    assert [cluster.runs(name) for name in ("low", "equal", "high")] == [False, False, True]
+
+
+async def test_the_set_is_the_one_that_is_free_first() -> None:
+    cluster = await passed_by("a", "b", "c", s0=9 * HOUR_S, s2=2 * HOUR_S, s3=3 * HOUR_S, s4=4 * HOUR_S, s5=HOUR_S)
+    assert {node for node, _ in cluster.held[0].gpus} == {cluster.gpus("s2")[0]}
+
+
+async def test_a_set_of_a_node_is_that_of_its_gpus_that_are_free_first() -> None:
+    cluster = Reserving()
+    cluster.node("a")
+    await cluster.settle()
+    for name, ends_s in (("w", None), ("x", 2 * HOUR_S), ("y", None), ("z", 3 * HOUR_S)):
+        await cluster.run(name, 2, **({} if ends_s is None else {"activeDeadlineSeconds": ends_s}))
+    cluster.pod("big", 4)
+    await cluster.settle()
+    await cluster.later(WAIT_S)
+    (held,) = cluster.held
+    uuids = {
+        gpu.uuid.lower() for name in "xz" for gpu in cluster.machines["a"].gpus if gpu.index in cluster.gpus(name)[1]
+    }
+    assert {device for _, device in held.gpus} == uuids
+    assert held.expected_at is not None
+
+
+async def test_who_gets_a_place_elsewhere_frees_what_was_reserved() -> None:
+    cluster = await passed_by()
+    await cluster.end("s0")
+    cluster.node("b")
+    await cluster.settle()
+    assert cluster.gpus("big")[0] == "b"
+    await cluster.start()
+    await cluster.look()
+    cluster.pod("late", 4)
+    await cluster.settle()
+    assert (cluster.held, cluster.runs("late")) == ((), True)
+
+
+async def test_gpus_stand_idle_for_no_longer_than_they_may_and_the_next_wait_is_twice_as_long() -> None:
+    cluster = await passed_by()
+    terms = Terms()
+    await cluster.end("s0")
+    bound = terms.idle_s * 8
+    await cluster.later(bound / 4 - 60)
+    assert cluster.held[0].idle_gpu_s == pytest.approx(bound - 4 * 60, abs=4 * 60)
+    cluster.pod("late", 4)
+    await cluster.settle()
+    assert not cluster.runs("late")
+    await cluster.later(120)
+    assert (cluster.held, cluster.runs("late")) == ((), True)
+    await cluster.later(2 * terms.bounded_wait_s - 180)
+    assert not cluster.held
+    await cluster.later(300)
+    assert cluster.held
+
+
+async def test_when_it_has_cost_too_much_it_moves_to_a_place_that_is_free_sooner() -> None:
+    cluster = await passed_by("a", "b", s0=9 * HOUR_S, s1=9 * HOUR_S)
+    first = {node for node, _ in cluster.held[0].gpus}
+    gone = [name for name in ("s0", "s1") if cluster.gpus(name)[0] in first]
+    assert len(gone) == 2
+    await cluster.end("s0")
+    (other,) = {"a", "b"} - first
+    for before, name in (("s2", "t"), ("s3", "u")):
+        await cluster.end(before)
+        there = {"nodeSelector": {"kubernetes.io/hostname": other}}
+        await cluster.run(name, 4, activeDeadlineSeconds=4 * HOUR_S, **there)
+    await cluster.later(Terms().idle_s * 2 + 60)
+    (held,) = cluster.held
+    assert {node for node, _ in held.gpus}.isdisjoint(first)
+    assert (held.moved, held.idle_gpu_s) == (1, 0.0)
+
+
+@pytest.mark.parametrize("how", ["gone", "cordoned"])
+async def test_when_a_node_goes_it_is_planned_anew_and_the_account_goes_on(how: str) -> None:
+    cluster = await passed_by("a", "b")
+    (first,) = {node for node, _ in cluster.held[0].gpus}
+    (on_it,) = [name for name in ("s0", "s2") if cluster.gpus(name)[0] == first]
+    await cluster.end(on_it)
+    await cluster.later(600)
+    cost = cluster.held[0].idle_gpu_s
+    assert cost == pytest.approx(2400, abs=240)
+    if how == "gone":
+        cluster.remove(NODES, first, "")
+    else:
+        cluster.node(first, None, unschedulable=True)
+    await cluster.look()
+    (held,) = cluster.held
+    assert {node for node, _ in held.gpus} == {"a", "b"} - {first}
+    assert held.idle_gpu_s >= cost
+
+
+async def test_another_leader_goes_on_with_it() -> None:
+    cluster = await passed_by()
+    await cluster.end("s0")
+    await cluster.later(600)
+    before = cluster.held[0]
+    await cluster.fail_over()
+    (after,) = cluster.held
+    assert (after.who, after.gpus) == (before.who, before.gpus)
+    assert after.idle_gpu_s >= before.idle_gpu_s > 0
+    cluster.pod("late", 4)
+    await cluster.settle()
+    assert not cluster.runs("late")
+    await cluster.end("s1")
+    assert cluster.runs("big")
+
+
+async def test_what_stood_idle_while_nobody_led_is_counted() -> None:
+    cluster = await passed_by()
+    await cluster.end("s0")
+    await cluster.look()
+    cluster.now += 1800
+    await cluster.fail_over()
+    assert cluster.held[0].idle_gpu_s == pytest.approx(4 * 1800)
+
+
+async def test_another_leader_knows_who_has_waited_since_when() -> None:
+    cluster = Reserving()
+    cluster.node("a")
+    await cluster.settle()
+    await cluster.run("s0", 8)
+    cluster.pod("big", 8)
+    await cluster.settle()
+    await cluster.later(Terms().bounded_wait_s / 2 + 120)
+    await cluster.fail_over()
+    await cluster.later(Terms().bounded_wait_s / 2)
+    assert cluster.held
+
+
+async def test_nothing_is_written_where_nobody_waits() -> None:
+    cluster = Reserving()
+    cluster.node("a")
+    await cluster.settle()
+    await cluster.run("s0", 4)
+    await cluster.later(WAIT_S)
+    assert cluster.map is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", '{"version": 9}', '{"version":1,"kept":[{"who":"x"}]}', '{"version":1,"blocked":[["a/b/c",1e99,0]]}',
+     '{"version":1,"kept":[{"who":"nobody","gpus":{"a":["x"]},"counted_at":1}],"blocked":[]}',
+     '{"version":1,"kept":[{"who":"default/gone/1","gpus":{"a":["x","y"]},"counted_at":1}]}'],
+)  # fmt: skip
+async def test_what_others_write_there_harms_nobody(text: str) -> None:
+    cluster = Reserving()
+    cluster.node("a")
+    cluster.put(
+        CONFIG_MAPS,
+        {"metadata": {"name": "gpu-topology-reservations", "namespace": OURS}, "data": {"reservations.json": text}},
+    )
+    await cluster.fail_over()
+    await cluster.look()
+    await cluster.run("s0", 8)
+    assert (cluster.held, cluster.runs("s0")) == ((), True)
+
+
+async def test_a_gang_gets_all_its_gpus_reserved_as_one() -> None:
+    cluster = Reserving()
+    for node in "abc":
+        cluster.node(node)
+    await cluster.settle()
+    for name in ("s0", "s1", "s2"):
+        await cluster.run(name, 8, **({"activeDeadlineSeconds": HOUR_S} if name != "s0" else {}))
+    gang(cluster, 2, name="train")
+    await cluster.settle()
+    await cluster.later(WAIT_S)
+    (held,) = cluster.held
+    assert held.who.startswith("default/gang/train-")
+    assert {node for node, _ in held.gpus} == {cluster.gpus("s1")[0], cluster.gpus("s2")[0]}
+    await cluster.end("s1")
+    cluster.pod("late", 8)
+    await cluster.settle()
+    assert not cluster.runs("late")
+    await cluster.end("s2")
+    assert cluster.runs("train-0")
+    assert cluster.runs("train-1")
+
+
+async def test_what_lacks_something_else_than_gpus_gets_none_reserved() -> None:
+    cluster = Reserving()
+    cluster.node("a")
+    await cluster.settle()
+    await cluster.run("s0", 4)
+    cluster.pod("huge", 8, requests={"cpu": "65"})
+    cluster.pod("part", {"main": ("1g.10gb",)})
+    await cluster.settle()
+    await cluster.later(WAIT_S)
+    assert not cluster.held
+
+
+async def test_one_for_whom_there_is_no_set_keeps_nobody_from_one() -> None:
+    cluster = Reserving()
+    cluster.node("a")
+    await cluster.settle()
+    await cluster.run("s0", 8)
+    cluster.pod("nowhere", 8, nodeSelector={"no": "such"})
+    cluster.pod("big", 8)
+    await cluster.settle()
+    await cluster.later(WAIT_S + 60)
+    assert [held.who.split("/")[1] for held in cluster.held] == ["big"]
+
+
+async def test_where_the_file_says_so_nothing_is_reserved() -> None:
+    cluster = await passed_by()
+    await cluster.end("s0")
+    cluster.worker.follow(Policies(queue=Queue(reservation=Section(after_minutes=0))))
+    await cluster.look()
+    assert not cluster.held
+    await cluster.run("late", 4)
+    assert cluster.runs("late")
+    cluster.pod("next", 4)
+    await cluster.settle()
+    await cluster.later(WAIT_S)
+    assert not cluster.held
+
+
+async def test_a_pod_of_that_name_that_comes_later_gets_nothing_of_it() -> None:
+    cluster = await passed_by()
+    await cluster.end("s0", "big")
+    cluster.pod("big", 8)
+    await cluster.settle()
+    await cluster.look()
+    assert not cluster.held
+
+
+async def test_a_word_alone_declares_nothing() -> None:
+    cluster = await passed_by()
+    await cluster.end("s0")
+    cluster.pod("forged", 4, wishes={"max-duration": "1m"})
+    await cluster.settle()
+    assert not cluster.runs("forged")
+    cluster.store.edit(PODS, ("default", "forged"), lambda pod: pod["spec"].update(activeDeadlineSeconds=60))
+    await cluster.settle()
+    assert cluster.runs("forged"), names.MAX_DURATION
+
+
+async def test_the_store_writes_over_what_others_have_changed_and_says_once_what_is_wrong(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    cluster = await passed_by()
+    await cluster.end("s0")
+    cluster.store.edit(CONFIG_MAPS, (OURS, stored.NAME), lambda found: found["metadata"].update(labels={"a": "b"}))
+    await cluster.later(120)
+    assert cluster.map is not None
+    assert "labels" not in cluster.map["metadata"], "written over"
+    cluster.remove(CONFIG_MAPS, stored.NAME, OURS)
+    await cluster.later(120)
+    assert cluster.map is not None, "written again"
+    cluster.client.refuse["update"] = [ApiError(403, "Forbidden", "quota") for _ in range(3)]
+    await cluster.later(180)
+    (told,) = [record.getMessage() for record in caplog.records if "store of reservations" in record.getMessage()]
+    assert told.endswith("; another leader would not know of the last change")
+    before = cluster.held[0].idle_gpu_s
+    await cluster.later(60)
+    await cluster.fail_over()
+    assert cluster.held[0].idle_gpu_s >= before
+
+
+def test_what_is_written_is_bounded_and_read_back() -> None:
+    kept = [stored.Kept(who=f"a/p{n}/u", gpus={f"n{n}": ["x"]}, counted_at=1.0, tenant=str(n)) for n in range(99)]
+    since = [stored.Since(f"a/{n}/u", float(n), 1) for n in range(999)]
+    made = stored.config_map(kept, since, namespace=OURS, class_uid="7", version="9")
+    assert made["metadata"]["ownerReferences"][0]["uid"] == "7"
+    found = stored.read(made)
+    assert (found.kept, found.blocked) == (kept[: stored.MOST_KEPT], since[: stored.MOST_BLOCKED])
+    assert len(reserved_for.read(found)) == 1, "one a partition"
