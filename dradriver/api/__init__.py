@@ -31,6 +31,7 @@ same_spec  whether two specs ask for the same, however they are written
 config       the opaque configuration of a claim
 affinity     a pod narrowed to chosen nodes, and back
 usage        GPU time by the hour, in ConfigMaps
+reservations  which GPUs are reserved for whom, in a ConfigMap
 results      what was chosen, as annotations
 slice_features  what the API server keeps of a slice
 device_attributes  a GPU as devices of a slice
