@@ -32,6 +32,7 @@ config       the opaque configuration of a claim
 affinity     a pod narrowed to chosen nodes, and back
 idleness     that a claim's devices do nothing, as its node's agent says
 usage        GPU time by the hour, in ConfigMaps
+reservations  which GPUs are reserved for whom, in a ConfigMap
 results      what was chosen, as annotations
 slice_features  what the API server keeps of a slice
 device_attributes  a GPU as devices of a slice

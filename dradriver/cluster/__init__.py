@@ -5,6 +5,7 @@
 picture      the whole of it
 records      what is kept of claims, nodes, slices and device classes
 pods         what is kept of pods: ours whole, of others what they take
+ends         when pods, and what they hold, are ended at the latest
 versions     which of two states of an object is the newer one
 templates    all templates, and the specs of those that waiting pods name
 
@@ -31,6 +32,7 @@ fleets       what of them whoever looks for a place may have, and what it would 
 views        the GPUs that each tenant may have, by the partitions in force
 pools        a node's slices, read together with the machine that they describe
 remaining    what of a node's GPUs is left beside what claims hold, as the allocator is told it
+reserved     which of them are kept for some who wait
 offered      slices, less what taint rules keep, taken in for the inventory
 nvidia_slices  NVIDIA's devices as GPUs by identity
 taint_rules  which devices administrators' rules keep new claims off

@@ -7,6 +7,12 @@ next_step  what has to be done for one pod now; when a promise ends
 withdraw_reasons  why it ends
 decide      where a pod goes: from the picture to a placement
 
+Reservations:
+
+reservations  made, moved and ended; what stands idle for them
+reservable   which sets could be reserved for one that waits, and who is on them until when
+reservation_store  kept for the next leader
+
 Gangs:
 
 gang_worker  looks at gangs that have not started

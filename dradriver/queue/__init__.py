@@ -13,5 +13,6 @@ line     everybody who waits, in the order in which they are served if all find 
 rechecks  when blocked kinds are asked whether they may find a place by now
 lanes    who may be written now: slots, a lane for each namespace, and those that wait
 reservation  GPUs kept for whom the order has passed by for too long
+reserved_for  whose they are, who else may have them, and how they are written
 pace     how many promises may wait for a scheduler
 """

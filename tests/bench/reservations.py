@@ -77,7 +77,7 @@ async def measured(nodes: int) -> None:
 def main() -> None:
     """Measure clusters of several sizes."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--nodes", type=int, nargs="*", default=[200, 1000])
+    parser.add_argument("--nodes", type=int, nargs="*", default=[50, 200])
     for nodes in parser.parse_args().nodes:
         asyncio.run(measured(nodes))
 
