@@ -43,19 +43,24 @@ class Turns:
             self.put(tenant)
 
     def first(self) -> str | None:
-        """Return the tenant of the least value; None where there is none."""
+        """Return the tenant of the least value; None where there is none.
+
+        Each is asked once at most: what two of them have grows while they are compared.
+        """
+        asked: set[str] = set()
         while self._heap:
             stands, tenant = self._heap[0]
             if self._stands.get(tenant) != stands:
                 heapq.heappop(self._heap)
+            elif tenant in asked:
+                return tenant
             elif (value := self._value(tenant)) is None:
                 heapq.heappop(self._heap)
                 del self._stands[tenant]
             elif value <= stands:
                 return tenant
             else:
+                asked.add(tenant)
                 self._stands[tenant] = value
                 heapq.heapreplace(self._heap, (value, tenant))
-                if self._heap[0][1] == tenant:
-                    return tenant
         return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -24,6 +25,7 @@ from dradriver.queue.lanes import FIRST_PAUSE_S, Lanes, WaitReason
 from dradriver.queue.line import line
 from dradriver.queue.shares import Shares
 from dradriver.queue.tenants import Tenants
+from dradriver.queue.turns import Turns
 from dradriver.queue.units import Member, Unit
 from dradriver.queue.waiting import Queue
 from tests.unit.queue.test_waiting import Nodes
@@ -267,6 +269,14 @@ def test_gates_of_others_are_no_matter_of_ours_in_other_namespaces() -> None:
     entries.look(held(first, "example.com/budget"), "2026-01-01T00:01:00Z")
     entries.look(held(first), "2026-01-01T00:01:00Z")
     assert [one.unit.key[1] for one in line((first, second), tenants)] == ["first", "second"]
+
+
+def test_what_tenants_have_may_grow_while_it_is_compared() -> None:
+    moments = itertools.count()
+    turns = Turns(lambda tenant: (0, float(next(moments)), (0, "", tenant)))
+    for tenant in "abc":
+        turns.put(tenant)
+    assert turns.first() == "a"
 
 
 _CAPPED = st.lists(
