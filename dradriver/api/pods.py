@@ -158,6 +158,9 @@ class PodSpec(Part, frozen=True):
     resource_claims: list[PodClaim] = []
     volumes: list[Volume] = []
     priority: int | None = None
+    priority_class_name: str = ""
+    preemption_policy: str = ""
+    termination_grace_period_seconds: int | None = None
     scheduling_group: SchedulingGroup | None = None
 
 
@@ -165,6 +168,7 @@ class PodStatus(Part, frozen=True):
     """Where a pod's life stands."""
 
     phase: str = ""
+    start_time: str | None = None
     nominated_node_name: str = ""
     conditions: list[Condition] = []
 

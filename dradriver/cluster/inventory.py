@@ -191,11 +191,15 @@ class Inventory:
             return fleet
         fleet = fleet.copied(pools)
         for name in pools:
-            self._set_left(fleet, name, self._left(name, self._pools[name], frozenset(claims)))
+            self.leave_out(fleet, name, frozenset(claims))
         return fleet
 
-    def alone_with(self, claim: Key, devices: Collection[Device]) -> Fleet:
-        """Return the fleet as it would be if these GPUs, all of one node, were all that the node has, without a claim.
+    def leave_out(self, copied: Fleet, name: str, claims: Set[Key]) -> None:
+        """Let a node of a copy of the fleet be as it would be without what these claims hold, and all others do."""
+        self._set_left(copied, name, self._left(name, self._pools[name], claims))
+
+    def alone_with(self, claims: Set[Key], devices: Collection[Device]) -> Fleet:
+        """Return the fleet as it would be if these GPUs, all of one node, were all that it has, without some claims.
 
         It is to be looked at, and by nobody else.
         """
@@ -205,7 +209,7 @@ class Inventory:
             return fleet
         fleet, pool = fleet.copied({name}), self._pools[name]
         numbers = {number for number, (device, _) in pool.devices.items() if (name, device) in devices}
-        self._set_left(fleet, name, self._left(name, pool, frozenset((claim,))).among(numbers))
+        self._set_left(fleet, name, self._left(name, pool, claims).among(numbers))
         return fleet
 
     def _set_left(self, fleet: Fleet, name: str, left: Remaining) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Final
 
 import msgspec
@@ -95,6 +95,8 @@ class Controller:
         unschedulable_s: float = UNSCHEDULABLE_S,
         grace_s: float = 10.0,
         record: Record | None = None,
+        record_end: Record | None = None,
+        suspendable: Collection[str] = (),
         record_unread: unread_claims.Record | None = None,
         record_seats: seat_slice.Record | None = None,
         tabulator: Tabulator | None = None,
@@ -108,14 +110,17 @@ class Controller:
             unschedulable_s: See there.
             grace_s: See there.
             record: See there.
+            record_end: See there.
+            suspendable: See there.
             record_unread: Writes an Event about a claim that cannot be read whole.
             record_seats: Writes an Event where seats keep no gang's pods from being bound.
             tabulator: Makes tables beside the loop; without one they are made in it.
             namespace: Where GPU time is kept, the driver's own; empty for nowhere.
         """
         self.worker = Worker(
-            client, promise_s=promise_s, unschedulable_s=unschedulable_s, grace_s=grace_s, record=record
-        )
+            client, promise_s=promise_s, unschedulable_s=unschedulable_s, grace_s=grace_s, record=record,
+            record_end=record_end, suspendable=suspendable,
+        )  # fmt: skip
         self._tabulator = tabulator
         if tabulator is not None:
             self.worker.picture.make_tables(tabulator)

@@ -22,6 +22,7 @@ class Options(options.Common):
     retry_period: float
     promise: float
     unschedulable: float
+    suspendable: str
     ledger: str
 
 
@@ -57,6 +58,8 @@ async def serve(args: Options) -> None:
             promise_s=args.promise,
             unschedulable_s=args.unschedulable,
             record=reasons.recorder(client, instance=args.identity),
+            record_end=reasons.recorder(client, instance=args.identity, reason="PreemptedForGPUs", action="Evicting"),
+            suspendable=tuple(filter(None, args.suspendable.split(","))),
             record_unread=unread_claims.recorder(client, instance=args.identity),
             record_seats=seat_slice.recorder(client, instance=args.identity),
             tabulator=Tabulator(),
@@ -120,6 +123,12 @@ def parse(argv: list[str]) -> Options:
         default=5,
         metavar="S",
         help="the same once the scheduler says that it finds no room for the pod (default 5)",
+    )
+    parser.add_argument(
+        "--suspendable",
+        default="",
+        metavar="KINDS",
+        help="kinds of owners, as Job,JobSet, that may be suspended for pods of higher priority (default: none)",
     )
     options.add_ledger(parser)
     args = parser.parse_args(argv, namespace=Options())

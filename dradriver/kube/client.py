@@ -168,17 +168,20 @@ class Client:
         *,
         namespace: str | None = None,
         dry_run: bool = False,
+        subresource: str | None = None,
         type: type[T] = dict,  # type: ignore[assignment]
     ) -> T:
         """Create an object and return it as the server stored it, or, in a dry run, as it would.
 
-        The object's own namespace counts where none is given.
+        The object's own namespace counts where none is given. With a subresource, such as ``eviction``, that is made of
+        the object of this name, and whatever the server answers is returned.
         """
         namespace = namespace or obj["metadata"].get("namespace")
         if resource.namespaced and not namespace:
             raise ValueError(f"a {resource.kind} needs a namespace")
         params = {"dryRun": "All"} if dry_run else {}
-        return _decode(await self._request("POST", resource.path(namespace), params=params, body=obj), type)
+        path = f"{resource.path(namespace, obj['metadata']['name'])}/{subresource}" if subresource else ""
+        return _decode(await self._request("POST", path or resource.path(namespace), params=params, body=obj), type)
 
     async def update(
         self,

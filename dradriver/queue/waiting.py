@@ -222,6 +222,13 @@ class Queue:
         lines = group.lines.values()
         return [self._units[item[1]][0] for line in lines for item in line.heap if self._member(item, line)]
 
+    def blocked(self) -> list[Unit]:
+        """Return the units of kinds that found no place, in their order; none of a kind that is asked again."""
+        groups = [group for group in self._classes.values() if group.failed_at != _NEVER and not group.queued]
+        keys = {item[1] for group in groups for line in group.lines.values() for item in line.heap}
+        found = [self._units[key][0] for key in keys if key in self._units]
+        return sorted(found, key=lambda unit: self.turn(unit.key, unit.order))
+
     def turn(self, key: Key, order: Order) -> Turn:
         """Return a unit's turn among all, by its order among its tenant's."""
         return order[0], self._share(self._tenant(key[0])), order[1], order[2]

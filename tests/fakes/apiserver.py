@@ -20,6 +20,7 @@ from dradriver.kube.config import ServerConfig
 from dradriver.kube.resources import Resource
 from tests.fakes.apirequests import Selector, patched, selector, status_object
 from tests.fakes.apistore import Collection, Event, Object, Refused, Store, Stored, told
+from tests.fakes.control_plane.evicting import evict
 from tests.fakes.faults import Fault, Mode, Request
 
 __all__ = ["FakeApiServer", "Fault", "Request"]
@@ -204,6 +205,9 @@ class FakeApiServer(Stored):
                 return _json(200, self._list(request, target))
             case "GET", str(name):
                 return _json(200, self.store.get(target.where, (target.namespace, name)))
+            case "POST", str(name) if target.subresource == "eviction":
+                evict(self.store, (target.namespace, name), request.body["deleteOptions"]["preconditions"])
+                return _json(201, {"kind": "Status", "apiVersion": "v1", "status": "Success"})
             case "POST", None:
                 dry = request.query.get("dryRun") == "All"
                 return _json(201, self.store.create(target.where, target.namespace, request.body, dry=dry))

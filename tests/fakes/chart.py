@@ -34,6 +34,7 @@ VARIANTS: dict[str, tuple[str, ...]] = {
             *("PyTorchJob", "TFJob", "XGBoostJob", "JAXJob", "PaddleJob", "MPIJob"),
         )
     ),
+    "preemption": ("controller.preemption=true", "controller.gangOwners.Job.suspend=true"),
     "translate": ("webhook.translate=all",),
     "mps": ("mps.enabled=true", "driverRoot=/run/nvidia/driver", "kubeletRoot=/data/kubelet"),
     "bare": (

@@ -12,9 +12,10 @@ import msgspec
 from dradriver.kube import codec
 from dradriver.kube.client import ApiError, PatchKind
 from dradriver.kube.isolated import Isolated
-from dradriver.kube.resources import Resource
+from dradriver.kube.resources import PODS, Resource
 from tests.fakes.apirequests import patched, selector
 from tests.fakes.apistore import Key, Object, Refused, Store
+from tests.fakes.control_plane.evicting import evict
 
 
 @dataclass(slots=True)
@@ -37,7 +38,7 @@ class Call:
 
     @property
     def writes(self) -> bool:
-        return self.verb in ("create", "update", "patch", "delete")
+        return self.verb in ("create", "update", "patch", "delete", "evict")
 
     @property
     def key(self) -> Key:
@@ -50,8 +51,9 @@ class Call:
 class StoreClient:
     """A client of the store's. Every request passes ``_send``, where those that inherit let something happen to it."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, *, ends: Callable[[Key], object] | None = None) -> None:
         self.store = store
+        self.ends = ends  # how a pod goes that is evicted, if not at once
 
     async def get(self, resource: Resource, name: str, *, namespace: str | None = None, type: Any = dict) -> Any:  # noqa: A002
         call = self._call("get", resource, namespace, name)
@@ -88,9 +90,12 @@ class StoreClient:
         *,
         namespace: str | None = None,
         dry_run: bool = False,
+        subresource: str | None = None,
         type: Any = dict,  # noqa: A002
     ) -> Any:
         body = _sent(obj)
+        if subresource == "eviction":
+            return await self._evict(body)
         namespace = namespace or body["metadata"].get("namespace")
         if resource.namespaced and not namespace:
             raise ValueError(f"a {resource.kind} needs a namespace")
@@ -164,8 +169,18 @@ class StoreClient:
             raise
         return True
 
+    async def _evict(self, body: Object) -> Any:
+        metadata, wanted = body["metadata"], body["deleteOptions"]["preconditions"]
+        call = self._call("evict", PODS, metadata["namespace"], metadata["name"], wanted)
+
+        def act() -> Object:
+            evict(self.store, call.key, wanted, delete=self.ends)
+            return {"kind": "Status", "status": "Success"}
+
+        return await self._send(call, act)
+
     def _call(self, verb: str, resource: Resource, namespace: str | None, name: str, body: Any = None) -> Call:
-        if verb in ("get", "patch", "delete"):
+        if verb in ("get", "patch", "delete", "evict"):
             resource.path(namespace, name)  # as the client does, which raises for what is no name
         return Call(verb, resource.plural, namespace or "", name, body)
 

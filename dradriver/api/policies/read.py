@@ -60,6 +60,7 @@ def read(text: bytes, *, source: str) -> Policies:
         _check_words(sections)
         _check_servers(sections.nccl)
         _check_tenants(sections.tenants)
+        _check_preemption(sections)
     except _PlacedError as error:
         raise document.refusal(error.place, error.says) from None
     digest = int.from_bytes(hashlib.sha256(text).digest()[:6], "big")
@@ -194,3 +195,11 @@ def _check_tenants(tenants: Mapping[str, Tenant]) -> None:
             if (other := whose.setdefault(namespace, name)) != name or namespace in tenant.namespaces[:i]:
                 where = f"of tenant {other} already" if other != name else "there twice"
                 raise _PlacedError(f"tenants.{name}.namespaces[{i}]", f"{namespace} is {where}; leave it out here")
+
+
+def _check_preemption(sections: Sections) -> None:
+    for i, name in enumerate(sections.queue.preemption.unpreemptable_tenants):
+        if name not in sections.tenants:
+            known = tuple(sections.tenants)
+            allowed = f"write one of {', '.join(known)}{hint(name, known)}" if known else "tenants names none"
+            raise _PlacedError(f"queue.preemption.unpreemptableTenants[{i}]", f"{shown(name)} is no tenant; {allowed}")
