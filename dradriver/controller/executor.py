@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Final
 
 from dradriver.allocator.request import Choice
@@ -278,6 +278,14 @@ class Executor:
     def go_on(self, slot: Slot) -> None:
         """Say that the next write of several begins; raises what ``ApiWriter.go_on`` does."""
         self._writer.go_on(slot)
+
+    async def stand(self, claims: Iterable[ClaimRecord]) -> bool:
+        """Ask the server whether promises stand; raises what ``ApiWriter.look`` does."""
+        for claim in claims:
+            known = await self._writer.look(claim.key)
+            if known is None or known.uid != claim.uid or known.deleting or known.devices is not None:
+                return False
+        return True
 
     async def write_place(self, member: Member, placement: Placement, slot: Slot) -> None:
         """Write a placement that is promised already: what ``place`` starts."""

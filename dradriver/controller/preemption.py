@@ -36,6 +36,7 @@ from dradriver.controller.ending import Ending
 from dradriver.controller.evictions import Evictions
 from dradriver.controller.executor import Executor
 from dradriver.controller.gang_preemption_plan import place_together
+from dradriver.controller.outcome import MovedOnError
 from dradriver.controller.preemption_plan import Scene, place
 from dradriver.queue.lanes import Lanes, Slot
 from dradriver.queue.tenants import MINUTE_S, Tenants
@@ -317,12 +318,19 @@ class Preemptions:
         def stands() -> bool:
             return self._terms.enabled and all(map(self._stands, claims)) and any(map(self._lives, unit.members))
 
-        self._executor.start(
-            unit,
-            lambda slot: self._evictions.end(
+        async def tell(slot: Slot) -> None:
+            named = {pod.metadata.uid for pod in pods}
+            naming = [
+                claim for claim in claims if claim.preempts is not None and not named.isdisjoint(claim.preempts.uids)
+            ]
+            if not await self._executor.stand(naming):  # its reflector may be behind, and nobody is to end in vain
+                raise MovedOnError("what was promised to it does not stand any more")
+            self._executor.go_on(slot)
+            await self._evictions.end(
                 unit.key, pods, last=held, stands=stands, why=who, go_on=lambda: self._executor.go_on(slot)
-            ),
-        )
+            )
+
+        self._executor.start(unit, tell)
 
     def _stands(self, claim: ClaimRecord) -> bool:
         known = self._picture.claims.get(claim.key)

@@ -36,6 +36,11 @@ def test_every_invariant_holds_whatever_somebody_goes_on_doing(campaign: str) ->
     assert not found, "\n".join(f"seed {v.seed} at {v.at_s:.1f} s: {v.name}: {v.text}" for v in found)
 
 
+@pytest.mark.parametrize("seed", range(FEW))
+def test_nobody_is_ended_for_another_without_a_promise_nor_twice(seed: int) -> None:
+    assert run(seed, campaigns=["preempting"]).violation is None
+
+
 @pytest.mark.parametrize(("campaign", "seed"), FOUND)
 def test_what_was_found_once_holds(campaign: str, seed: int) -> None:
     assert run(seed, campaigns=[campaign]).violation is None

@@ -20,6 +20,7 @@ from tests.resources import DEVICE_TAINT_RULES
 from tests.simulator import cast, machines
 from tests.simulator.faults import ETCD, QUOTA_CONFLICT, Storm
 from tests.simulator.gang_life import GangLife
+from tests.simulator.preempting import contested
 from tests.simulator.world import Node, World
 
 HALF: Final = msgspec.Raw(b'"\\ud800"')  # the API server keeps it, and no strict reader takes it
@@ -210,19 +211,25 @@ def gangs_owned(world: World, rng: random.Random, at: float) -> None:
     GangLife(world, rng).begin(barrier=rng.random() < 0.6, owned=True)
 
 
+def preempting(world: World, rng: random.Random, at: float) -> None:
+    """Pods and gangs of several priorities on few GPUs, where others end for them; budgets; policies that change."""
+    contested(world, rng)
+    GangLife(world, rng).begin(barrier=rng.random() < 0.7, owned=rng.random() < 0.3)
+
+
 Campaign = Callable[[World, random.Random, float], None]
 CAMPAIGNS: Final[dict[str, Campaign]] = {
     campaign.__name__: campaign
     for campaign in (
         nulls, surrogates, bound_by_hand, forged_notes, etcd_timeouts, quota_conflicts, queue_in_trouble, fat_templates,
-        shapes, taint_rules, apart, gangs, gangs_before, gangs_owned,
+        shapes, taint_rules, apart, gangs, gangs_before, gangs_owned, preempting,
     )
 }  # fmt: skip
 
 
 # Drawn by chance; the others are asked for by name.
 # Of ``queue_in_trouble`` see there what does not hold yet; other stories stay what they are without ``gangs_owned``.
-DRAWN: Final = tuple(name for name in CAMPAIGNS if name not in ("queue_in_trouble", "gangs_owned"))
+DRAWN: Final = tuple(name for name in CAMPAIGNS if name not in ("queue_in_trouble", "gangs_owned", "preempting"))
 
 
 def _put(world: World, at: float, resource: Resource, obj: Object, *, namespace: str | None = "default") -> None:

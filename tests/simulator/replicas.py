@@ -28,7 +28,13 @@ STOP_S: Final = 1.0  # within which cancelled work must have stopped, or the pro
 
 def controller(client: SimClient) -> Controller:
     """Return the controller under test."""
-    return Controller(cast("Client", client), promise_s=PROMISE_S, unschedulable_s=UNSCHEDULABLE_S, grace_s=10.0)
+    return Controller(
+        cast("Client", client),
+        promise_s=PROMISE_S,
+        unschedulable_s=UNSCHEDULABLE_S,
+        grace_s=10.0,
+        suspendable=("Job",),
+    )
 
 
 class Later(AtOnce):
@@ -87,6 +93,8 @@ class Replicas:
         late: How often an event reaches a process up to 5 s late.
         alive: The processes that were not killed.
         on_kill: Called after each kill.
+        on_start: Called with each process that starts.
+        ends: How a pod goes that is evicted.
     """
 
     def __init__(
@@ -96,6 +104,8 @@ class Replicas:
         self.alive: list[Replica] = []
         self.kills = 0
         self.on_kill: Callable[[], None] = lambda: None
+        self.on_start: Callable[[Replica], None] = lambda _: None
+        self.ends: Callable[[tuple[str, str]], object] | None = None
         self._server, self._loop, self._rng, self._plan = server, loop, rng, plan
         self._outside, self._trace = outside, trace
         self._made = 0
@@ -111,6 +121,8 @@ class Replicas:
 
         feed = Feed(self._server, self._loop, self._delay_s, shown)
         replica = Replica(self._made, SimClient(self._made, self._server, feed, self._plan, self._outside), feed)
+        replica.client.ends = self.ends
+        self.on_start(replica)
         self.alive.append(replica)
         self._trace("controller %d starts", replica.number)
         return replica

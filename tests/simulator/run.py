@@ -17,6 +17,7 @@ from dradriver.controller import metrics
 from tests.simulator.invariants import Invariants
 from tests.simulator.liveness import Liveness
 from tests.simulator.loop import Stuck, VirtualLoop
+from tests.simulator.preempting import PreemptionRules
 from tests.simulator.replicas import Replicas
 from tests.simulator.server import EPOCH
 from tests.simulator.story import Story
@@ -89,7 +90,9 @@ class Simulation:
         replicas = Replicas(world.server, self.loop, self._rng, world.plan, invariants, self.trace)
         invariants.replicas = replicas
         story = Story(world, replicas, invariants, self._campaigns)
-        replicas.on_kill = story.follow
+        replicas.on_kill, replicas.ends = story.follow, world.housekeeping.delete_pod
+        preempting = PreemptionRules(world, replicas, self.broken)
+        replicas.on_start = preempting.follow
         liveness = Liveness(world, replicas, invariants, self.broken)
         story.begin()
         self.loop.call_at(story.active_s, story.end)

@@ -10,6 +10,7 @@ import msgspec
 
 from dradriver.api import names
 from dradriver.api.claims import uuid_selector
+from dradriver.api.policies.model import Policies
 from dradriver.kube.resources import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from tests.fakes.apistore import Key, Object
 from tests.fakes.control_plane import fit
@@ -52,6 +53,8 @@ class World:
         pods: Keys of the pods that the webhook admitted, in the order they came.
         spoiled: Pods that somebody did something to that a controller cannot be held to.
         gangs: The gang of each pod that is of one.
+        policies: What every controller follows; None for none.
+        on_policies: Called when these change.
         queue: Pods of one kind, the oldest first, of whom none may be passed over.
     """
 
@@ -68,10 +71,17 @@ class World:
         self.spoiled: set[Key] = set()
         self.gangs: dict[Key, Gang] = {}
         self.queue: list[Key] = []
+        self.policies: Policies | None = None
+        self.on_policies: Callable[[Policies], None] = lambda _: None
         self._strangers = 0
         self._sets: dict[Key, list[Key]] = {}
         for name in (names.DEVICE_CLASS, names.SHARE_CLASS, names.MIG_CLASS):
             self.server.put(DEVICE_CLASSES, {"metadata": {"name": name}, "spec": {}})
+
+    def follow(self, policies: Policies) -> None:
+        """Let these policies be in force."""
+        self.policies = policies
+        self.on_policies(policies)
 
     # Nodes and GPUs.
 
