@@ -29,7 +29,7 @@ from dradriver.kube.resources import PODS
 logger = logging.getLogger(__name__)
 
 REFUSED_S: Final = 60.0  # for which a unit is nobody's victim that a budget, or a missing right, kept from ending
-ASKED_S: Final = 0.4  # after which it is asked what became of the suspension of an owner
+ASKED_S: Final = 1.0  # after which it is asked what became of the suspension of an owner
 TOLD_S: Final = 30.0  # that a reflector may be behind
 CHART_VALUE: Final = "controller.preemption"
 

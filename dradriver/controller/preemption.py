@@ -88,6 +88,11 @@ class Preemptions:
         self._spared: dict[str, float] = {}  # what made those that had to end, and until when that is spared
         self._restored = False
 
+    def begin(self) -> None:
+        """Take in that this process leads from now on: whom others have had ended the claims tell."""
+        self._ended.clear()
+        self._restored = False
+
     def follow(self, policies: Policies) -> None:
         """Take in the policies in force."""
         self._terms = policies.queue.preemption
@@ -118,6 +123,9 @@ class Preemptions:
                 ended = self._try(unit, now, most=left)
             except WordError:
                 continue  # it is told so when it is looked at
+            except Exception:  # a bug in what one unit meets must not stop the others
+                logger.exception("pod %s/%s: an error in this program; nobody ends for it", *unit.key)
+                continue
             if ended:
                 left -= ended
                 found = True

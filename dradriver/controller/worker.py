@@ -168,6 +168,7 @@ class Worker:
     def begin(self) -> None:
         """Look at all pods, and at gangs that may have lost some; from now on at those that changes concern."""
         self._acting = True
+        self._preemptions.begin()
         self._touched.update(dict.fromkeys((*self.picture.gangs, *self._units, *self.picture.pods)))
 
     def follow(self, policies: Policies) -> None:

@@ -1,5 +1,7 @@
-"""``python -m tests.bench.preemption``: whom one pod would have ended on so many nodes that are full, and how long that
-takes to find out."""
+"""``python -m tests.bench.preemption``: how long it takes to find out who would have to end on nodes that are full.
+
+CPU time, for a pod and for a gang, what runs there being read already.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +15,7 @@ from dradriver.api import slices
 from dradriver.api.objects import Metadata
 from dradriver.cluster.records import ClaimRecord
 from dradriver.cluster.running_units import RunningUnits
+from dradriver.controller.gang_preemption_plan import place_together
 from dradriver.controller.preemption_plan import Scene, place
 from dradriver.controller.worker import Worker
 from dradriver.kube.reflector import Change
@@ -76,6 +79,24 @@ async def measure(nodes: int, gpus: int, times: int) -> None:
             f"  for a pod of {want}: {len(found.victims)} would end; median {1e3 * statistics.median(seconds):.1f} ms, "
             f"worst {1e3 * max(seconds):.1f} ms"
         )
+    members = []
+    for number in range(8):
+        obj = pod(2_000_000 + number, distinct=False, gpus=8)
+        bring(worker, client, obj)
+        members.append(Member(picture.pods[obj["metadata"]["namespace"], obj["metadata"]["name"]]))
+    seconds = []
+    for _ in range(times):
+        picture.version += 1
+        began = time.thread_time()
+        running, ending = units.all()
+        scene = Scene([(unit, unit.priority) for unit in running], ending, NOW)
+        together = place_together(picture, members, None, scene, identity="g", least=8)
+        seconds.append(time.thread_time() - began)
+    assert together is not None
+    print(
+        f"  for a gang of 8 x 8: {len(together.victims)} would end; median {1e3 * statistics.median(seconds):.1f} ms, "
+        f"worst {1e3 * max(seconds):.1f} ms"
+    )
 
 
 def main() -> None:

@@ -10,10 +10,13 @@ import pytest
 from dradriver.allocator.request import NoPlaceError
 from dradriver.cluster.picture import Picture
 from dradriver.cluster.running_units import RunningUnit
+from dradriver.controller import gang_plan
 from dradriver.controller.decide import decide
+from dradriver.controller.gang_preemption_plan import place_together
 from dradriver.controller.preemption_cost import ROUNDED_S, Cost
 from dradriver.controller.preemption_plan import Scene, place
 from dradriver.queue.placement_request import PlacementRequest
+from dradriver.queue.units import Member
 from tests.fakes.preempting import NOW, crowded, scene, waiting
 
 PROFILES = ("rtx-a6000-x4-pairs", "dgx1-v100", "hgx-h100")
@@ -62,3 +65,43 @@ async def test_those_end_that_cost_least(seed: int) -> None:
         taken = {device for unit in found.victims for one in unit.pods for device in one.devices}
         free = {device for device in found.placement.taken if not picture.inventory.holders(device)}
         assert set(found.placement.taken) <= taken | free
+
+
+def of_gang(picture: Picture, members: list[Member], units: tuple[RunningUnit, ...]) -> bool:
+    """Return whether a gang has places without some units."""
+    gone = [one for unit in units for one in unit.pods]
+    fleet = picture.inventory.without(*(one.claim for one in gone))
+    with picture.nodes.without([(one.node, one.takes) for one in gone]):
+        try:
+            gang_plan.plan(picture, members, None, identity="g", fleet=fleet)
+        except NoPlaceError:
+            return False
+    return True
+
+
+@pytest.mark.parametrize("seed", range(40))
+async def test_for_a_gang_those_end_without_whom_it_has_places_and_nobody_of_needless_priority(seed: int) -> None:
+    rng = random.Random(seed)
+    cluster = await crowded(rng, [rng.choice(PROFILES) for _ in range(3)], most=16)
+    cpu, gpus = rng.choice(("0", "2")), rng.choice((2, 4))
+    for index in range(2):
+        cluster.pod(f"me-{index}", gpus, priority=15, requests={"cpu": cpu}, wishes={"gang": "me", "gang-size": "2"})
+    cluster.deliver()
+    picture = cluster.worker.picture
+    members = [waiting(cluster, f"me-{index}") for index in range(2)]
+    if of_gang(picture, members, ()):
+        return
+    among = scene(picture, 15)
+    units = [unit for unit, _ in among.units]
+    found = place_together(picture, members, None, among, identity="g", least=2)
+    assert (found is None) == (not of_gang(picture, members, tuple(units)))
+    if found is None:
+        return
+    assert set(found.places) == set(members)
+    assert of_gang(picture, members, found.victims)
+    highest = max(unit.priority for unit in found.victims)
+    assert not of_gang(picture, members, tuple(unit for unit in units if unit.priority < highest))
+    for spared in found.victims:
+        assert not set().union(*(place.taken for place in found.places.values())).isdisjoint(
+            {device for one in spared.pods for device in one.devices}
+        ) or not of_gang(picture, members, tuple(unit for unit in found.victims if unit is not spared))
