@@ -76,6 +76,12 @@ class RunningUnit(msgspec.Struct, frozen=True, gc=False):
         return self.gpus * max(now - self.since, 0.0)
 
     @property
+    def shown(self) -> str:
+        """Who it is, for people."""
+        pods = f"'s {len(self.pods)} pods" if len(self.pods) > 1 else ""
+        return f"{self.owner}{pods}" if pods else "/".join(self.pods[0].key)
+
+    @property
     def owner(self) -> str:
         """What made it, as ``namespace/Job/train``; of a pod that nothing made the pod."""
         first = self.pods[0]

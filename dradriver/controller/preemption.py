@@ -96,6 +96,7 @@ class Preemptions:
     def follow(self, policies: Policies) -> None:
         """Take in the policies in force."""
         self._terms = policies.queue.preemption
+        self._tried.clear()
 
     # Who gets a place.
 
@@ -166,8 +167,8 @@ class Preemptions:
             if found is None:
                 return 0
             places, victims, beside = {unit.lead: found.placement}, found.victims, found.beside
-        if not 0 < len(victims) <= most:
-            return 0
+        if len(victims) > most and self._ended:
+            return 0  # one for whom more have to end than may within a minute has its turn when nobody had to in one
         self._commit(unit, self._named(places, victims, beside, now), victims, now)
         return len(victims)
 
@@ -181,6 +182,9 @@ class Preemptions:
         caps: dict[str, int | None] = {}
         since = now - self._terms.min_run_minutes * MINUTE_S
         for unit in units:
+            if wanted and any(one.pod.metadata.uid in wanted for one in unit.pods):
+                ends += unit.pods
+                continue
             if unit.since > since:
                 continue
             if (space := unit.key[0]) not in caps:
@@ -189,9 +193,7 @@ class Preemptions:
             counts = unit.priority if cap is None else min(unit.priority, cap)
             if counts >= priority:
                 continue
-            if wanted and any(one.pod.metadata.uid in wanted for one in unit.pods):
-                ends += unit.pods
-            elif self._ends(unit, now):
+            if self._ends(unit, now):
                 may.append((unit, counts))
         return Scene(may, ends, now)
 
@@ -267,7 +269,7 @@ class Preemptions:
     @staticmethod
     def _why(victims: Sequence[RunningUnit], at: float) -> str:
         ordered = sorted(victims, key=lambda unit: unit.key)
-        names = [f"{'/'.join(unit.key)} (priority {unit.priority})" for unit in ordered[:NAMED]]
+        names = [f"{unit.shown} (priority {unit.priority})" for unit in ordered[:NAMED]]
         more = f" and {len(victims) - NAMED} more" if len(victims) > NAMED else ""
         by = f"{time.strftime('%H:%M:%S', time.gmtime(at))} UTC"
         ends = "end" if len(victims) > 1 else "ends"
@@ -320,7 +322,8 @@ class Preemptions:
         if not self._terms.enabled or not pods:
             return
         claims = ending.claims
-        who = f"for {'/'.join(unit.key)} (priority {-unit.order[0]})"
+        others = f" and {len(unit.members) - 1} more of its gang" if len(unit.members) > 1 else ""
+        who = f"for {'/'.join(unit.lead.key)}{others} (priority {-unit.order[0]})"
         held = {uid for claim in claims for uid in self._holders(claim)}
 
         def stands() -> bool:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
 import json
+from typing import Any
 
+import msgspec
 import pytest
 
 from dradriver.api import names
-from dradriver.api.policies.model import Policies
+from dradriver.api.policies.model import Policies, Queue, Tenant
 from dradriver.kube.client import ApiError
 from dradriver.kube.resources import POD_DISRUPTION_BUDGETS, PODS, RESOURCE_CLAIMS
 from tests.fakes.gpucluster import Killed, claim_of
-from tests.fakes.preempting import contested
+from tests.fakes.preempting import ON, Contested, contested
 from tests.fakes.troubles import working
 
 
@@ -186,3 +189,68 @@ async def test_without_the_right_nobody_is_a_victim_and_it_says_so() -> None:
     assert cluster.claim("me") is None
     assert "controller.preemption" in (cluster.note("me", "reason") or "")
     assert [claim["metadata"]["name"] for claim in cluster.all(RESOURCE_CLAIMS)] == [claim_of("low")]
+
+
+def terms(cluster: Contested, **changes: Any) -> None:
+    on = msgspec.structs.replace(ON.queue.preemption, **changes)
+    tenants = {"team": Tenant(namespaces=("default",), highest_priority=changes.get("highest"))}
+    cluster.worker.follow(Policies(queue=Queue(preemption=on), tenants=tenants))
+
+
+async def test_no_more_end_within_a_minute_than_the_file_says_but_for_one_who_needs_more() -> None:
+    cluster = await contested(("one", 4, 0), ("two", 4, 0))
+    terms(cluster, units_per_minute=1)
+    cluster.pod("me", 4, priority=10)
+    cluster.pod("other", 4, priority=10)
+    await cluster.settle()
+    assert len(cluster.ending()) == 1
+    cluster = await contested(("one", 4, 0), ("two", 4, 0))
+    terms(cluster, units_per_minute=1)
+    cluster.pod("me", 8, priority=10)
+    await cluster.settle()
+    assert len(cluster.ending()) == 2
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"min_run_minutes": 10.0},
+        {"unpreemptable_classes": ("serving",)},
+        {"unpreemptable_tenants": ("team",)},
+    ],
+)
+async def test_whom_the_file_spares(changes: dict[str, Any]) -> None:
+    cluster = await contested()
+    await cluster.run(("low", 8, 0), priorityClassName="serving")
+    began = f"{datetime.datetime.now(datetime.UTC):%Y-%m-%dT%H:%M:%SZ}"
+    cluster.store.edit(PODS, ("default", "low"), lambda pod: pod["status"].update(startTime=began))
+    terms(cluster, **changes)
+    cluster.pod("me", 8, priority=10)
+    await cluster.settle()
+    assert cluster.ending() == []
+    terms(cluster)
+    cluster.pod("another", 8, priority=20)
+    await cluster.settle()
+    assert cluster.ending() == ["low"]
+
+
+async def test_a_tenants_highest_priority_bounds_for_whom_others_end_and_what_makes_them_safe() -> None:
+    cluster = await contested(("low", 8, 50))
+    on = ON.queue.preemption
+    cluster.worker.follow(
+        Policies(
+            queue=Queue(preemption=on),
+            tenants={"a": Tenant(namespaces=("team-a",), highest_priority=40), "d": Tenant(namespaces=("default",))},
+        )
+    )
+    cluster.pod("me", 8, priority=1000, namespace="team-a")
+    await cluster.settle()
+    assert cluster.ending() == []
+    cluster.worker.follow(
+        Policies(
+            queue=Queue(preemption=on),
+            tenants={"d": Tenant(namespaces=("default",), highest_priority=40)},
+        )
+    )
+    await cluster.settle()
+    assert cluster.ending() == ["low"]

@@ -187,7 +187,9 @@ async def test_an_owner_that_refuses_has_the_promise_given_back_and_nobody_ended
     cluster.store.edit(JOBS, ("default", "train"), lambda job: job["metadata"].update(labels={"kueue.x-k8s.io/q": "q"}))
     cluster.pod("me", 8, priority=10)
     async with working(cluster):
-        await asyncio.sleep(10)
+        await asyncio.sleep(3)
+        assert "preempts default/Job/train's 2 pods (priority 0)" in (cluster.note("me", "reason") or "")
+        await asyncio.sleep(50)
     assert cluster.claim("me") is None
     assert "Kueue" in (cluster.note("me", "reason") or "")
     assert not train.job["spec"].get("suspend")
