@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Final
 
-from dradriver.api import suspends
+from dradriver.api import gang_owners, suspends
 from dradriver.api.messages import shown
 from dradriver.api.pins import Key
 from dradriver.api.pods import Pod
@@ -30,6 +30,7 @@ logger = logging.getLogger(__name__)
 
 REFUSED_S: Final = 60.0  # for which a unit is nobody's victim that a budget, or a missing right, kept from ending
 ASKED_S: Final = 1.0  # after which it is asked what became of the suspension of an owner
+AGAIN_S: Final = 5.0  # after which those are told again whose end was refused
 TOLD_S: Final = 30.0  # that a reflector may be behind
 CHART_VALUE: Final = "controller.preemption"
 
@@ -66,10 +67,12 @@ class Evictions:
         refused = self._refused.get(unit.key)
         if refused is not None and asyncio.get_running_loop().time() < refused[0]:
             return False
-        kinds = {_suspended_by(one.pod) for one in unit.pods} if self._is_gang(unit.key) else {""}
-        if kinds == {""}:
+        kinds = {_suspended_by(one.pod) for one in unit.pods} if unit.key in self._picture.gangs else {()}
+        if kinds == {()}:
             return True
-        return kinds <= self._suspendable and not any(suspends.of_kueue(one.pod.metadata) for one in unit.pods)
+        if any(suspends.of_kueue(one.pod.metadata) for one in unit.pods):
+            return False
+        return all(not self._suspendable.isdisjoint(own) for own in kinds)
 
     def begin(self, unit: Key) -> None:
         """Take in that others are to end for a unit, whatever was so of those of before."""
@@ -120,6 +123,7 @@ class Evictions:
         *,
         last: Collection[str],
         stands: Callable[[], bool],
+        begun: bool,
         why: str,
         go_on: Callable[[], None],
     ) -> None:
@@ -133,11 +137,12 @@ class Evictions:
             pods: The pods.
             last: Uids of those that have what is wanted.
             stands: Whether they have to end still: asked before each.
+            begun: Whether others have begun to end: then it is tried again for as long as there is time.
             why: For whom, in words.
             go_on: Called before each further write.
 
         Raises:
-            RefusedError: A pod's budget forbids it, or the controller may not end it.
+            RefusedError: A pod's budget forbids it, or the controller may not end it, and nobody has begun to end.
             MovedOnError: A pod is not as it was seen.
             ApiError: The server refuses.
             Unreachable: No answer.
@@ -147,7 +152,11 @@ class Evictions:
         except RefusedError as error:
             metrics.PREEMPTION_REFUSALS.inc()
             self._stopped = _noted(self._stopped, unit, str(error))
-            raise
+            if not begun:
+                raise
+            logger.info("%s/%s: %s; trying again", *unit, error)
+            again_at = asyncio.get_running_loop().time() + AGAIN_S
+            self._told |= dict.fromkeys((pod.metadata.uid for pod in pods), again_at)
 
     async def _end(
         self,
@@ -212,9 +221,6 @@ class Evictions:
         if self._record is not None:
             await self._record(pod, f"evicted {why}")
 
-    def _is_gang(self, key: Key) -> bool:
-        return key in self._picture.gangs
-
 
 def _noted(known: dict[Key, tuple[float, str]], unit: Key, why: str) -> dict[Key, tuple[float, str]]:
     """Return what is noted for a while, with one more, and without what is over."""
@@ -223,10 +229,15 @@ def _noted(known: dict[Key, tuple[float, str]], unit: Key, why: str) -> dict[Key
     return left | {unit: (now + REFUSED_S, why)}
 
 
-def _suspended_by(pod: Pod) -> str:
-    """Return the kind of what made a pod where that is suspended rather than its pods evicted; empty otherwise."""
+def _suspended_by(pod: Pod) -> tuple[str, ...]:
+    """Return of which kinds what is suspended for a pod can be; none where it is evicted rather.
+
+    A JobSet's pods are made by its Jobs, and it may be a TrainJob's own.
+    """
     kind = next((owner.kind for owner in pod.metadata.owner_references if owner.controller), "")
-    return kind if kind in suspends.FIELDS else ""
+    if kind == "Job" and gang_owners.JOBSET + "jobset-name" in pod.metadata.labels:
+        return "JobSet", "TrainJob"
+    return (kind,) if kind in suspends.FIELDS else ()
 
 
 def _eviction(pod: Pod) -> dict[str, Any]:

@@ -183,8 +183,7 @@ class Preemptions:
         since = now - self._terms.min_run_minutes * MINUTE_S
         for unit in units:
             if wanted and any(one.pod.metadata.uid in wanted for one in unit.pods):
-                ends += unit.pods
-                continue
+                continue  # for somebody else, whose promise may come to nothing yet
             if unit.since > since:
                 continue
             if (space := unit.key[0]) not in caps:
@@ -338,7 +337,13 @@ class Preemptions:
                 raise MovedOnError("what was promised to it does not stand any more")
             self._executor.go_on(slot)
             await self._evictions.end(
-                unit.key, pods, last=held, stands=stands, why=who, go_on=lambda: self._executor.go_on(slot)
+                unit.key,
+                pods,
+                last=held,
+                stands=stands,
+                begun=ending.begun,
+                why=who,
+                go_on=lambda: self._executor.go_on(slot),
             )
 
         self._executor.start(unit, tell)

@@ -19,6 +19,8 @@ FOUND = (  # faults once: what is drawn changes with the stories, so each has a 
     ("gangs_before", 600181),  # all went on writing though one write of a gang was asked for a pause, as another hung
     ("gangs_before", 600383),  # two pods that came late at once went beyond the gang's limit of nodes
     ("gangs", 800046),  # a pod was lifted while another of its plan was gone and not made anew yet
+    ("preempting", 1019),  # a refused owner made its promise wait past its time: the unit was in its back-off
+    ("preempting", 1034),  # a promise named who had to end for another, and would have had it ended in its own name
     ("gangs_owned", 312144),  # a late pod was placed below another leaf than others on a node of unknown GPUs
 )
 

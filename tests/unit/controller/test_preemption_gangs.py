@@ -172,8 +172,12 @@ async def test_a_leader_that_dies_after_the_suspension_leaves_a_job_that_the_nex
     assert [verb for verb, name in cluster.client.writes if name == "train"] == ["patch"]
 
 
-async def test_without_the_right_a_jobs_gang_never_ends() -> None:
-    cluster, train = await trained()
+@pytest.mark.parametrize(("right", "jobset"), [((), False), (("JobSet",), False), (("Job",), True)])
+async def test_without_the_right_a_jobs_gang_never_ends(right: tuple[str, ...], jobset: bool) -> None:
+    cluster, train = await trained(*right)
+    label = {"jobset.sigs.k8s.io/jobset-name": "s"}
+    for name in train.names() if jobset else ():
+        cluster.store.edit(PODS, ("default", name), lambda pod: pod["metadata"]["labels"].update(label))
     cluster.pod("me", 8, priority=10)
     await cluster.settle()
     assert cluster.claim("me") is None
