@@ -14,7 +14,8 @@ A review of a pod goes down this list once: it is read, decided about, and answe
     addon         what a pod cannot have where another driver hands out the GPUs
     desired       what both come to: the fields that are the driver's, as they should be
     patch         that, written as a JSON Patch of what was sent
-    workloads     Jobs, Deployments and others that make pods: their words go into the templates
+    workloads     Jobs, Deployments and others that make pods: their words go into the templates; ``disruption`` warns
+                  of a Job that fails where others' pods end its own
     validate      claims and templates with configurations for this driver, or of parts of GPUs
 
 Certificates: ``certificates`` says what they should be, ``keeper`` keeps that in a Secret, ``mounted`` serves files of

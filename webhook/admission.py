@@ -113,10 +113,12 @@ class Admission:
         if request.sub_resource or request.operation not in ("CREATE", "UPDATE"):
             return review.allow(request), "allowed"
         try:
-            made = workloads.copied(request.kind.kind, request.object, request.old_object, self._policies.in_force)
+            policies = self._policies.in_force
+            made = workloads.copied(request.kind.kind, request.object, request.old_object, policies)
+            warnings = workloads.warned(request.kind.kind, request.object, request.namespace, policies)
         except WordError as error:
             return _deny(request, error)
-        return review.allow(request, patch=made), "patched" if made else "allowed"
+        return review.allow(request, patch=made, warnings=warnings), "patched" if made else "allowed"
 
     def validate_claim(self, request: review.Request) -> Answer:
         """Return the answer to CREATE or UPDATE of a claim or template; anything else passes."""

@@ -18,7 +18,7 @@ from dradriver.api.annotations import check_words, is_ours, is_written
 from dradriver.api.errors import WordError
 from dradriver.api.jsonpatch import Patch
 from dradriver.api.policies.model import Policies
-from webhook import gang, kueue, pod_view
+from webhook import disruption, gang, kueue, pod_view
 
 _EACH: Final = "*"  # of a list or of an object's members
 _SPEC: Final = ("spec", "template")
@@ -109,6 +109,16 @@ def copied(kind: str, new: Raw, old: Raw, policies: Policies) -> Patch:
         if has in ({}, were) and has != words:
             _write(patch, path, template.metadata, has, words)
     return patch
+
+
+def warned(kind: str, new: Raw, namespace: str, policies: Policies) -> list[str]:
+    """Return what the author of an object is warned of.
+
+    Raises:
+        WordError: It is no such object.
+    """
+    sent = _read(kind, new)
+    return disruption.warnings(kind, sent.metadata.words, sent.spec, namespace, policies)
 
 
 def _write(

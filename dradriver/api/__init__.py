@@ -39,6 +39,7 @@ device_attributes  a GPU as devices of a slice
 mig_devices  the same of a GPU whose MIG instances are made for claims
 slices       a machine as ResourceSlices, and back
 plans        which plan of its gang a claim belongs to
+preempts     which pods have to end for a claim, and until when it waits
 seats        what a gang's members wait in until all have their GPUs
 jsonpatch    a builder of JSON Patches
 quantity     quantities as integers

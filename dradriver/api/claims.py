@@ -11,12 +11,13 @@ from typing import Any
 import msgspec
 
 from dradriver.allocator.request import Choice, MigPart, Part, PartChoice, SharePart, Whole
-from dradriver.api import annotation_words, config, names, plans, seats
+from dradriver.api import annotation_words, config, names, plans, preempts, seats
 from dradriver.api.dra_objects import ResourceClaim
 from dradriver.api.errors import WordError
 from dradriver.api.ledger import current_ledger
 from dradriver.api.plans import Planned
 from dradriver.api.pods import Pod
+from dradriver.api.preempts import Preempts
 from dradriver.api.values import NCCL_AUTO
 
 _SET = msgspec.json.Decoder(Whole)
@@ -35,6 +36,7 @@ def pinned(
     shared: Whole | None = None,
     planned: Planned | None = None,
     seat: bool = False,
+    preempting: Preempts | None = None,
 ) -> dict[str, Any]:
     """Return the claim of a pod: ``exactly`` requests that are pinned to the chosen GPUs.
 
@@ -58,6 +60,7 @@ def pinned(
         shared: What the set was chosen for that other pods will share; None where it is the pod's alone.
         planned: What it says of the plan of its gang; None for a pod of no gang.
         seat: Whether it asks for a seat, too, so that its pod is bound only with all others of its gang.
+        preempting: Which pods have to end for it; None for none.
     """
     parts = parts_of(choice, uuids)
     mig = {
@@ -74,6 +77,7 @@ def pinned(
         | {
             "annotations": {names.CHOICE: msgspec.json.encode(choice).decode()}
             | ({} if planned is None else {names.PLAN: plans.written(planned)})
+            | ({} if preempting is None else {names.PREEMPTS: preempts.written(preempting)})
             | ({} if shared is None else {names.SET: msgspec.json.encode(annotation_words.as_written(shared)).decode()})
         },
         "spec": {

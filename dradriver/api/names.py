@@ -95,6 +95,7 @@ FINALIZER: Final = "resource.kubernetes.io/delete-protection"  # Kubernetes' own
 HANDED_OVER: Final = PREFIX + "handed-over"  # on a claim without a pin: a digest of what it was made from
 CHOICE: Final = PREFIX + "choice"  # on a claim: the choice it was made from, as JSON
 PLAN: Final = PREFIX + "plan"  # on a claim of a gang's member: which plan of the gang it belongs to, as JSON
+PREEMPTS: Final = PREFIX + "preempts"  # on a claim: which pods have to end for it, and until when it waits, as JSON
 RESTART: Final = PREFIX + "restart"  # on what makes a gang's pods: when and why it was suspended last, as JSON
 IDLE: Final = PREFIX + "idle"  # there too: when and why it was suspended for good, as JSON
 RESTARTING: Final = PREFIX + "restarting"  # a label there, while it is suspended and has to be resumed

@@ -159,6 +159,8 @@ class PodSpec(Part, frozen=True):
     volumes: list[Volume] = []
     priority: int | None = None
     active_deadline_seconds: int | None = None  # after its start on its node the kubelet ends it
+    priority_class_name: str = ""
+    preemption_policy: str = ""
     termination_grace_period_seconds: int | None = None
     scheduling_group: SchedulingGroup | None = None
 

@@ -21,6 +21,7 @@ node_usage   what our pods take from them
 neighbours   pods of ours that are not to be beside each other
 kueue_topologies  the levels of the network as Kueue has them
 network      where nodes stand in the network, by their labels
+running_units  what runs on GPUs, unit by unit, and what it would cost to end it
 refusals     nodes on which the scheduler found no room, by kind of pod
 volumes      where the volumes of waiting pods are, read when one names them
 

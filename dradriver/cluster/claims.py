@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import enum
 from collections import OrderedDict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 import msgspec
@@ -88,6 +88,7 @@ class Accounts:
         self.assumed: dict[Key, float] = {}
         self._answered: dict[Key, float] = {}  # claims of which an answer told us more than any reflector, and when
         self._ended: OrderedDict[str, None] = OrderedDict()  # uids of claims last seen to go, for late answers
+        self._preempting: set[Key] = set()  # claims for which others have to end, or had to
         self._intended: dict[Key, tuple[Key, Placement]] = {}  # claims that are being created, with the pod
         self._kept: dict[Key, Mapping[Device, Usage]] = {}  # what claims held that is kept once they are gone
         self._joining: dict[Key, str] = {}  # nodes by pods that are being written into a claim that others share
@@ -119,6 +120,14 @@ class Accounts:
         """Return what a claim is about to be created for; None where it is not, or for another pod."""
         intended = self._intended.get(claim)
         return intended[1] if intended is not None and intended[0] == pod else None
+
+    def placements(self) -> Iterable[Placement]:
+        """Return what claims are about to be created for."""
+        return [placement for _, placement in self._intended.values()]
+
+    def preempting(self) -> Iterable[ClaimRecord]:
+        """Return the claims for which others have to end, or had to."""
+        return [self.claims[key] for key in self._preempting]
 
     def ahead(self, claim: Key) -> bool:
         """Return whether an answer to us told more of a claim than its reflector has shown."""
@@ -207,6 +216,9 @@ class Accounts:
     def put(self, claim: Key, new: ClaimRecord | None) -> ClaimRecord | None:
         """Replace a claim, by none where it is gone. Returns what was there."""
         old = self.claims.pop(claim, None)
+        self._preempting.discard(claim)
         if new is not None:
             self.claims[claim] = new
+            if new.preempts is not None:
+                self._preempting.add(claim)
         return old

@@ -147,13 +147,23 @@ class Fleets:
             inventory.set_left(fleet, name, own.among(among[name]) if name in among else own)
         return fleet
 
-    def alone_with(self, claim: Key, devices: Collection[Device]) -> Fleet:
-        """Return the whole fleet as it would be if these GPUs were all that their node has, without a claim.
+    def leave_out(self, copied: Fleet, name: str, claims: Set[Key], *, namespace: str) -> None:
+        """Let a node of a copy of a namespace's fleet be as it would be without what these claims hold.
+
+        All others' holds count, and what is reserved is for nobody.
+        """
+        inventory, own = self._inventory, self.open_to(namespace, name)
+        if (pool := inventory.pool(name)) is not None:
+            left = inventory.reserved.left(name, pool, inventory.left(name, pool, claims))
+            inventory.set_left(copied, name, left if own is None else left.among(own))
+
+    def alone_with(self, claims: Set[Key], devices: Collection[Device]) -> Fleet:
+        """Return the whole fleet as it would be if these GPUs were all that their node has, without some claims.
 
         It is to be looked at, and by nobody else.
 
         Args:
-            claim: The claim.
+            claims: The claims.
             devices: The GPUs, all of one node.
         """
         fleet, inventory = self._inventory.fleet, self._inventory
@@ -163,7 +173,7 @@ class Fleets:
             return fleet
         fleet = fleet.copied({name})
         numbers = {number for number, (device, _) in pool.devices.items() if (name, device) in devices}
-        inventory.set_left(fleet, name, inventory.left(name, pool, frozenset((claim,))).among(numbers))
+        inventory.set_left(fleet, name, inventory.left(name, pool, claims).among(numbers))
         return fleet
 
     # Where nodes stand in the network.

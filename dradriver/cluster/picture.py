@@ -9,6 +9,7 @@ from dradriver.allocator.request import Weights
 from dradriver.api.objects import Node
 from dradriver.api.pins import Device, Key, Usage, claim_key, is_set
 from dradriver.api.pods import Pod
+from dradriver.api.preempts import Preempts
 from dradriver.api.seats import GO
 from dradriver.api.templates import Template
 from dradriver.cluster.claim_users import MOST, ClaimUsers
@@ -282,12 +283,14 @@ class Picture:
     def rivals(self, claim: ClaimRecord) -> bool:
         """Return whether what a claim is pinned to was given to others, so that it does not fit beside them."""
         assert claim.pin is not None, "asked of our own claims"
-        return self._crowded(claim.key, claim.pin.taken, lambda other: bool(other.devices))
+        return self._crowded(
+            claim.key, claim.pin.taken, lambda other: bool(other.devices) and not _gives_way(other, claim.preempts)
+        )
 
     def fits(self, claim: ClaimRecord) -> bool:
         """Return whether what a claim is pinned to fits beside all that others hold, given or promised."""
         assert claim.pin is not None, "asked of our own claims"
-        return not self._crowded(claim.key, claim.pin.taken, lambda _: True)
+        return not self._crowded(claim.key, claim.pin.taken, lambda other: not _gives_way(other, claim.preempts))
 
     def has(self, claim: ClaimRecord) -> bool:
         """Return whether a claim is there still, and is not on its way out."""
@@ -296,7 +299,16 @@ class Picture:
 
     def overtaken(self, claim: Key, placement: Placement) -> bool:
         """Return whether other claims have come by what a placement needs since it was decided."""
-        return self._crowded(claim, placement.taken, lambda _: True)
+        return self._crowded(claim, placement.taken, lambda other: not _gives_way(other, placement.preempts))
+
+    def in_the_way(self, claim: ClaimRecord) -> tuple[Pod, ...]:
+        """Return the pods that have to end for a claim and have not."""
+        return () if claim.preempts is None else self.living(claim.preempts)
+
+    def living(self, preempts: Preempts) -> tuple[Pod, ...]:
+        """Return those of some pods that have to end which have not: they are there still, and run or will."""
+        found = ((self.pods.get((one.namespace, one.name)), one.uid) for one in preempts.victims)
+        return tuple(pod for pod, uid in found if pod is not None and pod.metadata.uid == uid and not pod.finished)
 
     def _crowded(self, claim: Key, taken: Mapping[Device, Usage], counts: Callable[[ClaimRecord], bool]) -> bool:
         """Return whether a claim cannot have this beside what those others hold that are there and count."""
@@ -416,6 +428,11 @@ class Picture:
         if self.nodes.clock != self._clock:
             self._clock = self.nodes.clock
             self._wake()
+
+
+def _gives_way(claim: ClaimRecord, preempts: Preempts | None) -> bool:
+    """Return whether the pod of a claim has to end first."""
+    return preempts is not None and any(uid in preempts.uids for _, uid in claim.owners)
 
 
 def _owned(claim: ClaimRecord, pod: Pod | None) -> bool:

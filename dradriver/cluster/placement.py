@@ -7,6 +7,7 @@ import msgspec
 from dradriver.allocator.request import Choice, PartChoice
 from dradriver.api.pins import Device, Usage, taken_of
 from dradriver.api.plans import Planned
+from dradriver.api.preempts import Preempts
 
 
 class Placement(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,6 +23,7 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
         joins: The uid of the claim of others that the pod is to share; empty where one is to be created.
         planned: The plan of its gang; None for a pod alone.
         seat: Whether its claim asks for a seat, so that the pod is bound only with all others of its gang.
+        preempts: Which pods have to end for it first; None for none.
     """
 
     choice: Choice | PartChoice
@@ -33,6 +35,7 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
     joins: str = ""
     planned: Planned | None = None
     seat: bool = False
+    preempts: Preempts | None = None
 
     @property
     def node(self) -> str:

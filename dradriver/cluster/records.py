@@ -13,13 +13,14 @@ from typing import Final
 import msgspec
 
 from dradriver.allocator.request import Whole
-from dradriver.api import claims, idleness, ladder, names, pins, plans, same_spec, seats, slices, templates
+from dradriver.api import claims, idleness, ladder, names, pins, plans, preempts, same_spec, seats, slices, templates
 from dradriver.api.dra_objects import ResourceSlice
 from dradriver.api.idleness import Idle
 from dradriver.api.ledger import OURS, Ledger, current_ledger
 from dradriver.api.objects import Metadata, Node
 from dradriver.api.pins import Claim, Key, Pin, Usage
 from dradriver.api.plans import Planned
+from dradriver.api.preempts import Preempts
 from dradriver.api.seats import Seat
 from dradriver.api.slice_features import FIELDS
 from dradriver.api.templates import Template
@@ -43,6 +44,7 @@ class ClaimRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         owners: Name and uid of the pod that controls it, or of all that share it.
         pin: What it is pinned to; None where it is not ours, or damaged.
         devices: What the scheduler gave it of this driver; None while it is not allocated.
+        preempts: Which pods have to end for it; None for none.
         allocated_at: When, as the API writes times; empty where that is not said.
         users: Uids of those it is reserved for.
         set: What it was chosen for, if pods share it that ask for the same; None where it is one pod's.
@@ -62,6 +64,7 @@ class ClaimRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     set: Whole | None = None
     planned: Planned | None = None
     seat: Seat | None = None
+    preempts: Preempts | None = None
     allocated_at: str = ""
     idle: Idle | None = None
     idle_end: float | None = None
@@ -104,6 +107,7 @@ def claim_record(claim: Claim) -> ClaimRecord:
         else None,
         planned=plans.read(claim) if ours else None,
         seat=seats.of(claim),
+        preempts=preempts.read(claim) if ours else None,
         allocated_at="" if claim.status.allocation is None else claim.status.allocation.allocation_timestamp,
         idle=idleness.idle_of(claim),
         idle_end=idleness.asked(claim.metadata.annotations),

@@ -27,6 +27,12 @@ owner_reader  how many pods a gang has, from the object that makes them
 owner_kinds  in which version the server has such objects
 owner_restarts  gangs started anew: their owners suspended and resumed
 owner_tops   which object is suspended for some pods
+preemption   who gets GPUs that others of lower priority have, and what becomes of it
+preemption_plan  whom a pod would have ended
+gang_preemption_plan  the same of a gang
+preemption_cost  what it costs to end units
+ending       whom to tell to end for some claims, and until when to wait
+evictions    pods that end for others: evicted, or their owner suspended
 budgets      disruption budgets of pods that are ended together
 
 Writing:

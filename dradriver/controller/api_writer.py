@@ -326,6 +326,7 @@ class ApiWriter:
             shared=wish.request if wish.shared and isinstance(wish.request, Whole) else None,
             planned=placement.planned,
             seat=placement.seat,
+            preempting=placement.preempts,
         )
         if wish.template is not None:
             body = templates.completed(body, wish.template)

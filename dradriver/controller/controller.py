@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Final
 
 import msgspec
@@ -96,6 +96,8 @@ class Controller:
         unschedulable_s: float = UNSCHEDULABLE_S,
         grace_s: float = 10.0,
         record: Record | None = None,
+        record_end: Record | None = None,
+        suspendable: Collection[str] = (),
         record_unread: unread_claims.Record | None = None,
         record_seats: seat_slice.Record | None = None,
         record_namespace: namespaces.Record | None = None,
@@ -112,6 +114,8 @@ class Controller:
             unschedulable_s: See there.
             grace_s: See there.
             record: See there.
+            record_end: See there.
+            suspendable: See there.
             record_unread: Writes an Event about a claim that cannot be read whole.
             record_seats: Writes an Event where seats keep no gang's pods from being bound.
             record_namespace: Writes an Event about a namespace that several tenants claim.
@@ -121,8 +125,9 @@ class Controller:
             ends_idle: Whether those that ask for it are ended.
         """
         self.worker = Worker(
-            client, promise_s=promise_s, unschedulable_s=unschedulable_s, grace_s=grace_s, record=record
-        )
+            client, promise_s=promise_s, unschedulable_s=unschedulable_s, grace_s=grace_s, record=record,
+            record_end=record_end, suspendable=suspendable,
+        )  # fmt: skip
         self._tabulator = tabulator
         if tabulator is not None:
             self.worker.picture.make_tables(tabulator)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence, Set
 from typing import Final
 
 import msgspec
@@ -14,12 +14,12 @@ from dradriver.allocator.choice.phrases import wanted
 from dradriver.allocator.fleet.fleet import Fleet
 from dradriver.allocator.request import Amount, Choice, Mig, NoPlaceError, Part, PartChoice, Share, SharePart, Whole
 from dradriver.api import names, plans, results, slices
-from dradriver.api.pins import Pin
+from dradriver.api.pins import Key, Pin, claim_key
+from dradriver.api.pods import Pod
 from dradriver.cluster.claim_users import MOST
 from dradriver.cluster.neighbours import BESIDE
 from dradriver.cluster.nodes.ask import listed
 from dradriver.cluster.nodes.columns import Bools
-from dradriver.cluster.nodes.requests import Amounts
 from dradriver.cluster.picture import Picture
 from dradriver.cluster.placement import Placement
 from dradriver.cluster.records import ClaimRecord
@@ -82,9 +82,9 @@ def decide(
     return _placement(picture, wish, _rank(picture, wish, fit, most=most, fleet=fleet), most)
 
 
-def _eligible(picture: Picture, wish: PlacementRequest, *, besides: tuple[str, Amounts] | None = None) -> Bools:
+def _eligible(picture: Picture, wish: PlacementRequest) -> Bools:
     """Return the nodes that a pod fits on by what is free there, and by what it says of pods of ours beside it."""
-    fit = picture.nodes.eligible(wish.ask, besides=besides)
+    fit = picture.nodes.eligible(wish.ask)
     if wish.rules is not None:
         fit &= picture.neighbours.allowed(wish.pod, wish.rules, picture.nodes.open(wish.ask))
     return fit
@@ -136,29 +136,44 @@ def revalidate(picture: Picture, wish: PlacementRequest, claim: ClaimRecord) -> 
     row = None if pin is None else picture.nodes.find(pin.choice.node)
     if pin is None or row is None or pin.nccl != wish.nccl or (wish.shared and claim.set != wish.request):
         return None
-    fit = _eligible(picture, wish, besides=picture.taken_by(wish.pod))
-    if not (fit[row] and picture.inventory.keeps(pin) and picture.fits(claim)):
-        return None
-    try:
-        if not _asked_for(picture, wish, pin, _row(fit, row)):
+    own, ending = picture.taken_by(wish.pod), picture.in_the_way(claim)
+    gone = frozenset((wish.claim, *(key for pod in ending if (key := claim_key(pod)) is not None)))
+    with picture.nodes.without([takes for takes in (own, *map(picture.taken_by, map(_key, ending))) if takes]):
+        fit = _eligible(picture, wish)
+        if not (fit[row] and picture.inventory.keeps(pin) and picture.fits(claim)):
             return None
-    except NoPlaceError:
-        return None
+        try:
+            if not _asked_for(picture, wish, pin, _row(fit, row), gone):
+                return None
+        except NoPlaceError:
+            return None
+        others: Sequence[Choice] | Sequence[PartChoice] = []
+        with contextlib.suppress(NoPlaceError):  # it keeps what it has where that is outside its partition by now
+            others = _rank(picture, wish, fit, fleet=picture.fleets.without(*gone, namespace=wish.claim[0]))
     node = pin.choice.node
-    others: Sequence[Choice] | Sequence[PartChoice] = []
-    with contextlib.suppress(NoPlaceError):  # it keeps what it has where that is outside its partition by now
-        others = _rank(picture, wish, fit, fleet=picture.fleets.without(wish.claim, namespace=wish.claim[0]))
     return Placement(
         choice=pin.choice,
         hostnames=_hostnames(picture, [node, *(each.node for each in others if each.node != node)], MOST_NODES),
         uuids=pin.uuids,
         texts=pin.texts | ({} if claim.planned is None else plans.texts(claim.planned, ())),
         placed=pin.placed,
+        preempts=claim.preempts,
     )
 
 
-def _asked_for(picture: Picture, wish: PlacementRequest, pin: Pin, here: Bools) -> bool:
+def _key(pod: Pod) -> Key:
+    return pod.metadata.namespace, pod.metadata.name
+
+
+def _asked_for(picture: Picture, wish: PlacementRequest, pin: Pin, here: Bools, gone: Set[Key]) -> bool:
     """Return whether what a claim is pinned to is what its pod asks for, and is said of it truly.
+
+    Args:
+        picture: The cluster.
+        wish: What is asked for.
+        pin: What the claim is pinned to.
+        here: Its node.
+        gone: The claim, and those of pods that end for it.
 
     Raises:
         NoPlaceError: It is not: those GPUs alone would be no place for the pod.
@@ -169,7 +184,7 @@ def _asked_for(picture: Picture, wish: PlacementRequest, pin: Pin, here: Bools) 
     if isinstance(choice, Choice):
         if not isinstance(request, Whole) or tuple(map(len, choice.containers)) != request.containers:
             return False
-        same = _rank(picture, wish, here, fleet=picture.fleets.alone_with(wish.claim, pin.devices))[0]
+        same = _rank(picture, wish, here, fleet=picture.fleets.alone_with(gone, pin.devices))[0]
         return isinstance(same, Choice) and (same.level, same.fallback) == (choice.level, choice.fallback)
     if isinstance(request, Whole):
         return False
@@ -180,7 +195,7 @@ def _asked_for(picture: Picture, wish: PlacementRequest, pin: Pin, here: Bools) 
     for number, uuid in pin.numbers().items():  # each GPU apart: together the parts could be dealt to them otherwise
         mine = [(each, part) for each, part in parts if part.gpu == number]
         alone = msgspec.structs.replace(wish, request=_of(request, [each for each, _ in mine]))
-        fleet = picture.fleets.alone_with(wish.claim, {(choice.node, slices.device_name(uuid))})
+        fleet = picture.fleets.alone_with(gone, {(choice.node, slices.device_name(uuid))})
         same = _rank(picture, alone, here, fleet=fleet)[0]
         if not isinstance(same, PartChoice) or list(map(_size, itertools.chain(*same.containers))) != [
             _size(part) for _, part in mine

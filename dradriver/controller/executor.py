@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Final
 
 from dradriver.allocator.request import Choice
@@ -104,7 +104,7 @@ class Executor:
             self.start(unit, lambda slot: self._join(member, placement, slot))
             return
         self._picture.promise(member.wish.claim, member.key, placement)
-        self.start(unit, lambda slot: self._place(member, placement, slot), creates=True)
+        self.start(unit, lambda slot: self.write_place(member, placement, slot), creates=True)
 
     def hand_over(self, unit: Unit, member: Member, why: str, *, has_claim: bool = False) -> None:
         """Let the scheduler have a pod for which there is no place, with a new claim, unless it has one for that."""
@@ -275,7 +275,20 @@ class Executor:
             slot.revoked = True  # what is still to be written counts on the claim
             await self._writer.withdraw(claim)
 
-    async def _place(self, member: Member, placement: Placement, slot: Slot) -> None:
+    def go_on(self, slot: Slot) -> None:
+        """Say that the next write of several begins; raises what ``ApiWriter.go_on`` does."""
+        self._writer.go_on(slot)
+
+    async def stand(self, claims: Iterable[ClaimRecord]) -> bool:
+        """Ask the server whether promises stand; raises what ``ApiWriter.look`` does."""
+        for claim in claims:
+            known = await self._writer.look(claim.key)
+            if known is None or known.uid != claim.uid or known.deleting or known.devices is not None:
+                return False
+        return True
+
+    async def write_place(self, member: Member, placement: Placement, slot: Slot) -> None:
+        """Write a placement that is promised already: what ``place`` starts."""
         began = asyncio.get_running_loop().time()
         pod, wish = member.pod, member.wish
         try:

@@ -15,6 +15,7 @@ keep pods from being bound (``Picture.barrier``), it has started once the first 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -27,6 +28,7 @@ from dradriver.api.seats import GO
 from dradriver.cluster.picture import Picture
 from dradriver.cluster.records import ClaimRecord
 from dradriver.controller import next_step
+from dradriver.controller.ending import Ending, ending_for
 from dradriver.controller.withdraw_reasons import WithdrawReason
 from dradriver.queue.units import Member, Unit
 
@@ -90,7 +92,7 @@ class GiveBack(msgspec.Struct, frozen=True):
     refused: tuple[Member, ...] = ()
 
 
-Step = Wait | Plan | Lift | Go | GiveBack
+Step = Wait | Plan | Lift | Go | GiveBack | Ending
 
 
 def gang_step(
@@ -201,7 +203,14 @@ def _promised(
     if (len(claims) < wanted or wanted < least) and not lifted:
         # Its writer was killed between two of them, or saw others run that did no more, and placed a pod beside them.
         return GiveBack(every, WithdrawReason.OUTDATED)
-    until = _overdue(unit, claims, now, promise_s=promise_s, unschedulable_s=unschedulable_s)
+    ending = ending_for(every, picture, now, time.time())
+    if ending is not None and ending.over and free:
+        return GiveBack(free, WithdrawReason.UNENDED, ending.late)
+    until = (
+        _overdue(unit, claims, now, promise_s=promise_s, unschedulable_s=unschedulable_s)
+        if ending is None
+        else _waits(unit, ending)
+    )
     if isinstance(until, GiveBack):
         return until
     if len(claims) < wanted:
@@ -215,11 +224,21 @@ def _promised(
             # Nobody can say if they are right: a leader that begins has no tables of any machine yet.
             return Wait(until, f"waits until the GPUs of its node {min(aside)} are assessed")
         return Lift(gated)
+    if ending is not None:
+        return ending if ending.pods else Wait(ending.look_at(now), ending.why)
     if all(is_seated(member, claims[member.uid]) for member in have):
         if any(claim.seat is None for claim in every):
             return Wait()  # nothing keeps them from being bound
         return Go(tuple(claim for claim in every if claim.seat is not None and GO not in claim.seat.told))
     return Wait(until=until)
+
+
+def _waits(unit: Unit, ending: Ending) -> float:
+    """Take in that a gang waits for others to end. Returns until when; its own deadlines begin when they are gone."""
+    unit.promised_at = None
+    for member in unit.members:
+        member.promise.waits(member.pod.refused)
+    return ending.until
 
 
 def _free(claims: Mapping[str, ClaimRecord]) -> tuple[ClaimRecord, ...]:

@@ -17,10 +17,12 @@ from dradriver.cluster.nodes.columns import Bools
 from dradriver.cluster.picture import Picture
 from dradriver.cluster.placement import Placement
 from dradriver.controller import gang_plan, metrics
+from dradriver.controller.ending import Ending
 from dradriver.controller.executor import OBJECT_BACKOFF_S, PROMISE_BACKOFF_S, Executor
 from dradriver.controller.gang_sizes import Sizes, done_of, size_of
 from dradriver.controller.gang_step import GiveBack, Go, Lift, Plan, Wait, gang_step, in_order
 from dradriver.controller.gang_writer import GangWriter
+from dradriver.controller.preemption import Preemptions
 from dradriver.controller.reasons import Reasons
 from dradriver.controller.reservations import Reservations
 from dradriver.controller.running_gangs import RunningGangs
@@ -53,6 +55,7 @@ class GangWorker:
         running: RunningGangs,
         caps: Caps,
         reservations: Reservations,
+        preemptions: Preemptions,
         at: Callable[[float, Key], None],
         touch: Callable[[Key], None],
         promise_s: float,
@@ -61,7 +64,7 @@ class GangWorker:
         """Make one that has looked at nothing; see ``Worker`` for the times."""
         self._picture, self._queue, self._lanes, self._reasons = picture, queue, lanes, reasons
         self._executor, self._writer, self._sizes = executor, writer, sizes
-        self._running, self._caps, self._reservations = running, caps, reservations
+        self._running, self._caps, self._reservations, self._preemptions = running, caps, reservations, preemptions
         self._at, self._touch = at, touch
         self._promise_s, self._unschedulable_s = promise_s, unschedulable_s
         self._later: set[Key] = set()
@@ -181,6 +184,17 @@ class GangWorker:
                 self._executor.start(unit, lambda slot: self._writer.go(step.claims, slot))
             case GiveBack():
                 self.give_back(unit, step)
+            case Ending():
+                self._end_others(unit, step, now)
+
+    def _end_others(self, unit: Unit, ending: Ending, now: float) -> None:
+        """Have others end for a gang, or give back what it was promised."""
+        self._at(ending.look_at(now), unit.key)
+        self._tell(unit, ending.why)
+        if not (why := self._preemptions.stops(unit, ending)):
+            self._preemptions.end(unit, ending)
+        elif back := tuple(claim for claim in ending.claims if not claim.deleting):
+            self.give_back(unit, GiveBack(back, WithdrawReason.UNENDED, why))
 
     def _plan(self, unit: Unit) -> dict[Member, Placement]:
         """Return places for those of a gang's members that want one.
@@ -238,13 +252,14 @@ class GangWorker:
             self._picture.promise(member.wish.claim, member.key, placement)
         nodes = list(dict.fromkeys(placement.node for placement in plan.values()))
         logger.info("gang %s/%s: %d pods on nodes %s", *unit.key, len(plan), nodes[:16])
-        self._executor.start(unit, lambda slot: self._write(plan, slot), creates=True)
+        self._executor.start(unit, lambda slot: self.write(plan, slot), creates=True)
 
     def give_back(self, unit: Unit, step: GiveBack) -> None:
         """Take claims back."""
         self._executor.start(unit, lambda slot: self._give_back(unit, step, slot))
 
-    async def _write(self, plan: dict[Member, Placement], slot: Slot) -> None:
+    async def write(self, plan: dict[Member, Placement], slot: Slot) -> None:
+        """Write a plan that is promised already."""
         await self._writer.commit(plan, slot)
         for member in plan:
             self._reasons.taken_away(member.key)

@@ -22,6 +22,7 @@ class Options(options.Common):
     retry_period: float
     promise: float
     unschedulable: float
+    suspendable: str
     ledger: str
     end_idle: bool
 
@@ -58,6 +59,8 @@ async def serve(args: Options) -> None:
             promise_s=args.promise,
             unschedulable_s=args.unschedulable,
             record=reasons.recorder(client, instance=args.identity),
+            record_end=reasons.recorder(client, instance=args.identity, reason="PreemptedForGPUs", action="Evicting"),
+            suspendable=tuple(filter(None, args.suspendable.split(","))),
             record_unread=unread_claims.recorder(client, instance=args.identity),
             record_seats=seat_slice.recorder(client, instance=args.identity),
             record_namespace=namespaces.recorder(client, instance=args.identity),
@@ -129,6 +132,12 @@ def parse(argv: list[str]) -> Options:
         "--end-idle",
         action="store_true",
         help="warn and end pods with gpu.topology/idle-timeout whose GPUs do nothing; default: they are only told",
+    )
+    parser.add_argument(
+        "--suspendable",
+        default="",
+        metavar="KINDS",
+        help="kinds of owners, as Job,JobSet, that may be suspended for pods of higher priority (default: none)",
     )
     options.add_ledger(parser)
     args = parser.parse_args(argv, namespace=Options())

@@ -87,6 +87,19 @@ GIVEN_BACK: Final = Labelled(
 IDLE_ENDED: Final = Counter(
     "gpu_topology_idle_ended_pods_total", "Pods that were ended because their GPUs did nothing."
 )
+PREEMPTIONS: Final = Counter(
+    "gpu_topology_preemptions_total", "Places that were promised to pods or gangs for whom others had to end."
+)
+PREEMPTED_UNITS: Final = Counter(
+    "gpu_topology_preempted_units_total", "Pods alone, and gangs, that had to end for others of higher priority."
+)
+PREEMPTED_PODS: Final = Counter(
+    "gpu_topology_preempted_pods_total", "Pods that were evicted for others; those of suspended owners go by these."
+)
+PREEMPTION_REFUSALS: Final = Counter(
+    "gpu_topology_preemption_refusals_total",
+    "Times that a disruption budget, or an owner that may not be suspended, kept a pod or a gang from ending.",
+)
 DIFFERENCES: Final = Labelled(
     Counter,
     "gpu_topology_audit_differences_total",

@@ -7,6 +7,7 @@ nobody's GPUs are held for it longer than a deadline.
 from __future__ import annotations
 
 import re
+import time
 from typing import Final
 
 import msgspec
@@ -17,6 +18,7 @@ from dradriver.api.pods import Pod
 from dradriver.api.seats import GO, OFF
 from dradriver.cluster.picture import Picture
 from dradriver.cluster.records import ClaimRecord
+from dradriver.controller.ending import Ending, ending_for
 from dradriver.controller.withdraw_reasons import WithdrawReason
 from dradriver.queue.units import Member
 
@@ -107,7 +109,7 @@ class LetGo(msgspec.Struct, frozen=True):
     claim: ClaimRecord
 
 
-Step = Settle | Wait | Place | Keep | Withdraw | Go | LetGo
+Step = Settle | Wait | Place | Keep | Withdraw | Go | LetGo | Ending
 
 
 def next_step(
@@ -117,6 +119,7 @@ def next_step(
     *,
     promise_s: float = PROMISE_S,
     unschedulable_s: float = UNSCHEDULABLE_S,
+    wall: float | None = None,
 ) -> Step:
     """Return what has to be done for a living pod of ours.
 
@@ -126,8 +129,9 @@ def next_step(
         now: The loop's clock.
         promise_s: How long a promise may last.
         unschedulable_s: How long once the scheduler says that it finds no room.
+        wall: The time that claims are written by, seconds since the epoch; None for this process's.
     """
-    pod, claim = member.pod, picture.claim_of(member.pod)
+    pod, claim, wall = member.pod, picture.claim_of(member.pod), time.time() if wall is None else wall
     if pod.spec.node_name and (claim is None or _is_unused(pod, claim)):
         return _bypassed(member, claim, now, promise_s=promise_s)
     if pod.spec.node_name:
@@ -154,7 +158,7 @@ def next_step(
             return LetGo(claim)
         return Wait(until=stuck_at, reason=f"waits until its earlier claim {claim.metadata.name} is gone")
     if pod.gated:
-        return _gated(pod, claim, picture, others)
+        return _gated(pod, claim, picture, others, wall)
     if claim.seat is not None:
         return _seated(member, claim, now)
     if claim.devices is not None:
@@ -162,7 +166,25 @@ def next_step(
     if claim.handed_over:
         member.promise.claim_uid = claim.uid
         return Wait()  # it keeps nothing from anybody
+    if (ending := ending_for((claim,), picture, now, wall)) is not None and _intact(claim, picture):
+        return _preempting(member, claim, ending, now)
     return _promised(member, claim, picture, now, promise_s=promise_s, unschedulable_s=unschedulable_s)
+
+
+def _preempting(member: Member, claim: ClaimRecord, ending: Ending, now: float) -> Step:
+    """Return what is done for a pod while others end for it.
+
+    Neither how long a promise may last nor what the scheduler says of the pod counts until they have.
+    """
+    member.promise.waits(member.pod.refused)
+    if ending.over:
+        return Withdraw(claim, WithdrawReason.UNENDED, ending.late)
+    return ending if ending.pods else Wait(until=ending.look_at(now), reason=ending.why)
+
+
+def _intact(claim: ClaimRecord, picture: Picture) -> bool:
+    """Return whether a claim is pinned to what is there and nobody else was given."""
+    return claim.pin is not None and picture.inventory.keeps(claim.pin) and not picture.rivals(claim)
 
 
 def stuck(member: Member, claim: ClaimRecord, now: float) -> float | None:
@@ -262,7 +284,7 @@ def _unowned(pod: Pod, claim: ClaimRecord | None) -> ClaimRecord | None:
     return None if mine else claim
 
 
-def _gated(pod: Pod, claim: ClaimRecord, picture: Picture, others: list[str]) -> Step:
+def _gated(pod: Pod, claim: ClaimRecord, picture: Picture, others: list[str], wall: float) -> Step:
     if [uid for uid in claim.users if uid != pod.metadata.uid]:
         return Wait(
             reason=f"claim {claim.metadata.name} is used by another pod; delete that pod: a claim's GPUs are one pod's"
@@ -270,6 +292,8 @@ def _gated(pod: Pod, claim: ClaimRecord, picture: Picture, others: list[str]) ->
     if claim.devices is not None:
         # No scheduler gives devices to a gated pod: this picture of the pod is an old one, or somebody meddled.
         return Wait(reason=f"its claim {claim.metadata.name} was given devices while it was gated; delete this pod")
+    if claim.preempts is not None and wall >= claim.preempts.until:
+        return Withdraw(claim, WithdrawReason.OUTDATED)
     if others:
         return Withdraw(claim, WithdrawReason.BLOCKED, other_gate(others))
     if claim.pin is not None and (node := claim.pin.choice.node) in picture.inventory.aside:

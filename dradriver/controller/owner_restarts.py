@@ -45,6 +45,7 @@ MOST_KEPT: Final = 4096  # answers
 
 DONE: Final = "it was started anew, and these pods of it are there still"
 PAUSED: Final = "it was started anew a short time ago: it is again after a pause"
+UNWANTED: Final = "nobody wants it any more"
 NONE_LEFT: Final = "it has no pods"
 
 
@@ -55,6 +56,7 @@ class _Ask(msgspec.Struct):
         loss: For which pods, as a digest: what names one restart.
         pods: These, until there is an answer.
         reason: What is noted for people.
+        wanted: Whether it is to be still: asked before anything is written.
         open: Whether there is no answer yet.
         answer: Why it cannot be; empty where it can.
         since: When that was found out, by the loop's clock.
@@ -63,6 +65,7 @@ class _Ask(msgspec.Struct):
     loss: str
     pods: Sequence[Pod]
     reason: str
+    wanted: Callable[[], bool] = lambda: True
     open: bool = True
     answer: str = ""
     since: float = 0.0
@@ -99,13 +102,14 @@ class OwnerRestarts:
         self._deleted: dict[Key, tuple[float, int]] = {}  # until when the pods of a gang are not deleted again
         self._queue = WorkQueue(self._work, pause_s=FIRST_PAUSE_S, longest_s=LONGEST_PAUSE_S)
 
-    def ask(self, gang: Key, pods: Sequence[Pod], reason: str) -> str:
+    def ask(self, gang: Key, pods: Sequence[Pod], reason: str, *, wanted: Callable[[], bool] = lambda: True) -> str:
         """Have all of a gang start anew, once for these pods. Returns why that cannot be; empty while it is under way.
 
         Args:
             gang: The gang; it is looked at again when either is known.
             pods: Its living pods: of an owner that can be suspended all go, also others', of any other owner these.
             reason: What is noted for people.
+            wanted: Whether it is to be still: asked before anything is written.
         """
         loss, now = _digest(pods), asyncio.get_running_loop().time()
         known = self._asks.get(gang)
@@ -120,9 +124,15 @@ class OwnerRestarts:
         if len(self._asks) >= MOST_KEPT:
             for key in [key for key, ask in self._asks.items() if not ask.open][: MOST_KEPT // 4]:
                 del self._asks[key]
-        self._asks[gang] = _Ask(loss, tuple(pods), reason)
+        self._asks[gang] = _Ask(loss, tuple(pods), reason, wanted)
         self._queue.put(gang)
         return ""
+
+    def take_back(self, gang: Key) -> None:
+        """Forget what was asked for a gang; what is suspended already is resumed all the same."""
+        if (ask := self._asks.get(gang)) is not None and not any(gang in one.asks for one in self._restarts.values()):
+            del self._asks[gang]
+            ask.open = False
 
     async def run(self) -> None:
         """Start anew what is asked for and resume what a predecessor left suspended, until cancelled."""
@@ -204,6 +214,9 @@ class OwnerRestarts:
         running = [pod for pod in self._of(top).values() if pod.spec.node_name]
         if running:
             await ask_budgets(self._client, running)
+        if not ask.wanted():
+            self._close(gang, ask, UNWANTED)
+            return None
         record = suspends.record(top.found, gang=gang[1], loss=ask.loss, why=ask.reason, now=now)
         try:
             await self._patch(top, suspends.suspend(top.resource.kind, top.found, record))

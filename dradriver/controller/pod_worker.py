@@ -16,12 +16,15 @@ from dradriver.cluster.nodes.columns import Bools
 from dradriver.cluster.picture import Picture
 from dradriver.cluster.placement import Placement
 from dradriver.controller.decide import FEW_NODES, MOST_NODES, decide, revalidate
+from dradriver.controller.ending import Ending
 from dradriver.controller.executor import Executor
 from dradriver.controller.gang_writer import GangWriter
 from dradriver.controller.next_step import Go, Keep, LetGo, Place, Settle, Wait, Withdraw, next_step
+from dradriver.controller.preemption import Preemptions
 from dradriver.controller.reasons import Reasons
 from dradriver.controller.reservations import Reservations
 from dradriver.controller.running_gangs import RunningGangs
+from dradriver.controller.withdraw_reasons import WithdrawReason
 from dradriver.queue.caps import CapError, Caps, Left
 from dradriver.queue.lanes import Lanes
 from dradriver.queue.placement_request import why
@@ -46,6 +49,7 @@ class PodWorker:
         running: RunningGangs,
         caps: Caps,
         reservations: Reservations,
+        preemptions: Preemptions,
         *,
         at: Callable[[float, Key], None],
         forget: Callable[[Key], None],
@@ -56,7 +60,7 @@ class PodWorker:
         """Make one that has looked at nothing; see ``Worker`` for the times."""
         self._picture, self._queue, self._lanes, self._reasons = picture, queue, lanes, reasons
         self._executor, self._seats, self._running = executor, seats, running
-        self._caps, self._reservations = caps, reservations
+        self._caps, self._reservations, self._preemptions = caps, reservations, preemptions
         self._at, self._forget = at, forget
         self._promise_s, self._unschedulable_s, self._hand_over_s = promise_s, unschedulable_s, hand_over_s
 
@@ -81,6 +85,8 @@ class PodWorker:
                 self._executor.start(unit, lambda slot: self._seats.go((step.claim,), slot))
             case LetGo() if self._lanes.writable(unit.key, unit.order):
                 self._executor.start(unit, lambda slot: self._seats.give_back((step.claim,), slot))
+            case Ending():
+                self._end_others(unit, member, step)
             case Settle() | Wait() if step.untrue:
                 if self._lanes.writable(unit.key, unit.order):
                     self._executor.settle(unit, member, step)
@@ -150,6 +156,17 @@ class PodWorker:
                 return
         if not (unit.failures.times and self._reasons.insist(unit.lead.pod)):  # its own trouble says more
             self._reasons.want(unit.lead.pod, self._reservations.told(unit, reason))
+
+    def _end_others(self, unit: Unit, member: Member, ending: Ending) -> None:
+        """Have others end for a pod, or give back what it was promised."""
+        self._at(ending.look_at(asyncio.get_running_loop().time()), unit.key)
+        self._reasons.want(member.pod, ending.why)
+        if not self._lanes.writable(unit.key, unit.order):
+            return
+        if why := self._preemptions.stops(unit, ending):
+            self._executor.withdraw(unit, member, Withdraw(ending.claims[0], WithdrawReason.UNENDED, why))
+        else:
+            self._preemptions.end(unit, ending)
 
     def _keep(self, unit: Unit, member: Member, step: Keep) -> None:
         try:

@@ -29,13 +29,20 @@ Record = Callable[[Pod, str], Awaitable[None]]
 """Writes an Event about a pod."""
 
 
-def recorder(client: Client, *, instance: str) -> Record:
-    """Return what writes an Event about a pod that waits; ``instance`` is the replica that says so."""
+def recorder(client: Client, *, instance: str, reason: str = "WaitsForGPUs", action: str = "Placing") -> Record:
+    """Return what writes an Event about a pod.
+
+    Args:
+        client: An entered client.
+        instance: The replica that says so.
+        reason: The Event's.
+        action: The Event's.
+    """
     events = Recorder(client, component="gpu-topology", instance=instance)
 
-    async def record(pod: Pod, reason: str) -> None:
+    async def record(pod: Pod, message: str) -> None:
         about = Reference("Pod", pod.metadata.namespace, pod.metadata.name, pod.metadata.uid)
-        await events.record(about=about, type="Warning", reason="WaitsForGPUs", message=reason, action="Placing")
+        await events.record(about=about, type="Warning", reason=reason, message=message, action=action)
 
     return record
 

@@ -202,7 +202,9 @@ class Reservations:
         now = self._clock()
         self._since = {who: since for who, since in self._since.items() if self._waits(who)}
         self._hopeless = {who: until for who, until in self._hopeless.items() if until > now}
-        units = [unit for unit in self._queue.blocked() if self._reservable.is_for(unit) and not self._by_kueue(unit)]
+        units = [
+            unit for unit in self._queue.first_blocked() if self._reservable.is_for(unit) and not self._by_kueue(unit)
+        ]
         for unit in units:
             self._since.setdefault(unit.who, stored.Since(unit.who, now))
         units.sort(key=lambda unit: self._queue.turn(unit.key, unit.order))

@@ -16,4 +16,5 @@ class WithdrawReason(enum.StrEnum):
     OVERDUE = "overdue"  # the scheduler has not bound the pod, and does not say why
     BYPASSED = "bypassed"  # somebody bound the pod and left its claim as it was
     OUTDATED = "outdated"  # the gated pod asks for something else by now, or its GPUs went to another
+    UNENDED = "unended"  # those that had to end for it may not any more, or did not in time
     BLOCKED = "blocked"  # the pod cannot be lifted: a gate, or somebody else's use of its claim

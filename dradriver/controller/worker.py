@@ -9,7 +9,7 @@ import logging
 import math
 import time
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import partial
 from typing import Final
 
@@ -23,6 +23,7 @@ from dradriver.cluster.volumes import VolumeReader
 from dradriver.controller import metrics
 from dradriver.controller.api_writer import ApiWriter
 from dradriver.controller.background import always
+from dradriver.controller.evictions import Evictions
 from dradriver.controller.executor import OBJECT_BACKOFF_S, OWN_ERROR, Executor
 from dradriver.controller.gang_sizes import size_matters
 from dradriver.controller.gang_worker import GangWorker
@@ -33,6 +34,7 @@ from dradriver.controller.owner_kinds import OwnerKinds
 from dradriver.controller.owner_reader import OwnerReader
 from dradriver.controller.owner_restarts import OwnerRestarts
 from dradriver.controller.pod_worker import PodWorker
+from dradriver.controller.preemption import Preemptions
 from dradriver.controller.reasons import Reasons, Record
 from dradriver.controller.reservations import Reservations
 from dradriver.controller.running_gangs import RunningGangs
@@ -77,6 +79,8 @@ class Worker:
         grace_s: float = 10.0,
         hand_over_s: float = HAND_OVER_S,
         record: Record | None = None,
+        record_end: Record | None = None,
+        suspendable: Collection[str] = (),
     ) -> None:
         """Make a worker with an empty picture of the cluster.
 
@@ -87,6 +91,8 @@ class Worker:
             grace_s: How long a claim may outlive its pod.
             hand_over_s: How long a pod looks for a place that the scheduler gets if there is none.
             record: Writes an Event about a pod that waits.
+            record_end: Writes an Event about a pod that has to end for another.
+            suspendable: Kinds of owners that the controller may suspend.
         """
         self._woken = asyncio.Event()
         self._acting = False
@@ -119,16 +125,21 @@ class Worker:
         kinds = OwnerKinds(client)
         self._owner_reader = OwnerReader(client, kinds, waits=partial(size_matters, self.picture), touch=self._touch)
         self._restarts = OwnerRestarts(client, kinds, pods=self.picture.pods, touch=self._touch)
+        self._preemptions = Preemptions(
+            self.picture, self._queue, self._lanes, self.tenants, self._executor,
+            Evictions(client, self.picture, self._restarts, suspendable=suspendable, record=record_end), self.caps.closed,
+        )  # fmt: skip
         self._running = RunningGangs(self.picture, self._owner_reader, self._restarts, at=self._at, promise_s=promise_s)
         self._gangs = GangWorker(
             self.picture, self._queue, self._lanes, self.reasons, self._executor, gang_writer, self._owner_reader,
-            running=self._running, caps=self.caps, reservations=self.reservations, at=self._at, touch=self._touch,
-            promise_s=promise_s,
+            running=self._running, caps=self.caps, reservations=self.reservations,
+            preemptions=self._preemptions, at=self._at, touch=self._touch, promise_s=promise_s,
             unschedulable_s=unschedulable_s,
         )  # fmt: skip
+        self._preemptions.write_gang = self._gangs.write
         self._pods = PodWorker(
             self.picture, self._queue, self._lanes, self.reasons, self._executor, gang_writer, self._running,
-            self.caps, self.reservations, at=self._at, forget=self._forget, promise_s=promise_s,
+            self.caps, self.reservations, self._preemptions, at=self._at, forget=self._forget, promise_s=promise_s,
             unschedulable_s=unschedulable_s, hand_over_s=hand_over_s,
         )  # fmt: skip
         self._template_reader = TemplateReader(client, self.picture)
@@ -171,12 +182,14 @@ class Worker:
     def begin(self) -> None:
         """Look at all pods, and at gangs that may have lost some; from now on at those that changes concern."""
         self._acting = True
+        self._preemptions.begin()
         self._touched.update(dict.fromkeys((*self.picture.gangs, *self._units, *self.picture.pods)))
 
     def follow(self, policies: Policies) -> None:
         """Put units in order, and reserve GPUs, by these policies from now on."""
         self.picture.fleets.follow(policies.tenants)
         self.reservations.follow(policies)
+        self._preemptions.follow(policies)
         if self.tenants.follow(policies):
             self._regroup(self._units)
 
@@ -233,6 +246,7 @@ class Worker:
                 await self._template_reader.read()
                 or await self._owner_reader.read()
                 or self._queue.recheck(self.picture.version, float("inf"))
+                or self._preemptions.look()
                 or self._touched
             ):
                 continue
@@ -361,7 +375,8 @@ class Worker:
         """Return whether a pod stays at its gate whatever is free; what it was given already ends as ever."""
         gangs, volumes = self.picture.gangs, self.picture.volumes
         unread, gang = volumes.unread_of(pod), gangs.of(key)
-        anew = ANEW if gang is not None and self._running.leaves(gang.gang) else ""
+        leaves = gang is not None and (self._running.leaves(gang.gang) or self._preemptions.leaves(gang.gang))
+        anew = ANEW if leaves else ""
         why = anew or gangs.waits(key) or ("" if unread else volumes.lacking_of(pod))
         if not ((why or unread) and pod.gated and self.picture.claim_of(pod) is None):
             return False
@@ -452,3 +467,4 @@ class Worker:
             self.picture.kept_places.expire(now)
             if self._queue.recheck(self.picture.version, now):
                 self._woken.set()
+            self._preemptions.look()

@@ -78,6 +78,10 @@ class Promise:
         """Take in that we deleted the claim, what the scheduler said of the pod, and whether it gets the same again."""
         self.claim_uid, self.said, self.renewed = "", refused, renewed
 
+    def waits(self, refused: str | None) -> None:
+        """Take in that others have to end before the scheduler can give the claim anything, and what it says so far."""
+        self.claim_uid, self.said = "", refused
+
     def lost(self) -> int:
         """Take in that the claim is gone. Returns how often that was somebody else's doing; 0 if not now."""
         if not self.claim_uid:

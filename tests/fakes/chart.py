@@ -35,6 +35,7 @@ VARIANTS: dict[str, tuple[str, ...]] = {
         )
     ),
     "evictions": ("controller.evictions=true",),
+    "preemption": ("controller.preemption=true", "controller.gangOwners.Job.suspend=true"),
     "translate": ("webhook.translate=all",),
     "partitions": (
         "policies.tenants.vision.namespaces[0]=team-vision",

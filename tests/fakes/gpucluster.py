@@ -5,7 +5,7 @@ Nothing happens by itself: events reach the controller when ``deliver`` is calle
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, cast
 
 import msgspec
@@ -68,6 +68,8 @@ class DirectClient(StoreClient):
 class GpuCluster(Stored):
     """The cluster. ``client`` and ``worker`` are replaced by ``restart``; see ``Worker`` for the times."""
 
+    suspendable: Collection[str] = ()
+
     def __init__(self, *, promise_s: float = 1000.0, unschedulable_s: float = 1000.0) -> None:
         self.promise_s = promise_s
         self.hand_over_s = self.grace_s = 0.0
@@ -89,6 +91,7 @@ class GpuCluster(Stored):
             unschedulable_s=self.unschedulable_s,
             grace_s=self.grace_s,
             hand_over_s=self.hand_over_s,
+            suspendable=self.suspendable,
         )
         self.worker.picture.barrier = self.find(RESOURCE_SLICES, seats.SLICE) is not None
         self.worker.begin()

@@ -22,6 +22,7 @@ from tests.simulator import cast, machines
 from tests.simulator.faults import ETCD, QUOTA_CONFLICT, Storm
 from tests.simulator.gang_life import GangLife
 from tests.simulator.partition_rules import FOLLOWED_S
+from tests.simulator.preempting import contested
 from tests.simulator.reserving import Reserving
 from tests.simulator.world import Node, World
 
@@ -267,19 +268,26 @@ def reservations(world: World, rng: random.Random, at: float) -> None:
     Reserving(world, rng).begin()
 
 
+def preempting(world: World, rng: random.Random, at: float) -> None:
+    """Pods and gangs of several priorities on few GPUs, where others end for them; budgets; policies that change."""
+    contested(world, rng)
+    GangLife(world, rng).begin(barrier=rng.random() < 0.7, owned=rng.random() < 0.3)
+
+
 Campaign = Callable[[World, random.Random, float], None]
 CAMPAIGNS: Final[dict[str, Campaign]] = {
     campaign.__name__: campaign
     for campaign in (
         nulls, surrogates, bound_by_hand, forged_notes, etcd_timeouts, quota_conflicts, queue_in_trouble, fat_templates,
         shapes, taint_rules, apart, gangs, gangs_before, gangs_owned, partitions, caps, caps_gangs, reservations,
+        preempting,
     )
 }  # fmt: skip
 
 
 # Drawn by chance; the others are asked for by name.
 # Of ``queue_in_trouble`` see there what does not hold yet; other stories stay what they are without the rest.
-LATER: Final = ("queue_in_trouble", "gangs_owned", "reservations")
+LATER: Final = ("queue_in_trouble", "gangs_owned", "reservations", "preempting")
 BY_TENANTS: Final = ("partitions", "caps", "caps_gangs")
 DRAWN: Final = tuple(name for name in CAMPAIGNS if name not in (*LATER, *BY_TENANTS))
 

@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from dradriver.api import names
+from dradriver.controller.next_step import SCHEDULER_PAUSE_S
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
 from tests.fakes.apistore import Key, Object
 from tests.fakes.control_plane import fit
 from tests.fakes.control_plane.devices import results
 from tests.fakes.control_plane.scheduler import OURS
-from tests.simulator import sharing
+from tests.simulator import preempting, sharing
 from tests.simulator.cast import claim_of
 from tests.simulator.gang_rules import GangRules
 from tests.simulator.gangs import Gang
@@ -109,13 +110,16 @@ class Liveness:
                 yield State("no orphans", uid, ORPHAN_S, f"{text}: its pod is gone", key)
             elif not made.takes:
                 continue  # the scheduler's to fill; it promises nothing
+            elif preempting.waits(world.server, claim):
+                yield State("who preempts does not wait for ever", uid, preempting.LONGEST_S, f"{text} waits", key)
             elif truth.live(claim) and not claim.get("status", {}).get("allocation") and self._served(key):
+                pause_s = SCHEDULER_PAUSE_S if names.PREEMPTS in fit.notes_of(claim) else 0.0
                 yield State("promises end", uid, PROMISE_S + MARGIN_S, f"{text} is a promise", key)
                 refused_at = self._invariants.unschedulable_at.get(made.pod[1], 0.0)
                 nominated = "nominatedNodeName" in pod.get("status", {})
                 if refused_at > made.at and fit.unschedulable(pod) is not None and not nominated:
                     name = "promises end soon after Unschedulable"
-                    yield State(name, uid, UNSCHEDULABLE_S + MARGIN_S, f"{text} is a promise", key)
+                    yield State(name, uid, UNSCHEDULABLE_S + pause_s + MARGIN_S, f"{text} is a promise", key)
                     if self._first_part(claim) and truth.fits(uid):
                         name = "a part that the scheduler overlooks gets its claim anew"
                         yield State(name, uid, OVERLOOKED_S, f"{text} fits", key)

@@ -30,7 +30,13 @@ STOP_S: Final = 1.0  # within which cancelled work must have stopped, or the pro
 
 def controller(client: SimClient) -> Controller:
     """Return the controller under test."""
-    return Controller(cast("Client", client), promise_s=PROMISE_S, unschedulable_s=UNSCHEDULABLE_S, grace_s=10.0)
+    return Controller(
+        cast("Client", client),
+        promise_s=PROMISE_S,
+        unschedulable_s=UNSCHEDULABLE_S,
+        grace_s=10.0,
+        suspendable=("Job",),
+    )
 
 
 class Later(AtOnce):
@@ -91,6 +97,8 @@ class Replicas:
         on_kill: Called after each kill.
         policies: The file that a process begins with.
         keeps: Whether there is a place to keep reservations.
+        on_start: Called with each process that starts.
+        ends: How a pod goes that is evicted.
     """
 
     def __init__(
@@ -102,6 +110,8 @@ class Replicas:
         self.policies = DEFAULTS
         self.on_kill: Callable[[], None] = lambda: None
         self.keeps = False
+        self.on_start: Callable[[Replica], None] = lambda _: None
+        self.ends: Callable[[tuple[str, str]], object] | None = None
         self._server, self._loop, self._rng, self._plan = server, loop, rng, plan
         self._outside, self._trace = outside, trace
         self._made = 0
@@ -120,6 +130,8 @@ class Replicas:
         if self.keeps:
             store = ReservationStore(cast("Client", replica.client), namespace="gpu-topology")
             replica.controller._reserved = store
+        replica.client.ends = self.ends
+        self.on_start(replica)
         self.alive.append(replica)
         self._trace("controller %d starts", replica.number)
         if self.policies is not DEFAULTS:

@@ -18,6 +18,7 @@ from tests.simulator.caps import LATE_S
 from tests.simulator.invariants import Invariants
 from tests.simulator.liveness import Liveness
 from tests.simulator.loop import Stuck, VirtualLoop
+from tests.simulator.preempting import PreemptionRules
 from tests.simulator.replicas import Replicas
 from tests.simulator.server import EPOCH
 from tests.simulator.story import Story
@@ -91,7 +92,9 @@ class Simulation:
         invariants.replicas = replicas
         world.caps.changed = lambda file, rng: replicas.follow(file, lambda: rng.uniform(0, LATE_S))
         story = Story(world, replicas, invariants, self._campaigns)
-        replicas.on_kill = story.follow
+        replicas.on_kill, replicas.ends = story.follow, world.housekeeping.delete_pod
+        preempting = PreemptionRules(world, replicas, self.broken)
+        replicas.on_start = preempting.follow
         liveness = Liveness(world, replicas, invariants, self.broken)
         story.begin()
         for watch in world.watchers:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import itertools
+import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import msgspec
@@ -151,6 +152,15 @@ class Truth:
         living = any(not fit.finished(pod) and "deletionTimestamp" not in pod["metadata"] for pod in pods)
         return living and "deletionTimestamp" not in metadata
 
+    def victims(self) -> frozenset[str]:
+        """Return the uids of pods that have to end for a promise which stands: what they have is another's soon."""
+        found: set[str] = set()
+        for claim in self._server.all(RESOURCE_CLAIMS):
+            named = names.PREEMPTS in fit.notes_of(claim) and not claim.get("status", {}).get("allocation")
+            if named and self.live(claim):
+                found |= {uid for _, _, uid in json.loads(fit.notes_of(claim)[names.PREEMPTS])["victims"]}
+        return frozenset(found)
+
     def owners(self, claim: Object) -> list[tuple[str, str]]:
         """Return name and uid of the pod that a controller made a claim for, or of those that share it by now."""
         shared = names.SET in fit.notes_of(claim)
@@ -281,12 +291,13 @@ class Truth:
         self._allocated, self._promised = {}, {}
         self._keys = {}
         self._orphaned = {}
+        ends = self.victims()
         for claim in self._server.all(RESOURCE_CLAIMS):
             metadata = claim["metadata"]
             uid, key = metadata["uid"], (metadata["namespace"], metadata["name"])
             for gpu, takes in given(claim, self.homes).items():
                 self._allocated.setdefault(gpu, {})[key] = takes
-            if self.live(claim):
+            if self.live(claim) and not (ends and any(owner in ends for _, owner in self.owners(claim))):
                 self._keys[uid] = key
                 for gpu in self.made[uid].takes:
                     self._promised.setdefault(gpu, []).append(uid)

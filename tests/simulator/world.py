@@ -56,6 +56,7 @@ class World:
         pods: Keys of the pods that the webhook admitted, in the order they came.
         spoiled: Pods that somebody did something to that a controller cannot be held to.
         gangs: The gang of each pod that is of one.
+        on_policies: Called when these change.
         queue: Pods of one kind, the oldest first, of whom none may be passed over.
         partitions: Whose GPUs are whose.
         caps: What tenants may have at a time.
@@ -80,10 +81,16 @@ class World:
         self.caps = CapRules(self)
         self.policies: Policies | None = None
         self.watchers: list[Callable[[Any, Callable[[str, str], None]], None]] = []
+        self.on_policies: Callable[[Policies], None] = lambda _: None
         self._strangers = 0
         self._sets: dict[Key, list[Key]] = {}
         for name in (names.DEVICE_CLASS, names.SHARE_CLASS, names.MIG_CLASS):
             self.server.put(DEVICE_CLASSES, {"metadata": {"name": name}, "spec": {}})
+
+    def follow(self, policies: Policies) -> None:
+        """Let these policies be in force."""
+        self.policies = policies
+        self.on_policies(policies)
 
     # Nodes and GPUs.
 

@@ -52,6 +52,11 @@ Hours = Annotated[float, Meta(ge=0.1, le=10_000)]
 Minutes = Annotated[float, Meta(ge=0, le=10_000)]
 TenantWeight = Annotated[float, Meta(gt=0, le=1000)]
 CapGpus = Annotated[float, Meta(ge=0, le=1_000_000)]
+Seconds = Annotated[float, Meta(ge=0, le=3600)]
+PerMinute = Annotated[int, Meta(ge=1, le=10_000)]
+PriorityClassName = Annotated[
+    str, Meta(pattern=r"\A[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?\Z", description="the name of a PriorityClass")
+]
 Priority = Annotated[int, Meta(ge=-2_147_483_648, le=1_000_000_000)]  # what a PriorityClass of users may have
 Version = Annotated[  # one that topology.nccl_version reads
     str,
@@ -260,6 +265,34 @@ class Reservation(_Section, frozen=True):
     moves: Annotated[int, Meta(ge=0, le=16)] = 1
 
 
+class Preemption(_Section, frozen=True):
+    """Whether those of lower priority have to end for those of higher priority, and within which bounds.
+
+    A unit is a pod by itself, or all of a gang.
+
+    Attributes:
+        enabled: Whether at all.
+        min_run_minutes: For how long a unit has run at least before it may have to end.
+        units_per_minute: How many units may have to end within a minute, in all of the cluster.
+        back_off_minutes: For how long what made the pods of a unit that had to end is spared after that.
+        margin_seconds: How much longer than the longest grace of those that end their GPUs are kept for whom they end.
+        unpreemptable_classes: PriorityClasses whose pods never have to end.
+        unpreemptable_tenants: Tenants whose pods never have to.
+    """
+
+    enabled: bool = False
+    min_run_minutes: Minutes = 10.0
+    units_per_minute: PerMinute = 10
+    back_off_minutes: Minutes = 30.0
+    margin_seconds: Seconds = 30.0
+    unpreemptable_classes: Annotated[
+        tuple[PriorityClassName, ...], Meta(max_length=MOST_NAMES, description="a list of names of PriorityClasses")
+    ] = ()
+    unpreemptable_tenants: Annotated[
+        tuple[TenantName, ...], Meta(max_length=MOST_TENANTS, description="a list of names of tenants")
+    ] = ()
+
+
 class Queue(_Section, frozen=True):
     """How those who wait for GPUs are put in order.
 
@@ -268,12 +301,14 @@ class Queue(_Section, frozen=True):
         half_life_hours: After how long GPU time that was used counts half.
         ahead_minutes: For how long what a tenant has now counts as if it were used already.
         keep_days: For how long GPU time is kept, hour by hour.
+        preemption: Whether others end for them.
     """
 
     half_life_hours: Hours = 168.0
     ahead_minutes: Minutes = 10.0
     keep_days: Days = MOST_DAYS
     reservation: Reservation = Reservation()
+    preemption: Preemption = Preemption()
 
 
 class Sections(_Section, frozen=True):

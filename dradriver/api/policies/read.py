@@ -69,6 +69,7 @@ def read(text: bytes, *, source: str) -> Policies:
         _check_words(sections)
         _check_servers(sections.nccl)
         _check_tenants(sections.tenants)
+        _check_preemption(sections)
     except _PlacedError as error:
         raise document.refusal(error.place, error.says) from None
     digest = int.from_bytes(hashlib.sha256(text).digest()[:6], "big")
@@ -256,3 +257,11 @@ def _check_partitions(tenants: Mapping[str, Tenant]) -> None:
             f"has GPUs that tenant {both[0]} has to itself, and both are exclusive; give them different nodes, "
             "products or numbers, or leave exclusive out of one",
         )
+
+
+def _check_preemption(sections: Sections) -> None:
+    for i, name in enumerate(sections.queue.preemption.unpreemptable_tenants):
+        if name not in sections.tenants:
+            known = tuple(sections.tenants)
+            allowed = f"write one of {', '.join(known)}{hint(name, known)}" if known else "tenants names none"
+            raise _PlacedError(f"queue.preemption.unpreemptableTenants[{i}]", f"{shown(name)} is no tenant; {allowed}")

@@ -21,6 +21,7 @@ from dradriver.cluster.gangs import Membership
 from dradriver.cluster.placement import Placement
 from dradriver.cluster.volumes import Unbound
 from dradriver.controller import gang_plan
+from dradriver.controller.ending import Ending
 from dradriver.controller.gang_sizes import done_of, size_of
 from dradriver.controller.gang_step import GiveBack, Go, Lift, Plan, Step, gang_step, in_order, is_seated
 from dradriver.controller.next_step import PROMISE_S, UNSCHEDULABLE_S
@@ -138,6 +139,8 @@ def doing(scene: Scene, gang: Read, what: Step) -> str:
             return "all pods of its gang have their places; the controller is about to let them be bound"
         case GiveBack():
             return f"the claims of its gang are given back: {what.reason or what.cause.value}"
+        case Ending():
+            return what.why
     if what.reason is not None:
         return what.reason
     have = [member for member in gang.unit.members if gang_plan.has_claim(scene.picture, member)]

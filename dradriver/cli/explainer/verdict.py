@@ -28,6 +28,7 @@ from dradriver.cluster.placement import Placement
 from dradriver.cluster.records import ClaimRecord
 from dradriver.cluster.volumes import Unbound
 from dradriver.controller.decide import MOST_NODES, decide, revalidate
+from dradriver.controller.ending import Ending
 from dradriver.controller.next_step import Go, Keep, LetGo, Settle, Wait, Withdraw, next_step
 from dradriver.controller.next_step import Place as WantsPlace
 from dradriver.kube.client import Client
@@ -151,6 +152,8 @@ async def _alone(scene: Scene, pod: Pod, gang: Read | None) -> Verdict:
         case Go() | LetGo():
             doing = "told that it may be bound" if isinstance(step, Go) else "given back, to be made anew"
             return await _having(scene, pod, wish, pin, f"its gang has started; its claim is about to be {doing}")
+        case Ending():
+            return await _having(scene, pod, wish, pin, step.why)
         case Wait():
             if step.reason or claim is None or not claim.handed_over:
                 why = step.reason or f"its GPUs are promised to it; {alone.said(pod)}"

@@ -235,6 +235,17 @@ class NodeTable:
         return tuple(sorted([*causes, *(f"too little {resource}" for resource in lacking)]))
 
     @contextlib.contextmanager
+    def without(self, takes: Collection[tuple[str, Amounts]]) -> Iterator[None]:
+        """Look, within, at what would be if pods took none of this from their nodes; nobody else may look meanwhile."""
+        for name, request in takes:
+            self._capacity.use(name, self._rows.get(name), request, -1)
+        try:
+            yield
+        finally:
+            for name, request in takes:
+                self._capacity.use(name, self._rows.get(name), request, 1)
+
+    @contextlib.contextmanager
     def _without(self, besides: tuple[str, Amounts] | None) -> Iterator[None]:
         name, request = besides if besides is not None else ("", {})
         row = self._rows.get(name)

@@ -440,6 +440,13 @@ def test_what_needs_no_file_goes_on_without(words: Mapping[str, Any]) -> None:
         ("network: {gbps: {cluster: 0}}", "above 0 to 100000"),
         ("queue: {halfLifeHours: 0}", "from 0.1 to 10000"),
         ("queue: {keepDays: 36}", "from 1 to 35"),
+        ("queue: {preemption: {unitsPerMinute: 0}}", "from 1 to 10000"),
+        ("queue: {preemption: {minRun: 3}}", "minRunMinutes"),
+        ("queue: {preemption: {unpreemptableTenants: [x]}}", "'x' is no tenant; tenants names none"),
+        (
+            "tenants: {vision: {namespaces: [v]}}\nqueue: {preemption: {unpreemptableTenants: [vison]}}",
+            "queue.preemption.unpreemptableTenants[0]: 'vison' is no tenant; write one of vision",
+        ),
         ("queue: {aheadMinutes: .inf}", "from 0 to 10000"),
     ],
 )

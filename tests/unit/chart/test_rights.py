@@ -57,6 +57,18 @@ def owners_rights(*settings: str) -> dict[tuple[str, str], set[str]]:
     return {key: verbs for key, verbs in found.items() if verbs}
 
 
+def test_pods_are_evicted_only_where_a_value_says_so() -> None:
+    right = ("", "pods/eviction", (), {"create"})
+    budgets = ("policy", "poddisruptionbudgets", (), {"list"})
+    assert right not in rules("ClusterRole", "controller")
+    assert {right[1], budgets[1]} <= {rule[1] for rule in rules("ClusterRole", "controller", *VARIANTS["preemption"])}
+    assert right in rules("ClusterRole", "controller", *VARIANTS["preemption"])
+    (own,) = workload("controller", *VARIANTS["preemption"])["spec"]["template"]["spec"]["containers"]
+    assert "--suspendable=Job" in own["args"]
+    (own,) = workload("controller", *VARIANTS["gangs"])["spec"]["template"]["spec"]["containers"]
+    assert not any(argument.startswith("--suspendable") for argument in own["args"])
+
+
 def test_by_default_the_controller_reads_how_large_every_gang_is_and_stops_none() -> None:
     assert owners_rights() == {key: {"get"} for key in gang_sizes.OBJECTS.values()}
     assert owners_rights("controller.gangOwners=null") == owners_rights(), "an upgrade with --reuse-values"
@@ -400,6 +412,7 @@ def test_the_claims_policy_keeps_every_mark_that_is_read() -> None:
         names.CHOICE,
         names.SET,
         names.PLAN,
+        names.PREEMPTS,
         names.HANDED_OVER,
         names.IDLE_END,
     }

@@ -278,3 +278,17 @@ def test_a_path_that_would_address_something_else_is_refused(namespace: str | No
 def test_a_cluster_wide_kind_has_no_namespace() -> None:
     with pytest.raises(ValueError, match="has no namespace"):
         NODES.path("a", "n")
+
+
+async def test_a_pod_is_evicted_as_it_was_seen() -> None:
+    async with FakeApiServer() as api, Client(api.config, user_agent="test") as client:
+        pod = api.put(PODS, {"metadata": {"name": "p", "namespace": "a"}, "status": {"phase": "Running"}})
+        seen = {"uid": pod["metadata"]["uid"], "resourceVersion": "1"}
+        body = {"metadata": {"name": "p", "namespace": "a"}, "deleteOptions": {"preconditions": seen}}
+        with pytest.raises(ApiError) as refused:
+            await client.create(PODS, body, namespace="a", subresource="eviction")
+        assert refused.value.conflict
+        assert api.requests[-1].path == "/api/v1/namespaces/a/pods/p/eviction"
+        seen["resourceVersion"] = pod["metadata"]["resourceVersion"]
+        await client.create(PODS, body, namespace="a", subresource="eviction")
+        assert api.find(PODS, "p", "a") is None

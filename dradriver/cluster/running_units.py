@@ -1,0 +1,207 @@
+"""What runs on GPUs, unit by unit: whom it would cost how much to end."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from dradriver.api.pins import Device, Key, Usage, claim_key, is_set
+from dradriver.api.pods import Pod
+from dradriver.cluster.claims import State
+from dradriver.cluster.gpu_time import owner_of
+from dradriver.cluster.nodes.requests import Amounts
+from dradriver.cluster.picture import Picture
+from dradriver.cluster.records import ClaimRecord
+
+GRACE_S: Final = 30  # of a pod that says nothing else, as the API server fills it in
+
+
+class Running(msgspec.Struct, frozen=True, gc=False):
+    """A bound pod of ours with the GPUs that it was given.
+
+    Attributes:
+        key: Its namespace and name.
+        pod: The pod.
+        claim: Its claim.
+        node: Its node.
+        devices: Of which devices it has what.
+        takes: What it takes from its node.
+        since: Since when it has run, seconds since the epoch.
+        priority: Its own.
+    """
+
+    key: Key
+    pod: Pod
+    claim: Key
+    node: str
+    devices: Mapping[Device, Usage]
+    takes: Amounts
+    since: float
+    priority: int
+
+    @property
+    def ending(self) -> bool:
+        """Whether it was told to end."""
+        return self.pod.metadata.deletion_timestamp is not None
+
+    def ends_at(self) -> float:
+        """Return when one that was told to end is gone at the latest, seconds since the epoch."""
+        return _seconds(self.pod.metadata.deletion_timestamp) or 0.0
+
+
+class RunningUnit(msgspec.Struct, frozen=True, gc=False):
+    """A pod by itself, or all of a gang that run.
+
+    Attributes:
+        key: Who it is: of a single pod its namespace and name, else the gang's.
+        pods: Its pods.
+        priority: The highest of theirs.
+        gpus: How many GPUs they have something of.
+        since: Since when the first of them has run, seconds since the epoch.
+        grace_s: The longest of their graces.
+    """
+
+    key: Key
+    pods: tuple[Running, ...]
+    priority: int
+    gpus: int
+    since: float
+    grace_s: int
+
+    def lost_s(self, now: float) -> float:
+        """Return the GPU-seconds that are lost where it ends now."""
+        return self.gpus * max(now - self.since, 0.0)
+
+    @property
+    def shown(self) -> str:
+        """Who it is, for people."""
+        pods = f"'s {len(self.pods)} pods" if len(self.pods) > 1 else ""
+        return f"{self.owner}{pods}" if pods else "/".join(self.pods[0].key)
+
+    @property
+    def owner(self) -> str:
+        """What made it, as ``namespace/Job/train``; of a pod that nothing made the pod."""
+        first = self.pods[0]
+        return f"{first.key[0]}/{owner_of(first.pod) or first.key[1]}"
+
+
+class RunningUnits:
+    """Keeps what was read of each pod for as long as pod and claim stay what they are."""
+
+    def __init__(self, picture: Picture) -> None:
+        """``picture`` is asked each time; nothing need be told here."""
+        self._picture = picture
+        self._known: dict[Key, tuple[Pod, ClaimRecord, RunningUnit | None]] = {}
+        self._units: tuple[RunningUnit, ...] = ()
+        self._ending: tuple[Running, ...] = ()
+        self._version = -1
+
+    def all(self) -> tuple[Sequence[RunningUnit], Sequence[Running]]:
+        """Return the units that run, and the pods that end already, of whatever unit.
+
+        A gang of which a pod shares a set with others, or is of a node that nobody knows, is no unit: it cannot be
+        ended as a whole.
+        """
+        if self._version != self._picture.version:
+            self._version = self._picture.version
+            self._read()
+        return self._units, self._ending
+
+    def _read(self) -> None:
+        gangs, known, claims = self._picture.gangs, self._known, self._picture.claims
+        self._known = {}
+        alone: list[RunningUnit] = []
+        together: dict[Key, list[Running]] = {}
+        ending: list[Running] = []
+        for key, pod in self._picture.pods.items():
+            entry = known.get(key)
+            if entry is None or entry[0] is not pod or claims.get(entry[1].key) is not entry[1]:
+                if not pod.spec.node_name or (claim := self._picture.claim_of(pod)) is None:
+                    continue
+                running = self._running(key, pod, claim)
+                entry = pod, claim, None if running is None else _unit(key, (running,))
+            self._known[key] = entry
+            if (unit := entry[2]) is None:
+                continue
+            (running,) = unit.pods
+            if running.ending:
+                ending.append(running)
+            elif (of := gangs.of(key)) is not None:
+                together.setdefault(of.gang, []).append(running)
+            else:
+                alone.append(unit)
+        self._units = (
+            *alone,
+            *(_unit(gang, tuple(pods)) for gang, pods in together.items() if self._whole(gang, pods)),
+        )
+        self._ending = tuple(ending)
+
+    def _running(self, key: Key, pod: Pod, claim: ClaimRecord) -> Running | None:
+        name, takes = claim_key(pod), self._picture.taken_by(key)
+        given = self._picture.accounts.of(claim.key).state is State.ALLOCATED
+        if pod.finished or takes is None or not given or name is None or is_set(name) or not _uses(pod, claim):
+            return None
+        if not (devices := self._picture.held(claim.key)):
+            return None
+        since = (pod.status.start_time, claim.allocated_at, pod.metadata.creation_timestamp)
+        return Running(
+            key=key,
+            pod=pod,
+            claim=claim.key,
+            node=pod.spec.node_name,
+            devices=devices,
+            takes=takes[1],
+            since=next((seconds for text in since if (seconds := _seconds(text))), 0.0),
+            priority=pod.spec.priority or 0,
+        )
+
+    def _whole(self, gang: Key, pods: Sequence[Running]) -> bool:
+        """Return whether all pods of a gang that are bound and not ending are among these."""
+        bound = sum(bool(self._picture.pods[key].spec.node_name) for key in self._picture.gangs.pods(gang))
+        return bound == len(pods)
+
+
+def _unit(key: Key, pods: tuple[Running, ...]) -> RunningUnit:
+    return RunningUnit(
+        key=key,
+        pods=pods,
+        priority=max(one.priority for one in pods),
+        gpus=sum(len(one.devices) for one in pods),
+        since=min(one.since for one in pods),
+        grace_s=max(grace_s(one.pod) for one in pods),
+    )
+
+
+def _uses(pod: Pod, claim: ClaimRecord) -> bool:
+    """Return whether a claim is a pod's own, and nobody's beside."""
+    return claim.owned_by(pod.metadata.uid) and set(claim.users) <= {pod.metadata.uid}
+
+
+def grace_s(pod: Pod) -> int:
+    """Return how long a pod may take to end, seconds."""
+    said = pod.spec.termination_grace_period_seconds
+    return GRACE_S if said is None else max(said, 0)
+
+
+def by_node(pods: Iterable[Running]) -> dict[str, list[Running]]:
+    """Return pods by their nodes."""
+    found: dict[str, list[Running]] = {}
+    for one in pods:
+        found.setdefault(one.node, []).append(one)
+    return found
+
+
+def _seconds(text: str | None) -> float | None:
+    """Return a time of the API server as seconds since the epoch; None for none, or what cannot be read."""
+    try:
+        at = datetime.datetime.fromisoformat(text) if text else None
+        return None if at is None or at.tzinfo is None else at.timestamp()
+    except (ValueError, OverflowError):
+        return None
+
+
+Eligible = Callable[[RunningUnit], bool]
+"""Whether a unit may have to end."""

@@ -1,0 +1,68 @@
+"""What is so of those who have to end for the claims of a pod or a gang: whom to tell, and until when to wait. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Final
+
+import msgspec
+
+from dradriver.api.pods import Pod
+from dradriver.cluster.picture import Picture
+from dradriver.cluster.records import ClaimRecord
+
+LOOK_S: Final = 0.5  # between two looks whether they are gone
+
+
+class Ending(msgspec.Struct, frozen=True):
+    """Others have to end, and are there still.
+
+    Attributes:
+        claims: The claims that name them.
+        pods: Those who have not been told to end.
+        begun: Whether others have, or are gone already.
+        until: When what was promised is given back, by the loop's clock.
+        over: Whether that is now.
+        late: Why, then.
+        why: What to tell whoever waits for them.
+    """
+
+    claims: tuple[ClaimRecord, ...]
+    pods: tuple[Pod, ...]
+    begun: bool
+    until: float
+    over: bool
+    late: str
+    why: str
+
+    def look_at(self, now: float) -> float:
+        """Return when to look again, by the loop's clock."""
+        return min(self.until, now + LOOK_S)
+
+
+def ending_for(claims: Collection[ClaimRecord], picture: Picture, now: float, wall: float) -> Ending | None:
+    """Return what is so of those who have to end for some claims; None where none has to, or all have.
+
+    Args:
+        claims: The claims; of one that has its devices nobody has to end any more.
+        picture: The cluster.
+        now: The loop's clock.
+        wall: The time that claims are written by, seconds since the epoch.
+    """
+    named = [(claim, claim.preempts) for claim in claims if claim.preempts is not None and claim.devices is None]
+    there = {pod.metadata.uid: pod for _, preempts in named for pod in picture.living(preempts)}
+    if not there:
+        return None
+    ends_at = max(preempts.until for _, preempts in named)
+    untold = tuple(pod for pod in there.values() if pod.metadata.deletion_timestamp is None)
+    first = next(iter(there.values())).metadata
+    more = f" and {len(there) - 1} more" if len(there) > 1 else ""
+    return Ending(
+        claims=tuple(claim for claim, _ in named),
+        pods=untold,
+        begun=len(untold) < len({uid for _, preempts in named for uid in preempts.uids}),
+        until=now + ends_at - wall,
+        over=wall >= ends_at,
+        late=f"pod {first.namespace}/{first.name}{more} did not end for it in time",
+        why=next((preempts.why for _, preempts in named if preempts.why), "others have to end for it"),
+    )

@@ -1,0 +1,256 @@
+"""Ends pods for whom others need their GPUs: by the Eviction API, gangs of Jobs and the like by suspending their owner.
+
+Whatever is asked here is safe to repeat: a pod that was told to end has another version, and is not told again; of an
+owner its own record says what it was suspended for. Disruption budgets count for both.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any, Final
+
+from dradriver.api import gang_owners, suspends
+from dradriver.api.messages import shown
+from dradriver.api.pins import Key
+from dradriver.api.pods import Pod
+from dradriver.cluster.picture import Picture
+from dradriver.cluster.running_units import RunningUnit
+from dradriver.controller import metrics
+from dradriver.controller.budgets import ask_budgets
+from dradriver.controller.outcome import MovedOnError, Outcome, outcome
+from dradriver.controller.owner_restarts import DONE, OwnerRestarts
+from dradriver.controller.owner_tops import RefusedError
+from dradriver.controller.reasons import Record
+from dradriver.kube.client import ApiError, Client
+from dradriver.kube.resources import PODS
+
+logger = logging.getLogger(__name__)
+
+REFUSED_S: Final = 60.0  # for which a unit is nobody's victim that a budget, or a missing right, kept from ending
+ASKED_S: Final = 1.0  # after which it is asked what became of the suspension of an owner
+AGAIN_S: Final = 5.0  # after which those are told again whose end was refused
+TOLD_S: Final = 30.0  # that a reflector may be behind
+CHART_VALUE: Final = "controller.preemption"
+
+
+class Evictions:
+    """Ends pods, and knows whom it could not end."""
+
+    def __init__(
+        self,
+        client: Client,
+        picture: Picture,
+        restarts: OwnerRestarts,
+        *,
+        suspendable: Collection[str] = (),
+        record: Record | None = None,
+    ) -> None:
+        """Make one that has ended nobody.
+
+        Args:
+            client: The API server.
+            picture: The cluster.
+            restarts: Suspends and resumes owners.
+            suspendable: Kinds of owners that the controller may suspend.
+            record: Writes an Event about a pod that has to end.
+        """
+        self._client, self._picture, self._restarts, self._record = client, picture, restarts, record
+        self._suspendable = frozenset(suspendable)
+        self._refused: dict[Key, tuple[float, str]] = {}  # until when, by units, and why
+        self._told: dict[str, float] = {}  # by pods' uids, until when they need not be told again: it is not seen yet
+        self._stopped: dict[Key, tuple[float, str]] = {}  # the same of those for whom they had to end
+
+    def may_end(self, unit: RunningUnit) -> bool:
+        """Return whether there is a way to end all of a unit, as far as is known."""
+        refused = self._refused.get(unit.key)
+        if refused is not None and asyncio.get_running_loop().time() < refused[0]:
+            return False
+        kinds = {_suspended_by(one.pod) for one in unit.pods} if unit.key in self._picture.gangs else {()}
+        if kinds == {()}:
+            return True
+        if any(suspends.of_kueue(one.pod.metadata) for one in unit.pods):
+            return False
+        return all(not self._suspendable.isdisjoint(own) for own in kinds)
+
+    def begin(self, unit: Key) -> None:
+        """Take in that others are to end for a unit, whatever was so of those of before."""
+        self._stopped.pop(unit, None)
+
+    async def ask(self, units: Iterable[RunningUnit]) -> None:
+        """Raise unless disruption budgets let all of these units end now.
+
+        Raises:
+            RefusedError: They do not, or nobody can tell.
+            ApiError: The server refuses, other than for want of the right.
+            Unreachable: No answer.
+        """
+        units = tuple(units)
+        spaces: dict[str, list[Pod]] = {}
+        for unit in units:
+            for one in unit.pods:
+                spaces.setdefault(one.key[0], []).append(one.pod)
+        for namespace, pods in spaces.items():
+            try:
+                await ask_budgets(self._client, pods)
+            except RefusedError as error:
+                metrics.PREEMPTION_REFUSALS.inc()
+                for unit in units:
+                    if unit.pods[0].key[0] == namespace:
+                        self.refuse(unit.key, str(error))
+                raise
+
+    def refuse(self, unit: Key, why: str) -> None:
+        """Take in that a unit could not be ended."""
+        self._refused = _noted(self._refused, unit, why)
+
+    def why_not(self, unit: Key) -> str:
+        """Return why somebody could not be ended for a unit lately; empty where nothing kept anybody from it."""
+        until, why = self._stopped.get(unit, (0.0, ""))
+        return why if asyncio.get_running_loop().time() < until else ""
+
+    def untold(self, pods: Iterable[Pod]) -> tuple[Pod, ...]:
+        """Return those of some pods that were not told to end a moment ago."""
+        now = asyncio.get_running_loop().time()
+        self._told = {uid: until for uid, until in self._told.items() if now < until}
+        return tuple(pod for pod in pods if pod.metadata.uid not in self._told)
+
+    async def end(
+        self,
+        unit: Key,
+        pods: Sequence[Pod],
+        *,
+        last: Collection[str],
+        stands: Callable[[], bool],
+        begun: bool,
+        why: str,
+        go_on: Callable[[], None],
+    ) -> None:
+        """Tell pods to end that have not been told so yet.
+
+        Owners first, and nobody else before their pods go: what an owner refuses would have others end in vain. Those
+        whose GPUs are wanted are last: once they are gone nobody would tell the others of their gangs.
+
+        Args:
+            unit: For whom.
+            pods: The pods.
+            last: Uids of those that have what is wanted.
+            stands: Whether they have to end still: asked before each.
+            begun: Whether others have begun to end: then it is tried again for as long as there is time.
+            why: For whom, in words.
+            go_on: Called before each further write.
+
+        Raises:
+            RefusedError: A pod's budget forbids it, or the controller may not end it, and nobody has begun to end.
+            MovedOnError: A pod is not as it was seen.
+            ApiError: The server refuses.
+            Unreachable: No answer.
+        """
+        try:
+            await self._end(pods, last=last, stands=stands, why=why, go_on=go_on)
+        except RefusedError as error:
+            metrics.PREEMPTION_REFUSALS.inc()
+            self._stopped = _noted(self._stopped, unit, str(error))
+            if not begun:
+                raise
+            logger.info("%s/%s: %s; trying again", *unit, error)
+            again_at = asyncio.get_running_loop().time() + AGAIN_S
+            self._told |= dict.fromkeys((pod.metadata.uid for pod in pods), again_at)
+
+    async def _end(
+        self,
+        pods: Sequence[Pod],
+        *,
+        last: Collection[str],
+        stands: Callable[[], bool],
+        why: str,
+        go_on: Callable[[], None],
+    ) -> None:
+        alone: list[Pod] = []
+        gangs: dict[Key, list[Pod]] = {}
+        for pod in pods:
+            of = self._picture.gangs.of(_key(pod))
+            if of is not None and _suspended_by(pod):
+                gangs.setdefault(of.gang, []).append(pod)
+            else:
+                alone.append(pod)
+        now = asyncio.get_running_loop().time()
+        for gang, members in gangs.items():
+            self._told |= dict.fromkeys((pod.metadata.uid for pod in members), now + ASKED_S)
+            answer = self._restarts.ask(gang, members, why, wanted=stands)
+            if answer and answer != DONE:
+                self._restarts.take_back(gang)
+                self.refuse(gang, answer)
+                raise RefusedError(answer)
+        if gangs:
+            self._told |= dict.fromkeys((pod.metadata.uid for pod in alone), now + ASKED_S)
+            return  # it is looked at again
+        for number, pod in enumerate(sorted(alone, key=lambda pod: pod.metadata.uid in last)):
+            if number:
+                go_on()
+            if not stands():
+                raise MovedOnError("nobody need end for it any more")
+            await self._evict(pod, why)
+
+    async def _evict(self, pod: Pod, why: str) -> None:
+        namespace, name = key = _key(pod)
+        known = self._picture.pods.get(key)
+        if known is None or known.metadata.uid != pod.metadata.uid or known.metadata.deletion_timestamp is not None:
+            return
+        of = self._picture.gangs.of(key)
+        unit = key if of is None else of.gang
+        try:
+            await self._client.create(PODS, _eviction(known), namespace=namespace, subresource="eviction")
+        except ApiError as error:
+            if error.not_found:
+                return
+            if error.conflict:
+                raise MovedOnError(f"pod {namespace}/{name} was changed meanwhile") from None
+            if error.status == 429 and outcome(error) is not Outcome.SERVER:
+                self.refuse(unit, error.message)
+                raise RefusedError(f"pod {shown(f'{namespace}/{name}')} may not be evicted: {error.message}") from None
+            if error.forbidden:
+                right = f"the controller may not evict pods: set {CHART_VALUE} in the chart's values"
+                self.refuse(unit, right)
+                raise RefusedError(right) from None
+            raise
+        self._told[pod.metadata.uid] = asyncio.get_running_loop().time() + TOLD_S
+        logger.info("pod %s/%s is evicted %s", namespace, name, why)
+        metrics.PREEMPTED_PODS.inc()
+        if self._record is not None:
+            await self._record(pod, f"evicted {why}")
+
+
+def _noted(known: dict[Key, tuple[float, str]], unit: Key, why: str) -> dict[Key, tuple[float, str]]:
+    """Return what is noted for a while, with one more, and without what is over."""
+    now = asyncio.get_running_loop().time()
+    left = {key: each for key, each in known.items() if now < each[0]}
+    return left | {unit: (now + REFUSED_S, why)}
+
+
+def _suspended_by(pod: Pod) -> tuple[str, ...]:
+    """Return of which kinds what is suspended for a pod can be; none where it is evicted rather.
+
+    A JobSet's pods are made by its Jobs, and it may be a TrainJob's own.
+    """
+    kind = next((owner.kind for owner in pod.metadata.owner_references if owner.controller), "")
+    if kind == "Job" and gang_owners.JOBSET + "jobset-name" in pod.metadata.labels:
+        return "JobSet", "TrainJob"
+    return (kind,) if kind in suspends.FIELDS else ()
+
+
+def _eviction(pod: Pod) -> dict[str, Any]:
+    """Return what is asked for: that this pod, as it was seen, ends."""
+    metadata = pod.metadata
+    seen = {"uid": metadata.uid, "resourceVersion": metadata.resource_version}
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "Eviction",
+        "metadata": {"name": metadata.name, "namespace": metadata.namespace},
+        "deleteOptions": {"preconditions": seen},
+    }
+
+
+def _key(pod: Pod) -> Key:
+    return pod.metadata.namespace, pod.metadata.name

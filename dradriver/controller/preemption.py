@@ -1,0 +1,377 @@
+"""Preemption: who is promised GPUs that others of lower priority have, within the bounds of the policies file.
+
+state      record in the API                                   goes on when                  else
+blocked    a gated pod, or all of a gang                       others of less can end for it waits
+promised   claims that name whom they wait for, and until when all are there                 given back: nobody was told
+lifted     no gate                                             victims are told to end       given back
+ending     victims that were told, or whose owner is suspended all of them are gone          given back at the deadline
+free       claims whose victims are gone                       an ordinary promise from now  its own deadlines
+
+Whoever leads then knows all of it from the claims (``api/preempts.py``). Nobody is told to end before all claims stand
+and all gates are lifted; one that was told is another version of its pod and is not told again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from dradriver.api.errors import WordError
+from dradriver.api.pins import Key
+from dradriver.api.policies.model import Policies
+from dradriver.api.policies.model import Preemption as Terms
+from dradriver.api.preempts import Preempts, Victim
+from dradriver.cluster.picture import Picture
+from dradriver.cluster.placement import Placement
+from dradriver.cluster.records import ClaimRecord
+from dradriver.cluster.running_units import Running, RunningUnit, RunningUnits
+from dradriver.controller import metrics
+from dradriver.controller.ending import Ending
+from dradriver.controller.evictions import Evictions
+from dradriver.controller.executor import Executor
+from dradriver.controller.gang_preemption_plan import place_together
+from dradriver.controller.outcome import MovedOnError
+from dradriver.controller.preemption_plan import Scene, place
+from dradriver.queue.kinds import Closed
+from dradriver.queue.lanes import Lanes, Slot
+from dradriver.queue.tenants import MINUTE_S, Tenants
+from dradriver.queue.units import Member, Unit
+from dradriver.queue.waiting import Queue
+
+logger = logging.getLogger(__name__)
+
+MOST_LOOKS: Final = 4  # plans that are tried in one look: each takes some ten milliseconds in a large cluster
+FIRST_PAUSE_S: Final = 1.0  # between two tries for one unit
+LONGEST_PAUSE_S: Final = 30.0
+NAMED: Final = 3  # units that a reason names
+OFF: Final = "preemption was switched off in the policies file"
+
+
+class Preemptions:
+    """Finds places for those who find none, and says what becomes of them.
+
+    Attributes:
+        write_gang: Writes the claims of a gang and lifts its pods.
+    """
+
+    def __init__(
+        self,
+        picture: Picture,
+        queue: Queue,
+        lanes: Lanes,
+        tenants: Tenants,
+        executor: Executor,
+        evictions: Evictions,
+        closed: Callable[[Unit], Closed],
+    ) -> None:
+        """Make one that is off.
+
+        Args:
+            picture: The cluster.
+            queue: Who waits.
+            lanes: Who may be written now.
+            tenants: Whose a namespace is, and what its priorities count.
+            executor: Writes.
+            evictions: Ends pods.
+            closed: Says which GPUs its tenant's cap keeps a unit from.
+        """
+        self._picture, self._queue, self._lanes, self._tenants = picture, queue, lanes, tenants
+        self._executor, self._evictions, self._closed = executor, evictions, closed
+        self.write_gang: Callable[[dict[Member, Placement], Slot], Awaitable[None]] | None = None
+        self._running = RunningUnits(picture)
+        self._terms = Terms()
+        self._tried: dict[Key, tuple[int, float, int]] = {}  # by unit: how often, not before, the picture's version
+        self._ended: collections.deque[tuple[float, int]] = collections.deque()  # when how many units had to end
+        self._spared: dict[str, float] = {}  # what made those that had to end, and until when that is spared
+        self._restored = False
+
+    def begin(self) -> None:
+        """Take in that this process leads from now on: whom others have had ended the claims tell."""
+        self._ended.clear()
+        self._restored = False
+
+    def follow(self, policies: Policies) -> None:
+        """Take in the policies in force."""
+        self._terms = policies.queue.preemption
+        self._tried.clear()
+
+    # Who gets a place.
+
+    def look(self) -> bool:
+        """Try to find places for some of those that wait and find none. Returns whether any was found."""
+        if not self._terms.enabled or not len(self._queue) or not self._lanes.room():
+            return False
+        now, clock = time.time(), asyncio.get_running_loop().time()
+        self._remember(now)
+        left = self._terms.units_per_minute - sum(count for _, count in self._ended)
+        looks = 0
+        found = False
+        waiting = self._queue.blocked()
+        self._tried = {unit.key: known for unit in waiting if (known := self._tried.get(unit.key)) is not None}
+        for unit in waiting:
+            if looks >= MOST_LOOKS or left <= 0:
+                break
+            times, not_before, version = self._tried.get(unit.key, (0, 0.0, -1))
+            if clock < not_before or version == self._picture.version or not self._may(unit):
+                continue
+            looks += 1
+            pause_s = min(FIRST_PAUSE_S * 2.0**times, LONGEST_PAUSE_S)
+            self._tried[unit.key] = times + 1, clock + pause_s, self._picture.version
+            try:
+                ended = self._try(unit, now, most=left)
+            except WordError:
+                continue  # it is told so when it is looked at
+            except Exception:  # a bug in what one unit meets must not stop the others
+                logger.exception("pod %s/%s: an error in this program; nobody ends for it", *unit.key)
+                continue
+            if ended:
+                left -= ended
+                found = True
+                del self._tried[unit.key]
+        return found
+
+    def _may(self, unit: Unit) -> bool:
+        """Return whether others may end for a unit at all, and it may be written now."""
+        if unit.busy or any(member.pod.spec.preemption_policy == "Never" for member in unit.members):
+            return False
+        if self._tenants.by_kueue(self._tenants.of(unit.key[0])) or self._closed(unit):
+            return False  # Kueue ends others for its own; and nobody ends for one whom its tenant's cap keeps waiting
+        if unit.key in self._picture.gangs and len(unit.wanting) < len(unit.members):
+            return False  # some have places already: the others get theirs beside them
+        return self._lanes.obstacle(unit.key, unit.order, scheduler=unit.scheduler) is None
+
+    def _try(self, unit: Unit, now: float, *, most: int) -> int:
+        """Find a place for a unit and have it written. Returns how many units have to end; 0 where there is none."""
+        scene = self._scene(-unit.order[0], now)
+        if not scene.units:
+            return 0
+        avoid = tuple(unit.failures.tried)
+        places: dict[Member, Placement]
+        if unit.key in self._picture.gangs:
+            said = self._picture.gangs.said(unit.key)
+            together = place_together(
+                self._picture,
+                unit.members,
+                said.wants,
+                scene,
+                identity=said.member.identity,
+                least=unit.least,
+                avoid=avoid,
+            )
+            if together is None:
+                return 0
+            places, victims, beside = together.places, together.victims, together.beside
+        else:
+            found = place(self._picture, unit.lead.wish, scene, avoid=avoid)
+            if found is None:
+                return 0
+            places, victims, beside = {unit.lead: found.placement}, found.victims, found.beside
+        if len(victims) > most and self._ended:
+            return 0  # one for whom more have to end than may within a minute has its turn when nobody had to in one
+        self._commit(unit, self._named(places, victims, beside, now), victims, now)
+        return len(victims)
+
+    def _scene(self, priority: int, now: float) -> Scene:
+        """Return who may have to end for somebody of a priority, and who ends already."""
+        units, ending = self._running.all()
+        wanted = self._wanted()
+        late = now - self._terms.margin_seconds
+        ends = [one for one in ending if one.ends_at() >= late]
+        may: list[tuple[RunningUnit, int]] = []
+        caps: dict[str, int | None] = {}
+        since = now - self._terms.min_run_minutes * MINUTE_S
+        for unit in units:
+            if wanted and any(one.pod.metadata.uid in wanted for one in unit.pods):
+                continue  # for somebody else, whose promise may come to nothing yet
+            if unit.since > since:
+                continue
+            if (space := unit.key[0]) not in caps:
+                caps[space] = self._tenants.highest(space)
+            cap = caps[space]
+            counts = unit.priority if cap is None else min(unit.priority, cap)
+            if counts >= priority:
+                continue
+            if self._ends(unit, now):
+                may.append((unit, counts))
+        return Scene(may, ends, now)
+
+    def _ends(self, unit: RunningUnit, now: float) -> bool:
+        """Return whether the policies let a unit end, and there is a way."""
+        terms = self._terms
+        if terms.unpreemptable_tenants and self._tenants.of(unit.key[0]) in terms.unpreemptable_tenants:
+            return False
+        classes = terms.unpreemptable_classes
+        if classes and any(one.pod.spec.priority_class_name in classes for one in unit.pods):
+            return False
+        if self._spared and now < self._spared.get(unit.owner, 0.0):
+            return False
+        return self._evictions.may_end(unit)
+
+    def _wanted(self) -> frozenset[str]:
+        """Return the uids of pods that have to end for somebody already."""
+        accounts = self._picture.accounts
+        promised = (claim.preempts for claim in accounts.preempting() if claim.devices is None)
+        every = (*promised, *(place.preempts for place in accounts.placements()))
+        return frozenset(uid for one in every if one is not None for uid in one.uids)
+
+    def _remember(self, now: float) -> None:
+        """Forget what is over; a leader that begins learns from the claims whom its predecessors have had ended."""
+        if not self._restored:
+            self._restored = True
+            plans = {
+                (one.preempts.at, one.preempts.spare) for one in self._picture.accounts.preempting() if one.preempts
+            }
+            for at, spare in sorted(plans):
+                self._count(float(at), spare, len(spare))
+        while self._ended and self._ended[0][0] <= now - MINUTE_S:
+            self._ended.popleft()
+        self._spared = {owner: until for owner, until in self._spared.items() if now < until}
+
+    def _count(self, at: float, spare: Iterable[str], units: int) -> None:
+        self._ended.append((at, units))
+        until = at + self._terms.back_off_minutes * MINUTE_S
+        self._spared |= dict.fromkeys(spare, until)
+
+    def _named(
+        self,
+        places: Mapping[Member, Placement],
+        victims: Sequence[RunningUnit],
+        beside: Sequence[Running],
+        now: float,
+    ) -> dict[Member, Placement]:
+        """Return the places, each with those that have to end for it.
+
+        Those are all that have something of its node; of a gang all pods, at the first place that it is in the way of.
+        """
+        grace_s = max(unit.grace_s for unit in victims)
+        until = max(now + grace_s, *(one.ends_at() for one in beside), 0.0) + self._terms.margin_seconds
+        why = self._why(victims, now + grace_s)
+        left = {unit.key: unit for unit in victims}
+        out: dict[Member, Placement] = {}
+        for member, own in places.items():
+            pods = [one for one in beside if one.node == own.node]
+            units = [unit for unit in victims if any(one.node == own.node for one in unit.pods)]
+            for unit in units:
+                whole = left.pop(unit.key, None) is not None
+                pods += [one for one in unit.pods if whole or one.node == own.node]
+            preempts = Preempts(
+                at=int(now),
+                until=int(until) + 1,
+                victims=tuple(Victim(*one.key, one.pod.metadata.uid) for one in pods),
+                spare=tuple(unit.owner for unit in units),
+                why=why,
+            )
+            out[member] = msgspec.structs.replace(own, preempts=preempts) if pods else own
+        return out
+
+    @staticmethod
+    def _why(victims: Sequence[RunningUnit], at: float) -> str:
+        ordered = sorted(victims, key=lambda unit: unit.key)
+        names = [f"{unit.shown} (priority {unit.priority})" for unit in ordered[:NAMED]]
+        more = f" and {len(victims) - NAMED} more" if len(victims) > NAMED else ""
+        by = f"{time.strftime('%H:%M:%S', time.gmtime(at))} UTC"
+        ends = "end" if len(victims) > 1 else "ends"
+        return f"preempts {', '.join(names)}{more}, which {ends} by {by}"
+
+    def _commit(self, unit: Unit, places: dict[Member, Placement], victims: Sequence[RunningUnit], now: float) -> None:
+        """Promise places to a unit, and have that written; nobody is told to end before it stands."""
+        for member, own in places.items():
+            self._picture.promise(member.wish.claim, member.key, own)
+        self._count(now, [one.owner for one in victims], len(victims))
+        unit.finds_place()
+        self._evictions.begin(unit.key)
+        self._queue.drop(unit.key)
+        why = next(own.preempts.why for own in places.values() if own.preempts is not None)
+        logger.info("%s/%s %s", *unit.key, why)
+        metrics.PREEMPTIONS.inc()
+        metrics.PREEMPTED_UNITS.inc(len(victims))
+        self._executor.start(unit, lambda slot: self._write(unit, places, victims, slot), creates=True)
+
+    async def _write(
+        self, unit: Unit, places: dict[Member, Placement], victims: Sequence[RunningUnit], slot: Slot
+    ) -> None:
+        try:
+            await self._evictions.ask(victims)
+        except BaseException:
+            for member in places:
+                self._picture.release(member.wish.claim)
+            raise
+        slot.begin()
+        if unit.key in self._picture.gangs:
+            assert self.write_gang is not None, "set when all is made"
+            await self.write_gang(places, slot)
+        else:
+            await self._executor.write_place(unit.lead, places[unit.lead], slot)
+
+    # What becomes of it.
+
+    def stops(self, unit: Unit, ending: Ending) -> str:
+        """Return why what was promised to a lifted unit is given back; empty where its victims have to end still.
+
+        Once some have begun to end, what is free of it is worth waiting for.
+        """
+        if ending.begun:
+            return ""
+        return self._evictions.why_not(unit.key) if self._terms.enabled else OFF
+
+    def end(self, unit: Unit, ending: Ending) -> None:
+        """Have those told to end who were not; those whose end was switched off since go on."""
+        pods = self._evictions.untold(ending.pods)
+        if not self._terms.enabled or not pods:
+            return
+        claims = ending.claims
+        others = f" and {len(unit.members) - 1} more of its gang" if len(unit.members) > 1 else ""
+        who = f"for {'/'.join(unit.lead.key)}{others} (priority {-unit.order[0]})"
+        held = {uid for claim in claims for uid in self._holders(claim)}
+
+        def stands() -> bool:
+            return self._terms.enabled and all(map(self._stands, claims)) and any(map(self._lives, unit.members))
+
+        async def tell(slot: Slot) -> None:
+            named = {pod.metadata.uid for pod in pods}
+            naming = [
+                claim for claim in claims if claim.preempts is not None and not named.isdisjoint(claim.preempts.uids)
+            ]
+            if not await self._executor.stand(naming):  # its reflector may be behind, and nobody is to end in vain
+                raise MovedOnError("what was promised to it does not stand any more")
+            self._executor.go_on(slot)
+            await self._evictions.end(
+                unit.key,
+                pods,
+                last=held,
+                stands=stands,
+                begun=ending.begun,
+                why=who,
+                go_on=lambda: self._executor.go_on(slot),
+            )
+
+        self._executor.start(unit, tell)
+
+    def _stands(self, claim: ClaimRecord) -> bool:
+        known = self._picture.claims.get(claim.key)
+        return known is not None and known.uid == claim.uid and not known.deleting
+
+    def _lives(self, member: Member) -> bool:
+        pod = self._picture.pods.get(member.key)
+        return pod is not None and pod.metadata.uid == member.uid and pod.metadata.deletion_timestamp is None
+
+    def _holders(self, claim: ClaimRecord) -> Iterable[str]:
+        """Return the uids of those that have what a claim is pinned to."""
+        for device in () if claim.pin is None else claim.pin.taken:
+            for key in self._picture.inventory.holders(device):
+                if (other := self._picture.claims.get(key)) is not None and other.uid != claim.uid:
+                    yield from (uid for _, uid in other.owners)
+
+    def leaves(self, gang: Key) -> bool:
+        """Return whether a gang that runs has to end, so that none of its pods need be given a place."""
+        wanted = self._wanted()
+        if not wanted:
+            return False
+        pods = (self._picture.pods[key] for key in self._picture.gangs.pods(gang))
+        return any(pod.metadata.uid in wanted and bool(pod.spec.node_name) for pod in pods)

@@ -1,0 +1,200 @@
+"""Preemption of gangs, as wholes, and for gangs: all claims stand first, with seats and without."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from dradriver.api import names
+from dradriver.kube.resources import PODS
+from tests.fakes.apistore import Object
+from tests.fakes.control_plane.jobs import JOBS, Jobs
+from tests.fakes.gpucluster import Killed, claim_of
+from tests.fakes.preempting import Contested, contested
+from tests.fakes.troubles import working
+
+
+def gang(cluster: Contested, name: str, size: int, gpus: int, priority: int) -> list[str]:
+    pods = [f"{name}-{index}" for index in range(size)]
+    for pod in pods:
+        cluster.pod(pod, gpus, priority=priority, wishes={"gang": name, "gang-size": str(size)})
+    return pods
+
+
+async def run(cluster: Contested, pods: list[str]) -> None:
+    for _ in range(3):
+        await cluster.settle()
+        cluster.schedule()
+    await cluster.settle()
+    assert all(cluster.get_pod(pod)["spec"].get("nodeName") for pod in pods)
+
+
+async def test_a_gang_ends_as_a_whole_also_on_other_nodes() -> None:
+    cluster = await contested(nodes="ab")
+    pods = gang(cluster, "train", 2, 8, 0)
+    await run(cluster, pods)
+    cluster.pod("me", 4, priority=10)
+    await cluster.settle()
+    assert cluster.ending() == pods
+    node, _ = cluster.gpus("me")
+    there = [pod for pod in pods if cluster.get_pod(pod)["spec"]["nodeName"] == node]
+    assert cluster.evicted()[-1:] == there  # whoever has what is wanted is told last
+
+
+@pytest.mark.parametrize("seats", [True, False])
+async def test_a_gang_gets_its_places_together_once_all_have_ended(seats: bool) -> None:
+    cluster = await contested(nodes="abc")
+    if seats:
+        cluster.barrier()
+    await run(cluster, [])
+    for node in "abc":
+        cluster.pod(f"low-{node}", 8, priority=0, nodeSelector={"kubernetes.io/hostname": node})
+    await run(cluster, [f"low-{node}" for node in "abc"])
+    me = gang(cluster, "me", 2, 8, 10)
+    before = len(cluster.client.writes)
+    await cluster.settle()
+    writes = cluster.client.writes[before:]
+    evictions = [at for at, (verb, _) in enumerate(writes) if verb == "evict"]
+    assert len(evictions) == len(cluster.ending()) == 2
+    assert all(writes.index(("create", claim_of(pod))) < evictions[0] for pod in me)
+    assert all(writes.index(("patch", pod)) < evictions[0] for pod in me)
+    first, second = cluster.ending()
+    cluster.gone(first)
+    cluster.deliver()
+    cluster.schedule()
+    await cluster.settle()
+    if seats:
+        assert not any(cluster.get_pod(pod)["spec"].get("nodeName") for pod in me)
+    cluster.gone(second)
+    cluster.deliver()
+    await run(cluster, me)
+    assert len(cluster.evicted()) == 2
+
+
+@pytest.mark.parametrize("write", range(1, 9))
+async def test_a_leader_that_dies_leaves_a_gang_that_the_next_goes_on_with(write: int) -> None:
+    cluster = await contested(nodes="ab")
+    for node in "ab":
+        cluster.pod(f"low-{node}", 8, priority=0, nodeSelector={"kubernetes.io/hostname": node})
+    await run(cluster, ["low-a", "low-b"])
+    me = gang(cluster, "me", 2, 8, 10)
+    cluster.client.kill_at = -(len(cluster.client.writes) + write)
+    try:
+        await cluster.settle()
+    except Killed:
+        ended = cluster.ending()
+        assert not ended or all(cluster.claim(pod) is not None for pod in me)
+        cluster.restart()
+        await cluster.settle()
+        assert not set(ended) & set(cluster.evicted())
+    assert cluster.ending() == ["low-a", "low-b"]
+    cluster.gone("low-a", "low-b")
+    cluster.deliver()
+    await run(cluster, me)
+
+
+class Train:
+    """A Job of two pods that are a gang, and run."""
+
+    def __init__(self, cluster: Contested) -> None:
+        self.cluster = cluster
+        self.jobs = Jobs(cluster.store, self._pod, delete=cluster.end)
+        spec: Object = {"parallelism": 2, "completions": 2, "completionMode": "Indexed", "backoffLimit": 0}
+        cluster.put(JOBS, {"metadata": {"name": "train", "namespace": "default"}, "spec": spec})
+
+    def _pod(self, _: Object, name: str, __: int) -> Object:
+        return self.cluster.admitted(name, 8, priority=0, wishes={"gang": "auto"})
+
+    @property
+    def job(self) -> Object:
+        found = self.cluster.find(JOBS, "train", "default")
+        assert found is not None
+        return found
+
+    def names(self) -> list[str]:
+        return sorted(pod["metadata"]["name"] for pod in self.cluster.all(PODS) if pod["metadata"]["ownerReferences"])
+
+
+async def trained(*suspendable: str) -> tuple[Contested, Train]:
+    cluster = Contested(suspendable=suspendable)
+    for node in "ab":
+        cluster.node(node)
+    train = Train(cluster)
+    for _ in range(4):
+        train.jobs.act()
+        await cluster.settle()
+        cluster.schedule()
+    await cluster.settle()
+    assert len(cluster.all(PODS)) == 2
+    assert all(pod["spec"].get("nodeName") for pod in cluster.all(PODS))
+    return cluster, train
+
+
+async def test_a_jobs_gang_is_suspended_and_resumed_and_no_pod_of_it_fails() -> None:
+    cluster, train = await trained("Job")
+    cluster.pod("me", 8, priority=10)
+    await cluster.settle()
+    assert train.job["spec"]["suspend"] is True
+    assert "for default/me (priority 10)" in json.loads(train.job["metadata"]["annotations"][names.RESTART])["why"]
+    assert cluster.evicted() == []
+    train.jobs.act()
+    await cluster.settle()
+    assert len(cluster.ending()) == 2
+    cluster.gone(*cluster.ending())
+    await cluster.settle()
+    assert train.job["spec"]["suspend"] is False
+    train.jobs.act()
+    await cluster.settle()
+    cluster.schedule()
+    await cluster.settle()
+    assert cluster.get_pod("me")["spec"].get("nodeName")
+    assert train.job.get("status", {}).get("failed", 0) == 0
+    assert cluster.evicted() == []
+
+
+async def test_a_leader_that_dies_after_the_suspension_leaves_a_job_that_the_next_resumes() -> None:
+    cluster, train = await trained("Job")
+    cluster.pod("me", 8, priority=10)
+    cluster.client.kill_at = -(len(cluster.client.writes) + 4)
+    with pytest.raises(BaseExceptionGroup):  # of all whose owners it was about to write
+        await cluster.settle()
+    assert train.job["spec"]["suspend"] is True
+    cluster.restart()
+    await cluster.settle()
+    train.jobs.act()
+    await cluster.settle()
+    cluster.gone(*cluster.ending())
+    await cluster.settle()
+    assert train.job["spec"]["suspend"] is False
+    assert cluster.claim("me") is not None
+    assert [verb for verb, name in cluster.client.writes if name == "train"] == ["patch"]
+
+
+@pytest.mark.parametrize(("right", "jobset"), [((), False), (("JobSet",), False), (("Job",), True)])
+async def test_without_the_right_a_jobs_gang_never_ends(right: tuple[str, ...], jobset: bool) -> None:
+    cluster, train = await trained(*right)
+    label = {"jobset.sigs.k8s.io/jobset-name": "s"}
+    for name in train.names() if jobset else ():
+        cluster.store.edit(PODS, ("default", name), lambda pod: pod["metadata"]["labels"].update(label))
+    cluster.pod("me", 8, priority=10)
+    await cluster.settle()
+    assert cluster.claim("me") is None
+    assert not train.job["spec"].get("suspend")
+    assert cluster.ending() == []
+
+
+@pytest.mark.looptime
+async def test_an_owner_that_refuses_has_the_promise_given_back_and_nobody_ended() -> None:
+    cluster, train = await trained("Job")
+    cluster.store.edit(JOBS, ("default", "train"), lambda job: job["metadata"].update(labels={"kueue.x-k8s.io/q": "q"}))
+    cluster.pod("me", 8, priority=10)
+    async with working(cluster):
+        await asyncio.sleep(3)
+        assert "preempts default/Job/train's 2 pods (priority 0)" in (cluster.note("me", "reason") or "")
+        await asyncio.sleep(50)
+    assert cluster.claim("me") is None
+    assert "Kueue" in (cluster.note("me", "reason") or "")
+    assert not train.job["spec"].get("suspend")
+    assert cluster.ending() == []

@@ -1,0 +1,82 @@
+"""What is told of a Job whose pods may have to end for others: more of them at once than may fail end it for good."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from dradriver.api import gangs, names
+from dradriver.api.errors import WordError
+from dradriver.api.objects import Part
+from dradriver.api.policies.model import Policies
+
+BACKOFF_LIMIT: Final = 6  # of a Job that says nothing (batch/v1)
+_TARGET: Final = "DisruptionTarget"
+
+
+class _Pattern(Part, frozen=True):
+    type: str = ""
+    status: str = "True"
+
+
+class _Rule(Part, frozen=True):
+    action: str = ""
+    on_pod_conditions: tuple[_Pattern, ...] = ()
+
+
+class _Failures(Part, frozen=True):
+    rules: tuple[_Rule, ...] = ()
+
+
+class _PodSpec(Part, frozen=True):
+    priority_class_name: str = ""
+
+
+class _Template(Part, frozen=True):
+    spec: _PodSpec = _PodSpec()
+
+
+class _Job(Part, frozen=True):
+    parallelism: int = 1
+    backoff_limit: int = BACKOFF_LIMIT
+    pod_failure_policy: _Failures = _Failures()
+    template: _Template = _Template()
+
+
+def warnings(kind: str, words: Mapping[str, str], spec: msgspec.Raw, namespace: str, policies: Policies) -> list[str]:
+    """Return a warning of a Job that a preemption or a drained node could fail; none of anything else.
+
+    Args:
+        kind: The object's.
+        words: Its words; each is one.
+        spec: Its spec, any JSON.
+        namespace: Its namespace.
+        policies: Those in force.
+    """
+    terms = policies.queue.preemption
+    tenants = (policies.tenants[name] for name in terms.unpreemptable_tenants if name in policies.tenants)
+    if kind != "Job" or not terms.enabled or any(namespace in tenant.namespaces for tenant in tenants):
+        return []
+    try:
+        gang, job = gangs.gang(words), msgspec.convert(_lean(msgspec.json.decode(spec)), _Job)
+    except (ValueError, RecursionError, WordError):
+        return []  # what is wrong with it others say
+    if gang is None or not gang.asked or job.template.spec.priority_class_name in terms.unpreemptable_classes:
+        return []
+    if job.parallelism <= job.backoff_limit or any(map(_ignores, job.pod_failure_policy.rules)):
+        return []
+    return [
+        f"{names.GANG}: {job.parallelism} pods run at once, and more than backoffLimit {job.backoff_limit} that are "
+        f"evicted together fail this Job; write a podFailurePolicy that ignores {_TARGET}, or a higher backoffLimit"
+    ]
+
+
+def _ignores(rule: _Rule) -> bool:
+    return rule.action == "Ignore" and any(one.type == _TARGET for one in rule.on_pod_conditions)
+
+
+def _lean(spec: Any) -> Any:
+    """Return a spec without what is null, which is as if it were left out."""
+    return {key: value for key, value in spec.items() if value is not None} if isinstance(spec, dict) else spec
