@@ -127,7 +127,8 @@ class Worker:
         self._restarts = OwnerRestarts(client, kinds, pods=self.picture.pods, touch=self._touch)
         self._preemptions = Preemptions(
             self.picture, self._queue, self._lanes, self.tenants, self._executor,
-            Evictions(client, self.picture, self._restarts, suspendable=suspendable, record=record_end), self.caps.closed,
+            Evictions(client, self.picture, self._restarts, suspendable=suspendable, record=record_end),
+            closed=self.caps.closed,
         )  # fmt: skip
         self._running = RunningGangs(self.picture, self._owner_reader, self._restarts, at=self._at, promise_s=promise_s)
         self._gangs = GangWorker(
