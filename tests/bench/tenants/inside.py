@@ -17,7 +17,7 @@ import yaml
 from dradriver.api import names
 from dradriver.kube.client import Client
 from dradriver.kube.config import from_kubeconfig
-from dradriver.kube.resources import PODS
+from dradriver.kube.resources import NAMESPACES, PODS
 from tests.bench.gangs.seen import Claim, Pod, now, seeing
 from tests.bench.tenants import options
 from tests.bench.tenants.verdicts import Team, Verdicts, Wish
@@ -31,7 +31,7 @@ from tests.bench.throughput.stage import Stage
 from tests.bench.throughput.workloads import OURS
 from tests.cluster.nodeless import Nodeless
 from tests.paths import REPO
-from tests.resources import NAMESPACES, PRIORITY_CLASSES
+from tests.resources import PRIORITY_CLASSES
 
 _CONNECTIONS: Final = 32
 _AHEAD_MINUTES: Final = 10.0
