@@ -209,10 +209,16 @@ class Liveness:
         yield State("a pod with a place is bound, whatever it met", uid, BIND_AT_LAST_S, text)
         # Until the claim controller has cleared a claim away there is no other of its name.
         leaves = gang is not None and gang.restarts and gang.owner  # all of it may be about to go
-        waits = bool(leaves) or (gang is not None and self._leaves_devices(gang))
+        waits = bool(leaves) or (gang is not None and (self._leaves_devices(gang) or self._has_to_end(gang)))
         if gates and not waits and not any("deletionTimestamp" in claim["metadata"] for claim in claims):
             # One that comes to a gang waits until it is known where the others are.
             yield State("a pod with a place is lifted", uid, LIFT_S if gang is None else LATE_S, text, key)
+
+    def _has_to_end(self, gang: Gang) -> bool:
+        """Return whether a promise names pods of a gang: its late ones would go again at once."""
+        uids = {pod["metadata"]["uid"] for pod in map(self._world.pod, gang.pods) if pod is not None}
+        promised = (preempting.victims_of(claim) for claim in self._world.server.all(RESOURCE_CLAIMS))
+        return any(not uids.isdisjoint(victims) for victims in promised)
 
     def _leaves_devices(self, gang: Gang) -> bool:
         """Return whether a pod of a gang is gone whose claim is not: whoever comes in its place waits for its GPUs."""

@@ -14,7 +14,7 @@ from tests.fakes.apistore import Event, Object
 from tests.fakes.control_plane import fit
 from tests.fakes.control_plane.jobs import JOBS
 from tests.simulator import cast
-from tests.simulator.replicas import Replica, Replicas
+from tests.simulator.replicas import Replicas
 from tests.simulator.server import Server
 from tests.simulator.world import Node, World
 
@@ -83,17 +83,8 @@ class PreemptionRules:
         self._world, self._replicas, self._broken = world, replicas, broken
         self._evicted: set[str] = set()
         self._gone: dict[str, tuple[int, Object]] = {}  # promises that ended: at which version, and what they were
-        world.on_policies = self._changed
+        world.on_policies = lambda policies: replicas.follow(policies, lambda: 0.0)
         world.server.listeners.append(self._happened)
-
-    def follow(self, replica: Replica) -> None:
-        """Let a process that starts follow the policies."""
-        if self._world.policies is not None:
-            replica.controller.follow(self._world.policies)
-
-    def _changed(self, _: Policies) -> None:
-        for replica in self._replicas.alive:
-            self.follow(replica)
 
     def _happened(self, event: Event) -> None:
         call, old, new = self._world.server.acting, event.old, event.new

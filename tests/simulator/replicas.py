@@ -97,7 +97,6 @@ class Replicas:
         on_kill: Called after each kill.
         policies: The file that a process begins with.
         keeps: Whether there is a place to keep reservations.
-        on_start: Called with each process that starts.
         ends: How a pod goes that is evicted.
     """
 
@@ -110,7 +109,6 @@ class Replicas:
         self.policies = DEFAULTS
         self.on_kill: Callable[[], None] = lambda: None
         self.keeps = False
-        self.on_start: Callable[[Replica], None] = lambda _: None
         self.ends: Callable[[tuple[str, str]], object] | None = None
         self._server, self._loop, self._rng, self._plan = server, loop, rng, plan
         self._outside, self._trace = outside, trace
@@ -131,7 +129,6 @@ class Replicas:
             store = ReservationStore(cast("Client", replica.client), namespace="gpu-topology")
             replica.controller._reserved = store
         replica.client.ends = self.ends
-        self.on_start(replica)
         self.alive.append(replica)
         self._trace("controller %d starts", replica.number)
         if self.policies is not DEFAULTS:

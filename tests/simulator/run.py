@@ -93,8 +93,7 @@ class Simulation:
         world.caps.changed = lambda file, rng: replicas.follow(file, lambda: rng.uniform(0, LATE_S))
         story = Story(world, replicas, invariants, self._campaigns)
         replicas.on_kill, replicas.ends = story.follow, world.housekeeping.delete_pod
-        preempting = PreemptionRules(world, replicas, self.broken)
-        replicas.on_start = preempting.follow
+        PreemptionRules(world, replicas, self.broken)
         liveness = Liveness(world, replicas, invariants, self.broken)
         story.begin()
         for watch in world.watchers:
