@@ -203,7 +203,8 @@ class Evictions:
         try:
             await self._client.create(PODS, _eviction(known), namespace=namespace, subresource="eviction")
         except ApiError as error:
-            if error.not_found:
+            if error.not_found:  # a reflector will show that it is gone
+                self._told[pod.metadata.uid] = asyncio.get_running_loop().time() + TOLD_S
                 return
             if error.conflict:
                 raise MovedOnError(f"pod {namespace}/{name} was changed meanwhile") from None

@@ -23,6 +23,7 @@ FOUND = (  # faults once: what is drawn changes with the stories, so each has a 
     ("caps_gangs", 1037),  # what was given of devices that no node has counts as any product
     ("preempting", 1019),  # a refused owner made its promise wait past its time: the unit was in its back-off
     ("preempting", 1034),  # a promise named who had to end for another, and would have had it ended in its own name
+    ("preempting", 6107),  # one that was gone, which a watch had not shown yet, was told to end again and again
     ("gangs_owned", 312144),  # a late pod was placed below another leaf than others on a node of unknown GPUs
     ("gangs_owned", 1000337),  # whom a predecessor suspended when the next led already was found five minutes later
 )

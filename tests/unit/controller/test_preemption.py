@@ -179,6 +179,16 @@ async def test_a_budget_that_forbids_it_only_when_it_is_asked_has_another_chosen
 
 
 @pytest.mark.looptime
+async def test_one_that_is_gone_and_was_not_seen_to_go_is_told_once() -> None:
+    cluster = await contested(("low", 8, 0))
+    cluster.client.refuse["evict"] = [ApiError(404, "NotFound", "it is gone", request="POST /pods/low/eviction")] * 50
+    cluster.pod("me", 8, priority=10)
+    async with working(cluster):
+        await asyncio.sleep(10)
+    assert cluster.evicted() == ["low"]
+
+
+@pytest.mark.looptime
 async def test_without_the_right_nobody_is_a_victim_and_it_says_so() -> None:
     cluster = await contested(("low", 8, 0))
     cluster.client.refuse["evict"] = [ApiError(403, "Forbidden", "may not")]
