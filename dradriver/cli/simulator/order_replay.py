@@ -56,6 +56,9 @@ class OrderReplay:
         self._rng = random.Random(seed)  # noqa: S311  # chance, no secret
         self._lines = Lines(len(weights))
         self._leaving: list[tuple[float, int, Running]] = []
+        last = max(job.arrival_s for job in jobs) if until_s is None else until_s
+        self._until_s = until_s
+        self._figures = Figures(gpus=self._cluster.gpus, last=last, weights=weights)
         self._shares = Shares(lambda: self._figures.now)
         self._reserving = Reserving(self._cluster, self._order.terms or Terms())
         self._held = [0] * len(weights)
@@ -63,9 +66,6 @@ class OrderReplay:
         self._nowhere = Blocked()  # the same with what is reserved
         self._came: list[Waiting] = []
         self._finished = 0
-        last = max(job.arrival_s for job in jobs) if until_s is None else until_s
-        self._until_s = until_s
-        self._figures = Figures(gpus=self._cluster.gpus, last=last, weights=weights)
 
     def run(self, *, progress: Callable[[int], None] | None = None) -> OrderResult:
         """Let all jobs come and leave; ``progress`` is told how many have left."""
