@@ -97,6 +97,9 @@ def _constants(value: ast.expr, source: str, sources: Collection[str]) -> set[st
     if isinstance(value, ast.IfExp):
         return _constants(value.body, source, sources) | _constants(value.orelse, source, sources)
     if isinstance(value, ast.Name):
+        if default := re.search(rf'\b{value.id}: str = "(\w+)"', source):  # a parameter of what is called ``recorder``
+            given = re.compile(rf'\brecorder\([^()]*\b{value.id}="(\w+)"')
+            return {default[1], *(text for each in sources for text in given.findall(each))}
         assigned = re.findall(rf"(?m)^\s+{value.id} = (\w+)\.reason$", source)
         return {text for name in assigned for text in _class_reasons(name, sources)}
     raise AssertionError(f"write here how {ast.unparse(value)} is read")
