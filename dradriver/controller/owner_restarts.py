@@ -25,6 +25,7 @@ from dradriver.controller.owner_kinds import OwnerKinds
 from dradriver.controller.owner_tops import RefusedError, Top, left_suspended, maker, top_of
 from dradriver.errors import DriverError
 from dradriver.kube.client import ApiError, Client, PatchKind
+from dradriver.kube.errors import asked_s
 from dradriver.kube.resources import Resource
 from dradriver.kube.workqueue import WorkQueue
 from dradriver.queue.lanes import LONGEST_ASKED_S
@@ -180,8 +181,7 @@ class OwnerRestarts:
             else:
                 if not conflict:
                     logger.warning("%s/%s, which is started anew: %s; trying again", *key, str(error) or "no answer")
-                asked_s = error.retry_after_s if isinstance(error, ApiError) else None
-                self._queue.fail(key, least_s=min(asked_s or 0.0, LONGEST_ASKED_S))
+                self._queue.fail(key, least_s=asked_s(error, LONGEST_ASKED_S))
                 return
         self._queue.done(key)
         if again_at is not None:

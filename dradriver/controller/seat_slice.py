@@ -23,6 +23,7 @@ from dradriver.controller.outcome import Outcome, outcome
 from dradriver.errors import DriverError
 from dradriver.kube.backoff import wait_s
 from dradriver.kube.client import ApiError, Client
+from dradriver.kube.errors import asked_s
 from dradriver.kube.events import Recorder, Reference
 from dradriver.kube.resources import DEVICE_CLASSES, RESOURCE_SLICES
 
@@ -91,7 +92,7 @@ class SeatSlice:
                     self._looked.set()
                 pause_s = wait_s(failures - 1, first_s=FIRST_RETRY_S, longest_s=AGAIN_S) if failures else AGAIN_S
                 if self._asked_s:
-                    await asyncio.sleep(min(self._asked_s, AGAIN_S))  # whatever changes meanwhile
+                    await asyncio.sleep(self._asked_s)  # whatever changes meanwhile
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(pause_s):
                         await self._woken.wait()
@@ -109,7 +110,7 @@ class SeatSlice:
         try:
             wrong = await self._ensure()
         except DriverError as error:
-            self._asked_s = (error.retry_after_s if isinstance(error, ApiError) else None) or 0.0
+            self._asked_s = asked_s(error, AGAIN_S)
             if outcome(error) is not Outcome.OBJECT:
                 logger.warning("slice %s: %s; trying again", seats.SLICE, error)
                 return False

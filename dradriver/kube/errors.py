@@ -153,3 +153,9 @@ def from_status(
         retry_after_s=wait_s,
         request=request,
     )
+
+
+def asked_s(error: Exception | None, longest_s: float) -> float:
+    """Return how long a server asked to be left alone (Retry-After), at most so long; 0 for not at all, seconds."""
+    asked = error.retry_after_s if isinstance(error, ApiError) else None
+    return min(asked or 0.0, longest_s)

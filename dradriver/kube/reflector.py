@@ -19,7 +19,7 @@ from dradriver.errors import DriverError
 from dradriver.kube import codec, metrics
 from dradriver.kube.backoff import wait_s
 from dradriver.kube.client import Client, selection
-from dradriver.kube.errors import ApiError, Silent, Unreachable, from_status
+from dradriver.kube.errors import ApiError, Silent, Unreachable, asked_s, from_status
 from dradriver.kube.isolated import Unread
 from dradriver.kube.resources import Resource
 from dradriver.kube.store import Change, HasMetadata, Key, Store, key_of
@@ -328,8 +328,7 @@ def backoff_s(failures: int, error: DriverError | None) -> float:
     """
     longest = LONGEST_ABSENCE_S if isinstance(error, Unreachable) and error.absent else LONGEST_WAIT_S
     wait = random.uniform(0, wait_s(failures - 1, first_s=FIRST_WAIT_S, longest_s=longest))  # noqa: S311
-    asked = error.retry_after_s if isinstance(error, ApiError) else None
-    return max(wait, EOF_WAIT_S, min(asked or 0.0, LONGEST_RETRY_AFTER_S))
+    return max(wait, EOF_WAIT_S, asked_s(error, LONGEST_RETRY_AFTER_S))
 
 
 class _Event(msgspec.Struct):

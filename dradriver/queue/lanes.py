@@ -11,7 +11,7 @@ from typing import Final
 from dradriver.api.pins import Key
 from dradriver.errors import DriverError
 from dradriver.kube.backoff import EARLY_S, wait_s
-from dradriver.kube.client import ApiError
+from dradriver.kube.errors import asked_s
 from dradriver.queue.kinds import Order
 from dradriver.queue.pace import Pace
 from dradriver.queue.waiting import Turn, as_it_is
@@ -313,8 +313,7 @@ class Lanes:
     def failed(self, error: DriverError) -> None:
         """Say that the server is in trouble."""
         loop = asyncio.get_running_loop()
-        asked_s = (error.retry_after_s if isinstance(error, ApiError) else None) or 0.0
-        self._server.failed(loop.time(), min(asked_s, LONGEST_ASKED_S))
+        self._server.failed(loop.time(), asked_s(error, LONGEST_ASKED_S))
         loop.call_at(self._server.paused_until + EARLY_S, self._on_room)
 
     def crowded(self, namespace: str) -> None:
