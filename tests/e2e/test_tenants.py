@@ -84,3 +84,23 @@ def test_who_has_had_less_is_first_and_the_next_leader_knows_it(teams: tuple[Nam
     assert told_why(had, "first")
     new.delete("second")
     had.wait_running("first")
+
+
+def test_a_cap_parks_its_own_and_nobody_else(teams: tuple[Namespace, Namespace]) -> None:
+    capped, free = teams
+    cluster = capped.cluster
+    tenants = [f"policies.tenants.{name}.namespaces[0]={one.name}" for name, one in zip("ab", teams, strict=True)]
+    deploy.install(cluster, *tenants, "policies.tenants.a.cap[0].gpus=4")
+    capped.apply(pod("within", gpus=3, words={names.POLICY: "best-effort"}, node="node-a"))
+    capped.wait_running("within")
+    capped.apply(pod("beyond", gpus=2, words={names.POLICY: "best-effort"}, node="node-a"))
+    said = told_why(capped, "beyond")
+    assert said.startswith(f"its tenant's cap: tenant a holds 3 of 4 GPUs; this asks for 2: {capped.name}/within 3")
+    capped.apply(pod("small", gpus=1, words={names.POLICY: "best-effort"}, node="node-a"))
+    free.apply(pod("other", gpus=2, words={names.POLICY: "best-effort"}, node="node-a"))
+    capped.wait_running("small")
+    free.wait_running("other")
+    told = json.loads(gputopo(cluster.kubeconfig, "tenants", "-o", "json").stdout)
+    assert {one["tenant"]: one["gpus"] for one in told if one["tenant"] in ("a", "b")} == {"a": 4, "b": 2}
+    capped.delete("within")
+    capped.wait_running("beyond")
