@@ -81,7 +81,7 @@ def place_together(
     wish = max((member.wish for member in members), key=_gpus)
     ending = by_node(scene.ending)
     nodes = candidates(picture, wish, scene, ending, avoid)
-    overlay = Overlay(picture, [*(node.name for node in nodes), *ending], wish.claim[0])
+    overlay = Overlay(picture, [*(node.name for node in nodes), *ending], wish.claim[0], scene.whose)
     search = _Search(picture, members, wants, scene, overlay, ending, identity=identity, least=least, avoid=avoid)
     if ending and search.places(()) is not None:
         return None  # there are places once those have ended who end already

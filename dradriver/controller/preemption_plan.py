@@ -35,11 +35,13 @@ class Scene(msgspec.Struct, frozen=True):
         units: The units that may have to end, with what their priority counts: all of it is less than the one's.
         ending: Pods that end already: what they have is free soon, whoever gets it.
         now: The time, seconds since the epoch.
+        whose: Those whose reserved GPUs it may have.
     """
 
     units: Sequence[tuple[RunningUnit, int]]
     ending: Sequence[Running]
     now: float
+    whose: tuple[str, ...] = ()
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -82,10 +84,10 @@ class PreemptionNode(msgspec.Struct):
 class Overlay:
     """The picture as it would be without some pods: only to be looked at, one look at a time."""
 
-    def __init__(self, picture: Picture, nodes: Collection[str], namespace: str) -> None:
-        """``nodes`` are those that may be changed; ``namespace`` is that of who is to be placed."""
-        self._picture, self._namespace = picture, namespace
-        fleet = picture.fleets.of(namespace)
+    def __init__(self, picture: Picture, nodes: Collection[str], namespace: str, whose: Collection[str]) -> None:
+        """``nodes`` are those that may be changed; the others are of who is to be placed, as in ``Scene.whose``."""
+        self._picture, self._namespace, self._whose = picture, namespace, whose
+        fleet = picture.fleets.without(namespace=namespace, whose=whose)
         self._nodes = frozenset(nodes) & set(fleet.nodes)
         self.fleet: Fleet = fleet.copied(self._nodes)
         self._gone: dict[str, frozenset[Key]] = {}
@@ -94,7 +96,7 @@ class Overlay:
         """Let one of the nodes be as it would be without these pods, and all others that it has."""
         gone = frozenset(one.claim for one in pods)
         if node in self._nodes and self._gone.get(node, frozenset()) != gone:
-            self._picture.fleets.leave_out(self.fleet, node, gone, namespace=self._namespace)
+            self._picture.fleets.leave_out(self.fleet, node, gone, namespace=self._namespace, whose=self._whose)
             self._gone[node] = gone
 
     def only(self, gone: Mapping[str, Sequence[Running]]) -> None:
@@ -116,7 +118,7 @@ def place(picture: Picture, wish: PlacementRequest, scene: Scene, *, avoid: Coll
         return None
     ending = by_node(scene.ending)
     nodes = candidates(picture, wish, scene, ending, avoid)
-    overlay = Overlay(picture, [*(node.name for node in nodes), *ending], wish.claim[0])
+    overlay = Overlay(picture, [*(node.name for node in nodes), *ending], wish.claim[0], scene.whose)
     if _has_place(picture, wish, overlay, ending, avoid):
         return None
     units = {unit.key: unit for unit, _ in scene.units}
