@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dradriver.api.policies.model import Policies, Preemption, Queue
+from dradriver.api.policies.read import read
 from dradriver.controller import evictions, preemption
 from dradriver.kube.resources import POD_DISRUPTION_BUDGETS, PODS
 from dradriver.queue.reservation import Terms
@@ -12,6 +13,7 @@ from tests.fakes.preempting import Contested
 from tests.fakes.reserving import Reserving
 
 WAIT_S = Terms().bounded_wait_s + 60
+HOUR_S = 3600
 
 
 class _Passing(Reserving, Contested):  # type: ignore[misc]
@@ -114,3 +116,22 @@ async def test_whom_a_budget_kept_from_ending_is_not_spared_as_one_that_has(monk
     cluster.pod("again", 8, priority=10)
     await cluster.later(120)
     assert sorted(cluster.ending()) == ["one", "two"]
+
+
+async def test_a_gang_ends_the_cheapest_of_its_partition(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = _Passing()
+    monkeypatch.setattr("dradriver.controller.preemption.time.time", lambda: cluster.now)
+    ours = "{namespaces: [default], partition: {nodeSelector: {pool: red}}}"
+    file = f"queue: {{preemption: {{enabled: true, minRunMinutes: 0}}}}\ntenants: {{ours: {ours}}}"
+    cluster.worker.follow(read(file.encode(), source="x"))
+    for node in "abcdef":
+        cluster.node(node, labels={"pool": "red"})
+        await cluster.run(f"on-{node}", 8, nodeSelector={"kubernetes.io/hostname": node})
+        cluster.now += HOUR_S
+    for node in "xyz":
+        cluster.node(node)  # free, and of no use to it
+    for pod in ("me-0", "me-1"):
+        cluster.pod(pod, 8, priority=10, wishes={"gang": "me", "gang-size": "2"})
+    await cluster.settle()
+    assert len(cluster.ending()) == 2
+    assert set(cluster.ending()) <= {"on-d", "on-e", "on-f"}

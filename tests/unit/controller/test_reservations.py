@@ -8,6 +8,7 @@ from dradriver.api import names
 from dradriver.api import reservations as stored
 from dradriver.api.policies.model import Policies, Queue
 from dradriver.api.policies.model import Reservation as Section
+from dradriver.api.policies.read import read
 from dradriver.kube.client import ApiError
 from dradriver.kube.resources import CONFIG_MAPS, NODES, PODS
 from dradriver.queue import reserved_for
@@ -387,3 +388,23 @@ def test_what_is_written_is_bounded_and_read_back() -> None:
     found = stored.read(made)
     assert (found.kept, found.blocked) == (kept[: stored.MOST_KEPT], since[: stored.MOST_BLOCKED])
     assert len(reserved_for.read(found)) == 1, "one a partition"
+
+
+async def test_whom_its_tenants_cap_parks_nothing_is_reserved_for_any_more() -> None:
+    cluster = Reserving()
+    file = "tenants: {team: {namespaces: [default], cap: [{gpus: 8}]}, rest: {namespaces: [other]}}"
+    cluster.worker.follow(read(file.encode(), source="x"))
+    for node in "ab":
+        cluster.node(node)
+    for number in range(4):
+        await cluster.run(f"s{number}", 4, namespace="other")
+    cluster.pod("big", 8)
+    await cluster.settle()
+    await cluster.later(WAIT_S)
+    assert len(cluster.held) == 1
+    cluster.node("c")
+    cluster.rival("by-hand", "c", [0, 1, 2, 3])  # what others chose counts for the cap, too
+    await cluster.settle()
+    await cluster.look()
+    assert "its tenant's cap" in (cluster.note("big", "reason") or "")
+    assert not cluster.held
