@@ -204,7 +204,9 @@ class Preemptions:
             counts = unit.priority if cap is None else min(unit.priority, cap)
             if counts >= priority:
                 continue
-            if unit.since > since:
+            if self._terms.unpreemptable_tenants and not self._tenants.known(space):
+                changes.append(now + LONGEST_PAUSE_S)  # it may be of one of these: nobody has read its labels yet
+            elif unit.since > since:
                 changes.append(unit.since + now - since)
             elif self._ends(unit):
                 at = max(self._spared.get(unit.owner, 0.0), now + self._evictions.refused_for(unit.key))
