@@ -132,6 +132,7 @@ class Fleets:
             among: Of these nodes only the GPUs of these numbers are offered.
             whose: Those whose reserved GPUs are offered, too.
         """
+        self.locate(self._nodes.labels(), namespace)  # a copy keeps the places in the network that it was made with
         view, inventory, among = self._view(namespace), self._inventory, among or {}
         fleet = inventory.fleet if view is None else view.fleet
         nodes = {node for claim in claims for node, _ in inventory.holds.of(claim)}

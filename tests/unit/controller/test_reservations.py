@@ -18,6 +18,7 @@ from tests.unit.controller.test_gangs import gang
 
 WAIT_S = Terms().bounded_wait_s + 60
 HOUR_S = 3600
+LEAF = "network.topology.nvidia.com/leaf"
 
 
 async def passed_by(*nodes: str, **declared: int) -> Reserving:
@@ -408,3 +409,26 @@ async def test_whom_its_tenants_cap_parks_nothing_is_reserved_for_any_more() -> 
     await cluster.look()
     assert "its tenant's cap" in (cluster.note("big", "reason") or "")
     assert not cluster.held
+
+
+@pytest.mark.parametrize("others", ["dgx1-v100", "hgx-h100"])
+async def test_a_gang_is_as_near_as_it_says_by_what_nodes_labels_are_now(others: str) -> None:
+    cluster = Reserving()
+    for node in "ab":
+        cluster.node(node, labels={LEAF: "one"})
+    cluster.node("c", others, labels={LEAF: "two"})
+    await cluster.settle()
+    for number in range(6):
+        await cluster.run(f"s{number}", 4)
+    for pod in ("train-0", "train-1"):
+        cluster.pod(pod, 8, wishes={"gang": "train", "gang-size": "2", "near": "leaf", "min-gpus-per-node": "8"})
+    await cluster.settle()
+    await cluster.later(WAIT_S)
+    (held,) = cluster.held
+    assert {node for node, _ in held.gpus} == {"a", "b"}
+    cluster.node("b", None, labels={LEAF: "three"})
+    cluster.node("c", None, labels={LEAF: "four"})
+    on = {node: [name for name in (f"s{i}" for i in range(6)) if cluster.gpus(name)[0] == node] for node in "ab"}
+    await cluster.end(*on["a"], *on["b"])
+    assert not cluster.runs("train-0"), "no two nodes are of one leaf any more"
+    assert "near leaf: no" in (cluster.note("train-0", "reason") or "")
