@@ -150,7 +150,17 @@ class Preemptions:
             return False  # Kueue ends others for its own; and nobody ends for one whom its tenant's cap keeps waiting
         if unit.key in self._picture.gangs and len(unit.wanting) < len(unit.members):
             return False  # some have places already: the others get theirs beside them
+        if self._bound_to_others(unit):
+            return False
         return self._lanes.obstacle(unit.key, unit.order, scheduler=unit.scheduler) is None
+
+    def _bound_to_others(self, unit: Unit) -> bool:
+        """Return whether a pod comes to a gang that runs, and may go only where that gang's words let it."""
+        of = self._picture.gangs.of(unit.key) if unit.lead.near else None
+        if of is None or of.wants is None:
+            return False
+        near = of.wants.near is not None and not of.wants.near.preferred
+        return near or any((of.wants.max_nodes, of.wants.min_gpus_per_node, of.wants.min_network_gbps))
 
     def _try(self, unit: Unit, now: float, *, most: int) -> int:
         """Find a place for a unit and have it written. Returns how many units have to end; 0 where there is none."""
