@@ -132,6 +132,7 @@ class Fleets:
             among: Of these nodes only the GPUs of these numbers are offered.
             whose: Those whose reserved GPUs are offered, too.
         """
+        self.locate(self._nodes.labels(), namespace)  # a copy keeps the places in the network that it was made with
         view, inventory, among = self._view(namespace), self._inventory, among or {}
         fleet = inventory.fleet if view is None else view.fleet
         nodes = {node for claim in claims for node, _ in inventory.holds.of(claim)}
@@ -147,14 +148,16 @@ class Fleets:
             inventory.set_left(fleet, name, own.among(among[name]) if name in among else own)
         return fleet
 
-    def leave_out(self, copied: Fleet, name: str, claims: Set[Key], *, namespace: str) -> None:
+    def leave_out(
+        self, copied: Fleet, name: str, claims: Set[Key], *, namespace: str, whose: Collection[str] = ()
+    ) -> None:
         """Let a node of a copy of a namespace's fleet be as it would be without what these claims hold.
 
-        All others' holds count, and what is reserved is for nobody.
+        All others' holds count, and what is reserved is for these alone.
         """
         inventory, own = self._inventory, self.open_to(namespace, name)
         if (pool := inventory.pool(name)) is not None:
-            left = inventory.reserved.left(name, pool, inventory.left(name, pool, claims))
+            left = inventory.reserved.left(name, pool, inventory.left(name, pool, claims), whose=whose)
             inventory.set_left(copied, name, left if own is None else left.among(own))
 
     def alone_with(self, claims: Set[Key], devices: Collection[Device]) -> Fleet:

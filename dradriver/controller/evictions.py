@@ -64,15 +64,17 @@ class Evictions:
 
     def may_end(self, unit: RunningUnit) -> bool:
         """Return whether there is a way to end all of a unit, as far as is known."""
-        refused = self._refused.get(unit.key)
-        if refused is not None and asyncio.get_running_loop().time() < refused[0]:
-            return False
         kinds = {_suspended_by(one.pod) for one in unit.pods} if unit.key in self._picture.gangs else {()}
         if kinds == {()}:
             return True
         if any(suspends.of_kueue(one.pod.metadata) for one in unit.pods):
             return False
         return all(not self._suspendable.isdisjoint(own) for own in kinds)
+
+    def refused_for(self, unit: Key) -> float:
+        """Return for how many seconds more a unit is nobody's victim because it could not be ended; 0 for none."""
+        refused = self._refused.get(unit)
+        return 0.0 if refused is None else max(refused[0] - asyncio.get_running_loop().time(), 0.0)
 
     def begin(self, unit: Key) -> None:
         """Take in that others are to end for a unit, whatever was so of those of before."""

@@ -81,12 +81,12 @@ def place_together(
     wish = max((member.wish for member in members), key=_gpus)
     ending = by_node(scene.ending)
     nodes = candidates(picture, wish, scene, ending, avoid)
-    overlay = Overlay(picture, [*(node.name for node in nodes), *ending], wish.claim[0])
+    overlay = Overlay(picture, [*(node.name for node in nodes), *ending], wish.claim[0], scene.whose)
     search = _Search(picture, members, wants, scene, overlay, ending, identity=identity, least=least, avoid=avoid)
     if ending and search.places(()) is not None:
         return None  # there are places once those have ended who end already
     tries = MOST_TRIES
-    free = _free_rooms(picture, wish, avoid)
+    free = _free_rooms(picture, wish, avoid, scene.whose)
     for priority in sorted({priority for _, priority in scene.units}):
         rooms = free | {room.name: room for node in nodes if (room := _room(node, wish, priority)).pods}
         if sum(room.pods for room in rooms.values()) < least or not any(room.gone for room in rooms.values()):
@@ -108,14 +108,16 @@ def _whole(wish: PlacementRequest) -> bool:
     return isinstance(wish.request, Whole) and not wish.shared
 
 
-def _free_rooms(picture: Picture, wish: PlacementRequest, avoid: Collection[str]) -> dict[str, _Room]:
+def _free_rooms(
+    picture: Picture, wish: PlacementRequest, avoid: Collection[str], whose: Collection[str]
+) -> dict[str, _Room]:
     """Return the nodes on which there is room for pods although nobody ends there."""
     assert isinstance(wish.request, Whole), "asked of these"
-    fit, free = picture.nodes.eligible(wish.ask), picture.inventory.free()
+    fit, fleet = picture.nodes.eligible(wish.ask), picture.fleets.without(namespace=wish.claim[0], whose=whose)
     found = {}
     for row in fit.nonzero()[0]:
         name = picture.nodes.name(int(row))
-        if name not in avoid and row < len(free) and (pods := int(free[row]) // wish.request.gpus):
+        if name not in avoid and name in fleet.nodes and (pods := len(fleet.free(name)) // wish.request.gpus):
             found[name] = _Room(name, pods, (0.0, 0.0), ())
     return found
 

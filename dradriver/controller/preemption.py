@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import logging
+import math
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Final
@@ -69,6 +70,7 @@ class Preemptions:
         executor: Executor,
         evictions: Evictions,
         closed: Callable[[Unit], Closed],
+        whose: Callable[[Unit], tuple[str, ...]] = lambda _: (),
     ) -> None:
         """Make one that is off.
 
@@ -80,13 +82,16 @@ class Preemptions:
             executor: Writes.
             evictions: Ends pods.
             closed: Says which GPUs its tenant's cap keeps a unit from.
+            whose: Says whose reserved GPUs a unit may have.
         """
         self._picture, self._queue, self._lanes, self._tenants = picture, queue, lanes, tenants
-        self._executor, self._evictions, self._closed = executor, evictions, closed
+        self._executor, self._evictions, self._closed, self._whose = executor, evictions, closed, whose
         self.write_gang: Callable[[dict[Member, Placement], Slot], Awaitable[None]] | None = None
         self._running = RunningUnits(picture)
         self._terms = Terms()
-        self._tried: dict[Key, tuple[int, float, int]] = {}  # by unit: how often, not before, the picture's version
+        # By unit: how often, not before, the picture's version, and when it may be another without any event.
+        self._tried: dict[Key, tuple[int, float, int, float]] = {}
+        self._changes_at = math.inf  # when whoever was looked at last may have others ended than now
         self._ended: collections.deque[tuple[float, int]] = collections.deque()  # when how many units had to end
         self._spared: dict[str, float] = {}  # what made those that had to end, and until when that is spared
         self._restored = False
@@ -117,14 +122,15 @@ class Preemptions:
         for unit in waiting:
             if looks >= MOST_LOOKS or left <= 0:
                 break
-            times, not_before, version = self._tried.get(unit.key, (0, 0.0, -1))
-            if clock < not_before or version == self._picture.version or not self._may(unit):
+            times, not_before, version, changes_at = self._tried.get(unit.key, (0, 0.0, -1, math.inf))
+            if clock < not_before or (version == self._picture.version and now < changes_at) or not self._may(unit):
                 continue
             looks += 1
             pause_s = min(FIRST_PAUSE_S * 2.0**times, LONGEST_PAUSE_S)
-            self._tried[unit.key] = times + 1, clock + pause_s, self._picture.version
+            self._tried[unit.key] = times + 1, clock + pause_s, self._picture.version, math.inf
             try:
                 ended = self._try(unit, now, most=left)
+                self._tried[unit.key] = times + 1, clock + pause_s, self._picture.version, self._changes_at
             except WordError:
                 continue  # it is told so when it is looked at
             except Exception:  # a bug in what one unit meets must not stop the others
@@ -144,11 +150,21 @@ class Preemptions:
             return False  # Kueue ends others for its own; and nobody ends for one whom its tenant's cap keeps waiting
         if unit.key in self._picture.gangs and len(unit.wanting) < len(unit.members):
             return False  # some have places already: the others get theirs beside them
+        if self._bound_to_others(unit):
+            return False
         return self._lanes.obstacle(unit.key, unit.order, scheduler=unit.scheduler) is None
+
+    def _bound_to_others(self, unit: Unit) -> bool:
+        """Return whether a pod comes to a gang that runs, and may go only where that gang's words let it."""
+        of = self._picture.gangs.of(unit.key) if unit.lead.near else None
+        if of is None or of.wants is None:
+            return False
+        near = of.wants.near is not None and not of.wants.near.preferred
+        return near or any((of.wants.max_nodes, of.wants.min_gpus_per_node, of.wants.min_network_gbps))
 
     def _try(self, unit: Unit, now: float, *, most: int) -> int:
         """Find a place for a unit and have it written. Returns how many units have to end; 0 where there is none."""
-        scene = self._scene(-unit.order[0], now)
+        scene = self._scene(unit, now)
         if not scene.units:
             return 0
         avoid = tuple(unit.failures.tried)
@@ -173,43 +189,51 @@ class Preemptions:
                 return 0
             places, victims, beside = {unit.lead: found.placement}, found.victims, found.beside
         if len(victims) > most and self._ended:
+            self._changes_at = min(self._changes_at, self._ended[-1][0] + MINUTE_S)
             return 0  # one for whom more have to end than may within a minute has its turn when nobody had to in one
         self._commit(unit, self._named(places, victims, beside, now), victims, now)
         return len(victims)
 
-    def _scene(self, priority: int, now: float) -> Scene:
-        """Return who may have to end for somebody of a priority, and who ends already."""
+    def _scene(self, wanting: Unit, now: float) -> Scene:
+        """Return who may have to end for somebody, and who ends already."""
+        priority = -wanting.order[0]
         units, ending = self._running.all()
         wanted = self._wanted()
         late = now - self._terms.margin_seconds
         ends = [one for one in ending if one.ends_at() >= late]
+        changes = [one.ends_at() + self._terms.margin_seconds for one in ends]
         may: list[tuple[RunningUnit, int]] = []
         caps: dict[str, int | None] = {}
         since = now - self._terms.min_run_minutes * MINUTE_S
         for unit in units:
             if wanted and any(one.pod.metadata.uid in wanted for one in unit.pods):
                 continue  # for somebody else, whose promise may come to nothing yet
-            if unit.since > since:
-                continue
             if (space := unit.key[0]) not in caps:
                 caps[space] = self._tenants.highest(space)
             cap = caps[space]
             counts = unit.priority if cap is None else min(unit.priority, cap)
             if counts >= priority:
                 continue
-            if self._ends(unit, now):
-                may.append((unit, counts))
-        return Scene(may, ends, now)
+            if self._terms.unpreemptable_tenants and not self._tenants.known(space):
+                changes.append(now + LONGEST_PAUSE_S)  # it may be of one of these: nobody has read its labels yet
+            elif unit.since > since:
+                changes.append(unit.since + now - since)
+            elif self._ends(unit):
+                at = max(self._spared.get(unit.owner, 0.0), now + self._evictions.refused_for(unit.key))
+                if at > now:
+                    changes.append(at)
+                else:
+                    may.append((unit, counts))
+        self._changes_at = min(changes, default=math.inf)
+        return Scene(may, ends, now, self._whose(wanting))
 
-    def _ends(self, unit: RunningUnit, now: float) -> bool:
-        """Return whether the policies let a unit end, and there is a way."""
+    def _ends(self, unit: RunningUnit) -> bool:
+        """Return whether the policies let a unit end at some time, and there is a way."""
         terms = self._terms
         if terms.unpreemptable_tenants and self._tenants.of(unit.key[0]) in terms.unpreemptable_tenants:
             return False
         classes = terms.unpreemptable_classes
         if classes and any(one.pod.spec.priority_class_name in classes for one in unit.pods):
-            return False
-        if self._spared and now < self._spared.get(unit.owner, 0.0):
             return False
         return self._evictions.may_end(unit)
 
@@ -235,8 +259,15 @@ class Preemptions:
 
     def _count(self, at: float, spare: Iterable[str], units: int) -> None:
         self._ended.append((at, units))
-        until = at + self._terms.back_off_minutes * MINUTE_S
-        self._spared |= dict.fromkeys(spare, until)
+        self._spare(at, spare)
+
+    def _spare(self, at: float, spare: Iterable[str]) -> None:
+        self._spared |= dict.fromkeys(spare, at + self._terms.back_off_minutes * MINUTE_S)
+
+    def _spare_no_more(self, spare: Iterable[str]) -> None:
+        """Take in that these had not to end after all."""
+        for owner in spare:
+            self._spared.pop(owner, None)
 
     def _named(
         self,
@@ -301,6 +332,7 @@ class Preemptions:
         except BaseException:
             for member in places:
                 self._picture.release(member.wish.claim)
+            self._spare_no_more(one.owner for one in victims)
             raise
         slot.begin()
         if unit.key in self._picture.gangs:
@@ -318,7 +350,11 @@ class Preemptions:
         """
         if ending.begun:
             return ""
-        return self._evictions.why_not(unit.key) if self._terms.enabled else OFF
+        why = self._evictions.why_not(unit.key) if self._terms.enabled else OFF
+        if why:
+            for preempts in (claim.preempts for claim in ending.claims if claim.preempts is not None):
+                self._spare_no_more(preempts.spare)
+        return why
 
     def end(self, unit: Unit, ending: Ending) -> None:
         """Have those told to end who were not; those whose end was switched off since go on."""
@@ -326,6 +362,8 @@ class Preemptions:
         if not self._terms.enabled or not pods:
             return
         claims = ending.claims
+        for preempts in (claim.preempts for claim in claims if claim.preempts is not None):
+            self._spare(preempts.at, preempts.spare)
         others = f" and {len(unit.members) - 1} more of its gang" if len(unit.members) > 1 else ""
         who = f"for {'/'.join(unit.lead.key)}{others} (priority {-unit.order[0]})"
         held = {uid for claim in claims for uid in self._holders(claim)}

@@ -7,14 +7,14 @@ memory and pods' slots, and beside all others, pods without GPUs among them. So 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from typing import Final
 
 import msgspec
 
 from dradriver.allocator.fleet.fleet import Fleet
 from dradriver.allocator.request import NoPlaceError, Whole
-from dradriver.api.pins import Key
+from dradriver.api.pins import Device, Key
 from dradriver.api.preempts import MOST as MOST_VICTIMS
 from dradriver.cluster.nodes.columns import Bools
 from dradriver.cluster.picture import Picture
@@ -35,11 +35,13 @@ class Scene(msgspec.Struct, frozen=True):
         units: The units that may have to end, with what their priority counts: all of it is less than the one's.
         ending: Pods that end already: what they have is free soon, whoever gets it.
         now: The time, seconds since the epoch.
+        whose: Those whose reserved GPUs it may have.
     """
 
     units: Sequence[tuple[RunningUnit, int]]
     ending: Sequence[Running]
     now: float
+    whose: tuple[str, ...] = ()
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -62,7 +64,7 @@ class PreemptionNode(msgspec.Struct):
     Attributes:
         name: Its name.
         row: Its row.
-        free: Its GPUs that are free, or of pods that end already.
+        free: Its GPUs that are free, or of pods that end already, of those that the pod may have.
         lacks: The amounts that it has too little of: places in the list of all, and how much is missing.
         pieces: Who may have to end there.
     """
@@ -82,10 +84,10 @@ class PreemptionNode(msgspec.Struct):
 class Overlay:
     """The picture as it would be without some pods: only to be looked at, one look at a time."""
 
-    def __init__(self, picture: Picture, nodes: Collection[str], namespace: str) -> None:
-        """``nodes`` are those that may be changed; ``namespace`` is that of who is to be placed."""
-        self._picture, self._namespace = picture, namespace
-        fleet = picture.fleets.of(namespace)
+    def __init__(self, picture: Picture, nodes: Collection[str], namespace: str, whose: Collection[str]) -> None:
+        """``nodes`` are those that may be changed; the others are of who is to be placed, as in ``Scene.whose``."""
+        self._picture, self._namespace, self._whose = picture, namespace, whose
+        fleet = picture.fleets.without(namespace=namespace, whose=whose)
         self._nodes = frozenset(nodes) & set(fleet.nodes)
         self.fleet: Fleet = fleet.copied(self._nodes)
         self._gone: dict[str, frozenset[Key]] = {}
@@ -94,7 +96,7 @@ class Overlay:
         """Let one of the nodes be as it would be without these pods, and all others that it has."""
         gone = frozenset(one.claim for one in pods)
         if node in self._nodes and self._gone.get(node, frozenset()) != gone:
-            self._picture.fleets.leave_out(self.fleet, node, gone, namespace=self._namespace)
+            self._picture.fleets.leave_out(self.fleet, node, gone, namespace=self._namespace, whose=self._whose)
             self._gone[node] = gone
 
     def only(self, gone: Mapping[str, Sequence[Running]]) -> None:
@@ -116,7 +118,7 @@ def place(picture: Picture, wish: PlacementRequest, scene: Scene, *, avoid: Coll
         return None
     ending = by_node(scene.ending)
     nodes = candidates(picture, wish, scene, ending, avoid)
-    overlay = Overlay(picture, [*(node.name for node in nodes), *ending], wish.claim[0])
+    overlay = Overlay(picture, [*(node.name for node in nodes), *ending], wish.claim[0], scene.whose)
     if _has_place(picture, wish, overlay, ending, avoid):
         return None
     units = {unit.key: unit for unit, _ in scene.units}
@@ -190,10 +192,11 @@ def candidates(
     avoid: Collection[str],
 ) -> list[PreemptionNode]:
     """Return the nodes that a pod may go to, with who may have to end there and what they have of what it lacks."""
-    open_, free = picture.nodes.open(wish.ask), picture.inventory.free()
+    open_, fleet = picture.nodes.open(wish.ask), picture.fleets.without(namespace=wish.claim[0], whose=scene.whose)
     left = picture.nodes.left([resource for resource, _ in wish.ask.amounts])
     wanted = wish.request.gpus if isinstance(wish.request, Whole) else 0, *(amount for _, amount in wish.ask.amounts)
     found: dict[str, PreemptionNode] = {}
+    closed: dict[str, frozenset[Device]] = {}
     passed: set[str] = set(avoid)
     for unit, priority in scene.units:
         lost_s = unit.lost_s(scene.now)
@@ -202,23 +205,43 @@ def candidates(
                 continue
             if (node := found.get(name)) is None:
                 row = picture.nodes.find(name)
-                if row is None or not open_[row] or name in picture.inventory.aside:
+                if row is None or not open_[row] or name in picture.inventory.aside or name not in fleet.nodes:
                     passed.add(name)
                     continue
-                have = [int(free[row]), *map(int, left[row])]
+                closed[name] = _closed(picture, wish.claim[0], name, scene.whose)
+                have = [len(fleet.free(name)), *map(int, left[row])]
                 for one in ending.get(name, ()):
-                    have = [has + _freed(one, i, wish) for i, has in enumerate(have)]
+                    have = [has + _freed(one, i, wish, closed[name]) for i, has in enumerate(have)]
                 lacks = tuple((i, amount - have[i]) for i, amount in enumerate(wanted) if amount > have[i])
                 node = found[name] = PreemptionNode(name, row, have[0], lacks, [])
-            frees = tuple([sum([_freed(one, i, wish) for one in pods]) for i, _ in node.lacks])
-            gpus = sum([len(one.devices) for one in pods])
+            frees = tuple([sum([_freed(one, i, wish, closed[name]) for one in pods]) for i, _ in node.lacks])
+            gpus = sum([_freed(one, 0, wish, closed[name]) for one in pods])
             node.pieces.append(Piece(unit.key, priority, lost_s, frees, gpus))
     return list(found.values())
 
 
-def _freed(one: Running, amount: int, wish: PlacementRequest) -> int:
+def _freed(one: Running, amount: int, wish: PlacementRequest, closed: Set[Device]) -> int:
     """Return how much of one amount, GPUs first and then as the pod asks of its node, is free once a pod has ended."""
-    return one.takes.get(wish.ask.amounts[amount - 1][0], 0) if amount else len(one.devices)
+    if amount:
+        return one.takes.get(wish.ask.amounts[amount - 1][0], 0)
+    return len(one.devices.keys() - closed) if closed else len(one.devices)
+
+
+def _closed(picture: Picture, namespace: str, node: str, whose: Collection[str]) -> frozenset[Device]:
+    """Return the GPUs of a node that units of a namespace may not have: of other partitions, or reserved for others."""
+    own, pool, reserved = (
+        picture.fleets.open_to(namespace, node),
+        picture.inventory.pool(node),
+        picture.inventory.reserved,
+    )
+    if pool is None or (own is None and not reserved):
+        return frozenset()
+    every = ((number, (node, device)) for number, (device, _) in pool.devices.items())
+    return frozenset(
+        gpu
+        for number, gpu in every
+        if (own is not None and number not in own) or reserved.whose(gpu) not in ("", *whose)
+    )
 
 
 class _Search:

@@ -173,6 +173,8 @@ class Reservations:
             self._apply(who, news=False)
         wanted, elsewhere, gone = self.terms is not None and self._waits(who), None, list[Device]()
         known = unit if unit is not None and unit.who == who else None
+        if known is not None and self._queue.closed(known.key):
+            wanted = False  # its tenant's cap keeps it from GPUs: it could not have these if they were free
         if wanted and known is not None:
             try:
                 gone = self._reservable.gone(known, held.gpus)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -11,7 +12,7 @@ import yaml
 from dradriver.api import annotation_words, gang_sizes, ladder, limits, names, reservations, seats, suspends, usage
 from dradriver.controller.main import LEASE
 from dradriver.kube.resources import POD_DISRUPTION_BUDGETS
-from tests.fakes.chart import CHART, KUBERNETES, SIMULATED, VARIANTS, container, objects, rules, workload
+from tests.fakes.chart import CHART, KUBERNETES, SIMULATED, VARIANTS, container, objects, rules, template, workload
 from webhook.admission import Admission
 
 pytestmark = pytest.mark.helm
@@ -573,3 +574,10 @@ def test_namespaces_that_are_a_tenants_by_their_labels_are_kept_so_too() -> None
         assert where["matchLabels"] == {"team": "vision"}
         (named,) = where["matchExpressions"]
         assert (named["operator"], named["values"]) == ("NotIn", ["elsewhere"])
+
+
+@pytest.mark.parametrize(("partition", "bound"), [("{}", True), ("null", False)])
+def test_a_partition_of_all_gpus_is_one(partition: str, bound: bool, tmp_path: Path) -> None:
+    values = tmp_path / "values.yaml"
+    values.write_text(f"policies: {{tenants: {{all: {{namespaces: [x], partition: {partition}}}}}}}")
+    assert ("name: gpu-topology-partitions\n" in template(values=values)) == bound

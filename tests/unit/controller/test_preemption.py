@@ -264,3 +264,18 @@ async def test_a_tenants_highest_priority_bounds_for_whom_others_end_and_what_ma
     )
     await cluster.settle()
     assert cluster.ending() == ["low"]
+
+
+async def test_nobody_ends_while_it_is_not_known_whether_its_tenant_is_spared() -> None:
+    cluster = await contested()
+    await cluster.run(("low", 8, 0))
+    on = msgspec.structs.replace(ON.queue.preemption, unpreemptable_tenants=("serving",))
+    tenants = {"serving": Tenant(namespace_labels={"team": "serving"}), "ours": Tenant(namespaces=("ours",))}
+    cluster.worker.follow(Policies(queue=Queue(preemption=on), tenants=tenants))
+    cluster.pod("me", 8, priority=10, namespace="ours")
+    await cluster.settle()
+    assert cluster.ending() == []
+    cluster.worker.namespace_changed("default", {"team": "other"})
+    cluster.worker.follow(Policies(queue=Queue(preemption=on), tenants=tenants))
+    await cluster.settle()
+    assert cluster.ending() == ["low"]

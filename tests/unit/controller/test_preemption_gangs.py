@@ -198,3 +198,28 @@ async def test_an_owner_that_refuses_has_the_promise_given_back_and_nobody_ended
     assert "Kueue" in (cluster.note("me", "reason") or "")
     assert not train.job["spec"].get("suspend")
     assert cluster.ending() == []
+
+
+@pytest.mark.parametrize(("near", "ends"), [("leaf", []), ("preferred leaf", ["low"])])
+async def test_nobody_ends_where_the_others_of_its_gang_may_not_have_it(near: str, ends: list[str]) -> None:
+    leaf = "network.topology.nvidia.com/leaf"
+    cluster = await contested(nodes="")
+    for node, name in (("a", "one"), ("b", "one"), ("c", "two")):
+        cluster.node(node, labels={leaf: name})
+    wishes = {"gang": "train", "gang-size": "2", "near": near}
+    pods = ["train-0", "train-1"]
+    for pod in pods:
+        cluster.pod(pod, 8, priority=10, wishes=wishes)
+    await run(cluster, pods)
+    node, _ = cluster.gpus("train-1")
+    if node == "c":
+        pods.reverse()
+    await cluster.run(("low", 8, 0))
+    lost = next(pod for pod in pods if cluster.gpus(pod)[0] != "c")
+    cluster.node(cluster.gpus(lost)[0], None, labels={leaf: "one"}, unschedulable=True)
+    cluster.remove(PODS, lost, "default")
+    cluster.collect()
+    await cluster.settle()
+    cluster.pod(lost, 8, priority=10, wishes=wishes)
+    await cluster.settle()
+    assert cluster.ending() == ends

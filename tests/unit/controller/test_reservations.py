@@ -8,6 +8,7 @@ from dradriver.api import names
 from dradriver.api import reservations as stored
 from dradriver.api.policies.model import Policies, Queue
 from dradriver.api.policies.model import Reservation as Section
+from dradriver.api.policies.read import read
 from dradriver.kube.client import ApiError
 from dradriver.kube.resources import CONFIG_MAPS, NODES, PODS
 from dradriver.queue import reserved_for
@@ -17,6 +18,7 @@ from tests.unit.controller.test_gangs import gang
 
 WAIT_S = Terms().bounded_wait_s + 60
 HOUR_S = 3600
+LEAF = "network.topology.nvidia.com/leaf"
 
 
 async def passed_by(*nodes: str, **declared: int) -> Reserving:
@@ -387,3 +389,46 @@ def test_what_is_written_is_bounded_and_read_back() -> None:
     found = stored.read(made)
     assert (found.kept, found.blocked) == (kept[: stored.MOST_KEPT], since[: stored.MOST_BLOCKED])
     assert len(reserved_for.read(found)) == 1, "one a partition"
+
+
+async def test_whom_its_tenants_cap_parks_nothing_is_reserved_for_any_more() -> None:
+    cluster = Reserving()
+    file = "tenants: {team: {namespaces: [default], cap: [{gpus: 8}]}, rest: {namespaces: [other]}}"
+    cluster.worker.follow(read(file.encode(), source="x"))
+    for node in "ab":
+        cluster.node(node)
+    for number in range(4):
+        await cluster.run(f"s{number}", 4, namespace="other")
+    cluster.pod("big", 8)
+    await cluster.settle()
+    await cluster.later(WAIT_S)
+    assert len(cluster.held) == 1
+    cluster.node("c")
+    cluster.rival("by-hand", "c", [0, 1, 2, 3])  # what others chose counts for the cap, too
+    await cluster.settle()
+    await cluster.look()
+    assert "its tenant's cap" in (cluster.note("big", "reason") or "")
+    assert not cluster.held
+
+
+@pytest.mark.parametrize("others", ["dgx1-v100", "hgx-h100"])
+async def test_a_gang_is_as_near_as_it_says_by_what_nodes_labels_are_now(others: str) -> None:
+    cluster = Reserving()
+    for node in "ab":
+        cluster.node(node, labels={LEAF: "one"})
+    cluster.node("c", others, labels={LEAF: "two"})
+    await cluster.settle()
+    for number in range(6):
+        await cluster.run(f"s{number}", 4)
+    for pod in ("train-0", "train-1"):
+        cluster.pod(pod, 8, wishes={"gang": "train", "gang-size": "2", "near": "leaf", "min-gpus-per-node": "8"})
+    await cluster.settle()
+    await cluster.later(WAIT_S)
+    (held,) = cluster.held
+    assert {node for node, _ in held.gpus} == {"a", "b"}
+    cluster.node("b", None, labels={LEAF: "three"})
+    cluster.node("c", None, labels={LEAF: "four"})
+    on = {node: [name for name in (f"s{i}" for i in range(6)) if cluster.gpus(name)[0] == node] for node in "ab"}
+    await cluster.end(*on["a"], *on["b"])
+    assert not cluster.runs("train-0"), "no two nodes are of one leaf any more"
+    assert "near leaf: no" in (cluster.note("train-0", "reason") or "")
