@@ -21,7 +21,7 @@ _KEY: Final = "reservations.json"
 _VERSION: Final = 1
 
 Who = Annotated[str, msgspec.Meta(max_length=1024)]
-Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
+Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e11)]
 Some = Annotated[int, msgspec.Meta(ge=0, le=1 << 20)]
 
 

@@ -20,6 +20,7 @@ GRACE_S: Final = 30  # that containers have to end, where a pod does not say
 FREED_S: Final = 15  # from the end of the last container to GPUs that others can have
 BEGINS_S: Final = 30  # from a promise to the pod's start on its node
 OVERDUE_S: Final = 60.0  # after which nobody counts on an end that has not come
+LONGEST_S: Final = 10 * 365 * 86_400  # more is no end that anybody waits for: a grace period may have any length
 
 
 def epoch_s(said: str | None) -> float | None:
@@ -50,6 +51,8 @@ def lasts_s(pods: Iterable[Pod]) -> int | None:
         if deadline_s is None:
             return None
         longest = max(longest, BEGINS_S + deadline_s + _grace_s(pod) + FREED_S)
+    if longest > LONGEST_S:
+        return None
     step: int = 10 ** max(0, len(str(longest)) - 2)
     return math.ceil(longest / step) * step
 
@@ -75,7 +78,7 @@ def ends_at(picture: Picture, claim: Key, now: float) -> float | None:
     latest, given = 0.0, given_at(known)
     for pod in (picture.pods[key] for key in keys if key in picture.pods):
         at = _pod_ends_at(pod, now, given)
-        if at is None or at < now - OVERDUE_S:
+        if at is None or not now - OVERDUE_S <= at <= now + LONGEST_S:
             return None
         latest = max(latest, at)
     return latest or None

@@ -432,3 +432,16 @@ async def test_a_gang_is_as_near_as_it_says_by_what_nodes_labels_are_now(others:
     await cluster.end(*on["a"], *on["b"])
     assert not cluster.runs("train-0"), "no two nodes are of one leaf any more"
     assert "near leaf: no" in (cluster.note("train-0", "reason") or "")
+async def test_a_grace_without_measure_is_no_end() -> None:
+    cluster = Reserving()
+    cluster.node("a")
+    await cluster.settle()
+    for name in ("s0", "s1"):
+        await cluster.run(name, 4, activeDeadlineSeconds=60, terminationGracePeriodSeconds=(1 << 63) - 1)
+    cluster.pod("big", 8)
+    await cluster.settle()
+    await cluster.later(WAIT_S)
+    assert cluster.held[0].expected_at is None
+    assert "default/s0, default/s1 declares no max-duration" in (cluster.note("big", "reason") or "")
+    await cluster.fail_over()
+    assert cluster.held, "what is written can be read"
