@@ -212,8 +212,13 @@ class Reservations:
         units.sort(key=lambda unit: self._queue.turn(unit.key, unit.order))
         blocked = [self._blocked(unit) for unit in units if unit.who not in self._hopeless]
         by_who = {unit.who: unit for unit in units}
+        resting = {
+            self._tenants.partition_of(key_of(who)[0])
+            for who, since in self._since.items()
+            if reservation.rests(since.at, since.failed, terms, now)
+        }
         for _ in range(TRIES):
-            due = reservation.due(blocked, self._held.values(), terms, now)
+            due = reservation.due(blocked, self._held.values(), terms, now, resting=resting)
             if not due:
                 return
             for each in due:

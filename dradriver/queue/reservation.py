@@ -150,12 +150,26 @@ class Step(enum.Enum):
     END = "end"
 
 
-def due(blocked: Iterable[Blocked], reservations: Collection[Reservation], terms: Terms, now: float) -> list[Blocked]:
+def due(
+    blocked: Iterable[Blocked],
+    reservations: Collection[Reservation],
+    terms: Terms,
+    now: float,
+    *,
+    resting: Collection[str] = (),
+) -> list[Blocked]:
     """Return who is to get a reservation, of those that are blocked, in the queue's order.
 
     One a partition and one a tenant, those that there are included: a tenant's second waits until its first has begun.
+
+    Args:
+        blocked: Who is.
+        reservations: Those that there are.
+        terms: Which hold for all.
+        now: The time, seconds.
+        resting: Partitions in which nothing is to be reserved now; see ``rests``.
     """
-    partitions = {each.partition for each in reservations}
+    partitions = {*resting, *(each.partition for each in reservations)}
     tenants = {each.tenant for each in reservations}
     found = []
     for each in blocked:
@@ -165,6 +179,14 @@ def due(blocked: Iterable[Blocked], reservations: Collection[Reservation], terms
         tenants.add(each.tenant)
         found.append(each)
     return found
+
+
+def rests(since: float, failed: int, terms: Terms, now: float) -> bool:
+    """Return whether nothing is reserved for anybody in the partition of one whose reservation came to nothing.
+
+    For the bounded wait: were it the next one's turn at once, GPUs would stand idle for one after another without end.
+    """
+    return failed > 0 and now < since + terms.bounded_wait_s
 
 
 def due_at(blocked: Blocked, terms: Terms) -> float:

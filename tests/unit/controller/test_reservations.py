@@ -445,3 +445,26 @@ async def test_a_grace_without_measure_is_no_end() -> None:
     assert "default/s0, default/s1 declares no max-duration" in (cluster.note("big", "reason") or "")
     await cluster.fail_over()
     assert cluster.held, "what is written can be read"
+
+
+async def test_those_that_differ_let_no_gpus_stand_idle_one_after_another() -> None:
+    cluster = Reserving()
+    cluster.node("a")
+    await cluster.settle()
+    await cluster.run("notebook", 1)
+    for number in range(4):
+        cluster.pod(f"big-{number}", 8, requests={"cpu": str(number + 1)})
+    await cluster.settle()
+    await cluster.later(WAIT_S)
+    first = cluster.held[0].who
+    await cluster.later(Terms().idle_s * 8 / 7)
+    assert not cluster.held
+    cluster.pod("small", 4, activeDeadlineSeconds=9 * HOUR_S)
+    await cluster.settle()
+    assert cluster.runs("small")
+    await cluster.later(Terms().bounded_wait_s - 120)
+    await cluster.fail_over()
+    await cluster.later(60)
+    assert not cluster.held, "another leader knows of it, too"
+    await cluster.later(180)
+    assert cluster.held[0].who != first
