@@ -62,7 +62,6 @@ def plan(
     late: Member | None = None,
     rows: Bools | None = None,
     fleet: Fleet | None = None,
-    idle: bool = False,
 ) -> dict[Member, Placement]:
     """Return the places of those members of a gang that have no claim, near those that have one.
 
@@ -77,7 +76,6 @@ def plan(
         late: The one that comes to the others; what may have been intended for it before counts no more.
         rows: The nodes that are looked at: (rows,); None for all.
         fleet: What is looked at in the place of the picture's own: as if some claims were not there.
-        idle: Whether CPU and memory count as if no pods were there.
 
     Raises:
         NoPlaceError: There are no places for all of them; it says why.
@@ -87,7 +85,7 @@ def plan(
     def places(some: Sequence[Member]) -> dict[Member, Placement]:
         return _places(
             picture, some, wants, identity,
-            least=least, avoid=avoid, home=home or {}, late=late, rows=rows, fleet=fleet, idle=idle,
+            least=least, avoid=avoid, home=home or {}, late=late, rows=rows, fleet=fleet,
         )  # fmt: skip
 
     try:
@@ -138,12 +136,11 @@ def _places(
     late: Member | None,
     rows: Bools | None,
     fleet: Fleet | None,
-    idle: bool,
 ) -> dict[Member, Placement]:
     kept = {member: own for member in members if member is not late and (own := _kept(picture, member)) is not None}
     namespace = members[0].key[0]
     picture.fleets.locate(picture.nodes.labels(), namespace)
-    asked = _asked(picture, members, wants, kept=kept, least=None if kept else least, avoid=avoid, rows=rows, idle=idle)
+    asked = _asked(picture, members, wants, kept=kept, least=None if kept else least, avoid=avoid, rows=rows)
     index = {member: at for at, member in enumerate(asked.members)}
     fixed = {index[member]: choice for member, (choice, _) in kept.items() if isinstance(choice, Choice)}
     if any(choice.node in picture.inventory.aside for choice in fixed.values()):  # where it stands the fleet cannot say
@@ -206,7 +203,6 @@ def _asked(
     least: int | None,
     avoid: Collection[str],
     rows: Bools | None = None,
-    idle: bool = False,
 ) -> Asked:
     """Return what the allocator is asked: members that want the same are one role."""
     wants = wants or Gang()
@@ -215,7 +211,7 @@ def _asked(
     resources = sorted({resource for wish in wishes for resource, _ in wish.ask.amounts})
     roles = [_role(picture, wish, len(group), wants, resources) for wish, group in zip(wishes, groups, strict=True)]
     first, *others = roles
-    amounts = picture.nodes.left(resources, idle=idle)
+    amounts = picture.nodes.left(resources)
     if any(len(role.needs) > len(resources) for role in roles):
         amounts = np.append(amounts, np.ones((len(amounts), 1), np.int64), axis=1)
     request = GangRequest(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -15,6 +15,7 @@ from dradriver.api.errors import WordError
 from dradriver.api.pins import Device, Key
 from dradriver.cluster.ends import ends_at, given_at
 from dradriver.cluster.nodes.columns import Bools
+from dradriver.cluster.nodes.requests import Amounts
 from dradriver.cluster.picture import Picture
 from dradriver.cluster.placement import Placement
 from dradriver.controller import gang_plan
@@ -143,8 +144,7 @@ class Reservable:
         picture, row = self._picture, self._picture.nodes.find(node)
         if row is None:
             return False
-        claims = {claim for gpu in gpus for claim in picture.inventory.holders(gpu)}
-        takes = [taken for claim in claims for pod in picture.claim_users.of(claim) if (taken := picture.taken_by(pod))]
+        takes = self._taken(gpus)
         resources = [resource for resource, _ in wish.ask.amounts]
         left = picture.nodes.left(resources)[row]
         for at, (resource, amount) in enumerate(wish.ask.amounts):
@@ -153,6 +153,14 @@ class Reservable:
                 return False
         return True
 
+    def _taken(self, gpus: Iterable[Device]) -> list[tuple[str, Amounts]]:
+        """Return what those take from their nodes that have some GPUs."""
+        picture = self._picture
+        pods = {
+            pod for gpu in gpus for claim in picture.inventory.holders(gpu) for pod in picture.claim_users.of(claim)
+        }
+        return [taken for pod in sorted(pods) if (taken := picture.taken_by(pod))]
+
     async def _best_of_gang(self, unit: Unit, avoid: set[str]) -> Candidate | None:
         """Return the GPUs of a plan on the fewest nodes that are free first, wholly; None without a plan."""
         ends = _Ends(self._picture, self._clock(), unit)
@@ -160,19 +168,22 @@ class Reservable:
         ready = sorted((every[-1][0], node) for node in nodes if (every := ends.ready(node)))
         names = [node for _, node in ready if node not in avoid]
         low, high = 1, len(names)
-        if not names or (plan := self._plan(unit, names, ends)) is None:
+        leaving = self._taken(gpu for node in names for gpu in _all(self._picture, node))
+        if not names or (plan := self._plan(unit, names, ends, leaving)) is None:
             return None
         while low < high:  # where so many nodes do, more of them do, too
             await asyncio.sleep(0)
             middle = (low + high) // 2
-            if (fewer := self._plan(unit, names[:middle], ends)) is None:
+            if (fewer := self._plan(unit, names[:middle], ends, leaving)) is None:
                 low = middle + 1
             else:
                 high, plan = middle, fewer
         gpus = sorted({device for place in plan.values() for device in place.taken})
         return ends.candidate(gpus) if len(gpus) <= MOST_GPUS else None
 
-    def _plan(self, unit: Unit, names: Sequence[str], ends: _Ends) -> Mapping[Member, Placement] | None:
+    def _plan(
+        self, unit: Unit, names: Sequence[str], ends: _Ends, leaving: Collection[tuple[str, Amounts]]
+    ) -> Mapping[Member, Placement] | None:
         picture, first = self._picture, self._picture.gangs.said(unit.key)
         fleet = self._idle_fleet(unit.key[0])
         for node in names:
@@ -182,10 +193,11 @@ class Reservable:
         others = set(fleet.nodes).difference(names)
         members = [member for member in unit.members if member in unit.wanting] or unit.members
         try:
-            return gang_plan.plan(
-                picture, members, first.wants, identity=first.member.identity, least=unit.least, avoid=others,
-                fleet=fleet, idle=True,
-            )  # fmt: skip
+            with picture.nodes.without(leaving):  # those without GPUs stay, with what they have of CPU and memory
+                return gang_plan.plan(
+                    picture, members, first.wants, identity=first.member.identity, least=unit.least, avoid=others,
+                    fleet=fleet,
+                )  # fmt: skip
         except NoPlaceError:
             return None
 
@@ -258,6 +270,12 @@ class _Ends:
         """Return who has a claim, for people: its pod, or where nobody knows that the claim itself."""
         pods = self._picture.claim_users.of(claim)
         return "/".join(next(iter(pods))) if pods else f"claim {'/'.join(claim)}"
+
+
+def _all(picture: Picture, node: str) -> list[Device]:
+    """Return all GPUs of a node."""
+    pool = picture.inventory.pool(node)
+    return [] if pool is None else [(node, device) for device, _ in pool.devices.values()]
 
 
 def _within(picture: Picture, namespace: str, node: str) -> list[Device]:

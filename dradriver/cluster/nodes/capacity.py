@@ -87,13 +87,13 @@ class Capacity:
             rows &= enough
         return rows
 
-    def columns(self, resources: Sequence[str], *, idle: bool = False) -> Ints:
-        """Return what is left of some resources, or would be without pods: (rows, resources), the caller's own."""
+    def columns(self, resources: Sequence[str]) -> Ints:
+        """Return what is left of some resources: shape (rows, resources), the caller's own."""
         left = np.zeros((self._rows, len(resources)), np.int64)
         for at, resource in enumerate(resources):
             column = self._columns.get(resource)
             if column is not None:
-                left[:, at] = column.allocatable if idle else column.left
+                left[:, at] = column.left
                 if resource in self.claimable:
                     left[column.allocatable == 0, at] = LARGEST
             elif resource in self.claimable:

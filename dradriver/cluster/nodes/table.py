@@ -99,13 +99,12 @@ class NodeTable:
             self._labels = {name: known.labels for name, known in self._known.items()}
         return self._labels
 
-    def left(self, resources: Sequence[str], *, idle: bool = False) -> Ints:
+    def left(self, resources: Sequence[str]) -> Ints:
         """Return what all nodes have left of some resources: shape (rows, resources), the caller's own.
 
-        Of what need not be checked on a node it has as much as there can be, as in ``eligible``. Of an ``idle`` cluster
-        that is what they would have without pods.
+        Of what need not be checked on a node it has as much as there can be, as in ``eligible``.
         """
-        return self._capacity.columns(resources, idle=idle)
+        return self._capacity.columns(resources)
 
     def labelled(self, key: str, values: Collection[str]) -> Bools:
         """Return the nodes that have a label with one of some values: shape (rows,), the caller's own."""

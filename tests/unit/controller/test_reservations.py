@@ -468,3 +468,23 @@ async def test_those_that_differ_let_no_gpus_stand_idle_one_after_another() -> N
     assert not cluster.held, "another leader knows of it, too"
     await cluster.later(180)
     assert cluster.held[0].who != first
+
+
+async def test_nothing_is_reserved_for_a_gang_that_lacks_the_cpu_of_others() -> None:
+    cluster = Reserving()
+    for node in "ab":
+        cluster.node(node)
+        containers = [{"name": "main", "resources": {"requests": {"cpu": "60"}}}]
+        spec = {"nodeName": node, "containers": containers}
+        metadata = {"name": f"cpu-{node}", "namespace": "default"}
+        cluster.put(PODS, {"metadata": metadata, "spec": spec, "status": {"phase": "Running"}})
+    await cluster.settle()
+    await cluster.run("small", 4)
+    for name in ("train-0", "train-1"):
+        cluster.pod(name, 8, wishes={"gang": "train", "gang-size": "2"}, requests={"cpu": "32"})
+    await cluster.settle()
+    await cluster.later(WAIT_S)
+    assert not cluster.held
+    cluster.pod("late", 4)
+    await cluster.settle()
+    assert cluster.runs("late")
