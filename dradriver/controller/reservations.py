@@ -202,8 +202,12 @@ class Reservations:
     async def _look(self, terms: Terms) -> None:
         """Take in who is blocked, and reserve GPUs for the first of those that have been for too long."""
         now = self._clock()
-        self._since = {who: since for who, since in self._since.items() if self._waits(who)}
-        self._hopeless = {who: until for who, until in self._hopeless.items() if until > now}
+        waits = {who: since for who, since in self._since.items() if self._waits(who)}
+        # A clock that was set back would have them wait until it is as late again.
+        self._since = {
+            who: since if since.at <= now else msgspec.structs.replace(since, at=now) for who, since in waits.items()
+        }
+        self._hopeless = {who: until for who, until in self._hopeless.items() if now < until <= now + HOPELESS_S}
         units = [
             unit for unit in self._queue.first_blocked() if self._reservable.is_for(unit) and not self._by_kueue(unit)
         ]

@@ -488,3 +488,40 @@ async def test_nothing_is_reserved_for_a_gang_that_lacks_the_cpu_of_others() -> 
     cluster.pod("late", 4)
     await cluster.settle()
     assert cluster.runs("late")
+
+
+async def test_a_gang_that_may_have_reserved_gpus_is_as_near_as_it_asks_to_be() -> None:
+    cluster = Reserving()
+    cluster.worker.picture.levels_changed(["zone"], {})
+    for node, zone in zip("abc", "xxy", strict=True):
+        cluster.node(node, labels={"zone": zone})
+    await cluster.settle()
+    for number in range(6):
+        await cluster.run(f"s{number}", 4)
+    cluster.pod("big", 8)
+    await cluster.settle()
+    await cluster.later(WAIT_S)
+    ((reserved, _), *_) = cluster.held[0].gpus
+    for name in ("train-0", "train-1"):
+        cluster.pod(name, 8, wishes={"gang": "train", "gang-size": "2", "near": "zone"}, priority=1)
+    await cluster.settle()
+    other = "a" if reserved == "b" else "b"
+    gone = [name for name in (f"s{number}" for number in range(6)) if cluster.gpus(name)[0] in "ab"]
+    cluster.node(other, labels={"zone": "y"})
+    await cluster.end(*gone)
+    assert not cluster.runs("train-0"), "one node of each zone is free"
+
+
+async def test_a_clock_that_is_set_back_keeps_nobody_waiting() -> None:
+    cluster = Reserving()
+    cluster.node("a")
+    await cluster.settle()
+    await cluster.run("s0")
+    await cluster.run("s1")
+    cluster.pod("big", 8)
+    await cluster.settle()
+    cluster.now += 30 * 24 * HOUR_S
+    await cluster.look()
+    cluster.now -= 30 * 24 * HOUR_S
+    await cluster.later(WAIT_S)
+    assert cluster.held
