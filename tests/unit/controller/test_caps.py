@@ -13,7 +13,9 @@ from dradriver.api.policies.model import Cap, Policies, Tenant
 from dradriver.api.policies.modes import Mode
 from dradriver.controller import decide, gang_plan
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
+from dradriver.queue.reservation import Terms
 from tests.fakes.gpucluster import GpuCluster, Killed, claim_of
+from tests.fakes.reserving import Reserving
 from tests.fakes.troubles import working
 from tests.unit.controller.test_gangs import gang
 
@@ -349,3 +351,22 @@ async def test_a_controller_that_works_by_itself_looks_at_it_at_once() -> None:
         end(cluster, "first")
         await asyncio.sleep(0.2)
         assert placed(cluster, "second") == ["second"]
+
+
+async def test_what_is_reserved_for_one_whom_its_cap_parks_is_others() -> None:
+    cluster = Reserving()
+    cluster.worker.follow(capped(8))
+    cluster.node("a")
+    await cluster.settle()
+    for name in ("o0", "o1"):
+        cluster.pod(name, 4, namespace="others")
+    await cluster.settle()
+    await cluster.start()
+    cluster.pod("big", 8)
+    await cluster.settle()
+    await cluster.later(Terms().bounded_wait_s + 60)
+    assert cluster.held
+    cluster.node("b")
+    await cluster.run("small", 4, nodeSelector={"kubernetes.io/hostname": "b"}, priority=1)
+    await cluster.look()
+    assert (cluster.runs("small"), cluster.held) == (True, ())

@@ -432,6 +432,8 @@ async def test_a_gang_is_as_near_as_it_says_by_what_nodes_labels_are_now(others:
     await cluster.end(*on["a"], *on["b"])
     assert not cluster.runs("train-0"), "no two nodes are of one leaf any more"
     assert "near leaf: no" in (cluster.note("train-0", "reason") or "")
+
+
 async def test_a_grace_without_measure_is_no_end() -> None:
     cluster = Reserving()
     cluster.node("a")
