@@ -33,6 +33,9 @@ REASON_S: Final = 35.0  # one in 30 s
 DOUBLE_S: Final = 45.0
 ORPHAN_S: Final = 45.0
 MOST_GIVEN_UP: Final = 5  # lists and watches of a kind: a new leader may read it anew
+BEGINS_S: Final = 30.0  # until a leader acts: all its watches may be late, and for rules of taints it waits 5 s more
+    30.0  # until one that leads acts: all its watches may be late, and for rules of taints it waits 5 s more
+)
 RECONNECT_S: Final = 31.0  # a reflector's longest pause
 
 
@@ -85,6 +88,8 @@ class Liveness:
                 world.health.trouble(until - now + 3.0)
         if any(now - since < RECONNECT_S for since in leader.feed.away_since.values()):
             world.health.trouble(3.0)
+        if not leader.controller.worker._acting and now - leader.leads_since < BEGINS_S:
+            world.health.trouble(2.0)
 
     def _claims(self) -> Iterator[State]:
         world, truth = self._world, self._world.truth
