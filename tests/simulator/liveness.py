@@ -34,8 +34,6 @@ DOUBLE_S: Final = 45.0
 ORPHAN_S: Final = 45.0
 MOST_GIVEN_UP: Final = 5  # lists and watches of a kind: a new leader may read it anew
 BEGINS_S: Final = 30.0  # until a leader acts: all its watches may be late, and for rules of taints it waits 5 s more
-    30.0  # until one that leads acts: all its watches may be late, and for rules of taints it waits 5 s more
-)
 RECONNECT_S: Final = 31.0  # a reflector's longest pause
 
 
