@@ -15,12 +15,12 @@ from tests.cluster import Cluster
 from tests.e2e.kubectl import Namespace, eventually, gputopo, pod, told_why
 from tests.e2e.parts import another_leads, kill_leader
 
-ON: Final = ("policies.queue.reservation.afterMinutes=0.1",)
+ON: Final = ("policies.queue.reservation.afterMinutes=1",)
 
 
 @pytest.fixture
 def patient(driver: Cluster) -> Iterator[Namespace]:
-    """A namespace on a cluster where GPUs are reserved after seconds."""
+    """A namespace on a cluster where GPUs are reserved after a minute."""
     own = Namespace(driver, f"t-reserve-{uuid.uuid4().hex[:6]}")
     driver.kubectl("create", "namespace", own.name)
     deploy.install(driver, *ON)
@@ -34,11 +34,13 @@ def test_small_ones_no_longer_pass_by_a_large_one_and_the_next_leader_knows_it(p
     def wants(name: str, gpus: int, **words: str) -> None:
         patient.apply(pod(name, gpus=gpus, words={names.POLICY: "best-effort"} | words, node="node-a"))
 
-    wants("short", 4, **{names.MAX_DURATION: "90s"})
+    wants("short", 4, **{names.MAX_DURATION: "180s"})
     patient.wait_running("short")
-    assert patient.get("pod", "short")["spec"]["activeDeadlineSeconds"] == 90
+    assert patient.get("pod", "short")["spec"]["activeDeadlineSeconds"] == 180
     wants("large", 8)
-    eventually("GPUs are reserved for it", lambda: "are reserved for it" in told_why(patient, "large") or None)
+    eventually(
+        "GPUs are reserved for it", lambda: "are reserved for it" in told_why(patient, "large") or None, timeout_s=120
+    )
     wants("small", 1)
     assert "reserved for one that has waited for longer" in told_why(patient, "small")
     killed = kill_leader(patient.cluster)
@@ -47,7 +49,7 @@ def test_small_ones_no_longer_pass_by_a_large_one_and_the_next_leader_knows_it(p
     told_why(patient, "smaller")
     queue = json.loads(gputopo(patient.cluster.kubeconfig, "queue", "-o", "json").stdout)
     assert [one["name"] for one in queue if one.get("reserved")] == [f"{patient.name}/large"]
-    patient.wait_running("large", timeout_s=150)
+    patient.wait_running("large", timeout_s=200)
     assert patient.get("pod", "short")["status"]["reason"] == "DeadlineExceeded"
     assert len(patient.devices("large")) == 8
     patient.delete("large")
