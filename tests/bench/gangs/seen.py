@@ -32,6 +32,7 @@ class Metadata(msgspec.Struct, rename="camel"):
     namespace: str = ""
     uid: str = ""
     resource_version: str = ""
+    creation_timestamp: str = ""
     annotations: dict[str, str] = {}
     owner_references: list[Owner] = []
 

@@ -35,7 +35,8 @@ class World:
     def come(self, *names: str) -> None:
         """Have pods come, a good while before anything else."""
         for name in names:
-            self.seen.take(Pod(Metadata(name, namespace=name[0])), there=True)
+            created = f"2026-01-01T00:00:{int(self.time):02}Z"
+            self.seen.take(Pod(Metadata(name, namespace=name[0], creation_timestamp=created)), there=True)
             self.time += 2 * SLACK_S
 
     def place(self, name: str, *, given: bool = False, there: bool = True) -> None:

@@ -51,6 +51,7 @@ class Verdicts:
         self.most = dict.fromkeys(teams, 0)
         self._teams, self._wishes = teams, wishes
         self._came: dict[str, float] = {}
+        self._created: dict[str, str] = {}  # by the server's clock, in whole seconds: those of one second are equals
         self._waiting: dict[Wish, dict[str, None]] = defaultdict(dict)  # names of alike ones, the oldest first
         self._had = {name: _Had(team, ahead_s) for name, team in teams.items()}
         self._claims: dict[str, Wish] = {}
@@ -72,6 +73,7 @@ class Verdicts:
         elif (wish := self._wishes.get(thing.metadata.name)) is not None:
             if there and thing.metadata.name not in self._came:
                 self._came[thing.metadata.name] = now()
+                self._created[thing.metadata.name] = thing.metadata.creation_timestamp
                 self._waiting[wish][thing.metadata.name] = None
             elif not there:
                 self._leaves(thing.metadata.name, wish)
@@ -120,7 +122,7 @@ class Verdicts:
         if other.priority != wish.priority:
             return other.priority > wish.priority
         if other.team == wish.team:
-            return came + SLACK_S < self._came.get(name, 0.0)
+            return self._created[oldest] < self._created.get(name, "")
         most = max(share for share, _ in self._had[other.team].lately())
         return most < min(share for share, _ in self._had[wish.team].lately())
 
