@@ -399,9 +399,11 @@ async def test_what_only_the_scheduler_places_is_kept_out_of_a_partition(guarded
     async with guarded.admin() as admin:
         for what, (resource, body, cure) in refused.items():
             refusal = await said(admin.create(resource, body, namespace=BOUND))
+            if what == "slices" and "gpu-topology-parts" in refusal:
+                continue  # another policy wants more of it, and the server tells of one of them, whichever was first
             assert "has a partition" in refusal, what
             assert cure in refusal, what
-            if what != "slices":  # which another policy wants more of
+            if what != "slices":
                 assert not await said(admin.create(resource, body, namespace=TEAM)), what
         for what, (resource, body) in passes.items():
             assert not await said(admin.create(resource, body, namespace=BOUND)), what
