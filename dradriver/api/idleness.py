@@ -15,6 +15,7 @@ import msgspec
 
 from dradriver.api import names
 from dradriver.api.dra_objects import DeviceStatus, ResourceClaim
+from dradriver.api.objects import seconds
 
 SINCE: Final = "idleSince"
 SEEN: Final = "idleSeen"
@@ -55,17 +56,6 @@ def moment(seconds: float) -> str:
         return written(datetime.datetime.fromtimestamp(seconds, datetime.UTC))
     except (ValueError, OverflowError, OSError):
         return ""
-
-
-def seconds(text: str) -> float | None:
-    """Return a time as Kubernetes writes it in seconds since the epoch; None for anything else."""
-    if len(text) > len("2026-01-02T03:04:05.123456+00:00"):
-        return None
-    try:
-        moment = datetime.datetime.fromisoformat(text)
-    except ValueError:
-        return None
-    return moment.timestamp() if moment.tzinfo is not None else None
 
 
 def idle_of(claim: ResourceClaim) -> Idle | None:

@@ -6,7 +6,12 @@ milliseconds. Never send one of these back as an update: fields it does not name
 
 from __future__ import annotations
 
+import datetime
+from typing import Final
+
 import msgspec
+
+_LONGEST_TIME: Final = len("2026-01-02T03:04:05.123456+00:00")
 
 
 class Part(msgspec.Struct, rename="camel", frozen=True, gc=False, kw_only=True):
@@ -86,3 +91,14 @@ class Node(Part, frozen=True):
     metadata: Metadata
     spec: NodeSpec = NodeSpec()
     status: NodeStatus = NodeStatus()
+
+
+def seconds(text: str | None) -> float | None:
+    """Return a time as Kubernetes writes it in seconds since the epoch; None for anything else."""
+    if not text or len(text) > _LONGEST_TIME:
+        return None
+    try:
+        moment = datetime.datetime.fromisoformat(text)
+        return moment.timestamp() if moment.tzinfo is not None else None
+    except (ValueError, OverflowError):
+        return None

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from dradriver.api import names
 from dradriver.api.objects import Condition, Metadata, Part
+
+GRACE_S: Final = 30  # that containers have to end, where a pod does not say: what the API server fills in
 
 
 class Gate(Part, frozen=True):
@@ -190,6 +194,12 @@ class Pod(Part, frozen=True):
     def gated(self) -> bool:
         """True while our gate holds the pod."""
         return any(gate.name == names.GATE for gate in self.spec.scheduling_gates)
+
+    @property
+    def grace_s(self) -> int:
+        """How long its containers may take to end, seconds."""
+        said = self.spec.termination_grace_period_seconds
+        return GRACE_S if said is None else max(said, 0)
 
     @property
     def held(self) -> bool:

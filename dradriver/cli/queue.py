@@ -8,24 +8,19 @@ from pathlib import Path
 import click
 import msgspec
 
-from dradriver import __version__
 from dradriver.api import names
 from dradriver.api.policies.model import Policies
 from dradriver.api.usage import HOUR_S
 from dradriver.cli.cluster import access
-from dradriver.cli.cluster.gangs import stand
 from dradriver.cli.cluster.options import driver_namespace_option, output_options, policies_option, server_options
-from dradriver.cli.cluster.scene import Scene
-from dradriver.cli.cluster.tenants import Own
-from dradriver.cli.explainer.turns import waiting
+from dradriver.cli.explainer import turns
 from dradriver.cli.inputs import policies_of
-from dradriver.kube.client import Client
 from dradriver.kube.config import ServerConfig
-from dradriver.queue.line import Standing, line
+from dradriver.queue.line import Standing
 from dradriver.queue.reservation import Reservation
 from dradriver.queue.tenants import ALL
 from dradriver.view.document import Cell, Column, Document, Notes, Table, report, words
-from dradriver.view.output import show_as, warn
+from dradriver.view.output import show_as
 from dradriver.view.plain import plain
 
 
@@ -82,15 +77,7 @@ def queue(
 
 
 async def _read(server: ServerConfig, policies: Policies | None, namespace: str) -> list[Waits]:
-    async with Client(server, user_agent=f"gputopo/{__version__}") as client:
-        own = Own()
-        await own.read(client, server, namespace)
-        scene = Scene(client, server, own.policies if policies is None else policies, own=own)
-        await scene.read()
-    for trouble in (*own.unread, *scene.unread):
-        warn(trouble)
-    stand(scene)
-    standing = line(waiting(scene), scene.tenants)
+    scene, standing = await turns.read(server, policies, namespace)
     return [_waits(position, one, scene.reserved(one.unit)) for position, one in enumerate(standing, 1)]
 
 

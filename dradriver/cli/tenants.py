@@ -10,20 +10,16 @@ from typing import Final
 import click
 import msgspec
 
-from dradriver import __version__
 from dradriver.api.policies.model import Policies
 from dradriver.cli.cluster import access
-from dradriver.cli.cluster.gangs import stand
 from dradriver.cli.cluster.options import driver_namespace_option, output_options, policies_option, server_options
 from dradriver.cli.cluster.scene import Scene
-from dradriver.cli.cluster.tenants import Own
-from dradriver.cli.explainer.turns import waiting
+from dradriver.cli.explainer import turns
 from dradriver.cli.inputs import policies_of
-from dradriver.kube.client import Client
 from dradriver.kube.config import ServerConfig
-from dradriver.queue.line import Standing, line
+from dradriver.queue.line import Standing
 from dradriver.view.document import Cell, Column, Document, Notes, Table, report, words
-from dradriver.view.output import show_as, warn
+from dradriver.view.output import show_as
 from dradriver.view.plain import plain
 
 _NAMED: Final = 3  # namespaces in the table
@@ -93,17 +89,9 @@ def tenants(
 
 
 async def _read(server: ServerConfig, policies: Policies | None, namespace: str) -> list[TenantNow]:
-    async with Client(server, user_agent=f"gputopo/{__version__}") as client:
-        own = Own()
-        await own.read(client, server, namespace)
-        scene = Scene(client, server, own.policies if policies is None else policies, own=own)
-        await scene.read()
-    for trouble in (*own.unread, *scene.unread):
-        warn(trouble)
+    scene, standing = await turns.read(server, policies, namespace)
     if not scene.tenants.named:
         return []
-    stand(scene)
-    standing = line(waiting(scene), scene.tenants)
     held = {tenant for tenant in scene.tenants.shares.tenants() if scene.tenants.shares.held(tenant)[1]}
     others = sorted((held | {one.tenant for one in standing}) - scene.tenants.named.keys())
     return [_now(scene, tenant, standing) for tenant in (*scene.tenants.named, *others)]

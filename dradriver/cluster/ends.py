@@ -6,29 +6,20 @@ lowered later, never raised or taken away (``ValidatePodUpdate``): so it can be 
 
 from __future__ import annotations
 
-import datetime
 import math
 from collections.abc import Iterable
 from typing import Final
 
+from dradriver.api.objects import seconds
 from dradriver.api.pins import Key
 from dradriver.api.pods import Pod
 from dradriver.cluster.picture import Picture
 from dradriver.cluster.records import ClaimRecord
 
-GRACE_S: Final = 30  # that containers have to end, where a pod does not say
 FREED_S: Final = 15  # from the end of the last container to GPUs that others can have
 BEGINS_S: Final = 30  # from a promise to the pod's start on its node
 OVERDUE_S: Final = 60.0  # after which nobody counts on an end that has not come
 LONGEST_S: Final = 10 * 365 * 86_400  # more is no end that anybody waits for: a grace period may have any length
-
-
-def epoch_s(said: str | None) -> float | None:
-    """Return a time as the API writes it in seconds since the epoch; None where it is none."""
-    try:
-        return datetime.datetime.fromisoformat(said or "").timestamp()
-    except ValueError:
-        return None
 
 
 def given_at(claim: ClaimRecord | None) -> float | None:
@@ -37,7 +28,7 @@ def given_at(claim: ClaimRecord | None) -> float | None:
     Kubernetes 1.34 and 1.35 leave it out by default; then the claim counts from its creation.
     """
     said = () if claim is None else (claim.allocated_at, claim.metadata.creation_timestamp)
-    return next((at for text in said if (at := epoch_s(text)) is not None), None)
+    return next((at for text in said if (at := seconds(text)) is not None), None)
 
 
 def lasts_s(pods: Iterable[Pod]) -> int | None:
@@ -50,7 +41,7 @@ def lasts_s(pods: Iterable[Pod]) -> int | None:
         deadline_s = pod.spec.active_deadline_seconds
         if deadline_s is None:
             return None
-        longest = max(longest, BEGINS_S + deadline_s + _grace_s(pod) + FREED_S)
+        longest = max(longest, BEGINS_S + deadline_s + pod.grace_s + FREED_S)
     if longest > LONGEST_S:
         return None
     step: int = 10 ** max(0, len(str(longest)) - 2)
@@ -89,16 +80,11 @@ def _pod_ends_at(pod: Pod, now: float, given: float | None) -> float | None:
     if pod.finished:
         return now
     ends: list[float] = []
-    if (leaves := epoch_s(pod.metadata.deletion_timestamp)) is not None:
+    if (leaves := seconds(pod.metadata.deletion_timestamp)) is not None:
         ends.append(leaves)  # its grace is in it
     if (deadline_s := pod.spec.active_deadline_seconds) is not None:
-        began = epoch_s(pod.status.start_time)
+        began = seconds(pod.status.start_time)
         if began is None:
             began = (now if given is None else given) + BEGINS_S
-        ends.append(began + deadline_s + _grace_s(pod))
+        ends.append(began + deadline_s + pod.grace_s)
     return min(ends) + FREED_S if ends else None
-
-
-def _grace_s(pod: Pod) -> int:
-    said = pod.spec.termination_grace_period_seconds
-    return GRACE_S if said is None else max(0, said)

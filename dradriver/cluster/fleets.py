@@ -175,7 +175,7 @@ class Fleets:
         if pool is None or name not in fleet.nodes:
             return fleet
         fleet = fleet.copied({name})
-        numbers = {number for number, (device, _) in pool.devices.items() if (name, device) in devices}
+        numbers = pool.numbers({device for _, device in devices})
         inventory.set_left(fleet, name, inventory.left(name, pool, claims).among(numbers))
         return fleet
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import datetime
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
+from dradriver.api.objects import seconds
 from dradriver.api.pins import Device, Key, Usage, claim_key, is_set
 from dradriver.api.pods import Pod
 from dradriver.cluster.claims import State
@@ -15,8 +14,6 @@ from dradriver.cluster.gpu_time import owner_of
 from dradriver.cluster.nodes.requests import Amounts
 from dradriver.cluster.picture import Picture
 from dradriver.cluster.records import ClaimRecord
-
-GRACE_S: Final = 30  # of a pod that says nothing else, as the API server fills it in
 
 
 class Running(msgspec.Struct, frozen=True, gc=False):
@@ -49,7 +46,7 @@ class Running(msgspec.Struct, frozen=True, gc=False):
 
     def ends_at(self) -> float:
         """Return when one that was told to end is gone at the latest, seconds since the epoch."""
-        return _seconds(self.pod.metadata.deletion_timestamp) or 0.0
+        return seconds(self.pod.metadata.deletion_timestamp) or 0.0
 
 
 class RunningUnit(msgspec.Struct, frozen=True, gc=False):
@@ -154,7 +151,7 @@ class RunningUnits:
             node=pod.spec.node_name,
             devices=devices,
             takes=takes[1],
-            since=next((seconds for text in since if (seconds := _seconds(text))), 0.0),
+            since=next((at for text in since if (at := seconds(text))), 0.0),
             priority=pod.spec.priority or 0,
         )
 
@@ -171,7 +168,7 @@ def _unit(key: Key, pods: tuple[Running, ...]) -> RunningUnit:
         priority=max(one.priority for one in pods),
         gpus=sum(len(one.devices) for one in pods),
         since=min(one.since for one in pods),
-        grace_s=max(grace_s(one.pod) for one in pods),
+        grace_s=max(one.pod.grace_s for one in pods),
     )
 
 
@@ -180,28 +177,9 @@ def _uses(pod: Pod, claim: ClaimRecord) -> bool:
     return claim.owned_by(pod.metadata.uid) and set(claim.users) <= {pod.metadata.uid}
 
 
-def grace_s(pod: Pod) -> int:
-    """Return how long a pod may take to end, seconds."""
-    said = pod.spec.termination_grace_period_seconds
-    return GRACE_S if said is None else max(said, 0)
-
-
 def by_node(pods: Iterable[Running]) -> dict[str, list[Running]]:
     """Return pods by their nodes."""
     found: dict[str, list[Running]] = {}
     for one in pods:
         found.setdefault(one.node, []).append(one)
     return found
-
-
-def _seconds(text: str | None) -> float | None:
-    """Return a time of the API server as seconds since the epoch; None for none, or what cannot be read."""
-    try:
-        at = datetime.datetime.fromisoformat(text) if text else None
-        return None if at is None or at.tzinfo is None else at.timestamp()
-    except (ValueError, OverflowError):
-        return None
-
-
-Eligible = Callable[[RunningUnit], bool]
-"""Whether a unit may have to end."""

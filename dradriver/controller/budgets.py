@@ -58,6 +58,42 @@ async def ask_budgets(client: Client, running: Sequence[Pod]) -> None:
             )
 
 
+async def evict(client: Client, pod: Pod, *, as_seen: bool, chart_value: str, refused: str) -> bool:
+    """Have a pod end, as far as its disruption budgets allow it. Returns whether it was there.
+
+    Args:
+        client: The API server.
+        pod: The very pod that is meant.
+        as_seen: Whether it must not have changed since either.
+        chart_value: What gives the right.
+        refused: What a refusal begins with.
+
+    Raises:
+        RefusedError: A budget forbids it, or the controller may not.
+        ApiError: The server refuses; ``conflict`` where it is another pod by now, or has changed.
+        Unreachable: No answer.
+    """
+    metadata = pod.metadata
+    seen = {"uid": metadata.uid} | ({"resourceVersion": metadata.resource_version} if as_seen else {})
+    body = {
+        "apiVersion": "policy/v1",
+        "kind": "Eviction",
+        "metadata": {"name": metadata.name, "namespace": metadata.namespace},
+        "deleteOptions": {"preconditions": seen},
+    }
+    try:
+        await client.create(PODS, body, namespace=metadata.namespace, subresource="eviction")
+    except ApiError as error:
+        if error.not_found:
+            return False
+        if error.status == 429 and error.api_reason:  # who limits requests sends no Status
+            raise RefusedError(f"{refused}: {error.message}") from None
+        if error.forbidden:
+            raise RefusedError(f"the controller may not evict pods: set {chart_value} in the chart's values") from None
+        raise
+    return True
+
+
 async def delete(client: Client, pods: Sequence[Pod]) -> None:
     """Delete pods of a namespace, each only if it is still the one that is meant.
 

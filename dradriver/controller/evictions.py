@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any, Final
+from typing import Final
 
 from dradriver.api import gang_owners, suspends
 from dradriver.api.messages import shown
@@ -18,13 +18,12 @@ from dradriver.api.pods import Pod
 from dradriver.cluster.picture import Picture
 from dradriver.cluster.running_units import RunningUnit
 from dradriver.controller import metrics
-from dradriver.controller.budgets import ask_budgets
-from dradriver.controller.outcome import MovedOnError, Outcome, outcome
+from dradriver.controller.budgets import ask_budgets, evict
+from dradriver.controller.outcome import MovedOnError
 from dradriver.controller.owner_restarts import DONE, OwnerRestarts
 from dradriver.controller.owner_tops import RefusedError
 from dradriver.controller.reasons import Record
 from dradriver.kube.client import ApiError, Client
-from dradriver.kube.resources import PODS
 
 logger = logging.getLogger(__name__)
 
@@ -58,9 +57,9 @@ class Evictions:
         """
         self._client, self._picture, self._restarts, self._record = client, picture, restarts, record
         self._suspendable = frozenset(suspendable)
-        self._refused: dict[Key, tuple[float, str]] = {}  # until when, by units, and why
+        self._refused: dict[Key, float] = {}  # until when, by units
         self._told: dict[str, float] = {}  # by pods' uids, until when they need not be told again: it is not seen yet
-        self._stopped: dict[Key, tuple[float, str]] = {}  # the same of those for whom they had to end
+        self._stopped: dict[Key, tuple[float, str]] = {}  # of those for whom they had to end: until when, and why
 
     def may_end(self, unit: RunningUnit) -> bool:
         """Return whether there is a way to end all of a unit, as far as is known."""
@@ -73,8 +72,7 @@ class Evictions:
 
     def refused_for(self, unit: Key) -> float:
         """Return for how many seconds more a unit is nobody's victim because it could not be ended; 0 for none."""
-        refused = self._refused.get(unit)
-        return 0.0 if refused is None else max(refused[0] - asyncio.get_running_loop().time(), 0.0)
+        return max(self._refused.get(unit, 0.0) - asyncio.get_running_loop().time(), 0.0)
 
     def begin(self, unit: Key) -> None:
         """Take in that others are to end for a unit, whatever was so of those of before."""
@@ -96,16 +94,18 @@ class Evictions:
         for namespace, pods in spaces.items():
             try:
                 await ask_budgets(self._client, pods)
-            except RefusedError as error:
+            except RefusedError:
                 metrics.PREEMPTION_REFUSALS.inc()
                 for unit in units:
                     if unit.pods[0].key[0] == namespace:
-                        self.refuse(unit.key, str(error))
+                        self.refuse(unit.key)
                 raise
 
-    def refuse(self, unit: Key, why: str) -> None:
+    def refuse(self, unit: Key) -> None:
         """Take in that a unit could not be ended."""
-        self._refused = _noted(self._refused, unit, why)
+        now = asyncio.get_running_loop().time()
+        left = {key: until for key, until in self._refused.items() if now < until}
+        self._refused = left | {unit: now + REFUSED_S}
 
     def why_not(self, unit: Key) -> str:
         """Return why somebody could not be ended for a unit lately; empty where nothing kept anybody from it."""
@@ -183,7 +183,7 @@ class Evictions:
             answer = self._restarts.ask(gang, members, why, wanted=stands)
             if answer and answer != DONE:
                 self._restarts.take_back(gang)
-                self.refuse(gang, answer)
+                self.refuse(gang)
                 raise RefusedError(answer)
         if gangs:
             self._told |= dict.fromkeys((pod.metadata.uid for pod in alone), now + ASKED_S)
@@ -202,23 +202,19 @@ class Evictions:
             return
         of = self._picture.gangs.of(key)
         unit = key if of is None else of.gang
+        refused = f"pod {shown(f'{namespace}/{name}')} may not be evicted"
         try:
-            await self._client.create(PODS, _eviction(known), namespace=namespace, subresource="eviction")
+            there = await evict(self._client, known, as_seen=True, chart_value=CHART_VALUE, refused=refused)
+        except RefusedError:
+            self.refuse(unit)
+            raise
         except ApiError as error:
-            if error.not_found:  # a reflector will show that it is gone
-                self._told[pod.metadata.uid] = asyncio.get_running_loop().time() + TOLD_S
-                return
             if error.conflict:
                 raise MovedOnError(f"pod {namespace}/{name} was changed meanwhile") from None
-            if error.status == 429 and outcome(error) is not Outcome.SERVER:
-                self.refuse(unit, error.message)
-                raise RefusedError(f"pod {shown(f'{namespace}/{name}')} may not be evicted: {error.message}") from None
-            if error.forbidden:
-                right = f"the controller may not evict pods: set {CHART_VALUE} in the chart's values"
-                self.refuse(unit, right)
-                raise RefusedError(right) from None
             raise
         self._told[pod.metadata.uid] = asyncio.get_running_loop().time() + TOLD_S
+        if not there:  # a reflector will show that it is gone
+            return
         logger.info("pod %s/%s is evicted %s", namespace, name, why)
         metrics.PREEMPTED_PODS.inc()
         if self._record is not None:
@@ -241,18 +237,6 @@ def _suspended_by(pod: Pod) -> tuple[str, ...]:
     if kind == "Job" and gang_owners.JOBSET + "jobset-name" in pod.metadata.labels:
         return "JobSet", "TrainJob"
     return (kind,) if kind in suspends.FIELDS else ()
-
-
-def _eviction(pod: Pod) -> dict[str, Any]:
-    """Return what is asked for: that this pod, as it was seen, ends."""
-    metadata = pod.metadata
-    seen = {"uid": metadata.uid, "resourceVersion": metadata.resource_version}
-    return {
-        "apiVersion": "policy/v1",
-        "kind": "Eviction",
-        "metadata": {"name": metadata.name, "namespace": metadata.namespace},
-        "deleteOptions": {"preconditions": seen},
-    }
 
 
 def _key(pod: Pod) -> Key:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import logging
 from collections.abc import Collection, Mapping
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -13,7 +13,7 @@ from dradriver.api import idleness, names, suspends
 from dradriver.api.pins import Claim, Key
 from dradriver.api.pods import Pod
 from dradriver.cluster.records import ClaimRecord
-from dradriver.controller.budgets import ask_budgets
+from dradriver.controller.budgets import ask_budgets, evict
 from dradriver.controller.idle_units import Unit, suspended_owner
 from dradriver.controller.owner_kinds import OwnerKinds
 from dradriver.controller.owner_tops import RefusedError, Top, top_of
@@ -126,28 +126,6 @@ class IdleWriter:
         logger.info("%s of namespace %s is suspended: %s", top, metadata.namespace, why)
 
     async def _evict(self, pod: Pod, why: str) -> None:
-        namespace, name = pod.metadata.namespace, pod.metadata.name
-        try:
-            await self._client.create(PODS, _eviction(pod), namespace=namespace, subresource="eviction")
-        except ApiError as error:
-            if error.not_found:
-                return
-            if error.forbidden:
-                raise RefusedError(
-                    f"the controller may not evict pods: set {CHART_VALUE} in the chart's values"
-                ) from None
-            if error.status == 429 and error.api_reason:  # who limits requests sends no Status
-                raise RefusedError(f"its PodDisruptionBudget does not let it end now: {error.message}") from None
-            raise
-        logger.info("pod %s/%s is evicted: %s", namespace, name, why)
-
-
-def _eviction(pod: Pod) -> dict[str, Any]:
-    """Return what is asked for: that this very pod ends."""
-    metadata = pod.metadata
-    return {
-        "apiVersion": "policy/v1",
-        "kind": "Eviction",
-        "metadata": {"name": metadata.name, "namespace": metadata.namespace},
-        "deleteOptions": {"preconditions": {"uid": metadata.uid}},
-    }
+        refused = "its PodDisruptionBudget does not let it end now"
+        if await evict(self._client, pod, as_seen=False, chart_value=CHART_VALUE, refused=refused):
+            logger.info("pod %s/%s is evicted: %s", pod.metadata.namespace, pod.metadata.name, why)

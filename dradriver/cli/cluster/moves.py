@@ -17,12 +17,13 @@ from dradriver.allocator.fleet.freeing import Node, Way, ways
 from dradriver.allocator.fleet.node_group import NodeGroup
 from dradriver.allocator.request import NoPlaceError, Whole
 from dradriver.allocator.sets import rings
-from dradriver.api import affinity, idleness, names, slices
+from dradriver.api import affinity, names, slices
 from dradriver.api.errors import WordError
 from dradriver.api.pins import Device, Key, Usage, is_set
 from dradriver.api.pods import Affinity, Gate, NodeAffinity, Pod, PodStatus
 from dradriver.cli.cluster.scene import Scene
 from dradriver.cli.cluster.sets import open_nodes
+from dradriver.cluster.ends import given_at
 from dradriver.cluster.gpu_time import owner_of
 from dradriver.cluster.placement import Placement
 from dradriver.cluster.records import ClaimRecord
@@ -128,8 +129,7 @@ def _movable(pod: Pod, claim: ClaimRecord) -> bool:
 
 
 def _age_h(claim: ClaimRecord, now: float) -> float:
-    began = idleness.seconds(claim.allocated_at) or idleness.seconds(claim.metadata.creation_timestamp or "") or now
-    return max(now - began, 0.0) / HOUR_S
+    return max(now - (given_at(claim) or now), 0.0) / HOUR_S
 
 
 class Simulation:

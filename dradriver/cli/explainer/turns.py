@@ -4,15 +4,22 @@ from __future__ import annotations
 
 from typing import Final
 
+from dradriver import __version__
 from dradriver.api.errors import WordError
 from dradriver.api.pins import Key
+from dradriver.api.policies.model import Policies
+from dradriver.cli.cluster.gangs import stand
 from dradriver.cli.cluster.scene import Scene
+from dradriver.cli.cluster.tenants import Own
 from dradriver.cli.explainer.model import Turn
 from dradriver.controller.next_step import Place, next_step
+from dradriver.kube.client import Client
+from dradriver.kube.config import ServerConfig
 from dradriver.queue import reservation
-from dradriver.queue.line import line
+from dradriver.queue.line import Standing, line
 from dradriver.queue.tenants import ALL
 from dradriver.queue.units import Member, Unit
+from dradriver.view.output import warn
 from dradriver.view.plain import plain
 
 _BEFORE: Final = 3
@@ -38,6 +45,29 @@ def turn(scene: Scene, unit: Unit) -> Turn:
         share=round(tenants.relative(own.tenant), 2) if named else None,
         reserved="" if held is None else plain(reservation.reason(held)),
     )
+
+
+async def read(server: ServerConfig, policies: Policies | None, namespace: str) -> tuple[Scene, list[Standing]]:
+    """Return the cluster and all that wait, in order; what may not be read is warned of.
+
+    Args:
+        server: The API server.
+        policies: What holds; None for what the driver's own namespace has.
+        namespace: The driver's.
+
+    Raises:
+        ApiError: The server refuses.
+        Unreachable: No answer.
+    """
+    async with Client(server, user_agent=f"gputopo/{__version__}") as client:
+        own = Own()
+        await own.read(client, server, namespace)
+        scene = Scene(client, server, own.policies if policies is None else policies, own=own)
+        await scene.read()
+    for trouble in (*own.unread, *scene.unread):
+        warn(trouble)
+    stand(scene)
+    return scene, line(waiting(scene), scene.tenants)
 
 
 def waiting(scene: Scene) -> list[Unit]:

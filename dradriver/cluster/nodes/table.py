@@ -206,7 +206,7 @@ class NodeTable:
             ask: What the pod asks.
             besides: A node and what was taken there that counts as free: the share of the pod that is placed again.
         """
-        with self._without(besides):
+        with self.without(() if besides is None else (besides,)):
             return self._capacity.fitting(self.open(ask), ask.amounts)
 
     def open(self, ask: Ask) -> Bools:
@@ -229,7 +229,7 @@ class NodeTable:
             causes.append(NOT_READY)
         rows = offered & self._ready
         causes += self._classes.causes(ask.key, rows)
-        with self._without(besides):
+        with self.without(() if besides is None else (besides,)):
             lacking = self._capacity.lacking(rows & self._classes.mask(ask.key), ask.amounts)
         return tuple(sorted([*causes, *(f"too little {resource}" for resource in lacking)]))
 
@@ -243,19 +243,6 @@ class NodeTable:
         finally:
             for name, request in takes:
                 self._capacity.use(name, self._rows.get(name), request, 1)
-
-    @contextlib.contextmanager
-    def _without(self, besides: tuple[str, Amounts] | None) -> Iterator[None]:
-        name, request = besides if besides is not None else ("", {})
-        row = self._rows.get(name)
-        if row is None:
-            yield
-            return
-        self._capacity.use(name, row, request, -1)
-        try:
-            yield
-        finally:
-            self._capacity.use(name, row, request, 1)
 
     def _helped(self, rows: int | Bools) -> None:
         self.clock += 1

@@ -17,6 +17,7 @@ import msgspec
 
 from dradriver.api import idleness, names
 from dradriver.api.dra_objects import ResourceClaim
+from dradriver.api.objects import seconds
 from dradriver.kube.backoff import wait_s
 from dradriver.kube.errors import ApiError, Unreachable
 from dradriver.node import metrics
@@ -177,7 +178,7 @@ def _ready_since(claim: ResourceClaim) -> str:
     """Return since when the claim's devices have been said to be ready; empty where they have not all been."""
     ours = [one.conditions for one in claim.status.devices if one.driver == names.DRIVER]
     ready = {c.last_transition_time for conditions in ours for c in conditions if (c.type, c.status) == READY}
-    times = {time for time in ready if time is not None and idleness.seconds(time) is not None}
+    times = {time for time in ready if time is not None and seconds(time) is not None}
     return times.pop() if len(times) == len(ready) == 1 else ""
 
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from dradriver.api import idleness, names
 from dradriver.api.dra_objects import ResourceClaim
 from dradriver.api.idleness import Idle
+from dradriver.api.objects import seconds
 
 SINCE = datetime.datetime(2026, 1, 2, 3, 4, 5, tzinfo=datetime.UTC)
 TOLD = idleness.told(SINCE, now=SINCE + datetime.timedelta(hours=1))
@@ -55,13 +56,13 @@ def test_half_of_it_or_something_else_says_nothing(found: ResourceClaim) -> None
 
 @given(st.text(max_size=40))
 def test_any_text_is_a_time_or_none(text: str) -> None:
-    found = idleness.seconds(text)
+    found = seconds(text)
     assert found is None or isinstance(idleness.moment(found), str)
 
 
 @given(st.integers(0, 4_102_444_800).map(lambda second: datetime.datetime.fromtimestamp(second, datetime.UTC)))
 def test_a_time_that_was_written_is_read(moment: datetime.datetime) -> None:
-    assert idleness.seconds(idleness.written(moment)) == int(moment.timestamp())
+    assert seconds(idleness.written(moment)) == int(moment.timestamp())
 
 
 def test_what_is_no_time_any_more_is_shown_as_nothing() -> None:

@@ -8,8 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from dradriver.api.objects import seconds
 from dradriver.api.pods import Pod
-from dradriver.cluster.ends import BEGINS_S, FREED_S, OVERDUE_S, ends_at, epoch_s, given_at, lasts_s
+from dradriver.cluster.ends import BEGINS_S, FREED_S, OVERDUE_S, ends_at, given_at, lasts_s
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
 from tests.fakes.gpucluster import GpuCluster, claim_of
 from tests.unit.controller.test_gangs import gang
@@ -133,5 +134,5 @@ async def test_somebody_elses_claim_has_no_end() -> None:
 
 @pytest.mark.parametrize("text", [None, "", "yesterday", "2026-13-01T00:00:00Z"])
 def test_a_time_that_is_none_is_none(text: str | None) -> None:
-    assert epoch_s(text) is None
+    assert seconds(text) is None
     assert given_at(None) is None
