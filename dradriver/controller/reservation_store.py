@@ -6,22 +6,16 @@ import logging
 from collections.abc import Sequence
 from typing import Any, Final
 
-import msgspec
-
-from dradriver.api import names, reservations
+from dradriver.api import reservations
 from dradriver.api.errors import WordError
-from dradriver.api.objects import Metadata
+from dradriver.controller.usage_store import class_uid
 from dradriver.errors import DriverError
 from dradriver.kube.client import ApiError, Client
-from dradriver.kube.resources import CONFIG_MAPS, DEVICE_CLASSES
+from dradriver.kube.resources import CONFIG_MAPS
 
 logger = logging.getLogger(__name__)
 
 _CONFLICT: Final = 409
-
-
-class _Class(msgspec.Struct):
-    metadata: Metadata
 
 
 class ReservationStore:
@@ -39,7 +33,7 @@ class ReservationStore:
             ApiError: The server refuses.
             Unreachable: No answer.
         """
-        self._class = await self._class_uid()
+        self._class = await class_uid(self._client)
         found = await self._read()
         if found is None:
             return reservations.Written()
@@ -67,14 +61,6 @@ class ReservationStore:
             return False
         self._warned = ""
         return True
-
-    async def _class_uid(self) -> str:
-        try:
-            return (await self._client.get(DEVICE_CLASSES, names.DEVICE_CLASS, type=_Class)).metadata.uid
-        except ApiError as error:
-            if not error.not_found:
-                raise
-            return ""
 
     async def _read(self) -> dict[str, Any] | None:
         self._version = ""

@@ -45,6 +45,21 @@ class _Class(msgspec.Struct):
     metadata: Metadata
 
 
+async def class_uid(client: Client) -> str:
+    """Return the uid of the DeviceClass of GPUs, with which goes what is kept; empty where there is none.
+
+    Raises:
+        ApiError: The server refuses.
+        Unreachable: No answer.
+    """
+    try:
+        return (await client.get(DEVICE_CLASSES, names.DEVICE_CLASS, type=_Class)).metadata.uid
+    except ApiError as error:
+        if not error.not_found:
+            raise
+        return ""
+
+
 class _Overtaken(Exception):  # noqa: N818 - a state of the world
     """Another has counted further than this replica."""
 
@@ -128,12 +143,7 @@ class UsageStore:
             ApiError: The server refuses.
             Unreachable: No answer.
         """
-        try:
-            self._class = (await self._client.get(DEVICE_CLASSES, names.DEVICE_CLASS, type=_Class)).metadata.uid
-        except ApiError as error:
-            if not error.not_found:
-                raise
-            self._class = ""
+        self._class = await class_uid(self._client)
         now = self._clock()
         first = int(now // HOUR_S) - self.keep_days * DAY_H
         hours: Hours = {}
