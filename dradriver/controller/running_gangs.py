@@ -19,6 +19,7 @@ from dradriver.controller import gang_plan
 from dradriver.controller.gang_running import Anew, running_step
 from dradriver.controller.gang_sizes import Sizes, done_of, size_of
 from dradriver.controller.gang_step import in_order
+from dradriver.controller.owner_restarts import AGAIN_S
 from dradriver.queue.caps import Left
 from dradriver.queue.units import Member, Unit
 
@@ -88,6 +89,8 @@ class RunningGangs:
         """Have a gang start anew, if that can be."""
         if not self._restarts.ask(gang, pods, reason):
             self._leaving.add(gang)
+        else:
+            self._at(asyncio.get_running_loop().time() + AGAIN_S, gang)  # what is refused now may be permitted then
 
     def leaves(self, gang: Key) -> bool:
         """Return whether all pods of a gang are about to go, so that none of them need be given a place."""

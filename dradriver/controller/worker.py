@@ -54,6 +54,7 @@ logger = logging.getLogger(__name__)
 
 SLICE_S: Final = 0.01  # of work before others get the loop
 RECHECK_S: Final = 0.5
+LEAVES_S: Final = 1.0  # between two looks whether a gang has to end still: whoever asked for it may do without
 ANEW: Final = "waits until its gang has been started anew"
 
 
@@ -384,6 +385,8 @@ class Worker:
         self._queue.drop(key)
         if why:
             self.reasons.want(pod, why)
+        if anew:
+            self._at(asyncio.get_running_loop().time() + LEAVES_S, key)
         return True
 
     def _forget(self, key: Key) -> None:

@@ -19,6 +19,7 @@ from dradriver.kube.resources import POD_DISRUPTION_BUDGETS, PODS, Resource
 from tests.fakes.apistore import Object
 from tests.fakes.control_plane.jobs import JOBS, JOBSETS, Jobs
 from tests.fakes.gpucluster import GpuCluster, Killed
+from tests.fakes.troubles import working
 
 MPIJOBS = Resource("kubeflow.org", "v2beta1", "mpijobs", "MPIJob", namespaced=True)
 TRAIN_JOBS = Resource("trainer.kubeflow.org", "v1alpha1", "trainjobs", "TrainJob", namespaced=True)
@@ -524,6 +525,31 @@ async def test_a_gang_that_is_to_restart_does_so_once_for_a_lost_pod_and_loses_o
     assert it.suspensions() == 1
     assert it.owner["status"].get("failed") == 1, "the pod that was lost, and no other"
     assert "it lost a pod" in it.record().why
+
+
+@pytest.mark.looptime
+async def test_a_gang_whose_owner_was_once_refused_starts_anew_although_nothing_else_happens(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    it = await world(loss="restart")
+    original = it.cluster.client.patch
+
+    async def refuse(resource: Resource, *args: Any, **more: Any) -> Any:
+        if resource == JOBS:
+            raise ApiError(403, "Forbidden", "a policy of somebody's")
+        return await original(resource, *args, **more)
+
+    lost = it.cluster.all(PODS)[1]
+    it.cluster.remove(PODS, lost["metadata"]["name"], "default")
+    it.cluster.collect()
+    it.cluster.rival("theirs", lost["spec"]["nodeName"], range(8))  # so that whoever comes for it has no place
+    with monkeypatch.context() as patched:
+        patched.setattr(it.cluster.client, "patch", refuse)
+        await it.run()
+    assert it.suspensions() == 0
+    async with working(it.cluster):
+        await asyncio.sleep(owner_restarts.AGAIN_S + 5)
+    assert it.suspensions() == 1
 
 
 async def test_one_that_is_to_replace_it_is_not_suspended() -> None:

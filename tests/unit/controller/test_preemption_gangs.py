@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+from typing import Any
 
 import pytest
 
 from dradriver.api import names
-from dradriver.kube.resources import PODS
+from dradriver.kube.client import ApiError
+from dradriver.kube.resources import PODS, Resource
 from tests.fakes.apistore import Object
 from tests.fakes.control_plane.jobs import JOBS, Jobs
 from tests.fakes.gpucluster import Killed, claim_of
@@ -198,6 +200,37 @@ async def test_an_owner_that_refuses_has_the_promise_given_back_and_nobody_ended
     assert "Kueue" in (cluster.note("me", "reason") or "")
     assert not train.job["spec"].get("suspend")
     assert cluster.ending() == []
+
+
+@pytest.mark.looptime
+async def test_a_pod_that_comes_to_a_gang_which_need_not_end_after_all_has_its_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster, train = await trained("Job")
+    cluster.store.edit(JOBS, ("default", "train"), lambda job: job["spec"].update(backoffLimit=6))
+    lost = cluster.all(PODS)[0]["metadata"]["name"]
+    cluster.end(("default", lost))
+    cluster.gone(lost)
+    original = cluster.client.get
+
+    async def get(resource: Resource, *args: Any, **more: Any) -> Any:
+        if resource == JOBS:
+            raise ApiError(500, "InternalError", "no answer")
+        return await original(resource, *args, **more)
+
+    cluster.pod("me", 8, priority=10)
+    async with working(cluster):
+        monkeypatch.setattr(cluster.client, "get", get)
+        await asyncio.sleep(1.5)
+        assert cluster.claim("me") is not None
+        train.jobs.act()
+        (late,) = (name for pod in cluster.all(PODS) if (name := pod["metadata"]["name"]).startswith("train-0-"))
+        await asyncio.sleep(1.5)
+        assert cluster.claim(late) is None  # all of its gang have to end
+        cluster.remove(PODS, "me", "default")
+        cluster.collect()
+        await asyncio.sleep(5)
+    assert cluster.claim(late) is not None  # its place was kept for it
 
 
 @pytest.mark.parametrize(("near", "ends"), [("leaf", []), ("preferred leaf", ["low"])])
