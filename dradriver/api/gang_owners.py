@@ -30,7 +30,6 @@ _JOB_INDEX: Final = "batch.kubernetes.io/job-completion-index"
 LWS: Final = "leaderworkerset.sigs.k8s.io/"
 _KUEUE: Final = "kueue.x-k8s.io/"
 _TRAINING: Final = "training.kubeflow.org/"
-_STEP: Final = "trainer.kubeflow.org/trainjob-ancestor-step"
 _POD_INDEX: Final = "apps.kubernetes.io/pod-index"
 _KUBEFLOW: Final = ("PyTorchJob", "TFJob", "XGBoostJob", "JAXJob", "PaddleJob", "MPIJob")
 SAID: Final = (JOBSET, LWS, _KUEUE, _TRAINING, "alpha." + JOBSET, "batch.kubernetes.io/", "apps.kubernetes.io/")
@@ -174,23 +173,20 @@ def made(pod: Facts) -> Member | Alone:
     return found
 
 
-def _by_jobset(pod: Facts) -> Member | Alone | None:
+def _by_jobset(pod: Facts) -> Member | None:
     """A replicatedJob of a JobSet, and of a TrainJob, which is one: others may start after it, or before.
 
     pkg/controllers/jobset_controller.go, labelAndAnnotateObject. The attempt is part of the identity, so that a run
-    waits for none of the pods of the one before.
+    waits for none of the pods of the one before. Nothing on a pod tells of a TrainJob: its steps are labels of Jobs.
     """
     name, role = pod.said(JOBSET + "jobset-name"), pod.said(JOBSET + "replicatedjob-name")
     uid = pod.said(JOBSET + "jobset-uid")
     if not (name and role):
         return None
-    step = pod.said(_STEP)
-    if step not in ("", "trainer"):
-        return Alone(why="what prepares a TrainJob runs before its trainers", apart=True)
     job, index = pod.rank(JOBSET + "job-index"), pod.rank(_JOB_INDEX)
     return Member(
         identity=identity(name, "JobSet", pod.namespace, name, uid, role, pod.said(JOBSET + "restart-attempt")),
-        made_by="TrainJob" if step else "JobSet",
+        made_by="JobSet",
         read=Owner(api_version="jobset.x-k8s.io/v1alpha2", kind="JobSet", name=name, uid=uid, role=role),
         rank=None if job is None else (*job, *(index or ())),
     )

@@ -40,6 +40,7 @@ EXPECTED = {
     "jobset-0.11.1": Expected("JobSet", 1, 4, "JobSet", 1),
     "lws-0.8.0": Expected("LeaderWorkerSet", 2, 3, "LeaderWorkerSet", 0),
     "mpi-operator-0.8.0": Expected("MPIJob", 1, 4, "MPIJob", 1),
+    "trainer-2.2.0": Expected("JobSet", 1, 4, "JobSet", 1),
 }
 
 

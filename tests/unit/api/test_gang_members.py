@@ -123,7 +123,8 @@ def test_what_an_owner_makes_together_is_one_gang(name: str) -> None:
     story = STORIES[name]()
     found = [member(pod) for pod in story.pods]
     assert len({one.identity for one in found}) == 1
-    assert found[0].made_by == name.partition(" whose")[0].partition(" that")[0]
+    kind = name.partition(" whose")[0].partition(" that")[0]
+    assert found[0].made_by == (kind if kind != "TrainJob" else "JobSet")  # nothing on its pods tells of it
     ranks = [one.rank for one in found]
     assert None not in ranks
     assert ranks == sorted(ranks, key=lambda rank: rank or ())
@@ -156,16 +157,20 @@ def test_variables_of_programs_count_no_pods(name: str) -> None:
     assert member(pod) == said
 
 
-def test_who_prepares_or_launches_is_placed_by_itself_whatever_its_author_asks() -> None:
+def test_who_launches_is_placed_by_itself_whatever_its_author_asks() -> None:
     """Words reach a launcher with GPUs from above, and it may be what its workers wait for."""
     (launcher,) = owners.mpi_job().others
-    (initializer,) = owners.train_job().others
-    for pod, told in ((launcher, "placed by itself"), (initializer, "before its trainers")):
-        for gang in (ASKED, Gang(name="train", pods=3), Gang(pods=3)):
-            found = alone(pod, gang)
-            assert told in found.why
-            assert not gang_members.must_wait(gang, found)
-            assert gang_members.must_wait(gang, alone(owners.pod("p"), ASKED))
+    for gang in (ASKED, Gang(name="train", pods=3), Gang(pods=3)):
+        found = alone(launcher, gang)
+        assert "placed by itself" in found.why
+        assert not gang_members.must_wait(gang, found)
+        assert gang_members.must_wait(gang, alone(owners.pod("p"), ASKED))
+
+
+def test_what_prepares_a_train_job_is_of_no_gang_of_its_trainers() -> None:
+    story = owners.train_job()
+    (initializer,) = story.others
+    assert member(initializer).identity not in {member(pod).identity for pod in story.pods}
 
 
 def identities(*stories: Story) -> list[str]:
