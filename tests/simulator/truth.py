@@ -128,6 +128,8 @@ class Truth:
         key, takes = self._keys[uid], self.made[uid].takes
         for gpu, own in takes.items():
             others = self._loads(gpu, {key})
+            if gpu[0] not in self.pools:
+                return False  # nobody can know while a part of its slices is not written
             if any(takes is None or any(part.hidden for part in takes) for _, takes in others):
                 return False
             alone = not self._exclusive(gpu) or all(other[0] == key[0] for other, _ in others)
