@@ -214,8 +214,10 @@ def candidates(
                     have = [has + _freed(one, i, wish, closed[name]) for i, has in enumerate(have)]
                 lacks = tuple((i, amount - have[i]) for i, amount in enumerate(wanted) if amount > have[i])
                 node = found[name] = PreemptionNode(name, row, have[0], lacks, [])
-            frees = tuple([sum([_freed(one, i, wish, closed[name]) for one in pods]) for i, _ in node.lacks])
             gpus = sum([_freed(one, 0, wish, closed[name]) for one in pods])
+            frees = tuple(
+                [sum([_freed(one, i, wish, closed[name]) for one in pods]) if i else gpus for i, _ in node.lacks]
+            )
             node.pieces.append(Piece(unit.key, priority, lost_s, frees, gpus))
     return list(found.values())
 

@@ -19,6 +19,7 @@ from dradriver.controller.gang_preemption_plan import place_together
 from dradriver.controller.preemption_plan import Scene, place
 from dradriver.controller.worker import Worker
 from dradriver.kube.reflector import Change
+from dradriver.process import memory
 from dradriver.queue.units import Member
 from tests.bench.controller import NullClient, bring, full, pod
 from tests.fakes.preempting import NOW
@@ -61,6 +62,7 @@ async def measure(nodes: int, gpus: int, times: int) -> None:
     began = time.thread_time()
     running, _ending = units.all()
     first_s = time.thread_time() - began
+    memory.settle()  # as the controller does
     print(f"{nodes} nodes, {len(running)} pods of {gpus} GPUs: all that runs is read in {1e3 * first_s:.1f} ms once")
     for number, want in enumerate((1, 4, 8)):
         obj: dict[str, Any] = pod(1_000_000 + number, distinct=False, gpus=want)
