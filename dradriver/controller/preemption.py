@@ -39,7 +39,6 @@ from dradriver.controller.executor import Executor
 from dradriver.controller.gang_preemption_plan import place_together
 from dradriver.controller.outcome import MovedOnError
 from dradriver.controller.preemption_plan import Scene, place
-from dradriver.queue.kinds import Closed
 from dradriver.queue.lanes import Lanes, Slot
 from dradriver.queue.tenants import MINUTE_S, Tenants
 from dradriver.queue.units import Member, Unit
@@ -69,7 +68,7 @@ class Preemptions:
         tenants: Tenants,
         executor: Executor,
         evictions: Evictions,
-        closed: Callable[[Unit], Closed],
+        closed: Callable[[Unit], frozenset[str] | None],
         whose: Callable[[Unit], tuple[str, ...]] = lambda _: (),
     ) -> None:
         """Make one that is off.
@@ -81,7 +80,7 @@ class Preemptions:
             tenants: Whose a namespace is, and what its priorities count.
             executor: Writes.
             evictions: Ends pods.
-            closed: Says which GPUs its tenant's cap keeps a unit from.
+            closed: Says from which nodes its tenant's cap keeps a unit; None for all.
             whose: Says whose reserved GPUs a unit may have.
         """
         self._picture, self._queue, self._lanes, self._tenants = picture, queue, lanes, tenants
@@ -146,7 +145,7 @@ class Preemptions:
         """Return whether others may end for a unit at all, and it may be written now."""
         if unit.busy or any(member.pod.spec.preemption_policy == "Never" for member in unit.members):
             return False
-        if self._tenants.by_kueue(self._tenants.of(unit.key[0])) or self._closed(unit):
+        if self._tenants.by_kueue(self._tenants.of(unit.key[0])) or self._closed(unit) is None:
             return False  # Kueue ends others for its own; and nobody ends for one whom its tenant's cap keeps waiting
         if unit.key in self._picture.gangs and len(unit.wanting) < len(unit.members):
             return False  # some have places already: the others get theirs beside them
@@ -167,7 +166,7 @@ class Preemptions:
         scene = self._scene(unit, now)
         if not scene.units:
             return 0
-        avoid = tuple(unit.failures.tried)
+        avoid = (*unit.failures.tried, *(self._closed(unit) or ()))
         places: dict[Member, Placement]
         if unit.key in self._picture.gangs:
             said = self._picture.gangs.said(unit.key)

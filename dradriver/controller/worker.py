@@ -129,7 +129,7 @@ class Worker:
         self._preemptions = Preemptions(
             self.picture, self._queue, self._lanes, self.tenants, self._executor,
             Evictions(client, self.picture, self._restarts, suspendable=suspendable, record=record_end),
-            closed=self.caps.closed, whose=self.reservations.whose,
+            closed=self.caps.closed_nodes, whose=self.reservations.whose,
         )  # fmt: skip
         self._running = RunningGangs(self.picture, self._owner_reader, self._restarts, at=self._at, promise_s=promise_s)
         self._gangs = GangWorker(

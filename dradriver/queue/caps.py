@@ -130,6 +130,15 @@ class Caps:
         except WordError:  # it is told that anyhow
             return ANYWHERE
 
+    def closed_nodes(self, unit: Unit) -> frozenset[str] | None:
+        """Return the nodes with GPUs of products that its tenant's cap keeps a unit from; None where that is all."""
+        closed = self.closed(unit)
+        if closed and (closed == _ALL or _possible(self._asked(_wanting(unit))) <= closed):
+            return None
+        groups = self._picture.inventory.fleet.groups if closed else ()
+        every = (group.names for group in groups if any(gpu.product in closed for gpu in group.machine.gpus))
+        return frozenset(name for names in every for name in names)
+
     def open_rows(self, closed: Closed) -> Bools | None:
         """Return the nodes that have GPUs of other products: (rows,); None for all."""
         return self._rows(closed)[0] if closed else None

@@ -233,17 +233,18 @@ class Queue:
     def first_blocked(self) -> Iterator[Unit]:
         """Return the first of each tenant and kind that found no place, and that nothing helps now, nor a cap parks."""
         for group in self._stuck():
-            yield from filter(None, map(self._head, list(group.lines.values())))
+            if not group.closed:
+                yield from filter(None, map(self._head, list(group.lines.values())))
 
     def blocked(self) -> list[Unit]:
-        """Return the units of kinds that found no place, in their order; none that is asked again, or a cap parks."""
+        """Return the units of kinds that found no place, in their order, also where a cap is why; none asked again."""
         keys = {item[1] for group in self._stuck() for line in group.lines.values() for item in line.heap}
         found = [self._units[key][0] for key in keys if key in self._units]
         return sorted(found, key=lambda unit: self.turn(unit.key, unit.order))
 
     def _stuck(self) -> list[Group]:
         every = self._groups.values()
-        return [group for group in every if group.failed_at != NEVER and not group.queued and not group.closed]
+        return [group for group in every if group.failed_at != NEVER and not group.queued]
 
     def turn(self, key: Key, order: Order) -> Turn:
         """Return a unit's turn among all, by its order among its tenant's."""

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from dradriver.api import names
-from dradriver.api.policies.model import Policies, Queue, Tenant
+from dradriver.api.policies.model import Cap, Policies, Queue, Tenant
 from dradriver.kube.client import ApiError
 from dradriver.kube.resources import POD_DISRUPTION_BUDGETS, PODS, RESOURCE_CLAIMS
 from dradriver.queue import reservation
@@ -307,3 +307,20 @@ async def test_others_end_on_gpus_that_are_reserved_for_it_or_for_less_priority(
     cluster.worker.follow(ON)
     await cluster.settle()
     assert cluster.ending() == [f"low-{pod}" for pod in pods]
+
+
+@pytest.mark.parametrize(
+    ("limits", "ends"),
+    [((), ["low-a"]), ((Cap(gpus=8, products=("NVIDIA H100*",)),), ["low-b"]), ((Cap(gpus=8),), [])],
+)
+async def test_a_cap_saves_whoever_has_gpus_of_its_products_and_nobody_else(
+    limits: tuple[Cap, ...], ends: list[str]
+) -> None:
+    cluster = Contested()
+    for node, profile, priority in (("a", "dgx-h100", 0), ("b", "dgx-a100", 5)):
+        cluster.node(node, profile)
+        await cluster.run((f"low-{node}", 8, priority))
+    cluster.worker.follow(msgspec.structs.replace(ON, tenants={"mine": Tenant(namespaces=("default",), cap=limits)}))
+    cluster.pod("me", 8, priority=10)
+    await cluster.settle()
+    assert cluster.ending() == ends
