@@ -313,6 +313,8 @@ class Queue:
         """
         any_due = False
         for group in list(itertools.islice(self._rechecks, _RECHECKED)):
+            if group not in self._rechecks:
+                continue  # the last of it had left, and that was found out when one before was queued
             self._rechecks.move_to_end(group)
             if group.seen == version or now < group.checked_at + _RECHECK_S:
                 continue

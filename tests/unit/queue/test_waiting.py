@@ -192,6 +192,17 @@ def test_a_blocked_kind_is_asked_now_and_then_without_any_event() -> None:
     assert queue.recheck(2, 120.0)
 
 
+def test_a_kind_that_turns_out_to_be_gone_while_others_are_queued_stops_nothing() -> None:
+    queue = Nodes("a").queue()
+    queue.put(unit("b"))
+    assert asked(queue) == ["b"]
+    queue.put(unit("a", 2))
+    queue.drop(("n", "a"))  # its line stands in the queue still
+    assert queue.recheck(1, 100.0)
+    assert asked(queue) == ["b"]
+    assert len(queue._groups) == len(queue._rechecks) == 1
+
+
 def test_kinds_that_are_gone_leave_nothing_behind() -> None:
     queue = Nodes("a").queue()
     for number in range(500):
