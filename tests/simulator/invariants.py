@@ -15,6 +15,7 @@ from tests.fakes.storeclient import Call
 from tests.simulator import cast, sharing
 from tests.simulator.faults import QUOTA_CONFLICT, gist
 from tests.simulator.health import pod_of
+from tests.simulator.preempting import victims_of
 from tests.simulator.replicas import Replicas
 from tests.simulator.taking import asked, says_amounts, together
 from tests.simulator.truth import Made
@@ -187,8 +188,10 @@ class Invariants:
         replica = None if self.replicas is None else self.replicas.find(call.replica)
         if beyond := self._world.caps.beyond(claim, call, 0.0 if replica is None else replica.leads_since, known):
             self._broken("no cap is exceeded by what a controller places", beyond)
+        ends = victims_of(claim)  # also where its own pod is gone by now, which nobody has seen yet
         for gpu in sorted(takes):
             others = [other for other in truth.promised().get(gpu, ()) if other != uid and known(other)]
+            others = [other for other in others if truth.made[other].pod[1] not in ends]
             if not truth.agree(gpu, others, (call.namespace, takes[gpu])):
                 pods = {truth.made[other].pod[0]: truth.made[other].takes[gpu] for other in others}
                 self._broken(
