@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 from dradriver.allocator.request import Choice, Part, PartChoice, SharePart
 from dradriver.api import names
+
+_CHOSEN: Final = tuple(name for name in names.RESULTS if name != names.IDLE_END)  # that says what becomes of it later
 
 
 def written(choice: Choice | PartChoice, uuids: Mapping[int, str]) -> dict[str, str | None]:
@@ -17,7 +20,7 @@ def written(choice: Choice | PartChoice, uuids: Mapping[int, str]) -> dict[str, 
     """
     if isinstance(choice, PartChoice):
         parts = [part for parts in choice.containers for part in parts]
-        return dict.fromkeys(names.RESULTS) | {
+        return dict.fromkeys(_CHOSEN) | {
             names.ALLOCATED: ",".join(uuids[part.gpu] for part in parts),
             names.PART: ",".join(map(described, parts)),
             names.NODE: choice.node,

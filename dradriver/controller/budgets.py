@@ -87,7 +87,9 @@ async def evict(client: Client, pod: Pod, *, as_seen: bool, chart_value: str, re
         if error.not_found:
             return False
         if error.status == 429 and error.api_reason:  # who limits requests sends no Status
-            raise RefusedError(f"{refused}: {error.message}") from None
+            no = RefusedError(f"{refused}: {error.message}")
+            no.retry_after_s = error.retry_after_s
+            raise no from None
         if error.forbidden:
             raise RefusedError(f"the controller may not evict pods: set {chart_value} in the chart's values") from None
         raise

@@ -10,7 +10,7 @@ import asyncio
 import datetime
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, Literal, NoReturn
 
 from dradriver.api import idleness
@@ -35,6 +35,7 @@ NOTICE_S: Final = 2700.0  # of no work after which any pod is told
 MOST_MARKED: Final = 64  # units in one pass; two writes for each of their pods
 MOST_ENDED: Final = 8
 ANSWER_S: Final = 60.0  # for all that is written for one unit
+LOOKED_S: Final = 30.0  # for which the server's answer holds that a unit is idle: others may be ended slowly meanwhile
 RUNNING: Final = "Running"
 
 Say = Callable[[Pod, Literal["Normal", "Warning"], str], Awaitable[None]]
@@ -81,6 +82,7 @@ class IdlePods:
         self._heard: dict[str, tuple[float, float | None]] = {}  # by a claim's uid what it said last, and when
         self._tried: dict[Key, float] = {}  # when something was last done for each unit
         self._told: dict[str, str] = {}  # by a pod's uid the last Event of each
+        self._not_before: dict[Key, float] = {}  # the server asks to wait so long before anything is done for a unit
 
     async def run(self) -> NoReturn:
         """Look again and again, until cancelled; what a predecessor heard counts for nothing."""
@@ -105,22 +107,25 @@ class IdlePods:
 
     async def once(self) -> None:
         """Do what there is to do for each unit now; what goes wrong with one concerns no other."""
+        self._not_before = {key: at for key, at in self._not_before.items() if self._monotonic() < at}
         units = list(idle_units.units(self._picture))
-        steps = {unit.key: self._step(unit) for unit in units}
+        steps = {unit.key: self._step(unit) for unit in units if unit.key not in self._not_before}
         # Who was tried before comes after all others: those that cannot be ended are in nobody's way.
         units.sort(key=lambda unit: self._tried.get(unit.key, 0.0))
-        marks = [unit for unit in units if steps[unit.key] in (Step.WARN, Step.TAKE_BACK)]
-        ends = [unit for unit in units if steps[unit.key] is Step.END]
+        marks = [unit for unit in units if steps.get(unit.key) in (Step.WARN, Step.TAKE_BACK)]
+        ends = [unit for unit in units if steps.get(unit.key) is Step.END]
         for unit in marks[:MOST_MARKED]:
             await self._guarded(unit, self._mark(unit, steps[unit.key]))
-        ripe: list[Unit] = []
+        ripe: dict[Key, float] = {}  # since when the server's answer is known
         for unit in ends[:MOST_ENDED]:
             await self._guarded(unit, self._look_again(unit, ripe))
-        uids = {pod.metadata.uid for unit in ripe for pod, _ in unit.pods}
-        for unit in ripe:
-            await self._guarded(unit, self._end(unit, uids))
+        for unit in ends[:MOST_ENDED]:
+            still = [other for other in ends[:MOST_ENDED] if self._is_ripe(other, ripe)]
+            if unit in still:
+                uids = {pod.metadata.uid for other in still for pod, _ in other.pods}
+                await self._guarded(unit, self._end(unit, uids))
         for unit in units:
-            if steps[unit.key] is Step.UNHEARD:
+            if steps.get(unit.key) is Step.UNHEARD:
                 logger.debug("%s/%s is not ended: its node's agent has not said anew that it is idle", *unit.key)
             await self._notice(unit)
         self._tried = {unit.key: self._tried[unit.key] for unit in units if unit.key in self._tried}
@@ -169,9 +174,15 @@ class IdlePods:
                     f"{idleness.written(end)} unless they work until then",
                 )
 
-    async def _look_again(self, unit: Unit, ripe: list[Unit]) -> None:
+    async def _look_again(self, unit: Unit, ripe: dict[Key, float]) -> None:
+        asked = self._monotonic()
         if await self._writer.still_idle(unit):
-            ripe.append(unit)
+            ripe[unit.key] = asked
+
+    def _is_ripe(self, unit: Unit, ripe: Mapping[Key, float]) -> bool:
+        """Return whether a unit is to end still, by what was heard and answered not too long ago."""
+        asked = ripe.get(unit.key)
+        return asked is not None and self._monotonic() - asked <= LOOKED_S and self._step(unit) is Step.END
 
     async def _end(self, unit: Unit, ripe: set[str]) -> None:
         since = max(claim.idle.since for _, claim in unit.pods if claim is not None and claim.idle is not None)
@@ -180,6 +191,7 @@ class IdlePods:
             if not await self._writer.end(unit, why, ripe=ripe):
                 return
         except RefusedError as error:
+            self._wait(unit, error.retry_after_s)
             for pod, _ in unit.pods:
                 await self._tell(pod, "Warning", f"{why}, but it is not ended: {error}")
             return
@@ -200,12 +212,19 @@ class IdlePods:
             if self._say is not None:
                 await self._say(pod, kind, text)
 
+    def _wait(self, unit: Unit, seconds: float | None) -> None:
+        """Do nothing for a unit for so long, as the server wishes."""
+        if seconds:
+            self._not_before[unit.key] = self._monotonic() + seconds
+
     async def _guarded(self, unit: Unit, work: Awaitable[None]) -> None:
         self._tried[unit.key] = self._monotonic()
         try:
             async with asyncio.timeout(ANSWER_S):
                 await work
         except (DriverError, TimeoutError) as error:
+            if isinstance(error, ApiError):
+                self._wait(unit, error.retry_after_s)
             if not (isinstance(error, ApiError) and (error.conflict or error.not_found)):
                 logger.warning("%s/%s, which is idle: %s; trying again", *unit.key, str(error) or "no answer")
         except Exception:

@@ -27,9 +27,14 @@ DEEPEST: Final = 4  # owners above one another
 
 
 class RefusedError(DriverError):
-    """A gang must not be started anew, or cannot; the text says why, and what to do instead."""
+    """A gang must not be started anew, or cannot; the text says why, and what to do instead.
+
+    Attributes:
+        retry_after_s: For how long the server wants not to be asked again; None where it did not say.
+    """
 
     reason = "NotPermitted"
+    retry_after_s: float | None = None
 
 
 class Top(msgspec.Struct, frozen=True):

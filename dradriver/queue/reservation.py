@@ -81,7 +81,7 @@ class Use(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         who: Its name, for people.
         gpus: How many of the set.
-        ends_at: When they are free at the latest: its declared end, or the end of its grace where it may be preempted;
+        ends_at: When they are free at the latest: its declared end, or that of its grace where it was told to end;
             None for one that may run without end.
         work_gpu_s: What an endless one is expected to need yet; see ``expected_work``.
     """
@@ -278,19 +278,18 @@ def runs_out_at(reservation: Reservation, idle: int, terms: Terms) -> float | No
     return None if idle == 0 else reservation.counted_at + max(left, 0.0) / idle
 
 
-def may_run(
-    reservation: Reservation, terms: Terms, now: float, *, ends_at: float | None, preemptable: bool = False
-) -> bool:
-    """Return whether somebody else may run on reserved GPUs: it may be preempted, or it ends before they are wanted.
+def may_run(reservation: Reservation, terms: Terms, now: float, *, ends_at: float | None) -> bool:
+    """Return whether somebody else may run on reserved GPUs: it ends before they are wanted.
+
+    That it might be preempted then is not enough: its author can see to it that it is not, as by a disruption budget.
 
     Args:
         reservation: Of the GPUs.
         terms: Which hold for it.
         now: The time, seconds.
         ends_at: When it will be ended at the latest, if it began now; None where it declares nothing.
-        preemptable: Whether it may be ended at any time.
     """
-    return preemptable or (ends_at is not None and ends_at <= latest_end(reservation, terms, now))
+    return ends_at is not None and ends_at <= latest_end(reservation, terms, now)
 
 
 def open_to(

@@ -125,8 +125,10 @@ class Idling:
 
         def change(claim: Object) -> None:
             results = claim["status"]["allocation"]["devices"]["results"]
-            kept = ("driver", "pool", "device")
-            claim["status"]["devices"] = [{key: one[key] for key in kept} | {"data": dict(data)} for one in results]
+            kept = ("driver", "pool", "device", "shareID")
+            claim["status"]["devices"] = [
+                {key: one[key] for key in kept if key in one} | {"data": dict(data)} for one in results
+            ]
 
         self.cluster.store.edit(RESOURCE_CLAIMS, key_of(claim), change)
 

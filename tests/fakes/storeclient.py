@@ -20,7 +20,7 @@ from tests.fakes.control_plane.evicting import evict
 
 @dataclass(slots=True)
 class Call:
-    """One request. ``dry`` is only tried; ``version`` is the store's when it was sent.
+    """One request. ``dry`` is only tried; ``version`` is the store's when it was sent, at ``at``.
 
     ``seen`` and ``seen_pods`` are the versions up to which its sender had seen claims, and pods.
     """
@@ -35,6 +35,7 @@ class Call:
     seen: int = 0
     seen_pods: int = 0
     version: int = 0
+    at: float = 0.0
 
     @property
     def writes(self) -> bool:

@@ -49,6 +49,12 @@ def test_nobody_is_ended_for_another_without_a_promise_nor_twice(seed: int) -> N
     assert run(seed, campaigns=["preempting"]).violation is None
 
 
+@pytest.mark.parametrize("campaign", ["idle", "idle_gangs"])
+@pytest.mark.parametrize("seed", range(FEW))
+def test_nobody_is_ended_for_being_idle_but_whom_it_was_said_of_in_time(seed: int, campaign: str) -> None:
+    assert run(seed, campaigns=[campaign]).violation is None
+
+
 @pytest.mark.parametrize(("campaign", "seed"), FOUND)
 def test_what_was_found_once_holds(campaign: str, seed: int) -> None:
     assert run(seed, campaigns=[campaign]).violation is None

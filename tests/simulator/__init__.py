@@ -6,7 +6,7 @@ fails is replayed exactly. The controller is a black box: a client goes in, requ
 ``loop`` has the clock, ``server`` the objects (a ``tests.fakes.apistore``), ``client`` and ``watching`` what a
 controller sees of them, ``faults`` what goes wrong between the two, ``replicas`` the processes; ``cast``, ``sharing``,
 ``machines``, ``gangs`` and ``hostile`` make objects, ``world``, ``story`` and ``gang_life`` change them,
-``campaigns`` go on with it, ``reserving`` with rules of its own,
+``campaigns`` go on with it, ``reserving`` with rules of its own, ``idling`` with those of ``idle_rules``,
 ``scheduler`` and ``housekeeping`` say when the rest of Kubernetes acts (``tests.fakes.control_plane``); ``truth`` says
 what is really free, ``health`` what is excused, ``invariants``, ``liveness``, ``gang_rules`` and ``partition_rules``
 what must hold, and ``run`` runs it all.

@@ -21,6 +21,8 @@ from tests.resources import DEVICE_TAINT_RULES
 from tests.simulator import cast, machines
 from tests.simulator.faults import ETCD, QUOTA_CONFLICT, Storm
 from tests.simulator.gang_life import GangLife
+from tests.simulator.idle_rules import IdleRules
+from tests.simulator.idling import Idling
 from tests.simulator.partition_rules import FOLLOWED_S
 from tests.simulator.preempting import contested
 from tests.simulator.reserving import Reserving
@@ -274,20 +276,49 @@ def preempting(world: World, rng: random.Random, at: float) -> None:
     GangLife(world, rng).begin(barrier=rng.random() < 0.7, owned=rng.random() < 0.3)
 
 
+def idle(world: World, rng: random.Random, at: float) -> None:
+    """Pods and Jobs that ask to be ended when their GPUs do nothing, agents that say so or go wrong, and budgets."""
+    life = Idling(world, rng)
+    life.begin(jobs=rng.random() < 0.7)
+    IdleRules(world, life.agents, ends=life.ends)
+
+
+def idle_gangs(world: World, rng: random.Random, at: float) -> None:
+    """The same with gangs, of Jobs or of nothing."""
+    life = Idling(world, rng)
+    life.begin(jobs=False)
+    IdleRules(world, life.agents, ends=life.ends)
+    GangLife(world, rng).begin(barrier=rng.random() < 0.7, owned=rng.random() < 0.7, idle_s=rng.choice((1, 5, 15)))
+
+
+def idle_preempting(world: World, rng: random.Random, at: float) -> None:
+    """The same where others end for those of a higher priority, too."""
+    contested(world, rng)
+    idle_gangs(world, rng, at)
+
+
 Campaign = Callable[[World, random.Random, float], None]
 CAMPAIGNS: Final[dict[str, Campaign]] = {
     campaign.__name__: campaign
     for campaign in (
         nulls, surrogates, bound_by_hand, forged_notes, etcd_timeouts, quota_conflicts, queue_in_trouble, fat_templates,
         shapes, taint_rules, apart, gangs, gangs_before, gangs_owned, partitions, caps, caps_gangs, reservations,
-        preempting,
+        preempting, idle, idle_gangs, idle_preempting,
     )
 }  # fmt: skip
 
 
 # Drawn by chance; the others are asked for by name.
 # Of ``queue_in_trouble`` see there what does not hold yet; other stories stay what they are without the rest.
-LATER: Final = ("queue_in_trouble", "gangs_owned", "reservations", "preempting")
+LATER: Final = (
+    "queue_in_trouble",
+    "gangs_owned",
+    "reservations",
+    "preempting",
+    "idle",
+    "idle_gangs",
+    "idle_preempting",
+)
 BY_TENANTS: Final = ("partitions", "caps", "caps_gangs")
 DRAWN: Final = tuple(name for name in CAMPAIGNS if name not in (*LATER, *BY_TENANTS))
 

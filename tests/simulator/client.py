@@ -71,6 +71,7 @@ class SimClient(StoreClient):
         call = super()._call(verb, resource, namespace, name, body)
         call.replica, call.seen = self.replica, self._feed.seen.get(RESOURCE_CLAIMS.plural, 0)
         call.seen_pods, call.version = self._feed.seen.get(PODS.plural, 0), self._server.version
+        call.at = self._feed.loop.now
         return call
 
     async def _send(self, call: Call, act: Callable[[], Any]) -> Any:

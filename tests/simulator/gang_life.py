@@ -29,12 +29,13 @@ class GangLife:
         self._owners = GangOwners(world, self._more, self._comes)
         world.server.listeners.append(self._happened)
 
-    def begin(self, *, barrier: bool, owned: bool = False) -> None:
+    def begin(self, *, barrier: bool, owned: bool = False, idle_s: int = 0) -> None:
         """Draw gangs and what happens to them, up to when faults end.
 
         Args:
             barrier: Whether the server keeps what makes a seat.
             owned: Whether they are small ones of Jobs, that start and lose pods, while writes to Jobs go wrong.
+            idle_s: After how many idle seconds most of them are to be ended; 0 for none.
         """
         world, rng = self._world, self._rng
         world.server.put(DEVICE_CLASSES, {"metadata": {"name": seats.CLASS}, "spec": {}})
@@ -58,6 +59,8 @@ class GangLife:
                 enrich(gang, self._more)
             if owned:
                 gang.owner = "Job"
+            if idle_s and self._more.random() < 0.8:
+                gang.wishes = gang.wishes | {"idle-timeout": f"{idle_s}s"}
             self._every.append(gang)
             at, spread = rng.uniform(0, until * (0.3 if owned else 0.7)), rng.choice((0.0, 0.5, 8.0))
             missing = rng.random() < 0.1

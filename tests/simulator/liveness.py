@@ -57,7 +57,8 @@ class Liveness:
         version = world.server.version, world.truth.revision
         if self._version != version:
             self._version = version
-            self._states = [*self._claims(), *self._pods(), *self._gangs.states()]
+            more = (state for states in world.states for state in states())
+            self._states = [*self._claims(), *self._pods(), *self._gangs.states(), *more]
         self._since = {state[:2]: self._since.get(state[:2], now) for state in self._states}
         if self._states or world.health.since() > now:
             self.settled_since = now

@@ -11,6 +11,7 @@ from tests.fakes.apistore import Event, Object
 from tests.fakes.control_plane import fit
 from tests.fakes.control_plane.jobs import JOBS
 from tests.simulator.gangs import Gang, living, plan_of
+from tests.simulator.idle_rules import suspended_for_idle
 from tests.simulator.state import State
 from tests.simulator.world import World
 
@@ -36,7 +37,7 @@ class OwnerRules:
             self._broken("Jobs are made and deleted by others", f"{call}")
             return
         uid, now = new["metadata"]["uid"], self._world.loop.now
-        if _suspended(new) and not _suspended(old):
+        if _suspended(new) and not _suspended(old) and not suspended_for_idle(old, new):
             if not _noted(new):
                 self._broken("who is suspended is noted to be resumed", f"{call}")
             if now - self._suspended.get(uid, -APART_S) < APART_S:

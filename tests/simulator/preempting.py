@@ -91,12 +91,19 @@ class PreemptionRules:
         ended = new is None or "deletionTimestamp" in new["metadata"] or bool(new.get("status", {}).get("allocation"))
         if event.plural == RESOURCE_CLAIMS.plural and old is not None and ended and victims_of(old):
             self._gone.setdefault(old["metadata"]["uid"], (event.version, old))
-        if event.plural == PODS.plural and call is not None and call.verb == "evict" and old is not None:
+        if (
+            event.plural == PODS.plural
+            and call is not None
+            and call.verb == "evict"
+            and old is not None
+            and "resourceVersion" in call.body
+        ):
             was = "deletionTimestamp" in old["metadata"]
             if not was and (new is None or "deletionTimestamp" in new["metadata"]):
                 self._told(old, call.version)
         if event.plural == JOBS.plural and call is not None and new is not None and old is not None:
-            record = json.loads((new["metadata"].get("annotations") or {}).get(names.RESTART, "{}"))
+            said = fit.notes_of(new).get(names.RESTART, "{}")
+            record = json.loads(said) if said != fit.notes_of(old).get(names.RESTART) else {}
             if (
                 new["spec"].get("suspend")
                 and not old["spec"].get("suspend")

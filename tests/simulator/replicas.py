@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import time
 import zlib
 from collections.abc import Callable
 from typing import Any, Final, cast
@@ -28,14 +29,21 @@ UNSCHEDULABLE_S: Final = 5.0
 STOP_S: Final = 1.0  # within which cancelled work must have stopped, or the process is ended
 
 
-def controller(client: SimClient) -> Controller:
-    """Return the controller under test."""
+def controller(client: SimClient, *, ends_idle: bool) -> Controller:
+    """Return the controller under test, whose idle pods go by the story's clocks."""
+    made = _controller(client, ends_idle=ends_idle)
+    made._idle._clock, made._idle._monotonic = time.time, time.monotonic
+    return made
+
+
+def _controller(client: SimClient, *, ends_idle: bool) -> Controller:
     return Controller(
         cast("Client", client),
         promise_s=PROMISE_S,
         unschedulable_s=UNSCHEDULABLE_S,
         grace_s=10.0,
         suspendable=("Job",),
+        ends_idle=ends_idle,
     )
 
 
@@ -68,11 +76,11 @@ class Later(AtOnce):
 class Replica:
     """One process. ``ended`` is why it ended by itself, which it never should."""
 
-    def __init__(self, number: int, client: SimClient, feed: Feed) -> None:
+    def __init__(self, number: int, client: SimClient, feed: Feed, *, ends_idle: bool) -> None:
         self.number = number
         self.client = client
         self.feed = feed
-        self.controller = controller(client)
+        self.controller = controller(client, ends_idle=ends_idle)
         picture = self.controller.worker.picture
         picture.inventory.tables = Later(picture)
         self.watching: asyncio.Task[Any] = asyncio.ensure_future(self.controller.watch())
@@ -98,6 +106,7 @@ class Replicas:
         policies: The file that a process begins with.
         keeps: Whether there is a place to keep reservations.
         ends: How a pod goes that is evicted.
+        ends_idle: Whether pods that ask for it are ended when they are idle.
     """
 
     def __init__(
@@ -109,6 +118,7 @@ class Replicas:
         self.policies = DEFAULTS
         self.on_kill: Callable[[], None] = lambda: None
         self.keeps = False
+        self.ends_idle = False
         self.ends: Callable[[tuple[str, str]], object] | None = None
         self._server, self._loop, self._rng, self._plan = server, loop, rng, plan
         self._outside, self._trace = outside, trace
@@ -124,7 +134,8 @@ class Replicas:
             self._trace("controller %d sees %s: %s", number, plural, lambda: _in_short(line))
 
         feed = Feed(self._server, self._loop, self._delay_s, shown)
-        replica = Replica(self._made, SimClient(self._made, self._server, feed, self._plan, self._outside), feed)
+        client = SimClient(self._made, self._server, feed, self._plan, self._outside)
+        replica = Replica(self._made, client, feed, ends_idle=self.ends_idle)
         if self.keeps:
             store = ReservationStore(cast("Client", replica.client), namespace="gpu-topology")
             replica.controller._reserved = store

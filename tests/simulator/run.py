@@ -14,6 +14,7 @@ from unittest.mock import patch
 import msgspec
 
 from dradriver.controller import metrics
+from tests.simulator import idling
 from tests.simulator.caps import LATE_S
 from tests.simulator.invariants import Invariants
 from tests.simulator.liveness import Liveness
@@ -77,7 +78,7 @@ class Simulation:
     def run(self) -> Result:
         """Run it; what breaks in the simulator itself is raised."""
         self.loop.set_exception_handler(self._crashed)
-        with _surroundings(self.loop, self.seed, self._logged):
+        with _surroundings(self.loop, self.seed, self._logged), idling.scaled():
             asyncio.set_event_loop(self.loop)
             try:
                 return self.loop.run_until_complete(self._main())

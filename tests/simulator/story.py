@@ -73,6 +73,7 @@ class Story:
         for name in self._campaigns:
             world.trace("campaign: %s", name)
             CAMPAIGNS[name](world, self._foes, self._foes.uniform(0, self.active_s - ROUNDS - 1))
+        self.active_s = max(self.active_s, world.plan.until)
         if world.partitions.file.tenants:
             self._replicas.policies = world.partitions.file
         world.partitions.told = lambda file: self._replicas.follow(file, lambda: self._foes.uniform(0, BROUGHT_S))

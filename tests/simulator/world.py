@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import msgspec
@@ -25,6 +25,7 @@ from tests.simulator.loop import VirtualLoop
 from tests.simulator.partition_rules import Partitions
 from tests.simulator.scheduler import LateScheduler
 from tests.simulator.server import Server
+from tests.simulator.state import State
 from tests.simulator.trace import Trace
 from tests.simulator.truth import Truth
 
@@ -62,6 +63,7 @@ class World:
         caps: What tenants may have at a time.
         policies: What controllers follow; None for the defaults, without a place to keep reservations.
         watchers: Called as the story begins with its processes, and what is to be told of what does not hold.
+        states: Give what may not last, beside what no campaign adds.
     """
 
     def __init__(self, loop: VirtualLoop, rng: random.Random, trace: Trace) -> None:
@@ -81,6 +83,7 @@ class World:
         self.caps = CapRules(self)
         self.policies: Policies | None = None
         self.watchers: list[Callable[[Any, Callable[[str, str], None]], None]] = []
+        self.states: list[Callable[[], Iterable[State]]] = []
         self.on_policies: Callable[[Policies], None] = lambda _: None
         self._strangers = 0
         self._sets: dict[Key, list[Key]] = {}

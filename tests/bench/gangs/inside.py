@@ -13,6 +13,7 @@ from dradriver.kube.config import from_kubeconfig
 from tests.bench.gangs import options
 from tests.bench.gangs.big import big
 from tests.bench.gangs.churn import Churn
+from tests.bench.gangs.preempt import ON, preempt, tell
 from tests.bench.throughput import chart, launch
 from tests.bench.throughput.driver import Driver
 from tests.bench.throughput.launch import say
@@ -28,8 +29,11 @@ _LEAF, _ZONE = 16, 256  # nodes of one
 
 async def main(plane: Nodeless, asked: argparse.Namespace) -> int:
     """Measure what the options ask for, and return the exit status."""
-    found = await chart.render(plane.helm, asked.tree, plane.folder / "helm")
+    others_end = asked.mode == "preempt"
+    found = await chart.render(plane.helm, asked.tree, plane.folder / "helm", *([ON] if others_end else []))
     folder = plane.folder / "driver"
+    if others_end:
+        tell(found, folder / "policies.yaml")
     driver = Driver(asked.tree, found, folder, profiles=asked.profile)
     async with Client(from_kubeconfig(plane.kubeconfig), user_agent="gangs", timeout_s=120) as client:
         stage = Stage(
@@ -50,7 +54,8 @@ async def main(plane: Nodeless, asked: argparse.Namespace) -> int:
         await stage.quiet()
         say(f"{asked.nodes} nodes are there after {time.monotonic() - begun:.0f} s; load {os.getloadavg()[0]:.1f}")
         try:
-            figures = await (rounds if asked.mode == "big" else churn)(stage, asked)
+            measure = {"big": rounds, "churn": churn, "preempt": preempting}[asked.mode]
+            figures = await measure(stage, asked)
         finally:
             if asked.log is not None:
                 shutil.copy(folder / "controller.log", asked.log)
@@ -94,6 +99,11 @@ async def churn(stage: Stage, asked: argparse.Namespace) -> dict[str, object]:
     each = Churn(stage, asked, say)
     await each.run()
     return each.figures()
+
+
+async def preempting(stage: Stage, asked: argparse.Namespace) -> dict[str, object]:
+    """Have a gang come for whom others end, several times."""
+    return await preempt(stage, asked, say)
 
 
 if __name__ == "__main__":

@@ -33,14 +33,16 @@ class Metadata(msgspec.Struct, rename="camel"):
     uid: str = ""
     resource_version: str = ""
     creation_timestamp: str = ""
+    deletion_timestamp: str = ""
     annotations: dict[str, str] = {}
     owner_references: list[Owner] = []
 
 
 class PodSpec(msgspec.Struct, rename="camel"):
-    """What the scheduler writes of a pod."""
+    """What the scheduler writes of a pod, and how long it may take to end."""
 
     node_name: str = ""
+    termination_grace_period_seconds: int = 30
     scheduling_gates: list[msgspec.Raw] = []
 
 

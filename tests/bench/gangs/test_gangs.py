@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import random
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
+from dradriver.kube.client import Client
 from tests import needs
 from tests.bench.gangs import verdicts
+from tests.bench.gangs.kubelets import Kubelets
 from tests.bench.gangs.seen import Allocation, Claim, ClaimStatus, Devices, Metadata, Owner, Pod, PodSpec, Result, Seen
 from tests.bench.gangs.verdicts import DEADLINE_S, KEPT_S, Clock, Verdicts
 from tests.cluster.nodeless import Nodeless
@@ -95,6 +100,45 @@ def test_a_gpu_that_two_claims_hold_is_given_twice_and_a_seat_is_none(world: Wor
     assert world.after(0) == {}
     world.claim("a-1", "g1")
     assert world.after(0) == {"GPUs given twice": ["node/g1: a-0, a-1"]}
+
+
+class Written:
+    """A client that only notes what is written."""
+
+    def __init__(self) -> None:
+        self.writes: list[tuple[str, object]] = []
+
+    async def patch(self, resource: object, name: str, body: Any, **how: object) -> None:
+        self.writes.append((name, body["status"]["phase"]))
+
+    async def _request(self, method: str, path: str, *, body: dict[str, Any]) -> None:
+        self.writes.append((path.rpartition("/")[2], (method, body["gracePeriodSeconds"])))
+
+
+async def test_a_pod_that_is_told_to_end_has_ended_before_it_goes() -> None:
+    seen, client = Seen(), Written()
+    async with asyncio.TaskGroup() as tasks:
+        kubelets = Kubelets(cast("Client", client), seen, random.Random(1), tasks)
+        seen.take(Pod(Metadata("waits", uid="w")), there=True)
+        runs = Pod(Metadata("runs", uid="r"), PodSpec("n1", termination_grace_period_seconds=0))
+        seen.take(runs, there=True)
+        seen.take(runs, there=True)
+        ends = Metadata("runs", uid="r", deletion_timestamp="2026-01-01T00:00:00Z")
+        seen.take(Pod(ends, runs.spec), there=True)
+        seen.take(Pod(ends, runs.spec), there=True)
+    assert client.writes == [("runs", "Running"), ("runs", "Failed"), ("runs", ("DELETE", 0))]
+    assert kubelets.told["r"] <= kubelets.ended["r"]
+
+
+@pytest.mark.cluster
+def test_a_small_gang_is_bound_after_the_end_of_those_that_end_for_it(tmp_path: Path) -> None:
+    needs.real_cluster()
+    command = [sys.executable, "-m", "tests.bench.gangs", "--name", "gangs-test", "--json", str(tmp_path / "figures")]
+    subprocess.run([*command, "preempt", "--nodes", "3", "--pods", "2", "--rounds", "1"], cwd=REPO, check=True)
+    (each,) = json.loads((tmp_path / "figures").read_text())["preempt"]
+    assert each["whole"]
+    assert each["victims"] > 0
+    assert not Nodeless("gangs-test").folder.exists()
 
 
 @pytest.mark.cluster

@@ -84,6 +84,11 @@ def gang(name: str, count: int, *, gpus: int) -> list[Work]:
     return [Work(_pod(f"{name}-{i}", annotations=words, limits=limits)) for i in range(count)]
 
 
+def alone(name: str, *, gpus: int) -> Work:
+    """Return a pod by itself that wants so many GPUs, whichever these are."""
+    return Work(_pod(name, annotations={names.POLICY: "best-effort"}, limits={names.GPU_RESOURCE: gpus}))
+
+
 def _by_words(variant: str, name: str, gpus: int, parts: Parts | None) -> dict[str, Any]:
     if variant == OURS and parts is not None:
         return _pod(name, annotations=parts.annotations, limits={names.GPU_RESOURCE: 1})

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from dradriver.api import names, suspends
+from dradriver.api.policies.modes import Mode
 from dradriver.controller.idle_step import WARN_S
 from dradriver.kube.client import ApiError
 from dradriver.kube.resources import POD_DISRUPTION_BUDGETS, PODS, RESOURCE_CLAIMS
 from tests.fakes.control_plane.jobs import JOBS, JOBSETS
 from tests.fakes.idling import START, WISH, Idling
+from tests.fakes.storeclient import Call
 
 SINCE = "2026-01-02T03:00:00Z"
 END = "2026-01-02T04:00:00Z"
@@ -70,6 +73,16 @@ async def test_it_is_warned_ten_minutes_before_and_then_evicted() -> None:
     await world.later(2)
     assert world.names == []
     assert world.said[-1] == ("nb", f"ended: its GPUs have done nothing since {SINCE}")
+
+
+async def test_a_warning_stays_on_a_pod_that_has_a_part_of_a_gpu() -> None:
+    """What was chosen is written anew on such a pod, where it says something else."""
+    world = Idling()
+    world.cluster.node("d", mode=Mode(shared="time-slicing"))
+    await notebook(world, wishes=WISH | {"share": "0.5"})
+    await world.later(51)
+    await world.cluster.settle()
+    assert end(world) == (END, END)
 
 
 async def test_a_short_time_is_no_shorter_than_the_warning() -> None:
@@ -172,6 +185,64 @@ async def test_the_server_is_asked_at_last_for_what_a_late_watch_has_not_shown()
     world.idle.hear()
     await world.idle.once()
     assert world.names == ["nb"]
+
+
+def slow(world: Idling, monkeypatch: pytest.MonkeyPatch, what: tuple[str, str], then: Callable[[], None]) -> None:
+    """Have something happen while one write, a verb and a name, is under way."""
+    client, left = world.cluster.client, [what]
+    send = client._send
+
+    async def sent(call: Call, act: Callable[[], Any]) -> Any:
+        if (call.verb, call.name) in left:
+            left.clear()
+            then()
+        return await send(call, act)
+
+    monkeypatch.setattr(client, "_send", sent)
+
+
+async def test_who_works_again_while_others_are_ended_slowly_is_not_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = Idling()
+    for name in ("a", "b"):
+        await notebook(world, name)
+
+    def work() -> None:
+        world.now += 45
+        del world.quiet["b"]
+        world.agents()
+
+    slow(world, monkeypatch, ("evict", "a"), work)
+    await world.later(61)
+    assert world.names == ["b"]
+
+
+async def test_what_was_heard_is_old_once_others_were_warned_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = Idling()
+    await notebook(world)
+    await world.later(10)
+    await notebook(world, "late")
+
+    def pass_by() -> None:
+        world.dead = True
+        world.now += 200
+
+    slow(world, monkeypatch, ("patch", "late"), pass_by)
+    await world.later(70)
+    assert sorted(world.names) == ["late", "nb"]
+
+
+@pytest.mark.parametrize(("verb", "at_minutes"), [("patch", 49), ("evict", 59)])
+async def test_the_server_is_left_alone_for_as_long_as_it_asks(verb: str, at_minutes: int) -> None:
+    world = Idling()
+    await notebook(world)
+    await world.later(at_minutes)
+    busy = ApiError(429, "TooManyRequests", "later", retry_after_s=300.0)
+    world.cluster.client.refuse[verb] = [busy]
+    world.cluster.client.writes.clear()
+    await world.later(5)
+    assert world.cluster.client.writes == [(verb, "nb")]
+    await world.later(12)
+    assert world.names == []
 
 
 async def test_a_disruption_budget_is_kept_said_and_asked_again() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from dradriver.api import names
 from dradriver.api import reservations as stored
-from dradriver.api.policies.model import Policies, Queue
+from dradriver.api.policies.model import Policies, Preemption, Queue
 from dradriver.api.policies.model import Reservation as Section
 from dradriver.api.policies.read import read
 from dradriver.kube.client import ApiError
@@ -122,6 +122,20 @@ async def test_only_a_higher_priority_goes_first() -> None:
     cluster.pod("high", 4, priority=1)
     await cluster.settle()
     assert [cluster.runs(name) for name in ("low", "equal", "high")] == [False, False, True]
+
+
+async def test_that_one_might_be_preempted_opens_no_reserved_gpus_to_it() -> None:
+    """A budget that its author writes later would keep it there for as long as it runs."""
+    cluster = await passed_by()
+    preemption = Preemption(enabled=True, min_run_minutes=0)
+    cluster.worker.follow(Policies(queue=Queue(preemption=preemption)))
+    await cluster.end("s0")
+    await cluster.look()
+    cluster.pod("low", 4, priority=-1)
+    await cluster.settle()
+    assert not cluster.runs("low")
+    await cluster.end("s1")
+    assert cluster.runs("big")
 
 
 async def test_the_set_is_the_one_that_is_free_first() -> None:

@@ -93,7 +93,6 @@ def test_others_run_there_only_if_they_end_before_it() -> None:
     assert may_run(at_60, TERMS, 0, ends_at=60)
     assert not may_run(at_60, TERMS, 0, ends_at=61)
     assert not may_run(at_60, TERMS, 0, ends_at=None)
-    assert may_run(at_60, TERMS, 0, ends_at=None, preemptable=True)
 
 
 def test_while_the_time_is_unknown_only_short_ones_run_there_and_they_do_not_follow_each_other_for_ever() -> None:
