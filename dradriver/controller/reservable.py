@@ -72,12 +72,15 @@ class Reservable:
     async def best(self, unit: Unit, besides: Iterable[Device] = ()) -> Candidate | None:
         """Return the best set for a unit that is not this one, None without any; others get the loop meanwhile.
 
+        A gang's may have nodes of this one: those that are free already stood idle for nothing if it left them.
+
         Raises:
             WordError: What it asks for cannot be read.
         """
         other = tuple(sorted(besides))
         if unit.key != unit.lead.key:
-            return await self._best_of_gang(unit, {node for node, _ in other})
+            planned = await self._best_of_gang(unit)
+            return None if planned is None or planned.gpus == other else planned
         best: Candidate | None = None
         async for bound, candidate in self._of_pod(unit):
             now = self._clock()
@@ -161,12 +164,12 @@ class Reservable:
         }
         return [taken for pod in sorted(pods) if (taken := picture.taken_by(pod))]
 
-    async def _best_of_gang(self, unit: Unit, avoid: set[str]) -> Candidate | None:
+    async def _best_of_gang(self, unit: Unit) -> Candidate | None:
         """Return the GPUs of a plan on the fewest nodes that are free first, wholly; None without a plan."""
         ends = _Ends(self._picture, self._clock(), unit)
         nodes = [node for node, open_ in self._nodes(self._open_to_any(unit)) if open_]
         ready = sorted((every[-1][0], node) for node in nodes if (every := ends.ready(node)))
-        names = [node for _, node in ready if node not in avoid]
+        names = [node for _, node in ready]
         low, high = 1, len(names)
         leaving = self._taken(gpu for node in names for gpu in _all(self._picture, node))
         if not names or (plan := self._plan(unit, names, ends, leaving)) is None:

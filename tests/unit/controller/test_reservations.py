@@ -208,6 +208,53 @@ async def test_when_it_has_cost_too_much_it_moves_to_a_place_that_is_free_sooner
     assert (held.moved, held.idle_gpu_s) == (1, 0.0)
 
 
+async def test_a_gangs_reservation_keeps_the_nodes_that_are_free_when_it_moves() -> None:
+    cluster = Reserving()
+    for node in "abc":
+        cluster.node(node)
+    await cluster.settle()
+    for number in range(6):
+        await cluster.run(f"s{number}", 4)
+    on = {name: cluster.gpus(name)[0] for name in (f"s{number}" for number in range(6))}
+    gang(cluster, 2, name="train")
+    await cluster.settle()
+    await cluster.later(WAIT_S)
+    first = sorted({node for node, _ in cluster.held[0].gpus})
+    (other,) = {"a", "b", "c"}.difference(first)
+    for name in [name for name, node in on.items() if node == first[0]]:
+        await cluster.end(name)
+    for number, name in enumerate(name for name, node in on.items() if node == other):
+        await cluster.end(name)
+        await cluster.run(f"t{number}", 4, activeDeadlineSeconds=9 * HOUR_S)
+    await cluster.later(Terms().idle_s * 2 + 60)
+    (held,) = cluster.held
+    assert sorted({node for node, _ in held.gpus}) == sorted((first[0], other))
+    assert (held.moved, held.endless) == (1, ())
+
+
+async def test_a_gang_that_loses_one_node_keeps_the_others_and_its_account() -> None:
+    cluster = Reserving()
+    for node in "abc":
+        cluster.node(node)
+    await cluster.settle()
+    for name in ("s0", "s1", "s2"):
+        await cluster.run(name, 8)
+    on = {cluster.gpus(name)[0]: name for name in ("s0", "s1", "s2")}
+    gang(cluster, 2, name="train")
+    await cluster.settle()
+    await cluster.later(WAIT_S)
+    lost, kept = sorted({node for node, _ in cluster.held[0].gpus})
+    await cluster.end(on[kept])
+    await cluster.later(600)
+    cost = cluster.held[0].idle_gpu_s
+    assert cost == pytest.approx(4800, abs=480)
+    cluster.node(lost, None, unschedulable=True)
+    await cluster.look()
+    (held,) = cluster.held
+    assert {node for node, _ in held.gpus} == {"a", "b", "c"} - {lost}
+    assert held.idle_gpu_s >= cost
+
+
 @pytest.mark.parametrize("how", ["gone", "cordoned"])
 async def test_when_a_node_goes_it_is_planned_anew_and_the_account_goes_on(how: str) -> None:
     cluster = await passed_by("a", "b")
