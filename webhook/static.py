@@ -51,8 +51,12 @@ def advice(found: Resolved) -> list[str]:
     """Return warnings of links that the scheduler finds on few machines, and of what a static pod cannot have."""
     request = found.request
     size = ladder.larger_group(request)
-    endless = is_static(found) and found.idle_timeout_s is not msgspec.UNSET
-    warned = [f"{names.IDLE_TIMEOUT}: without effect on a pod of {names.PLACEMENT}: {values.STATIC}"] if endless else []
+    said = {names.IDLE_TIMEOUT: found.idle_timeout_s, names.SPOT: found.spot} if is_static(found) else {}
+    warned = [
+        f"{key}: without effect on a pod of {names.PLACEMENT}: {values.STATIC}"
+        for key, value in said.items()
+        if value is not msgspec.UNSET
+    ]
     if not isinstance(request, Whole) or size is None:
         return warned
     why = {names.PLACEMENT: found.placement, names.WHEN_FULL: found.when_full}
@@ -70,7 +74,7 @@ def is_static(found: Resolved) -> bool:
 
 def noted(found: Resolved, keep_env: tuple[str, ...]) -> Resolved:
     """Return what is noted of a pod that the scheduler alone places: all that its template is made from."""
-    return msgspec.structs.replace(found, keep_env=keep_env or msgspec.UNSET, ladder=ladder.VERSION)
+    return msgspec.structs.replace(found, keep_env=keep_env or msgspec.UNSET, ladder=ladder.VERSION, spot=msgspec.UNSET)
 
 
 def kept(pod: pod_view.Pod, containers: Collection[str]) -> tuple[str, ...]:

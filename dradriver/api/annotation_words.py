@@ -182,6 +182,7 @@ EVERY: Final = (
     Word(key=names.CLAIM, about=About.POD, read=_as_it_is, of_policies=False),
     Word(key=names.PLACEMENT, about=About.POD, read=_one_of(values.PLACEMENTS), choices=values.PLACEMENTS),
     Word(key=names.WHEN_FULL, about=About.POD, read=_one_of(values.WHEN_FULL), choices=values.WHEN_FULL),
+    Word(key=names.SPOT, about=About.POD, read=_one_of(values.SPOT), choices=values.SPOT, since=4),
     Word(
         key=names.SHARED_CLAIM, about=About.POD, read=_form(values.set_name, messages.SET_NAME), of_policies=False
     ),
@@ -264,6 +265,11 @@ def fields(words: Mapping[str, str]) -> dict[str, Any]:
 def version(request: Request, first: int) -> int:
     """Return the version of a note with this request, ``first`` or a later one."""
     return max((first, *(word.since for word in OF_REQUESTS if _says(request, word))))
+
+
+def version_aside(told: Mapping[str, str]) -> int:
+    """Return the version of a note with these of the words ``ASIDE``, each as it is said or by default."""
+    return max((BY_KEY[key].since for key, text in told.items() if text != ASIDE[key][0]), default=0)
 
 
 def as_written(request: Request) -> dict[str, Any]:

@@ -49,6 +49,7 @@ PLACEMENT: Final = PREFIX + "placement"
 WHEN_FULL: Final = PREFIX + "when-full"
 SHARED_CLAIM: Final = PREFIX + "shared-claim"
 MAX_DURATION: Final = PREFIX + "max-duration"
+SPOT: Final = PREFIX + "spot"
 
 # The same about the gang that the pod belongs to.
 GANG: Final = PREFIX + "gang"
@@ -100,6 +101,8 @@ RESTART: Final = PREFIX + "restart"  # on what makes a gang's pods: when and why
 IDLE: Final = PREFIX + "idle"  # there too: when and why it was suspended for good, as JSON
 RESTARTING: Final = PREFIX + "restarting"  # a label there, while it is suspended and has to be resumed
 SET: Final = PREFIX + "set"  # on a claim that several pods share: the request that its set was chosen for, as JSON
+
+MAINTENANCE: Final = PREFIX + "maintenance"  # of a node, an annotation or a taint's key: when it goes, see node_life.py
 
 # A node's label that an administrator sets, to any value, before the driver is replaced or a GPU is reset by hand.
 DRIVER_LABEL: Final = PREFIX + "release-driver"

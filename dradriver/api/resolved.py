@@ -44,6 +44,7 @@ class Resolved(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         gang: What was said of a gang; unset where nothing was.
         idle_timeout_s: After how many seconds without work the GPUs are given back; unset where nothing was said.
         placement: ``static`` where the scheduler alone places the pod; else unset.
+        spot: ``prefer`` or ``avoid`` where nodes that may be taken away at any time are better or worse; else unset.
         when_full: ``hand-over`` where the scheduler gets it once there is no place; else unset.
         keep_env: Variables that no edit may replace, of a pod that the scheduler alone places: pods that share the
             template of their claims have the same.
@@ -62,6 +63,7 @@ class Resolved(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     idle_timeout_s: int | msgspec.UnsetType = msgspec.UNSET
     placement: str | msgspec.UnsetType = msgspec.UNSET
     when_full: str | msgspec.UnsetType = msgspec.UNSET
+    spot: str | msgspec.UnsetType = msgspec.UNSET
     keep_env: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
     ladder: int | msgspec.UnsetType = msgspec.UNSET
     shared: str | msgspec.UnsetType = msgspec.UNSET
@@ -105,7 +107,7 @@ def resolve(
     if product and request.product not in ("", product):
         raise messages.contradicts(names.PRODUCT, request.product, f"the containers' limits, which say {product}")
     wanted = gang(annotations)
-    version = annotation_words.version(request, VERSION)
+    version = max(annotation_words.version(request, VERSION), annotation_words.version_aside(told))
     resolved = Resolved(
         version=version if wanted is None else gangs.version(wanted, version),
         containers=tuple(asked),
@@ -116,6 +118,7 @@ def resolve(
         idle_timeout_s=idle_timeout_s(annotations, policies) or msgspec.UNSET,
         placement=_unless(values.PLACED, told[names.PLACEMENT]),
         when_full=_unless(values.WAIT, told[names.WHEN_FULL]),
+        spot=_unless(values.ANY_NODE, told[names.SPOT]),
         shared=shared or msgspec.UNSET,
     )
     _check_shared(resolved)
@@ -245,6 +248,8 @@ def _check(resolved: Resolved) -> None:
         values.HAND_OVER,
     ):
         raise WordError("it has a placement that is none")
+    if resolved.spot not in (msgspec.UNSET, values.PREFER_SPOT, values.AVOID_SPOT):
+        raise WordError("it says of spot nodes what no word can")
     kept = () if resolved.keep_env is msgspec.UNSET else resolved.keep_env
     if len(kept) > MOST_KEPT or any(len(name) > LONGEST_KEPT for name in kept):
         raise WordError("it has more variables to keep than any pod")

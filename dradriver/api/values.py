@@ -21,6 +21,8 @@ CONSTRAINTS: Final = {word.value: word for word in Constraint} | {"nvlink-domain
 STRATEGIES: Final = {word.value: word for word in Strategy}
 NCCL_AUTO: Final = "auto"
 NCCL: Final = (NCCL_AUTO, "file", "env", "off")
+ANY_NODE, PREFER_SPOT, AVOID_SPOT = "any", "prefer", "avoid"
+SPOT: Final = (ANY_NODE, PREFER_SPOT, AVOID_SPOT)
 PLACED, STATIC = PLACEMENTS = ("placed", "static")  # who chooses: the controller, or the scheduler alone
 WAIT, HAND_OVER = WHEN_FULL = ("wait", "hand-over")  # what a pod does that finds no place
 REPLACE, RESTART = ON_MEMBER_LOSS = ("replace", "restart")  # what becomes of a gang that loses a pod

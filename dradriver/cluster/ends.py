@@ -6,20 +6,16 @@ lowered later, never raised or taken away (``ValidatePodUpdate``): so it can be 
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable
 from typing import Final
 
 from dradriver.api.objects import seconds
 from dradriver.api.pins import Key
 from dradriver.api.pods import Pod
+from dradriver.cluster.nodes.ask import BEGINS_S, FREED_S, LONGEST_S
 from dradriver.cluster.picture import Picture
 from dradriver.cluster.records import ClaimRecord
 
-FREED_S: Final = 15  # from the end of the last container to GPUs that others can have
-BEGINS_S: Final = 30  # from a promise to the pod's start on its node
 OVERDUE_S: Final = 60.0  # after which nobody counts on an end that has not come
-LONGEST_S: Final = 10 * 365 * 86_400  # more is no end that anybody waits for: a grace period may have any length
 
 
 def given_at(claim: ClaimRecord | None) -> float | None:
@@ -29,23 +25,6 @@ def given_at(claim: ClaimRecord | None) -> float | None:
     """
     said = () if claim is None else (claim.allocated_at, claim.metadata.creation_timestamp)
     return next((at for text in said if (at := seconds(text)) is not None), None)
-
-
-def lasts_s(pods: Iterable[Pod]) -> int | None:
-    """Return after how many seconds what pods are promised now is free again at the latest; None for pods without end.
-
-    Rounded up to two digits: of all durations that there are, so few differ that those who wait are still of few kinds.
-    """
-    longest = 0
-    for pod in pods:
-        deadline_s = pod.spec.active_deadline_seconds
-        if deadline_s is None:
-            return None
-        longest = max(longest, BEGINS_S + deadline_s + pod.grace_s + FREED_S)
-    if longest > LONGEST_S:
-        return None
-    step: int = 10 ** max(0, len(str(longest)) - 2)
-    return math.ceil(longest / step) * step
 
 
 def ends_at(picture: Picture, claim: Key, now: float) -> float | None:

@@ -130,14 +130,17 @@ def _kept(claim: Claim) -> ClaimRecord | None:
 
 
 def read_node(data: msgspec.Raw) -> Node:
-    """Return a node without its annotations; what labels have in common is kept once.
+    """Return a node with the annotation that says when it goes, and no other; what labels have in common is kept once.
 
     Raises:
         BadJson: It is no node.
     """
     node: Node = codec.decode(data, Node)
     labels = {sys.intern(key): sys.intern(value) for key, value in node.metadata.labels.items()}
-    return msgspec.structs.replace(node, metadata=msgspec.structs.replace(node.metadata, annotations={}, labels=labels))
+    own = {key: text for key, text in node.metadata.annotations.items() if key == names.MAINTENANCE}
+    return msgspec.structs.replace(
+        node, metadata=msgspec.structs.replace(node.metadata, annotations=own, labels=labels)
+    )
 
 
 class SliceRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):

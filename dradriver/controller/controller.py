@@ -166,6 +166,7 @@ class Controller:
     def follow(self, policies: Policies) -> None:
         """Choose and order by these policies from now on."""
         self.worker.picture.weights = policies.preference
+        self.worker.picture.nodes.spot_labels = policies.spot.labels
         self.worker.picture.nccl_changed(policies.nccl.version)
         self.worker.picture.levels_changed(policies.network.levels, policies.network.gbps)
         self.worker.follow(policies)

@@ -16,6 +16,7 @@ from dradriver.allocator.request import Amount, Choice, Mig, NoPlaceError, Part,
 from dradriver.api import names, plans, results, slices
 from dradriver.api.pins import Key, Pin, claim_key
 from dradriver.api.pods import Pod
+from dradriver.api.values import PREFER_SPOT
 from dradriver.cluster.claim_users import MOST
 from dradriver.cluster.neighbours import BESIDE
 from dradriver.cluster.nodes.ask import listed
@@ -147,7 +148,7 @@ def revalidate(picture: Picture, wish: PlacementRequest, claim: ClaimRecord) -> 
                 return None
         except NoPlaceError:
             return None
-        others: Sequence[Choice] | Sequence[PartChoice] = []
+        others: Sequence[Choice | PartChoice] = []
         with contextlib.suppress(NoPlaceError):  # it keeps what it has where that is outside its partition by now
             others = _rank(picture, wish, fit, fleet=picture.fleets.without(*gone, namespace=wish.claim[0]))
     node = pin.choice.node
@@ -225,7 +226,7 @@ def _row(like: Bools, row: int) -> Bools:
 
 def _rank(
     picture: Picture, wish: PlacementRequest, fit: Bools, *, most: int = MOST_NODES, fleet: Fleet | None = None
-) -> Sequence[Choice] | Sequence[PartChoice]:
+) -> Sequence[Choice | PartChoice]:
     reserved = _RESERVED if fleet is None and picture.inventory.reserved else ""
     fleet = picture.fleets.of(wish.claim[0]) if fleet is None else fleet
     if not fit.any():
@@ -233,17 +234,55 @@ def _rank(
             raise NoPlaceError("no node offers GPUs of this driver")
         raise NoPlaceError(f"no node with GPUs can run this pod: {_causes(picture, wish, fit) or 'none is left'}")
     try:
-        if not isinstance(wish.request, Whole):
-            tenant = picture.inventory.tenant(wish.claim[0])
-            return fleet.rank(wish.request, eligible=fit, limit=most * AMONG, explain=False, tenant=tenant)
-        # The administrator's, and no note's: they count for who has long been waiting, too.
-        request = msgspec.structs.replace(wish.request, weights=picture.weights)
-        return fleet.rank(request, eligible=fit, limit=most * AMONG, explain=False)
+        ranked = _ranked(picture, wish, fit, most=most, fleet=fleet)
     except NoPlaceError as error:
         causes = _causes(picture, wish, fit)
         why = f"{error.stable}; nodes left out: {causes}" if causes else error.stable
         why += _tainted(picture) + bound(picture, wish) + reserved
         raise NoPlaceError(why if isinstance(wish.request, Whole) else why + _lacks(picture)) from None
+
+    rather = favoured(picture, wish.spot, fit)
+    if rather is None:
+        return ranked
+    with contextlib.suppress(NoPlaceError):
+        first = _ranked(picture, wish, rather, most=most, fleet=fleet)
+        if _as_good(first[0], ranked[0]):
+            nodes = {choice.node for choice in first}
+            return [*first, *[choice for choice in ranked if choice.node not in nodes][: max(0, most - len(first))]]
+    return ranked
+
+
+def favoured(picture: Picture, spot: str, fit: Bools) -> Bools | None:
+    """Return those of some nodes that a pod had rather be on: (rows,); None where all of them are, or none.
+
+    Args:
+        picture: The cluster.
+        spot: What it says of spot nodes, as ``PlacementRequest.spot``.
+        fit: The nodes that it may be on: (rows,).
+    """
+    if not spot:
+        return None
+    is_spot = picture.nodes.spot()
+    rather: Bools = fit & (is_spot if spot == PREFER_SPOT else ~is_spot)
+    return rather if rather.any() and (rather != fit).any() else None
+
+
+def _as_good(one: Choice | PartChoice, best: Choice | PartChoice) -> bool:
+    """Return whether a set has all that is preferred that the best one has, and its GPUs reach each other as near."""
+    if isinstance(one, Choice) and isinstance(best, Choice):
+        return (one.level, one.fallback) == (best.level, best.fallback)
+    return True
+
+
+def _ranked(
+    picture: Picture, wish: PlacementRequest, fit: Bools, *, most: int, fleet: Fleet
+) -> Sequence[Choice | PartChoice]:
+    if not isinstance(wish.request, Whole):
+        tenant = picture.inventory.tenant(wish.claim[0])
+        return fleet.rank(wish.request, eligible=fit, limit=most * AMONG, explain=False, tenant=tenant)
+    # The administrator's, and no note's: they count for who has long been waiting, too.
+    request = msgspec.structs.replace(wish.request, weights=picture.weights)
+    return fleet.rank(request, eligible=fit, limit=most * AMONG, explain=False)
 
 
 def bound(picture: Picture, wish: PlacementRequest) -> str:
@@ -287,7 +326,7 @@ def _causes(picture: Picture, wish: PlacementRequest, fit: Bools) -> str:
 
 
 def _placement(
-    picture: Picture, wish: PlacementRequest, choices: Sequence[Choice] | Sequence[PartChoice], most: int
+    picture: Picture, wish: PlacementRequest, choices: Sequence[Choice | PartChoice], most: int
 ) -> Placement:
     first = choices[0]
     known = picture.inventory.uuids(first.node)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -21,6 +22,7 @@ from dradriver.api.pins import claim_key
 from dradriver.api.plans import Planned
 from dradriver.cluster import neighbours
 from dradriver.cluster.kept_places import Kept
+from dradriver.cluster.nodes.ask import longest
 from dradriver.cluster.nodes.columns import Bools, Ints
 from dradriver.cluster.picture import Picture
 from dradriver.cluster.placement import Placement
@@ -145,23 +147,42 @@ def _places(
     fixed = {index[member]: choice for member, (choice, _) in kept.items() if isinstance(choice, Choice)}
     if any(choice.node in picture.inventory.aside for choice in fixed.values()):  # where it stands the fleet cannot say
         raise NoPlaceError(f"others of its gang are on nodes that are left out so far: {decide.UNKNOWN_KIND}")
+    place = partial(
+        place_gang,
+        picture.fleets.of(namespace) if fleet is None else fleet,
+        amounts=asked.amounts,
+        fixed=fixed,
+        home={index[member]: kept.choice for member, kept in home.items() if member in index},
+    )
     try:
-        found = place_gang(
-            picture.fleets.of(namespace) if fleet is None else fleet,
-            asked.request,
-            eligible_by_role=asked.eligible,
-            amounts=asked.amounts,
-            fixed=fixed,
-            home={index[member]: kept.choice for member, kept in home.items() if member in index},
-        )
+        found = place(asked.request, eligible_by_role=asked.eligible)
     except NoPlaceError as error:
         if any(decide.any_aside(picture, fit) for fit in asked.eligible):  # how much there is, it cannot know
             raise NoPlaceError(f"no place on the nodes that are known; nodes left out: {decide.UNKNOWN_KIND}") from None
         kept_from = decide.bound(picture, members[0].wish)
         raise NoPlaceError(f"{error}{kept_from}", stable=f"{error.stable}{kept_from}") from None
+    if (rather := _favoured(picture, members, asked)) is not None:
+        with contextlib.suppress(NoPlaceError):
+            there = place(msgspec.structs.replace(asked.request, least_pods=None), eligible_by_role=rather)
+            if (len(there.pods), there.reach, there.fallback) == (len(found.pods), found.reach, found.fallback):
+                found = there
     placed = dict(zip(asked.members, found.pods, strict=False))  # fewer where it begins with fewer
     hostnames = _hostnames(picture, dict.fromkeys(choice.node for choice in placed.values()), asked)
     return _placements(picture, identity, placed, found, kept, hostnames, home)
+
+
+def _favoured(picture: Picture, members: Sequence[Member], asked: Asked) -> list[Bools] | None:
+    """Return of each role the nodes that a gang had rather be on, all of it; None where it is all one to the gang.
+
+    Without one of its nodes it stands still: that some of its pods avoid spot nodes is of no use to the others.
+    """
+    said = {member.wish.spot for member in members}
+    if len(said) > 1:
+        return None
+    rather = [decide.favoured(picture, members[0].wish.spot, fit) for fit in asked.eligible]
+    if all(each is None for each in rather):
+        return None
+    return [fit if each is None else each for each, fit in zip(rather, asked.eligible, strict=True)]
 
 
 def has_claim(picture: Picture, member: Member) -> bool:
@@ -226,7 +247,8 @@ def _asked(
         near="" if wants.near is None else wants.near.level,
         near_required=wants.near is not None and not wants.near.preferred,
     )
-    eligible = [_eligible(picture, wish, avoid, rows) for wish in wishes]
+    lasts_s = longest(member.wish.ask for member in members)  # without one of them the others are of no use
+    eligible = [_eligible(picture, wish, lasts_s, avoid, rows) for wish in wishes]
     return Asked(request, tuple(member for group in groups for member in group), eligible, amounts)
 
 
@@ -242,7 +264,7 @@ def _kinds(members: Sequence[Member], kept: Collection[Member] = ()) -> list[lis
         alike = (group for group in by_kind.values() if member in kept and _takes_the_same(group[0].wish, wish))
         group = next(alike, None)
         if group is None:
-            group = by_kind.setdefault((wish.request, wish.ask, rules), [])
+            group = by_kind.setdefault((wish.request, wish.ask.amounts, wish.ask.key, rules), [])
         group.append(member)
     if len(by_kind) > MOST_KINDS:
         raise WordError(
@@ -269,8 +291,10 @@ def _role(picture: Picture, wish: PlacementRequest, pods: int, wants: Gang, reso
     return Role(pod=pod, pods=pods, needs=(*needs, 1) if neighbours.one_a_node(wish.rules) else needs)
 
 
-def _eligible(picture: Picture, wish: PlacementRequest, avoid: Collection[str], rows: Bools | None) -> Bools:
-    fit = picture.nodes.open(wish.ask)
+def _eligible(
+    picture: Picture, wish: PlacementRequest, lasts_s: int, avoid: Collection[str], rows: Bools | None
+) -> Bools:
+    fit = picture.nodes.open(msgspec.structs.replace(wish.ask, lasts_s=lasts_s))
     if rows is not None:
         fit &= rows
     if wish.rules is not None:

@@ -15,12 +15,11 @@ from dradriver.api.pins import Key, claim_key, is_set, kept_env
 from dradriver.api.pods import Pod
 from dradriver.api.templates import Template
 from dradriver.api.values import HAND_OVER, NCCL_AUTO
-from dradriver.cluster.ends import lasts_s
 from dradriver.cluster.neighbours import Rules, rules_of
 from dradriver.cluster.nodes.ask import Ask, Where, ask_of
 
-Kind: TypeAlias = tuple[Request, Ask, str, bool, Rules | None, str | int]
-"""The last is after how many seconds they are gone, 0 for never; of one for whom GPUs are reserved, who it is."""
+Kind: TypeAlias = tuple[Request, Ask, str, bool, Rules | None, str]
+"""The last is who it is for whom GPUs are reserved; empty for others."""
 
 
 class PlacementRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,7 +37,7 @@ class PlacementRequest(msgspec.Struct, frozen=True, kw_only=True):
         shared: Whether it shares them with all pods that name this claim.
         alone: The spec of the claim with which the scheduler gets it if there is no place; None where it waits then.
         rules: What it says of pods beside it; None for nothing.
-        lasts_s: After how many seconds what it is promised is free again at the latest; 0 for a pod without end.
+        spot: ``prefer`` or ``avoid`` where it says so of spot nodes; else empty.
     """
 
     request: Request
@@ -52,13 +51,13 @@ class PlacementRequest(msgspec.Struct, frozen=True, kw_only=True):
     shared: bool = False
     alone: dict[str, Any] | None = None
     rules: Rules | None = None
-    lasts_s: int = 0
+    spot: str = ""
 
     @property
     def kind(self) -> Kind:
         """What pods share that find a place together or not at all: a GPU's parts may be of one namespace only."""
         namespace = "" if isinstance(self.request, Whole) else self.claim[0]
-        return self.request, self.ask, namespace, self.alone is not None, self.rules, self.lasts_s
+        return self.request, self.ask, namespace, self.alone is not None, self.rules, ""
 
 
 def read_wish(pod: Pod, template: Template | None = None, volumes: Where = ()) -> PlacementRequest:
@@ -91,9 +90,9 @@ def read_wish(pod: Pod, template: Template | None = None, volumes: Where = ()) -
         shared=shared,
         keep_env=tuple(kept_env(pod, frozenset(noted.containers))),
         nccl=NCCL_AUTO if noted.nccl is msgspec.UNSET else noted.nccl,
-        ask=ask_of(pod, volumes),
+        ask=_without_end(ask_of(pod, volumes)) if shared else ask_of(pod, volumes),
+        spot="" if noted.spot is msgspec.UNSET else noted.spot,
         rules=None if shared else rules_of(pod),  # those who share a set are on one node, whatever they say
-        lasts_s=0 if shared else lasts_s((pod,)) or 0,
     )
     # What the scheduler would have to know stands in our own slices; admission refuses the word where others' count.
     hand_over = not _narrowed(pod) and noted.when_full == HAND_OVER and current_ledger() is OURS
@@ -103,6 +102,11 @@ def read_wish(pod: Pod, template: Template | None = None, volumes: Where = ()) -
     if hand_over:
         return msgspec.structs.replace(wish, alone=ladder.spec(noted, keep_env=wish.keep_env))
     return wish
+
+
+def _without_end(ask: Ask) -> Ask:
+    """Return what is asked for a set that pods share: nobody knows who will still come to it."""
+    return msgspec.structs.replace(ask, lasts_s=0)
 
 
 def _narrowed(pod: Pod) -> bool:

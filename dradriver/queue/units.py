@@ -10,7 +10,7 @@ from dradriver.api.errors import WordError
 from dradriver.api.pins import Key
 from dradriver.api.pods import Pod
 from dradriver.api.templates import Template
-from dradriver.cluster.nodes.ask import Where
+from dradriver.cluster.nodes.ask import Where, longest
 from dradriver.kube.backoff import wait_s
 from dradriver.queue.placement_request import Kind, PlacementRequest, read_wish
 
@@ -219,9 +219,9 @@ class Member:
         Raises:
             WordError: What it wishes cannot be read.
         """
-        request, ask, where, alone, rules, lasts_s = self.wish.kind
+        request, ask, where, alone, rules, reserved = self.wish.kind
         gang = f"{self.key[0]}/{self.near}" if self.near else ""
-        return request, ask, self.joins or gang or where, alone, rules, lasts_s
+        return request, ask, self.joins or gang or where, alone, rules, reserved
 
     def update(self, pod: Pod, template: Template | None = None, volumes: Where = ()) -> bool:
         """Take in a newer state of the same pod. Returns whether it may ask for something else now."""
@@ -312,8 +312,7 @@ class Unit:
         Raises:
             WordError: What it wishes cannot be read.
         """
-        every = [member.wish.lasts_s for member in self.members]
-        return max(every) if all(every) else 0
+        return longest(member.wish.ask for member in self.members)
 
     @property
     def who(self) -> str:

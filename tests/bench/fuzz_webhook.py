@@ -74,6 +74,7 @@ _VALUES: Final[dict[str, Sequence[str]]] = {
     names.MIN_GPUS_PER_NODE: ("2", "4"),
     names.MIN_NETWORK_BANDWIDTH: ("100Gbps", "100"),
     names.IDLE_TIMEOUT: ("30m", "1h30m"),
+    names.SPOT: ("prefer", "avoid"),
     names.CLAIM: ("gpus", "gpu"),
     names.PLACEMENT: ("placed", "static"),
     names.WHEN_FULL: ("wait", "hand-over"),

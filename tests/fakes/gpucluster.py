@@ -161,7 +161,7 @@ class GpuCluster(Stored):
         self.put(
             NODES,
             {
-                "metadata": {"name": name, "labels": labels},
+                "metadata": {"name": name, "labels": labels, "annotations": changes.get("annotations", {})},
                 "spec": {"taints": changes.get("taints", []), "unschedulable": changes.get("unschedulable", False)},
                 "status": {
                     "allocatable": free | changes.get("allocatable", {}),

@@ -38,6 +38,7 @@ ELSEWHERE: Final[dict[str, Callable[[Resolved], Any]]] = {
     names.NCCL: lambda noted: noted.nccl or values.NCCL_AUTO,
     names.PLACEMENT: lambda noted: noted.placement or values.PLACED,
     names.WHEN_FULL: lambda noted: noted.when_full or values.WAIT,
+    names.SPOT: lambda noted: noted.spot or values.ANY_NODE,
     names.SHARED_CLAIM: lambda noted: noted.shared,
     names.IDLE_TIMEOUT: lambda noted: noted.idle_timeout_s,
     names.ON_MEMBER_LOSS: lambda noted: values.REPLACE if noted.gang is msgspec.UNSET else noted.gang.on_member_loss,

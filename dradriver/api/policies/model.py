@@ -199,6 +199,18 @@ class Network(_Section, frozen=True):
     ] = {}
 
 
+class Spot(_Section, frozen=True):
+    """Which nodes their provider may take away at any time, beside those that say so (``node_life.SPOT_LABELS``).
+
+    Attributes:
+        labels: Any of these labels says it.
+    """
+
+    labels: Annotated[
+        dict[LabelKey, LabelValue], Meta(max_length=32, description='labels, as {example.com/spot: "yes"}')
+    ] = {}
+
+
 class Cap(_Section, frozen=True, omit_defaults=True):
     """How many GPUs a tenant may have at a time.
 
@@ -326,6 +338,7 @@ class Sections(_Section, frozen=True):
     weights: Weights = Weights()
     nccl: Nccl = Nccl()
     network: Network = Network()
+    spot: Spot = Spot()
     tenants: Annotated[
         dict[TenantName, Tenant], Meta(max_length=MOST_TENANTS, description="names, each with its namespaces")
     ] = {}

@@ -111,6 +111,7 @@ class Scene:
             with bound(self.ledger):
                 self.picture = picture = Picture(lambda _: None, lambda: None)
                 picture.weights = self.policies.preference
+                picture.nodes.spot_labels = self.policies.spot.labels
                 picture.levels_changed(self.policies.network.levels, self.policies.network.gbps)
                 for topology in topologies:
                     picture.topology_changed(_seen(topology))

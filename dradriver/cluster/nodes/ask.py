@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from typing import Final, TypeAlias
 
 import msgspec
@@ -12,6 +13,9 @@ from dradriver.api.pods import NodeRequirement, NodeSelector, Pod, Toleration
 from dradriver.cluster.nodes.requests import request_of
 from dradriver.cluster.nodes.taints import Pattern, pattern_of
 
+BEGINS_S: Final = 30  # from a promise to the pod's start on its node
+FREED_S: Final = 15  # from the end of the last container to GPUs that others can have
+LONGEST_S: Final = 10 * 365 * 86_400  # more is no end that anybody waits for: a grace period may have any length
 MOST: Final = 1_000  # selectors, expressions with their values, and tolerations; a decision on them takes 4 ms
 
 Requirement: TypeAlias = tuple[str, str, tuple[str, ...]]  # key, operator, values
@@ -54,15 +58,23 @@ class Ask(msgspec.Struct, frozen=True, gc=False):
     Attributes:
         amounts: What it takes, by resource, sorted; zeros are left out.
         key: Its constraints: pods that differ in amounts only have equal ones.
+        lasts_s: After how many seconds what it is promised is free again at the latest; 0 for a pod without end.
     """
 
     amounts: tuple[tuple[str, int], ...]
     key: Constraints
+    lasts_s: int = 0
 
 
 def ask_of(pod: Pod, volumes: Where = ()) -> Ask:
     """Return what a pod asks of a node; ``volumes`` says where its volumes are. Never raises, whatever the pod says."""
-    return Ask(listed(request_of(pod)), _constraints(pod, volumes))
+    return Ask(listed(request_of(pod)), _constraints(pod, volumes), _lasts_s(pod))
+
+
+def longest(asks: Iterable[Ask]) -> int:
+    """Return after how many seconds all of some pods are gone, 0 for never."""
+    every = [ask.lasts_s for ask in asks]
+    return max(every) if every and all(every) else 0
 
 
 def listed(amounts: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
@@ -91,6 +103,19 @@ def _constraints(pod: Pod, volumes: Where) -> Constraints:
     terms = None if required is None else terms_of(required)
     patterns = {pattern for toleration in pod.spec.tolerations if (pattern := _pattern(toleration)) is not None}
     return Constraints(tuple(sorted(pod.spec.node_selector.items())), terms, tuple(sorted(patterns)), volumes)
+
+
+def _lasts_s(pod: Pod) -> int:
+    """Return after how many seconds what a pod is promised now is free again at the latest; 0 for one without end.
+
+    Rounded up to two digits: of all durations that there are, so few differ that those who wait are still of few kinds.
+    """
+    deadline_s = pod.spec.active_deadline_seconds
+    lasts = 0 if deadline_s is None else BEGINS_S + deadline_s + pod.grace_s + FREED_S
+    if not 0 < lasts <= LONGEST_S:
+        return 0
+    step: int = 10 ** max(0, len(str(lasts)) - 2)
+    return math.ceil(lasts / step) * step
 
 
 def _all(requirements: list[NodeRequirement]) -> tuple[Requirement, ...]:

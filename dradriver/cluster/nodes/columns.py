@@ -13,12 +13,13 @@ from dradriver.cluster.nodes.expressions import integer
 
 Bools: TypeAlias = NDArray[np.bool_]
 Ints: TypeAlias = NDArray[np.int64]
+Floats: TypeAlias = NDArray[np.float64]
 
 _T = TypeVar("_T")
 _FEW = 3  # codes that are compared one by one; more are looked up in a table
 
 
-def grown(array: NDArray[Any], rows: int, fill: int = 0) -> NDArray[Any]:
+def grown(array: NDArray[Any], rows: int, fill: float = 0) -> NDArray[Any]:
     """Return a copy of an array with more rows, filled with a value."""
     longer = np.full(rows, fill, array.dtype)
     longer[: len(array)] = array

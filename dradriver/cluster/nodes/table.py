@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
 import numpy as np
 
+from dradriver.api import node_life
 from dradriver.api.affinity import HOSTNAME
 from dradriver.api.objects import Node, Taint
 from dradriver.cluster.nodes.ask import Ask
 from dradriver.cluster.nodes.capacity import Capacity
 from dradriver.cluster.nodes.classes import Classes
-from dradriver.cluster.nodes.columns import Bools, Ints, grown
+from dradriver.cluster.nodes.columns import Bools, Floats, Ints, grown
 from dradriver.cluster.nodes.requests import Amounts, amounts
 
 GONE: Final = "gone"  # its GPUs are published, and the API server has no such node
 NOT_READY: Final = "not ready"
+GOING: Final = "goes for maintenance before the pod would end"
 _MIN_ROWS: Final = 64
 
 
@@ -30,9 +33,10 @@ class _Known(msgspec.Struct, frozen=True, gc=False):
     allocatable: Mapping[str, str]
     cordoned: bool
     ready: bool
+    goes_at: float
 
 
-_UNKNOWN: Final = _Known({}, [], {}, cordoned=False, ready=False)
+_UNKNOWN: Final = _Known({}, [], {}, cordoned=False, ready=False, goes_at=node_life.STAYS)
 
 
 class NodeTable:
@@ -45,11 +49,13 @@ class NodeTable:
         clock: Grows with every event on a node with GPUs that can let a pod in that found no place before.
         freed: The clock of each row's last such event, 0 if there was none: shape (rows,), int64. It is another array
             after rows were added.
+        spot_labels: Labels that say that a node is a spot node, beside those of its provider.
     """
 
     def __init__(self) -> None:
         self.clock = 0
         self.freed: Ints = np.zeros(0, np.int64)
+        self.spot_labels: Mapping[str, str] = {}
         self._names: list[str | None] = []
         self._rows: dict[str, int] = {}
         self._free: list[int] = []
@@ -57,6 +63,8 @@ class NodeTable:
         self._offered: Bools = np.zeros(0, np.bool_)
         self._there: Bools = np.zeros(0, np.bool_)  # rows whose node the API server knows
         self._ready: Bools = np.zeros(0, np.bool_)
+        self._goes_at: Floats = np.zeros(0, np.float64)  # seconds since the epoch; infinite for those that stay
+        self._going: set[int] = set()  # rows of the others
         self._classes = Classes()
         self._capacity = Capacity()
         self._labels: Mapping[str, Mapping[str, str]] | None = None
@@ -114,6 +122,13 @@ class NodeTable:
         """Return the values that a label has on some of the nodes."""
         return self._classes.values(key, rows)
 
+    def spot(self) -> Bools:
+        """Return the nodes that their provider may take away at any time: shape (rows,), the caller's own."""
+        further = ((key, (value,)) for key, value in self.spot_labels.items())
+        masks = [self.labelled(key, values) for key, values in (*node_life.SPOT_LABELS.items(), *further)]
+        found: Bools = np.logical_or.reduce(masks)
+        return found
+
     @property
     def claimable(self) -> Collection[str]:
         """Extended resources that a DeviceClass serves: not checked on nodes that do not list them at all."""
@@ -140,7 +155,8 @@ class NodeTable:
         was = old if old is not None else _UNKNOWN
         self._known[name] = new
         self._there[row], self._ready[row] = True, new.ready
-        more = old is None or (new.ready and not was.ready)
+        more = old is None or (new.ready and not was.ready) or new.goes_at > was.goes_at
+        self._set_going(row, new.goes_at)
         if old is None or new.allocatable != was.allocatable:
             more |= self._capacity.set(row, name, amounts(new.allocatable))
         if old is None or new.labels != was.labels:
@@ -211,7 +227,16 @@ class NodeTable:
 
     def open(self, ask: Ask) -> Bools:
         """Return the nodes with GPUs that a pod may run on, what is free aside: shape (rows,), the caller's own."""
-        return self._classes.mask(ask.key) & self._offered & self._ready
+        rows = self._classes.mask(ask.key) & self._offered & self._ready
+        if self._going:
+            rows &= self._stays(ask)
+        return rows
+
+    def _stays(self, ask: Ask) -> Bools:
+        """Return the nodes that are there until a pod has ended that begins now: shape (rows,)."""
+        until = time.time() + ask.lasts_s if ask.lasts_s else node_life.STAYS
+        stays: Bools = self._goes_at >= until
+        return stays
 
     def causes(
         self, ask: Ask, *, besides: tuple[str, Amounts] | None = None, only: Bools | None = None
@@ -228,6 +253,9 @@ class NodeTable:
         if (offered & self._there & ~self._ready).any():
             causes.append(NOT_READY)
         rows = offered & self._ready
+        if self._going and (rows & ~self._stays(ask)).any():
+            causes.append(GOING)
+            rows &= self._stays(ask)
         causes += self._classes.causes(ask.key, rows)
         with self.without(() if besides is None else (besides,)):
             lacking = self._capacity.lacking(rows & self._classes.mask(ask.key), ask.amounts)
@@ -255,8 +283,13 @@ class NodeTable:
         row = self._rows[name]
         self._labels = None
         self._there[row] = self._ready[row] = False
+        self._set_going(row, node_life.STAYS)
         self._classes.clear(row, known.taints)  # what the row had to give is replaced with its next node
         self._release(name)
+
+    def _set_going(self, row: int, goes_at: float) -> None:
+        self._goes_at[row] = goes_at
+        (self._going.discard if goes_at == node_life.STAYS else self._going.add)(row)
 
     def _changed(self, row: int) -> None:
         if self._offered[row]:
@@ -286,10 +319,14 @@ class NodeTable:
         self._offered, self._there, self._ready = (
             grown(flags, rows) for flags in (self._offered, self._there, self._ready)
         )
+        self._goes_at = grown(self._goes_at, rows, np.inf)
         self._classes.grow(rows)
         self._capacity.grow(rows)
 
 
 def _read(node: Node) -> _Known:
     ready = any(c.type == "Ready" and c.status == "True" for c in node.status.conditions)
-    return _Known(node.metadata.labels, node.spec.taints, node.status.allocatable, node.spec.unschedulable, ready)
+    return _Known(
+        node.metadata.labels, node.spec.taints, node.status.allocatable, node.spec.unschedulable, ready,
+        node_life.goes_at(node),
+    )  # fmt: skip

@@ -246,8 +246,8 @@ def test_the_profiles_of_tuning_are_those_there_are() -> None:
 
 def test_every_section_has_a_default() -> None:
     assert Sections() == Sections(gpus=(), policies={})
-    sections = {"gpus", "policies", "workloads", "weights", "nccl", "network", "tenants", "queue", "schedulers", "xids"}
-    assert plain(DEFAULTS).keys() == sections
+    words = {"policies", "workloads", "weights", "schedulers"}
+    assert plain(DEFAULTS).keys() == words | {"gpus", "nccl", "network", "spot", "tenants", "queue", "xids"}
 
 
 def test_an_xids_number_is_a_key_with_and_without_quotes() -> None:

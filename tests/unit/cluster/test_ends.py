@@ -5,12 +5,11 @@ from __future__ import annotations
 import datetime
 from typing import Any
 
-import msgspec
 import pytest
 
 from dradriver.api.objects import seconds
-from dradriver.api.pods import Pod
-from dradriver.cluster.ends import BEGINS_S, FREED_S, OVERDUE_S, ends_at, given_at, lasts_s
+from dradriver.cluster.ends import OVERDUE_S, ends_at, given_at
+from dradriver.cluster.nodes.ask import BEGINS_S, FREED_S
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
 from tests.fakes.gpucluster import GpuCluster, claim_of
 from tests.unit.controller.test_gangs import gang
@@ -20,33 +19,6 @@ NOW = 1_800_000_000.0
 
 def said(at: float) -> str:
     return datetime.datetime.fromtimestamp(at, datetime.UTC).isoformat().replace("+00:00", "Z")
-
-
-def pod(deadline_s: int | None, grace_s: int | None = None) -> Pod:
-    spec = {"activeDeadlineSeconds": deadline_s, "terminationGracePeriodSeconds": grace_s}
-    made: Pod = msgspec.convert({"metadata": {"name": "p"}, "spec": spec}, Pod)
-    return made
-
-
-@pytest.mark.parametrize(
-    ("pods", "seconds"),
-    [
-        ([pod(None)], None),
-        ([pod(60, 0)], 110),  # 105, of which two digits count
-        ([pod(3600)], 3700),  # 3,675
-        ([pod(60, 0), pod(3600)], 3700),
-        ([pod(3600), pod(None)], None),
-        ([pod(1, 0)], 46),
-        ([pod(60, -5)], 110),
-    ],
-)
-def test_how_long_pods_last_is_the_longest_with_what_comes_before_and_after(
-    pods: list[Pod], seconds: int | None
-) -> None:
-    assert lasts_s(pods) == seconds
-    if seconds is not None:
-        exact = max(BEGINS_S + (one.spec.active_deadline_seconds or 0) + FREED_S for one in pods)
-        assert exact <= seconds, "it is never promised to be gone sooner than it is"
 
 
 def at_now() -> GpuCluster:
