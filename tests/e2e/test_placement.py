@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+
 from dradriver.api import names
 from dradriver.topology import profiles
 from tests import deploy
@@ -80,6 +82,27 @@ def test_best_links_win(namespace: Namespace) -> None:
     namespace.wait_running("free")
 
     assert namespace.annotation("free", names.NODE) == "node-b"
+
+
+def test_nodes_that_go(namespace: Namespace) -> None:
+    """node-b has the better links: only who is gone in time gets them, and who had rather be on a spot node does not."""
+    kubectl = namespace.cluster.kubectl
+    goes = datetime.datetime.now(datetime.UTC) + datetime.timedelta(hours=2)
+    kubectl("annotate", "node", "node-b", f"{names.MAINTENANCE}={goes.isoformat(timespec='seconds')}")
+    try:
+        namespace.apply(pod("endless", gpus=4, words=NVLINK))
+        namespace.apply(pod("short", gpus=4, words=NVLINK | {names.MAX_DURATION: "1h"}))
+        namespace.wait_running("endless", "short")
+        assert namespace.annotation("endless", names.NODE) == "node-a"
+        assert namespace.annotation("short", names.NODE) == "node-b"
+        kubectl("annotate", "node", "node-b", f"{names.MAINTENANCE}-")
+        kubectl("label", "node", "node-a", "karpenter.sh/capacity-type=spot")
+        namespace.apply(pod("cheap", gpus=4, words=NVLINK | {names.SPOT: "prefer"}))
+        namespace.wait_running("cheap")
+        assert namespace.annotation("cheap", names.NODE) == "node-a"
+    finally:
+        kubectl("annotate", "node", "node-b", f"{names.MAINTENANCE}-")
+        kubectl("label", "node", "node-a", "karpenter.sh/capacity-type-")
 
 
 def test_ladder_falls_back(namespace: Namespace) -> None:
