@@ -85,7 +85,7 @@ def test_best_links_win(namespace: Namespace) -> None:
 
 
 def test_nodes_that_go(namespace: Namespace) -> None:
-    """node-b has the better links: only who is gone in time gets them, and who had rather be on a spot node does not."""
+    """node-b has the better links: only who is gone in time gets them; and a spot node comes first for who says so."""
     kubectl = namespace.cluster.kubectl
     goes = datetime.datetime.now(datetime.UTC) + datetime.timedelta(hours=2)
     kubectl("annotate", "node", "node-b", f"{names.MAINTENANCE}={goes.isoformat(timespec='seconds')}")
