@@ -8,11 +8,11 @@ from typing import Final
 import msgspec
 
 from dradriver.allocator.request import Share, Whole
-from dradriver.api import exclusive, ladder, names, values
+from dradriver.api import annotation_words, exclusive, ladder, names, values
 from dradriver.api.errors import WordError
 from dradriver.api.pins import KEEP
 from dradriver.api.policies.model import Policies
-from dradriver.api.resolved import LONGEST_KEPT, MOST_KEPT, Resolved
+from dradriver.api.resolved import LONGEST_KEPT, MOST_KEPT, VERSION, Resolved
 from webhook import pod_view
 
 MOST_BYTES: Final = 1 << 17  # of JSON: one container's environment
@@ -74,7 +74,13 @@ def is_static(found: Resolved) -> bool:
 
 def noted(found: Resolved, keep_env: tuple[str, ...]) -> Resolved:
     """Return what is noted of a pod that the scheduler alone places: all that its template is made from."""
-    return msgspec.structs.replace(found, keep_env=keep_env or msgspec.UNSET, ladder=ladder.VERSION, spot=msgspec.UNSET)
+    return msgspec.structs.replace(
+        found,
+        version=annotation_words.version(found.request, VERSION),  # without what is left out here
+        keep_env=keep_env or msgspec.UNSET,
+        ladder=ladder.VERSION,
+        spot=msgspec.UNSET,
+    )
 
 
 def kept(pod: pod_view.Pod, containers: Collection[str]) -> tuple[str, ...]:

@@ -30,6 +30,7 @@ ladder       what a request comes to for the scheduler alone: groups, and altern
 same_spec  whether two specs ask for the same, however they are written
 config       the opaque configuration of a claim
 affinity     a pod narrowed to chosen nodes, and back
+node_life    how long a node stays: maintenance and spot nodes
 idleness     that a claim's devices do nothing, as its node's agent says
 usage        GPU time by the hour, in ConfigMaps
 reservations  which GPUs are reserved for whom, in a ConfigMap

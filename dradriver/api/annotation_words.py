@@ -182,7 +182,7 @@ EVERY: Final = (
     Word(key=names.CLAIM, about=About.POD, read=_as_it_is, of_policies=False),
     Word(key=names.PLACEMENT, about=About.POD, read=_one_of(values.PLACEMENTS), choices=values.PLACEMENTS),
     Word(key=names.WHEN_FULL, about=About.POD, read=_one_of(values.WHEN_FULL), choices=values.WHEN_FULL),
-    Word(key=names.SPOT, about=About.POD, read=_one_of(values.SPOT), choices=values.SPOT, since=4),
+    Word(key=names.SPOT, about=About.POD, read=_one_of(values.SPOT), choices=values.SPOT, since=5),
     Word(
         key=names.SHARED_CLAIM, about=About.POD, read=_form(values.set_name, messages.SET_NAME), of_policies=False
     ),

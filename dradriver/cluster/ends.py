@@ -45,6 +45,9 @@ def ends_at(picture: Picture, claim: Key, now: float) -> float | None:
     gangs = [of.gang for key in keys if (of := picture.gangs.of(key)) is not None]
     gangs += [picture.kept_places.gang_of(claim)] if picture.accounts.kept(claim) else []
     keys |= dict.fromkeys(key for gang in gangs for key in picture.gangs.pods(gang))
+    uids = {picture.pods[key].metadata.uid for key in keys if key in picture.pods}
+    if known is not None and not uids.issuperset(known.users):
+        return None  # somebody else names it, and may have it for ever
     latest, given = 0.0, given_at(known)
     for pod in (picture.pods[key] for key in keys if key in picture.pods):
         at = _pod_ends_at(pod, now, given)

@@ -19,7 +19,7 @@ from dradriver.api.pods import Pod
 from dradriver.api.values import PREFER_SPOT
 from dradriver.cluster.claim_users import MOST
 from dradriver.cluster.neighbours import BESIDE
-from dradriver.cluster.nodes.ask import listed
+from dradriver.cluster.nodes.ask import lasts_s, listed
 from dradriver.cluster.nodes.columns import Bools
 from dradriver.cluster.picture import Picture
 from dradriver.cluster.placement import Placement
@@ -110,10 +110,13 @@ def _joining(picture: Picture, wish: PlacementRequest, claim: ClaimRecord) -> Pl
     if len(claim.users) >= MOST:
         raise NoPlaceError(f"its set {name} is in use by {MOST} pods, as many as Kubernetes lets use a claim")
     node = pin.choice.node
-    row, fit = picture.nodes.find(node), picture.nodes.eligible(wish.ask, besides=picture.taken_by(wish.pod))
+    pod, ask = picture.pods.get(wish.pod), wish.ask
+    if pod is not None:  # for how long others have the set is none of its business
+        ask = msgspec.structs.replace(ask, lasts_s=lasts_s(pod))
+    row, fit = picture.nodes.find(node), picture.nodes.eligible(ask, besides=picture.taken_by(wish.pod))
     if row is None or not fit[row]:
         here = np.zeros_like(fit) if row is None else _row(fit, row)
-        causes = picture.nodes.causes(wish.ask, besides=picture.taken_by(wish.pod), only=here)
+        causes = picture.nodes.causes(ask, besides=picture.taken_by(wish.pod), only=here)
         raise NoPlaceError(
             f"its set {name} is on node {node}, which cannot run this pod: {', '.join(causes) or 'gone'}"
         )
@@ -242,7 +245,7 @@ def _rank(
         raise NoPlaceError(why if isinstance(wish.request, Whole) else why + _lacks(picture)) from None
 
     rather = favoured(picture, wish.spot, fit)
-    if rather is None:
+    if not rather.any() or (rather == fit).all():
         return ranked
     with contextlib.suppress(NoPlaceError):
         first = _ranked(picture, wish, rather, most=most, fleet=fleet)
@@ -252,8 +255,8 @@ def _rank(
     return ranked
 
 
-def favoured(picture: Picture, spot: str, fit: Bools) -> Bools | None:
-    """Return those of some nodes that a pod had rather be on: (rows,); None where all of them are, or none.
+def favoured(picture: Picture, spot: str, fit: Bools) -> Bools:
+    """Return those of some nodes that a pod had rather be on: (rows,).
 
     Args:
         picture: The cluster.
@@ -261,10 +264,10 @@ def favoured(picture: Picture, spot: str, fit: Bools) -> Bools | None:
         fit: The nodes that it may be on: (rows,).
     """
     if not spot:
-        return None
+        return fit
     is_spot = picture.nodes.spot()
     rather: Bools = fit & (is_spot if spot == PREFER_SPOT else ~is_spot)
-    return rather if rather.any() and (rather != fit).any() else None
+    return rather
 
 
 def _as_good(one: Choice | PartChoice, best: Choice | PartChoice) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Final
@@ -24,6 +25,7 @@ from dradriver.cluster import neighbours
 from dradriver.cluster.kept_places import Kept
 from dradriver.cluster.nodes.ask import longest
 from dradriver.cluster.nodes.columns import Bools, Ints
+from dradriver.cluster.nodes.table import GOING
 from dradriver.cluster.picture import Picture
 from dradriver.cluster.placement import Placement
 from dradriver.cluster.records import ClaimRecord
@@ -159,16 +161,23 @@ def _places(
     except NoPlaceError as error:
         if any(decide.any_aside(picture, fit) for fit in asked.eligible):  # how much there is, it cannot know
             raise NoPlaceError(f"no place on the nodes that are known; nodes left out: {decide.UNKNOWN_KIND}") from None
-        kept_from = decide.bound(picture, members[0].wish)
+        kept_from = decide.bound(picture, members[0].wish) + _going(picture, members, rows)
         raise NoPlaceError(f"{error}{kept_from}", stable=f"{error.stable}{kept_from}") from None
-    if (rather := _favoured(picture, members, asked)) is not None:
+    # One that comes to others goes where they are, or where the lost one was.
+    rather = None if kept or home else _favoured(picture, members, asked)
+    if rather is not None:
         with contextlib.suppress(NoPlaceError):
             there = place(msgspec.structs.replace(asked.request, least_pods=None), eligible_by_role=rather)
-            if (len(there.pods), there.reach, there.fallback) == (len(found.pods), found.reach, found.fallback):
-                found = there
+            found = there if _as_near(there, found) else found
     placed = dict(zip(asked.members, found.pods, strict=False))  # fewer where it begins with fewer
     hostnames = _hostnames(picture, dict.fromkeys(choice.node for choice in placed.values()), asked)
     return _placements(picture, identity, placed, found, kept, hostnames, home)
+
+
+def _going(picture: Picture, members: Sequence[Member], rows: Bools | None) -> str:
+    """Return that nodes are left out which go before all of a gang would have ended, as a part of a reason."""
+    ask = msgspec.structs.replace(members[0].wish.ask, lasts_s=longest(member.wish.ask.lasts_s for member in members))
+    return f"; nodes left out: {GOING}" if GOING in picture.nodes.causes(ask, only=rows) else ""
 
 
 def _favoured(picture: Picture, members: Sequence[Member], asked: Asked) -> list[Bools] | None:
@@ -177,12 +186,22 @@ def _favoured(picture: Picture, members: Sequence[Member], asked: Asked) -> list
     Without one of its nodes it stands still: that some of its pods avoid spot nodes is of no use to the others.
     """
     said = {member.wish.spot for member in members}
-    if len(said) > 1:
+    if said == {""} or len(said) > 1:
         return None
     rather = [decide.favoured(picture, members[0].wish.spot, fit) for fit in asked.eligible]
-    if all(each is None for each in rather):
-        return None
-    return [fit if each is None else each for each, fit in zip(rather, asked.eligible, strict=True)]
+    return rather if all(each.any() for each in rather) else None
+
+
+def _as_near(one: GangChoice, best: GangChoice) -> bool:
+    """Return whether a gang's pods are as near to each other as in the best plan, and the GPUs of each, too."""
+
+    def kinds(choice: GangChoice) -> Counter[tuple[object, object]]:
+        return Counter((pod.level, pod.fallback) for pod in choice.pods)
+
+    return (
+        (one.reach, one.fallback, kinds(one)) == (best.reach, best.fallback, kinds(best))
+        and len(one.nodes) <= len(best.nodes)
+    )  # fmt: skip
 
 
 def has_claim(picture: Picture, member: Member) -> bool:
@@ -247,7 +266,7 @@ def _asked(
         near="" if wants.near is None else wants.near.level,
         near_required=wants.near is not None and not wants.near.preferred,
     )
-    lasts_s = longest(member.wish.ask for member in members)  # without one of them the others are of no use
+    lasts_s = longest(member.wish.ask.lasts_s for member in members)  # without one of them the others are of no use
     eligible = [_eligible(picture, wish, lasts_s, avoid, rows) for wish in wishes]
     return Asked(request, tuple(member for group in groups for member in group), eligible, amounts)
 
@@ -404,9 +423,11 @@ def revalidate(
     nodes = list(dict.fromkeys(node for _, node in planned))
     hostnames = _hostnames(picture, nodes, _asked(picture, members, wants, kept=claims, least=None, avoid=()))
     out: dict[Member, Placement] = {}
+    lasts_s = longest(member.wish.ask.lasts_s for member in members)
     for member in gated:
-        claim = claims.get(member)
-        if claim is None or claim.planned is None or (own := decide.revalidate(picture, member.wish, claim)) is None:
+        claim, ask = claims.get(member), msgspec.structs.replace(member.wish.ask, lasts_s=lasts_s)
+        wish = msgspec.structs.replace(member.wish, ask=ask)
+        if claim is None or claim.planned is None or (own := decide.revalidate(picture, wish, claim)) is None:
             return None
         texts = own.texts | plans.texts(claim.planned, nodes)
         out[member] = msgspec.structs.replace(

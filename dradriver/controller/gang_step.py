@@ -25,6 +25,7 @@ from dradriver.api.gang_owners import Rank
 from dradriver.api.gangs import Size
 from dradriver.api.pods import Pod
 from dradriver.api.seats import GO
+from dradriver.cluster.nodes.ask import lasts_s, longest
 from dradriver.cluster.picture import Picture
 from dradriver.cluster.records import ClaimRecord
 from dradriver.controller import next_step
@@ -203,7 +204,7 @@ def _promised(
     if (len(claims) < wanted or wanted < least) and not lifted:
         # Its writer was killed between two of them, or saw others run that did no more, and placed a pod beside them.
         return GiveBack(every, WithdrawReason.OUTDATED)
-    ending = ending_for(every, picture, now, time.time())
+    ending = ending_for(every, picture, now, time.time(), longest(lasts_s(member.pod) for member in unit.members))
     if ending is not None and ending.over and free:
         return GiveBack(free, WithdrawReason.UNENDED, ending.late)
     until = (

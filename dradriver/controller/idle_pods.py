@@ -35,6 +35,7 @@ NOTICE_S: Final = 2700.0  # of no work after which any pod is told
 MOST_MARKED: Final = 64  # units in one pass; two writes for each of their pods
 MOST_ENDED: Final = 8
 ANSWER_S: Final = 60.0  # for all that is written for one unit
+LONGEST_ASKED_S: Final = 600.0  # that the server's wish to wait is heeded for
 LOOKED_S: Final = 30.0  # for which the server's answer holds that a unit is idle: others may be ended slowly meanwhile
 RUNNING: Final = "Running"
 
@@ -82,7 +83,8 @@ class IdlePods:
         self._heard: dict[str, tuple[float, float | None]] = {}  # by a claim's uid what it said last, and when
         self._tried: dict[Key, float] = {}  # when something was last done for each unit
         self._told: dict[str, str] = {}  # by a pod's uid the last Event of each
-        self._not_before: dict[Key, float] = {}  # the server asks to wait so long before anything is done for a unit
+        # By its first pod's uid: the server asks to wait so long before a unit is warned or ended.
+        self._not_before: dict[str, float] = {}
 
     async def run(self) -> NoReturn:
         """Look again and again, until cancelled; what a predecessor heard counts for nothing."""
@@ -107,9 +109,12 @@ class IdlePods:
 
     async def once(self) -> None:
         """Do what there is to do for each unit now; what goes wrong with one concerns no other."""
-        self._not_before = {key: at for key, at in self._not_before.items() if self._monotonic() < at}
+        self._not_before = {uid: at for uid, at in self._not_before.items() if self._monotonic() < at}
         units = list(idle_units.units(self._picture))
-        steps = {unit.key: self._step(unit) for unit in units if unit.key not in self._not_before}
+        steps = {unit.key: self._step(unit) for unit in units}
+        for unit in units:
+            if _uid(unit) in self._not_before and steps[unit.key] is not Step.TAKE_BACK:
+                del steps[unit.key]
         # Who was tried before comes after all others: those that cannot be ended are in nobody's way.
         units.sort(key=lambda unit: self._tried.get(unit.key, 0.0))
         marks = [unit for unit in units if steps.get(unit.key) in (Step.WARN, Step.TAKE_BACK)]
@@ -120,10 +125,11 @@ class IdlePods:
         for unit in ends[:MOST_ENDED]:
             await self._guarded(unit, self._look_again(unit, ripe))
         for unit in ends[:MOST_ENDED]:
-            still = [other for other in ends[:MOST_ENDED] if self._is_ripe(other, ripe)]
-            if unit in still:
+            now = {other.key: other for other in idle_units.units(self._picture)}  # some may work again meanwhile
+            still = [now[one.key] for one in ends[:MOST_ENDED] if one.key in now and self._is_ripe(now[one.key], ripe)]
+            if any(one.key == unit.key for one in still):
                 uids = {pod.metadata.uid for other in still for pod, _ in other.pods}
-                await self._guarded(unit, self._end(unit, uids))
+                await self._guarded(unit, self._end(now[unit.key], uids))
         for unit in units:
             if steps.get(unit.key) is Step.UNHEARD:
                 logger.debug("%s/%s is not ended: its node's agent has not said anew that it is idle", *unit.key)
@@ -215,7 +221,7 @@ class IdlePods:
     def _wait(self, unit: Unit, seconds: float | None) -> None:
         """Do nothing for a unit for so long, as the server wishes."""
         if seconds:
-            self._not_before[unit.key] = self._monotonic() + seconds
+            self._not_before[_uid(unit)] = self._monotonic() + min(seconds, LONGEST_ASKED_S)
 
     async def _guarded(self, unit: Unit, work: Awaitable[None]) -> None:
         self._tried[unit.key] = self._monotonic()
@@ -229,3 +235,7 @@ class IdlePods:
                 logger.warning("%s/%s, which is idle: %s; trying again", *unit.key, str(error) or "no answer")
         except Exception:
             logger.exception("%s/%s, which is idle: an error in this program; going on", *unit.key)
+
+
+def _uid(unit: Unit) -> str:
+    return unit.pods[0][0].metadata.uid

@@ -78,7 +78,7 @@ class IdleWriter:
         return True
 
     async def end(self, unit: Unit, why: str, *, ripe: Collection[str]) -> bool:
-        """End all pods of a unit. Returns whether they were not to end already, with another unit.
+        """End all pods of a unit. Returns whether they were to end still, and not with another unit already.
 
         Args:
             unit: The unit.
@@ -108,6 +108,8 @@ class IdleWriter:
         if any(pod.metadata.uid not in ripe for pod in every):
             raise RefusedError(f"{top} has other pods, which are not to end now")
         await ask_budgets(self._client, every or pods)
+        if not await self.still_idle(unit):  # all of this may have taken long
+            return False
         await self._rest(top, why)
         return True
 

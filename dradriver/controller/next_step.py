@@ -16,6 +16,7 @@ from dradriver.api import names
 from dradriver.api.pins import claim_key, is_set
 from dradriver.api.pods import Pod
 from dradriver.api.seats import GO, OFF
+from dradriver.cluster.nodes.ask import lasts_s
 from dradriver.cluster.picture import Picture
 from dradriver.cluster.records import ClaimRecord
 from dradriver.controller.ending import Ending, ending_for
@@ -166,7 +167,7 @@ def next_step(
     if claim.handed_over:
         member.promise.claim_uid = claim.uid
         return Wait()  # it keeps nothing from anybody
-    if (ending := ending_for((claim,), picture, now, wall)) is not None and _intact(claim, picture):
+    if (ending := ending_for((claim,), picture, now, wall, lasts_s(pod))) is not None and _intact(claim, picture):
         return _preempting(member, claim, ending, now)
     return _promised(member, claim, picture, now, promise_s=promise_s, unschedulable_s=unschedulable_s)
 

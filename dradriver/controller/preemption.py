@@ -39,6 +39,7 @@ from dradriver.controller.executor import Executor
 from dradriver.controller.gang_preemption_plan import place_together
 from dradriver.controller.outcome import MovedOnError
 from dradriver.controller.preemption_plan import Scene, place
+from dradriver.queue.caps import Limits
 from dradriver.queue.lanes import Lanes, Slot
 from dradriver.queue.tenants import MINUTE_S, Tenants
 from dradriver.queue.units import Member, Unit
@@ -47,6 +48,7 @@ from dradriver.queue.waiting import Queue
 logger = logging.getLogger(__name__)
 
 MOST_LOOKS: Final = 4  # plans that are tried in one look: each takes some ten milliseconds in a large cluster
+MOST_ASKED: Final = 8  # units of one tenant with a cap whose cap is looked at in one look: thousands may be parked
 FIRST_PAUSE_S: Final = 1.0  # between two tries for one unit
 LONGEST_PAUSE_S: Final = 30.0
 NAMED: Final = 3  # units that a reason names
@@ -68,8 +70,8 @@ class Preemptions:
         tenants: Tenants,
         executor: Executor,
         evictions: Evictions,
-        closed: Callable[[Unit], frozenset[str] | None],
-        whose: Callable[[Unit], tuple[str, ...]] = lambda _: (),
+        limits: Callable[[Unit], Limits | None],
+        whose: Callable[[Unit, float], tuple[str, ...]] = lambda _, __: (),
     ) -> None:
         """Make one that is off.
 
@@ -80,11 +82,11 @@ class Preemptions:
             tenants: Whose a namespace is, and what its priorities count.
             executor: Writes.
             evictions: Ends pods.
-            closed: Says from which nodes its tenant's cap keeps a unit; None for all.
-            whose: Says whose reserved GPUs a unit may have.
+            limits: Says what its tenant's cap leaves to a unit; None for nothing.
+            whose: Says whose reserved GPUs a unit may have that begins so many seconds later.
         """
         self._picture, self._queue, self._lanes, self._tenants = picture, queue, lanes, tenants
-        self._executor, self._evictions, self._closed, self._whose = executor, evictions, closed, whose
+        self._executor, self._evictions, self._limits, self._whose = executor, evictions, limits, whose
         self.write_gang: Callable[[dict[Member, Placement], Slot], Awaitable[None]] | None = None
         self._running = RunningUnits(picture)
         self._terms = Terms()
@@ -115,6 +117,7 @@ class Preemptions:
         self._remember(now)
         left = self._terms.units_per_minute - sum(count for _, count in self._ended)
         looks = 0
+        asked: collections.Counter[str] = collections.Counter()
         found = False
         waiting = self._queue.blocked()
         self._tried = {unit.key: known for unit in waiting if (known := self._tried.get(unit.key)) is not None}
@@ -124,11 +127,18 @@ class Preemptions:
             times, not_before, version, changes_at = self._tried.get(unit.key, (0, 0.0, -1, math.inf))
             if clock < not_before or (version == self._picture.version and now < changes_at) or not self._may(unit):
                 continue
-            looks += 1
+            tenant = self._tenants.of(unit.key[0])
+            asked[tenant] += bool(self._tenants.caps(tenant))
+            if asked[tenant] > MOST_ASKED:
+                continue
             pause_s = min(FIRST_PAUSE_S * 2.0**times, LONGEST_PAUSE_S)
             self._tried[unit.key] = times + 1, clock + pause_s, self._picture.version, math.inf
             try:
-                ended = self._try(unit, now, most=left)
+                limits = self._limits(unit)
+                if limits is None:
+                    continue  # nobody ends for one whom its tenant's cap keeps waiting
+                looks += 1
+                ended = self._try(unit, limits, now, most=left)
                 self._tried[unit.key] = times + 1, clock + pause_s, self._picture.version, self._changes_at
             except WordError:
                 continue  # it is told so when it is looked at
@@ -145,8 +155,8 @@ class Preemptions:
         """Return whether others may end for a unit at all, and it may be written now."""
         if unit.busy or any(member.pod.spec.preemption_policy == "Never" for member in unit.members):
             return False
-        if self._tenants.by_kueue(self._tenants.of(unit.key[0])) or self._closed(unit) is None:
-            return False  # Kueue ends others for its own; and nobody ends for one whom its tenant's cap keeps waiting
+        if self._tenants.by_kueue(self._tenants.of(unit.key[0])):
+            return False  # Kueue ends others for its own
         if unit.key in self._picture.gangs and len(unit.wanting) < len(unit.members):
             return False  # some have places already: the others get theirs beside them
         if self._bound_to_others(unit):
@@ -161,18 +171,23 @@ class Preemptions:
         near = of.wants.near is not None and not of.wants.near.preferred
         return near or any((of.wants.max_nodes, of.wants.min_gpus_per_node, of.wants.min_network_gbps))
 
-    def _try(self, unit: Unit, now: float, *, most: int) -> int:
+    def _try(self, unit: Unit, limits: Limits, now: float, *, most: int) -> int:
         """Find a place for a unit and have it written. Returns how many units have to end; 0 where there is none."""
         scene = self._scene(unit, now)
         if not scene.units:
             return 0
-        avoid = (*unit.failures.tried, *(self._closed(unit) or ()))
+        avoid = limits.closed.union(unit.failures.tried)
+        if unit.lead.near:  # how long the others of its gang last it does not say
+            avoid |= self._picture.nodes.gone_by(math.inf)
+        elif unit.lasts_s:  # it begins when those have ended
+            latest = max((now + scene.grace_s, *(one.ends_at() for one in scene.ending)))
+            avoid |= self._picture.nodes.gone_by(latest + self._terms.margin_seconds + 1 + unit.lasts_s)
         places: dict[Member, Placement]
         if unit.key in self._picture.gangs:
             said = self._picture.gangs.said(unit.key)
             together = place_together(
                 self._picture,
-                unit.members,
+                limits.members,
                 said.wants,
                 scene,
                 identity=said.member.identity,
@@ -224,7 +239,8 @@ class Preemptions:
                 else:
                     may.append((unit, counts))
         self._changes_at = min(changes, default=math.inf)
-        return Scene(may, ends, now, self._whose(wanting))
+        grace_s = max((one.grace_s for one, _ in may), default=0.0)
+        return Scene(may, ends, now, self._whose(wanting, grace_s))
 
     def _ends(self, unit: RunningUnit) -> bool:
         """Return whether the policies let a unit end at some time, and there is a way."""

@@ -43,6 +43,11 @@ class Scene(msgspec.Struct, frozen=True):
     now: float
     whose: tuple[str, ...] = ()
 
+    @property
+    def grace_s(self) -> float:
+        """The longest time that one of the units may take to end."""
+        return max((unit.grace_s for unit, _ in self.units), default=0.0)
+
 
 class Found(msgspec.Struct, frozen=True):
     """A place that there is once some have ended.

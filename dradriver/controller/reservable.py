@@ -7,6 +7,7 @@ import heapq
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 
+import msgspec
 import numpy as np
 
 from dradriver.allocator.fleet.fleet import Fleet
@@ -20,6 +21,7 @@ from dradriver.cluster.picture import Picture
 from dradriver.cluster.placement import Placement
 from dradriver.controller import gang_plan
 from dradriver.queue import reservation
+from dradriver.queue.caps import Limits
 from dradriver.queue.placement_request import PlacementRequest
 from dradriver.queue.reservation import Candidate, Use
 from dradriver.queue.reserved_for import MOST_GPUS
@@ -60,16 +62,16 @@ class Reservable:
         ends = _Ends(self._picture, self._clock())
         return ends.candidate(gpus, frozenset(besides))
 
-    def gone(self, unit: Unit, gpus: Sequence[Device]) -> list[Device]:
+    def gone(self, unit: Unit, limits: Limits, gpus: Sequence[Device]) -> list[Device]:
         """Return those GPUs that a unit cannot have, whoever leaves: they are broken, or it may not go there."""
-        open_ = self._open_to_any(unit)
+        open_ = self._open_to_any(unit, limits)
         rows = {node: self._picture.nodes.find(node) for node, _ in gpus}
         closed = {node for node, row in rows.items() if row is None or not open_[row]}
         own = {gpu for node in {node for node, _ in gpus} for gpu in _within(self._picture, unit.key[0], node)}
         usable = self._picture.inventory.usable
         return [gpu for gpu in gpus if gpu[0] in closed or gpu not in own or not usable(gpu, None)]
 
-    async def best(self, unit: Unit, besides: Iterable[Device] = ()) -> Candidate | None:
+    async def best(self, unit: Unit, limits: Limits, besides: Iterable[Device] = ()) -> Candidate | None:
         """Return the best set for a unit that is not this one, None without any; others get the loop meanwhile.
 
         A gang's may have nodes of this one: those that are free already stood idle for nothing if it left them.
@@ -79,29 +81,44 @@ class Reservable:
         """
         other = tuple(sorted(besides))
         if unit.key != unit.lead.key:
-            planned = await self._best_of_gang(unit)
-            return None if planned is None or planned.gpus == other else planned
+            planned = await self._best_of_gang(unit, limits)
+            good = planned is not None and planned.gpus != other and self._in_time(unit, planned, self._clock())
+            return planned if good else None
         best: Candidate | None = None
-        async for bound, candidate in self._of_pod(unit):
+        async for bound, candidate in self._of_pod(unit, limits):
             now = self._clock()
             if best is not None and bound > reservation.readiness(best, now)[:2]:
                 break  # of no node after this one is a set ready sooner
-            if candidate is not None and candidate.gpus != other:
+            if candidate is not None and candidate.gpus != other and self._in_time(unit, candidate, now):
                 best = reservation.best((candidate, *filter(None, (best,))), now)
         return best
 
-    def _open(self, wish: PlacementRequest) -> Bools:
-        """Return the nodes that a pod may run on, whatever is free there: (rows,)."""
-        fit = self._picture.nodes.open(wish.ask)
+    def _in_time(self, unit: Unit, candidate: Candidate, now: float) -> bool:
+        """Return whether a set is free so soon that a unit has ended before one of its nodes goes."""
+        ends = [use.ends_at for use in candidate.uses]
+        begins = now if None in ends else max((at for at in ends if at is not None), default=now)
+        gone = self._picture.nodes.gone_by(max(begins, now) + unit.lasts_s)
+        return gone.isdisjoint(node for node, _ in candidate.gpus)
+
+    def _open(self, wish: PlacementRequest, lasts_s: int) -> Bools:
+        """Return the nodes that a pod of a unit that lasts so long may run on, whatever is free there: (rows,)."""
+        fit = self._picture.nodes.open(msgspec.structs.replace(wish.ask, lasts_s=lasts_s))
         if wish.rules is not None:
             fit &= self._picture.neighbours.allowed(wish.pod, wish.rules, fit.copy())
         return fit
 
-    def _open_to_any(self, unit: Unit) -> Bools:
-        found: Bools = np.logical_or.reduce([self._open(member.wish) for member in unit.members])
-        return found
+    def _open_to_any(self, unit: Unit, limits: Limits) -> Bools:
+        found: Bools = np.logical_or.reduce([self._open(member.wish, unit.lasts_s) for member in unit.members])
+        return self._within(found, limits)
 
-    async def _of_pod(self, unit: Unit) -> AsyncIterator[tuple[Ready, Candidate | None]]:
+    def _within(self, fit: Bools, limits: Limits) -> Bools:
+        """Return those of some nodes that a tenant's cap leaves open, as that array."""
+        for node in limits.closed:
+            if (row := self._picture.nodes.find(node)) is not None:
+                fit[row] = False
+        return fit
+
+    async def _of_pod(self, unit: Unit, limits: Limits) -> AsyncIterator[tuple[Ready, Candidate | None]]:
         """Yield of each node when a set may be ready at the soonest, the soonest first, and the set that is first."""
         wish, clock = unit.lead.wish, asyncio.get_running_loop().time
         ends = _Ends(self._picture, self._clock(), unit)
@@ -109,7 +126,7 @@ class Reservable:
         fleet = self._idle_fleet(unit.key[0])
         heap: list[tuple[Ready, str, list[tuple[Ready, str]]]] = []
         until = clock() + SLICE_S
-        for node, fit in self._nodes(self._open(wish)):
+        for node, fit in self._nodes(self._within(self._open(wish, unit.lasts_s), limits)):
             ready = ends.ready(node) if fit else []
             if len(ready) >= wish.request.gpus:
                 heap.append((ready[wish.request.gpus - 1][0], node, ready))
@@ -164,20 +181,20 @@ class Reservable:
         }
         return [taken for pod in sorted(pods) if (taken := picture.taken_by(pod))]
 
-    async def _best_of_gang(self, unit: Unit) -> Candidate | None:
+    async def _best_of_gang(self, unit: Unit, limits: Limits) -> Candidate | None:
         """Return the GPUs of a plan on the fewest nodes that are free first, wholly; None without a plan."""
         ends = _Ends(self._picture, self._clock(), unit)
-        nodes = [node for node, open_ in self._nodes(self._open_to_any(unit)) if open_]
+        nodes = [node for node, open_ in self._nodes(self._open_to_any(unit, limits)) if open_]
         ready = sorted((every[-1][0], node) for node in nodes if (every := ends.ready(node)))
         names = [node for _, node in ready]
         low, high = 1, len(names)
         leaving = self._taken(gpu for node in names for gpu in _all(self._picture, node))
-        if not names or (plan := self._plan(unit, names, ends, leaving)) is None:
+        if not names or (plan := self._plan(unit, limits, names, ends, leaving)) is None:
             return None
         while low < high:  # where so many nodes do, more of them do, too
             await asyncio.sleep(0)
             middle = (low + high) // 2
-            if (fewer := self._plan(unit, names[:middle], ends, leaving)) is None:
+            if (fewer := self._plan(unit, limits, names[:middle], ends, leaving)) is None:
                 low = middle + 1
             else:
                 high, plan = middle, fewer
@@ -185,7 +202,12 @@ class Reservable:
         return ends.candidate(gpus) if len(gpus) <= MOST_GPUS else None
 
     def _plan(
-        self, unit: Unit, names: Sequence[str], ends: _Ends, leaving: Collection[tuple[str, Amounts]]
+        self,
+        unit: Unit,
+        limits: Limits,
+        names: Sequence[str],
+        ends: _Ends,
+        leaving: Collection[tuple[str, Amounts]],
     ) -> Mapping[Member, Placement] | None:
         picture, first = self._picture, self._picture.gangs.said(unit.key)
         fleet = self._idle_fleet(unit.key[0])
@@ -194,7 +216,7 @@ class Reservable:
             if pool is not None and node in fleet.nodes:
                 fleet.set_free(node, pool.numbers({device for _, device in ends.ready(node)}))
         others = set(fleet.nodes).difference(names)
-        members = [member for member in unit.members if member in unit.wanting] or unit.members
+        members = limits.members or unit.members
         try:
             with picture.nodes.without(leaving):  # those without GPUs stay, with what they have of CPU and memory
                 return gang_plan.plan(

@@ -19,11 +19,12 @@ from dradriver.api.pins import Device, Key
 from dradriver.api.policies.model import Policies
 from dradriver.cluster.picture import Picture
 from dradriver.controller import metrics
-from dradriver.controller.reservable import Reservable
+from dradriver.controller.reservable import SLICE_S, Reservable
 from dradriver.controller.reservation_store import ReservationStore
 from dradriver.errors import DriverError
 from dradriver.kube.backoff import wait_s
 from dradriver.queue import reservation, reserved_for
+from dradriver.queue.caps import Limits
 from dradriver.queue.reservation import Blocked, Reservation, Step, Terms
 from dradriver.queue.reserved_for import key_of
 from dradriver.queue.tenants import Tenants
@@ -55,6 +56,7 @@ class Reservations:
         queue: Queue,
         tenants: Tenants,
         units: Mapping[Key, Unit],
+        limits: Callable[[Unit], Limits | None],
         *,
         touch: Callable[[Key], None],
         wake: Callable[[], None],
@@ -67,12 +69,14 @@ class Reservations:
             queue: Says who is blocked, in which order.
             tenants: Say whose a namespace is.
             units: All that are looked at, by key.
+            limits: Says what its tenant's cap leaves to a unit; None for nothing.
             touch: Called with whom something was reserved for, or is not any more.
             wake: Called when others may have a place by that.
             clock: Gives seconds since the epoch; by default the system's.
         """
         self.terms: Terms | None = Terms()
         self._picture, self._queue, self._tenants, self._units = picture, queue, tenants, units
+        self._limits = limits
         self._touch, self._wake, self._clock = touch, wake, clock or time.time
         self._reservable = Reservable(picture, self._clock)
         self._held: dict[str, Reservation] = {}  # by whom they are for
@@ -101,15 +105,15 @@ class Reservations:
         """Return who a unit is to a reservation that is for it; empty without one."""
         return unit.who if self._held and unit.who in self._held else ""
 
-    def whose(self, unit: Unit) -> tuple[str, ...]:
-        """Return whose reserved GPUs a unit may have, by whom they are for.
+    def whose(self, unit: Unit, later_s: float = 0.0) -> tuple[str, ...]:
+        """Return whose reserved GPUs a unit may have that begins so many seconds from now, by whom they are for.
 
         Raises:
             WordError: What it asks for cannot be read.
         """
         if not self._held or self.terms is None:
             return ()
-        return reserved_for.open_to(unit, self._held.values(), self.terms, self._clock())
+        return reserved_for.open_to(unit, self._held.values(), self.terms, self._clock(), later_s)
 
     def told(self, unit: Unit, reason: str) -> str:
         """Return why a unit waits with what is reserved for it."""
@@ -173,13 +177,14 @@ class Reservations:
             self._apply(who, news=False)
         wanted, elsewhere, gone = self.terms is not None and self._waits(who), None, list[Device]()
         known = unit if unit is not None and unit.who == who else None
-        if known is not None and self._queue.closed(known.key):
-            wanted = False  # its tenant's cap keeps it from GPUs: it could not have these if they were free
         if wanted and known is not None:
             try:
-                gone = self._reservable.gone(known, held.gpus)
-                if gone or held.idle_gpu_s >= terms.idle_s * len(held.gpus) * (1 - 1e-9):
-                    elsewhere = await self._reservable.best(known, besides=held.gpus)
+                if (limits := self._limits(known)) is None:
+                    wanted = False  # its tenant's cap keeps it from all GPUs: it could not have these if they were free
+                else:
+                    gone = self._reservable.gone(known, limits, held.gpus)
+                    if gone or held.idle_gpu_s >= terms.idle_s * len(held.gpus) * (1 - 1e-9):
+                        elsewhere = await self._reservable.best(known, limits, besides=held.gpus)
             except WordError:
                 wanted = False  # it asks for something else now, which cannot be read
         held, now = self._held[who], self._clock()  # as counted meanwhile
@@ -208,9 +213,14 @@ class Reservations:
             who: since if since.at <= now else msgspec.structs.replace(since, at=now) for who, since in waits.items()
         }
         self._hopeless = {who: until for who, until in self._hopeless.items() if now < until <= now + HOPELESS_S}
-        units = [
-            unit for unit in self._queue.first_blocked() if self._reservable.is_for(unit) and not self._by_kueue(unit)
-        ]
+        units, turn = list[Unit](), asyncio.get_running_loop().time
+        until = turn() + SLICE_S
+        for unit in list(self._queue.first_blocked()):
+            if turn() > until:
+                await asyncio.sleep(0)
+                until = turn() + SLICE_S
+            if self._may(unit):
+                units.append(unit)
         for unit in units:
             self._since.setdefault(unit.who, stored.Since(unit.who, now))
         units.sort(key=lambda unit: self._queue.turn(unit.key, unit.order))
@@ -229,8 +239,11 @@ class Reservations:
                 await self._reserve(by_who[each.who], each)
                 blocked.remove(each)
 
-    def _by_kueue(self, unit: Unit) -> bool:
-        return self._tenants.by_kueue(self._tenants.of(unit.key[0]))
+    def _may(self, unit: Unit) -> bool:
+        """Return whether GPUs may be reserved for a unit: its tenant's cap does not keep it from all that it wants."""
+        if not self._reservable.is_for(unit) or self._tenants.by_kueue(self._tenants.of(unit.key[0])):
+            return False
+        return not self._queue.closed(unit.key) or self._limits(unit) is not None
 
     def _blocked(self, unit: Unit) -> Blocked:
         since = self._since[unit.who]
@@ -245,7 +258,8 @@ class Reservations:
 
     async def _reserve(self, unit: Unit, blocked: Blocked) -> None:
         try:
-            found = await self._reservable.best(unit)
+            limits = self._limits(unit)
+            found = None if limits is None else await self._reservable.best(unit, limits)
         except WordError:
             found = None
         if self._units.get(unit.key) is not unit or unit.key not in self._queue or not self._waits(unit.who):

@@ -121,15 +121,16 @@ class Worker:
         )  # fmt: skip
         self._units: dict[Key, Unit] = {}
         self.reservations = Reservations(
-            self.picture, self._queue, self.tenants, self._units, touch=self._touch, wake=self._woken.set
-        )
+            self.picture, self._queue, self.tenants, self._units, self.caps.limits,
+            touch=self._touch, wake=self._woken.set,
+        )  # fmt: skip
         kinds = OwnerKinds(client)
         self._owner_reader = OwnerReader(client, kinds, waits=partial(size_matters, self.picture), touch=self._touch)
         self._restarts = OwnerRestarts(client, kinds, pods=self.picture.pods, touch=self._touch)
         self._preemptions = Preemptions(
             self.picture, self._queue, self._lanes, self.tenants, self._executor,
             Evictions(client, self.picture, self._restarts, suspendable=suspendable, record=record_end),
-            closed=self.caps.closed_nodes, whose=self.reservations.whose,
+            limits=self.caps.limits, whose=self.reservations.whose,
         )  # fmt: skip
         self._running = RunningGangs(self.picture, self._owner_reader, self._restarts, at=self._at, promise_s=promise_s)
         self._gangs = GangWorker(

@@ -65,6 +65,18 @@ class Left(NamedTuple):
     why: str = ""
 
 
+class Limits(NamedTuple):
+    """What a cap leaves to a unit, node by node.
+
+    Attributes:
+        members: Those of it that want a place and may have one together.
+        closed: Nodes with GPUs that it may not have.
+    """
+
+    members: tuple[Member, ...]
+    closed: frozenset[str] = frozenset()
+
+
 class Caps:
     """All tenants' caps, and what counts for them.
 
@@ -130,14 +142,22 @@ class Caps:
         except WordError:  # it is told that anyhow
             return ANYWHERE
 
-    def closed_nodes(self, unit: Unit) -> frozenset[str] | None:
-        """Return the nodes with GPUs of products that its tenant's cap keeps a unit from; None where that is all."""
-        closed = self.closed(unit)
-        if closed and (closed == _ALL or _possible(self._asked(_wanting(unit))) <= closed):
+    def limits(self, unit: Unit) -> Limits | None:
+        """Return what its tenant's cap leaves of the nodes to a unit; None where that is nothing.
+
+        Raises:
+            WordError: What it asks for cannot be read.
+        """
+        if not self._tenants.known(unit.key[0]):
+            return None
+        if not self._tenants.caps(self._tenants.of(unit.key[0])):
+            return Limits(_wanting(unit))
+        members, closed = self._fitting(unit)
+        if closed and _possible(self._asked(members)) <= closed:
             return None
         groups = self._picture.inventory.fleet.groups if closed else ()
         every = (group.names for group in groups if any(gpu.product in closed for gpu in group.machine.gpus))
-        return frozenset(name for names in every for name in names)
+        return Limits(members, frozenset(name for names in every for name in names))
 
     def open_rows(self, closed: Closed) -> Bools | None:
         """Return the nodes that have GPUs of other products: (rows,); None for all."""

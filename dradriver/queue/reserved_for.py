@@ -21,13 +21,13 @@ def key_of(who: str) -> Key:
     return namespace, rest.rpartition("/")[0]
 
 
-def open_to(unit: Unit, held: Iterable[Reservation], terms: Terms, now: float) -> tuple[str, ...]:
-    """Return whose reserved GPUs a unit may have, by whom they are for.
+def open_to(unit: Unit, held: Iterable[Reservation], terms: Terms, now: float, later_s: float = 0.0) -> tuple[str, ...]:
+    """Return whose reserved GPUs a unit may have that begins so many seconds from now, by whom they are for.
 
     Raises:
         WordError: What it asks for cannot be read.
     """
-    ends_at = now + unit.lasts_s if unit.lasts_s else None
+    ends_at = now + later_s + unit.lasts_s if unit.lasts_s else None
     return tuple(
         each.who
         for each in held

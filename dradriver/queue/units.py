@@ -312,7 +312,7 @@ class Unit:
         Raises:
             WordError: What it wishes cannot be read.
         """
-        return longest(member.wish.ask for member in self.members)
+        return longest(member.wish.ask.lasts_s for member in self.members)
 
     @property
     def who(self) -> str:

@@ -231,10 +231,9 @@ class Queue:
                 del self._narrow[line.tenant]
 
     def first_blocked(self) -> Iterator[Unit]:
-        """Return the first of each tenant and kind that found no place, and that nothing helps now, nor a cap parks."""
+        """Return the first of each tenant and kind that found no place, also where a cap is why; none asked again."""
         for group in self._stuck():
-            if not group.closed:
-                yield from filter(None, map(self._head, list(group.lines.values())))
+            yield from filter(None, map(self._head, list(group.lines.values())))
 
     def blocked(self) -> list[Unit]:
         """Return the units of kinds that found no place, in their order, also where a cap is why; none asked again."""

@@ -15,6 +15,7 @@ from dradriver.allocator.request import NoPlaceError
 from dradriver.controller.decide import decide
 from dradriver.controller.reservable import Reservable
 from dradriver.queue import reservation
+from dradriver.queue.caps import Limits
 from dradriver.queue.units import Unit
 from tests.fakes.gpucluster import GpuCluster
 
@@ -62,7 +63,7 @@ async def measured(nodes: int) -> None:
     print(f"{nodes} nodes, none reserved: {spent(lambda: place(units['small'])):.2f} ms a decision")
     reservable = Reservable(picture, time.time)
     begun = time.thread_time()
-    found = await reservable.best(units["big"])
+    found = await reservable.best(units["big"], Limits((units["big"].lead,)))
     took = time.thread_time() - begun
     assert found is not None
     print(f"{nodes} nodes: {took * 1e3:.0f} ms to find a set, others having the loop meanwhile")

@@ -68,12 +68,12 @@ class Ask(msgspec.Struct, frozen=True, gc=False):
 
 def ask_of(pod: Pod, volumes: Where = ()) -> Ask:
     """Return what a pod asks of a node; ``volumes`` says where its volumes are. Never raises, whatever the pod says."""
-    return Ask(listed(request_of(pod)), _constraints(pod, volumes), _lasts_s(pod))
+    return Ask(listed(request_of(pod)), _constraints(pod, volumes), lasts_s(pod))
 
 
-def longest(asks: Iterable[Ask]) -> int:
-    """Return after how many seconds all of some pods are gone, 0 for never."""
-    every = [ask.lasts_s for ask in asks]
+def longest(each: Iterable[int]) -> int:
+    """Return after how many seconds all of some pods are gone that last so long each; 0 stands for never."""
+    every = list(each)
     return max(every) if every and all(every) else 0
 
 
@@ -105,7 +105,7 @@ def _constraints(pod: Pod, volumes: Where) -> Constraints:
     return Constraints(tuple(sorted(pod.spec.node_selector.items())), terms, tuple(sorted(patterns)), volumes)
 
 
-def _lasts_s(pod: Pod) -> int:
+def lasts_s(pod: Pod) -> int:
     """Return after how many seconds what a pod is promised now is free again at the latest; 0 for one without end.
 
     Rounded up to two digits: of all durations that there are, so few differ that those who wait are still of few kinds.

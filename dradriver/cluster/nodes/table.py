@@ -238,6 +238,10 @@ class NodeTable:
         stays: Bools = self._goes_at >= until
         return stays
 
+    def gone_by(self, at: float) -> frozenset[str]:
+        """Return the nodes that have gone by a time, seconds since the epoch."""
+        return frozenset(self.name(row) for row in self._going if self._goes_at[row] < at)
+
     def causes(
         self, ask: Ask, *, besides: tuple[str, Amounts] | None = None, only: Bools | None = None
     ) -> tuple[str, ...]:

@@ -470,3 +470,65 @@ async def test_a_warning_is_taken_back_where_the_cluster_ends_nobody_any_more() 
     await world.later(1)
     assert end(world) == (None, None)
     assert WARN_S == 600
+
+
+async def test_who_works_again_while_another_is_ended_is_not_ended() -> None:
+    world = Idling()
+    for name in "ab":
+        await notebook(world, name)
+    await world.later(59)
+    client, send, done = world.cluster.client, world.cluster.client._send, list[bool]()
+
+    async def sent(call: Call, act: Callable[[], Any]) -> Any:
+        if (call.verb, call.name) == ("evict", "a") and not done:
+            done.append(True)
+            world.now += 5
+            del world.quiet["b"]
+            world.agents()
+            world.cluster.deliver()
+        return await send(call, act)
+
+    client._send = sent  # type: ignore[method-assign]
+    await world.later(3)
+    assert world.names == ["b"]
+
+
+async def test_a_job_whose_pods_work_again_while_budgets_are_read_is_not_suspended() -> None:
+    world = Idling()
+    world.cluster.suspendable = ("Job",)
+    await world.job(pods=2)
+    world.rest()
+    await world.later(59)
+    client = world.idle._writer._client
+    read, patched = client.list, list[str]()
+    patch = client.patch
+
+    async def slowly(resource: Any, **options: Any) -> Any:
+        world.now += 50
+        for name in world.names:
+            world.quiet.pop(name, None)
+        world.agents()
+        return await read(resource, **options)
+
+    async def noted(resource: Any, name: str, body: Any, **options: Any) -> Any:
+        patched.append(resource.plural)
+        return await patch(resource, name, body, **options)
+
+    client.list, client.patch = slowly, noted  # type: ignore[method-assign]
+    await world.later(3)
+    assert "jobs" not in patched
+
+
+async def test_a_server_that_asks_to_wait_for_years_is_heeded_for_minutes_and_warnings_are_taken_back() -> None:
+    world = Idling()
+    await notebook(world)
+    await world.later(59)
+    world.cluster.client.refuse["evict"] = [ApiError(429, "TooManyRequests", "later", retry_after_s=1e9)]
+    await world.later(3)
+    assert end(world) == (END, END)
+    del world.quiet["nb"]
+    await world.later(2)
+    assert end(world) == (None, None)
+    world.rest("nb")
+    await world.later(62)
+    assert world.names == []

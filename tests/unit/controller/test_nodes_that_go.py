@@ -12,10 +12,15 @@ from dradriver.allocator.request import Amount
 from dradriver.api import names
 from dradriver.api.policies.modes import Mode
 from dradriver.cluster.nodes.table import GOING
-from tests.fakes.gpucluster import GpuCluster
+from dradriver.kube.resources import PODS
+from dradriver.queue.reservation import Terms
+from tests.fakes.gpucluster import GpuCluster, Killed
+from tests.fakes.preempting import Contested
+from tests.fakes.reserving import Reserving
 from tests.unit.controller.test_gangs import gang
 
 HOUR_S = 3600
+WAIT_S = Terms().bounded_wait_s + 60
 SPOT = {"karpenter.sh/capacity-type": "spot"}
 
 
@@ -187,3 +192,173 @@ async def test_a_gang_without_the_word_is_as_before() -> None:
     pods = gang(cluster, 2)
     await cluster.settle()
     assert {cluster.gpus(pod)[0] for pod in pods} == {"a", "m"}
+
+
+async def test_a_gang_gets_no_gpus_that_are_further_apart_for_it() -> None:
+    cluster = GpuCluster()
+    for name, taken, labels in (("a", (2, 3), {}), ("b", (2, 3), {}), ("m", (0, 2), SPOT), ("n", (0, 2), SPOT)):
+        cluster.node(name, "rtx-a6000-x4-pairs", labels=labels)
+        cluster.rival(f"held-{name}", name, taken)
+    pods = [f"g-{at}" for at in range(2)]
+    for pod in pods:
+        cluster.pod(pod, 2, wishes={"gang": "g", "gang-size": "2", "spot": "prefer"})
+    await cluster.settle()
+    assert {cluster.note(pod, "level") for pod in pods} == {"nvlink"}
+
+
+@pytest.mark.parametrize("word", ["any", "avoid"])
+async def test_a_lost_pod_comes_back_to_its_place_whatever_it_had_rather(word: str) -> None:
+    cluster = GpuCluster()
+    for name in "mn":
+        cluster.node(name, "dgx-h100", labels=SPOT)
+    wishes = {"gang": "g", "gang-size": "2", "spot": word}
+    for at in range(2):
+        cluster.pod(f"g-{at}", 8, wishes=wishes)
+    await cluster.settle()
+    cluster.schedule()
+    await cluster.settle()
+    was = cluster.gpus("g-1")[0]
+    for name in "cd":
+        cluster.node(name, "dgx-h100")
+    cluster.remove(PODS, "g-1", "default")
+    cluster.collect()
+    await cluster.settle()
+    cluster.pod("g-1", 8, wishes=wishes)
+    await cluster.settle()
+    assert cluster.gpus("g-1")[0] == was
+
+
+async def test_a_pod_that_is_short_joins_its_set_on_a_node_that_goes_later() -> None:
+    cluster = GpuCluster()
+    cluster.node("a")
+    cluster.pod("first", 2, wishes={"shared-claim": "set"})
+    await cluster.settle()
+    cluster.schedule()
+    cluster.node("a", None, **going(2 * HOUR_S))
+    cluster.pod("short", 2, wishes={"shared-claim": "set"}, activeDeadlineSeconds=HOUR_S)
+    cluster.pod("endless", 2, wishes={"shared-claim": "set"})
+    await cluster.settle()
+    assert not cluster.get_pod("short")["spec"].get("schedulingGates")
+    assert GOING in (cluster.note("endless", "reason") or "")
+
+
+async def test_the_next_leader_lifts_no_gang_onto_a_node_that_goes_too_soon_for_one_of_its_pods() -> None:
+    cluster = GpuCluster()
+    for name in "abc":
+        cluster.node(name)
+    cluster.pod("g-0", 8, wishes={"gang": "g", "gang-size": "2"})
+    cluster.pod("g-1", 8, wishes={"gang": "g", "gang-size": "2"}, activeDeadlineSeconds=600)
+    cluster.client.kill_at = -2
+    with pytest.raises(Killed):
+        await cluster.settle()
+    marked = cluster.gpus("g-1")[0]
+    cluster.restart()
+    cluster.node(marked, None, **going(2 * HOUR_S))
+    await cluster.settle()
+    assert marked not in {cluster.gpus(f"g-{at}")[0] for at in range(2)}
+
+
+async def test_a_gang_is_told_that_nodes_go() -> None:
+    cluster = GpuCluster()
+    cluster.node("a", **going(HOUR_S))
+    gang(cluster, 2, gpus=4)
+    await cluster.settle()
+    assert GOING in (cluster.note("train-0", "reason") or "")
+
+
+# Others end, or are waited for.
+
+
+@pytest.mark.parametrize(("goes_s", "ended"), [(90 * 60, []), (4 * HOUR_S, ["low"])])
+async def test_nobody_ends_for_a_pod_that_would_begin_too_late_there(goes_s: float, ended: list[str]) -> None:
+    cluster = Contested()
+    cluster.node("a")
+    await cluster.run(("low", 8, 0), terminationGracePeriodSeconds=HOUR_S)
+    cluster.node("a", None, **going(goes_s))
+    cluster.pod("me", 8, priority=10, activeDeadlineSeconds=HOUR_S)
+    await cluster.settle()
+    assert cluster.ending() == ended
+
+
+async def test_a_node_that_is_marked_while_others_end_is_given_back() -> None:
+    cluster = Contested()
+    cluster.node("a")
+    await cluster.run(("low", 8, 0), terminationGracePeriodSeconds=HOUR_S)
+    cluster.pod("me", 8, priority=10)
+    await cluster.settle()
+    assert cluster.ending() == ["low"]
+    cluster.node("a", None, **going(HOUR_S + 100))
+    cluster.deliver()
+    cluster.worker.begin()  # it is looked at every half second
+    await cluster.settle()
+    assert cluster.claim("me") is None
+
+
+async def test_nobody_ends_on_a_node_that_goes_for_a_pod_of_a_gang_that_runs() -> None:
+    cluster = Contested()
+    cluster.node("a")
+    wishes = {"gang": "g", "gang-size": "2"}
+    cluster.pod("g-0", 4, priority=10, wishes=wishes)
+    cluster.pod("g-1", 4, priority=10, wishes=wishes, activeDeadlineSeconds=600)
+    await cluster.settle()
+    cluster.schedule()
+    await cluster.settle()
+    cluster.node("b")
+    await cluster.settle()
+    await cluster.run(("low", 8, 0))
+    cluster.node("b", None, **going(2 * HOUR_S))
+    cluster.remove(PODS, "g-1", "default")
+    cluster.collect()
+    await cluster.settle()
+    cluster.rival("x", "a", [index for index in range(8) if index not in cluster.gpus("g-0")[1]])
+    cluster.pod("g-1", 4, priority=10, wishes=wishes, activeDeadlineSeconds=600)
+    await cluster.settle()
+    assert cluster.ending() == []
+
+
+@pytest.fixture
+def reserving(monkeypatch: pytest.MonkeyPatch) -> Reserving:
+    """A cluster whose time is what everybody goes by."""
+    cluster = Reserving()
+    monkeypatch.setattr(time, "time", lambda: cluster.now)
+    return cluster
+
+
+async def test_nothing_is_reserved_on_a_node_that_goes_before_its_unit_would_have_ended(reserving: Reserving) -> None:
+    cluster = reserving
+    cluster.node("a")
+    await cluster.settle()
+    await cluster.run("s0", 8, activeDeadlineSeconds=3 * HOUR_S)
+    cluster.node("b")
+    await cluster.settle()
+    await cluster.run("s1", 8, activeDeadlineSeconds=6 * HOUR_S)
+    cluster.node("a", None, **going(4 * HOUR_S))
+    await cluster.settle()
+    cluster.pod("big", 8, activeDeadlineSeconds=2 * HOUR_S)
+    await cluster.settle()
+    await cluster.later(WAIT_S)
+    assert [{node for node, _ in held.gpus} for held in cluster.held] == [{"b"}]
+
+
+async def test_what_is_reserved_for_a_gang_moves_when_a_node_goes_too_soon_for_one_of_its_pods(
+    reserving: Reserving,
+) -> None:
+    cluster = reserving
+    for name in "abcd":
+        cluster.node(name)
+    await cluster.settle()
+    for at in range(8):
+        await cluster.run(f"s{at}", 4)
+    wishes = {"gang": "g", "gang-size": "2"}
+    cluster.pod("g-0", 8, wishes=wishes, activeDeadlineSeconds=HOUR_S)
+    cluster.pod("g-1", 8, wishes=wishes, activeDeadlineSeconds=9 * HOUR_S)
+    await cluster.settle()
+    await cluster.later(WAIT_S)
+    was = {node for held in cluster.held for node, _ in held.gpus}
+    assert len(was) == 2
+    for name in was:
+        cluster.node(name, None, **going(3 * HOUR_S))
+    await cluster.settle()
+    await cluster.look()
+    assert was.isdisjoint(node for held in cluster.held for node, _ in held.gpus)
+    assert cluster.held

@@ -15,6 +15,7 @@ from dradriver.api.policies.model import Cap, Policies, Queue, Tenant
 from dradriver.kube.client import ApiError
 from dradriver.kube.resources import POD_DISRUPTION_BUDGETS, PODS, RESOURCE_CLAIMS
 from dradriver.queue import reservation
+from dradriver.queue.caps import Limits
 from tests.fakes.gpucluster import Killed, claim_of
 from tests.fakes.preempting import ON, Contested, contested
 from tests.fakes.troubles import working
@@ -298,7 +299,7 @@ async def test_others_end_on_gpus_that_are_reserved_for_it_or_for_less_priority(
     await cluster.settle()
     reservations = cluster.worker.reservations
     unit = next(unit for unit in cluster.worker._units.values() if unit.lead.key[1] == whose)
-    found = await reservations._reservable.best(unit)
+    found = await reservations._reservable.best(unit, Limits(()))
     assert found is not None
     blocked = reservation.Blocked(who=unit.who, since=0.0, priority=-unit.order[0])
     reservations._held[unit.who] = reservation.reserve(blocked, found, 0.0)

@@ -6,15 +6,21 @@ import asyncio
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from dradriver.api import names
+from dradriver.api.pins import Key
+from dradriver.api.policies.model import Cap, Tenant
+from dradriver.controller.preemption import MOST_ASKED
 from dradriver.kube.client import ApiError
 from dradriver.kube.resources import PODS, Resource
+from dradriver.queue.caps import Limits
+from dradriver.queue.units import Unit
 from tests.fakes.apistore import Object
 from tests.fakes.control_plane.jobs import JOBS, Jobs
 from tests.fakes.gpucluster import Killed, claim_of
-from tests.fakes.preempting import Contested, contested
+from tests.fakes.preempting import ON, Contested, contested
 from tests.fakes.troubles import working
 
 
@@ -256,3 +262,42 @@ async def test_nobody_ends_where_the_others_of_its_gang_may_not_have_it(near: st
     cluster.pod(lost, 8, priority=10, wishes=wishes)
     await cluster.settle()
     assert cluster.ending() == ends
+
+
+async def test_no_more_end_than_its_tenants_cap_leaves_room_for() -> None:
+    cluster = Contested()
+    for node in "abcd":
+        cluster.node(node)
+    await cluster.run(*[(f"low{at}", 8, 0) for at in range(4)])
+    tenant = Tenant(namespaces=("team",), cap=(Cap(gpus=16),))
+    cluster.worker.follow(msgspec.structs.replace(ON, tenants={"v": tenant}))
+    for at in range(4):
+        cluster.pod(f"g-{at}", 8, namespace="team", priority=10, wishes={"gang": "g", "gang-size": "1-4"})
+    await cluster.settle()
+    assert len(cluster.ending()) == 2
+    assert sum(cluster.worker.caps.use("v").values()) == 16
+
+
+async def test_of_thousands_whom_a_cap_parks_few_are_asked_about_at_a_time() -> None:
+    cluster = Contested()
+    cluster.node("a")
+    await cluster.run(("low", 8, 0))
+    tenant = Tenant(namespaces=("mine",), cap=(Cap(gpus=4),))
+    cluster.worker.follow(msgspec.structs.replace(ON, tenants={"mine": tenant}))
+    for at in range(100):
+        cluster.pod(f"p-{at}", 8, namespace="mine", priority=10)
+    await cluster.settle()
+    asked: list[Key] = []
+    limits = cluster.worker.caps.limits
+
+    def counted(unit: Unit) -> Limits | None:
+        asked.append(unit.key)
+        return limits(unit)
+
+    preemptions = cluster.worker._preemptions
+    preemptions._limits = counted
+    for _ in range(3):
+        preemptions._tried.clear()
+        preemptions.look()
+    assert len(asked) <= 3 * MOST_ASKED
+    assert cluster.ending() == []

@@ -6,11 +6,11 @@ import pytest
 
 from dradriver.api import names
 from dradriver.api import reservations as stored
-from dradriver.api.policies.model import Policies, Preemption, Queue
+from dradriver.api.policies.model import Cap, Policies, Preemption, Queue, Tenant
 from dradriver.api.policies.model import Reservation as Section
 from dradriver.api.policies.read import read
 from dradriver.kube.client import ApiError
-from dradriver.kube.resources import CONFIG_MAPS, NODES, PODS
+from dradriver.kube.resources import CONFIG_MAPS, NODES, PODS, RESOURCE_CLAIMS
 from dradriver.queue import reserved_for
 from dradriver.queue.reservation import Terms
 from tests.fakes.reserving import OURS, Reserving
@@ -588,3 +588,52 @@ async def test_a_clock_that_is_set_back_keeps_nobody_waiting() -> None:
     cluster.now -= 30 * 24 * HOUR_S
     await cluster.later(WAIT_S)
     assert cluster.held
+
+
+async def test_gpus_are_reserved_of_the_products_that_a_cap_leaves() -> None:
+    cluster = Reserving()
+    cluster.node("h", "dgx-h100")
+    await cluster.settle()
+    cluster.pod("mine", 8, namespace="team")
+    await cluster.settle()
+    await cluster.start()
+    cluster.node("v")
+    await cluster.settle()
+    await cluster.run("s0", 4)
+    await cluster.run("s1", 4)
+    tenant = Tenant(namespaces=("team",), cap=(Cap(gpus=8, products=("NVIDIA H100*",)),))
+    cluster.worker.follow(Policies(tenants={"t": tenant}))
+    cluster.pod("big", 8, namespace="team")
+    await cluster.settle()
+    await cluster.later(WAIT_S)
+    assert [{node for node, _ in held.gpus} for held in cluster.held] == [{"v"}]
+    for name in ("s0", "s1"):
+        await cluster.end(name)
+    assert cluster.find(RESOURCE_CLAIMS, "gpus-big", "team") is not None
+
+
+async def test_a_claim_that_another_pod_has_too_has_no_end() -> None:
+    cluster = await passed_by()
+    await cluster.end("s0")
+    await cluster.look()
+    cluster.pod("short", 4, activeDeadlineSeconds=60)
+    await cluster.settle()
+    await cluster.start()
+    entry = {"name": "x", "resourceClaimName": "gpus-short"}
+    squat = {
+        "metadata": {"name": "squat", "namespace": "default"},
+        "spec": {"nodeName": "a", "resourceClaims": [entry], "containers": [{"name": "m", "image": "i"}]},
+        "status": {"phase": "Running"},
+    }
+    cluster.put(PODS, squat)
+    uid = cluster.get_pod("squat")["metadata"]["uid"]
+    user = {"resource": "pods", "name": "squat", "uid": uid}
+    cluster.store.edit(
+        RESOURCE_CLAIMS,
+        ("default", "gpus-short"),
+        lambda claim: claim["status"].setdefault("reservedFor", []).append(user),
+    )
+    cluster.store.edit(PODS, ("default", "short"), lambda pod: pod["status"].update(phase="Failed"))
+    await cluster.settle()
+    await cluster.look()
+    assert "default/short declares no max-duration" in (cluster.note("big", "reason") or "")
