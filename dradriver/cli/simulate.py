@@ -19,7 +19,7 @@ from dradriver.cli.simulator import mixed, order_figures, replay, shaped, trace
 from dradriver.cli.simulator.mixed_policies import POLICIES as MIXED
 from dradriver.cli.simulator.order_figures import OrderResult
 from dradriver.cli.simulator.order_replay import OrderReplay
-from dradriver.cli.simulator.orders import ORDERS
+from dradriver.cli.simulator.orders import ORDERS, SAME_ALONE
 from dradriver.cli.simulator.policies import GANGS, POLICIES
 from dradriver.cli.simulator.replay import Replay, Result
 from dradriver.cli.simulator.shapes import SHAPES
@@ -33,7 +33,6 @@ from dradriver.view.output import show
 
 _EVERY: Final = list(dict.fromkeys((*POLICIES, *MIXED)))
 _ALL: Final = "all"
-_SAME_ALONE: Final = ("kueue strict", "kueue best effort")  # as others where there is one tenant
 
 R = TypeVar("R")
 
@@ -116,9 +115,10 @@ def simulate(
     With --order jobs start with all pods or not at all, on the sets of one policy (ours, gangs). fifo: the oldest
     first, who finds no place is passed by. strict fifo: it holds up all. easy: it gets GPUs reserved, and others run
     there if they are ended before. kueue strict, kueue best effort: a ClusterQueue a tenant. ours: whoever had least
-    for its weight, and GPUs reserved for who was blocked for half an hour. unfair: how far a tenant's share of GPU time
-    was from its weight, while all had jobs waiting (contended). one job: the largest job's share of that; shares cannot
-    be nearer. ended: jobs that ran for as long as they had declared.
+    for its weight, and GPUs reserved for who was blocked for half an hour. fair easy: easy in the line of ours.
+    reserved fifo: the reservations of ours in the line of fifo. unfair: how far a tenant's share of GPU time was from
+    its weight, while all had jobs waiting (contended). one job: the largest job's share of that; shares cannot be
+    nearer. ended: jobs that ran for as long as they had declared.
 
     With --parts who finds no place at once is turned away: parts, slices, wholes: share of such requests that had a
     place. GPU time: what was served of it. empty GPUs, empty quads: with nothing on them, and fours of these joined by
@@ -204,7 +204,7 @@ def _in_orders(
     if len(policies) > 1:
         raise SimulationError("--order: give one --policy, which all of them have")
     if _ALL in orders:
-        orders = [order for order in ORDERS if len(weights) > 1 or order not in _SAME_ALONE]
+        orders = [order for order in ORDERS if len(weights) > 1 or order not in SAME_ALONE]
 
     def run(order: str, seed: int, progress: Callable[[int], None]) -> OrderResult:
         one = OrderReplay(

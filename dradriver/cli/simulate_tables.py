@@ -7,6 +7,7 @@ from typing import Final, TypeVar
 
 from dradriver.cli.simulator import mixed
 from dradriver.cli.simulator.order_figures import OrderResult
+from dradriver.cli.simulator.orders import SAME_ALONE
 from dradriver.cli.simulator.replay import Result
 from dradriver.view.document import Bars, Cell, Column, Document, Notes, Panel, Table, Tone, report, words
 
@@ -19,7 +20,7 @@ _ORDERS: Final = (
     "order", "utilisation", "best set", "bandwidth", "unfair", "one job", "contended", "reservations",
     "reserved idle", "ended",
 )  # fmt: skip
-_SAME: Final = "With one tenant kueue strict is strict fifo, and kueue best effort is fifo."
+_SAME: Final = f"With one tenant {', '.join(f'{order} is {other}' for order, other in SAME_ALONE.items())}."
 _NOTHING: Final = "-"
 _EIGHT: Final = "5-8"
 

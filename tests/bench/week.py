@@ -4,13 +4,14 @@
 waiting: all ask for 1.8 times the cluster, those of little weight for most beyond their share, and each begins with a
 backlog of half a day. Then shares of GPU time should be the weights, but for one job's size. Second all ask for their
 share of 0.95 of the cluster: then what counts is how long jobs wait that want a whole node; once more as one tenant's
-jobs, so that the order is age and reservations alone are compared.
+jobs, so that the order is age and reservations alone are compared. ``fair easy`` and ``reserved fifo`` tell what of
+that is due to shares and what to reservations.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -28,6 +29,27 @@ WEIGHTS: Final = (4.0, 2.0, 1.0, 1.0)
 DEMAND: Final = (0.6, 0.4, 0.4, 0.4)  # of the cluster, by tenant
 BACKLOG_S: Final = 43_200.0
 _ALLOWED: Final = 0.02
+
+
+class Week(msgspec.Struct, frozen=True, kw_only=True):
+    """A week that is replayed.
+
+    Attributes:
+        title: What it is.
+        always: Whether all have work waiting all the time.
+        alone: Whether all jobs are one tenant's.
+    """
+
+    title: str
+    always: bool = False
+    alone: bool = False
+
+
+WEEKS: Final[Mapping[str, Week]] = {
+    "waiting": Week(title="everybody has work waiting", always=True),
+    "busy": Week(title="load 0.95"),
+    "alone": Week(title="one tenant", alone=True),
+}
 
 
 def contended(gpus: int, seed: int, declared: float) -> list[Job]:
@@ -58,14 +80,12 @@ def _numbered(jobs: list[Job]) -> list[Job]:
     return [msgspec.structs.replace(job, number=number) for number, job in enumerate(jobs)]
 
 
-def measure(
-    order: str, seeds: range, *, nodes: int, machine: str, declared: float, always: bool, alone: bool = False
-) -> list[OrderResult]:
+def measure(order: str, seeds: range, *, nodes: int, machine: str, declared: float, week: Week) -> list[OrderResult]:
     """Replay a week for each seed."""
     machines = [read_machine(machine)] * nodes
     gpus = sum(len(each.gpus) for each in machines)
-    weights = WEIGHTS[:1] if alone else WEIGHTS
-    draw = contended if always else partial(busy, weights=weights)
+    weights = WEIGHTS[:1] if week.alone else WEIGHTS
+    draw = contended if week.always else partial(busy, weights=weights)
     return [
         OrderReplay(machines, draw(gpus, seed, declared), order=order, weights=weights, until_s=WEEK_S).run()
         for seed in seeds
@@ -82,7 +102,7 @@ def tell(results: Sequence[OrderResult], *, always: bool) -> str:
     )
     line = f"{one.order:18} utilisation {one.utilisation:.1%}; {hours}; idle reserved {one.reserved_idle:.1%}"
     if (more := one.of(">8")) is not None:
-        line += f"; more than 8 at most {more.largest_s / 3600:.2f} h"
+        line += f"; more than 8: {more.began:.1f} of {more.jobs:.1f} began, at most {more.largest_s / 3600:.2f} h"
     away = [(result.unfairness, result.one_job) for result in results]
     if always:
         kept = sum(1 for far, job in away if far is not None and job is not None and far <= _ALLOWED + job)
@@ -101,17 +121,17 @@ def main() -> None:
     options.add_argument("--machine", default="dgx-h100")
     options.add_argument("--declared", type=float, nargs="*", default=[0.0, 0.5, 1.0])
     options.add_argument("--orders", nargs="*", default=["fifo", "easy", "ours"], choices=list(ORDERS))
+    options.add_argument("--weeks", nargs="*", default=list(WEEKS), choices=list(WEEKS))
     given = options.parse_args()
-    weeks = (("everybody has work waiting", True, False), ("load 0.95", False, False), ("one tenant", False, True))
-    for name, always, alone in weeks:
+    for week in (WEEKS[name] for name in given.weeks):
         for declared in given.declared:
-            print(f"{name}, {declared:.0%} declared, {given.seeds} seeds", flush=True)
+            print(f"{week.title}, {declared:.0%} declared, {given.seeds} seeds", flush=True)
             for order in given.orders:
                 results = measure(
                     order, range(1, given.seeds + 1), nodes=given.nodes, machine=given.machine, declared=declared,
-                    always=always, alone=alone,
+                    week=week,
                 )  # fmt: skip
-                print("   " + tell(results, always=always), flush=True)
+                print("   " + tell(results, always=week.always), flush=True)
 
 
 if __name__ == "__main__":

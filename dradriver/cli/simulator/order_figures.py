@@ -21,6 +21,7 @@ class Waits(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         gpus: The size, or ``ALL``.
         jobs: How many they are.
+        began: How many of them began.
         mean_s: The mean.
         p99_s: What 99 % of them did not wait longer than.
         largest_s: The longest.
@@ -28,6 +29,7 @@ class Waits(msgspec.Struct, frozen=True, kw_only=True):
 
     gpus: str
     jobs: float
+    began: float
     mean_s: float
     p99_s: float
     largest_s: float
@@ -94,6 +96,7 @@ class Figures:
         self._got = [0.0] * len(weights)
         self._largest = 0.0  # GPU-seconds of one job
         self._waits: dict[str, list[float]] = {name: [] for name, _ in CLASSES}
+        self._began = dict.fromkeys(self._waits, 0)
         self._worths: list[float] = []
 
     def advance(self, to: float, *, held: Sequence[int], reserved_idle: int, contended: bool) -> None:
@@ -110,6 +113,7 @@ class Figures:
     def began(self, *, gpus: int, wait_s: float, worth: float, lasts_s: float, contended: bool) -> None:
         """Count a job that begins now, on a set of that worth."""
         self.waits(gpus, wait_s)
+        self._began[_class(gpus)] += 1
         if gpus > 1:
             self._worths.append(worth)
         if contended:
@@ -117,18 +121,18 @@ class Figures:
 
     def waits(self, gpus: int, wait_s: float) -> None:
         """Count how long a job of so many GPUs has waited."""
-        name = next(name for name, most in CLASSES if gpus <= most)
-        self._waits[name].append(wait_s)
+        self._waits[_class(gpus)].append(wait_s)
 
     def result(self, order: str) -> OrderResult:
         """Return what was counted."""
+        sizes = [(name, waits, self._began[name]) for name, waits in self._waits.items()]
         every = [wait for waits in self._waits.values() for wait in waits]
         total = self._gpus * self._last
         got, weight = sum(self._got), sum(self._weights)
         away = [abs(own / got - each / weight) for own, each in zip(self._got, self._weights, strict=True) if got]
         return OrderResult(
             order=order,
-            waits=tuple(_waits(name, waits) for name, waits in (*self._waits.items(), (ALL, every)) if waits),
+            waits=tuple(_waits(*size) for size in (*sizes, (ALL, every, sum(self._began.values()))) if size[1]),
             utilisation=self._busy / total if total else 0.0,
             best_share=mean(worth >= _SAME for worth in self._worths) if self._worths else 1.0,
             bandwidth=mean(self._worths) if self._worths else 1.0,
@@ -148,7 +152,8 @@ def over_seeds(results: Sequence[OrderResult]) -> OrderResult:
         found = [own for result in results if (own := result.of(name)) is not None]
         if found:
             means = {field: mean(getattr(own, field) for own in found) for field in ("mean_s", "p99_s", "largest_s")}
-            waits.append(Waits(gpus=name, jobs=sum(own.jobs for own in found) / len(results), **means))
+            counts = {field: sum(getattr(own, field) for own in found) / len(results) for field in ("jobs", "began")}
+            waits.append(Waits(gpus=name, **counts, **means))
     fields = (
         "utilisation", "best_share", "bandwidth", "unfairness", "one_job", "contended", "reservations",
         "reserved_idle", "ended",
@@ -162,7 +167,11 @@ def _mean_of_some(values: Sequence[float | None]) -> float | None:
     return mean(some) if some else None
 
 
-def _waits(name: str, waits: list[float]) -> Waits:
+def _class(gpus: int) -> str:
+    return next(name for name, most in CLASSES if gpus <= most)
+
+
+def _waits(name: str, waits: list[float], began: int) -> Waits:
     ordered = sorted(waits)
     p99 = ordered[math.ceil(0.99 * len(ordered)) - 1]
-    return Waits(gpus=name, jobs=len(ordered), mean_s=mean(ordered), p99_s=p99, largest_s=ordered[-1])
+    return Waits(gpus=name, jobs=len(ordered), began=began, mean_s=mean(ordered), p99_s=p99, largest_s=ordered[-1])

@@ -49,7 +49,8 @@ class OrderReplay:
         self._cluster = Cluster(machines)
         self._jobs = jobs
         self._name = order
-        self._order = ORDERS[order]
+        self._turns = ORDERS[order].turn
+        self._rule = ORDERS[order].backfilling
         self._policy = policy
         self._communication = communication
         self._weights = weights
@@ -60,7 +61,7 @@ class OrderReplay:
         self._until_s = until_s
         self._figures = Figures(gpus=self._cluster.gpus, last=last, weights=weights)
         self._shares = Shares(lambda: self._figures.now)
-        self._reserving = Reserving(self._cluster, self._order.terms or Terms())
+        self._reserving = Reserving(self._cluster, self._rule.terms or Terms())
         self._held = [0] * len(weights)
         self._blocked = Blocked()  # kinds without a place, beside what is reserved
         self._nowhere = Blocked()  # the same with what is reserved
@@ -101,14 +102,13 @@ class OrderReplay:
 
     def _moments(self) -> list[float]:
         """Return when something is to be done though nobody comes or leaves: reservations are due, or cost too much."""
-        terms = self._order.terms
-        if terms is None or self._order.replanned:
+        terms = self._rule.terms
+        if terms is None or self._rule.replanned:
             return []
         if self._reserving.held is not None:
             at = self._reserving.runs_out_at()
             return [] if at is None else [at]
-        heads = (self._lines.head(tenant) for tenant in range(len(self._weights)))
-        due = (reservation.due_at(blocked(head), terms) for head in heads if head is not None)
+        due = (reservation.due_at(blocked(head), terms) for head in self._heads())
         return [at for at in due if at > self._figures.now]
 
     def _advance(self, to: float) -> None:
@@ -133,14 +133,14 @@ class OrderReplay:
     def _serve(self, *, freed: bool) -> None:
         """Start whom the order lets start now, and reserve."""
         before = self._reserving.held
-        if self._order.replanned:
+        if self._rule.replanned:
             self._backfill_easy(freed=freed)
         else:
             self._reserving.look(self._figures.now)
             if freed:
                 self._start_holder()
             self._start_in_turn()
-            if self._order.terms is not None:
+            if self._rule.terms is not None:
                 self._reserve()
         # Who may run on reserved GPUs changes when they do, or when they are free; else only new ones need be asked.
         self._start_on_reserved(everybody=freed or self._reserving.held is not before)
@@ -148,7 +148,7 @@ class OrderReplay:
     def _start_in_turn(self) -> Waiting | None:
         """Start one after the other beside what is reserved. Returns the first that found no place."""
         first: Waiting | None = None
-        passed = self._blocked if self._order.no_place is NoPlace.GO_ON else None
+        passed = self._blocked if self._rule.no_place is NoPlace.GO_ON else None
         heads = {
             tenant: head
             for tenant in range(len(self._weights))
@@ -160,9 +160,9 @@ class OrderReplay:
             started = self._start(waiting, self._blocked)
             if not started:
                 first = first or waiting
-                if self._order.no_place is NoPlace.STOP:
+                if self._rule.no_place is NoPlace.STOP:
                     return first
-                if self._order.no_place is NoPlace.STOP_TENANT:
+                if self._rule.no_place is NoPlace.STOP_TENANT:
                     del heads[own]
                     continue
             for tenant, head in list(heads.items()):
@@ -176,8 +176,8 @@ class OrderReplay:
         return first
 
     def _backfill_easy(self, *, freed: bool) -> None:
-        """Start the oldest with all GPUs until one finds no place, reserve for that one, and start others beside it."""
-        while (head := self._oldest()) is not None:
+        """Start the first with all GPUs until one finds no place, reserve for that one, and start others beside it."""
+        while (head := min(self._heads(), key=self._turn, default=None)) is not None:
             self._reserving.lift()
             started = self._start(head, self._nowhere)
             self._reserving.close()
@@ -192,9 +192,9 @@ class OrderReplay:
         if self._start_in_turn() is not None and self._reserving.held is not None:
             self._reserving.look(self._figures.now)
 
-    def _oldest(self) -> Waiting | None:
+    def _heads(self) -> list[Waiting]:
         heads = (self._lines.head(tenant) for tenant in range(len(self._weights)))
-        return min((head for head in heads if head is not None), key=_age, default=None)
+        return [head for head in heads if head is not None]
 
     def _start_holder(self) -> None:
         """Start the job that GPUs are reserved for, there or elsewhere."""
@@ -216,8 +216,7 @@ class OrderReplay:
             self._start_in_turn()
         if self._reserving.held is not None:
             return
-        heads = [head for tenant in range(len(self._weights)) if (head := self._lines.head(tenant)) is not None]
-        heads.sort(key=self._turn)
+        heads = sorted(self._heads(), key=self._turn)
         by_name = {str(head.job.number): head for head in heads}
         waiting = [blocked(head) for head in heads]
         for each in reservation.due(waiting, (), self._reserving.terms, now):
@@ -246,12 +245,12 @@ class OrderReplay:
         """Return what decides whose turn it is, the least first."""
         job = waiting.job
         first = 0.0
-        if self._order.turn is Turn.SHARE:
+        if self._turns is Turn.SHARE:
             first = self._shares.share(str(job.tenant), self._weights[job.tenant])
-        elif self._order.turn is Turn.QUOTA:
+        elif self._turns is Turn.QUOTA:
             quota = self._cluster.gpus * self._weights[job.tenant] / sum(self._weights)
             first = float(self._held[job.tenant] + job.gpus > quota * (1 + 1e-9))
-        return first, *_age(waiting)
+        return first, job.arrival_s, job.number
 
     def _start(self, waiting: Waiting, without_place: Blocked) -> bool:
         """Start a job if it finds a place; else its kind is blocked."""
@@ -300,7 +299,3 @@ class OrderReplay:
             self._cluster.take([part])
             parts.append(part)
         return parts
-
-
-def _age(waiting: Waiting) -> tuple[float, int]:
-    return waiting.job.arrival_s, waiting.job.number

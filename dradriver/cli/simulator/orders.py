@@ -1,4 +1,4 @@
-"""The orders that are compared: whose turn it is, what becomes of the others when one finds no place, who reserves.
+"""The orders that are compared: whose turn it is, and how others go on when one finds no place.
 
 All start a job with all of its pods or not at all, and none ends a job for another.
 
@@ -15,6 +15,8 @@ All start a job with all of its pods or not at all, and none ends a job for anot
 * ``ours``: the queue of this driver: whoever has had least for its weight (``queue.shares``), of its jobs the oldest,
   who finds no place is passed by; the first that is blocked for longer than a bounded wait gets GPUs reserved
   (``queue.reservation``). All jobs have one priority here.
+* ``fair easy``, ``reserved fifo``: to tell what shares do from what reservations do. The one is ``easy`` in the line of
+  ``ours``, the other reserves as ``ours`` does in the line of ``fifo``. With one tenant they are ``easy`` and ``ours``.
 """
 
 from __future__ import annotations
@@ -45,29 +47,52 @@ class NoPlace(enum.Enum):
     STOP_TENANT = "nobody else of its tenant starts"
 
 
-class Order(msgspec.Struct, frozen=True, kw_only=True):
-    """How waiting jobs are served.
+class Backfilling(msgspec.Struct, frozen=True, kw_only=True):
+    """How others go on when one finds no place.
 
     Attributes:
-        turn: Whose turn it is.
-        no_place: What becomes of the others.
+        no_place: What becomes of them.
         terms: Of reservations; None without any.
-        replanned: Whether the reserved set is chosen anew at each event.
+        replanned: Whether the first in turn has a set reserved that is chosen anew at each event.
     """
 
-    turn: Turn = Turn.AGE
     no_place: NoPlace = NoPlace.GO_ON
     terms: Terms | None = None
     replanned: bool = False
 
 
-_EASY: Final = Terms(bounded_wait_s=0.0, idle_s=math.inf, short_s=0.0)
+class Order(msgspec.Struct, frozen=True):
+    """How waiting jobs are served: any turn goes with any backfilling.
+
+    Attributes:
+        turn: Whose turn it is.
+        backfilling: How others go on when that one finds no place.
+    """
+
+    turn: Turn
+    backfilling: Backfilling
+
+
+_PASS_BY: Final = Backfilling()
+_STOP: Final = Backfilling(no_place=NoPlace.STOP)
+_STOP_TENANT: Final = Backfilling(no_place=NoPlace.STOP_TENANT)
+_EASY: Final = Backfilling(terms=Terms(bounded_wait_s=0.0, idle_s=math.inf, short_s=0.0), replanned=True)
+_RESERVE: Final = Backfilling(terms=Terms())
 
 ORDERS: Final[Mapping[str, Order]] = {
-    "fifo": Order(),
-    "strict fifo": Order(no_place=NoPlace.STOP),
-    "easy": Order(terms=_EASY, replanned=True),
-    "kueue strict": Order(turn=Turn.QUOTA, no_place=NoPlace.STOP_TENANT),
-    "kueue best effort": Order(turn=Turn.QUOTA),
-    "ours": Order(turn=Turn.SHARE, terms=Terms()),
+    "fifo": Order(Turn.AGE, _PASS_BY),
+    "strict fifo": Order(Turn.AGE, _STOP),
+    "easy": Order(Turn.AGE, _EASY),
+    "kueue strict": Order(Turn.QUOTA, _STOP_TENANT),
+    "kueue best effort": Order(Turn.QUOTA, _PASS_BY),
+    "fair easy": Order(Turn.SHARE, _EASY),
+    "reserved fifo": Order(Turn.AGE, _RESERVE),
+    "ours": Order(Turn.SHARE, _RESERVE),
 }
+SAME_ALONE: Final[Mapping[str, str]] = {
+    "kueue strict": "strict fifo",
+    "kueue best effort": "fifo",
+    "fair easy": "easy",
+    "reserved fifo": "ours",
+}
+"""Orders that are others of these where there is one tenant."""

@@ -15,7 +15,7 @@ from dradriver.cli.simulator import trace
 from dradriver.cli.simulator.lines import Blocked, covers, pods
 from dradriver.cli.simulator.order_figures import OrderResult, over_seeds
 from dradriver.cli.simulator.order_replay import OrderReplay
-from dradriver.cli.simulator.orders import ORDERS
+from dradriver.cli.simulator.orders import ORDERS, SAME_ALONE
 from dradriver.cli.simulator.trace import Job
 from tests.fakes import machines
 
@@ -114,11 +114,37 @@ def test_shares_are_the_weights_while_all_have_work_waiting() -> None:
     assert ours.contended > 0.9
 
 
-def test_kueues_queues_of_one_tenant_are_plain_ones_and_several_do_not_hold_up_each_other() -> None:
-    jobs = trace.drawn(200, gpus=16, load=1.2, seed=2)
-    for queue, plain in (("kueue strict", "strict fifo"), ("kueue best effort", "fifo")):
-        found = replay(jobs, queue, nodes=2)
-        assert msgspec.structs.replace(found, order=plain) == replay(jobs, plain, nodes=2)
+@pytest.mark.parametrize(("order", "other"), SAME_ALONE.items())
+def test_orders_by_tenant_are_others_of_these_with_one_tenant(order: str, other: str) -> None:
+    drawn = trace.drawn(200, gpus=16, load=1.2, seed=2)
+    jobs = trace.assigned(drawn, weights=(1.0,), declared=0.5, seed=2)
+    found = replay(jobs, order, nodes=2)
+    assert msgspec.structs.replace(found, order=other) == replay(jobs, other, nodes=2)
+
+
+def test_fair_easy_reserves_at_once_and_for_whoever_has_had_least() -> None:
+    jobs = [
+        job(0, 0, 4, 100, declared=100), job(1, 1, 8, 50), job(2, 2, 8, 10, tenant=1), job(3, 3, 4, 200),
+        job(4, 4, 2, 90, declared=90),
+    ]  # fmt: skip
+    easy, fair, ours = (replay(jobs, order, weights=(1.0, 1.0)) for order in ("easy", "fair easy", "ours"))
+    # the node is reserved until 100 when the first ends: for the oldest, or for the tenant that has had nothing
+    assert waits(easy) == {"2": 0, "3-4": 157, "5-8": 148, "all": 157}
+    assert waits(fair) == {"2": 0, "3-4": 157, "5-8": 109, "all": 157}
+    # nothing is reserved yet, so that the job of 4 goes first and is in the way of all others
+    assert waits(ours) == {"2": 96, "3-4": 0, "5-8": 212, "all": 212}
+
+
+def test_reserved_fifo_reserves_after_the_bounded_wait_and_for_the_oldest() -> None:
+    jobs = [job(0, 0, 4, 4000), job(1, 10, 8, 100), job(2, 10, 8, 300, tenant=1), job(3, 1900, 4, 9000)]
+    fifo, aged, ours = (replay(jobs, order, weights=(1.0, 1.0)) for order in ("fifo", "reserved fifo", "ours"))
+    assert waits(fifo) == {"3-4": 0, "5-8": 10_990, "all": 10_990}  # after the last one, which passed both by
+    # both are blocked for half an hour at 1810, and the node is free at 4000: for the oldest, or for the other tenant
+    assert waits(aged) == {"3-4": 2500, "5-8": 4090, "all": 4090}
+    assert waits(ours) == {"3-4": 2500, "5-8": 4290, "all": 4290}
+
+
+def test_kueues_queues_of_several_tenants_do_not_hold_up_each_other() -> None:
     two = [job(0, 0, 6, 100), job(1, 1, 8, 10), job(2, 2, 2, 10), job(3, 3, 2, 10, tenant=1)]
     strict = replay(two, "kueue strict", weights=(1.0, 1.0))
     assert {each.gpus: (each.mean_s, each.largest_s) for each in strict.waits}["2"] == (54, 108)  # 108 and 0
@@ -136,6 +162,7 @@ def test_kueue_serves_those_within_their_quota_first() -> None:
 def test_jobs_that_wait_at_the_end_count_until_then() -> None:
     result = replay([job(0, 0, 8, 1000), job(1, 10, 8, 5)], "fifo", until_s=500)
     assert waits(result)["5-8"] == 490
+    assert (result.waits[-1].jobs, result.waits[-1].began) == (2, 1)
     assert result.utilisation == 1
 
 
@@ -169,7 +196,7 @@ def test_the_command_compares_all_orders(tmp_path: Path) -> None:
     assert "With one tenant kueue strict is strict fifo" in alone
     found = json.loads(run(*options, "--order", "ours", "--order", "kueue strict", "-o", "json"))
     assert [row["order"] for row in found] == ["ours", "kueue strict"]
-    assert found[0]["waits"][-1]["jobs"] == 60
+    assert found[0]["waits"][-1]["jobs"] == found[0]["waits"][-1]["began"] == 60
 
 
 @pytest.mark.parametrize(
