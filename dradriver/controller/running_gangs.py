@@ -90,7 +90,8 @@ class RunningGangs:
         if not self._restarts.ask(gang, pods, reason):
             self._leaving.add(gang)
         else:
-            self._at(asyncio.get_running_loop().time() + AGAIN_S, gang)  # what is refused now may be permitted then
+            # What is refused, a moment from now, may be permitted then.
+            self._at(asyncio.get_running_loop().time() + AGAIN_S + 1, gang)
 
     def leaves(self, gang: Key) -> bool:
         """Return whether all pods of a gang are about to go, so that none of them need be given a place."""

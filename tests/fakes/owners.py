@@ -116,7 +116,8 @@ def jobset(attempt: int = 0) -> Story:
 def train_job() -> Story:
     """Written after trainer 2.0.0, pkg/runtime/framework/plugins/torch/torch.go: a JobSet, and PET_NNODES."""
     spec = {"replicas": 1, "template": {"spec": {"parallelism": 3, "completions": 3, "template": template()}}}
-    owner = made_by("jobset.x-k8s.io/v1alpha2", "JobSet", "train", {"replicatedJobs": [{"name": "node"} | spec]})
+    first = {"name": "dataset-initializer", "replicas": 1, "template": {"spec": {"parallelism": 1, "completions": 1}}}
+    owner = made_by("jobset.x-k8s.io/v1alpha2", "JobSet", "train", {"replicatedJobs": [first, {"name": "node"} | spec]})
     pods = [_jobset_pod("node", 0, i, replicas=1, PET_NNODES="3", PET_NPROC_PER_NODE="4") for i in range(3)]
     before = _jobset_pod("dataset-initializer", 0, 0, replicas=1)
     return Story(pods, [before], owner, (3, 3))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Final
 
+import msgspec
+
 from dradriver.allocator import Role, Whole, largest_gang
 from dradriver.allocator.request import NoPlaceError
 from dradriver.api.errors import WordError
@@ -93,7 +95,8 @@ def room(scene: Scene, gang: Read) -> tuple[GangRoom, ...]:
     resources = sorted(resource for resource, _ in wish.ask.amounts)
     own = dict(wish.ask.amounts)
     role = Role(pod=wish.request, pods=1, needs=tuple(own[resource] for resource in resources))
-    open_, amounts = scene.picture.nodes.open(wish.ask), scene.picture.nodes.left(resources)
+    ask = msgspec.structs.replace(wish.ask, lasts_s=gang.unit.lasts_s)
+    open_, amounts = scene.picture.nodes.open(ask), scene.picture.nodes.left(resources)
     levels = (*(level for level in fleet.levels if (fleet.sites.domains(level) >= 0).any()), "cluster")
     found = ((level, largest_gang(fleet, role, level, eligible=open_, amounts=amounts)) for level in levels)
     return tuple(GangRoom(level=plain(level), pods=one.pods, domain=plain(one.domain)) for level, one in found)
