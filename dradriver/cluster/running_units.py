@@ -99,8 +99,8 @@ class RunningUnits:
     def all(self) -> tuple[Sequence[RunningUnit], Sequence[Running]]:
         """Return the units that run, and the pods that end already, of whatever unit.
 
-        A gang of which a pod shares a set with others, or is of a node that nobody knows, is no unit: it cannot be
-        ended as a whole.
+        A gang of which a pod shares a set with others, is of a node that nobody knows, or has GPUs and is not bound
+        yet, is no unit: it cannot be ended as a whole, or who ends for it is not known.
         """
         if self._version != self._picture.version:
             self._version = self._picture.version
@@ -156,9 +156,9 @@ class RunningUnits:
         )
 
     def _whole(self, gang: Key, pods: Sequence[Running]) -> bool:
-        """Return whether all pods of a gang that are bound and not ending are among these."""
-        bound = sum(bool(self._picture.pods[key].spec.node_name) for key in self._picture.gangs.pods(gang))
-        return bound == len(pods)
+        """Return whether all pods of a gang that are bound, or are about to be, are among these, and none ends."""
+        every = (self._picture.pods[key] for key in self._picture.gangs.pods(gang))
+        return sum(bool(pod.spec.node_name) or self._picture.claim_of(pod) is not None for pod in every) == len(pods)
 
 
 def _unit(key: Key, pods: tuple[Running, ...]) -> RunningUnit:

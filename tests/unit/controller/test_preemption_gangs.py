@@ -301,3 +301,22 @@ async def test_of_thousands_whom_a_cap_parks_few_are_asked_about_at_a_time() -> 
         preemptions.look()
     assert len(asked) <= 3 * MOST_ASKED
     assert cluster.ending() == []
+
+
+async def test_a_gang_of_which_some_are_about_to_be_bound_ends_for_nobody_yet() -> None:
+    cluster = await contested(nodes="a")
+    pods = gang(cluster, "train", 2, 4, 0)
+    await run(cluster, pods)
+
+    def unbound(pod: Object) -> None:
+        del pod["spec"]["nodeName"]
+        pod["status"]["phase"] = "Pending"
+
+    cluster.store.edit(PODS, ("default", pods[1]), unbound)
+    cluster.pod("me", 4, priority=10)
+    await cluster.settle()
+    assert cluster.ending() == []
+    cluster.store.edit(PODS, ("default", pods[1]), lambda pod: pod["spec"].update(nodeName="a"))
+    cluster.worker._preemptions._tried.clear()  # it is tried again after a second
+    await cluster.settle()
+    assert cluster.ending() == pods
