@@ -65,9 +65,8 @@ def decide(
     for some in (only, rows):
         if some is not None:
             fit &= some
-    for node in avoid:
-        if (row := picture.nodes.find(node)) is not None:
-            fit[row] = False
+    if avoid:
+        fit &= ~picture.nodes.named(avoid)
     if only is not None and not fit.any():
         raise NoPlaceError("no such node")
     if wish.shared:
@@ -244,6 +243,8 @@ def _rank(
         why += _tainted(picture) + bound(picture, wish) + reserved
         raise NoPlaceError(why if isinstance(wish.request, Whole) else why + _lacks(picture)) from None
 
+    if not wish.spot:
+        return ranked
     rather = favoured(picture, wish.spot, fit)
     if not rather.any() or (rather == fit).all():
         return ranked
@@ -260,11 +261,9 @@ def favoured(picture: Picture, spot: str, fit: Bools) -> Bools:
 
     Args:
         picture: The cluster.
-        spot: What it says of spot nodes, as ``PlacementRequest.spot``.
+        spot: What it says of spot nodes: ``prefer`` or ``avoid``.
         fit: The nodes that it may be on: (rows,).
     """
-    if not spot:
-        return fit
     is_spot = picture.nodes.spot()
     rather: Bools = fit & (is_spot if spot == PREFER_SPOT else ~is_spot)
     return rather

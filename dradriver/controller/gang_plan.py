@@ -318,9 +318,8 @@ def _eligible(
         fit &= rows
     if wish.rules is not None:
         fit &= picture.neighbours.allowed(wish.pod, wish.rules, fit.copy())
-    for node in avoid:
-        if (row := picture.nodes.find(node)) is not None:
-            fit[row] = False
+    if avoid:
+        fit &= ~picture.nodes.named(avoid)
     return fit
 
 

@@ -111,22 +111,20 @@ class IdlePods:
         """Do what there is to do for each unit now; what goes wrong with one concerns no other."""
         self._not_before = {uid: at for uid, at in self._not_before.items() if self._monotonic() < at}
         units = list(idle_units.units(self._picture))
-        steps = {unit.key: self._step(unit) for unit in units}
-        for unit in units:
-            if _uid(unit) in self._not_before and steps[unit.key] is not Step.TAKE_BACK:
-                del steps[unit.key]
+        every = ((unit, self._step(unit)) for unit in units)
+        steps = {u.key: one for u, one in every if one is Step.TAKE_BACK or _uid(u) not in self._not_before}
         # Who was tried before comes after all others: those that cannot be ended are in nobody's way.
         units.sort(key=lambda unit: self._tried.get(unit.key, 0.0))
         marks = [unit for unit in units if steps.get(unit.key) in (Step.WARN, Step.TAKE_BACK)]
-        ends = [unit for unit in units if steps.get(unit.key) is Step.END]
+        ends = [unit for unit in units if steps.get(unit.key) is Step.END][:MOST_ENDED]
         for unit in marks[:MOST_MARKED]:
             await self._guarded(unit, self._mark(unit, steps[unit.key]))
         ripe: dict[Key, float] = {}  # since when the server's answer is known
-        for unit in ends[:MOST_ENDED]:
+        for unit in ends:
             await self._guarded(unit, self._look_again(unit, ripe))
-        for unit in ends[:MOST_ENDED]:
+        for unit in ends:
             now = {other.key: other for other in idle_units.units(self._picture)}  # some may work again meanwhile
-            still = [now[one.key] for one in ends[:MOST_ENDED] if one.key in now and self._is_ripe(now[one.key], ripe)]
+            still = [now[one.key] for one in ends if one.key in now and self._is_ripe(now[one.key], ripe)]
             if any(one.key == unit.key for one in still):
                 uids = {pod.metadata.uid for other in still for pod, _ in other.pods}
                 await self._guarded(unit, self._end(now[unit.key], uids))

@@ -239,8 +239,8 @@ class Preemptions:
                 else:
                     may.append((unit, counts))
         self._changes_at = min(changes, default=math.inf)
-        grace_s = max((one.grace_s for one, _ in may), default=0.0)
-        return Scene(may, ends, now, self._whose(wanting, grace_s))
+        scene = Scene(may, ends, now)
+        return msgspec.structs.replace(scene, whose=self._whose(wanting, scene.grace_s))
 
     def _ends(self, unit: RunningUnit) -> bool:
         """Return whether the policies let a unit end at some time, and there is a way."""

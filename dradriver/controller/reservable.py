@@ -109,14 +109,7 @@ class Reservable:
 
     def _open_to_any(self, unit: Unit, limits: Limits) -> Bools:
         found: Bools = np.logical_or.reduce([self._open(member.wish, unit.lasts_s) for member in unit.members])
-        return self._within(found, limits)
-
-    def _within(self, fit: Bools, limits: Limits) -> Bools:
-        """Return those of some nodes that a tenant's cap leaves open, as that array."""
-        for node in limits.closed:
-            if (row := self._picture.nodes.find(node)) is not None:
-                fit[row] = False
-        return fit
+        return found & ~self._picture.nodes.named(limits.closed)
 
     async def _of_pod(self, unit: Unit, limits: Limits) -> AsyncIterator[tuple[Ready, Candidate | None]]:
         """Yield of each node when a set may be ready at the soonest, the soonest first, and the set that is first."""
@@ -126,7 +119,7 @@ class Reservable:
         fleet = self._idle_fleet(unit.key[0])
         heap: list[tuple[Ready, str, list[tuple[Ready, str]]]] = []
         until = clock() + SLICE_S
-        for node, fit in self._nodes(self._within(self._open(wish, unit.lasts_s), limits)):
+        for node, fit in self._nodes(self._open_to_any(unit, limits)):
             ready = ends.ready(node) if fit else []
             if len(ready) >= wish.request.gpus:
                 heap.append((ready[wish.request.gpus - 1][0], node, ready))

@@ -5,7 +5,7 @@ Only sets of whole GPUs are looked at all at once, as arrays; for parts of GPUs 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -92,23 +92,16 @@ def helps(scene: Scene, wish: PlacementRequest, request: Whole, fit: Bools) -> l
 
 def left_out(scene: Scene, wish: PlacementRequest, request: Whole, fit: Bools) -> list[Help]:
     """Return the sets that are free, or would be, on nodes that are left out, with the causes of that."""
-    every = _rows(scene, fit, scene.picture.fleets.of(wish.claim[0]).nodes)
+    nodes = scene.picture.nodes
+    every = nodes.named(scene.picture.fleets.of(wish.claim[0]).nodes)
     return [
         msgspec.structs.replace(
             option,
-            causes=tuple(map(plain, scene.picture.nodes.causes(wish.ask, only=_rows(scene, fit, [option.node])))),
+            causes=tuple(map(plain, nodes.causes(wish.ask, only=nodes.named([option.node])))),
         )
         for option in helps(scene, wish, request, every & ~fit)
         if not option.owners
     ]
-
-
-def _rows(scene: Scene, like: Bools, nodes: Iterable[str]) -> Bools:
-    rows = np.zeros_like(like)
-    for node in nodes:
-        if (row := scene.picture.nodes.find(node)) is not None:
-            rows[row] = True
-    return rows
 
 
 def _nearest(

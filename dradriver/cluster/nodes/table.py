@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -81,6 +81,12 @@ class NodeTable:
     def find(self, name: str) -> int | None:
         """Return a node's row, None where it has none."""
         return self._rows.get(name)
+
+    def named(self, names: Iterable[str]) -> Bools:
+        """Return the nodes of these names, those that have a row: shape (rows,), the caller's own."""
+        rows = np.zeros(self.rows, np.bool_)
+        rows[[row for name in names if (row := self.find(name)) is not None]] = True
+        return rows
 
     def name(self, row: int) -> str:
         """Return the name of a row's node; KeyError where it has none."""

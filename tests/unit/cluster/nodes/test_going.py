@@ -15,6 +15,8 @@ from dradriver.api.pods import Pod
 from dradriver.cluster.nodes.ask import BEGINS_S, FREED_S, Ask, Constraints, ask_of, longest
 from dradriver.cluster.nodes.classes import CORDONED
 from dradriver.cluster.nodes.table import GOING, NodeTable
+from tests.unit.cluster.nodes import test_table
+from tests.unit.cluster.nodes.test_table import table_of
 
 NOW = 1_800_000_000.0
 HOUR_S = 3600
@@ -59,20 +61,12 @@ def node(
     )
 
 
-def table_of(*nodes: Node) -> NodeTable:
-    table = NodeTable()
-    for each in nodes:
-        table.set_node(each.metadata.name, each)
-        table.offer(each.metadata.name, True)
-    return table
-
-
 def asking(lasts_s: int) -> Ask:
     return Ask((), Constraints(), lasts_s)
 
 
 def fit(table: NodeTable, lasts_s: int) -> set[str]:
-    return {table.name(int(row)) for row in table.eligible(asking(lasts_s)).nonzero()[0]}
+    return test_table.fit(table, asking(lasts_s))
 
 
 @pytest.mark.parametrize(
