@@ -30,7 +30,8 @@ PROCESSES: Final = {
     "webhook": "webhook",
 }
 PREFIX: Final = "gpu_topology_"
-_SUFFIX: Final = {"counter": "_total", "histogram": "_seconds", "gauge": "", "info": "_info"}
+_SUFFIX: Final = {"counter": "_total", "histogram": "", "gauge": "", "info": "_info"}
+_UNITS: Final = ("_seconds", "_percent", "_gbps")  # of histograms; gbps is GB/s
 _NO_GAUGE: Final = re.compile("_(total|count|sum|bucket|info|created)$|(?<!_timestamp)_seconds$")
 _HEAD: Final = """\
 # Metrics
@@ -38,9 +39,11 @@ _HEAD: Final = """\
 Each process serves them as Prometheus text on its health port, at `/metrics`, beside those of every Python process
 (`python_*`, `process_*`). Written by `make metrics` from what the code defines.
 
-Names start with `gpu_topology_`; counters end in `_total`, times in `_seconds`, gauges in neither (a moment ends in
-`_timestamp_seconds`). A label holds one of the words that are listed, or `other`: never text of a user. What ends in
-`_info` is always 1, and there to be joined with others' series by its labels: names of objects, 1024 series at most.
+Names start with `gpu_topology_`; counters end in `_total`, histograms in their unit (`gbps` is GB/s), gauges in neither
+(a moment ends in `_timestamp_seconds`). A label holds one of the words that are listed, or `other`: never text of a
+user. The label `namespace` tells the hundred largest apart, and has all others together as `other`: ten thousand
+namespaces are as many series as a hundred. What ends in `_info` is always 1, and there to be joined with others' series by its labels:
+names of objects, 1024 series at most.
 """
 
 
@@ -58,7 +61,7 @@ def defined(package: str) -> list[Metric]:
     """Return the metrics that a package's modules and all that they import define, in this process, by name."""
     from prometheus_client import REGISTRY
 
-    from dradriver.kube.labels import Amounts, Labelled, Names
+    from dradriver.kube.labels import Amounts, Labelled, Names, Spans, Totals
 
     top = importlib.import_module(package)
     others = tuple(f"{other}." for other in PROCESSES.values() if other.startswith(f"{package}."))
@@ -67,7 +70,9 @@ def defined(package: str) -> list[Metric]:
             importlib.import_module(module.name)
     ours = [module for name, module in sys.modules.items() if name.split(".")[0] in ("dradriver", "webhook")]
     values = [value for module in ours for value in vars(module).values()]
-    words = {value.name: value.words for value in values if isinstance(value, Amounts | Labelled | Names)}
+    words = {
+        value.name: value.words for value in values if isinstance(value, Amounts | Labelled | Names | Spans | Totals)
+    }
     found = []
     for family in REGISTRY.collect():
         name = family.name + (_SUFFIX[family.type] if family.type in ("counter", "info") else "")
@@ -103,6 +108,8 @@ def faults(metric: Metric) -> list[str]:
         said.append(f"a {metric.kind} is none of {', '.join(_SUFFIX)}")
     elif not metric.name.endswith(suffix):
         said.append(f"write a name that ends in {suffix}")
+    elif metric.kind == "histogram" and not metric.name.endswith(_UNITS):
+        said.append(f"write a name that ends in {', '.join(_UNITS[:-1])} or {_UNITS[-1]}")
     if metric.kind == "gauge" and _NO_GAUGE.search(metric.name):
         said.append("write a gauge's name without suffix")
     if metric.labels is None:

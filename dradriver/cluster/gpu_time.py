@@ -100,6 +100,7 @@ class GpuTime:
         charged: Told the namespace, and how many more these are.
         hours: GPU-seconds as far as they are settled, from ``begin`` on.
         grown: Hours of these that have grown; whoever writes them down takes them out.
+        spent: Told each time a bucket, and how many GPU-seconds are added to it.
     """
 
     def __init__(
@@ -129,6 +130,7 @@ class GpuTime:
         self._unknown: dict[str, set[Key]] = {}  # claims that were counted while a node had no pool, by the node
         self.hours: Hours = {}
         self.grown: set[int] = set()
+        self.spent: Callable[[Bucket, float], object] = lambda _bucket, _seconds: None
         self._counts = False
 
     def holds(self, claim: Key, holds: Mapping[Device, Usage], *, given: bool) -> None:
@@ -172,6 +174,11 @@ class GpuTime:
         """Return how many GPUs a claim is given or promised, by bucket."""
         hold = self._holds.get(claim)
         return {} if hold is None else hold.gpus
+
+    def given(self, claim: Key) -> dict[Bucket, float]:
+        """Return how many GPUs a claim is given, by bucket; none while they are only promised."""
+        hold = self._holds.get(claim)
+        return hold.gpus if hold is not None and hold.given else {}
 
     def recharge(self) -> list[str]:
         """Add up anew what namespaces are given or promised. Returns those that were counted wrong."""
@@ -332,6 +339,7 @@ class GpuTime:
         self.grown.add(hour)
         for bucket, count in gpus.items():
             buckets[bucket] = buckets.get(bucket, 0.0) + count * seconds
+            self.spent(bucket, count * seconds)
 
 
 def _by_product(hold: _Hold | None) -> dict[str, float]:

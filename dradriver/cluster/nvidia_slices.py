@@ -182,4 +182,5 @@ class NvidiaSlices:
             count=1,
             usable=frozenset(pool.names[device] for piece in theirs for device in piece.usable),
             machine=machine,
+            ill=frozenset(gpu for piece in theirs for device in piece.ill if (gpu := pool.names.get(device))),
         )

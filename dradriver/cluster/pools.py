@@ -29,6 +29,7 @@ class Pool(msgspec.Struct):
         counted: Whether some of these are placements, which share counters.
         machine: The machine.
         offered: The same as slices can be had of it: instances that are there already are all that their GPU can have.
+        ill: Names of the devices that are not usable because something is wrong with them.
         seats: Whether the node's agent prepares claims with seats.
         row: The node's row that the fleet has it under; None while it has not.
     """
@@ -40,6 +41,7 @@ class Pool(msgspec.Struct):
     counted: bool
     machine: Machine
     offered: Machine
+    ill: frozenset[str] = frozenset()
     seats: bool = False
     row: int | None = None
 
@@ -71,7 +73,9 @@ def read(name: str, pieces: Collection[SliceRecord]) -> Pool | None:
             usable |= {device}
     counted = any(mig_slice.counted for mig_slice in own.values())
     offered = _offered(machine, placed, own)
-    return Pool(devices, usable, parts, placed, counted, machine, offered, seats=all(piece.seats for piece in current))
+    ill = frozenset().union(*(piece.ill for piece in current))
+    seats = all(piece.seats for piece in current)
+    return Pool(devices, usable, parts, placed, counted, machine, offered, ill=ill, seats=seats)
 
 
 def newest(pieces: Collection[SliceRecord]) -> list[SliceRecord]:

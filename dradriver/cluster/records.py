@@ -32,6 +32,8 @@ from dradriver.topology.check import is_identity, is_mig_uuid
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.machine import Gpu, Machine
 
+_HELD: Final = names.PREFIX + "held"  # the taint of a healthy GPU: it has processes that no claim accounts for
+
 
 class ClaimRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A claim.
@@ -160,6 +162,7 @@ class SliceRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         machine: The machine in its annotation, or why that cannot be read; None without one.
         lacks: What the API server lacked when it was written, by the names of ``api/slice_features.py``.
         gpus: Of another driver's slice, which GPU each device is or is a part of (``devices.identity``), by its name.
+        ill: Names of its devices that a taint blocks which says that something is wrong with them.
         alone: Whether it describes a machine and has no device: another driver hands out that machine's GPUs, if any.
         seats: Whether its agent prepares claims with seats.
     """
@@ -176,6 +179,7 @@ class SliceRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     machine: Machine | str | None
     lacks: frozenset[str] = frozenset()
     gpus: dict[str, str] | None = None
+    ill: frozenset[str] = frozenset()
     alone: bool = False
     seats: bool = False
 
@@ -205,6 +209,7 @@ def read_slice(data: msgspec.Raw) -> SliceRecord | None:
         placed={d.name: own for d in piece.spec.devices if (own := devices.own_slice(d)) is not None},
         machine=None if text is None else _machine(text),
         lacks=frozenset(piece.metadata.annotations.get(names.SERVER_LACKS, "").split(",")) & FIELDS.keys(),
+        ill=frozenset(d.name for d in piece.spec.devices if any(t.blocks and t.key != _HELD for t in d.taints)),
         alone=slices.is_machine_alone(piece),
         seats=bool(piece.spec.devices) and all(map(seats.known, piece.spec.devices)),
     )
@@ -232,6 +237,7 @@ def _theirs(piece: ResourceSlice, ledger: Ledger) -> SliceRecord:
         placed={},
         machine=None,
         gpus={device.name: gpu for device, gpu in every if gpu},
+        ill=frozenset(device.name for device, _ in every if device.blocked),
     )
 
 

@@ -42,6 +42,7 @@ owners      pods written into the claim that they share, those that come togethe
 outcome     what comes of a write: what a failure says of the server, the moment, the object
 executor    does them for many at once, and sees to what comes of them
 reasons     why pods wait, written on them
+placed      what became of them: how good their sets are, how long they waited
 garbage_collector  claims of ours that nothing else removes
 template_writer  templates of the claims of pods that the scheduler alone places
 template_reader  specs of templates, read when a waiting pod names one
@@ -63,4 +64,6 @@ controller  reflectors and worker
 policies    its policies file, and Events about a bad one
 main        the command line
 metrics     what is counted
+figures     what there is, who has it and what is waited for, counted now and then
+causes      what kind of thing keeps a pod waiting, in one word
 """

@@ -22,6 +22,7 @@ from dradriver.cluster.taint_rules import read_rule
 from dradriver.controller import idle_pods, namespaces, seat_slice, unread_claims
 from dradriver.controller.audit import Audit
 from dradriver.controller.background import always
+from dradriver.controller.figures import Figures
 from dradriver.controller.next_step import PROMISE_S, UNSCHEDULABLE_S
 from dradriver.controller.reasons import Record
 from dradriver.controller.reservation_store import ReservationStore
@@ -97,6 +98,7 @@ class Controller:
         grace_s: float = 10.0,
         record: Record | None = None,
         record_end: Record | None = None,
+        record_placed: Record | None = None,
         suspendable: Collection[str] = (),
         record_unread: unread_claims.Record | None = None,
         record_seats: seat_slice.Record | None = None,
@@ -115,6 +117,7 @@ class Controller:
             grace_s: See there.
             record: See there.
             record_end: See there.
+            record_placed: See there.
             suspendable: See there.
             record_unread: Writes an Event about a claim that cannot be read whole.
             record_seats: Writes an Event where seats keep no gang's pods from being bound.
@@ -126,7 +129,7 @@ class Controller:
         """
         self.worker = Worker(
             client, promise_s=promise_s, unschedulable_s=unschedulable_s, grace_s=grace_s, record=record,
-            record_end=record_end, suspendable=suspendable,
+            record_end=record_end, record_placed=record_placed, suspendable=suspendable,
         )  # fmt: skip
         self._tabulator = tabulator
         if tabulator is not None:
@@ -160,6 +163,7 @@ class Controller:
             UsageStore(client, self.worker.picture, self.worker.tenants, namespace=namespace) if namespace else None
         )
         self._idle = idle_pods.IdlePods(client, self.worker.picture, say_idle, ends=ends_idle)
+        self._figures = Figures(self.worker.picture, self.worker.reasons)
         self._reserved = ReservationStore(client, namespace=namespace) if namespace else None
         self.template_writer = TemplateWriter(client, self.worker.picture.templates.known, record=record)
 
@@ -206,6 +210,7 @@ class Controller:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(always(self._unread.run))
             tasks.create_task(always(self._idle.run))
+            tasks.create_task(always(self._figures.run))
             tasks.create_task(always(self._namespaces.tell))
             if current_ledger() is OURS:  # another driver's claims have no device of ours
                 self.worker.picture.barrier = None
@@ -222,6 +227,8 @@ class Controller:
 
     def _changed(self, source: Source, change: Change[Any]) -> None:
         source.changed(self.worker.picture, change)
+        if self.worker.acts:
+            self.worker.placed.seen(change.old, change.new)
         if source.resource is PODS:
             self.template_writer.pod_changed(change)
         elif source.resource is RESOURCE_CLAIM_TEMPLATES:

@@ -7,7 +7,6 @@ import logging
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Final
 
-from dradriver.allocator.request import Choice
 from dradriver.api.pins import Key, claim_key
 from dradriver.cluster.picture import Picture
 from dradriver.cluster.placement import Placement
@@ -16,6 +15,7 @@ from dradriver.controller import metrics
 from dradriver.controller.api_writer import ApiWriter
 from dradriver.controller.next_step import Settle, Wait, Withdraw
 from dradriver.controller.outcome import CrowdedError, MovedOnError, Outcome, PausedError, UnsureError, outcome
+from dradriver.controller.placed import Placed
 from dradriver.controller.reasons import Reasons
 from dradriver.controller.withdraw_reasons import WithdrawReason
 from dradriver.errors import DriverError
@@ -50,6 +50,7 @@ class Executor:
         lanes: Lanes,
         picture: Picture,
         reasons: Reasons,
+        placed: Placed,
         *,
         touch: Callable[[Key], None],
         at: Callable[[float, Key], None],
@@ -63,6 +64,7 @@ class Executor:
             lanes: Say how many may be under way; ask them before each step.
             picture: The cluster.
             reasons: Told why a unit has to wait.
+            placed: Told of each placement.
             touch: Called with the key of a unit that has to be looked at again.
             at: The same at a time, by the loop's clock.
             alive: Whether a unit is still looked after.
@@ -72,6 +74,7 @@ class Executor:
         self._lanes = lanes
         self._picture = picture
         self._reasons = reasons
+        self._placed = placed
         self._touch = touch
         self._at = at
         self._alive = alive
@@ -328,9 +331,7 @@ class Executor:
     def _lifted(self, member: Member, placement: Placement, began: float) -> None:
         self._reasons.taken_away(member.key)
         if member.pod.gated:
-            choice = placement.choice
-            metrics.PLACEMENTS.labels(choice.level.value if isinstance(choice, Choice) else metrics.PART).inc()
-            metrics.DURATION.observe(asyncio.get_running_loop().time() - began)
+            self._placed.lifted(member, placement, began)
 
     async def _withdraw(self, unit: Unit, member: Member, step: Withdraw) -> None:
         await self._writer.withdraw(step.claim)

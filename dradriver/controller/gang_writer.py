@@ -9,7 +9,6 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from functools import partial
 from typing import Any, Final
 
-from dradriver.allocator.request import Choice
 from dradriver.api import seats
 from dradriver.api.pins import Claim, Key
 from dradriver.api.pods import Pod
@@ -17,9 +16,9 @@ from dradriver.api.seats import GO, OFF
 from dradriver.cluster.picture import Picture
 from dradriver.cluster.placement import Placement
 from dradriver.cluster.records import ClaimRecord, claim_record
-from dradriver.controller import metrics
 from dradriver.controller.api_writer import ApiWriter
 from dradriver.controller.outcome import MovedOnError, Outcome, UnsureError, outcome
+from dradriver.controller.placed import Placed
 from dradriver.errors import DriverError
 from dradriver.kube.client import ApiError, Client, PatchKind, Unreachable
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
@@ -35,12 +34,13 @@ MANAGER: Final = "gpu-topology-gang"  # of the seats' conditions: the node agent
 class GangWriter:
     """Writes a gang's plans. Each write is safe to repeat; whatever is left half done the API shows."""
 
-    def __init__(self, client: Client, writer: ApiWriter, picture: Picture, lanes: Lanes) -> None:
-        """``lanes`` say whether the server is in trouble: then the writes of a gang follow one another."""
+    def __init__(self, client: Client, writer: ApiWriter, picture: Picture, lanes: Lanes, placed: Placed) -> None:
+        """Make one; ``lanes`` say whether the server is in trouble: then the writes of a gang follow one another."""
         self._client = client
         self._writer = writer
         self._picture = picture
         self._lanes = lanes
+        self._placed = placed
 
     async def commit(self, plan: Mapping[Member, Placement], slot: Slot) -> None:
         """Create the claims of a plan, and let the scheduler have the pods once all are there.
@@ -103,10 +103,8 @@ class GangWriter:
                 back = [claim for claim in known if claim is not None and claim.devices is None and not claim.deleting]
                 await self._each((partial(self._writer.withdraw, claim) for claim in back), slot)
             raise
-        for place in places.values():
-            choice = place.choice
-            metrics.PLACEMENTS.labels(choice.level.value if isinstance(choice, Choice) else metrics.PART).inc()
-            metrics.DURATION.observe(asyncio.get_running_loop().time() - began)
+        for member, place in places.items():
+            self._placed.lifted(member, place, began)
 
     async def go(self, claims: Iterable[ClaimRecord], slot: Slot) -> None:
         """Tell seated members that they may be bound.

@@ -60,6 +60,9 @@ async def serve(args: Options) -> None:
             unschedulable_s=args.unschedulable,
             record=reasons.recorder(client, instance=args.identity),
             record_end=reasons.recorder(client, instance=args.identity, reason="PreemptedForGPUs", action="Evicting"),
+            record_placed=reasons.recorder(
+                client, instance=args.identity, reason="PlacedOnGPUs", action="Placing", kind="Normal"
+            ),
             suspendable=tuple(filter(None, args.suspendable.split(","))),
             record_unread=unread_claims.recorder(client, instance=args.identity),
             record_seats=seat_slice.recorder(client, instance=args.identity),

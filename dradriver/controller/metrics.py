@@ -2,20 +2,136 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Final
 
 from prometheus_client import Counter, Gauge, Histogram
 
 from dradriver.allocator.request import Level
+from dradriver.cluster.gpu_states import STATES
+from dradriver.controller.causes import Cause
 from dradriver.controller.withdraw_reasons import WithdrawReason
-from dradriver.kube.labels import Amounts, Labelled
+from dradriver.kube.labels import Amounts, Labelled, Spans, Totals
 
 PART: Final = "part"
+ALONE: Final = "single"  # in place of a level: one GPU talks to nobody
+_SIZES: Final = (1, 2, 4, 8, 16)
+_GPUS: Final = (*map(str, _SIZES), "more")
+_SETS: Final = _GPUS[1:]
+_PRODUCTS: Final = 32
+_NAMESPACES: Final = 100
+_PRODUCT: Final = "of GPUs, as NVML names them"
+_NAMESPACE: Final = "of claims"
+_KIND: Final = "whole, share, slice"
+_BY_SIZE: Final = f"{', '.join(_GPUS)}: as many GPUs or the next larger of these numbers; {PART} for parts of GPUs"
+
+
+def size(gpus: int) -> str:
+    """Return the word for a number of GPUs: itself, or the next larger one of 1, 2, 4, 8 and 16, or ``more``."""
+    return next((word for one, word in zip(_SIZES, _GPUS, strict=False) if gpus <= one), _GPUS[-1])
+
+
 PLACEMENTS: Final = Labelled(
     Counter,
     "gpu_topology_placements_total",
-    "Pods whose gate was lifted, by the level their GPUs reach; part for parts of GPUs.",
+    "Pods whose gate was lifted, by the level their GPUs reach, and by how many; part for parts of GPUs.",
     level=[*(level.value for level in Level), PART],
+    gpus=(*_GPUS, PART),
+)
+PREFERENCES: Final = Labelled(
+    Counter,
+    "gpu_topology_placement_preferences_total",
+    "Placed pods that prefer something, by what they got: their first preference, a later one, or anything.",
+    got=("first", "next", "anything"),
+)
+ACROSS_NUMA: Final = Labelled(
+    Counter,
+    "gpu_topology_placements_across_numa_total",
+    "Placed pods of two GPUs and more whose GPUs are on several NUMA nodes.",
+    gpus=_SETS,
+)
+SCORES: Final = Labelled(
+    functools.partial(Histogram, buckets=(10, 20, 30, 40, 50, 60, 70, 80, 90, 95, 99, 100)),
+    "gpu_topology_placement_score_percent",
+    "Predicted bandwidth of placed sets, in percent of the best that such a machine has for as many GPUs.",
+    gpus=_SETS,
+)
+BUSBW: Final = Labelled(
+    functools.partial(Histogram, buckets=(5, 10, 20, 40, 80, 120, 160, 240, 360, 480, 720)),
+    "gpu_topology_placement_busbw_gbps",
+    "All-reduce bus bandwidth that is predicted for placed sets, in GB/s; 0 where nothing can be predicted.",
+    gpus=_SETS,
+)
+WAITED: Final = Spans(
+    "gpu_topology_pod_wait_duration_seconds",
+    "From a pod's creation to its being bound, of pods that the controller chose GPUs for.",
+    most=_NAMESPACES,
+    buckets=(1, 2, 5, 15, 60, 300, 900, 3600, 14400, 43200, 172800),
+    namespace="the pod's",
+    gpus=_BY_SIZE,
+)
+PROMISES_KEPT: Final = Counter(
+    "gpu_topology_promises_kept_total", "Claims that the scheduler gave the GPUs that were chosen for them."
+)
+LEADER: Final = Gauge("gpu_topology_controller_leads", "1 in the replica that leads, 0 in one that stands by.")
+_COUNTED: Final = "every half minute; none in a replica that stands by."
+GPUS: Final = Amounts(
+    "gpu_topology_gpus",
+    f"GPUs by product and what becomes of them (docs/monitoring.md), {_COUNTED}",
+    most=_PRODUCTS,
+    product=_PRODUCT,
+    state=", ".join(STATES),
+)
+HELD: Final = Amounts(
+    "gpu_topology_gpus_held",
+    f"GPUs that claims have been given, parts as fractions, {_COUNTED}",
+    most=_NAMESPACES,
+    namespace=_NAMESPACE,
+    product=_PRODUCT,
+    kind=_KIND,
+)
+GPU_SECONDS: Final = Totals(
+    "gpu_topology_gpu_seconds_total",
+    "GPU-seconds that claims have had, parts as fractions; counted on by whoever leads.",
+    most=_NAMESPACES,
+    namespace=_NAMESPACE,
+    product=_PRODUCT,
+    kind=_KIND,
+)
+PART_GPUS: Final = Amounts(
+    "gpu_topology_gpus_in_parts",
+    f"GPUs that have shares or MIG slices on them, {_COUNTED}",
+    most=_PRODUCTS,
+    product=_PRODUCT,
+    kind="share, slice",
+)
+PART_USED: Final = Amounts(
+    "gpu_topology_gpus_in_parts_used",
+    f"How many GPUs the shares and MIG slices come to that claims have been given, {_COUNTED}",
+    most=_PRODUCTS,
+    product=_PRODUCT,
+    kind="share, slice",
+)
+FREE_SETS: Final = Amounts(
+    "gpu_topology_free_sets",
+    f"Sets of free GPUs that are there at once, each size for itself, {_COUNTED}",
+    most=_PRODUCTS,
+    product=_PRODUCT,
+    gpus="1, 2, 4, 8, 16",
+    level=f"the worst step of their rings, {', '.join(level.value for level in Level)}; {ALONE} of 1 GPU",
+)
+LARGEST_GANG: Final = Amounts(
+    "gpu_topology_largest_gang_pods",
+    f"Pods of the largest gang that fits within one domain of a level of the network, {_COUNTED}",
+    most=8,
+    level="of the network, as configured; cluster for all nodes",
+    gpus="of each pod: 8, or as many as the largest machine has",
+)
+WAITING_FOR: Final = Labelled(
+    Gauge,
+    "gpu_topology_waiting_pods_by_cause",
+    f"Pods that wait, by what keeps them (docs/monitoring.md), {_COUNTED}",
+    cause=[cause.value for cause in Cause],
 )
 WAITING: Final = Gauge(
     "gpu_topology_waiting_pods", "Pods that wait for a place; those of a gang, which wait together, count as one."

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Final, Literal
 
 from dradriver.api import names
 from dradriver.api.pins import Key
@@ -29,7 +29,14 @@ Record = Callable[[Pod, str], Awaitable[None]]
 """Writes an Event about a pod."""
 
 
-def recorder(client: Client, *, instance: str, reason: str = "WaitsForGPUs", action: str = "Placing") -> Record:
+def recorder(
+    client: Client,
+    *,
+    instance: str,
+    reason: str = "WaitsForGPUs",
+    action: str = "Placing",
+    kind: Literal["Normal", "Warning"] = "Warning",
+) -> Record:
     """Return what writes an Event about a pod.
 
     Args:
@@ -37,12 +44,13 @@ def recorder(client: Client, *, instance: str, reason: str = "WaitsForGPUs", act
         instance: The replica that says so.
         reason: The Event's.
         action: The Event's.
+        kind: Whether somebody should look at it.
     """
     events = Recorder(client, component="gpu-topology", instance=instance)
 
     async def record(pod: Pod, message: str) -> None:
         about = Reference("Pod", pod.metadata.namespace, pod.metadata.name, pod.metadata.uid)
-        await events.record(about=about, type="Warning", reason=reason, message=message, action=action)
+        await events.record(about=about, type=kind, reason=reason, message=message, action=action)
 
     return record
 
@@ -138,6 +146,10 @@ class Reasons:
         self._told.pop(key, None)
         self._due.drop(key)
         self._due.done(key)
+
+    def told(self) -> list[str]:
+        """Return why pods wait, of each that has a reason by now, whether it says so already or not."""
+        return [known.text for known in self._told.values() if known.text is not None]
 
     async def run(self) -> None:
         """Write what is due until cancelled."""

@@ -98,6 +98,7 @@ class UsageStore:
         self._tenants = tenants
         self._namespace = namespace
         self._clock = clock
+        picture.gpu_time.spent = _count
         self._versions: dict[str, str] = {}
         self._until: dict[str, float] = {}  # until when was counted what we read or wrote last, by name
         self._late: set[int] = set()  # hours of which their day's does not have all
@@ -282,3 +283,7 @@ class UsageStore:
         """Return when a claim got its devices, seconds since the epoch; now where nobody says."""
         found = given_at(self._picture.claims.get(claim))
         return self._clock() if found is None else found
+
+
+def _count(bucket: usage.Bucket, seconds: float) -> None:
+    metrics.GPU_SECONDS.add(seconds, bucket.namespace, bucket.product, bucket.kind)

@@ -33,6 +33,7 @@ from dradriver.controller.next_step import PROMISE_S, UNSCHEDULABLE_S
 from dradriver.controller.owner_kinds import OwnerKinds
 from dradriver.controller.owner_reader import OwnerReader
 from dradriver.controller.owner_restarts import OwnerRestarts
+from dradriver.controller.placed import Placed
 from dradriver.controller.pod_worker import PodWorker
 from dradriver.controller.preemption import Preemptions
 from dradriver.controller.reasons import Reasons, Record
@@ -69,6 +70,8 @@ class Worker:
         tenants: Who has had how much.
         caps: What of it they may have at a time.
         reservations: Which GPUs are kept for whom.
+        reasons: Why pods wait.
+        placed: What became of those that waited.
     """
 
     def __init__(
@@ -81,6 +84,7 @@ class Worker:
         hand_over_s: float = HAND_OVER_S,
         record: Record | None = None,
         record_end: Record | None = None,
+        record_placed: Record | None = None,
         suspendable: Collection[str] = (),
     ) -> None:
         """Make a worker with an empty picture of the cluster.
@@ -93,6 +97,7 @@ class Worker:
             hand_over_s: How long a pod looks for a place that the scheduler gets if there is none.
             record: Writes an Event about a pod that waits.
             record_end: Writes an Event about a pod that has to end for another.
+            record_placed: Writes an Event about a pod that got its place.
             suspendable: Kinds of owners that the controller may suspend.
         """
         self._woken = asyncio.Event()
@@ -114,9 +119,10 @@ class Worker:
         self.reasons = Reasons(writer, pods=self.picture.pods.get, lanes=self._lanes, record=record)
         self._newest = ""
         self._entries = Entries(self.tenants)
-        gang_writer = GangWriter(client, writer, self.picture, self._lanes)
+        self.placed = Placed(self.picture, self._lanes, record_placed)
+        gang_writer = GangWriter(client, writer, self.picture, self._lanes, self.placed)
         self._executor = Executor(
-            writer, self._lanes, self.picture, self.reasons, touch=self._touch, at=self._at,
+            writer, self._lanes, self.picture, self.reasons, self.placed, touch=self._touch, at=self._at,
             alive=lambda unit: self._units.get(unit.key) is unit, newest=lambda: self._newest,
         )  # fmt: skip
         self._units: dict[Key, Unit] = {}
@@ -157,6 +163,7 @@ class Worker:
             async with asyncio.TaskGroup() as group:
                 for work in (
                     self.reasons.run,
+                    self.placed.run,
                     self._template_reader.run,
                     self._owner_reader.run,
                     self._restarts.run,
@@ -255,6 +262,11 @@ class Worker:
                 continue
             if not await self.reasons.flush():
                 return
+
+    @property
+    def acts(self) -> bool:
+        """Whether it looks at pods, as one replica alone does."""
+        return self._acting
 
     @property
     def busy(self) -> bool:

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import bisect
+import itertools
+import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Final, Generic, TypeVar
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.metrics_core import GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.metrics_core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
 from prometheus_client.registry import Collector
 
 OTHER: Final = "other"
 M = TypeVar("M", Counter, Gauge, Histogram)
+Name = TypeVar("Name", bound=str | tuple[str, ...])
 
 
 class Labelled(Generic[M]):
@@ -93,29 +103,155 @@ class Names(Collector):
 
 
 class Amounts(Collector):
-    """A gauge by one name that the API server or an administrator has checked: the largest, and the others together."""
+    """A gauge by one name that the API server or an administrator has checked: the largest, and the others together.
+
+    Other labels may follow it that hold known words, or products of GPUs.
+    """
 
     def __init__(
         self, name: str, text: str, /, *, most: int, registry: CollectorRegistry = REGISTRY, **labels: str
     ) -> None:
-        """Define the metric; see ``Names``."""
+        """Define the metric; see ``Names``. So many names, which the first label holds, are told apart."""
         self.name = name
         self.words = {label: (said,) for label, said in labels.items()}
         self._text = text
         self._most = most
-        self._amounts: dict[str, float] = {}
+        self._amounts: dict[tuple[str, ...], float] = {}
         registry.register(self)
 
-    def set(self, amounts: Mapping[str, float]) -> None:
-        """Have these series from now on."""
-        ranked = sorted(amounts.items(), key=lambda item: (-item[1], item[0]))
-        self._amounts = dict(ranked[: self._most])
-        if len(ranked) > self._most:
-            self._amounts[OTHER] = sum(amount for _, amount in ranked[self._most :])
+    def set(self, amounts: Mapping[Name, float]) -> None:
+        """Have these series from now on, by the name alone where there is no other label."""
+        every: dict[tuple[str, ...], float] = {}
+        for key, amount in amounts.items():
+            every[key if isinstance(key, tuple) else (str(key),)] = amount
+        sums: dict[str, float] = {}
+        for (name, *_), amount in every.items():
+            sums[name] = sums.get(name, 0.0) + amount
+        ranked = sorted(sums, key=lambda name: (-sums[name], name))
+        others = set(ranked[self._most :])
+        told: dict[tuple[str, ...], float] = {}
+        for row, amount in every.items():
+            shown = (OTHER, *row[1:]) if row[0] in others else row
+            told[shown] = told.get(shown, 0.0) + amount
+        self._amounts = told
 
     def collect(self) -> Iterable[Metric]:
         """Return the metric as it is now."""
         family = GaugeMetricFamily(self.name, self._text, labels=tuple(self.words))
-        for name, amount in self._amounts.items():
-            family.add_metric((name,), amount)
+        for key, amount in self._amounts.items():
+            family.add_metric(key, amount)
+        return [family]
+
+
+class _Largest:
+    """Which names a metric that only grows tells apart: those with the largest sums, as far as sums are remembered.
+
+    A name that outgrows the smallest of these takes its place: what it counts from then on has series of its own, those
+    of the other end, and what was counted together before stays so. So no series ever falls.
+    """
+
+    _REMEMBERED: Final = 16  # times as many as are told apart
+    _MORE: Final = 1.1  # by so much one must be larger: two that are equal would take turns
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._sums: dict[str, float] = {}
+        self._told: set[str] = set()
+        self._least = 0.0  # no sum of those that are told apart is less
+
+    def name(self, name: str, amount: float) -> tuple[str, str | None]:
+        """Count a name. Returns what it is told as, and whose series end for that."""
+        total = self._sums[name] = self._sums.get(name, 0.0) + amount
+        if name in self._told:
+            return name, None
+        if len(self._told) < self._most:
+            self._told.add(name)
+            return name, None
+        if total <= self._least * self._MORE:
+            self._forget()
+            return OTHER, None
+        smallest = min(self._told, key=self._sums.__getitem__)
+        self._least = self._sums[smallest]
+        if total <= self._least * self._MORE:
+            return OTHER, None
+        self._told.discard(smallest)
+        self._told.add(name)
+        return name, smallest
+
+    def _forget(self) -> None:
+        """Forget the smaller half of those that are not told apart, once there are many: namespaces come and go."""
+        if len(self._sums) > self._REMEMBERED * self._most:
+            others = sorted(self._sums.keys() - self._told, key=self._sums.__getitem__)
+            for name in others[: len(others) // 2]:
+                del self._sums[name]
+
+
+class Totals(Collector):
+    """A counter by one name: the largest, and the others together. Other labels may follow it, as in ``Amounts``."""
+
+    def __init__(
+        self, name: str, text: str, /, *, most: int, registry: CollectorRegistry = REGISTRY, **labels: str
+    ) -> None:
+        """Define the metric; see ``Amounts``. Its name ends in ``_total``."""
+        self.name = name
+        self.words = {label: (said,) for label, said in labels.items()}
+        self._text = text
+        self._largest = _Largest(most)
+        self._totals: dict[tuple[str, ...], float] = {}
+        registry.register(self)
+
+    def add(self, amount: float, name: str, *words: str) -> None:
+        """Count so much more."""
+        told, ended = self._largest.name(name, amount)
+        if ended is not None:
+            self._totals = {key: total for key, total in self._totals.items() if key[0] != ended}
+        key = (told, *words)
+        self._totals[key] = self._totals.get(key, 0.0) + amount
+
+    def collect(self) -> Iterable[Metric]:
+        """Return the metric as it is now."""
+        family = CounterMetricFamily(self.name, self._text, labels=tuple(self.words))
+        for key, total in self._totals.items():
+            family.add_metric(key, total)
+        return [family]
+
+
+class Spans(Collector):
+    """A histogram of seconds by one name: the names that are seen most, and the others together. See ``Totals``."""
+
+    def __init__(
+        self,
+        name: str,
+        text: str,
+        /,
+        *,
+        most: int,
+        buckets: Sequence[float],
+        registry: CollectorRegistry = REGISTRY,
+        **labels: str,
+    ) -> None:
+        """Define the metric; ``buckets`` are the upper ends, ascending, but for the last, which has none."""
+        self.name = name
+        self.words = {label: (said,) for label, said in labels.items()}
+        self._text = text
+        self._buckets = (*buckets, math.inf)
+        self._largest = _Largest(most)
+        self._seen: dict[tuple[str, ...], tuple[list[int], float]] = {}
+        registry.register(self)
+
+    def observe(self, seconds: float, name: str, *words: str) -> None:
+        """Count one span."""
+        told, ended = self._largest.name(name, 1.0)
+        if ended is not None:
+            self._seen = {key: seen for key, seen in self._seen.items() if key[0] != ended}
+        counts, total = self._seen.get((told, *words), ([0] * len(self._buckets), 0.0))
+        counts[bisect.bisect_left(self._buckets, seconds)] += 1
+        self._seen[told, *words] = counts, total + seconds
+
+    def collect(self) -> Iterable[Metric]:
+        """Return the metric as it is now."""
+        family = HistogramMetricFamily(self.name, self._text, labels=tuple(self.words))
+        for key, (counts, total) in self._seen.items():
+            ends = ("+Inf" if end == math.inf else str(float(end)) for end in self._buckets)
+            family.add_metric(key, list(zip(ends, itertools.accumulate(counts), strict=True)), total)
         return [family]

@@ -91,6 +91,7 @@ class Agent:
             self._runtime = RuntimeWatch(
                 self._record, host_root, self._machines.last_known, lambda: self._objects.runtime
             )
+        self._record.changed.add(self._tell_faults)
         self._health = HealthWatch(self._record, self._discovery, log)
         self._machines.looked.add(lambda: self._health.looked(self._machines.last_known(), self._machines.trouble))
 
@@ -206,6 +207,10 @@ class Agent:
 
     def _in_use(self, claim: ResourceClaim, prepared: PreparedClaim) -> None:
         metrics.DEVICE_INFO.set(prepared.uid, info.rows(claim, prepared, node=self._options.node))
+
+    def _tell_faults(self) -> None:
+        standing, node = self._record.standing(), self._options.node
+        metrics.FAULT_INFO.set("", ((uuid, node, one.fault.kind) for uuid, some in standing.items() for one in some))
 
     def _held(self, gpus: Mapping[str, str]) -> None:
         self._record.tell("claims", {uuid: (Fault("held", "", said),) for uuid, said in gpus.items()})

@@ -33,6 +33,14 @@ DRIVER_ANSWERS: Final = Gauge(
     "gpu_topology_node_driver_answers", "0 while the GPUs' driver hangs, or fails again and again."
 )
 FAULTS: Final = Labelled(Gauge, "gpu_topology_node_faults", "GPUs that have a fault of this kind now.", kind=KINDS)
+FAULT_INFO: Final = Names(
+    "gpu_topology_gpu_fault_info",
+    "Which GPUs have which faults now; device_info says of the same uuid whose they are.",
+    most=256,
+    uuid="the GPU's",
+    node="the node's name",
+    kind="as of gpu_topology_node_faults",
+)
 DEVICES_PUBLISHED: Final = Gauge("gpu_topology_node_devices_published", "Devices in this node's slices.")
 WITHHELD: Final = Gauge(
     "gpu_topology_node_withheld", "1 while nothing is published because something else hands out the GPUs."

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.cluster.errors import ClusterError, last_lines
-from tests.cluster.settings import CONTAINERD, HELM, NVIDIA_TOOLKITS, Program, cache_folder, minor_of
+from tests.cluster.settings import CONTAINERD, HELM, NVIDIA_TOOLKITS, PROMETHEUS, Program, cache_folder, minor_of
 
 _HERE = Path(__file__).parent
 _KUBERNETES_LINKS = ("kubectl", "kubelet", "kube-apiserver")
@@ -133,6 +133,18 @@ def nvidia_toolkit(version: str) -> Target:
         _go(target, command, log=log, folder=source, CGO_ENABLED="1")  # NVML's library is loaded by cgo
 
     return Target(f"nvidia-toolkit-{version}", "\n".join([version, pinned, flags]), 20, build)
+
+
+def prometheus() -> Target:
+    """Returns Prometheus and `promtool`, without the discovery of clouds, which is most of what they are built from."""
+    module, (version, pinned), tags = "github.com/prometheus/prometheus", PROMETHEUS, "remove_all_sd"
+
+    def build(target: Target, folder: Path, log: Path) -> None:
+        command = ["go", "build", "-trimpath", "-buildvcs=false", "-mod=readonly", "-ldflags=-s -w", f"-tags={tags}"]
+        command += [f"-o={folder}/", "./cmd/prometheus", "./cmd/promtool"]
+        _go(target, command, log=log, folder=_module(f"{module}@v{version}", pinned), GOWORK="off")
+
+    return Target(f"prometheus-{version}", "\n".join([version, pinned, tags]), 200, build)
 
 
 def program(of: Program) -> Target:

@@ -16,6 +16,8 @@ NVIDIA_TOOLKITS = {
     "1.18.2": "h1:S46SDe5aez/qeRvTybHQqOXPNcRphLnIuXoqDDyx8YY=",
     "1.20.1": "h1:DsE0Pnu2XAl7IC00W2tmld7i/GerwnZGzRbmChj295Q=",
 }
+# The release 3.316's module, and its hash as go.sum has it.
+PROMETHEUS = "0.316.0", "h1:f1GRFerhTMKQma+awCoC9T820ecWeGSdF+xAlMHzZzM="
 
 
 @dataclass(frozen=True)

@@ -123,6 +123,7 @@ class GpuCluster(Stored):
                 old, new = (None if obj is None else read(_raw(obj)) for obj in (before, after))
                 if old is not None or new is not None:
                     source.changed(self.worker.picture, Change(key, old, new))
+                    self.worker.placed.seen(old, new)
 
     async def audit(self) -> int:
         """Compare the controller's books with all that there is; return how many differences there were."""

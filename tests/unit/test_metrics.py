@@ -29,7 +29,10 @@ def test_the_page_is_up_to_date(found: dict[str, list[Metric]]) -> None:
     ("metric", "said"),
     [
         (Metric("admissions_total", "counter", "A.", {}), "write a name that starts with gpu_topology_"),
-        (Metric("gpu_topology_call_ms", "histogram", "A.", {}), "write a name that ends in _seconds"),
+        (
+            Metric("gpu_topology_call_ms", "histogram", "A.", {}),
+            "write a name that ends in _seconds, _percent or _gbps",
+        ),
         (Metric("gpu_topology_gpus_total", "gauge", "A.", {}), "write a gauge's name without suffix"),
         (Metric("gpu_topology_age_seconds", "gauge", "A.", {}), "write a gauge's name without suffix"),
         (Metric("gpu_topology_age", "summary", "A.", {}), "a summary is none of counter, histogram, gauge, info"),

@@ -18,7 +18,7 @@ from dradriver.cli.cluster.sets import FreeGpus
 from dradriver.cli.explainer.model import Subject, Verdict
 from dradriver.cluster import neighbours
 from dradriver.cluster.nodes import classes, table
-from dradriver.controller import decide, gang_step, next_step
+from dradriver.controller import causes, decide, gang_step, next_step
 from dradriver.kube.client import ApiError
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
 from tests.fakes.gpucluster import GpuCluster, Killed, claim_of
@@ -461,7 +461,25 @@ async def test_the_pod_says_what_the_page_quotes(text: str) -> None:
     cluster = GpuCluster()
     await SCENARIOS[text](cluster)
     await cluster.settle()
-    assert text in (cluster.note("p", "reason") or "")
+    told = cluster.note("p", "reason") or ""
+    assert text in told
+    if text != "nodes left out:":  # it stands at the end of another reason
+        assert causes.cause_of(told) is causes.cause_of(text)
+
+
+# What is wrong with the pod itself or its claim, and with no more than that.
+OF_THE_POD: Final = (
+    "waits until its earlier claim", "was chosen for", "as many as Kubernetes lets use a claim",
+    "whose pods have ended, is gone", "is gone, and its pods with it",
+    "is not one that the driver made for pods to share", "says nothing of a shared claim", "belongs to somebody else",
+    "is used by another pod", "was given devices while it was gated", "was changed",
+    "which the webhook writes, is missing", "this cluster's network has the levels",
+)  # fmt: skip
+
+
+def test_every_reason_has_a_cause_for_metrics() -> None:
+    causeless = [text for text in quoted("Reasons") if causes.cause_of(text) is causes.Cause.POD]
+    assert sorted(causeless) == sorted(OF_THE_POD)
 
 
 def test_all_causes_are_there() -> None:

@@ -5,6 +5,7 @@ ladder      the criteria that a request sets, rung by rung
 filters     which single GPUs a request would take
 set_order   which of the sets that meet the criteria goes first
 best_set    the best set of free positions
+free_sets   how many sets some free positions come to
 phrases     what a request asks for, in words for people
 refusals    why nothing fits, and the nearest thing that does
 choose      all of it: the choice on one machine

@@ -1,8 +1,4 @@
-"""What is free in a cluster: sets of GPUs by size and quality, and what is left of GPUs that are had in parts.
-
-Sets are counted as pods would get them, one after another: the allocator's best one of a node's free GPUs, then the
-best one of the rest. So of each size there are as many as such pods would have places, all alike otherwise.
-"""
+"""What is free in a cluster: sets of GPUs by size and quality, and what is left of GPUs that are had in parts."""
 
 from __future__ import annotations
 
@@ -12,13 +8,12 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from dradriver.allocator.choice.best_set import best_set
+from dradriver.allocator.choice.free_sets import free_sets
 from dradriver.allocator.fleet.node_group import NodeGroup
 from dradriver.allocator.parts.rooms import Rooms
 from dradriver.allocator.parts.slices import Slices
 from dradriver.allocator.request import Mig
 from dradriver.allocator.sets import rings
-from dradriver.allocator.sets.tables import Tables
 from dradriver.api.seats import GO
 from dradriver.cli.cluster.gangs import Gang, largest_gangs
 from dradriver.cli.cluster.scene import Scene
@@ -27,7 +22,6 @@ from dradriver.cluster.nodes.columns import Bools
 from dradriver.topology.natural import natural
 from dradriver.view.plain import plain
 
-SIZES: Final = (1, 2, 4, 8, 16)
 _ANYBODY: Final = Ask((), Constraints(tolerations=(("", ""),)))  # tolerates every taint
 _QUARTER: Final = 25  # percent
 _ALL: Final = 100
@@ -135,7 +129,7 @@ def free_gpus(scene: Scene, *, namespace: str = "") -> FreeGpus:
         free += int(np.bitwise_count(masks).sum())
         for mask in np.unique(masks).tolist():
             at = slots[masks == mask].tolist()
-            for kind, count in _sets(group.tables, mask).items():
+            for kind, count in free_sets(group.tables, mask).items():
                 key = plain(group.machine.product), *kind
                 before, where = sets.get(key, (0, []))
                 sets[key] = before + count * len(at), [*where, *(group.names[slot] for slot in at)]
@@ -185,19 +179,6 @@ def open_nodes(scene: Scene) -> Bools:
         if node.spec.unschedulable and (row := nodes.find(name)) is not None:
             fit[row] = False
     return fit
-
-
-def _sets(tables: Tables, mask: int) -> Counter[tuple[int, str, float]]:
-    """Return how many sets of each size, level and bandwidth a free mask has, each size for itself."""
-    counts: Counter[tuple[int, str, float]] = Counter()
-    for size in SIZES:
-        left = mask
-        while size <= tables.size and (chosen := best_set(tables, left, gpus=size)) is not None:
-            # A single GPU talks to nobody: its level says what it could be joined by, not what it has.
-            level = tables.level(chosen).value if size > 1 else ""
-            counts[size, level, round(float(tables.busbw[chosen]), 2)] += 1
-            left &= ~chosen
-    return counts
 
 
 def _shares(group: NodeGroup, rooms: Rooms, slots: list[int]) -> list[SharesLeft]:

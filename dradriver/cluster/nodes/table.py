@@ -176,6 +176,11 @@ class NodeTable:
             more |= (was.cordoned and not new.cordoned) or any(t.blocks and t not in new.taints for t in was.taints)
         return more and new.ready and self.helped(name)
 
+    def takes_new(self, name: str) -> bool:
+        """Return whether a node is ready and not closed to new pods."""
+        known = self._known.get(name, _UNKNOWN)
+        return known.ready and not known.cordoned
+
     def offer(self, name: str, offers: bool) -> None:
         """Say whether a node has GPUs of ours."""
         if not offers and name not in self._rows:

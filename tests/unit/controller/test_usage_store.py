@@ -9,12 +9,12 @@ from typing import Any, cast
 
 import msgspec
 import pytest
+from prometheus_client import REGISTRY
 
 from dradriver.api import names, usage
 from dradriver.api.errors import WordError
 from dradriver.api.policies.model import Policies, Queue, Tenant
 from dradriver.api.usage import MOST_BYTES, OTHERS, PLACES, Bucket
-from dradriver.controller import metrics
 from dradriver.controller.usage_store import FIRST_LOAD_S, UsageStore
 from dradriver.kube.client import ApiError, Client
 from dradriver.kube.resources import CONFIG_MAPS, DEVICE_CLASSES, PODS, RESOURCE_CLAIMS
@@ -461,4 +461,6 @@ async def test_metrics_tell_hours_of_gpus() -> None:
     made.worker.follow(Policies(tenants={"team": Tenant(namespaces=("default",))}))
     made.worker.tenants.shares.restart({"default": 8 * HOUR}, {})
     await made.usage.write()
-    assert metrics.TENANT_USAGE._amounts == {"team": pytest.approx(8.0, rel=1e-3)}
+    assert REGISTRY.get_sample_value("gpu_topology_tenant_gpu_hours", {"tenant": "team"}) == pytest.approx(
+        8.0, rel=1e-3
+    )

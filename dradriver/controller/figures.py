@@ -1,0 +1,117 @@
+"""What there is, who has it and what is waited for, counted now and then for metrics while this replica leads."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Final
+
+from dradriver.allocator import Role, Whole, largest_gang
+from dradriver.allocator.choice.free_sets import free_sets
+from dradriver.api.usage import Bucket
+from dradriver.cluster import gpu_states
+from dradriver.cluster.picture import Picture
+from dradriver.controller import causes, metrics
+from dradriver.controller.reasons import Reasons
+
+PERIOD_S: Final = 30.0
+_NODES: Final = 32  # looked at before others have their turn
+_CLAIMS: Final = 512
+_GANG_GPUS: Final = 8  # of a pod of the largest gang
+
+
+class Figures:
+    """Sets the gauges that need a look at all nodes; a replica that stands by has none of them."""
+
+    def __init__(self, picture: Picture, reasons: Reasons) -> None:
+        """Make one that has counted nothing."""
+        self._picture = picture
+        self._reasons = reasons
+
+    async def run(self) -> None:
+        """Count until cancelled."""
+        metrics.LEADER.set(1)
+        try:
+            while True:
+                await self.count()
+                await asyncio.sleep(PERIOD_S)
+        finally:
+            metrics.LEADER.set(0)
+            for gauge in (
+                metrics.GPUS, metrics.PART_GPUS, metrics.PART_USED, metrics.HELD, metrics.FREE_SETS,
+                metrics.LARGEST_GANG,
+            ):  # fmt: skip
+                gauge.set({})
+            self._waiting({})
+
+    async def count(self) -> None:
+        """Count all, a slice at a time: what changes meanwhile is counted as it was or as it is."""
+        await self._gpus()
+        await self._held()
+        await self._sets()
+        self._gangs()
+        self._waiting(causes.counted(self._reasons.told()))
+
+    async def _gpus(self) -> None:
+        picture = self._picture
+        states: Counter[tuple[str, gpu_states.State]] = Counter()
+        parts: Counter[tuple[str, gpu_states.PartKind]] = Counter()
+        for number, node in enumerate(picture.inventory.pools(), 1):
+            found = gpu_states.gpus_of(node, picture.inventory, picture.accounts, picture.nodes)
+            states.update(found.states)
+            parts.update(found.parts)
+            if number % _NODES == 0:
+                await asyncio.sleep(0)
+        products = {product for product, _ in states}
+        metrics.GPUS.set({(product, each): states[product, each] for product in products for each in gpu_states.STATES})
+        metrics.PART_GPUS.set(parts)
+
+    async def _held(self) -> None:
+        gpu_time = self._picture.gpu_time
+        held: dict[Bucket, float] = {}
+        for number, claim in enumerate(gpu_time.claims(), 1):
+            for bucket, gpus in gpu_time.given(claim).items():
+                held[bucket] = held.get(bucket, 0.0) + gpus
+            if number % _CLAIMS == 0:
+                await asyncio.sleep(0)
+        by_namespace: dict[tuple[str, str, str], float] = {}
+        parts: dict[tuple[str, str], float] = {}
+        for bucket, gpus in held.items():
+            key = bucket.namespace, bucket.product, bucket.kind
+            by_namespace[key] = by_namespace.get(key, 0.0) + gpus
+            if bucket.kind != "whole":
+                parts[key[1:]] = parts.get(key[1:], 0.0) + gpus
+        metrics.HELD.set(by_namespace)
+        metrics.PART_USED.set(parts)
+
+    async def _sets(self) -> None:
+        sets: Counter[tuple[str, str, str]] = Counter()
+        for group in tuple(self._picture.inventory.fleet.groups):
+            masks = Counter(
+                mask
+                for name, mask in zip(tuple(group.names), group.free_masks().tolist(), strict=True)
+                if self._picture.nodes.takes_new(name)
+            )
+            for mask, nodes in masks.items():
+                for (size, level, _), count in free_sets(group.tables, mask).items():
+                    sets[group.machine.product, str(size), level or metrics.ALONE] += count * nodes
+                await asyncio.sleep(0)
+        metrics.FREE_SETS.set(sets)
+
+    def _gangs(self) -> None:
+        picture = self._picture
+        picture.fleets.locate(picture.nodes.labels(), "")
+        fleet = picture.inventory.fleet
+        gpus = min(_GANG_GPUS, max((group.tables.size for group in fleet.groups), default=0))
+        if not gpus:
+            metrics.LARGEST_GANG.set({})
+            return
+        role = Role(pod=Whole(containers=(gpus,)), pods=1)
+        open_ = picture.nodes.named(name for name in fleet.nodes if picture.nodes.takes_new(name))
+        known = [level for level in fleet.levels if (fleet.sites.domains(level) >= 0).any()]
+        found = {level: largest_gang(fleet, role, level, eligible=open_).pods for level in (*known, "cluster")}
+        metrics.LARGEST_GANG.set({(level, str(gpus)): float(pods) for level, pods in found.items()})
+
+    def _waiting(self, found: dict[causes.Cause, int]) -> None:
+        for cause in causes.Cause:
+            metrics.WAITING_FOR.labels(cause.value).set(found.get(cause, 0))

@@ -1,0 +1,182 @@
+"""What the controller's metrics say of a cluster is what the API server shows of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from prometheus_client import REGISTRY
+
+from dradriver.allocator.request import Amount
+from dradriver.api.policies.modes import Mode
+from dradriver.controller import metrics
+from dradriver.controller.figures import Figures
+from dradriver.kube.resources import RESOURCE_SLICES
+from tests.fakes.gpucluster import GpuCluster
+
+V100 = "Tesla V100-SXM2-32GB"
+
+
+def values(name: str) -> dict[tuple[str, ...], float]:
+    """Return a metric's samples by their labels' values."""
+    found = (sample for family in REGISTRY.collect() for sample in family.samples if sample.name == name)
+    return {tuple(sample.labels.values()): sample.value for sample in found}
+
+
+def grown(name: str, before: dict[tuple[str, ...], float]) -> dict[tuple[str, ...], float]:
+    """Return by how much a metric's samples have grown, those that have."""
+    more = {key: value - before.get(key, 0.0) for key, value in values(name).items()}
+    return {key: value for key, value in more.items() if value}
+
+
+@pytest.fixture(autouse=True)
+def nothing_left() -> Iterator[None]:
+    yield
+    for gauge in (metrics.GPUS, metrics.PART_GPUS, metrics.PART_USED, metrics.HELD, metrics.FREE_SETS):
+        gauge.set({})
+    metrics.LARGEST_GANG.set({})
+
+
+async def counted(cluster: GpuCluster) -> None:
+    await Figures(cluster.worker.picture, cluster.worker.reasons).count()
+
+
+def gpus() -> dict[str, float]:
+    """Return how many GPUs there are in each state that any is in."""
+    found: dict[str, float] = {}
+    for (_, state), number in values("gpu_topology_gpus").items():
+        if number:
+            found[state] = found.get(state, 0.0) + number
+    return found
+
+
+@pytest.mark.looptime
+async def test_gpus_by_what_becomes_of_them() -> None:
+    cluster = GpuCluster()
+    cluster.node("a")
+    cluster.node("b")
+    cluster.node("c", unschedulable=True)
+    cluster.pod("held", 2)
+    await cluster.settle()
+    cluster.schedule()
+    cluster.pod("promised", 1)
+    await cluster.settle()
+    await counted(cluster)
+    assert gpus() == {"held": 2, "promised": 1, "closed": 8, "free": 13}
+    assert values("gpu_topology_gpus")[V100, "ill"] == 0, "a state that no GPU is in is 0, not missing"
+    assert values("gpu_topology_gpus_held") == {("default", V100, "whole"): 2}
+
+
+@pytest.mark.looptime
+async def test_ill_and_withheld_gpus_are_told_apart() -> None:
+    cluster = GpuCluster()
+    cluster.node("a")
+    taints = {0: "gpu.topology/xid", 1: "gpu.topology/held"}
+    (piece,) = cluster.all(RESOURCE_SLICES)
+    for number, key in taints.items():
+        piece["spec"]["devices"][number]["taints"] = [{"key": key, "value": "79", "effect": "NoSchedule"}]
+    cluster.put(RESOURCE_SLICES, piece)
+    await cluster.settle()
+    await counted(cluster)
+    assert gpus() == {"ill": 1, "withheld": 1, "free": 6}
+
+
+@pytest.mark.looptime
+async def test_parts_and_what_of_them_is_used() -> None:
+    cluster = GpuCluster()
+    cluster.node("a", mode=Mode(shared="time-slicing"))
+    cluster.pod("p", Amount(cores=25))
+    cluster.pod("q", Amount(cores=50))
+    await cluster.settle()
+    cluster.schedule()
+    await cluster.settle()
+    await counted(cluster)
+    assert values("gpu_topology_gpus_in_parts") == {(V100, "share"): 1}
+    assert values("gpu_topology_gpus_in_parts_used") == {(V100, "share"): pytest.approx(0.75)}
+
+
+@pytest.mark.looptime
+async def test_free_sets_and_the_largest_gang() -> None:
+    cluster = GpuCluster()
+    for name in "abc":
+        cluster.node(name)
+    cluster.rival("one", "a", [0])
+    await cluster.settle()
+    await counted(cluster)
+    sets = values("gpu_topology_free_sets")
+    assert sum(number for (_, size, _), number in sets.items() if size == "8") == 2
+    assert sum(number for (_, size, _), number in sets.items() if size == "1") == 23
+    assert values("gpu_topology_largest_gang_pods") == {("cluster", "8"): 2}
+
+
+@pytest.mark.looptime
+async def test_waiting_pods_by_cause() -> None:
+    cluster = GpuCluster()
+    cluster.node("a")
+    cluster.rival("rival", "a", range(8))
+    cluster.pod("p")
+    cluster.pod("q", wishes={"product": "H*"})
+    await cluster.settle()
+    await counted(cluster)
+    waiting = {cause: number for (cause,), number in values("gpu_topology_waiting_pods_by_cause").items() if number}
+    assert waiting == {"gpus": 1, "never": 1}
+
+
+@pytest.mark.looptime
+async def test_a_replica_that_stands_by_tells_nothing() -> None:
+    cluster = GpuCluster()
+    cluster.node("a")
+    await cluster.settle()
+    task = asyncio.create_task(Figures(cluster.worker.picture, cluster.worker.reasons).run())
+    await asyncio.sleep(1)
+    assert values("gpu_topology_controller_leads") == {(): 1}
+    assert gpus() == {"free": 8}
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert values("gpu_topology_controller_leads") == {(): 0}
+    assert gpus() == {}
+
+
+@pytest.mark.looptime
+async def test_what_a_pod_got() -> None:
+    names = {
+        "placements": "gpu_topology_placements_total", "got": "gpu_topology_placement_preferences_total",
+        "scores": "gpu_topology_placement_score_percent_sum", "across": "gpu_topology_placements_across_numa_total",
+        "kept": "gpu_topology_promises_kept_total", "waited": "gpu_topology_pod_wait_duration_seconds_count",
+    }  # fmt: skip
+    before = {key: values(name) for key, name in names.items()}
+    cluster = GpuCluster()
+    cluster.node("a")
+    cluster.pod("p", 8, wishes={"preferred": "same-numa,nvlink"})
+    await cluster.settle()
+    cluster.schedule()
+    await cluster.settle()
+    more: dict[str, Any] = {key: grown(name, before[key]) for key, name in names.items()}
+    assert more == {
+        "placements": {("nvlink", "8"): 1}, "got": {("next",): 1}, "scores": {("8",): 100}, "across": {("8",): 1},
+        "kept": {(): 1}, "waited": {("default", "8"): 1},
+    }  # fmt: skip
+
+
+@pytest.mark.looptime
+async def test_an_event_says_what_a_pod_got() -> None:
+    told: list[tuple[str, str]] = []
+
+    async def record(pod: Any, text: str) -> None:
+        told.append((pod.metadata.name, text))
+
+    cluster = GpuCluster()
+    cluster.worker.placed._record = record
+    cluster.node("a")
+    cluster.pod("p", 2, wishes={"policy": "nvlink"})
+    await cluster.settle()
+    task = asyncio.create_task(cluster.worker.placed.run())
+    await asyncio.sleep(5)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    _, gpus = cluster.gpus("p")
+    assert told == [
+        ("p", f"GPUs {gpus[0]}, {gpus[1]} of node a: level nvlink, all-reduce predicted 40 GB/s, score 100")
+    ]
