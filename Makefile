@@ -44,8 +44,9 @@ bench: install  ## figures: the allocator beside its peers, reading a machine, p
 proto: install  ## the kubelet's gRPC stubs from protos/
 	$(RUN) protos/generate.py
 
-metrics: install  ## docs/metrics.md from the code
+metrics: install  ## docs/metrics.md from the code; the dashboard and docs/questions.md from the questions
 	$(RUN) -m docs.metrics
+	$(RUN) -m docs.questions
 
 reference: install  ## docs/commands.md from the code
 	$(RUN) -m docs.commands

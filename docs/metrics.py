@@ -39,11 +39,13 @@ _HEAD: Final = """\
 Each process serves them as Prometheus text on its health port, at `/metrics`, beside those of every Python process
 (`python_*`, `process_*`). Written by `make metrics` from what the code defines.
 
+[monitoring.md](monitoring.md) says how they are scraped, [questions.md](questions.md) what they answer.
+
 Names start with `gpu_topology_`; counters end in `_total`, histograms in their unit (`gbps` is GB/s), gauges in neither
 (a moment ends in `_timestamp_seconds`). A label holds one of the words that are listed, or `other`: never text of a
 user. The label `namespace` tells the hundred largest apart, and has all others together as `other`: ten thousand
-namespaces are as many series as a hundred. What ends in `_info` is always 1, and there to be joined with others' series by its labels:
-names of objects, 1024 series at most.
+namespaces are as many series as a hundred. What ends in `_info` is always 1, and there to be joined with others' series
+by its labels: names of objects, 1024 series at most.
 """
 
 

@@ -56,6 +56,15 @@ def nvidia_toolkit(version: str) -> Path:
 
 
 @functools.cache
+def prometheus() -> Path:
+    """The folder with Prometheus and promtool; not built it skips the test, in CI it is built."""
+    target = build.prometheus()
+    if not target.built and not os.environ.get("CI"):
+        missing(f"{target.name} is not built: python -m tests.cluster build")
+    return target.ensure()
+
+
+@functools.cache
 def image_toolkit() -> Path:
     """The folder with NVIDIA's container toolkit as the image has it, built if need be."""
     try:

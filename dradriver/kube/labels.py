@@ -19,6 +19,7 @@ from prometheus_client.metrics_core import (
 from prometheus_client.registry import Collector
 
 OTHER: Final = "other"
+_FROM_THE_START: Final = 64  # series that a counter has before anything is counted
 M = TypeVar("M", Counter, Gauge, Histogram)
 Name = TypeVar("Name", bound=str | tuple[str, ...])
 
@@ -43,6 +44,10 @@ class Labelled(Generic[M]):
         self.name = name
         self.words = {label: tuple(dict.fromkeys(known)) for label, known in words.items()}
         self._metric: M = kind(name, text, tuple(words))
+        made: object = self._metric
+        if isinstance(made, Counter):
+            for values in itertools.islice(itertools.product(*self.words.values()), _FROM_THE_START):
+                made.labels(*values)  # else the first one that is counted is no increase
 
     def labels(self, *values: str) -> M:
         """Return the part of the metric that counts these values, one for each label in order.

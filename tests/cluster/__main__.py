@@ -34,6 +34,7 @@ def main(arguments: list[str]) -> int:
                 print(*(target.folder for target in build.targets(version)), sep="\n")
             for version in NVIDIA_TOOLKITS:
                 print(build.nvidia_toolkit(version).ensure())
+            print(build.prometheus().ensure())
         case "load" if rest:
             for tar in rest:
                 cluster.load_image(Path(tar))

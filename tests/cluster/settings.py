@@ -16,7 +16,7 @@ NVIDIA_TOOLKITS = {
     "1.18.2": "h1:S46SDe5aez/qeRvTybHQqOXPNcRphLnIuXoqDDyx8YY=",
     "1.20.1": "h1:DsE0Pnu2XAl7IC00W2tmld7i/GerwnZGzRbmChj295Q=",
 }
-# The release 3.316's module, and its hash as go.sum has it.
+# Prometheus 3: the release of its module, and the hash as go.sum has it.
 PROMETHEUS = "0.316.0", "h1:f1GRFerhTMKQma+awCoC9T820ecWeGSdF+xAlMHzZzM="
 
 
@@ -71,6 +71,15 @@ TRAINER = Program(
     "h1:whChZckEtycLo1UKH/M0hiNaCUozbLvf9JrgmMv+TAg=",
     "./cmd/trainer-controller-manager",
     70,
+)
+# Of which only its CustomResourceDefinitions are read.
+PROMETHEUS_OPERATOR = Program(
+    "prometheus-operator",
+    "github.com/prometheus-operator/prometheus-operator",
+    "0.85.0",
+    "h1:M5xLCLEoaW2IJfnuCwFzzpL+jSVQu3KGT84Pye+fW8s=",
+    "./cmd/operator",
+    120,
 )
 
 SERVICE_RANGE = "10.96.0.0/16"

@@ -121,8 +121,10 @@ class Namespace:
         return {f"/dev/{entry}" for entry in shown if entry.startswith("nvidia")}
 
 
-def eventually(what: str, probe: Callable[[], T | None], *, timeout_s: float = 60) -> T:
-    """Return the probe's first true answer.
+def eventually(
+    what: str, probe: Callable[[], T | None], *, timeout_s: float = 60, why: Callable[[], object] = str
+) -> T:
+    """Return the probe's first true answer; ``why`` says what is in the way.
 
     Raises:
         AssertionError: None came in time.
@@ -132,7 +134,7 @@ def eventually(what: str, probe: Callable[[], T | None], *, timeout_s: float = 6
         if answer := probe():
             return answer
         if time.monotonic() > deadline:
-            raise AssertionError(f"not within {timeout_s:.0f} s: {what}")
+            raise AssertionError(f"not within {timeout_s:.0f} s: {what} {why()}")
         time.sleep(0.2)  # kubectl cannot wait for this kind of thing
 
 

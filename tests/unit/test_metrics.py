@@ -66,10 +66,11 @@ def test_text_from_outside_becomes_no_time_series() -> None:
         return Counter(name, text, labels, registry=registry)  # type: ignore[arg-type]
 
     metric = Labelled(counter, "gpu_topology_test_total", "A.", verb=("create", "delete"))
+    assert registry.get_sample_value("gpu_topology_test_total", {"verb": "create"}) == 0, "there before it is counted"
     for verb in ("create", "a pod's text", "another's", "create"):
         metric.labels(verb).inc()
     samples = {sample.labels["verb"]: sample.value for f in registry.collect() for sample in f.samples}
-    assert samples.keys() == {"create", "other"}
+    assert samples.keys() == {"create", "delete", "other"}
     assert registry.get_sample_value("gpu_topology_test_total", {"verb": "create"}) == 2
     assert registry.get_sample_value("gpu_topology_test_total", {"verb": "other"}) == 2
 

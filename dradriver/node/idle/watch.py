@@ -186,8 +186,8 @@ class IdleWatch:
                 namespace, part = claims[uid].namespace, 1 / len(uids)
                 if did is not None and did.percent is not None:
                     busy[namespace] = busy.get(namespace, 0.0) + part * did.percent / _ALL
-                if self.idle_since(uid) is not None:
-                    idle[namespace] = idle.get(namespace, 0.0) + part
+                if known or self.idle_since(uid) is not None:  # 0 says that they work, nothing that nobody knows
+                    idle[namespace] = idle.get(namespace, 0.0) + part * (self.idle_since(uid) is not None)
         metrics.GPUS_BUSY.set(busy)
         metrics.GPUS_IDLE.set(idle)
         metrics.GPUS_UNREAD.set(unread)

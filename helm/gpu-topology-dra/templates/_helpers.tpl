@@ -248,3 +248,12 @@ clientConfig:
   caBundle: {{ . }}
   {{- end }}
 {{- end }}
+
+{{- /* How an endpoint is scraped. The node's name is that of a series itself where it has one. */ -}}
+{{- define "scrape" -}}
+path: /metrics
+interval: {{ .interval | default "30s" }}
+honorLabels: true
+relabelings:
+  - {sourceLabels: [__meta_kubernetes_pod_node_name], targetLabel: node}
+{{- end }}

@@ -1,0 +1,159 @@
+"""A real Prometheus scrapes the driver on a real cluster: every query of the dashboard has something to show.
+
+Beside it the monitors and rules of the chart, taken by an API server that has the Prometheus operator's kinds.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import socket
+import subprocess
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+
+from docs import questions
+from dradriver.api import names
+from dradriver.topology import profiles
+from tests import deploy, needs
+from tests.cluster import Cluster, build
+from tests.cluster.settings import PROMETHEUS_OPERATOR
+from tests.e2e.kubectl import Namespace, eventually, pod
+from tests.e2e.test_node_health import gputopo
+
+RULES: Final = deploy.CHART / "monitoring" / "rules.yaml"
+KINDS: Final = ("podmonitors", "servicemonitors", "prometheusrules")
+SCRAPE_S: Final = 2
+
+
+class Prometheus:
+    """One that scrapes every part of the driver through the API server, and evaluates the chart's rules."""
+
+    def __init__(self, cluster: Cluster, folder: Path) -> None:
+        self._folder = folder
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            self.port = listener.getsockname()[1]
+        user = json.loads(cluster.kubeconfig.read_text())
+        (server,) = (one["cluster"] for one in user["clusters"])
+        (credentials,) = (one["user"] for one in user["users"])
+        ca = folder / "ca.crt"
+        ca.write_bytes(base64.b64decode(server["certificate-authority-data"]))
+        address = urllib.parse.urlsplit(server["server"])
+        found = json.loads(cluster.kubectl("-n", deploy.NAMESPACE, "get", "pods", "-o", "json").stdout)["items"]
+        scrapes = []
+        for one in found:
+            ports = {port["name"]: port["containerPort"] for port in one["spec"]["containers"][0]["ports"]}
+            name = f"{one['metadata']['name']}:{ports['health']}"
+            scrapes.append(
+                {
+                    "job_name": name,
+                    "scheme": address.scheme,
+                    "metrics_path": f"/api/v1/namespaces/{deploy.NAMESPACE}/pods/{name}/proxy/metrics",
+                    "honor_labels": True,
+                    "tls_config": {"ca_file": str(ca)},
+                    "authorization": {"credentials": credentials["token"]},
+                    "static_configs": [
+                        {"targets": [address.netloc], "labels": {"instance": name, "node": one["spec"]["nodeName"]}}
+                    ],
+                }
+            )
+        config = {
+            "global": {"scrape_interval": f"{SCRAPE_S}s", "evaluation_interval": f"{SCRAPE_S}s"},
+            "rule_files": [str(RULES)],
+            "scrape_configs": scrapes,
+        }
+        (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
+        command = [
+            str(needs.prometheus() / "prometheus"), f"--config.file={folder}/prometheus.yml",
+            f"--storage.tsdb.path={folder}/data", f"--web.listen-address=127.0.0.1:{self.port}", "--log.level=warn",
+        ]  # fmt: skip
+        self.log = (folder / "log").open("w")
+        self.process = subprocess.Popen(command, stdout=self.log, stderr=self.log)
+
+    def stop(self) -> None:
+        self.process.terminate()
+        self.process.wait(20)
+        self.log.close()
+
+    def ask(self, path: str, **words: str) -> Any:
+        """Return what the HTTP API answers."""
+        url = f"http://127.0.0.1:{self.port}/api/v1/{path}?{urllib.parse.urlencode(words)}"
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            return json.load(answer)["data"]
+
+    def ready(self) -> bool:
+        """Whether it answers, and every target was scraped."""
+        assert self.process.poll() is None, (self._folder / "log").read_text()
+        try:
+            targets = self.ask("targets")["activeTargets"]
+        except OSError:
+            return False
+        return bool(targets) and all(target["health"] == "up" for target in targets)
+
+
+@pytest.fixture
+def prometheus(driver: Cluster, tmp_path: Path, namespace: Namespace) -> Iterator[Prometheus]:
+    """One that scrapes a driver with a tenant that has a cap, the namespace's."""
+    deploy.install(
+        driver, f"policies.tenants.team.namespaces[0]={namespace.name}", "policies.tenants.team.cap[0].gpus=16"
+    )
+    made = Prometheus(driver, tmp_path)
+    yield made
+    made.stop()
+    deploy.install(driver)
+
+
+def test_every_query_of_the_dashboard_has_something_to_show(prometheus: Prometheus, namespace: Namespace) -> None:
+    cluster = namespace.cluster
+    node, gpus = cluster.nodes["node-a"], profiles.load(deploy.MACHINES["node-a"], seed="node-a").gpus
+    work = deploy.state_dir(node) / "simulated" / "work"
+    work.write_text("".join(f"{gpu.uuid} {50 * (gpu.index % 2)}\n" for gpu in gpus))
+    eventually("every part is scraped", prometheus.ready)
+    namespace.apply(
+        pod("across", gpus=8, words={names.PREFERRED: "same-numa,nvlink"}, node="node-a"),
+        pod("share", words={names.SHARE: "0.5"}),
+        pod("never", gpus=8, words={names.POLICY: "nvlink", names.PRODUCT: "none"}),
+    )
+    namespace.wait_running("across", "share")
+    gputopo(node, "fail", "gpu-5", "--xid", "79")
+    try:
+        queries = {query for one in questions.QUESTIONS for panel in one.panels for query, _ in panel.queries}
+
+        def silent() -> list[str]:
+            return sorted(query for query in queries if not prometheus.ask("query", query=query)["result"])
+
+        eventually("all show something", lambda: not silent(), timeout_s=150, why=silent)
+        (fault,) = prometheus.ask("query", query="gpu_topology:gpu_fault:by_pod")["result"]
+        assert (fault["metric"]["kind"], fault["metric"]["pod"]) == ("xid", "across")
+        alerts = {one["labels"]["alertname"] for one in prometheus.ask("alerts")["alerts"]}
+        assert alerts == {"GpuTopologyGpuIll", "GpuTopologyImpossiblePods"}, "they wait for their time; no others do"
+    finally:
+        gputopo(node, "heal")
+        work.unlink()
+    rules = [rule for group in prometheus.ask("rules")["groups"] for rule in group["rules"]]
+    assert [rule["name"] for rule in rules if rule["health"] != "ok"] == []
+
+
+def test_the_prometheus_operators_kinds_take_what_the_chart_makes(driver: Cluster) -> None:
+    folder = build.source(PROMETHEUS_OPERATOR) / "example" / "prometheus-operator-crd"
+    for kind in KINDS:
+        driver.kubectl("apply", "--server-side", "-f", str(folder / f"monitoring.coreos.com_{kind}.yaml"))
+    try:
+        for kind in KINDS:
+            driver.kubectl("wait", "--for=condition=Established", f"crd/{kind}.monitoring.coreos.com", "--timeout=60s")
+        settings = [f"metrics.{part}.enabled=true" for part in ("service", "podMonitor", "serviceMonitor", "dashboard")]
+        deploy.install(driver, *settings, "metrics.prometheusRule.enabled=true")
+        made = driver.kubectl("-n", deploy.NAMESPACE, "get", ",".join((*KINDS, "configmaps")), "-o", "name").stdout
+        assert len(re.findall("podmonitor.monitoring", made)) == 3
+        assert len(re.findall("servicemonitor.monitoring|prometheusrule.monitoring|-dashboard", made)) == 3
+    finally:
+        deploy.install(driver)
+        for kind in KINDS:
+            driver.kubectl("delete", f"crd/{kind}.monitoring.coreos.com", "--ignore-not-found")
