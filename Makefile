@@ -30,7 +30,7 @@ unit-image: install  ## the unit tests on the image's Python and packages, in .v
 
 test: install  ## everything, the real cluster included where root and Go are at hand
 	@$(RUN) -m tests.cluster build || echo "The tests on the real cluster are left out."
-	$(RUN) -m pytest $(ARGS)
+	$(RUN) -m pytest -n auto --dist loadgroup $(ARGS)
 
 test-owners: install  ## gangs by JobSet, LeaderWorkerSet, Kubeflow and Kueue, which are built first; needs what `test` does
 	$(RUN) -m tests.peers.owners $(ARGS)

@@ -29,6 +29,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if gone:
         config.hook.pytest_deselected(items=gone)
     for item in items:
+        if not any(item.path.is_relative_to(folder) for folder in _UNIT):
+            # One after another, beside the others: real clusters on one machine wait more than they compute.
+            item.add_marker(pytest.mark.xdist_group("cluster"))
         bounded = item.get_closest_marker("slow") or item.get_closest_marker("timeout")
         if not bounded and any(item.path.is_relative_to(folder) for folder in _UNIT):
             item.add_marker(pytest.mark.timeout(UNIT_LIMIT_S))

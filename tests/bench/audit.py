@@ -1,7 +1,7 @@
-"""What an audit of the controller's books costs: ``python -m tests.bench.audit [--nodes N] [--pods M]``.
+"""What looks at all of the controller's books cost: ``python -m tests.bench.audit [--nodes N] [--pods M]``.
 
-The books of N nodes with 8 GPUs each, all held by claims, and of M foreign pods; one audit, its CPU time, and for how
-much of that it holds the loop at most.
+The books of N nodes with 8 GPUs each, all held by claims, and of M foreign pods; one audit, and one count of the
+figures for metrics: the CPU time, and for how much of that the loop is held at most.
 """
 
 from __future__ import annotations
@@ -11,18 +11,26 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Sequence
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import msgspec
 
 from dradriver.cluster.picture import Picture
 from dradriver.controller.audit import PERIOD_S, Audit, Shown
 from dradriver.controller.controller import sources
+from dradriver.controller.figures import PERIOD_S as COUNT_S
+from dradriver.controller.figures import Figures
 from dradriver.kube.reflector import Change
 from dradriver.kube.resources import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Resource
 from dradriver.process import memory
 from tests.fakes.gpucluster import GpuCluster
+
+if TYPE_CHECKING:
+    from dradriver.controller.reasons import Reasons
+
+T = TypeVar("T")
 
 
 def cluster(nodes: int, pods: int) -> tuple[Picture, Shown]:
@@ -60,8 +68,8 @@ def cluster(nodes: int, pods: int) -> tuple[Picture, Shown]:
     return picture, list(shown.items())
 
 
-async def measure(picture: Picture, shown: Shown) -> tuple[int, float, float]:
-    """Return the differences that one audit finds, its CPU time and the longest time that it holds the loop, in s."""
+async def measure(picture: Picture, look: Callable[[], Awaitable[T]]) -> tuple[T, float, float]:
+    """Return what a look finds, its CPU time and the longest time that it holds the loop, in seconds."""
     loop, longest, last = asyncio.get_running_loop(), 0.0, 0.0
     ended = asyncio.Event()
 
@@ -78,7 +86,7 @@ async def measure(picture: Picture, shown: Shown) -> tuple[int, float, float]:
     beating = loop.create_task(beat())
     await asyncio.sleep(0)
     began = time.process_time()
-    found = await Audit(picture, shown).look()
+    found = await look()
     took = time.process_time() - began
     ended.set()
     await beating
@@ -91,12 +99,20 @@ def main(arguments: Sequence[str]) -> int:
     options.add_argument("--nodes", type=int, default=5000)
     options.add_argument("--pods", type=int, default=150_000)
     given = options.parse_args(arguments)
-    found, took, longest = asyncio.run(measure(*cluster(given.nodes, given.pods)))
-    print(
-        f"{given.nodes} nodes, {given.pods} foreign pods: {found} differences, {1000 * took:.0f} ms of CPU every "
-        f"{PERIOD_S:g} s, the loop is held {1000 * longest:.1f} ms at most"
-    )
+    picture, shown = cluster(given.nodes, given.pods)
+    print(f"{given.nodes} nodes, {given.pods} foreign pods")
+    figures = Figures(picture, cast("Reasons", SimpleNamespace(told=list)))
+    found, took, longest = asyncio.run(measure(picture, Audit(picture, shown).look))
+    _said(f"audit, {found} differences", took, PERIOD_S, longest)
+    asyncio.run(figures.count())  # the sets of a kind of machine are counted once
+    _, took, longest = asyncio.run(measure(picture, figures.count))
+    _said("figures", took, COUNT_S, longest)
     return 0
+
+
+def _said(what: str, took_s: float, period_s: float, longest_s: float) -> None:
+    cost = f"{1000 * took_s:.0f} ms of CPU every {period_s:g} s"
+    print(f"{what}: {cost}, the loop is held {1000 * longest_s:.1f} ms at most")
 
 
 if __name__ == "__main__":

@@ -114,6 +114,7 @@ def test_every_query_of_the_dashboard_has_something_to_show(prometheus: Promethe
     cluster = namespace.cluster
     node, gpus = cluster.nodes["node-a"], profiles.load(deploy.MACHINES["node-a"], seed="node-a").gpus
     work = deploy.state_dir(node) / "simulated" / "work"
+    work.parent.mkdir(parents=True, exist_ok=True)
     work.write_text("".join(f"{gpu.uuid} {50 * (gpu.index % 2)}\n" for gpu in gpus))
     eventually("every part is scraped", prometheus.ready)
     namespace.apply(
