@@ -51,8 +51,9 @@ proto: install  ## the kubelet's gRPC stubs from protos/
 metrics: install  ## docs/metrics.md from the code
 	$(RUN) -m docs.metrics
 
-reference: install  ## docs/commands.md from the code
+reference: install  ## docs/commands.md from the code, the chart's README from its values
 	$(RUN) -m docs.commands
+	$(RUN) -m docs.values
 
 lock: install  ## requirements/ from pyproject.toml
 	$(RUN) requirements/lock.py
