@@ -19,6 +19,7 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 CHART: Final = ROOT / "helm" / "gpu-topology-dra"
 TARGET: Final = CHART / "README.md"
 _KEY: Final = re.compile(r"^( *)([A-Za-z][A-Za-z0-9]*):( |$)")
+_KINDS: Final = {"object": "mapping", "array": "list", "string": "text", "boolean": "true or false"}
 _HEAD: Final = """\
 # {name}
 
@@ -134,8 +135,7 @@ def _kind(about: dict[str, Any]) -> str:
     if "enum" in about:
         return ", ".join(f"`{json.dumps(word) if not isinstance(word, str) else word}`" for word in about["enum"])
     kinds: list[str] = about["type"] if isinstance(about["type"], list) else [about["type"]]
-    words: dict[str, str] = {"object": "mapping", "array": "list", "string": "text", "boolean": "true or false", "number": "number"}
-    return " or ".join(words.get(kind, kind) for kind in kinds if kind != "null")
+    return " or ".join(_KINDS.get(kind, kind) for kind in kinds if kind != "null")
 
 
 if __name__ == "__main__":
