@@ -3,8 +3,12 @@ PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 RUN := .venv/bin/python
 CLUSTER ?= local
+# Of a release: what the image runs on, where the chart pulls it from, where on the web its files will be had.
+PLATFORMS ?= linux/amd64 linux/arm64
+REPOSITORY ?= gpu-topology-dra
+URL ?=
 
-.PHONY: install lint unit unit-image test test-owners bench proto metrics reference lock image demo down
+.PHONY: install lint unit unit-image test test-owners bench proto metrics reference lock image release demo down
 
 install: .venv/installed  ## the development environment in .venv
 
@@ -48,14 +52,18 @@ metrics: install  ## docs/metrics.md from the code; the dashboard and docs/quest
 	$(RUN) -m docs.metrics
 	$(RUN) -m docs.questions
 
-reference: install  ## docs/commands.md from the code
+reference: install  ## docs/commands.md from the code, the chart's README from its values
 	$(RUN) -m docs.commands
+	$(RUN) -m docs.values
 
 lock: install  ## requirements/ from pyproject.toml
 	$(RUN) requirements/lock.py
 
-image: install  ## the driver's image as an OCI archive
-	$(RUN) image/build.py
+image: install  ## the driver's image for this machine as an OCI archive in dist/: docs/install.md says what to do with it
+	$(RUN) image/build.py --output dist/gpu-topology-dra.tar --reference gpu-topology-dra:$$($(RUN) -m image.packages)
+
+release: install  ## dist/VERSION: image, chart, wheel, kubectl's plugin, bill of materials, changelog, checksums
+	$(RUN) -m image.release --platform $(PLATFORMS) --repository "$(REPOSITORY)" --url "$(URL)"
 
 demo: install  ## a Kubernetes with two GPU nodes, the driver and its examples; CLUSTER=kind uses kind
 	$(RUN) -m tests.demo --cluster=$(CLUSTER)

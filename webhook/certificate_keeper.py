@@ -111,9 +111,10 @@ class Keeper:
     async def _write(self, bundle: certificates.Bundle, old: dict[str, Any] | None) -> bool:
         """Return whether the Secret now holds the bundle; false where another writer came first."""
         data = certificates.to_data(bundle)
+        owners = await self._owners() if old is None else []
         try:
             if old is None:
-                metadata = {"name": self._secret, "namespace": self._namespace}
+                metadata = {"name": self._secret, "namespace": self._namespace, "ownerReferences": owners}
                 secret = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "type": "Opaque", "data": data}
                 await self._client.create(SECRETS, secret)
             else:
@@ -124,6 +125,19 @@ class Keeper:
             raise
         logger.info("wrote new certificates to secret %s/%s", self._namespace, self._secret)
         return True
+
+    async def _owners(self) -> list[dict[str, Any]]:
+        """Return with what a new Secret goes: an uninstallation takes the configuration, and none is made after it.
+
+        Raises:
+            ApiError: There is no such configuration (yet, or any more), or the API server refuses.
+            Unreachable: No answer from it.
+        """
+        for resource, name in self._configurations.items():
+            found = await self._client.get(resource, name)
+            uid = found["metadata"]["uid"]
+            return [{"apiVersion": resource.api_version, "kind": resource.kind, "name": name, "uid": uid}]
+        return []
 
     async def _publish(self, authorities: str) -> None:
         """Set ``caBundle`` where it differs, a fresh install's or one that an upgrade has reset."""

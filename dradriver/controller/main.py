@@ -88,6 +88,7 @@ async def serve(args: Options) -> None:
             lease_duration_s=args.lease_duration,
             renew_deadline_s=args.renew_deadline,
             retry_period_s=args.retry_period,
+            config_map=args.policies_configmap,
         )
         async with serve_health(args.health_port, ready=controller.ready), asyncio.TaskGroup() as tasks:
             tasks.create_task(file.run())

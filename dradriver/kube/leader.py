@@ -17,7 +17,7 @@ from typing import Any, Final
 from dradriver.errors import DriverError
 from dradriver.kube.client import Client
 from dradriver.kube.errors import ApiError
-from dradriver.kube.resources import LEASES
+from dradriver.kube.resources import CONFIG_MAPS, LEASES
 
 logger = logging.getLogger(__name__)
 
@@ -48,6 +48,7 @@ class LeaderElector:
         lease_duration_s: float = 15,
         renew_deadline_s: float = 10,
         retry_period_s: float = 2,
+        config_map: str = "",
         end_process: Callable[[int], object] = os._exit,
     ) -> None:
         """Make a candidate; nothing is asked of the server before ``run``.
@@ -60,6 +61,7 @@ class LeaderElector:
             lease_duration_s: How long others wait for a leader that is not heard of; whole seconds.
             renew_deadline_s: How long after the last renewal a leader gives up.
             retry_period_s: How often a leader renews, and the limit of each attempt.
+            config_map: One of the Lease's namespace, with which a Lease that is made here goes; empty: it stays.
             end_process: Called with status 1 when cancelled work does not stop in time.
         """
         if not 0 < retry_period_s * JITTER < renew_deadline_s < lease_duration_s:
@@ -74,6 +76,7 @@ class LeaderElector:
         self._lease_duration_s = lease_duration_s
         self._renew_deadline_s = renew_deadline_s
         self._retry_period_s = retry_period_s
+        self._config_map = config_map
         self._end_process = end_process
         self._observed: tuple[Any, ...] = ()
         self._observed_at = 0.0
@@ -170,9 +173,9 @@ class LeaderElector:
         except ApiError as error:
             if not error.not_found:
                 raise
-            began = clock()
-            metadata = {"name": self._name, "namespace": self._namespace}
+            metadata = {"name": self._name, "namespace": self._namespace} | await self._owners()
             new = {"apiVersion": LEASES.api_version, "kind": LEASES.kind, "metadata": metadata}
+            began = clock()
             await self._client.create(LEASES, new | {"spec": self._spec({})})
             self._renewed_at = began
             return True
@@ -192,6 +195,19 @@ class LeaderElector:
         await self._client.update(LEASES, lease | {"spec": spec | self._spec(spec)})
         self._renewed_at = began
         return True
+
+    async def _owners(self) -> dict[str, Any]:
+        """Return with what a new Lease goes: an uninstallation takes the ConfigMap, and leaves what is in no chart."""
+        if not self._config_map:
+            return {}
+        try:
+            found = await self._client.get(CONFIG_MAPS, self._config_map, namespace=self._namespace)
+        except ApiError as error:
+            if not error.not_found:
+                raise
+            return {}
+        owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": self._config_map, "uid": found["metadata"]["uid"]}
+        return {"ownerReferences": [owner]}
 
     def _spec(self, old: dict[str, Any]) -> dict[str, Any]:
         now = _micro_time()

@@ -185,7 +185,10 @@ def _leases(_: str) -> list[Object]:
 
 
 def _chart(version: str, *settings: str) -> list[Object]:
-    return list(chart.objects(*settings, kubernetes=version).values())
+    made = chart.objects(*settings, kubernetes=version).values()
+    return [
+        one for one in made if not one["apiVersion"].startswith("cert-manager.io/")
+    ]  # kinds that no server has itself
 
 
 def _extended(version: str) -> list[Object]:

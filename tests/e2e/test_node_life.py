@@ -1,4 +1,4 @@
-"""The life of a node: reboots, restarts, upgrades and rollbacks, pods that go by force; a pod never pays for them."""
+"""The life of a node: reboots, restarts, rollbacks, pods that go by force; a pod never pays for them."""
 
 from __future__ import annotations
 
@@ -6,23 +6,16 @@ import fcntl
 import json
 import uuid
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from threading import Event
 from typing import Any
 
-from dradriver.api import names
 from tests import deploy
 from tests.cluster import Node
 from tests.e2e import parts
 from tests.e2e.kubectl import Namespace, eventually, no_gpu_is_owned_twice, pod
+from tests.e2e.load import ANY, NVLINK, SHARE, SLICE, failures
 from tests.e2e.parts import is_prepared, restarts
-
-NVLINK = {names.POLICY: "nvlink"}
-ANY = {names.POLICY: "best-effort"}
-SHARE = {names.SHARE: "0.25"}
-SLICE = {names.MIG_PROFILE: "1g.10gb"}
 
 
 def lasting(name: str, gpus: int, node: str, words: dict[str, str] = NVLINK) -> dict[str, Any]:
@@ -159,75 +152,6 @@ def test_kubelet_restarted_in_the_middle(namespace: Namespace) -> None:
     assert len(namespace.devices("coming")) == 4
     assert restarts(namespace, "steady") == 0
     assert no_gpu_is_owned_twice(cluster)
-
-
-PARTS = 3  # the worker whose pods have parts of GPUs, on node-b
-
-
-class Load:
-    """Pods with claims that come and go on every node, until the end."""
-
-    def __init__(self, namespace: Namespace) -> None:
-        self._namespace = namespace
-        self._ended = Event()
-        self.done: list[str] = []
-
-    def _work(self, worker: int) -> None:
-        number = 0
-        while not self._ended.is_set():
-            name = f"w{worker}-{number}"
-            node = sorted(deploy.MACHINES)[worker % len(deploy.MACHINES)]
-            gpus, words = (1, (SHARE, SLICE)[number % 2]) if worker == PARTS else (1 + number % 2, ANY)
-            self._namespace.apply(pod(name, gpus=gpus, words=words, node=node))
-            self._namespace.wait_running(name)
-            self._namespace.delete(name)
-            self.done.append(name)
-            number += 1
-
-    @contextmanager
-    def going_on(self, workers: int = 4) -> Iterator[None]:
-        with ThreadPoolExecutor(workers) as pool:
-            working = [pool.submit(self._work, worker) for worker in range(workers)]
-            try:
-                yield
-            finally:
-                self._ended.set()
-            for one in working:
-                one.result()
-
-
-def failures(namespace: Namespace) -> list[str]:
-    """What the kubelets said of claims that could not be prepared or given back."""
-    return [event["message"] for event in namespace.list("events") if "DynamicResources" in str(event.get("reason"))]
-
-
-def test_upgrade_and_rollback_under_load(namespace: Namespace) -> None:
-    """Both agents of a node serve for a moment, then one leaves: no call of the kubelet's is lost or refused."""
-    cluster = namespace.cluster
-    node = cluster.nodes["node-b"]
-    namespace.apply(pod("share", gpus=1, words=SHARE, node="node-b"), pod("slice", gpus=1, words=SLICE, node="node-b"))
-    namespace.wait_running("share", "slice")
-    instances = parts.instances(node)
-    agents = ("-n", deploy.NAMESPACE, "daemonset", f"{deploy.RELEASE}-node")
-    first = {part["uid"] for part in parts.parts(cluster, "node")}
-    load = Load(namespace)
-    with load.going_on():
-        newer = {"spec": {"template": {"metadata": {"annotations": {"test/version": "newer"}}}}}
-        cluster.kubectl("patch", *agents, "-p", json.dumps(newer))
-        cluster.kubectl("rollout", "status", *agents, "--timeout=120s")
-        second = {part["uid"] for part in parts.parts(cluster, "node")}
-        cluster.kubectl("rollout", "undo", *agents)
-        cluster.kubectl("rollout", "status", *agents, "--timeout=120s")
-    third = {part["uid"] for part in parts.parts(cluster, "node")}
-
-    assert len(first | second | third) == 3 * len(deploy.MACHINES)
-    assert len(load.done) >= 8
-    assert not failures(namespace)
-    eventually("only what lasts is prepared", lambda: is_prepared(namespace, node, "share", "slice"))
-    assert parts.instances(node) == instances != {}
-    assert [restarts(namespace, name) for name in ("share", "slice")] == [0, 0]
-    namespace.delete("share", "slice")
-    eventually("nothing that was made is left", lambda: not parts.instances(node) and not parts.made(node))
 
 
 def test_rollback_to_an_agent_that_cannot_read_the_ledger(namespace: Namespace) -> None:

@@ -4,13 +4,13 @@
 {{/* The name of a part's objects, in the cluster too: there is one driver in a cluster. Arguments: root, part. */}}
 {{- define "name" -}}
 {{- $root := index . 0 -}}
-{{- printf "%s-%s" ($root.Release.Name | trunc 40 | trimSuffix "-") (index . 1) -}}
+{{- printf "%s-%s" ($root.Values.fullnameOverride | default $root.Release.Name | trunc 40 | trimSuffix "-") (index . 1) -}}
 {{- end }}
 
 {{/* What selects a part's pods; never changes between versions. */}}
 {{- define "selectorLabels" -}}
 {{- $root := index . 0 -}}
-app.kubernetes.io/name: {{ $root.Chart.Name }}
+app.kubernetes.io/name: {{ $root.Values.nameOverride | default $root.Chart.Name }}
 app.kubernetes.io/instance: {{ $root.Release.Name }}
 app.kubernetes.io/component: {{ index . 1 }}
 {{- end }}
@@ -78,6 +78,19 @@ app.kubernetes.io/managed-by: {{ $root.Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace "+" "_" }}
 {{- end }}
 
+{{/* What a part's pods carry beside a name. Arguments: root, part, the part's values. */}}
+{{- define "podMetadata" -}}
+{{- $values := index . 2 -}}
+labels:
+  {{- with $values.podLabels }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+  {{- include "labels" . | nindent 2 }}
+{{- with $values.podAnnotations }}
+annotations: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
 {{- define "image" -}}
 {{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
 {{- end }}
@@ -86,6 +99,23 @@ helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace 
 {{- define "user" -}}
 {{- $root := index . 0 -}}
 {{- printf "system:serviceaccount:%s:%s" $root.Release.Namespace (include "name" .) -}}
+{{- end }}
+
+{{/* How the webhook comes by its certificates: mounted where somebody else puts them into a secret. */}}
+{{- define "mountedCertificates" -}}
+{{- if ne .Values.webhook.certificates.mode "selfManaged" }}true{{ end -}}
+{{- end }}
+
+{{/* Annotations of the webhook configurations; cert-manager writes the CA into those that say where it is. */}}
+{{- define "configurationAnnotations" -}}
+{{- $said := .Values.webhook.configurationAnnotations | default dict -}}
+{{- if eq .Values.webhook.certificates.mode "certManager" -}}
+{{- $from := printf "%s/%s" .Release.Namespace (include "name" (list . "webhook")) -}}
+{{- $said = merge (dict "cert-manager.io/inject-ca-from" $from) $said -}}
+{{- end -}}
+{{- with $said }}
+annotations: {{- toYaml . | nindent 2 }}
+{{- end }}
 {{- end }}
 
 {{- define "webhookSecret" -}}
@@ -123,7 +153,7 @@ fsGroup: 65532
 {{- $part := index . 1 -}}
 {{- $values := index . 2 -}}
 serviceAccountName: {{ include "name" (list $root $part) }}
-automountServiceAccountToken: {{ not (or (eq $part "mps") (and (eq $part "webhook") (eq $root.Values.webhook.certificates.mode "mounted"))) }}
+automountServiceAccountToken: {{ not (or (eq $part "mps") (and (eq $part "webhook") (include "mountedCertificates" $root))) }}
 enableServiceLinks: false
 {{- with $root.Values.imagePullSecrets }}
 imagePullSecrets: {{- toYaml . | nindent 2 }}
@@ -133,10 +163,17 @@ priorityClassName: {{ . }}
 {{- end }}
 {{- /* MPS serves what the agent hands out, so it is where the agent is, unless its own values say otherwise. */}}
 {{- $selector := $values.nodeSelector }}
-{{- if eq $part "mps" }}{{ $selector = $values.nodeSelector | default $root.Values.node.nodeSelector }}{{ end }}
-{{- if $selector }}
-nodeSelector: {{- toYaml $selector | nindent 2 }}
-{{- else if and (has $part (list "node" "mps")) (eq $root.Values.discovery "nvml") }}
+{{- $affinity := $values.affinity }}
+{{- if eq $part "mps" }}
+{{- $selector = $values.nodeSelector | default $root.Values.node.nodeSelector }}
+{{- $affinity = $values.affinity | default $root.Values.node.affinity }}
+{{- end }}
+{{- with $selector }}
+nodeSelector: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- if $affinity }}
+affinity: {{- toYaml $affinity | nindent 2 }}
+{{- else if and (not $selector) (has $part (list "node" "mps")) (eq $root.Values.discovery "nvml") }}
 {{- with $root.Values.node.gpuLabels }}
 affinity:
   nodeAffinity:
@@ -194,14 +231,25 @@ livenessProbe:
   failureThreshold: 6
 {{- end }}
 
-{{/* Two replicas of a Deployment on two nodes where there are two. Arguments: root, part. */}}
+{{/*
+Replicas of a Deployment on different nodes and in different zones where there are such, those of one revision counted
+together. Arguments: root, part, the part's values.
+*/}}
 {{- define "spread" -}}
+{{- $me := . -}}
 topologySpreadConstraints:
+{{- with (index . 2).topologySpreadConstraints }}
+{{- toYaml . | nindent 2 }}
+{{- else }}
+  {{- range list "kubernetes.io/hostname" "topology.kubernetes.io/zone" }}
   - maxSkew: 1
-    topologyKey: kubernetes.io/hostname
+    topologyKey: {{ . }}
     whenUnsatisfiable: ScheduleAnyway
+    matchLabelKeys: [pod-template-hash]
     labelSelector:
-      matchLabels: {{- include "selectorLabels" . | nindent 8 }}
+      matchLabels: {{- include "selectorLabels" $me | nindent 8 }}
+  {{- end }}
+{{- end }}
 {{- end }}
 
 {{/*

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.helm
 
 def test_no_role_has_a_wildcard() -> None:
     roles = [document for (kind, _), document in objects().items() if kind in ("Role", "ClusterRole")]
-    assert len(roles) == 5
+    assert len(roles) == 9
     for role in roles:
         for rule in role["rules"]:
             assert not any("*" in value for key in rule for value in rule[key])

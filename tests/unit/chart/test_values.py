@@ -57,7 +57,7 @@ def test_the_schema_knows_exactly_the_values_there_are() -> None:
         assert set(values) == known, path
         for key, value in values.items():
             inner = schema["properties"][key]
-            if isinstance(value, dict) and "properties" in inner:
+            if isinstance(value, dict) and "properties" in inner and key != "issuerRef":  # none by default
                 keys(value, inner, f"{path}.{key}")
 
     keys(VALUES, SCHEMA, "")
@@ -93,7 +93,14 @@ def test_no_object_of_the_schema_takes_unknown_keys() -> None:
         ("webhook.replicas", "2"),
         ("webhook.port", 0),
         ("webhook.timeoutSeconds", 31),
-        ("webhook.certificates.mode", "certManager"),
+        ("webhook.certificates.mode", "certmanager"),
+        ("webhook.certificates.certManager.issuerRef", {"kind": "ClusterIssuer"}),
+        ("webhook.topologySpreadConstraints", [{"topologyKey": "zone"}]),
+        ("node.podLabels", {"app.kubernetes.io/name": "mine"}),
+        ("node.podLabels", {"a": "b c"}),
+        ("node.affinity", {"nodeAfinity": {}}),
+        ("viewer.subjects", [{"kind": "Team", "name": "a"}]),
+        ("fullnameOverride", "GPU"),
         ("webhook.excludedNamespaces", [""]),
         ("controller.leaderElection.retryPeriod", 0),
         ("controller.resources.request", {}),

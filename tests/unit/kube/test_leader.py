@@ -14,7 +14,7 @@ import pytest
 
 from dradriver.kube.client import Client
 from dradriver.kube.leader import LeaderElector
-from dradriver.kube.resources import LEASES
+from dradriver.kube.resources import CONFIG_MAPS, LEASES
 from tests.fakes.apiserver import FakeApiServer
 
 pytestmark = pytest.mark.looptime
@@ -315,3 +315,21 @@ async def test_intervals_that_cannot_work_are_refused() -> None:
     async with FakeApiServer() as api, Client(api.config, user_agent="t") as client:
         with pytest.raises(ValueError, match="must grow in this order"):
             LeaderElector(client, namespace="ns", name="x", identity="a", lease_duration_s=10, renew_deadline_s=10)
+
+
+@pytest.mark.parametrize("there", [True, False])
+async def test_a_lease_goes_with_the_config_map_that_is_named(there: bool) -> None:
+    async with FakeApiServer() as api:
+        if there:
+            api.put(CONFIG_MAPS, {"metadata": {"name": "policies", "namespace": "ns"}})
+        async with (
+            candidates(api, "a", config_map="policies") as (leader,),
+            Client(api.config, user_agent="t") as client,
+        ):
+            assert leader.working
+            metadata = (await client.get(LEASES, "x", namespace="ns"))["metadata"]
+            if there:
+                uid = (await client.get(CONFIG_MAPS, "policies", namespace="ns"))["metadata"]["uid"]
+                wanted = [{"apiVersion": "v1", "kind": "ConfigMap", "name": "policies", "uid": uid}]
+                assert metadata["ownerReferences"] == wanted
+            assert ("ownerReferences" in metadata) == there

@@ -73,6 +73,28 @@ def install(api: FakeApiServer) -> None:
         api.put(resource, {"metadata": {"name": name}, "webhooks": hooks})
 
 
+async def test_the_secret_goes_with_the_configuration_and_is_not_made_after_it(
+    api: FakeApiServer, client: Client
+) -> None:
+    replica = Replica(client, Clock())
+    await replica.keeper.step()
+    configuration = await client.get(MUTATING_WEBHOOKS, "hooks")
+    (owner,) = (await client.get(SECRETS, "certificates", namespace="gpu"))["metadata"]["ownerReferences"]
+    assert owner == {
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "MutatingWebhookConfiguration",
+        "name": "hooks",
+        "uid": configuration["metadata"]["uid"],
+    }
+    await client.delete(MUTATING_WEBHOOKS, "hooks")
+    await client.delete(SECRETS, "certificates", namespace="gpu")
+    with pytest.raises(ApiError):
+        await replica.keeper.step()
+    with pytest.raises(ApiError) as error:
+        await client.get(SECRETS, "certificates", namespace="gpu")
+    assert error.value.not_found
+
+
 def published(api: FakeApiServer) -> str:
     """Return the authorities that the API server trusts: those of all webhooks, which must agree."""
     found = {
