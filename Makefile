@@ -47,8 +47,9 @@ proto: install  ## the kubelet's gRPC stubs from protos/
 metrics: install  ## docs/metrics.md from the code
 	$(RUN) -m docs.metrics
 
-reference: install  ## docs/commands.md from the code
+reference: install  ## docs/commands.md and the tables of docs/words.md from the code
 	$(RUN) -m docs.commands
+	$(RUN) -m docs.words
 
 lock: install  ## requirements/ from pyproject.toml
 	$(RUN) requirements/lock.py
