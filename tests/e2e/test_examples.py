@@ -6,7 +6,6 @@ from typing import Any
 
 from dradriver.api import names
 from tests import examples
-from tests.cluster import Cluster
 from tests.cluster.settings import minor_of
 from tests.demo.examples import EXAMPLES
 from tests.e2e import gangs
@@ -72,7 +71,7 @@ def told(pod: Object, key: str) -> str:
     return str(pod["metadata"]["annotations"].get(key, ""))
 
 
-def test_examples_of_serving_and_of_parts_do_what_they_promise(driver: Cluster, namespace: Namespace) -> None:
+def test_examples_of_serving_and_of_parts_do_what_they_promise(namespace: Namespace) -> None:
     (notebook,) = run(namespace, "notebook.yaml")
     assert told(notebook, names.PART).startswith("25%/")
     slices = run(namespace, "mig.yaml", 2)
@@ -91,7 +90,9 @@ def test_examples_of_serving_and_of_parts_do_what_they_promise(driver: Cluster, 
     (aligned,) = run(namespace, "cpus-by-kubelet.yaml")
     assert aligned["status"]["qosClass"] == "Guaranteed"
     assert told(aligned, names.LEVEL) in ("nvlink", "pcie-switch", "pcie-root", "numa")
-    assert no_gpu_is_owned_twice(driver)
+    whole = [gpu for pod in (triton, mixed, vllm, aligned) for gpu in told(pod, names.ALLOCATED).split(",")]
+    assert len(whole) == len(set(whole)) == 12
+    assert not {*whole} & {told(pod, names.ALLOCATED) for pod in (notebook, *slices)}
 
 
 def test_examples_of_training_start_whole(namespace: Namespace) -> None:

@@ -14,7 +14,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from dradriver.allocator.request import Constraint
+from dradriver.allocator.request import Constraint, Whole
 from dradriver.api import names, resolved
 from dradriver.api.annotations import check_words
 from dradriver.api.parts import count
@@ -132,6 +132,7 @@ def test_a_pod_may_name_what_the_file_for_teams_says() -> None:
     for word in ({names.POLICY: "train"}, {names.POLICY: "experiment"}, {names.WORKLOAD: "tensor-parallel"}):
         check_words(word, policies)
         noted = resolved.resolve(word, {"main": 4}, policies)
+        assert isinstance(noted.request, Whole)
         assert Constraint.NVLINK in (*noted.request.required, *noted.request.preferred)
 
 
