@@ -1,4 +1,4 @@
-"""Documents are of four kinds: the index lists each page under one, and the page says which it is, and what it is for."""
+"""Documents are of four kinds: the index lists each page under one, and the page says which, and what it is for."""
 
 from __future__ import annotations
 
