@@ -20,7 +20,9 @@ _WIDTH: Final = 110
 _HEAD: Final = """\
 # Commands
 
-What `gputopo COMMAND --help` says. Written by `make reference` from the code. `pip install ".[cli]"` brings it, as
+*Reference.* Every command of `gputopo`, as `gputopo COMMAND --help` says it.
+
+Written by `make reference` from the code. `pip install ".[cli]"` brings it, as
 `kubectl gputopo`, too; the image has it for `kubectl exec` (all but a kubeconfig's exec plugins).
 """
 

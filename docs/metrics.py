@@ -36,6 +36,8 @@ _NO_GAUGE: Final = re.compile("_(total|count|sum|bucket|info|created)$|(?<!_time
 _HEAD: Final = """\
 # Metrics
 
+*Reference.* Every metric of every process.
+
 Each process serves them as Prometheus text on its health port, at `/metrics`, beside those of every Python process
 (`python_*`, `process_*`). Written by `make metrics` from what the code defines.
 

@@ -318,9 +318,11 @@ QUESTIONS: Final = (
 _HEAD: Final = """\
 # A platform team's questions
 
-What answers each: a command, and panels of the dashboard that the chart has (`metrics.dashboard.enabled`), with their
-queries. Names that contain `:` are the recording rules of the chart (`metrics.prometheusRule.enabled`). Written by
-`make metrics` from `docs/questions.py`; a test asks a real Prometheus each of these, over a scrape of a cluster.
+*Reference.* What answers each question that a platform team asks.
+
+Each is answered by a command, or by panels of the chart's dashboard (`metrics.dashboard.enabled`), whose queries stand
+here. Names that contain `:` are the recording rules of the chart (`metrics.prometheusRule.enabled`). `make metrics`
+writes this page from `docs/questions.py`; a test asks a real Prometheus each query, over a scrape of a cluster.
 """
 
 

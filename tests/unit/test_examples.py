@@ -3,25 +3,35 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import jsonschema
+import kubernetes_validate
 import msgspec
 import pytest
 import yaml
+from click.testing import CliRunner
 
-from dradriver.api import resolved
+from dradriver.allocator.request import Constraint, Whole
+from dradriver.api import names, resolved
+from dradriver.api.annotations import check_words
 from dradriver.api.parts import count
 from dradriver.api.policies.read import notes, read
+from dradriver.cli.main import main
+from tests import examples
 from tests.fakes.admission import admit, viewed
-from tests.manifests import check, check_together, objects, pod_of
+from tests.manifests import MINORS, check, check_together, has_wish, objects, pod_of
 from tests.paths import REPO
 from webhook import containers
 
-EXAMPLES = sorted((REPO / "examples").glob("*.yaml"))
-ALONE = sorted((REPO / "examples" / "gangs").glob("*.yaml"))
-POLICIES = sorted((REPO / "examples" / "policies").glob("*.yaml"))
+EXAMPLES = examples.DEMO
+ALONE = sorted((examples.FOLDER / "gangs").glob("*.yaml"))
+TASKS = [path for path in examples.TASKS if path not in ALONE]
+TENANTS = {"fifty-teams.yaml": 50, "ten-teams.yaml": 10, "two-teams.yaml": 2}
+# The first line after the comment at the head of a file.
+BODY = re.compile(r"(?m)^(?!#)")
 
 
 def gpus(document: dict[str, Any]) -> int:
@@ -63,19 +73,74 @@ def test_an_example_that_stands_alone_fits_on_the_demos_two_machines_and_is_a_ga
     assert noted.gang.name == "auto"
 
 
-@pytest.mark.parametrize(("path", "tenants"), [*zip(POLICIES, (50, 10, 2), strict=True)])
-def test_a_policies_file_is_taken_by_all_who_read_it_and_the_chart(path: Path, tenants: int) -> None:
+@pytest.mark.parametrize("path", TASKS, ids=lambda path: path.name)
+def test_an_example_teaches_in_a_few_lines_and_names_no_registry(path: Path) -> None:
+    text = path.read_text("utf-8")
+    head = BODY.split(text, maxsplit=1)[0].splitlines()
+    assert 3 <= len(head) <= 8
+    assert all(line.startswith("# ") and len(line) <= 125 for line in head)
+    assert any("Look at: " in line for line in head)
+    assert head[-1].startswith("# Expect: ")
+    for image in re.findall(r"(?m)^ *image: (.*)$", text):
+        assert "." not in image.partition("/")[0], "the first part of such a name is a registry's host"
+        assert ":" in image
+
+
+@pytest.mark.parametrize("path", TASKS, ids=lambda path: path.name)
+def test_objects_of_an_example_are_valid_and_its_pods_are_placed(path: Path) -> None:
+    for document in objects(path.read_text("utf-8")):
+        if document["kind"] not in examples.OTHERS:
+            check(document)
+    done = CliRunner().invoke(main, ["lint", "-o", "json", str(path)])
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.output)["results"]
+    assert not [one for one in found if one["warnings"]]
+    pods = [one["pod"] for one in found if one["ours"] and one["pod"]]
+    for pod in pods:
+        for minor in MINORS:
+            kubernetes_validate.validate(pod, minor, strict=True)
+    assert bool(pods) == (path.name not in examples.SCHEDULERS)
+    assert all(one["metadata"]["labels"][names.LABEL] == names.LABEL_PLACED for one in pods)
+
+
+@pytest.mark.parametrize("path", [path for path in TASKS if examples.own(path)], ids=lambda path: path.name)
+def test_an_example_in_small_asks_for_the_same_of_the_driver(path: Path) -> None:
+    def asked(documents: list[Any]) -> list[Any]:
+        admitted = [admit(pod).admitted for one in documents if (pod := pod_of(one))]
+        return [resolved.read(pod["metadata"]["annotations"]) for pod in admitted if has_wish(pod)]
+
+    whole, small = objects(path.read_text("utf-8")), examples.runnable(path)
+    assert asked(small) == asked(whole)
+    for document in small:
+        check(document)
+    assert "busybox" in yaml.safe_dump_all(small)
+
+
+@pytest.mark.parametrize("path", examples.POLICIES, ids=lambda path: path.name)
+def test_a_policies_file_is_taken_by_all_who_read_it_and_the_chart(path: Path) -> None:
     text = path.read_bytes()
     assert text.startswith(b"# ")
     policies = read(text, source=path.name)
-    assert len(policies.tenants) == tenants
+    assert len(policies.tenants) == TENANTS.get(path.name, 0)
     assert notes(policies) == []
     schema = json.loads((REPO / "helm" / "gpu-topology-dra" / "values.schema.json").read_text())
     assert not list(jsonschema.Draft7Validator(schema).iter_errors({"policies": yaml.safe_load(text)}))
 
 
-def test_every_example_is_one_of_these() -> None:
-    assert {*EXAMPLES, *ALONE, *POLICIES} == set((REPO / "examples").rglob("*.yaml"))
+def test_a_pod_may_name_what_the_file_for_teams_says() -> None:
+    policies = read((examples.FOLDER / "policies" / "words-for-teams.yaml").read_bytes(), source="examples")
+    for word in ({names.POLICY: "train"}, {names.POLICY: "experiment"}, {names.WORKLOAD: "tensor-parallel"}):
+        check_words(word, policies)
+        noted = resolved.resolve(word, {"main": 4}, policies)
+        assert isinstance(noted.request, Whole)
+        assert Constraint.NVLINK in (*noted.request.required, *noted.request.preferred)
+
+
+def test_every_example_is_listed_with_a_line_of_its_own_and_nothing_else_is() -> None:
+    page = (REPO / "docs" / "examples.md").read_text("utf-8")
+    listed = re.findall(r"(?m)^\| \[[^]]+\]\(\.\./examples/([^)]+)\) \| .{20,} \|$", page)
+    there = [str(path.relative_to(examples.FOLDER)) for path in examples.FOLDER.rglob("*.yaml")]
+    assert sorted(listed) == sorted(there)
 
 
 def test_the_examples_fit_together_on_the_demos_two_machines() -> None:

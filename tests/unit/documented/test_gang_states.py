@@ -42,6 +42,6 @@ def test_the_figures_are_the_codes() -> None:
     assert "from four on, 2 s after" in starts
     assert "as many others, eight at most" in starts
     assert kept_places.KEPT_S == 120
-    assert "for\ntwo minutes" in section("A lost member")
+    assert "for it for\ntwo minutes" in section("A lost member")
     assert f"above {plans.MOST_NODES} nodes" in section("What is written back")
     assert f"{values.MOST_PODS:,} pods" in section("Limits")

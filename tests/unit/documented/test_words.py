@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
+from docs import words as written
 from dradriver.allocator.policies import POLICIES
 from dradriver.api import annotation_words as words_of_pods
 from dradriver.api import names, values
@@ -24,10 +26,7 @@ CHOICES = {word.key: word.choices for word in words_of_pods.EVERY if word.choice
     names.MULTI_NODE_POLICY: values.STRATEGIES,
 }
 # Rows of these say in words what may be written.
-IN_PROSE = {
-    names.PREFERRED, names.MIN_BUSBW, names.GPUS, names.MAX_CROSS_NVSWITCH, names.CLAIM, names.SHARED_CLAIM,
-    names.MAX_NODES, names.MIN_GPUS_PER_NODE,
-}  # fmt: skip
+IN_PROSE = {names.PREFERRED, names.CLAIM}
 # Of all others one value is an example of a form, not all that there are.
 FORMS = {*words_of_pods.KEYS} - {*CHOICES} - IN_PROSE
 
@@ -63,7 +62,22 @@ def words(heading: str, document: str = "docs/words.md") -> list[Row]:
 
 
 SAID = [*words("Words"), *words("What is written back")]
-GANGS = words("Words", "docs/gangs.md")
+
+
+def test_the_page_is_up_to_date() -> None:
+    assert written.TARGET.read_text("utf-8") == written.page(), "run make reference"
+
+
+def test_what_the_page_says_of_a_word_nobody_says_any_more_is_gone() -> None:
+    assert sorted(written.MEANINGS) == sorted({*words_of_pods.KEYS} - {names.POLICY})
+    assert sorted(written.RESULTS) == sorted(names.RESULTS)
+
+
+def test_a_table_that_is_not_the_codes_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    stale = tmp_path / "words.md"
+    stale.write_text(written.TARGET.read_text("utf-8").replace("a whole number from 1 to 32", "many"), "utf-8")
+    monkeypatch.setattr(written, "TARGET", stale)
+    assert written.page() != stale.read_text("utf-8")
 
 
 def test_every_annotation_of_a_pod_stands_in_one_row() -> None:
@@ -71,20 +85,17 @@ def test_every_annotation_of_a_pod_stands_in_one_row() -> None:
     once = list(dict.fromkeys(told))
     assert sorted(once) == sorted({*words_of_pods.KEYS, *names.RESULTS})
     assert [key for key in once if told.count(key) > 1] == [names.POLICY], "which has three rows"
-    assert sorted(key for row in GANGS for key in row.keys) == sorted(
-        word.key for word in words_of_pods.EVERY if word.about is words_of_pods.About.GANG
-    )
 
 
 @pytest.mark.parametrize("key", sorted(CHOICES))
 def test_values_to_choose_from_are_all_told(key: str) -> None:
-    told = {value for row in (*SAID, *GANGS) if row.keys == [key] for value in row.values}
+    told = {value for row in SAID if row.keys == [key] for value in row.values}
     assert told == set(CHOICES[key])
 
 
 @pytest.mark.parametrize("key", sorted({*FORMS, *CHOICES}))
 def test_values_that_are_told_are_taken(key: str) -> None:
-    found = [row for row in (*SAID, *GANGS) if key in row.keys and row.values]
+    found = [row for row in SAID if key in row.keys and row.values]
     assert found
     for row in found:
         together = len(row.keys) > 1
