@@ -247,7 +247,18 @@ def test_the_profiles_of_tuning_are_those_there_are() -> None:
 def test_every_section_has_a_default() -> None:
     assert Sections() == Sections(gpus=(), policies={})
     words = {"policies", "workloads", "weights", "schedulers"}
-    assert plain(DEFAULTS).keys() == words | {"gpus", "nccl", "network", "spot", "tenants", "queue", "xids"}
+    assert plain(DEFAULTS).keys() == words | {"gpus", "nccl", "network", "spot", "prices", "tenants", "queue", "xids"}
+
+
+def test_the_first_price_that_fits_a_product_is_its_price() -> None:
+    text = "prices: {currency: EUR, gpus: [{products: [NVIDIA H100*], perHour: 2.5}, {perHour: 1}]}"
+    prices = policies(text).prices
+    assert [prices.per_hour(each) for each in ("NVIDIA H100 80GB HBM3", "Tesla T4", "")] == [2.5, 1.0, None]
+    assert policies("prices: {gpus: [{perHour: 2}]}").prices.per_hour("") == 2.0, "all cost the same"
+    assert policies("prices: {gpus: [{products: [A*], perHour: 2}]}").prices.per_hour("B") is None
+    assert "write a number from 0 to 100000" in said("prices: {gpus: [{perHour: -1}]}")
+    assert "ISO 4217" in said("prices: {currency: euro}")
+    assert "perHour" in said("prices: {gpus: [{products: [A]}]}")
 
 
 def test_an_xids_number_is_a_key_with_and_without_quotes() -> None:
