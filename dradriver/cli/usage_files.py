@@ -68,7 +68,12 @@ def as_xlsx(report: Report) -> bytes:
             "-o xlsx needs the package XlsxWriter: pip install 'gpu-topology-dra[cli]'; -o csv needs none"
         ) from None
     content = io.BytesIO()
-    options = {"constant_memory": True, "strings_to_formulas": False, "strings_to_urls": False, "strings_to_numbers": False}
+    options = {
+        "constant_memory": True,
+        "strings_to_formulas": False,
+        "strings_to_urls": False,
+        "strings_to_numbers": False,
+    }
     with xlsxwriter.Workbook(content, options) as book:
         bold, hours, money = (
             book.add_format(form) for form in ({"bold": True}, {"num_format": _HOURS}, {"num_format": _MONEY})
