@@ -21,6 +21,7 @@ from webhook import containers
 
 EXAMPLES = sorted((REPO / "examples").glob("*.yaml"))
 ALONE = sorted((REPO / "examples" / "gangs").glob("*.yaml"))
+NODES = sorted((REPO / "examples" / "nodes").glob("*.yaml"))  # see test_examples_of_nodes.py
 POLICIES = sorted((REPO / "examples" / "policies").glob("*.yaml"))
 
 
@@ -63,7 +64,7 @@ def test_an_example_that_stands_alone_fits_on_the_demos_two_machines_and_is_a_ga
     assert noted.gang.name == "auto"
 
 
-@pytest.mark.parametrize(("path", "tenants"), [*zip(POLICIES, (50, 10, 2), strict=True)])
+@pytest.mark.parametrize(("path", "tenants"), [*zip(POLICIES, (50, 0, 10, 2), strict=True)])
 def test_a_policies_file_is_taken_by_all_who_read_it_and_the_chart(path: Path, tenants: int) -> None:
     text = path.read_bytes()
     assert text.startswith(b"# ")
@@ -75,7 +76,7 @@ def test_a_policies_file_is_taken_by_all_who_read_it_and_the_chart(path: Path, t
 
 
 def test_every_example_is_one_of_these() -> None:
-    assert {*EXAMPLES, *ALONE, *POLICIES} == set((REPO / "examples").rglob("*.yaml"))
+    assert {*EXAMPLES, *ALONE, *NODES, *POLICIES} == set((REPO / "examples").rglob("*.yaml"))
 
 
 def test_the_examples_fit_together_on_the_demos_two_machines() -> None:

@@ -40,6 +40,7 @@ Product = Annotated[
 ]
 Number = Annotated[int, Meta(ge=0, le=MOST_NUMBER)]
 Weight = Annotated[float, Meta(ge=0, le=1000)]
+SignedWeight = Annotated[float, Meta(ge=-1000, le=1000)]
 Gbps = Annotated[float, Meta(gt=0, le=100_000)]
 Factor = Annotated[float, Meta(ge=1, le=16)]
 EqualShares = Annotated[int, Meta(ge=2, le=48)]  # an MPS server of Volta and later has 48 clients
@@ -158,13 +159,15 @@ WORKLOADS: Final = tuple(field.encode_name for field in msgspec.structs.fields(W
 
 
 class Weights(_Section, frozen=True):
-    """What counts how much among sets of equal bandwidth that leave equally much behind; see the allocator's."""
+    """What counts how much among sets of equal bandwidth; see the allocator's."""
 
     nvlink: Weight = request.Weights().nvlink
     pcie: Weight = request.Weights().pcie
     numa: Weight = request.Weights().numa
     memory: Weight = request.Weights().memory
     power: Weight = request.Weights().power
+    price: Weight = request.NodeWeights().price
+    utilisation: SignedWeight = request.NodeWeights().utilisation
 
 
 class Nccl(_Section, frozen=True):
@@ -413,7 +416,12 @@ class Policies(Sections, frozen=True):
     @property
     def preference(self) -> request.Weights:
         """The weights as the allocator takes them."""
-        return request.Weights(**msgspec.structs.asdict(self.weights))
+        own = msgspec.structs.asdict(self.weights)
+        price, utilisation = own.pop("price"), own.pop("utilisation")
+        if not (price and self.prices.gpus) and not utilisation:
+            return request.Weights(**own)
+        prices = tuple((glob, one.per_hour) for one in self.prices.gpus for glob in one.products or ("*",))
+        return request.NodeWeights(**own, price=price, utilisation=utilisation, prices=prices)
 
 
 DEFAULTS: Final = Policies()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -38,13 +39,15 @@ def _toolkit(host_root: Path) -> Finding:
 
 def _runtime(host_root: Path) -> Finding:
     try:
-        from dradriver.node.health import runtime
+        # By name: it brings grpcio, which the agent's image has and whoever has the command line alone need not.
+        runtime = importlib.import_module("dradriver.node.health.runtime")
     except ImportError:
         return warned(
             "cdi", "grpcio, by which the runtime is asked, is not here",
             "run the Job that gputopo verify --job NODE prints, or pip install 'gpu-topology-dra[node]'",
         )  # fmt: skip
-    said, asked = asyncio.run(_ask(host_root)), [place for place in runtime.SOCKETS if (host_root / place).is_socket()]
+    said = asyncio.run(runtime.trouble(host_root))
+    asked = [place for place in runtime.SOCKETS if (host_root / place).is_socket()]
     if said is not None:
         return failed("cdi", said, "set enable_cdi = true for the CRI plugin in containerd's configuration, restart it")
     if asked:
@@ -55,12 +58,6 @@ def _runtime(host_root: Path) -> Finding:
         "cdi", f"no containerd or CRI-O is to be found below {host_root}",
         "give --host-root; containerd 2 and CRI-O have CDI on, containerd 1.7 needs enable_cdi = true",
     )  # fmt: skip
-
-
-async def _ask(host_root: Path) -> str | None:
-    from dradriver.node.health import runtime
-
-    return await runtime.trouble(host_root)
 
 
 def _specification(machine: Machine, host_root: Path, cdi_root: Path) -> Iterator[Finding]:

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 import yaml
 
-from dradriver.allocator.request import Constraint, Request, Strategy, Whole
+from dradriver.allocator.request import Constraint, NodeWeights, Request, Strategy, Weights, Whole
 from dradriver.api import annotation_words, names, resolved
 from dradriver.api.annotation_words import About
 from dradriver.api.annotations import parse
@@ -259,6 +259,21 @@ def test_the_first_price_that_fits_a_product_is_its_price() -> None:
     assert "write a number from 0 to 100000" in said("prices: {gpus: [{perHour: -1}]}")
     assert "ISO 4217" in said("prices: {currency: euro}")
     assert "perHour" in said("prices: {gpus: [{products: [A]}]}")
+
+
+def test_prices_decide_only_where_they_have_a_weight() -> None:
+    prices = "prices: {gpus: [{products: [A*, B], perHour: 2.5}, {perHour: 1}]}"
+    assert policies(prices).preference == Weights()
+    weighed = policies(f"weights: {{price: 10}}\n{prices}")
+    preference = weighed.preference
+    assert isinstance(preference, NodeWeights)
+    assert preference.prices == (("A*", 2.5), ("B", 2.5), ("*", 1.0))
+    assert [preference.relative_price(each) for each in ("A1", "C")] == [1.0, 0.4]
+    assert notes(weighed) == []
+    assert "no effect without prices" in notes(policies("weights: {price: 10}"))[0]
+    assert policies("weights: {price: 10}").preference == Weights()
+    assert policies("weights: {utilisation: -5}").preference == NodeWeights(utilisation=-5)
+    assert "write a number from -1000 to 1000" in said("weights: {utilisation: -1001}")
 
 
 def test_an_xids_number_is_a_key_with_and_without_quotes() -> None:
