@@ -14,7 +14,8 @@ Object = dict[str, Any]
 FOLDER: Final = REPO / "examples"
 DEMO: Final = sorted(FOLDER.glob("*.yaml"))  # what make demo applies, all together
 POLICIES: Final = sorted((FOLDER / "policies").glob("*.yaml"))
-TASKS: Final = sorted({*FOLDER.glob("*/*.yaml")} - {*POLICIES})
+NODES: Final = sorted((FOLDER / "nodes").glob("*.yaml"))  # pods beside nodes that go: test_examples_of_nodes.py
+TASKS: Final = sorted({*FOLDER.glob("*/*.yaml")} - {*POLICIES, *NODES})
 # Kinds that other programs bring; tests/peers/owners run these.
 OTHERS: Final = ("JobSet", "LeaderWorkerSet", "MPIJob", "ResourceFlavor", "ClusterQueue", "LocalQueue")
 # Examples of claims with devices of other drivers, about which the scheduler alone decides.

@@ -6,6 +6,7 @@ A request is one of three: ``Whole`` GPUs, a ``Share`` of one for each container
 from __future__ import annotations
 
 import enum
+from fnmatch import fnmatchcase
 
 import msgspec
 
@@ -48,6 +49,26 @@ class Weights(msgspec.Struct, frozen=True, kw_only=True):
     numa: float = 20
     memory: float = 10
     power: float = 5
+
+
+class NodeWeights(Weights, frozen=True, kw_only=True):
+    """The same, and which of several nodes with sets of equal bandwidth; see ``node_order.ties``. In no pod's note.
+
+    Attributes:
+        price: Of cheaper GPUs.
+        utilisation: Of nodes of which more is taken; below 0 of which less is.
+        prices: What GPUs cost, by globs of products: the first that fits counts, and none is as the dearest.
+    """
+
+    price: float = 0
+    utilisation: float = 0
+    prices: tuple[tuple[str, float], ...] = ()
+
+    def relative_price(self, product: str) -> float:
+        """Return what a GPU costs beside the dearest, 0 to 1."""
+        most = max((price for _, price in self.prices), default=0.0)
+        own = next((price for glob, price in self.prices if fnmatchcase(product, glob)), most)
+        return own / most if most else 0.0
 
 
 class _Wanted(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", forbid_unknown_fields=True):

@@ -21,6 +21,7 @@ HOUR_S: Final = 3600
 DAY_H: Final = 24
 PLACES: Final = MOST_DAYS + 1
 MOST_ROWS: Final = 256  # of an hour, beside what is added up by namespace
+MOST_PODS: Final = 1024  # of an hour that are told apart, where there is room for them
 _FEWEST_ROWS: Final = 16
 _MOST_NAMESPACES: Final = 4096
 MOST_BYTES: Final = 900_000  # of a day; a ConfigMap holds a MiB
@@ -52,15 +53,46 @@ class Bucket(msgspec.Struct, frozen=True, order=True):
 Hours = dict[int, dict[Bucket, float]]
 """GPU-seconds by hour, counted from the epoch."""
 
-_Row = tuple[str, str, str, Kind, Annotated[float, msgspec.Meta(ge=0, le=1e12)]]
+
+class Detail(msgspec.Struct):
+    """What is known of an hour's GPU time beside whose it is.
+
+    Attributes:
+        idle: GPU-seconds of each bucket in which all that the claim has did nothing; no more than the bucket's.
+        pods: GPU-seconds of pods by their bucket and name, and how many of these were idle. Not of all pods: what a
+            bucket has beside these is of others.
+    """
+
+    idle: dict[Bucket, float] = {}
+    pods: dict[tuple[Bucket, str], tuple[float, float]] = {}
+
+
+Details = dict[int, Detail]
+"""The same by hour."""
+
+_Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
+_Row = tuple[str, str, str, Kind, _Seconds]
+_Pod = tuple[Annotated[int, msgspec.Meta(ge=0)], str, _Seconds, _Seconds]
 
 
 class _Written(msgspec.Struct):
-    """A ConfigMap's text: hours by their numbers, and until when they were counted, seconds since the epoch."""
+    """A ConfigMap's text: hours by their numbers, and until when they were counted, seconds since the epoch.
+
+    A release that knows no ``idle`` and ``pods`` skips them, and what it wrote has none.
+
+    Attributes:
+        version: Of the format.
+        until: Until when was counted.
+        hours: Rows of GPU-seconds.
+        idle: Of each row of an hour how much of it was idle.
+        pods: The place of the pod's row in its hour, its name, GPU-seconds, and how many of these were idle.
+    """
 
     version: int
     until: float
     hours: dict[int, list[_Row]]
+    idle: dict[int, list[_Seconds]] = {}
+    pods: dict[int, list[_Pod]] = {}
 
 
 class _ConfigMap(msgspec.Struct):
@@ -75,11 +107,13 @@ class Kept(msgspec.Struct, frozen=True):
         version: Its resourceVersion.
         until: Until when was counted, seconds since the epoch.
         hours: GPU-seconds.
+        details: What is known of them beside.
     """
 
     version: str
     until: float
     hours: Hours
+    details: Details = {}
 
 
 def every_name() -> list[str]:
@@ -93,7 +127,14 @@ def name_of(day: int | None) -> str:
 
 
 def config_map(
-    day: int | None, hours: Hours, *, until: float, namespace: str, class_uid: str, version: str = ""
+    day: int | None,
+    hours: Hours,
+    *,
+    until: float,
+    namespace: str,
+    class_uid: str,
+    version: str = "",
+    details: Mapping[int, Detail] | None = None,
 ) -> dict[str, Any]:
     """Return a ConfigMap with these hours.
 
@@ -102,17 +143,11 @@ def config_map(
         hours: GPU-seconds.
         until: Until when was counted.
         namespace: The driver's.
-        class_uid: The uid of the DeviceClass of GPUs, with which it goes; empty where there is none.
+        class_uid: The uid of the DeviceClass of GPUs, with which goes what is kept; empty where there is none.
         version: The resourceVersion that it replaces; empty for a new one.
+        details: What is known of the hours beside; pods only as many as there is room for, the largest.
     """
-    most, namespaces = MOST_ROWS, _MOST_NAMESPACES
-    hours = {hour: bounded(buckets, most, namespaces) for hour, buckets in hours.items()}
-    while len(text := _text(hours, until)) > MOST_BYTES:
-        if most > _FEWEST_ROWS or not namespaces:
-            most //= 2  # who made it goes before whose it is: that decides whose turn it is
-        else:
-            namespaces //= 2
-        hours = {hour: bounded(buckets, most, namespaces) for hour, buckets in hours.items()}
+    text = _text(hours, details or {}, until)
     owner = {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "name": names.DEVICE_CLASS, "uid": class_uid}
     metadata = {"name": name_of(day), "namespace": namespace} | ({"ownerReferences": [owner]} if class_uid else {})
     metadata |= {"resourceVersion": version} if version else {}
@@ -132,11 +167,18 @@ def read(config_map: Mapping[str, Any]) -> Kept:
         raise WordError(f"ConfigMap {name_in(config_map)} tells of no GPU time: {error}; delete it") from None
     if written.version != _VERSION:
         raise WordError(f"ConfigMap {found.metadata.name} is of another release (version {written.version})")
-    hours = {
-        hour: {Bucket(namespace, owner, product, kind): seconds for namespace, owner, product, kind, seconds in rows}
-        for hour, rows in written.hours.items()
-    }
-    return Kept(found.metadata.resource_version, written.until, hours)
+    hours: Hours = {}
+    details: Details = {}
+    for hour, rows in written.hours.items():
+        buckets = [Bucket(*row[:4]) for row in rows]
+        hours[hour] = {bucket: row[4] for bucket, row in zip(buckets, rows, strict=True)}
+        idle, pods = written.idle.get(hour, ()), written.pods.get(hour, ())
+        if idle or pods:
+            details[hour] = Detail(
+                {bucket: seconds for bucket, seconds in zip(buckets, idle, strict=False) if seconds},
+                {(buckets[row], name): (had, did) for row, name, had, did in pods if row < len(buckets)},
+            )
+    return Kept(found.metadata.resource_version, written.until, hours, details)
 
 
 def name_in(config_map: Mapping[str, Any]) -> str:
@@ -150,19 +192,57 @@ def bounded(buckets: Mapping[Bucket, float], most: int, namespaces: int) -> dict
 
     Args:
         buckets: GPU-seconds.
-        most: So many keep their owner and product.
+        most: So many keep their owner.
         namespaces: So many sums of a namespace there are beside these; what is less is added up altogether.
     """
+    return moved(buckets, folds(buckets, most, namespaces))
+
+
+def folds(
+    buckets: Mapping[Bucket, float], most: int, namespaces: int, *, products: bool = True
+) -> dict[Bucket, Bucket]:
+    """Return to which bucket those go that do not stay where they are ``bounded``.
+
+    A namespace's sums keep their product, which says what they cost, where there is room and ``products`` says so.
+    """
     if len(buckets) <= most:
-        return dict(buckets)
+        return {}
     kept = dict(heapq.nsmallest(most, buckets.items(), key=_largest_first))
+    folded = {b: Bucket(b.namespace, OTHERS, b.product if products else "", b.kind) for b in buckets if b not in kept}
+    merged = _sums(buckets, folded)
+    if products and len(merged) > namespaces:
+        folded = {b: Bucket(b.namespace, OTHERS, "", b.kind) for b in folded}
+        merged = _sums(buckets, folded)
+    if len(merged) > namespaces:
+        least = {b for b, _ in sorted(merged.items(), key=_largest_first)[namespaces:]}
+        folded = {b: Bucket("", OTHERS, "", to.kind) if to in least else to for b, to in folded.items()}
+    return folded
+
+
+def _sums(buckets: Mapping[Bucket, float], folded: Mapping[Bucket, Bucket]) -> dict[Bucket, float]:
     merged: dict[Bucket, float] = {}
+    for bucket, to in folded.items():
+        _add(merged, to, buckets[bucket])
+    return merged
+
+
+def moved(buckets: Mapping[Bucket, float], to: Mapping[Bucket, Bucket]) -> dict[Bucket, float]:
+    """Return GPU-seconds by the buckets that theirs go to."""
+    if not to:
+        return dict(buckets)
+    found: dict[Bucket, float] = {}
     for bucket, seconds in buckets.items():
-        if bucket not in kept:
-            _add(merged, Bucket(bucket.namespace, OTHERS, "", bucket.kind), seconds)
-    for place, (bucket, seconds) in enumerate(sorted(merged.items(), key=_largest_first)):
-        _add(kept, bucket if place < namespaces else Bucket("", OTHERS, "", bucket.kind), seconds)
-    return kept
+        _add(found, to.get(bucket, bucket), seconds)
+    return found
+
+
+def largest_pods(
+    pods: Mapping[tuple[Bucket, str], tuple[float, float]], most: int
+) -> dict[tuple[Bucket, str], tuple[float, float]]:
+    """Return the pods that had most of an hour, no more than so many."""
+    if len(pods) <= most:
+        return dict(pods)
+    return dict(heapq.nsmallest(most, pods.items(), key=lambda item: (-item[1][0], item[0])))
 
 
 def _largest_first(item: tuple[Bucket, float]) -> tuple[float, Bucket]:
@@ -173,12 +253,64 @@ def _add(buckets: dict[Bucket, float], bucket: Bucket, seconds: float) -> None:
     buckets[bucket] = buckets.get(bucket, 0.0) + seconds
 
 
-def _text(hours: Hours, until: float) -> str:
-    rows: dict[int, list[_Row]] = {
-        hour: [
-            (bucket.namespace, bucket.owner, bucket.product, bucket.kind, round(seconds, 3))
-            for bucket, seconds in buckets.items()
-        ]
-        for hour, buckets in sorted(hours.items())
-    }
-    return msgspec.json.encode(_Written(_VERSION, round(until, 3), rows)).decode()
+def _text(hours: Hours, details: Mapping[int, Detail], until: float) -> str:
+    """Return the text of hours, bounded: pods go before who made them, and that before whose they are."""
+    most, namespaces, products, pods = MOST_ROWS, _MOST_NAMESPACES, True, MOST_PODS
+    rows = {hour: dict(hours[hour]) for hour in sorted(hours)}
+    to: dict[int, dict[Bucket, Bucket]] = {hour: {} for hour in rows}
+    while True:
+        for hour, buckets in rows.items():
+            if len(buckets) > most:
+                fold = folds(buckets, most, namespaces, products=products)
+                rows[hour] = moved(buckets, fold)
+                if hour in details:
+                    to[hour] = {b: fold.get(where, where) for b, where in to[hour].items()} | fold
+        idle = {hour: _idle(rows[hour], moved(details[hour].idle, to[hour])) for hour in details.keys() & to.keys()}
+        written = _Written(
+            _VERSION,
+            round(until, 3),
+            {hour: [(*_words(b), round(seconds, 3)) for b, seconds in own.items()] for hour, own in rows.items()},
+            {hour: some for hour, some in idle.items() if some},
+        )
+        text = msgspec.json.encode(written)
+        if len(text) <= MOST_BYTES:
+            break
+        if most > _FEWEST_ROWS or not namespaces:
+            most //= 2  # who made it goes before whose it is: that decides whose turn it is
+        elif products:
+            products = False
+        else:
+            namespaces //= 2
+    bare = text
+    while pods:
+        own = {h: _pods(rows[h], detail.pods, to[h], pods) for h, detail in details.items() if h in to}
+        written.pods = {hour: some for hour, some in own.items() if some}
+        if len(text := msgspec.json.encode(written)) <= MOST_BYTES:
+            return text.decode()
+        pods //= 2
+    return bare.decode()
+
+
+def _words(bucket: Bucket) -> tuple[str, str, str, Kind]:
+    return bucket.namespace, bucket.owner, bucket.product, bucket.kind
+
+
+def _idle(rows: Mapping[Bucket, float], idle: Mapping[Bucket, float]) -> list[float]:
+    """Return how much of each row was idle; nothing where none was."""
+    found = [round(min(idle.get(bucket, 0.0), seconds), 3) for bucket, seconds in rows.items()]
+    return found if any(found) else []
+
+
+def _pods(
+    rows: Mapping[Bucket, float],
+    pods: Mapping[tuple[Bucket, str], tuple[float, float]],
+    to: Mapping[Bucket, Bucket],
+    most: int,
+) -> list[_Pod]:
+    place = {bucket: number for number, bucket in enumerate(rows)}
+    found = []
+    for (bucket, name), (had, idle) in largest_pods(pods, most).items():
+        row = to.get(bucket, bucket)
+        if row in place and row.namespace:
+            found.append((place[row], name, round(had, 3), round(min(idle, had), 3)))
+    return found

@@ -45,7 +45,8 @@ claims  where each claim stands, what it holds, and where its pods count
 holds        who holds which device
 gpu_states  what becomes of each GPU, in one word
 gpu_parts  how many GPUs a part of one is, and what a request comes to on each product
-gpu_time     how much of which GPUs each claim has, and what that came to in each hour
+gpu_time     how much of which GPUs each claim has
+gpu_hours    what that came to in each hour
 claim_users  the pods of each claim, and who leads those that share one
 placement    a decision by identity
 exclusive_namespaces  which numbers stand for namespaces whose GPUs' parts are theirs alone

@@ -10,28 +10,39 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
 from dradriver.api.pins import Device, Key, Usage
 from dradriver.api.pods import Pod
 from dradriver.api.policies.model import MOST_DAYS
-from dradriver.api.usage import DAY_H, HOUR_S, MOST_ROWS, OTHERS, Bucket, Hours, bounded
+from dradriver.api.usage import DAY_H, HOUR_S, Bucket, Details, Hours
+from dradriver.cluster.gpu_hours import Gap, GpuHours
 from dradriver.cluster.gpu_parts import gpus_of
 from dradriver.cluster.pools import Pool
 
 _LONGEST_S: Final = MOST_DAYS * DAY_H * HOUR_S
 _CLAIMS: Final = 256  # counted before others have their turn
-_HOURS: Final = 4
 _WRONG: Final = 1e-3  # GPUs; what adding up fractions may lose is far less
 _LEAST: Final = 1e-9  # GPUs; less is what adding up fractions has lost
 _HASH: Final = "pod-template-hash"
 _LONGEST_OWNER: Final = 320  # a kind of 63 characters and a name of 253
+_LONGEST_NAME: Final = 253
 
 
-_Gap = tuple[int, int, dict[Bucket, float]]
-"""From which hour to before which something was held, and how many GPUs."""
+class Who(NamedTuple):
+    """Whose a claim is.
+
+    Attributes:
+        owner: What made its pod (``owner_of``).
+        pod: Its pod's name; of several that share it one's.
+        idle_since: Since when all that it has does nothing, seconds since the epoch; None where nobody says so.
+    """
+
+    owner: str = ""
+    pod: str = ""
+    idle_since: float | None = None
 
 
 class _Hold(msgspec.Struct):
@@ -42,6 +53,8 @@ class _Hold(msgspec.Struct):
         given: Whether the scheduler gave it that; else it is promised.
         gpus: How many GPUs that comes to, by bucket.
         since: When it was counted last, seconds since the epoch.
+        who: Whose it is.
+        idle_until: Until when it was counted what did nothing.
         sure: Whether it was weighed again a while after it was seen, and with its nodes: by then its pod is known, if
             ever.
     """
@@ -50,6 +63,8 @@ class _Hold(msgspec.Struct):
     given: bool
     gpus: dict[Bucket, float]
     since: float
+    who: Who
+    idle_until: float
     sure: bool = False
 
     @property
@@ -64,6 +79,11 @@ def owner_of(pod: Pod | None) -> str:
     """
     owner = "" if pod is None else _said_owner(pod)
     return owner if len(owner) <= _LONGEST_OWNER and owner.isascii() and owner.isprintable() else ""
+
+
+def name_kept(name: str) -> str:
+    """Return a pod's name as it is kept: one that no pod can have is not."""
+    return name if len(name) <= _LONGEST_NAME and name.isascii() and name.isprintable() else ""
 
 
 def _said_owner(pod: Pod) -> str:
@@ -98,15 +118,14 @@ class GpuTime:
         changed: Told the namespace, how many GPUs more it is given, and how many more it is given or promised.
         charges: How many GPUs each namespace is given or promised, by product; by none those on nodes without slices.
         charged: Told the namespace, and how many more these are.
-        hours: GPU-seconds as far as they are settled, from ``begin`` on.
-        grown: Hours of these that have grown; whoever writes them down takes them out.
-        spent: Told each time a bucket, and how many GPU-seconds are added to it.
+        book: GPU-seconds as far as they are settled, from ``begin`` on.
+        until: Until when all is settled, seconds since the epoch; it does not go back where the clock does.
     """
 
     def __init__(
         self,
         pool: Callable[[str], Pool | None],
-        owner: Callable[[Key], str],
+        who: Callable[[Key], Who],
         results: Callable[[Key], Mapping[Device, Usage] | None] = lambda _claim: None,
         *,
         clock: Callable[[], float] = time.time,
@@ -115,12 +134,12 @@ class GpuTime:
 
         Args:
             pool: Gives a node's pool.
-            owner: Gives what made a claim's pod (``owner_of``).
+            who: Gives whose a claim is.
             results: Gives what another driver gave a claim, where that is less than it keeps from others; else None.
             clock: Gives seconds since the epoch.
         """
         self._pool = pool
-        self._owner = owner
+        self._who = who
         self._results = results
         self._clock = clock
         self._holds: dict[Key, _Hold] = {}
@@ -128,10 +147,13 @@ class GpuTime:
         self.charges: dict[str, dict[str, float]] = {}
         self.charged: Callable[[str, Mapping[str, float]], object] = lambda _namespace, _gpus: None
         self._unknown: dict[str, set[Key]] = {}  # claims that were counted while a node had no pool, by the node
-        self.hours: Hours = {}
-        self.grown: set[int] = set()
-        self.spent: Callable[[Bucket, float], object] = lambda _bucket, _seconds: None
-        self._counts = False
+        self.book = GpuHours()
+        self.until = 0.0
+
+    @property
+    def hours(self) -> Hours:
+        """GPU-seconds as far as they are settled."""
+        return self.book.hours
 
     def holds(self, claim: Key, holds: Mapping[Device, Usage], *, given: bool) -> None:
         """Take in what a claim holds from now on.
@@ -142,15 +164,17 @@ class GpuTime:
             given: Whether the scheduler gave it that.
         """
         known = self._holds.get(claim)
+        who = self._who(claim)
         if self.counts(claim, holds, given=given):
+            if known is not None and who.idle_since != known.who.idle_since:
+                self._settle_one(known)
+                known.who = known.who._replace(idle_since=who.idle_since)
             return
         if known is not None:
-            gaps: list[_Gap] = []
-            self._settle(known, self._clock(), gaps)
-            for _ in self._fill(gaps):
-                pass
+            self._settle_one(known)
         if holds:
-            new = self._holds[claim] = _Hold(holds, given, self._weighed(claim, holds), self._clock())
+            now = self._clock()
+            new = self._holds[claim] = _Hold(holds, given, self._weighed(claim, holds, who.owner), now, who, now)
         else:
             new = None
             del self._holds[claim]
@@ -213,16 +237,26 @@ class GpuTime:
 
     def _settling(self) -> Iterator[None]:
         """Count all that is held until now, a slice at a time; what changes meanwhile counts by itself."""
-        now, gaps = self._clock(), list[_Gap]()
+        now, gaps = self._clock(), list[Gap]()
         for number, claim in enumerate(list(self._holds), 1):
             hold = self._holds.get(claim)
             if hold is not None:
                 self._settle(hold if hold.sure else self._weigh_again(claim, hold, sure=True), now, gaps)
             if number % _CLAIMS == 0:
                 yield
-        yield from self._fill(gaps)
+        yield from self.book.fill(gaps)
+        if not now < self.until <= now + _LONGEST_S:
+            self.until = now
 
-    def begin(self, hours: Hours, until: float, given_at: Callable[[Key], float]) -> None:
+    def _settle_one(self, hold: _Hold) -> None:
+        gaps: list[Gap] = []
+        self._settle(hold, self._clock(), gaps)
+        for _ in self.book.fill(gaps):
+            pass
+
+    def begin(
+        self, hours: Hours, until: float, given_at: Callable[[Key], float], *, details: Details | None = None
+    ) -> None:
         """Go on from what another replica counted; what claims held since then counts, as far as they are there still.
 
         It counts with the next ``catch_up`` or ``settle``.
@@ -231,20 +265,17 @@ class GpuTime:
             hours: What it counted.
             until: Until when, seconds since the epoch.
             given_at: Gives when a claim got its devices.
+            details: What it knew beside.
         """
-        self.hours, self.grown, self._counts = hours, set(), True
+        self.book.begin(hours, {} if details is None else details)
         now = self._clock()
         for claim, hold in self._holds.items():
-            hold.since = min(max(until, given_at(claim)), now)
+            hold.since = hold.idle_until = max(until, min(given_at(claim), now))
+        self.until = until
 
     def end(self) -> None:
         """Count no more: another replica does."""
-        self.hours, self.grown, self._counts = {}, set(), False
-
-    def forget_before(self, hour: int) -> None:
-        """Forget what is older than an hour."""
-        for old in [each for each in self.hours if each < hour]:
-            del self.hours[old]
+        self.book.end()
 
     def now(self) -> dict[str, tuple[float, float]]:
         """Return how many GPUs each namespace is given now, and how many it is given or promised."""
@@ -254,8 +285,7 @@ class GpuTime:
             found[namespace] = given + hold.charged * hold.given, charged + hold.charged
         return found
 
-    def _weighed(self, claim: Key, holds: Mapping[Device, Usage]) -> dict[Bucket, float]:
-        owner = self._owner(claim)
+    def _weighed(self, claim: Key, holds: Mapping[Device, Usage], owner: str) -> dict[Bucket, float]:
         gpus: dict[Bucket, float] = {}
         results = self._results(claim) if holds else None
         for (node, device), usage in (holds if results is None else results).items():
@@ -268,7 +298,11 @@ class GpuTime:
 
     def _weigh_again(self, claim: Key, hold: _Hold, *, sure: bool) -> _Hold:
         known = all(self._pool(node) is not None for node, _ in hold.holds)
-        new = msgspec.structs.replace(hold, gpus=self._weighed(claim, hold.holds), sure=sure and known)
+        who = self._who(claim)
+        gpus = self._weighed(claim, hold.holds, who.owner)
+        new = msgspec.structs.replace(
+            hold, gpus=gpus, sure=sure and known, who=who._replace(idle_since=hold.who.idle_since)
+        )
         self._holds[claim] = new
         self._tell(claim[0], hold, new)
         return new
@@ -286,60 +320,26 @@ class GpuTime:
                 del self.charges[namespace]
             self.charged(namespace, more)
 
-    def _settle(self, hold: _Hold, now: float, gaps: list[_Gap]) -> None:
+    def _settle(self, hold: _Hold, now: float, gaps: list[Gap]) -> None:
         """Add what was held since it was counted last, to each hour its part; all of an hour is left in ``gaps``.
 
-        A clock that goes back counts nothing, and one that leaps ahead no more than there are days of.
+        A clock that goes back counts nothing until it is where it was, and one that leaps ahead no more than there are
+        days of. An agent says some minutes later since when a claim does nothing; that counts, too, as far as this
+        replica has counted what the claim holds.
         """
+        if now < hold.since <= now + _LONGEST_S:
+            return
         since, hold.since = max(hold.since, now - _LONGEST_S), now
-        if not (self._counts and hold.given and since < now):
+        if not (self.book.counts and hold.given):
+            hold.idle_until = now
             return
-        first, last = int(since // HOUR_S), int(now // HOUR_S)
-        if first == last:
-            self._add(first, hold.gpus, now - since)
-            return
-        self._add(first, hold.gpus, (first + 1) * HOUR_S - since)
-        if first + 1 < last:
-            gaps.append((first + 1, last, hold.gpus))
-        if last * HOUR_S < now:
-            self._add(last, hold.gpus, now - last * HOUR_S)
-
-    def _fill(self, gaps: list[_Gap]) -> Iterator[None]:
-        """Add what was held for hours, each hour and bucket once, a slice at a time; the largest alone have owners."""
-        if not gaps or not self._counts:
-            return
-        gpus: dict[Bucket, float] = {}
-        for _, _, held in gaps:
-            for bucket, count in held.items():
-                gpus[bucket] = gpus.get(bucket, 0.0) + count
-        alone = bounded(gpus, MOST_ROWS, len(gpus))
-        changes: dict[int, dict[Bucket, float]] = {}
-        for first, end, held in gaps:
-            for hour, sign in ((first, 1.0), (end, -1.0)):
-                change = changes.setdefault(hour, {})
-                for bucket, count in held.items():
-                    row = bucket if bucket in alone else Bucket(bucket.namespace, OTHERS, "", bucket.kind)
-                    change[row] = change.get(row, 0.0) + sign * count
-        yield
-        now: dict[Bucket, float] = {}
-        for hour in range(min(changes), max(changes)):
-            for bucket, count in changes.get(hour, {}).items():
-                now[bucket] = now.get(bucket, 0.0) + count
-                if now[bucket] < _LEAST:
-                    del now[bucket]
-            if not self._counts:
-                return
-            if now:
-                self._add(hour, now, float(HOUR_S))
-            if hour % _HOURS == 0:
-                yield
-
-    def _add(self, hour: int, gpus: Mapping[Bucket, float], seconds: float) -> None:
-        buckets = self.hours.setdefault(hour, {})
-        self.grown.add(hour)
-        for bucket, count in gpus.items():
-            buckets[bucket] = buckets.get(bucket, 0.0) + count * seconds
-            self.spent(bucket, count * seconds)
+        if since < now:
+            self.book.add(since, now, hold.gpus, hold.who.pod, gaps)
+        if (said := hold.who.idle_since) is not None:
+            idle = max(said, hold.idle_until, now - _LONGEST_S)
+            if idle < now:
+                self.book.add(idle, now, hold.gpus, hold.who.pod, gaps, idle=True)
+                hold.idle_until = now
 
 
 def _by_product(hold: _Hold | None) -> dict[str, float]:

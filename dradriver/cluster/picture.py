@@ -16,7 +16,7 @@ from dradriver.cluster.claim_users import MOST, ClaimUsers
 from dradriver.cluster.claims import Accounts, State
 from dradriver.cluster.fleets import Fleets
 from dradriver.cluster.gangs import Gangs
-from dradriver.cluster.gpu_time import GpuTime, owner_of
+from dradriver.cluster.gpu_time import GpuTime, Who, name_kept, owner_of
 from dradriver.cluster.inventory import Inventory
 from dradriver.cluster.kept_places import KeptPlaces, is_lost
 from dradriver.cluster.kueue_topologies import KueueTopology
@@ -83,7 +83,7 @@ class Picture:
         self.nodes = NodeTable()
         self.inventory = Inventory(self.nodes)
         self.fleets = Fleets(self.inventory, self.nodes)
-        self.gpu_time = GpuTime(self.inventory.pool, self._owner_of, self._results_of)
+        self.gpu_time = GpuTime(self.inventory.pool, self._who, self._results_of)
         self.offered = Offered(
             self.inventory, self.nodes,
             rehold=self._rehold, touch=self._touch_pods_of, known=self.gpu_time.pool_known,
@@ -406,8 +406,12 @@ class Picture:
         """Return whether the scheduler gave a claim what it holds."""
         return self.accounts.of(key).state is State.ALLOCATED
 
-    def _owner_of(self, claim: Key) -> str:
-        return next((owner for pod in self.claim_users.of(claim) if (owner := owner_of(self.pods.get(pod)))), "")
+    def _who(self, claim: Key) -> Who:
+        pods, record = self.claim_users.of(claim), self.claims.get(claim)
+        owner = next((owner for pod in pods if (owner := owner_of(self.pods.get(pod)))), "")
+        named = [name for _, name in pods] or ([] if record is None else [name for name, _ in record.owners])
+        idle = None if record is None or record.idle is None else record.idle.since
+        return Who(owner, name_kept(min(named, default="")), idle)
 
     def _results_of(self, claim: Key) -> Mapping[Device, Usage] | None:
         return self.offered.results(self.claims.get(claim))

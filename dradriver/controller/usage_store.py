@@ -20,7 +20,7 @@ from dradriver.api.errors import WordError
 from dradriver.api.objects import Metadata
 from dradriver.api.pins import Key
 from dradriver.api.policies.model import MOST_DAYS
-from dradriver.api.usage import DAY_H, HOUR_S, Hours
+from dradriver.api.usage import DAY_H, HOUR_S, Detail, Details, Hours
 from dradriver.cluster.ends import given_at
 from dradriver.cluster.gpu_time import decayed
 from dradriver.cluster.picture import Picture
@@ -38,6 +38,7 @@ FIRST_LOAD_S: Final = 5.0  # that a new leader waits to know what tenants have h
 FIRST_RETRY_S: Final = 1.0
 _LATE_H: Final = 6  # hours that the hour's ConfigMap has beside its own, where their day cannot be written
 _CONFLICT: Final = 409
+_SKEW_S: Final = float(HOUR_S)  # that another's clock may be ahead; what it has counted is not counted again
 _SLACK_S: Final = 0.01  # what is written is rounded
 
 
@@ -98,7 +99,7 @@ class UsageStore:
         self._tenants = tenants
         self._namespace = namespace
         self._clock = clock
-        picture.gpu_time.spent = _count
+        picture.gpu_time.book.spent = _count
         self._versions: dict[str, str] = {}
         self._until: dict[str, float] = {}  # until when was counted what we read or wrote last, by name
         self._late: set[int] = set()  # hours of which their day's does not have all
@@ -146,8 +147,9 @@ class UsageStore:
         """
         self._class = await class_uid(self._client)
         now = self._clock()
-        first = int(now // HOUR_S) - self.keep_days * DAY_H
+        first, last = int(now // HOUR_S) - self.keep_days * DAY_H, int((now + _SKEW_S) // HOUR_S)
         hours: Hours = {}
+        details: Details = {}
         self._versions.clear()
         names_of = usage.every_name()
         answers = await asyncio.gather(*map(self._read, names_of), return_exceptions=True)
@@ -157,14 +159,19 @@ class UsageStore:
         self._until = {name: kept.until for name, kept in found.items()}
         every = sorted(found.values(), key=lambda kept: kept.until)
         for kept in every:  # an hour may stand in two: the later one has all of it
-            hours |= {hour: rows for hour, rows in kept.hours.items() if first <= hour <= now // HOUR_S}
-        until = min(max((kept.until for kept in every), default=0.0), now)
+            own = {hour: rows for hour, rows in kept.hours.items() if first <= hour <= last}
+            hours |= own
+            details |= {hour: kept.details.get(hour, Detail()) for hour in own}
+        until = min(max((kept.until for kept in every), default=0.0), now + _SKEW_S)
         current = found.get(usage.name_of(None))
         self._late = set() if current is None else hours.keys() & current.hours.keys()
         gpu_time = self._picture.gpu_time
         recent = min([*self._late, int((until or now) // HOUR_S)]) // DAY_H * DAY_H  # from there all is written again
         begun = max(until, now - self.keep_days * DAY_H * HOUR_S) if until else now
-        gpu_time.begin({h: rows for h, rows in hours.items() if h >= recent}, begun, self._given_at)
+        gpu_time.begin(
+            {h: rows for h, rows in hours.items() if h >= recent}, begun, self._given_at,
+            details={h: detail for h, detail in details.items() if h >= recent},
+        )  # fmt: skip
         await gpu_time.catch_up()
         now = self._clock()
         used = decayed(hours | gpu_time.hours, now, half_life_s=self._tenants.shares.half_life_s)
@@ -184,8 +191,8 @@ class UsageStore:
         for namespace in self._tenants.shares.correct(gpu_time.now()):
             logger.error("what namespace %s has of GPUs is not what its claims hold; put right", namespace)
             metrics.DIFFERENCES.labels("shares").inc()
-        current = int(self._clock() // HOUR_S)
-        grown, gpu_time.grown = gpu_time.grown, set()
+        current = int(gpu_time.until // HOUR_S)  # the clock's, where that does not go back
+        grown, gpu_time.book.grown = gpu_time.book.grown, set()
         self._late |= grown
         self._late &= gpu_time.hours.keys()
         self._due |= current in grown
@@ -197,8 +204,9 @@ class UsageStore:
             late = {h: gpu_time.hours[h] for h in sorted(self._late) if oldest <= h <= current}
             self._due = not await self._put(None, late)
         await self._put_days({hour // DAY_H for hour in self._late if oldest <= hour < current}, current)
-        self._late |= gpu_time.grown  # of what has ended meanwhile
-        gpu_time.forget_before((current // DAY_H - 1) * DAY_H)
+        self._late |= gpu_time.book.grown  # of what has ended meanwhile
+        gpu_time.book.forget_before((current // DAY_H - 1) * DAY_H)
+        gpu_time.book.forget_pods_before(current)
         self._tell()
 
     async def _put_days(self, days: set[int], current: int) -> None:
@@ -238,7 +246,7 @@ class UsageStore:
         if not hours:  # the clock went back
             return True
         name = usage.name_of(day)
-        until = min(self._clock(), (max(hours) + 1.0) * HOUR_S)  # of what is in it
+        until = min(self._picture.gpu_time.until, (max(hours) + 1.0) * HOUR_S)  # of what is in it
         before, self._until[name] = self._until.get(name, 0.0), until  # it may be stored though no answer comes
         try:
             try:
@@ -264,7 +272,7 @@ class UsageStore:
         name = usage.name_of(day)
         wanted = usage.config_map(
             day, hours, until=until, namespace=self._namespace, class_uid=self._class,
-            version=self._versions.get(name, ""),
+            version=self._versions.get(name, ""), details=self._picture.gpu_time.book.details,
         )  # fmt: skip
         if name in self._versions:
             stored = await self._client.update(CONFIG_MAPS, wanted)

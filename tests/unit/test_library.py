@@ -81,9 +81,9 @@ def guarded(installed: Path, program: str) -> str:
 def test_the_names_of_the_library() -> None:
     assert dir(allocator) == [
         "Amount", "Choice", "Constraint", "Estimate", "Fleet", "GangChoice", "GangRequest", "LargestGang", "Level",
-        "MAX_GPUS", "MachineTooLargeError", "Mig", "MigPart", "NoPlaceError", "Offer", "POLICIES", "PartChoice",
-        "Request", "Role", "Share", "SharePart", "Strategy", "Tables", "UnknownGpuError", "Weights", "Whole",
-        "all_reduce", "choose", "largest_gang", "place_gang", "tables_of",
+        "MAX_GPUS", "MachineTooLargeError", "Mig", "MigPart", "NoPlaceError", "NodeWeights", "Offer", "POLICIES",
+        "PartChoice", "Request", "Role", "Share", "SharePart", "Strategy", "Tables", "UnknownGpuError", "Weights",
+        "Whole", "all_reduce", "choose", "largest_gang", "place_gang", "tables_of",
     ]  # fmt: skip
     assert dir(topology) == [
         "Cpu", "Gpu", "Location", "Machine", "MigDevice", "MigProfile", "Nic", "NumaNode", "PathType", "PciDevice",

@@ -14,8 +14,9 @@ from dradriver.allocator.choice.best_set import TABULATED, best_sets
 from dradriver.allocator.choice.set_order import keep_order, preference
 from dradriver.allocator.fleet.candidates import Candidates
 from dradriver.allocator.fleet.node_group import NodeGroup
-from dradriver.allocator.request import Strategy, Whole
+from dradriver.allocator.request import NodeWeights, Strategy, Whole
 from dradriver.allocator.sets.criteria import Criteria
+from dradriver.allocator.sets.rings import positions
 from dradriver.allocator.sets.subsets import Array, Ints
 from dradriver.allocator.sets.tables import Tables
 
@@ -44,7 +45,9 @@ def ties(
 ) -> Iterator[list[Option]]:
     """Yield lists of equally good options that reach this rung and none that was passed, the best first.
 
-    The most bandwidth goes first. Among equals, by strategy:
+    The most bandwidth goes first. Among equals the weights ``price`` and ``utilisation`` where the request has them:
+    ``price * mean price of the set's GPUs beside the dearest - utilisation * part of the node that is taken``, the
+    lowest first. Then by strategy:
 
     * ``best-fit``: what taking the set costs those who come later (best set of 8, 4, 2, all disjoint sets of 4, of 2
       that the node can still offer, GB/s lost), then the fewest free GPUs; where no node has a set that is better than
@@ -61,7 +64,9 @@ def ties(
     and those who want whole ones wait longer than behind first-fit: ``gputopo simulate --machine dgx-h100``.
     """
     alike = all(each.group.tables.alike for each in candidates)
-    streams = (_options(each, request, rung=rung, passed=passed, alike=alike) for each in candidates)
+    streams = [_options(each, request, rung=rung, passed=passed, alike=alike) for each in candidates]
+    if isinstance(weights := request.weights, NodeWeights):
+        streams = [_weighed(options, weights) for options in streams]
     cost = attrgetter("cost")
     for _, equal in itertools.groupby(heapq.merge(*streams, key=cost), key=cost):
         yield list(equal)
@@ -98,6 +103,24 @@ def _options(
         for row in rows:
             free, taken, *cost = row.tolist()
             yield Option(tuple(cost), candidates, int(free), int(taken))
+
+
+def _weighed(options: Iterator[Option], weights: NodeWeights) -> Iterator[Option]:
+    """Return a group's options, cheapest first, where price and utilisation decide after bandwidth."""
+    relative: dict[str, float] = {}
+
+    def cost(option: Option) -> tuple[float, ...]:
+        group = option.candidates.group
+        products = [group.machine.gpus[position].product for position in positions(option.taken)]
+        for product in products:
+            if product not in relative:
+                relative[product] = weights.relative_price(product)
+        price = sum(relative[product] for product in products) / len(products)
+        taken = 1 - option.free.bit_count() / group.tables.size
+        term = weights.price * price - weights.utilisation * taken
+        return (option.cost[0], round(term, 9), *option.cost[1:])
+
+    return iter(sorted((option._replace(cost=cost(option)) for option in options), key=attrgetter("cost")))
 
 
 def _ordered(tables: Tables, masks: Ints, request: Whole, *, criteria: Criteria, alike: bool) -> Iterator[Array]:

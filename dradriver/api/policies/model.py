@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from fnmatch import fnmatchcase
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
@@ -39,6 +40,7 @@ Product = Annotated[
 ]
 Number = Annotated[int, Meta(ge=0, le=MOST_NUMBER)]
 Weight = Annotated[float, Meta(ge=0, le=1000)]
+SignedWeight = Annotated[float, Meta(ge=-1000, le=1000)]
 Gbps = Annotated[float, Meta(gt=0, le=100_000)]
 Factor = Annotated[float, Meta(ge=1, le=16)]
 EqualShares = Annotated[int, Meta(ge=2, le=48)]  # an MPS server of Volta and later has 48 clients
@@ -49,6 +51,8 @@ Namespace = Annotated[str, Meta(pattern=rf"\A{values.LABEL}\Z", description="the
 TenantName = Annotated[str, Meta(pattern=rf"\A{values.LABEL}\Z", description="a name in lower case, as team-vision")]
 Days = Annotated[int, Meta(ge=1, le=MOST_DAYS)]
 Hours = Annotated[float, Meta(ge=0.1, le=10_000)]
+PerHour = Annotated[float, Meta(ge=0, le=100_000)]
+Currency = Annotated[str, Meta(pattern=r"\A([A-Z]{3})?\Z", description="a currency's three letters (ISO 4217), as EUR")]
 Minutes = Annotated[float, Meta(ge=0, le=10_000)]
 TenantWeight = Annotated[float, Meta(gt=0, le=1000)]
 CapGpus = Annotated[float, Meta(ge=0, le=1_000_000)]
@@ -155,13 +159,15 @@ WORKLOADS: Final = tuple(field.encode_name for field in msgspec.structs.fields(W
 
 
 class Weights(_Section, frozen=True):
-    """What counts how much among sets of equal bandwidth that leave equally much behind; see the allocator's."""
+    """What counts how much among sets of equal bandwidth; see the allocator's."""
 
     nvlink: Weight = request.Weights().nvlink
     pcie: Weight = request.Weights().pcie
     numa: Weight = request.Weights().numa
     memory: Weight = request.Weights().memory
     power: Weight = request.Weights().power
+    price: Weight = request.NodeWeights().price
+    utilisation: SignedWeight = request.NodeWeights().utilisation
 
 
 class Nccl(_Section, frozen=True):
@@ -209,6 +215,44 @@ class Spot(_Section, frozen=True):
     labels: Annotated[
         dict[LabelKey, LabelValue], Meta(max_length=32, description='labels, as {example.com/spot: "yes"}')
     ] = {}
+
+
+class Price(_Section, frozen=True):
+    """What an hour of some GPUs costs.
+
+    Attributes:
+        per_hour: Of a whole GPU; a share or slice costs its part of that.
+        products: Full product names or globs; all others where left out.
+    """
+
+    per_hour: PerHour
+    products: Annotated[
+        tuple[Product, ...], Meta(min_length=1, max_length=64, description="a list with one product or more")
+    ] = ()
+
+    def fits(self, product: str) -> bool:
+        """Return whether it is the price of a product."""
+        return not self.products or any(fnmatchcase(product, each) for each in self.products)
+
+
+class Prices(_Section, frozen=True):
+    """What GPUs cost.
+
+    Attributes:
+        currency: Three letters; only shown.
+        gpus: The first that fits a GPU's product is its price.
+    """
+
+    currency: Currency = ""
+    gpus: Annotated[
+        tuple[Price, ...], Meta(max_length=MOST_RULES, description="a list of prices, as [{perHour: 2.5}]")
+    ] = ()
+
+    def per_hour(self, product: str) -> float | None:
+        """Return what an hour of a GPU costs; None where nothing says it, or nobody knows its product."""
+        if not product:
+            return self.gpus[0].per_hour if self.gpus and not self.gpus[0].products else None
+        return next((price.per_hour for price in self.gpus if price.fits(product)), None)
 
 
 class Cap(_Section, frozen=True, omit_defaults=True):
@@ -339,6 +383,7 @@ class Sections(_Section, frozen=True):
     nccl: Nccl = Nccl()
     network: Network = Network()
     spot: Spot = Spot()
+    prices: Prices = Prices()
     tenants: Annotated[
         dict[TenantName, Tenant], Meta(max_length=MOST_TENANTS, description="names, each with its namespaces")
     ] = {}
@@ -371,7 +416,12 @@ class Policies(Sections, frozen=True):
     @property
     def preference(self) -> request.Weights:
         """The weights as the allocator takes them."""
-        return request.Weights(**msgspec.structs.asdict(self.weights))
+        own = msgspec.structs.asdict(self.weights)
+        price, utilisation = own.pop("price"), own.pop("utilisation")
+        if not (price and self.prices.gpus) and not utilisation:
+            return request.Weights(**own)
+        prices = tuple((glob, one.per_hour) for one in self.prices.gpus for glob in one.products or ("*",))
+        return request.NodeWeights(**own, price=price, utilisation=utilisation, prices=prices)
 
 
 DEFAULTS: Final = Policies()

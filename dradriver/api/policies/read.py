@@ -80,7 +80,10 @@ def notes(policies: Policies) -> list[str]:
     """Return what the file says and nothing does yet, in sentences with their places."""
     places = [(f"policies.{name}", words) for name, words in policies.policies.items()]
     places += [(place, words) for place, words in _workloads(policies) if not isinstance(words, str)]
-    return [
+    found = []
+    if policies.weights.price and not policies.prices.gpus:
+        found.append("weights.price: has no effect without prices; write prices: {gpus: [{perHour: 1}]}")
+    return found + [
         f"{place}: {', '.join(later)} is not available yet: pods that ask for it are refused"
         for place, words in places
         if (later := [word for word in words if word in LATER])

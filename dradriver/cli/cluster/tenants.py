@@ -9,7 +9,7 @@ from typing import Any, Final
 from dradriver.api import reservations, usage
 from dradriver.api.errors import WordError
 from dradriver.api.policies.model import DEFAULTS, Policies
-from dradriver.api.usage import HOUR_S, Hours
+from dradriver.api.usage import HOUR_S, Detail, Details, Hours
 from dradriver.cli.cluster import reading
 from dradriver.cli.cluster.reading import ClusterError
 from dradriver.cluster.gpu_time import decayed
@@ -31,6 +31,8 @@ class Own:
     Attributes:
         policies: The policies file there; the defaults where there is none, or it cannot be read.
         hours: GPU time.
+        details: What is known of it beside.
+        until: Until when it was counted, seconds since the epoch; 0 where it was not.
         reserved: What is reserved for whom.
         unread: What could not be read, in words.
     """
@@ -38,6 +40,8 @@ class Own:
     def __init__(self) -> None:
         self.policies = DEFAULTS
         self.hours: Hours = {}
+        self.details: Details = {}
+        self.until = 0.0
         self.reserved: tuple[Reservation, ...] = ()
         self.unread: list[str] = []
 
@@ -52,6 +56,8 @@ class Own:
         kept = [one for config_map in found if usage.name_in(config_map) in names for one in self._kept(config_map)]
         for one in sorted(kept, key=lambda one: one.until):
             self.hours |= one.hours
+            self.details |= {hour: one.details.get(hour, Detail()) for hour in one.hours}
+            self.until = one.until
         for config_map in found:
             if usage.name_in(config_map) == reservations.NAME:
                 self._reserve(config_map)

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 import yaml
 
-from dradriver.allocator.request import Constraint, Request, Strategy, Whole
+from dradriver.allocator.request import Constraint, NodeWeights, Request, Strategy, Weights, Whole
 from dradriver.api import annotation_words, names, resolved
 from dradriver.api.annotation_words import About
 from dradriver.api.annotations import parse
@@ -247,7 +247,33 @@ def test_the_profiles_of_tuning_are_those_there_are() -> None:
 def test_every_section_has_a_default() -> None:
     assert Sections() == Sections(gpus=(), policies={})
     words = {"policies", "workloads", "weights", "schedulers"}
-    assert plain(DEFAULTS).keys() == words | {"gpus", "nccl", "network", "spot", "tenants", "queue", "xids"}
+    assert plain(DEFAULTS).keys() == words | {"gpus", "nccl", "network", "spot", "prices", "tenants", "queue", "xids"}
+
+
+def test_the_first_price_that_fits_a_product_is_its_price() -> None:
+    text = "prices: {currency: EUR, gpus: [{products: [NVIDIA H100*], perHour: 2.5}, {perHour: 1}]}"
+    prices = policies(text).prices
+    assert [prices.per_hour(each) for each in ("NVIDIA H100 80GB HBM3", "Tesla T4", "")] == [2.5, 1.0, None]
+    assert policies("prices: {gpus: [{perHour: 2}]}").prices.per_hour("") == 2.0, "all cost the same"
+    assert policies("prices: {gpus: [{products: [A*], perHour: 2}]}").prices.per_hour("B") is None
+    assert "write a number from 0 to 100000" in said("prices: {gpus: [{perHour: -1}]}")
+    assert "ISO 4217" in said("prices: {currency: euro}")
+    assert "perHour" in said("prices: {gpus: [{products: [A]}]}")
+
+
+def test_prices_decide_only_where_they_have_a_weight() -> None:
+    prices = "prices: {gpus: [{products: [A*, B], perHour: 2.5}, {perHour: 1}]}"
+    assert policies(prices).preference == Weights()
+    weighed = policies(f"weights: {{price: 10}}\n{prices}")
+    preference = weighed.preference
+    assert isinstance(preference, NodeWeights)
+    assert preference.prices == (("A*", 2.5), ("B", 2.5), ("*", 1.0))
+    assert [preference.relative_price(each) for each in ("A1", "C")] == [1.0, 0.4]
+    assert notes(weighed) == []
+    assert "no effect without prices" in notes(policies("weights: {price: 10}"))[0]
+    assert policies("weights: {price: 10}").preference == Weights()
+    assert policies("weights: {utilisation: -5}").preference == NodeWeights(utilisation=-5)
+    assert "write a number from -1000 to 1000" in said("weights: {utilisation: -1001}")
 
 
 def test_an_xids_number_is_a_key_with_and_without_quotes() -> None:

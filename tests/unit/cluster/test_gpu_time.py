@@ -18,7 +18,7 @@ from dradriver.api.pins import MigSlice
 from dradriver.api.pods import Pod
 from dradriver.api.usage import MOST_ROWS, Bucket
 from dradriver.cluster.gpu_parts import gpus_of
-from dradriver.cluster.gpu_time import GpuTime, decayed, owner_of
+from dradriver.cluster.gpu_time import GpuTime, Who, decayed, owner_of
 from dradriver.cluster.pools import Pool
 from dradriver.topology import profiles
 
@@ -37,7 +37,7 @@ class Clock:
 
 def counting() -> tuple[GpuTime, Clock]:
     clock = Clock()
-    time = GpuTime(lambda _: None, lambda _: "Job/train", clock=clock)
+    time = GpuTime(lambda _: None, lambda _: Who("Job/train"), clock=clock)
     time.begin({}, clock.now, lambda _: clock.now)
     return time, clock
 
@@ -54,7 +54,7 @@ def test_each_hour_has_its_part_of_what_goes_on_over_its_end() -> None:
     time.settle()
     bucket = Bucket("team", "Job/train", "", "whole")
     assert time.hours == {100: {bucket: 1200.0}, 101: {bucket: 7200.0}, 102: {bucket: 1600.0}}
-    assert time.grown == {100, 101, 102}
+    assert time.book.grown == {100, 101, 102}
 
 
 def test_what_is_only_promised_costs_no_time_and_is_charged() -> None:
@@ -75,7 +75,7 @@ def test_what_is_only_promised_costs_no_time_and_is_charged() -> None:
 
 def test_what_namespaces_are_charged_is_told_by_product_also_once_that_is_known() -> None:
     pools: dict[str, Pool] = {}
-    time = GpuTime(pools.get, lambda _: "")
+    time = GpuTime(pools.get, lambda _: Who())
     told: list[tuple[str, dict[str, float]]] = []
     time.charged = lambda namespace, more: told.append((namespace, dict(more)))
     machine = profiles.load("dgx1-v100", seed="x")
@@ -112,7 +112,7 @@ def test_a_replica_that_stands_by_counts_nothing_and_goes_on_from_what_was_count
 @pytest.mark.parametrize("claims", [1, 1000])
 async def test_a_gap_of_weeks_is_added_up_once_an_hour_and_gives_way(claims: int) -> None:
     clock = Clock()
-    time = GpuTime(lambda _: None, lambda claim: f"Job/{claim[1]}", clock=clock)
+    time = GpuTime(lambda _: None, lambda claim: Who(f"Job/{claim[1]}"), clock=clock)
     given_at: dict[tuple[str, str], float] = {}
     for n in range(claims):
         key = (f"team-{n % 7}", f"c{n}")
@@ -135,7 +135,7 @@ async def test_a_gap_of_weeks_is_added_up_once_an_hour_and_gives_way(claims: int
     assert turns > 10
     assert total(time) == pytest.approx(sum(begun - since for since in given_at.values()) + 50.0)
     assert all(len(rows) <= MOST_ROWS + 7 for hour, rows in time.hours.items() if 120 < hour < 800)
-    assert time.grown == set(time.hours) == set(range(100, 821))
+    assert time.book.grown == set(time.hours) == set(range(100, 821))
     clock.now += 50.0
     time.settle()
 

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from prometheus_client import REGISTRY
 
-from dradriver.api import names, usage
+from dradriver.api import idleness, names, usage
 from dradriver.api.errors import WordError
 from dradriver.api.policies.model import Policies, Queue, Tenant
 from dradriver.api.usage import MOST_BYTES, OTHERS, PLACES, Bucket
@@ -147,6 +147,58 @@ async def test_a_crash_while_a_long_gap_is_written_loses_none_of_it(write: int, 
     await made.usage.load()
     await made.usage.write()
     assert sum(rows["default", ""] for rows in made.kept().values()) == 4 * (4 * 24 * HOUR + 60)
+
+
+async def test_pods_and_what_did_nothing_are_kept_over_a_change_of_the_leader() -> None:
+    made = await cluster()
+    await made.run("p")
+    made.clock.now += 10 * 60
+    await made.usage.write()
+    claim = made.find(RESOURCE_CLAIMS, claim_of("p"), "default")
+    assert claim is not None
+    since = datetime.datetime.fromtimestamp(START + 5 * 60, datetime.UTC)
+    results = claim["status"]["allocation"]["devices"]["results"]
+    claim["status"]["devices"] = [
+        {name: one[name] for name in ("driver", "pool", "device")}
+        | {"data": idleness.told(since, now=since + datetime.timedelta(minutes=5))}
+        for one in results
+    ]
+    made.put(RESOURCE_CLAIMS, claim)
+    await made.settle()
+    for restarts in (False, True):
+        if restarts:
+            made.restart()
+            await made.settle()
+            await made.usage.load()
+        made.clock.now += 60
+        await made.usage.write()
+    kept = usage.read(next(one for one in made.all(CONFIG_MAPS) if one["metadata"]["name"] == usage.name_of(None)))
+    ((bucket, seconds),) = kept.hours[400_000].items()
+    assert seconds == 4 * 12 * 60
+    detail = kept.details[400_000]
+    assert detail.idle == {bucket: 4 * 7 * 60}, "also the five minutes before it was said"
+    assert detail.pods == {(bucket, "p"): (4 * 12 * 60, 4 * 7 * 60)}
+
+
+def test_pods_have_the_room_that_is_left_and_those_of_a_row_are_never_more() -> None:
+    hours: usage.Hours = {}
+    details: usage.Details = {}
+    for hour in range(400_000, 400_024):
+        buckets = [Bucket(f"team-{n % 9}", f"Job/{'j' * 40}-{n}", "NVIDIA H100", "whole") for n in range(500)]
+        hours[hour] = {bucket: 8.0 * (n + 1) for n, bucket in enumerate(buckets)}
+        pods = {(b, f"{'p' * 60}-{n}"): (s / 8, s / 16) for b, s in hours[hour].items() for n in range(8)}
+        details[hour] = usage.Detail({b: s / 2 for b, s in hours[hour].items()}, pods)
+    made = usage.config_map(1, hours, until=START, namespace=OURS, class_uid="", version="1", details=details)
+    assert len(made["data"]["usage.json"]) <= MOST_BYTES
+    kept = usage.read(made)
+    for hour, rows in kept.hours.items():
+        assert sum(rows.values()) == pytest.approx(sum(hours[hour].values()))
+        assert sum(kept.details[hour].idle.values()) == pytest.approx(sum(rows.values()) / 2)
+        had: dict[Bucket, float] = {}
+        for (bucket, _), (seconds, _idle) in kept.details[hour].pods.items():
+            had[bucket] = had.get(bucket, 0.0) + seconds
+        assert len(kept.details[hour].pods) >= 100, "as many as there is room for"
+        assert all(seconds <= rows[bucket] + 1e-3 for bucket, seconds in had.items())
 
 
 async def test_where_no_allocation_says_when_its_claim_counts_from_its_creation() -> None:

@@ -13,7 +13,7 @@ import pytest
 from dradriver.allocator.choice.choose import choose
 from dradriver.allocator.choice.numbering import UnknownGpuError
 from dradriver.allocator.fleet.fleet import Fleet
-from dradriver.allocator.request import Constraint, NoPlaceError, Strategy, Whole
+from dradriver.allocator.request import Constraint, NodeWeights, NoPlaceError, Strategy, Whole
 from dradriver.allocator.sets.tables import MachineTooLargeError, Tables, tables_of
 from dradriver.topology import profiles
 from dradriver.topology.levels import location
@@ -39,6 +39,57 @@ def names(found: Fleet, request: Whole, *, limit: int = 8) -> list[str]:
 def test_bandwidth_decides_first() -> None:
     found = fleet(machines.dgx1(), n1=[0, 5], n2=[0, 1], n3=range(8))
     assert names(found, TWO) == ["n3", "n2", "n1"]
+
+
+def _of(product: str) -> Machine:
+    machine = machines.dgx1()
+    gpus = tuple(msgspec.structs.replace(gpu, product=product) for gpu in machine.gpus)
+    return msgspec.structs.replace(machine, gpus=gpus)
+
+
+def test_a_cheaper_product_goes_first_among_sets_of_equal_bandwidth() -> None:
+    found = fleet(_of("dear"), a=range(8), d=[0, 1])
+    for name, gpus in (("b", range(8)), ("c", [0, 5])):
+        found.set_node(name, _of("cheap"), gpus)
+    assert names(found, TWO) == ["a", "b", "d", "c"], "names among equals, and less bandwidth last"
+    prices = (("dear", 3.0), ("cheap", 1.0))
+    weighed = Whole(containers=(2,), weights=NodeWeights(price=1, prices=prices))
+    assert names(found, weighed) == ["b", "a", "d", "c"], "the cheap set with less bandwidth stays last"
+    unknown = Whole(containers=(2,), weights=NodeWeights(price=1, prices=(("cheap", 1.0), ("other", 2.0))))
+    assert names(found, unknown) == ["b", "a", "d", "c"], "without a price it is as the dearest"
+    assert names(found, Whole(containers=(2,), weights=NodeWeights(price=1))) == names(found, TWO), (
+        "no prices, no effect"
+    )
+
+
+def test_fuller_or_emptier_nodes_go_first_among_sets_of_equal_bandwidth() -> None:
+    found = fleet(machines.dgx1(), a=range(8), b=[0, 1, 2, 3], c=[0, 1])
+    best = found.rank(TWO)[0].bandwidth_gbps
+    for utilisation, order in ((10.0, ["b", "a"]), (-10.0, ["a", "b"])):
+        ranked = found.rank(Whole(containers=(2,), weights=NodeWeights(utilisation=utilisation)))
+        assert ranked[0].bandwidth_gbps == best
+        same = [choice.node for choice in ranked if choice.bandwidth_gbps == best]
+        assert [name for name in same if name != "c"] == order
+
+
+@pytest.mark.parametrize("strategy", Strategy)
+def test_price_and_utilisation_never_cost_bandwidth(strategy: Strategy) -> None:
+    rng = random.Random(3)
+    for _ in range(20):
+        found = Fleet()
+        for n in range(6):
+            free = [gpu for gpu in range(8) if rng.random() < 0.6]
+            found.set_node(f"n{n}", _of(rng.choice(["dear", "cheap"])), free)
+        plain = Whole(containers=(2,), strategy=strategy)
+        weights = NodeWeights(price=10, utilisation=rng.choice([-5, 5]), prices=(("dear", 3.0), ("cheap", 1.0)))
+        try:
+            expected = sorted((one.node, one.bandwidth_gbps) for one in found.rank(plain))
+        except NoPlaceError:
+            continue
+        ranked = found.rank(msgspec.structs.replace(plain, weights=weights))
+        assert sorted((one.node, one.bandwidth_gbps) for one in ranked) == expected, "the same sets of the same nodes"
+        rates = [one.bandwidth_gbps for one in ranked]
+        assert [one.bandwidth_gbps for one in found.rank(plain)] == rates
 
 
 def test_a_driver_that_is_too_old_or_not_known_is_no_place() -> None:

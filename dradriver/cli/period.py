@@ -1,0 +1,75 @@
+"""A stretch of time as a user says it: dates, moments, or how long ago. All in UTC, in whole hours."""
+
+from __future__ import annotations
+
+import datetime
+import re
+from typing import Final, NamedTuple
+
+import click
+
+from dradriver.api.usage import HOUR_S
+
+_AGO: Final = re.compile(r"(\d{1,6})([hdw])", re.ASCII)
+_UNITS: Final = {"h": 1, "d": 24, "w": 168}
+_DATE: Final = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
+_WRITE: Final = "write a date (2026-03-01), a moment (2026-03-01T08:00:00Z) or how long ago (36h, 7d, 4w)"
+
+
+class Period(NamedTuple):
+    """From the beginning of one hour to that of another, counted from the epoch.
+
+    Attributes:
+        first: The first hour.
+        end: The one after the last.
+    """
+
+    first: int
+    end: int
+
+    def said(self) -> tuple[str, str]:
+        """Return when it begins and ends, as Kubernetes writes times."""
+        return _moment(self.first), _moment(self.end)
+
+
+def period(begin: str, end: str, *, now: float) -> Period:
+    """Return what ``--from`` and ``--to`` say; hours that are only partly in it are in it whole.
+
+    Args:
+        begin: A date (its first moment), a moment of RFC 3339 or how long ago.
+        end: The same; empty for now. A date is in it whole.
+        now: Seconds since the epoch.
+
+    Raises:
+        click.UsageError: One of them cannot be read, or there is nothing between them.
+    """
+    since = _seconds("--from", begin, now)
+    until = now if not end else _seconds("--to", end, now, whole_day=True)
+    found = Period(int(since // HOUR_S), -int(-until // HOUR_S))
+    if found.first >= found.end:
+        first, last = (_moment(seconds / HOUR_S) for seconds in (since, until))
+        raise click.UsageError(f"--from is {first} and --to is {last}, which is not after it; write an earlier --from")
+    return found
+
+
+def _seconds(option: str, text: str, now: float, *, whole_day: bool = False) -> float:
+    if ago := _AGO.fullmatch(text):
+        return now - int(ago[1]) * _UNITS[ago[2]] * HOUR_S
+    try:
+        if _DATE.fullmatch(text):
+            day = datetime.datetime.fromisoformat(text).replace(tzinfo=datetime.UTC)
+            return (day + datetime.timedelta(days=whole_day)).timestamp()
+        moment = datetime.datetime.fromisoformat(text)
+        if moment.tzinfo is None:
+            raise click.UsageError(f"{option} {text!r} has no time zone; write {text}Z for UTC, or {text}+01:00")
+        return moment.timestamp()
+    except (ValueError, OverflowError):
+        raise click.UsageError(f"{option}: {text!r} is no time; {_WRITE}") from None
+
+
+def _moment(hour: float) -> str:
+    try:
+        found = datetime.datetime.fromtimestamp(hour * HOUR_S, datetime.UTC)
+    except (ValueError, OverflowError, OSError):
+        return "before all calendars"
+    return found.strftime("%Y-%m-%dT%H:%M:%SZ")

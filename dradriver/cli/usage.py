@@ -1,0 +1,137 @@
+"""``gputopo usage``: who had how many GPU hours, how many of them did nothing, and what they cost."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, cast
+
+import click
+import msgspec
+
+from dradriver import __version__
+from dradriver.api.idleness import moment
+from dradriver.api.policies.model import Policies
+from dradriver.cli import usage_files
+from dradriver.cli.cluster import access, reading
+from dradriver.cli.cluster.options import FORMATS, driver_namespace_option, server_options
+from dradriver.cli.cluster.reading import ClusterError
+from dradriver.cli.cluster.tenants import Own
+from dradriver.cli.inputs import policies_of
+from dradriver.cli.period import Period, period
+from dradriver.cli.usage_report import HEADS, By, Report, Row, report
+from dradriver.kube.client import Client
+from dradriver.kube.config import ServerConfig
+from dradriver.kube.resources import NAMESPACES
+from dradriver.view import document as view
+from dradriver.view.document import Cell, Column, Document, Notes, Table, words
+from dradriver.view.output import show_as, warn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_EVERY: Final = (*(each for each in FORMATS if each != "yaml"), "csv", "xlsx")
+_DETAILS: Final = ("whole GPU hours", "share hours", "slice hours")
+
+
+@click.command()
+@click.option(
+    "--from", "begin", default="30d", show_default=True, metavar="TIME",
+    help="A date, a moment (RFC 3339) or how long ago: 2026-03-01, 2026-03-01T08:00:00Z, 7d.",
+)  # fmt: skip
+@click.option("--to", "end", default="", metavar="TIME", help="The same; a date is in it whole. Else now.")
+@click.option(
+    "--by", type=click.Choice(tuple(HEADS)), default="namespace", show_default=True, help="Whom to tell apart."
+)
+@click.option("--policies", "policies_file", metavar="FILE", help="A policies file with other prices and tenants.")
+@driver_namespace_option
+@server_options
+@click.option("-o", "--output", type=click.Choice(_EVERY), default="table", show_default=True)
+@click.option("--no-color", is_flag=True, help="No colours; the variable NO_COLOR does the same.")
+def usage(
+    begin: str,
+    end: str,
+    by: str,
+    policies_file: str | None,
+    driver_namespace: str,
+    kubeconfig: str | None,
+    context: str | None,
+    output: str,
+    no_color: bool,
+) -> None:
+    """Say who had how many GPU hours, how many of these did nothing, and what they cost.
+
+    Shares and slices count as their part of a GPU. Times are UTC, and hours whole. What GPUs cost says the section
+    `prices` of the policies file in force. xlsx is written to standard output: gputopo usage -o xlsx > usage.xlsx
+    """
+    if output == "xlsx" and sys.stdout.isatty():
+        raise click.UsageError("-o xlsx is no text: write it to a file, with > usage.xlsx")
+    within = period(begin, end, now=time.time())
+    server = access.server(None if kubeconfig is None else Path(kubeconfig), context)
+    policies = None if policies_file is None else policies_of(policies_file)
+    found = asyncio.run(_read(server, driver_namespace, policies, within, cast("By", by)))
+    match output:
+        case "csv":
+            click.echo(usage_files.as_csv(found), nl=False)
+        case "xlsx":
+            click.echo(usage_files.as_xlsx(found), nl=False)
+        case _:
+            data = msgspec.to_builtins
+            show_as(output, document=lambda: document(found), data=lambda: data(found), no_color=no_color)
+
+
+async def _read(server: ServerConfig, namespace: str, policies: Policies | None, within: Period, by: By) -> Report:
+    own = Own()
+    labels: dict[str, dict[str, str]] = {}
+    async with Client(server, user_agent=f"gputopo/{__version__}") as client:
+        await own.read(client, server, namespace)
+        policies = policies or own.policies
+        if by == "tenant" and any(tenant.namespace_labels for tenant in policies.tenants.values()):
+            from dradriver.controller.namespaces import Namespace
+
+            spaces = await reading.listed(client, server, NAMESPACES, Namespace)
+            labels = {space.metadata.name: dict(space.metadata.labels) for space in spaces}
+    if not own.hours:
+        where = f"namespace {namespace} has no GPU time"
+        raise ClusterError(
+            own.unread[0]
+            if own.unread
+            else f"{where}: the controller writes it once a minute; is the driver there (--driver-namespace NAME)?"
+        )
+    for trouble in own.unread:
+        warn(trouble)
+    if within.first < min(own.hours):
+        warn(f"nothing is kept of before {Period(min(own.hours), 0).said()[0]}")
+    tenants = own.tenants(policies, {}, labels)
+    tenant_of: Callable[[str], str] = tenants.of if policies.tenants else lambda space: f"namespace/{space}"
+    return report(
+        own.hours, own.details, by=by, within=within, prices=policies.prices, tenant_of=tenant_of,
+        counted_until=moment(own.until),
+    )  # fmt: skip
+
+
+def document(found: Report) -> Document:
+    """Return what is shown of it."""
+    title = f"GPU hours from {found.begin} to {found.end}, counted until {found.counted_until} (UTC)"
+    if not found.rows:
+        return view.report(Notes(lines=(Cell(title), Cell("nobody had any"))))
+    names = usage_files.heads(found)
+    count = len(HEADS[found.by])
+    columns = tuple(
+        Column(name, number=place >= count, detail=name in _DETAILS and not _differs(found))
+        for place, name in enumerate(names)
+    )
+    rows = [words(*row.key, *_numbers(row, found)) for row in found.rows]
+    rows.append(words(*("total", "")[:count], *_numbers(found.total, found)))
+    return view.report(Notes(lines=(Cell(title),)), Table(columns=columns, rows=tuple(rows)))
+
+
+def _differs(found: Report) -> bool:
+    """Whether there is anything but whole GPUs."""
+    return bool(found.total.share_hours or found.total.slice_hours)
+
+
+def _numbers(row: Row, found: Report) -> tuple[str, ...]:
+    return tuple(f"{value:,.2f}" for value in usage_files.numbers(row, found))

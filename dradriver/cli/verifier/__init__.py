@@ -1,0 +1,10 @@
+"""What ``gputopo verify`` looks at: each check says PASS, WARN or FAIL, and what to do.
+
+finding     what a check says
+machine     this machine: driver, GPUs, links, NICs, MIG, MPS
+containers  this machine: the container toolkit, CDI, and whether the runtime has it on
+cluster     versions, the driver's parts, slices and other drivers
+admission   the webhook, and its certificates
+rights      what whoever asks may do
+job         the Job that looks at a node from inside
+"""

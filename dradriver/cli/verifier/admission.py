@@ -1,0 +1,103 @@
+"""The webhook: whether the API server asks it, by a pod that is never created, and when its certificates end."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import ssl
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+from dradriver.api import names
+from dradriver.cli.verifier.finding import Finding, failed, passed, warned
+from dradriver.kube.client import ApiError, Client
+from dradriver.kube.resources import PODS
+
+_SOON_S: Final = 30 * 86_400.0
+_DENIED: Final = "denied the request"
+_BAD: Final = "no-version"
+
+
+async def asked(client: Client, namespace: str) -> Finding:
+    """Return whether the webhook is asked about pods of a namespace: one that it must refuse is created as a dry run.
+
+    Raises:
+        Unreachable: No answer.
+    """
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "generateName": "gputopo-verify-", "namespace": namespace, "annotations": {names.MIN_DRIVER: _BAD},
+        },
+        "spec": {"containers": [{"name": "c", "image": "none", "resources": {"limits": {"nvidia.com/gpu": "1"}}}]},
+    }  # fmt: skip
+    try:
+        await client.create(PODS, pod, namespace=namespace, dry_run=True)
+    except ApiError as error:
+        said = str(error)
+        if _DENIED in said and names.MIN_DRIVER in said:
+            return passed("webhook-asked", f"it refused a pod with a bad word in namespace {namespace}")
+        if "failed calling webhook" in said:
+            return failed("webhook-asked", said, _cure(said))
+        if error.forbidden and _DENIED not in said:
+            cure = f"ask for the verb create on pods in namespace {namespace}, or name another: --namespace NAME"
+            return warned("webhook-asked", f"you may not create pods in namespace {namespace}, not even to try", cure)
+        return warned("webhook-asked", f"something else refused the pod: {said}", "name another: --namespace NAME")
+    return failed(
+        "webhook-asked", f"nobody refused a pod with a bad word in namespace {namespace}",
+        "the webhook is not asked there: look at the chart's webhook.excludedNamespaces, and at "
+        "kubectl get mutatingwebhookconfigurations",
+    )  # fmt: skip
+
+
+def _cure(said: str) -> str:
+    if "x509" in said or "certificate" in said:
+        return "delete the webhook's Secret and restart its pods, which make new certificates; or renew your own"
+    return "look at the webhook's pods, and at network policies: the API server must reach their port"
+
+
+def certificates(configurations: Iterable[Mapping[str, Any]], namespace: str, *, now: float) -> Iterator[Finding]:
+    """Yield when the certificates end that the API server believes the webhook by.
+
+    Args:
+        configurations: Those of mutating and of validating webhooks.
+        namespace: The driver's.
+        now: Seconds since the epoch.
+    """
+    found = False
+    for one in configurations:
+        name = str(one["metadata"]["name"])
+        bundles = {
+            str(hook["clientConfig"].get("caBundle") or "")
+            for hook in one.get("webhooks") or ()
+            if (hook["clientConfig"].get("service") or {}).get("namespace") == namespace
+        }
+        for bundle in sorted(bundles):
+            found = True
+            yield _ends(name, bundle, now)
+    if not found:
+        yield failed(
+            "certificates", f"no webhook configuration names a service of namespace {namespace}",
+            "install the chart, or name its namespace: --driver-namespace NAME",
+        )  # fmt: skip
+
+
+def _ends(name: str, bundle: str, now: float) -> Finding:
+    renew = "restart the webhook's pods, which renew their own; one of your own or cert-manager's renew there"
+    if not bundle:
+        return failed("certificates", f"{name} has no caBundle, so the API server cannot ask the webhook", renew)
+    try:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.load_verify_locations(cadata=base64.b64decode(bundle, validate=True).decode("ascii"))
+        ends = [ssl.cert_time_to_seconds(str(one["notAfter"])) for one in context.get_ca_certs()]
+    except (ssl.SSLError, binascii.Error, ValueError, KeyError) as error:
+        return failed("certificates", f"{name}: its caBundle cannot be read: {error}", renew)
+    if not ends:
+        return warned("certificates", f"{name}: its caBundle has no certificate of an authority", renew)
+    days = (max(ends) - now) / 86_400
+    if days < 0:
+        return failed("certificates", f"{name}: its caBundle ended {-days:.0f} days ago", renew)
+    if days * 86_400 < _SOON_S:
+        return warned("certificates", f"{name}: its caBundle ends in {days:.0f} days", renew)
+    return passed("certificates", f"{name}: its caBundle is good for {days:.0f} days")

@@ -1,0 +1,162 @@
+"""This machine: driver, GPUs, links, NICs, MIG, MPS, and whether its slices tell of it as it is."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from dradriver.cli.verifier.finding import Finding, failed, passed, warned
+from dradriver.errors import DriverError
+from dradriver.node.discovery import device_nodes, reading
+from dradriver.node.discovery.links import lost, of_machine
+from dradriver.node.discovery.nvidia.library import inside
+from dradriver.node.discovery.reading import Reading
+from dradriver.topology import profiles
+from dradriver.topology.machine import Machine
+from dradriver.topology.vendors import NVIDIA
+
+_MPS: Final = ("usr/bin/nvidia-cuda-mps-control", "usr/local/nvidia/bin/nvidia-cuda-mps-control")
+_MOST: Final = 8  # that are named
+
+
+def read(*, driver_root: Path | None, host_root: Path) -> Reading | Finding:
+    """Return a reading of this machine, or why there is none."""
+    if host_root != Path("/"):  # a container's own /dev lacks what a driver in a container has
+        device_nodes.add_nodes(root / "dev" for root in (driver_root, host_root) if root is not None)
+    try:
+        return reading.read(driver_root=driver_root, host_root=host_root)
+    except (DriverError, OSError) as error:
+        return failed(
+            "driver", str(error),
+            "install NVIDIA's driver and look at nvidia-smi on the node; where the driver is below another root "
+            "(/run/nvidia/driver of the GPU Operator) give --driver-root, and the chart's driverRoot",
+        )  # fmt: skip
+
+
+def findings(found: Reading, *, driver_root: Path | None, host_root: Path) -> Iterator[Finding]:
+    """Yield what there is to say of a machine that was read."""
+    machine = found.machine
+    yield passed(
+        "driver", f"{machine.driver_version or 'its version is not known'}, CUDA {machine.cuda_version or '?'}"
+    )
+    yield from _gpus(found)
+    yield from _links(machine)
+    yield _against_profile(machine)
+    yield _nics(machine)
+    yield _mig(machine)
+    yield _mps(driver_root or host_root)
+
+
+def _gpus(found: Reading) -> Iterator[Finding]:
+    products = Counter(gpu.product for gpu in found.machine.gpus)
+    ill = False
+    for uuid, faults in sorted(found.faults.items()):
+        for fault in faults:
+            ill = True
+            say = failed if fault.effect == "NoSchedule" else warned
+            yield say("gpus", f"{uuid}: {fault.kind} {fault.said}", fault.advice)
+    for problem in found.problems[:_MOST]:
+        ill = True
+        yield warned(
+            "gpus", str(problem), "look at nvidia-smi -q on the node; what is said here counts until it changes"
+        )
+    if not ill:
+        yield passed("gpus", ", ".join(f"{count} x {product}" for product, count in sorted(products.items())))
+
+
+def _links(machine: Machine) -> Iterator[Finding]:
+    ill = lost([one for one, gpu in zip(of_machine(machine), machine.gpus, strict=True) if gpu.mig is None])
+    for uuid, faults in sorted(ill.items()):
+        for fault in faults:
+            yield failed("links", f"{uuid}: {fault.said}", fault.advice)
+    if not ill:
+        most = max((one.links for one in of_machine(machine)), default=0)
+        yield passed("links", f"no GPU has fewer NVLinks than its siblings: {most}" if most else "no NVLinks")
+
+
+def _against_profile(machine: Machine) -> Finding:
+    """Return whether the links are those of a profile of such GPUs, as many as there are here."""
+    mine = sorted(one.links for one in of_machine(machine))
+    products = Counter(gpu.product for gpu in machine.gpus)
+    alike = [
+        name
+        for name in profiles.names(NVIDIA.word)
+        if Counter(gpu.product for gpu in profiles.load(name).gpus) == products
+    ]
+    if not alike:
+        return passed("profile", "no profile has such GPUs, as many as here: nothing to compare with")
+    if any(sorted(one.links for one in of_machine(profiles.load(name))) == mine for name in alike):
+        return passed("profile", f"the links are those of {' or '.join(alike)}")
+    return warned(
+        "profile", f"the GPUs are those of {' or '.join(alike)}, and the links are not: {mine} by GPU",
+        "look at nvidia-smi topo -m and nvidia-smi nvlink -s; a virtual machine may not be shown all of them",
+    )  # fmt: skip
+
+
+def _nics(machine: Machine) -> Finding:
+    able = [nic for nic in machine.nics if nic.kind in ("infiniband", "roce", "efa")]
+    if able:
+        return passed("nics", f"{len(machine.nics)} network cards, {len(able)} with RDMA")
+    return warned(
+        "nics", f"{len(machine.nics)} network cards, none with RDMA",
+        "pods of several nodes talk over TCP; load the cards' RDMA driver if they have one (rdma link)",
+    )  # fmt: skip
+
+
+def _mig(machine: Machine) -> Finding:
+    on = [gpu for gpu in machine.gpus if gpu.mig is not None]
+    if not on:
+        able = sum(bool(gpu.profiles) for gpu in machine.gpus)
+        return passed(
+            "mig", f"no GPU is in MIG mode; {able} of {len(machine.gpus)} can be" if able else "not to be had"
+        )
+    return passed("mig", f"{len(on)} of {len(machine.gpus)} GPUs are in MIG mode")
+
+
+def _mps(root: Path) -> Finding:
+    for place in _MPS:
+        path = inside(root, place)
+        if path is not None and path.is_file():
+            return passed("mps", f"/{place} is there")
+    return warned(
+        "mps", f"no nvidia-cuda-mps-control below {root}",
+        "shares by MPS (shared: mps) need it: install the driver's compute programs; nothing else does",
+    )  # fmt: skip
+
+
+def against_slices(machine: Machine, published: Machine | None, node: str) -> Finding:
+    """Return whether a node's slices tell of the machine as it is."""
+    if published is None:
+        return failed(
+            "slices", f"node {node} has no slices of this driver with its machine",
+            "look at the node agent's log: kubectl logs -A -l app.kubernetes.io/component=node",
+        )  # fmt: skip
+    differences = [*_differences(machine, published)]
+    if differences:
+        return failed(
+            "slices", f"the slices of node {node} differ from the machine: {'; '.join(differences[:_MOST])}",
+            "look at the node agent's log, and restart its pod if it stays so for a minute",
+        )  # fmt: skip
+    return passed("slices", f"the slices of node {node} have these {len(machine.gpus)} GPUs, with the same links")
+
+
+def _differences(machine: Machine, published: Machine) -> Iterator[str]:
+    mine = {gpu.uuid: i for i, gpu in enumerate(machine.gpus)}
+    theirs = {gpu.uuid: i for i, gpu in enumerate(published.gpus)}
+    for uuid in sorted(mine.keys() - theirs.keys()):
+        yield f"{uuid} is not published"
+    for uuid in sorted(theirs.keys() - mine.keys()):
+        yield f"{uuid} is published and not here"
+    both = sorted(mine.keys() & theirs.keys())
+    for one in both:
+        if machine.gpus[mine[one]].product != published.gpus[theirs[one]].product:
+            yield f"{one} is a {machine.gpus[mine[one]].product}"
+        for other in both:
+            here = machine.links[mine[one]][mine[other]]
+            there = published.links[theirs[one]][theirs[other]]
+            if one < other and here != there:
+                yield f"{one} and {other} have {here} NVLinks, published are {there}"
+    if published.driver_version != machine.driver_version:
+        yield f"driver {machine.driver_version} runs, published is {published.driver_version}"

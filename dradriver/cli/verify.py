@@ -1,0 +1,191 @@
+"""``gputopo verify``: whether the driver, a cluster and its nodes are as they should be, and what to do where not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import click
+import msgspec
+
+from dradriver import __version__
+from dradriver.api import names, slices
+from dradriver.api.dra_objects import ResourceSlice
+from dradriver.cli.cluster import access, reading
+from dradriver.cli.cluster.options import driver_namespace_option, output_options, server_options
+from dradriver.cli.cluster.reading import ClusterError
+from dradriver.cli.verifier import admission, cluster, job, rights
+from dradriver.cli.verifier.cluster import Seen
+from dradriver.cli.verifier.finding import Finding, Status, failed, worst
+from dradriver.errors import DriverError
+from dradriver.kube.client import ApiError, Client, Unreachable
+from dradriver.kube.config import ServerConfig
+from dradriver.kube.resources import (
+    DEVICE_CLASSES,
+    LEASES,
+    MUTATING_WEBHOOKS,
+    NODES,
+    PODS,
+    RESOURCE_SLICES,
+    VALIDATING_WEBHOOKS,
+)  # fmt: skip
+from dradriver.topology.errors import TopologyError
+from dradriver.topology.machine import Machine
+from dradriver.view.document import Cell, Column, Document, Notes, Table, Tone, report
+from dradriver.view.output import show_as, show_documents
+from dradriver.view.plain import plain
+
+_NODES: Final = "app.kubernetes.io/component=node"
+_TONES: Final = {Status.PASS: Tone.FREE, Status.WARN: Tone.WARNING, Status.FAIL: Tone.ERROR}
+_NOT_LOOKED: Final = 2
+
+
+@click.command()
+@click.argument("node", required=False)
+@click.option("--this-machine", is_flag=True, help="Look at the hardware of this machine, which is NODE.")
+@click.option("--job", "as_job", is_flag=True, help="Print the Job that does so on NODE, for kubectl apply -f -.")
+@click.option(
+    "--driver-root", metavar="DIR", type=click.Path(path_type=Path),
+    help="With --this-machine: root of the file system that holds the NVIDIA driver, such as /run/nvidia/driver.",
+)  # fmt: skip
+@click.option(
+    "--host-root", metavar="DIR", type=click.Path(path_type=Path), default=Path("/"), show_default=True,
+    help="With --this-machine: where the host's files are.",
+)  # fmt: skip
+@click.option(
+    "--cdi-root", metavar="DIR", type=click.Path(path_type=Path), default=Path("/var/run/cdi"), show_default=True,
+    help="With --this-machine: where the container runtime looks for CDI specifications.",
+)  # fmt: skip
+@click.option("-n", "--namespace", default="default", show_default=True, metavar="NAME", help="Where a pod is tried.")
+@driver_namespace_option
+@server_options
+@output_options
+def verify(
+    node: str | None,
+    this_machine: bool,
+    as_job: bool,
+    driver_root: Path | None,
+    host_root: Path,
+    cdi_root: Path,
+    namespace: str,
+    driver_namespace: str,
+    kubeconfig: str | None,
+    context: str | None,
+    output: str,
+    no_color: bool,
+) -> None:
+    """Say of each thing that the driver needs PASS, WARN or FAIL, and what to do.
+
+    Without more the cluster is looked at, with NODE only that node of it. With --this-machine it is the hardware and
+    the container runtime of the machine that this runs on; with NODE also whether that node's slices tell of it.
+
+    Exit status: 0 nothing FAILs, 1 something does, 2 wrong usage, or it could not be looked at.
+    """
+    if as_job and (this_machine or node is None):
+        raise click.UsageError("--job: name the NODE to look at, and leave out --this-machine")
+    try:
+        server = None
+        if not this_machine or node is not None:
+            server = access.server(None if kubeconfig is None else Path(kubeconfig), context)
+        if as_job and server is not None and node is not None:
+            show_documents([asyncio.run(_job(server, driver_namespace, node))])
+            return
+        if this_machine:
+            found = _machine(server, node, driver_root, host_root, cdi_root)
+        else:
+            assert server is not None, "asked for above"
+            found = asyncio.run(_cluster(server, driver_namespace, namespace, node or ""))
+    except DriverError as error:
+        click.echo(f"Error: {plain(str(error))}", err=True)
+        raise click.exceptions.Exit(_NOT_LOOKED) from None
+    show_as(output, document=lambda: document(found), data=lambda: data(found), no_color=no_color)
+    if worst(found) is Status.FAIL:
+        raise click.exceptions.Exit(1)
+
+
+def _machine(
+    server: ServerConfig | None, node: str | None, driver_root: Path | None, host_root: Path, cdi_root: Path
+) -> list[Finding]:
+    from dradriver.cli.verifier import containers, machine
+
+    read = machine.read(driver_root=driver_root, host_root=host_root)
+    found: list[Finding] = []
+    own: Machine | None = None
+    if isinstance(read, Finding):
+        found.append(read)
+    else:
+        own = read.machine
+        found += machine.findings(read, driver_root=driver_root, host_root=host_root)
+    found += containers.findings(own, host_root=host_root, cdi_root=cdi_root)
+    if own is not None and server is not None and node is not None:
+        try:
+            found.append(machine.against_slices(own, asyncio.run(_published(server, node)), node))
+        except TopologyError as error:
+            found.append(failed("slices", str(error), "restart the node agent's pod, which writes its slices anew"))
+    return found
+
+
+async def _published(server: ServerConfig, node: str) -> Machine | None:
+    async with Client(server, user_agent=f"gputopo/{__version__}") as client:
+        of_node = f"spec.nodeName={node}"
+        pieces = await reading.listed(client, server, RESOURCE_SLICES, ResourceSlice, field_selector=of_node)
+    return slices.read_machine([one for one in pieces if one.spec.driver == names.DRIVER])
+
+
+async def _cluster(server: ServerConfig, driver_namespace: str, namespace: str, node: str) -> list[Finding]:
+    async with Client(server, user_agent=f"gputopo/{__version__}") as client:
+        nodes: list[dict[str, Any]] = await reading.listed(client, server, NODES, dict)
+        if node:
+            nodes = [one for one in nodes if one["metadata"]["name"] == node]
+            if not nodes:
+                raise ClusterError(f"there is no node {node}; kubectl get nodes lists them")
+        classes: list[dict[str, Any]] = await reading.listed(client, server, DEVICE_CLASSES, dict)
+        seen = Seen(
+            nodes=nodes,
+            slices=await reading.listed(client, server, RESOURCE_SLICES, ResourceSlice),
+            pods=await reading.listed(client, server, PODS, dict, namespace=driver_namespace),
+            leases=await reading.listed(client, server, LEASES, dict, namespace=driver_namespace),
+            classes=frozenset(one["metadata"]["name"] for one in classes),
+            only=node,
+        )
+        found = [*cluster.findings(seen, now=cluster.clock())]
+        if not node:
+            hooks: list[dict[str, Any]] = await reading.listed(client, server, MUTATING_WEBHOOKS, dict)
+            hooks += await reading.listed(client, server, VALIDATING_WEBHOOKS, dict)
+            found += admission.certificates(hooks, driver_namespace, now=cluster.clock())
+            try:
+                found.append(await admission.asked(client, namespace))
+                found += await rights.findings(client, driver_namespace)
+            except (ApiError, Unreachable) as error:
+                raise reading.refused(error, server, PODS) from error
+    return found
+
+
+async def _job(server: ServerConfig, namespace: str, node: str) -> dict[str, Any]:
+    async with Client(server, user_agent=f"gputopo/{__version__}") as client:
+        pods: list[dict[str, Any]] = await reading.listed(
+            client, server, PODS, dict, namespace=namespace, label_selector=_NODES
+        )
+    image, account, driver_root = job.of_agent(pods, node)
+    if not image:
+        raise ClusterError(f"namespace {namespace} has no node agent whose image to take: --driver-namespace NAME")
+    return job.manifest(node, namespace=namespace, image=image, account=account, driver_root=driver_root)
+
+
+def document(found: Sequence[Finding]) -> Document:
+    """Return what is shown: what is wrong with its cure, the worst first, then what is well."""
+    order = (Status.FAIL, Status.WARN, Status.PASS)
+    rows = tuple(
+        (Cell(one.status.value, _TONES[one.status]), Cell(one.check), Cell(one.said), Cell(one.cure))
+        for one in sorted(found, key=lambda one: order.index(one.status))
+    )
+    counts = ", ".join(f"{sum(one.status is each for one in found)} {each.value}" for each in order)
+    columns = (Column("status"), Column("check"), Column("seen"), Column("cure"))
+    return report(Table(columns=columns, rows=rows), Notes(lines=(Cell(counts),)))
+
+
+def data(found: Sequence[Finding]) -> dict[str, Any]:
+    """Return the same for programs."""
+    return {"status": worst(found).value, "findings": [msgspec.to_builtins(one) for one in found]}

@@ -1,0 +1,246 @@
+"""``gputopo verify`` of a cluster: what is missing or wrong is said with its cure."""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import json
+import math
+import time
+from typing import Any
+
+import pytest
+import yaml
+
+from dradriver.api import names, slices
+from dradriver.cli.verifier import admission, machine
+from dradriver.cli.verifier.finding import Status
+from dradriver.kube.resources import DEVICE_CLASSES, LEASES, MUTATING_WEBHOOKS, NODES, PODS, RESOURCE_SLICES
+from dradriver.topology import profiles
+from tests.fakes.commands import CommandLine
+from tests.fakes.gpucluster import GpuCluster
+from webhook import certificates
+
+OURS = "gpu-topology"
+DENIED = (
+    "admission webhook \"pods.gpu.topology\" denied the request: gpu.topology/min-driver: 'no-version' is no version"
+)
+
+
+def part(name: str, node: str = "n1", *, ready: str = "True", image: str = "gpu-topology-dra:1") -> dict[str, Any]:
+    return {
+        "metadata": {
+            "name": f"{name}-{node}", "namespace": OURS, "labels": {"app.kubernetes.io/component": name},
+        },
+        "spec": {
+            "nodeName": node,
+            "serviceAccountName": "agent",
+            "containers": [{"name": name, "image": image, "args": ["dradriver", "node", "--driver-root=/host/run/d"]}],
+        },
+        "status": {"conditions": [{"type": "Ready", "status": ready}]},
+    }  # fmt: skip
+
+
+def bundle(days: int) -> str:
+    """What the webhook publishes, so that it ends in so many days."""
+    made = datetime.datetime.now(datetime.UTC) - certificates.AUTHORITY_LIFE + datetime.timedelta(days=days, hours=1)
+    return base64.b64encode(certificates.trusted(certificates.renew(None, now=made, hosts=["x"])).encode()).decode()
+
+
+REVIEWS = "selfsubjectaccessreviews"
+
+
+@pytest.fixture
+def well(cluster: GpuCluster, shell: CommandLine) -> GpuCluster:
+    """A cluster where nothing is wrong."""
+    cluster.node("n1")
+    hook(cluster, bundle(300))
+    info = {"kubeletVersion": "v1.37.2", "containerRuntimeVersion": "containerd://2.1.4"}
+    node = cluster.find(NODES, "n1")
+    assert node is not None
+    cluster.put(NODES, node | {"status": node["status"] | {"nodeInfo": info}})
+    for name in ("node", "controller", "webhook"):
+        cluster.put(PODS, part(name))
+    for name in (names.DEVICE_CLASS, names.SHARE_CLASS, names.MIG_CLASS):
+        cluster.put(DEVICE_CLASSES, {"metadata": {"name": name}, "spec": {}})
+    lease(cluster, time.time())
+    shell.api.fail(times=math.inf, method="POST", path=REVIEWS, status=201, body=b'{"status":{"allowed":true}}')
+    shell.api.fail(times=math.inf, method="POST", path="/pods$", status=400, message=DENIED)
+    return cluster
+
+
+def lease(cluster: GpuCluster, renewed: float) -> None:
+    moment = datetime.datetime.fromtimestamp(renewed, datetime.UTC).isoformat().replace("+00:00", "Z")
+    spec = {"holderIdentity": "controller-a", "renewTime": moment}
+    cluster.put(LEASES, {"metadata": {"name": "gpu-topology-controller", "namespace": OURS}, "spec": spec})
+
+
+def hook(cluster: GpuCluster, ca: str) -> None:
+    service = {"name": "webhook", "namespace": OURS}
+    hooks = [{"name": "pods", "clientConfig": {"service": service, "caBundle": ca}}]
+    cluster.put(MUTATING_WEBHOOKS, {"metadata": {"name": "hook"}, "webhooks": hooks})
+
+
+async def said(shell: CommandLine, *arguments: str, status: int = 0) -> dict[str, list[tuple[str, str]]]:
+    result = await shell.run("verify", *arguments, "-o", "json")
+    assert result.exit_code == status, result.output
+    found: dict[str, list[tuple[str, str]]] = {}
+    for one in json.loads(result.stdout)["findings"]:
+        assert bool(one["cure"]) == (one["status"] != "PASS"), "what is wrong has a cure"
+        found.setdefault(one["check"], []).append((one["status"], one["said"]))
+    return found
+
+
+async def test_where_all_is_well_nothing_but_pass_is_said(well: GpuCluster, shell: CommandLine) -> None:
+    found = await said(shell)
+    assert {status for every in found.values() for status, _ in every} == {"PASS"}, found
+    assert found["slices"] == [("PASS", "1 nodes publish a machine")]
+    assert "refused a pod with a bad word" in found["webhook-asked"][0][1]
+    assert not [one for one in shell.api.requests if one.method == "POST" and one.path.endswith("/pods")
+                and one.query.get("dryRun") != "All"], "no pod is made"  # fmt: skip
+
+
+async def test_a_node_alone(well: GpuCluster, shell: CommandLine) -> None:
+    well.node("n2", None)
+    found = await said(shell, "n2", status=1)
+    assert found["slices"][0][0] == "FAIL"
+    assert "n2" in found["slices"][0][1]
+    assert "webhook-asked" not in found
+    result = await shell.run("verify", "n3")
+    assert (result.exit_code, result.stderr) == (2, "Error: there is no node n3; kubectl get nodes lists them\n")
+
+
+def _no_leader(cluster: GpuCluster) -> None:
+    lease(cluster, time.time() - 3600)
+
+
+def _no_class(cluster: GpuCluster) -> None:
+    cluster.remove(DEVICE_CLASSES, names.MIG_CLASS)
+
+
+def _not_ready(cluster: GpuCluster) -> None:
+    cluster.put(PODS, part("webhook", ready="False"))
+
+
+def _no_agent(cluster: GpuCluster) -> None:
+    cluster.remove(PODS, "node-n1", OURS)
+
+
+def _two_images(cluster: GpuCluster) -> None:
+    cluster.put(PODS, part("webhook", image="gpu-topology-dra:2"))
+
+
+def _plugin(cluster: GpuCluster) -> None:
+    cluster.node("n1", allocatable={"nvidia.com/gpu": "8"})
+
+
+def _old_kubelet(cluster: GpuCluster) -> None:
+    node = cluster.find(NODES, "n1")
+    assert node is not None
+    info = {"kubeletVersion": "v1.33.1", "containerRuntimeVersion": "containerd://1.7.20"}
+    cluster.put(NODES, node | {"status": node["status"] | {"nodeInfo": info}})
+
+
+def _half_a_pool(cluster: GpuCluster) -> None:
+    piece = cluster.find(RESOURCE_SLICES, slices.slice_name(0, "n1"))
+    assert piece is not None
+    piece["spec"]["pool"]["resourceSliceCount"] = 2
+    cluster.put(RESOURCE_SLICES, piece)
+
+
+def _damaged(cluster: GpuCluster) -> None:
+    piece = cluster.find(RESOURCE_SLICES, slices.slice_name(0, "n1"))
+    assert piece is not None
+    piece["metadata"]["annotations"][names.MACHINE] = "{"
+    cluster.put(RESOURCE_SLICES, piece)
+
+
+def _lacks(cluster: GpuCluster) -> None:
+    piece = cluster.find(RESOURCE_SLICES, slices.slice_name(0, "n1"))
+    assert piece is not None
+    piece["metadata"]["annotations"][names.SERVER_LACKS] = "shares"
+    cluster.put(RESOURCE_SLICES, piece)
+
+
+@pytest.mark.parametrize(
+    ("harm", "check", "status", "text"),
+    [
+        (_no_leader, "leader", "FAIL", "last said so at"),
+        (_no_class, "device-classes", "FAIL", names.MIG_CLASS),
+        (_not_ready, "webhook", "FAIL", "0 of 1 pods are ready"),
+        (_no_agent, "node", "FAIL", "it has no pods"),
+        (_two_images, "versions", "WARN", "gpu-topology-dra:2"),
+        (_plugin, "other-drivers", "FAIL", "a device plugin offers 8 nvidia.com/gpu, and so does this driver"),
+        (_old_kubelet, "kubernetes", "FAIL", "v1.33.1"),
+        (_old_kubelet, "cdi", "WARN", "containerd 1.x"),
+        (_half_a_pool, "slices", "FAIL", "1 of 2 slices are there"),
+        (_damaged, "slices", "FAIL", "its machine cannot be read"),
+        (_lacks, "features", "WARN", "lacks shares"),
+    ],
+)
+async def test_what_is_wrong(
+    harm: Any, check: str, status: str, text: str, well: GpuCluster, shell: CommandLine
+) -> None:
+    harm(well)
+    result = await said(shell, status=1 if status == "FAIL" else int(harm is _old_kubelet))
+    assert any(one == status and text in what for one, what in result[check]), result[check]
+
+
+@pytest.mark.parametrize(("days", "status"), [(-2, Status.FAIL), (5, Status.WARN), (300, Status.PASS)])
+def test_when_certificates_end(days: int, status: Status) -> None:
+    service = {"namespace": OURS}
+    hooks = [{"clientConfig": {"service": service, "caBundle": bundle(days)}}]
+    configuration = {"metadata": {"name": "hook"}, "webhooks": hooks}
+    (found,) = admission.certificates([configuration], OURS, now=time.time())
+    assert found.status is status
+    (none,) = admission.certificates([configuration], "elsewhere", now=time.time())
+    assert none.status is Status.FAIL
+    for bad in ("", "!", base64.b64encode(b"nonsense").decode()):
+        hooks[0]["clientConfig"]["caBundle"] = bad
+        (found,) = admission.certificates([configuration], OURS, now=time.time())
+        assert found.status is Status.FAIL
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "status"),
+    [
+        (500, 'failed calling webhook "pods": x509: certificate has expired', "FAIL"),
+        (500, 'failed calling webhook "pods": connection refused', "FAIL"),
+        (403, 'pods is forbidden: User "u" cannot create', "WARN"),
+        (400, 'admission webhook "policy.example" denied the request: no limits', "WARN"),
+    ],
+)
+async def test_a_webhook_that_cannot_be_asked(
+    code: int, message: str, status: str, cluster: GpuCluster, shell: CommandLine
+) -> None:
+    shell.api.fail(times=math.inf, method="POST", path=REVIEWS, status=201, body=b'{"status":{"allowed":true}}')
+    shell.api.fail(times=math.inf, method="POST", path="/pods$", status=code, reason="Forbidden", message=message)
+    assert (await said(shell, status=1))["webhook-asked"][0][0] == status
+
+
+async def test_a_webhook_that_is_not_asked_and_rights_that_are_missing(cluster: GpuCluster, shell: CommandLine) -> None:
+    shell.api.fail(times=math.inf, method="POST", path=REVIEWS, status=201, body=b'{"status":{"allowed":false}}')
+    found = await said(shell, status=1)
+    assert found["webhook-asked"] == [("FAIL", "nobody refused a pod with a bad word in namespace default")]
+    assert {status for status, _ in found["rights"]} == {"WARN"}
+    assert not [one for one in cluster.all(PODS) if one["metadata"]["name"].startswith("gputopo")]
+
+
+async def test_the_job_has_the_agents_image_account_and_driver(well: GpuCluster, shell: CommandLine) -> None:
+    result = await shell.run("verify n1 --job")
+    job = yaml.safe_load(result.stdout)
+    spec = job["spec"]["template"]["spec"]
+    assert (spec["nodeName"], spec["serviceAccountName"]) == ("n1", "agent")
+    (container,) = spec["containers"]
+    assert container["image"] == "gpu-topology-dra:1"
+    assert "--driver-root=/host/run/d" in container["args"]
+    assert (await shell.run("verify --job")).exit_code == 2
+
+
+def test_a_machine_that_is_not_as_published() -> None:
+    own = profiles.load("dgx1-v100", seed="x")
+    assert machine.against_slices(own, own, "n").status is Status.PASS
+    other = machine.against_slices(own, own.subset(range(7)), "n")
+    assert other.status is Status.FAIL
+    assert f"{own.gpus[7].uuid} is not published" in other.said
+    assert machine.against_slices(own, None, "n").status is Status.FAIL
