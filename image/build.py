@@ -9,6 +9,7 @@ Usage: python -m image.build [--output FILE.tar] [--reference NAME:TAG] [--platf
 from __future__ import annotations
 
 import argparse
+import contextlib
 import fcntl
 import hashlib
 import os
@@ -16,7 +17,7 @@ import platform
 import shutil
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -44,6 +45,17 @@ _OUR_INPUTS: Final = (
 _OURS: Final = ("dradriver", "webhook")
 
 
+@contextlib.contextmanager
+def _readable() -> Iterator[None]:
+    """Write files that all may read, whatever the builder's umask: in the image nobody but root owns them."""
+    before = os.umask(0o022)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+@_readable()
 def build(output: Path | None = None, *, reference: str = REFERENCE, machine: str = "") -> Path:
     """Return the path of the image's OCI tar, built from the working tree unless it is there already.
 
@@ -99,6 +111,7 @@ def build(output: Path | None = None, *, reference: str = REFERENCE, machine: st
     return output
 
 
+@_readable()
 def toolkit(machine: str = "") -> Path:
     """Return the folder with NVIDIA's container toolkit as the image has it, built unless it is there already.
 

@@ -24,7 +24,7 @@ from tests.cluster.nodeless import Nodeless
 from tests.cluster.settings import KUBERNETES_VERSIONS, minor_of
 from tests.contract.admitted import NAMESPACE
 from tests.contract.built import BUILDERS, Object
-from tests.contract.conftest import ACCOUNTS, _ready
+from tests.contract.conftest import _ready
 from tests.deploy import NAMESPACE as OURS
 
 pytestmark = [pytest.mark.cluster, pytest.mark.helm]
@@ -54,8 +54,6 @@ async def test_every_object_is_accepted_and_comes_back_as_sent(alone: tuple[str,
         for name in (NAMESPACE, OURS):
             await client.create(NAMESPACES, {"metadata": {"name": name}})
             await _ready(client, name)
-        # A pod is refused before the account that it names is there.
-        await client.create(ACCOUNTS, {"metadata": {"name": "gpu-topology-test", "namespace": OURS}})
         resources = Resources(client)
         for what, build in BUILDERS.items():
             objects = await asyncio.to_thread(build, version)

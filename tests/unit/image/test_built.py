@@ -96,6 +96,30 @@ def run_inside(*command: str, user: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*chroot, *command], capture_output=True, text=True, check=False)
 
 
+def test_files_of_the_image_are_readable_whatever_the_builders_mask(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With 077 nobody but root could run what is in it."""
+    seen = []
+
+    def mask() -> int:
+        found = os.umask(0)
+        os.umask(found)
+        return found
+
+    def release(_: object) -> str:
+        seen.append(mask())
+        raise Unavailable("not here")
+
+    monkeypatch.setattr(build, "_release", release)
+    before = os.umask(0o077)
+    try:
+        with pytest.raises(Unavailable):
+            build.build()
+        seen.append(mask())
+    finally:
+        os.umask(before)
+    assert seen == [0o022, 0o077]
+
+
 def test_a_machine_that_cannot_build_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("platform.freedesktop_os_release", lambda: {"ID": "fedora", "PRETTY_NAME": "Fedora 43"})
     with pytest.raises(Unavailable, match="needs Debian bookworm or trixie; this is Fedora 43"):
