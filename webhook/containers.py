@@ -84,6 +84,11 @@ def asks(pod: pod_view.Pod) -> Asks:
     return by_name or _of_init_containers(pod)
 
 
+def have_limits(pod: pod_view.Pod) -> bool:
+    """Return whether a limit of a container says how many GPUs the pod has."""
+    return any(asked(container.name, amounts(container)) for container in (*pod.app_containers, *pod.init_containers))
+
+
 def _of_init_containers(pod: pod_view.Pod) -> Asks:
     by_name = [(c.name, ask) for c in pod.init_containers if (ask := asked(c.name, amounts(c)))]
     return dict([max(by_name, key=lambda item: count(item[1]))] if by_name else [])

@@ -22,7 +22,7 @@ from dradriver.api.errors import WordError
 from dradriver.api.parts import Asked, described
 from dradriver.api.policies.model import Policies
 from dradriver.api.resolved import Resolved
-from webhook import addon, advice, bounds, containers, desired, gang, kueue, pod_view, references, static
+from webhook import addon, advice, bounds, containers, desired, effects, gang, kueue, pod_view, references, static
 from webhook.containers import Asks
 
 Requests = Mapping[str, tuple[str, ...]]
@@ -96,13 +96,15 @@ def create(
         references.check_names(*template)
         asks, product = references.users(pod, template[0]), ""
     words = tuple(pod.words.items())
-    wish, note, requests, longest_s = _resolved(
-        words, tuple(asks.items()), product, policies, by_template=template is not None
-    )
+    wish, note, requests, longest_s, without_effect = _resolved(
+        words, tuple(asks.items()), product, policies, by_template=template is not None,
+        limits=containers.have_limits(pod), deadline_s=spec.active_deadline_seconds,
+    )  # fmt: skip
     warnings += addon.check(wish)
     warnings += static.advice(wish) if template is None else ()  # else the template says how many
     warnings += gang.check(pod, wish, policies)
     warnings += kueue.advice(pod, wish)
+    warnings += without_effect
     shared = None if wish.shared is msgspec.UNSET else wish.shared
     if shared is not None:
         asks = dict(list(asks.items())[:1])  # init containers borrow the set, which all others use as a whole
@@ -145,18 +147,25 @@ def _resolved(
     policies: Policies,
     *,
     by_template: bool,
-) -> tuple[Resolved, str, Requests, int | None]:
+    limits: bool,
+    deadline_s: int | None,
+) -> tuple[Resolved, str, Requests, int | None, tuple[str, ...]]:
     """Return a resolved request, its note, the claim's requests of each container as far as known, and its duration.
+
+    And warnings of words without effect.
 
     Pods of one job come in numbers, all with the same words.
     """
     wish = resolved.resolve(dict(words), dict(asks), policies, product=product)
     longest_s = max_duration_s(dict(words), policies)
+    warnings = effects.warnings(
+        dict(words), wish, policies, by_template=by_template, product=product, limits=limits, deadline_s=deadline_s
+    )
     if by_template:
         references.check(wish)
-        return wish, resolved.write(wish), {}, longest_s
+        return wish, resolved.write(wish), {}, longest_s, tuple(warnings)
     static.check(wish, policies)
-    return wish, resolved.write(wish), wish.requests, longest_s
+    return wish, resolved.write(wish), wish.requests, longest_s, tuple(warnings)
 
 
 def authors_affinity(pod: pod_view.Pod) -> Any:

@@ -48,23 +48,17 @@ def check(found: Resolved, policies: Policies) -> None:
 
 
 def advice(found: Resolved) -> list[str]:
-    """Return warnings of links that the scheduler finds on few machines, and of what a static pod cannot have."""
+    """Return warnings of links that the scheduler finds on few machines."""
     request = found.request
     size = ladder.larger_group(request)
-    said = {names.IDLE_TIMEOUT: found.idle_timeout_s, names.SPOT: found.spot} if is_static(found) else {}
-    warned = [
-        f"{key}: without effect on a pod of {names.PLACEMENT}: {values.STATIC}"
-        for key, value in said.items()
-        if value is not msgspec.UNSET
-    ]
     if not isinstance(request, Whole) or size is None:
-        return warned
+        return []
     why = {names.PLACEMENT: found.placement, names.WHEN_FULL: found.when_full}
     told = (
         f"kube-scheduler finds links among {request.gpus} GPUs only where all {size} GPUs of a group are linked with "
         f"each other, as by NVSwitch, and not on machines like the DGX-1"
     )
-    return [*warned, *(f"{key}: {said}: {told}" for key, said in why.items() if isinstance(said, str))]
+    return [f"{key}: {said}: {told}" for key, said in why.items() if isinstance(said, str)]
 
 
 def is_static(found: Resolved) -> bool:

@@ -18,7 +18,7 @@ from dradriver.api.errors import WordError
 from dradriver.api.parts import request_names
 from dradriver.api.policies.model import Policies
 from dradriver.api.resolved import Resolved
-from webhook import addon, bounds, containers, create, desired, gang, pod_view, references, static
+from webhook import addon, bounds, containers, create, desired, effects, gang, pod_view, references, static
 from webhook.containers import Asks
 
 _KEPT: Final = (
@@ -118,6 +118,10 @@ def _read(
     else:
         static.check(wish, policies)
         warnings += static.advice(wish)
+    warnings += effects.warnings(
+        words, wish, policies, by_template=live.template is not None, product=product,
+        limits=product != "", deadline_s=None,
+    )  # fmt: skip
     return wish, warnings
 
 

@@ -16,11 +16,12 @@ from dradriver.api.policies.model import DEFAULTS, Policies
 LONGEST_VALUE: Final = 256  # characters
 
 _PREFIXES: Final = (names.PREFIX, names.ALIAS_PREFIX)
-_ALIASES: Final = {
+ALIASES: Final = {
     names.ALIAS_PREFIX + "required": names.REQUIRED,
     names.ALIAS_PREFIX + "preferred": names.PREFERRED,
 }
-_KNOWN: Final = (*annotation_words.KEYS, *_ALIASES)
+"""Annotations that mean the same as one of ours."""
+_KNOWN: Final = (*annotation_words.KEYS, *ALIASES)
 _WRITTEN: Final = frozenset((*names.NOTES, *names.RESULTS, names.RESTART))
 
 
@@ -130,7 +131,7 @@ def _own(annotations: Mapping[str, str]) -> dict[str, str]:
     for key, value in annotations.items():
         if not key.startswith(_PREFIXES) or key in _WRITTEN:
             continue
-        known = _ALIASES.get(key, key)
+        known = ALIASES.get(key, key)
         if known not in annotation_words.BY_KEY:
             raise messages.unknown(key, _KNOWN)
         if len(value) > LONGEST_VALUE:

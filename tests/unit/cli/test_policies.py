@@ -47,7 +47,8 @@ def test_a_bad_file_is_said_with_line_place_and_cure_and_status_1(tmp_path: Path
 def test_programs_get_what_is_in_force(output: str, load: Any) -> None:
     told = load(run("-", "-o", output, sent=GOOD).stdout)
     assert (told["valid"], len(told["warnings"])) == (True, 1)
-    assert told["policies"]["weights"] == {"nvlink": 50, "pcie": 25, "numa": 20, "memory": 10, "power": 5}
+    usual = {"pcie": 25, "numa": 20, "memory": 10, "power": 5, "price": 0, "utilisation": 0}
+    assert told["policies"]["weights"] == {"nvlink": 50} | usual
     again = read(yaml.safe_dump(told["policies"]).encode(), source="x")
     assert plain(again) == plain(read(GOOD.encode(), source="x"))
     result = run("-", "-o", output, sent=BAD)

@@ -39,10 +39,12 @@ def check_objects(text: str) -> None:
 
 
 def check_pod(text: str) -> None:
-    """A pod's metadata, or its spec, or something of both; it has a container with a GPU where it shows none."""
+    """A pod's metadata, or its spec, or something of both; it has a container with GPUs where it shows none."""
     found = yaml.safe_load(text)
     part = found if found.keys() & {"metadata", "spec"} else {"spec": found}
-    container = {"name": "main", "image": "busybox", "resources": {"limits": {names.GPU_RESOURCE: "1"}}}
+    words = part.get("metadata", {}).get("annotations") or {}
+    gpus = "2" if annotation_words.OF_SETS & words.keys() or not words.keys() & set(annotation_words.OF_PARTS) else "1"
+    container = {"name": "main", "image": "busybox", "resources": {"limits": {names.GPU_RESOURCE: gpus}}}
     check_objects(yaml.safe_dump({
         "apiVersion": "v1",
         "kind": "Pod",

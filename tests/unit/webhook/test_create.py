@@ -321,7 +321,7 @@ def test_manifests_without_our_words_pass_untouched(name: str) -> None:
 
 def test_a_near_miss_beside_a_word_of_ours_is_warned_of() -> None:
     keys = {"gpu.topologi/strategy": "pack", "nvidia.com/gpu": "x", "gpu-topology": "nvlink"}
-    told = admit(defaulted(pod(1, annotations=NVLINK | keys, labels={names.STRATEGY: "pack"}))).warnings
+    told = admit(defaulted(pod(2, annotations=NVLINK | keys, labels={names.STRATEGY: "pack"}))).warnings
     assert [one.partition(":")[0] for one in told] == [
         "gpu.topologi/strategy",
         "gpu-topology",

@@ -97,15 +97,15 @@ def test_a_queued_pod_whose_note_is_lost_gets_no_gpus_by_words_later() -> None:
 
 
 def test_a_plain_pod_that_kueue_never_admits_is_warned_of() -> None:
-    (told,) = asked(1, words=NVLINK, labels=QUEUE).warnings
+    (told,) = asked(2, words=NVLINK, labels=QUEUE).warnings
     assert "make it a Job, or write gpu.topology/placement: static and a hard gpu.topology/policy" in told
-    (told,) = admit(defaulted(pod(1, annotations=NVLINK, labels=QUEUE)), ledger=NVIDIA).warnings
+    (told,) = admit(defaulted(pod(2, annotations=NVLINK, labels=QUEUE)), ledger=NVIDIA).warnings
     assert told.endswith("make it a Job"), "beside NVIDIA's driver static is refused"
-    assert not asked(1, words=NVLINK, labels=ADMITTED).warnings
-    assert not asked(1, words=NVLINK | {pod_view.PARENT: "statefulset"}, labels=QUEUE).warnings, (
+    assert not asked(2, words=NVLINK, labels=ADMITTED).warnings
+    assert not asked(2, words=NVLINK | {pod_view.PARENT: "statefulset"}, labels=QUEUE).warnings, (
         "charged by its template"
     )
-    assert not asked(1, words=NVLINK | {names.PLACEMENT: "static"}, labels=QUEUE).warnings
+    assert not asked(2, words=NVLINK | {names.PLACEMENT: "static"}, labels=QUEUE).warnings
 
 
 @pytest.mark.parametrize(("words", "cure"), BY_WORD)

@@ -30,7 +30,7 @@ def environment(**variables: str) -> list[dict[str, str]]:
     ],
 )
 def test_harmful_variables_are_warned_about(name: str, value: str, part: str) -> None:
-    sent = pod(1, annotations=NVLINK)
+    sent = pod(2, annotations=NVLINK)
     sent["spec"]["containers"][0]["env"] = environment(**{name: value})
     (warning,) = admit(sent).warnings
     assert warning.startswith(f"container 'c0': {name}: ")
@@ -38,7 +38,7 @@ def test_harmful_variables_are_warned_about(name: str, value: str, part: str) ->
 
 
 def test_good_variables_are_not_warned_about() -> None:
-    sent = pod(1, annotations=NVLINK)
+    sent = pod(2, annotations=NVLINK)
     sent["spec"]["containers"][0]["env"] = [
         *environment(NCCL_ALGO="allreduce:^tree;ring,NVLSTree", NCCL_PROTO="Simple,LL", NVIDIA_VISIBLE_DEVICES="void"),
         *environment(NCCL_P2P_DISABLE="0", NCCL_P2P_LEVEL="NVL"),
@@ -48,7 +48,7 @@ def test_good_variables_are_not_warned_about() -> None:
 
 
 def test_a_privileged_container_is_warned_about() -> None:
-    sent = pod(1, annotations=NVLINK)
+    sent = pod(2, annotations=NVLINK)
     sent["spec"]["containers"][0]["securityContext"] = {"privileged": True}
     assert "sees every GPU" in admit(sent).warnings[0]
 
@@ -64,7 +64,7 @@ def test_a_result_that_was_meant_as_a_wish_is_warned_about() -> None:
 
 
 def test_warnings_are_short_and_on_one_line() -> None:
-    sent = pod(1, annotations=NVLINK)
+    sent = pod(2, annotations=NVLINK)
     sent["spec"]["containers"][0]["env"] = environment(NCCL_ALGO="x\ny" * 500)
     (warning,) = admit(sent).warnings
     assert len(warning) <= 256
@@ -72,7 +72,7 @@ def test_warnings_are_short_and_on_one_line() -> None:
 
 
 def test_at_most_eight_warnings_the_last_says_how_many_more() -> None:
-    sent = pod(1, annotations=NVLINK)
+    sent = pod(2, annotations=NVLINK)
     sent["spec"]["containers"][0]["env"] = environment(CUDA_VISIBLE_DEVICES="0") * 30
     warnings = admit(sent).warnings
     assert len(warnings) == 8
@@ -80,7 +80,7 @@ def test_at_most_eight_warnings_the_last_says_how_many_more() -> None:
 
 
 def test_an_environment_beyond_what_is_looked_at_is_no_error() -> None:
-    sent = pod(1, None, annotations=NVLINK)
+    sent = pod(2, None, annotations=NVLINK)
     first, second = sent["spec"]["containers"]
     first["env"] = environment(CUDA_VISIBLE_DEVICES="0") * 30_000
     second["env"] = environment(NCCL_PROTO="Fast")
@@ -112,7 +112,7 @@ def test_a_list_that_is_too_long_is_refused(part: str) -> None:
 
 
 def test_lists_of_a_container_are_bounded_too() -> None:
-    sent = pod(1, annotations=NVLINK)
+    sent = pod(2, annotations=NVLINK)
     resources = sent["spec"]["containers"][0]["resources"]
     resources["claims"] = [{"name": f"r{i}"} for i in range(257)]
     assert "container 'c0': resources.claims: 257 entries" in admit(sent).message

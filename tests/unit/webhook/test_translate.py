@@ -193,7 +193,7 @@ def template(name: str) -> tuple[Object, str]:
         ("mig-pod", {"cuda-container": ("1g.5gb",)}, []),
         ("gpushare-deployment", {"model-server": Amount(25, 4096)}, []),
         ("ddp-rdma-job", {"pytorch-trainer": 8}, ["gpu-topology: nobody reads it", "privileged"]),
-        ("distributed-job", {"trainer": 4}, []),
+        ("distributed-job", {"trainer": 4}, ["multi-node-policy", "max-nodes", "min-gpus-per-node"]),
         ("required-preferred-pod", {"trainer": 8}, ["NCCL_TOPO_FILE", "NCCL_ALGO"]),
     ],
 )

@@ -1,0 +1,123 @@
+"""Every word either has an effect on a pod, or its author is told that it has none: over all words there are."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+
+from dradriver.api import annotation_words, names
+from dradriver.api.policies.meaning import WORDS
+from dradriver.api.policies.read import read
+from dradriver.process.policies_file import PoliciesFile
+from tests.fakes.admission import admit, defaulted, pod
+from webhook import effects
+
+FILE = b"""\
+policies:
+  mine: {required: nvlink}
+  packed: {strategy: pack}
+workloads: {inference-small: packed}
+"""
+# By word a text of it that is not the default, and a pod (GPUs of each container, further words, further spec) on which
+# it has no effect; of words that always have one a pod that says them.
+STATIC = {names.PLACEMENT: "static"}
+Case = tuple[str, tuple[object, ...], dict[str, str], dict[str, Any]]
+WITHOUT: dict[str, Case] = {
+    names.POLICY: ("nvlink", (1,), {}, {}),
+    names.REQUIRED: ("same-numa", (1,), {}, {}),
+    names.PREFERRED: ("nvlink", (1,), {}, {}),
+    names.REQUIRE_NVLINK: ("true", (1,), {}, {}),
+    names.GPUS: ("2", (2,), {}, {}),
+    names.STRATEGY: ("pack", (2,), STATIC, {}),
+    names.MIN_BANDWIDTH: ("100", (1,), {}, {}),
+    names.MIN_BUSBW: ("100", (1,), {}, {}),
+    names.MAX_CROSS_NVSWITCH: ("0", (1,), {}, {}),
+    names.PREFER_SAME_NUMA: ("true", (1,), {}, {}),
+    names.WORKLOAD: ("tensor-parallel", (1,), {}, {}),
+    names.WHEN_FULL: ("hand-over", (1,), STATIC, {}),
+    names.SPOT: ("prefer", (1,), STATIC, {}),
+    names.MAX_DURATION: ("1h", (1,), {}, {"activeDeadlineSeconds": 60}),
+    names.MULTI_NODE_POLICY: ("pack", (1,), {}, {}),
+    names.MAX_NODES: ("2", (1,), {}, {}),
+    names.MIN_GPUS_PER_NODE: ("1", (1,), {}, {}),
+    names.MIN_NETWORK_BANDWIDTH: ("10", (1,), {}, {}),
+    names.NEAR: ("leaf", (1,), {}, {}),
+    names.ON_MEMBER_LOSS: ("restart", (1,), {}, {}),
+    names.IDLE_TIMEOUT: ("1h", (1,), STATIC, {}),
+}
+
+
+def told(text: str, key: str, gpus: tuple[object, ...], words: dict[str, str], spec: dict[str, Any]) -> list[str]:
+    """Return what a pod with a word is told of words without effect."""
+    sent = pod(*gpus, annotations={**words, key: text})
+    sent["spec"] |= spec
+    policies = PoliciesFile()
+    policies.in_force = read(FILE, source="x")
+    verdict = admit(defaulted(sent), policies=policies)
+    assert verdict.allowed, verdict.message
+    return [one for one in verdict.warnings if "without effect" in one]
+
+
+def test_each_word_there_is_has_a_case_or_always_an_effect() -> None:
+    may = set(WITHOUT) | {names.PRODUCT}
+    assert may | effects.ALWAYS == set(annotation_words.KEYS), "say of a new word when it has no effect"
+    assert not may & effects.ALWAYS
+    assert set(effects._RULES) == may - set(effects.NAMES)
+
+
+@pytest.mark.parametrize("key", WITHOUT)
+def test_a_word_without_effect_is_warned_of_and_of_no_other_pod(key: str) -> None:
+    text, gpus, words, spec = WITHOUT[key]
+    found = told(text, key, gpus, words, spec)
+    assert [one for one in found if one.startswith(f"{key}: without effect ")], found
+    others = {other: value for other, value in words.items() if other != names.PLACEMENT}
+    plain = (None,) if key == names.GPUS else (4,)
+    gang = annotation_words.BY_KEY[key].about is annotation_words.About.GANG
+    if gang:
+        others |= {names.GANG: "train", names.GANG_SIZE: "2"}
+    assert told(text, key, plain, others, {}) == []
+
+
+@pytest.mark.parametrize("key", annotation_words.ASIDE)
+def test_what_is_so_anyway_is_not_warned_of(key: str) -> None:
+    for value, gpus, words in itertools.product(annotation_words.ASIDE[key][:1], ((1,), (4,)), ({}, STATIC)):
+        assert told(value, key, gpus, {other: text for other, text in words.items() if other != key}, {}) == []
+
+
+def test_names_stand_for_words_that_stand_elsewhere_too() -> None:
+    assert told("tensor-parallel", names.WORKLOAD, (4,), {}, {}) == []
+    (one,) = told("tensor-parallel", names.WORKLOAD, (4,), {names.POLICY: "mine"}, {})
+    assert one.startswith(f"{names.WORKLOAD}: without effect beside the pod's other words")
+    (one,) = told("inference-small", names.WORKLOAD, (4,), {names.STRATEGY: "spread"}, {})
+    assert one.startswith(f"{names.WORKLOAD}: ")
+    both = {names.REQUIRED: "nvlink", names.WORKLOAD: "inference"}
+    (one,) = told("mine", names.POLICY, (4,), both, {})
+    assert one.startswith(f"{names.POLICY}: without effect beside")
+    assert told("data-parallel", names.WORKLOAD, (4,), {}, {}) == [], "it asks for nothing, and gets that"
+    assert told("mine", names.POLICY, (4,), {names.REQUIRED: "same-numa"}, {}) == [], "both count"
+    (one,) = told("tensor-parallel", names.WORKLOAD, (1,), {names.SHARE: "0.5"}, {})
+    assert one == f"{names.WORKLOAD}: without effect on a part of a GPU: it is about sets of whole GPUs"
+
+
+def test_idle_pods_that_share_a_claim_are_not_ended() -> None:
+    (one,) = told("1h", names.IDLE_TIMEOUT, (2,), {names.SHARED_CLAIM: "pair"}, {})
+    assert names.SHARED_CLAIM in one
+
+
+def test_the_alias_of_a_word_is_the_word() -> None:
+    (one,) = told("nvlink", names.ALIAS_PREFIX + "required", (1,), {}, {})
+    assert one.startswith(names.REQUIRED)
+
+
+def test_a_product_that_limits_name_already() -> None:
+    sent = pod(1, annotations={names.PRODUCT: "NVIDIA-A100"})
+    found = effects._RULES[names.PRODUCT]
+    assert found(effects._About(None, False, "NVIDIA L4", True, None), "NVIDIA L4")  # type: ignore[arg-type]
+    assert not found(effects._About(None, False, "", True, None), "NVIDIA L4")  # type: ignore[arg-type]
+    assert [one for one in admit(defaulted(sent)).warnings if "without effect" in one] == []
+
+
+def test_words_of_policies_are_known() -> None:
+    assert set(WORDS) <= {key.removeprefix(names.PREFIX) for key in annotation_words.KEYS}

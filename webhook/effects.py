@@ -1,0 +1,185 @@
+"""Words that have no effect on the pod that says them: each is warned of, with what takes its effect.
+
+A word that says what is so anyway (``nccl: auto``) is no such word. Whether nodes, or the chart's options, leave a word
+without effect (``spot`` where no node is one, ``idle-timeout`` where nothing is ended) is not known here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
+
+import msgspec
+
+from dradriver.allocator.request import Strategy, Whole
+from dradriver.api import annotation_words, names, values
+from dradriver.api.annotation_words import About
+from dradriver.api.annotations import ALIASES
+from dradriver.api.policies.meaning import spelled_out
+from dradriver.api.policies.model import Policies
+from dradriver.api.resolved import Resolved
+
+
+class _About(NamedTuple):
+    """What is known of the pod.
+
+    Attributes:
+        wish: What its words come to.
+        by_template: Whether a claim's template says how many GPUs it has.
+        product: The product that its limits name; empty for none.
+        limits: Whether limits say how many GPUs it has.
+        deadline_s: The deadline of its spec; None without one.
+    """
+
+    wish: Resolved
+    by_template: bool
+    product: str
+    limits: bool
+    deadline_s: int | None
+
+    @property
+    def static(self) -> bool:
+        return self.wish.placement == values.STATIC
+
+    @property
+    def in_gang(self) -> bool:
+        return self.wish.gang is not msgspec.UNSET and self.wish.gang.asked
+
+
+_STATIC: Final = f"on a pod of {names.PLACEMENT}: {values.STATIC}"
+_DEFAULTS: Final = {  # what is so where nothing is said
+    **{key: choices[0] for key, choices in annotation_words.ASIDE.items()},
+    names.STRATEGY: Strategy.BEST_FIT.value,
+    names.REQUIRE_NVLINK: "false",
+    names.PREFER_SAME_NUMA: "false",
+}
+
+
+def _of_set(pod: _About, _: str) -> str:
+    request = pod.wish.request
+    if not isinstance(request, Whole):
+        return "on a part of a GPU: it is about sets of whole GPUs"
+    alone = request.gpus == 1 and not pod.by_template and not pod.in_gang
+    return "on a pod with one GPU: it is about sets of several" if alone else ""
+
+
+def _of_gang(pod: _About, _: str) -> str:
+    return "" if pod.in_gang else f"on a pod of no gang: write {names.GANG}, or remove it"
+
+
+def _not_static(pod: _About, _: str) -> str:
+    return _STATIC if pod.static else ""
+
+
+def _idle(pod: _About, _: str) -> str:
+    if pod.wish.shared is not msgspec.UNSET:
+        return f"on a pod of {names.SHARED_CLAIM}: nobody is ended while others may work on its GPUs"
+    return _not_static(pod, "")
+
+
+def _count(pod: _About, _: str) -> str:
+    return "where the containers' limits say how many GPUs there are" if pod.limits else ""
+
+
+def _product(pod: _About, text: str) -> str:
+    return "where the containers' limits name the same product" if pod.product and pod.product == text else ""
+
+
+def _duration(pod: _About, text: str) -> str:
+    longest_s = annotation_words.BY_KEY[names.MAX_DURATION].read(names.MAX_DURATION, text)
+    earlier = pod.deadline_s is not None and pod.deadline_s <= longest_s
+    return f"where spec.activeDeadlineSeconds, {pod.deadline_s}, ends the pod before" if earlier else ""
+
+
+_Rule = Callable[[_About, str], str]
+"""Gives why a word with this text has no effect; empty where it has one."""
+
+_RULES: Final[dict[str, _Rule]] = {
+    **{word.key: _of_set for word in annotation_words.EVERY if word.about is About.SET and word.key != names.POLICY},
+    **{word.key: _of_gang for word in annotation_words.EVERY if word.about is About.GANG},
+    names.STRATEGY: _not_static,
+    names.WHEN_FULL: _not_static,
+    names.SPOT: _not_static,
+    names.IDLE_TIMEOUT: _idle,
+    names.GPUS: _count,
+    names.PRODUCT: _product,
+    names.MAX_DURATION: _duration,
+}
+del _RULES[names.GANG], _RULES[names.GANG_SIZE]  # by them it is one
+ALWAYS: Final = frozenset(
+    (
+        names.ARCHITECTURE, names.MIN_MEMORY, names.MIN_DRIVER, names.MIN_CUDA, names.SHARE, names.SHARE_MEMORY,
+        names.SHARE_CORES, names.MIG_PROFILE, names.NCCL, names.CLAIM, names.PLACEMENT, names.SHARED_CLAIM, names.GANG,
+        names.GANG_SIZE,
+    )
+)  # fmt: skip
+"""Words that have an effect on whatever pod is admitted with them."""
+NAMES: Final = (names.POLICY, names.WORKLOAD)
+"""Words that stand for others: they have none where none of these has any, or all of them stand elsewhere, too."""
+
+
+def warnings(
+    words: Mapping[str, str],
+    wish: Resolved,
+    policies: Policies,
+    *,
+    by_template: bool,
+    product: str,
+    limits: bool,
+    deadline_s: int | None,
+) -> list[str]:
+    """Return a warning for each word without effect, in the words' order.
+
+    Args:
+        words: What the pod says, each word read before.
+        wish: What that comes to.
+        policies: Those in force.
+        by_template: Whether a claim's template says how many GPUs the pod has.
+        product: The product that its limits name; empty for none.
+        limits: Whether limits say how many GPUs it has.
+        deadline_s: The deadline of its spec; None without one.
+
+    Raises:
+        WordError: A word cannot be read.
+    """
+    pod = _About(wish, by_template, product, limits, deadline_s)
+    said = {ALIASES.get(key, key): text for key, text in words.items()}
+    found = []
+    for key, text in said.items():
+        why = _name(key, said, policies, pod) if key in NAMES else _why(key, text, pod)
+        if why:
+            found.append(f"{key}: without effect {why}")
+    return found
+
+
+def _why(key: str, text: str, pod: _About) -> str:
+    if _DEFAULTS.get(key) == text or key not in _RULES:
+        return ""
+    return _RULES[key](pod, text)
+
+
+def _name(key: str, said: Mapping[str, str], policies: Policies, pod: _About) -> str:
+    """Return why a policy's or workload's name has no effect; empty where it has one, or asks for nothing."""
+    if not spelled_out({key: said[key]}, policies):
+        return ""
+    lower = NAMES[NAMES.index(key) + 1 :]  # a policy stands above a workload, which says the same in vain
+    own = {other: text for other, text in said.items() if other not in lower}
+    meant = spelled_out(_plain(own), policies)
+    without = spelled_out(_plain({other: text for other, text in own.items() if other != key}), policies)
+    brought = {word: text for word, text in meant.items() if not _same(word, text, without.get(word))}
+    if not brought:
+        return "beside the pod's other words, which stand above it or say the same"
+    reasons = [_why(word, text, pod) for word, text in brought.items()]
+    return reasons[0] if all(reasons) else ""
+
+
+def _same(key: str, text: str, other: str | None) -> bool:
+    """Return whether two texts of a word come to the same; what is required may stand there twice."""
+    if other is None or text == other:
+        return text == other
+    one, two = (annotation_words.BY_KEY[key].read(key, each) for each in (text, other))
+    return bool(set(one) == set(two) if key == names.REQUIRED else one == two)
+
+
+def _plain(said: Mapping[str, str]) -> dict[str, str]:
+    return {key: text for key, text in said.items() if annotation_words.BY_KEY[key].about is not About.GANG}
