@@ -44,9 +44,14 @@ summary {{ cursor: pointer }} td svg, th svg {{ vertical-align: -2px; margin-rig
 
 def render(document: Document) -> str:
     """Return the page; all text is escaped."""
+    style = FONT + css(svg.colours(document))
+    return _PAGE.format(title=escaped(document.title), style=style, body=fragment(document))
+
+
+def fragment(document: Document) -> str:
+    """Return the document's sections for a page that has the styles; all text is escaped."""
     side = svg.sides(document)
-    body = "".join(_section(section, side=side) for section in document.sections)
-    return _PAGE.format(title=escaped(document.title), style=FONT + css(svg.colours(document)), body=body)
+    return "".join(_section(section, side=side) for section in document.sections)
 
 
 def _section(section: Section, *, side: int) -> str:

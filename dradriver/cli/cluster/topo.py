@@ -97,6 +97,15 @@ def document(nodes: Sequence[NodeView]) -> Document:
     return Document(title=title, sections=tuple(sections))
 
 
+def node_document(node: NodeView) -> Document:
+    """Return the view of one node: who holds what, and its machine."""
+    key = _key((node,))
+    series = {entry.name: entry.series for entry in key.entries}
+    picture, facts = _node(node, series)
+    legend = Section(folded="Legend of the matrix", blocks=(machine_view.legend(node.machine),))
+    return Document(title=node.name, sections=(Section(blocks=(key, *picture.blocks)), facts, legend))
+
+
 def _summary(node: NodeView) -> tuple[str, ...]:
     return node.name, node.machine.product, str(len(node.gpus)), str(len(node.free)), nvlink_set(node)
 
