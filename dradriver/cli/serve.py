@@ -29,16 +29,20 @@ PORT: Final = 8321
 @click.option("--port", type=click.IntRange(0, 65535), default=PORT, show_default=True, help="0 for a free one.")
 @click.option(
     "--address", default="127.0.0.1", show_default=True, metavar="IP",
-    help="Where to listen. Whoever reaches another than this machine's own reads what you may read: put a proxy before it.",
+    help="Where to listen. Whoever reaches the page reads what you may read: before another address put a proxy.",
 )  # fmt: skip
 @click.option(
     "--host", "hosts", multiple=True, metavar="NAME",
     help="A name by which a proxy calls the page; may be repeated. Requests for other names are refused; * allows all.",
 )  # fmt: skip
 @click.option(
-    "--no-key", is_flag=True, help="Let everybody read who reaches the page; else the address that is printed has a key."
+    "--no-key",
+    is_flag=True,
+    help="Let everybody read who reaches the page; else the address that is printed has a key.",
 )
-@click.option("--health-port", type=click.IntRange(1, 65535), help="Serve probes and metrics there, too, on all addresses.")
+@click.option(
+    "--health-port", type=click.IntRange(1, 65535), help="Serve probes and metrics there, too, on all addresses."
+)
 @server_options
 @policies_option
 @driver_namespace_option
@@ -87,7 +91,9 @@ async def _serve(
         if health_port is not None:
             await stack.enter_async_context(serve_health(health_port, ready=lambda: page.feed.version > 0))
         name = "127.0.0.1" if address in LOCAL or address in ("0.0.0.0", "::") else address  # noqa: S104
-        click.echo(f"http://{f'[{name}]' if ':' in name else name}:{bound}/" + (f"?key={page.guard.key}" if with_key else ""))
+        click.echo(
+            f"http://{f'[{name}]' if ':' in name else name}:{bound}/" + (f"?key={page.guard.key}" if with_key else "")
+        )
         keeping = asyncio.create_task(session.keep(page, login, policies, driver_namespace))
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, keeping.cancel)

@@ -98,12 +98,13 @@ def document(nodes: Sequence[NodeView]) -> Document:
 
 
 def node_document(node: NodeView) -> Document:
-    """Return the view of one node: who holds what, and its machine."""
+    """Return the view of one node: its machine with who holds what."""
     key = _key((node,))
     series = {entry.name: entry.series for entry in key.entries}
-    picture, facts = _node(node, series)
+    shown, facts = _node(node, series)
     legend = Section(folded="Legend of the matrix", blocks=(machine_view.legend(node.machine),))
-    return Document(title=node.name, sections=(Section(blocks=(key, *picture.blocks)), facts, legend))
+    title = f"{node.name}: {machine_view.what(node.machine)}, {len(node.free)} free"
+    return Document(title=title, sections=(Section(blocks=tuple(reversed(shown.blocks))), facts, legend))
 
 
 def _summary(node: NodeView) -> tuple[str, ...]:

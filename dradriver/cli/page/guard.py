@@ -65,7 +65,8 @@ class Guard:
         host = name_of(request.headers.get(aiohttp.hdrs.HOST, ""))
         if ANY not in self._hosts and host not in self._hosts:
             return _refuse(
-                421, f"this page is not known as {plain(host[:_LONGEST])!r}: serve it with --host {plain(host[:_LONGEST])}"
+                421,
+                f"this page is not known as {plain(host[:_LONGEST])!r}: serve it with --host {plain(host[:_LONGEST])}",
             )
         site = request.headers.get("Sec-Fetch-Site", "none")
         if site not in ("none", "same-origin") and request.headers.get("Sec-Fetch-Mode") != "navigate":

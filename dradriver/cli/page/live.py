@@ -152,7 +152,9 @@ class Live:
             dirty = self._put_piece(key[1], new)
         try:
             self.scene.take(resource, key, kept)
-        except Exception:  # as the store does with handlers: what one object does to the picture costs no other anything
+        except (
+            Exception
+        ):  # as the store does with handlers: what one object does to the picture costs no other anything
             logger.exception("%s %s could not be taken in; all is read anew", resource.plural, "/".join(key))
             self._anew = True
         return dirty
@@ -209,7 +211,6 @@ class Live:
         """Return a node, as far as nodes may be read."""
         return self.scene.nodes.get(name)
 
-
     def closed(self, name: str) -> str:
         """Return why a node takes no new pods; empty where it does, or nodes may not be read."""
         node = self.node(name)
@@ -235,4 +236,3 @@ def _pools(claim: Claim) -> Iterator[str]:
         return
     if pin is not None:
         yield pin.choice.node
-

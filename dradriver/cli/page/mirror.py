@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import builtins
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 

@@ -62,9 +62,7 @@ class Page:
             OSError: The port is taken.
         """
         self._connections = Connections(MOST)
-        serving = listening(
-            self._handler(), host=host, port=port, connections=self._connections, end_s=_END_S, **_HEAD
-        )
+        serving = listening(self._handler(), host=host, port=port, connections=self._connections, end_s=_END_S, **_HEAD)
         async with serving as bound:
             yield bound
 
@@ -102,7 +100,9 @@ class Page:
     async def _events(self, request: BaseRequest) -> StreamResponse:
         """Send what changes, each time all that this reader has not seen, until it goes."""
         if self.streams >= MOST_STREAMS:
-            return Response(status=503, text="this page has too many readers\n", headers=HEADERS | {"Retry-After": "30"})
+            return Response(
+                status=503, text="this page has too many readers\n", headers=HEADERS | {"Retry-After": "30"}
+            )
         response = StreamResponse(headers=HEADERS | {"Content-Type": "text/event-stream", "X-Accel-Buffering": "no"})
         self.streams += 1
         try:

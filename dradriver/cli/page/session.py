@@ -64,9 +64,7 @@ async def _session(page: Page, server: ServerConfig, policies: Policies | None, 
             live.changed(resource, key)
         wake.set()
 
-    mirror = Mirror(
-        server, sources(driver_namespace), changed, wake.set, user_agent=f"gputopo/{__version__}"
-    )
+    mirror = Mirror(server, sources(driver_namespace), changed, wake.set, user_agent=f"gputopo/{__version__}")
     async with mirror, asyncio.TaskGroup() as tasks:
         running = [tasks.create_task(mirror.run())]
         try:

@@ -110,10 +110,11 @@ async function begin() {
   };
 }
 
-// Show what was opened; again: it changed while it was open.
-async function show(again) {
+// Show what was opened, and again what changed while it was open.
+async function show(changed) {
   const { node, pod } = chosen();
   const wanted = node ? `node?name=${encodeURIComponent(node)}` : pod ? podQuery(pod) : "";
+  const again = changed && wanted === opened;
   if (wanted === opened && !again) return;
   opened = wanted;
   for (const tile of main.querySelectorAll("[aria-expanded=true]")) tile.setAttribute("aria-expanded", "false");
