@@ -20,7 +20,7 @@ from dradriver.cli.page.live import Live
 from dradriver.cli.queue import Waits, waits
 from dradriver.cli.tenants import document as tenants_document
 from dradriver.cli.tenants import tenants_now
-from dradriver.cluster.shown.nodes import GpuView, NodeView
+from dradriver.cluster.shown.nodes import GpuView
 from dradriver.queue.line import line
 from dradriver.topology.natural import natural
 from dradriver.topology.network_levels import ZONE
@@ -108,7 +108,7 @@ def _summary(live: Live) -> dict[str, Any]:
         states = products.setdefault(view.machine.product, Counter())
         is_closed = bool(live.closed(name))
         shut += is_closed
-        states.update(_state(view, gpu, is_closed=is_closed) for gpu in view.gpus)
+        states.update(_state(gpu, is_closed=is_closed) for gpu in view.gpus)
     return {
         "nodes": len(live.views),
         "closed": shut,
@@ -116,7 +116,7 @@ def _summary(live: Live) -> dict[str, Any]:
     }
 
 
-def _state(view: NodeView, gpu: GpuView, *, is_closed: bool) -> str:
+def _state(gpu: GpuView, *, is_closed: bool) -> str:
     letter = _letter(gpu)
     return "c" if letter == "f" and is_closed else letter
 
@@ -132,7 +132,7 @@ def _unbound(live: Live) -> Iterator[tuple[str, str]]:
 
 
 def _waiting(live: Live, queue: list[Waits]) -> Iterator[tuple[str, bytes]]:
-    """Yield those who wait, by their turn; those who are in no line, static and promised ones, by their age after them."""
+    """Yield those who wait, by their turn; after them by their age those who are in no line: static, promised."""
     turn = {one.name: one.position for one in queue}
     gangs = live.scene.picture.gangs
 

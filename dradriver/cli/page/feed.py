@@ -1,4 +1,7 @@
-"""Which pieces a reader has not seen. A reader is a number: whoever is slow gets the newest of each piece, never a queue."""
+"""Which pieces a reader has not seen.
+
+A reader is a number, the version that it has seen: whoever is slow gets the newest of each piece, never a queue.
+"""
 
 from __future__ import annotations
 

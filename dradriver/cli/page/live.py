@@ -62,6 +62,7 @@ class Live:
         self._policies = policies
         self._namespace = driver_namespace
         self._pieces: dict[str, dict[str, ResourceSlice]] = {}  # by pool and name
+        self._alone: set[str] = set()  # names of slices that say what a machine is, and hand out nothing
         self._claims: dict[str, dict[Key, Claim]] = {}  # by pool and key
         self._where: dict[Key, frozenset[str]] = {}
         self._changes: dict[tuple[Resource, Key], None] = {}
@@ -124,7 +125,7 @@ class Live:
         await scene.read()
         self.scene = scene
         nodes = {*self.views, *self.doubts}
-        self._pieces, self._claims, self._where, self.pods = {}, {}, {}, {}
+        self._pieces, self._alone, self._claims, self._where, self.pods = {}, set(), {}, {}, {}
         for piece in self._mirror.every(RESOURCE_SLICES):
             nodes |= self._put_piece(piece.metadata.name, piece)
         for claim in self._mirror.every(RESOURCE_CLAIMS):
@@ -144,7 +145,7 @@ class Live:
         elif resource == PODS:
             self._put_pod(key, new)
         else:
-            if self._whose(new, key):
+            if self._whose(new):
                 self._anew = True
                 return dirty
             with bound(self.scene.ledger):
@@ -159,12 +160,11 @@ class Live:
             self._anew = True
         return dirty
 
-    def _whose(self, piece: ResourceSlice | None, key: Key) -> bool:
+    def _whose(self, piece: ResourceSlice | None) -> bool:
         """Return whether a slice may change whose devices are handed out: then the picture is another one."""
-        alone = any(is_machine_alone(one) for pool in self._pieces.values() for one in pool.values() if _ours(one))
         if piece is None or not _ours(piece):
-            return alone and self.scene.ledger is not NVIDIA
-        return is_machine_alone(piece) and not alone
+            return bool(self._alone) and self.scene.ledger is not NVIDIA
+        return is_machine_alone(piece) and not self._alone
 
     def _put_piece(self, name: str, piece: ResourceSlice | None) -> set[str]:
         if piece is not None and seats.is_seat(piece.spec.driver, piece.spec.pool.name):
@@ -172,7 +172,10 @@ class Live:
         dirty = {pool for pool, pieces in self._pieces.items() if name in pieces} if piece is None else set()
         for pool in dirty:
             del self._pieces[pool][name]
+        self._alone.discard(name)
         if piece is not None:
+            if _ours(piece) and is_machine_alone(piece):
+                self._alone.add(name)
             self._pieces.setdefault(piece.spec.pool.name, {})[name] = piece
             dirty.add(piece.spec.pool.name)
         return dirty

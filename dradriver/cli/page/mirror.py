@@ -187,7 +187,7 @@ class Mirror(Client):
         """Yield in words what may not be listed, and what the server does not answer now."""
         for one in self._followed:
             resource, own = one.source.resource, self._config.namespace
-            if one.narrowed:
+            if one.narrowed and one.reflector is not None and one.reflector.synced.is_set():
                 held = "; GPUs that look free may be held by claims that you may not see"
                 yield (
                     f"{resource.plural} are shown of namespace {plain(own)} alone: you may not list those of all"

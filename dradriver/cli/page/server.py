@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 
-from dradriver.cli.page.asked import Answer, BusyError
+from dradriver.cli.page.asked import Answer, Asked, BusyError
 from dradriver.cli.page.feed import Feed
 from dradriver.cli.page.guard import HEADERS, Guard
 from dradriver.kube.http import aiohttp  # noqa: F401  # before any other part of it
@@ -30,14 +30,6 @@ _END_S: Final = 1.0
 _HEAD: Final[dict[str, Any]] = {"max_line_size": 8192, "max_field_size": 16384, "max_headers": 96}
 
 
-class Details(Protocol):
-    """What can be asked of a cluster, see ``asked.Asked``."""
-
-    def node(self, name: str) -> Answer | None: ...
-
-    async def pod(self, namespace: str, name: str) -> Answer | None: ...
-
-
 class Page:
     """The page.
 
@@ -49,7 +41,7 @@ class Page:
 
     def __init__(self, guard: Guard) -> None:
         self.feed = Feed()
-        self.details: Details | None = None
+        self.details: Asked | None = None
         self.guard = guard
         self.streams = 0
         self._connections: Connections | None = None

@@ -26,6 +26,7 @@ logger = logging.getLogger(__name__)
 
 QUIET_S: Final = 0.25  # changes that come together are told together
 REST: Final = 4  # times as long as an update took, nothing is done: at most a fifth of a core
+LONGEST_REST_S: Final = 2.0  # after everything was read anew
 MINUTE_S: Final = 60.0  # how long GPUs have been idle is told anew
 ANEW_S: Final = 300.0  # what is not watched (taint rules, Kueue's topologies, namespaces' labels) is read anew
 LOGIN_S: Final = 15.0  # before the next login
@@ -66,21 +67,19 @@ async def _session(page: Page, server: ServerConfig, policies: Policies | None, 
 
     mirror = Mirror(server, sources(driver_namespace), changed, wake.set, user_agent=f"gputopo/{__version__}")
     async with mirror, asyncio.TaskGroup() as tasks:
-        running = [tasks.create_task(mirror.run())]
+        running: list[asyncio.Task[None]] = [tasks.create_task(mirror.run())]
+        reading = tasks.create_task(_until_settled(page, mirror, wake))
+        refused = tasks.create_task(mirror.unauthorized.wait())
         try:
-            reading = tasks.create_task(_until_settled(page, mirror, wake))
-            running.append(reading)
-            refused = tasks.create_task(mirror.unauthorized.wait())
-            running.append(refused)
             await asyncio.wait((reading, refused), return_when=asyncio.FIRST_COMPLETED)
             if not refused.done():
                 live = Live(mirror, server, policies, driver_namespace)
-                page.details = Asked(live, mirror, server, driver_namespace)
-                running.append(tasks.create_task(_follow(page, live, server, wake)))
+                details = Asked(live, mirror, server, driver_namespace)
+                running.append(tasks.create_task(_follow(page, live, details, server, wake)))
                 await refused
         finally:
             page.details = None
-            for task in running:
+            for task in (*running, reading, refused):
                 task.cancel()
 
 
@@ -100,7 +99,7 @@ async def _until_settled(page: Page, mirror: Mirror, wake: asyncio.Event) -> Non
         saying.cancel()
 
 
-async def _follow(page: Page, live: Live, server: ServerConfig, wake: asyncio.Event) -> NoReturn:
+async def _follow(page: Page, live: Live, details: Asked, server: ServerConfig, wake: asyncio.Event) -> NoReturn:
     anew = time.monotonic() + ANEW_S
     while True:
         wake.clear()
@@ -112,12 +111,13 @@ async def _follow(page: Page, live: Live, server: ServerConfig, wake: asyncio.Ev
             dirty = await live.update()
             nodes: Mapping[str, bytes | None] = {name: facts.node_piece(live, name) for name in dirty}
             page.feed.publish(nodes, facts.common(live, server=server.url))
+            page.details = details
         except Exception as error:  # a bug that one object meets must not end the page: it says so and goes on
             logger.exception("the page could not be brought up to date")
             live.read_anew()
             _tell(page, f"an error in this program: {type(error).__name__}: {error}; what is shown is older")
         spent = time.monotonic() - began
-        await asyncio.sleep(max(QUIET_S, REST * spent))
+        await asyncio.sleep(min(max(QUIET_S, REST * spent), LONGEST_REST_S))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(MINUTE_S):
                 await wake.wait()

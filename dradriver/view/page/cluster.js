@@ -47,7 +47,6 @@ function fill(made, name, node) {
   made.title = [`${node.product}, ${counts.join(", ")}`, ...who].join("\n");
   made.setAttribute("aria-label", [name, node.closed, node.product, `of ${node.gpus.length} GPUs ${counts.join(", ")}`].filter(Boolean).join(", "));
   made.replaceChildren(line, element("span", "kind", node.product), cells);
-  made.querySelector(".kind").style.display = "block";
 }
 
 const headOf = (nodes) => {
