@@ -99,8 +99,8 @@ class Page:
         self.streams += 1
         try:
             await response.prepare(request)
-            with contextlib.suppress(ConnectionError, TimeoutError):
-                await self._send_all(request, response)
+            await self._send_all(request, response)
+        except (ConnectionError, TimeoutError):  # it is gone, or takes nothing in
             if request.transport is not None:
                 request.transport.abort()
         finally:
