@@ -220,7 +220,11 @@ async def test_every_text_is_legible(cluster: GpuCluster, opens: Opens, scheme: 
 # Every text whose contrast with what is behind it is less than 4.5, as WCAG 2.2 counts it in 1.4.3.
 CONTRASTS = """() => {
   const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
-  const rgb = (colour) => { canvas.fillStyle = colour; canvas.fillRect(0, 0, 1, 1); return canvas.getImageData(0, 0, 1, 1).data };
+  const rgb = (colour) => {
+    canvas.fillStyle = colour;
+    canvas.fillRect(0, 0, 1, 1);
+    return canvas.getImageData(0, 0, 1, 1).data;
+  };
   const part = (value) => (value /= 255) <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4;
   const luminance = ([r, g, b]) => 0.2126 * part(r) + 0.7152 * part(g) + 0.0722 * part(b);
   const clear = (colour) => colour === "transparent" || /, 0\\)$/.test(colour);
@@ -231,7 +235,8 @@ CONTRASTS = """() => {
     if (!walker.currentNode.data.trim() || own.closest("svg, noscript, script, .unseen, .skip, [hidden]")) continue;
     let behind = own;
     while (behind && clear(getComputedStyle(behind).backgroundColor)) behind = behind.parentElement;
-    const [ink, back] = [luminance(rgb(getComputedStyle(own).color)), luminance(rgb(getComputedStyle(behind).backgroundColor))];
+    const ink = luminance(rgb(getComputedStyle(own).color));
+    const back = luminance(rgb(getComputedStyle(behind).backgroundColor));
     const contrast = (Math.max(ink, back) + 0.05) / (Math.min(ink, back) + 0.05);
     if (contrast < 4.5) found.push(`${walker.currentNode.data.trim()}: ${contrast.toFixed(2)}`);
   }
