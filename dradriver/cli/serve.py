@@ -64,10 +64,14 @@ def serve(
     logging.basicConfig(level=logging.ERROR, format="%(name)s: %(message)s")  # what goes wrong the page says
     policies = None if policies_file is None else policies_of(policies_file)
 
-    def login() -> ServerConfig:
+    def server() -> ServerConfig:
         return access.server(None if kubeconfig is None else Path(kubeconfig), context)
 
-    login()  # what is wrong with it is said here, not on the page
+    first = [server()]  # what is wrong with it is said here, not on the page
+
+    def login() -> ServerConfig:
+        return first.pop() if first else server()
+
     try:
         asyncio.run(_serve(login, policies, driver_namespace, port, address, hosts, health_port, with_key=not no_key))
     except OSError as error:
@@ -85,7 +89,7 @@ async def _serve(
     *,
     with_key: bool,
 ) -> None:
-    page = Page(Guard(hosts, with_key=with_key, port=port))
+    page = Page(Guard((*hosts, address), with_key=with_key, port=port))
     async with contextlib.AsyncExitStack() as stack:
         bound = await stack.enter_async_context(page.serve(host=address, port=port))
         if health_port is not None:

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, Final
 
 import pytest_asyncio
-from playwright.async_api import Browser, Page, async_playwright
+from playwright.async_api import Browser, ConsoleMessage, Page, Request, async_playwright
 
 from tests import needs
 
@@ -37,12 +37,18 @@ async def opens(browser: Browser) -> AsyncIterator[Opens]:
         context = await browser.new_context(**({"viewport": {"width": 1400, "height": 900}} | options))
         contexts.append(context)
         page = await context.new_page()
+
+        def asked(request: Request) -> None:
+            if not request.url.startswith(url):
+                wrong.append(f"asked for {request.url}")
+
+        def said(message: ConsoleMessage) -> None:
+            if message.type == "error" and "Failed to load" not in message.text:
+                wrong.append(message.text)
+
         page.on("pageerror", lambda error: wrong.append(str(error)))
-        page.on("request", lambda request: request.url.startswith(url) or wrong.append(f"asked for {request.url}"))
-        page.on(
-            "console",
-            lambda said: said.type == "error" and "Failed to load" not in said.text and wrong.append(said.text),
-        )
+        page.on("request", asked)
+        page.on("console", said)
         await page.goto(url)
         return page
 

@@ -175,7 +175,7 @@ async def test_everything_is_reached_by_keys(cluster: GpuCluster, opens: Opens) 
         await page.keyboard.press("ArrowLeft")
         await page.keyboard.press("ArrowLeft")
         await expect(page.get_by_role("tab", name="Health")).to_be_focused()
-        await expect(page.locator("main")).to_contain_text("1 nodes with GPUs take no pods")
+        await expect(page.locator("main")).to_contain_text("no GPU is out of service; 1 node takes no new pods")
 
 
 @pytest.mark.parametrize(

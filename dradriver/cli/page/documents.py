@@ -23,8 +23,12 @@ def health(live: Live) -> Document:
         if why := live.closed(name):
             nodes.append(words(name, why, str(len(view.gpus)), str(len(view.free))))
     doubts = tuple(Cell(one, Tone.WARNING) for name in sorted(live.doubts, key=natural) for one in live.doubts[name])
-    bad = f"{len(gpus)} GPUs are out of service" if gpus else "no GPU is out of service"
-    shut = f"{len(nodes)} nodes with GPUs take no pods" if nodes else "all nodes with GPUs take pods"
+    bad = {0: "no GPU is out of service", 1: "1 GPU is out of service"}.get(
+        len(gpus), f"{len(gpus)} GPUs are out of service"
+    )
+    shut = {0: "all nodes with GPUs take new pods", 1: "1 node takes no new pods"}.get(
+        len(nodes), f"{len(nodes)} nodes take no new pods"
+    )
     heads = tuple(map(Column, ("node", "GPU", "why", "held by")))
     columns = (Column("node"), Column("why"), Column("GPUs", number=True), Column("free", number=True))
     blocks: list[Block] = [

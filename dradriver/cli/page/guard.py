@@ -60,8 +60,8 @@ class Guard:
 
     def refusal(self, request: BaseRequest) -> Response | None:
         """Return the answer to a request that must not be answered; None for one that may be."""
-        if request.method not in (aiohttp.hdrs.METH_GET, aiohttp.hdrs.METH_HEAD):
-            return _refuse(405, "this page is only read", Allow="GET, HEAD")
+        if request.method != aiohttp.hdrs.METH_GET:
+            return _refuse(405, "this page is only read", Allow="GET")
         host = name_of(request.headers.get(aiohttp.hdrs.HOST, ""))
         if ANY not in self._hosts and host not in self._hosts:
             return _refuse(

@@ -50,6 +50,9 @@ async def keep(
             said = f"{server.url}: the credentials are refused; a new login is tried"
         except DriverError as error:
             said = str(error)
+        except Exception as error:
+            logger.exception("the cluster cannot be followed")
+            said = f"an error in this program: {type(error).__name__}: {error}"
         logger.warning("%s", said)
         _tell(page, said)
         await asyncio.sleep(LOGIN_S)

@@ -71,7 +71,9 @@ export function drawCluster(main, pieces) {
     zones.get(node.zone).push([name, node]);
   }
   if (!zones.size) {
-    main.replaceChildren(element("p", "empty", every.length ? "No node matches the filter." : "No node with GPUs of this driver is known."));
+    const none = pieces.has("summary") ? "No node with GPUs of this driver is known." : "Reading the cluster…";
+    const nothing = every.length ? "No node matches the filter." : none;
+    main.replaceChildren(element("p", "empty", nothing));
     return;
   }
   const focused = document.activeElement?.dataset?.node;

@@ -79,12 +79,13 @@ function take({ mark: newest, set, gone }, whole) {
   if (!whole && keys.includes(`shown/${tab}`)) drawTable(main, pieces.get(`shown/${tab}`));
   if (node && keys.includes(`node/${node}`)) show(true);
   if (pod && keys.includes(`pod/${pod}`)) show(true);
-  status("on", `live, ${new Date().toLocaleTimeString("en-GB")}`);
+  status("on", "live");
 }
 
 function status(kind, text) {
   byId("live").className = `live ${kind}`;
-  if (byId("live-text").textContent !== text) byId("live-text").textContent = text;
+  if (byId("live-text").textContent !== text) byId("live-text").textContent = text; // which is read aloud
+  byId("live-at").textContent = kind === "on" ? new Date().toLocaleTimeString("en-GB") : "";
 }
 
 // Read everything, then follow what changes.
@@ -102,7 +103,7 @@ async function begin() {
   }
   events = new EventSource(`api/events?since=${encodeURIComponent(mark)}`);
   events.onmessage = (event) => take(JSON.parse(event.data), false);
-  events.onopen = () => status("on", `live, ${new Date().toLocaleTimeString("en-GB")}`);
+  events.onopen = () => status("on", "live");
   events.addEventListener("anew", begin);
   events.onerror = () => {
     status("off", "connection lost; trying again");
