@@ -46,6 +46,13 @@ def helm() -> Path | None:
     return Path(found) if found else None
 
 
+def chromium() -> str:
+    """The path of a Chromium; without one the test is skipped, and fails in CI."""
+    if found := os.environ.get("CHROMIUM") or shutil.which("chromium"):
+        return found
+    missing("no Chromium: install chromium, which make test does where there is apt-get, or set CHROMIUM to its path")
+
+
 @functools.cache
 def nvidia_toolkit(version: str) -> Path:
     """The folder with NVIDIA's container toolkit of a release; not built it skips the test, in CI it is built."""

@@ -24,6 +24,7 @@ _COMMANDS = {  # name: one line of help; the command is dradriver.cli.<name>:<na
     "policies": "Check a policies file: what administrators say of GPUs, names, weights, NCCL.",
     "queue": "List who waits for GPUs, in which order, and why.",
     "quota": "Make quotas that count a device plugin's GPUs count claims.",
+    "serve": "Serve a page of the cluster that stays up to date, with your own rights.",
     "simulate": "Compare placement policies and orders on a simulated cluster.",
     "slices": "Print the ResourceSlices that a machine's node would publish, before there is such a node.",
     "tenants": "Show what each tenant may have, has, has had and waits for.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -13,6 +14,7 @@ from dradriver.api.policies.model import Policies
 from dradriver.api.usage import HOUR_S
 from dradriver.cli.cluster import access
 from dradriver.cli.cluster.options import driver_namespace_option, output_options, policies_option, server_options
+from dradriver.cli.cluster.scene import Scene
 from dradriver.cli.explainer import turns
 from dradriver.cli.inputs import policies_of
 from dradriver.kube.config import ServerConfig
@@ -77,7 +79,11 @@ def queue(
 
 
 async def _read(server: ServerConfig, policies: Policies | None, namespace: str) -> list[Waits]:
-    scene, standing = await turns.read(server, policies, namespace)
+    return waits(*await turns.read(server, policies, namespace))
+
+
+def waits(scene: Scene, standing: Sequence[Standing]) -> list[Waits]:
+    """Return all that wait, in order."""
     return [_waits(position, one, scene.reserved(one.unit)) for position, one in enumerate(standing, 1)]
 
 

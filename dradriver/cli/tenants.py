@@ -89,7 +89,11 @@ def tenants(
 
 
 async def _read(server: ServerConfig, policies: Policies | None, namespace: str) -> list[TenantNow]:
-    scene, standing = await turns.read(server, policies, namespace)
+    return tenants_now(*await turns.read(server, policies, namespace))
+
+
+def tenants_now(scene: Scene, standing: Sequence[Standing]) -> list[TenantNow]:
+    """Return the tenants of the policies file, and of other namespaces those that have GPUs or wait; else nothing."""
     if not scene.tenants.named:
         return []
     held = {tenant for tenant in scene.tenants.shares.tenants() if scene.tenants.shares.held(tenant)[1]}

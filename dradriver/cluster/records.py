@@ -190,7 +190,11 @@ def read_slice(data: msgspec.Raw) -> SliceRecord | None:
     Raises:
         BadJson: It is no slice.
     """
-    piece: ResourceSlice = codec.decode(data, ResourceSlice)
+    return slice_record(codec.decode(data, ResourceSlice))
+
+
+def slice_record(piece: ResourceSlice) -> SliceRecord | None:
+    """Return what is kept of a slice that was read; see ``read_slice``."""
     if piece.spec.driver != OURS.driver:
         ledger = current_ledger()
         return _theirs(piece, ledger) if piece.spec.driver == ledger.driver else None

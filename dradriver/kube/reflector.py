@@ -66,6 +66,7 @@ class Reflector(Generic[T]):
         field_selector: str | None = None,
         on_change: Callable[[Change[T]], None] | None = None,
         on_unread: Callable[[Unread], None] | None = None,
+        on_trouble: Callable[[DriverError | None], None] | None = None,
     ) -> None:
         """Make a reflector that has read nothing yet.
 
@@ -81,7 +82,10 @@ class Reflector(Generic[T]):
             on_change: Called after the store has changed; it should do no more than put keys into a queue. What it
                 raises is logged.
             on_unread: Called with each object that could not be read whole, whenever it comes.
+            on_trouble: Called with why the server could not be followed, each time, and with None when it is again.
         """
+        self._on_trouble = on_trouble
+        self._troubled = False
         self._client = client
         self._resource = resource
         self._namespace = namespace
@@ -141,6 +145,8 @@ class Reflector(Generic[T]):
         if self._outdated:
             metrics.RELISTS.labels(self._resource.plural, reason).inc()
         error = await self._round()
+        if error is not None:
+            self._tell(error)
         lived = clock() - began
         if lived > STABLE_S:
             self._failures = self._absences = 0
@@ -165,6 +171,11 @@ class Reflector(Generic[T]):
         )
         await asyncio.sleep(wait)
         return reason
+
+    def _tell(self, trouble: DriverError | None) -> None:
+        if self._on_trouble is not None and (trouble is not None or self._troubled):
+            self._troubled = trouble is not None
+            self._on_trouble(trouble)
 
     def _wait_s(self, error: DriverError | None, *, asked: bool) -> float:
         """Return the seconds to wait after a turn that failed; ``asked``: the server wants everything read anew.
@@ -253,6 +264,7 @@ class Reflector(Generic[T]):
             ):
                 async for line in lines:
                     heard = True
+                    self._tell(None)
                     kind, data = _event(line)
                     if fresh is None:
                         self._apply(kind, data)
@@ -316,6 +328,7 @@ class Reflector(Generic[T]):
         self._stored = number
         self._last_heard_at.set(time.time())
         self.synced.set()
+        self._tell(None)
         self._content.replace(fresh, began)
         self._replaced.set()
         self._replaced = asyncio.Event()

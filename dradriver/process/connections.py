@@ -172,7 +172,7 @@ async def listening(
         return response
 
     loop = asyncio.get_running_loop()
-    server = Server(answer, access_log=None, **_HEAD, **options)
+    server = Server(answer, access_log=None, **(_HEAD | options))
 
     def speak() -> asyncio.BaseProtocol:
         http = server()

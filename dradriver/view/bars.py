@@ -12,8 +12,9 @@ _HEAD = 28
 def draw(bars: Bars) -> Drawing:
     """Return the panels, names on the left of the bars and values on their right."""
     every = [bar for panel in bars.panels for bar in panel.bars]
+    said = [_number(value, panel) for panel in bars.panels for _, value, _ in panel.bars]
     left = MARGIN + max(pixels(name) for name, _, _ in every) + 8
-    right = max(pixels(f"{value:.1f}") for _, value, _ in every) + 16
+    right = max(map(pixels, said)) + 16
     lines, y = [], 0
     for panel in bars.panels:
         lines += moved(_panel(panel, left=left), y=y)
@@ -28,5 +29,11 @@ def _panel(panel: Panel, *, left: int) -> list[str]:
         y, wide = _HEAD + number * _STEP, max(1, round(_WIDE * value / most))
         lines.append(text(name, x=left - 8, y=y + _HIGH / 2, kind="end"))
         lines.append(box(tone.value, x=left, y=y, wide=wide, high=_HIGH))
-        lines.append(text(f"{value:.1f}", x=left + wide + 6, y=y + _HIGH / 2, kind="start"))
+        lines.append(text(_number(value, panel), x=left + wide + 6, y=y + _HIGH / 2, kind="start"))
     return lines
+
+
+def _number(value: float, panel: Panel) -> str:
+    """Return a value to a tenth, or as the whole number that it is where all of its panel are."""
+    whole = all(float(one).is_integer() for _, one, _ in panel.bars)
+    return f"{value:.0f}" if whole else f"{value:.1f}"

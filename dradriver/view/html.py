@@ -11,6 +11,7 @@ from dradriver.view.plain import width
 from dradriver.view.shapes import FONT, escaped
 
 _LONG = 48  # characters that a cell has in one line
+_INDEXED = 3  # titled sections, from which on a page has an index
 _PAGE = """\
 <!DOCTYPE html>
 <html lang="en" xmlns="http://www.w3.org/1999/xhtml">
@@ -30,7 +31,8 @@ th, td {{ padding: .2em .8em; text-align: left; vertical-align: top; border-bott
 .long {{ white-space: normal; min-width: 24em }}
 th {{ font-weight: 600 }} .number {{ text-align: right; font-variant-numeric: tabular-nums }}
 pre {{ font: 13px/1.4 ui-monospace, monospace; overflow-x: auto }}
-summary {{ cursor: pointer }} td svg, th svg {{ vertical-align: -2px; margin-right: .4em }}
+.index {{ list-style: none; margin: 1em 0; padding: 0; columns: 16em auto; overflow-wrap: anywhere }}
+a {{ color: inherit }} summary {{ cursor: pointer }} td svg, th svg {{ vertical-align: -2px; margin-right: .4em }}
 {style}</style>
 </head>
 <body>
@@ -44,16 +46,33 @@ summary {{ cursor: pointer }} td svg, th svg {{ vertical-align: -2px; margin-rig
 
 def render(document: Document) -> str:
     """Return the page; all text is escaped."""
+    style = FONT + css(svg.colours(document))
     side = svg.sides(document)
-    body = "".join(_section(section, side=side) for section in document.sections)
-    return _PAGE.format(title=escaped(document.title), style=FONT + css(svg.colours(document)), body=body)
+    body = "".join(_section(section, side=side, name=name) for name, section in enumerate(document.sections))
+    return _PAGE.format(title=escaped(document.title), style=style, body=_index(document) + body)
 
 
-def _section(section: Section, *, side: int) -> str:
+def fragment(document: Document) -> str:
+    """Return the document's sections for a page that has the styles; all text is escaped."""
+    side = svg.sides(document)
+    return "".join(_section(section, side=side) for section in document.sections)
+
+
+def _index(document: Document) -> str:
+    """Return links to the titled sections, where there are so many that one looks for one."""
+    titled = [(name, section.title) for name, section in enumerate(document.sections) if section.title]
+    if len(titled) < _INDEXED:
+        return ""
+    links = "".join(f'<li><a href="#s{name}">{escaped(title)}</a></li>' for name, title in titled)
+    return f'<nav aria-label="Contents"><ul class="index">{links}</ul></nav>\n'
+
+
+def _section(section: Section, *, side: int, name: int | None = None) -> str:
     body = "".join(_block(block, side=side) for block in section.blocks)
     if section.folded:
         body = f"<details>\n<summary>{escaped(section.folded)}</summary>\n{body}</details>\n"
-    return f"<h2>{escaped(section.title)}</h2>\n{body}" if section.title else body
+    place = "" if name is None else f' id="s{name}"'
+    return f"<h2{place}>{escaped(section.title)}</h2>\n{body}" if section.title else body
 
 
 def _block(block: Block, *, side: int) -> str:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from itertools import groupby
 from typing import Final
 
+from dradriver.view import switch
 from dradriver.view.document import Cell, Grouping, Mark, Matrix
 from dradriver.view.palette import GROUPS
 from dradriver.view.plain import cut, plain
-from dradriver.view.shapes import MARGIN, Drawing, box, pixels, text
+from dradriver.view.shapes import LINE, MARGIN, Drawing, box, pixels, text
 
 HIGH: Final = 26  # of a cell
 _WIDE: Final = 46  # of a cell, at least
@@ -20,12 +21,14 @@ def draw(matrix: Matrix, *, side: int) -> Drawing:
     """Return the matrix; its heads are the first row of height ``HIGH``.
 
     A bar left of the rows is a group, with the group's number; a frame on the diagonal is a group whose members are
-    adjacent.
+    adjacent. Devices that all hang on one switch are drawn as that (``switch``).
 
     Args:
         matrix: What to draw.
         side: The width of the marks, ``side`` of all matrices that stand below each other.
     """
+    if word := switch.link(matrix):
+        return switch.draw(matrix, word)
     names = max(map(pixels, ("GPU00", *matrix.devices))) + 16
     left = side + names + len(matrix.groupings) * _BAR + 4
     wide = max(_WIDE, max(map(pixels, matrix.devices)) + 8)
@@ -48,7 +51,19 @@ def draw(matrix: Matrix, *, side: int) -> Drawing:
     for grouping in reversed(matrix.groupings):
         lines += _frames(matrix, grouping, left=left, wide=wide)
     count = len(matrix.order)
-    return Drawing(lines, left + count * wide + MARGIN, (count + 1) * HIGH + 2)
+    across, y = left + count * wide + MARGIN, (count + 1) * HIGH + 2
+    if said := _legend(matrix):
+        lines.append(text(said, x=MARGIN, y=y + LINE / 2, kind="start small"))
+        across, y = max(across, MARGIN + pixels(said) + MARGIN), y + LINE
+    return Drawing(lines, across, y)
+
+
+def _legend(matrix: Matrix) -> str:
+    """Return what the bars and frames of groups are; empty without groups."""
+    titles = [grouping.title for grouping in matrix.groupings if grouping.names]
+    return (
+        f"bars {' '.join(titles)}: groups of so many with the best links, by number; frames: the same" if titles else ""
+    )
 
 
 def side(matrix: Matrix) -> int:

@@ -74,9 +74,9 @@ def _rgb(hue: float, lightness: float, saturation: float) -> str:
     return "#" + "".join(f"{round(255 * part):02x}" for part in colorsys.hls_to_rgb(hue, lightness, saturation))
 
 
-def css(colours: int = 0) -> str:
-    """Return the rules of all colours, with so many series: light ones, and dark ones for who prefers them."""
-    rules: list[tuple[str, str, Shade]] = [
+def _rules(colours: int) -> list[tuple[str, str, Shade]]:
+    """Return selectors, properties and colours."""
+    return [
         ("body, .page", "background", PAGE), (".page", "fill", PAGE), ("body", "color", INK), ("text", "fill", INK),
         ("th, td, h2", "border-color", LINE), ("rect", "stroke", PAGE), (".frame, .promised", "stroke", INK),
         (".bar, .swatch", "stroke", QUIET), ("rect.free", "stroke", LINE),
@@ -85,6 +85,20 @@ def css(colours: int = 0) -> str:
         *((f".g{number}", "fill", shade) for number, shade in enumerate(GROUPS)),
         *((f".s{number}", "fill", series(number)) for number in range(colours)),
     ]  # fmt: skip
+
+
+def css(colours: int = 0) -> str:
+    """Return the rules of all colours, with so many series: light ones, and dark ones for who prefers them."""
+    rules = _rules(colours)
     light = [f"{selector} {{ {what}: {shade.light} }}" for selector, what, shade in rules]
     dark = [f"{selector} {{ {what}: {shade.dark} }}" for selector, what, shade in rules]
     return "\n".join([*light, "@media (prefers-color-scheme: dark) {", *dark, "}"]) + "\n"
+
+
+def page_css(colours: int) -> str:
+    """Return the same for a page whose reader may choose: what counts is the ``color-scheme`` of what is coloured."""
+    return "".join(f"{selector} {{ {what}: {_either(shade)} }}\n" for selector, what, shade in _rules(colours))
+
+
+def _either(shade: Shade) -> str:
+    return f"light-dark({shade.light}, {shade.dark})"

@@ -28,6 +28,7 @@ def main(arguments: list[str]) -> int:
             print(cluster.status())
             return 0 if cluster.is_up() else 1
         case "build":
+            requirements.prepare_browser()
             requirements.prepare_compiler()
             for version in rest or KUBERNETES_VERSIONS:
                 requirements.prepare(version)

@@ -34,6 +34,8 @@ _COMPILER: dict[str, Callable[[], bool]] = {
     "gcc": lambda: any(map(_program, ("cc", "gcc", "clang"))),
     "libc6-dev": lambda: Path("/usr/include/stdio.h").exists(),
 }
+# The same for the tests of the page.
+_BROWSER: dict[str, Callable[[], bool]] = {"chromium": lambda: bool(_program("chromium"))}
 
 
 def busybox() -> Path:
@@ -106,6 +108,15 @@ def prepare_compiler() -> None:
     """
     if _program("apt-get"):
         _install_packages(_COMPILER, cache_folder() / "compiler.log")
+
+
+def prepare_browser() -> None:
+    """Installs a Chromium where there is none; without one the tests that want it say so."""
+    if _program("apt-get"):
+        try:
+            _install_packages(_BROWSER, cache_folder() / "browser.log")
+        except Unavailable as error:
+            print(f"no Chromium: {error}", flush=True)
 
 
 def _install_packages(packages: dict[str, Callable[[], bool]], log: Path) -> None:

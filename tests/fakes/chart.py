@@ -74,6 +74,15 @@ VARIANTS: dict[str, tuple[str, ...]] = {
         "policies.tenants.any.namespaces[0]=any",
     ),
     "mps": ("mps.enabled=true", "driverRoot=/run/nvidia/driver", "kubeletRoot=/data/kubelet"),
+    "page": ("page.enabled=true",),
+    "proxied": (
+        "page.enabled=true",
+        "page.address=0.0.0.0",
+        "page.hosts={gpus.example.com,::1}",
+        "page.from[0].namespaceSelector.matchLabels.team=ingress",
+        "page.extraContainers[0].name=proxy",
+        "page.extraContainers[0].image=example.com/proxy",
+    ),
     "bare": (
         "node.priorityClassName=",
         "controller.priorityClassName=",

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Final
 
 from dradriver.api import gang_sizes, names
@@ -46,7 +46,7 @@ from dradriver.kube.resources import (
     RESOURCE_SLICES,
     Resource,
 )
-from dradriver.kube.store import Change
+from dradriver.kube.store import Change, key_of
 from dradriver.queue import reserved_for
 from dradriver.queue.caps import Caps
 from dradriver.queue.reservation import Reservation, Terms
@@ -56,6 +56,13 @@ from dradriver.view.plain import plain
 MOST_AT_ONCE: Final = 16  # lists of a node's pods
 
 _NEEDED: Final = (RESOURCE_SLICES, RESOURCE_CLAIMS, NODES)
+_CHANGED: Final[Mapping[str, Callable[[Picture, Change[Any]], None]]] = {
+    RESOURCE_SLICES.plural: Picture.slice_changed,
+    RESOURCE_CLAIMS.plural: Picture.claim_changed,
+    NODES.plural: Picture.node_changed,
+    DEVICE_CLASSES.plural: Picture.class_changed,
+    PODS.plural: Picture.pod_changed,
+}
 
 
 class Scene:
@@ -90,6 +97,8 @@ class Scene:
         self.own = own or Own()
         self.tenants = self.own.tenants(policies, {})
         self._filled: set[str] = set()
+        self._taken: dict[tuple[str, Key], Any] = {}  # by kind and key what the picture has
+        self._labels: dict[str, Mapping[str, str]] = {}
 
     async def read(self, *, pods_too: bool = True) -> None:
         """Read slices, claims, nodes, and where pods are to be placed device classes and our pods."""
@@ -110,34 +119,56 @@ class Scene:
             slices += await self._theirs(slices)
             with bound(self.ledger):
                 self.picture = picture = Picture(lambda _: None, lambda: None)
+                self._taken.clear()
                 picture.weights = self.policies.preference
                 picture.nodes.spot_labels = self.policies.spot.labels
                 picture.levels_changed(self.policies.network.levels, self.policies.network.gbps)
                 for topology in topologies:
                     picture.topology_changed(_seen(topology))
                 picture.nccl_changed(self.policies.nccl.version)
-                for device_class in classes:
-                    picture.class_changed(_seen(device_class))
-                for node in nodes:
-                    self.nodes[node.metadata.name] = node
-                    picture.node_changed(_seen(node))
+                for kind, records_ in ((DEVICE_CLASSES, classes), (NODES, nodes)):
+                    for one in records_:
+                        self.take(kind, key_of(one), one)
                 for rule in rules:
                     picture.taint_rule_changed(_seen(rule))
-                for piece in slices:
-                    picture.slice_changed(_seen(piece))
-                for claim in claims:
-                    self.claims[claim.key] = claim
-                    picture.claim_changed(_seen(records.claim_record(claim)))
-                for pod in ours:
-                    if isinstance(pod, Pod):  # a static one is its node's, as others': counted where that is looked at
-                        picture.pod_changed(_seen(pod))
-                labels = {space.metadata.name: space.metadata.labels for space in spaces}
-                self.tenants = self.own.tenants(self.policies, picture.gpu_time.now(), labels)
-                picture.fleets.views.partition_of = self.tenants.partition_of
-                picture.fleets.follow(self.policies.tenants)
-                self.caps = Caps(self.tenants, picture, lambda: None)
-                picture.inventory.reserve({gpu: held.who for held in self.own.reserved for gpu in held.gpus})
+                for kind, records_ in ((RESOURCE_SLICES, slices), (RESOURCE_CLAIMS, claims), (PODS, ours)):
+                    for one in records_:
+                        self.take(kind, key_of(one), one)
+                self._labels = {space.metadata.name: space.metadata.labels for space in spaces}
+                self.settle()
                 _ = picture.inventory.fleet  # what is wrong with a machine is said here
+
+    def take(self, resource: Resource, key: Key, new: Any) -> None:
+        """Bring a slice, claim, node, class or pod of ours into the picture, None where there is no such one any more.
+
+        A static pod is its node's, as others' are: counted where that is looked at.
+        """
+        if resource == RESOURCE_CLAIMS:
+            _put(self.claims, key, new)
+            new = None if new is None else records.claim_record(new)
+        elif resource == NODES:
+            _put(self.nodes, key[1], new)
+        elif resource == PODS and not isinstance(new, Pod):
+            new = None
+        old = self._taken.pop((resource.plural, key), None)
+        if new is not None:
+            self._taken[resource.plural, key] = new
+        changes = [Change(key, old, new)]
+        if old is not None and new is not None and old.metadata.uid != new.metadata.uid:
+            changes = [Change(key, old, None), Change(key, None, new)]
+        with bound(self.ledger):
+            for change in changes:
+                if change.old is not None or change.new is not None:
+                    _CHANGED[resource.plural](self.picture, change)
+
+    def settle(self) -> None:
+        """Count for each tenant what it has now, and what it had."""
+        picture = self.picture
+        self.tenants = self.own.tenants(self.policies, picture.gpu_time.now(), self._labels)
+        picture.fleets.views.partition_of = self.tenants.partition_of
+        picture.fleets.follow(self.policies.tenants)
+        self.caps = Caps(self.tenants, picture, lambda: None)
+        picture.inventory.reserve({gpu: held.who for held in self.own.reserved for gpu in held.gpus})
 
     def whose(self, unit: Unit) -> tuple[str, ...]:
         """Return whose reserved GPUs a unit may have, by whom they are for.
@@ -248,6 +279,12 @@ class Scene:
 
 async def _nothing() -> list[Any]:
     return []
+
+
+def _put(into: dict[Any, Any], key: object, new: object | None) -> None:
+    into.pop(key, None)
+    if new is not None:
+        into[key] = new
 
 
 def _seen(record: Any) -> Change[Any]:

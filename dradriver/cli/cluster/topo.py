@@ -97,6 +97,16 @@ def document(nodes: Sequence[NodeView]) -> Document:
     return Document(title=title, sections=tuple(sections))
 
 
+def node_document(node: NodeView) -> Document:
+    """Return the view of one node: its machine with who holds what."""
+    key = _key((node,))
+    series = {entry.name: entry.series for entry in key.entries}
+    shown, facts = _node(node, series)
+    legend = Section(folded="Legend of the matrix", blocks=(machine_view.legend(node.machine),))
+    title = f"{node.name}: {machine_view.what(node.machine)}, {len(node.free)} free"
+    return Document(title=title, sections=(Section(blocks=tuple(reversed(shown.blocks))), facts, legend))
+
+
 def _summary(node: NodeView) -> tuple[str, ...]:
     return node.name, node.machine.product, str(len(node.gpus)), str(len(node.free)), nvlink_set(node)
 

@@ -16,7 +16,7 @@ from dradriver.topology.groups import group
 from dradriver.topology.machine import Machine, Nic
 from dradriver.topology.topo_m import writer
 from dradriver.view import html, svg
-from tests.fakes.pictures import SVG, boxes, check_nothing_overlaps, texts, tip
+from tests.fakes.pictures import SVG, boxes, check_nothing_overlaps, seen, texts, tip
 
 HTML = "{http://www.w3.org/1999/xhtml}"
 RACK = "gb200-nvl72-rack"  # too large to compare every pair of texts
@@ -45,7 +45,7 @@ def test_every_cell_of_the_matrix_is_drawn_in_the_order_that_shows_groups(name: 
     order = [*group(machine).order, *range(len(machine.gpus), len(machine.gpus) + len(machine.nics))]
     cells = writer.cells(machine)
     drawn = picture(machine)
-    words = [one.words for one in texts(ET.fromstring(drawn)) if one.kind not in ("title", "small")]
+    words = [one.words for one in texts(ET.fromstring(drawn)) if one.kind not in ("title", "small", "start small")]
     expected = [cells[0][1 + i] for i in order]
     for i in order:
         expected += [cells[1 + i][0], *(cells[1 + i][1 + j].strip() for j in order)]
@@ -96,9 +96,27 @@ def test_the_page_holds_picture_groups_levels_nodes_devices_and_legend() -> None
     assert drawn == picture(profiles.load("dgx1-v100"))
 
 
-def test_a_rack_is_drawn_whole() -> None:
+def test_a_rack_is_drawn_as_the_one_switch_that_joins_its_gpus() -> None:
     machine = profiles.load(RACK)
-    root = ET.fromstring(picture(machine))
-    right = max(one.right for one in texts(root))
-    assert right <= float(root.get("width", ""))
-    assert [one.words for one in texts(root) if one.kind == "small"].count("35") == 1  # the last pair's number
+    drawn = picture(machine)
+    check_nothing_overlaps(drawn)
+    root = ET.fromstring(drawn)
+    words = [one.words for one in texts(root)]
+    assert words.count("NV18 between any two of 72: one switch") == 1
+    assert [word for word in words if word.startswith("GPU")] == [f"GPU{n}" for n in group(machine).order]
+    assert max(one.right for one in seen(root)) <= float(root.get("width", ""))
+    assert max(one.bottom for one in seen(root)) <= float(root.get("height", ""))
+
+
+def test_a_rack_with_one_link_less_is_a_matrix() -> None:
+    machine = profiles.load(RACK)
+    links = [list(row) for row in machine.links]
+    links[0][1] = links[1][0] = links[0][1] - 1
+    worn = msgspec.structs.replace(machine, links=tuple(map(tuple, links)))
+    root = ET.fromstring(picture(worn))
+    assert "NV17" in [one.words for one in texts(root)]
+
+
+def test_the_columns_of_groups_are_explained() -> None:
+    said = [one.words for one in texts(ET.fromstring(picture(profiles.load("dgx1-v100"))))]
+    assert "bars 8 4 2: groups of so many with the best links, by number; frames: the same" in said

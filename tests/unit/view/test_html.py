@@ -108,3 +108,14 @@ def test_text_stays_text_wherever_it_stands(name: str) -> None:
     assert all(c.isprintable() or c == "\n" for c in text)
     safe = "".join(c if c.isprintable() else "\ufffd" for c in name)
     assert "".join(root.itertext()).count(safe) >= 20
+
+
+def test_a_page_of_many_sections_has_an_index_of_them() -> None:
+    sections = tuple(Section(title=f"Node: <{n}>", blocks=(Notes(lines=words("x")),)) for n in range(3))
+    root = ET.fromstring(html.render(Document(title="t", sections=sections)))
+    xhtml = "{http://www.w3.org/1999/xhtml}"
+    links = {link.text: link.get("href") for link in root.iter(f"{xhtml}a")}
+    places = {f"#{head.get('id')}": head.text for head in root.iter(f"{xhtml}h2")}
+    assert [places[str(where)] for where in links.values()] == list(links) == ["Node: <0>", "Node: <1>", "Node: <2>"]
+    few = ET.fromstring(html.render(Document(title="t", sections=sections[:2])))
+    assert not list(few.iter(f"{xhtml}a"))

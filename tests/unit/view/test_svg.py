@@ -42,6 +42,36 @@ def test_a_matrix_stands_in_its_order_with_a_bar_and_frame_for_each_group() -> N
     assert first.top < zero.top < one.top < last.bottom
 
 
+def test_values_that_are_not_all_whole_have_tenths() -> None:
+    panel = Panel(title="GB/s", bars=(("ours", 12.0, Tone.OURS), ("others", 0.25, Tone.OTHERS)))
+    words = [one.words for one in texts(drawn(report(Bars(title="b", panels=(panel,)))))]
+    assert words == ["b", "GB/s", "ours", "12.0", "others", "0.2"]
+
+
+def test_what_holds_gpus_of_a_switch_is_in_their_boxes() -> None:
+    devices = tuple(f"G{n}" for n in range(18))
+    cells = tuple(
+        tuple(Cell("X" if i == j else "NV6", Tone.SELF if i == j else Tone.NV) for j in range(18)) for i in range(18)
+    )
+    held = Mark(
+        text="team/a-pod-with-a-long-name", more="team/a-pod-with-a-long-name claim c", tone=Tone.PLAIN, series=3
+    )
+    free = Mark(text="free", more="free", tone=Tone.FREE)
+    whole = Matrix(
+        title="t",
+        devices=devices,
+        cells=cells,
+        order=tuple(reversed(range(18))),
+        marks=(held, *(free,) * 17),
+        marked="by",
+    )
+    root = drawn(report(whole))
+    marks = boxes(root, "mark")
+    assert [one.kind for one in marks] == ["mark free"] * 17 + ["mark plain s3"]
+    assert tip(marks[-1]) == "G0: team/a-pod-with-a-long-name claim c"
+    assert [one.words for one in texts(root)][-2:] == ["G0", "team/a-pod-w…"]
+
+
 def test_marks_stand_beside_their_rows_in_one_column_over_all_matrices() -> None:
     held = Mark(text="team/pod", more="team/pod by claim c", tone=Tone.PLAIN, series=1)
     long = Mark(text="n" * 300, more="n" * 300, tone=Tone.PROMISED, series=0)
@@ -90,7 +120,7 @@ def test_bars_are_scaled_to_the_largest_of_their_panel() -> None:
     assert ours == 4 * others
     assert nothing == 1
     words = [one.words for one in texts(root)]
-    assert words == ["b", "share (%)", "ours", "100.0", "go-gpuallocator", "25.0", "none", "ours", "0.0"]
+    assert words == ["b", "share (%)", "ours", "100", "go-gpuallocator", "25", "none", "ours", "0"]
 
 
 def test_a_picture_brings_its_page_and_fetches_nothing() -> None:

@@ -1,0 +1,13 @@
+"""``gputopo serve``: the cluster as a page that stays up to date.
+
+* ``mirror``: what the API server lets its user list, followed by watches, and handed out as lists to the same code that
+  other commands run.
+* ``live``: the cluster's scene, kept by changes.
+* ``facts``: what the page is told, in pieces that change alone.
+* ``documents``: what it shows of health and use, for people.
+* ``feed``: which of the pieces a reader has not seen.
+* ``asked``: what is shown of one node or one pod when somebody opens it.
+* ``guard``: who may ask: the Host, where a request comes from, the page's key.
+* ``server``: HTTP: the page, its files, the pieces, and events.
+* ``session``: one login at the API server after another.
+"""

@@ -1,0 +1,102 @@
+"""Which pieces a reader has not seen.
+
+A reader is a number, the version that it has seen: whoever is slow gets the newest of each piece, never a queue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import secrets
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from dradriver.cli.page.facts import Pieces, encoder
+
+_MOST_GONE: Final = 4096  # names of pieces that went; a reader from before the oldest of them begins anew
+
+
+class Feed:
+    """The pieces as they are, each with the version in which it became so.
+
+    Attributes:
+        version: Of the whole; 0 before anything was published.
+    """
+
+    def __init__(self) -> None:
+        self.version = 0
+        self._epoch = secrets.token_hex(4)
+        self._pieces: dict[str, tuple[int, bytes]] = {}  # what changed last is last
+        self._gone: dict[str, int] = {}
+        self._oldest = 0
+        self._changed = asyncio.Event()
+        self._delta: tuple[tuple[int, int], bytes] = ((-1, -1), b"")
+        self._whole: tuple[int, bytes] = (-1, b"")
+
+    def publish(self, nodes: Mapping[str, bytes | None], others: Pieces) -> None:
+        """Take in the pieces of nodes that changed, None of those that are gone, and all others that there are."""
+        gone = [key for key in self._pieces if not key.startswith("node/") and key not in others]
+        self._take({f"node/{name}": piece for name, piece in nodes.items()} | others | dict.fromkeys(gone))
+
+    def say(self, key: str, piece: bytes) -> None:
+        """Take in one piece alone."""
+        self._take({key: piece})
+
+    def _take(self, pieces: Mapping[str, bytes | None]) -> None:
+        version = self.version + 1
+        for key, piece in pieces.items():
+            if piece == self._pieces.get(key, (0, None))[1]:
+                continue
+            self.version = version
+            self._pieces.pop(key, None)
+            self._gone.pop(key, None)
+            if piece is None:
+                self._gone[key] = version
+            else:
+                self._pieces[key] = version, piece
+        while len(self._gone) > _MOST_GONE:
+            self._oldest = self._gone.pop(next(iter(self._gone)))
+        if self.version == version:
+            self._changed.set()
+            self._changed = asyncio.Event()
+
+    def read(self, mark: str) -> int | None:
+        """Return the version that a reader names; None for another feed's, or one that is forgotten."""
+        epoch, _, number = mark.partition(".")
+        if epoch != self._epoch or not number.isascii() or not number.isdigit() or len(number) > 12:
+            return None
+        return int(number) if self._oldest <= int(number) <= self.version else None
+
+    def mark(self) -> str:
+        """Return what a reader names who has everything."""
+        return f"{self._epoch}.{self.version}"
+
+    def since(self, version: int) -> bytes:
+        """Return as one line of JSON what is new after a version."""
+        asked = version, self.version
+        if self._delta[0] != asked:
+            self._delta = asked, self._encode(version)
+        return self._delta[1]
+
+    def whole(self) -> bytes:
+        """Return all of it as JSON, compressed by gzip."""
+        if self._whole[0] != self.version:
+            self._whole = self.version, gzip.compress(self._encode(0), 5)
+        return self._whole[1]
+
+    async def news(self, version: int) -> None:
+        """Wait until there is something after a version."""
+        while self.version <= version:
+            await self._changed.wait()
+
+    def _encode(self, version: int) -> bytes:
+        fresh: dict[str, msgspec.Raw] = {}
+        for key in reversed(self._pieces):
+            changed, piece = self._pieces[key]
+            if changed <= version:
+                break
+            fresh[key] = msgspec.Raw(piece)
+        gone = [key for key, changed in self._gone.items() if changed > version] if version else []
+        return encoder.encode({"mark": self.mark(), "set": fresh, "gone": gone})

@@ -1,0 +1,258 @@
+"""What the API server lets its user list, followed by watches.
+
+To the code of other commands it is a client: a list that is followed is answered from here, so that explaining a pod
+asks the server for nothing but what only that pod has. What may not be listed in all namespaces is followed in the
+user's own; what may not be listed at all is said.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
+
+import msgspec
+
+from dradriver.api import names
+from dradriver.api.dra_objects import ResourceSlice
+from dradriver.api.ledger import NVIDIA, OURS
+from dradriver.cli.cluster import reading
+from dradriver.cluster import pods, records
+from dradriver.errors import DriverError
+from dradriver.kube import codec, isolated
+from dradriver.kube.client import ApiError, Client
+from dradriver.kube.config import ServerConfig
+from dradriver.kube.reflector import Reflector
+from dradriver.kube.resources import (
+    CONFIG_MAPS,
+    DEVICE_CLASSES,
+    NODES,
+    PODS,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+    Resource,
+)
+from dradriver.kube.store import Key
+from dradriver.view.plain import plain
+
+T = TypeVar("T")
+
+Changed = Callable[[Resource, Key | None], None]
+
+
+class Source(msgspec.Struct, frozen=True, eq=False):
+    """A list that is followed.
+
+    Attributes:
+        resource: The kind.
+        read: What is kept of an object.
+        namespace: Only this one; None for all.
+        fields: A field selector.
+        labels: A label selector.
+        made: What callers read instead, from what is kept.
+    """
+
+    resource: Resource
+    read: codec.Reading[Any]
+    namespace: str | None = None
+    fields: str | None = None
+    labels: str | None = None
+    made: Mapping[Any, Callable[[Any], Any]] = {}
+
+
+class Whole(msgspec.Struct, frozen=True):
+    """An object of which all is kept, as it came."""
+
+    metadata: isolated.Identity
+    text: bytes
+
+
+def whole(data: msgspec.Raw) -> Whole:
+    """Keep an object as it came."""
+    return Whole(isolated.identity(data), bytes(data))
+
+
+def sources(driver_namespace: str) -> tuple[Source, ...]:
+    """Return what the page is made from: with the driver's own namespace what that says of policies and GPU time."""
+    sliced: dict[Any, Callable[[Any], Any]] = {records.read_slice: records.slice_record}
+    found = [
+        *(Source(RESOURCE_SLICES, ResourceSlice, fields=reading.of_driver(one), made=sliced) for one in (OURS, NVIDIA)),
+        Source(RESOURCE_CLAIMS, reading.read_claim),
+        Source(NODES, records.read_node),
+        Source(DEVICE_CLASSES, records.read_class),
+        Source(PODS, pods.read, labels=names.LABEL),
+    ]
+    if driver_namespace:
+        said: dict[Any, Callable[[Any], Any]] = {dict: lambda kept: codec.decode(kept.text, dict)}
+        found.append(Source(CONFIG_MAPS, whole, namespace=driver_namespace, made=said))
+    return tuple(found)
+
+
+class _Followed:
+    """One source while it is followed."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.trouble: DriverError | None = None
+        self.narrowed = False
+        self.reflector: Reflector[Any] | None = None
+        self.settled = asyncio.Event()  # whole, or known why not
+        self.refused = asyncio.Event()
+
+
+class Mirror(Client):
+    """Lists that are followed while ``run`` runs, and everything else of a client.
+
+    Attributes:
+        unauthorized: Set when the server does not know the user any more: log in anew.
+    """
+
+    def __init__(
+        self,
+        server: ServerConfig,
+        wanted: tuple[Source, ...],
+        changed: Changed,
+        wake: Callable[[], None],
+        *,
+        user_agent: str,
+    ) -> None:
+        """Follow nothing yet.
+
+        Args:
+            server: The API server.
+            wanted: What to follow.
+            changed: Told the kind and the key of what changed; no key where what may be listed of the kind did.
+            wake: Told that what ``said`` says may be different.
+            user_agent: Who asks.
+        """
+        super().__init__(server, user_agent=user_agent)
+        self.unauthorized = asyncio.Event()
+        self._changed = changed
+        self._wake = wake
+        self._followed = [_Followed(source) for source in wanted]
+
+    async def run(self) -> None:
+        """Follow until cancelled."""
+        async with Client(self._config, user_agent=self._user_agent) as client, asyncio.TaskGroup() as tasks:
+            for one in self._followed:
+                tasks.create_task(self._follow(client, one))
+
+    async def settled(self) -> None:
+        """Wait until everything is known that may be, or why it is not."""
+        for one in self._followed:
+            await one.settled.wait()
+
+    async def list(
+        self,
+        resource: Resource,
+        *,
+        namespace: str | None = None,
+        label_selector: str | None = None,
+        field_selector: str | None = None,
+        type: codec.Reading[T] = dict,  # type: ignore[assignment]  # noqa: A002
+    ) -> tuple[builtins.list[T], str]:
+        """Return what is followed, else ask the server."""
+        for one in self._followed:
+            source = one.source
+            asked = (resource, namespace, label_selector, field_selector)
+            if asked == (source.resource, source.namespace, source.labels, source.fields):
+                if one.reflector is None or not one.reflector.synced.is_set():
+                    raise one.trouble if isinstance(one.trouble, ApiError) else ApiError(503, "", "not read yet")
+                made = _made(source, type)
+                kept = (made(item) for item in one.reflector.store.values())
+                return [item for item in kept if item is not None], ""
+        return await super().list(
+            resource,
+            namespace=namespace,
+            label_selector=label_selector,
+            field_selector=field_selector,
+            type=type,
+        )
+
+    def find(self, resource: Resource, key: Key) -> Any:
+        """Return what is kept of an object, None where there is none."""
+        for one in self._followed:
+            if one.source.resource == resource and one.reflector is not None and key in one.reflector.store:
+                return one.reflector.store[key]
+        return None
+
+    def every(self, resource: Resource) -> Iterator[Any]:
+        """Yield all objects of a kind that are followed."""
+        for one in self._followed:
+            if one.source.resource == resource and one.reflector is not None:
+                yield from one.reflector.store.values()
+
+    def said(self) -> Iterator[str]:
+        """Yield in words what may not be listed, and what the server does not answer now."""
+        for one in self._followed:
+            resource, own = one.source.resource, self._config.namespace
+            if one.narrowed and one.reflector is not None and one.reflector.synced.is_set():
+                held = "; GPUs that look free may be held by claims that you may not see"
+                yield (
+                    f"{resource.plural} are shown of namespace {plain(own)} alone: you may not list those of all"
+                    + (held if resource == RESOURCE_CLAIMS else "")
+                )
+            if isinstance(one.trouble, ApiError) and one.trouble.forbidden:
+                yield str(reading.refused(one.trouble, self._config, resource, namespace=one.source.namespace))
+            elif one.trouble is not None:
+                yield plain(f"{resource.plural} are as they were: the API server does not answer ({one.trouble})")
+
+    async def _follow(self, client: Client, one: _Followed) -> None:
+        """Follow a source in all namespaces, and where that is forbidden in the user's own."""
+        source = one.source
+        places = [source.namespace, self._config.namespace] if self._can_narrow(source) else [source.namespace]
+        for place in places:
+            one.narrowed = place != source.namespace
+            one.trouble = None
+            one.reflector = reflector = self._reflector(client, one, place)
+            following = asyncio.create_task(reflector.run())
+            waiting = [asyncio.create_task(event.wait()) for event in (reflector.synced, one.refused)]
+            try:
+                await asyncio.wait((following, *waiting), return_when=asyncio.FIRST_COMPLETED)
+                if reflector.synced.is_set() or place == places[-1]:
+                    one.settled.set()
+                    self._changed(source.resource, None)
+                    await following
+            finally:
+                for task in (following, *waiting):
+                    task.cancel()
+            one.refused.clear()
+
+    def _reflector(self, client: Client, one: _Followed, namespace: str | None) -> Reflector[Any]:
+        source = one.source
+
+        def troubled(trouble: DriverError | None) -> None:
+            before, one.trouble = one.trouble, trouble
+            if isinstance(trouble, ApiError) and trouble.status == 401:
+                self.unauthorized.set()
+            if _forbidden(trouble):
+                one.refused.set()
+            if _forbidden(before) != _forbidden(trouble):
+                self._changed(source.resource, None)
+            elif str(before) != str(trouble):
+                self._wake()
+
+        return Reflector(
+            client,
+            source.resource,
+            source.read,
+            namespace=namespace,
+            label_selector=source.labels,
+            field_selector=source.fields,
+            on_change=lambda change: self._changed(source.resource, change.key),
+            on_trouble=troubled,
+        )
+
+    def _can_narrow(self, source: Source) -> bool:
+        return source.resource.namespaced and source.namespace is None and bool(self._config.namespace)
+
+
+def _forbidden(trouble: DriverError | None) -> bool:
+    return isinstance(trouble, ApiError) and trouble.forbidden
+
+
+def _made(source: Source, wanted: Any) -> Callable[[Any], Any]:
+    if wanted == source.read:
+        return lambda kept: kept
+    return source.made[wanted]

@@ -1,0 +1,105 @@
+"""``gputopo serve``: the cluster as a page that stays up to date."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import click
+
+from dradriver.api.policies.model import Policies
+from dradriver.cli.cluster import access
+from dradriver.cli.cluster.options import driver_namespace_option, policies_option, server_options
+from dradriver.cli.inputs import policies_of
+from dradriver.cli.page import session
+from dradriver.cli.page.guard import LOCAL, Guard
+from dradriver.cli.page.server import Page
+from dradriver.kube.config import ServerConfig
+from dradriver.process.serve import serve_health
+
+PORT: Final = 8321
+
+
+@click.command()
+@click.option("--port", type=click.IntRange(0, 65535), default=PORT, show_default=True, help="0 for a free one.")
+@click.option(
+    "--address", default="127.0.0.1", show_default=True, metavar="IP",
+    help="Where to listen. Whoever reaches the page reads what you may read: before another address put a proxy.",
+)  # fmt: skip
+@click.option(
+    "--host", "hosts", multiple=True, metavar="NAME",
+    help="A name by which a proxy calls the page; may be repeated. Requests for other names are refused; * allows all.",
+)  # fmt: skip
+@click.option(
+    "--no-key",
+    is_flag=True,
+    help="Let everybody read who reaches the page; else the address that is printed has a key.",
+)
+@click.option(
+    "--health-port", type=click.IntRange(1, 65535), help="Serve probes and metrics there, too, on all addresses."
+)
+@server_options
+@policies_option
+@driver_namespace_option
+def serve(
+    port: int,
+    address: str,
+    hosts: tuple[str, ...],
+    no_key: bool,
+    health_port: int | None,
+    kubeconfig: str | None,
+    context: str | None,
+    policies_file: str | None,
+    driver_namespace: str,
+) -> None:
+    """Serve a page of the cluster: nodes and who holds their GPUs, who waits and why, what is free, use and health.
+
+    It reads with your own rights and changes nothing. What you may not list it says. It ends with Ctrl-C.
+    """
+    logging.basicConfig(level=logging.ERROR, format="%(name)s: %(message)s")  # what goes wrong the page says
+    policies = None if policies_file is None else policies_of(policies_file)
+
+    def server() -> ServerConfig:
+        return access.server(None if kubeconfig is None else Path(kubeconfig), context)
+
+    first = [server()]  # what is wrong with it is said here, not on the page
+
+    def login() -> ServerConfig:
+        return first.pop() if first else server()
+
+    try:
+        asyncio.run(_serve(login, policies, driver_namespace, port, address, hosts, health_port, with_key=not no_key))
+    except OSError as error:
+        raise click.ClickException(f"cannot listen on {address} port {port}: {error.strerror or error}") from error
+
+
+async def _serve(
+    login: Callable[[], ServerConfig],
+    policies: Policies | None,
+    driver_namespace: str,
+    port: int,
+    address: str,
+    hosts: tuple[str, ...],
+    health_port: int | None,
+    *,
+    with_key: bool,
+) -> None:
+    page = Page(Guard((*hosts, address), with_key=with_key, port=port))
+    async with contextlib.AsyncExitStack() as stack:
+        bound = await stack.enter_async_context(page.serve(host=address, port=port))
+        if health_port is not None:
+            await stack.enter_async_context(serve_health(health_port, ready=lambda: page.feed.version > 0))
+        name = "127.0.0.1" if address in LOCAL or address in ("0.0.0.0", "::") else address  # noqa: S104
+        click.echo(
+            f"http://{f'[{name}]' if ':' in name else name}:{bound}/" + (f"?key={page.guard.key}" if with_key else "")
+        )
+        keeping = asyncio.create_task(session.keep(page, login, policies, driver_namespace))
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, keeping.cancel)
+        with contextlib.suppress(asyncio.CancelledError):
+            await keeping

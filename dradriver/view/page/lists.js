@@ -1,0 +1,117 @@
+// Sums, who waits, and what comes as tables that the server has drawn.
+import { choose, element, number, words } from "./page.js";
+
+const STATES = [
+  ["f", "free"],
+  ["a", "held"],
+  ["s", "held in parts"],
+  ["p", "promised"],
+  ["b", "out of service"],
+  ["c", "free, on nodes that take no pods"],
+];
+
+export function drawSum(sum, summary) {
+  const all = {};
+  for (const [, states] of summary.products) for (const [state, count] of Object.entries(states)) all[state] = (all[state] ?? 0) + count;
+  const total = Object.values(all).reduce((one, other) => one + other, 0);
+  const left = element("div");
+  const big = element("p", "big", number(all.f ?? 0));
+  big.append(element("small", "", ` of ${number(total)} GPUs free`));
+  const closed = summary.closed ? `, ${number(summary.closed)} take no pods` : "";
+  left.append(big, element("p", "under", `${number(summary.nodes)} node${summary.nodes === 1 ? "" : "s"}${closed}`));
+  const bars = element("div", "bars");
+  for (const [product, states] of summary.products) {
+    const own = Object.values(states).reduce((one, other) => one + other, 0);
+    const row = element("div", "bar-row");
+    const stack = element("span", "stack");
+    stack.setAttribute("role", "img");
+    const parts = STATES.filter(([state]) => states[state]);
+    stack.setAttribute("aria-label", parts.map(([state, word]) => `${states[state]} ${word}`).join(", "));
+    for (const [state, word] of parts) {
+      const part = element("span", state);
+      part.style.flexGrow = states[state];
+      part.title = `${number(states[state])} ${word}`;
+      stack.append(part);
+    }
+    const name = element("span", "name", product);
+    name.title = product;
+    row.append(name, stack, element("span", "num", `${number(states.f ?? 0)} of ${number(own)}`));
+    bars.append(row);
+  }
+  const legend = element("ul", "legend");
+  for (const [state, word] of STATES) {
+    if (!all[state]) continue;
+    const item = element("li");
+    item.append(element("span", `cell ${state}`), `${number(all[state])} ${word}`);
+    legend.append(item);
+  }
+  bars.append(legend);
+  sum.replaceChildren(left, bars);
+}
+
+export function drawUnread(place, said) {
+  place.hidden = !said.length;
+  const list = element("ul");
+  list.append(...said.map((text) => element("li", "", text)));
+  place.replaceChildren(element("b", "", "Not everything is shown"), list);
+}
+
+const age = (since) => {
+  const seconds = Math.max(0, Math.round((Date.now() - Date.parse(since)) / 1000));
+  if (Number.isNaN(seconds)) return "";
+  for (const [size, unit] of [[86400, "d"], [3600, "h"], [60, "min"]]) if (seconds >= 2 * size) return `${Math.floor(seconds / size)} ${unit}`;
+  return `${seconds} s`;
+};
+
+const TAGS = { static: "static", promised: "promised" };
+
+export function drawWaiting(main, pieces) {
+  const wanted = words();
+  const every = [];
+  for (const [key, pod] of pieces) if (key.startsWith("pod/")) every.push(pod);
+  const shown = every.filter((pod) => {
+    const text = Object.values(pod).join(" ").toLowerCase();
+    return wanted.every((word) => text.includes(word));
+  });
+  shown.sort((one, other) => one.at - other.at);
+  if (!shown.length) {
+    main.replaceChildren(element("p", "empty", every.length ? "No pod that waits matches the filter." : "No pod waits for GPUs."));
+    return;
+  }
+  const focused = document.activeElement?.dataset?.pod;
+  const table = element("table", "waiting");
+  const head = element("tr");
+  for (const title of ["Turn", "Pod", "Asks for", "For", "Waits because"]) head.append(Object.assign(element("th", "", title), { scope: "col" }));
+  const body = element("tbody");
+  for (const pod of shown) {
+    const row = element("tr");
+    const name = Object.assign(element("th"), { scope: "row" });
+    const link = element("button", "link", `${pod.namespace}/${pod.pod}`);
+    link.type = "button";
+    link.dataset.pod = `${pod.namespace}/${pod.pod}`;
+    link.addEventListener("click", () => choose({ pod: link.dataset.pod, node: null }));
+    name.append(link);
+    if (TAGS[pod.state]) name.append(element("span", "tag", TAGS[pod.state]));
+    if (pod.gang) name.append(element("span", "tag", `gang ${pod.gang}`));
+    row.append(element("td", "quiet", pod.turn ?? ""), name, element("td", "", pod.wish), element("td", "quiet", age(pod.since)), element("td", "", pod.why));
+    body.append(row);
+  }
+  const heads = element("thead");
+  heads.append(head);
+  table.append(heads, body);
+  const card = element("div", "shown");
+  card.append(table);
+  const more = (pieces.get("summary")?.waiting ?? 0) - every.length;
+  if (more > 0) card.append(element("p", "quiet", `${number(more)} more wait; gputopo queue lists all.`));
+  main.replaceChildren(card);
+  if (focused) main.querySelector(`[data-pod="${CSS.escape(focused)}"]`)?.focus();
+}
+
+export function drawTable(main, html) {
+  const card = element("div", "shown");
+  if (html === undefined) card.append(element("p", "quiet", "It is not known: something that it is made from may not be read."));
+  else card.innerHTML = html; // by the renderer of all pages, which escapes every text
+  const wanted = words();
+  for (const row of card.querySelectorAll("tbody tr")) row.hidden = !wanted.every((word) => row.textContent.toLowerCase().includes(word));
+  main.replaceChildren(card);
+}

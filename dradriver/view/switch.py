@@ -1,0 +1,60 @@
+"""A machine whose GPUs all hang on one switch as a picture: a matrix would say the same thousands of times."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dradriver.view.document import Matrix, Tone
+from dradriver.view.plain import cut, plain
+from dradriver.view.shapes import CHARACTER, MARGIN, Drawing, box, pixels, text
+
+_FEWEST: Final = 17  # devices; of fewer the matrix is small, and shows groups, too
+_ROW: Final = 9  # devices beside each other
+_HIGH, _GAP, _RAIL = 26, 8, 6
+_HEAD: Final = 30
+_WIDEST: Final = 13  # characters of who holds a GPU
+
+
+def link(matrix: Matrix) -> str:
+    """Return what joins any two of the devices, as ``NV18``, where that is one and the same; else nothing."""
+    count = len(matrix.devices)
+    if count < _FEWEST:
+        return ""
+    words = {cell.text.strip() for row, cells in enumerate(matrix.cells) for cell in (*cells[:row], *cells[row + 1 :])}
+    return words.pop() if len(words) == 1 and matrix.cells[0][1].tone is Tone.NV else ""
+
+
+def draw(matrix: Matrix, word: str) -> Drawing:
+    """Return the switch with its devices in rows; a device's mark is in its box, all of it where one points."""
+    holders = bool(matrix.marks)
+    wide = round((_WIDEST if holders else 6) * CHARACTER) + 8
+    high = _HIGH * (2 if holders else 1)
+    count, columns = len(matrix.order), min(_ROW, len(matrix.order))
+    said = f"{word} between any two of {count}: one switch"
+    across = max(columns * (wide + _GAP) - _GAP + _RAIL + _GAP, pixels(said) + 16)
+    lines = [box(Tone.NV.value, x=MARGIN, y=2, wide=across, high=_HEAD - 6)]
+    rows = -(-count // columns)
+    step = high + _RAIL + _GAP
+    lines.append(box(Tone.NV.value, x=MARGIN, y=_HEAD - 4, wide=_RAIL, high=(rows - 1) * step + _RAIL + 4))
+    lines.append(text(said, x=MARGIN + 8, y=_HEAD / 2 - 1, kind="start"))
+    for place, device in enumerate(matrix.order):
+        row, column = divmod(place, columns)
+        y = _HEAD + row * step
+        if column == 0:
+            lines.append(box(Tone.NV.value, x=MARGIN, y=y, wide=across, high=_RAIL))
+        x = MARGIN + _RAIL + _GAP + column * (wide + _GAP)
+        lines += _device(matrix, device, x=x, y=y + _RAIL, wide=wide, high=high)
+    return Drawing(lines, MARGIN + across + MARGIN, _HEAD + rows * step)
+
+
+def _device(matrix: Matrix, device: int, *, x: float, y: float, wide: int, high: int) -> list[str]:
+    name = matrix.devices[device]
+    if device >= len(matrix.marks):
+        return [box("mark", x=x, y=y, wide=wide, high=high), text(name, x=x + wide / 2, y=y + high / 2)]
+    mark = matrix.marks[device]
+    kind = mark.tone.value if mark.series is None else f"{mark.tone.value} s{mark.series}"
+    return [
+        box(f"mark {kind}", x=x, y=y, wide=wide, high=high, says=f"{name}: {mark.more}"),
+        text(name, x=x + wide / 2, y=y + high / 4 + 2),
+        text(cut(plain(mark.text), _WIDEST), x=x + wide / 2, y=y + high * 3 / 4 - 2),
+    ]

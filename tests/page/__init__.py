@@ -1,0 +1,1 @@
+"""The page of ``gputopo serve`` in a real Chromium."""

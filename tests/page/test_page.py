@@ -1,0 +1,304 @@
+"""The page as its readers have it: in a real browser, on an API server of a cluster in memory."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+import pytest
+from playwright.async_api import Page, expect
+
+from dradriver.kube.resources import NODES, RESOURCE_SLICES
+from tests.fakes.commands import CommandLine, run_all
+from tests.fakes.gpucluster import GpuCluster
+from tests.fakes.serving import fleet, served, serving
+from tests.page.conftest import Opens
+
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(240)]
+
+ZONE = "topology.kubernetes.io/zone"
+EVIL = "<script>window.hacked = 1</script><img src=x onerror='window.hacked = 1'>"
+
+
+@pytest.fixture
+def cluster() -> GpuCluster:
+    made = GpuCluster()
+    made.node("n1", "dgx1-v100", labels={ZONE: "eu-1"})
+    made.node("n2", "dgx-h100", labels={ZONE: "eu-1"})
+    made.node("n10", "dgx1-v100", labels={ZONE: "eu-2"}, unschedulable=True)
+    made.rival("old", "n1", range(6))
+    return made
+
+
+def tile(page: Page, node: str) -> Any:
+    return page.locator(f'[data-node="{node}"]')
+
+
+async def test_nodes_stand_in_their_zones_with_their_gpus(cluster: GpuCluster, opens: Opens) -> None:
+    async with served(cluster.store) as made:
+        page = await opens(made.url)
+        await expect(page.locator(".zone h3")).to_have_text(["Zone eu-1", "Zone eu-2"])
+        await expect(page.locator(".zone header p")).to_have_text(
+            ["2 nodes, 10 of 16 GPUs free", "1 node, 0 of 8 GPUs free"]
+        )
+        await expect(page.locator(".tile .line b")).to_have_text(["n1", "n2", "n10"])
+        await expect(page.locator(".tile .line span")).to_have_text(["2 free", "8 free", "cordoned"])
+        await expect(tile(page, "n1").locator(".cell.a")).to_have_count(6)
+        await expect(tile(page, "n1").locator(".cell.f")).to_have_count(2)
+        await expect(page.locator(".big")).to_have_text("10 of 24 GPUs free")
+        label = await tile(page, "n1").get_attribute("aria-label")
+        assert label == "n1, Tesla V100-SXM2-32GB, of 8 GPUs 2 free, 6 held"
+        assert "default/old, a claim without pod: 6 GPUs" in (await tile(page, "n1").get_attribute("title") or "")
+
+
+async def test_what_changes_is_seen_without_a_reload(cluster: GpuCluster, opens: Opens) -> None:
+    async with served(cluster.store) as made:
+        page = await opens(made.url)
+        await expect(tile(page, "n2").locator(".line span")).to_have_text("8 free")
+        await page.evaluate("window.sameDocument = true")
+        cluster.rival("new", "n2", range(5))
+        await expect(tile(page, "n2").locator(".line span")).to_have_text("3 free")
+        await expect(page.locator(".big")).to_have_text("5 of 24 GPUs free")
+        cluster.pod("later", 8, wishes={"required": "nvlink"})
+        await expect(page.locator("#count-waiting")).to_have_text("1")
+        cluster.node("n3", "dgx1-v100")
+        await expect(tile(page, "n3").locator(".line span")).to_have_text("8 free")
+        cluster.remove(NODES, "n2")
+        for piece in [one for one in cluster.all(RESOURCE_SLICES) if one["spec"]["nodeName"] == "n2"]:
+            cluster.remove(RESOURCE_SLICES, piece["metadata"]["name"])
+        await expect(tile(page, "n2")).to_have_count(0)
+        assert await page.evaluate("window.sameDocument") is True
+
+
+async def test_why_a_pod_waits_is_what_explain_says(cluster: GpuCluster, opens: Opens, tmp_path: Any) -> None:
+    cluster.rival("more", "n2", range(3))
+    cluster.pod("waits", 8, wishes={"required": "nvlink"})
+    await run_all(cluster)
+    async with served(cluster.store) as made:
+        told = await CommandLine(made.api, tmp_path).data("explain", "waits")
+        page = await opens(made.url)
+        await page.get_by_role("tab", name="Waiting").click()
+        row = page.locator(".waiting tbody tr")
+        await expect(row).to_have_count(1)
+        await expect(row.locator("td").first).to_have_text("1")
+        await expect(row).to_contain_text(told["said"])
+        await page.get_by_role("button", name="default/waits").click()
+        detail = page.locator("#detail-body")
+        await expect(detail).to_contain_text(told["reason"])
+        await expect(detail).to_contain_text("What would help")
+        for option in told["helps"]:
+            await expect(detail).to_contain_text(option["node"])
+            for owner in option["owners"]:
+                await expect(detail).to_contain_text(f"{owner['namespace']}/{owner['claim']}")
+        await expect(page.locator("#detail-title")).to_have_text("Pod default/waits")
+
+
+async def test_an_opened_node_shows_its_matrix_and_follows_it(cluster: GpuCluster, opens: Opens) -> None:
+    async with served(cluster.store) as made:
+        page = await opens(made.url)
+        await tile(page, "n1").click()
+        await expect(page.locator("#detail-title")).to_have_text("n1: 8 x Tesla V100-SXM2-32GB, 2 free")
+        await expect(page.locator("#detail-body svg[role=img]")).to_have_count(1)
+        await expect(page.locator("#detail-body")).to_contain_text("bars 8 4 2: groups of so many")
+        await expect(page.locator("#detail-body tbody tr").nth(6)).to_contain_text("free")
+        cluster.rival("new", "n1", [6])
+        await expect(page.locator("#detail-title")).to_have_text("n1: 8 x Tesla V100-SXM2-32GB, 1 free")
+        assert "node=n1" in page.url
+        await page.reload()
+        await expect(page.locator("#detail-title")).to_have_text("n1: 8 x Tesla V100-SXM2-32GB, 1 free")
+
+
+async def test_whatever_anybody_writes_is_text(cluster: GpuCluster, opens: Opens) -> None:
+    cluster.node("n1", "dgx1-v100", labels={ZONE: EVIL})
+    long = "x" * 10_000
+    cluster.rival(EVIL, "n2", [0])
+    cluster.rival(long, "n2", [1])
+    cluster.pod("later", 2, namespace=EVIL)
+    pod = cluster.admitted(long, 8)
+    pod["metadata"]["annotations"]["gpu.topology/reason"] = EVIL + long
+    cluster.put(_pods(), pod)
+    async with served(cluster.store) as made:
+        page = await opens(made.url)
+        await expect(page.locator(".zone h3").first).to_contain_text(EVIL)
+        await tile(page, "n2").click()
+        await expect(page.locator("#detail-body")).to_contain_text(f"default/{EVIL}, a claim without pod")
+        await expect(page.locator("#detail-body")).to_contain_text(long)
+        await page.get_by_role("tab", name="Waiting").click()
+        await expect(page.locator(".waiting")).to_contain_text(EVIL)
+        for tab in ("Free sets", "Tenants", "Idle", "Health"):
+            await page.get_by_role("tab", name=tab).click()
+            await expect(page.locator("main .shown")).to_be_visible()
+        assert await page.evaluate("window.hacked") is None
+        assert await page.locator("script").count() == 1
+        assert await page.locator("img").count() == 1
+        assert await page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def _pods() -> Any:
+    from dradriver.kube.resources import PODS
+
+    return PODS
+
+
+async def test_everything_is_reached_by_keys(cluster: GpuCluster, opens: Opens) -> None:
+    async with served(cluster.store) as made:
+        page = await opens(made.url)
+        await expect(tile(page, "n1")).to_be_visible()
+        await page.keyboard.press("/")
+        await expect(page.locator("#filter")).to_be_focused()
+        await page.keyboard.type("h100")
+        await expect(page.locator(".tile")).to_have_count(1)
+        await page.keyboard.press("Escape")
+        await expect(page.locator(".tile")).to_have_count(3)
+        await page.keyboard.type("free:3")
+        await expect(page.locator(".tile .line b")).to_have_text(["n2"])
+        await page.keyboard.press("Escape")
+        await page.keyboard.press("Escape")
+        await expect(tile(page, "n1")).to_be_focused()
+        await page.keyboard.press("ArrowRight")
+        await expect(tile(page, "n2")).to_be_focused()
+        await page.keyboard.press("ArrowDown")
+        await expect(tile(page, "n10")).to_be_focused()
+        await page.keyboard.press("Home")
+        await page.keyboard.press("Enter")
+        await expect(page.locator("#detail")).to_be_focused()
+        await expect(page.locator("#detail-title")).to_contain_text("n1: 8 x")
+        await expect(tile(page, "n1")).to_have_attribute("aria-expanded", "true")
+        await page.keyboard.press("Escape")
+        await expect(page.locator("#detail")).to_be_hidden()
+        await expect(tile(page, "n1")).to_be_focused()
+        await page.get_by_role("tab", name="Cluster").focus()
+        await page.keyboard.press("ArrowRight")
+        await expect(page.get_by_role("tab", name="Waiting")).to_have_attribute("aria-selected", "true")
+        await expect(page.locator("main")).to_contain_text("No pod waits for GPUs.")
+        await page.keyboard.press("ArrowLeft")
+        await page.keyboard.press("ArrowLeft")
+        await expect(page.get_by_role("tab", name="Health")).to_be_focused()
+        await expect(page.locator("main")).to_contain_text("no GPU is out of service; 1 node takes no new pods")
+
+
+@pytest.mark.parametrize(
+    ("path", "said", "nodes"),
+    [
+        (r"/pods$", "you may not list pods in all namespaces", 3),
+        (r"/resourceclaims$", "you may not list resourceclaims.resource.k8s.io", 3),
+        (r"/nodes$", "you may not list nodes in all namespaces", 3),
+        (r"/resourceslices$", "you may not list resourceslices.resource.k8s.io", 0),
+        (r"/configmaps$", "you may not read configmaps in namespace gpu-topology", 3),
+    ],
+)
+async def test_what_may_not_be_read_is_said(
+    cluster: GpuCluster, opens: Opens, path: str, said: str, nodes: int
+) -> None:
+    async with served(cluster.store, read=False) as made:
+        made.api.fail(times=math.inf, path=path, status=403, reason="Forbidden", message="by a test")
+        page = await opens(made.url)
+        await expect(page.locator("#unread")).to_contain_text(said, timeout=20_000)
+        if nodes:
+            await expect(page.locator(".tile")).to_have_count(nodes, timeout=20_000)
+        else:
+            await expect(page.locator("main")).to_contain_text("No node with GPUs of this driver is known.")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_every_text_is_legible(cluster: GpuCluster, opens: Opens, scheme: Any) -> None:
+    cluster.pod("waits", 8, wishes={"required": "nvlink"})
+    async with served(cluster.store) as made:
+        made.api.fail(times=math.inf, path=r"/events$", status=403, reason="Forbidden", message="by a test")
+        page = await opens(made.url, color_scheme=scheme)
+        await expect(tile(page, "n1")).to_be_visible()
+        assert await page.evaluate(CONTRASTS) == []
+        await page.goto(f"{made.url}#tab=waiting&pod=default/waits")
+        await expect(page.locator("#detail-body")).to_contain_text("Queue")
+        assert await page.evaluate(CONTRASTS) == []
+        await page.goto(f"{made.url}#tab=free&node=n1")
+        await expect(page.locator("#detail-title")).to_contain_text("n1: 8 x")
+        assert await page.evaluate(CONTRASTS) == []
+
+
+# Every text whose contrast with what is behind it is less than 4.5, as WCAG 2.2 counts it in 1.4.3.
+CONTRASTS = """() => {
+  const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+  const rgb = (colour) => {
+    canvas.fillStyle = colour;
+    canvas.fillRect(0, 0, 1, 1);
+    return canvas.getImageData(0, 0, 1, 1).data;
+  };
+  const part = (value) => (value /= 255) <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4;
+  const luminance = ([r, g, b]) => 0.2126 * part(r) + 0.7152 * part(g) + 0.0722 * part(b);
+  const clear = (colour) => colour === "transparent" || /, 0\\)$/.test(colour);
+  const found = [];
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walker.nextNode()) {
+    const own = walker.currentNode.parentElement;
+    if (!walker.currentNode.data.trim() || own.closest("svg, noscript, script, .unseen, .skip, [hidden]")) continue;
+    let behind = own;
+    while (behind && clear(getComputedStyle(behind).backgroundColor)) behind = behind.parentElement;
+    const ink = luminance(rgb(getComputedStyle(own).color));
+    const back = luminance(rgb(getComputedStyle(behind).backgroundColor));
+    const contrast = (Math.max(ink, back) + 0.05) / (Math.min(ink, back) + 0.05);
+    if (contrast < 4.5) found.push(`${walker.currentNode.data.trim()}: ${contrast.toFixed(2)}`);
+  }
+  return found;
+}"""
+
+
+async def test_the_reader_chooses_light_or_dark_and_it_stays(cluster: GpuCluster, opens: Opens) -> None:
+    async with served(cluster.store) as made:
+        page = await opens(made.url, color_scheme="dark", reduced_motion="reduce")
+        back = "getComputedStyle(document.body).backgroundColor"
+        dark = await page.evaluate(back)
+        await page.locator("#theme").click()
+        await expect(page.locator("#theme")).to_have_text("Theme: light")
+        light = await page.evaluate(back)
+        assert _bright(dark) < 60 < 200 < _bright(light)
+        await page.reload()
+        assert await page.evaluate(back) == light
+        await page.locator("#theme").click()
+        assert await page.evaluate(back) == dark
+        await expect(tile(page, "n2")).to_be_visible()
+        cluster.rival("new", "n2", [0])
+        await expect(tile(page, "n2")).to_have_class(re.compile("new"))
+        assert await tile(page, "n2").evaluate("(tile) => getComputedStyle(tile).animationName") == "none"
+
+
+def _bright(colour: str) -> float:
+    return sum(map(float, re.findall(r"[\d.]+", colour)[:3])) / 3
+
+
+async def test_a_page_whose_server_was_started_anew_begins_anew(cluster: GpuCluster, opens: Opens) -> None:
+    async with served(cluster.store) as first:
+        async with serving(first.api) as made:
+            port = int(made.url.rstrip("/").rpartition(":")[2])
+            page = await opens(made.url)
+            await expect(tile(page, "n2").locator(".line span")).to_have_text("8 free")
+        await expect(page.locator("#live")).to_have_class("live off")
+        cluster.rival("meanwhile", "n2", [0, 1])
+        async with serving(first.api, port=port):
+            await expect(tile(page, "n2").locator(".line span")).to_have_text("6 free", timeout=20_000)
+            await expect(page.locator("#live")).to_have_class("live on")
+
+
+async def test_a_key_in_the_address_lets_its_reader_in(cluster: GpuCluster, opens: Opens) -> None:
+    async with served(cluster.store, key=True) as made:
+        page = await opens(made.url)
+        assert "its key lets you read this page" in await page.content()
+        await page.goto(f"{made.url}?key={made.page.guard.key}")
+        await expect(tile(page, "n2")).to_be_visible()
+        assert made.page.guard.key not in page.url
+
+
+async def test_a_thousand_nodes(opens: Opens) -> None:
+    cluster = fleet(1000)
+    async with served(cluster.store) as made:
+        page = await opens(made.url)
+        await expect(page.locator(".tile")).to_have_count(1000)
+        await expect(page.locator(".big")).to_have_text("4,004 of 8,000 GPUs free")
+        await page.locator("#filter").fill("zone-3 free:8")
+        await expect(page.locator(".tile")).to_have_count(28)
+        await page.locator("#filter").fill("team-7/")
+        await expect(page.locator(".tile")).to_have_count(44)
+        await page.locator("#filter").fill("")
+        cluster.rival("new", "node-00999", [7])
+        await expect(page.locator(".big")).to_have_text("4,003 of 8,000 GPUs free", timeout=20_000)
