@@ -187,6 +187,19 @@ QUESTIONS: Final = (
         "What does each team cost?",
         (
             Panel(
+                "Cost by namespace, a day",
+                (
+                    (
+                        "sum by (namespace, currency)"
+                        " (sum by (namespace, product) (increase(gpu_topology_gpu_seconds_total[1d])) / 3600"
+                        " * on (product) group_left (currency)"
+                        " max by (product, currency) (gpu_topology_gpu_price_per_hour))",
+                        "{{namespace}} {{currency}}",
+                    ),
+                ),
+                stacked=True,
+            ),
+            Panel(
                 "GPU-hours by namespace, a day",
                 (("sum by (namespace) (increase(gpu_topology_gpu_seconds_total[1d])) / 3600", "{{namespace}}"),),
                 stacked=True,

@@ -174,6 +174,7 @@ class Controller:
         self.worker.picture.nccl_changed(policies.nccl.version)
         self.worker.picture.levels_changed(policies.network.levels, policies.network.gbps)
         self.worker.follow(policies)
+        self._figures.prices = policies.prices
         self._namespaces.follow()
         if self._usage is not None:
             self._usage.keep_days = policies.queue.keep_days

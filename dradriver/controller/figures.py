@@ -8,6 +8,7 @@ from typing import Final
 
 from dradriver.allocator import Role, Whole, largest_gang
 from dradriver.allocator.choice.free_sets import free_sets
+from dradriver.api.policies.model import Prices
 from dradriver.api.usage import Bucket
 from dradriver.cluster import gpu_states
 from dradriver.cluster.picture import Picture
@@ -21,10 +22,15 @@ _GANG_GPUS: Final = 8  # of a pod of the largest gang
 
 
 class Figures:
-    """Sets the gauges that need a look at all nodes; a replica that stands by has none of them."""
+    """Sets the gauges that need a look at all nodes; a replica that stands by has none of them.
+
+    Attributes:
+        prices: What GPUs cost.
+    """
 
     def __init__(self, picture: Picture, reasons: Reasons) -> None:
         """Make one that has counted nothing."""
+        self.prices = Prices()
         self._picture = picture
         self._reasons = reasons
 
@@ -39,7 +45,7 @@ class Figures:
             metrics.LEADER.set(0)
             for gauge in (
                 metrics.GPUS, metrics.PART_GPUS, metrics.PART_USED, metrics.HELD, metrics.FREE_SETS,
-                metrics.LARGEST_GANG,
+                metrics.LARGEST_GANG, metrics.PRICES,
             ):  # fmt: skip
                 gauge.set({})
             self._waiting({})
@@ -65,6 +71,8 @@ class Figures:
         products = {product for product, _ in states}
         metrics.GPUS.set({(product, each): states[product, each] for product in products for each in gpu_states.STATES})
         metrics.PART_GPUS.set(parts)
+        prices = {(product, self.prices.currency): self.prices.per_hour(product) for product in products}
+        metrics.PRICES.set({key: price for key, price in prices.items() if price is not None})
 
     async def _held(self) -> None:
         gpu_time = self._picture.gpu_time

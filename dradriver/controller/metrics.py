@@ -112,6 +112,13 @@ PART_USED: Final = Amounts(
     product=_PRODUCT,
     kind="share, slice",
 )
+PRICES: Final = Amounts(
+    "gpu_topology_gpu_price_per_hour",
+    f"What an hour of a GPU costs by the policies file, {_COUNTED}",
+    most=_PRODUCTS,
+    product=_PRODUCT,
+    currency="as the policies file says, empty where it does not",
+)
 FREE_SETS: Final = Amounts(
     "gpu_topology_free_sets",
     f"Sets of free GPUs that are there at once, each size for itself, {_COUNTED}",

@@ -102,7 +102,11 @@ class Prometheus:
 def prometheus(driver: Cluster, tmp_path: Path, namespace: Namespace) -> Iterator[Prometheus]:
     """One that scrapes a driver with a tenant that has a cap, the namespace's."""
     deploy.install(
-        driver, f"policies.tenants.team.namespaces[0]={namespace.name}", "policies.tenants.team.cap[0].gpus=16"
+        driver,
+        f"policies.tenants.team.namespaces[0]={namespace.name}",
+        "policies.tenants.team.cap[0].gpus=16",
+        "policies.prices.currency=EUR",
+        "policies.prices.gpus[0].perHour=2.5",
     )
     made = Prometheus(driver, tmp_path)
     yield made

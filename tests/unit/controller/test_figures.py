@@ -10,6 +10,7 @@ import pytest
 from prometheus_client import REGISTRY
 
 from dradriver.allocator.request import Amount
+from dradriver.api.policies.model import Price, Prices
 from dradriver.api.policies.modes import Mode
 from dradriver.controller import metrics
 from dradriver.controller.figures import Figures
@@ -37,6 +38,7 @@ def nothing_left() -> Iterator[None]:
     for gauge in (metrics.GPUS, metrics.PART_GPUS, metrics.PART_USED, metrics.HELD, metrics.FREE_SETS):
         gauge.set({})
     metrics.LARGEST_GANG.set({})
+    metrics.PRICES.set({})
 
 
 async def counted(cluster: GpuCluster) -> None:
@@ -95,6 +97,17 @@ async def test_parts_and_what_of_them_is_used() -> None:
     await counted(cluster)
     assert values("gpu_topology_gpus_in_parts") == {(V100, "share"): 1}
     assert values("gpu_topology_gpus_in_parts_used") == {(V100, "share"): pytest.approx(0.75)}
+
+
+@pytest.mark.looptime
+async def test_what_gpus_cost() -> None:
+    cluster = GpuCluster()
+    cluster.node("a")
+    await cluster.settle()
+    figures = Figures(cluster.worker.picture, cluster.worker.reasons)
+    figures.prices = Prices(currency="EUR", gpus=(Price(products=("H*",), per_hour=4.0), Price(per_hour=1.5)))
+    await figures.count()
+    assert values("gpu_topology_gpu_price_per_hour") == {(V100, "EUR"): 1.5}
 
 
 @pytest.mark.looptime
