@@ -134,7 +134,7 @@ def test_bad_values_are_refused_with_the_cure(settings: tuple[str, ...], namespa
 def test_an_upgrade_that_reuses_the_values_of_an_older_chart_renders_the_same() -> None:
     """--reuse-values has the older chart's defaults in the place of this one's, so what is new is not there."""
     assert template("nccl.servers=null", "nccl.tuning=", "policies=null", "openshift=null") == template()
-    for value in ("mps", "ledger", "networkPolicy", "webhook.translate", "controller.gangOwners"):
+    for value in ("mps", "ledger", "networkPolicy", "webhook.translate", "controller.gangOwners", "page"):
         assert template(f"{value}=null") == template(), value
     without = [line for line in template().splitlines() if not re.search("--(promise|unschedulable)=", line)]
     assert template("controller.promise=null").splitlines() == without
