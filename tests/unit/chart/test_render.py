@@ -142,7 +142,16 @@ def test_an_upgrade_that_reuses_the_values_of_an_older_chart_renders_the_same() 
     assert template("nccl.servers=null", "nccl.tuning=", "policies=null", "openshift=null") == template()
     for value in (
         *("mps", "ledger", "networkPolicy", "webhook.translate", "controller.gangOwners"),
-        *("viewer", "priorityQuota", "page", "metrics", "nameOverride", "fullnameOverride", "node.affinity", "node.podLabels"),
+        *(
+            "viewer",
+            "priorityQuota",
+            "page",
+            "metrics",
+            "nameOverride",
+            "fullnameOverride",
+            "node.affinity",
+            "node.podLabels",
+        ),
         *("webhook.certificates.certManager", "webhook.topologySpreadConstraints"),
     ):
         assert template(f"{value}=null") == template(), value
