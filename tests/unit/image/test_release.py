@@ -172,7 +172,9 @@ def plugin(tmp_path: Path) -> Path:
     out.mkdir()
     (packed,) = packages.plugin(REPO, out, wheel)
     with tarfile.open(packed) as tar:
-        tar.extractall(tmp_path / "store", filter="data")
+        # Python before 3.11.4 takes no filter, and has none; from 3.12 on it warns of its absence.
+        tar.extraction_filter = getattr(tarfile, "data_filter", lambda member, _path: member)
+        tar.extractall(tmp_path / "store")
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin/kubectl-gputopo").symlink_to(tmp_path / "store/kubectl-gputopo")
     return tmp_path
