@@ -3,6 +3,8 @@ PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 RUN := .venv/bin/python
 CLUSTER ?= local
+# Tests that need no machine for themselves run on all cores; clusters follow, one after another. 5: none was chosen.
+SIDE_BY_SIDE = tests/unit tests/property tests/page
 # Of a release: what the image runs on, where the chart pulls it from, where on the web its files will be had.
 PLATFORMS ?= linux/amd64 linux/arm64
 REPOSITORY ?= gpu-topology-dra
@@ -34,7 +36,8 @@ unit-image: install  ## the unit tests on the image's Python and packages, in .v
 
 test: install  ## everything, the real cluster included where root and Go are at hand
 	@$(RUN) -m tests.cluster build || echo "The tests on the real cluster are left out."
-	$(RUN) -m pytest -n auto --dist loadgroup $(ARGS)
+	$(RUN) -m pytest -n auto $(SIDE_BY_SIDE) $(ARGS) || [ $$? -eq 5 ]
+	$(RUN) -m pytest $(SIDE_BY_SIDE:%=--ignore=%) $(ARGS) || [ $$? -eq 5 ]
 
 test-owners: install  ## gangs by JobSet, LeaderWorkerSet, Kubeflow and Kueue, which are built first; needs what `test` does
 	$(RUN) -m tests.peers.owners $(ARGS)

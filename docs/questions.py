@@ -241,14 +241,13 @@ QUESTIONS: Final = (
         "Which GPUs are ill, and whose jobs are on them?",
         (
             Panel(
-                "GPUs with faults, and their pods",
-                (
-                    (
-                        "gpu_topology:gpu_fault:by_pod or on (uuid, kind)"
-                        " max by (uuid, node, kind) (gpu_topology_gpu_fault_info)",
-                        "",
-                    ),
-                ),
+                "GPUs with faults",
+                (("max by (uuid, node, kind) (gpu_topology_gpu_fault_info)", ""),),
+                kind="table", now=True,
+            ),
+            Panel(
+                "Pods on GPUs with faults",
+                (("gpu_topology:gpu_faults:by_pod", ""),),
                 kind="table", now=True,
             ),
             Panel(

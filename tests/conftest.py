@@ -20,7 +20,6 @@ settings.load_profile("steady")
 asyncio.set_event_loop(None)
 
 UNIT_LIMIT_S: Final = 60  # thirty times what the longest takes: a loaded machine is no hang
-_PAGE: Final = REPO / "tests" / "page"  # one browser for all of them
 _UNIT: Final = (REPO / "tests" / "unit", REPO / "tests" / "property")
 
 
@@ -30,9 +29,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if gone:
         config.hook.pytest_deselected(items=gone)
     for item in items:
-        if not any(item.path.is_relative_to(folder) for folder in _UNIT):
-            # One after another, beside the others: real clusters on one machine wait more than they compute.
-            item.add_marker(pytest.mark.xdist_group("page" if item.path.is_relative_to(_PAGE) else "cluster"))
         bounded = item.get_closest_marker("slow") or item.get_closest_marker("timeout")
         if not bounded and any(item.path.is_relative_to(folder) for folder in _UNIT):
             item.add_marker(pytest.mark.timeout(UNIT_LIMIT_S))

@@ -55,12 +55,10 @@ _DEFAULTS: Final = {  # what is so where nothing is said
 }
 
 
-def _of_set(pod: _About, _: str) -> str:
+def _of_set(pod: _About, text: str) -> str:
     request = pod.wish.request
-    if not isinstance(request, Whole):
-        return "on a part of a GPU: it is about sets of whole GPUs"
-    alone = request.gpus == 1 and not pod.by_template and not pod.in_gang
-    return "on a pod with one GPU: it is about sets of several" if alone else ""
+    alone = isinstance(request, Whole) and request.gpus == 1 and not pod.by_template and not pod.in_gang
+    return "on a pod with one GPU: it is about sets of several" if alone else _of_whole(pod, text)
 
 
 def _of_gang(pod: _About, _: str) -> str:
@@ -91,11 +89,19 @@ def _duration(pod: _About, text: str) -> str:
     return f"where spec.activeDeadlineSeconds, {pod.deadline_s}, ends the pod before" if earlier else ""
 
 
+def _of_whole(pod: _About, _: str) -> str:
+    return "" if isinstance(pod.wish.request, Whole) else "on a part of a GPU: it is about sets of whole GPUs"
+
+
 _Rule = Callable[[_About, str], str]
 """Gives why a word with this text has no effect; empty where it has one."""
 
+# A single GPU has these levels or not: one without NVLinks is none that nvlink takes. Beside a part they are refused;
+# only names may bring them there.
+_LEVELS: Final = (names.REQUIRED, names.REQUIRE_NVLINK, names.PREFERRED)
 _RULES: Final[dict[str, _Rule]] = {
     **{word.key: _of_set for word in annotation_words.EVERY if word.about is About.SET and word.key != names.POLICY},
+    **dict.fromkeys(_LEVELS, _of_whole),
     **{word.key: _of_gang for word in annotation_words.EVERY if word.about is About.GANG},
     names.STRATEGY: _not_static,
     names.WHEN_FULL: _not_static,
@@ -110,7 +116,7 @@ ALWAYS: Final = frozenset(
     (
         names.ARCHITECTURE, names.MIN_MEMORY, names.MIN_DRIVER, names.MIN_CUDA, names.SHARE, names.SHARE_MEMORY,
         names.SHARE_CORES, names.MIG_PROFILE, names.NCCL, names.CLAIM, names.PLACEMENT, names.SHARED_CLAIM, names.GANG,
-        names.GANG_SIZE,
+        names.GANG_SIZE, *_LEVELS,
     )
 )  # fmt: skip
 """Words that have an effect on whatever pod is admitted with them."""
@@ -164,13 +170,17 @@ def _name(key: str, said: Mapping[str, str], policies: Policies, pod: _About) ->
         return ""
     lower = NAMES[NAMES.index(key) + 1 :]  # a policy stands above a workload, which says the same in vain
     own = {other: text for other, text in said.items() if other not in lower}
-    meant = spelled_out(_plain(own), policies)
-    without = spelled_out(_plain({other: text for other, text in own.items() if other != key}), policies)
-    brought = {word: text for word, text in meant.items() if not _same(word, text, without.get(word))}
-    if not brought:
-        return "beside the pod's other words, which stand above it or say the same"
-    reasons = [_why(word, text, pod) for word, text in brought.items()]
-    return reasons[0] if all(reasons) else ""
+    reasons: list[str] = []
+    for words in (said, own):
+        meant = spelled_out(_plain(words), policies)
+        without = spelled_out(_plain({other: text for other, text in words.items() if other != key}), policies)
+        if without.keys() - meant.keys():
+            return ""  # without it a workload would say more
+        brought = {word: text for word, text in meant.items() if not _same(word, text, without.get(word))}
+        reasons = [_why(word, text, pod) for word, text in brought.items()]
+        if not all(reasons):
+            return ""
+    return reasons[0] if reasons else "beside the pod's other words, which stand above it or say the same"
 
 
 def _same(key: str, text: str, other: str | None) -> bool:

@@ -7,6 +7,7 @@ days take turns: a day's place is that of the day 36 days before.
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
 
@@ -276,7 +277,7 @@ def _text(hours: Hours, details: Mapping[int, Detail], until: float) -> str:
         if len(text) <= MOST_BYTES:
             break
         if most > _FEWEST_ROWS or not namespaces:
-            most //= 2  # who made it goes before whose it is: that decides whose turn it is
+            most = _fewer(most, len(text), MOST_BYTES)  # who made it goes before whose it is: that decides turns
         elif products:
             products = False
         else:
@@ -287,8 +288,13 @@ def _text(hours: Hours, details: Mapping[int, Detail], until: float) -> str:
         written.pods = {hour: some for hour, some in own.items() if some}
         if len(text := msgspec.json.encode(written)) <= MOST_BYTES:
             return text.decode()
-        pods //= 2
+        pods = _fewer(pods, len(text) - len(bare), MOST_BYTES - len(bare))
     return bare.decode()
+
+
+def _fewer(many: int, size: int, room: int) -> int:
+    """Return the half of a number, or less of it where half of the size would not be enough for the room either."""
+    return many >> max(int(math.log2(size / max(room, 1))), 1)
 
 
 def _words(bucket: Bucket) -> tuple[str, str, str, Kind]:

@@ -61,6 +61,8 @@ def _seconds(option: str, text: str, now: float, *, whole_day: bool = False) -> 
             return (day + datetime.timedelta(days=whole_day)).timestamp()
         moment = datetime.datetime.fromisoformat(text)
         if moment.tzinfo is None:
+            if "T" not in text:
+                raise ValueError("a date in another form")
             raise click.UsageError(f"{option} {text!r} has no time zone; write {text}Z for UTC, or {text}+01:00")
         return moment.timestamp()
     except (ValueError, OverflowError):

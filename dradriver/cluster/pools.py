@@ -74,6 +74,7 @@ def read(name: str, pieces: Collection[SliceRecord]) -> Pool | None:
     counted = any(mig_slice.counted for mig_slice in own.values())
     offered = _offered(machine, placed, own)
     ill = frozenset().union(*(piece.ill for piece in current))
+    ill |= {gpu for gpu, of_gpu in placed.items() if gpu not in usable and not ill.isdisjoint(of_gpu)}
     seats = all(piece.seats for piece in current)
     return Pool(devices, usable, parts, placed, counted, machine, offered, ill=ill, seats=seats)
 

@@ -19,7 +19,7 @@ from dradriver.cluster.kueue_topologies import read_topology
 from dradriver.cluster.picture import Picture
 from dradriver.cluster.tabulating import Tabulator
 from dradriver.cluster.taint_rules import read_rule
-from dradriver.controller import idle_pods, namespaces, seat_slice, unread_claims
+from dradriver.controller import idle_pods, metrics, namespaces, seat_slice, unread_claims
 from dradriver.controller.audit import Audit
 from dradriver.controller.background import always
 from dradriver.controller.figures import Figures
@@ -208,6 +208,12 @@ class Controller:
         """Act on the picture until cancelled. One replica at a time should; two do no harm."""
         await self.synced()
         await self._catch_up()
+        with contextlib.ExitStack() as leading:
+            metrics.LEADER.set(1)
+            leading.callback(metrics.LEADER.set, 0)
+            await self._lead()
+
+    async def _lead(self) -> None:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(always(self._unread.run))
             tasks.create_task(always(self._idle.run))

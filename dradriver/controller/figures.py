@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import logging
 from collections import Counter
 from typing import Final
 
 from dradriver.allocator import Role, Whole, largest_gang
-from dradriver.allocator.choice.free_sets import free_sets
+from dradriver.allocator.choice.free_sets import SIZES, free_sets
 from dradriver.api.policies.model import Prices
 from dradriver.api.usage import Bucket
 from dradriver.cluster import gpu_states
@@ -15,10 +17,13 @@ from dradriver.cluster.picture import Picture
 from dradriver.controller import causes, metrics
 from dradriver.controller.reasons import Reasons
 
+logger = logging.getLogger(__name__)
+
 PERIOD_S: Final = 30.0
 _NODES: Final = 32  # looked at before others have their turn
 _CLAIMS: Final = 512
 _GANG_GPUS: Final = 8  # of a pod of the largest gang
+_WHOLE: Final = 8  # GPUs of a set that no smaller one should break, where the machine has so many
 
 
 class Figures:
@@ -36,27 +41,28 @@ class Figures:
 
     async def run(self) -> None:
         """Count until cancelled."""
-        metrics.LEADER.set(1)
         try:
             while True:
                 await self.count()
                 await asyncio.sleep(PERIOD_S)
         finally:
-            metrics.LEADER.set(0)
             for gauge in (
                 metrics.GPUS, metrics.PART_GPUS, metrics.PART_USED, metrics.HELD, metrics.FREE_SETS,
-                metrics.LARGEST_GANG, metrics.PRICES,
+                metrics.FRAGMENTED, metrics.FREE_WHOLE, metrics.LARGEST_GANG, metrics.PRICES,
             ):  # fmt: skip
                 gauge.set({})
-            self._waiting({})
+            self._set_waiting({})
 
     async def count(self) -> None:
-        """Count all, a slice at a time: what changes meanwhile is counted as it was or as it is."""
-        await self._gpus()
-        await self._held()
-        await self._sets()
-        self._gangs()
-        self._waiting(causes.counted(self._reasons.told()))
+        """Count all, a slice at a time: what changes meanwhile is counted as it was or as it is.
+
+        An error in one figure costs that figure alone.
+        """
+        for figure in (self._gpus, self._held, self._sets, self._gangs, self._waiting):
+            try:
+                await figure()
+            except Exception:
+                logger.exception("an error in this program: %s of the metrics is not counted", figure.__name__)
 
     async def _gpus(self) -> None:
         picture = self._picture
@@ -71,8 +77,9 @@ class Figures:
         products = {product for product, _ in states}
         metrics.GPUS.set({(product, each): states[product, each] for product in products for each in gpu_states.STATES})
         metrics.PART_GPUS.set(parts)
-        prices = {(product, self.prices.currency): self.prices.per_hour(product) for product in products}
-        metrics.PRICES.set({key: price for key, price in prices.items() if price is not None})
+        prices = {(product, self.prices.currency): self.prices.per_hour(product) for product in sorted(products)}
+        known = {key: price for key, price in prices.items() if price is not None}
+        metrics.PRICES.set(dict(itertools.islice(known.items(), metrics.PRODUCTS)))  # a sum of prices is none
 
     async def _held(self) -> None:
         gpu_time = self._picture.gpu_time
@@ -94,19 +101,29 @@ class Figures:
 
     async def _sets(self) -> None:
         sets: Counter[tuple[str, str, str]] = Counter()
+        free: Counter[str] = Counter()
+        fragmented: Counter[str] = Counter()
         for group in tuple(self._picture.inventory.fleet.groups):
             masks = Counter(
                 mask
                 for name, mask in zip(tuple(group.names), group.free_masks().tolist(), strict=True)
                 if self._picture.nodes.takes_new(name)
             )
+            product = group.machine.product
+            whole = max(size for size in SIZES if size <= min(_WHOLE, max(group.tables.size, 1)))
             for mask, nodes in masks.items():
-                for (size, level, _), count in free_sets(group.tables, mask).items():
-                    sets[group.machine.product, str(size), level or metrics.ALONE] += count * nodes
+                found = free_sets(group.tables, mask)
+                for (size, level, _), count in found.items():
+                    sets[product, str(size), level or metrics.ALONE] += count * nodes
+                in_whole = sum(count for (size, _, _), count in found.items() if size == whole)
+                free[product] += nodes * mask.bit_count()
+                fragmented[product] += nodes * (mask.bit_count() - whole * in_whole)
                 await asyncio.sleep(0)
         metrics.FREE_SETS.set(sets)
+        metrics.FREE_WHOLE.set(free)
+        metrics.FRAGMENTED.set(fragmented)
 
-    def _gangs(self) -> None:
+    async def _gangs(self) -> None:
         picture = self._picture
         picture.fleets.locate(picture.nodes.labels(), "")
         fleet = picture.inventory.fleet
@@ -120,6 +137,9 @@ class Figures:
         found = {level: largest_gang(fleet, role, level, eligible=open_).pods for level in (*known, "cluster")}
         metrics.LARGEST_GANG.set({(level, str(gpus)): float(pods) for level, pods in found.items()})
 
-    def _waiting(self, found: dict[causes.Cause, int]) -> None:
+    async def _waiting(self) -> None:
+        self._set_waiting(causes.counted(self._reasons.told()))
+
+    def _set_waiting(self, found: dict[causes.Cause, int]) -> None:
         for cause in causes.Cause:
             metrics.WAITING_FOR.labels(cause.value).set(found.get(cause, 0))

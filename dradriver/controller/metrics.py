@@ -18,7 +18,7 @@ ALONE: Final = "single"  # in place of a level: one GPU talks to nobody
 _SIZES: Final = (1, 2, 4, 8, 16)
 _GPUS: Final = (*map(str, _SIZES), "more")
 _SETS: Final = _GPUS[1:]
-_PRODUCTS: Final = 32
+PRODUCTS: Final = 32
 _NAMESPACES: Final = 100
 _PRODUCT: Final = "of GPUs, as NVML names them"
 _NAMESPACE: Final = "of claims"
@@ -78,7 +78,7 @@ _COUNTED: Final = "every half minute; none in a replica that stands by."
 GPUS: Final = Amounts(
     "gpu_topology_gpus",
     f"GPUs by product and what becomes of them (docs/monitoring.md), {_COUNTED}",
-    most=_PRODUCTS,
+    most=PRODUCTS,
     product=_PRODUCT,
     state=", ".join(STATES),
 )
@@ -101,31 +101,43 @@ GPU_SECONDS: Final = Totals(
 PART_GPUS: Final = Amounts(
     "gpu_topology_gpus_in_parts",
     f"GPUs that have shares or MIG slices on them, {_COUNTED}",
-    most=_PRODUCTS,
+    most=PRODUCTS,
     product=_PRODUCT,
     kind="share, slice",
 )
 PART_USED: Final = Amounts(
     "gpu_topology_gpus_in_parts_used",
     f"How many GPUs the shares and MIG slices come to that claims have been given, {_COUNTED}",
-    most=_PRODUCTS,
+    most=PRODUCTS,
     product=_PRODUCT,
     kind="share, slice",
 )
 PRICES: Final = Amounts(
     "gpu_topology_gpu_price_per_hour",
     f"What an hour of a GPU costs by the policies file, {_COUNTED}",
-    most=_PRODUCTS,
+    most=PRODUCTS,
     product=_PRODUCT,
     currency="as the policies file says, empty where it does not",
 )
 FREE_SETS: Final = Amounts(
     "gpu_topology_free_sets",
     f"Sets of free GPUs that are there at once, each size for itself, {_COUNTED}",
-    most=_PRODUCTS,
+    most=PRODUCTS,
     product=_PRODUCT,
     gpus="1, 2, 4, 8, 16",
     level=f"the worst step of their rings, {', '.join(level.value for level in Level)}; {ALONE} of 1 GPU",
+)
+FREE_WHOLE: Final = Amounts(
+    "gpu_topology_gpus_free_whole",
+    f"GPUs that may be had whole now, on nodes that take new pods, {_COUNTED}",
+    most=PRODUCTS,
+    product=_PRODUCT,
+)
+FRAGMENTED: Final = Amounts(
+    "gpu_topology_gpus_fragmented",
+    f"Those of them that are in no free set of 8, or of as many as their machine has where these are fewer, {_COUNTED}",
+    most=PRODUCTS,
+    product=_PRODUCT,
 )
 LARGEST_GANG: Final = Amounts(
     "gpu_topology_largest_gang_pods",

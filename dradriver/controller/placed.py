@@ -85,18 +85,23 @@ class Placed:
         metrics.WAITED.observe(max(time.time() - made, 0.0), pod.metadata.namespace, size_of(claim.pin.choice))
 
     async def run(self) -> None:
-        """Write Events until cancelled."""
-        while True:
-            await self._some.wait()
-            if not (self._lanes.idle and self._lanes.room()):
-                await asyncio.sleep(_BUSY_S)
-                continue
-            if self._events and self._record is not None:
-                _, (pod, text) = self._events.popitem(last=False)
-                await self._record(pod, text)
-                await asyncio.sleep(_PAUSE_S)
-            if not self._events:
-                self._some.clear()
+        """Write Events until cancelled; what is not told by then nobody tells."""
+        try:
+            while True:
+                await self._some.wait()
+                if not (self._lanes.idle and self._lanes.room()):
+                    await asyncio.sleep(_BUSY_S)
+                    continue
+                if self._events and self._record is not None:
+                    key, (pod, text) = self._events.popitem(last=False)
+                    known = self._picture.pods.get(key)
+                    if known is not None and known.metadata.uid == pod.metadata.uid:
+                        await self._record(pod, text)
+                        await asyncio.sleep(_PAUSE_S)
+                if not self._events:
+                    self._some.clear()
+        finally:
+            self._events.clear()
 
 
 def size_of(choice: Choice | PartChoice) -> str:

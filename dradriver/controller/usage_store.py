@@ -218,7 +218,8 @@ class UsageStore:
     def _tell(self) -> None:
         shares, named = self._tenants.shares, bool(self._tenants.named)
         tenants = [tenant for tenant in shares.tenants() if named]
-        metrics.TENANT_GPUS.set({tenant: shares.held(tenant)[0] for tenant in tenants})
+        # All that a cap may be compared with.
+        metrics.TENANT_GPUS.set({t: shares.held(t)[0] for t in tenants}, always=self._tenants.named)
         metrics.TENANT_USAGE.set({tenant: shares.used(tenant) / HOUR_S for tenant in tenants})
         caps = ((name, cap) for name, tenant in self._tenants.named.items() for cap in tenant.cap if not cap.products)
         metrics.TENANT_CAP.set({name: cap.gpus for name, cap in caps})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import itertools
 import math
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Final, Generic, TypeVar
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
@@ -124,16 +124,19 @@ class Amounts(Collector):
         self._amounts: dict[tuple[str, ...], float] = {}
         registry.register(self)
 
-    def set(self, amounts: Mapping[Name, float]) -> None:
-        """Have these series from now on, by the name alone where there is no other label."""
+    def set(self, amounts: Mapping[Name, float], *, always: Collection[str] = ()) -> None:
+        """Have these series from now on, by the name alone where there is no other label.
+
+        Names of ``always`` are told apart however small they are.
+        """
         every: dict[tuple[str, ...], float] = {}
         for key, amount in amounts.items():
             every[key if isinstance(key, tuple) else (str(key),)] = amount
         sums: dict[str, float] = {}
         for (name, *_), amount in every.items():
             sums[name] = sums.get(name, 0.0) + amount
-        ranked = sorted(sums, key=lambda name: (-sums[name], name))
-        others = set(ranked[self._most :])
+        ranked = sorted(sums, key=lambda name: (name not in always, -sums[name], name))
+        others = {OTHER, *ranked[max(self._most, len(always)) :]}  # who is called so cannot be told apart from the rest
         told: dict[tuple[str, ...], float] = {}
         for row, amount in every.items():
             shown = (OTHER, *row[1:]) if row[0] in others else row
@@ -166,6 +169,8 @@ class _Largest:
 
     def name(self, name: str, amount: float) -> tuple[str, str | None]:
         """Count a name. Returns what it is told as, and whose series end for that."""
+        if name == OTHER:
+            return OTHER, None
         total = self._sums[name] = self._sums.get(name, 0.0) + amount
         if name in self._told:
             return name, None
@@ -192,7 +197,10 @@ class _Largest:
 
 
 class Totals(Collector):
-    """A counter by one name: the largest, and the others together. Other labels may follow it, as in ``Amounts``."""
+    """A counter by one name: the largest, and the others together. Other labels may follow it, as in ``Amounts``.
+
+    A new series is 0 when it is collected first, whatever was counted by then: Prometheus sees increases alone.
+    """
 
     def __init__(
         self, name: str, text: str, /, *, most: int, registry: CollectorRegistry = REGISTRY, **labels: str
@@ -203,26 +211,33 @@ class Totals(Collector):
         self._text = text
         self._largest = _Largest(most)
         self._totals: dict[tuple[str, ...], float] = {}
+        self._shown: dict[tuple[str, ...], float] = {}  # as they were collected last
         registry.register(self)
 
     def add(self, amount: float, name: str, *words: str) -> None:
         """Count so much more."""
         told, ended = self._largest.name(name, amount)
-        if ended is not None:
-            self._totals = {key: total for key, total in self._totals.items() if key[0] != ended}
-        key = (told, *words)
+        for key in [key for key in self._totals if key[0] == ended]:  # what nobody has seen of it is the others'
+            self._add(self._totals.pop(key) - self._shown.pop(key, 0.0), (OTHER, *key[1:]))
+        self._add(amount, (told, *words))
+
+    def _add(self, amount: float, key: tuple[str, ...]) -> None:
         self._totals[key] = self._totals.get(key, 0.0) + amount
 
     def collect(self) -> Iterable[Metric]:
         """Return the metric as it is now."""
         family = CounterMetricFamily(self.name, self._text, labels=tuple(self.words))
-        for key, total in self._totals.items():
+        self._shown = {key: total if key in self._shown else 0.0 for key, total in self._totals.items()}
+        for key, total in self._shown.items():
             family.add_metric(key, total)
         return [family]
 
 
 class Spans(Collector):
-    """A histogram of seconds by one name: the names that are seen most, and the others together. See ``Totals``."""
+    """A histogram of seconds by one name: the names that are seen most, and the others together.
+
+    A new series begins at 0, as in ``Totals``.
+    """
 
     def __init__(
         self,
@@ -242,6 +257,7 @@ class Spans(Collector):
         self._buckets = (*buckets, math.inf)
         self._largest = _Largest(most)
         self._seen: dict[tuple[str, ...], tuple[list[int], float]] = {}
+        self._shown: set[tuple[str, ...]] = set()
         registry.register(self)
 
     def observe(self, seconds: float, name: str, *words: str) -> None:
@@ -249,6 +265,7 @@ class Spans(Collector):
         told, ended = self._largest.name(name, 1.0)
         if ended is not None:
             self._seen = {key: seen for key, seen in self._seen.items() if key[0] != ended}
+            self._shown &= self._seen.keys()
         counts, total = self._seen.get((told, *words), ([0] * len(self._buckets), 0.0))
         counts[bisect.bisect_left(self._buckets, seconds)] += 1
         self._seen[told, *words] = counts, total + seconds
@@ -256,7 +273,10 @@ class Spans(Collector):
     def collect(self) -> Iterable[Metric]:
         """Return the metric as it is now."""
         family = HistogramMetricFamily(self.name, self._text, labels=tuple(self.words))
-        for key, (counts, total) in self._seen.items():
+        nothing = [0] * len(self._buckets), 0.0
+        for key, seen in self._seen.items():
+            counts, total = seen if key in self._shown else nothing
             ends = ("+Inf" if end == math.inf else str(float(end)) for end in self._buckets)
             family.add_metric(key, list(zip(ends, itertools.accumulate(counts), strict=True)), total)
+        self._shown.update(self._seen)
         return [family]

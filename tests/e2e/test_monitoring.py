@@ -135,8 +135,8 @@ def test_every_query_of_the_dashboard_has_something_to_show(prometheus: Promethe
             return sorted(query for query in queries if not prometheus.ask("query", query=query)["result"])
 
         eventually("all show something", lambda: not silent(), timeout_s=150, why=silent)
-        (fault,) = prometheus.ask("query", query="gpu_topology:gpu_fault:by_pod")["result"]
-        assert (fault["metric"]["kind"], fault["metric"]["pod"]) == ("xid", "across")
+        (fault,) = prometheus.ask("query", query="gpu_topology:gpu_faults:by_pod")["result"]
+        assert fault["metric"]["pod"] == "across"
         alerts = {one["labels"]["alertname"] for one in prometheus.ask("alerts")["alerts"]}
         assert alerts == {"GpuTopologyGpuIll", "GpuTopologyImpossiblePods"}, "they wait for their time; no others do"
     finally:

@@ -98,7 +98,10 @@ def test_the_job_is_admitted_and_asks_for_what_was_said() -> None:
     }
     assert admit(defaulted(pod)).warnings == []
     assert "-g 4" in template["spec"]["containers"][0]["command"][2]
-    assert template["spec"]["nodeSelector"] == {"kubernetes.io/hostname": "n1"}
+    (term,) = template["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"][
+        "nodeSelectorTerms"
+    ]
+    assert term["matchFields"] == [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]
 
 
 @pytest.mark.parametrize("words", [[], ["--image", "x", "--max-size", "8G; rm"], ["--image", "x", "--gpus", "1"]])

@@ -14,7 +14,7 @@ from dradriver.api.policies.model import Price, Prices
 from dradriver.api.policies.modes import Mode
 from dradriver.controller import metrics
 from dradriver.controller.figures import Figures
-from dradriver.kube.resources import RESOURCE_SLICES
+from dradriver.kube.resources import PODS, RESOURCE_SLICES
 from tests.fakes.gpucluster import GpuCluster
 
 V100 = "Tesla V100-SXM2-32GB"
@@ -35,7 +35,15 @@ def grown(name: str, before: dict[tuple[str, ...], float]) -> dict[tuple[str, ..
 @pytest.fixture(autouse=True)
 def nothing_left() -> Iterator[None]:
     yield
-    for gauge in (metrics.GPUS, metrics.PART_GPUS, metrics.PART_USED, metrics.HELD, metrics.FREE_SETS):
+    for gauge in (
+        metrics.GPUS,
+        metrics.PART_GPUS,
+        metrics.PART_USED,
+        metrics.HELD,
+        metrics.FREE_SETS,
+        metrics.FRAGMENTED,
+        metrics.FREE_WHOLE,
+    ):
         gauge.set({})
     metrics.LARGEST_GANG.set({})
     metrics.PRICES.set({})
@@ -144,12 +152,61 @@ async def test_a_replica_that_stands_by_tells_nothing() -> None:
     await cluster.settle()
     task = asyncio.create_task(Figures(cluster.worker.picture, cluster.worker.reasons).run())
     await asyncio.sleep(1)
-    assert values("gpu_topology_controller_leads") == {(): 1}
     assert gpus() == {"free": 8}
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
-    assert values("gpu_topology_controller_leads") == {(): 0}
     assert gpus() == {}
+
+
+@pytest.mark.looptime
+async def test_an_error_in_one_figure_costs_that_figure_alone(caplog: pytest.LogCaptureFixture) -> None:
+    cluster = GpuCluster()
+    cluster.node("a")
+    await cluster.settle()
+    cluster.worker.picture.gpu_time.claims = lambda: 1 // 0  # type: ignore[assignment, return-value]
+    await counted(cluster)
+    assert gpus() == {"free": 8}
+    assert values("gpu_topology_free_sets")
+    assert "_held of the metrics is not counted" in caplog.text
+
+
+@pytest.mark.looptime
+@pytest.mark.parametrize(
+    ("profile", "held", "said"),
+    [
+        ("dgx1-v100", [], (8, 0)),
+        ("dgx1-v100", [0], (7, 7)),
+        ("gb200-nvl72-tray", [], (4, 0)),
+        ("gb200-nvl72-tray", [1], (3, 3)),
+        ("dgx2-v100", [0, 1, 2], (13, 5)),
+    ],
+)
+async def test_what_is_fragmented_is_measured_by_the_machine(
+    profile: str, held: list[int], said: tuple[float, float]
+) -> None:
+    cluster = GpuCluster()
+    cluster.node("a", profile)
+    cluster.rival("rival", "a", held)
+    await cluster.settle()
+    await counted(cluster)
+    found = values("gpu_topology_gpus_free_whole"), values("gpu_topology_gpus_fragmented")
+    assert tuple(sum(each.values()) for each in found) == said
+
+
+@pytest.mark.looptime
+async def test_a_gpu_whose_slices_are_all_ill_is_ill() -> None:
+    cluster = GpuCluster()
+    cluster.node("a", "dgx-a100", mode=Mode(mig="placements"))
+    pieces = cluster.all(RESOURCE_SLICES)
+    uuid = cluster.machines["a"].gpus[0].uuid.lower()
+    for piece in pieces:
+        for device in piece["spec"].get("devices", ()):
+            if device["name"].startswith(uuid):
+                device["taints"] = [{"key": "gpu.topology/xid", "value": "79", "effect": "NoSchedule"}]
+        cluster.put(RESOURCE_SLICES, piece)
+    await cluster.settle()
+    await counted(cluster)
+    assert gpus() == {"ill": 1, "free": 7}
 
 
 @pytest.mark.looptime
@@ -166,6 +223,7 @@ async def test_what_a_pod_got() -> None:
     await cluster.settle()
     cluster.schedule()
     await cluster.settle()
+    values("")  # what is new is 0 at first
     more: dict[str, Any] = {key: grown(name, before[key]) for key, name in names.items()}
     assert more == {
         "placements": {("nvlink", "8"): 1}, "got": {("next",): 1}, "scores": {("8",): 100}, "across": {("8",): 1},
@@ -187,8 +245,14 @@ async def test_an_event_says_what_a_pod_got() -> None:
     await cluster.settle()
     task = asyncio.create_task(cluster.worker.placed.run())
     await asyncio.sleep(5)
+    cluster.pod("gone", 2, wishes={"policy": "nvlink"})
+    await cluster.settle()
+    cluster.remove(PODS, "gone", "default")
+    cluster.deliver()
+    await asyncio.sleep(5)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
+    assert not cluster.worker.placed._events
     _, gpus = cluster.gpus("p")
     assert told == [
         ("p", f"GPUs {gpus[0]}, {gpus[1]} of node a: level nvlink, all-reduce predicted 40 GB/s, score 100")

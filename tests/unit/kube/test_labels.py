@@ -56,14 +56,15 @@ def test_a_counter_by_namespace_loses_nothing_and_no_series_falls(registry: Coll
     random_ = random.Random(seed)
     before: dict[tuple[str, ...], float] = {}
     increase = counted = 0.0
-    for _ in range(300):
-        amount = random_.choice((0.5, 1.0, 20.0))
-        name = f"team-{random_.randrange(12)}"
-        metric.add(amount, name, random_.choice(("whole", "share")))
-        counted += amount
+    for turn in range(302):
+        for _ in range(random_.randrange(3) if turn < 300 else 0):
+            amount = random_.choice((0.5, 1.0, 20.0))
+            metric.add(amount, f"team-{random_.randrange(12)}", random_.choice(("whole", "share")))
+            counted += amount
         now = shown(registry)
         assert len({key[1] for key in now} - {OTHER}) <= 3
         for key, total in now.items():
+            assert key in before or total == 0, "else the first of it is no increase"
             increase += total - before.get(key, 0.0) if total >= before.get(key, 0.0) else total
         assert now.get(("spent_total", OTHER, "whole"), 0.0) >= before.get(("spent_total", OTHER, "whole"), 0.0)
         before = now
@@ -77,6 +78,7 @@ def test_whoever_grows_large_is_told_apart(registry: CollectorRegistry) -> None:
     assert len(shown(registry)) == MOST + 1
     metric.add(50.0, "team-9999")
     metric.add(7.0, "team-9999")
+    assert shown(registry)["spent_total", "team-9999"] == 0
     seen = shown(registry)
     assert seen["spent_total", "team-9999"] == 57.0
     assert len(seen) == MOST + 1
@@ -87,7 +89,21 @@ def test_names_that_come_and_go_are_forgotten(registry: CollectorRegistry) -> No
     for number in range(NAMESPACES):
         metric.add(1.0, f"run-{number}")
     assert len(metric._largest._sums) <= 16 * 4 + 1
+    assert sum(shown(registry).values()) == 0
     assert sum(shown(registry).values()) == NAMESPACES
+
+
+def test_who_is_called_other_is_one_of_the_others(registry: CollectorRegistry) -> None:
+    metric = Totals("spent_total", "A.", most=1, registry=registry, namespace="a namespace")
+    for name, amount in ((OTHER, 5.0), ("a", 1.0), ("b", 1.0), ("b", 3.0)):
+        metric.add(amount, name)
+    shown(registry)
+    assert shown(registry) == {("spent_total", OTHER): 7.0, ("spent_total", "b"): 3.0}
+    gauge = Amounts("gpus", "A.", most=2, registry=registry, namespace="a namespace")
+    gauge.set({OTHER: 9.0, "a": 2.0, "b": 1.0})
+    assert {key[1]: n for key, n in shown(registry).items() if key[0] == "gpus"} == {OTHER: 10.0, "a": 2.0}
+    gauge.set({OTHER: 9.0, "a": 2.0, "b": 1.0}, always=("b",))
+    assert ("gpus", "b") in shown(registry)
 
 
 def test_a_histogram_by_namespace(registry: CollectorRegistry) -> None:
@@ -98,6 +114,7 @@ def test_a_histogram_by_namespace(registry: CollectorRegistry) -> None:
         metric.observe(0.5, f"team-{number}", "8")
     for seconds in (1.0, 30.0, 600.0):
         metric.observe(seconds, "team-0", "8")
+    assert sum(shown(registry).values()) == 0
     seen = shown(registry)
     own = {key[0] + (key[3] if len(key) > 3 else ""): n for key, n in seen.items() if key[1:3] == ("team-0", "8")}
     assert own == {

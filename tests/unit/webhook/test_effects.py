@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
-from dradriver.api import annotation_words, names
+from dradriver.allocator import choose
+from dradriver.allocator.request import Choice, NoPlaceError, Request, Whole
+from dradriver.api import annotation_words, names, resolved
 from dradriver.api.policies.meaning import WORDS
 from dradriver.api.policies.read import read
 from dradriver.process.policies_file import PoliciesFile
+from dradriver.topology import profiles
+from dradriver.topology.machine import Machine
 from tests.fakes.admission import admit, defaulted, pod
 from webhook import effects
 
@@ -25,17 +30,14 @@ workloads: {inference-small: packed}
 STATIC = {names.PLACEMENT: "static"}
 Case = tuple[str, tuple[object, ...], dict[str, str], dict[str, Any]]
 WITHOUT: dict[str, Case] = {
-    names.POLICY: ("nvlink", (1,), {}, {}),
-    names.REQUIRED: ("same-numa", (1,), {}, {}),
-    names.PREFERRED: ("nvlink", (1,), {}, {}),
-    names.REQUIRE_NVLINK: ("true", (1,), {}, {}),
+    names.POLICY: ("packed", (1,), STATIC, {}),
     names.GPUS: ("2", (2,), {}, {}),
     names.STRATEGY: ("pack", (2,), STATIC, {}),
     names.MIN_BANDWIDTH: ("100", (1,), {}, {}),
     names.MIN_BUSBW: ("100", (1,), {}, {}),
     names.MAX_CROSS_NVSWITCH: ("0", (1,), {}, {}),
     names.PREFER_SAME_NUMA: ("true", (1,), {}, {}),
-    names.WORKLOAD: ("tensor-parallel", (1,), {}, {}),
+    names.WORKLOAD: ("inference-small", (1,), STATIC, {}),
     names.WHEN_FULL: ("hand-over", (1,), STATIC, {}),
     names.SPOT: ("prefer", (1,), STATIC, {}),
     names.MAX_DURATION: ("1h", (1,), {}, {"activeDeadlineSeconds": 60}),
@@ -64,7 +66,7 @@ def test_each_word_there_is_has_a_case_or_always_an_effect() -> None:
     may = set(WITHOUT) | {names.PRODUCT}
     assert may | effects.ALWAYS == set(annotation_words.KEYS), "say of a new word when it has no effect"
     assert not may & effects.ALWAYS
-    assert set(effects._RULES) == may - set(effects.NAMES)
+    assert set(effects._RULES) == may - set(effects.NAMES) | set(effects._LEVELS)
 
 
 @pytest.mark.parametrize("key", WITHOUT)
@@ -107,8 +109,44 @@ def test_idle_pods_that_share_a_claim_are_not_ended() -> None:
 
 
 def test_the_alias_of_a_word_is_the_word() -> None:
-    (one,) = told("nvlink", names.ALIAS_PREFIX + "required", (1,), {}, {})
-    assert one.startswith(names.REQUIRED)
+    (one,) = told("tensor-parallel", names.WORKLOAD, (4,), {names.ALIAS_PREFIX + "required": "nvlink"}, {})
+    assert one.startswith(f"{names.WORKLOAD}: without effect beside")
+
+
+@pytest.mark.parametrize("profile", ["rtx4090-x8", "hgx-h100-degraded", "h100-x8-flat-vm", "dgx1-v100"])
+@pytest.mark.parametrize("key", [names.POLICY, *effects._LEVELS])
+def test_a_word_by_which_a_single_gpu_is_chosen_or_refused_is_not_said_to_have_no_effect(
+    key: str, profile: str
+) -> None:
+    machine = profiles.load(profile, seed="n")
+    for text in (
+        ("true",) if key == names.REQUIRE_NVLINK else ("nvlink", "single-numa" if key == names.POLICY else "same-numa")
+    ):
+        asked = resolved.resolve({key: text}, {"main": 1}).request
+        plain = resolved.resolve({}, {"main": 1}).request
+        frees = [range(len(machine.gpus)), range(1, len(machine.gpus)), [len(machine.gpus) - 1]]
+        if any(_choice(machine, free, asked) != _choice(machine, free, plain) for free in frees):
+            assert told(text, key, (1,), {}, {}) == []
+
+
+def _choice(machine: Machine, free: Iterable[int], request: Request) -> tuple[int, ...] | None:
+    assert isinstance(request, Whole)
+    try:
+        found = choose(machine, list(free), request)
+    except NoPlaceError:
+        return None
+    assert isinstance(found, Choice)
+    return found.gpus
+
+
+def test_a_policy_that_keeps_a_workload_from_saying_more_has_an_effect() -> None:
+    strict = b"strict: {required: nvlink, min-memory: 40Gi}"
+    text = b"policies: {soft: {preferred: nvlink}, %s}\nworkloads: {tensor-parallel: strict}" % strict
+    policies = PoliciesFile()
+    policies.in_force = read(text, source="x")
+    words = {names.POLICY: "soft", names.PREFERRED: "nvlink", names.WORKLOAD: "tensor-parallel"}
+    warnings = admit(defaulted(pod(4, annotations=words)), policies=policies).warnings
+    assert [one.partition(":")[0] for one in warnings if "without effect" in one] == [names.WORKLOAD]
 
 
 def test_a_product_that_limits_name_already() -> None:
