@@ -243,7 +243,11 @@ def largest_pods(
     """Return the pods that had most of an hour, no more than so many."""
     if len(pods) <= most:
         return dict(pods)
-    return dict(heapq.nsmallest(most, pods.items(), key=lambda item: (-item[1][0], item[0])))
+    return dict(heapq.nsmallest(most, pods.items(), key=_most_first))
+
+
+def _most_first(item: tuple[tuple[Bucket, str], tuple[float, float]]) -> tuple[float, tuple[Bucket, str]]:
+    return -item[1][0], item[0]
 
 
 def _largest_first(item: tuple[Bucket, float]) -> tuple[float, Bucket]:
@@ -283,9 +287,9 @@ def _text(hours: Hours, details: Mapping[int, Detail], until: float) -> str:
         else:
             namespaces //= 2
     bare = text
+    own = {h: _pods(rows[h], detail.pods, to[h], pods) for h, detail in details.items() if h in to}
     while pods:
-        own = {h: _pods(rows[h], detail.pods, to[h], pods) for h, detail in details.items() if h in to}
-        written.pods = {hour: some for hour, some in own.items() if some}
+        written.pods = {hour: some[:pods] for hour, some in own.items() if some}
         if len(text := msgspec.json.encode(written)) <= MOST_BYTES:
             return text.decode()
         pods = _fewer(pods, len(text) - len(bare), MOST_BYTES - len(bare))
@@ -313,9 +317,10 @@ def _pods(
     to: Mapping[Bucket, Bucket],
     most: int,
 ) -> list[_Pod]:
+    """Return the pods that had most of an hour, so many at most, the largest first, each with its row's number."""
     place = {bucket: number for number, bucket in enumerate(rows)}
     found = []
-    for (bucket, name), (had, idle) in largest_pods(pods, most).items():
+    for (bucket, name), (had, idle) in sorted(largest_pods(pods, most).items(), key=_most_first):
         row = to.get(bucket, bucket)
         if row in place and row.namespace:
             found.append((place[row], name, round(had, 3), round(min(idle, had), 3)))

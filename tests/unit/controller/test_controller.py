@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client import REGISTRY
 
 from dradriver.api import names, seats
 from dradriver.api.ledger import NVIDIA, OURS, bound, current_ledger
@@ -80,6 +81,17 @@ async def test_pods_are_placed_wait_and_are_placed_when_another_goes(running: Ru
         await running.until(lambda: running.is_lifted("three"))
         assert cluster.note("three", "reason") is None
         assert sorted(gpu for pod in ("two", "three") for gpu in cluster.gpus(pod)[1]) == list(range(8))
+
+
+async def test_a_replica_that_leads_says_so_whatever_becomes_of_its_figures(running: Running) -> None:
+    cluster = running.cluster
+    cluster.node("a")
+    cluster.pod("p")
+    async with running.controller() as controller:
+        controller.worker.picture.inventory.pools = lambda: 1 // 0  # type: ignore[assignment, return-value]
+        await running.until(lambda: running.is_lifted("p"))
+        assert REGISTRY.get_sample_value("gpu_topology_controller_leads") == 1
+    assert REGISTRY.get_sample_value("gpu_topology_controller_leads") == 0
 
 
 async def test_a_standby_ends_what_a_killed_leader_began(running: Running) -> None:
