@@ -97,13 +97,18 @@ def _policies_in_force(cluster: Cluster) -> None:
 
     def other() -> list[str]:
         pods = json.loads(cluster.kubectl(*ours, "get", "pods", "-o", "json").stdout)["items"]
-        alive = [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
+        alive = [pod for pod in pods if "deletionTimestamp" not in pod["metadata"] and not _is_page(pod)]
         new = [pod["metadata"]["name"] for pod in alive if pod["metadata"].get("annotations", {}).get(_MARK) != mark]
         for name in new:  # a pod that changed has its turn at once; one of a release before may be gone by now
             cluster.kubectl(*ours, "annotate", "pod", name, "--overwrite", f"{_MARK}={mark}", check=False)
         return [pod["metadata"]["name"] for pod in alive if _digest(cluster, pod) != digest]
 
     wait_for("policies in force", lambda: not other(), seconds=180, interval=0.5, why=lambda: f"not in {other()}")
+
+
+def _is_page(pod: dict[str, Any]) -> bool:
+    """Return whether a pod serves the page, which reads the policies by the API."""
+    return bool(pod["metadata"].get("labels", {}).get("app.kubernetes.io/component") == "page")
 
 
 def _digest(cluster: Cluster, pod: dict[str, Any]) -> float | None:
