@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,12 +13,14 @@ import msgspec
 from dradriver import __version__
 from dradriver.api import names, slices
 from dradriver.api.dra_objects import ResourceSlice
+from dradriver.api.ledger import OURS, current_ledger
 from dradriver.cli.cluster import access, reading
-from dradriver.cli.cluster.options import driver_namespace_option, output_options, server_options
+from dradriver.cli.cluster.options import driver_namespace_option, ledger_option, output_options, server_options
 from dradriver.cli.cluster.reading import ClusterError
 from dradriver.cli.verifier import admission, cluster, job, rights
 from dradriver.cli.verifier.cluster import Seen
-from dradriver.cli.verifier.finding import Finding, Status, failed, worst
+from dradriver.cli.verifier.finding import Finding, Status, failed, warned, worst
+from dradriver.cli.verifier.parts import SELECTOR
 from dradriver.errors import DriverError
 from dradriver.kube.client import ApiError, Client, Unreachable
 from dradriver.kube.config import ServerConfig
@@ -37,7 +39,6 @@ from dradriver.view.document import Cell, Column, Document, Notes, Table, Tone, 
 from dradriver.view.output import show_as, show_documents
 from dradriver.view.plain import plain
 
-_NODES: Final = "app.kubernetes.io/component=node"
 _TONES: Final = {Status.PASS: Tone.FREE, Status.WARN: Tone.WARNING, Status.FAIL: Tone.ERROR}
 _NOT_LOOKED: Final = 2
 
@@ -60,6 +61,7 @@ _NOT_LOOKED: Final = 2
 )  # fmt: skip
 @click.option("-n", "--namespace", default="default", show_default=True, metavar="NAME", help="Where a pod is tried.")
 @driver_namespace_option
+@ledger_option
 @server_options
 @output_options
 def verify(
@@ -86,17 +88,21 @@ def verify(
     if as_job and (this_machine or node is None):
         raise click.UsageError("--job: name the NODE to look at, and leave out --this-machine")
     try:
-        server = None
-        if not this_machine or node is not None:
-            server = access.server(None if kubeconfig is None else Path(kubeconfig), context)
-        if as_job and server is not None and node is not None:
-            show_documents([asyncio.run(_job(server, driver_namespace, node))])
+
+        def server() -> ServerConfig:
+            return access.server(None if kubeconfig is None else Path(kubeconfig), context)
+
+        if as_job and node is not None:
+            made = asyncio.run(_job(server(), driver_namespace, node))
+            show_documents([made])
+            name = f"job/{made['metadata']['name']}"
+            logs = f"kubectl -n {driver_namespace} logs -f --pod-running-timeout=5m {name}"
+            click.echo(plain(f"What it finds, once it is applied: {logs}"), err=True)
             return
         if this_machine:
-            found = _machine(server, node, driver_root, host_root, cdi_root)
+            found = _machine(server, node, driver_namespace, driver_root, host_root, cdi_root)
         else:
-            assert server is not None, "asked for above"
-            found = asyncio.run(_cluster(server, driver_namespace, namespace, node or ""))
+            found = asyncio.run(_cluster(server(), driver_namespace, namespace, node or ""))
     except DriverError as error:
         click.echo(f"Error: {plain(str(error))}", err=True)
         raise click.exceptions.Exit(_NOT_LOOKED) from None
@@ -106,7 +112,12 @@ def verify(
 
 
 def _machine(
-    server: ServerConfig | None, node: str | None, driver_root: Path | None, host_root: Path, cdi_root: Path
+    server: Callable[[], ServerConfig],
+    node: str | None,
+    namespace: str,
+    driver_root: Path | None,
+    host_root: Path,
+    cdi_root: Path,
 ) -> list[Finding]:
     from dradriver.cli.verifier import containers, machine
 
@@ -118,19 +129,28 @@ def _machine(
     else:
         own = read.machine
         found += machine.findings(read, driver_root=driver_root, host_root=host_root)
-    found += containers.findings(own, host_root=host_root, cdi_root=cdi_root)
-    if own is not None and server is not None and node is not None:
+    ledger = current_ledger()
+    if node is not None:
         try:
-            found.append(machine.against_slices(own, asyncio.run(_published(server, node)), node))
+            pieces = asyncio.run(_published(server(), node))
+            ledger = ledger if ledger is not OURS else cluster.ledger_of(pieces)
+            if own is not None:
+                found.append(machine.against_slices(own, _machine_of(pieces), node, namespace))
         except TopologyError as error:
             found.append(failed("slices", str(error), "restart the node agent's pod, which writes its slices anew"))
+        except DriverError as error:
+            found.append(warned("slices", f"they cannot be read: {error}", "the other checks need no API server"))
+    found += containers.findings(own, host_root=host_root, cdi_root=cdi_root, own=ledger is OURS)
     return found
 
 
-async def _published(server: ServerConfig, node: str) -> Machine | None:
+async def _published(server: ServerConfig, node: str) -> list[ResourceSlice]:
     async with Client(server, user_agent=f"gputopo/{__version__}") as client:
         of_node = f"spec.nodeName={node}"
-        pieces = await reading.listed(client, server, RESOURCE_SLICES, ResourceSlice, field_selector=of_node)
+        return await reading.listed(client, server, RESOURCE_SLICES, ResourceSlice, field_selector=of_node)
+
+
+def _machine_of(pieces: Iterable[ResourceSlice]) -> Machine | None:
     return slices.read_machine([one for one in pieces if one.spec.driver == names.DRIVER])
 
 
@@ -148,15 +168,20 @@ async def _cluster(server: ServerConfig, driver_namespace: str, namespace: str, 
             pods=await reading.listed(client, server, PODS, dict, namespace=driver_namespace),
             leases=await reading.listed(client, server, LEASES, dict, namespace=driver_namespace),
             classes=frozenset(one["metadata"]["name"] for one in classes),
+            namespace=driver_namespace,
             only=node,
         )
-        found = [*cluster.findings(seen, now=cluster.clock())]
+        now = cluster.clock(client.date)  # leases have times of the cluster, whose clocks need not be this machine's
+        found = [*cluster.findings(seen, now=now)]
         if not node:
             hooks: list[dict[str, Any]] = await reading.listed(client, server, MUTATING_WEBHOOKS, dict)
             hooks += await reading.listed(client, server, VALIDATING_WEBHOOKS, dict)
-            found += admission.certificates(hooks, driver_namespace, now=cluster.clock())
+            found += admission.certificates(hooks, driver_namespace, now=now)
             try:
-                found.append(await admission.asked(client, namespace))
+                if admission.excludes(hooks, driver_namespace, namespace):
+                    found.append(admission.not_asked(namespace))
+                else:
+                    found.append(await admission.asked(client, namespace))
                 found += await rights.findings(client, driver_namespace)
             except (ApiError, Unreachable) as error:
                 raise reading.refused(error, server, PODS) from error
@@ -166,12 +191,12 @@ async def _cluster(server: ServerConfig, driver_namespace: str, namespace: str, 
 async def _job(server: ServerConfig, namespace: str, node: str) -> dict[str, Any]:
     async with Client(server, user_agent=f"gputopo/{__version__}") as client:
         pods: list[dict[str, Any]] = await reading.listed(
-            client, server, PODS, dict, namespace=namespace, label_selector=_NODES
+            client, server, PODS, dict, namespace=namespace, label_selector=SELECTOR
         )
-    image, account, driver_root = job.of_agent(pods, node)
-    if not image:
+    agent = job.of_agent(pods, node)
+    if agent is None:
         raise ClusterError(f"namespace {namespace} has no node agent whose image to take: --driver-namespace NAME")
-    return job.manifest(node, namespace=namespace, image=image, account=account, driver_root=driver_root)
+    return job.manifest(node, agent, namespace=namespace)
 
 
 def document(found: Sequence[Finding]) -> Document:

@@ -75,7 +75,7 @@ class Client:
     Nothing is retried here but a request whose token was replaced while it was under way. Every method may raise
     ``ApiError`` when the server refuses (``Unreadable`` when its answer is an object that cannot be read),
     ``Unreachable`` when it gives no answer within ``timeout_s`` and ``ConfigError`` when the token's file cannot be
-    read.
+    read. ``date`` is the header of that name of the last answer, by the server's own clock; empty without one.
     """
 
     def __init__(self, config: ServerConfig, *, user_agent: str, timeout_s: float = 30) -> None:
@@ -83,6 +83,7 @@ class Client:
         self._user_agent = user_agent
         self._timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=CONNECT_S)
         self._session: aiohttp.ClientSession | None = None
+        self.date = ""
 
     async def __aenter__(self) -> Self:
         context = self._config.ssl_context()
@@ -337,6 +338,7 @@ class Client:
                     server_hostname=self._config.server_name,
                     allow_redirects=False,
                 )
+                self.date = response.headers.get("Date", "")
                 if 200 <= response.status < 300:
                     return response
                 async with response:

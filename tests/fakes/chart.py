@@ -83,6 +83,13 @@ VARIANTS: dict[str, tuple[str, ...]] = {
         "page.extraContainers[0].name=proxy",
         "page.extraContainers[0].image=example.com/proxy",
     ),
+    "ipv6": (
+        "page.enabled=true",
+        "page.address=::",
+        "page.hosts={fd00::,::1}",
+        "page.from[0].podSelector.matchLabels.app=proxy",
+        "webhook.excludedNamespaces=null",
+    ),
     "bare": (
         "node.priorityClassName=",
         "controller.priorityClassName=",

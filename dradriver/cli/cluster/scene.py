@@ -145,7 +145,8 @@ class Scene:
         """
         if resource == RESOURCE_CLAIMS:
             _put(self.claims, key, new)
-            new = None if new is None else records.claim_record(new)
+            with bound(self.ledger):  # whose devices the record is of
+                new = None if new is None else records.claim_record(new)
         elif resource == NODES:
             _put(self.nodes, key[1], new)
         elif resource == PODS and not isinstance(new, Pod):

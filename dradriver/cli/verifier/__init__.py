@@ -3,6 +3,7 @@
 finding     what a check says
 machine     this machine: driver, GPUs, links, NICs, MIG, MPS
 containers  this machine: the container toolkit, CDI, and whether the runtime has it on
+parts       which pods are the driver's parts
 cluster     versions, the driver's parts, slices and other drivers
 admission   the webhook, and its certificates
 rights      what whoever asks may do

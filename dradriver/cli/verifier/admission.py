@@ -51,6 +51,42 @@ async def asked(client: Client, namespace: str) -> Finding:
     )  # fmt: skip
 
 
+def excludes(configurations: Iterable[Mapping[str, Any]], own: str, namespace: str) -> bool:
+    """Return whether the webhook is never asked about pods of a namespace, as the chart's values may say.
+
+    Args:
+        configurations: Those of mutating and of validating webhooks.
+        own: The driver's namespace.
+        namespace: The namespace.
+    """
+    found = [
+        hook
+        for one in configurations
+        for hook in one.get("webhooks") or ()
+        if (hook["clientConfig"].get("service") or {}).get("namespace") == own
+        and any("pods" in (rule.get("resources") or ()) for rule in hook.get("rules") or ())
+    ]
+    return bool(found) and all(_leaves_out(hook, namespace) for hook in found)
+
+
+def _leaves_out(hook: Mapping[str, Any], namespace: str) -> bool:
+    wanted = (hook.get("namespaceSelector") or {}).get("matchExpressions") or ()
+    return any(
+        one.get("key") == "kubernetes.io/metadata.name"
+        and one.get("operator") == "NotIn"
+        and namespace in (one.get("values") or ())
+        for one in wanted
+    )
+
+
+def not_asked(namespace: str) -> Finding:
+    """Return that a namespace is left out, so that nothing can be tried in it."""
+    return warned(
+        "webhook-asked", f"the webhook is asked about no pod of namespace {namespace} (webhook.excludedNamespaces)",
+        "name a namespace whose pods it is asked about: --namespace NAME",
+    )  # fmt: skip
+
+
 def _cure(said: str) -> str:
     if "x509" in said or "certificate" in said:
         return "delete the webhook's Secret and restart its pods, which make new certificates; or renew your own"

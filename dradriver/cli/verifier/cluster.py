@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import email.utils
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,16 +14,17 @@ from dradriver import __version__
 from dradriver.api import names, seats, slices
 from dradriver.api.dra_objects import ResourceSlice
 from dradriver.api.errors import WordError
+from dradriver.api.ledger import LEDGERS, NVIDIA, OURS, Ledger, current_ledger
 from dradriver.api.objects import Node, seconds
 from dradriver.api.slice_features import WITHOUT
 from dradriver.cli.verifier.finding import Finding, failed, passed, warned
+from dradriver.cli.verifier.parts import COMPONENT, NODE, Pod, arguments, container_of, pods_of
 from dradriver.node.publishing.other_drivers import other_owner
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.versions import numbers
 
 _OLDEST, _NEWEST = (1, 34), (1, 37)
-_COMPONENT: Final = "app.kubernetes.io/component"
-PARTS: Final = ("node", "controller", "webhook")
+PARTS: Final = (NODE, "controller", "webhook")
 _LATE_S: Final = 60.0
 _MOST: Final = 5  # that are named
 
@@ -36,6 +38,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
         pods: Those of the driver's namespace.
         leases: Those of the driver's namespace.
         classes: Names of device classes.
+        namespace: The driver's.
         only: The node that was asked about; empty for all.
     """
 
@@ -44,18 +47,44 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     pods: list[dict[str, Any]]
     leases: list[dict[str, Any]]
     classes: frozenset[str]
+    namespace: str
     only: str = ""
+
+    def agents(self) -> list[Pod]:
+        """Return the pods of node agents."""
+        return pods_of(self.pods, NODE)
+
+    def ledger(self) -> Ledger:
+        """Return whose devices are handed out: as the command was told, the agents are, or slices tell."""
+        if current_ledger() is not OURS:
+            return current_ledger()
+        for pod in self.agents():
+            said = arguments(container_of(pod, NODE) or {}).get("--ledger", "")
+            if said in LEDGERS:
+                return LEDGERS[said]
+        return ledger_of(self.slices)
+
+
+def ledger_of(pieces: Iterable[ResourceSlice]) -> Ledger:
+    """Return whose devices are handed out, by slices: NVIDIA's where it has devices beside a machine alone of ours."""
+    found = list(pieces)
+    alone = {one.spec.pool.name for one in found if one.spec.driver == names.DRIVER and slices.is_machine_alone(one)}
+    theirs = {one.spec.node_name for one in found if one.spec.driver == NVIDIA.driver and one.spec.devices}
+    return OURS if alone.isdisjoint(theirs) else NVIDIA
 
 
 def findings(seen: Seen, *, now: float) -> Iterator[Finding]:
     """Yield what there is to say; ``now`` in seconds since the epoch."""
     yield from _versions(seen.nodes)
     yield from _runtimes(seen.nodes)
-    yield from _parts(seen.pods)
-    yield _leader(seen.leases, now)
-    yield _classes(seen.classes)
+    yield from _parts(seen)
+    yield _leader(seen, now)
+    ledger = seen.ledger()
+    yield _classes(seen.classes, ledger)
     yield from _published(seen)
-    yield from _beside(seen)
+    if ledger is not OURS:
+        yield _offered(seen, ledger)
+    yield from _beside(seen, ledger)
 
 
 def _versions(nodes: Iterable[Mapping[str, Any]]) -> Iterator[Finding]:
@@ -95,28 +124,28 @@ def _info(node: Mapping[str, Any], field: str) -> str:
     return str(info.get(field) or "")
 
 
-def _parts(pods: Iterable[Mapping[str, Any]]) -> Iterator[Finding]:
-    by_part: dict[str, list[Mapping[str, Any]]] = {part: [] for part in PARTS}
-    for pod in pods:
-        part = (pod["metadata"].get("labels") or {}).get(_COMPONENT, "")
-        if part in by_part:
-            by_part[part].append(pod)
+def _parts(seen: Seen) -> Iterator[Finding]:
     images: set[str] = set()
-    for part, own in by_part.items():
+    for part in PARTS:
+        own = pods_of(seen.pods, part)
         ready = [pod for pod in own if _is_ready(pod)]
-        images |= {str(one.get("image", "")) for pod in own for one in pod["spec"]["containers"]}
+        images |= {str(one.get("image", "")) for pod in own if (one := container_of(pod, part)) is not None}
         if not own:
             yield failed(part, "it has no pods", "install the chart, or name its namespace: --driver-namespace NAME")
         elif len(ready) < len(own):
             idle = sorted(str(pod["metadata"]["name"]) for pod in own if pod not in ready)
             say = warned if ready and part != "node" else failed
-            yield say(part, f"{len(ready)} of {len(own)} pods are ready; not {_some(idle)}", f"kubectl logs {idle[0]}")
+            yield say(
+                part, f"{len(ready)} of {len(own)} pods are ready; not {_some(idle)}",
+                f"kubectl -n {seen.namespace} logs {idle[0]} -c {part}; where it has no log: kubectl -n "
+                f"{seen.namespace} describe pod {idle[0]}",
+            )  # fmt: skip
         else:
             yield passed(part, f"{len(ready)} pods are ready")
     if len(images) > 1:
         yield warned(
             "versions", f"the parts run images {_some(sorted(images))}",
-            "wait for the rollout (kubectl rollout status), or look why it stopped",
+            f"wait for the rollout, or look why it stopped: kubectl -n {seen.namespace} get pods",
         )  # fmt: skip
     elif images:
         yield passed("versions", f"all parts run {min(images)}; this is gputopo {__version__}")
@@ -127,21 +156,30 @@ def _is_ready(pod: Mapping[str, Any]) -> bool:
     return any(one.get("type") == "Ready" and one.get("status") == "True" for one in conditions)
 
 
-def _leader(leases: Iterable[Mapping[str, Any]], now: float) -> Finding:
-    cure = "look at the controller's log: kubectl logs -l app.kubernetes.io/component=controller"
-    spec = next((one.get("spec") or {} for one in leases if one["metadata"]["name"] == "gpu-topology-controller"), None)
+def _leader(seen: Seen, now: float) -> Finding:
+    cure = f"look at the controller's log: kubectl -n {seen.namespace} logs -l {COMPONENT}=controller"
+    spec = next(
+        (one.get("spec") or {} for one in seen.leases if one["metadata"]["name"] == "gpu-topology-controller"), None
+    )
     if spec is None or not spec.get("holderIdentity"):
         return failed("leader", "no controller leads, so no pod is placed", cure)
     renewed = seconds(spec.get("renewTime"))
     if renewed is None or now - renewed > _LATE_S:
         return failed("leader", f"{spec['holderIdentity']} leads, and last said so at {spec.get('renewTime')}", cure)
+    if renewed - now > _LATE_S:
+        return warned(
+            "leader", f"{spec['holderIdentity']} leads, and says so at {spec.get('renewTime')}, which is yet to come",
+            "compare the clocks of the control plane and of the controller's node: whether it still leads is not known",
+        )  # fmt: skip
     return passed("leader", f"{spec['holderIdentity']} leads")
 
 
-def _classes(found: frozenset[str]) -> Finding:
-    wanted = {names.DEVICE_CLASS, names.SHARE_CLASS, names.MIG_CLASS}
+def _classes(found: frozenset[str], ledger: Ledger) -> Finding:
+    wanted, cure = {names.DEVICE_CLASS, names.SHARE_CLASS, names.MIG_CLASS}, "install the chart, or upgrade it"
+    if ledger is not OURS:
+        wanted, cure = {ledger.device_class}, f"install the driver {ledger.driver}, or upgrade it"
     if missing := sorted(wanted - found):
-        cure = "install the chart, or upgrade it: it brings them"
+        cure += ": it brings them"
         return failed("device-classes", f"there is no DeviceClass {_some(missing)}", cure)
     return passed("device-classes", _some(sorted(wanted)))
 
@@ -153,11 +191,7 @@ def _published(seen: Seen) -> Iterator[Finding]:
         if spec.driver == names.DRIVER and not seats.is_seat(spec.driver, spec.pool.name):
             pools.setdefault(spec.pool.name, []).append(piece)
     lacking: Counter[str] = Counter()
-    agents = {
-        str(pod["spec"].get("nodeName"))
-        for pod in seen.pods
-        if (pod["metadata"].get("labels") or {}).get(_COMPONENT) == "node" and pod["spec"].get("nodeName")
-    }
+    agents = {str(pod["spec"]["nodeName"]) for pod in seen.agents() if pod["spec"].get("nodeName")}
     wanted = agents | ({seen.only} if seen.only else pools.keys())
     silent, broken, good = [], 0, 0
     for name in sorted(wanted if not seen.only else {seen.only}):
@@ -207,17 +241,31 @@ def _trouble(node: str, newest: slices.Generation[ResourceSlice]) -> list[Findin
         warned(
             "taints",
             f"{node}: {count} devices have the taint {key}",
-            "see the cure in the Event on the node (kubectl describe node), or docs/node.md",
+            f"see the cure in the Event on the node (kubectl describe node {node}), or docs/node.md",
         )
         for key, count in sorted(taints.items())
     ]
 
 
-def _beside(seen: Seen) -> Iterator[Finding]:
+def _offered(seen: Seen, ledger: Ledger) -> Finding:
+    """Return whether the other driver has devices on the nodes whose machines are known."""
+    wanted = {piece.spec.pool.name for piece in seen.slices if slices.is_machine_alone(piece)}
+    wanted &= {seen.only} if seen.only else wanted
+    there = {piece.spec.node_name for piece in seen.slices if piece.spec.driver == ledger.driver and piece.spec.devices}
+    if lacking := sorted(wanted - there):
+        return failed(
+            "slices", f"{_some(lacking)}: no devices of {ledger.driver}, which hands out the GPUs",
+            "look at that driver's kubelet plugin on the node: kubectl get pods -A --field-selector "
+            f"spec.nodeName={lacking[0]}",
+        )  # fmt: skip
+    return passed("slices", f"{ledger.driver} has devices on {len(wanted)} nodes")
+
+
+def _beside(seen: Seen, ledger: Ledger) -> Iterator[Finding]:
     ours = {piece.spec.pool.name for piece in seen.slices if piece.spec.driver == names.DRIVER}
     of_node: dict[str, list[ResourceSlice]] = {}
     for piece in seen.slices:
-        if piece.spec.node_name:
+        if piece.spec.node_name and piece.spec.driver != ledger.driver:
             of_node.setdefault(piece.spec.node_name, []).append(piece)
     found = False
     for raw in seen.nodes:
@@ -230,13 +278,15 @@ def _beside(seen: Seen) -> Iterator[Finding]:
         if owner is not None:
             found = True
             say = failed if name in ours else warned
+            also = f", and so does {'this driver' if ledger is OURS else ledger.driver}"
             yield say(
-                "other-drivers", f"{name}: {owner}" + (", and so does this driver" if name in ours else ""),
+                "other-drivers", f"{name}: {owner}" + (also if name in ours else ""),
                 "have only one of them hand out a node's GPUs: docs/migrating.md says how to change, docs/addon.md "
                 "how to go on with NVIDIA's driver",
             )  # fmt: skip
     if not found:
-        yield passed("other-drivers", "nothing else hands out GPUs of these nodes")
+        than = "" if ledger is OURS else f" than {ledger.driver}"
+        yield passed("other-drivers", f"nothing else{than} hands out GPUs of these nodes")
 
 
 def _some(found: list[str]) -> str:
@@ -244,6 +294,9 @@ def _some(found: list[str]) -> str:
     return ", ".join(found[:_MOST]) + more
 
 
-def clock() -> float:
-    """Return seconds since the epoch."""
-    return time.time()
+def clock(date: str = "") -> float:
+    """Return seconds since the epoch: by a header ``Date`` where there is one, else by this machine's clock."""
+    try:
+        return email.utils.parsedate_to_datetime(date).timestamp()
+    except ValueError:
+        return time.time()

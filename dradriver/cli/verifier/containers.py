@@ -18,12 +18,20 @@ _CRIO: Final = "run/crio/crio.sock"
 _RESTART: Final = "restart the node agent's pod, and look at its log, which says why a GPU is left out"
 
 
-def findings(machine: Machine | None, *, host_root: Path, cdi_root: Path) -> Iterator[Finding]:
-    """Yield what there is to say; without a machine no specification can be compared."""
+def findings(machine: Machine | None, *, host_root: Path, cdi_root: Path, own: bool) -> Iterator[Finding]:
+    """Yield what there is to say.
+
+    Args:
+        machine: This one; without it no specification can be compared.
+        host_root: Where the host's files are.
+        cdi_root: Where the runtime looks for CDI specifications.
+        own: Whether the driver's own devices are handed out: beside another's, the agent writes no specification.
+    """
     yield _toolkit(host_root)
     yield _runtime(host_root)
     if machine is not None:
-        yield from _specification(machine, host_root, cdi_root)
+        if own:
+            yield from _specification(machine, host_root, cdi_root)
         yield from _others(machine, host_root, cdi_root)
 
 

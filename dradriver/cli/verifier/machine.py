@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from dradriver.cli.verifier.finding import Finding, failed, passed, warned
+from dradriver.cli.verifier.parts import SELECTOR
 from dradriver.errors import DriverError
 from dradriver.node.discovery import device_nodes, reading
 from dradriver.node.discovery.links import lost, of_machine
@@ -126,18 +127,19 @@ def _mps(root: Path) -> Finding:
     )  # fmt: skip
 
 
-def against_slices(machine: Machine, published: Machine | None, node: str) -> Finding:
-    """Return whether a node's slices tell of the machine as it is."""
+def against_slices(machine: Machine, published: Machine | None, node: str, namespace: str) -> Finding:
+    """Return whether a node's slices tell of the machine as it is; ``namespace`` is the driver's."""
+    log = f"find it by kubectl -n {namespace} get pods -l {SELECTOR} --field-selector spec.nodeName={node}"
     if published is None:
         return failed(
             "slices", f"node {node} has no slices of this driver with its machine",
-            "look at the node agent's log: kubectl logs -A -l app.kubernetes.io/component=node",
+            f"look at the log of the node agent's pod; {log}",
         )  # fmt: skip
     differences = [*_differences(machine, published)]
     if differences:
         return failed(
             "slices", f"the slices of node {node} differ from the machine: {'; '.join(differences[:_MOST])}",
-            "look at the node agent's log, and restart its pod if it stays so for a minute",
+            f"look at the log of the node agent's pod, and restart that if it stays so for a minute; {log}",
         )  # fmt: skip
     return passed("slices", f"the slices of node {node} have these {len(machine.gpus)} GPUs, with the same links")
 

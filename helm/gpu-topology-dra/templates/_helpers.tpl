@@ -282,7 +282,7 @@ namespaceSelector:
   matchExpressions:
     - key: kubernetes.io/metadata.name
       operator: NotIn
-      values: {{- concat (list "kube-system" $root.Release.Namespace) $root.Values.webhook.excludedNamespaces | uniq | toYaml | nindent 8 }}
+      values: {{- concat (list "kube-system" $root.Release.Namespace) ($root.Values.webhook.excludedNamespaces | default list) | uniq | toYaml | nindent 8 }}
     {{- if gt (len .) 2 }}
     - {{ index . 2 }}
     {{- end }}

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from click.testing import CliRunner
 
 from dradriver.cli.main import main
 from dradriver.cli.page import mirror
-from tests.fakes.chart import VARIANTS, container, objects, rules, template, workload
+from tests.fakes.chart import CHART, VARIANTS, container, objects, rules, run, template, workload
 
 pytestmark = pytest.mark.helm
 
@@ -30,8 +33,9 @@ def test_it_is_off_by_default() -> None:
 
 
 @pytest.mark.parametrize("variant", ["page", "proxied"])
-def test_its_account_only_reads_and_may_read_all_that_it_follows(variant: str) -> None:
-    every = [*rules("ClusterRole", "page", *VARIANTS[variant]), *rules("Role", "page", *VARIANTS[variant])]
+@pytest.mark.parametrize("role", ["page", "viewer"])
+def test_its_account_and_viewers_only_read_and_may_read_all_that_it_follows(variant: str, role: str) -> None:
+    every = [*rules("ClusterRole", role, *VARIANTS[variant]), *rules("Role", role, *VARIANTS[variant])]
     assert {verb for *_, verbs in every for verb in verbs} <= {"get", "list", "watch"}
     may = {(group, resource): verbs for group, resource, _, verbs in every}
     for source in mirror.sources("gpu-topology"):
@@ -78,6 +82,36 @@ def test_a_proxy_is_named_with_who_may_come() -> None:
     page, proxy = found["Deployment", "gpu-topology-page"]["spec"]["template"]["spec"]["containers"]
     assert {"--host=gpus.example.com", "--host=::1", "--address=0.0.0.0"} <= set(page["args"])
     assert proxy["name"] == "proxy"
+
+
+def test_addresses_of_ipv6_are_words() -> None:
+    assert {"--address=::", "--host=fd00::", "--host=::1"} <= set(container("page", *VARIANTS["ipv6"])["args"])
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (("page.port=8084",), "page.port and page.healthPort are both 8084"),
+        (("page.extraContainers[0].name=page", "page.extraContainers[0].image=x"), "container named page"),
+    ],
+)
+def test_what_cannot_be_together_is_refused(settings: tuple[str, ...], said: str) -> None:
+    with pytest.raises(AssertionError, match=said):
+        template(*PAGE, *settings)
+
+
+def test_values_of_a_chart_from_before_the_page_are_told_how(tmp_path: Path) -> None:
+    """As ``--reuse-values --set page.enabled=true`` gives them."""
+    old = tmp_path / "chart"
+    shutil.copytree(CHART, old)
+    values = yaml.safe_load((old / "values.yaml").read_text())
+    del values["page"]
+    (old / "values.yaml").write_text(yaml.safe_dump(values))
+    words = ("template", "gpu-topology", str(old), "--namespace", "gpu-topology", "--kube-version", "1.36.3")
+    assert run(*words).returncode == 0
+    refused = run(*words, "--set", "page.enabled=true")
+    assert refused.returncode != 0
+    assert "--reset-then-reuse-values" in refused.stderr
 
 
 @pytest.mark.parametrize(

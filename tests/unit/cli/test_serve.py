@@ -13,12 +13,15 @@ import aiohttp
 import pytest
 from click.testing import CliRunner
 
+from dradriver.api.ledger import NVIDIA
+from dradriver.api.ledger import bound as ledger
 from dradriver.cli.main import main
 from dradriver.cli.page import server, session
 from dradriver.cli.page.feed import Feed
 from dradriver.cli.page.guard import name_of
 from dradriver.kube.resources import CONFIG_MAPS, NODES, PODS, RESOURCE_CLAIMS
 from dradriver.view.page import FILES
+from tests.fakes.addoncluster import AddOnCluster
 from tests.fakes.commands import run_all
 from tests.fakes.gpucluster import GpuCluster
 from tests.fakes.serving import DRIVER_NAMESPACE, Served, served, serving
@@ -243,6 +246,19 @@ async def test_what_is_kept_by_changes_is_what_is_read_anew(cluster: GpuCluster)
         )
         kept = await settled(made)
         assert "red" in kept["shown/tenants"]
+        async with serving(made.api) as fresh:
+            assert kept == await settled(fresh)
+
+
+async def test_beside_nvidias_driver_a_claim_that_comes_later_takes_gpus_from_what_is_free() -> None:
+    with ledger(NVIDIA):
+        cluster = AddOnCluster()
+        cluster.node("a")
+    async with served(cluster.store) as made:
+        await settled(made)
+        cluster.foreign("theirs", "a", "gpu-0", "gpu-1")
+        kept = await settled(made)
+        assert kept["node/a"]["gpus"].count("f") == 6
         async with serving(made.api) as fresh:
             assert kept == await settled(fresh)
 

@@ -6,17 +6,24 @@ import base64
 import datetime
 import json
 import math
+import re
 import time
+from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
 
 from dradriver.api import names, slices
-from dradriver.cli.verifier import admission, machine
+from dradriver.cli.verifier import admission, machine, parts
+from dradriver.cli.verifier import cluster as cluster_checks
+from dradriver.cli.verifier import job as job_of
 from dradriver.cli.verifier.finding import Status
+from dradriver.cli.verify import verify
 from dradriver.kube.resources import DEVICE_CLASSES, LEASES, MUTATING_WEBHOOKS, NODES, PODS, RESOURCE_SLICES
 from dradriver.topology import profiles
+from tests.fakes import chart, nvidia
 from tests.fakes.commands import CommandLine
 from tests.fakes.gpucluster import GpuCluster
 from webhook import certificates
@@ -27,18 +34,21 @@ DENIED = (
 )
 
 
-def part(name: str, node: str = "n1", *, ready: str = "True", image: str = "gpu-topology-dra:1") -> dict[str, Any]:
+def part(
+    name: str, node: str = "n1", *, ready: str = "True", image: str = "gpu-topology-dra:1", more: Sequence[str] = ()
+) -> dict[str, Any]:
+    words = ["dradriver", "node", "--driver-root=/host/run/d", "--cdi-root=/etc/cdi", *more]
+    labels = {"app.kubernetes.io/component": name, "app.kubernetes.io/part-of": "gpu-topology"}
     return {
-        "metadata": {
-            "name": f"{name}-{node}", "namespace": OURS, "labels": {"app.kubernetes.io/component": name},
-        },
+        "metadata": {"name": f"{name}-{node}", "namespace": OURS, "labels": labels},
         "spec": {
             "nodeName": node,
             "serviceAccountName": "agent",
-            "containers": [{"name": name, "image": image, "args": ["dradriver", "node", "--driver-root=/host/run/d"]}],
+            "imagePullSecrets": [{"name": "pull"}],
+            "containers": [{"name": "injected", "image": "mesh:7"}, {"name": name, "image": image, "args": words}],
         },
         "status": {"conditions": [{"type": "Ready", "status": ready}]},
-    }  # fmt: skip
+    }
 
 
 def bundle(days: int) -> str:
@@ -75,9 +85,14 @@ def lease(cluster: GpuCluster, renewed: float) -> None:
     cluster.put(LEASES, {"metadata": {"name": "gpu-topology-controller", "namespace": OURS}, "spec": spec})
 
 
-def hook(cluster: GpuCluster, ca: str) -> None:
+def hook(cluster: GpuCluster, ca: str, *, excluded: Sequence[str] = ()) -> None:
     service = {"name": "webhook", "namespace": OURS}
-    hooks = [{"name": "pods", "clientConfig": {"service": service, "caBundle": ca}}]
+    rules = [{"operations": ["CREATE"], "resources": ["pods"]}]
+    chosen = {
+        "matchExpressions": [{"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": [*excluded, OURS]}]
+    }
+    client = {"service": service, "caBundle": ca}
+    hooks = [{"name": "pods", "clientConfig": client, "rules": rules, "namespaceSelector": chosen}]
     cluster.put(MUTATING_WEBHOOKS, {"metadata": {"name": "hook"}, "webhooks": hooks})
 
 
@@ -141,6 +156,14 @@ def _old_kubelet(cluster: GpuCluster) -> None:
     cluster.put(NODES, node | {"status": node["status"] | {"nodeInfo": info}})
 
 
+def _future_leader(cluster: GpuCluster) -> None:
+    lease(cluster, time.time() + 3600)
+
+
+def _excluded(cluster: GpuCluster) -> None:
+    hook(cluster, bundle(300), excluded=["default"])
+
+
 def _half_a_pool(cluster: GpuCluster) -> None:
     piece = cluster.find(RESOURCE_SLICES, slices.slice_name(0, "n1"))
     assert piece is not None
@@ -166,6 +189,8 @@ def _lacks(cluster: GpuCluster) -> None:
     ("harm", "check", "status", "text"),
     [
         (_no_leader, "leader", "FAIL", "last said so at"),
+        (_future_leader, "leader", "WARN", "which is yet to come"),
+        (_excluded, "webhook-asked", "WARN", "about no pod of namespace default"),
         (_no_class, "device-classes", "FAIL", names.MIG_CLASS),
         (_not_ready, "webhook", "FAIL", "0 of 1 pods are ready"),
         (_no_agent, "node", "FAIL", "it has no pods"),
@@ -184,6 +209,86 @@ async def test_what_is_wrong(
     harm(well)
     result = await said(shell, status=1 if status == "FAIL" else int(harm is _old_kubelet))
     assert any(one == status and text in what for one, what in result[check]), result[check]
+
+
+async def test_a_leader_is_judged_by_the_servers_clock(
+    well: GpuCluster, shell: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    behind = SimpleNamespace(time=lambda: 1.0)
+    monkeypatch.setattr("dradriver.cli.verifier.cluster.time", behind)
+    assert (await said(shell))["leader"][0][0] == "PASS"
+    ahead = SimpleNamespace(time=lambda: 2_000_000_000.0)
+    monkeypatch.setattr("dradriver.cli.verifier.cluster.time", ahead)
+    assert (await said(shell))["leader"][0][0] == "PASS"
+
+
+async def test_pods_that_are_over_or_of_others_are_no_parts(well: GpuCluster, shell: CommandLine) -> None:
+    evicted = part("node", "n2", ready="False", image="gpu-topology-dra:0")
+    well.put(PODS, evicted | {"status": {"phase": "Failed"}})
+    foreign = part("webhook", "n3", ready="False", image="other:9")
+    del foreign["metadata"]["labels"]["app.kubernetes.io/part-of"]
+    well.put(PODS, foreign)
+    found = await said(shell)
+    assert found["node"] == [("PASS", "1 pods are ready")]
+    assert found["webhook"] == [("PASS", "1 pods are ready")]
+    assert found["versions"][0][1].startswith("all parts run gpu-topology-dra:1;")
+
+
+def test_commands_of_cures_name_their_namespace() -> None:
+    """What is said is what somebody types: each looks where the driver is, and kubectl logs has no -A."""
+    own = profiles.load("dgx1-v100", seed="x")
+    pods = [part("node", ready="False"), part("controller", ready="False"), part("webhook", image="b:2")]
+    seen = cluster_checks.Seen(nodes=[], slices=[], pods=pods, leases=[], classes=frozenset(), namespace="elsewhere")
+    every = [*cluster_checks.findings(seen, now=0), machine.against_slices(own, None, "n", "elsewhere")]
+    every.append(machine.against_slices(own, own.subset(range(7)), "n", "elsewhere"))
+    commands = [one for found in every for one in re.findall(r"kubectl [^;:,)]*", found.cure)]
+    wanted = [one for one in commands if re.search(r"\b(logs|pods?|rollout)\b", one)]
+    assert len(wanted) > 6
+    for one in wanted:
+        assert one.startswith("kubectl -n elsewhere "), one
+
+
+# Beside NVIDIA's driver.
+
+
+@pytest.fixture
+def addon(well: GpuCluster) -> GpuCluster:
+    """The same where NVIDIA's driver hands out the GPUs."""
+    for name in (names.DEVICE_CLASS, names.SHARE_CLASS, names.MIG_CLASS):
+        well.remove(DEVICE_CLASSES, name)
+    well.put(DEVICE_CLASSES, {"metadata": {"name": "gpu.nvidia.com"}, "spec": {}})
+    (built,) = slices.machine_alone(well.machines["n1"], node="n1", node_uid="n")
+    for piece in well.all(RESOURCE_SLICES):
+        well.remove(RESOURCE_SLICES, piece["metadata"]["name"])
+    well.put(RESOURCE_SLICES, built)
+    well.put(RESOURCE_SLICES, nvidia.slices("n1", nvidia.whole(well.machines["n1"])))
+    return well
+
+
+@pytest.mark.parametrize("more", [(), ("--ledger=gpu.nvidia.com",)])
+async def test_where_all_is_well_beside_nvidias_driver(
+    addon: GpuCluster, shell: CommandLine, more: tuple[str, ...]
+) -> None:
+    addon.put(PODS, part("node", more=more))
+    found = await said(shell)
+    assert {status for every in found.values() for status, _ in every} == {"PASS"}, found
+    assert found["device-classes"] == [("PASS", "gpu.nvidia.com")]
+    assert ("PASS", "gpu.nvidia.com has devices on 1 nodes") in found["slices"]
+
+
+async def test_what_is_wrong_beside_nvidias_driver(addon: GpuCluster, shell: CommandLine) -> None:
+    addon.put(PODS, part("node", more=("--ledger=gpu.nvidia.com",)))
+    addon.remove(DEVICE_CLASSES, "gpu.nvidia.com")
+    addon.put(RESOURCE_SLICES, nvidia.slices("n1", []))
+    node = addon.find(NODES, "n1")
+    assert node is not None
+    addon.put(NODES, node | {"status": node["status"] | {"allocatable": {"nvidia.com/gpu": "8"}}})
+    found = await said(shell, status=1)
+    assert found["device-classes"] == [("FAIL", "there is no DeviceClass gpu.nvidia.com")]
+    assert ("FAIL", "n1: no devices of gpu.nvidia.com, which hands out the GPUs") in found["slices"]
+    assert found["other-drivers"] == [
+        ("FAIL", "n1: a device plugin offers 8 nvidia.com/gpu, and so does gpu.nvidia.com")
+    ]
 
 
 @pytest.mark.parametrize(("days", "status"), [(-2, Status.FAIL), (5, Status.WARN), (300, Status.PASS)])
@@ -231,16 +336,47 @@ async def test_the_job_has_the_agents_image_account_and_driver(well: GpuCluster,
     job = yaml.safe_load(result.stdout)
     spec = job["spec"]["template"]["spec"]
     assert (spec["nodeName"], spec["serviceAccountName"]) == ("n1", "agent")
+    assert spec["automountServiceAccountToken"] is True, "the agent's account has false"
+    assert spec["imagePullSecrets"] == [{"name": "pull"}]
     (container,) = spec["containers"]
     assert container["image"] == "gpu-topology-dra:1"
-    assert "--driver-root=/host/run/d" in container["args"]
+    assert {"--driver-root=/host/run/d", "--cdi-root=/etc/cdi", "--ledger=gpu.topology"} <= set(container["args"])
+    assert {"name": "cdi", "hostPath": {"path": "/etc/cdi", "type": ""}} in spec["volumes"], "nothing is made"
+    assert {"name": "cdi", "mountPath": "/etc/cdi", "readOnly": True} in container["volumeMounts"]
+    flags = {word.partition("=")[0] for word in container["args"] if word.startswith("-")}
+    assert flags <= {flag for parameter in verify.params for flag in parameter.opts}
+    assert f"kubectl -n gpu-topology logs -f --pod-running-timeout=5m job/{job['metadata']['name']}\n" in result.stderr
     assert (await shell.run("verify --job")).exit_code == 2
+
+
+def test_no_two_jobs_have_one_name() -> None:
+    agent = job_of.Agent(image="i", account="a")
+    pool = "gke-production-training-a100-80gb-pool-1-4f3b2c1d"
+    nodes = [f"{pool}-abcd", f"{pool}-wxyz", f"{pool}-wxyz", "a.b", "a-b", "n" * 253]
+    found = [job_of.manifest(node, agent, namespace=OURS)["metadata"]["name"] for node in nodes]
+    assert len(set(found)) == len(nodes)
+    assert all(re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", one) and len(one) <= 63 for one in found)
+
+
+@pytest.mark.helm
+@pytest.mark.parametrize("variant", ["full", "addon", "mps"])
+def test_the_job_of_the_charts_own_agent(variant: str) -> None:
+    spec = chart.workload("node", *chart.VARIANTS[variant])["spec"]["template"]
+    pod = {"metadata": spec["metadata"] | {"name": "p"}, "spec": spec["spec"] | {"nodeName": "n"}}
+    assert parts.pods_of([pod], "node") == [pod]
+    agent = job_of.of_agent([pod], "n")
+    assert agent is not None
+    assert (agent.driver_root, agent.cdi_root, agent.ledger, agent.pull_secrets) == {
+        "full": ("/run/nvidia/driver", "/etc/cdi", "gpu.topology", ({"name": "pull"},)),
+        "addon": ("/", "/var/run/cdi", "gpu.nvidia.com", ()),
+        "mps": ("/run/nvidia/driver", "/var/run/cdi", "gpu.topology", ()),
+    }[variant]
 
 
 def test_a_machine_that_is_not_as_published() -> None:
     own = profiles.load("dgx1-v100", seed="x")
-    assert machine.against_slices(own, own, "n").status is Status.PASS
-    other = machine.against_slices(own, own.subset(range(7)), "n")
+    assert machine.against_slices(own, own, "n", OURS).status is Status.PASS
+    other = machine.against_slices(own, own.subset(range(7)), "n", OURS)
     assert other.status is Status.FAIL
     assert f"{own.gpus[7].uuid} is not published" in other.said
-    assert machine.against_slices(own, None, "n").status is Status.FAIL
+    assert machine.against_slices(own, None, "n", OURS).status is Status.FAIL

@@ -35,8 +35,8 @@ def base(server: Server, text: str) -> None:
     (cdi(server) / toolkit.FILE).write_text(json.dumps(found))
 
 
-def said(server: Server, *, status: int, driver: Path | None = None) -> dict[str, list[tuple[str, str]]]:
-    words = ["verify", "--this-machine", "--host-root", str(server.sys.root), "--cdi-root", str(cdi(server))]
+def said(server: Server, *more: str, status: int, driver: Path | None = None) -> dict[str, list[tuple[str, str]]]:
+    words = ["verify", "--this-machine", *more, "--host-root", str(server.sys.root), "--cdi-root", str(cdi(server))]
     words += ["--driver-root", str(driver or nvml.compiled()), "-o", "json"]
     result = CliRunner().invoke(main, words, env=server.environment())
     assert result.exit_code == status, result.output
@@ -96,3 +96,23 @@ def test_a_lost_gpu_and_a_lost_link(tmp_path: Path) -> None:
     ill.table["lost 3"] = "0"
     found = said(ill, status=1)
     assert any(status != "PASS" for status, _ in found["gpus"])
+
+
+@pytest.mark.parametrize("config", ["missing", "unreachable"])
+def test_without_an_api_server_the_hardware_is_looked_at(dgx1: Server, tmp_path: Path, config: str) -> None:
+    path = tmp_path / "config"
+    if config == "unreachable":
+        path.write_text(
+            "current-context: c\ncontexts: [{name: c, context: {cluster: c, user: u}}]\n"
+            "clusters: [{name: c, cluster: {server: 'http://127.0.0.1:9'}}]\nusers: [{name: u, user: {token: x}}]\n"
+        )
+    found = said(dgx1, "n1", "--kubeconfig", str(path), status=0)
+    assert found["gpus"][0][0] == found["base-specification"][0][0] == "PASS"
+    (one,) = found["slices"]
+    assert one[0] == "WARN"
+    assert "cannot be read" in one[1]
+
+
+def test_beside_nvidias_driver_no_base_specification_is_wanted(dgx1: Server) -> None:
+    (cdi(dgx1) / toolkit.FILE).unlink()
+    assert "base-specification" not in said(dgx1, "--ledger", "gpu.nvidia.com", status=0)

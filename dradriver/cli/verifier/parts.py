@@ -1,0 +1,36 @@
+"""Which pods are the driver's parts, and with what arguments they run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+Pod = Mapping[str, Any]
+
+COMPONENT: Final = "app.kubernetes.io/component"
+_PART_OF: Final = ("app.kubernetes.io/part-of", "gpu-topology")
+NODE: Final = "node"
+SELECTOR: Final = f"{COMPONENT}={NODE},{_PART_OF[0]}={_PART_OF[1]}"
+_OVER: Final = ("Succeeded", "Failed")
+
+
+def pods_of(pods: Iterable[Pod], part: str) -> list[Pod]:
+    """Return a part's pods. Those that are over, as evicted ones, are none of it any more."""
+    found = []
+    for pod in pods:
+        labels = pod["metadata"].get("labels") or {}
+        ours = labels.get(_PART_OF[0]) == _PART_OF[1] and labels.get(COMPONENT) == part
+        if ours and (pod.get("status") or {}).get("phase") not in _OVER:
+            found.append(pod)
+    return found
+
+
+def container_of(pod: Pod, part: str) -> Mapping[str, Any] | None:
+    """Return the part's own container: others may have been put beside it."""
+    return next((one for one in pod["spec"]["containers"] if one.get("name") == part), None)
+
+
+def arguments(container: Mapping[str, Any]) -> dict[str, str]:
+    """Return the values of a container's arguments, by their flags."""
+    words = [str(word).partition("=") for word in container.get("args") or ()]
+    return {flag: value for flag, equals, value in words if equals}
