@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import json
 import os
 import re
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from dradriver.api import names
 from tests import deploy
 from tests.cluster import Cluster
 from tests.e2e.kubectl import Namespace, eventually, gputopo, pod
@@ -24,14 +26,13 @@ def forwarded(cluster: Cluster, name: str, port: int) -> Iterator[str]:
     """Forward a port of a pod of ours, as the API server lets those do who may; gives the address."""
     command = [str(cluster.kubectl_command), "-n", deploy.NAMESPACE, "port-forward", f"pod/{name}", f":{port}"]
     environment = {**os.environ, "KUBECONFIG": str(cluster.kubeconfig)}
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout is not None
-        (local,) = re.findall(r"127\.0\.0\.1:(\d+)", process.stdout.readline())
-        yield f"http://127.0.0.1:{local}"
-    finally:
-        process.terminate()
-        process.wait(20)
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            (local,) = re.findall(r"127\.0\.0\.1:(\d+)", process.stdout.readline())
+            yield f"http://127.0.0.1:{local}"
+        finally:
+            process.terminate()
 
 
 @pytest.fixture
@@ -43,14 +44,14 @@ def shown(driver: Cluster) -> Iterator[Cluster]:
 
 
 def test_the_page_shows_the_cluster_by_its_own_account(shown: Cluster, namespace: Namespace) -> None:
-    namespace.apply(pod("seen", gpus=2, node="node-a"))
+    namespace.apply(pod("seen", gpus=2, words={names.POLICY: "best-effort"}, node="node-a"))
     namespace.wait_running("seen")
     (page,) = parts(shown, "page")
     with forwarded(shown, page["name"], 8321) as url:
 
         def state() -> str:
             with urllib.request.urlopen(f"{url}/api/state", timeout=10) as answer:
-                return str(answer.read().decode())
+                return gzip.decompress(answer.read()).decode()
 
         eventually("the page tells of both nodes and of the pod", lambda: all(
             text in state() for text in ("node/node-a", "node/node-b", "seen")
@@ -61,7 +62,7 @@ def test_the_page_shows_the_cluster_by_its_own_account(shown: Cluster, namespace
 
 def test_verify_finds_nothing_wrong_and_its_job_looks_at_a_node(driver: Cluster) -> None:
     done = gputopo(driver.kubeconfig, "verify", "-o", "json")
-    failed = [one for one in json.loads(done.stdout)["checks"] if one["verdict"] == "FAIL"]
+    failed = [one for one in json.loads(done.stdout)["findings"] if one["status"] == "FAIL"]
     assert (failed, done.returncode) == ([], 0), done.stderr
     made = gputopo(driver.kubeconfig, "verify", "--job", "node-a")
     assert made.returncode == 0, made.stderr
