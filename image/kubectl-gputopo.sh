@@ -1,7 +1,9 @@
 #!/bin/sh
 # kubectl gputopo as Krew installs it: gputopo's wheel lies beside this file, and uv or pipx runs it with what it needs.
 here=$(dirname "$(readlink -f "$0")")
-spec="gpu-topology-dra[cli] @ file://$here/$WHEEL"
+# In an address % and # and ? mean something, and a space ends it.
+path=$(printf '%s' "$here" | sed 's/%/%25/g; s/#/%23/g; s/?/%3F/g; s/ /%20/g')
+spec="gpu-topology-dra[cli] @ file://$path/$WHEEL"
 if command -v uv >/dev/null 2>&1; then
     exec uv tool run --quiet --from "$spec" kubectl-gputopo "$@"
 fi

@@ -54,10 +54,7 @@ def chart(root: Path, folder: Path, *, repository: str = NAME) -> Path:
     Raises:
         ReleaseError: The chart's own value cannot be found.
     """
-    files = {}
-    for path in sorted((root / _CHART).rglob("*")):
-        if path.is_file() and not path.name.startswith("."):
-            files[path.relative_to(root / _CHART).as_posix()] = path.read_bytes()
+    files = {path.relative_to(root / _CHART).as_posix(): path.read_bytes() for path in _chart_files(root)}
     if repository != NAME:
         values = files["values.yaml"].decode()
         if values.count(_REPOSITORY) != 1:
@@ -66,6 +63,22 @@ def chart(root: Path, folder: Path, *, repository: str = NAME) -> Path:
     target = folder / f"{NAME}-{version(root)}.tgz"
     target.write_bytes(_tgz({f"{NAME}/{name}": (data, 0o644) for name, data in files.items()}))
     return target
+
+
+def _chart_files(root: Path) -> list[Path]:
+    """Return the chart's files: those that git has, for what tests and editors leave there is none of it.
+
+    What is no checkout of git has what was unpacked.
+    """
+    there = [path for path in sorted((root / _CHART).rglob("*")) if path.is_file()]
+    there = [path for path in there if not path.name.startswith(".") and "__pycache__" not in path.parts]
+    command = ["git", "ls-files", "-z", "--", str(_CHART)]
+    try:
+        done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    except OSError:
+        return there
+    tracked = {root / name for name in done.stdout.split("\0") if name} if done.returncode == 0 else set()
+    return [path for path in there if path in tracked] if tracked else there
 
 
 def wheel(root: Path, folder: Path) -> Path:

@@ -30,7 +30,7 @@ def release(
     """Make a release; returns its files, SHA256SUMS last.
 
     Args:
-        output: The folder for them, which is emptied first.
+        output: The folder for them; an earlier release in it goes once this one is whole.
         platforms: What the image is to run on, of ``build.PLATFORMS``; empty: no image.
         repository: Where the chart has its image pulled from, and what the image in the archive is called.
         url: Where on the web the files will be had, for Krew's manifest.
@@ -41,18 +41,24 @@ def release(
         AssembleError: apt, pip or a compiler failed.
         ReleaseError: Another part cannot be made.
     """
-    if output.exists():
-        if any(output.iterdir()) and not (output / packages.CHECKSUMS).exists():
-            raise packages.ReleaseError(f"{output} has files that are of no release: name another folder")
-        shutil.rmtree(output)
-    output.mkdir(parents=True)
-    seconds = _seconds(root)
-    files = [image(output, platforms, repository=repository)] if platforms else []
-    files.append(packages.chart(root, output, repository=repository))
-    wheel = packages.wheel(root, output)
-    files += [wheel, *packages.plugin(root, output, wheel, url=url)]
-    files += [packages.bill_of_materials(root, output), packages.changelog(root, output, seconds=seconds)]
-    return [*files, packages.checksums(output, files)]
+    if output.exists() and any(output.iterdir()) and not (output / packages.CHECKSUMS).exists():
+        raise packages.ReleaseError(f"{output} has files that are of no release: name another folder")
+    output.parent.mkdir(parents=True, exist_ok=True)
+    # Beside it, and in its place when all is there: of one that fails nothing is left, and the last one stays.
+    with tempfile.TemporaryDirectory(dir=output.parent, prefix=f".{output.name}-") as beside:
+        made = Path(beside) / "release"
+        made.mkdir()
+        seconds = _seconds(root)
+        files = [image(made, platforms, repository=repository)] if platforms else []
+        files.append(packages.chart(root, made, repository=repository))
+        wheel = packages.wheel(root, made)
+        files += [wheel, *packages.plugin(root, made, wheel, url=url)]
+        files += [packages.bill_of_materials(root, made), packages.changelog(root, made, seconds=seconds)]
+        files.append(packages.checksums(made, files))
+        if output.exists():
+            shutil.rmtree(output)
+        made.rename(output)
+    return [output / path.name for path in files]
 
 
 def image(output: Path, platforms: Sequence[str], *, repository: str = packages.NAME) -> Path:

@@ -141,7 +141,8 @@ async def _run(server: ServerConfig, job: dict[str, Any], *, timeout_s: float) -
             if (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
                 return pod
             await asyncio.sleep(_LOOK_S)
-    why = ((pod.get("metadata") or {}).get("annotations") or {}).get(names.REASON) or "kubectl describe pod says more"
+    more = f"kubectl -n {namespace} describe pods -l batch.kubernetes.io/job-name={name} says more"
+    why = ((pod.get("metadata") or {}).get("annotations") or {}).get(names.REASON) or more
     raise NcclTestsError(
         f"Job {name} has not ended after {timeout_s:.0f} s: {plain(str(why))}; --timeout gives it longer"
     )

@@ -17,7 +17,7 @@ from dradriver.cli.cluster import access
 from dradriver.cli.cluster.options import driver_namespace_option, policies_option, server_options
 from dradriver.cli.inputs import policies_of
 from dradriver.cli.page import session
-from dradriver.cli.page.guard import LOCAL, Guard
+from dradriver.cli.page.guard import Guard
 from dradriver.cli.page.server import Page
 from dradriver.kube.config import ServerConfig
 from dradriver.process.serve import serve_health
@@ -89,17 +89,24 @@ async def _serve(
     *,
     with_key: bool,
 ) -> None:
-    page = Page(Guard((*hosts, address), with_key=with_key, port=port))
+    page = Page(Guard((*hosts, address), with_key=with_key))
     async with contextlib.AsyncExitStack() as stack:
         bound = await stack.enter_async_context(page.serve(host=address, port=port))
         if health_port is not None:
-            await stack.enter_async_context(serve_health(health_port, ready=lambda: page.feed.version > 0))
-        name = "127.0.0.1" if address in LOCAL or address in ("0.0.0.0", "::") else address  # noqa: S104
-        click.echo(
-            f"http://{f'[{name}]' if ':' in name else name}:{bound}/" + (f"?key={page.guard.key}" if with_key else "")
-        )
+            try:
+                await stack.enter_async_context(serve_health(health_port, ready=lambda: page.feed.version > 0))
+            except OSError as error:
+                said = f"cannot listen on --health-port {health_port}: {error.strerror or error}"
+                raise click.ClickException(said) from error
+        click.echo(f"http://{_name(address)}:{bound}/" + (f"?key={page.guard.key}" if with_key else ""))
         keeping = asyncio.create_task(session.keep(page, login, policies, driver_namespace))
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, keeping.cancel)
         with contextlib.suppress(asyncio.CancelledError):
             await keeping
+
+
+def _name(address: str) -> str:
+    """Return by what a browser on this machine reaches an address: one that is of IPv6 answers no IPv4."""
+    name = {"0.0.0.0": "127.0.0.1", "localhost": "127.0.0.1", "::": "::1"}.get(address, address)  # noqa: S104
+    return f"[{name}]" if ":" in name else name

@@ -134,7 +134,10 @@ def _machine(
         try:
             pieces = asyncio.run(_published(server(), node))
             ledger = ledger if ledger is not OURS else cluster.ledger_of(pieces)
-            if own is not None:
+            if own is None:
+                said = "there is no machine to compare them with: this one cannot be read"
+                found.append(warned("slices", said, "see the check driver"))
+            else:
                 found.append(machine.against_slices(own, _machine_of(pieces), node, namespace))
         except TopologyError as error:
             found.append(failed("slices", str(error), "restart the node agent's pod, which writes its slices anew"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import re
 from typing import Any
@@ -9,6 +10,10 @@ from typing import Any
 import pytest
 from playwright.async_api import Page, expect
 
+from dradriver.cli.page import server
+from dradriver.cli.page.facts import encoder
+from dradriver.cli.page.guard import Guard
+from dradriver.cli.page.server import Page as Shown
 from dradriver.kube.resources import NODES, RESOURCE_SLICES
 from tests.fakes.commands import CommandLine, run_all
 from tests.fakes.gpucluster import GpuCluster
@@ -287,6 +292,57 @@ async def test_a_key_in_the_address_lets_its_reader_in(cluster: GpuCluster, open
         await page.goto(f"{made.url}?key={made.page.guard.key}")
         await expect(tile(page, "n2")).to_be_visible()
         assert made.page.guard.key not in page.url
+
+
+LOOKS = """(hidden) => {
+  Object.defineProperty(document, "hidden", { configurable: true, get: () => hidden });
+  document.dispatchEvent(new Event("visibilitychange"));
+}"""
+
+
+async def test_a_tab_that_nobody_looks_at_holds_no_connection(
+    cluster: GpuCluster, opens: Opens, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "BEAT_S", 0.05)  # a connection that was closed is noticed when something is said
+    async with served(cluster.store) as made:
+        page = await opens(made.url)
+        await expect(page.locator("#live")).to_have_class("live on")
+        while not made.page.streams:
+            await asyncio.sleep(0.01)
+        await page.evaluate(LOOKS, True)
+        cluster.rival("meanwhile", "n2", [0])
+        while made.page.streams:
+            await asyncio.sleep(0.01)
+        await page.evaluate(LOOKS, False)
+        await expect(tile(page, "n2").locator(".line span")).to_have_text("7 free")
+        cluster.rival("later", "n2", [1])
+        await expect(tile(page, "n2").locator(".line span")).to_have_text("6 free")
+
+
+async def test_many_nodes_that_change_together_are_drawn_once(opens: Opens) -> None:
+    names = [f"node-{number:03d}" for number in range(200)]
+    head = {"product": "H100", "who": [], "more": 0, "set": 0, "zone": "", "closed": "", "ill": 0}
+    told = {"nodes": 200, "closed": 0, "products": [], "server": "x", "waiting": 0, "listed": 0}
+    common = {"summary": encoder.encode(told), "unread": b"[]"}
+    shown = Shown(Guard((), with_key=False))
+
+    def publish(gpus: str, count: int) -> None:
+        shown.feed.publish({name: encoder.encode(head | {"gpus": gpus}) for name in names[:count]}, common)
+
+    async with shown.serve(host="127.0.0.1", port=0) as port:
+        publish("ffff", 1)
+        page = await opens(f"http://127.0.0.1:{port}/")
+        await expect(page.locator(".tile")).to_have_count(1)
+        await page.evaluate(
+            "window.drawn = 0; new MutationObserver((seen) => (drawn += seen.length)).observe("
+            "document.getElementById('main'), { childList: true })"
+        )
+        publish("ffff", 200)  # as one event
+        await expect(page.locator(".tile")).to_have_count(200)
+        assert await page.evaluate("drawn") == 1
+        publish("afff", 200)
+        await expect(page.locator(".cell.a")).to_have_count(200)
+        assert await page.evaluate("drawn") == 2
 
 
 async def test_a_thousand_nodes(opens: Opens) -> None:

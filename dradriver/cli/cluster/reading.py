@@ -130,6 +130,9 @@ def refused(
 
 def _cure(error: ApiError, resource: Resource, namespace: str | None) -> str:
     what = f"{resource.plural}.{resource.group}" if resource.group else resource.plural
+    if error.forbidden and "cannot watch" in error.message:  # as the API server's authorizer puts it
+        where = "in all namespaces" if namespace is None else f"in namespace {namespace}"
+        return f"you may not watch {what} {where}; ask for the verb watch on them ({error.message})"
     if error.forbidden and namespace is not None:
         return f"you may not read {what} in namespace {namespace}; ask for the verbs get and list ({error.message})"
     if error.forbidden:

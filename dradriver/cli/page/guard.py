@@ -46,16 +46,15 @@ class Guard:
         cookie: The name of the cookie that holds it: cookies of all ports of an address are in one jar.
     """
 
-    def __init__(self, hosts: Collection[str], *, with_key: bool, port: int = 0) -> None:
+    def __init__(self, hosts: Collection[str], *, with_key: bool) -> None:
         """Make one.
 
         Args:
             hosts: Names by which the page is known beside this machine's own; ``ANY`` for all.
             with_key: Whether readers must know a key.
-            port: Where the page is served.
         """
         self.key = secrets.token_urlsafe(16) if with_key else ""
-        self.cookie = f"gputopo-{port}"
+        self.cookie = f"gputopo-{secrets.token_hex(4)}"
         self._hosts = {host.lower() for host in hosts} | LOCAL
 
     def refusal(self, request: BaseRequest) -> Response | None:
@@ -78,7 +77,9 @@ class Guard:
             return None
         if _same(request.query.get("key", ""), self.key):
             answer = Response(status=303, headers=HEADERS | {"Location": "./"})
-            answer.set_cookie(self.cookie, self.key, httponly=True, samesite="Strict")
+            # Lax: whoever follows the link on another site is let in; of what such a site's page asks for, Strict would
+            # keep off no more than Sec-Fetch-Site does, and nothing here changes anything.
+            answer.set_cookie(self.cookie, self.key, httponly=True, samesite="Lax")
             return answer
         return _refuse(401, "open the address that gputopo serve printed: its key lets you read this page")
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import builtins
+import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any, Final, NoReturn, TypeVar
 
 import msgspec
 
@@ -37,6 +38,8 @@ from dradriver.kube.store import Key
 from dradriver.view.plain import plain
 
 T = TypeVar("T")
+
+REST_S: Final = 30.0  # between lists of what may not be watched
 
 Changed = Callable[[Resource, Key | None], None]
 
@@ -98,7 +101,8 @@ class _Followed:
         self.narrowed = False
         self.reflector: Reflector[Any] | None = None
         self.settled = asyncio.Event()  # whole, or known why not
-        self.refused = asyncio.Event()
+        self.refused = asyncio.Event()  # as long as the last answer was that
+        self.again = asyncio.Event()  # all namespaces are to be tried
 
 
 class Mirror(Client):
@@ -137,6 +141,12 @@ class Mirror(Client):
         async with Client(self._config, user_agent=self._user_agent) as client, asyncio.TaskGroup() as tasks:
             for one in self._followed:
                 tasks.create_task(self._follow(client, one))
+
+    def widen(self) -> None:
+        """Try all namespaces again where only the user's own are followed: rights may have come."""
+        for one in self._followed:
+            if one.narrowed:
+                one.again.set()
 
     async def settled(self) -> None:
         """Wait until everything is known that may be, or why it is not."""
@@ -198,26 +208,45 @@ class Mirror(Client):
             elif one.trouble is not None:
                 yield plain(f"{resource.plural} are as they were: the API server does not answer ({one.trouble})")
 
-    async def _follow(self, client: Client, one: _Followed) -> None:
-        """Follow a source in all namespaces, and where that is forbidden in the user's own."""
+    async def _follow(self, client: Client, one: _Followed) -> NoReturn:
+        rest = 0.0
+        while True:
+            began = time.monotonic()
+            await self._follow_once(client, one)
+            await asyncio.sleep(rest)  # what may be listed and not watched must not be listed all the time
+            rest = REST_S if time.monotonic() - began < REST_S else 0.0
+
+    async def _follow_once(self, client: Client, one: _Followed) -> None:
+        """Follow a source in all namespaces, and where that is forbidden in the user's own.
+
+        Returns when what could be read is refused, or all namespaces are to be tried again. What was known stays until
+        the next turn has read it, or knows that it may not.
+        """
         source = one.source
         places = [source.namespace, self._config.namespace] if self._can_narrow(source) else [source.namespace]
         for place in places:
-            one.narrowed = place != source.namespace
             one.trouble = None
-            one.reflector = reflector = self._reflector(client, one, place)
+            one.refused.clear()
+            one.again.clear()
+            reflector = self._reflector(client, one, place)
             following = asyncio.create_task(reflector.run())
-            waiting = [asyncio.create_task(event.wait()) for event in (reflector.synced, one.refused)]
+            tasks: list[asyncio.Task[Any]] = [following]
+            tasks += [asyncio.create_task(event.wait()) for event in (reflector.synced, one.refused)]
             try:
-                await asyncio.wait((following, *waiting), return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
                 if reflector.synced.is_set() or place == places[-1]:
+                    one.reflector, one.narrowed = reflector, place != source.namespace
                     one.settled.set()
                     self._changed(source.resource, None)
-                    await following
+                    ends = [asyncio.create_task(_lost(one, reflector)), asyncio.create_task(one.again.wait())]
+                    tasks += ends
+                    await asyncio.wait((following, *ends), return_when=asyncio.FIRST_COMPLETED)
+                    if following.done():
+                        following.result()
+                    return
             finally:
-                for task in (following, *waiting):
+                for task in tasks:
                     task.cancel()
-            one.refused.clear()
 
     def _reflector(self, client: Client, one: _Followed, namespace: str | None) -> Reflector[Any]:
         source = one.source
@@ -228,6 +257,8 @@ class Mirror(Client):
                 self.unauthorized.set()
             if _forbidden(trouble):
                 one.refused.set()
+            else:
+                one.refused.clear()
             if _forbidden(before) != _forbidden(trouble):
                 self._changed(source.resource, None)
             elif str(before) != str(trouble):
@@ -246,6 +277,12 @@ class Mirror(Client):
 
     def _can_narrow(self, source: Source) -> bool:
         return source.resource.namespaced and source.namespace is None and bool(self._config.namespace)
+
+
+async def _lost(one: _Followed, reflector: Reflector[Any]) -> None:
+    """Return when what could be read is refused; what is refused from the beginning may still come."""
+    await reflector.synced.wait()
+    await one.refused.wait()
 
 
 def _forbidden(trouble: DriverError | None) -> bool:

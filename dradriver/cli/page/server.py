@@ -73,8 +73,9 @@ class Page:
                 case "api/events":
                     return await self._events(request)
                 case "api/node":
-                    found = None if self.details is None else self.details.node(request.query.get("name", ""))
-                    return _json(found)
+                    if self.details is None:
+                        return _not_yet()
+                    return _json(self.details.node(request.query.get("name", "")))
                 case "api/pod":
                     return await self._pod(request)
             return Response(status=404, text="there is no such page\n", headers=HEADERS)
@@ -83,7 +84,7 @@ class Page:
 
     async def _pod(self, request: BaseRequest) -> StreamResponse:
         if self.details is None:
-            return _json(None)
+            return _not_yet()
         try:
             return _json(await self.details.pod(request.query.get("namespace", ""), request.query.get("name", "")))
         except BusyError:
@@ -131,6 +132,11 @@ class Page:
 async def _write(response: StreamResponse, data: bytes) -> None:
     async with asyncio.timeout(WRITE_S):
         await response.write(data)
+
+
+def _not_yet() -> Response:
+    said = "the cluster is being read\n"
+    return Response(status=503, text=said, headers=HEADERS | {"Retry-After": "2"})
 
 
 def _json(answer: Answer | None) -> Response:

@@ -78,7 +78,7 @@ async def _session(page: Page, server: ServerConfig, policies: Policies | None, 
             if not refused.done():
                 live = Live(mirror, server, policies, driver_namespace)
                 details = Asked(live, mirror, server, driver_namespace)
-                running.append(tasks.create_task(_follow(page, live, details, server, wake)))
+                running.append(tasks.create_task(_follow(page, live, mirror, details, server, wake)))
                 await refused
         finally:
             page.details = None
@@ -102,13 +102,16 @@ async def _until_settled(page: Page, mirror: Mirror, wake: asyncio.Event) -> Non
         saying.cancel()
 
 
-async def _follow(page: Page, live: Live, details: Asked, server: ServerConfig, wake: asyncio.Event) -> NoReturn:
+async def _follow(
+    page: Page, live: Live, mirror: Mirror, details: Asked, server: ServerConfig, wake: asyncio.Event
+) -> NoReturn:
     anew = time.monotonic() + ANEW_S
     while True:
         wake.clear()
         began = time.monotonic()
         if began > anew:
             anew = began + ANEW_S
+            mirror.widen()
             live.read_anew()
         try:
             dirty = await live.update()

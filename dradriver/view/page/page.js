@@ -2,6 +2,7 @@
 import { drawCluster, drawNode, moveFocus } from "./cluster.js";
 import { drawSum, drawTable, drawUnread, drawWaiting } from "./lists.js";
 
+const AT_ONCE = 50; // nodes that change together, from which on all are drawn at once
 const TABS = ["cluster", "waiting", "free", "tenants", "idle", "health"];
 const THEMES = ["auto", "light", "dark"];
 const pieces = new Map(); // by key, as the server has them
@@ -10,6 +11,8 @@ const main = byId("main");
 const detail = byId("detail");
 let mark = "";
 let events = null;
+let retry = 0; // the timer of the next begin
+let turn = 0; // of begin: an earlier one's answer is not taken in
 let opener = null; // what had the focus when the detail was opened
 let opened = ""; // what the detail shows
 let drawn = ""; // the tab that main shows
@@ -74,7 +77,11 @@ function take({ mark: newest, set, gone }, whole) {
   if (whole || keys.some((key) => key === "summary" || key === "unread")) drawCommon();
   const { tab, node, pod } = chosen();
   if (whole || drawn !== tab) draw();
-  else if (tab === "cluster") for (const key of keys) if (key.startsWith("node/")) drawNode(main, pieces, key);
+  else if (tab === "cluster") {
+    const nodes = keys.filter((key) => key.startsWith("node/"));
+    if (nodes.length > AT_ONCE) drawCluster(main, pieces);
+    else for (const key of nodes) drawNode(main, pieces, key);
+  }
   if (!whole && tab === "waiting" && keys.some((key) => key.startsWith("pod/"))) drawWaiting(main, pieces);
   if (!whole && keys.includes(`shown/${tab}`)) drawTable(main, pieces.get(`shown/${tab}`));
   if (node && keys.includes(`node/${node}`)) show(true);
@@ -88,17 +95,24 @@ function status(kind, text) {
   byId("live-at").textContent = kind === "on" ? new Date().toLocaleTimeString("en-GB") : "";
 }
 
-// Read everything, then follow what changes.
+// Read everything, then follow what changes, as long as somebody looks: a browser has few connections for each server,
+// and those of tabs that nobody looks at would leave none for the next.
 async function begin() {
   events?.close();
+  clearTimeout(retry);
+  if (document.hidden) return;
+  const mine = ++turn;
   try {
     const answer = await fetch("api/state");
     if (answer.status === 401) return status("off", await answer.text());
     if (!answer.ok) throw new Error(await answer.text());
-    take(await answer.json(), true);
+    const whole = await answer.json();
+    if (mine !== turn) return;
+    take(whole, true);
   } catch (error) {
+    if (mine !== turn) return;
     status("off", "no answer; trying again");
-    setTimeout(begin, 3000);
+    retry = setTimeout(begin, 3000);
     return;
   }
   events = new EventSource(`api/events?since=${encodeURIComponent(mark)}`);
@@ -107,9 +121,16 @@ async function begin() {
   events.addEventListener("anew", begin);
   events.onerror = () => {
     status("off", "connection lost; trying again");
-    if (events.readyState === EventSource.CLOSED) setTimeout(begin, 3000);
+    if (events.readyState === EventSource.CLOSED) retry = setTimeout(begin, 3000);
   };
 }
+
+document.addEventListener("visibilitychange", () => {
+  if (!document.hidden) return begin();
+  turn += 1;
+  clearTimeout(retry);
+  events?.close();
+});
 
 // Show what was opened, and again what changed while it was open.
 async function show(changed) {

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -138,6 +140,18 @@ async def test_a_pod_that_left_nothing(cluster: GpuCluster, shell: CommandLine) 
     await making
     assert result.exit_code == 1
     assert "left nothing behind: Evicted" in result.stderr
+
+
+async def test_a_job_that_does_not_end(
+    cluster: GpuCluster, shell: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hours = itertools.count(step=3600)
+    monkeypatch.setattr("dradriver.cli.bench.time", SimpleNamespace(monotonic=lambda: float(next(hours))))
+    result = await shell.run("bench allreduce", "--image", "nccl")
+    assert result.exit_code == 1
+    (job,) = cluster.all(_JOBS)
+    look = f"kubectl -n default describe pods -l batch.kubernetes.io/job-name={job['metadata']['name']} says more"
+    assert look in result.stderr
 
 
 async def test_a_job_that_may_not_be_made(cluster: GpuCluster, shell: CommandLine) -> None:

@@ -7,6 +7,7 @@ import gzip
 import json
 import math
 import re
+from collections.abc import Callable
 from typing import Any
 
 import aiohttp
@@ -15,10 +16,11 @@ from click.testing import CliRunner
 
 from dradriver.api.ledger import NVIDIA
 from dradriver.api.ledger import bound as ledger
+from dradriver.cli import serve
 from dradriver.cli.main import main
-from dradriver.cli.page import server, session
+from dradriver.cli.page import mirror, server, session
 from dradriver.cli.page.feed import Feed
-from dradriver.cli.page.guard import name_of
+from dradriver.cli.page.guard import Guard, name_of
 from dradriver.kube.resources import CONFIG_MAPS, NODES, PODS, RESOURCE_CLAIMS
 from dradriver.view.page import FILES
 from tests.fakes.addoncluster import AddOnCluster
@@ -152,7 +154,7 @@ async def test_a_key_is_asked_for_until_it_was_given_once(cluster: GpuCluster) -
         status, _, headers = await ask(made.url, f"?key={key}")
         assert (status, headers["Location"]) == (303, "./")
         assert "HttpOnly" in headers["Set-Cookie"]
-        assert "SameSite=Strict" in headers["Set-Cookie"]
+        assert "SameSite=Lax" in headers["Set-Cookie"]
         assert (await ask(made.url, "api/state", Cookie=f"{cookie}={key}"))[0] == 200
 
 
@@ -291,6 +293,63 @@ async def test_rights_that_come_later_are_used(cluster: GpuCluster) -> None:
             await made.page.feed.news(made.page.feed.version)
 
 
+async def _until(made: Served, holds: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    while not holds(told := pieces(made)):
+        await made.page.feed.news(made.page.feed.version)
+    return told
+
+
+ALL_NAMESPACES = r"v1/(pods|resourceclaims)$"
+
+
+async def test_what_may_not_be_read_any_more_is_shown_no_more(cluster: GpuCluster) -> None:
+    cluster.pod("waits", 8, wishes={"required": "nvlink"})
+    cluster.pod("theirs", 8, namespace="other")
+    async with served(cluster.store) as made:
+        await _until(made, lambda told: "pod/other/theirs" in told)
+        made.api.fail(times=math.inf, path=ALL_NAMESPACES, status=403, reason="Forbidden")
+        made.api.disconnect()
+        told = await _until(made, lambda told: "pod/other/theirs" not in told and len(told["unread"]) == 2)
+        assert "pod/default/waits" in told
+        assert told["unread"][1] == "pods are shown of namespace default alone: you may not list those of all"
+
+
+async def test_all_namespaces_are_tried_again_where_one_is_shown(
+    cluster: GpuCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "ANEW_S", 0.1)
+    monkeypatch.setattr(session, "MINUTE_S", 0.1)
+    cluster.pod("theirs", 8, namespace="other")
+    async with served(cluster.store, read=False) as made:
+        fault = made.api.fail(times=math.inf, path=ALL_NAMESPACES, status=403, reason="Forbidden")
+        await _until(made, lambda told: len(told.get("unread", ())) == 2)
+        fault.stop()
+        await _until(made, lambda told: "pod/other/theirs" in told and told["unread"] == [])
+
+
+async def test_what_may_be_listed_and_not_watched_is_shown_with_the_right_that_lacks(
+    cluster: GpuCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mirror, "REST_S", 0.05)
+    said = 'configmaps is forbidden: User "u" cannot watch resource "configmaps"'
+    policies = "tenants:\n  red: {namespaces: [default], weight: 2}\n"
+    named = {"name": "policies", "namespace": DRIVER_NAMESPACE}
+    async with served(cluster.store, read=False) as made:
+        made.api.fail(times=math.inf, path=r"/configmaps$", watch=True, status=403, reason="Forbidden", message=said)
+        told = await _until(made, lambda told: made.page.details is not None and told["unread"] != [])
+        assert len(told["unread"]) == 1
+        assert "ask for the verb watch on them" in told["unread"][0]
+        cluster.put(CONFIG_MAPS, {"metadata": named, "data": {"policies.yaml": policies}})
+        await _until(made, lambda told: "red" in told["shown/tenants"])
+
+
+async def test_between_two_logins_nothing_is_said_to_be_gone(cluster: GpuCluster) -> None:
+    async with served(cluster.store) as made:
+        made.page.details = None
+        for path in ("api/node?name=n1", "api/pod?namespace=default&name=p"):
+            assert (await ask(made.url, path))[0] == 503
+
+
 async def test_credentials_that_end_are_made_anew(cluster: GpuCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "LOGIN_S", 0.1)
     async with served(cluster.store) as made:
@@ -334,5 +393,20 @@ def test_a_port_that_is_taken_is_said(tmp_path: Any) -> None:
         taken.listen()
         port = str(taken.getsockname()[1])
         result = CliRunner().invoke(main, ["serve", "--port", port, "--kubeconfig", str(config)])
-    assert result.exit_code == 1
+        health = CliRunner().invoke(main, ["serve", "--port=0", "--health-port", port, "--kubeconfig", str(config)])
+    assert result.exit_code == health.exit_code == 1
     assert f"cannot listen on 127.0.0.1 port {port}" in result.stderr
+    assert f"cannot listen on --health-port {port}" in health.stderr
+
+
+@pytest.mark.parametrize(
+    ("address", "shown"),
+    [("::", "[::1]"), ("::1", "[::1]"), ("0.0.0.0", "127.0.0.1"), ("localhost", "127.0.0.1"), ("fd00::2", "[fd00::2]")],
+)
+def test_the_address_that_is_printed_is_one_that_answers(address: str, shown: str) -> None:
+    assert serve._name(address) == shown
+
+
+def test_no_two_pages_have_one_cookie() -> None:
+    """A browser has the cookies of all ports of an address in one jar."""
+    assert Guard((), with_key=True).cookie != Guard((), with_key=True).cookie

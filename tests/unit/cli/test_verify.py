@@ -9,6 +9,7 @@ import math
 import re
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -347,6 +348,16 @@ async def test_the_job_has_the_agents_image_account_and_driver(well: GpuCluster,
     assert flags <= {flag for parameter in verify.params for flag in parameter.opts}
     assert f"kubectl -n gpu-topology logs -f --pod-running-timeout=5m job/{job['metadata']['name']}\n" in result.stderr
     assert (await shell.run("verify --job")).exit_code == 2
+
+
+async def test_slices_of_a_machine_that_cannot_be_read_are_not_judged(
+    well: GpuCluster, shell: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dradriver.node.discovery.device_nodes.add_nodes", lambda sources: None)
+    roots = [word for flag in ("--driver-root", "--host-root", "--cdi-root") for word in (flag, str(tmp_path))]
+    found = await said(shell, "--this-machine", "n1", *roots, status=1)
+    assert found["driver"][0][0] == "FAIL"
+    assert found["slices"] == [("WARN", "there is no machine to compare them with: this one cannot be read")]
 
 
 def test_no_two_jobs_have_one_name() -> None:

@@ -77,6 +77,37 @@ def test_two_releases_of_one_commit_are_the_same_bytes(tmp_path: Path, monkeypat
     assert platform["sha256"] == found[0][f"kubectl-gputopo-{number}.tar.gz"]
 
 
+def members(archived: Path) -> set[str]:
+    with tarfile.open(archived) as tar:
+        return {name.partition("/")[2] for name in tar.getnames()}
+
+
+def test_the_chart_has_no_file_that_is_none_of_it(tmp_path: Path) -> None:
+    root = checkout(tmp_path / "checkout", seconds=10**9)
+    chart = root / "helm/gpu-topology-dra"
+    wanted = {path.relative_to(chart).as_posix() for path in chart.rglob("*") if path.is_file()} - {".helmignore"}
+    (chart / "files/__pycache__").mkdir()
+    (chart / "files/__pycache__/smoke.cpython-311.pyc").write_bytes(b"")
+    assert members(packages.chart(root, tmp_path)) == wanted, "unpacked, without git"
+    git = ("git", "-c", "user.name=a", "-c", "user.email=a@example.com", "-C", str(root))
+    for words in (("init", "-q"), ("add", "helm")):
+        subprocess.run([*git, *words], check=True)
+    (chart / "templates/mine.yaml.orig").write_text("kind: [")
+    assert members(packages.chart(root, tmp_path)) == wanted, "what git has, and nothing else"
+
+
+@pytest.mark.helm
+def test_helm_itself_leaves_the_same_out(tmp_path: Path) -> None:
+    root = checkout(tmp_path / "checkout", seconds=10**9)
+    chart = root / "helm/gpu-topology-dra"
+    (chart / "files/__pycache__").mkdir()
+    (chart / "files/__pycache__/smoke.cpython-311.pyc").write_bytes(b"")
+    done = run("package", str(chart), "--destination", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    (made,) = tmp_path.glob("*.tgz")
+    assert not [name for name in members(made) if "pyc" in name]
+
+
 @pytest.mark.helm
 def test_helm_reads_the_packaged_chart_as_the_checkouts(tmp_path: Path) -> None:
     made = packages.chart(REPO, tmp_path)
@@ -200,8 +231,21 @@ def test_the_plugin_runs_its_wheel(plugin: Path, runners: tuple[str, ...], wante
     assert done.stdout.strip() == wanted.format(spec=f"gpu-topology-dra[cli] @ file://{wheel}")
 
 
+def test_the_plugin_runs_in_a_folder_of_any_name(plugin: Path) -> None:
+    odd = plugin / "a b#c%d?e"
+    shutil.move(plugin / "store", odd)
+    (plugin / "bin/uv").write_text('#!/bin/sh\necho "$5"\n')
+    (plugin / "bin/uv").chmod(0o755)
+    done = subprocess.run(
+        [odd / "kubectl-gputopo"], env={"PATH": f"{plugin / 'bin'}:/usr/bin:/bin"},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    (wheel,) = odd.glob("*.whl")
+    assert done.stdout.strip() == f"gpu-topology-dra[cli] @ {wheel.as_uri()}"
+
+
 def test_the_plugin_says_what_it_needs(plugin: Path) -> None:
-    for tool in ("sh", "dirname", "readlink"):
+    for tool in ("sh", "dirname", "readlink", "sed"):
         (plugin / "bin" / tool).symlink_to(shutil.which(tool) or "")
     done = subprocess.run(
         [plugin / "bin/kubectl-gputopo"], env={"PATH": str(plugin / "bin")}, capture_output=True, text=True, check=False
@@ -214,6 +258,34 @@ def test_a_folder_of_other_files_is_not_emptied(tmp_path: Path) -> None:
     with pytest.raises(packages.ReleaseError, match="name another folder"):
         release.release(tmp_path, platforms=())
     assert (tmp_path / "mine").exists()
+
+
+@pytest.mark.slow
+def test_a_release_that_fails_leaves_nothing_and_blocks_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1790000000")
+    out = tmp_path / "out"
+    real = packages.wheel
+
+    def fails(root: Path, folder: Path) -> Path:
+        raise packages.ReleaseError("hatchling failed")
+
+    def made() -> None:
+        release.release(out, platforms=(), root=REPO)
+
+    monkeypatch.setattr(packages, "wheel", fails)
+    with pytest.raises(packages.ReleaseError, match="hatchling"):
+        made()
+    assert [*tmp_path.iterdir()] == []
+    monkeypatch.setattr(packages, "wheel", real)
+    made()
+    before = contents(out)
+    monkeypatch.setattr(packages, "wheel", fails)
+    with pytest.raises(packages.ReleaseError, match="hatchling"):
+        made()
+    assert contents(out) == before, "the last one stays"
+    assert [*tmp_path.iterdir()] == [out]
 
 
 def test_a_checkout_without_a_date_is_told_how(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
