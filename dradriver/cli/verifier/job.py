@@ -51,8 +51,9 @@ def manifest(node: str, agent: Agent, *, namespace: str) -> dict[str, Any]:
         "name": "verify",
         "image": agent.image,
         "imagePullPolicy": "IfNotPresent",
+        "command": ["gputopo"],  # the image's entry point runs modules
         "args": [
-            "gputopo", "verify", "--this-machine", node, f"--driver-root={_HOST}{agent.driver_root.rstrip('/')}",
+            "verify", "--this-machine", node, f"--driver-root={_HOST}{agent.driver_root.rstrip('/')}",
             f"--host-root={_HOST}", f"--cdi-root={agent.cdi_root}", f"--ledger={agent.ledger}",
             f"--driver-namespace={namespace}",
         ],
