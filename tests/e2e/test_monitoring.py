@@ -106,7 +106,7 @@ def prometheus(driver: Cluster, tmp_path: Path, namespace: Namespace) -> Iterato
         f"policies.tenants.team.namespaces[0]={namespace.name}",
         "policies.tenants.team.cap[0].gpus=16",
         "policies.prices.currency=EUR",
-        "policies.prices.gpus[0].perHour=2.5",
+        "policies.prices.gpus[0].perHour=2",
     )
     made = Prometheus(driver, tmp_path)
     yield made
