@@ -208,10 +208,11 @@ class Controller:
         """Act on the picture until cancelled. One replica at a time should; two do no harm."""
         await self.synced()
         await self._catch_up()
-        with contextlib.ExitStack() as leading:
-            metrics.LEADER.set(1)
-            leading.callback(metrics.LEADER.set, 0)
+        metrics.LEADER.set(1)
+        try:
             await self._lead()
+        finally:
+            metrics.LEADER.set(0)
 
     async def _lead(self) -> None:
         async with asyncio.TaskGroup() as tasks:

@@ -8,8 +8,8 @@ import logging
 from collections import Counter
 from typing import Final
 
-from dradriver.allocator import Role, Whole, largest_gang
 from dradriver.allocator.choice.free_sets import SIZES, free_sets
+from dradriver.allocator.fleet import gang_nodes
 from dradriver.api.policies.model import Prices
 from dradriver.api.usage import Bucket
 from dradriver.cluster import gpu_states
@@ -127,15 +127,9 @@ class Figures:
         picture = self._picture
         picture.fleets.locate(picture.nodes.labels(), "")
         fleet = picture.inventory.fleet
-        gpus = min(_GANG_GPUS, max((group.tables.size for group in fleet.groups), default=0))
-        if not gpus:
-            metrics.LARGEST_GANG.set({})
-            return
-        role = Role(pod=Whole(containers=(gpus,)), pods=1)
         open_ = picture.nodes.named(name for name in fleet.nodes if picture.nodes.takes_new(name))
-        known = [level for level in fleet.levels if (fleet.sites.domains(level) >= 0).any()]
-        found = {level: largest_gang(fleet, role, level, eligible=open_).pods for level in (*known, "cluster")}
-        metrics.LARGEST_GANG.set({(level, str(gpus)): float(pods) for level, pods in found.items()})
+        gpus, found = gang_nodes.largest_gangs(fleet, most=_GANG_GPUS, eligible=open_)
+        metrics.LARGEST_GANG.set({(level, str(gpus)): float(gang.pods) for level, gang in found.items()})
 
     async def _waiting(self) -> None:
         self._set_waiting(causes.counted(self._reasons.told()))

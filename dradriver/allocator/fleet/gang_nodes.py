@@ -246,6 +246,25 @@ def largest_gang(
     return largest(fleet, node_table(fleet, role, ladder.required(role.pod), eligible=eligible, amounts=amounts), level)
 
 
+def largest_gangs(fleet: Fleet, *, most: int, eligible: Eligible | None = None) -> tuple[int, dict[str, LargestGang]]:
+    """The largest gang of each level of the network of which anything is known, and of the cluster, nearest first.
+
+    Args:
+        fleet: The cluster.
+        most: GPUs of each pod, or as many as the largest machine has where these are fewer.
+        eligible: The nodes that may be taken, as for ``place_gang``.
+
+    Returns:
+        GPUs of each pod, and the gangs by level; none where there are no nodes.
+    """
+    gpus = min(most, max((group.tables.size for group in fleet.groups), default=0))
+    if not gpus:
+        return 0, {}
+    role = Role(pod=Whole(containers=(gpus,)), pods=1)
+    known = [level for level in fleet.levels if (fleet.sites.domains(level) >= 0).any()]
+    return gpus, {level: largest_gang(fleet, role, level, eligible=eligible) for level in (*known, CLUSTER)}
+
+
 def largest(fleet: Fleet, nodes: GangNodes, level: str) -> LargestGang:
     """The same of nodes that were looked up already."""
     domain = nodes.name_rank if level == NODE else fleet.sites.domains(level)[nodes.site]

@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from dradriver.allocator import Role, Whole, largest_gang
+from dradriver.allocator.fleet import gang_nodes
 from dradriver.cli.cluster.scene import Scene
 from dradriver.cluster.nodes.columns import Bools
 from dradriver.view.plain import plain
@@ -39,14 +39,10 @@ def stand(scene: Scene) -> None:
 
 def largest_gangs(scene: Scene, fit: Bools) -> tuple[Gang, ...]:
     """Return the largest gang of each level that has parts, by GPUs alone; none where nothing of a network is known."""
-    fleet = scene.picture.inventory.fleet
-    known = [level for level in fleet.levels if (fleet.sites.domains(level) >= 0).any()]
-    if not known:
+    gpus, found = gang_nodes.largest_gangs(scene.picture.inventory.fleet, most=_GPUS, eligible=fit)
+    if len(found) < 2:  # the cluster alone
         return ()
-    gpus = min(_GPUS, max(group.tables.size for group in fleet.groups))
-    role = Role(pod=Whole(containers=(gpus,)), pods=1)
-    found = ((level, largest_gang(fleet, role, level, eligible=fit)) for level in (*known, "cluster"))
     return tuple(
         Gang(level=plain(level), gpus=gpus, pods=one.pods, nodes=len(one.nodes), domain=plain(one.domain))
-        for level, one in found
+        for level, one in found.items()
     )

@@ -35,6 +35,7 @@ ALERTS: Final = {rule["alert"]: rule for rule in rules() if "alert" in rule}
 RECORDS: Final = {rule["record"] for rule in rules() if "record" in rule}
 
 
+@pytest.mark.timeout(900)  # in CI on a new machine it is built here
 def test_promtool_takes_the_rules_and_their_tests_pass() -> None:
     promtool = str(needs.prometheus() / "promtool")
     for command in (["check", "rules", str(RULES)], ["test", "rules", str(TESTS)]):
