@@ -104,7 +104,7 @@ def test_gpus_that_fail_and_get_well(namespace: Namespace) -> None:
         gputopo(node, "heal")
     namespace.wait_running("waits", timeout_s=120)  # a fault has to be gone for a minute
     assert gpus_of(namespace, "waits") == both
-    assert taints(cluster, "node-a") == {}
+    eventually("the third is well, too", lambda: taints(cluster, "node-a") == {})  # by a reading of its own
     eventually("the status says so", lambda: unhealthy(namespace, second) == {})
     assert eventually("so does an event", lambda: told(namespace, second, "GPURecovered"))
     assert restarts(namespace, second) == 0
