@@ -1,4 +1,7 @@
-"""Whose GPUs a machine has, and what follows from it for placement. One vendor a machine."""
+"""Whose GPUs a machine has, and what follows from it for who asks for them, places them and prepares them.
+
+One vendor a machine, and one a pod. What reads and prepares a vendor's GPUs has a room in ``dradriver/node/vendors``.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from typing import Final
 import msgspec
 
 
-class Vendor(msgspec.Struct, frozen=True):
+class Vendor(msgspec.Struct, frozen=True, kw_only=True):
     """One maker of GPUs.
 
     Attributes:
@@ -18,6 +21,12 @@ class Vendor(msgspec.Struct, frozen=True):
         predicted: Whether the all-reduce bandwidth of sets can be predicted. The model here is NCCL's; RCCL and HCCL
             search otherwise, and a figure of theirs would be invented.
         rated: Whether what one link carries is published.
+        device_class: The DeviceClass that its whole GPUs are asked for by.
+        resources: Extended resources that ask for whole GPUs of it, as limits, and by which its device plugins hand
+            them out; the usual one first.
+        parts: Whether there are shares and slices of its GPUs.
+        orders: The variable that orders a container's GPUs; empty where nothing has to.
+        injects: Variables by which the vendor's own container runtime adds devices, beside what a claim gives.
     """
 
     word: str
@@ -26,9 +35,43 @@ class Vendor(msgspec.Struct, frozen=True):
     library: str
     predicted: bool = False
     rated: bool = True
+    device_class: str
+    resources: tuple[str, ...]
+    parts: bool = False
+    orders: str = ""
+    injects: tuple[str, ...]
 
 
-NVIDIA: Final = Vendor("nvidia", "NVLink", "NV", "NCCL", predicted=True)
-AMD: Final = Vendor("amd", "xGMI", "XGMI", "RCCL")
-ASCEND: Final = Vendor("ascend", "HCCS", "HCCS", "HCCL", rated=False)
+NVIDIA: Final = Vendor(
+    word="nvidia",
+    link="NVLink",
+    cell="NV",
+    library="NCCL",
+    predicted=True,
+    device_class="gpu.topology",
+    resources=("nvidia.com/gpu",),
+    parts=True,
+    orders="CUDA_VISIBLE_DEVICES",
+    injects=("NVIDIA_VISIBLE_DEVICES",),
+)
+AMD: Final = Vendor(
+    word="amd",
+    link="xGMI",
+    cell="XGMI",
+    library="RCCL",
+    device_class="amd.gpu.topology",
+    resources=("amd.com/gpu",),
+    injects=("AMD_VISIBLE_DEVICES",),
+)
+ASCEND: Final = Vendor(
+    word="ascend",
+    link="HCCS",
+    cell="HCCS",
+    library="HCCL",
+    rated=False,
+    device_class="ascend.gpu.topology",
+    resources=("huawei.com/Ascend910", "huawei.com/Ascend310P", "huawei.com/Ascend310", "huawei.com/npu"),
+    orders="ASCEND_RT_VISIBLE_DEVICES",
+    injects=("ASCEND_VISIBLE_DEVICES",),
+)
 VENDORS: Final = {vendor.word: vendor for vendor in (NVIDIA, AMD, ASCEND)}
