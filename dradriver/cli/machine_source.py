@@ -67,7 +67,7 @@ def read(
 
 
 def _own(driver_root: Path | None) -> Machine:
-    from dradriver.node.discovery import reading as discovery
+    from dradriver.node.vendors.nvidia.discovery import reading as discovery
 
     try:
         reading = discovery.read(driver_root=driver_root)

@@ -6,16 +6,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 from dradriver.node import boot
-from dradriver.node.devices import assemble
 from dradriver.node.devices.device_manager import DeviceManager
 from dradriver.node.discovery import Discovery
-from dradriver.node.discovery.hardware import Hardware
-from dradriver.node.discovery.nvidia.own_toolkit import OwnToolkit
-from dradriver.node.discovery.nvidia.toolkit import BaseSpecification
 from dradriver.node.discovery.watch import MachineWatch
 from dradriver.node.mps.files import MpsFolder
 from dradriver.node.options import Options
 from dradriver.node.publishing.mode_transition import ModeTransitions
+from dradriver.node.vendors.nvidia.devices import assemble
+from dradriver.node.vendors.nvidia.discovery.hardware import Hardware
+from dradriver.node.vendors.nvidia.discovery.own_toolkit import OwnToolkit
+from dradriver.node.vendors.nvidia.discovery.toolkit import BaseSpecification
 
 
 def discovery(options: Options, released: Callable[[], str | None], *, prepares: bool = True) -> Discovery:

@@ -22,10 +22,10 @@ from dradriver.node.claims.container_env import ContainerEnv
 from dradriver.node.claims.nccl import Nccl
 from dradriver.node.container_edits import DeviceNode, Edits
 from dradriver.node.devices.device_manager import DeviceManager
-from dradriver.node.devices.nvidia.share import Sharing, TimeSliced
 from dradriver.node.devices.whole import Whole
 from dradriver.node.options import Options
 from dradriver.node.threads import BESIDE
+from dradriver.node.vendors.nvidia.devices.share import Sharing, TimeSliced
 from dradriver.topology import profiles
 from dradriver.topology.machine import Gpu, Machine
 from tests.fakes.apiserver import FakeApiServer

@@ -9,8 +9,8 @@ import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from dradriver.node.discovery.nvidia.specification import Specification
 from dradriver.node.health.kmsg import KernelLog
+from dradriver.node.vendors.nvidia.discovery.specification import Specification
 from tests.fakes.node import machine
 from tests.fakes.toolkit import specification
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Final
 
 from dradriver.cli.verifier.finding import Finding, failed, passed, warned
-from dradriver.node.discovery.nvidia import ctk, toolkit
-from dradriver.node.discovery.nvidia.specification import Specification, read_all
 from dradriver.node.errors import NotYetError
+from dradriver.node.vendors.nvidia.discovery import ctk, toolkit
+from dradriver.node.vendors.nvidia.discovery.specification import Specification, read_all
 from dradriver.topology.machine import Machine
 
 _CRIO: Final = "run/crio/crio.sock"

@@ -10,10 +10,10 @@ from typing import Final
 from dradriver.cli.verifier.finding import Finding, failed, passed, warned
 from dradriver.cli.verifier.parts import SELECTOR
 from dradriver.errors import DriverError
-from dradriver.node.discovery import device_nodes, reading
 from dradriver.node.discovery.links import lost, of_machine
-from dradriver.node.discovery.nvidia.library import inside
-from dradriver.node.discovery.reading import Reading
+from dradriver.node.vendors.nvidia.discovery import device_nodes, reading
+from dradriver.node.vendors.nvidia.discovery.library import inside
+from dradriver.node.vendors.nvidia.discovery.reading import Reading
 from dradriver.topology import profiles
 from dradriver.topology.machine import Machine
 from dradriver.topology.vendors import NVIDIA

@@ -13,8 +13,8 @@ from pathlib import Path
 import msgspec
 
 from dradriver.node.discovery import sysfs
-from dradriver.node.discovery.nvidia.nvml_query import Problem
 from dradriver.node.discovery.pci import PciTree
+from dradriver.node.discovery.problem import Problem
 from dradriver.topology.machine import Nic, PathType
 from dradriver.topology.paths import Place, pcie_path
 

@@ -20,8 +20,8 @@ import msgspec
 
 from dradriver.api.policies.model import XidWord
 from dradriver.node.faults import Fault
-from dradriver.node.health import xids
-from dradriver.node.health.xids import RECOVERY_CHANGED, Xid
+from dradriver.node.vendors.nvidia import xids
+from dradriver.node.vendors.nvidia.xids import RECOVERY_CHANGED, Xid
 
 logger = logging.getLogger(__name__)
 

@@ -26,9 +26,9 @@ from dradriver.api.policies.model import Policies, SharedWord
 from dradriver.api.policies.modes import Mode, mode_of
 from dradriver.api.slice_features import SliceFeatures
 from dradriver.kube.backoff import wait_s
-from dradriver.node.devices.nvidia.share import Sharing
 from dradriver.node.errors import NotYetError
 from dradriver.node.publishing.remembered_modes import Remembered
+from dradriver.node.vendors.nvidia.devices.share import Sharing
 from dradriver.topology.machine import Gpu, Machine
 
 logger = logging.getLogger(__name__)

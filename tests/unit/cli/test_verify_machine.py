@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from dradriver.cli.main import main
-from dradriver.node.discovery.nvidia import toolkit
+from dradriver.node.vendors.nvidia.discovery import toolkit
 from tests.fakes import nvml
 from tests.fakes.hardware import Server, cdi_specification
 
@@ -50,7 +50,7 @@ def said(server: Server, *more: str, status: int, driver: Path | None = None) ->
 @pytest.fixture(autouse=True)
 def _own_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     """No device nodes are made in this machine's /dev."""
-    monkeypatch.setattr("dradriver.node.discovery.device_nodes.add_nodes", lambda sources: None)
+    monkeypatch.setattr("dradriver.node.vendors.nvidia.discovery.device_nodes.add_nodes", lambda sources: None)
 
 
 def test_a_machine_where_all_is_well(dgx1: Server) -> None:
