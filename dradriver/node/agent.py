@@ -29,7 +29,6 @@ from dradriver.node.discovery.watch import MachineWatch
 from dradriver.node.event import Event
 from dradriver.node.faults import Fault
 from dradriver.node.health.events import PodEvents
-from dradriver.node.health.kmsg import KernelLog
 from dradriver.node.health.record import Record
 from dradriver.node.health.runtime import RuntimeWatch
 from dradriver.node.health.watch import HealthWatch
@@ -71,7 +70,8 @@ class Agent:
             mps=options.mps,
             remembered=Remembered(options.state_dir / "modes.json"),
         )
-        self._discovery = hardware.discovery(options, self._objects.released)
+        self._hardware = hardware.backend(options, self._objects.released, xids=lambda: self._policies.in_force.xids)
+        self._discovery = self._hardware.discovery
         self._machines = MachineWatch(self._discovery, interval_s=options.rediscover_s, earlier=self._objects.earlier)
         self._processes = gpu_processes.asked_of(self._discovery)
         self._watch_health()
@@ -82,17 +82,14 @@ class Agent:
 
     def _watch_health(self) -> None:
         """Make what finds faults of GPUs: in readings, the kernel's log and the container runtime."""
-        log = None
         self._record = Record()
         self._runtime: RuntimeWatch | None = None
-        if self._options.discovery == "nvml":
-            host_root = self._options.host_root
-            log = KernelLog(host_root / "dev/kmsg", words=lambda: self._policies.in_force.xids)
+        if self._options.discovery != "simulated":
             self._runtime = RuntimeWatch(
-                self._record, host_root, self._machines.last_known, lambda: self._objects.runtime
+                self._record, self._options.host_root, self._machines.last_known, lambda: self._objects.runtime
             )
         self._record.changed.add(self._tell_faults)
-        self._health = HealthWatch(self._record, self._discovery, log)
+        self._health = HealthWatch(self._record, self._discovery, self._hardware.log)
         self._machines.looked.add(lambda: self._health.looked(self._machines.last_known(), self._machines.trouble))
 
     def _prepare(self) -> None:
@@ -106,7 +103,7 @@ class Agent:
             machine=lambda: self._machines.machine,
             device_manager=hardware.device_manager(
                 options,
-                self._discovery,
+                self._hardware,
                 self._machines,
                 self._modes,
                 released=self._objects.released,
@@ -159,6 +156,7 @@ class Agent:
             events=self._events,
             used=self._preparer.devices,
             beside_device_plugin=self._options.beside_device_plugin,
+            refused=self._hardware.refused,
         )
         self._machines.changed.add(self._publisher.poke)
         self._record.changed.add(self._publisher.poke)
@@ -178,6 +176,12 @@ class Agent:
         self._reconciler.used.add(self._in_use, self._idle.used_by, self._statuses.check)
         self._reconciler.held.add(self._held)
         self._reconciler.stuck.add(self._stuck)
+
+    @property
+    def gpus(self) -> str:
+        """What GPUs it looks for, in words."""
+        how = " simulated" if self._options.discovery == "simulated" else ""
+        return f"{self._hardware.vendor.word}'s{how}"
 
     @property
     def ready(self) -> bool:
@@ -244,7 +248,7 @@ async def run(
     """
     client = client_of(options, server)
     agent = Agent(options, client, check_s=check_s, reconcile_s=reconcile_s)
-    logger.info("agent of node %s, %s GPUs", options.node, options.discovery)
+    logger.info("agent of node %s, %s GPUs", options.node, agent.gpus)
     async with serve_health(options.health_port, ready=lambda: agent.ready), client:
         await agent.run()
 

@@ -43,7 +43,8 @@ FAULT_INFO: Final = Names(
 )
 DEVICES_PUBLISHED: Final = Gauge("gpu_topology_node_devices_published", "Devices in this node's slices.")
 WITHHELD: Final = Gauge(
-    "gpu_topology_node_withheld", "1 while nothing is published because something else hands out the GPUs."
+    "gpu_topology_node_withheld",
+    "1 while nothing is published: something else hands out the GPUs, they are partitioned, or two vendors' are there.",
 )
 SLICE_WRITES: Final = Labelled(
     Counter, "gpu_topology_node_slice_writes_total", "Writes of ResourceSlices.", verb=("create", "update", "delete")

@@ -81,7 +81,7 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO)
     words = wanted["spec"]["containers"][0]["args"]
     options: Any = parse(words[2:])  # after ``dradriver node``
-    discovery = hardware.discovery(options, lambda: None)
+    discovery = hardware.backend(options, lambda: None).discovery
     sys.stdout.write(json.dumps([gpu.uuid for gpu in discovery.read().gpus]))
 
 

@@ -18,6 +18,7 @@ from dradriver.node.claims.metadata import Described
 from dradriver.node.claims.nccl import Nccl
 from dradriver.node.container_edits import Edits, Mount
 from dradriver.topology.machine import Gpu, Machine
+from dradriver.topology.vendors import NVIDIA
 
 logger = logging.getLogger(__name__)
 
@@ -72,12 +73,14 @@ class ContainerEnv:
             ClaimError: A file was asked for and cannot be written.
         """
         kept = set(asked.config.keep_env) if asked.config is not None else set()
+        described = metadata.path(claim, request)
+        mounts = [Mount(self._path(claim.metadata.uid, _file(request, described)), described)]
+        files: dict[str, bytes] = {}
+        if machine.vendor is not NVIDIA:  # neither its runtime nor CUDA nor NCCL is there to be told
+            return Told(Edits(mounts=tuple(mounts)), files)
         mode = asked.config.nccl if asked.config is not None else NCCL_AUTO
         positions = sorted({machine.gpus.index(gpu) for gpu in asked.gpus})
         nccl = self._nccl.tell(mode, machine, positions, below=below, keep_env=kept)
-        described = metadata.path(claim, request)
-        mounts = [Mount(self._path(claim.metadata.uid, _file(request, described)), described)]
-        files = {}
         for path, data in nccl.files.items():
             name = _file(request, path)
             files[name] = data

@@ -13,7 +13,8 @@ import pytest
 
 from dradriver.api.policies.model import XidWord
 from dradriver.node.faults import KINDS, Fault
-from dradriver.node.health.kmsg import SOUND_S, WARNED_S, KernelLog
+from dradriver.node.health.kmsg import KernelLog
+from dradriver.node.vendors.nvidia.xid_reports import SOUND_S, WARNED_S, XidReports
 
 BUSID = "0000:3b:00.0"
 UUIDS = {BUSID: "GPU-a", "0000:af:00.0": "GPU-b"}
@@ -28,7 +29,8 @@ class Kmsg:
         monkeypatch.setattr(os, "open", lambda *_: theirs.detach())
         self.now = 1000.0
         self.words: dict[str, XidWord] = {}
-        self.log = KernelLog(Path("/dev/kmsg"), words=lambda: self.words, clock=lambda: self.now)
+        self.xids = XidReports(words=lambda: self.words, clock=lambda: self.now)
+        self.log = KernelLog(Path("/dev/kmsg"), self.xids)
 
     def say(self, text: str, *, facility: int = 0, at_s: float = 1000.0) -> None:
         self._kernel.send(f"{facility * 8 + 4},12345,{int(at_s * 1e6)},-;{text}\n SUBSYSTEM=pci\n".encode())
@@ -38,7 +40,7 @@ class Kmsg:
 
     def faults(self) -> dict[str, list[str]]:
         self.log.read()
-        return {uuid: [one.value for one in some] for uuid, some in self.log.faults(UUIDS).items()}
+        return {uuid: [one.value for one in some] for uuid, some in self.xids.faults(UUIDS).items()}
 
     def close(self) -> None:
         self._kernel.close()
@@ -57,7 +59,7 @@ def test_a_gpu_that_fell_off_the_bus_is_told_of(kmsg: Kmsg) -> None:
     kmsg.say("NVRM: Xid (PCI:0000:3b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.")
     assert kmsg.faults() == {"GPU-a": ["79"]}
     said = "XID 79 in the kernel's log, which asks for a reboot of the node"
-    assert kmsg.log.faults(UUIDS)["GPU-a"] == (Fault("xid", "79", said),)
+    assert kmsg.xids.faults(UUIDS)["GPU-a"] == (Fault("xid", "79", said),)
 
 
 @pytest.mark.parametrize(
@@ -116,7 +118,7 @@ def test_the_first_stands_and_other_gpus_are_their_own(kmsg: Kmsg) -> None:
 
 def kinds(kmsg: Kmsg) -> list[tuple[str, str]]:
     kmsg.log.read()
-    return [(one.kind, one.value) for one in kmsg.log.faults(UUIDS).get("GPU-a", ())]
+    return [(one.kind, one.value) for one in kmsg.xids.faults(UUIDS).get("GPU-a", ())]
 
 
 @pytest.mark.parametrize("number", [32, 92, 94])
@@ -149,7 +151,7 @@ def test_the_drivers_own_word_is_what_an_xid_asks_for_and_that_nothing_is_needed
     kmsg.say(f"{changed} 0x0 (None) to 0x1 (GPU Reset Required)")
     kmsg.log.read()
     said = "XID 154 in the kernel's log, which asks for GPU Reset Required"
-    assert kmsg.log.faults(UUIDS) == {"GPU-a": (Fault("xid", "154", said),)}
+    assert kmsg.xids.faults(UUIDS) == {"GPU-a": (Fault("xid", "154", said),)}
     kmsg.say("NVRM: Xid (PCI:0000:3b:00): 119, Timeout waiting for RPC from GSP!")
     kmsg.say("NVRM: Xid (PCI:0000:af:00): 79, x")
     kmsg.say(f"{changed} 0x1 (GPU Reset Required) to 0x0 (None)")
@@ -160,7 +162,7 @@ def test_a_reset_ends_what_was_read_before_it(kmsg: Kmsg) -> None:
     kmsg.say("NVRM: Xid (PCI:0000:3b:00): 119, x")
     kmsg.say("NVRM: Xid (PCI:0000:af:00): 119, x")
     kmsg.faults()
-    kmsg.log.reset([BUSID, "0000:d8:00.0"])
+    kmsg.xids.reset([BUSID, "0000:d8:00.0"])
     kmsg.say("NVRM: Xid (PCI:0000:3b:00): 62, x")
     assert kmsg.faults() == {"GPU-a": ["62"], "GPU-b": ["119"]}
 
@@ -170,7 +172,7 @@ def test_a_gpu_with_more_xids_than_there_are_is_kept_in_bounds(kmsg: Kmsg) -> No
         kmsg.say(f"NVRM: Xid (PCI:0000:3b:00): {number}, x")
         kmsg.log.read()
     assert kmsg.faults() == {"GPU-a": ["500"]}
-    assert sum(map(len, kmsg.log._noted.values())) <= 32
+    assert sum(map(len, kmsg.xids._noted.values())) <= 32
 
 
 @pytest.mark.parametrize("word", ["ignore", "warn"])
@@ -181,7 +183,7 @@ def test_one_that_taints_is_not_crowded_out_by_those_that_do_not(word: XidWord, 
         kmsg.faults()
     kmsg.now = WARNED_S
     assert kmsg.faults() == {"GPU-a": ["79"]}
-    assert sum(map(len, kmsg.log._noted.values())) <= 32
+    assert sum(map(len, kmsg.xids._noted.values())) <= 32
 
 
 def test_the_latest_that_taints_is_noted_however_many_did(kmsg: Kmsg) -> None:
@@ -190,7 +192,7 @@ def test_the_latest_that_taints_is_noted_however_many_did(kmsg: Kmsg) -> None:
         kmsg.faults()
     kmsg.say("NVRM: Xid (PCI:0000:3b:00): 79, x", at_s=1000)
     kmsg.faults()
-    kmsg.log.sound([BUSID], 1000)  # a word from before it
+    kmsg.xids.sound([BUSID], 1000)  # a word from before it
     assert kmsg.faults() == {"GPU-a": ["79"]}
 
 
@@ -232,12 +234,12 @@ def test_the_drivers_word_that_all_is_well_ends_it_once_it_is_about_the_time_aft
     kmsg.say("NVRM: Xid (PCI:0000:3b:00): 95, x", at_s=1000)
     kmsg.now = 1000 + SOUND_S - 1
     kmsg.faults()
-    kmsg.log.sound([BUSID], kmsg.now)
+    kmsg.xids.sound([BUSID], kmsg.now)
     assert kmsg.faults() == {"GPU-a": ["95"]}
     kmsg.now += 1
-    kmsg.log.sound(["0000:af:00.0"], kmsg.now)
+    kmsg.xids.sound(["0000:af:00.0"], kmsg.now)
     assert kmsg.faults() == {"GPU-a": ["95"]}
-    kmsg.log.sound([BUSID], kmsg.now)
+    kmsg.xids.sound([BUSID], kmsg.now)
     assert kmsg.faults() == {}
 
 
@@ -260,7 +262,7 @@ def test_a_log_that_grows_faster_than_it_is_read_holds_up_nobody(kmsg: Kmsg, mon
 
     monkeypatch.setattr(os, "read", read)
     kmsg.log.read()
-    assert 0 < len(kmsg.log.faults({busid: busid for busid in busids})) <= 1024
+    assert 0 < len(kmsg.xids.faults({busid: busid for busid in busids})) <= 1024
 
 
 def test_a_record_longer_than_any_is_passed_over_in_silence(
@@ -275,8 +277,8 @@ def test_a_record_longer_than_any_is_passed_over_in_silence(
 
 
 def test_a_log_that_may_not_be_read_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    log = KernelLog(tmp_path / "none")
+    log = KernelLog(tmp_path / "none", XidReports())
     caplog.set_level(logging.INFO)
     for _ in range(3):
         log.read()
-    assert caplog.text.count("XIDs are not seen") == 1
+    assert caplog.text.count("what drivers report there is not seen") == 1
