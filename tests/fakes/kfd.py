@@ -15,6 +15,7 @@ from tests.fakes.sysfs import Sys
 KFD: Final = "sys/class/kfd/kfd"
 NODES: Final = f"{KFD}/topology/nodes"
 FIRST_RENDER: Final = 128
+_FIRST_ID: Final = 0x00AB_0000_0000_0001
 _ONE_LINK: Final = 50_000  # MB/s of one xGMI link, as the kernel says it
 
 
@@ -103,9 +104,7 @@ class AmdServer:
 def amd(machine: Machine) -> Machine:
     """The machine with identities, render nodes and PCI ids in AMD's form."""
     gpus = tuple(
-        msgspec.structs.replace(
-            gpu, minor=FIRST_RENDER + gpu.index, uuid=f"GPU-{0x00AB_0000_0000_0000 + gpu.index + 1:016x}"
-        )
+        msgspec.structs.replace(gpu, minor=FIRST_RENDER + gpu.index, uuid=f"GPU-{_FIRST_ID + gpu.index:016x}")
         for gpu in machine.gpus
     )
     return msgspec.structs.replace(machine, gpus=gpus)
