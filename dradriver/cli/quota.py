@@ -232,11 +232,12 @@ def _counted(before: dict[str, str]) -> tuple[dict[str, str], list[str]]:
             notes.append(f"{key}: claims that this driver makes of GPUs of {ledger.driver} are of whole ones")
         elif resource.startswith(_MIG):
             slices[resource] = min(number, slices.get(resource, number))
-        elif resource in limits.WHOLE and not limits.product(key, {resource: 1}):
+        elif resource in limits.WHOLE or _product(key):
             of = _DEVICES.format(ledger.class_of(limits.vendor(key, {resource: 1})))
-            wholes[of] = min(number, wholes.get(of, number))
-        elif _product(key) or resource in limits.WHOLE:
-            notes.append(f"{key}: no quota counts one product's GPUs; {whole} counts all of them together")
+            if limits.product(key, {resource: 1}):
+                notes.append(f"{key}: no quota counts one product's GPUs; {of} counts all of them together")
+            else:
+                wholes[of] = min(number, wholes.get(of, number))
         else:
             notes.append(f"{key}: no quota counts memory or compute of shares; {SHARE} counts shares, write how many")
     after = {of: str(number) for of, number in wholes.items()}

@@ -14,7 +14,7 @@ from dradriver.api.errors import WordError
 from dradriver.api.ledger import NVIDIA
 from dradriver.process.policies_file import PoliciesFile
 from dradriver.topology.vendors import VENDORS
-from tests.fakes.admission import Object, admit, defaulted, pod
+from tests.fakes.admission import Object, admit, applied, defaulted, lifted, pod, stored
 from tests.unit.webhook.test_policies import Admin
 
 LINKED = {names.REQUIRED: "linked"}
@@ -141,6 +141,35 @@ def test_two_vendors_in_one_pod_are_refused_by_name() -> None:
     beside = pod(1, annotations=LINKED, resource="amd.com/gpu")
     beside["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpumem"] = 1000
     assert "all GPUs of a pod are of one vendor" in refused(beside)
+
+
+def test_an_unchanged_manifest_changes_nothing_and_other_words_keep_the_vendor() -> None:
+    manifest = pod(2, annotations=LINKED, resource="huawei.com/Ascend910B3")
+    live = stored(admit(defaulted(manifest)).admitted)
+    assert names.REQUEST in live["metadata"]["annotations"]
+    again = admit(applied(manifest, live), old=live)
+    assert again.allowed
+    assert again.admitted["metadata"]["annotations"][names.REQUEST] == live["metadata"]["annotations"][names.REQUEST]
+    other = pod(2, annotations={names.REQUIRED: "same-numa"}, resource="huawei.com/Ascend910B3")
+    changed = admit(applied(other, live), old=live).admitted
+    request = resolved.read(changed["metadata"]["annotations"]).request
+    assert (request.vendor, request.product) == ("ascend", "*910B3")
+    assert request.required == (Constraint.SAME_NUMA,)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(("resource", "to"), [("nvidia.com/gpu", "amd"), ("amd.com/gpu", "nvidia")])
+def test_a_pod_keeps_the_vendor_that_it_was_created_with(resource: str, to: str) -> None:
+    live = stored(admit(defaulted(pod(2, annotations=LINKED, resource=resource))).admitted)
+    other = pod(2, annotations=LINKED | {names.VENDOR: to}, resource=resource)
+    verdict = admit(applied(other, live), old=live)
+    assert not verdict.allowed
+    assert names.VENDOR in verdict.message
+
+
+def test_a_copy_of_a_pod_has_its_vendor() -> None:
+    live = lifted(stored(admit(defaulted(pod(2, annotations=LINKED, resource="amd.com/gpu"))).admitted))
+    made = admit(defaulted({"metadata": live["metadata"], "spec": live["spec"]})).admitted
+    assert resolved.read(made["metadata"]["annotations"]).request.vendor == "amd"
 
 
 def test_none_of_another_vendors_is_no_second_vendor() -> None:
