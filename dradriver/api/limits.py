@@ -123,7 +123,7 @@ def asked(where: str, limits: Mapping[str, object]) -> Asked:
         limits: All the container's limits, as text or numbers.
 
     Raises:
-        WordError: A value that is none, limits that contradict each other, or vGPU.
+        WordError: A value that is none, limits that contradict each other or are of two vendors, or vGPU.
     """
     gpu_limits = {
         name: str(value)
@@ -153,6 +153,8 @@ def asked(where: str, limits: Mapping[str, object]) -> Asked:
                 f"{where} {name}: {messages.shown(text)}: only a device plugin's configuration says how much "
                 f"of a GPU that is; write {names.SHARE}: 0.25 beside a limit {names.GPU_RESOURCE}: 1"
             )
+    if not _OTHERS.keys().isdisjoint(gpu_limits):
+        vendor(where, gpu_limits)
     gpus = _whole(where, gpu_limits)
     profiles = _profiles(where, gpu_limits)
     amount = _amount(where, gpu_limits)

@@ -133,7 +133,7 @@ def test_what_the_word_contradicts_is_refused_on_what_makes_pods_too() -> None:
 
 def test_two_vendors_in_one_pod_are_refused_by_name() -> None:
     both = pod(1, annotations=LINKED)
-    both["spec"]["containers"][0]["resources"]["limits"]["amd.com/gpu"] = 1
+    both["spec"]["containers"][0]["resources"]["limits"]["amd.com/gpu"] = 2
     assert "amd.com/gpu (amd) and nvidia.com/gpu (nvidia): all GPUs of a pod are of one vendor" in refused(both)
     apart = pod(1, 1, annotations=LINKED)
     apart["spec"]["containers"][1]["resources"]["limits"] = {"amd.com/gpu": 1}
