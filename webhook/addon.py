@@ -9,8 +9,12 @@ from dradriver.api.ledger import OURS, current_ledger
 from dradriver.api.resolved import Resolved
 
 
-def check(found: Resolved) -> list[str]:
+def check(found: Resolved, *, by_template: bool) -> list[str]:
     """Return warnings about what a pod asks for where another driver's devices are handed out.
+
+    Args:
+        found: What it asks for.
+        by_template: Whether a claim's template says whose GPUs it has.
 
     Raises:
         WordError: It wants a part of another driver's GPU, or what only attributes of this driver's devices can say.
@@ -22,6 +26,11 @@ def check(found: Resolved) -> list[str]:
         raise WordError(
             f"in this cluster {ledger.driver} hands out the GPUs, whole ones; for a part of one write a "
             f"ResourceClaimTemplate of that driver, without {names.PREFIX} annotations"
+        )
+    if found.request.vendor != ledger.vendor and not by_template:
+        raise WordError(
+            f"{names.VENDOR}: {found.request.vendor}: in this cluster {ledger.driver} hands out the GPUs, those of "
+            f"{ledger.vendor}; write a ResourceClaim for the other ones, without {names.PREFIX} annotations"
         )
     for key, said in ((names.PLACEMENT, found.placement), (names.WHEN_FULL, found.when_full)):
         if isinstance(said, str):

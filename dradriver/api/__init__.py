@@ -8,6 +8,7 @@ storage      the same of claims of storage, volumes and their classes
 annotation_words  every word that a pod's author can say, each declared once
 annotations  a pod's annotations as a Request
 parts        what a container asks for, whole GPUs or parts; asks of a pod as one request
+vendor_words  what cannot be had of a vendor's GPUs
 limits       what the limits of the field's other drivers ask for
 gangs        what a pod says of the gang that it belongs to
 gang_members  which gang a pod belongs to, from the pod alone

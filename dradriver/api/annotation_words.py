@@ -16,6 +16,7 @@ import msgspec
 
 from dradriver.allocator.request import Constraint, Request, Strategy, Whole
 from dradriver.api import messages, names, values
+from dradriver.topology.vendors import VENDORS
 
 
 class About(enum.Enum):
@@ -164,6 +165,10 @@ EVERY: Final = (
     Word(
         key=names.MIN_CUDA, about=About.GPU, read=_form(values.version, messages.CUDA),
         field="min_cuda", holds=lambda value: not value or values.version(value) == value, since=3,
+    ),
+    Word(
+        key=names.VENDOR, about=About.GPU, read=_one_of(VENDORS), field="vendor", choices=tuple(VENDORS),
+        holds=lambda value: value in VENDORS, since=6,
     ),
     Word(
         key=names.MAX_CROSS_NVSWITCH, about=About.SET, read=_form(values.few, messages.FEW),

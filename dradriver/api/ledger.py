@@ -16,6 +16,10 @@ from typing import Final
 import msgspec
 
 from dradriver.api import names
+from dradriver.topology import vendors
+from dradriver.topology.vendors import VENDORS
+
+_VENDOR_OF: Final = MappingProxyType({vendor.device_class: vendor.word for vendor in VENDORS.values()})
 
 
 class Ledger(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,6 +31,7 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
         attribute_domain: The domain of the attribute that names a GPU.
         uuid_attribute: That attribute, without its domain.
         config_kind: The kind of the driver's own configuration that is for whole GPUs.
+        vendor: Whose GPUs they are, where they are all of one vendor; empty where a driver has those of several.
     """
 
     driver: str
@@ -34,6 +39,16 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
     attribute_domain: str
     uuid_attribute: str
     config_kind: str
+    vendor: str = ""
+
+    def class_of(self, vendor: str) -> str:
+        """Return the DeviceClass that a vendor's whole GPUs are asked for by."""
+        return self.device_class if self.vendor else VENDORS[vendor].device_class
+
+    @property
+    def vendor_of(self) -> Mapping[str, str]:
+        """Whose GPUs are asked for by a DeviceClass of whole ones."""
+        return {self.device_class: self.vendor} if self.vendor else _VENDOR_OF
 
 
 OURS: Final = Ledger(
@@ -50,6 +65,7 @@ NVIDIA: Final = Ledger(
     attribute_domain="gpu.nvidia.com",
     uuid_attribute="uuid",
     config_kind="GpuConfig",
+    vendor=vendors.NVIDIA.word,
 )
 """NVIDIA's own DRA driver (kubernetes-sigs/dra-driver-nvidia-gpu, cmd/gpu-kubelet-plugin/deviceinfo.go).
 

@@ -14,23 +14,25 @@ from typing import Any, Final
 import msgspec
 
 from dradriver.allocator.request import Amount, Constraint, Mig, Request, Share, Whole
-from dradriver.api import config, names, quantity, values
+from dradriver.api import config, names, quantity, values, vendor_words
 from dradriver.api.errors import WordError
 from dradriver.api.ledger import OURS, current_ledger
 from dradriver.api.messages import shown
 from dradriver.api.objects import Metadata
 from dradriver.api.parts import COMMON
+from dradriver.topology.vendors import NVIDIA
 
 LONGEST: Final = 1 << 14  # bytes of a template's spec; a longer one is not read
 
-_CLASSES: Final = (names.DEVICE_CLASS, names.SHARE_CLASS, names.MIG_CLASS)
+_PARTS: Final = (names.SHARE_CLASS, names.MIG_CLASS)
 _KNOWN: Final = ("deviceClassName", "allocationMode", "count", "capacity", "tolerations", "selectors", "adminAccess")
 _ALIKE: Final = {  # what constraints of claims say by attributes, in words
     names.NUMA_NODE: Constraint.SAME_NUMA,
     names.PCIE_ROOT: Constraint.SAME_PCIE_ROOT,
 } | {
-    f"{names.PREFIX}{name}": Constraint.NVLINK
-    for name in ("nvlinkDomain", "nvlinkGroup2", "nvlinkGroup4", "nvlinkGroup8")
+    f"{names.PREFIX}{links}{what}": Constraint.NVLINK
+    for links in names.OF_LINKS
+    for what in ("Domain", "Group2", "Group4", "Group8")
 }
 _EQUALS: Final = re.compile(
     r"""\s*device\.attributes\[(["'])(?P<domain>[a-z.]+)\1\]\.(?P<name>productName|architecture)"""
@@ -162,7 +164,7 @@ def _exactly(request: Mapping[str, Any]) -> dict[str, Any]:
     exactly = request.get("exactly")
     if not isinstance(exactly, dict):
         raise WordError(f"{where}: it has no exactly; write deviceClassName and count there")
-    classes = _CLASSES if ledger is OURS else (ledger.device_class,)
+    classes = (*ledger.vendor_of, *(_PARTS if ledger is OURS else ()))
     if exactly.get("deviceClassName") not in classes:
         raise WordError(
             f"{where}: class {shown(str(exactly.get('deviceClassName', '')))} is none of {', '.join(classes)}; have a "
@@ -177,7 +179,7 @@ def _exactly(request: Mapping[str, Any]) -> dict[str, Any]:
     count = exactly.get("count", 1)
     if not isinstance(count, int) or not 1 <= count <= values.MOST_GPUS:
         raise WordError(f"{where}: count {shown(str(count))}; write a whole number from 1 to {values.MOST_GPUS}")
-    part = exactly["deviceClassName"] != ledger.device_class
+    part = exactly["deviceClassName"] not in ledger.vendor_of
     if part and count > 1:
         raise WordError(f"{where}: count {count} of parts of GPUs; write a request for each of them")
     if not part and exactly.get("capacity"):
@@ -280,8 +282,8 @@ def _request(
         raise WordError(f"{sum(counts)} GPUs in one claim, which can hold {values.MOST_GPUS}; use several pods")
     both = tuple(dict.fromkeys((*words.required, *required)))
     whole = msgspec.structs.replace(words, containers=counts, required=both, **fields)
-    if kind == current_ledger().device_class:
-        return whole
+    if (vendor := current_ledger().vendor_of.get(kind)) is not None:
+        return _of_vendor(whole, vendor, kind)
     common = {field: getattr(whole, field) for field in COMMON}
     if whole != msgspec.convert({"kind": "whole", "containers": counts} | common, Whole):
         raise WordError(f"the pod's words, or constraints, are about sets of whole GPUs, and its class is {kind}")
@@ -290,6 +292,21 @@ def _request(
         return msgspec.convert({"kind": "share", "amounts": amounts} | common, Share)
     profiles = tuple((_profile(name, told),) for name in asked)
     return msgspec.convert({"kind": "mig", "profiles": profiles} | common, Mig)
+
+
+def _of_vendor(whole: Whole, vendor: str, kind: str) -> Whole:
+    """Return a request for a vendor's GPUs, as the class says: words say nothing of any, or the same.
+
+    Raises:
+        WordError: They say another, or what cannot be had of that vendor's.
+    """
+    if whole.vendor not in (NVIDIA.word, vendor):
+        raise WordError(
+            f"its class {kind} is of {vendor}, and the pod's words say {whole.vendor}; write one of the two"
+        )
+    found = msgspec.structs.replace(whole, vendor=vendor)
+    vendor_words.check(msgspec.structs.asdict(found), parts=False)
+    return found
 
 
 def _amount(name: str, exactly: Mapping[str, Any]) -> Amount:

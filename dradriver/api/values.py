@@ -7,6 +7,7 @@ from typing import Final
 
 import msgspec
 
+from dradriver.allocator.policies import LINKED
 from dradriver.allocator.request import Constraint, Strategy
 from dradriver.api import names
 from dradriver.api.errors import WordError
@@ -17,7 +18,10 @@ from dradriver.topology.versions import numbers
 MOST_GPUS: Final = 32  # AllocationResultsMaxSize of resource.k8s.io/v1
 MOST_MEMORY_MIB: Final = 1 << 30  # a pebibyte: more than any GPU has, and safe in every integer that it becomes
 
-CONSTRAINTS: Final = {word.value: word for word in Constraint} | {"nvlink-domain": Constraint.NVLINK}
+CONSTRAINTS: Final = {word.value: word for word in Constraint} | {
+    "nvlink-domain": Constraint.NVLINK,
+    LINKED: Constraint.NVLINK,
+}
 STRATEGIES: Final = {word.value: word for word in Strategy}
 NCCL_AUTO: Final = "auto"
 NCCL: Final = (NCCL_AUTO, "file", "env", "off")

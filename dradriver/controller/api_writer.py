@@ -327,6 +327,7 @@ class ApiWriter:
             planned=placement.planned,
             seat=placement.seat,
             preempting=placement.preempts,
+            vendor=wish.request.vendor,
         )
         if wish.template is not None:
             body = templates.completed(body, wish.template)

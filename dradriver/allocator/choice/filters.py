@@ -10,7 +10,7 @@ from dradriver.topology.versions import reaches
 
 
 def filters(request: Request) -> bool:
-    """Whether the request wants only some kinds of GPU, or only some of them."""
+    """Whether the request wants only some kinds of GPU of its vendor, or only some of them."""
     exclude = request.exclude if isinstance(request, Whole) else ()
     kind = request.product or request.architecture or request.min_memory_mib
     return bool(kind or request.min_driver or request.min_cuda or exclude)
@@ -31,13 +31,15 @@ def suits(gpu: Gpu, request: Whole) -> bool:
 
 
 def serves(machine: Machine, request: Request) -> bool:
-    """Whether the request takes the machine's driver; one of an unknown version meets no demand."""
+    """Whether the GPUs are the vendor's and the request takes their driver; an unknown version meets no demand."""
+    if machine.vendor.word != request.vendor:
+        return False
     driver, cuda = machine.driver_version, machine.cuda_version
     return reaches(driver, request.min_driver) and reaches(cuda, request.min_cuda)
 
 
 def suitable(machine: Machine, request: Whole) -> int:
-    """Mask of the positions whose GPUs are of the kind that is wanted; none where the driver is too old."""
+    """Mask of the positions whose GPUs are of the kind that is wanted; none of another vendor, or an older driver."""
     if not serves(machine, request):
         return 0
     return sum(1 << position for position, gpu in enumerate(machine.gpus) if suits(gpu, request))

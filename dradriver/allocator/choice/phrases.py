@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dradriver.allocator.request import Request, Whole
-from dradriver.topology.vendors import Vendor
+from dradriver.topology.vendors import NVIDIA, VENDORS, Vendor
 
 
 def wanted(request: Whole) -> str:
@@ -17,7 +17,8 @@ def wanted_set(request: Whole) -> str:
     """``nvlink and same-numa``: what the set must be; empty for any."""
     parts = [constraint.value for constraint in dict.fromkeys(request.required)]
     if request.min_bandwidth_gbps:
-        parts.append(f"at least {request.min_bandwidth_gbps:g} GB/s over NVLink between neighbours of the ring")
+        link = VENDORS[request.vendor].link
+        parts.append(f"at least {request.min_bandwidth_gbps:g} GB/s over {link} between neighbours of the ring")
     if request.min_busbw_gbps:
         parts.append(f"at least {request.min_busbw_gbps:g} GB/s of bus bandwidth")
     if request.max_cross_nvswitch_gpus is not None:
@@ -30,6 +31,8 @@ def wanted_set(request: Whole) -> str:
 def wanted_gpus(request: Request) -> str:
     """``of product NVIDIA A100*``: which kinds of GPU; empty for any."""
     parts = []
+    if request.vendor != NVIDIA.word:
+        parts.append(f"of {request.vendor}")
     if request.product:
         parts.append(f"of product {request.product}")
     if request.architecture:
@@ -47,4 +50,5 @@ def wanted_gpus(request: Request) -> str:
 
 def unpredicted(vendor: Vendor) -> str:
     """Why a wish for predicted bandwidth has no place there."""
-    return f"the bus bandwidth of {vendor.link} cannot be predicted: write min-bandwidth in place of min-busbw"
+    cure = "write min-bandwidth in place of min-busbw" if vendor.rated else "leave min-busbw out"
+    return f"the bus bandwidth of {vendor.link} cannot be predicted: {cure}"

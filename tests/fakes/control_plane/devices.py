@@ -11,6 +11,7 @@ are not modelled.
 from __future__ import annotations
 
 import collections
+import functools
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -18,6 +19,7 @@ from typing import Final, NamedTuple
 
 from dradriver.api import names, quantity, seats, slices
 from dradriver.kube.resources import RESOURCE_SLICES
+from dradriver.topology.vendors import NVIDIA, VENDORS
 from tests.fakes.apistore import Object, Store
 from tests.resources import DEVICE_TAINT_RULES
 
@@ -243,11 +245,20 @@ def _never(driver: str, device: Object) -> bool:
     return False
 
 
+def _is_of(driver: str, device: Object, vendor: str = NVIDIA.word) -> bool:
+    """Whether a device is a vendor's; one that says of none is NVIDIA's."""
+    return driver == names.DRIVER and (_says(device, "vendor") or NVIDIA.word) == vendor
+
+
+def _whole_of(vendor: str, driver: str, device: Object) -> bool:
+    return _is_of(driver, device, vendor) and _says(device, "type") == "gpu"
+
+
 _CLASSES: Final[dict[str, Callable[[str, Object], bool]]] = {
-    names.DEVICE_CLASS: lambda driver, device: driver == names.DRIVER and _says(device, "type") == "gpu",
-    names.SHARE_CLASS: lambda driver, device: driver == names.DRIVER and _says(device, "shareable") is True,
+    **{vendor.device_class: functools.partial(_whole_of, vendor.word) for vendor in VENDORS.values()},
+    names.SHARE_CLASS: lambda driver, device: _is_of(driver, device) and _says(device, "shareable") is True,
     names.MIG_CLASS: lambda driver, device: (
-        driver == names.DRIVER and (_says(device, "type") == "mig" or _says(device, "mig") == "dynamic")
+        _is_of(driver, device) and (_says(device, "type") == "mig" or _says(device, "mig") == "dynamic")
     ),
     seats.CLASS: lambda driver, device: driver == names.DRIVER and _says(device, "type") == "seat",
     _NVIDIA: lambda driver, device: driver == _NVIDIA and _says(device, "type") == "gpu",

@@ -26,7 +26,7 @@ TAKEN = {
 UNFIT = {
     "min_bandwidth_gbps": -1.0, "min_busbw_gbps": -0.5, "product": "'", "architecture": "a'b", "min_memory_mib": -1,
     "min_driver": "R580", "min_cuda": " 12", "max_cross_nvswitch_gpus": 100, "required": ("nvlink",) * 9,
-    "preferred": ("same-numa",) * 9,
+    "preferred": ("same-numa",) * 9, "vendor": "intel",
 }  # fmt: skip
 
 
