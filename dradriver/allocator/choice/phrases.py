@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from dradriver.allocator.request import Request, Whole
+from dradriver.topology.machine import Machine
 from dradriver.topology.vendors import NVIDIA, VENDORS, Vendor
 
 
@@ -48,7 +51,34 @@ def wanted_gpus(request: Request) -> str:
     return " ".join(parts)
 
 
-def unpredicted(vendor: Vendor) -> str:
-    """Why a wish for predicted bandwidth has no place there."""
-    cure = "write min-bandwidth in place of min-busbw" if vendor.rated else "leave min-busbw out"
-    return f"the bus bandwidth of {vendor.link} cannot be predicted: {cure}"
+def no_figure(vendor: Vendor, request: Whole) -> str:
+    """Why a wish for bandwidth has no place with a vendor of whose GPUs no such figure is known; else empty."""
+    instead = "min-bandwidth" if vendor.rated else "required: nvlink"
+    if request.gpus < 2:
+        return ""
+    if request.min_busbw_gbps and not vendor.predicted:
+        return f"the bus bandwidth of {vendor.link} cannot be predicted: write {instead} in place of min-busbw"
+    if request.min_bandwidth_gbps and not vendor.rated:
+        return f"what a link of {vendor.link} carries is not published: write {instead} in place of min-bandwidth"
+    return ""
+
+
+def wrong_count(machine: Machine, gpus: int) -> str:
+    """Why no pod has so many GPUs of the machine, whatever is free; empty where one may."""
+    counts = machine.blocks.counts if machine.blocks is not None else ()
+    if not counts or gpus in counts:
+        return ""
+    *some, last = map(str, counts)
+    allowed = f"{', '.join(some)} or {last}" if some else last
+    return f"of {machine.product} a pod has {allowed}"
+
+
+def together(machine: Machine) -> str:
+    """Which GPUs of the machine may be had together; empty where any may."""
+    if machine.blocks is None:
+        return ""
+    size = max(Counter(machine.blocks.of).values())
+    rule = f"several are of whole blocks of {size}"
+    if not machine.blocks.whole:
+        rule = f"up to {size} are of one block, more are as many of each"
+    return f"of {machine.product} {rule}"
