@@ -18,6 +18,7 @@ from dradriver.node.discovery.watch import MachineWatch
 from dradriver.node.health.kmsg import KernelLog
 from dradriver.node.health.record import Record
 from dradriver.node.health.watch import HealthWatch
+from dradriver.node.nics import watch as nics
 from dradriver.node.options import Options
 from dradriver.node.publishing.node_objects import NodeObjects
 from dradriver.node.publishing.publisher import Publisher
@@ -45,6 +46,7 @@ async def run(options: Options, *, server: ServerConfig | None = None) -> None:
     machines = MachineWatch(discovery, interval_s=options.rediscover_s)
     log = KernelLog(options.host_root / "dev/kmsg") if options.discovery == "nvml" else None
     health = HealthWatch(Record(), discovery, log)
+    cards = [] if log is None else [nics.of_host(options.host_root, machines.last_known, node=options.node)]
     publisher = Publisher(
         client,
         objects,
@@ -64,3 +66,5 @@ async def run(options: Options, *, server: ServerConfig | None = None) -> None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, machines.poke)
         for part in (machines, health, publisher):
             group.create_task(part.run())
+        for watch in cards:
+            group.create_task(watch.run())

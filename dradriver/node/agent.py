@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from dradriver import __version__
@@ -15,7 +15,7 @@ from dradriver.errors import DriverError
 from dradriver.kube import config as kube_config
 from dradriver.kube.client import Client
 from dradriver.kube.config import ServerConfig
-from dradriver.kube.events import Recorder
+from dradriver.kube.events import Recorder, Reference
 from dradriver.node import hardware, metrics
 from dradriver.node.api_server import ApiServer
 from dradriver.node.claims import gpu_processes, info
@@ -39,6 +39,8 @@ from dradriver.node.kubelet import sockets
 from dradriver.node.kubelet.health import HealthStream
 from dradriver.node.kubelet.plugin import CHECK_S, Plugin
 from dradriver.node.kubelet.service import DraService
+from dradriver.node.nics import watch as nics
+from dradriver.node.nics.watch import NicWatch
 from dradriver.node.options import Options
 from dradriver.node.publishing.mode_transition import ModeTransitions
 from dradriver.node.publishing.node_objects import NodeObjects
@@ -46,6 +48,7 @@ from dradriver.node.publishing.publisher import Publisher
 from dradriver.node.publishing.remembered_modes import Remembered
 from dradriver.process.policies_file import PoliciesFile
 from dradriver.process.serve import serve_health
+from dradriver.topology.machine import Machine
 
 logger = logging.getLogger(__name__)
 
@@ -81,15 +84,19 @@ class Agent:
         self._give_back(reconcile_s)
 
     def _watch_health(self) -> None:
-        """Make what finds faults of GPUs: in readings, the kernel's log and the container runtime."""
+        """Make what finds faults: of GPUs in readings, the kernel's log and the runtime, of network cards in /sys."""
         log = None
         self._record = Record()
         self._runtime: RuntimeWatch | None = None
+        self._nics: NicWatch | None = None
         if self._options.discovery == "nvml":
             host_root = self._options.host_root
             log = KernelLog(host_root / "dev/kmsg", words=lambda: self._policies.in_force.xids)
             self._runtime = RuntimeWatch(
                 self._record, host_root, self._machines.last_known, lambda: self._objects.runtime
+            )
+            self._nics = nics.of_host(
+                host_root, self._machines.last_known, node=self._options.node, events=self._events, about=self._about
             )
         self._record.changed.add(self._tell_faults)
         self._health = HealthWatch(self._record, self._discovery, log)
@@ -115,7 +122,7 @@ class Agent:
             boot=hardware.boot_of(options),
             processes=gpu_processes.nobody if options.beside_device_plugin else self._processes,
             exclusive=self._modes.exclusive,
-            nccl=Nccl(lambda: policies.in_force.nccl.tuning),
+            nccl=Nccl(lambda: policies.in_force.nccl.tuning, self._active_ports),
             below=HostServer(lambda: policies.in_force.nccl.servers, self._api.node).find,
         )
         self._idle = IdleWatch(idle.asked_of(self._discovery), self._preparer.prepared, lambda: self._machines.machine)
@@ -198,8 +205,17 @@ class Agent:
         async with asyncio.TaskGroup() as group:
             for part in parts:
                 group.create_task(part.run())
-            if self._runtime is not None:
-                group.create_task(self._runtime.run())
+            for own in (self._runtime, self._nics):  # of hardware that is not simulated
+                if own is not None:
+                    group.create_task(own.run())
+
+    def _about(self) -> Reference | None:
+        node = self._objects.node
+        return None if node is None else Reference("Node", "", node.metadata.name, node.metadata.uid)
+
+    def _active_ports(self, machine: Machine) -> Mapping[str, Sequence[int]] | None:
+        """Return the active ports of network cards as they were last read; simulated ones have one each."""
+        return {nic.name: (1,) for nic in machine.nics} if self._nics is None else self._nics.active()
 
     def _mode_switched(self) -> None:
         """Read the machine again: a change of MIG mode may have changed minor numbers, too."""

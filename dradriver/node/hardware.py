@@ -10,6 +10,7 @@ from dradriver.node.devices import assemble
 from dradriver.node.devices.device_manager import DeviceManager
 from dradriver.node.discovery import Discovery
 from dradriver.node.discovery.hardware import Hardware
+from dradriver.node.discovery.kept_nics import KeptNics
 from dradriver.node.discovery.nvidia.own_toolkit import OwnToolkit
 from dradriver.node.discovery.nvidia.toolkit import BaseSpecification
 from dradriver.node.discovery.watch import MachineWatch
@@ -38,7 +39,8 @@ def discovery(options: Options, released: Callable[[], str | None], *, prepares:
             base = BaseSpecification(
                 cdi_root=options.cdi_root, host_root=host_root, driver_root=driver_root, own_toolkit=own
             )
-        return Hardware(driver_root=driver_root, host_root=host_root, base=base, released=released)
+        nics = KeptNics(options.state_dir / "nics.json", boot=boot_of(options)) if prepares else None
+        return Hardware(driver_root=driver_root, host_root=host_root, base=base, released=released, nics=nics)
     from dradriver.node.discovery.simulated import Simulated, source_for  # here, for no real node needs it
 
     source = source_for(options.node, machines=options.simulated_machines, default=options.simulated_default)

@@ -11,6 +11,7 @@ device_nodes  the driver's device nodes in the agent's own /dev
 sysfs      NUMA nodes, CPU and name, from /sys and /proc
 pci        the PCI tree of /sys
 nics       network cards
+kept_nics  those that pods have
 links      NVLinks that a GPU should have and has not
 debounce   what is published, which does not flutter
 """
