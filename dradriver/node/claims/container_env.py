@@ -84,17 +84,19 @@ class ContainerEnv:
             mounts.append(Mount(self._path(claim.metadata.uid, name), path))
         env = [*_env(request, asked.gpus, asked.config, kept), *nccl.env]
         if mode == NEAR_NICS and near_nics.VARIABLE not in kept:
-            env += self._near_nics(claim, machine, positions)
+            env += self._near_nics(claim, machine, positions, below)
         return Told(Edits(env=tuple(env), mounts=tuple(mounts)), files)
 
-    def _near_nics(self, claim: ResourceClaim, machine: Machine, positions: Sequence[int]) -> list[str]:
+    def _near_nics(
+        self, claim: ResourceClaim, machine: Machine, positions: Sequence[int], below: Machine | None
+    ) -> list[str]:
         """Return the variable that names the near network cards, if there is anything to tell."""
         assert claim.status.allocation is not None, "it has results"
         theirs = sorted({one.driver for one in claim.status.allocation.devices.results} - {names.DRIVER})
         if theirs:  # it may have the pod's cards, whose names its driver gives
             variable, why = "", f"the claim has devices of {', '.join(theirs)} too"
         else:
-            variable, why = self._nccl.nics(machine, positions)
+            variable, why = self._nccl.nics(machine, positions, below=below)
         if not variable:
             whose = f"{claim.metadata.namespace}/{claim.metadata.name}"
             logger.warning("claim %s: no %s is set: %s", whose, near_nics.VARIABLE, why)

@@ -7,6 +7,7 @@ tree, and only when it is known which server is below the virtual machine: witho
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, NamedTuple
@@ -17,6 +18,7 @@ from dradriver.topology.errors import TopologyError
 from dradriver.topology.machine import Machine
 from dradriver.topology.nccl import tuning
 from dradriver.topology.nccl.explain import explain, flattened
+from dradriver.topology.nccl.like import with_paths
 
 logger = logging.getLogger(__name__)
 
@@ -72,16 +74,20 @@ class Nccl:
         named = mode == "env" and TOPO_FILE not in keep_env
         return Told(files | topology, tuple(f"{TOPO_FILE}={path}" for path in topology) if named else ())
 
-    def nics(self, machine: Machine, gpus: Sequence[int]) -> tuple[str, str]:
+    def nics(self, machine: Machine, gpus: Sequence[int], *, below: Machine | None) -> tuple[str, str]:
         """Return the variable that names the network cards near a container's GPUs, or nothing and why not.
 
         Args:
             machine: This machine.
             gpus: Positions of the container's GPUs.
+            below: The server below this virtual machine, if it is one and that is known.
         """
         active = self._ports(machine)
         if active is None:
             return "", "the ports of the network cards were not read yet"
+        if below is not None and machine.virtual and flattened(machine):
+            with contextlib.suppress(TopologyError):  # then all cards are as near
+                machine = with_paths(machine, like=below)
         value, why = near_nics.hca(machine, gpus, active)
         return f"{near_nics.VARIABLE}={value}" if value else "", why
 

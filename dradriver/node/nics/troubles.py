@@ -46,7 +46,9 @@ class Trouble(msgspec.Struct, frozen=True):
     cure: str
 
 
-class _Seen(NamedTuple):
+class Seen(NamedTuple):
+    """A port as it was read, and which it is."""
+
     at: At
     port: Port
 
@@ -58,18 +60,23 @@ def troubles(nics: Sequence[NicState], *, known_up: Collection[At] = ()) -> tupl
         nics: A reading.
         known_up: Ports that were active before: if all siblings go down together, none of them is left to compare with.
     """
-    groups: dict[tuple[str, str, str], list[_Seen]] = {}
-    for nic in nics:
-        for port in nic.ports if not nic.function else ():
-            key = (nic.product, nic.board, port.layer)
-            groups.setdefault(key, []).append(_Seen(At(nic.name, port.number), port))
-    found = [trouble for group in groups.values() for trouble in _of_group(group, known_up)]
+    found = [trouble for group in siblings(nics) for trouble in _of_group(group, known_up)]
     found += _firmware(nics)
     order = {nic.name: n for n, nic in enumerate(nics)}
     return tuple(sorted(found, key=lambda one: (order[one.at.nic], one.at.port, KINDS.index(one.kind))))
 
 
-def _of_group(group: Sequence[_Seen], known_up: Collection[At]) -> Iterator[Trouble]:
+def siblings(nics: Sequence[NicState]) -> list[list[Seen]]:
+    """Return the ports of all cards but virtual functions, those together that should be alike."""
+    groups: dict[tuple[str, str, str], list[Seen]] = {}
+    for nic in nics:
+        for port in nic.ports if not nic.function else ():
+            key = (nic.product, nic.board, port.layer)
+            groups.setdefault(key, []).append(Seen(At(nic.name, port.number), port))
+    return list(groups.values())
+
+
+def _of_group(group: Sequence[Seen], known_up: Collection[At]) -> Iterator[Trouble]:
     some_up = any(port.up for _, port in group)
     best = max(group, key=lambda one: one.port.gbit).port
     for at, port in group:
