@@ -7,7 +7,6 @@ is told lasts for several readings, and is told once. Nothing of this is in what
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -158,15 +157,13 @@ class NicWatch:
 
     async def _record(self, about: Reference, trouble: Trouble, *, over: bool = False) -> None:
         assert self._events is not None, "asked before"
-        reasons = {troubles.DOWN: "NICPortDown", troubles.SLOW: "NICPortSlow"}
-        with contextlib.suppress(TimeoutError):
-            await self._events.record(
-                about=about,
-                type="Normal" if over else "Warning",
-                reason="NICPortRecovered" if over else reasons[trouble.kind],
-                message=f"no more: {trouble.said}" if over else f"{trouble.said}. What to do: {trouble.cure}",
-                action="Watching",
-            )
+        await self._events.record(
+            about=about,
+            type="Normal" if over else "Warning",
+            reason="NICPortRecovered" if over else "NICPortDown" if trouble.kind == troubles.DOWN else "NICPortSlow",
+            message=f"no more: {trouble.said}" if over else f"{trouble.said}. What to do: {trouble.cure}",
+            action="Watching",
+        )
 
 
 def of_host(
