@@ -22,6 +22,7 @@ from dradriver.node.claims import gpu_processes, info
 from dradriver.node.claims.checkpoint import PreparedClaim
 from dradriver.node.claims.host_server import HostServer
 from dradriver.node.claims.nccl import Nccl
+from dradriver.node.claims.not_told import NotTold
 from dradriver.node.claims.prepare import Preparer
 from dradriver.node.claims.reconcile import INTERVAL_S, Reconciler
 from dradriver.node.claims.status import Statuses
@@ -105,6 +106,9 @@ class Agent:
     def _prepare(self) -> None:
         """Make what prepares claims, and what tells of them: in their statuses, and to their pods."""
         options, policies = self._options, self._policies
+        nccl = Nccl(lambda: policies.in_force.nccl.tuning, self._active_ports)
+        self._not_told = NotTold(self._events)
+        nccl.not_told.add(self._not_told.put)
         self._preparer = Preparer(
             node=options.node,
             state_dir=options.state_dir,
@@ -122,7 +126,7 @@ class Agent:
             boot=hardware.boot_of(options),
             processes=gpu_processes.nobody if options.beside_device_plugin else self._processes,
             exclusive=self._modes.exclusive,
-            nccl=Nccl(lambda: policies.in_force.nccl.tuning, self._active_ports),
+            nccl=nccl,
             below=HostServer(lambda: policies.in_force.nccl.servers, self._api.node).find,
         )
         self._idle = IdleWatch(idle.asked_of(self._discovery), self._preparer.prepared, lambda: self._machines.machine)
@@ -200,7 +204,7 @@ class Agent:
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._machines.poke)
         parts = (
             self._policies, self._machines, self._health, self._pod_events, self._plugin, self._publisher,
-            self._reconciler, self._statuses, self._idle,
+            self._reconciler, self._statuses, self._idle, self._not_told,
         )  # fmt: skip
         async with asyncio.TaskGroup() as group:
             for part in parts:

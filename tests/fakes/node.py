@@ -47,9 +47,15 @@ def device_manager() -> DeviceManager:
     return DeviceManager([TimeSliced(edits, lambda _: Sharing()), Whole(edits)])
 
 
-def container_env(profile: str = "", ports: ActivePorts = lambda _: None) -> ContainerEnv:
+def container_env(
+    profile: str = "",
+    ports: ActivePorts = lambda _: None,
+    not_told: Callable[[ResourceClaim, str], object] = lambda _, __: None,
+) -> ContainerEnv:
     """What containers are told, by a tuning profile and active ports; their files are in a folder that is not there."""
-    return ContainerEnv(lambda uid, name: f"/state/files/{uid}/{name}", Nccl(lambda: profile, ports))
+    nccl = Nccl(lambda: profile, ports)
+    nccl.not_told.add(not_told)
+    return ContainerEnv(lambda uid, name: f"/state/files/{uid}/{name}", nccl)
 
 
 @functools.cache

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -24,7 +23,6 @@ logger = logging.getLogger(__name__)
 
 # Else NVIDIA's container runtime, where it is the default one, adds every GPU of the machine.
 _HIDE: Final = ("NVIDIA_VISIBLE_DEVICES", "void")
-_REMEMBERED: Final = 64  # lines of the log
 _ORDER: Final = "CUDA_DEVICE_ORDER"
 _VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
 
@@ -56,7 +54,6 @@ class ContainerEnv:
         """
         self._path = path
         self._nccl = nccl
-        self._said: deque[str] = deque(maxlen=_REMEMBERED)
         self._attributes: tuple[Machine | None, dict[str, dict[str, Any]]] = (None, {})
 
     def tell(
@@ -101,10 +98,7 @@ class ContainerEnv:
         else:
             variable, why = self._nccl.nics(machine, positions, below=below)
         if not variable:
-            said = f"claim {claim.metadata.namespace}/{claim.metadata.name}: no {near_nics.VARIABLE} is set: {why}"
-            if said not in self._said:  # a claim that waits for its GPUs is looked at again and again
-                self._said.append(said)
-                logger.warning("%s", said)
+            self._nccl.not_told(claim, f"{near_nics.VARIABLE} is not set: {why}")
         return [variable] if variable else []
 
     def about(self, claim: ResourceClaim, done: PreparedClaim, machine: Machine) -> dict[str, bytes]:

@@ -12,8 +12,10 @@ import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from dradriver.api.dra_objects import ResourceClaim
 from dradriver.node.claims import near_nics
 from dradriver.node.errors import ClaimError
+from dradriver.node.event import Event
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.machine import Machine
 from dradriver.topology.nccl import tuning
@@ -35,7 +37,11 @@ class Told(NamedTuple):
 
 
 class Nccl:
-    """What NCCL is told in the containers of this node."""
+    """What NCCL is told in the containers of this node.
+
+    Attributes:
+        not_told: Told what the containers of a claim asked for and are not told, each time that the claim is looked at.
+    """
 
     def __init__(self, tuning_profile: Callable[[], str] = str, ports: ActivePorts = lambda _: None) -> None:
         """Tell nothing yet.
@@ -47,6 +53,7 @@ class Nccl:
         """
         self._tuning_profile = tuning_profile
         self._ports = ports
+        self.not_told: Event[[ResourceClaim, str]] = Event()
         self._said: set[str] = set()
 
     def tell(

@@ -143,9 +143,9 @@ def test_cards_that_nccls_verbs_do_not_use_are_none(kind: str) -> None:
 # In a claim.
 
 
-def env(obj: Object, on: Machine, *, below: str | None = None, ports: Any = up) -> list[str]:
+def env(obj: Object, on: Machine, *, below: str | None = None, **more: Any) -> list[str]:
     server = None if below is None else profiles.load(below)
-    teller = container_env(ports=ports)
+    teller = container_env(**{"ports": up} | more)
     done = plan(typed(obj), on, device_manager(), teller, node=NODE, boot=BOOT, below=server).claim
     return [one for dev in done.devices for one in dev.edits.env if one.startswith("NCCL_IB")]
 
@@ -183,13 +183,14 @@ def test_the_authors_own_stands() -> None:
     assert env(of_gpus(MACHINE, [0], nccl="near-nics", keep_env=["NCCL_DEBUG"]), MACHINE) != []
 
 
-def test_a_claim_with_cards_of_another_driver_is_told_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_claim_with_cards_of_another_driver_is_told_nothing() -> None:
     obj = of_gpus(MACHINE, [0], nccl="near-nics")
     obj["status"]["allocation"]["devices"]["results"].append(
         {"request": "nic", "driver": "dra.net", "pool": NODE, "device": "pci-0000-18-00-0"}
     )
-    assert env(obj, MACHINE) == []
-    assert "claim default/c: no NCCL_IB_HCA is set: the claim has devices of dra.net too" in caplog.text
+    heard: list[str] = []
+    assert env(obj, MACHINE, not_told=lambda _, said: heard.append(said)) == []
+    assert heard == ["NCCL_IB_HCA is not set: the claim has devices of dra.net too"]
 
 
 def test_a_gangs_seat_is_no_card() -> None:
@@ -204,14 +205,17 @@ def test_a_gangs_seat_is_no_card() -> None:
     ("ports", "why"),
     [(lambda _: None, "were not read yet"), (lambda _: {}, "has an active port")],
 )
-def test_where_there_is_none_the_log_says_why(ports: Any, why: str, caplog: pytest.LogCaptureFixture) -> None:
-    teller = container_env(ports=ports)
+def test_where_there_is_none_it_is_said_why(ports: Any, why: str) -> None:
+    heard: list[tuple[str, str]] = []
+    teller = container_env(ports=ports, not_told=lambda of, said: heard.append((of.metadata.name, said)))
     for _ in range(3):
         obj = typed(of_gpus(MACHINE, [0], nccl="near-nics"))
         done = plan(obj, MACHINE, device_manager(), teller, node=NODE, boot=BOOT).claim
         assert not any("NCCL_IB_HCA" in one for one in done.devices[0].edits.env)
-    assert caplog.text.count("claim default/c: no NCCL_IB_HCA is set: ") == 1
-    assert why in caplog.text
+    assert len(set(heard)) == 1
+    assert heard[0][0] == "c"
+    assert heard[0][1].startswith("NCCL_IB_HCA is not set: ")
+    assert why in heard[0][1]
 
 
 def test_in_a_flat_virtual_machine_the_server_below_says_which_are_near() -> None:

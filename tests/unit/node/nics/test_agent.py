@@ -33,6 +33,11 @@ def told(node: NodeUnderTest, reason: str) -> list[tuple[str, str, int]]:
     return [(obj["involvedObject"]["name"], obj["message"], obj["count"]) for obj in found]
 
 
+def pods_told(node: NodeUnderTest) -> list[tuple[str, str, int]]:
+    found = [obj for obj in node.api.all(EVENTS) if obj["reason"] == "NoNearNICs"]
+    return [(obj["involvedObject"]["uid"], obj["message"], obj["count"]) for obj in found]
+
+
 def turn(server: Server, nic: str, *, up: bool) -> None:
     folder = f"sys/class/infiniband/{nic}/ports/1"
     server.sys.file(f"{folder}/phys_state", "5: LinkUp" if up else "2: Polling")
@@ -64,6 +69,10 @@ async def test_a_port_that_goes_down_is_told_and_named_to_nobody_and_nothing_els
         await node.kubelet.unprepare(before)
         await node.kubelet.prepare(node.put_claim(asked(server.machine, "down", 0)))
         assert env(node, "down") == []
+        await eventually(lambda: pods_told(node))
+        assert pods_told(node) == [
+            ("pod-uid", f"NCCL_IB_HCA is not set: none of the nearest network cards ({first}) has an active port", 1)
+        ]
         await node.kubelet.prepare(node.put_claim(asked(server.machine, "other", 1)))
         assert env(node, "other") == [f"NCCL_IB_HCA=={second}:1"]
         turn(server, first, up=True)
