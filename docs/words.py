@@ -77,8 +77,8 @@ MEANINGS: Final[dict[str, tuple[str, str]]] = {
     names.GPUS: ("4", "how many GPUs, where no container has a limit"),
     names.NCCL: (
         "",
-        "whether NCCL gets a topology file: where it needs one; always; always, and named by `NCCL_TOPO_FILE`; never "
-        "([nccl.md](nccl.md))",
+        "whether NCCL gets a topology file: where it needs one; always; always, and named by `NCCL_TOPO_FILE`; where "
+        "it needs one, and the near network cards by `NCCL_IB_HCA`; never ([nccl.md](nccl.md))",
     ),
     names.WORKLOAD: ("", "what such jobs need ([what each stands for](policies.md#workloads))"),
     names.CLAIM: (

@@ -38,6 +38,6 @@ def check(found: Resolved, *, by_template: bool) -> list[str]:
                 f"{key}: {said}: in this cluster {ledger.driver} hands out the GPUs, and its devices do not say what "
                 f"the scheduler alone would have to know; remove the annotation"
             )
-    if found.nccl in ("file", "env"):
+    if found.nccl in ("file", "env", "near-nics"):
         return [f"{names.NCCL}: {ledger.driver} prepares the GPUs in this cluster; NCCL is told nothing by this driver"]
     return []

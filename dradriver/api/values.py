@@ -24,7 +24,8 @@ CONSTRAINTS: Final = {word.value: word for word in Constraint} | {
 }
 STRATEGIES: Final = {word.value: word for word in Strategy}
 NCCL_AUTO: Final = "auto"
-NCCL: Final = (NCCL_AUTO, "file", "env", "off")
+NEAR_NICS: Final = "near-nics"
+NCCL: Final = (NCCL_AUTO, "file", "env", NEAR_NICS, "off")
 ANY_NODE, PREFER_SPOT, AVOID_SPOT = "any", "prefer", "avoid"
 SPOT: Final = (ANY_NODE, PREFER_SPOT, AVOID_SPOT)
 PLACED, STATIC = PLACEMENTS = ("placed", "static")  # who chooses: the controller, or the scheduler alone
@@ -70,7 +71,7 @@ def flag(text: str) -> bool | None:
 
 
 def nccl(text: str) -> str | None:
-    """Return what NCCL is told: ``auto``, ``file``, ``env`` or ``off``."""
+    """Return what NCCL is told: ``auto``, ``file``, ``env``, ``near-nics`` or ``off``."""
     return text if text in NCCL else None
 
 

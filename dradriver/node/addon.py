@@ -17,6 +17,7 @@ from dradriver.node.agent import client_of
 from dradriver.node.discovery.watch import MachineWatch
 from dradriver.node.health.record import Record
 from dradriver.node.health.watch import HealthWatch
+from dradriver.node.nics import watch as nics
 from dradriver.node.options import Options
 from dradriver.node.publishing.node_objects import NodeObjects
 from dradriver.node.publishing.publisher import Publisher
@@ -43,6 +44,9 @@ async def run(options: Options, *, server: ServerConfig | None = None) -> None:
     found = hardware.backend(options, objects.released, prepares=False)
     machines = MachineWatch(found.discovery, interval_s=options.rediscover_s)
     health = HealthWatch(Record(), found.discovery, found.log)
+    sys_root = options.sys_root or options.host_root
+    on_host = found.log is not None
+    cards = [nics.of_host(sys_root, machines.last_known, node=options.node)] if on_host else []
     publisher = Publisher(
         client,
         objects,
@@ -63,3 +67,5 @@ async def run(options: Options, *, server: ServerConfig | None = None) -> None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, machines.poke)
         for part in (machines, health, publisher):
             group.create_task(part.run())
+        for watch in cards:
+            group.create_task(watch.run())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from dradriver import __version__
@@ -15,13 +15,14 @@ from dradriver.errors import DriverError
 from dradriver.kube import config as kube_config
 from dradriver.kube.client import Client
 from dradriver.kube.config import ServerConfig
-from dradriver.kube.events import Recorder
+from dradriver.kube.events import Recorder, Reference
 from dradriver.node import hardware, metrics
 from dradriver.node.api_server import ApiServer
 from dradriver.node.claims import gpu_processes, info
 from dradriver.node.claims.checkpoint import PreparedClaim
 from dradriver.node.claims.host_server import HostServer
 from dradriver.node.claims.nccl import Nccl
+from dradriver.node.claims.not_told import NotTold
 from dradriver.node.claims.prepare import Preparer
 from dradriver.node.claims.reconcile import INTERVAL_S, Reconciler
 from dradriver.node.claims.status import Statuses
@@ -38,6 +39,8 @@ from dradriver.node.kubelet import sockets
 from dradriver.node.kubelet.health import HealthStream
 from dradriver.node.kubelet.plugin import CHECK_S, Plugin
 from dradriver.node.kubelet.service import DraService
+from dradriver.node.nics import watch as nics
+from dradriver.node.nics.watch import NicWatch
 from dradriver.node.options import Options
 from dradriver.node.publishing.mode_transition import ModeTransitions
 from dradriver.node.publishing.node_objects import NodeObjects
@@ -45,6 +48,7 @@ from dradriver.node.publishing.publisher import Publisher
 from dradriver.node.publishing.remembered_modes import Remembered
 from dradriver.process.policies_file import PoliciesFile
 from dradriver.process.serve import serve_health
+from dradriver.topology.machine import Machine
 
 logger = logging.getLogger(__name__)
 
@@ -81,12 +85,18 @@ class Agent:
         self._give_back(reconcile_s)
 
     def _watch_health(self) -> None:
-        """Make what finds faults of GPUs: in readings, the kernel's log and the container runtime."""
+        """Make what finds faults: of GPUs in readings, the kernel's log and the runtime, of network cards in /sys."""
         self._record = Record()
         self._runtime: RuntimeWatch | None = None
+        self._nics: NicWatch | None = None
         if self._options.discovery != "simulated":
+            host_root = self._options.host_root
+            sys_root = self._options.sys_root or host_root
             self._runtime = RuntimeWatch(
-                self._record, self._options.host_root, self._machines.last_known, lambda: self._objects.runtime
+                self._record, host_root, self._machines.last_known, lambda: self._objects.runtime
+            )
+            self._nics = nics.of_host(
+                sys_root, self._machines.last_known, node=self._options.node, events=self._events, about=self._about
             )
         self._record.changed.add(self._tell_faults)
         self._health = HealthWatch(self._record, self._discovery, self._hardware.log)
@@ -95,6 +105,9 @@ class Agent:
     def _prepare(self) -> None:
         """Make what prepares claims, and what tells of them: in their statuses, and to their pods."""
         options, policies = self._options, self._policies
+        nccl = Nccl(lambda: policies.in_force.nccl.tuning, self._active_ports)
+        self._not_told = NotTold(self._events)
+        nccl.not_told.add(self._not_told.put)
         self._preparer = Preparer(
             node=options.node,
             state_dir=options.state_dir,
@@ -112,7 +125,7 @@ class Agent:
             boot=hardware.boot_of(options),
             processes=gpu_processes.nobody if options.beside_device_plugin else self._processes,
             exclusive=self._modes.exclusive,
-            nccl=Nccl(lambda: policies.in_force.nccl.tuning),
+            nccl=nccl,
             below=HostServer(lambda: policies.in_force.nccl.servers, self._api.node).find,
         )
         self._idle = IdleWatch(idle.asked_of(self._discovery), self._preparer.prepared, lambda: self._machines.machine)
@@ -197,13 +210,22 @@ class Agent:
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._machines.poke)
         parts = (
             self._policies, self._machines, self._health, self._pod_events, self._plugin, self._publisher,
-            self._reconciler, self._statuses, self._idle,
+            self._reconciler, self._statuses, self._idle, self._not_told,
         )  # fmt: skip
         async with asyncio.TaskGroup() as group:
             for part in parts:
                 group.create_task(part.run())
-            if self._runtime is not None:
-                group.create_task(self._runtime.run())
+            for own in (self._runtime, self._nics):  # of hardware that is not simulated
+                if own is not None:
+                    group.create_task(own.run())
+
+    def _about(self) -> Reference | None:
+        node = self._objects.node
+        return None if node is None else Reference("Node", "", node.metadata.name, node.metadata.uid)
+
+    def _active_ports(self, machine: Machine) -> Mapping[str, Sequence[int]] | None:
+        """Return the active ports of network cards as they were last read; simulated ones have one each."""
+        return {nic.name: (1,) for nic in machine.nics} if self._nics is None else self._nics.active()
 
     def _mode_switched(self) -> None:
         """Read the machine again: a change of MIG mode may have changed minor numbers, too."""

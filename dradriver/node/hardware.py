@@ -12,6 +12,7 @@ from dradriver.node.container_edits import Edits
 from dradriver.node.devices.device_manager import DeviceManager
 from dradriver.node.devices.whole import Whole
 from dradriver.node.discovery import Discovery
+from dradriver.node.discovery.kept_nics import KeptNics
 from dradriver.node.discovery.nothing import Nothing
 from dradriver.node.discovery.watch import MachineWatch
 from dradriver.node.health.kmsg import KernelLog, Reports
@@ -80,21 +81,25 @@ def backend(
     found = present.look(root) if word is None else present.Present(word)
     if found.refused is not None:
         return Backend(found.vendor, Nothing(root), lambda: found.refused)
+    cards = KeptNics(options.state_dir / "nics.json", boot=boot_of(options)) if prepares else None
     reports: Reports
     if found.vendor is AMD:
         base = None
         if prepares:
             base = AmdSpecification(cdi_root=options.cdi_root, root=root, on_host=below(options.host_root, root) or "/")
-        gpus, reports = AmdGpus(root=root, base=base), AmdReports()
+        gpus, reports = AmdGpus(root=root, base=base, nics=cards), AmdReports()
         return Backend(AMD, gpus, lambda: gpus.refused, _log(options, reports))
-    return Backend(NVIDIA, _nvidia(options, released, prepares=prepares), log=_log(options, XidReports(words=xids)))
+    gpus_of_nvidia = _nvidia(options, released, cards, prepares=prepares)
+    return Backend(NVIDIA, gpus_of_nvidia, log=_log(options, XidReports(words=xids)))
 
 
 def _log(options: Options, reports: Reports) -> KernelLog:
     return KernelLog(options.host_root / "dev/kmsg", reports)
 
 
-def _nvidia(options: Options, released: Callable[[], str | None], *, prepares: bool) -> Hardware:
+def _nvidia(
+    options: Options, released: Callable[[], str | None], cards: KeptNics | None, *, prepares: bool
+) -> Hardware:
     driver_root, host_root = options.driver_root, options.host_root
     base = None
     if prepares:
@@ -106,7 +111,7 @@ def _nvidia(options: Options, released: Callable[[], str | None], *, prepares: b
         base = BaseSpecification(
             cdi_root=options.cdi_root, host_root=host_root, driver_root=driver_root, own_toolkit=own
         )
-    return Hardware(driver_root=driver_root, host_root=host_root, base=base, released=released)
+    return Hardware(driver_root=driver_root, host_root=host_root, base=base, released=released, nics=cards)
 
 
 def _simulated(options: Options) -> Backend:

@@ -66,7 +66,7 @@ _VALUES: Final[dict[str, Sequence[str]]] = {
     names.SHARE_MEMORY: ("10Gi", "512Mi"),
     names.SHARE_CORES: ("25", "100"),
     names.MIG_PROFILE: ("1g.10gb", "3g.40gb"),
-    names.NCCL: ("auto", "file", "env", "off"),
+    names.NCCL: ("auto", "file", "env", "near-nics", "off"),
     names.WORKLOAD: ("tensor-parallel", "inference"),
     names.GANG: ("g", "team-a"),
     names.GANG_SIZE: ("2", "4", "2-4"),

@@ -1,4 +1,4 @@
-"""This machine: driver, GPUs, links, NICs, MIG, MPS, and whether its slices tell of it as it is."""
+"""This machine: driver, GPUs, links, MIG, MPS, and whether its slices tell of it as it is."""
 
 from __future__ import annotations
 
@@ -45,7 +45,6 @@ def findings(found: Reading, *, driver_root: Path | None, host_root: Path) -> It
     yield from _gpus(found)
     yield from _links(machine)
     yield _against_profile(machine)
-    yield _nics(machine)
     yield _mig(machine)
     yield _mps(driver_root or host_root)
 
@@ -93,16 +92,6 @@ def _against_profile(machine: Machine) -> Finding:
     return warned(
         "profile", f"the GPUs are those of {' or '.join(alike)}, and the links are not: {mine} by GPU",
         "look at nvidia-smi topo -m and nvidia-smi nvlink -s; a virtual machine may not be shown all of them",
-    )  # fmt: skip
-
-
-def _nics(machine: Machine) -> Finding:
-    able = [nic for nic in machine.nics if nic.kind in ("infiniband", "roce", "efa")]
-    if able:
-        return passed("nics", f"{len(machine.nics)} network cards, {len(able)} with RDMA")
-    return warned(
-        "nics", f"{len(machine.nics)} network cards, none with RDMA",
-        "pods of several nodes talk over TCP; load the cards' RDMA driver if they have one (rdma link)",
     )  # fmt: skip
 
 

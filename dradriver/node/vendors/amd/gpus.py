@@ -13,6 +13,7 @@ from typing import Final
 from dradriver.node.container_edits import Edits
 from dradriver.node.discovery import sysfs
 from dradriver.node.discovery.debounce import Debounce
+from dradriver.node.discovery.kept_nics import KeptNics
 from dradriver.node.discovery.problem import Problem
 from dradriver.node.errors import SetupError
 from dradriver.node.faults import Fault, Faults
@@ -43,17 +44,26 @@ class AmdGpus:
     reset: frozenset[str] = frozenset()  # the kernel's log tells
     slow = True  # files of /sys wait for a GPU that hangs
 
-    def __init__(self, *, root: Path = Path("/"), proc_root: Path | None = None, base: AmdSpecification | None) -> None:
+    def __init__(
+        self,
+        *,
+        root: Path = Path("/"),
+        proc_root: Path | None = None,
+        base: AmdSpecification | None,
+        nics: KeptNics | None = None,
+    ) -> None:
         """Read nothing yet.
 
         Args:
             root: Where the host's /sys is.
             proc_root: Where the host's /proc is; None for this process's own where ``root`` has none.
             base: Brings GPUs into containers: one that it cannot is left out. None leaves none out.
+            nics: The network cards that an agent before this one saw.
         """
         self._root = root
         self._proc_root = proc_root
         self._base = base
+        self._nics = KeptNics() if nics is None else nics
         self._steady = Debounce()
         self._ras = Ras()
         self._nodes: Mapping[str, KfdNode] = {}
@@ -76,7 +86,7 @@ class AmdGpus:
         own = os.path.exists(self._root / sysfs.CPUINFO)
         proc_root = self._proc_root or (self._root if own else Path("/"))
         try:
-            read = reading.discover(self._root, proc_root=proc_root, earlier=self._links)
+            read = reading.discover(self._root, proc_root=proc_root, earlier=self._links, kept=self._nics)
         except OSError as error:
             raise SetupError(f"the host's {self._root / 'sys'} cannot be looked at: {error}") from error
         self._silent = self._silent + 1 if read.silent else 0

@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 
 from dradriver.node.discovery import nics, sysfs
+from dradriver.node.discovery.kept_nics import KeptNics
 from dradriver.node.discovery.pci import PciTree
 from dradriver.node.discovery.problem import Problem
 from dradriver.node.errors import SetupError
@@ -66,7 +67,11 @@ def read(root: Path, *, proc_root: Path | None = None) -> Reading:
 
 
 def discover(
-    root: Path, *, proc_root: Path | None = None, earlier: Mapping[tuple[str, str], int] = MappingProxyType({})
+    root: Path,
+    *,
+    proc_root: Path | None = None,
+    earlier: Mapping[tuple[str, str], int] = MappingProxyType({}),
+    kept: KeptNics | None = None,
 ) -> Reading:
     """Return what is there; without the driver, or without GPUs, that is a machine without any.
 
@@ -74,6 +79,7 @@ def discover(
         root: Where the host's /sys is.
         proc_root: Where the host's /proc is; None for ``root``.
         earlier: Links of pairs by uuid, as they were told before: they stand where neither side can be read.
+        kept: The network cards of earlier readings, which stand while pods have them; gets those of this one.
     """
     topology = kfd.read(root)
     empty = Machine(name=sysfs.product_name(root), gpus=(), links=(), paths=())
@@ -92,7 +98,7 @@ def discover(
         refused = "; ".join(map(str, problems)) if topology.gpus else None
         return Reading(machine=empty, refused=refused, problems=tuple(problems), silent=silent)
     return Reading(
-        machine=check(_machine(root, topology, gpus, minors, problems, proc_root, earlier)),
+        machine=check(_machine(root, topology, gpus, minors, problems, proc_root, earlier, kept)),
         nodes={gpu.uuid: gpu for gpu in gpus},
         drm={gpu.uuid: minors[gpu.uuid] for gpu in gpus},
         problems=tuple(problems),
@@ -150,6 +156,7 @@ def _machine(
     problems: list[Problem],
     proc_root: Path | None,
     earlier: Mapping[tuple[str, str], int],
+    kept: KeptNics | None,
 ) -> Machine:
     tree = PciTree(root)
     nodes = sysfs.numa_nodes(root)
@@ -157,7 +164,7 @@ def _machine(
     numas = [_numa(gpu, tree, topology.cpus, with_cpus) for gpu in gpus]
     seats = [tree.seat(gpu.pci) for gpu in gpus]
     places = tuple(Place(numa=numa) if seat is None else seat.place for seat, numa in zip(seats, numas, strict=True))
-    cards = nics.read_nics(root, tree, problems)
+    cards = nics.read_nics(root, tree, problems, kept)
     links = _links(gpus, problems, earlier)
     cpu, virtual = sysfs.cpu(root, proc_root=proc_root)
     version = sysfs.text(root / _VERSION)

@@ -13,6 +13,7 @@ from typing import Final
 from dradriver.node.container_edits import Edits
 from dradriver.node.discovery import sysfs
 from dradriver.node.discovery.debounce import Debounce
+from dradriver.node.discovery.kept_nics import KeptNics
 from dradriver.node.discovery.problem import Problem
 from dradriver.node.errors import RestartError, SetupError
 from dradriver.node.faults import Faults
@@ -66,6 +67,7 @@ class Hardware:
         host_root: Path = Path("/"),
         base: BaseSpecification | None = None,
         released: Callable[[], str | None] = lambda: None,
+        nics: KeptNics | None = None,
     ) -> None:
         """Read nothing yet.
 
@@ -74,7 +76,9 @@ class Hardware:
             host_root: Where the host's /sys and /dev are; so is /proc/cpuinfo if it is there, else this process's own.
             base: What makes GPUs usable in containers: one that it does not have is left out. None leaves none out.
             released: Gives the reason why nobody may hold the driver now; None where there is none.
+            nics: The network cards that an agent before this one saw.
         """
+        self._nics = KeptNics() if nics is None else nics
         self._base = base
         self._driver_root = driver_root
         self._host_root = host_root
@@ -128,7 +132,7 @@ class Hardware:
         self._worked = True
         began_s = time.monotonic()
         proc_root = self._host_root if os.path.exists(self._host_root / sysfs.CPUINFO) else Path("/")
-        read = reading.discover(nvml, root=self._host_root, proc_root=proc_root, answers=self._answers)
+        read = reading.discover(nvml, root=self._host_root, proc_root=proc_root, answers=self._answers, kept=self._nics)
         self._session.lost(read.lost)
         gpus = read.machine.gpus
         self._incomplete = self._incomplete + 1 if read.silent or not (gpus or read.lost) else 0

@@ -11,6 +11,7 @@ import msgspec
 
 from dradriver.node.discovery import links as health_links
 from dradriver.node.discovery import nics, sysfs
+from dradriver.node.discovery.kept_nics import KeptNics
 from dradriver.node.discovery.links import Linked
 from dradriver.node.discovery.pci import PciTree
 from dradriver.node.discovery.problem import Problem
@@ -73,7 +74,14 @@ def read(*, driver_root: Path | None = None, host_root: Path = Path("/"), proc_r
     return reading
 
 
-def discover(nvml: Nvml, *, root: Path, proc_root: Path | None = None, answers: Answers | None = None) -> Reading:
+def discover(
+    nvml: Nvml,
+    *,
+    root: Path,
+    proc_root: Path | None = None,
+    answers: Answers | None = None,
+    kept: KeptNics | None = None,
+) -> Reading:
     """Return the machine that an open NVML, /sys below ``root`` and /proc below ``proc_root`` (or ``root``) describe.
 
     Args:
@@ -81,6 +89,7 @@ def discover(nvml: Nvml, *, root: Path, proc_root: Path | None = None, answers: 
         root: Where the host's /sys is.
         proc_root: Where /proc is; None for ``root``.
         answers: Those of earlier readings, which stand where a question fails; gets those of this one.
+        kept: The network cards of earlier readings, which stand while pods have them; gets those of this one.
 
     Raises:
         NvmlError: NVML does not even say how many GPUs there are.
@@ -91,7 +100,7 @@ def discover(nvml: Nvml, *, root: Path, proc_root: Path | None = None, answers: 
     for _ in range(_TRIES):
         problems: list[Problem] = []
         gpus = read_gpus(nvml, problems, answers)
-        reading = _describe(nvml, gpus, problems, answers, root=root, proc_root=proc_root)
+        reading = _describe(nvml, gpus, problems, answers, kept, root=root, proc_root=proc_root)
         if all(_answers(nvml, gpu) for gpu in gpus.found):
             break
     return reading
@@ -111,7 +120,14 @@ def _answers(nvml: Nvml, gpu: GpuFacts) -> bool:
 
 
 def _describe(
-    nvml: Nvml, every: Gpus, problems: list[Problem], answers: Answers, *, root: Path, proc_root: Path | None
+    nvml: Nvml,
+    every: Gpus,
+    problems: list[Problem],
+    answers: Answers,
+    kept: KeptNics | None,
+    *,
+    root: Path,
+    proc_root: Path | None,
 ) -> Reading:
     gpus = every.found
     if not gpus:
@@ -122,7 +138,7 @@ def _describe(
         if gpu.pci and tree.seat(gpu.pci) is None:
             said = f"{root / 'sys'} does not know {gpu.pci}; NUMA node and NIC paths stay unknown"
             problems.append(Problem(f"GPU {gpu.index}", "/sys", said))
-    cards = nics.read_nics(root, tree, problems)
+    cards = nics.read_nics(root, tree, problems, kept)
     switched = links.switch_links(gpus, pci_class=tree.pci_class)
     matrix = links.link_matrix(nvml, gpus, switched, problems, answers)
     places = tuple(seat.place if (seat := tree.seat(gpu.pci)) else Place() for gpu in gpus)
