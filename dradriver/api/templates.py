@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from dradriver.allocator.request import Amount, Constraint, Mig, Request, Share, Whole
-from dradriver.api import config, names, quantity, values, vendor_words
+from dradriver.api import channels, config, names, quantity, values, vendor_words
 from dradriver.api.errors import WordError
 from dradriver.api.ledger import OURS, current_ledger
 from dradriver.api.messages import shown
@@ -50,12 +50,14 @@ class Template(msgspec.Struct, frozen=True):
             None where it is not kept.
         static: Whether the controller made it, for pods that the scheduler alone places.
         digest: What its spec is known by (``likeness.digest``), of one with a name that such pods would name.
+        domain: The ComputeDomain whose channel it asks for (``channels.domain_of``); None for any other.
     """
 
     metadata: Metadata
     spec: bytes | None
     static: bool = False
     digest: str = ""
+    domain: str | None = None
 
 
 class _ClaimMetadata(msgspec.Struct, frozen=True):
@@ -164,6 +166,11 @@ def _exactly(request: Mapping[str, Any]) -> dict[str, Any]:
     exactly = request.get("exactly")
     if not isinstance(exactly, dict):
         raise WordError(f"{where}: it has no exactly; write deviceClassName and count there")
+    if exactly.get("deviceClassName") == channels.DEVICE_CLASS:
+        raise WordError(
+            f"{where}: a channel of multi-node NVLink is no GPU; give the containers a limit {names.GPU_RESOURCE}, or "
+            f"say which claim is the pod's GPUs as {names.CLAIM}, and create the pod anew"
+        )
     classes = (*ledger.vendor_of, *(_PARTS if ledger is OURS else ()))
     if exactly.get("deviceClassName") not in classes:
         raise WordError(

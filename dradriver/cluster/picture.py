@@ -12,6 +12,7 @@ from dradriver.api.pods import Pod
 from dradriver.api.preempts import Preempts
 from dradriver.api.seats import GO
 from dradriver.api.templates import Template
+from dradriver.cluster.channels import Channels
 from dradriver.cluster.claim_users import MOST, ClaimUsers
 from dradriver.cluster.claims import Accounts, State
 from dradriver.cluster.fleets import Fleets
@@ -28,7 +29,7 @@ from dradriver.cluster.nodes.table import NodeTable
 from dradriver.cluster.offered import Offered
 from dradriver.cluster.placement import Placement
 from dradriver.cluster.pods import Foreign, Grouped
-from dradriver.cluster.records import ClaimRecord, DeviceClass, SliceRecord
+from dradriver.cluster.records import ChannelSlice, ClaimRecord, DeviceClass, SliceRecord
 from dradriver.cluster.refusals import Refusals
 from dradriver.cluster.tabulating import Tabulator
 from dradriver.cluster.taint_rules import TaintRule
@@ -48,6 +49,7 @@ class Picture:
         pods: The pods with our label, by namespace and name.
         claims: The claims that are ours or hold GPUs of ours, by namespace and name.
         nodes: All nodes, what they have left, and whom they take.
+        channels: Who has the nodes' channels of multi-node NVLink.
         templates: All ResourceClaimTemplates, and the specs of those that waiting pods name.
         volumes: Where the volumes of waiting pods are.
         inventory: All GPUs and who holds them.
@@ -81,6 +83,7 @@ class Picture:
         self.templates = Templates()
         self.volumes = Volumes()
         self.nodes = NodeTable()
+        self.channels = Channels(self.nodes)
         self.inventory = Inventory(self.nodes)
         self.fleets = Fleets(self.inventory, self.nodes)
         self.gpu_time = GpuTime(self.inventory.pool, self._who, self._results_of)
@@ -144,6 +147,11 @@ class Picture:
         self.offered.slice_changed(change)
         self._tell()
 
+    def channels_changed(self, change: Change[ChannelSlice]) -> None:
+        """Take in what the reflector of slices with channels of multi-node NVLink saw."""
+        self.channels.slice_changed(change)
+        self._tell()
+
     def taint_rule_changed(self, change: Change[TaintRule]) -> None:
         """Take in what the reflector of DeviceTaintRules saw."""
         self.offered.rule_changed(change)
@@ -167,6 +175,8 @@ class Picture:
     def template_changed(self, change: Change[Template]) -> None:
         """Take in what the templates' reflector saw."""
         self.templates.changed(change.key, change.new)
+        for pod in self.templates.pods(change.key):
+            self.count_channel(pod)
         self._touch_made_by(change.key)
 
     def template_read(self, key: Key, template: Template | None) -> None:
@@ -229,12 +239,12 @@ class Picture:
     def joins(self, pod: Key, node: str) -> None:
         """Count a pod on the node of the set that it is coming to, from now on; it ends with ``joined``."""
         self.accounts.join(pod, node)
-        self.node_usage.recount(pod)
+        self._recount(pod)
 
     def joined(self, pod: Key) -> None:
         """Count a pod that came to a set, or did not."""
         self.accounts.joined(pod)
-        self.node_usage.recount(pod)
+        self._recount(pod)
         self._tell()
 
     def assume_claim(self, claim: ClaimRecord) -> None:
@@ -279,6 +289,15 @@ class Picture:
     def template_of(self, pod: Pod) -> Template | None:
         """Return the template that a waiting pod's claim is made by; None for none, or one that is not read."""
         return self.templates.of(pod)
+
+    def lacking_of(self, pod: Pod) -> str | None:
+        """Return what a waiting pod cannot start without yet, a template or a volume, in words; None for nothing."""
+        return self.templates.lacking_of(pod) or self.volumes.lacking_of(pod)
+
+    def domain_of(self, pod: Key) -> str | None:
+        """Return the ComputeDomain whose channel a pod asks for, by its uid; None for a pod that asks for none."""
+        known = self.pods.get(pod)
+        return None if known is None else self.templates.domain_of(known)
 
     def rivals(self, claim: ClaimRecord) -> bool:
         """Return whether what a claim is pinned to was given to others, so that it does not fit beside them."""
@@ -347,7 +366,7 @@ class Picture:
             self._rehold(claim, ())
             if is_set(claim) and (leads if known is None else known.devices is None and _owned(known, old)):
                 self._touch_pods_of(claim)  # others may be waiting for this one
-        self.node_usage.recount(key)
+        self._recount(key)
         self._touch(key)
         self._set_member(key, old)
 
@@ -368,6 +387,7 @@ class Picture:
     def _set_claim(self, key: Key, new: ClaimRecord | None) -> None:
         old = self.accounts.put(key, new)
         self.offered.claim_changed(key, old, new)
+        self.channels.claim_changed(key, old, new)
         if new is not None and new.pin is not None and old is not None and len(new.users) < MOST <= len(old.users):
             self.nodes.helped(new.pin.choice.node)  # another may use the set that is there
         if old is not None and old.devices and not (new and new.devices) and self.accounts.kept(key):
@@ -400,7 +420,16 @@ class Picture:
         self.inventory.hold(key, held)
         self.gpu_time.holds(key, held, given=self.given(key))
         for pod in self.claim_users.of(key) if pods is None else pods:
-            self.node_usage.recount(pod)
+            self._recount(pod)
+
+    def _recount(self, pod: Key) -> None:
+        self.node_usage.recount(pod)
+        self.count_channel(pod)
+
+    def count_channel(self, pod: Key) -> bool:
+        """Count which node's channel of multi-node NVLink a pod takes. Returns whether it is news."""
+        wanted = self.domain_of(pod) is not None
+        return self.channels.pod_at(pod, self.node_usage.node_of(pod) if wanted else None)
 
     def given(self, key: Key) -> bool:
         """Return whether the scheduler gave a claim what it holds."""

@@ -1,9 +1,15 @@
-"""What is known of ResourceClaimTemplates: that they are there, and the specs of those that waiting pods name."""
+"""What is known of ResourceClaimTemplates: that they are there, and the specs of those that waiting pods name.
+
+A pod may name others beside the one of its GPUs: of network cards, or of a channel of multi-node NVLink. No scheduler
+places it before they are there, and which nodes have what they ask for is not known before either.
+"""
 
 from __future__ import annotations
 
 import msgspec
 
+from dradriver.api import names
+from dradriver.api.messages import shown
 from dradriver.api.pins import Key
 from dradriver.api.pods import Pod
 from dradriver.api.templates import Template
@@ -42,13 +48,15 @@ class Templates:
         before, after = _named(old), _named(new)
         if before == after:
             return
-        if before is not None:
-            self._named_by[before].discard(key)
-            if not self._named_by[before]:
-                del self._named_by[before]
-            self._keep(before)
-        if after is not None:
-            self._named_by.setdefault(after, set()).add(key)
+        for template in after:
+            self._named_by.setdefault(template, set()).add(key)
+            self._keep(template)
+        for template in before:
+            if template not in after:
+                self._named_by[template].discard(key)
+                if not self._named_by[template]:
+                    del self._named_by[template]
+                self._keep(template)
 
     def pods(self, key: Key) -> list[Key]:
         """Return the waiting pods that name a template."""
@@ -56,7 +64,7 @@ class Templates:
 
     def of(self, pod: Pod) -> Template | None:
         """Return the whole template that a waiting pod names; None for none, or one that is not there or not read."""
-        key = _named(pod)
+        key = _own(pod)
         if key is None:
             return None
         template = self._whole.get(key) or self.known.get(key)
@@ -64,8 +72,18 @@ class Templates:
 
     def unread_of(self, pod: Pod) -> Key | None:
         """Return the template that a waiting pod names if it is there and its spec has to be read."""
-        key = _named(pod)
+        key = _own(pod)
         return key if key is not None and key in self.known and self.of(pod) is None else None
+
+    def lacking_of(self, pod: Pod) -> str | None:
+        """Return which template beside its own a pod cannot be placed without, in words; None for none."""
+        lacking = next((name for name in beside(pod) if (pod.metadata.namespace, name) not in self.known), None)
+        return None if lacking is None else missing(lacking)
+
+    def domain_of(self, pod: Pod) -> str | None:
+        """Return the ComputeDomain whose channel a pod asks for, by its uid; None for a pod that asks for none."""
+        known = (self.known.get((pod.metadata.namespace, name)) for name in beside(pod))
+        return next((one.domain for one in known if one is not None and one.domain is not None), None)
 
     def _keep(self, key: Key) -> None:
         """Keep a spec, which never changes, for as long as its template is there and a waiting pod names it."""
@@ -77,7 +95,30 @@ class Templates:
             self._whole[key] = whole
 
 
-def _named(pod: Pod | None) -> Key | None:
-    if pod is None or pod.template is None or pod.spec.node_name or pod.finished:
-        return None
-    return pod.metadata.namespace, pod.template[1]
+def missing(template: str) -> str:
+    """Return that a pod waits for a template, in words."""
+    return f"waits for ResourceClaimTemplate {shown(template)}, which is not there; create it in its namespace"
+
+
+def beside(pod: Pod) -> tuple[str, ...]:
+    """Return the templates that a pod names beside that of its GPUs, whose claims Kubernetes makes."""
+    entries = pod.spec.resource_claims
+    return tuple(e.resource_claim_template_name for e in entries if e.resource_claim_template_name
+                 and e.name != names.POD_CLAIM)  # fmt: skip
+
+
+def _own(pod: Pod) -> Key | None:
+    """Return the template that a waiting pod's claim of GPUs is made by."""
+    return (pod.metadata.namespace, pod.template[1]) if pod.template is not None and _waits(pod) else None
+
+
+def _named(pod: Pod | None) -> tuple[Key, ...]:
+    if pod is None or not _waits(pod):
+        return ()
+    own = _own(pod)
+    others = tuple((pod.metadata.namespace, name) for name in beside(pod))
+    return others if own is None else (own, *others)
+
+
+def _waits(pod: Pod) -> bool:
+    return not (pod.spec.node_name or pod.finished)

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from dradriver.api import seats
+from dradriver.api import channels, seats
 from dradriver.api.ledger import OURS, current_ledger
 from dradriver.api.policies.model import Policies
 from dradriver.cluster import pods, records
@@ -70,8 +70,8 @@ class Source(msgspec.Struct, frozen=True):
 def sources() -> tuple[Source, ...]:
     """Return what the picture is made from, whosever devices are handed out.
 
-    Slices are watched driver by driver, our own for the machines: others, of network cards and channels, have thousands
-    of devices.
+    Slices are watched driver by driver, our own for the machines, and those of ComputeDomains, which have two devices a
+    node: others, of network cards, have thousands.
     """
     return (
         Source(PODS, pods.read, Picture.pod_changed),
@@ -81,6 +81,7 @@ def sources() -> tuple[Source, ...]:
             Source(RESOURCE_SLICES, records.read_slice, Picture.slice_changed, f"spec.driver={driver}")
             for driver in dict.fromkeys((OURS.driver, current_ledger().driver))
         ),
+        Source(RESOURCE_SLICES, records.read_channels, Picture.channels_changed, f"spec.driver={channels.DRIVER}"),
         Source(DEVICE_CLASSES, records.read_class, Picture.class_changed),
         Source(RESOURCE_CLAIM_TEMPLATES, records.known_template, Picture.template_changed),
     )

@@ -83,10 +83,12 @@ def decide(
 
 
 def _eligible(picture: Picture, wish: PlacementRequest) -> Bools:
-    """Return the nodes that a pod fits on by what is free there, and by what it says of pods of ours beside it."""
+    """Return the nodes that a pod fits on by what is free there, its channel too, and by what pods are beside it."""
     fit = picture.nodes.eligible(wish.ask)
     if wish.rules is not None:
         fit &= picture.neighbours.allowed(wish.pod, wish.rules, picture.nodes.open(wish.ask))
+    if (domain := picture.domain_of(wish.pod)) is not None:
+        fit &= picture.channels.free(domain, wish.pod)
     return fit
 
 
@@ -324,6 +326,8 @@ def _causes(picture: Picture, wish: PlacementRequest, fit: Bools) -> str:
         open_ = picture.nodes.open(wish.ask)
         if (open_ & ~picture.neighbours.allowed(wish.pod, wish.rules, open_)).any():
             causes.append(BESIDE)
+    if (domain := picture.domain_of(wish.pod)) is not None:
+        causes += picture.channels.causes(domain, wish.pod, picture.nodes.open(wish.ask))
     return ", ".join(sorted(causes))
 
 

@@ -161,7 +161,7 @@ def _places(
     except NoPlaceError as error:
         if any(decide.any_aside(picture, fit) for fit in asked.eligible):  # how much there is, it cannot know
             raise NoPlaceError(f"no place on the nodes that are known; nodes left out: {decide.UNKNOWN_KIND}") from None
-        kept_from = decide.bound(picture, members[0].wish) + _going(picture, members, rows)
+        kept_from = decide.bound(picture, members[0].wish) + _left_out(picture, members, rows)
         raise NoPlaceError(f"{error}{kept_from}", stable=f"{error.stable}{kept_from}") from None
     # One that comes to others goes where they are, or where the lost one was.
     rather = None if kept or home else _favoured(picture, members, asked)
@@ -174,10 +174,18 @@ def _places(
     return _placements(picture, identity, placed, found, kept, hostnames, home)
 
 
-def _going(picture: Picture, members: Sequence[Member], rows: Bools | None) -> str:
-    """Return that nodes are left out which go before all of a gang would have ended, as a part of a reason."""
+def _left_out(picture: Picture, members: Sequence[Member], rows: Bools | None) -> str:
+    """Return why nodes are left out for all of a gang, as a part of a reason.
+
+    They go before all of it would have ended, or their channel of multi-node NVLink is not for it.
+    """
     ask = msgspec.structs.replace(members[0].wish.ask, lasts_s=longest(member.wish.ask.lasts_s for member in members))
-    return f"; nodes left out: {GOING}" if GOING in picture.nodes.causes(ask, only=rows) else ""
+    causes = [GOING] if GOING in picture.nodes.causes(ask, only=rows) else []
+    wants = next(((domain, m.key) for m in members if (domain := picture.domain_of(m.key)) is not None), None)
+    if wants is not None:
+        open_ = picture.nodes.open(ask)
+        causes += picture.channels.causes(*wants, open_ if rows is None else open_ & rows)
+    return f"; nodes left out: {', '.join(causes)}" if causes else ""
 
 
 def _favoured(picture: Picture, members: Sequence[Member], asked: Asked) -> list[Bools] | None:
@@ -252,8 +260,8 @@ def _asked(
     roles = [_role(picture, wish, len(group), wants, resources) for wish, group in zip(wishes, groups, strict=True)]
     first, *others = roles
     amounts = picture.nodes.left(resources)
-    if any(len(role.needs) > len(resources) for role in roles):
-        amounts = np.append(amounts, np.ones((len(amounts), 1), np.int64), axis=1)
+    if (more := max(len(role.needs) for role in roles) - len(resources)) > 0:
+        amounts = np.append(amounts, np.ones((len(amounts), more), np.int64), axis=1)
     request = GangRequest(
         pod=first.pod,
         pods=first.pods,
@@ -265,6 +273,7 @@ def _asked(
         min_network_gbps=wants.min_network_gbps or 0.0,
         near="" if wants.near is None else wants.near.level,
         near_required=wants.near is not None and not wants.near.preferred,
+        one_fabric=any(picture.domain_of(member.key) is not None for member in members),
     )
     lasts_s = longest(member.wish.ask.lasts_s for member in members)  # without one of them the others are of no use
     eligible = [_eligible(picture, wish, lasts_s, avoid, rows) for wish in wishes]
@@ -306,8 +315,10 @@ def _role(picture: Picture, wish: PlacementRequest, pods: int, wants: Gang, reso
         pod = msgspec.structs.replace(pod, strategy=wants.strategy)
     own = dict(wish.ask.amounts)
     needs = tuple(own.get(resource, 0) for resource in resources)
-    # Of what its pods say of each other: a column that each node has one of.
-    return Role(pod=pod, pods=pods, needs=(*needs, 1) if neighbours.one_a_node(wish.rules) else needs)
+    # Of what its pods say of each other, and of channels of multi-node NVLink: columns that each node has one of.
+    apart, channel = neighbours.one_a_node(wish.rules), picture.domain_of(wish.pod) is not None
+    own_ones = (int(apart), 1) if channel else (1,) if apart else ()
+    return Role(pod=pod, pods=pods, needs=(*needs, *own_ones))
 
 
 def _eligible(
@@ -318,6 +329,8 @@ def _eligible(
         fit &= rows
     if wish.rules is not None:
         fit &= picture.neighbours.allowed(wish.pod, wish.rules, fit.copy())
+    if (domain := picture.domain_of(wish.pod)) is not None:
+        fit &= picture.channels.free(domain, wish.pod)
     if avoid:
         fit &= ~picture.nodes.named(avoid)
     return fit

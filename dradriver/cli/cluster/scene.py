@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Final
 
-from dradriver.api import gang_sizes, names
+from dradriver.api import channels, gang_sizes, names
 from dradriver.api.ledger import NVIDIA, OURS, Ledger, bound
 from dradriver.api.objects import Node
 from dradriver.api.pins import Claim, Key
@@ -22,7 +22,7 @@ from dradriver.api.policies.model import DEFAULTS, Policies
 from dradriver.cli.cluster import reading
 from dradriver.cli.cluster.reading import ClusterError
 from dradriver.cli.cluster.tenants import Own
-from dradriver.cluster import pods, records, volumes
+from dradriver.cluster import pods, records, templates, volumes
 from dradriver.cluster.kueue_topologies import read_topology
 from dradriver.cluster.nodes.ask import Where
 from dradriver.cluster.picture import Picture
@@ -99,6 +99,7 @@ class Scene:
         self._filled: set[str] = set()
         self._taken: dict[tuple[str, Key], Any] = {}  # by kind and key what the picture has
         self._labels: dict[str, Mapping[str, str]] = {}
+        self._knows_templates = False
 
     async def read(self, *, pods_too: bool = True) -> None:
         """Read slices, claims, nodes, and where pods are to be placed device classes and our pods."""
@@ -189,7 +190,23 @@ class Scene:
         before = len(self.unread)
         for template in await self._list(RESOURCE_CLAIM_TEMPLATES, records.read_template, namespace=namespace):
             self.picture.template_changed(_seen(template))
-        return len(self.unread) == before
+        self._knows_templates = len(self.unread) == before
+        return self._knows_templates
+
+    async def read_beside(self, pods: Collection[Pod]) -> None:
+        """Read what pods of one namespace name beside their GPUs: templates, and channels where these ask for one."""
+        some = [pod for pod in pods if templates.beside(pod)]
+        if not some or not await self.read_templates(some[0].metadata.namespace):
+            return
+        if any(self.picture.templates.domain_of(pod) is not None for pod in some):
+            selector = f"spec.driver={channels.DRIVER}"
+            for piece in await self._list(RESOURCE_SLICES, records.read_channels, field_selector=selector):
+                self.picture.channels_changed(_seen(piece))
+
+    def lacking_of(self, pod: Pod) -> str | None:
+        """Return which template a gated pod without a claim waits for, in words; None for none, or if nobody knows."""
+        waits = pod.gated and self.picture.claim_of(pod) is None and self._knows_templates
+        return self.picture.templates.lacking_of(pod) if waits else None
 
     async def volumes_of(self, pod: Pod) -> Where | volumes.Unbound:
         """Return where a pod's volumes are; as if they were everywhere where that may not be read."""
