@@ -59,6 +59,7 @@ _VALUES: Final[dict[str, Sequence[str]]] = {
     names.MIN_CUDA: ("12.4", "13.0"),
     names.MAX_CROSS_NVSWITCH: ("0", "4"),
     names.PREFER_SAME_NUMA: ("true", "false"),
+    names.NEAR_NIC: ("required", "preferred"),
     names.SHARE: ("0.25", "0.5"),
     names.SHARE_MEMORY: ("10Gi", "512Mi"),
     names.SHARE_CORES: ("25", "100"),
