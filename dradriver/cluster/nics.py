@@ -223,6 +223,11 @@ class Nics:
                     self._given_of.setdefault(one[:2], set()).add(claim)
         self._placed(claim)
 
+    def hold_anew(self, claim: Key, held: Collection[Given | Place]) -> None:
+        """Record what a claim has, whatever was recorded of it."""
+        self.hold(claim, ())
+        self.hold(claim, held)
+
     def _placed(self, claim: Key) -> None:
         """Record where the NICs are that a claim has."""
         held, before = self._held.get(claim, frozenset()), self._places.pop(claim, frozenset())
@@ -231,9 +236,10 @@ class Nics:
         if now:
             self._places[claim] = now
         for place in before - now:
-            self._holders[place].discard(claim)
-            if not self._holders[place]:
-                del self._holders[place]
+            users = self._holders.get(place, set())
+            users.discard(claim)
+            if not users:
+                self._holders.pop(place, None)
         for place in now - before:
             self._holders.setdefault(place, set()).add(claim)
         for node in sorted({node for node, _ in before ^ now}):
@@ -250,6 +256,14 @@ class Nics:
     def held(self, claim: Key) -> frozenset[Given | Place]:
         """Return what is recorded of a claim."""
         return self._held.get(claim, frozenset())
+
+    def sound(self, claim: Key) -> bool:
+        """Return whether it is recorded of each NIC that a claim has, as far as it is known where it is."""
+        held = self._held.get(claim, frozenset())
+        found = frozenset(self._place_of.get(one) if len(one) == 3 else one for one in held) - {None}
+        return self._places.get(claim, frozenset()) == found and all(
+            claim in self._holders.get(place, ()) for place in found if place is not None
+        )
 
     def claims(self) -> tuple[Key, ...]:
         """Return the claims that have NICs."""
@@ -280,7 +294,7 @@ class Nics:
         return terms is not None and driver == request.driver and simple_cel.hold(terms, driver, nic.attributes)
 
     def unread(self) -> str:
-        """Have the slices of NICs read, if that is not so yet. Returns what is waited for until they are, else empty."""
+        """Have the slices of NICs read, if nobody has. Returns what is waited for until they are known, else empty."""
         if not self.asked:
             self.asked = True
             self.on_asked()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Collection, Sequence, Set
 from typing import Final
 
 import msgspec
@@ -13,8 +13,6 @@ import numpy as np
 from dradriver.allocator.choice.phrases import wanted
 from dradriver.allocator.fleet.fleet import Fleet
 from dradriver.allocator.request import (
-    NEAR_PREFERRED,
-    NEAR_REQUIRED,
     Amount,
     Choice,
     Mig,
@@ -36,7 +34,7 @@ from dradriver.cluster.nodes.columns import Bools
 from dradriver.cluster.picture import Picture
 from dradriver.cluster.placement import Placement
 from dradriver.cluster.records import ClaimRecord
-from dradriver.controller import nic_choice
+from dradriver.controller import nic_choice, nic_places
 from dradriver.queue.placement_request import PlacementRequest
 
 MOST_NODES: Final = 8  # binding slows down beyond: 126 pods/s with 8 nodes, 100 with 16, 58 with 64
@@ -44,7 +42,6 @@ AMONG: Final = 4  # times as many are ranked as a pod gets, so that they need no
 ZONE: Final = "topology.kubernetes.io/zone"
 UNKNOWN_KIND: Final = "GPUs not assessed yet"  # a new kind of machine, whose tables are being made
 FEW_NODES: Final = 3  # while many wait: 140 pods/s, a quarter less work for the scheduler than with 8
-MOST_LOOKS: Final = 8  # at so many more nodes, for NICs beside free GPUs
 _RULES: Final = 3  # that a reason names
 _RESERVED: Final = "; GPUs are left out that are reserved for one that has waited for longer"
 
@@ -76,7 +73,7 @@ def decide(
     if wish.shared and (claim := picture.claims.get(wish.claim)) is not None:
         return _joining(picture, wish, claim)
     if wish.nics is not None:
-        wish = _with_readable(picture, wish)
+        wish = nic_places.readable(picture, wish)
     fit = _eligible(picture, wish)
     for some in (only, rows):
         if some is not None:
@@ -108,23 +105,6 @@ def _eligible(picture: Picture, wish: PlacementRequest) -> Bools:
     if wish.rules is not None:
         fit &= picture.neighbours.allowed(wish.pod, wish.rules, picture.nodes.open(wish.ask))
     return fit
-
-
-def _with_readable(picture: Picture, wish: PlacementRequest) -> PlacementRequest:
-    """Return a wish with those requests for NICs that are chosen for here.
-
-    Raises:
-        NoPlaceError: What there is of NICs is not known yet, or the pod demands what nobody chooses.
-    """
-    assert wish.nics is not None, "asked of such wishes"
-    readable = picture.nics.readable(wish.nics)
-    if wish.nics.near == NEAR_REQUIRED and readable is not wish.nics:
-        raise NoPlaceError(f"{names.NEAR_NIC}: {NEAR_REQUIRED}: {dict(readable.left)[readable.left[-1][0]]}")
-    return wish if readable is wish.nics else msgspec.structs.replace(wish, nics=readable)
-
-
-def _names(picture: Picture, rows: Bools) -> list[str]:
-    return [picture.nodes.name(row) for row in np.flatnonzero(rows).tolist()]
 
 
 def _joining(picture: Picture, wish: PlacementRequest, claim: ClaimRecord) -> Placement:
@@ -178,10 +158,10 @@ def revalidate(picture: Picture, wish: PlacementRequest, claim: ClaimRecord) -> 
         return None
     if wish.nics is not None:
         try:
-            wish = _with_readable(picture, wish)
+            wish = nic_places.readable(picture, wish)
         except NoPlaceError:
             return None
-        if not _nics_asked_for(picture, wish, pin):
+        if not nic_places.asked_for(picture, wish, pin):
             return None
     own, ending = picture.taken_by(wish.pod), picture.in_the_way(claim)
     gone = frozenset((wish.claim, *(key for pod in ending if (key := claim_key(pod)) is not None)))
@@ -207,22 +187,6 @@ def revalidate(picture: Picture, wish: PlacementRequest, claim: ClaimRecord) -> 
         preempts=claim.preempts,
         nics=pin.nics,
     )
-
-
-def _nics_asked_for(picture: Picture, wish: PlacementRequest, pin: Pin) -> bool:
-    """Return whether a claim is pinned to NICs that are there, free but for it, and what its pod asks for."""
-    ask = wish.nics
-    assert ask is not None, "asked of such wishes"
-    if {name: len(each) for name, each in pin.nics.items()} != {one.name: one.count for one in ask.requests}:
-        return False
-    if not ask.requests:
-        return True
-    node, own = pin.choice.node, {address for each in pin.nics.values() for address in each}
-    if picture.inventory.pool(node) is None:
-        return False
-    others = {(node, nic.address) for nic in picture.nics.on(node)} - {(node, address) for address in own}
-    same = nic_choice.chosen(picture, ask, node, pin.uuids, besides=wish.claim, taken=others)
-    return same is not None
 
 
 def _key(pod: Pod) -> Key:
@@ -299,7 +263,7 @@ def _rank(
         raise NoPlaceError(f"no node with GPUs can run this pod: {_causes(picture, wish, fit) or 'none is left'}")
     try:
         ranked = _ranked(picture, wish, fit, most=most, fleet=fleet)
-        if (near := _near(wish)) is not None:
+        if (near := nic_places.near(wish)) is not None:
             with contextlib.suppress(NoPlaceError):
                 nearer = _ranked(picture, near, fit, most=most, fleet=fleet)
                 if _as_good(nearer[0], ranked[0]):
@@ -331,17 +295,6 @@ def _first_of(
     return [*first, *[choice for choice in others if choice.node not in nodes][: max(0, most - len(first))]]
 
 
-def _near(wish: PlacementRequest) -> PlacementRequest | None:
-    """Return a wish that demands what it prefers of NICs near its GPUs; None where it prefers nothing."""
-    if wish.nics is not None:
-        if wish.nics.near != NEAR_PREFERRED or not wish.nics.requests:
-            return None
-        return msgspec.structs.replace(wish, nics=msgspec.structs.replace(wish.nics, near=NEAR_REQUIRED))
-    if not isinstance(wish.request, Whole) or wish.request.near_nic != NEAR_PREFERRED:
-        return None
-    return msgspec.structs.replace(wish, request=msgspec.structs.replace(wish.request, near_nic=NEAR_REQUIRED))
-
-
 def favoured(picture: Picture, spot: str, fit: Bools) -> Bools:
     """Return those of some nodes that a pod had rather be on: (rows,).
 
@@ -366,41 +319,10 @@ def _ranked(
     picture: Picture, wish: PlacementRequest, fit: Bools, *, most: int, fleet: Fleet
 ) -> Sequence[Choice | PartChoice]:
     if wish.nics is not None and wish.nics.requests:
-        return _ranked_beside_nics(picture, wish, fit, most=most, fleet=fleet)
+        return nic_places.ranked(
+            picture, wish, fit, fleet, lambda rows, of: _ranked_alone(picture, wish, rows, most=most, fleet=of)
+        )
     return _ranked_alone(picture, wish, fit, most=most, fleet=fleet)
-
-
-def _ranked_beside_nics(
-    picture: Picture, wish: PlacementRequest, fit: Bools, *, most: int, fleet: Fleet
-) -> Sequence[Choice | PartChoice]:
-    """Return the best sets for which their nodes have NICs, best first.
-
-    Raises:
-        NoNicsError: There are such sets, and not the NICs beside them.
-        NoPlaceError: There are no such sets.
-    """
-    ask, left = wish.nics, fit
-    assert ask is not None, "asked of such wishes"
-    whole = fleet is picture.fleets.of(wish.claim[0])
-    if nic_choice.demands(ask) and whole:  # else it was made for a purpose of its own
-        among = {node: nic_choice.gpus_with_nics(picture, ask, node) for node in _names(picture, fit)}
-        among = {node: gpus for node, gpus in among.items() if gpus != picture.inventory.uuids(node).keys()}
-        if among:
-            fleet = picture.fleets.without(namespace=wish.claim[0], among=among)
-    for _ in range(MOST_LOOKS):
-        try:
-            choices = _ranked_alone(picture, wish, left, most=most, fleet=fleet)
-        except NoPlaceError:
-            if left is fit and not (nic_choice.demands(ask) and whole):
-                raise
-            break
-        found = [one for one in choices if nic_choice.chosen(picture, ask, one.node, _uuids(picture, wish, one))]
-        if found:
-            return found
-        left = left & ~picture.nodes.named([one.node for one in choices])
-    if nic_choice.demands(ask) and whole:  # where there are no GPUs at all, that is why
-        _ranked_alone(picture, wish, fit, most=1, fleet=picture.fleets.of(wish.claim[0]))
-    raise nic_choice.refusal(picture, ask)
 
 
 def _ranked_alone(
@@ -458,7 +380,7 @@ def _placement(
     picture: Picture, wish: PlacementRequest, choices: Sequence[Choice | PartChoice], most: int
 ) -> Placement:
     first = choices[0]
-    sliced, uuids = isinstance(wish.request, Mig), _uuids(picture, wish, first)
+    sliced, uuids = isinstance(wish.request, Mig), nic_places.uuids(picture, wish, first)
     return Placement(
         choice=first,
         hostnames=_hostnames(picture, [choice.node for choice in choices], most),
@@ -466,29 +388,8 @@ def _placement(
         texts=results.written(first, picture.inventory.uuids(first.node)),
         compute=picture.inventory.compute(first.node) if sliced else {},
         placed=picture.inventory.placed(first.node) if sliced else frozenset(),
-        nics=_nics(picture, wish, first.node, uuids),
+        nics=nic_places.chosen(picture, wish, first.node, uuids),
     )
-
-
-def _uuids(picture: Picture, wish: PlacementRequest, choice: Choice | PartChoice) -> dict[str, tuple[str, ...]]:
-    known = picture.inventory.uuids(choice.node)
-    if isinstance(choice, Choice):
-        numbers: Iterable[tuple[int, ...]] = choice.containers
-    else:
-        numbers = [(part.gpu,) for parts in choice.containers for part in parts]
-    return {name: tuple(known[number] for number in each) for name, each in zip(wish.requests, numbers, strict=True)}
-
-
-def _nics(
-    picture: Picture, wish: PlacementRequest, node: str, uuids: Mapping[str, tuple[str, ...]]
-) -> dict[str, tuple[str, ...]]:
-    """Return the NICs beside chosen GPUs, rather near ones where the pod prefers these."""
-    if wish.nics is None or not wish.nics.requests:
-        return {}
-    near = _near(wish)
-    asks = [one.nics for one in (near, wish) if one is not None and one.nics is not None]
-    found = (nic_choice.chosen(picture, ask, node, uuids) for ask in asks)
-    return next(chosen for chosen in found if chosen is not None)
 
 
 def _hostnames(picture: Picture, nodes: Sequence[str], most: int) -> dict[str, str]:

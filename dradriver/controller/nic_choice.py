@@ -28,6 +28,7 @@ Chosen: TypeAlias = dict[str, tuple[str, ...]]
 """PCI addresses of NICs by the claim's requests."""
 
 _FAR: Final = 4096  # what a step more counts beside how many other functions of its card are in use
+_NONE: Final = 1 << 16  # more than any NIC counts
 _MOST_WAYS: Final = 64  # of what NICs could have in common, that are tried
 _TOLD: Final = 3  # nodes of which is said how many NICs they have
 
@@ -205,21 +206,37 @@ def _dealt(here: _Node, requests: Sequence[NicRequest], columns: Sequence[int]) 
     }
 
 
-def gpus_with_nics(picture: Picture, ask: NicAsk, node: str) -> frozenset[int]:
-    """Return the numbers of a node's GPUs that can have a free NIC as the pod or its claim demands, each by itself."""
-    here = _Node(picture, node, None, ())
-    out: set[int] = set()
-    for request in ask.requests:
-        ties = [one for one in ask.alike if request.name in one.requests and set(one.requests) - _of_nics(ask)]
-        for at, nic in enumerate(here.nics):
-            if not picture.nics.fits(nic, request):
-                continue
-            for position, gpu in enumerate(here.machine.gpus):
-                far = ask.near == NEAR_REQUIRED and not here.is_near(here.ways[at][position])
-                tied = all(_same(_value(nic, one), _of_gpu(gpu, one.attribute)) for one in ties)
-                if tied and not far:
-                    out.add(gpu.index)
-    return frozenset(out)
+def _may_go_with(picture: Picture, ask: NicAsk, nic: Nic, gpu: Gpu, request: NicRequest) -> bool:
+    """Return whether a NIC is what a request asks for, and has in common with a GPU what it must."""
+    ties = (one for one in ask.alike if request.name in one.requests and set(one.requests) - _of_nics(ask))
+    return picture.nics.fits(nic, request) and all(_same(_value(nic, one), _of_gpu(gpu, one.attribute)) for one in ties)
+
+
+def gpus_apart(picture: Picture, ask: NicAsk, node: str, free: Collection[int], gpus: int) -> frozenset[int]:
+    """Return the numbers of GPUs of a node that can all have their NICs at the same time, of as many as there are.
+
+    Args:
+        picture: The cluster.
+        ask: What is asked for.
+        node: The node.
+        free: Numbers of its free GPUs.
+        gpus: How many GPUs share what is asked for.
+    """
+    here, each = _Node(picture, node, None, ()), -(-ask.count // gpus)
+    own = [at for at, gpu in enumerate(here.machine.gpus) if gpu.index in free]
+    if not own:
+        return frozenset()
+    rows = [at for at in own for _ in range(each)]
+    costs = here.costs(rows, range(len(here.nics)), near=ask.near == NEAR_REQUIRED)
+    for row, at in enumerate(rows):
+        for column, nic in enumerate(here.nics):
+            if not any(_may_go_with(picture, ask, nic, here.machine.gpus[at], request) for request in ask.requests):
+                costs[row, column] = NEVER
+    none = np.full((len(rows), len(rows)), _NONE, dtype=np.int64)
+    found = nearest_nics.assign(np.concatenate([costs, none], axis=1))
+    assert found is not None, "there are as many columns for none as rows"
+    without = {at for at, column in zip(rows, found, strict=True) if column >= len(here.nics)}
+    return frozenset(here.machine.gpus[at].index for at in own if at not in without)
 
 
 def _of_nics(ask: NicAsk) -> set[str]:
@@ -257,10 +274,11 @@ def _figures(picture: Picture, ask: NicAsk, node: str) -> str:
     every, free = picture.nics.on(node), picture.nics.free(node)
     fitting = [nic for nic in free if any(picture.nics.fits(nic, request) for request in ask.requests)]
     text = f"{node}: {len(free)} of {len(every)} NICs free, {len(fitting)} of them as asked for"
-    if not demands(ask) or picture.inventory.pool(node) is None:
+    pool = picture.inventory.pool(node)
+    if not demands(ask) or pool is None:
         return text
-    near = ", ".join(map(str, sorted(gpus_with_nics(picture, ask, node))))
-    return f"{text}, for GPU {near}" if near else f"{text}, for no GPU"
+    near = gpus_apart(picture, ask, node, [gpu.index for gpu in pool.machine.gpus], ask.count)
+    return f"{text}, enough for GPU {', '.join(map(str, sorted(near)))}" if near else f"{text}, for no GPU"
 
 
 def _impossible(picture: Picture, ask: NicAsk) -> Alike | None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -376,6 +377,48 @@ async def test_a_promise_ends_at_once_when_others_got_its_nic() -> None:
     await run(cluster)
     assert addresses(cluster) != [lost]
     assert given(cluster)
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        lambda nics: nics.hold(("default", claim_of("p")), ()),
+        lambda nics: nics.hold(("default", "ghost"), [("a", NEAREST[7])]),
+        lambda nics: nics._holders.clear(),
+        lambda nics: nics._places.clear(),
+    ],
+)
+async def test_the_audit_puts_the_book_of_nics_right(harm: Callable[[Any], object]) -> None:
+    cluster = a_cluster()
+    template(cluster, gpus(count=2), wanted("nic", 2))
+    pod(cluster)
+    await run(cluster)
+    harm(cluster.worker.picture.nics)
+    assert await cluster.audit() == 1
+    assert await cluster.audit() == 0
+    pod(cluster, "q")
+    await run(cluster)
+    assert not set(addresses(cluster, "p")) & set(addresses(cluster, "q"))
+
+
+async def test_an_event_says_which_nics_a_pod_got_and_which_requests_nobody_chose_for() -> None:
+    cluster = a_cluster()
+    said: list[str] = []
+
+    async def record(_: object, text: str) -> None:
+        said.append(text)
+
+    cluster.worker.placed._record = record
+    template(cluster, gpus(), wanted("odd", 1, ODD), wanted("nic"))
+    pod(cluster)
+    await cluster.settle()
+    task = asyncio.create_task(cluster.worker.placed.run())
+    while not said:
+        await asyncio.sleep(1)
+    task.cancel()
+    (text,) = said
+    (address,) = addresses(cluster)
+    assert f"; NIC {address}; the NICs of request 'odd' are left to the scheduler: selector 'device." in text
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
