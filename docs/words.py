@@ -59,6 +59,11 @@ MEANINGS: Final[dict[str, tuple[str, str]]] = {
     ),
     names.MAX_CROSS_NVSWITCH: ("2", "most GPUs that are outside the NVLink domain with most of the set"),
     names.PREFER_SAME_NUMA: ("", "among sets of equal bandwidth, the one on the fewest NUMA nodes"),
+    names.NEAR_NIC: (
+        "",
+        "`required`: hard, each GPU has a NIC near it, or the pod's claim has NICs that are free and near its GPUs; "
+        "`preferred`: such a set rather than an equally good one ([nics.md](nics.md#near-what-is-near))",
+    ),
     names.STRATEGY: ("", "which of equally good places; also after a policy, as `policy: nvlink,pack`"),
     names.PRODUCT: ("NVIDIA H100*", "only GPUs of this name; upper and lower case differ"),
     names.ARCHITECTURE: ("hopper", "only GPUs of this architecture"),

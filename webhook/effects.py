@@ -106,6 +106,10 @@ def _of_whole(pod: _About, _: str) -> str:
     return "" if isinstance(pod.wish.request, Whole) else "on a part of a GPU: it is about sets of whole GPUs"
 
 
+def _near_nic(pod: _About, text: str) -> str:
+    return _STATIC if pod.static else _of_whole(pod, text)
+
+
 _Rule = Callable[[_About, str], str]
 """Gives why a word with this text has no effect; empty where it has one."""
 
@@ -116,6 +120,7 @@ _RULES: Final[dict[str, _Rule]] = {
     **{word.key: _of_set for word in annotation_words.EVERY if word.about is About.SET and word.key != names.POLICY},
     **dict.fromkeys(_LEVELS, _of_whole),
     **{word.key: _of_gang for word in annotation_words.EVERY if word.about is About.GANG},
+    names.NEAR_NIC: _near_nic,
     names.STRATEGY: _not_static,
     names.WHEN_FULL: _not_static,
     names.SPOT: _not_static,

@@ -13,6 +13,8 @@ import msgspec
 from dradriver.errors import DriverError
 from dradriver.topology.vendors import NVIDIA
 
+NEAR_REQUIRED, NEAR_PREFERRED = NEAR_NIC = ("required", "preferred")  # the words of the annotation
+
 
 class Constraint(enum.StrEnum):
     """What every GPU of a set must have in common; the values are the words of the annotations."""
@@ -112,6 +114,8 @@ class Whole(_Wanted, frozen=True, kw_only=True, tag="whole"):
         max_cross_nvswitch_gpus: Most GPUs of the set that may lie outside the NVLink domain that holds most of them.
         prefer_same_numa: Fewest NUMA nodes decides right after bandwidth, before what is left for others.
         weights: What counts among sets that are equal otherwise.
+        near_nic: ``required``: only GPUs that have a NIC near them (``choice.nearest_nics``); ``preferred``: these
+            rather than others, which whoever ranks nodes asks for first; empty: any.
     """
 
     containers: tuple[int, ...]
@@ -124,6 +128,7 @@ class Whole(_Wanted, frozen=True, kw_only=True, tag="whole"):
     max_cross_nvswitch_gpus: int | None = None
     prefer_same_numa: bool = False
     weights: Weights = Weights()
+    near_nic: str = ""
 
     @property
     def gpus(self) -> int:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from dradriver.allocator.request import Constraint, Request, Strategy, Whole
+from dradriver.allocator.request import NEAR_NIC, Constraint, Request, Strategy, Whole
 from dradriver.api import messages, names, values
 from dradriver.topology.vendors import VENDORS
 
@@ -177,6 +177,10 @@ EVERY: Final = (
     Word(
         key=names.PREFER_SAME_NUMA, about=About.SET, read=_choice(values.flag, values.FLAGS),
         field="prefer_same_numa", choices=_FLAGS,
+    ),
+    Word(
+        key=names.NEAR_NIC, about=About.SET, read=_one_of(NEAR_NIC), field="near_nic",
+        holds=lambda value: value in ("", *NEAR_NIC), choices=NEAR_NIC, since=6,
     ),
     Word(key=names.SHARE, about=About.PART, read=_form(values.share, messages.SHARE)),
     Word(key=names.SHARE_MEMORY, about=About.PART, read=_form(values.memory_mib, messages.MEMORY)),

@@ -12,12 +12,12 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from dradriver.allocator.request import Amount, Constraint, Request, Share, Whole
+from dradriver.allocator.request import NEAR_REQUIRED, Amount, Constraint, Request, Share, Whole
 from dradriver.api import config, exclusive, names, vendor_words
 from dradriver.api.device_attributes import semver
 from dradriver.api.errors import WordError
@@ -93,14 +93,15 @@ def spec(found: Resolved, *, keep_env: tuple[str, ...] = ()) -> dict[str, Any]:
     return {"devices": devices}
 
 
-def demanding(spec: Mapping[str, Any], request: Whole) -> dict[str, Any]:
+def demanding(spec: Mapping[str, Any], request: Whole, requests: Collection[str] | None = None) -> dict[str, Any]:
     """Return the spec of a claim as an author's template has it, with what the words demand beside.
 
     What they only prefer is not in it: the template's requests are ``exactly`` ones.
 
     Args:
-        spec: The template's, which ``templates.read`` has read: each request is for whole GPUs of this driver.
+        spec: The template's, which ``templates.read`` has read.
         request: The pod's words, and how many GPUs the template asks for.
+        requests: Names of its requests for whole GPUs of this driver; None for all of them.
 
     Raises:
         WordError: A word that no claim can say.
@@ -109,13 +110,15 @@ def demanding(spec: Mapping[str, Any], request: Whole) -> dict[str, Any]:
     devices: dict[str, Any] = dict(spec["devices"])
     said = {constraint.get("matchAttribute") for constraint in devices.get("constraints") or ()}
     if more := [attribute for attribute in (_required(request) if request.gpus > 1 else ()) if attribute not in said]:
-        every = [entry["name"] for entry in devices["requests"]]
+        every = [entry["name"] for entry in devices["requests"] if requests is None or entry["name"] in requests]
         constraints = [{"requests": every, "matchAttribute": attribute} for attribute in more]
         devices["constraints"] = [*(devices.get("constraints") or ()), *constraints]
     if selectors := [{"cel": {"expression": text}} for text in _selectors(request)]:
         devices["requests"] = [
             entry
             | {"exactly": entry["exactly"] | {"selectors": [*(entry["exactly"].get("selectors") or ()), *selectors]}}
+            if requests is None or entry["name"] in requests
+            else entry
             for entry in devices["requests"]
         ]
     return {**spec, "devices": devices}
@@ -182,6 +185,8 @@ def _check(request: Whole) -> None:
         raise _unsaid(names.MIN_BUSBW, f"write {names.MIN_BANDWIDTH}")
     if request.max_cross_nvswitch_gpus is not None:
         raise _unsaid(names.MAX_CROSS_NVSWITCH, f"write {names.REQUIRED}: {Constraint.NVLINK}")
+    if request.near_nic == NEAR_REQUIRED:
+        raise _unsaid(f"{names.NEAR_NIC}: {NEAR_REQUIRED}", f"write {names.REQUIRED}: {Constraint.SAME_PCIE_ROOT}")
 
 
 def _exactly(asked: int | Amount, vendor: str) -> dict[str, Any]:

@@ -8,16 +8,18 @@ a pod that is lifted with a claim that no node can fill would wait for ever.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
 
 from dradriver.allocator.request import Amount, Constraint, Mig, Request, Share, Whole
-from dradriver.api import channels, config, names, quantity, values, vendor_words
+from dradriver.api import channels, config, names, nic_templates, quantity, values, vendor_words
 from dradriver.api.errors import WordError
 from dradriver.api.ledger import OURS, current_ledger
 from dradriver.api.messages import shown
+from dradriver.api.nics import NicAsk
 from dradriver.api.objects import Metadata
 from dradriver.api.parts import COMMON
 from dradriver.topology.vendors import NVIDIA
@@ -51,6 +53,7 @@ class Template(msgspec.Struct, frozen=True):
         static: Whether the controller made it, for pods that the scheduler alone places.
         digest: What its spec is known by (``likeness.digest``), of one with a name that such pods would name.
         domain: The ComputeDomain whose channel it asks for (``channels.domain_of``); None for any other.
+        nic_classes: DeviceClasses of NICs, each with its driver's word, as the policies file in force says.
     """
 
     metadata: Metadata
@@ -58,6 +61,7 @@ class Template(msgspec.Struct, frozen=True):
     static: bool = False
     digest: str = ""
     domain: str | None = None
+    nic_classes: Mapping[str, str] = {}
 
 
 class _ClaimMetadata(msgspec.Struct, frozen=True):
@@ -92,6 +96,9 @@ class TemplateRequest(msgspec.Struct, frozen=True, kw_only=True):
         nccl: What NCCL is told; None where the template does not say.
         others: Configurations for other drivers.
         spec: The spec of a claim as the template has it.
+        nics: What it asks of NICs; None for nothing.
+        nic_entries: Its requests for NICs as they stand, by name.
+        constraints: Its constraints that are about NICs.
     """
 
     request: Request
@@ -102,6 +109,9 @@ class TemplateRequest(msgspec.Struct, frozen=True, kw_only=True):
     nccl: str | None = None
     others: tuple[dict[str, Any], ...] = ()
     spec: dict[str, Any]
+    nics: NicAsk | None = None
+    nic_entries: dict[str, dict[str, Any]] = {}
+    constraints: tuple[dict[str, Any], ...] = ()
 
 
 _DECODER: Final = msgspec.json.Decoder(_Spec)
@@ -132,13 +142,22 @@ def _read(template: Template, words: Whole) -> TemplateRequest:
         raise WordError(f"it cannot be read: {error}") from None
     devices = spec.spec.devices
     asked: dict[str, dict[str, Any]] = {}
+    nic_entries: dict[str, dict[str, Any]] = {}
     for request in devices.requests or ():
-        asked[str(request.get("name", ""))] = _exactly(request)
+        name = str(request.get("name", ""))
+        if nic_templates.is_for_nics(request, template.nic_classes):
+            nic_entries[name] = request
+        else:
+            asked[name] = _exactly(request)
     if not asked:
         raise WordError(f"it asks for no device; write a request of the class {current_ledger().device_class}")
     told, others = _configured(devices.config or (), asked)
+    constraints, about_nics = nic_templates.divided(devices.constraints or (), tuple(asked), nic_entries)
+    nics = nic_templates.ask(nic_entries, about_nics, asked, template.nic_classes, near=words.near_nic)
+    if nics is not None:
+        words = msgspec.structs.replace(words, near_nic="")  # it is about these NICs, not about any
     fields = _selected(words, asked)
-    required = _alike(devices.constraints or (), asked)
+    required = _alike(constraints, asked)
     return TemplateRequest(
         request=_request(words, asked, told, fields, required),
         requests=tuple(asked),
@@ -148,6 +167,9 @@ def _read(template: Template, words: Whole) -> TemplateRequest:
         nccl=told.nccl if told is not None and told.nccl != values.NCCL_AUTO else None,
         others=others,
         spec=msgspec.json.decode(template.spec)["spec"],
+        nics=nics,
+        nic_entries=nic_entries,
+        constraints=tuple(about_nics),
     )
 
 
@@ -174,8 +196,9 @@ def _exactly(request: Mapping[str, Any]) -> dict[str, Any]:
     classes = (*ledger.vendor_of, *(_PARTS if ledger is OURS else ()))
     if exactly.get("deviceClassName") not in classes:
         raise WordError(
-            f"{where}: class {shown(str(exactly.get('deviceClassName', '')))} is none of {', '.join(classes)}; have a "
-            f"template of its own for other devices, or remove the pod's {names.PREFIX} annotations"
+            f"{where}: class {shown(str(exactly.get('deviceClassName', '')))} is none of {', '.join(classes)}, and no "
+            "class of NICs of the policies file (nics.classes); have a template of its own for other devices, or "
+            f"remove the pod's {names.PREFIX} annotations"
         )
     if strange := sorted(set(exactly) - set(_KNOWN)):
         raise WordError(f"{where}: {shown(strange[0])} cannot be placed; remove it")
@@ -342,20 +365,27 @@ def _profile(name: str, told: config.ClaimConfig | None) -> str:
     return told.mig[name].profile
 
 
-def completed(claim: dict[str, Any], asked: TemplateRequest) -> dict[str, Any]:
+def completed(
+    claim: dict[str, Any], asked: TemplateRequest, nics: Mapping[str, Sequence[str]] = MappingProxyType({})
+) -> dict[str, Any]:
     """Return the pinned claim of a pod with what its template says beside: labels, tolerations, others' configuration.
 
     Args:
         claim: The claim as ``claims.pinned`` builds it of the template's request; what it says stands.
         asked: What was read of the template.
+        nics: PCI addresses of the NICs that were chosen, by the claim's request.
     """
     spec = claim["spec"]["devices"]
     requests = [
         entry | {"exactly": asked.devices.get(entry["name"], {}) | entry["exactly"]} for entry in spec["requests"]
     ]
-    return marked(claim, asked) | {
-        "spec": {"devices": {"requests": requests, "config": [*asked.others, *spec["config"]]}},
-    }
+    devices: dict[str, Any] = {"requests": requests}
+    if asked.nics is not None:
+        devices["requests"] = [*requests, *nic_templates.pinned(asked.nics, asked.nic_entries, nics)]
+        if asked.constraints:
+            devices["constraints"] = list(asked.constraints)
+    devices["config"] = [*asked.others, *spec["config"]]
+    return marked(claim, asked) | {"spec": {"devices": devices}}
 
 
 def marked(claim: dict[str, Any], asked: TemplateRequest) -> dict[str, Any]:

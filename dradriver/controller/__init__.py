@@ -6,6 +6,8 @@ namespaces  labels of namespaces, while tenants have some by them
 next_step  what has to be done for one pod now; when a promise ends
 withdraw_reasons  why it ends
 decide      where a pod goes: from the picture to a placement
+nic_choice  which NICs of other drivers go with chosen GPUs
+nic_places  which nodes have such GPUs and NICs
 
 Reservations:
 
@@ -46,6 +48,7 @@ placed      what became of them: how good their sets are, how long they waited
 garbage_collector  claims of ours that nothing else removes
 template_writer  templates of the claims of pods that the scheduler alone places
 template_reader  specs of templates, read when a waiting pod names one
+nic_slices  slices of NICs, read from when a pod asks for some
 
 Beside it:
 

@@ -239,5 +239,5 @@ DIFFERENCES: Final = Labelled(
     Counter,
     "gpu_topology_audit_differences_total",
     "Entries of the controller's books that were not what the API server shows, and were put right: an error in it.",
-    book=("claims", "pods", "nodes", "slices", "claimants", "holders", "usage", "free", "gpu time", "shares"),
+    book=("claims", "pods", "nodes", "slices", "claimants", "holders", "NICs", "usage", "free", "gpu time", "shares"),
 )

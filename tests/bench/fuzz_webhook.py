@@ -62,6 +62,7 @@ _VALUES: Final[dict[str, Sequence[str]]] = {
     names.VENDOR: ("nvidia", "amd", "ascend"),
     names.MAX_CROSS_NVSWITCH: ("0", "4"),
     names.PREFER_SAME_NUMA: ("true", "false"),
+    names.NEAR_NIC: ("required", "preferred"),
     names.SHARE: ("0.25", "0.5"),
     names.SHARE_MEMORY: ("10Gi", "512Mi"),
     names.SHARE_CORES: ("25", "100"),

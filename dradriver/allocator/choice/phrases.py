@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from dradriver.allocator.request import Request, Whole
+from dradriver.allocator.request import NEAR_REQUIRED, Request, Whole
 from dradriver.topology.machine import Machine
 from dradriver.topology.vendors import NVIDIA, VENDORS, Vendor
 
@@ -28,6 +28,8 @@ def wanted_set(request: Whole) -> str:
         parts.append(f"at most {request.max_cross_nvswitch_gpus} outside one NVLink domain")
     if request.include:
         parts.append(f"GPU {', '.join(map(str, request.include))} among them")
+    if request.near_nic == NEAR_REQUIRED:
+        parts.append("a NIC near each GPU")
     return " and ".join(parts)
 
 

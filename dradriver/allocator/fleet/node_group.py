@@ -208,7 +208,7 @@ class NodeGroup:
             return self.tables.everything
         exclude = request.exclude if isinstance(request, Whole) else ()
         kind = request.product, request.architecture, request.min_memory_mib, request.min_driver, request.min_cuda
-        return self._suitable(*kind, exclude)
+        return self._suitable(*kind, exclude, request.near_nic if isinstance(request, Whole) else "")
 
     def include(self, request: Whole) -> int | None:
         """Mask of the GPUs that must be in the set; None where these nodes have no such numbers."""
@@ -222,11 +222,18 @@ class NodeGroup:
 
 
 def _suitable(
-    machine: Machine, product: str, architecture: str, memory_mib: int, driver: str, cuda: str, exclude: tuple[int, ...]
+    machine: Machine,
+    product: str,
+    architecture: str,
+    memory_mib: int,
+    driver: str,
+    cuda: str,
+    exclude: tuple[int, ...],
+    near_nic: str,
 ) -> int:
     wish = Whole(
         containers=(), vendor=machine.vendor.word, product=product, architecture=architecture,
-        min_memory_mib=memory_mib, min_driver=driver, min_cuda=cuda, exclude=exclude,
+        min_memory_mib=memory_mib, min_driver=driver, min_cuda=cuda, exclude=exclude, near_nic=near_nic,
     )  # fmt: skip
     return suitable(machine, wish)
 

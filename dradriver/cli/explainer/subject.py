@@ -12,7 +12,7 @@ import msgspec
 
 from dradriver.allocator.choice import phrases as sets
 from dradriver.allocator.parts import phrases as parts
-from dradriver.allocator.request import Strategy, Whole
+from dradriver.allocator.request import NEAR_PREFERRED, Strategy, Whole
 from dradriver.api import names, resolved
 from dradriver.api.annotations import is_ours, is_written
 from dradriver.api.errors import WordError
@@ -60,6 +60,8 @@ def wish(noted: Resolved) -> str:
             more.append(f"preferred: {', then '.join(word.value for word in request.preferred)}, else any")
         if request.prefer_same_numa:
             more.append("fewest NUMA nodes")
+        if request.near_nic == NEAR_PREFERRED:
+            more.append("rather with a NIC near each GPU")
     if request.strategy is not Strategy.BEST_FIT:
         more.append(f"strategy {request.strategy.value}")
     if len(noted.containers) > 1:

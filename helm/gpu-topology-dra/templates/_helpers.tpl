@@ -21,7 +21,8 @@ others: over an object with forty thousand annotations an API server would compu
 */}}
 {{- define "words" -}}
 ['policy', 'required', 'preferred', 'require-nvlink', 'gpus', 'strategy', 'min-bandwidth', 'min-busbw', 'product',
-'architecture', 'min-memory', 'min-driver', 'min-cuda', 'vendor', 'max-cross-nvswitch-gpus', 'prefer-same-numa', 'share',
+'architecture', 'min-memory', 'min-driver', 'min-cuda', 'vendor', 'max-cross-nvswitch-gpus', 'prefer-same-numa',
+'near-nic', 'share',
 'memory', 'cores', 'mig-profile', 'nccl', 'workload', 'claim', 'placement', 'when-full', 'spot',
 'shared-claim', 'max-duration', 'gang', 'gang-size', 'multi-node-policy', 'max-nodes', 'min-gpus-per-node', 'min-network-bandwidth', 'near',
 'on-member-loss', 'idle-timeout', 'request', 'affinity', 'template', 'allocated', 'ring-order', 'bandwidth', 'busbw',

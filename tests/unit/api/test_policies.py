@@ -246,7 +246,7 @@ def test_the_profiles_of_tuning_are_those_there_are() -> None:
 
 def test_every_section_has_a_default() -> None:
     assert Sections() == Sections(gpus=(), policies={})
-    words = {"policies", "workloads", "weights", "schedulers"}
+    words = {"policies", "workloads", "weights", "schedulers", "nics"}
     assert plain(DEFAULTS).keys() == words | {"gpus", "nccl", "network", "spot", "prices", "tenants", "queue", "xids"}
 
 

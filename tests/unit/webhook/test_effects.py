@@ -37,6 +37,7 @@ WITHOUT: dict[str, Case] = {
     names.MIN_BUSBW: ("100", (1,), {}, {}),
     names.MAX_CROSS_NVSWITCH: ("0", (1,), {}, {}),
     names.PREFER_SAME_NUMA: ("true", (1,), {}, {}),
+    names.NEAR_NIC: ("preferred", (1,), STATIC, {}),
     names.WORKLOAD: ("inference-small", (1,), STATIC, {}),
     names.WHEN_FULL: ("hand-over", (1,), STATIC, {}),
     names.SPOT: ("prefer", (1,), STATIC, {}),
