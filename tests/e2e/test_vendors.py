@@ -17,7 +17,7 @@ from dradriver.node.vendors.amd import kfd
 from dradriver.node.vendors.amd.specification import FILE
 from dradriver.node.vendors.ascend.simulated import SHARED
 from dradriver.topology.machine import Machine
-from dradriver.topology.vendors import AMD, ASCEND
+from dradriver.topology.vendors import AMD
 from tests import deploy
 from tests.cluster import Cluster, Node
 from tests.e2e.kubectl import Namespace, eventually, no_gpu_is_owned_twice, pod
@@ -157,7 +157,7 @@ def test_four_gpus_of_amd_are_one_hive_and_any_user_may_open_them(amd: Cluster, 
 def test_npus_of_ascend_are_handed_out_whole(ascend: Cluster, namespace: Namespace) -> None:
     found = machine(ascend, "node-b", "ascend")
     assert len(found.gpus) == 8
-    namespace.apply(asks("npus", ASCEND.resources[0], 2))
+    namespace.apply(asks("npus", "huawei.com/Ascend910", 2))
     namespace.wait_running("npus")
     minors = {gpu.index: gpu.minor for gpu in found.gpus}
     nodes = {f"/dev/davinci{minors[number]}" for number in given(namespace, "npus", found)}
