@@ -37,13 +37,14 @@ def device(
         root: Its root complex; the same.
         more: Further attributes of dranet's, or others than these.
     """
-    said: dict[str, object] = {
+    said: dict[str, str | int | bool] = {
         "dra.net/ifName": f"rdma{number}",
         "dra.net/pciAddress": address,
         "dra.net/rdma": True,
         "dra.net/rdmaDevice": f"mlx5_{number}",
         "dra.net/virtual": False,
-    } | {f"dra.net/{name}": value for name, value in more.items()}
+    }
+    said |= {f"dra.net/{name}": value for name, value in more.items()}
     if numa is not None:
         said["dra.net/numaNode"] = numa
     if root is not None:
@@ -61,7 +62,7 @@ def of_machine(machine: Machine, roots: Mapping[str, str] | None = None) -> list
 
 def function(address: str, parent: str, number: int = 0) -> Object:
     """Return a virtual function of the SR-IOV driver's."""
-    said: dict[str, object] = {
+    said: dict[str, str | int | bool] = {
         f"{SRIOV}/pciAddress": address,
         f"{SRIOV}/pfPciAddress": parent,
         f"{SRIOV}/vfID": number,

@@ -183,7 +183,7 @@ nodeSelector: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- if $affinity }}
 affinity: {{- toYaml $affinity | nindent 2 }}
-{{- else if and (not $selector) (has $part (list "node" "mps")) (eq $root.Values.discovery "nvml") }}
+{{- else if and (not $selector) (has $part (list "node" "mps")) (ne $root.Values.discovery "simulated") }}
 {{- with $root.Values.node.gpuLabels }}
 affinity:
   nodeAffinity:

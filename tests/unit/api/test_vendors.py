@@ -110,7 +110,8 @@ def test_a_policy_that_a_file_calls_linked_stays_what_the_file_says() -> None:
 
 def spec(gpus: int, **words: str) -> dict[str, Any]:
     said = {names.PREFIX + word.replace("_", "-"): text for word, text in words.items()}
-    return ladder.spec(resolved.resolve(said, {"main": gpus}))["devices"]
+    devices: dict[str, Any] = ladder.spec(resolved.resolve(said, {"main": gpus}))["devices"]
+    return devices
 
 
 @pytest.mark.parametrize("vendor", VENDORS.values(), ids=lambda vendor: vendor.word)

@@ -201,7 +201,7 @@ def test_a_node_agent_of_real_gpus_sees_the_hosts_files_and_whatever_is_mounted_
 ) -> None:
     settings = (f"driverRoot={root}",)
     only, spec = container("node", *settings), workload("node", *settings)["spec"]["template"]["spec"]
-    assert {f"--driver-root={inside}", "--host-root=/host", "--discovery=nvml"} <= set(only["args"])
+    assert {f"--driver-root={inside}", "--host-root=/host", "--discovery=auto"} <= set(only["args"])
     assert only["securityContext"] == {"privileged": True, "readOnlyRootFilesystem": True}
     paths = {volume["name"]: volume["hostPath"]["path"] for volume in spec["volumes"] if "hostPath" in volume}
     (seen,) = [mount for mount in only["volumeMounts"] if mount["name"] in paths and mount.get("readOnly")]

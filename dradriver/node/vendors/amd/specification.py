@@ -30,6 +30,23 @@ def cdi_id(uuid: str) -> str:
     return f"{KIND}={uuid}"
 
 
+class _Name(msgspec.Struct):
+    name: str
+
+
+class _Names(msgspec.Struct):
+    devices: list[_Name]
+
+
+def names_in(text: bytes) -> frozenset[str]:
+    """Return the uuids of the GPUs that a specification has.
+
+    Raises:
+        ValueError: It is none.
+    """
+    return frozenset(device.name for device in msgspec.json.decode(text, type=_Names).devices)
+
+
 class AmdSpecification:
     """The file of the specification."""
 
