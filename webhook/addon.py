@@ -7,6 +7,7 @@ from dradriver.api import names
 from dradriver.api.errors import WordError
 from dradriver.api.ledger import OURS, current_ledger
 from dradriver.api.resolved import Resolved
+from dradriver.topology.vendors import VENDORS
 
 
 def check(found: Resolved) -> list[str]:
@@ -22,6 +23,13 @@ def check(found: Resolved) -> list[str]:
         raise WordError(
             f"in this cluster {ledger.driver} hands out the GPUs, whole ones; for a part of one write a "
             f"ResourceClaimTemplate of that driver, without {names.PREFIX} annotations"
+        )
+    # A request that names no vendor's GPUs is of whoever has them here.
+    if (vendor := getattr(found.request, "vendor", ledger.vendor)) != ledger.vendor:
+        resource = VENDORS[ledger.vendor].resources[0]
+        raise WordError(
+            f"in this cluster {ledger.driver} hands out the GPUs that are chosen here, and the pod asks for those of "
+            f"{vendor}; write a limit {resource}, or remove the {names.PREFIX} annotations"
         )
     for key, said in ((names.PLACEMENT, found.placement), (names.WHEN_FULL, found.when_full)):
         if isinstance(said, str):

@@ -348,6 +348,7 @@ def _placement(
             name: tuple(known[number] for number in each) for name, each in zip(wish.requests, numbers, strict=True)
         },
         texts=results.written(first, known),
+        addresses=picture.inventory.addresses(first.node),
         compute=picture.inventory.compute(first.node) if sliced else {},
         placed=picture.inventory.placed(first.node) if sliced else frozenset(),
     )

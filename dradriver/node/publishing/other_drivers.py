@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from dradriver.api import quantity
+from dradriver.api import ledger, quantity
 from dradriver.api.dra_objects import ResourceSlice
 from dradriver.api.objects import Node
 
-OTHER_DRIVERS: Final = frozenset({"gpu.nvidia.com"})
+OTHER_DRIVERS: Final = frozenset(other.driver for other in ledger.OTHERS)
 _PLUGIN_RESOURCES: Final = ("nvidia.com/gpu", "nvidia.com/mig-")  # gpu also as gpu.shared
 
 

@@ -29,8 +29,12 @@ _PLACEMENT: Final = re.compile(
     _OF
     + r'parentUUID\.orValue\(""\) == ("[^"]+") && .*\?profile\.orValue\(""\) == ("[^"]+") && .*orValue\(-1\) == (\d+)'
 )
+_ADDRESSES: Final = re.compile(
+    _OF + r'type\.orValue\(""\) == ("[^"]+") && ' + _OF + r'pciBusID\.orValue\(""\) in (\[.*\])'
+)
 _LINKED: Final = re.compile(r".*\?nvlinkGroup\d+(Any)?GBps\.orValue.*")
 _NVIDIA: Final = "gpu.nvidia.com"
+_AMD: Final = "gpu.amd.com"
 _KEPT_OFF: Final = ("NoSchedule", "NoExecute")
 _BINDING: Final = ("bindingConditions", "bindingFailureConditions")
 
@@ -39,12 +43,13 @@ _BINDING: Final = ("bindingConditions", "bindingFailureConditions")
 
 
 class Pin(NamedTuple):
-    """The devices that a selector lets through: GPUs by uuid, or one MIG placement of a GPU."""
+    """The devices that a selector lets through: GPUs by uuid, or by address and type, or one MIG placement of a GPU."""
 
     domain: str
     uuids: tuple[str, ...]
     profile: str = ""
     start: int = 0
+    type: str = ""
 
     def holds(self, driver: str, device: Object) -> bool:
         def attribute(name: str, kind: str) -> object:
@@ -52,6 +57,9 @@ class Pin(NamedTuple):
             own = every.get(name) if self.domain == driver else every.get(f"{self.domain}/{name}")
             return (own or {}).get(kind)
 
+        if self.type:
+            address = (device.get("attributes", {}).get("resource.kubernetes.io/pciBusID") or {}).get("string")
+            return attribute("type", "string") == self.type and address in self.uuids
         if not self.profile:
             return attribute("uuid", "string") in self.uuids
         told = attribute("parentUUID", "string"), attribute("profile", "string"), attribute("placement", "int")
@@ -67,13 +75,15 @@ def pins(request: Object) -> list[Pin]:
 def _pin(text: str) -> Pin:
     if (found := _PLACEMENT.fullmatch(text)) is not None:
         return Pin(found[1], (json.loads(found[2]),), json.loads(found[3]), int(found[4]))
+    if (found := _ADDRESSES.fullmatch(text)) is not None:
+        return Pin(found[1], tuple(json.loads(found[4])), type=json.loads(found[2]))
     found = _UUIDS.fullmatch(text)
     assert found is not None, f"no selector that the driver writes: {text}"
     return Pin(found[1], tuple(json.loads(found[2])))
 
 
 def pinned(claim: Object) -> list[str]:
-    """Return the uuids of the GPUs that a claim's selectors let through, or let through a placement of."""
+    """Return the uuids, or addresses, of the GPUs that a claim's selectors let through, or a placement of."""
     return [uuid for request in claim["spec"]["devices"]["requests"] for pin in pins(request) for uuid in pin.uuids]
 
 
@@ -251,5 +261,6 @@ _CLASSES: Final[dict[str, Callable[[str, Object], bool]]] = {
     ),
     seats.CLASS: lambda driver, device: driver == names.DRIVER and _says(device, "type") == "seat",
     _NVIDIA: lambda driver, device: driver == _NVIDIA and _says(device, "type") == "gpu",
+    _AMD: lambda driver, device: driver == _AMD,
 }
 """Which devices the charts' classes select."""
