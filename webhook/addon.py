@@ -7,6 +7,7 @@ from dradriver.api import names
 from dradriver.api.errors import WordError
 from dradriver.api.ledger import OURS, current_ledger
 from dradriver.api.resolved import Resolved
+from dradriver.topology.vendors import VENDORS
 
 
 def check(found: Resolved, *, by_template: bool) -> list[str]:
@@ -27,10 +28,11 @@ def check(found: Resolved, *, by_template: bool) -> list[str]:
             f"in this cluster {ledger.driver} hands out the GPUs, whole ones; for a part of one write a "
             f"ResourceClaimTemplate of that driver, without {names.PREFIX} annotations"
         )
-    if found.request.vendor != ledger.vendor and not by_template:
+    if (vendor := found.request.vendor) != ledger.vendor and not by_template:
+        resource = VENDORS[ledger.vendor].resources[0]
         raise WordError(
-            f"{names.VENDOR}: {found.request.vendor}: in this cluster {ledger.driver} hands out the GPUs, those of "
-            f"{ledger.vendor}; write a ResourceClaim for the other ones, without {names.PREFIX} annotations"
+            f"in this cluster {ledger.driver} hands out the GPUs that are chosen here, and the pod asks for those of "
+            f"{vendor}; write a limit {resource}, or remove the {names.PREFIX} annotations"
         )
     for key, said in ((names.PLACEMENT, found.placement), (names.WHEN_FULL, found.when_full)):
         if isinstance(said, str):

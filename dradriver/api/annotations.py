@@ -8,6 +8,7 @@ from typing import Any, Final
 from dradriver.allocator.request import Request, Whole
 from dradriver.api import annotation_words, messages, names, parts, vendor_words
 from dradriver.api.errors import WordError
+from dradriver.api.ledger import current_ledger
 from dradriver.api.messages import shown
 from dradriver.api.parts import Asked
 from dradriver.api.policies.meaning import spelled_out
@@ -53,7 +54,7 @@ def parse(
     own = _own(annotations)
     meant = _spelled_out(own, policies)
     fields, gpus = _read(meant)
-    said = fields.setdefault("vendor", vendor or NVIDIA.word)
+    said = fields.setdefault("vendor", vendor or current_ledger().vendor or NVIDIA.word)
     if vendor and said != vendor:
         raise messages.contradicts(names.VENDOR, said, f"the containers' limits, which ask for GPUs of {vendor}")
     resource = VENDORS[said].resources[0]

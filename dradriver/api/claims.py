@@ -30,6 +30,7 @@ def pinned(
     choice: Choice | PartChoice,
     *,
     uuids: Mapping[str, Sequence[str]],
+    addresses: Mapping[str, str] = MappingProxyType({}),
     compute: Mapping[str, int] = MappingProxyType({}),
     placed: Collection[str] = (),
     keep_env: Sequence[str] = (),
@@ -55,6 +56,7 @@ def pinned(
         choice: What was chosen.
         uuids: The chosen GPUs by request's name: of whole ones in the order of ``choice.containers``, of each part
             its GPU, part after part of all containers.
+        addresses: The chosen GPUs' addresses on the PCI bus by uuid, where that is what tells them apart.
         compute: Compute slices of MIG profiles, by the profile's name.
         placed: Uuids of GPUs whose MIG slices are devices of their own.
         keep_env: Variables of the author's that no edit may replace.
@@ -92,7 +94,7 @@ def pinned(
                             "deviceClassName": _device_class(parts.get(name), vendor),
                             "allocationMode": "ExactCount",
                             "count": len(each),
-                            "selectors": [{"cel": {"expression": _selector(parts.get(name), each, placed)}}],
+                            "selectors": [{"cel": {"expression": _selector(parts.get(name), each, addresses, placed)}}],
                         }
                         | _capacity(parts.get(name), compute),
                     }
@@ -175,9 +177,11 @@ def _capacity(part: Part | None, compute: Mapping[str, int]) -> dict[str, Any]:
     return {"capacity": {"requests": {name: str(number) for name, number in slices.items()}}}
 
 
-def _selector(part: Part | None, uuids: Sequence[str], placed: Collection[str]) -> str:
+def _selector(part: Part | None, uuids: Sequence[str], addresses: Mapping[str, str], placed: Collection[str]) -> str:
     if isinstance(part, MigPart) and uuids[0] in placed:
         return placement_selector(uuids[0], part)
+    if current_ledger().by_address:
+        return address_selector([addresses[uuid] for uuid in uuids])
     return uuid_selector(uuids)
 
 
@@ -197,8 +201,23 @@ def uuid_selector(uuids: Sequence[str]) -> str:
     JSON strings are valid CEL strings, so no text can break out of its quotes. A device without the attribute answers
     false instead of aborting the scheduling of the pod.
     """
-    ledger, listed = current_ledger(), json.dumps(sorted(uuids), ensure_ascii=True)
-    return f'device.attributes["{ledger.attribute_domain}"].?{ledger.uuid_attribute}.orValue("") in {listed}'
+    return _among(uuids)
+
+
+def address_selector(addresses: Sequence[str]) -> str:
+    """Return a CEL expression that holds for exactly the whole GPUs at these addresses of the PCI bus.
+
+    Partitions of a GPU have its address, too.
+    """
+    ledger = current_ledger()
+    of, kind = f'device.attributes["{ledger.attribute_domain}"]', json.dumps(ledger.gpu_type)
+    return f'{of}.?type.orValue("") == {kind} && {_among(addresses)}'
+
+
+def _among(identities: Sequence[str]) -> str:
+    domain, name = current_ledger().identity.rsplit("/", 1)
+    listed = json.dumps(sorted(identities), ensure_ascii=True)
+    return f'device.attributes["{domain}"].?{name}.orValue("") in {listed}'
 
 
 def read_set(text: str) -> Whole | None:

@@ -19,6 +19,7 @@ from dradriver.cluster.nodes.table import NodeTable
 from dradriver.cluster.records import ChannelSlice, ClaimRecord
 from dradriver.kube.reflector import Change
 
+TAKEN: Final = "its channel is taken by"
 LACKING: Final = "without a channel of multi-node NVLink"
 OTHERS: Final = "labelled for another ComputeDomain"
 _NAMED: Final = 3  # holders that a reason names
@@ -119,7 +120,7 @@ class Channels:
             found.append(LACKING)
         taken = rows & ~lacking & ~self._untaken(pod)
         if taken.any():
-            found.append(f"its channel is taken by {self._holders(taken)}")
+            found.append(f"{TAKEN} {self._holders(taken)}")
         if (rows & ~lacking & ~taken & self._other_domains(domain)).any():
             found.append(OTHERS)
         return found

@@ -17,6 +17,7 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
         choice: What was chosen, with the node and the machine's numbers of that time.
         hostnames: The pod's nodes, of a pod alone the chosen one first: ``kubernetes.io/hostname`` labels by node name.
         uuids: The chosen GPUs by the claim's requests, in the order of ``choice.containers`` and their parts.
+        addresses: The chosen GPUs' addresses on the PCI bus by uuid, where that is what tells them apart.
         compute: Compute slices of the node's MIG profiles, by the profile's name; none where nothing asks for them.
         placed: Uuids of the node's GPUs whose MIG slices are devices of their own; the same.
         texts: What is written on the pod; None for what is taken away.
@@ -31,6 +32,7 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
     hostnames: dict[str, str]
     uuids: dict[str, tuple[str, ...]]
     texts: dict[str, str | None]
+    addresses: dict[str, str] = {}
     compute: dict[str, int] = {}
     placed: frozenset[str] = frozenset()
     joins: str = ""

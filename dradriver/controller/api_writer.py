@@ -319,6 +319,7 @@ class ApiWriter:
             pod,
             placement.choice,
             uuids=placement.uuids,
+            addresses=placement.addresses,
             compute=placement.compute,
             placed=placement.placed,
             keep_env=wish.keep_env,

@@ -390,6 +390,7 @@ def _placement(
         hostnames=_hostnames(picture, [choice.node for choice in choices], most),
         uuids=uuids,
         texts=results.written(first, picture.inventory.uuids(first.node)),
+        addresses=picture.inventory.addresses(first.node),
         compute=picture.inventory.compute(first.node) if sliced else {},
         placed=picture.inventory.placed(first.node) if sliced else frozenset(),
         nics=nic_places.chosen(picture, wish, first.node, uuids),

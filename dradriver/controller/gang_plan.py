@@ -372,6 +372,7 @@ def _placements(
             choice=choice,
             hostnames=hostnames,
             uuids=own,
+            addresses=picture.inventory.addresses(choice.node),
             texts=results.written(choice, picture.inventory.uuids(choice.node))
             | plans.texts(planned, found.nodes)
             | {names.FALLBACK: ",".join(missed) or None},

@@ -14,14 +14,14 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Final
 
 from dradriver.api import channels, gang_sizes, names
-from dradriver.api.ledger import NVIDIA, OURS, Ledger, bound
+from dradriver.api.ledger import OTHERS, OURS, Ledger, bound
 from dradriver.api.nics import DRIVERS
 from dradriver.api.objects import Node
 from dradriver.api.pins import Claim, Key
 from dradriver.api.pods import Pod
 from dradriver.api.policies.model import DEFAULTS, Policies
 from dradriver.cli.cluster import reading
-from dradriver.cli.cluster.reading import ClusterError
+from dradriver.cli.cluster.reading import ClusterError, whose
 from dradriver.cli.cluster.tenants import Own
 from dradriver.cluster import pods, records, templates, volumes
 from dradriver.cluster.kueue_topologies import read_topology
@@ -288,11 +288,14 @@ class Scene:
         """
         pools = {piece.pool for piece in ours}
         alone = {piece.pool for piece in ours if piece.alone}
-        theirs = await self._slices(NVIDIA) if alone else []
-        if not alone or (alone < pools and alone.isdisjoint(piece.pool for piece in theirs)):
+        if not alone:
             return []
-        self.ledger = NVIDIA
-        return theirs
+        found = dict(zip(OTHERS, await asyncio.gather(*map(self._slices, OTHERS)), strict=True))
+        ledger = whose(alone, {one: [piece.pool for piece in theirs] for one, theirs in found.items()})
+        if alone < pools and alone.isdisjoint(piece.pool for piece in found[ledger]):
+            return []
+        self.ledger = ledger
+        return found[ledger]
 
     async def _list(self, resource: Resource, kind: codec.Reading[Any], **selectors: str) -> list[Any]:
         try:

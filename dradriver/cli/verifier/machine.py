@@ -67,7 +67,6 @@ def findings(found: Read, *, driver_root: Path | None, host_root: Path) -> Itera
         yield passed("driver", f"amdgpu {machine.driver_version or 'of the kernel'}")
         yield from _gpus(found)
         yield _against_profile(machine)
-        yield _nics(machine)
         yield passed("parts", f"there are none of {machine.vendor.word}'s GPUs: MIG and MPS are not looked at")
         return
     yield passed(

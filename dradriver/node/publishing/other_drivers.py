@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from dradriver.api import quantity
+from dradriver.api import ledger, quantity
 from dradriver.api.dra_objects import ResourceSlice
 from dradriver.api.objects import Node
 from dradriver.topology.vendors import AMD, ASCEND, NVIDIA, Vendor
 
-_DRIVERS: Final[Mapping[str, str]] = {
-    NVIDIA.word: "gpu.nvidia.com",
-    AMD.word: "gpu.amd.com",
-    ASCEND.word: "npu.huawei.com",
+_DRIVERS: Final[Mapping[str, str]] = {other.vendor: other.driver for other in ledger.OTHERS} | {
+    ASCEND.word: "npu.huawei.com"
 }
 OTHER_DRIVERS: Final = frozenset(_DRIVERS.values())
 # How names of a vendor's resources begin: gpu also as gpu.shared, of AMD's partitions cpx_nps4 and the like.

@@ -211,7 +211,8 @@ class Publisher:
         if withheld is not None or not machine.gpus:
             wanted = []
         elif current_ledger() is not OURS:
-            wanted = slices.machine_alone(machine, node=self._node, node_uid=node.metadata.uid)
+            theirs = machine.vendor.word == current_ledger().vendor  # else nobody chooses among them here
+            wanted = slices.machine_alone(machine, node=self._node, node_uid=node.metadata.uid) if theirs else []
         else:
             able = self._able or await feature_probe.ask(self._client, node=self._node, node_uid=node.metadata.uid)
             await self._learn(able)

@@ -32,10 +32,14 @@ _PLACEMENT: Final = re.compile(
     _OF
     + r'parentUUID\.orValue\(""\) == ("[^"]+") && .*\?profile\.orValue\(""\) == ("[^"]+") && .*orValue\(-1\) == (\d+)'
 )
+_ADDRESSES: Final = re.compile(
+    _OF + r'type\.orValue\(""\) == ("[^"]+") && ' + _OF + r'pciBusID\.orValue\(""\) in (\[.*\])'
+)
 _LINKED: Final = re.compile(r".*\?nvlinkGroup\d+(Any)?GBps\.orValue.*")
-_ADDRESSES: Final = re.compile(_OF + r'(pciAddress|pciBusID)\.orValue\(""\) in (\[.*\])')
+_NIC_ADDRESSES: Final = re.compile(_OF + r'(pciAddress|pciBusID)\.orValue\(""\) in (\[.*\])')
 _NVIDIA: Final = "gpu.nvidia.com"
 _DRANET, _SRIOV = "dra.net", "sriovnetwork.k8snetworkplumbingwg.io"
+_AMD: Final = "gpu.amd.com"
 _KEPT_OFF: Final = ("NoSchedule", "NoExecute")
 _BINDING: Final = ("bindingConditions", "bindingFailureConditions")
 
@@ -44,12 +48,13 @@ _BINDING: Final = ("bindingConditions", "bindingFailureConditions")
 
 
 class Pin(NamedTuple):
-    """The devices that a selector lets through: GPUs by uuid, or one MIG placement of a GPU."""
+    """The devices that a selector lets through: GPUs by uuid, or by address and type, or one MIG placement of a GPU."""
 
     domain: str
     uuids: tuple[str, ...]
     profile: str = ""
     start: int = 0
+    type: str = ""
     name: str = "uuid"
 
     def holds(self, driver: str, device: Object) -> bool:
@@ -58,6 +63,9 @@ class Pin(NamedTuple):
             own = every.get(f"{self.domain}/{name}") or (every.get(name) if self.domain == driver else None)
             return (own or {}).get(kind)
 
+        if self.type:
+            address = (device.get("attributes", {}).get("resource.kubernetes.io/pciBusID") or {}).get("string")
+            return attribute("type", "string") == self.type and address in self.uuids
         if not self.profile:
             return attribute(self.name, "string") in self.uuids
         told = attribute("parentUUID", "string"), attribute("profile", "string"), attribute("placement", "int")
@@ -68,7 +76,7 @@ def pins(request: Object) -> list[Pin]:
     """Return what the selectors of a request say; how devices are linked nobody knows here, so that says nothing."""
     texts = [selector["cel"]["expression"] for selector in request["exactly"].get("selectors") or ()]
     if request["exactly"]["deviceClassName"] in _NICS:
-        found = [match for text in texts if (match := _ADDRESSES.fullmatch(text)) is not None]
+        found = [match for text in texts if (match := _NIC_ADDRESSES.fullmatch(text)) is not None]
         return [Pin(match[1], tuple(json.loads(match[3])), name=match[2]) for match in found]
     return [_pin(text) for text in texts if not _LINKED.fullmatch(text)]
 
@@ -76,6 +84,8 @@ def pins(request: Object) -> list[Pin]:
 def _pin(text: str) -> Pin:
     if (found := _PLACEMENT.fullmatch(text)) is not None:
         return Pin(found[1], (json.loads(found[2]),), json.loads(found[3]), int(found[4]))
+    if (found := _ADDRESSES.fullmatch(text)) is not None:
+        return Pin(found[1], tuple(json.loads(found[4])), type=json.loads(found[2]))
     found = _UUIDS.fullmatch(text)
     assert found is not None, f"no selector that the driver writes: {text}"
     return Pin(found[1], tuple(json.loads(found[2])))
@@ -276,5 +286,6 @@ _CLASSES: Final[dict[str, Callable[[str, Object], bool]]] = {
     "dranet.net": lambda driver, _: driver == _DRANET,
     _EFA: lambda driver, _: driver == _DRANET,
     _SRIOV: lambda driver, _: driver == _SRIOV,
+    _AMD: lambda driver, device: driver == _AMD,
 }
 """Which devices the charts' classes select."""

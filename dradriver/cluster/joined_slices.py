@@ -1,9 +1,10 @@
 """Another driver's devices as GPUs by identity: its names for them are another's once a GPU is lost.
 
-NVIDIA's driver calls a GPU ``gpu-<minor>``. A claim's allocation has that name for ever; which GPU it meant is known as
-long as the driver's slices say so. After a shift two GPUs are out of reach: the one that the claim was given, on which
-its pod may run, and the one that has the name now, which the scheduler gives to nobody else, and on which the pod runs
-if it starts anew after a reboot: with the boot the driver forgets what it prepared, and goes by the name again.
+NVIDIA's driver calls a GPU ``gpu-<minor>``, AMD's ``gpu-<card>-<render>``. A claim's allocation has that name for ever;
+which GPU it meant is known as long as the driver's slices say so. After a shift two GPUs are out of reach: the one that
+the claim was given, on which its pod may run, and the one that has the name now, which the scheduler gives to nobody
+else, and on which the pod runs if it starts anew after a reboot: with the boot the driver forgets what it prepared, and
+goes by the name again.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from dradriver.cluster.records import ClaimRecord, SliceRecord
 from dradriver.topology.machine import Machine
 
 _MIG: Final = re.compile(r"gpu-\d{1,4}-mig-(\d{1,2}g\d{1,4}gb(?:-[a-z.-]{1,16})?)-(\d{1,4})-(\d{1,2})")
-"""Its name for a MIG slice: the profile, its id and the first memory slice."""
+"""NVIDIA's name for a MIG slice: the profile, its id and the first memory slice."""
 
 _Kind = dict[str, SliceRecord]
 
@@ -55,7 +56,7 @@ class _Given(msgspec.Struct):
     first: dict[Device, str]
 
 
-class NvidiaSlices:
+class JoinedSlices:
     """Joins the slices of two drivers, and says which GPUs a claim holds by its devices' names."""
 
     def __init__(self) -> None:
@@ -180,7 +181,7 @@ class NvidiaSlices:
             node=name if all(piece.node == name for piece in every) else "",
             generation=1,
             count=1,
-            usable=frozenset(pool.names[device] for piece in theirs for device in piece.usable),
+            usable=frozenset(gpu for piece in theirs for device in piece.usable if (gpu := pool.names.get(device))),
             machine=machine,
             ill=frozenset(gpu for piece in theirs for device in piece.ill if (gpu := pool.names.get(device))),
         )
