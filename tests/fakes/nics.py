@@ -43,7 +43,8 @@ def device(
         "dra.net/rdma": True,
         "dra.net/rdmaDevice": f"mlx5_{number}",
         "dra.net/virtual": False,
-    } | {f"dra.net/{name}": value for name, value in more.items()}
+    }
+    said.update({f"dra.net/{name}": value for name, value in more.items()})
     if numa is not None:
         said["dra.net/numaNode"] = numa
     if root is not None:

@@ -75,12 +75,21 @@ async def read(scene: Scene, pod: Pod) -> Read | None:
         member = Member(each, picture.template_of(each), () if isinstance(where, Unbound) else where)
         member.near = own.gang[1]
         members.append((member, picture.gangs.rank(key)))
+    if any(map(_wants_nics, (member for member, _ in members))):
+        await scene.read_nics()
     lacking = (
         where.reason
         for each, where in zip(pods, places, strict=True)
         if isinstance(where, Unbound) and each.gated and picture.claim_of(each) is None
     )
     return Read(of, Unit(*in_order(members), key=own.gang), size, done_of(picture.gangs, of), next(lacking, ""))
+
+
+def _wants_nics(member: Member) -> bool:
+    try:
+        return member.wish.nics is not None
+    except WordError:
+        return False
 
 
 def step(scene: Scene, gang: Read, size: Size) -> Step:
