@@ -351,6 +351,10 @@ class Nics:
         known.dirty.clear()
         return known.nodes
 
+    def count(self, node: str, ask: NicAsk) -> int:
+        """Return how many NICs of a node are free that are what any of the requests asks for."""
+        return sum(any(self.fits(nic, request) for request in ask.requests) for nic in self.free(node))
+
     def _has(self, node: str, ask: NicAsk) -> bool:
         free = self.free(node)
         if len(free) < ask.count:

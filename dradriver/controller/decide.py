@@ -385,6 +385,8 @@ def _placement(
 ) -> Placement:
     first = choices[0]
     sliced, uuids = isinstance(wish.request, Mig), nic_places.uuids(picture, wish, first)
+    nics = nic_places.chosen(picture, wish, first.node, uuids)
+    assert nics is not None, "it was ranked for having them"
     return Placement(
         choice=first,
         hostnames=_hostnames(picture, [choice.node for choice in choices], most),
@@ -393,7 +395,7 @@ def _placement(
         addresses=picture.inventory.addresses(first.node),
         compute=picture.inventory.compute(first.node) if sliced else {},
         placed=picture.inventory.placed(first.node) if sliced else frozenset(),
-        nics=nic_places.chosen(picture, wish, first.node, uuids),
+        nics=nics,
     )
 
 

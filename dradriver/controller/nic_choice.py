@@ -250,8 +250,7 @@ def demands(ask: NicAsk) -> bool:
 
 def refusal(picture: Picture, ask: NicAsk) -> NoNicsError:
     """Return why there is no place though there may be GPUs, in words that do not change with every event."""
-    classes = ", ".join(dict.fromkeys(request.device_class for request in ask.requests))
-    what = f"{ask.count} NIC{'s' if ask.count > 1 else ''} of class {classes}"
+    what = wanted(ask)
     if (one := _impossible(picture, ask)) is not None:
         stable = (
             f"{what}: no; no NIC of any node has the {one.attribute} of a GPU, so no claim is given devices by this "
@@ -262,6 +261,12 @@ def refusal(picture: Picture, ask: NicAsk) -> NoNicsError:
     else:
         stable = f"{what}: no; no eligible node has so many free ones that fit beside GPUs that are free"
     return NoNicsError(stable)
+
+
+def wanted(ask: NicAsk) -> str:
+    """Return what is asked for, in words."""
+    classes = ", ".join(dict.fromkeys(request.device_class for request in ask.requests))
+    return f"{ask.count} NIC{'s' if ask.count > 1 else ''} of class {classes}"
 
 
 def figures(picture: Picture, ask: NicAsk, nodes: Collection[str]) -> str:
@@ -278,7 +283,7 @@ def _figures(picture: Picture, ask: NicAsk, node: str) -> str:
     if not demands(ask) or pool is None:
         return text
     near = gpus_apart(picture, ask, node, [gpu.index for gpu in pool.machine.gpus], ask.count)
-    return f"{text}, enough for GPU {', '.join(map(str, sorted(near)))}" if near else f"{text}, for no GPU"
+    return f"{text}, one each for GPU {', '.join(map(str, sorted(near)))}" if near else f"{text}, for no GPU"
 
 
 def _impossible(picture: Picture, ask: NicAsk) -> Alike | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final, TypeAlias
 
 import msgspec
@@ -12,9 +12,11 @@ from dradriver.allocator.fleet.fleet import Fleet
 from dradriver.allocator.request import NEAR_PREFERRED, NEAR_REQUIRED, Choice, NoPlaceError, PartChoice, Whole
 from dradriver.api import names
 from dradriver.api.pins import Pin
+from dradriver.cluster.nics import Place
 from dradriver.cluster.nodes.columns import Bools
 from dradriver.cluster.picture import Picture
 from dradriver.controller import nic_choice
+from dradriver.controller.nic_choice import Chosen, Gpus
 from dradriver.queue.placement_request import PlacementRequest
 
 MOST_LOOKS: Final = 8  # at so many more nodes, for NICs beside free GPUs
@@ -118,14 +120,17 @@ def _with_nics(
 
 
 def chosen(
-    picture: Picture, wish: PlacementRequest, node: str, gpus: Mapping[str, tuple[str, ...]]
-) -> dict[str, tuple[str, ...]]:
-    """Return the NICs beside chosen GPUs, by the claim's requests; rather near ones where the pod prefers these."""
+    picture: Picture, wish: PlacementRequest, node: str, gpus: Gpus, *, taken: Collection[Place] = ()
+) -> Chosen | None:
+    """Return the NICs beside chosen GPUs, by the claim's requests; rather near ones where the pod prefers these.
+
+    None where there are none; ``taken`` are some that somebody else gets.
+    """
     if wish.nics is None or not wish.nics.requests:
         return {}
     asks = [one.nics for one in (near(wish), wish) if one is not None and one.nics is not None]
-    found = (nic_choice.chosen(picture, ask, node, gpus) for ask in asks)
-    return next(one for one in found if one is not None)
+    found = (nic_choice.chosen(picture, ask, node, gpus, taken=taken) for ask in asks)
+    return next((one for one in found if one is not None), None)
 
 
 def uuids(picture: Picture, wish: PlacementRequest, choice: Choice | PartChoice) -> dict[str, tuple[str, ...]]:

@@ -44,7 +44,7 @@ def device(
         "dra.net/rdmaDevice": f"mlx5_{number}",
         "dra.net/virtual": False,
     }
-    said |= {f"dra.net/{name}": value for name, value in more.items()}
+    said.update({f"dra.net/{name}": value for name, value in more.items()})
     if numa is not None:
         said["dra.net/numaNode"] = numa
     if root is not None:

@@ -486,3 +486,49 @@ async def test_without_a_request_for_nics_gpus_have_one_near_them_whoever_has_it
     assert cluster.claim("none") is None
     assert "2 GPUs with a NIC near each GPU: no" in (cluster.note("none", "reason") or "")
     assert cluster.claim("one") is None, "the only such GPU of the node is the first pod's"
+
+
+def gang(cluster: GpuCluster, *members: str, template: str = "t", **wishes: str) -> None:
+    for name in members:
+        pod(cluster, name, template, gang="g", gang_size=str(len(members)), **wishes)
+
+
+@pytest.mark.parametrize("seats", [False, True])
+async def test_the_pods_of_a_gang_get_different_nics_each_beside_its_gpus(seats: bool) -> None:
+    cluster = a_cluster("a", "b")
+    if seats:
+        cluster.barrier()
+    template(cluster, gpus(count=2), wanted("nic", 2, RDMA))
+    gang(cluster, *"pqrstu", near_nic="required")
+    await run(cluster)
+    seen: set[tuple[str, str]] = set()
+    for name in "pqrstu":
+        node, chosen = cluster.gpus(name)
+        assert addresses(cluster, name) == [NEAREST[gpu] for gpu in chosen]
+        seen |= {(node, one) for one in addresses(cluster, name)}
+        assert len(given(cluster, name)) == 2
+    assert len(seen) == 12
+
+
+async def test_a_gang_waits_until_all_its_pods_can_have_nics() -> None:
+    cluster = a_cluster("a", "b")
+    devices = nics.of_machine(cluster.machines["b"])
+    cluster.put(RESOURCE_SLICES, nics.published("b", devices[:3]))
+    template(cluster, gpus(count=2), wanted("nic", 4))
+    gang(cluster, *"pqr")
+    await run(cluster)
+    assert [cluster.claim(name) for name in "pqr"] == [None] * 3
+    cluster.put(RESOURCE_SLICES, nics.published("b", devices[:4]))
+    await run(cluster)
+    assert sorted(cluster.gpus(name)[0] for name in "pqr") == ["a", "a", "b"]
+    assert all(len(given(cluster, name)) == 4 for name in "pqr")
+
+
+async def test_a_gang_goes_on_to_other_nodes_where_near_nics_are_not_enough() -> None:
+    cluster = a_cluster("a", "b")
+    far = [nics.device(f"0000:f{at}:00.0", number=at, numa=None) for at in range(4)]
+    cluster.put(RESOURCE_SLICES, nics.published("a", far))
+    template(cluster, gpus(count=4), wanted("nic", 4))
+    gang(cluster, *"pq", near_nic="required")
+    await run(cluster)
+    assert {cluster.gpus(name)[0] for name in "pq"} == {"b"}
