@@ -95,7 +95,7 @@ def test_the_best_set_of_any_machine(machine: Machine, data: st.DataObject) -> N
 @pytest.mark.parametrize("name", OTHERS)
 def test_a_wish_for_predicted_bandwidth_is_refused_with_the_reason(name: str) -> None:
     machine = profiles.load(name)
-    wish = Whole(containers=(2,), min_busbw_gbps=0.1)
+    wish = Whole(containers=(2,), min_busbw_gbps=0.1, vendor=machine.vendor.word)
     every = [gpu.index for gpu in machine.gpus]
     with pytest.raises(NoPlaceError, match=f"bus bandwidth of {machine.vendor.link} cannot be predicted"):
         choose(machine, every, wish)
