@@ -13,6 +13,7 @@ from dradriver.api import names, values
 from dradriver.api.errors import WordError
 from dradriver.api.ledger import OURS, current_ledger
 from dradriver.api.resolved import Resolved
+from dradriver.topology.vendors import NVIDIA, VENDORS
 from webhook import containers, pod_view, static
 
 _PLAIN: Final = (
@@ -36,11 +37,12 @@ def check_words(words: Mapping[str, str], *, limits: bool) -> None:
     Raises:
         WordError: An annotation alone says that there are GPUs.
     """
+    resource = VENDORS.get(words.get(names.VENDOR, ""), NVIDIA).resources[0]
     for key in _BY_WORD:
         if key in words and not limits:
             count, where = (values.gpu_count(words[key]), "instead") if key == names.GPUS else (1, "beside it")
             raise WordError(
-                f"{key}: Kueue charges limits, and would charge nothing; write the limit {names.GPU_RESOURCE}: "
+                f"{key}: Kueue charges limits, and would charge nothing; write the limit {resource}: "
                 f"{count or '<count>'} {where}"
             )
 

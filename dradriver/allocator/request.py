@@ -19,9 +19,7 @@ NEAR_REQUIRED, NEAR_PREFERRED = NEAR_NIC = ("required", "preferred")  # the word
 class Constraint(enum.StrEnum):
     """What every GPU of a set must have in common; the values are the words of the annotations."""
 
-    NVLINK = (
-        "nvlink"  # a ring through the whole set whose every step is a direct link, whatever its name, or one switch
-    )
+    NVLINK = "nvlink"  # a ring through the whole set whose every step is a direct link or one switch
     SAME_NUMA = "same-numa"
     SAME_PCIE_ROOT = "same-pcie-root"
     SAME_PCIE_SWITCH = "same-pcie-switch"

@@ -62,6 +62,7 @@ _OTHERS: Final = {
 NAMES: Final = frozenset((names.GPU_RESOURCE, *_MEMORY, *_CORES, *_OTHERS))
 WHOLE: Final = frozenset((names.GPU_RESOURCE, *_OTHERS))
 """Resources that are whole GPUs, whatever product."""
+_PLAIN: Final = re.compile(r"[0-9]{1,4}", re.ASCII)
 _BYTES: Final = 1 << 20  # from here on a memory's number is bytes
 _GIB: Final = 1024  # up to here a number of GiB
 
@@ -73,7 +74,11 @@ def is_ours(resource: str) -> bool:
 
 def some(limits: Mapping[str, object]) -> bool:
     """Return whether limits ask for any GPUs or parts of them: a number of none, ``0`` or ``0.0``, does not."""
-    return any(is_ours(name) and (_exact(str(value)) or 0) > 0 for name, value in limits.items())
+    return any(is_ours(name) and _is_some(str(value)) for name, value in limits.items())
+
+
+def _is_some(text: str) -> bool:
+    return int(text) > 0 if _PLAIN.fullmatch(text) else (_exact(text) or 0) > 0
 
 
 def vendor(where: str, limits: Mapping[str, object]) -> str:
@@ -82,6 +87,8 @@ def vendor(where: str, limits: Mapping[str, object]) -> str:
     Raises:
         WordError: Two vendors'.
     """
+    if _OTHERS.keys().isdisjoint(limits):
+        return NVIDIA.word if some(limits) else ""
     found = {_OTHERS.get(name, NVIDIA.word): name for name in sorted(limits) if some({name: limits[name]})}
     if len(found) > 1:
         told = " and ".join(f"{name} ({word})" for word, name in found.items())

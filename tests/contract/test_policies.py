@@ -25,6 +25,7 @@ from dradriver.kube.resources import NAMESPACES, NODES, PODS, RESOURCE_CLAIMS, R
 from dradriver.node.api_server import FIELD_MANAGER
 from dradriver.node.claims import status
 from dradriver.node.claims.checkpoint import PreparedClaim, PreparedDevice
+from dradriver.topology.vendors import AMD
 from tests import needs
 from tests.cluster.nodeless import Nodeless
 from tests.cluster.settings import KUBERNETES_VERSIONS, minor_of
@@ -304,6 +305,8 @@ ASKED: Final[dict[str, tuple[Object, Object]]] = {
     "a misspelt word": ({names.PREFIX + "polcy": "nvlink"}, {}),
     "a word by its other prefix": ({names.ALIAS_PREFIX + "required": "numa"}, {}),
     "a limit": ({}, {names.GPU_RESOURCE: "1"}),
+    "a limit of AMD": ({}, {"amd.com/gpu": "1"}),
+    "a limit of Ascend": ({}, {"cpu": "1", "huawei.com/Ascend910B4-1": "1"}),
     "a limit behind others": ({}, {"cpu": "1", "memory": "1Gi", "nvidia.com/mig-1g.5gb": "1", "x.example.com/y": "1"}),
 }
 NOT_ASKED: Final[dict[str, tuple[Object, Object]]] = {
@@ -313,7 +316,7 @@ NOT_ASKED: Final[dict[str, tuple[Object, Object]]] = {
         {"a": "see gpu.topology/policy", "b": '{"gpu.topology/policy": ""}, "gpu.topology/x', "c": "gpu.topology/"},
         {},
     ),
-    "others' limits": ({}, {"cpu": "1", "amd.com/gpu": "1", "xnvidia.com/gpu": "1"}),
+    "others' limits": ({}, {"cpu": "1", "intel.com/gpu": "1", "xnvidia.com/gpu": "1"}),
 }
 
 
@@ -387,7 +390,13 @@ async def test_what_only_the_scheduler_places_is_kept_out_of_a_partition(guarded
         "handed over": (PODS, pod("handed", annotations=handed), names.WHEN_FULL),
         "untranslated": (PODS, limited("limited", {names.GPU_RESOURCE: "1"}), "gpu.topology/translate"),
         "a MIG device": (PODS, limited("mig", {"nvidia.com/mig-1g.10gb": "1"}), "gpu.topology/translate"),
+        "an NPU": (PODS, limited("npu", {"huawei.com/npu": "1"}), "gpu.topology/translate"),
         "a claim": (RESOURCE_CLAIMS, claimed("whole", **whole), "names the claim's template"),
+        "AMD's": (
+            RESOURCE_CLAIMS,
+            claimed("amd", **whole | {"deviceClassName": AMD.device_class}),
+            "names the claim's template",
+        ),
         "slices": (RESOURCE_CLAIMS, claimed("mig", deviceClassName=names.MIG_CLASS), "names the claim's template"),
     }
     passes: dict[str, tuple[Resource, Object]] = {
