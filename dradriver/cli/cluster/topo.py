@@ -116,7 +116,8 @@ def nvlink_set(node: NodeView) -> str:
     largest = node.nvlink_set
     if largest is not None:
         gpus = " ".join(f"GPU{index}" for index in largest.gpus)
-        return f"{len(largest.gpus)}: {gpus} ({largest.busbw_gbps:g} GB/s all-reduce)"
+        predicted = f" ({largest.busbw_gbps:g} GB/s all-reduce)" if node.machine.vendor.predicted else ""
+        return f"{len(largest.gpus)}: {gpus}{predicted}"
     return "none" if len(node.gpus) <= MAX_GPUS else f"not known above {MAX_GPUS} GPUs"
 
 
@@ -191,7 +192,8 @@ def _set(node: NodeView) -> dict[str, Any] | None:
     largest = node.nvlink_set
     if largest is None:
         return None
-    return {"gpus": list(largest.gpus), "busbw_gbps": largest.busbw_gbps, "bandwidth_gbps": largest.bandwidth_gbps}
+    busbw = {"busbw_gbps": largest.busbw_gbps} if node.machine.vendor.predicted else {}
+    return {"gpus": list(largest.gpus), **busbw, "bandwidth_gbps": largest.bandwidth_gbps}
 
 
 def _gpu(view: GpuView) -> dict[str, Any]:
