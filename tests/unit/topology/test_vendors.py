@@ -66,6 +66,13 @@ def test_a_profile_is_what_rccl_saw_of_such_a_machine(profile: str, dump: str) -
 
 
 @pytest.mark.shared_data
+def test_the_profile_of_an_mi250_is_linked_as_another_such_machine() -> None:
+    mine, real = profiles.load("mi250-x4"), read_machine(FOLDER / "amd" / "rccl_models" / "topo_8p1h_1.xml")
+    assert sorted(map(sorted, mine.links)) == sorted(map(sorted, real.links))
+    assert (mine.link_gbps, mine.gpus[0].product) == (real.link_gbps, real.gpus[0].product)
+
+
+@pytest.mark.shared_data
 @pytest.mark.parametrize(
     ("file", "first"),
     [("amd-smi_topology_mi300x.txt", "0000:0c:00.0"), ("amd-smi_topology_mi355x.txt", "0000:0d:00.0")],

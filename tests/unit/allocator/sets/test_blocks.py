@@ -102,6 +102,14 @@ def test_no_strategy_breaks_the_rule(strategy: Strategy) -> None:
             assert len({gpu // 4 for gpu in found}) == 1
 
 
+def test_of_two_nodes_the_one_is_taken_whose_ring_ends_with_it() -> None:
+    """The example of Huawei's page: one ring with a single NPU left, or rings with two and three."""
+    fleet, machine = Fleet(), profiles.load("ascend-910a-x8")
+    fleet.set_node("a", machine, [0, 1, 4, 5, 6])
+    fleet.set_node("b", machine, [2])
+    assert [(choice.node, choice.gpus) for choice in fleet.rank(Whole(containers=(1,)))] == [("b", (2,)), ("a", (4,))]
+
+
 def test_a_gangs_pods_each_have_a_ring() -> None:
     fleet, machine = Fleet(), profiles.load("ascend-910a-x8")
     fleet.set_node("a", machine, [0, 1, 4, 5])
@@ -163,6 +171,21 @@ def test_a_box16_gives_of_the_fuller_group_and_half_of_each_above_eight(gpus: in
         if found is not None:
             (group,) = {gpu // 8 for gpu in members(found)}
             assert len(groups[group]) == min(fitting)
+
+
+@pytest.mark.parametrize("name", [name for name in profiles.names("ascend") if profiles.load(name).blocks])
+def test_the_sets_that_are_given_are_those_of_the_definition(name: str) -> None:
+    machine = profiles.load(name)
+    blocks, tables = machine.blocks, tables_of(machine)
+    assert blocks is not None
+    assert tables.given is not None
+    size = max(Counter(blocks.of).values())
+    for mask in [*range(1, 256), *some_free(len(machine.gpus))]:
+        own = Counter(blocks.of[gpu] for gpu in members(mask))
+        count = mask.bit_count()
+        whole = count == 1 or set(own.values()) == {size}
+        even = len(set(own.values())) == 1 and len(own) == -(-count // size)
+        assert bool(tables.given[mask]) is (count in blocks.counts and (whole if blocks.whole else even)), members(mask)
 
 
 def test_two_chips_of_a_300i_duo_card_are_preferred_and_not_required() -> None:
