@@ -154,6 +154,8 @@ def test_the_most_bandwidth_over_the_least_is_the_number_of_links() -> None:
 def test_a_link_by_way_of_another_gpu_is_none(weight: str, links: int) -> None:
     text = AMD_SMI.replace(" 15  ", f" {weight}  ")
     assert smi.read(text).links[0][1] == links
+    unknown = smi.read(text.replace("50000-200000", "0-0         "))  # of partitions no bandwidth is said
+    assert unknown.links[0][1] == min(links, 1)
 
 
 @pytest.mark.parametrize(
