@@ -17,7 +17,7 @@ POLICIES: Final = sorted((FOLDER / "policies").glob("*.yaml"))
 NODES: Final = sorted((FOLDER / "nodes").glob("*.yaml"))  # pods beside nodes that go: test_examples_of_nodes.py
 TASKS: Final = sorted({*FOLDER.glob("*/*.yaml")} - {*POLICIES, *NODES})
 # Kinds that other programs bring; tests/peers/owners run these.
-OTHERS: Final = ("JobSet", "LeaderWorkerSet", "MPIJob", "ResourceFlavor", "ClusterQueue", "LocalQueue")
+OTHERS: Final = ("JobSet", "LeaderWorkerSet", "MPIJob", "ResourceFlavor", "ClusterQueue", "LocalQueue", "ComputeDomain")
 # Examples of claims with devices of other drivers, about which the scheduler alone decides.
 SCHEDULERS: Final = ("cpus-by-claim.yaml", "dranet.yaml")
 _SMALL: Final = {"cpu": "10m", "memory": "16Mi"}

@@ -7,10 +7,15 @@ from dradriver.api import names
 from dradriver.api.errors import WordError
 from dradriver.api.ledger import OURS, current_ledger
 from dradriver.api.resolved import Resolved
+from dradriver.topology.vendors import VENDORS
 
 
-def check(found: Resolved) -> list[str]:
+def check(found: Resolved, *, by_template: bool) -> list[str]:
     """Return warnings about what a pod asks for where another driver's devices are handed out.
+
+    Args:
+        found: What it asks for.
+        by_template: Whether a claim's template says whose GPUs it has.
 
     Raises:
         WordError: It wants a part of another driver's GPU, or what only attributes of this driver's devices can say.
@@ -23,12 +28,18 @@ def check(found: Resolved) -> list[str]:
             f"in this cluster {ledger.driver} hands out the GPUs, whole ones; for a part of one write a "
             f"ResourceClaimTemplate of that driver, without {names.PREFIX} annotations"
         )
+    if (vendor := found.request.vendor) != ledger.vendor and not by_template:
+        resource = VENDORS[ledger.vendor].resources[0]
+        raise WordError(
+            f"in this cluster {ledger.driver} hands out the GPUs that are chosen here, and the pod asks for those of "
+            f"{vendor}; write a limit {resource}, or remove the {names.PREFIX} annotations"
+        )
     for key, said in ((names.PLACEMENT, found.placement), (names.WHEN_FULL, found.when_full)):
         if isinstance(said, str):
             raise WordError(
                 f"{key}: {said}: in this cluster {ledger.driver} hands out the GPUs, and its devices do not say what "
                 f"the scheduler alone would have to know; remove the annotation"
             )
-    if found.nccl in ("file", "env"):
+    if found.nccl in ("file", "env", "near-nics"):
         return [f"{names.NCCL}: {ledger.driver} prepares the GPUs in this cluster; NCCL is told nothing by this driver"]
     return []

@@ -45,6 +45,8 @@ class GangRequest(msgspec.Struct, frozen=True, kw_only=True):
             which it is not known has none.
         near: The level of the network (``Fleet.levels``, ``node`` or ``cluster``) that should hold all of them.
         near_required: Whether nothing wider will do.
+        one_fabric: Whether several nodes must be of one multi-node NVLink fabric, in a cluster that has any: what the
+            pods share works within one.
     """
 
     pod: Whole
@@ -57,6 +59,7 @@ class GangRequest(msgspec.Struct, frozen=True, kw_only=True):
     min_network_gbps: float = 0.0
     near: str = ""
     near_required: bool = False
+    one_fabric: bool = False
 
     @property
     def members(self) -> tuple[Role, ...]:

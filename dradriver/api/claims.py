@@ -19,6 +19,7 @@ from dradriver.api.plans import Planned
 from dradriver.api.pods import Pod
 from dradriver.api.preempts import Preempts
 from dradriver.api.values import NCCL_AUTO
+from dradriver.topology.vendors import NVIDIA
 
 _SET = msgspec.json.Decoder(Whole)
 _CHOICE: msgspec.json.Decoder[Choice | PartChoice] = msgspec.json.Decoder(Choice | PartChoice)
@@ -29,6 +30,7 @@ def pinned(
     choice: Choice | PartChoice,
     *,
     uuids: Mapping[str, Sequence[str]],
+    addresses: Mapping[str, str] = MappingProxyType({}),
     compute: Mapping[str, int] = MappingProxyType({}),
     placed: Collection[str] = (),
     keep_env: Sequence[str] = (),
@@ -37,6 +39,7 @@ def pinned(
     planned: Planned | None = None,
     seat: bool = False,
     preempting: Preempts | None = None,
+    vendor: str = NVIDIA.word,
 ) -> dict[str, Any]:
     """Return the claim of a pod: ``exactly`` requests that are pinned to the chosen GPUs.
 
@@ -53,6 +56,7 @@ def pinned(
         choice: What was chosen.
         uuids: The chosen GPUs by request's name: of whole ones in the order of ``choice.containers``, of each part
             its GPU, part after part of all containers.
+        addresses: The chosen GPUs' addresses on the PCI bus by uuid, where that is what tells them apart.
         compute: Compute slices of MIG profiles, by the profile's name.
         placed: Uuids of GPUs whose MIG slices are devices of their own.
         keep_env: Variables of the author's that no edit may replace.
@@ -61,6 +65,7 @@ def pinned(
         planned: What it says of the plan of its gang; None for a pod of no gang.
         seat: Whether it asks for a seat, too, so that its pod is bound only with all others of its gang.
         preempting: Which pods have to end for it; None for none.
+        vendor: Whose GPUs they are.
     """
     parts = parts_of(choice, uuids)
     mig = {
@@ -86,10 +91,10 @@ def pinned(
                     {
                         "name": name,
                         "exactly": {
-                            "deviceClassName": _device_class(parts.get(name)),
+                            "deviceClassName": _device_class(parts.get(name), vendor),
                             "allocationMode": "ExactCount",
                             "count": len(each),
-                            "selectors": [{"cel": {"expression": _selector(parts.get(name), each, placed)}}],
+                            "selectors": [{"cel": {"expression": _selector(parts.get(name), each, addresses, placed)}}],
                         }
                         | _capacity(parts.get(name), compute),
                     }
@@ -152,9 +157,9 @@ def parts_of(choice: Choice | PartChoice, requests: Mapping[str, object]) -> dic
     return dict(zip(requests, (part for parts in choice.containers for part in parts), strict=True))
 
 
-def _device_class(part: Part | None) -> str:
+def _device_class(part: Part | None, vendor: str) -> str:
     if part is None:
-        return current_ledger().device_class
+        return current_ledger().class_of(vendor)
     return names.SHARE_CLASS if isinstance(part, SharePart) else names.MIG_CLASS
 
 
@@ -172,9 +177,11 @@ def _capacity(part: Part | None, compute: Mapping[str, int]) -> dict[str, Any]:
     return {"capacity": {"requests": {name: str(number) for name, number in slices.items()}}}
 
 
-def _selector(part: Part | None, uuids: Sequence[str], placed: Collection[str]) -> str:
+def _selector(part: Part | None, uuids: Sequence[str], addresses: Mapping[str, str], placed: Collection[str]) -> str:
     if isinstance(part, MigPart) and uuids[0] in placed:
         return placement_selector(uuids[0], part)
+    if current_ledger().by_address:
+        return address_selector([addresses[uuid] for uuid in uuids])
     return uuid_selector(uuids)
 
 
@@ -194,8 +201,23 @@ def uuid_selector(uuids: Sequence[str]) -> str:
     JSON strings are valid CEL strings, so no text can break out of its quotes. A device without the attribute answers
     false instead of aborting the scheduling of the pod.
     """
-    ledger, listed = current_ledger(), json.dumps(sorted(uuids), ensure_ascii=True)
-    return f'device.attributes["{ledger.attribute_domain}"].?{ledger.uuid_attribute}.orValue("") in {listed}'
+    return _among(uuids)
+
+
+def address_selector(addresses: Sequence[str]) -> str:
+    """Return a CEL expression that holds for exactly the whole GPUs at these addresses of the PCI bus.
+
+    Partitions of a GPU have its address, too.
+    """
+    ledger = current_ledger()
+    of, kind = f'device.attributes["{ledger.attribute_domain}"]', json.dumps(ledger.gpu_type)
+    return f'{of}.?type.orValue("") == {kind} && {_among(addresses)}'
+
+
+def _among(identities: Sequence[str]) -> str:
+    domain, name = current_ledger().identity.rsplit("/", 1)
+    listed = json.dumps(sorted(identities), ensure_ascii=True)
+    return f'device.attributes["{domain}"].?{name}.orValue("") in {listed}'
 
 
 def read_set(text: str) -> Whole | None:

@@ -16,6 +16,10 @@ from typing import Final
 import msgspec
 
 from dradriver.api import names
+from dradriver.topology import vendors
+from dradriver.topology.vendors import VENDORS
+
+_VENDOR_OF: Final = MappingProxyType({vendor.device_class: vendor.word for vendor in VENDORS.values()})
 
 
 class Ledger(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,23 +28,50 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         driver: The driver's name, in slices and in allocations.
         device_class: The DeviceClass that whole GPUs are asked for by.
-        attribute_domain: The domain of the attribute that names a GPU.
-        uuid_attribute: That attribute, without its domain.
+        attribute_domain: The domain of the driver's own attributes.
+        identity: The attribute that tells a GPU from all others of its node, with its domain: of the uuid, or of the
+            address on the PCI bus.
+        gpu_type: What the attribute ``type`` says of a whole GPU.
         config_kind: The kind of the driver's own configuration that is for whole GPUs.
+        vendor: Whose GPUs they are (``topology.vendors``); empty where that is for each pod to say.
+        blank: What stands for a blank in the attribute ``productName``.
     """
 
     driver: str
     device_class: str
     attribute_domain: str
-    uuid_attribute: str
+    identity: str
+    gpu_type: str
     config_kind: str
+    vendor: str = ""
+    blank: str = " "
+
+    def class_of(self, vendor: str) -> str:
+        """Return the DeviceClass that a vendor's whole GPUs are asked for by."""
+        return self.device_class if self.vendor else VENDORS[vendor].device_class
+
+    @property
+    def vendor_of(self) -> Mapping[str, str]:
+        """Whose GPUs are asked for by a DeviceClass of whole ones."""
+        return {self.device_class: self.vendor} if self.vendor else _VENDOR_OF
+
+    @property
+    def by_address(self) -> bool:
+        """Whether GPUs are told apart by their addresses on the PCI bus, for want of uuids."""
+        return self.identity == names.PCI_BUS_ID
+
+    @property
+    def identity_key(self) -> str:
+        """The attribute as the driver's slices have it: without the driver's own domain."""
+        return self.identity.removeprefix(f"{self.driver}/")
 
 
 OURS: Final = Ledger(
     driver=names.DRIVER,
     device_class=names.DEVICE_CLASS,
     attribute_domain=names.ATTRIBUTE_DOMAIN,
-    uuid_attribute="uuid",
+    identity=f"{names.ATTRIBUTE_DOMAIN}/uuid",
+    gpu_type="gpu",
     config_kind=names.CONFIG_KIND,
 )
 
@@ -48,15 +79,36 @@ NVIDIA: Final = Ledger(
     driver="gpu.nvidia.com",
     device_class="gpu.nvidia.com",
     attribute_domain="gpu.nvidia.com",
-    uuid_attribute="uuid",
+    identity="gpu.nvidia.com/uuid",
+    gpu_type="gpu",
     config_kind="GpuConfig",
+    vendor=vendors.NVIDIA.word,
 )
 """NVIDIA's own DRA driver (kubernetes-sigs/dra-driver-nvidia-gpu, cmd/gpu-kubelet-plugin/deviceinfo.go).
 
 It names a GPU ``gpu-<minor>``, so a name is another GPU's once one is lost; the attribute stays.
 """
 
-LEDGERS: Final[Mapping[str, Ledger]] = MappingProxyType({one.driver: one for one in (OURS, NVIDIA)})
+AMD: Final = Ledger(
+    driver="gpu.amd.com",
+    device_class="gpu.amd.com",
+    attribute_domain="gpu.amd.com",
+    identity=names.PCI_BUS_ID,
+    gpu_type="amdgpu",
+    config_kind="GpuConfig",
+    vendor=vendors.AMD.word,
+    blank="_",
+)
+"""AMD's DRA driver (ROCm/k8s-gpu-dra-driver, docs/driver-attributes.md).
+
+It names a GPU ``gpu-<card>-<render>``, which may be another after a reboot, and publishes neither a uuid nor links.
+Partitions, and a GPU as it is passed through to a virtual machine, have the same address and another type.
+"""
+
+OTHERS: Final = (NVIDIA, AMD)
+"""Drivers beside which this one can choose."""
+
+LEDGERS: Final[Mapping[str, Ledger]] = MappingProxyType({one.driver: one for one in (OURS, *OTHERS)})
 """By the driver's name, as the processes' option ``--ledger`` has it."""
 
 _CURRENT: Final = ContextVar("ledger", default=OURS)

@@ -35,7 +35,8 @@ pools        a node's slices, read together with the machine that they describe
 remaining    what of a node's GPUs is left beside what claims hold, as the allocator is told it
 reserved     which of them are kept for some who wait
 offered      slices, less what taint rules keep, taken in for the inventory
-nvidia_slices  NVIDIA's devices as GPUs by identity
+joined_slices  another driver's devices as GPUs by identity
+nics         NICs that other drivers hand out, and who has them
 taint_rules  which devices administrators' rules keep new claims off
 tabulating   tables of new kinds of machines, made in another process
 

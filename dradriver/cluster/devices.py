@@ -14,7 +14,7 @@ from dradriver.api.errors import WordError
 from dradriver.api.ledger import Ledger
 from dradriver.topology.machine import Machine
 
-_VIRTUAL: Final = "pci/"  # before the bus id of a GPU that is passed through to a virtual machine: its uuid is made up
+_ADDRESS: Final = "pci/"  # before a bus id: a GPU that is passed through to a virtual machine has a made-up uuid
 
 
 class PartsOf(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,7 +51,7 @@ class OwnSlice(msgspec.Struct, frozen=True):
 
 def is_gpu(device: Device, ledger: Ledger) -> bool:
     """Return whether another driver's device is a GPU, and no part of one."""
-    return device.text("type") == "gpu" and device.text(ledger.uuid_attribute) != ""
+    return device.text("type") == ledger.gpu_type and device.text(ledger.identity_key) != ""
 
 
 def identity(device: Device, ledger: Ledger) -> str:
@@ -59,10 +59,10 @@ def identity(device: Device, ledger: Ledger) -> str:
 
     That is the uuid or, of a device without its GPU's, ``pci/`` and the bus id.
     """
-    if is_gpu(device, ledger):
-        return device.text(ledger.uuid_attribute)
+    if is_gpu(device, ledger) and not ledger.by_address:
+        return device.text(ledger.identity_key)
     address = device.text(names.PCI_BUS_ID)
-    return device.text("parentUUID") or (f"{_VIRTUAL}{address}" if address else "")
+    return device.text("parentUUID") or (f"{_ADDRESS}{address}" if address else "")
 
 
 def gpu_names(said: Mapping[str, str], machine: Machine | None) -> dict[str, str]:
@@ -72,11 +72,11 @@ def gpu_names(said: Mapping[str, str], machine: Machine | None) -> dict[str, str
         said: The ``identity`` of each, by its name.
         machine: The machine that they are in, None where it is not known.
     """
-    addresses = {} if machine is None else {f"{_VIRTUAL}{gpu.pci}": gpu.uuid for gpu in machine.gpus if gpu.pci}
+    addresses = {} if machine is None else {f"{_ADDRESS}{gpu.pci}": gpu.uuid for gpu in machine.gpus if gpu.pci}
     return {
         name: slices.device_name(uuid)
         for name, identity in said.items()
-        if (uuid := addresses.get(identity) if identity.startswith(_VIRTUAL) else identity)
+        if (uuid := addresses.get(identity) if identity.startswith(_ADDRESS) else identity)
     }
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dradriver.allocator import Amount, Fleet
+from dradriver.api.ledger import current_ledger
 from dradriver.api.pins import Device, Key, MigSlice, Pin, Usage
 from dradriver.cluster import pools
 from dradriver.cluster.exclusive_namespaces import ExclusiveNamespaces
@@ -198,6 +199,11 @@ class Inventory:
         """Return the uuids of a node's GPUs by the machine's own number; none while its pool is not complete."""
         known = self._pools.get(pool)
         return {} if known is None else {number: uuid for number, (_, uuid) in known.devices.items()}
+
+    def addresses(self, pool: str) -> dict[str, str]:
+        """Return the addresses of a node's GPUs on the PCI bus by uuid; none where GPUs are told apart by uuid."""
+        known = self._pools.get(pool) if current_ledger().by_address else None
+        return {} if known is None else {gpu.uuid: gpu.pci for gpu in known.machine.gpus if gpu.pci}
 
     def usable(self, device: Device, taken: Usage) -> bool | None:
         """Return whether a GPU, or these parts of it, is handed out and untainted; None while its pool is not complete.

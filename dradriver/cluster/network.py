@@ -27,7 +27,8 @@ def locate(
         gbps_of: What levels carry for each node, one direction, GB/s, by their label keys; ``cluster`` for all beyond.
     """
     of_nodes = {name: labels.get(name, {}) for name in fleet.nodes}
-    levels = levels_of(of_nodes.values(), configured)
+    fabrics = any(machine.fabric for machine in machines.values())
+    levels = levels_of(of_nodes.values(), configured, fabrics=fabrics)
     keys = {**dict(zip(levels.names, levels.keys, strict=True)), CLUSTER: CLUSTER}
     known = gbps_of or {}
     fleet.set_levels(levels.names, {name: known[key] for name, key in keys.items() if key in known})

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from dradriver.api.ledger import OURS, current_ledger
 from dradriver.api.pins import Device, Key, Usage
 from dradriver.cluster.inventory import Inventory
+from dradriver.cluster.joined_slices import JoinedSlices
 from dradriver.cluster.nodes.table import NodeTable
-from dradriver.cluster.nvidia_slices import NvidiaSlices
 from dradriver.cluster.records import ClaimRecord, SliceRecord
 from dradriver.cluster.taint_rules import TaintRule, TaintRules
 from dradriver.kube.reflector import Change
@@ -42,7 +42,7 @@ class Offered:
         self._inventory, self._nodes = inventory, nodes
         self._rehold, self._touch, self._known = rehold, touch, known
         self.taint_rules = TaintRules()
-        self._theirs = None if current_ledger() is OURS else NvidiaSlices()
+        self._theirs = None if current_ledger() is OURS else JoinedSlices()
         self._pinned_on: dict[str, set[Key]] = {}  # claims of ours by node
 
     def slice_changed(self, change: Change[SliceRecord]) -> None:

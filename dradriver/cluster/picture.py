@@ -6,12 +6,14 @@ import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from dradriver.allocator.request import Weights
+from dradriver.api.nics import Given
 from dradriver.api.objects import Node
 from dradriver.api.pins import Device, Key, Usage, claim_key, is_set
 from dradriver.api.pods import Pod
 from dradriver.api.preempts import Preempts
 from dradriver.api.seats import GO
 from dradriver.api.templates import Template
+from dradriver.cluster.channels import Channels
 from dradriver.cluster.claim_users import MOST, ClaimUsers
 from dradriver.cluster.claims import Accounts, State
 from dradriver.cluster.fleets import Fleets
@@ -21,6 +23,7 @@ from dradriver.cluster.inventory import Inventory
 from dradriver.cluster.kept_places import KeptPlaces, is_lost
 from dradriver.cluster.kueue_topologies import KueueTopology
 from dradriver.cluster.neighbours import Neighbours
+from dradriver.cluster.nics import Nics, NicSlice, Place
 from dradriver.cluster.node_usage import NodeUsage
 from dradriver.cluster.nodes.ask import Where
 from dradriver.cluster.nodes.requests import Amounts
@@ -28,7 +31,7 @@ from dradriver.cluster.nodes.table import NodeTable
 from dradriver.cluster.offered import Offered
 from dradriver.cluster.placement import Placement
 from dradriver.cluster.pods import Foreign, Grouped
-from dradriver.cluster.records import ClaimRecord, DeviceClass, SliceRecord
+from dradriver.cluster.records import ChannelSlice, ClaimRecord, DeviceClass, SliceRecord
 from dradriver.cluster.refusals import Refusals
 from dradriver.cluster.tabulating import Tabulator
 from dradriver.cluster.taint_rules import TaintRule
@@ -48,6 +51,7 @@ class Picture:
         pods: The pods with our label, by namespace and name.
         claims: The claims that are ours or hold GPUs of ours, by namespace and name.
         nodes: All nodes, what they have left, and whom they take.
+        channels: Who has the nodes' channels of multi-node NVLink.
         templates: All ResourceClaimTemplates, and the specs of those that waiting pods name.
         volumes: Where the volumes of waiting pods are.
         inventory: All GPUs and who holds them.
@@ -63,6 +67,7 @@ class Picture:
         weights: What counts among sets that are equal otherwise, as the policies file in force says.
         accounts: Where each claim stands, and what it takes.
         gpu_time: How much of which GPUs each claim has, and had.
+        nics: NICs that other drivers hand out, and who has them.
         version: Grows with every change that a decision may depend on.
     """
 
@@ -81,7 +86,9 @@ class Picture:
         self.templates = Templates()
         self.volumes = Volumes()
         self.nodes = NodeTable()
+        self.channels = Channels(self.nodes)
         self.inventory = Inventory(self.nodes)
+        self.nics = Nics(self.nodes)
         self.fleets = Fleets(self.inventory, self.nodes)
         self.gpu_time = GpuTime(self.inventory.pool, self._who, self._results_of)
         self.offered = Offered(
@@ -144,6 +151,11 @@ class Picture:
         self.offered.slice_changed(change)
         self._tell()
 
+    def channels_changed(self, change: Change[ChannelSlice]) -> None:
+        """Take in what the reflector of slices with channels of multi-node NVLink saw."""
+        self.channels.slice_changed(change)
+        self._tell()
+
     def taint_rule_changed(self, change: Change[TaintRule]) -> None:
         """Take in what the reflector of DeviceTaintRules saw."""
         self.offered.rule_changed(change)
@@ -162,17 +174,34 @@ class Picture:
         else:
             self._classes[name] = change.new.resources
         self.nodes.claimable = frozenset().union(*self._classes.values())
+        self.nics.class_changed(name, None if change.new is None else change.new.selectors)
         self._tell()
 
     def template_changed(self, change: Change[Template]) -> None:
         """Take in what the templates' reflector saw."""
         self.templates.changed(change.key, change.new)
+        for pod in self.templates.pods(change.key):
+            self.count_channel(pod)
         self._touch_made_by(change.key)
 
     def template_read(self, key: Key, template: Template | None) -> None:
         """Take in a whole template, None where it is not there, as the API server gave it to somebody who asked."""
         self.templates.read(key, template)
         self._touch_made_by(key)
+
+    def nics_changed(self, change: Change[NicSlice]) -> None:
+        """Take in what the reflector of a NIC driver's slices saw."""
+        self.nics.slice_changed(change)
+        self._tell()
+
+    def nics_read(self, driver: str) -> None:
+        """Take in that all slices of a NIC driver are known: who waited for that may have a place."""
+        self.nics.read(driver)
+        for name in self.inventory.pools():
+            self.nodes.helped(name)
+        for claim in self.nics.claims():
+            self._touch_pods_of(claim)
+        self._tell()
 
     def volume_read(self, claim: Key, found: Where | Unbound | None) -> None:
         """Take in where the volume of a claim of storage is, None where that cannot be read."""
@@ -203,6 +232,11 @@ class Picture:
         self.inventory.set_nccl_version(version)
         self._tell()
 
+    def nic_classes_changed(self, classes: Mapping[str, str]) -> None:
+        """Take in which DeviceClasses are of NICs, each with its driver's word: templates mean something else then."""
+        for template in self.templates.set_nic_classes(classes):
+            self._touch_made_by(template)
+
     def levels_changed(self, keys: Sequence[str], gbps_of: Mapping[str, float]) -> None:
         """Take in the label keys of the network's levels that are configured, nearest first, and what they carry."""
         self.fleets.set_levels(keys, gbps_of)
@@ -229,12 +263,12 @@ class Picture:
     def joins(self, pod: Key, node: str) -> None:
         """Count a pod on the node of the set that it is coming to, from now on; it ends with ``joined``."""
         self.accounts.join(pod, node)
-        self.node_usage.recount(pod)
+        self._recount(pod)
 
     def joined(self, pod: Key) -> None:
         """Count a pod that came to a set, or did not."""
         self.accounts.joined(pod)
-        self.node_usage.recount(pod)
+        self._recount(pod)
         self._tell()
 
     def assume_claim(self, claim: ClaimRecord) -> None:
@@ -280,9 +314,20 @@ class Picture:
         """Return the template that a waiting pod's claim is made by; None for none, or one that is not read."""
         return self.templates.of(pod)
 
+    def lacking_of(self, pod: Pod) -> str | None:
+        """Return what a waiting pod cannot start without yet, a template or a volume, in words; None for nothing."""
+        return self.templates.lacking_of(pod) or self.volumes.lacking_of(pod)
+
+    def domain_of(self, pod: Key) -> str | None:
+        """Return the ComputeDomain whose channel a pod asks for, by its uid; None for a pod that asks for none."""
+        known = self.pods.get(pod)
+        return None if known is None else self.templates.domain_of(known)
+
     def rivals(self, claim: ClaimRecord) -> bool:
         """Return whether what a claim is pinned to was given to others, so that it does not fit beside them."""
         assert claim.pin is not None, "asked of our own claims"
+        if any(self.claims[other].nics for other in self.nics.others(claim.key) if other in self.claims):
+            return True
         return self._crowded(
             claim.key, claim.pin.taken, lambda other: bool(other.devices) and not _gives_way(other, claim.preempts)
         )
@@ -290,6 +335,8 @@ class Picture:
     def fits(self, claim: ClaimRecord) -> bool:
         """Return whether what a claim is pinned to fits beside all that others hold, given or promised."""
         assert claim.pin is not None, "asked of our own claims"
+        if self.nics.others(claim.key):
+            return False
         return not self._crowded(claim.key, claim.pin.taken, lambda other: not _gives_way(other, claim.preempts))
 
     def has(self, claim: ClaimRecord) -> bool:
@@ -299,6 +346,8 @@ class Picture:
 
     def overtaken(self, claim: Key, placement: Placement) -> bool:
         """Return whether other claims have come by what a placement needs since it was decided."""
+        if placement.nics and self.nics.others(claim, _places(placement.node, placement.nics)):
+            return True
         return self._crowded(claim, placement.taken, lambda other: not _gives_way(other, placement.preempts))
 
     def in_the_way(self, claim: ClaimRecord) -> tuple[Pod, ...]:
@@ -347,7 +396,7 @@ class Picture:
             self._rehold(claim, ())
             if is_set(claim) and (leads if known is None else known.devices is None and _owned(known, old)):
                 self._touch_pods_of(claim)  # others may be waiting for this one
-        self.node_usage.recount(key)
+        self._recount(key)
         self._touch(key)
         self._set_member(key, old)
 
@@ -368,6 +417,7 @@ class Picture:
     def _set_claim(self, key: Key, new: ClaimRecord | None) -> None:
         old = self.accounts.put(key, new)
         self.offered.claim_changed(key, old, new)
+        self.channels.claim_changed(key, old, new)
         if new is not None and new.pin is not None and old is not None and len(new.users) < MOST <= len(old.users):
             self.nodes.helped(new.pin.choice.node)  # another may use the set that is there
         if old is not None and old.devices and not (new and new.devices) and self.accounts.kept(key):
@@ -380,6 +430,9 @@ class Picture:
                 for other in self.inventory.holders(device):
                     if other != key:
                         self._touch_pods_of(other)
+        if new is not None and new.nics:
+            for other in self.nics.others(key):
+                self._touch_pods_of(other)
         for pod in pods:
             self._touch(pod)
             if any(claim is not None and claim.seat is not None for claim in (old, new)):
@@ -398,9 +451,29 @@ class Picture:
         """Count what a claim holds, and what its pods take, all of them unless it is said which."""
         held = self.held(key)
         self.inventory.hold(key, held)
+        self.nics.hold(key, self.nics_of(key))
         self.gpu_time.holds(key, held, given=self.given(key))
         for pod in self.claim_users.of(key) if pods is None else pods:
-            self.node_usage.recount(pod)
+            self._recount(pod)
+
+    def _recount(self, pod: Key) -> None:
+        self.node_usage.recount(pod)
+        self.count_channel(pod)
+
+    def count_channel(self, pod: Key) -> bool:
+        """Count which node's channel of multi-node NVLink a pod takes. Returns whether it is news."""
+        wanted = self.domain_of(pod) is not None
+        return self.channels.pod_at(pod, self.node_usage.node_of(pod) if wanted else None)
+
+    def nics_of(self, key: Key) -> Collection[Given | Place]:
+        """Return the NICs that a claim has: given, else those that it is pinned to or is about to be."""
+        known = self.claims.get(key)
+        if known is None:
+            placement = self.accounts.intended_of(key)
+            return () if placement is None or not placement.nics else _places(placement.node, placement.nics)
+        if known.devices is not None or known.deleting or known.pin is None or not known.pin.nics:
+            return known.nics
+        return _places(known.pin.choice.node, known.pin.nics)
 
     def given(self, key: Key) -> bool:
         """Return whether the scheduler gave a claim what it holds."""
@@ -432,6 +505,10 @@ class Picture:
         if self.nodes.clock != self._clock:
             self._clock = self.nodes.clock
             self._wake()
+
+
+def _places(node: str, nics: Mapping[str, Collection[str]]) -> frozenset[Place]:
+    return frozenset((node, address) for addresses in nics.values() for address in addresses)
 
 
 def _gives_way(claim: ClaimRecord, preempts: Preempts | None) -> bool:

@@ -17,6 +17,7 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
         choice: What was chosen, with the node and the machine's numbers of that time.
         hostnames: The pod's nodes, of a pod alone the chosen one first: ``kubernetes.io/hostname`` labels by node name.
         uuids: The chosen GPUs by the claim's requests, in the order of ``choice.containers`` and their parts.
+        addresses: The chosen GPUs' addresses on the PCI bus by uuid, where that is what tells them apart.
         compute: Compute slices of the node's MIG profiles, by the profile's name; none where nothing asks for them.
         placed: Uuids of the node's GPUs whose MIG slices are devices of their own; the same.
         texts: What is written on the pod; None for what is taken away.
@@ -24,18 +25,21 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
         planned: The plan of its gang; None for a pod alone.
         seat: Whether its claim asks for a seat, so that the pod is bound only with all others of its gang.
         preempts: Which pods have to end for it first; None for none.
+        nics: PCI addresses of the NICs that it gets beside, by the claim's requests.
     """
 
     choice: Choice | PartChoice
     hostnames: dict[str, str]
     uuids: dict[str, tuple[str, ...]]
     texts: dict[str, str | None]
+    addresses: dict[str, str] = {}
     compute: dict[str, int] = {}
     placed: frozenset[str] = frozenset()
     joins: str = ""
     planned: Planned | None = None
     seat: bool = False
     preempts: Preempts | None = None
+    nics: dict[str, tuple[str, ...]] = {}
 
     @property
     def node(self) -> str:

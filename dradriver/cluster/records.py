@@ -13,10 +13,25 @@ from typing import Final
 import msgspec
 
 from dradriver.allocator.request import Whole
-from dradriver.api import claims, idleness, ladder, names, pins, plans, preempts, same_spec, seats, slices, templates
+from dradriver.api import (
+    channels,
+    claims,
+    idleness,
+    ladder,
+    names,
+    nics,
+    pins,
+    plans,
+    preempts,
+    same_spec,
+    seats,
+    slices,
+    templates,
+)
 from dradriver.api.dra_objects import ResourceSlice
 from dradriver.api.idleness import Idle
 from dradriver.api.ledger import OURS, Ledger, current_ledger
+from dradriver.api.nics import Given
 from dradriver.api.objects import Metadata, Node
 from dradriver.api.pins import Claim, Key, Pin, Usage
 from dradriver.api.plans import Planned
@@ -54,6 +69,8 @@ class ClaimRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         seat: The seat that it was allocated; None for none.
         idle: That all it was given does nothing, as its node's agent says; None where it does not say so.
         idle_end: When its pods are to be ended for that, in seconds since the epoch; None where they are not.
+        channels: The nodes whose channel of multi-node NVLink it was given.
+        nics: The NICs of other drivers that the scheduler gave it.
     """
 
     metadata: Metadata
@@ -70,6 +87,8 @@ class ClaimRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     allocated_at: str = ""
     idle: Idle | None = None
     idle_end: float | None = None
+    channels: tuple[str, ...] = ()
+    nics: tuple[Given, ...] = ()
 
     @property
     def key(self) -> Key:
@@ -113,11 +132,13 @@ def claim_record(claim: Claim) -> ClaimRecord:
         allocated_at="" if claim.status.allocation is None else claim.status.allocation.allocation_timestamp,
         idle=idleness.idle_of(claim),
         idle_end=idleness.asked(claim.metadata.annotations),
+        channels=channels.held(claim),
+        nics=nics.given(claim),
     )
 
 
 def read_claim(data: msgspec.Raw) -> ClaimRecord | None:
-    """Return what is kept of a claim; None where it holds nothing of ours and no pod of ours can be waiting for it.
+    """Return what is kept of a claim; None where it holds nothing that counts and no pod of ours can be waiting for it.
 
     Raises:
         PartlyRead: Not all of it can be read: what it was given may be known all the same.
@@ -128,7 +149,8 @@ def read_claim(data: msgspec.Raw) -> ClaimRecord | None:
 
 def _kept(claim: Claim) -> ClaimRecord | None:
     record = claim_record(claim)
-    return record if record.ours or record.devices or claim.metadata.name.startswith(names.CLAIM_PREFIX) else None
+    counts = record.ours or record.devices or record.channels or record.nics
+    return record if counts or claim.metadata.name.startswith(names.CLAIM_PREFIX) else None
 
 
 def read_node(data: msgspec.Raw) -> Node:
@@ -245,20 +267,54 @@ def _theirs(piece: ResourceSlice, ledger: Ledger) -> SliceRecord:
     )
 
 
+class ChannelSlice(msgspec.Struct, frozen=True):
+    """A slice that offers a node's channel of multi-node NVLink.
+
+    Attributes:
+        metadata: Without labels and annotations.
+        node: The node.
+    """
+
+    metadata: Metadata
+    node: str
+
+
+def read_channels(data: msgspec.Raw) -> ChannelSlice | None:
+    """Return what is kept of a slice of the driver of ComputeDomains; None for one without a channel.
+
+    Raises:
+        BadJson: It is no slice.
+    """
+    piece: ResourceSlice = codec.decode(data, ResourceSlice)
+    node = channels.node_of(piece)
+    return None if node is None else ChannelSlice(_bare(piece.metadata), node)
+
+
 class DeviceClass(msgspec.Struct, frozen=True):
     """A device class.
 
     Attributes:
         metadata: Without labels and annotations.
         resources: The extended resources that claims of it serve: they are in no node's allocatable (KEP-5004).
+        selectors: What a device of it is, as CEL expressions.
     """
 
     metadata: Metadata
     resources: frozenset[str]
+    selectors: tuple[str, ...] = ()
+
+
+class _Cel(msgspec.Struct, frozen=True):
+    expression: str = ""
+
+
+class _Selector(msgspec.Struct, frozen=True):
+    cel: _Cel = _Cel()
 
 
 class _ClassSpec(msgspec.Struct, rename="camel", frozen=True):
     extended_resource_name: str = ""
+    selectors: list[_Selector] = []
 
 
 class _RawClass(msgspec.Struct):
@@ -274,7 +330,8 @@ def read_class(data: msgspec.Raw) -> DeviceClass:
     """
     raw: _RawClass = codec.decode(data, _RawClass)
     resources = {f"deviceclass.resource.kubernetes.io/{raw.metadata.name}", raw.spec.extended_resource_name}
-    return DeviceClass(_bare(raw.metadata), frozenset(resources - {""}))
+    selectors = tuple(one.cel.expression for one in raw.spec.selectors)
+    return DeviceClass(_bare(raw.metadata), frozenset(resources - {""}), selectors)
 
 
 class _RawTemplate(msgspec.Struct):
@@ -304,7 +361,7 @@ def known_template(data: msgspec.Raw) -> Template:
 
 def _known(raw: _RawTemplate) -> Template:
     if ladder.TEMPLATE_NAME.fullmatch(raw.metadata.name) is None:  # a copy's author wants to keep it
-        return Template(_bare(raw.metadata), None)
+        return Template(_bare(raw.metadata), None, domain=channels.domain_of(raw.spec))
     static = raw.metadata.labels.get(names.LABEL) == names.LABEL_STATIC
     short = 0 < len(memoryview(raw.spec)) <= templates.LONGEST
     digest = same_spec.digest(codec.decode(raw.spec, object)) if short else ""

@@ -319,6 +319,7 @@ class ApiWriter:
             pod,
             placement.choice,
             uuids=placement.uuids,
+            addresses=placement.addresses,
             compute=placement.compute,
             placed=placement.placed,
             keep_env=wish.keep_env,
@@ -327,9 +328,10 @@ class ApiWriter:
             planned=placement.planned,
             seat=placement.seat,
             preempting=placement.preempts,
+            vendor=wish.request.vendor,
         )
         if wish.template is not None:
-            body = templates.completed(body, wish.template)
+            body = templates.completed(body, wish.template, placement.nics)
         claim = await self._make(wish, body)
         logger.info(
             "pod %s/%s: claim %s pinned to GPUs %s of node %s",

@@ -18,6 +18,7 @@ from dradriver.api.pods import Pod
 from dradriver.cluster.nodes.requests import Amounts
 from dradriver.cluster.picture import Picture
 from dradriver.cluster.pods import Foreign
+from dradriver.cluster.records import ChannelSlice, SliceRecord
 from dradriver.controller import metrics
 from dradriver.kube.reflector import Change
 from dradriver.kube.resources import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Resource
@@ -52,7 +53,8 @@ class Audit:
     async def look(self) -> int:
         """Compare everything once, and put right what differs. Returns how many differences there were."""
         self._found = 0
-        for check in (self._objects, self._claim_users, self._holders, self._usage, self._free, self._gpu_time):
+        checks = self._objects, self._claim_users, self._holders, self._nics, self._usage, self._free, self._gpu_time
+        for check in checks:
             await check()
         if self._found > _MOST_LINES:
             logger.error("the books differed from what the API server showed in %d places; put right", self._found)
@@ -80,14 +82,20 @@ class Audit:
         async for key in _in_slices(_both(nodes, (("", name) for name in picture.nodes.names()))):
             if not picture.nodes.is_as(key[1], nodes.get(key)):
                 self._differs("nodes", key, partial(picture.node_changed, self._change(key, None, nodes.get(key))))
+        pieces = self._of(RESOURCE_SLICES)
         pools = {("", name): piece.pool for name, piece in picture.offered.slices().items()}
-        pools |= {key: piece.pool for store in self._of(RESOURCE_SLICES) for key, piece in store.items()}
+        pools |= {key: piece.pool for store in pieces for key, piece in store.items() if isinstance(piece, SliceRecord)}
         async for key in _in_slices(pools):
-            piece = next((store[key] for store in self._of(RESOURCE_SLICES) if key in store), None)
+            piece = next((store[key] for store in pieces if isinstance(store.get(key), SliceRecord)), None)
             known_piece = picture.offered.slice_of(pools[key], key[1])
             left = None if piece is None else picture.offered.taint_rules.left(piece)
             if left != known_piece:
                 self._differs("slices", key, partial(picture.slice_changed, self._change(key, known_piece, piece)))
+        offered = {key: None for store in pieces for key, one in store.items() if isinstance(one, ChannelSlice)}
+        async for key in _in_slices(_both(offered, (("", name) for name in picture.channels.slices()))):
+            shown = next((store[key] for store in pieces if isinstance(store.get(key), ChannelSlice)), None)
+            if shown != (known_channel := picture.channels.slice_of(key[1])):
+                self._differs("slices", key, partial(picture.channels_changed, self._change(key, known_channel, shown)))
 
     def _change(self, key: Key, old: Any, new: Any) -> Change[Any]:
         return Change(key, old, new, asyncio.get_running_loop().time())
@@ -117,11 +125,21 @@ class Audit:
             for key in [one for one in holds.holders(device) if device not in holds.of(one)]:
                 self._differs("holders", key, partial(picture.inventory.hold_anew, key, picture.held(key)))
 
+    async def _nics(self) -> None:
+        picture, nics = self._picture, self._picture.nics
+        async for key in _in_slices(_both(picture.claims, picture.accounts.intended(), nics.claims())):
+            held = frozenset(picture.nics_of(key))
+            if nics.held(key) != held or not nics.sound(key):
+                self._differs("NICs", key, partial(nics.hold_anew, key, held))
+
     async def _usage(self) -> None:
         """Compare what pods take from nodes: added up in slices first, and again at once where that differs."""
         nodes, taking = self._picture.nodes, self._picture.node_usage
         async for key in _in_slices(_both(self._picture.pods, taking.pods())):
-            if taking.recount(key):
+            if taking.recount(key) or self._picture.count_channel(key):
+                self._differs("usage", key)
+        async for key in _in_slices(self._picture.channels.pods()):
+            if self._picture.count_channel(key):
                 self._differs("usage", key)
         (pods,) = self._of(PODS)
         sums: dict[str, collections.Counter[str]] = {}

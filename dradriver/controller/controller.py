@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from dradriver.api import seats
+from dradriver.api import channels, seats
 from dradriver.api.ledger import OURS, current_ledger
 from dradriver.api.policies.model import Policies
 from dradriver.cluster import pods, records
@@ -24,6 +24,7 @@ from dradriver.controller.audit import Audit
 from dradriver.controller.background import always
 from dradriver.controller.figures import Figures
 from dradriver.controller.next_step import PROMISE_S, UNSCHEDULABLE_S
+from dradriver.controller.nic_slices import NicSlices
 from dradriver.controller.reasons import Record
 from dradriver.controller.reservation_store import ReservationStore
 from dradriver.controller.template_writer import TemplateWriter
@@ -70,8 +71,8 @@ class Source(msgspec.Struct, frozen=True):
 def sources() -> tuple[Source, ...]:
     """Return what the picture is made from, whosever devices are handed out.
 
-    Slices are watched driver by driver, our own for the machines: others, of network cards and channels, have thousands
-    of devices.
+    Slices are watched driver by driver, our own for the machines, and those of ComputeDomains, which have two devices a
+    node: others, of network cards, have thousands.
     """
     return (
         Source(PODS, pods.read, Picture.pod_changed),
@@ -81,6 +82,7 @@ def sources() -> tuple[Source, ...]:
             Source(RESOURCE_SLICES, records.read_slice, Picture.slice_changed, f"spec.driver={driver}")
             for driver in dict.fromkeys((OURS.driver, current_ledger().driver))
         ),
+        Source(RESOURCE_SLICES, records.read_channels, Picture.channels_changed, f"spec.driver={channels.DRIVER}"),
         Source(DEVICE_CLASSES, records.read_class, Picture.class_changed),
         Source(RESOURCE_CLAIM_TEMPLATES, records.known_template, Picture.template_changed),
     )
@@ -155,6 +157,7 @@ class Controller:
         self._topologies = OptionalReflector(
             client, KUEUE_TOPOLOGIES, read_topology, on_change=self.worker.picture.topology_changed
         )
+        self._nics = NicSlices(client, self.worker.picture)
         self._namespaces = namespaces.Namespaces(
             client, self.worker.tenants, self.worker.namespace_changed, record_namespace
         )
@@ -173,6 +176,7 @@ class Controller:
         self.worker.picture.nodes.spot_labels = policies.spot.labels
         self.worker.picture.nccl_changed(policies.nccl.version)
         self.worker.picture.levels_changed(policies.network.levels, policies.network.gbps)
+        self.worker.picture.nic_classes_changed(policies.nics.every)
         self.worker.follow(policies)
         self._figures.prices = policies.prices
         self._namespaces.follow()
@@ -200,6 +204,7 @@ class Controller:
                 tasks.create_task(always(self._tabulator.run))
             tasks.create_task(always(self._taint_rules.run))
             tasks.create_task(always(self._topologies.run))
+            tasks.create_task(always(self._nics.run))
             tasks.create_task(always(self._namespaces.run))
             await self.synced()
             tasks.create_task(always(self.audit.run))

@@ -145,7 +145,7 @@ class GangWorker:
             if reason := size.why if isinstance(size, Alone) else size:
                 self._tell(unit, reason)
             return
-        if self._waits_for_volumes(unit):
+        if self._waits_for_others(unit):
             return
         step = gang_step(
             unit,
@@ -324,13 +324,16 @@ class GangWorker:
                 self._running.anew(unit.key, pods, f"there is no place for it within its nodes: {reason}")
         self._tell(unit, self._reservations.told(unit, reason))
 
-    def _waits_for_volumes(self, unit: Unit) -> bool:
-        """Return whether it is not known yet where volumes of a gang's pods are, or there are none to be had."""
+    def _waits_for_others(self, unit: Unit) -> bool:
+        """Return whether a gang's pods cannot start yet: for want of volumes, or of templates that others make.
+
+        Or it is not known yet where the volumes are.
+        """
         volumes = self._picture.volumes
         gated = [
             member.pod for member in unit.members if member.pod.gated and not gang_plan.has_claim(self._picture, member)
         ]
-        lacking = next((why for pod in gated if (why := volumes.lacking_of(pod))), "")
+        lacking = next((why for pod in gated if (why := self._picture.lacking_of(pod))), "")
         if lacking:
             self._tell(unit, lacking)
         if lacking or any(volumes.unread_of(pod) for pod in gated):

@@ -105,6 +105,8 @@ class Reservable:
         fit = self._picture.nodes.open(msgspec.structs.replace(wish.ask, lasts_s=lasts_s))
         if wish.rules is not None:
             fit &= self._picture.neighbours.allowed(wish.pod, wish.rules, fit.copy())
+        if self._picture.domain_of(wish.pod) is not None:  # who has it now will have ended, as who has the GPUs
+            fit &= self._picture.nodes.channels(taken=True)
         return fit
 
     def _open_to_any(self, unit: Unit, limits: Limits) -> Bools:

@@ -392,7 +392,7 @@ class Worker:
         unread, gang = volumes.unread_of(pod), gangs.of(key)
         leaves = gang is not None and (self._running.leaves(gang.gang) or self._preemptions.leaves(gang.gang))
         anew = ANEW if leaves else ""
-        why = anew or gangs.waits(key) or ("" if unread else volumes.lacking_of(pod))
+        why = anew or gangs.waits(key) or ("" if unread else self.picture.lacking_of(pod))
         if not ((why or unread) and pod.gated and self.picture.claim_of(pod) is None):
             return False
         self._queue.drop(key)

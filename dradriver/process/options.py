@@ -56,5 +56,5 @@ def add_ledger(made: argparse.ArgumentParser) -> None:
         "--ledger",
         choices=tuple(LEDGERS),
         default=OURS.driver,
-        help="whose devices are handed out: this driver's (default), or those of NVIDIA's DRA driver",
+        help="whose devices are handed out: this driver's (default), or those of NVIDIA's or AMD's DRA driver",
     )

@@ -11,14 +11,16 @@ from dradriver.api import ladder, names, resolved, templates
 from dradriver.api.errors import WordError
 from dradriver.api.ledger import OURS, current_ledger
 from dradriver.api.messages import shown
+from dradriver.api.nics import NicAsk
 from dradriver.api.pins import Key, claim_key, is_set, kept_env
 from dradriver.api.pods import Pod
 from dradriver.api.templates import Template
 from dradriver.api.values import HAND_OVER, NCCL_AUTO
 from dradriver.cluster.neighbours import Rules, rules_of
 from dradriver.cluster.nodes.ask import Ask, Where, ask_of
+from dradriver.cluster.templates import beside, missing
 
-Kind: TypeAlias = tuple[Request, Ask, str, bool, Rules | None, str]
+Kind: TypeAlias = tuple[Request, Ask, str, bool, Rules | None, NicAsk | None, str]
 """The last is who it is for whom GPUs are reserved; empty for others."""
 
 
@@ -38,6 +40,8 @@ class PlacementRequest(msgspec.Struct, frozen=True, kw_only=True):
         alone: The spec of the claim with which the scheduler gets it if there is no place; None where it waits then.
         rules: What it says of pods beside it; None for nothing.
         spot: ``prefer`` or ``avoid`` where it says so of spot nodes; else empty.
+        beside: The templates that it names beside that of its GPUs: not every node may have what they ask for.
+        nics: What its claim asks of NICs; None for nothing.
     """
 
     request: Request
@@ -52,12 +56,17 @@ class PlacementRequest(msgspec.Struct, frozen=True, kw_only=True):
     alone: dict[str, Any] | None = None
     rules: Rules | None = None
     spot: str = ""
+    nics: NicAsk | None = None
+    beside: tuple[str, ...] = ()
 
     @property
     def kind(self) -> Kind:
-        """What pods share that find a place together or not at all: a GPU's parts may be of one namespace only."""
-        namespace = "" if isinstance(self.request, Whole) else self.claim[0]
-        return self.request, self.ask, namespace, self.alone is not None, self.rules, ""
+        """What pods share that find a place together or not at all.
+
+        A GPU's parts may be of one namespace only; so are templates.
+        """
+        where = "" if isinstance(self.request, Whole) and not self.beside else "/".join((self.claim[0], *self.beside))
+        return self.request, self.ask, where, self.alone is not None, self.rules, self.nics, ""
 
 
 def read_wish(pod: Pod, template: Template | None = None, volumes: Where = ()) -> PlacementRequest:
@@ -92,6 +101,7 @@ def read_wish(pod: Pod, template: Template | None = None, volumes: Where = ()) -
         nccl=NCCL_AUTO if noted.nccl is msgspec.UNSET else noted.nccl,
         ask=_without_end(ask_of(pod, volumes)) if shared else ask_of(pod, volumes),
         spot="" if noted.spot is msgspec.UNSET else noted.spot,
+        beside=beside(pod),
         rules=None if shared else rules_of(pod),  # those who share a set are on one node, whatever they say
     )
     # What the scheduler would have to know stands in our own slices; admission refuses the word where others' count.
@@ -116,9 +126,7 @@ def _narrowed(pod: Pod) -> bool:
 
 def _by_template(wish: PlacementRequest, name: str, template: Template | None) -> PlacementRequest:
     if template is None:
-        raise WordError(
-            f"waits for ResourceClaimTemplate {shown(name)}, which is not there; create it in its namespace"
-        )
+        raise WordError(missing(name))
     if not isinstance(wish.request, Whole):
         raise WordError(f"annotation {names.REQUEST} was changed: a template says which part; create the pod anew")
     asked = templates.read(template, wish.request)
@@ -129,6 +137,7 @@ def _by_template(wish: PlacementRequest, name: str, template: Template | None) -
         keep_env=tuple(sorted({*wish.keep_env, *asked.keep_env})),
         nccl=wish.nccl if asked.nccl is None or wish.nccl != NCCL_AUTO else asked.nccl,
         template=asked,
+        nics=asked.nics,
     )
 
 
@@ -142,7 +151,9 @@ def _alone(asked: PlacementRequest, words: Request) -> dict[str, Any] | None:
         return asked.template.spec
     try:
         return ladder.demanding(
-            asked.template.spec, msgspec.structs.replace(words, containers=asked.request.containers)
+            asked.template.spec,
+            msgspec.structs.replace(words, containers=asked.request.containers),
+            asked.requests,
         )
     except WordError:
         return None

@@ -43,7 +43,8 @@ _TOPOLOGY_LEVEL = {
 
 # Levels of the network by name, nearest first, in a cluster that says nothing of its own; below them is the node, above
 # them the cluster.
-LEVELS = ("fabric", "leaf", "spine", "zone")
+FABRIC = "fabric"
+LEVELS = (FABRIC, "leaf", "spine", "zone")
 NODE, CLUSTER = "node", "cluster"
 
 Domain: TypeAlias = tuple[str, ...]

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from dradriver.topology.levels import CLUSTER, NODE, Domain, Location
+from dradriver.topology.levels import CLUSTER, FABRIC, NODE, Domain, Location
 from dradriver.topology.machine import Machine
 
 ZONE: Final = "topology.kubernetes.io/zone"
@@ -64,7 +64,6 @@ FABRICS: Final = (
     "topology.k8s.aws/ultraserver-id",
     "ds.coreweave.com/nvlink.domain",
 )
-FABRIC: Final = "fabric"
 
 _KNOWN: Final = {
     **{key: level for family in FAMILIES for level, key in family.items()},
@@ -109,7 +108,7 @@ class Levels(msgspec.Struct, frozen=True):
         return Location(domains=tuple(own), gbps=gbps)
 
 
-def levels_of(nodes: Collection[Mapping[str, str]], configured: Sequence[str] = ()) -> Levels:
+def levels_of(nodes: Collection[Mapping[str, str]], configured: Sequence[str] = (), *, fabrics: bool = False) -> Levels:
     """Return the levels of a cluster.
 
     Without configured keys they are an NVLink fabric, the first of ``FAMILIES`` whose nearest key nine nodes of ten
@@ -119,12 +118,17 @@ def levels_of(nodes: Collection[Mapping[str, str]], configured: Sequence[str] = 
     Args:
         nodes: The labels of each node with GPUs.
         configured: Label keys, nearest first.
+        fabrics: Whether some machine is in an NVLink fabric. A fabric is then a level below those that are configured
+            without one: it joins GPUs closer than any switch of the network does.
     """
+    fabric = next((key for key in FABRICS if any(labels.get(key) for labels in nodes)), "")
     if configured:
         keys = tuple(dict.fromkeys(configured))
+        if (fabric or fabrics) and not any(key in FABRICS for key in keys):
+            keys = (fabric or CLIQUE, *keys)
         return Levels(_names(keys), keys)
+    fabric = fabric or CLIQUE
     family = next((family for family in FAMILIES if found(next(iter(family.values())), nodes)), {})
-    fabric = next((key for key in FABRICS if any(labels.get(key) for labels in nodes)), CLIQUE)
     return Levels((FABRIC, *family, "zone"), (fabric, *family.values(), ZONE))
 
 

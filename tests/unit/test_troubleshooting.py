@@ -16,7 +16,7 @@ from dradriver.api.policies.modes import Mode
 from dradriver.api.policies.read import read
 from dradriver.cli.cluster.sets import FreeGpus
 from dradriver.cli.explainer.model import Subject, Verdict
-from dradriver.cluster import neighbours
+from dradriver.cluster import channels, neighbours
 from dradriver.cluster.nodes import classes, table
 from dradriver.controller import causes, decide, gang_step, next_step
 from dradriver.kube.client import ApiError
@@ -87,6 +87,12 @@ async def _taken(cluster: GpuCluster) -> None:
 async def _impossible(cluster: GpuCluster) -> None:
     cluster.node("a", "rtx4090-x8")
     cluster.pod("p", wishes={"required": "nvlink"})
+
+
+@says("no node has GPUs of")
+async def _of_another_vendor(cluster: GpuCluster) -> None:
+    cluster.node("a", "mi210-x8")
+    cluster.pod("p")
 
 
 @says("no eligible node has room for that")
@@ -485,6 +491,7 @@ def test_every_reason_has_a_cause_for_metrics() -> None:
 def test_all_causes_are_there() -> None:
     known = {table.NOT_READY, classes.CORDONED, classes.TAINTED, classes.UNSELECTED, table.GONE, classes.TOO_MANY}
     known |= {decide.UNKNOWN_KIND, neighbours.BESIDE, classes.ELSEWHERE}
+    known |= {channels.LACKING, channels.OTHERS, channels.TAKEN}
     told = set(quoted("Causes"))
     assert {text for text in told if not text.startswith("too little ")} == known
     assert told - known

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
-from dradriver.allocator.request import Request, Whole
+from dradriver.allocator.request import NEAR_REQUIRED, Request, Whole
 from dradriver.topology.machine import Machine
-from dradriver.topology.vendors import Vendor
+from dradriver.topology.vendors import NVIDIA, VENDORS, Vendor
 
 
 def wanted(request: Whole) -> str:
@@ -20,19 +20,24 @@ def wanted_set(request: Whole) -> str:
     """``nvlink and same-numa``: what the set must be; empty for any."""
     parts = [constraint.value for constraint in dict.fromkeys(request.required)]
     if request.min_bandwidth_gbps:
-        parts.append(f"at least {request.min_bandwidth_gbps:g} GB/s over NVLink between neighbours of the ring")
+        link = VENDORS[request.vendor].link
+        parts.append(f"at least {request.min_bandwidth_gbps:g} GB/s over {link} between neighbours of the ring")
     if request.min_busbw_gbps:
         parts.append(f"at least {request.min_busbw_gbps:g} GB/s of bus bandwidth")
     if request.max_cross_nvswitch_gpus is not None:
         parts.append(f"at most {request.max_cross_nvswitch_gpus} outside one NVLink domain")
     if request.include:
         parts.append(f"GPU {', '.join(map(str, request.include))} among them")
+    if request.near_nic == NEAR_REQUIRED:
+        parts.append("a NIC near each GPU")
     return " and ".join(parts)
 
 
 def wanted_gpus(request: Request) -> str:
     """``of product NVIDIA A100*``: which kinds of GPU; empty for any."""
     parts = []
+    if request.vendor != NVIDIA.word:
+        parts.append(f"of {request.vendor}")
     if request.product:
         parts.append(f"of product {request.product}")
     if request.architecture:

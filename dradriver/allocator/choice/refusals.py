@@ -99,6 +99,8 @@ def _largest(tables: Tables, free: int, *, most: int, criteria: Criteria) -> int
 
 def _products(machine: Machine, request: Whole) -> str:
     """What the machine has instead, if the request names a product, an architecture or a version; else empty."""
+    if machine.vendor.word != request.vendor:
+        return f"; the machine has those of {machine.vendor.word}"
     if not serves(machine, request):
         driver, cuda = machine.driver_version or "not known", machine.cuda_version or "not known"
         return f"; its driver is {driver}, and the newest CUDA that it knows {cuda}"

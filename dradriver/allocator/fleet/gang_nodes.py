@@ -258,9 +258,15 @@ def largest_gangs(fleet: Fleet, *, most: int, eligible: Eligible | None = None) 
     gpus = min(most, max((group.tables.size for group in fleet.groups), default=0))
     if not gpus:
         return 0, {}
-    role = Role(pod=Whole(containers=(gpus,)), pods=1)
     known = [level for level in fleet.levels if (fleet.sites.domains(level) >= 0).any()]
-    return gpus, {level: largest_gang(fleet, role, level, eligible=eligible) for level in (*known, CLUSTER)}
+    found: dict[str, LargestGang] = {}
+    for vendor in sorted({group.vendor for group in fleet.groups}):  # a gang is of one
+        role = Role(pod=Whole(containers=(gpus,), vendor=vendor), pods=1)
+        for level in (*known, CLUSTER):
+            one = largest_gang(fleet, role, level, eligible=eligible)
+            if level not in found or one.pods > found[level].pods:
+                found[level] = one
+    return gpus, found
 
 
 def largest(fleet: Fleet, nodes: GangNodes, level: str) -> LargestGang:

@@ -16,7 +16,7 @@ from dradriver.allocator.fleet.gang_shares import Effort
 from dradriver.allocator.fleet.refusals import never
 from dradriver.allocator.gang_request import GangRequest
 from dradriver.allocator.request import NoPlaceError
-from dradriver.topology.levels import CLUSTER, NODE
+from dradriver.topology.levels import CLUSTER, FABRIC, NODE
 
 _NOT_FOUND = "no place was found for all of them at once"
 _GAVE_UP = "there are too many ways to share them to look at all"
@@ -76,11 +76,13 @@ def _limits(request: GangRequest) -> dict[str, str]:
         limits["min_network_gbps"] = f"at least {request.min_network_gbps:g} GB/s of network"
     if request.near and request.near_required:
         limits["near_required"] = f"near {request.near}"
+    if request.one_fabric:
+        limits["one_fabric"] = "in one NVLink fabric"
     return limits
 
 
 _NO_LIMIT: dict[str, Any] = {
-    "max_nodes": None, "min_gpus_per_node": 0, "min_network_gbps": 0.0, "near_required": False,
+    "max_nodes": None, "min_gpus_per_node": 0, "min_network_gbps": 0.0, "near_required": False, "one_fabric": False,
 }  # fmt: skip
 
 
@@ -119,12 +121,13 @@ def _could_hold(fleet: Fleet, request: GangRequest) -> tuple[bool, str]:
         if int(nodes.capacity.sum()) < count:
             return False, never(fleet.groups, role.pod)
     taken = nothing_taken(fleet, None) if len(members) > 1 else None
-    near = request.near if request.near_required else CLUSTER
+    near = _nearest_level(fleet, request)
     effort = Effort()
     if search(fleet, request, tables, counts, taken=taken, widest=near, effort=effort) is not None or effort.gave_up:
         return True, ""
+    wider = msgspec.structs.replace(request, one_fabric=False)
     if near == CLUSTER or search(
-        fleet, request, tables, counts, taken=taken, widest=CLUSTER, effort=Effort()
+        fleet, wider, tables, counts, taken=taken, widest=CLUSTER, effort=Effort()
     ) is None:  # fmt: skip
         return False, ""
     for role, nodes in zip(members, tables, strict=True):
@@ -134,6 +137,13 @@ def _could_hold(fleet: Fleet, request: GangRequest) -> tuple[bool, str]:
             which = "them" if not request.roles else f"the {role.pods} with {phrases.wanted(role.pod)}"
             return False, f"{named} holds {most.pods} of {which} when it is empty"
     return False, f"no {near} holds all of them even when it is empty"
+
+
+def _nearest_level(fleet: Fleet, request: GangRequest) -> str:
+    """The widest level that may hold all of a gang."""
+    near = request.near if request.near_required else CLUSTER
+    reaches = fleet.sites.reaches
+    return FABRIC if request.one_fabric and reaches.index(near) > reaches.index(FABRIC) else near
 
 
 def _nearest(fleet: Fleet, tables: Sequence[GangNodes], request: GangRequest, *, gave_up: bool) -> str:
@@ -177,11 +187,11 @@ def _nearest_of_equal_ones(fleet: Fleet, nodes: GangNodes, request: GangRequest)
             return f"nodes with such a network hold {fast} of them{more}"
         if slow := _slow(fleet, request.min_network_gbps):
             return f"{slow}, and nothing narrower holds all of them"
-    if request.near_required and request.near:
-        most_here = largest(fleet, nodes, request.near)
+    if (near := _nearest_level(fleet, request)) != CLUSTER:
+        most_here = largest(fleet, nodes, near)
         if most_here.pods < request.pods:
-            where = most_here.domain if request.near != NODE else most_here.nodes[0] if most_here.nodes else ""
-            named = f"the {request.near} with most room" + (f", {where}," if where else "")
+            where = most_here.domain if near != NODE else most_here.nodes[0] if most_here.nodes else ""
+            named = f"the {near} with most room" + (f", {where}," if where else "")
             return f"{named} holds {most_here.pods} of them now"
     return _without(fleet, [nodes], request, [request.pods], taken=None) or _NOT_FOUND
 

@@ -18,7 +18,7 @@ from dradriver.allocator.fleet.gang_shares import Effort
 from dradriver.allocator.gang_request import GangRequest, Role
 from dradriver.allocator.request import Strategy
 from dradriver.allocator.sets.subsets import Ints
-from dradriver.topology.levels import CLUSTER, NODE
+from dradriver.topology.levels import CLUSTER, FABRIC, NODE
 
 _MOST_DOMAINS = 32  # of one level, the fullest and the emptiest ones, that are tried role after role
 _MOST_ORDERED = 3  # roles of which every order is tried in a domain
@@ -160,6 +160,8 @@ def unmet(fleet: Fleet, request: GangRequest, taken: Taken, *, whole: bool) -> s
         return ""
     if request.near_required and request.near and not holds(fleet, request.near, sites):
         return f"no {request.near} holds their nodes"
+    if request.one_fabric and not holds(fleet, FABRIC, sites):
+        return f"no {FABRIC} holds their nodes"
     if request.min_network_gbps and not any(
         (own := _Levels(fleet, request, CLUSTER).sites(level)[sites])[0] >= 0 and (own == own[0]).all()
         for level in fleet.sites.reaches[1:]
@@ -177,12 +179,21 @@ def holds(fleet: Fleet, near: str, sites: Ints) -> bool:
     return any(own[0] >= 0 and (own == own[0]).all() for own in inside)
 
 
+def with_fabrics(fleet: Fleet, request: GangRequest) -> GangRequest:
+    """The request as the cluster can follow it: where no fabric is known there is none to stay in."""
+    sites = fleet.sites
+    known = FABRIC in sites.levels and bool((sites.domains(FABRIC)[fleet.sites_by_name()] >= 0).any())
+    return request if known or not request.one_fabric else msgspec.structs.replace(request, one_fabric=False)
+
+
 class _Levels:
     """The levels at which places are looked for, and their domains as the request sees them."""
 
     def __init__(self, fleet: Fleet, request: GangRequest, widest: str) -> None:
         self._sites, self._request, self._widest = fleet.sites, request, widest
         self.names = list(self._sites.reaches[: self._sites.reaches.index(widest) + 1])
+        if request.one_fabric:
+            self.names = [name for name in self.names if name in (NODE, FABRIC)]
         self._known: dict[str, Ints] = {}
 
     def sites(self, level: str) -> Ints:

@@ -25,7 +25,16 @@ from dradriver.allocator.choice.choose import check
 from dradriver.allocator.fleet import gang_refusals
 from dradriver.allocator.fleet.fleet import Eligible, Fleet
 from dradriver.allocator.fleet.gang_nodes import GangNodes, node_table
-from dradriver.allocator.fleet.gang_search import Found, Taken, holds, most_pods, nothing_taken, search, unmet
+from dradriver.allocator.fleet.gang_search import (
+    Found,
+    Taken,
+    holds,
+    most_pods,
+    nothing_taken,
+    search,
+    unmet,
+    with_fabrics,
+)
 from dradriver.allocator.fleet.gang_shares import Effort
 from dradriver.allocator.gang_request import GangChoice, GangRequest, Role
 from dradriver.allocator.request import Choice, NoPlaceError
@@ -62,6 +71,7 @@ def place_gang(
         NoPlaceError: Not all pods have a place; the message says how many would have one.
     """
     _check(fleet, request)
+    request = with_fabrics(fleet, request)
     by_role = [eligible] * len(request.members) if eligible_by_role is None else eligible_by_role
     every = _rungs(fleet, request, by_role, amounts)
     kept = _kept(request, fixed or {})

@@ -26,6 +26,11 @@ def refusal(
         explain: Whether the message is to name the nearest thing that is possible; else it is the stable one.
     """
     what = phrases.wanted(request)
+    if groups and not any(group.vendor == request.vendor for group in groups):
+        have = " and ".join(sorted({group.vendor for group in groups}))
+        return NoPlaceError(f"{what}: no; no node has GPUs of {request.vendor}, only of {have}")
+    groups = [group for group in groups if group.vendor == request.vendor]
+    candidates = [each for each in candidates if each.group.vendor == request.vendor]
     stable = f"{what}: no; {_stable(groups, request)}"
     detail = f"{what}: no; {_nearest(groups, candidates, request)}" if explain else stable
     return NoPlaceError(detail, stable=stable)
@@ -92,7 +97,7 @@ def _nearest(groups: Collection[NodeGroup], candidates: Sequence[Candidates], re
 def _kinds(groups: Collection[NodeGroup], request: Whole) -> str:
     """What the nodes have instead of a product or architecture that none of them has; else empty."""
     what = "product" if request.product else "architecture" if request.architecture else ""
-    named = Whole(containers=(1,), product=request.product, architecture=request.architecture)
+    named = Whole(containers=(1,), vendor=request.vendor, product=request.product, architecture=request.architecture)
     if not what or any(group.suitable(named) for group in groups):
         return ""
     have = {getattr(gpu, what) for group in groups for gpu in group.machine.gpus} - {""}

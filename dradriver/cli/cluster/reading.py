@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
@@ -9,7 +10,7 @@ import msgspec
 from dradriver import __version__
 from dradriver.api import names, seats
 from dradriver.api.dra_objects import ResourceSlice
-from dradriver.api.ledger import NVIDIA, OURS, Ledger
+from dradriver.api.ledger import OTHERS, OURS, Ledger
 from dradriver.errors import DriverError
 from dradriver.kube import codec
 from dradriver.kube.client import ApiError, Client, Unreachable
@@ -35,7 +36,7 @@ class ClusterError(DriverError):
 
 
 async def read(server: ServerConfig) -> tuple[list[ResourceSlice], list[Claim]]:
-    """Return this driver's slices, NVIDIA's where some of ours describe a machine alone, and all claims.
+    """Return this driver's slices, the other driver's where some of ours describe a machine alone, and all claims.
 
     Raises:
         ClusterError: The server does not answer or refuses, or there is no slice of this driver.
@@ -49,9 +50,26 @@ async def read(server: ServerConfig) -> tuple[list[ResourceSlice], list[Claim]]:
         if not pieces:
             raise ClusterError(nothing_published(server))
         claims = await listed(client, server, RESOURCE_CLAIMS, read_claim)
-        if any(map(is_machine_alone, pieces)):
-            pieces += await listed(client, server, RESOURCE_SLICES, ResourceSlice, field_selector=of_driver(NVIDIA))
+        if alone := {piece.spec.pool.name for piece in pieces if is_machine_alone(piece)}:
+            theirs = {
+                one: await listed(client, server, RESOURCE_SLICES, ResourceSlice, field_selector=of_driver(one))
+                for one in OTHERS
+            }
+            said = {one: [piece.spec.pool.name for piece in found] for one, found in theirs.items()}
+            pieces += theirs[whose(alone, said)]
         return pieces, claims
+
+
+def whose(alone: Collection[str], pools: Mapping[Ledger, Collection[str]]) -> Ledger:
+    """Return which other driver hands out GPUs: the one that has devices of most machines that our agents describe.
+
+    These describe machines of the vendor alone whose GPUs are chosen among; NVIDIA's where nothing tells.
+
+    Args:
+        alone: The pools that have a machine and no devices.
+        pools: By driver, the pools of its slices.
+    """
+    return max(OTHERS, key=lambda one: len(set(alone).intersection(pools.get(one, ()))))
 
 
 def of_driver(ledger: Ledger) -> str:

@@ -13,17 +13,19 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Final
 
-from dradriver.api import gang_sizes, names
-from dradriver.api.ledger import NVIDIA, OURS, Ledger, bound
+from dradriver.api import channels, gang_sizes, names
+from dradriver.api.ledger import OTHERS, OURS, Ledger, bound
+from dradriver.api.nics import DRIVERS
 from dradriver.api.objects import Node
 from dradriver.api.pins import Claim, Key
 from dradriver.api.pods import Pod
 from dradriver.api.policies.model import DEFAULTS, Policies
 from dradriver.cli.cluster import reading
-from dradriver.cli.cluster.reading import ClusterError
+from dradriver.cli.cluster.reading import ClusterError, whose
 from dradriver.cli.cluster.tenants import Own
-from dradriver.cluster import pods, records, volumes
+from dradriver.cluster import pods, records, templates, volumes
 from dradriver.cluster.kueue_topologies import read_topology
+from dradriver.cluster.nics import read_slice
 from dradriver.cluster.nodes.ask import Where
 from dradriver.cluster.picture import Picture
 from dradriver.cluster.records import SliceRecord
@@ -99,6 +101,7 @@ class Scene:
         self._filled: set[str] = set()
         self._taken: dict[tuple[str, Key], Any] = {}  # by kind and key what the picture has
         self._labels: dict[str, Mapping[str, str]] = {}
+        self._knows_templates = False
 
     async def read(self, *, pods_too: bool = True) -> None:
         """Read slices, claims, nodes, and where pods are to be placed device classes and our pods."""
@@ -126,6 +129,7 @@ class Scene:
                 for topology in topologies:
                     picture.topology_changed(_seen(topology))
                 picture.nccl_changed(self.policies.nccl.version)
+                picture.nic_classes_changed(self.policies.nics.every)
                 for kind, records_ in ((DEVICE_CLASSES, classes), (NODES, nodes)):
                     for one in records_:
                         self.take(kind, key_of(one), one)
@@ -189,7 +193,30 @@ class Scene:
         before = len(self.unread)
         for template in await self._list(RESOURCE_CLAIM_TEMPLATES, records.read_template, namespace=namespace):
             self.picture.template_changed(_seen(template))
-        return len(self.unread) == before
+        self._knows_templates = len(self.unread) == before
+        return self._knows_templates
+
+    async def read_beside(self, pods: Collection[Pod]) -> None:
+        """Read what pods of one namespace name beside their GPUs: templates, and channels where these ask for one."""
+        some = [pod for pod in pods if templates.beside(pod)]
+        if not some or not await self.read_templates(some[0].metadata.namespace):
+            return
+        if any(self.picture.templates.domain_of(pod) is not None for pod in some):
+            selector = f"spec.driver={channels.DRIVER}"
+            for piece in await self._list(RESOURCE_SLICES, records.read_channels, field_selector=selector):
+                self.picture.channels_changed(_seen(piece))
+
+    def lacking_of(self, pod: Pod) -> str | None:
+        """Return which template a gated pod without a claim waits for, in words; None for none, or if nobody knows."""
+        waits = pod.gated and self.picture.claim_of(pod) is None and self._knows_templates
+        return self.picture.templates.lacking_of(pod) if waits else None
+
+    async def read_nics(self) -> None:
+        """Read the slices of drivers that hand out NICs: only who asks for some needs them."""
+        for driver in DRIVERS:
+            for piece in await self._list(RESOURCE_SLICES, read_slice, field_selector=f"spec.driver={driver}"):
+                self.picture.nics_changed(_seen(piece))
+            self.picture.nics_read(driver)
 
     async def volumes_of(self, pod: Pod) -> Where | volumes.Unbound:
         """Return where a pod's volumes are; as if they were everywhere where that may not be read."""
@@ -261,11 +288,14 @@ class Scene:
         """
         pools = {piece.pool for piece in ours}
         alone = {piece.pool for piece in ours if piece.alone}
-        theirs = await self._slices(NVIDIA) if alone else []
-        if not alone or (alone < pools and alone.isdisjoint(piece.pool for piece in theirs)):
+        if not alone:
             return []
-        self.ledger = NVIDIA
-        return theirs
+        found = dict(zip(OTHERS, await asyncio.gather(*map(self._slices, OTHERS)), strict=True))
+        ledger = whose(alone, {one: [piece.pool for piece in theirs] for one, theirs in found.items()})
+        if alone < pools and alone.isdisjoint(piece.pool for piece in found[ledger]):
+            return []
+        self.ledger = ledger
+        return found[ledger]
 
     async def _list(self, resource: Resource, kind: codec.Reading[Any], **selectors: str) -> list[Any]:
         try:

@@ -39,7 +39,7 @@ class Read(msgspec.Struct, frozen=True):
         unit: All of its pods that live.
         size: How few pods it may start with, and how many it has; else that it is none, or why nobody knows.
         done: How many of its pods have ended well.
-        lacking: Why a pod of it cannot be placed whatever is free: its volumes.
+        lacking: Why a pod of it cannot be placed whatever is free: its volumes, or templates that are not there.
     """
 
     of: Membership
@@ -69,18 +69,29 @@ async def read(scene: Scene, pod: Pod) -> Read | None:
     pods = [picture.pods[key] for key in keys]
     if any(each.template is not None for each in pods):
         await scene.read_templates(own.gang[0])
+    await scene.read_beside(pods)
     places = await asyncio.gather(*map(scene.volumes_of, pods))
     members = []
     for each, key, where in zip(pods, keys, places, strict=True):
         member = Member(each, picture.template_of(each), () if isinstance(where, Unbound) else where)
         member.near = own.gang[1]
         members.append((member, picture.gangs.rank(key)))
+    if any(map(_wants_nics, (member for member, _ in members))):
+        await scene.read_nics()
     lacking = (
         where.reason
         for each, where in zip(pods, places, strict=True)
         if isinstance(where, Unbound) and each.gated and picture.claim_of(each) is None
     )
-    return Read(of, Unit(*in_order(members), key=own.gang), size, done_of(picture.gangs, of), next(lacking, ""))
+    why = next((why for each in pods if (why := scene.lacking_of(each))), None) or next(lacking, "")
+    return Read(of, Unit(*in_order(members), key=own.gang), size, done_of(picture.gangs, of), why)
+
+
+def _wants_nics(member: Member) -> bool:
+    try:
+        return member.wish.nics is not None
+    except WordError:
+        return False
 
 
 def step(scene: Scene, gang: Read, size: Size) -> Step:

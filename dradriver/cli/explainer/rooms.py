@@ -92,12 +92,20 @@ def helps(scene: Scene, wish: PlacementRequest, request: Whole, fit: Bools) -> l
 
 def left_out(scene: Scene, wish: PlacementRequest, request: Whole, fit: Bools) -> list[Help]:
     """Return the sets that are free, or would be, on nodes that are left out, with the causes of that."""
-    nodes = scene.picture.nodes
+    nodes, channels, domain = scene.picture.nodes, scene.picture.channels, scene.picture.domain_of(wish.pod)
+
+    def causes(node: str) -> list[str]:
+        only = nodes.named([node])
+        return [
+            *nodes.causes(wish.ask, only=only),
+            *(channels.causes(domain, wish.pod, only) if domain is not None else ()),
+        ]
+
     every = nodes.named(scene.picture.fleets.of(wish.claim[0]).nodes)
     return [
         msgspec.structs.replace(
             option,
-            causes=tuple(map(plain, nodes.causes(wish.ask, only=nodes.named([option.node])))),
+            causes=tuple(map(plain, causes(option.node))),
         )
         for option in helps(scene, wish, request, every & ~fit)
         if not option.owners

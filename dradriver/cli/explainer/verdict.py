@@ -6,6 +6,7 @@ import asyncio
 from typing import Final
 
 import msgspec
+import numpy as np
 
 from dradriver.allocator.request import Choice, NoPlaceError, Whole
 from dradriver.api import affinity, names
@@ -31,6 +32,7 @@ from dradriver.controller.decide import MOST_NODES, decide, revalidate
 from dradriver.controller.ending import Ending
 from dradriver.controller.next_step import Go, Keep, LetGo, Settle, Wait, Withdraw, next_step
 from dradriver.controller.next_step import Place as WantsPlace
+from dradriver.controller.nic_choice import NoNicsError, figures
 from dradriver.kube.client import Client
 from dradriver.kube.config import ServerConfig
 from dradriver.queue.caps import CapError
@@ -119,6 +121,9 @@ async def _alone(scene: Scene, pod: Pod, gang: Read | None) -> Verdict:
     """Return what there is to say of a pod that is placed by itself, be it one that comes to a gang which runs."""
     if pod.template is not None and not await scene.read_templates(pod.metadata.namespace):
         return Verdict()
+    await scene.read_beside([pod])
+    if lacking := scene.lacking_of(pod):
+        return Verdict(reason=lacking)
     where = await scene.volumes_of(pod)
     if isinstance(where, Unbound):
         if pod.gated and scene.picture.claim_of(pod) is None:
@@ -136,6 +141,8 @@ async def _alone(scene: Scene, pod: Pod, gang: Read | None) -> Verdict:
         return Verdict(reason="it is being deleted, and gets no place any more")
     if not scene.whole:
         return Verdict()
+    if wish is not None and wish.nics is not None:
+        await scene.read_nics()
     step = next_step(unit.lead, scene.picture, 0.0)
     claim = scene.picture.claim_of(pod)
     pin = claim.pin if claim is not None and claim.owned_by(pod.metadata.uid) else None
@@ -182,7 +189,7 @@ async def _wanting(scene: Scene, unit: Unit, wish: PlacementRequest, gang: Read 
     found = await (_decided(scene, unit, wish) if gang is None else _late(scene, unit, gang))
     if isinstance(found, CapError):  # what is free, and whose end would make a place, says nothing of it
         return Verdict(reason=str(found), turn=turn)
-    fit = scene.picture.nodes.eligible(wish.ask)
+    fit = _fit(scene, wish)
     if isinstance(found, Placement):
         ahead = "" if turn.position == 1 else "; older pods have their turn first"
         lifted = "" if unit.lead.pod.gated else "the promise that it had has ended; "
@@ -193,6 +200,9 @@ async def _wanting(scene: Scene, unit: Unit, wish: PlacementRequest, gang: Read 
         )
     if wish.shared and wish.claim in scene.picture.claims:
         return Verdict(reason=found.stable, turn=turn)  # other GPUs would be of no use to it
+    if isinstance(found, NoNicsError) and wish.nics is not None:  # the same
+        nodes = [scene.picture.nodes.name(row) for row in np.flatnonzero(fit).tolist()]
+        return Verdict(reason=found.stable, nearest=figures(scene.picture, wish.nics, nodes), turn=turn)
     lifted = (
         ""
         if unit.lead.pod.gated
@@ -249,9 +259,16 @@ async def _helps(scene: Scene, wish: PlacementRequest, fit: Bools) -> tuple[Help
         return tuple(rooms.parts_helps(scene, wish, fit)[:_HELPS])
     options = rooms.helps(scene, wish, wish.request, fit)[:_FILLED]
     await scene.fill([option.node for option in options])
-    fit = scene.picture.nodes.eligible(wish.ask)
+    fit = _fit(scene, wish)
     open_ = [option for option in options if _at(scene, option.node, fit)]
     return (*open_[:_HELPS], *rooms.left_out(scene, wish, wish.request, fit)[:_HELPS])
+
+
+def _fit(scene: Scene, wish: PlacementRequest) -> Bools:
+    """Return the nodes that have room for a pod beside GPUs, and its channel of multi-node NVLink: (rows,)."""
+    picture, domain = scene.picture, scene.picture.domain_of(wish.pod)
+    fit = picture.nodes.eligible(wish.ask)
+    return fit if domain is None else fit & picture.channels.free(domain, wish.pod)
 
 
 def _at(scene: Scene, node: str, fit: Bools) -> bool:

@@ -10,7 +10,7 @@ from typing import Any, Final
 from dradriver.api import pins, seats
 from dradriver.api.dra_objects import ResourceSlice
 from dradriver.api.errors import WordError
-from dradriver.api.ledger import NVIDIA, OURS, bound
+from dradriver.api.ledger import OURS, bound
 from dradriver.api.objects import Node
 from dradriver.api.pins import Claim
 from dradriver.api.pods import Pod
@@ -163,7 +163,7 @@ class Live:
     def _whose(self, piece: ResourceSlice | None) -> bool:
         """Return whether a slice may change whose devices are handed out: then the picture is another one."""
         if piece is None or not _ours(piece):
-            return bool(self._alone) and self.scene.ledger is not NVIDIA
+            return bool(self._alone) and self.scene.ledger is OURS
         return is_machine_alone(piece) and not self._alone
 
     def _put_piece(self, name: str, piece: ResourceSlice | None) -> set[str]:

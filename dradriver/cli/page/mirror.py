@@ -17,7 +17,7 @@ import msgspec
 
 from dradriver.api import names
 from dradriver.api.dra_objects import ResourceSlice
-from dradriver.api.ledger import NVIDIA, OURS
+from dradriver.api.ledger import LEDGERS
 from dradriver.cli.cluster import reading
 from dradriver.cluster import pods, records
 from dradriver.errors import DriverError
@@ -80,7 +80,10 @@ def sources(driver_namespace: str) -> tuple[Source, ...]:
     """Return what the page is made from: with the driver's own namespace what that says of policies and GPU time."""
     sliced: dict[Any, Callable[[Any], Any]] = {records.read_slice: records.slice_record}
     found = [
-        *(Source(RESOURCE_SLICES, ResourceSlice, fields=reading.of_driver(one), made=sliced) for one in (OURS, NVIDIA)),
+        *(
+            Source(RESOURCE_SLICES, ResourceSlice, fields=reading.of_driver(one), made=sliced)
+            for one in LEDGERS.values()
+        ),
         Source(RESOURCE_CLAIMS, reading.read_claim),
         Source(NODES, records.read_node),
         Source(DEVICE_CLASSES, records.read_class),

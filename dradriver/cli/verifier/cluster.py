@@ -14,9 +14,10 @@ from dradriver import __version__
 from dradriver.api import names, seats, slices
 from dradriver.api.dra_objects import ResourceSlice
 from dradriver.api.errors import WordError
-from dradriver.api.ledger import LEDGERS, NVIDIA, OURS, Ledger, current_ledger
+from dradriver.api.ledger import LEDGERS, OTHERS, OURS, Ledger, current_ledger
 from dradriver.api.objects import Node, seconds
 from dradriver.api.slice_features import WITHOUT
+from dradriver.cli.cluster.reading import whose
 from dradriver.cli.verifier.finding import Finding, failed, passed, warned
 from dradriver.cli.verifier.parts import COMPONENT, NODE, Pod, arguments, container_of, pods_of
 from dradriver.node.publishing.other_drivers import other_owner
@@ -66,11 +67,15 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def ledger_of(pieces: Iterable[ResourceSlice]) -> Ledger:
-    """Return whose devices are handed out, by slices: NVIDIA's where it has devices beside a machine alone of ours."""
+    """Return whose devices are handed out, by slices: another driver's where it has some beside a machine alone."""
     found = list(pieces)
     alone = {one.spec.pool.name for one in found if one.spec.driver == names.DRIVER and slices.is_machine_alone(one)}
-    theirs = {one.spec.node_name for one in found if one.spec.driver == NVIDIA.driver and one.spec.devices}
-    return OURS if alone.isdisjoint(theirs) else NVIDIA
+    theirs = {
+        one: {piece.spec.node_name for piece in found if piece.spec.driver == one.driver and piece.spec.devices}
+        for one in OTHERS
+    }
+    ledger = whose(alone, theirs)
+    return OURS if alone.isdisjoint(theirs[ledger]) else ledger
 
 
 def findings(seen: Seen, *, now: float) -> Iterator[Finding]:
@@ -282,7 +287,7 @@ def _beside(seen: Seen, ledger: Ledger) -> Iterator[Finding]:
             yield say(
                 "other-drivers", f"{name}: {owner}" + (also if name in ours else ""),
                 "have only one of them hand out a node's GPUs: docs/migrating.md says how to change, docs/addon.md "
-                "how to go on with NVIDIA's driver",
+                "how to go on with NVIDIA's driver or AMD's",
             )  # fmt: skip
     if not found:
         than = "" if ledger is OURS else f" than {ledger.driver}"

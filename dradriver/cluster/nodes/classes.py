@@ -59,6 +59,10 @@ class Classes:
         """Return the rows that have a label with one of some values: shape (rows,), the caller's own."""
         return self._labels.labelled(key, values)
 
+    def having(self, key: str) -> Bools:
+        """Return the rows that have a label: shape (rows,), the caller's own."""
+        return self._labels.having(key)
+
     def values(self, key: str, rows: Bools) -> frozenset[str]:
         """Return the values that a label has in some of the rows."""
         return self._labels.values(key, rows)

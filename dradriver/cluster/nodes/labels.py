@@ -122,6 +122,11 @@ class Labels:
         mask = self._labels.holds((key, "In", tuple(values))) if values else False
         return np.full(self._rows, mask) if isinstance(mask, bool) else mask
 
+    def having(self, key: str) -> Bools:
+        """Return the rows that have a label: shape (rows,), the caller's own."""
+        mask = self._labels.holds((key, "Exists", ()))
+        return np.full(self._rows, mask) if isinstance(mask, bool) else mask
+
     def values(self, key: str, rows: Bools) -> frozenset[str]:
         """Return the values that a label has in some of the rows."""
         return self._labels.values(key, rows)

@@ -23,6 +23,7 @@ GONE: Final = "gone"  # its GPUs are published, and the API server has no such n
 NOT_READY: Final = "not ready"
 GOING: Final = "goes for maintenance before the pod would end"
 _MIN_ROWS: Final = 64
+_TAKEN, _FREE = 1, 2  # channels
 
 
 class _Known(msgspec.Struct, frozen=True, gc=False):
@@ -65,6 +66,8 @@ class NodeTable:
         self._ready: Bools = np.zeros(0, np.bool_)
         self._goes_at: Floats = np.zeros(0, np.float64)  # seconds since the epoch; infinite for those that stay
         self._going: set[int] = set()  # rows of the others
+        self._channels: dict[str, bool] = {}  # nodes with a channel of multi-node NVLink, and whether it is free
+        self._channel: Ints = np.zeros(0, np.int64)  # the same by row: 0 where there is none, 1 taken, 2 free
         self._classes = Classes()
         self._capacity = Capacity()
         self._labels: Mapping[str, Mapping[str, str]] | None = None
@@ -123,6 +126,32 @@ class NodeTable:
     def labelled(self, key: str, values: Collection[str]) -> Bools:
         """Return the nodes that have a label with one of some values: shape (rows,), the caller's own."""
         return self._classes.labelled(key, values)
+
+    def having(self, key: str) -> Bools:
+        """Return the nodes that have a label, whatever it says: shape (rows,), the caller's own."""
+        return self._classes.having(key)
+
+    def channels(self, *, taken: bool = False) -> Bools:
+        """Return the nodes with a free channel of multi-node NVLink, or with any: shape (rows,), the caller's own."""
+        found: Bools = self._channel >= (_TAKEN if taken else _FREE)
+        return found
+
+    def set_channel(self, name: str, free: bool | None) -> None:
+        """Say whether a node's channel of multi-node NVLink is free; None where it has none."""
+        if self._channels.get(name) == free:
+            return
+        if free is None:
+            del self._channels[name]
+        else:
+            self._channels[name] = free
+        if (row := self._rows.get(name)) is not None:
+            self._channel[row] = self._channel_of(name)
+        if free:
+            self.helped(name)
+
+    def _channel_of(self, name: str) -> int:
+        free = self._channels.get(name)
+        return 0 if free is None else _FREE if free else _TAKEN
 
     def values(self, key: str, rows: Bools) -> frozenset[str]:
         """Return the values that a label has on some of the nodes."""
@@ -317,6 +346,7 @@ class NodeTable:
                 self._grow(len(self._names) + max(_MIN_ROWS, len(self._names) // 8))
             row = self._rows[name] = self._free.pop()
             self._names[row] = name
+            self._channel[row] = self._channel_of(name)
         return row
 
     def _release(self, name: str) -> None:
@@ -324,7 +354,7 @@ class NodeTable:
         if not self._there[row] and not self._offered[row]:
             del self._rows[name]
             self._names[row] = None
-            self.freed[row] = 0
+            self.freed[row] = self._channel[row] = 0
             self._free.append(row)
 
     def _grow(self, rows: int) -> None:
@@ -335,6 +365,7 @@ class NodeTable:
             grown(flags, rows) for flags in (self._offered, self._there, self._ready)
         )
         self._goes_at = grown(self._goes_at, rows, np.inf)
+        self._channel = grown(self._channel, rows)
         self._classes.grow(rows)
         self._capacity.grow(rows)
 

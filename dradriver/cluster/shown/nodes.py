@@ -13,7 +13,7 @@ import msgspec
 from dradriver.allocator import MAX_GPUS, Choice, Constraint, NoPlaceError, Whole, choose
 from dradriver.api import names, slices
 from dradriver.api.dra_objects import Device, ResourceSlice
-from dradriver.api.ledger import NVIDIA, OURS
+from dradriver.api.ledger import LEDGERS, OTHERS, OURS, Ledger
 from dradriver.api.pins import Claim
 from dradriver.cluster.devices import gpu_names, identity, is_gpu, slice_words
 from dradriver.cluster.shown.holders import Held, Hold, Holder, Where, held_by
@@ -102,7 +102,7 @@ def views(
     """Return the nodes in natural order, and a sentence on whatever could not be read or looks wrong.
 
     Args:
-        pieces: Slices of any driver. Where ours describe a machine alone, NVIDIA's driver hands out its GPUs.
+        pieces: Slices of any driver. Where ours describe a machine alone, another driver hands out its GPUs.
         claims: Claims of all namespaces.
         only: Names of the nodes that are wanted; all of them where none is named.
     """
@@ -111,7 +111,7 @@ def views(
     shared: dict[Where, Device] = {}
     for piece in pieces:
         driver, pool = piece.spec.driver, piece.spec.pool.name
-        if driver in (OURS.driver, NVIDIA.driver):
+        if driver in LEDGERS:
             (ours if driver == OURS.driver else theirs).setdefault(pool, []).append(piece)
             shared |= {(driver, pool, d.name): d for d in piece.spec.devices if d.allow_multiple_allocations}
     wanted = set(only) or ours.keys()
@@ -133,7 +133,10 @@ def _node(
     """Return what a node's slices say; None, and a warning, where nothing can be shown of it."""
     current = _current(name, ours, warnings)
     alone = bool(theirs) and all(map(slices.is_machine_alone, current))
-    offering = _current(name, theirs, warnings) if alone else current
+    ledger = _whose(theirs) if alone else OURS
+    offering = (
+        current if ledger is OURS else _current(name, [p for p in theirs if p.spec.driver == ledger.driver], warnings)
+    )
     cause = "" if current and offering else "nothing of it can be shown"
     if any(piece.spec.node_name != name for piece in (*current, *offering)):
         cause = "its slices are not those of the node of that name"
@@ -150,8 +153,8 @@ def _node(
     devices = {device.name: device for piece in offering for device in piece.spec.devices}
     called: dict[str, str] = {}
     if alone:
-        gpus = gpu_names({own: identity(device, NVIDIA) for own, device in devices.items()}, machine)
-        called = {own: gpu for own, gpu in gpus.items() if is_gpu(devices[own], NVIDIA)}
+        gpus = gpu_names({own: identity(device, ledger) for own, device in devices.items()}, machine)
+        called = {own: gpu for own, gpu in gpus.items() if is_gpu(devices[own], ledger)}
     else:
         gpus = {own: slices.device_name(gpu) for own, device in devices.items() if (gpu := device.text("parentUUID"))}
     parts: dict[str, dict[str, Device]] = {}
@@ -159,7 +162,13 @@ def _node(
         if own not in called:
             parts.setdefault(gpu, {})[own] = devices[own]
     listed = {called.get(own, own): device for own, device in devices.items()}
-    return _Node(name, machine, (NVIDIA if alone else OURS).driver, listed, parts, called)
+    return _Node(name, machine, ledger.driver, listed, parts, called)
+
+
+def _whose(theirs: Sequence[ResourceSlice]) -> Ledger:
+    """Return which other driver has a node's devices, by its slices."""
+    having = {piece.spec.driver for piece in theirs if piece.spec.devices}
+    return next((one for one in OTHERS if one.driver in having), OTHERS[0])
 
 
 def _current(name: str, pool: Sequence[ResourceSlice], warnings: list[str]) -> list[ResourceSlice]:

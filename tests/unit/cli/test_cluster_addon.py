@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from dradriver.api import slices
+from dradriver.api.ledger import AMD, NVIDIA
 from dradriver.cli.cluster import reading
 from dradriver.cli.cluster.topo import views
 from dradriver.cluster.shown.nodes import NodeView
 from dradriver.kube.resources import RESOURCE_CLAIMS, RESOURCE_SLICES
-from tests.fakes import nvidia
+from tests.fakes import amd, nvidia
 from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.gpunodes import Object, allocated, machine, pieces, promised, read_claims, read_slices
 
@@ -71,3 +72,26 @@ def test_where_our_own_devices_are_published_theirs_change_nothing() -> None:
         ours=own,
     )
     assert [view.state for view in node.gpus].count("free") == 7
+
+
+async def test_amds_devices_show_as_gpus_with_holders_by_their_addresses() -> None:
+    node = machine("node-a", "mi210-x8")
+    async with FakeApiServer() as api:
+        for piece in slices.machine_alone(node, node="node-a", node_uid="u"):
+            api.put(RESOURCE_SLICES, piece)
+        api.put(RESOURCE_SLICES, amd.resource_slice("node-a", amd.whole(node)))
+        # NVIDIA's driver on another node, whose machine nobody here describes.
+        api.put(RESOURCE_SLICES, nvidia.slices("node-b", nvidia.whole(machine("node-b"))))
+        claim = theirs("trainer", "gpu-5-133")
+        claim["status"]["allocation"]["devices"]["results"][0]["driver"] = amd.DRIVER
+        api.put(RESOURCE_CLAIMS, claim)
+        nodes, warnings = views(*await reading.read(api.config))
+    assert (warnings, [view.name for view in nodes]) == ([], ["node-a"])
+    assert [view.state for view in nodes[0].gpus] == ["free"] * 5 + ["allocated"] + ["free"] * 2
+    assert [holder.who for holder in nodes[0].gpus[5].holders] == ["team-a/trainer"]
+
+
+def test_whose_devices_they_are_say_the_machines_that_our_agents_describe() -> None:
+    assert reading.whose({"a", "b"}, {NVIDIA: ["c"], AMD: ["a", "b"]}) is AMD
+    assert reading.whose({"a", "b"}, {NVIDIA: ["a", "b"], AMD: ["b"]}) is NVIDIA
+    assert reading.whose({"a"}, {}) is NVIDIA

@@ -23,6 +23,7 @@ from dradriver.kube.resources import (
     RESOURCE_CLAIMS,
     RESOURCE_SLICES,
 )
+from tests.fakes import domains
 from tests.fakes.commands import CommandLine, run_all
 from tests.fakes.gpucluster import GpuCluster
 
@@ -408,3 +409,42 @@ async def test_what_a_tenant_may_not_have_is_neither_free_for_it_nor_would_help(
     end(cluster, "trainer")
     assert (await shell.data(f"free {file}"))["free"] == 4
     assert (await shell.data(f"free -n team-b {file}"))["free"] == 0
+
+
+async def test_who_has_the_channel_of_a_compute_domain_is_named(cluster: GpuCluster, shell: CommandLine) -> None:
+    for node, label in (("n1", {}), ("n2", {domains.LABEL: "another"})):
+        cluster.node(node, labels=label)
+        cluster.put(RESOURCE_SLICES, domains.resource_slice(node))
+    cluster.put(RESOURCE_CLAIMS, domains.claim("theirs", "n1"))
+    own = {"name": names.POD_CLAIM, "resourceClaimName": "gpus-next"}
+    cluster.pod("next", 4, resourceClaims=[own, domains.entry("t")])
+    await cluster.settle()
+    found = await shell.data("explain next")
+    assert found["reason"] == "waits for ResourceClaimTemplate 't', which is not there; create it in its namespace"
+    assert cluster.note("next", "reason") == found["reason"]
+
+    cluster.put(RESOURCE_CLAIM_TEMPLATES, domains.template("t", "d-1"))
+    await cluster.settle()
+    found = await shell.data("explain next")
+    assert found["reason"] == cluster.note("next", "reason")
+    assert {tuple(one["causes"]) for one in found["helps"]} == {
+        ("its channel is taken by claim default/theirs",),
+        ("labelled for another ComputeDomain",),
+    }
+    cluster.remove(RESOURCE_CLAIMS, "theirs", "default")
+    assert (await shell.data("explain next"))["place"]["node"] == "n1"
+
+
+async def test_a_gang_in_compute_domains_waits_for_one_fabric(cluster: GpuCluster, shell: CommandLine) -> None:
+    cluster.put(RESOURCE_CLAIM_TEMPLATES, domains.template("t", "d-1"))
+    for node, clique in (("a", "u.1"), ("b", "u.2")):
+        cluster.node(node, "gb200-nvl72-tray", labels={domains.CLIQUE: clique})
+        cluster.put(RESOURCE_SLICES, domains.resource_slice(node))
+    for name in ("next", "other"):
+        own = {"name": names.POD_CLAIM, "resourceClaimName": f"gpus-{name}"}
+        wishes = {"gang": "g", "gang-size": "2"}
+        cluster.pod(name, 4, resourceClaims=[own, domains.entry("t")], wishes=wishes)
+    await cluster.settle()
+    found = await shell.data("explain next")
+    assert found["reason"] == cluster.note("next", "reason")
+    assert "in one NVLink fabric" in found["reason"]

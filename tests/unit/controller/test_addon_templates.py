@@ -150,7 +150,10 @@ def test_what_a_template_of_their_class_comes_to(content: Object, expected: Whol
         (spec(request("gpu", "gpu.topology")), "class 'gpu.topology' is none of gpu.nvidia.com"),
         (spec(request("gpu", "share.gpu.topology")), "class 'share.gpu.topology' is none of gpu.nvidia.com"),
         (spec(request("gpu", "vfio.gpu.nvidia.com")), "have a template of its own for other devices"),
-        (spec(request(), request("imex", "compute-domain-default-channel.nvidia.com")), "is none of gpu.nvidia.com"),
+        (
+            spec(request(), request("imex", "compute-domain-default-channel.nvidia.com")),
+            "is no GPU; give the containers",
+        ),
         (spec(request(capacity={"requests": {"memory": "10Gi"}})), "write gpu.topology/min-memory"),
         (spec(selected(f"{ATTRIBUTE}index == 0")), "is for the scheduler alone to judge"),
         (spec(selected(f"{ATTRIBUTE}productName == 'A\"")), "is for the scheduler alone to judge"),

@@ -14,7 +14,7 @@ import pytest
 
 from dradriver.api import names
 from dradriver.api.dra_objects import ResourceSlice
-from dradriver.api.ledger import NVIDIA, OURS, Ledger, bound, current_ledger
+from dradriver.api.ledger import AMD, NVIDIA, OURS, Ledger, bound, current_ledger
 from dradriver.api.slices import read_machine
 from dradriver.kube.codec import decode
 from dradriver.kube.resources import NODES, RESOURCE_SLICES
@@ -30,8 +30,8 @@ from tests.fakes.node import NODE, NodeUnderTest, Object, a_node, eventually, ma
 
 
 @contextlib.asynccontextmanager
-async def agent(node: NodeUnderTest, **more: Any) -> AsyncIterator[None]:
-    with bound(NVIDIA):
+async def agent(node: NodeUnderTest, ledger: Ledger = NVIDIA, **more: Any) -> AsyncIterator[None]:
+    with bound(ledger):
         task = asyncio.create_task(addon.run(node.options(**more), server=node.api.config))
     try:
         yield
@@ -103,6 +103,12 @@ async def test_where_a_device_plugin_has_the_gpus_nothing_is_published() -> None
             assert ours(node) == []
 
 
+async def test_a_machine_of_another_vendor_than_the_drivers_is_not_published() -> None:
+    async with a_node() as node, ready_port() as (port, status), agent(node, AMD, health_port=port):
+        await becomes(status, 200)
+        assert ours(node) == []
+
+
 async def test_slices_with_devices_of_before_give_way(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(publisher, "HOLD_S", 0.02)
     async with a_node() as node:
@@ -128,9 +134,10 @@ async def test_the_agent_is_the_one_for_the_devices_that_the_option_names(
     assert (ran, current_ledger()) == ([ledger], OURS)
 
 
-def test_the_command_line_knows_both_ledgers() -> None:
+def test_the_command_line_knows_all_ledgers() -> None:
     assert parse(["--node-name=n"]).ledger == names.DRIVER
     assert parse(["--node-name=n", "--ledger=gpu.nvidia.com"]).ledger == NVIDIA.driver
+    assert parse(["--node-name=n", "--ledger=gpu.amd.com"]).ledger == AMD.driver
     with pytest.raises(SystemExit):
         parse(["--node-name=n", "--ledger=example.com"])
 

@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from dradriver.api import names, resolved
-from dradriver.api.ledger import NVIDIA
+from dradriver.api.ledger import AMD, NVIDIA
+from tests.fakes import amd
 from tests.fakes.admission import admit, defaulted, pod, stored
 
 PARTS = (
@@ -82,7 +83,9 @@ def test_a_word_of_before_the_change_of_drivers_holds_up_no_other() -> None:
     assert resolved.read(verdict.admitted["metadata"]["annotations"]).when_full is msgspec.UNSET
 
 
-@pytest.mark.parametrize(("told", "warned"), [("file", True), ("env", True), ("off", False), ("auto", False)])
+@pytest.mark.parametrize(
+    ("told", "warned"), [("file", True), ("env", True), ("near-nics", True), ("off", False), ("auto", False)]
+)
 def test_what_nccl_would_be_told_is_warned_of(told: str, warned: bool) -> None:
     verdict = admit(defaulted(pod(2, annotations={names.NCCL: told})), ledger=NVIDIA)
     assert verdict.allowed
@@ -92,3 +95,19 @@ def test_what_nccl_would_be_told_is_warned_of(told: str, warned: bool) -> None:
 def test_pods_without_our_words_are_nobodys_business() -> None:
     verdict = admit(defaulted(pod(2)), ledger=NVIDIA)
     assert (verdict.allowed, verdict.patch, verdict.warnings) == (True, [], [])
+
+
+def test_beside_amds_driver_whole_gpus_are_admitted_and_parts_refused() -> None:
+    sent = defaulted(pod(None, annotations={names.POLICY: "nvlink"}))
+    sent["spec"]["containers"][0]["resources"] = {"limits": {amd.LIMIT: "4"}}
+    assert admit(sent, ledger=AMD).allowed
+    verdict = admit(defaulted(pod(1, annotations={names.SHARE: "0.5"})), ledger=AMD)
+    assert not verdict.allowed
+    assert "gpu.amd.com hands out the GPUs" in verdict.message
+
+
+@pytest.mark.skipif(not amd.KNOWN, reason="pods do not say yet whose GPUs they want")
+def test_gpus_of_another_vendor_than_the_drivers_are_refused_with_the_limit_to_write() -> None:
+    verdict = admit(defaulted(pod(4, annotations={names.POLICY: "nvlink"})), ledger=AMD)
+    assert not verdict.allowed
+    assert "write a limit amd.com/gpu" in verdict.message

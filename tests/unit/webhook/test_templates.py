@@ -175,3 +175,18 @@ def test_words_count_until_the_pod_has_its_place_but_not_which_claim() -> None:
 def test_a_note_of_the_authors_own_names_no_template() -> None:
     forged = wanting(words=NVLINK | {names.TEMPLATE: "nic/rdma"})
     assert admit(forged).admitted["metadata"]["annotations"][names.TEMPLATE] == "gpus/quad"
+
+
+@pytest.mark.parametrize("words", [NVLINK, {names.PLACEMENT: "static"}])
+def test_a_channel_of_a_compute_domain_beside_limits_stays_as_it_is(words: dict[str, str]) -> None:
+    channel = {"name": "channel", "resourceClaimTemplateName": "job-channel"}
+    sent = pod(4, annotations=words, spec={"resourceClaims": [channel]})
+    sent["spec"]["containers"][0]["resources"]["claims"] = [{"name": "channel"}]
+    made = admit(defaulted(sent)).admitted
+    schema.check(made)
+    assert made["spec"]["resourceClaims"][0] == channel
+    assert made["spec"]["containers"][0]["resources"]["claims"][0] == {"name": "channel"}
+    assert names.TEMPLATE not in made["metadata"]["annotations"], "its GPUs are made by no template"
+    own = [entry for entry in made["spec"]["resourceClaims"] if entry["name"] == names.POD_CLAIM]
+    assert len(own) == 1
+    assert admit(made).admitted["spec"]["resourceClaims"][0] == channel, "nor when it is admitted again"

@@ -1,0 +1,138 @@
+"""A story of ComputeDomains, told beside a control plane alone: `python -m tests.contract.beside_domains NAME`.
+
+Real are the API server, the scheduler, the controller that makes claims of templates, and the chart's rights, webhook
+and controller. Slices and templates are as NVIDIA's driver has them; no kubelet prepares anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import Any, Final
+
+from dradriver.api import names, slices
+from dradriver.kube.client import Client
+from dradriver.kube.config import from_kubeconfig
+from dradriver.kube.resources import (
+    DEVICE_CLASSES,
+    NODES,
+    PODS,
+    RESOURCE_CLAIM_TEMPLATES,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+)
+from dradriver.topology import profiles
+from tests.cluster.nodeless import Nodeless
+from tests.contract import stories
+from tests.fakes import domains
+from tests.fakes.admission import pod
+
+Object = dict[str, Any]
+
+NAMESPACE: Final = "default"
+BOUND_S: Final = 60
+RACKS: Final = {"a1": "u.1", "a2": "u.1", "b1": "u.2", "b2": "u.2"}
+DOMAIN: Final = "8f1c2d7e-52c4-4b0e-9f0e-0d6c3a0b7a11"
+
+
+class Story:
+    """Trays of two racks, of which one has lost a channel."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    async def tell(self) -> None:
+        """Take a node's channel, and place a pod and a gang beside it."""
+        for node, clique in RACKS.items():
+            await self.add(node, clique)
+        await self._client.create(
+            DEVICE_CLASSES,
+            {
+                "metadata": {"name": domains.CLASS},
+                "spec": {"selectors": [{"cel": {"expression": domains.CLASS_CEL}}]},
+            },
+        )
+        for name, domain in (("alone", "another"), ("train", DOMAIN)):
+            await self._client.create(RESOURCE_CLAIM_TEMPLATES, domains.template(name, domain), namespace=NAMESPACE)
+
+        # A pod without words of ours, which the scheduler gives the first channel, and no GPU.
+        await self.create(
+            "first", "alone", None, nodeSelector={"kubernetes.io/hostname": "a1"}, terminationGracePeriodSeconds=0
+        )
+        assert await self.bound("first") == "a1"
+        # Of these a1 has as many GPUs free as any, and its name is the first.
+        gang = [f"w-{number}" for number in range(2)]
+        for name in gang:
+            await self.create(name, "train", 4, **{names.GANG: "w", names.GANG_SIZE: "2"})
+        assert {await self.bound(name) for name in gang} == {"b1", "b2"}
+        await self.create("one", "train", 1)
+        assert await self.bound("one") == "a2"
+        await self.create("none", "train", 1)
+        assert "its channel is taken by claim default/" in await self.reason("none")
+
+        await self._client.delete(PODS, "first", namespace=NAMESPACE)
+        assert await self.bound("none") == "a1"
+
+    async def add(self, name: str, clique: str) -> None:
+        """Create a node, and what both drivers publish of it."""
+        room = {"cpu": "96", "memory": "512Gi", "pods": "110"}
+        status = {
+            "capacity": room,
+            "allocatable": room,
+            "conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady", "message": ""}],
+        }
+        labels = {"kubernetes.io/hostname": name, domains.CLIQUE: clique}
+        body = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}, "status": status}
+        uid = (await self._client.create(NODES, body))["metadata"]["uid"]
+        machine = profiles.load("gb200-nvl72-tray", seed=name)
+        for one in (*slices.build(machine, node=name, node_uid=uid), domains.resource_slice(name)):
+            one["spec"]["pool"]["generation"] = 1
+            await self._client.create(RESOURCE_SLICES, one)
+
+    async def create(self, name: str, template: str, gpus: int | None, **more: Any) -> None:
+        """Create a pod with a channel; words of ours are told by their names, all else is of its spec."""
+        words = {key: text for key, text in more.items() if key.startswith(names.PREFIX)}
+        spec = {key: said for key, said in more.items() if key not in words}
+        if gpus is not None:
+            words = {names.POLICY: "best-effort"} | words
+        made = pod(
+            gpus, annotations=words, name=name, namespace=NAMESPACE,
+            spec={"resourceClaims": [domains.entry(template)]} | spec,
+        )  # fmt: skip
+        made["spec"]["containers"][0].setdefault("resources", {})["claims"] = [{"name": "channel"}]
+        sent = await self._client.create(PODS, made)
+        assert domains.entry(template) in sent["spec"]["resourceClaims"], "it is NVIDIA's"
+
+    async def bound(self, name: str) -> str:
+        """Wait until a pod is bound, and return its node, whose channel its claim has."""
+        found = await self._client.get(PODS, name, namespace=NAMESPACE)
+        async with asyncio.timeout(BOUND_S):
+            while not (node := found["spec"].get("nodeName")):
+                await asyncio.sleep(0.1)
+                found = await self._client.get(PODS, name, namespace=NAMESPACE)
+        statuses = found["status"]["resourceClaimStatuses"]
+        (claim,) = (one["resourceClaimName"] for one in statuses if one["name"] == "channel")
+        made = await self._client.get(RESOURCE_CLAIMS, claim, namespace=NAMESPACE)
+        (result,) = made["status"]["allocation"]["devices"]["results"]
+        assert (result["driver"], result["pool"], result["device"]) == (domains.DRIVER, node, "channel-0")
+        return str(node)
+
+    async def reason(self, name: str) -> str:
+        """Wait until a pod says why it waits."""
+        async with asyncio.timeout(BOUND_S):
+            while True:
+                found = await self._client.get(PODS, name, namespace=NAMESPACE)
+                if reason := found["metadata"]["annotations"].get(names.REASON):
+                    return str(reason)
+                await asyncio.sleep(0.1)
+
+
+async def main(plane: Nodeless) -> None:
+    """Tell the story."""
+    client = Client(from_kubeconfig(plane.kubeconfig), user_agent="contract", timeout_s=30)
+    async with client, stories.driver(plane):
+        await Story(client).tell()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(Nodeless(sys.argv[1])))
