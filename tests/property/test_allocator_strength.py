@@ -77,7 +77,7 @@ def test_the_best_set_of_any_machine(machine: Machine, data: st.DataObject) -> N
 @pytest.mark.parametrize("name", OTHERS)
 def test_a_wish_for_predicted_bandwidth_is_refused_with_the_reason(name: str) -> None:
     machine = profiles.load(name)
-    wish = Whole(containers=(2,), min_busbw_gbps=0.1)
+    wish = Whole(containers=(2,), min_busbw_gbps=0.1, vendor=machine.vendor.word)
     every = [gpu.index for gpu in machine.gpus]
     with pytest.raises(NoPlaceError, match=f"bus bandwidth of {machine.vendor.link} cannot be predicted"):
         choose(machine, every, wish)
@@ -88,5 +88,5 @@ def test_a_wish_for_predicted_bandwidth_is_refused_with_the_reason(name: str) ->
             fleet.rank(wish, explain=explain)
     with pytest.raises(NoPlaceError, match="cannot be predicted"):
         place_gang(fleet, GangRequest(pods=1, pod=wish))
-    assert fleet.rank(Whole(containers=(2,)))[0].node == "node"
+    assert fleet.rank(Whole(containers=(2,), vendor=machine.vendor.word))[0].node == "node"
     assert choose(machine, every, Whole(containers=(1,), min_busbw_gbps=0.1)).gpus

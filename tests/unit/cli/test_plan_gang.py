@@ -62,7 +62,9 @@ def test_what_is_not_predicted_is_not_told(profile: str, told: bool) -> None:
     fleet = Fleet()
     for name in ("a", "b"):
         fleet.set_node(name, profiles.load(profile), range(8))
-    found = plan_gang.data(place_gang(fleet, GangRequest(pods=2, pod=Whole(containers=(8,)))))
+    found = plan_gang.data(
+        place_gang(fleet, GangRequest(pods=2, pod=Whole(containers=(8,), vendor=profiles.load(profile).vendor.word)))
+    )
     assert ["busbw_gbps" in each for each in (found, *found["pods"])] == [told] * 3
 
 

@@ -22,7 +22,8 @@ def fleet_of(machine: Machine, *frees: list[int]) -> Fleet:
 
 
 def placed(fleet: Fleet, pods: int, gpus: int) -> GangChoice:
-    return place_gang(fleet, GangRequest(pods=pods, pod=Whole(containers=(gpus,))))
+    (vendor,) = {group.vendor for group in fleet.groups}
+    return place_gang(fleet, GangRequest(pods=pods, pod=Whole(containers=(gpus,), vendor=vendor)))
 
 
 def test_the_slowest_pod_has_links_where_that_can_be() -> None:
