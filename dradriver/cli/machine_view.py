@@ -7,10 +7,12 @@ from collections.abc import Collection, Iterable, Sequence
 from itertools import combinations
 from typing import Final
 
+from dradriver.allocator.choice import phrases
 from dradriver.topology import codec, levels
 from dradriver.topology.groups import SIZES, Groups
 from dradriver.topology.machine import Machine
 from dradriver.topology.topo_m import writer
+from dradriver.topology.vendors import NVIDIA
 from dradriver.view.document import (
     Block,
     Cell,
@@ -91,7 +93,7 @@ def legend(machine: Machine) -> Notes:
 
 def _rates(machine: Machine) -> tuple[str, str]:
     """Return the heads of what people wish by, and of what the library decides by."""
-    return "line rate", f"{machine.vendor.library} counts"
+    return "line rate", f"{(machine.vendor if machine.vendor.rated else NVIDIA).library} counts"
 
 
 def facts(machine: Machine, groups: Groups) -> list[Block]:
@@ -105,13 +107,22 @@ def facts(machine: Machine, groups: Groups) -> list[Block]:
     nccl = f", NCCL {machine.nccl_version}" if machine.nccl_version else ""
     return [
         Notes(lines=words(*nics), verbatim=True),
-        Notes(lines=words(f"Machine: {machine.name or 'unnamed'}, {what(machine)}{nccl}", *slices)),
+        Notes(lines=words(f"Machine: {machine.name or 'unnamed'}, {what(machine)}{nccl}", *slices, *_blocks(machine))),
         _groups(machine, groups),
         Notes(lines=words(f"Device order: {_names(machine, groups.order)}")),
         _levels(machine),
         _numa(machine),
         _devices(machine),
     ]
+
+
+def _blocks(machine: Machine) -> list[str]:
+    """Return which GPUs may be had together, if not any."""
+    if machine.blocks is None:
+        return []
+    blocks = "; ".join(_names(machine, members) for members in _members(machine.blocks.of) if members)
+    rules = filter(None, (phrases.together(machine), phrases.counts(machine)))
+    return [f"Blocks: {blocks}", *(f"  {rule}" for rule in rules)]
 
 
 def _groups(machine: Machine, groups: Groups) -> Table:

@@ -3,7 +3,7 @@
 Two figures that are easily mixed up: ``bandwidth_gbps`` is the line rate of the ring's weakest step in one direction
 (two V100 links: 2 x 25 = 50), what ``nvidia-smi nvlink`` shows, or of a ring over PCIe what NCCL counts;
 ``busbw_gbps`` is the all-reduce bus bandwidth that NCCL is predicted to reach over all its rings (the same two links:
-40), what nccl-tests prints.
+40), what nccl-tests prints. Of machines for which nothing can be predicted it is left out.
 """
 
 from __future__ import annotations
@@ -110,10 +110,13 @@ class Question(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class Answer(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """The answer to one line: a choice without a node; the last two where a size of messages was given."""
+    """The answer to one line: a choice without a node; the last two where a size of messages was given.
+
+    Without ``busbw_gbps`` where nothing can be predicted.
+    """
 
     gpus: tuple[int, ...]
-    busbw_gbps: float
+    busbw_gbps: float | None = None
     bandwidth_gbps: float
     ring: tuple[int, ...]
     level: str
@@ -244,7 +247,7 @@ def reply(machine: Machine, question: Question, policies: Policies) -> Answer | 
     wish = request(question, policies)
     if isinstance(wish, Whole):
         choice = choose(machine, free_gpus(machine, question), wish)
-        return answer(choice, estimate(machine, question, choice))
+        return answer(machine, choice, estimate(machine, question, choice))
     return plan_parts.answer(plan_parts.choose_parts(machine, question.free, question.parts, wish))
 
 
@@ -329,11 +332,11 @@ def free_gpus(machine: Machine, question: Question) -> Sequence[int]:
     return [gpu.index for gpu in machine.gpus if gpu.mig is None] if question.free is None else question.free
 
 
-def answer(choice: Choice, estimated: Estimate | None) -> Answer:
+def answer(machine: Machine, choice: Choice, estimated: Estimate | None) -> Answer:
     """The choice as a line of ``--batch`` and ``-o json`` gives it."""
     return Answer(
         gpus=choice.gpus,
-        busbw_gbps=choice.busbw_gbps,
+        busbw_gbps=choice.busbw_gbps if machine.vendor.predicted else None,
         bandwidth_gbps=choice.bandwidth_gbps,
         ring=choice.ring,
         level=choice.level.value,

@@ -108,15 +108,21 @@ async def _read(server: ServerConfig, policies: Policies) -> Scene:
 
 
 def data(choice: GangChoice) -> dict[str, Any]:
-    """Return the choice as ``-o json`` gives it; it only ever grows."""
+    """Return the choice as ``-o json`` gives it; it only ever grows. Without ``busbw_gbps`` where none is predicted."""
+    predicted = [pod.busbw_gbps > 0 or len(pod.gpus) == 1 for pod in choice.pods]
     return {
         "reach": choice.reach,
         "nodes": list(choice.nodes),
-        "busbw_gbps": choice.busbw_gbps,
+        **({"busbw_gbps": choice.busbw_gbps} if all(predicted) else {}),
         "fallback": list(choice.fallback),
         "pods": [
-            {"node": pod.node, "gpus": list(pod.gpus), "ring": list(pod.ring), "busbw_gbps": pod.busbw_gbps}
-            for pod in choice.pods
+            {
+                "node": pod.node,
+                "gpus": list(pod.gpus),
+                "ring": list(pod.ring),
+                **({"busbw_gbps": pod.busbw_gbps} if told else {}),
+            }
+            for pod, told in zip(choice.pods, predicted, strict=True)
         ],
     }
 

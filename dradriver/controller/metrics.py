@@ -59,7 +59,7 @@ SCORES: Final = Labelled(
 BUSBW: Final = Labelled(
     functools.partial(Histogram, buckets=(5, 10, 20, 40, 80, 120, 160, 240, 360, 480, 720)),
     "gpu_topology_placement_busbw_gbps",
-    "All-reduce bus bandwidth that is predicted for placed sets, in GB/s; 0 where nothing can be predicted.",
+    "All-reduce bus bandwidth that is predicted for placed sets, in GB/s, where it can be.",
     gpus=_SETS,
 )
 WAITED: Final = Spans(

@@ -66,7 +66,8 @@ class Placed:
         if len(choice.gpus) == 1:
             return
         metrics.SCORES.labels(gpus).observe(choice.score)
-        metrics.BUSBW.labels(gpus).observe(choice.busbw_gbps)
+        if choice.busbw_gbps:  # else there is no prediction
+            metrics.BUSBW.labels(gpus).observe(choice.busbw_gbps)
         pool = self._picture.inventory.pool(choice.node)
         nodes = set() if pool is None else {gpu.numa for gpu in pool.machine.gpus if gpu.index in choice.gpus}
         if len(nodes) > 1:

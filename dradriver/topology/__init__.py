@@ -11,7 +11,7 @@ profiles      machines as data, one YAML file each
 topo_m        the text of ``nvidia-smi topo -m``
 nccl          NCCL's topology files
 amd           AMD's parts, and the texts of their tools
-npu_smi       the text of ``npu-smi info -t topo``
+npu_smi       the texts of ``npu-smi info -t topo`` and ``npu-smi info``
 vendors       whose GPUs a machine has
 paths         PCIe paths from places in the PCI tree
 rings         which sets have a ring of links, and how strong its weakest step can be
@@ -32,9 +32,21 @@ if TYPE_CHECKING:
     from dradriver.topology.errors import TopologyError
     from dradriver.topology.levels import Location, location
     from dradriver.topology.load import read_machine
-    from dradriver.topology.machine import Cpu, Gpu, Machine, MigDevice, MigProfile, Nic, NumaNode, PathType, PciDevice
+    from dradriver.topology.machine import (
+        Blocks,
+        Cpu,
+        Gpu,
+        Machine,
+        MigDevice,
+        MigProfile,
+        Nic,
+        NumaNode,
+        PathType,
+        PciDevice,
+    )
 
 __all__ = [
+    "Blocks",
     "Cpu",
     "Gpu",
     "Location",
@@ -56,7 +68,18 @@ __getattr__ = lazy.exports(
         "errors": ("TopologyError",),
         "levels": ("Location", "location"),
         "load": ("read_machine",),
-        "machine": ("Cpu", "Gpu", "Machine", "MigDevice", "MigProfile", "Nic", "NumaNode", "PathType", "PciDevice"),
+        "machine": (
+            "Blocks",
+            "Cpu",
+            "Gpu",
+            "Machine",
+            "MigDevice",
+            "MigProfile",
+            "Nic",
+            "NumaNode",
+            "PathType",
+            "PciDevice",
+        ),
     },
 )
 

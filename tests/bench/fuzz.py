@@ -20,13 +20,15 @@ from dradriver.api.policies.model import plain
 from dradriver.api.policies.read import PoliciesError
 from dradriver.cli.linter.admitted import results
 from dradriver.cli.linter.documents import DocumentError, documents
-from dradriver.topology import codec, nccl, profiles, topo_m
+from dradriver.topology import codec, nccl, npu_smi, profiles, topo_m
+from dradriver.topology.amd import smi
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.machine import Machine
 from dradriver.topology.profiles import schema
 from tests.paths import REPO, SHARED_DATA
 from webhook.admission import Admission
 
+PROFILES = REPO / "dradriver" / "topology" / "profiles"
 _WEBHOOK = Admission(controller_user="")
 INPUTS = 100_000
 _NAMES = ("dgx1-v100", "hgx-h100-degraded", "a100-pcie-x8-bridge-pairs", "rtx-a6000-x4-pairs", "gb200-nvl72-tray")
@@ -54,9 +56,18 @@ def parsers() -> list[Parser]:
     files = {folder: sorted((SHARED_DATA / folder).glob("*.*")) for folder in ("topo_m", "nccl_xml")}
     real = {folder: [path.read_text("utf-8") for path in paths] for folder, paths in files.items()}
     written = [nccl.write(machine) for machine in machines]
-    yaml = [(REPO / "dradriver" / "topology" / "profiles" / f"{name}.yaml").read_text("utf-8") for name in _NAMES]
+    yaml = [(PROFILES / f"{name}.yaml").read_text("utf-8") for name in _NAMES]
+    yaml += [(PROFILES / "ascend" / f"{name}.yaml").read_text("utf-8") for name in profiles.names("ascend")]
+    others = {name: profiles.load(name) for name in ("mi210-x8", "ascend-910a-x8", "ascend-a3-x16")}
+    amd = [path.read_text("utf-8") for path in sorted((SHARED_DATA / "vendors" / "amd").glob("*_*topo*.txt"))]
+    npu = [path.read_text("utf-8") for path in sorted((SHARED_DATA / "vendors" / "ascend").glob("*.txt"))]
+    npu = ["".join(npu), *(_npu_smi(machine) for name, machine in others.items() if "ascend" in name)]
+    rccl = [path.read_text("utf-8") for path in sorted((SHARED_DATA / "vendors" / "amd" / "rccl_models").glob("*.xml"))]
     return [
-        Parser("machine JSON", _read(codec.decode), [codec.encode(machine) for machine in machines]),
+        Parser("machine JSON", _read(codec.decode), [*map(codec.encode, (*machines, *others.values()))]),
+        Parser("amd-smi and rocm-smi", _read(smi.read), [*amd, _amd_smi(others["mi210-x8"])]),
+        Parser("npu-smi", _read(npu_smi.read), npu),
+        Parser("RCCL XML", _read(nccl.read), rccl or written),
         Parser(
             "nvidia-smi topo -m", _read(topo_m.read), [topo_m.write(machine) for machine in machines] + real["topo_m"]
         ),
@@ -66,6 +77,29 @@ def parsers() -> list[Parser]:
         Parser("manifests", _lint, [path.read_text("utf-8") for path in sorted((REPO / "examples").glob("*.yaml"))]),
         Parser("policies file", _read_policies, [(REPO / "docs/policies.md").read_text("utf-8").split("```")[1][5:]]),
     ]
+
+
+def _amd_smi(machine: Machine) -> str:
+    """Return a machine as ``amd-smi topology --json`` prints it."""
+
+    def link(i: int, j: int) -> dict[str, object]:
+        kind = "SELF" if i == j else "XGMI" if machine.links[i][j] else "PCIE"
+        return {"gpu": j, "bdf": machine.gpus[j].pci, "weight": 15, "link_type": kind, "bandwidth": "50000-50000"}
+
+    count = range(len(machine.gpus))
+    rows = [{"gpu": i, "bdf": machine.gpus[i].pci, "links": [link(i, j) for j in count]} for i in count]
+    return msgspec.json.encode(rows).decode()
+
+
+def _npu_smi(machine: Machine) -> str:
+    """Return a machine as ``npu-smi info -t topo`` prints it."""
+    kinds = {0: "SYS", 1: "HCCS", 2: "SIO"}
+    head = [f"NPU{gpu.index}" for gpu in machine.gpus]
+    rows = [
+        [name, *("X" if i == j else kinds[count] for j, count in enumerate(row)), "0-23"]
+        for i, (name, row) in enumerate(zip(head, machine.links, strict=True))
+    ]
+    return "\n".join("\t".join(row) for row in [["", *head, "CPU Affinity"], *rows])
 
 
 def _read(read: Callable[[str], Machine]) -> Callable[[str], object]:

@@ -86,8 +86,8 @@ def test_the_names_of_the_library() -> None:
         "Whole", "all_reduce", "choose", "largest_gang", "place_gang", "tables_of",
     ]  # fmt: skip
     assert dir(topology) == [
-        "Cpu", "Gpu", "Location", "Machine", "MigDevice", "MigProfile", "Nic", "NumaNode", "PathType", "PciDevice",
-        "TopologyError", "location", "read_machine",
+        "Blocks", "Cpu", "Gpu", "Location", "Machine", "MigDevice", "MigProfile", "Nic", "NumaNode", "PathType",
+        "PciDevice", "TopologyError", "location", "read_machine",
     ]  # fmt: skip
 
 

@@ -67,10 +67,16 @@ def no_figure(vendor: Vendor, request: Whole) -> str:
 
 def wrong_count(machine: Machine, gpus: int) -> str:
     """Why no pod has so many GPUs of the machine, whatever is free; empty where one may."""
-    counts = machine.blocks.counts if machine.blocks is not None else ()
-    if not counts or gpus in counts:
+    if machine.blocks is None or gpus in machine.blocks.counts:
         return ""
-    *some, last = map(str, counts)
+    return counts(machine)
+
+
+def counts(machine: Machine) -> str:
+    """How many GPUs of the machine a pod may have; empty where that is any number."""
+    if machine.blocks is None or not machine.blocks.counts:
+        return ""
+    *some, last = map(str, machine.blocks.counts)
     allowed = f"{', '.join(some)} or {last}" if some else last
     return f"of {machine.product} a pod has {allowed}"
 

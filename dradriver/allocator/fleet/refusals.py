@@ -48,7 +48,9 @@ def _stable(groups: Collection[NodeGroup], request: Whole) -> str:
 
 def never(groups: Iterable[NodeGroup], request: Whole) -> str:
     """Why none of some nodes ever has such a set, where that is a rule of all that are large enough; else empty."""
-    machines = [group.machine for group in groups if request.gpus <= group.tables.size]
+    machines = [
+        group.machine for group in groups if group.vendor == request.vendor and request.gpus <= group.tables.size
+    ]
     every = [
         phrases.wrong_count(machine, request.gpus) or phrases.no_figure(machine.vendor, request) for machine in machines
     ]

@@ -14,6 +14,7 @@ packing     how many rings fit into links at once, exactly
 search      how many channels of which speed NCCL's search finds
 busbw       the all-reduce bus bandwidth that NCCL will reach
 strength    the same where nothing can be predicted: by the weakest step of the best ring
+blocks      which sets the machine's maker allows, and from which of its blocks they are best taken
 facts       what is costly to compute of a canonical shape
 kept        what was computed, as long as it is of use
 criteria    what a set must be

@@ -7,7 +7,7 @@ import msgspec
 from dradriver.allocator.request import Constraint
 
 
-class Criteria(msgspec.Struct, frozen=True):
+class Criteria(msgspec.Struct, frozen=True, cache_hash=True):
     """What a set of positions must be.
 
     Attributes:

@@ -138,7 +138,7 @@ class Tables:
 
     def least(self, k: int, criteria: Criteria) -> float:
         """The least ``busbw`` that sets of ``k`` GPUs must have; none has enough where nothing can be predicted."""
-        if k < 2:
+        if k < 2 or not (criteria.min_busbw_gbps or criteria.min_worth):
             return 0.0
         if criteria.min_busbw_gbps and not self.shape.predicted:
             return float("inf")

@@ -193,7 +193,8 @@ def _set(node: NodeView) -> dict[str, Any] | None:
     largest = node.nvlink_set
     if largest is None:
         return None
-    return {"gpus": list(largest.gpus), "busbw_gbps": largest.busbw_gbps, "bandwidth_gbps": largest.bandwidth_gbps}
+    busbw = {"busbw_gbps": largest.busbw_gbps} if node.machine.vendor.predicted else {}
+    return {"gpus": list(largest.gpus), **busbw, "bandwidth_gbps": largest.bandwidth_gbps}
 
 
 def _gpu(view: GpuView) -> dict[str, Any]:

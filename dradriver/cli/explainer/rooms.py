@@ -13,7 +13,7 @@ import numpy as np
 
 from dradriver.allocator.choice import ladder
 from dradriver.allocator.fleet.node_group import NodeGroup
-from dradriver.allocator.request import Choice, NoPlaceError, Whole
+from dradriver.allocator.request import Choice, Constraint, Level, NoPlaceError, Whole
 from dradriver.allocator.sets import rings
 from dradriver.allocator.sets.subsets import Ints
 from dradriver.api import pins, slices
@@ -212,8 +212,15 @@ def better(scene: Scene, wish: PlacementRequest, choice: Choice, fit: Bools) -> 
     assert isinstance(request, Whole)
     if choice.fallback:
         request = msgspec.structs.replace(request, required=(*request.required, choice.fallback[0]))
-    elif choice.score < 100:
+    elif choice.score == 100:
+        return []
+    elif choice.busbw_gbps:
         request = msgspec.structs.replace(request, min_busbw_gbps=max(choice.busbw_gbps * 1.01, request.min_busbw_gbps))
+    elif choice.level is not Level.NVLINK:  # no bandwidth can be predicted, so links alone compare
+        request = msgspec.structs.replace(request, required=(*request.required, Constraint.NVLINK))
+    elif choice.bandwidth_gbps:
+        least = max(choice.bandwidth_gbps * 1.01, request.min_bandwidth_gbps)
+        request = msgspec.structs.replace(request, min_bandwidth_gbps=least)
     else:
         return []
     return helps(scene, wish, request, fit)

@@ -77,10 +77,11 @@ def _of_choice(choice: Choice | None) -> dict[str, Any]:
     """Return what the set was chosen for, in whole GB/s, as attributes have no fractions."""
     if choice is None:
         return {}
+    predicted = choice.busbw_gbps > 0 or len(choice.gpus) == 1
     return {
         "level": {"string": choice.level.value},
         "bandwidthGBps": {"int": int(choice.bandwidth_gbps)},
-        "busbwGBps": {"int": int(choice.busbw_gbps)},
+        **({"busbwGBps": {"int": int(choice.busbw_gbps)}} if predicted else {}),
         "score": {"int": choice.score},
     }
 

@@ -144,6 +144,8 @@ def body(
             "busbwGBps": round(choice.busbw_gbps, 1),
             "score": choice.score,
         }
+        if not choice.busbw_gbps and len(choice.gpus) > 1:
+            del told["busbwGBps"]  # nothing can be predicted
     condition = {
         "type": READY[0],
         "status": READY[1],

@@ -28,7 +28,7 @@ def matrices(text: str) -> Matrices:
     """
     try:
         gpus = msgspec.json.decode(text, type=list[dict[str, Any]])
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise _error("", str(error)) from None
     out: Matrices = {}
     for at, gpu in enumerate(gpus):

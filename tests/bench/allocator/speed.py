@@ -3,7 +3,8 @@
 ``ours_s`` is the same question again, ``ours_first_s`` the first time (with ring, rank order and score, which
 go-gpuallocator does not give), ``ours_other_sets_s`` questions with 200 different free sets, ``set_alone_first_s``
 the set alone, the first time. All four need the machine's tables, which are built once for each kind of machine:
-``tables_cpu_s``, the least of several, as nothing else on the host can make it less.
+``tables_cpu_s``, the least of several, as nothing else on the host can make it less. ``other_vendors`` has how
+many times as long machines without a prediction take as the same ones with it.
 """
 
 from __future__ import annotations
@@ -16,10 +17,13 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+import msgspec
+
 from dradriver.allocator import Whole, choose, tables_of
 from dradriver.allocator.choice.best_set import best_set
 from dradriver.topology import read_machine
 from dradriver.topology.machine import Machine
+from dradriver.topology.vendors import NVIDIA
 from tests.bench.allocator import peers
 from tests.fakes import computed, machines
 
@@ -28,6 +32,8 @@ MACHINES: Mapping[str, Callable[[], Machine]] = {
     "bridge pairs, 8 GPUs": machines.bridge_pairs,
     "bridge pairs, 16 GPUs": lambda: machines.bridge_pairs(16),
 }
+# Where nothing is predicted; beside them the same links as NVIDIA's would have them.
+OTHERS = {"mi300x-x8": 8, "mi210-x8": 8, "mi250-x4": 8, "ascend-910a-x8": 8, "ascend-a3-x16": 16}
 BUILT: Mapping[str, Callable[[], Machine]] = {
     **MACHINES,
     "pcie-box, 8 GPUs": machines.pcie_box,
@@ -35,6 +41,7 @@ BUILT: Mapping[str, Callable[[], Machine]] = {
     "dgx-2, 16 GPUs": lambda: read_machine("dgx2-v100"),
     "direct mesh, 16 GPUs": lambda: machines.direct_mesh(16),
     "ring of cubes, 16 GPUs": machines.double_cube,
+    **{f"{name}, {gpus} GPUs": partial(read_machine, name) for name, gpus in OTHERS.items()},
 }
 GOALS = {(8, 2): 1, (8, 4): 1, (16, 2): 100, (16, 4): 100, (16, 8): 100}
 
@@ -44,7 +51,25 @@ def measure() -> dict[str, Any]:
     return {
         "choice": {name: _choices(build()) for name, build in MACHINES.items()},
         "tables_cpu_s": {name: _build(build) for name, build in BUILT.items()},
+        "other_vendors": {name: _beside(read_machine(name)) for name in OTHERS},
     }
+
+
+def _beside(machine: Machine) -> dict[str, float]:
+    """CPU seconds of the tables and median seconds of a choice, over those of the same machine if it were NVIDIA's."""
+    gpus = tuple(msgspec.structs.replace(gpu, vendor=NVIDIA.word) for gpu in machine.gpus)
+    other = msgspec.structs.replace(machine, gpus=gpus, blocks=None, link_gbps=machine.link_gbps or 20.0)
+    row = {"tables_times": _build(lambda: machine) / _build(lambda: other)}
+    for count in (2, 4):
+        own, theirs = (_first_choice(each, count) for each in (machine, other))
+        row[f"choice_of_{count}_times"] = own / theirs
+    return row
+
+
+def _first_choice(machine: Machine, gpus: int) -> float:
+    work = partial(choose, machine, range(len(machine.gpus)), Whole(containers=(gpus,)))
+    work()  # tables
+    return _median([_first(machine, work) for _ in range(60)])
 
 
 def _choices(machine: Machine) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from dradriver.api import claims, names, slices
 from dradriver.api.objects import Metadata
 from dradriver.api.pods import Pod, PodClaim, PodSpec
 from dradriver.api.policies.modes import Mode
-from dradriver.cli.cluster.topo import nvlink_set, views
+from dradriver.cli.cluster.topo import data, nvlink_set, views
 from dradriver.cluster.shown.holders import Hold, Holder
 from dradriver.cluster.shown.nodes import NodeView
 from dradriver.topology import codec, profiles
@@ -273,6 +273,11 @@ def test_the_largest_set_is_what_the_allocator_would_give() -> None:
     assert (len(rack["a"].free), rack["a"].nvlink_set) == (72, None)
     assert nvlink_set(rack["a"]) == "not known above 16 GPUs"
     assert nvlink_set(pcie["a"]) == "none"
+    amd, _ = shown([piece("a", "mi210-x8")])
+    assert amd["a"].nvlink_set is not None
+    assert nvlink_set(amd["a"]) == "4: GPU0 GPU1 GPU2 GPU3"  # nothing is predicted
+    (row,) = data(list(amd.values()))
+    assert list(row["largest_nvlink_set"]) == ["gpus", "bandwidth_gbps"]
 
 
 HOSTILE = "x\x1b]0;owned\x07\x9b31m\u202e\r\n"

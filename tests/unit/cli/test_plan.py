@@ -176,6 +176,27 @@ def test_demands_of_the_annotations_are_options_too() -> None:
     assert found[3]["gpus"] == [0, 4]
 
 
+def test_no_bandwidth_is_predicted_for_other_vendors() -> None:
+    lines: list[object] = [
+        {"machine": "mi300x-x8", "gpus": 4},
+        {"machine": "mi300x-x8", "gpus": 4, "min_busbw": 1},
+        {"machine": "mi300x-x8", "gpus": 4, "message_size": "1Gi"},
+        {"machine": "ascend-910a-x8", "gpus": 4, "min_bandwidth": 1},
+        {"machine": "ascend-910a-x8", "gpus": 3},
+    ]
+    placed, *refused = answers(run("--batch", lines=lines))
+    assert placed["gpus"] == [0, 1, 2, 3]
+    assert "busbw_gbps" not in placed
+    assert [str(each["error"]).split("no; ")[-1] for each in refused] == [
+        "the bus bandwidth of xGMI cannot be predicted: write min-bandwidth in place of min-busbw",
+        "message_size: what an all-reduce takes over xGMI cannot be predicted",
+        "what a link of HCCS carries is not published: write required: nvlink in place of min-bandwidth",
+        "of Ascend 910A a pod has 1, 2, 4 or 8",
+    ]
+    shown = run("-m", "mi300x-x8", "--gpus", "4").output
+    assert "\nbusbw      not predicted over xGMI\n" in shown
+
+
 POLICIES = """
 policies:
   fast: {required: nvlink, strategy: pack}

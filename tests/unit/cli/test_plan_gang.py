@@ -7,8 +7,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from dradriver.allocator import Fleet, GangRequest, Whole, place_gang
+from dradriver.cli import plan_gang
 from dradriver.cli.main import main
 from dradriver.kube.resources import KUEUE_TOPOLOGIES
+from dradriver.topology import profiles
 from tests.fakes.commands import CommandLine, run_all
 from tests.fakes.gpucluster import GpuCluster
 
@@ -52,6 +55,17 @@ async def test_a_gang_without_a_place_is_refused_with_the_reason(
         assert "the largest leaf, s/l0, holds 3 of them when it is empty" in refused.stderr
     refused = await shell.run("plan", "--gang", "4x8", "--near", "leaf", "--policies", racks)
     assert "has the levels node, rack, cluster" in refused.stderr
+
+
+@pytest.mark.parametrize(("profile", "told"), [("mi300x-x8", False), ("dgx-h100", True)])
+def test_what_is_not_predicted_is_not_told(profile: str, told: bool) -> None:
+    fleet = Fleet()
+    for name in ("a", "b"):
+        fleet.set_node(name, profiles.load(profile), range(8))
+    found = plan_gang.data(
+        place_gang(fleet, GangRequest(pods=2, pod=Whole(containers=(8,), vendor=profiles.load(profile).vendor.word)))
+    )
+    assert ["busbw_gbps" in each for each in (found, *found["pods"])] == [told] * 3
 
 
 async def test_closed_nodes_are_left_out_and_words_count(cluster: GpuCluster, shell: CommandLine, racks: str) -> None:

@@ -66,6 +66,13 @@ def test_a_profile_is_what_rccl_saw_of_such_a_machine(profile: str, dump: str) -
 
 
 @pytest.mark.shared_data
+def test_the_profile_of_an_mi250_is_linked_as_another_such_machine() -> None:
+    mine, real = profiles.load("mi250-x4"), read_machine(FOLDER / "amd" / "rccl_models" / "topo_8p1h_1.xml")
+    assert sorted(map(sorted, mine.links)) == sorted(map(sorted, real.links))
+    assert (mine.link_gbps, mine.gpus[0].product) == (real.link_gbps, real.gpus[0].product)
+
+
+@pytest.mark.shared_data
 @pytest.mark.parametrize(
     ("file", "first"),
     [("amd-smi_topology_mi300x.txt", "0000:0c:00.0"), ("amd-smi_topology_mi355x.txt", "0000:0d:00.0")],
@@ -147,6 +154,8 @@ def test_the_most_bandwidth_over_the_least_is_the_number_of_links() -> None:
 def test_a_link_by_way_of_another_gpu_is_none(weight: str, links: int) -> None:
     text = AMD_SMI.replace(" 15  ", f" {weight}  ")
     assert smi.read(text).links[0][1] == links
+    unknown = smi.read(text.replace("50000-200000", "0-0         "))  # of partitions no bandwidth is said
+    assert unknown.links[0][1] == min(links, 1)
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ def test_a_910a_gives_what_huaweis_table_gives_of_every_free_set(gpus: int) -> N
 @pytest.mark.parametrize("gpus", [3, 5, 6, 7])
 def test_other_counts_are_refused_with_those_that_there_are(gpus: int) -> None:
     machine = profiles.load("ascend-910a-x8")
-    wish, fleet = Whole(containers=(gpus,)), Fleet()
+    wish, fleet = Whole(containers=(gpus,), vendor="ascend"), Fleet()
     fleet.set_node("node", machine, range(8))
     says = "of Ascend 910A a pod has 1, 2, 4 or 8$"
     with pytest.raises(NoPlaceError, match=says) as alone:
@@ -77,8 +77,8 @@ def test_whoever_finds_no_ring_waits_and_hears_of_them() -> None:
     with pytest.raises(NoPlaceError, match=rf"largest free set is 2 \(0, 1\), as {rule}; 4 GPUs are free"):
         choose(machine, [0, 1, 4, 5], Whole(containers=(4,)))
     fleet.set_node("node", machine, [0, 1, 4, 5])
-    with pytest.raises(NoPlaceError, match=f"most GPUs free on one node: 2 on node, as {rule}"):
-        fleet.rank(Whole(containers=(4,)))
+    with pytest.raises(NoPlaceError, match=f"most GPUs of ascend free on one node: 2 on node, as {rule}"):
+        fleet.rank(Whole(containers=(4,), vendor="ascend"))
 
 
 def test_containers_count_together_and_lie_in_one_ring() -> None:
@@ -102,16 +102,27 @@ def test_no_strategy_breaks_the_rule(strategy: Strategy) -> None:
             assert len({gpu // 4 for gpu in found}) == 1
 
 
+def test_of_two_nodes_the_one_is_taken_whose_ring_ends_with_it() -> None:
+    """The example of Huawei's page: one ring with a single NPU left, or rings with two and three."""
+    fleet, machine = Fleet(), profiles.load("ascend-910a-x8")
+    fleet.set_node("a", machine, [0, 1, 4, 5, 6])
+    fleet.set_node("b", machine, [2])
+    assert [(choice.node, choice.gpus) for choice in fleet.rank(Whole(containers=(1,), vendor="ascend"))] == [
+        ("b", (2,)),
+        ("a", (4,)),
+    ]
+
+
 def test_a_gangs_pods_each_have_a_ring() -> None:
     fleet, machine = Fleet(), profiles.load("ascend-910a-x8")
     fleet.set_node("a", machine, [0, 1, 4, 5])
     fleet.set_node("b", machine, range(8))
-    found = place_gang(fleet, GangRequest(pods=2, pod=Whole(containers=(4,))))
+    found = place_gang(fleet, GangRequest(pods=2, pod=Whole(containers=(4,), vendor="ascend")))
     with pytest.raises(NoPlaceError, match=r"a pod has 1, 2, 4 or 8$"):
-        place_gang(fleet, GangRequest(pods=2, pod=Whole(containers=(3,))))
+        place_gang(fleet, GangRequest(pods=2, pod=Whole(containers=(3,), vendor="ascend")))
     assert sorted((pod.node, pod.gpus) for pod in found.pods) == [("b", (0, 1, 2, 3)), ("b", (4, 5, 6, 7))]
     with pytest.raises(NoPlaceError):
-        place_gang(fleet, GangRequest(pods=3, pod=Whole(containers=(4,))))
+        place_gang(fleet, GangRequest(pods=3, pod=Whole(containers=(4,), vendor="ascend")))
 
 
 def some_free(gpus: int) -> Iterator[int]:
@@ -163,6 +174,21 @@ def test_a_box16_gives_of_the_fuller_group_and_half_of_each_above_eight(gpus: in
         if found is not None:
             (group,) = {gpu // 8 for gpu in members(found)}
             assert len(groups[group]) == min(fitting)
+
+
+@pytest.mark.parametrize("name", [name for name in profiles.names("ascend") if profiles.load(name).blocks])
+def test_the_sets_that_are_given_are_those_of_the_definition(name: str) -> None:
+    machine = profiles.load(name)
+    blocks, tables = machine.blocks, tables_of(machine)
+    assert blocks is not None
+    assert tables.given is not None
+    size = max(Counter(blocks.of).values())
+    for mask in [*range(1, 256), *some_free(len(machine.gpus))]:
+        own = Counter(blocks.of[gpu] for gpu in members(mask))
+        count = mask.bit_count()
+        whole = count == 1 or set(own.values()) == {size}
+        even = len(set(own.values())) == 1 and len(own) == -(-count // size)
+        assert bool(tables.given[mask]) is (count in blocks.counts and (whole if blocks.whole else even)), members(mask)
 
 
 def test_two_chips_of_a_300i_duo_card_are_preferred_and_not_required() -> None:

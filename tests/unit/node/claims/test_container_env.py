@@ -148,6 +148,17 @@ def test_what_the_controller_chose_is_said_with_the_place_in_the_ring() -> None:
         )
 
 
+def test_what_is_not_predicted_is_not_said() -> None:
+    done = planned(placed({"a": [3, 0], "b": [1, 2]}, msgspec.structs.replace(CHOICE, busbw_gbps=0.0)))
+    for text in mounted(done).values():
+        assert "busbwGBps" not in text
+        assert "bandwidthGBps" in text
+    obj = placed({"a": [3, 0], "b": [1, 2]}, msgspec.structs.replace(CHOICE, busbw_gbps=0.0))
+    for entry in status.body(typed(obj), done.claim, now=NOW)["status"]["devices"]:
+        assert "busbwGBps" not in entry["data"]
+        assert entry["data"]["bandwidthGBps"] == 20.5
+
+
 def test_a_ring_of_other_gpus_than_the_claims_is_not_said() -> None:
     obj = placed({"a": [3, 0], "b": [1, 2]}, msgspec.structs.replace(CHOICE, ring=(0, 1, 2, 7)))
     (first, *_) = mounted(planned(obj)).values()
