@@ -71,7 +71,7 @@ def siblings(nics: Sequence[NicState]) -> list[list[Seen]]:
     groups: dict[tuple[str, str, str], list[Seen]] = {}
     for nic in nics:
         for port in nic.ports if not nic.function else ():
-            key = (nic.product, nic.board, port.layer)
+            key = (nic.product or nic.name, nic.board, port.layer)  # what is not known is nothing's sibling
             groups.setdefault(key, []).append(Seen(At(nic.name, port.number), port))
     return list(groups.values())
 
@@ -135,7 +135,7 @@ def _rate(port: Port) -> str:
 
 def _unmanaged(port: Port) -> bool:
     """Return whether an InfiniBand link is up, and waits for a subnet manager: all siblings may."""
-    return port.layer == INFINIBAND and port.phys == "LinkUp"
+    return port.layer == INFINIBAND and port.state in ("INIT", "ARMED")
 
 
 def _cure(port: Port) -> str:

@@ -63,6 +63,15 @@ def test_other_products_boards_and_link_layers_are_no_siblings(tmp_path: Path) -
     assert found(tree) == []
 
 
+def test_cards_whose_product_cannot_be_read_are_nobodys_siblings(tmp_path: Path) -> None:
+    tree = eight(tmp_path, hca_type="")
+    for number in range(8):
+        (tree.device(number) / "vendor").unlink()
+    tree.file("sys/devices/pci0000:01/0000:01:00.0/infiniband/mlx5_1/ports/1/rate", HDR["rate"])
+    tree.file("sys/devices/pci0000:02/0000:02:00.0/infiniband/mlx5_2/ports/1/state", DOWN["state"])
+    assert found(tree) == []
+
+
 def test_one_that_was_switched_off_or_is_in_a_pod_is_not_broken(tmp_path: Path) -> None:
     tree = eight(tmp_path, layer="Ethernet")
     down = DOWN | {"phys_state": "3: Disabled"}
