@@ -252,7 +252,7 @@ def _never(driver: str, device: Object) -> bool:
 
 
 _EFA: Final = "efa.networking.k8s.aws"
-_NICS: Final = {"dranet.net": _DRANET, _EFA: _DRANET, _SRIOV: _SRIOV}
+_NICS: Final = {"dranet": _DRANET, "dranet.net": _DRANET, _EFA: _DRANET, _SRIOV: _SRIOV}
 
 _CLASSES: Final[dict[str, Callable[[str, Object], bool]]] = {
     names.DEVICE_CLASS: lambda driver, device: driver == names.DRIVER and _says(device, "type") == "gpu",
@@ -262,6 +262,7 @@ _CLASSES: Final[dict[str, Callable[[str, Object], bool]]] = {
     ),
     seats.CLASS: lambda driver, device: driver == names.DRIVER and _says(device, "type") == "seat",
     _NVIDIA: lambda driver, device: driver == _NVIDIA and _says(device, "type") == "gpu",
+    "dranet": lambda driver, _: driver == _DRANET,
     "dranet.net": lambda driver, _: driver == _DRANET,
     _EFA: lambda driver, _: driver == _DRANET,
     _SRIOV: lambda driver, _: driver == _SRIOV,
