@@ -139,7 +139,7 @@ def handed_over(_: str) -> list[Object]:
         assert wish.alone is not None
         made.append(claims.handed_over(pod, wish.alone))
     sets, *parts = _templates()
-    more = ((beside_nics(), {}), (beside_nics(), HARD | KIND))
+    more: tuple[tuple[Template, dict[str, str]], ...] = ((beside_nics(), {}), (beside_nics(), HARD | KIND))
     for template, words in ((sets, {}), (sets, HARD | KIND), *((one, {}) for one in parts), *more):
         pod = _by_template(words | {"when-full": "hand-over"})
         wish = read_wish(pod, template)
