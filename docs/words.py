@@ -62,7 +62,7 @@ MEANINGS: Final[dict[str, tuple[str, str]]] = {
     names.NEAR_NIC: (
         "",
         "`required`: hard, each GPU has a NIC near it, or the pod's claim has NICs that are free and near its GPUs; "
-        "`preferred`: such a set rather than an equally good one ([nics.md](nics.md#near-what-is-near))",
+        "`preferred`: such a set rather than an equally good one ([nic-claims.md](nic-claims.md#near-what-is-near))",
     ),
     names.STRATEGY: ("", "which of equally good places; also after a policy, as `policy: nvlink,pack`"),
     names.PRODUCT: ("NVIDIA H100*", "only GPUs of this name; upper and lower case differ"),

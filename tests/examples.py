@@ -19,7 +19,7 @@ TASKS: Final = sorted({*FOLDER.glob("*/*.yaml")} - {*POLICIES, *NODES})
 # Kinds that other programs bring; tests/peers/owners run these.
 OTHERS: Final = ("JobSet", "LeaderWorkerSet", "MPIJob", "ResourceFlavor", "ClusterQueue", "LocalQueue", "ComputeDomain")
 # Examples of claims with devices of other drivers, about which the scheduler alone decides.
-SCHEDULERS: Final = ("cpus-by-claim.yaml", "dranet.yaml")
+SCHEDULERS: Final = ("cpus-by-claim.yaml",)
 _SMALL: Final = {"cpu": "10m", "memory": "16Mi"}
 
 

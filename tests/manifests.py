@@ -13,6 +13,7 @@ from dradriver.api import names
 from dradriver.api.annotations import is_ours
 from dradriver.api.objects import Metadata
 from dradriver.api.pods import Pod
+from dradriver.api.policies.model import DEFAULTS
 from dradriver.api.templates import Template
 from dradriver.queue.placement_request import read_wish
 from tests.fakes.admission import admit
@@ -64,7 +65,9 @@ def check_together(documents: list[Object]) -> None:
     """Fail unless pods with words whose GPUs stand in a template beside them can be placed."""
     kept = {
         one["metadata"]["name"]: Template(
-            metadata=Metadata(name=one["metadata"]["name"]), spec=json.dumps(one["spec"]).encode()
+            metadata=Metadata(name=one["metadata"]["name"]),
+            spec=json.dumps(one["spec"]).encode(),
+            nic_classes=DEFAULTS.nics.every,
         )
         for one in documents
         if one.get("kind") == "ResourceClaimTemplate"

@@ -118,7 +118,7 @@ def ask(
         name, why = next(iter(left.items()))
         raise WordError(
             f"{names.NEAR_NIC}: {near}: the NICs of request {shown(name)} are left to the scheduler: {why}; write "
-            "another selector (docs/nics.md says which are read), or remove the annotation"
+            "another selector (docs/nic-claims.md says which are read), or remove the annotation"
         )
     kept = tuple(one for one in alike if not any(name in left for name in one.requests))
     return NicAsk(requests=requests, alike=kept, near=near, left=tuple(left.items()))

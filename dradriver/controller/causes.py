@@ -56,6 +56,7 @@ _PHRASES: Final[tuple[tuple[str, Cause], ...]] = (
     ("reserved for one that has waited for longer", Cause.RESERVED),
     ("left out are all GPUs but those of tenant", Cause.RESERVED),
     ("left out are GPUs that are a tenant's alone", Cause.RESERVED),
+    ("so no claim is given devices by this constraint", Cause.NEVER),
     ("no eligible node has", Cause.GPUS),
     ("have no place for all of them at once", Cause.GPUS),
     ("no place now", Cause.GPUS),

@@ -11,6 +11,7 @@ import msgspec
 from dradriver.allocator.request import Choice, Level, MigPart, Part, PartChoice, Request, Share, SharePart, Whole
 from dradriver.api import claims, ladder, names, resolved, templates
 from dradriver.api.ledger import NVIDIA, OURS, bound
+from dradriver.api.nics import CLASSES, SRIOV
 from dradriver.api.objects import Metadata
 from dradriver.api.pods import Pod
 from dradriver.api.templates import Template
@@ -145,7 +146,8 @@ def handed_over(_: str) -> list[Object]:
         assert wish.alone is not None
         made.append(claims.handed_over(pod, wish.alone))
     sets, *parts = _templates()
-    for template, words in ((sets, {}), (sets, HARD | KIND), *((one, {}) for one in parts)):
+    more: tuple[tuple[Template, dict[str, str]], ...] = ((beside_nics(), {}), (beside_nics(), HARD | KIND))
+    for template, words in ((sets, {}), (sets, HARD | KIND), *((one, {}) for one in parts), *more):
         pod = _by_template(words | {"when-full": "hand-over"})
         wish = read_wish(pod, template)
         assert wish.alone is not None
@@ -156,7 +158,8 @@ def handed_over(_: str) -> list[Object]:
 def by_templates(_: str) -> list[Object]:
     """The claims of pods that bring a template: its requests, pinned, and what it says beside."""
     made: list[Object] = []
-    for template, ledger in (*((one, OURS) for one in _templates()), (_nvidias(), NVIDIA)):
+    both = (beside_nics(), OURS), (beside_nics(NVIDIA.device_class), NVIDIA)
+    for template, ledger in (*((one, OURS) for one in _templates()), (_nvidias(), NVIDIA), *both):
         pod = _by_template({"policy": "best-effort"})
         with bound(ledger):
             wish = read_wish(pod, template)
@@ -167,8 +170,31 @@ def by_templates(_: str) -> list[Object]:
             claim = claims.pinned(
                 pod, choice, uuids=uuids, compute={"1g.10gb": 1}, keep_env=wish.keep_env, nccl=wish.nccl
             )
-        made.append(templates.completed(claim, asked))
+        made.append(templates.completed(claim, asked, NICS if asked.nics is not None else {}))
     return made
+
+
+NICS: Final = {"nic": ("0000:18:00.0", "0000:40:00.0"), "vf": ("0000:5e:00.1",)}
+
+
+def beside_nics(device_class: str = names.DEVICE_CLASS) -> Template:
+    """What authors write that want NICs of other drivers beside their GPUs."""
+    rdma = {"selectors": [{"cel": {"expression": 'device.attributes["dra.net"].rdma == true'}}]}
+    tolerations = [{"key": "example.com/t", "operator": "Exists"}]
+    devices = {
+        "requests": [
+            _request("gpu", device_class, count=2),
+            _request("nic", "dranet.net", count=2, tolerations=tolerations, **rdma),
+            _request("vf", SRIOV.name),
+            _request("rest", "dranet", allocationMode="All"),
+        ],
+        "constraints": [{"requests": ["nic"], "matchAttribute": "dra.net/numaNode"}],
+        "config": [
+            _config("dra.net", {"interface": {"mtu": 9000}}, requests=["nic"]),
+            _config(SRIOV.name, {"kind": "VfConfig", "ifName": "net1"}, requests=["vf"]),
+        ],
+    }
+    return msgspec.structs.replace(_template(devices), nic_classes=CLASSES)
 
 
 def _by_template(words: dict[str, str]) -> Pod:

@@ -72,6 +72,7 @@ class GpuCluster(Stored):
     """The cluster. ``client`` and ``worker`` are replaced by ``restart``; see ``Worker`` for the times."""
 
     suspendable: Collection[str] = ()
+    nics_are_read = True
 
     def __init__(self, *, promise_s: float = 1000.0, unschedulable_s: float = 1000.0) -> None:
         self.promise_s = promise_s
@@ -137,7 +138,7 @@ class GpuCluster(Stored):
 
     @property
     def _nics_wanted(self) -> bool:
-        return self.worker.picture.nics.asked and not self.worker.picture.nics.known
+        return self.nics_are_read and self.worker.picture.nics.asked and not self.worker.picture.nics.known
 
     async def audit(self) -> int:
         """Compare the controller's books with all that there is; return how many differences there were."""

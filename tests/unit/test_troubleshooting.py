@@ -20,7 +20,14 @@ from dradriver.cluster import channels, neighbours
 from dradriver.cluster.nodes import classes, table
 from dradriver.controller import causes, decide, gang_step, next_step
 from dradriver.kube.client import ApiError
-from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
+from dradriver.kube.resources import (
+    DEVICE_CLASSES,
+    PODS,
+    RESOURCE_CLAIM_TEMPLATES,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+)
+from tests.fakes import nics
 from tests.fakes.gpucluster import GpuCluster, Killed, claim_of
 from tests.fakes.owners import owned
 from tests.paths import REPO
@@ -60,6 +67,41 @@ def says(text: str) -> Callable[[Scenario], Scenario]:
 async def _without_its_volume(cluster: GpuCluster) -> None:
     cluster.node("a")
     cluster.pod("p", volumes=[{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}])
+
+
+def _beside_nics(cluster: GpuCluster, *, classes: bool = True, **devices: Any) -> None:
+    cluster.node("a", "hgx-h100")
+    if classes:
+        cluster.put(DEVICE_CLASSES, nics.device_class())
+    asked = [("gpu", "gpu.topology"), ("nic", nics.DRANET_CLASS)]
+    requests = [{"name": name, "exactly": {"deviceClassName": wanted}} for name, wanted in asked]
+    content = {"metadata": {"name": "t", "namespace": "default"}, "spec": {"spec": {"devices": {"requests": requests}}}}
+    content["spec"]["spec"]["devices"] |= devices  # type: ignore[index]
+    cluster.put(RESOURCE_CLAIM_TEMPLATES, content)
+    claims = [{"name": "gpus", "resourceClaimName": claim_of("p")}]
+    cluster.pod("p", 1, wishes={"template": "gpus/t"}, resourceClaims=claims)
+
+
+@says("no eligible node has so many free ones")
+async def _no_nics(cluster: GpuCluster) -> None:
+    _beside_nics(cluster)
+
+
+@says("so no claim is given devices by this constraint")
+async def _no_common_root(cluster: GpuCluster) -> None:
+    _beside_nics(cluster, constraints=[{"matchAttribute": names.PCIE_ROOT}])
+    cluster.put(RESOURCE_SLICES, nics.published("a", nics.of_machine(cluster.machines["a"])))
+
+
+@says("waits for DeviceClass")
+async def _no_class_of_nics(cluster: GpuCluster) -> None:
+    _beside_nics(cluster, classes=False)
+
+
+@says("waits until the slices of drivers")
+async def _nics_not_read(cluster: GpuCluster) -> None:
+    _beside_nics(cluster)
+    cluster.nics_are_read = False
 
 
 @says("its tenant's cap")
@@ -479,7 +521,8 @@ OF_THE_POD: Final = (
     "whose pods have ended, is gone", "is gone, and its pods with it",
     "is not one that the driver made for pods to share", "says nothing of a shared claim", "belongs to somebody else",
     "is used by another pod", "was given devices while it was gated", "was changed",
-    "which the webhook writes, is missing", "this cluster's network has the levels",
+    "which the webhook writes, is missing", "this cluster's network has the levels", "waits for DeviceClass",
+    "waits until the slices of drivers",
 )  # fmt: skip
 
 

@@ -273,7 +273,7 @@ def _whole_of(vendor: str, driver: str, device: Object) -> bool:
 
 
 _EFA: Final = "efa.networking.k8s.aws"
-_NICS: Final = {"dranet.net": _DRANET, _EFA: _DRANET, _SRIOV: _SRIOV}
+_NICS: Final = {"dranet": _DRANET, "dranet.net": _DRANET, _EFA: _DRANET, _SRIOV: _SRIOV}
 
 _CLASSES: Final[dict[str, Callable[[str, Object], bool]]] = {
     **{vendor.device_class: functools.partial(_whole_of, vendor.word) for vendor in VENDORS.values()},
@@ -283,6 +283,7 @@ _CLASSES: Final[dict[str, Callable[[str, Object], bool]]] = {
     ),
     seats.CLASS: lambda driver, device: driver == names.DRIVER and _says(device, "type") == "seat",
     _NVIDIA: lambda driver, device: driver == _NVIDIA and _says(device, "type") == "gpu",
+    "dranet": lambda driver, _: driver == _DRANET,
     "dranet.net": lambda driver, _: driver == _DRANET,
     _EFA: lambda driver, _: driver == _DRANET,
     _SRIOV: lambda driver, _: driver == _SRIOV,

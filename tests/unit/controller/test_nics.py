@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import yaml
 
 from dradriver.api import names
 from dradriver.api.policies.model import Nics
@@ -18,6 +19,7 @@ from tests.fakes import nics
 from tests.fakes.control_plane.devices import results
 from tests.fakes.gpucluster import GpuCluster, Killed, claim_of
 from tests.fakes.nics import DRANET, DRANET_CLASS, SRIOV
+from tests.paths import REPO
 
 pytestmark = pytest.mark.looptime
 
@@ -223,6 +225,20 @@ async def test_only_nics_that_an_author_and_the_class_would_have_are_chosen() ->
     await run(cluster)
     assert cluster.claim("q") is None
     assert "1 NIC of class dranet.net: no" in (cluster.note("q", "reason") or "")
+
+
+async def test_the_example_gets_what_it_says() -> None:
+    cluster = GpuCluster()
+    cluster.node("a", "hgx-h100")
+    cluster.put(RESOURCE_SLICES, nics.published("a", nics.of_machine(cluster.machines["a"])))
+    device_class, content, example = yaml.safe_load_all((REPO / "examples" / "beside" / "dranet.yaml").read_text())
+    cluster.put(DEVICE_CLASSES, device_class)
+    template(cluster, *content["spec"]["spec"]["devices"]["requests"])
+    words = {key.removeprefix(names.PREFIX): text for key, text in example["metadata"]["annotations"].items()}
+    pod(cluster, **{key.replace("-", "_"): text for key, text in words.items()})
+    await cluster.settle()
+    assert addresses(cluster) == [NEAREST[gpu] for gpu in cluster.gpus("p")[1]]
+    assert cluster.note("p", "level") == "nvlink"
 
 
 ODD = 'device.attributes["dra.net"].ifName.matches("^rdma")'

@@ -99,7 +99,8 @@ def test_a_misspelt_word_is_found() -> None:
 def test_a_claim_by_a_template_is_not_shared() -> None:
     sent = pod(None, annotations=SHARED, spec={"resourceClaims": [{"name": "g", "resourceClaimTemplateName": "quad"}]})
     sent["spec"]["containers"][0]["resources"] = {"claims": [{"name": "g"}]}
-    assert "a claim that a template makes is one pod's" in admit(sent).message
+    message = admit(sent).message
+    assert "a claim that a template makes is one pod's, and drivers of NICs serve one pod a claim" in message
 
 
 def test_who_names_a_claim_is_told_of_the_word() -> None:

@@ -1,0 +1,165 @@
+"""The book of NICs: what is read of their slices, and when a NIC is taken."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from dradriver.api.nics import NicAsk, NicRequest
+from dradriver.cluster.nics import Nics, NicSlice, read_slice
+from dradriver.cluster.nodes.table import NodeTable
+from dradriver.kube.codec import BadJson
+from dradriver.kube.reflector import Change
+from tests.fakes import nics
+from tests.fakes.nics import DRANET, DRANET_CLASS, SRIOV
+
+Object = dict[str, Any]
+A, B = "0000:18:00.0", "0000:40:00.0"
+ONE = NicAsk(requests=(NicRequest("nic", DRANET_CLASS, DRANET, 1),))
+
+
+def read(obj: Object) -> NicSlice | None:
+    return read_slice(msgspec.Raw(json.dumps(obj).encode()))
+
+
+def made(*devices: Object, node: str = "a", driver: str = DRANET, name: str = "", **pool: Any) -> NicSlice:
+    piece = nics.published(node, devices, driver=driver)
+    piece["spec"]["pool"] |= pool
+    piece["metadata"]["name"] = name or piece["metadata"]["name"]
+    found = read(piece)
+    assert found is not None
+    return found
+
+
+def book() -> Nics:
+    made = Nics(NodeTable())
+    made.class_changed(DRANET_CLASS, ())
+    return made
+
+
+def see(nics: Nics, new: NicSlice | None, old: NicSlice | None = None) -> None:
+    piece = new or old
+    assert piece is not None
+    nics.slice_changed(Change(("", piece.metadata.name), old, new, 0.0))
+
+
+def free(nics: Nics, node: str = "a") -> list[str]:
+    return [nic.address for nic in nics.free(node)]
+
+
+def test_what_is_no_nic_of_these_drivers_is_not_read() -> None:
+    other = nics.published("a", [nics.device(A)], driver="example.com")
+    assert read(other) is None
+    nowhere = nics.published("a", [nics.device(A)])
+    del nowhere["spec"]["nodeName"]
+    assert read(nowhere) is None
+    with pytest.raises(BadJson):
+        read({"metadata": {"name": "x"}, "spec": {"driver": DRANET, "nodeName": "a", "devices": 3}})
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {},
+        {"dra.net/pciAddress": {"int": 3}},
+        {"dra.net/pciAddress": {"string": ""}},
+        {"dra.net/pciAddress": {}},
+        {"dra.net/pciAddress": {"string": None}},
+        {"dra.net/pciAddress": {"strings": [A]}},
+    ],
+)
+def test_a_device_without_an_address_is_none_that_can_be_pinned(attributes: Object) -> None:
+    assert [nic.address for nic in made({"name": "eth0v1", "attributes": attributes}, nics.device(A)).nics] == [A]
+
+
+def test_names_without_a_domain_are_the_drivers_own_and_odd_values_are_left_out() -> None:
+    said = {"pciAddress": {"string": A}, "numaNode": {"int": -1}, "rdma": {"bool": True}, "v": {"version": "1.0.0"}}
+    (nic,) = made({"name": "x", "attributes": said | {"many": {"ints": [1]}}}).nics
+    assert nic.attributes == {"dra.net/pciAddress": A, "dra.net/numaNode": -1, "dra.net/rdma": True}
+    assert (nic.numa, nic.root, nic.blocked) == (None, None, False)
+    (own,) = made(nics.function("0000:18:00.1", A), driver=SRIOV).nics
+    assert (own.address, own.parent, own.numa) == ("0000:18:00.1", A, None)
+
+
+def test_a_tainted_nic_is_no_candidate() -> None:
+    tainted = nics.device(A) | {"taints": [{"key": "k", "effect": "NoSchedule"}]}
+    mine = book()
+    see(mine, made(tainted, nics.device(B)))
+    assert free(mine) == [B]
+
+
+def test_of_a_pool_the_newest_whole_generation_counts() -> None:
+    mine = book()
+    first = made(nics.device(A), name="one", generation=1)
+    see(mine, first)
+    half = made(nics.device(B), name="two", generation=2, resourceSliceCount=2)
+    see(mine, half)
+    assert free(mine) == [], "what is in force now is not there yet"
+    see(mine, made(nics.device(A), name="three", generation=2, resourceSliceCount=2))
+    assert free(mine) == [A, B]
+    see(mine, None, half)
+    assert free(mine) == []
+
+
+def test_one_card_of_two_drivers_is_had_once() -> None:
+    mine = book()
+    see(mine, made(nics.device(A)))
+    see(mine, made(nics.function(A, B), driver=SRIOV))
+    assert free(mine) == [A, A]
+    mine.hold(("x", "claim"), [(DRANET, "a", "pci-0000-18-00-0")])
+    assert free(mine) == []
+
+
+def test_what_was_given_before_its_slice_is_seen_counts_once_it_is() -> None:
+    mine = book()
+    mine.hold(("x", "claim"), [(DRANET, "a", "pci-0000-18-00-0")])
+    piece = made(nics.device(A), nics.device(B))
+    see(mine, piece)
+    assert free(mine) == [B]
+    without = made(nics.device(B))
+    see(mine, without, piece)
+    see(mine, piece, without)
+    assert (free(mine), mine.sound(("x", "claim"))) == ([B], True)
+    mine.hold(("x", "claim"), ())
+    assert free(mine) == [A, B]
+
+
+def test_who_has_the_same_nic_is_known_by_where_it_is() -> None:
+    mine = book()
+    see(mine, made(nics.device(A), nics.device(B)))
+    mine.hold(("x", "ours"), [("a", A)])
+    mine.hold(("x", "theirs"), [(DRANET, "a", "pci-0000-18-00-0")])
+    assert mine.others(("x", "ours")) == {("x", "theirs")}
+    assert mine.others(("x", "new"), [("a", A), ("a", B), ("b", A)]) == {("x", "ours"), ("x", "theirs")}
+    assert [nic.address for nic in mine.free("a", ("x", "ours"))] == [B]
+
+
+def test_which_nodes_have_enough_follows_what_happens() -> None:
+    mine = book()
+    two = NicAsk(requests=(NicRequest("nic", DRANET_CLASS, DRANET, 2),))
+    assert list(mine.enough(two)) == []
+    see(mine, made(nics.device(A), nics.device(B)))
+    see(mine, made(nics.device(A), node="b"))
+    assert (set(mine.enough(two)), set(mine.enough(ONE))) == ({"a"}, {"a", "b"})
+    mine.hold(("x", "claim"), [("a", B)])
+    assert (set(mine.enough(two)), set(mine.enough(ONE))) == (set(), {"a", "b"})
+    mine.class_changed(DRANET_CLASS, ('device.attributes["dra.net"].rdma == false',))
+    assert set(mine.enough(ONE)) == set()
+    mine.class_changed(DRANET_CLASS, ())
+    mine.hold(("x", "claim"), ())
+    assert set(mine.enough(two)) == {"a"}
+
+
+def test_a_class_that_cannot_be_read_leaves_its_requests_to_the_scheduler() -> None:
+    mine = book()
+    for driver in (DRANET, SRIOV):
+        mine.read(driver)
+    mine.class_changed("odd", ('device.attributes["dra.net"].ifName.matches("x")',))
+    ask = NicAsk(requests=(NicRequest("nic", DRANET_CLASS, DRANET, 1), NicRequest("odd", "odd", DRANET, 1)))
+    found = mine.readable(ask)
+    assert [one.name for one in found.requests] == ["nic"]
+    assert dict(found.left) == {"odd": "a selector of its DeviceClass is for the scheduler alone to judge"}
+    assert mine.readable(ONE) is ONE
