@@ -23,6 +23,7 @@ misspelled  keys that are nearly words of ours, and are none
 resolved     what the webhook made of a pod's words, as a note for the controller
 ledger       whose devices this process hands out
 claims       the claim that pins chosen GPUs
+channels     channels of multi-node NVLink, as objects of NVIDIA's ComputeDomains say them
 templates    a ResourceClaimTemplate as what its pod asks for, and the claim by it
 pins         what a claim holds, or is promised
 exclusive    GPUs whose parts are of one namespace at a time: whom the scheduler alone serves keeps off them
