@@ -48,6 +48,7 @@ Names start with `gpu_topology_`; counters end in `_total`, histograms in their 
 user. The label `namespace` tells the hundred largest apart, and has all others together as `other`: ten thousand
 namespaces are as many series as a hundred. What ends in `_info` is always 1, and there to be joined with others' series
 by its labels: names of objects, 1024 series at most.
+The labels `nic` and `port` are the kernel's names on the node, of 64 cards at most.
 """
 
 

@@ -43,26 +43,34 @@ _FORMS: Final = {
 }  # where the refusal says it less well
 # What each word means, after an example where it has a form and no list of values.
 MEANINGS: Final[dict[str, tuple[str, str]]] = {
-    names.REQUIRED: ("", "hard, or the pod waits; several with commas. `nvlink-domain` is another name of `nvlink`"),
+    names.REQUIRED: ("", "hard, or the pod waits; several with commas. `linked` and `nvlink-domain` are other names of "
+        "`nvlink`, which means direct links of any vendor"),
     names.PREFERRED: ("", "the first of these that some free set meets; where none is met, any set"),
     names.REQUIRE_NVLINK: ("", "the same as `required: nvlink`"),
     names.MIN_BANDWIDTH: (
         "100GB/s",
-        "hard: joined by NVLink, and the weakest step of the set's best ring has at least this line rate in one "
+        "hard: joined by direct links, and the weakest step of the set's best ring has at least this line rate in one "
         "direction (one link of a V100 or H100: 25; eight GPUs of an HGX H100: 450)",
     ),
     names.MIN_BUSBW: (
         "100GB/s",
-        "hard: at least the all-reduce bus bandwidth that NCCL is predicted to reach on the set, over NVLink or not",
+        "hard: at least the all-reduce bus bandwidth that NCCL is predicted to reach on the set, over NVLink or not; "
+        "of NVIDIA's GPUs alone",
     ),
     names.MAX_CROSS_NVSWITCH: ("2", "most GPUs that are outside the NVLink domain with most of the set"),
     names.PREFER_SAME_NUMA: ("", "among sets of equal bandwidth, the one on the fewest NUMA nodes"),
+    names.NEAR_NIC: (
+        "",
+        "`required`: hard, each GPU has a NIC near it, or the pod's claim has NICs that are free and near its GPUs; "
+        "`preferred`: such a set rather than an equally good one ([nics.md](nics.md#near-what-is-near))",
+    ),
     names.STRATEGY: ("", "which of equally good places; also after a policy, as `policy: nvlink,pack`"),
     names.PRODUCT: ("NVIDIA H100*", "only GPUs of this name; upper and lower case differ"),
     names.ARCHITECTURE: ("hopper", "only GPUs of this architecture"),
     names.MIN_MEMORY: ("40Gi", "only GPUs with at least this much memory"),
     names.MIN_DRIVER: ("580.95.05", "only nodes with this driver or a later one"),
     names.MIN_CUDA: ("12.4", "only nodes whose driver knows this CUDA or a later one"),
+    names.VENDOR: ("", "whose GPUs, where no limit says it; a pod's are all of one vendor ([vendors.md](vendors.md))"),
     names.SHARE: (
         "0.25", "this part of one GPU, of its memory and its compute; which GPUs may be shared the policies file says"
     ),
@@ -74,8 +82,8 @@ MEANINGS: Final[dict[str, tuple[str, str]]] = {
     names.GPUS: ("4", "how many GPUs, where no container has a limit"),
     names.NCCL: (
         "",
-        "whether NCCL gets a topology file: where it needs one; always; always, and named by `NCCL_TOPO_FILE`; never "
-        "([nccl.md](nccl.md))",
+        "whether NCCL gets a topology file: where it needs one; always; always, and named by `NCCL_TOPO_FILE`; where "
+        "it needs one, and the near network cards by `NCCL_IB_HCA`; never ([nccl.md](nccl.md))",
     ),
     names.WORKLOAD: ("", "what such jobs need ([what each stands for](policies.md#workloads))"),
     names.CLAIM: (

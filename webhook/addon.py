@@ -10,8 +10,12 @@ from dradriver.api.resolved import Resolved
 from dradriver.topology.vendors import VENDORS
 
 
-def check(found: Resolved) -> list[str]:
+def check(found: Resolved, *, by_template: bool) -> list[str]:
     """Return warnings about what a pod asks for where another driver's devices are handed out.
+
+    Args:
+        found: What it asks for.
+        by_template: Whether a claim's template says whose GPUs it has.
 
     Raises:
         WordError: It wants a part of another driver's GPU, or what only attributes of this driver's devices can say.
@@ -24,8 +28,7 @@ def check(found: Resolved) -> list[str]:
             f"in this cluster {ledger.driver} hands out the GPUs, whole ones; for a part of one write a "
             f"ResourceClaimTemplate of that driver, without {names.PREFIX} annotations"
         )
-    # A request that names no vendor's GPUs is of whoever has them here.
-    if (vendor := getattr(found.request, "vendor", ledger.vendor)) != ledger.vendor:
+    if (vendor := found.request.vendor) != ledger.vendor and not by_template:
         resource = VENDORS[ledger.vendor].resources[0]
         raise WordError(
             f"in this cluster {ledger.driver} hands out the GPUs that are chosen here, and the pod asks for those of "
@@ -37,6 +40,6 @@ def check(found: Resolved) -> list[str]:
                 f"{key}: {said}: in this cluster {ledger.driver} hands out the GPUs, and its devices do not say what "
                 f"the scheduler alone would have to know; remove the annotation"
             )
-    if found.nccl in ("file", "env"):
+    if found.nccl in ("file", "env", "near-nics"):
         return [f"{names.NCCL}: {ledger.driver} prepares the GPUs in this cluster; NCCL is told nothing by this driver"]
     return []

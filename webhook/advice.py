@@ -7,6 +7,7 @@ from typing import Final
 
 import msgspec
 
+from dradriver.topology.vendors import VENDORS
 from webhook import pod_view
 
 MOST_BYTES: Final = 1 << 17  # of JSON: so much of a pod's environment is looked at
@@ -16,14 +17,15 @@ _TOKENS: Final = {
     "NCCL_ALGO": ("Ring", "Tree", "CollnetChain", "CollnetDirect", "NVLS", "NVLSTree", "PAT"),
     "NCCL_PROTO": ("LL", "LL128", "Simple"),
 }
+_INJECTING: Final = tuple(name for vendor in VENDORS.values() for name in vendor.injects)
 _HARMFUL: Final = {
     "NCCL_TOPO_FILE": "NCCL_TOPO_FILE: a file of another machine hides the real links of these GPUs; remove it",
-    "NVIDIA_VISIBLE_DEVICES": "NVIDIA_VISIBLE_DEVICES: may add GPUs that belong to other pods; remove it",
+    **{name: f"{name}: may add GPUs that belong to other pods; remove it" for name in _INJECTING},
     "CUDA_VISIBLE_DEVICES": "CUDA_VISIBLE_DEVICES: may hide GPUs that the pod was given; remove it",
 }
 # Values by which NCCL gives up NVLink: P2P is direct access between GPUs, by NVLink or PCI (NCCL user guide).
 _WITHOUT_P2P: Final = {"NCCL_P2P_DISABLE": ("1",), "NCCL_P2P_LEVEL": ("loc", "0")}
-_HIDDEN: Final = ("void", "none", "")  # values of NVIDIA_VISIBLE_DEVICES that add no GPU
+_HIDDEN: Final = ("void", "none", "")  # values of NVIDIA_VISIBLE_DEVICES and the like that add no GPU
 _LOOKED_AT: Final = frozenset((*_TOKENS, *_HARMFUL, *_WITHOUT_P2P))
 
 
@@ -71,7 +73,7 @@ def _about(name: str, value: str) -> str | None:
     if name in _WITHOUT_P2P:
         off = value.strip().lower() in _WITHOUT_P2P[name]
         return f"{name}: with {value.strip()} NCCL uses no NVLink between these GPUs; remove it" if off else None
-    if name == "NVIDIA_VISIBLE_DEVICES" and value.lower() in _HIDDEN:
+    if name in _INJECTING and value.lower() in _HIDDEN:
         return None
     return _HARMFUL.get(name)
 

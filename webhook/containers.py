@@ -108,6 +108,20 @@ def product(pod: pod_view.Pod) -> str:
     return next(iter(by_name.values()), "")
 
 
+def vendor(pod: pod_view.Pod) -> str:
+    """Return whose GPUs the limits of a pod's containers ask for; empty where no limit does.
+
+    Raises:
+        WordError: Two vendors'.
+    """
+    every = (*pod.containers, *pod.init_containers)
+    by_name = {c.name: said for c in every if (said := limits.vendor(_limits_of(c.name), amounts(c).limits))}
+    if len(set(by_name.values())) > 1:
+        told = "; ".join(f"container {name[:63]!r}: {said}" for name, said in by_name.items())
+        raise WordError(f"{told}: all GPUs of a pod are of one vendor; use several pods")
+    return next(iter(by_name.values()), "")
+
+
 def asked(name: str, amounts: Amounts) -> Asked:
     """Return what a container's limits ask for; 0 for nothing.
 
@@ -121,7 +135,7 @@ def asked(name: str, amounts: Amounts) -> Asked:
     if amounts.requests is amounts.limits or not isinstance(limit, int):
         return limit
     request = limits.asked(f"{where} requests", amounts.requests)
-    if request != limit and (request or names.GPU_RESOURCE in amounts.requests):
+    if request != limit and (request or not limits.WHOLE.isdisjoint(amounts.requests)):
         raise WordError(
             f"{where} requests {described(request)} but limits {described(limit) if limit else 'none'}; write the same "
             f"in limits, and leave the request out"

@@ -80,7 +80,7 @@ def create(
         kueue.check_copy(pod)
     template = pod.template if copied else None
     if copied and template is None:
-        asks, product = _noted(pod)
+        asks, product, vendor = _noted(pod)
         warnings += _ignored_limits(pod, asks)
     elif not copied:
         _refuse_foreign(pod)
@@ -89,18 +89,18 @@ def create(
             for key in pod.written
             if key in _MEANT
         ]
-        asks, product = containers.asks(pod), containers.product(pod)
+        asks, product, vendor = containers.asks(pod), containers.product(pod), containers.vendor(pod)
         template = references.meant(pod, asks)
         kueue.check(pod)
     if template is not None:
         references.check_names(*template)
-        asks, product = references.users(pod, template[0]), ""
+        asks, product, vendor = references.users(pod, template[0]), "", ""
     words = tuple(pod.words.items())
     wish, note, requests, longest_s, without_effect = _resolved(
-        words, tuple(asks.items()), product, policies, by_template=template is not None,
+        words, tuple(asks.items()), product, vendor, policies, by_template=template is not None,
         limits=containers.have_limits(pod), deadline_s=spec.active_deadline_seconds,
     )  # fmt: skip
-    warnings += addon.check(wish)
+    warnings += addon.check(wish, by_template=template is not None)
     warnings += static.advice(wish) if template is None else ()  # else the template says how many
     warnings += gang.check(pod, wish, policies)
     warnings += kueue.advice(pod, wish)
@@ -144,6 +144,7 @@ def _resolved(
     words: tuple[tuple[str, str], ...],
     asks: tuple[tuple[str, Asked], ...],
     product: str,
+    vendor: str,
     policies: Policies,
     *,
     by_template: bool,
@@ -156,11 +157,12 @@ def _resolved(
 
     Pods of one job come in numbers, all with the same words.
     """
-    wish = resolved.resolve(dict(words), dict(asks), policies, product=product)
+    wish = resolved.resolve(dict(words), dict(asks), policies, product=product, vendor=vendor)
     longest_s = max_duration_s(dict(words), policies)
     warnings = effects.warnings(
-        dict(words), wish, policies, by_template=by_template, product=product, limits=limits, deadline_s=deadline_s
-    )
+        dict(words), wish, policies, by_template=by_template, product=product, vendor=vendor, limits=limits,
+        deadline_s=deadline_s,
+    )  # fmt: skip
     if by_template:
         references.check(wish)
         return wish, resolved.write(wish), {}, longest_s, tuple(warnings)
@@ -205,8 +207,8 @@ def _shares(pod: pod_view.Pod, claim: str | None) -> bool:
         return False
 
 
-def _noted(pod: pod_view.Pod) -> tuple[Asks, str]:
-    """Return what a copy's note says that its containers ask for, and the product that their limits named."""
+def _noted(pod: pod_view.Pod) -> tuple[Asks, str, str]:
+    """Return what a copy's note says that its containers ask for, and product and vendor that their limits named."""
     try:
         note = resolved.read(pod.written)
     except WordError as error:
@@ -219,7 +221,7 @@ def _noted(pod: pod_view.Pod) -> tuple[Asks, str]:
                 f"{names.REQUEST} names a container {name[:63]!r} that the pod does not have; remove this "
                 f"annotation and give each container its limit {names.GPU_RESOURCE}"
             )
-    return {name: noted[name] for name in present if name in noted}, note.product or ""
+    return {name: noted[name] for name in present if name in noted}, note.product or "", note.vendor or ""
 
 
 def _ignored_limits(pod: pod_view.Pod, asks: Asks) -> list[str]:

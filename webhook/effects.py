@@ -18,6 +18,7 @@ from dradriver.api.annotations import ALIASES
 from dradriver.api.policies.meaning import spelled_out
 from dradriver.api.policies.model import Policies
 from dradriver.api.resolved import Resolved
+from dradriver.topology.vendors import NVIDIA, VENDORS
 
 
 class _About(NamedTuple):
@@ -27,6 +28,7 @@ class _About(NamedTuple):
         wish: What its words come to.
         by_template: Whether a claim's template says how many GPUs it has.
         product: The product that its limits name; empty for none.
+        vendor: Whose GPUs its limits ask for; empty for none.
         limits: Whether limits say how many GPUs it has.
         deadline_s: The deadline of its spec; None without one.
     """
@@ -34,6 +36,7 @@ class _About(NamedTuple):
     wish: Resolved
     by_template: bool
     product: str
+    vendor: str
     limits: bool
     deadline_s: int | None
 
@@ -50,6 +53,7 @@ _STATIC: Final = f"on a pod of {names.PLACEMENT}: {values.STATIC}"
 _DEFAULTS: Final = {  # what is so where nothing is said
     **{key: choices[0] for key, choices in annotation_words.ASIDE.items()},
     names.STRATEGY: Strategy.BEST_FIT.value,
+    names.VENDOR: NVIDIA.word,
     names.REQUIRE_NVLINK: "false",
     names.PREFER_SAME_NUMA: "false",
 }
@@ -83,6 +87,15 @@ def _product(pod: _About, text: str) -> str:
     return "where the containers' limits name the same product" if pod.product and pod.product == text else ""
 
 
+def _vendor(pod: _About, text: str) -> str:
+    return "where the containers' limits say the same" if pod.vendor == text else ""
+
+
+def _nccl(pod: _About, _: str) -> str:
+    vendor = VENDORS[pod.wish.request.vendor]
+    return "" if vendor is NVIDIA else f"on GPUs of {vendor.word}: jobs bring {vendor.library}, which is told nothing"
+
+
 def _duration(pod: _About, text: str) -> str:
     longest_s = annotation_words.BY_KEY[names.MAX_DURATION].read(names.MAX_DURATION, text)
     earlier = pod.deadline_s is not None and pod.deadline_s <= longest_s
@@ -91,6 +104,10 @@ def _duration(pod: _About, text: str) -> str:
 
 def _of_whole(pod: _About, _: str) -> str:
     return "" if isinstance(pod.wish.request, Whole) else "on a part of a GPU: it is about sets of whole GPUs"
+
+
+def _near_nic(pod: _About, text: str) -> str:
+    return _STATIC if pod.static else _of_whole(pod, text)
 
 
 _Rule = Callable[[_About, str], str]
@@ -103,19 +120,22 @@ _RULES: Final[dict[str, _Rule]] = {
     **{word.key: _of_set for word in annotation_words.EVERY if word.about is About.SET and word.key != names.POLICY},
     **dict.fromkeys(_LEVELS, _of_whole),
     **{word.key: _of_gang for word in annotation_words.EVERY if word.about is About.GANG},
+    names.NEAR_NIC: _near_nic,
     names.STRATEGY: _not_static,
     names.WHEN_FULL: _not_static,
     names.SPOT: _not_static,
     names.IDLE_TIMEOUT: _idle,
     names.GPUS: _count,
     names.PRODUCT: _product,
+    names.VENDOR: _vendor,
+    names.NCCL: _nccl,
     names.MAX_DURATION: _duration,
 }
 del _RULES[names.GANG], _RULES[names.GANG_SIZE]  # by them it is one
 ALWAYS: Final = frozenset(
     (
         names.ARCHITECTURE, names.MIN_MEMORY, names.MIN_DRIVER, names.MIN_CUDA, names.SHARE, names.SHARE_MEMORY,
-        names.SHARE_CORES, names.MIG_PROFILE, names.NCCL, names.CLAIM, names.PLACEMENT, names.SHARED_CLAIM, names.GANG,
+        names.SHARE_CORES, names.MIG_PROFILE, names.CLAIM, names.PLACEMENT, names.SHARED_CLAIM, names.GANG,
         names.GANG_SIZE, *_LEVELS,
     )
 )  # fmt: skip
@@ -131,6 +151,7 @@ def warnings(
     *,
     by_template: bool,
     product: str,
+    vendor: str = "",
     limits: bool,
     deadline_s: int | None,
 ) -> list[str]:
@@ -142,13 +163,14 @@ def warnings(
         policies: Those in force.
         by_template: Whether a claim's template says how many GPUs the pod has.
         product: The product that its limits name; empty for none.
+        vendor: Whose GPUs its limits ask for; empty for none.
         limits: Whether limits say how many GPUs it has.
         deadline_s: The deadline of its spec; None without one.
 
     Raises:
         WordError: A word cannot be read.
     """
-    pod = _About(wish, by_template, product, limits, deadline_s)
+    pod = _About(wish, by_template, product, vendor, limits, deadline_s)
     said = {ALIASES.get(key, key): text for key, text in words.items()}
     found = []
     for key, text in said.items():

@@ -31,6 +31,7 @@ _OTHER_CLAIM: Final = f"{names.CLAIM}: a pod keeps the claim that it was created
 _OTHER_SET: Final = f"{names.SHARED_CLAIM}: a pod keeps the claim that it was created with; create the pod anew"
 _OTHER_PLACEMENT: Final = f"{names.PLACEMENT}: a pod that waits for the controller goes on so; create the pod anew"
 _OTHER_REQUESTS: Final = "a pod's containers cannot get another number of MIG slices later; create the pod anew"
+_OTHER_VENDOR: Final = f"{names.VENDOR}: a pod keeps the vendor that it was created with; create the pod anew"
 _NO_LONGER: Final = f"{names.MAX_DURATION}: a pod is ended no later than it was created with; create the pod anew"
 _NO_NOTE: Final = f"{names.REQUEST} is missing, so {names.PREFIX} annotations cannot change; create the pod anew"
 
@@ -75,16 +76,16 @@ def _note(pod: pod_view.Pod, live: pod_view.Pod, policies: Policies) -> tuple[st
         WordError: A word that was added or changed is bad.
     """
     note = live.written.get(names.REQUEST)
-    asks, product, intact = _asks(live)
+    asks, noted = _asks(live)
     same = pod.words == live.words
-    if same and intact:
+    if same and noted is not None:
         return note, []
     if pod.words.get(names.SHARED_CLAIM) != live.words.get(names.SHARED_CLAIM):
         raise WordError(_OTHER_SET)
     if asks is None or not (live.gated or same):
         too_late = _read_too_late(pod.words, live.words, policies)
         return note, [_NO_NOTE] if too_late and live.gated else too_late
-    read = functools.partial(_read, live=live, asks=asks, product=product, policies=policies)
+    read = functools.partial(_read, live=live, asks=asks, noted=noted, policies=policies)
     try:
         if not same and _has_parts(asks) and any(pod.words.get(word) != live.words.get(word) for word in _PARTS):
             raise WordError(_OTHER_PART)
@@ -93,6 +94,8 @@ def _note(pod: pod_view.Pod, live: pod_view.Pod, policies: Policies) -> tuple[st
         new, warnings = read(pod.words)
         if request_names(new.asked) != request_names(asks):
             raise WordError(_OTHER_REQUESTS)
+        if noted is not None and new.request.vendor != noted.request.vendor:
+            raise WordError(_OTHER_VENDOR)
         return resolved.write(new), warnings
     except WordError as error:
         if same:
@@ -102,15 +105,16 @@ def _note(pod: pod_view.Pod, live: pod_view.Pod, policies: Policies) -> tuple[st
 
 
 def _read(
-    words: Mapping[str, str], *, live: pod_view.Pod, asks: Asks, product: str, policies: Policies
+    words: Mapping[str, str], *, live: pod_view.Pod, asks: Asks, noted: Resolved | None, policies: Policies
 ) -> tuple[Resolved, list[str]]:
     """Return what words of a pod that waits for the controller come to, and warnings.
 
     Raises:
         WordError: They are bad, or for no such pod.
     """
-    wish = resolved.resolve(words, asks, policies, product=product)
-    warnings = [*addon.check(wish), *gang.check(live, wish, policies)]
+    product, vendor = ("", "") if noted is None else (noted.product or "", noted.vendor or "")
+    wish = resolved.resolve(words, asks, policies, product=product, vendor=vendor)
+    warnings = [*addon.check(wish, by_template=live.template is not None), *gang.check(live, wish, policies)]
     if static.is_static(wish):
         raise WordError(_OTHER_PLACEMENT)
     if live.template is not None:
@@ -119,7 +123,7 @@ def _read(
         static.check(wish, policies)
         warnings += static.advice(wish)
     warnings += effects.warnings(
-        words, wish, policies, by_template=live.template is not None, product=product,
+        words, wish, policies, by_template=live.template is not None, product=product, vendor=vendor,
         limits=product != "", deadline_s=None,
     )  # fmt: skip
     return wish, warnings
@@ -129,17 +133,17 @@ def _has_parts(asks: Asks) -> bool:
     return any(not isinstance(one, int) for one in asks.values())
 
 
-def _asks(live: pod_view.Pod) -> tuple[Asks | None, str, bool]:
-    """Return the GPUs of the live pod's containers, None where nothing tells, their product, and if its note does."""
+def _asks(live: pod_view.Pod) -> tuple[Asks | None, Resolved | None]:
+    """Return the GPUs of the live pod's containers, None where nothing tells, and its note, None where it is none."""
     try:
         note = resolved.read(live.written)
-        return note.asked, note.product or "", True
+        return note.asked, note
     except WordError:
         pass
     users = [c.name for c in live.app_containers if pod_view.UsedClaim(names.POD_CLAIM, c.name) in c.claims]
     # In a queue words say nothing: what was charged stood in limits, which are gone.
     count = None if live.queued else values.gpu_count(live.words.get(names.GPUS, ""))
-    return ({users[0]: count} if count is not None and len(users) == 1 else None), "", False
+    return ({users[0]: count} if count is not None and len(users) == 1 else None), None
 
 
 def _read_too_late(words: Mapping[str, str], were: Mapping[str, str], policies: Policies) -> list[str]:

@@ -6,6 +6,7 @@ from types import MappingProxyType
 
 from dradriver.allocator.request import Constraint
 
+LINKED = "linked"
 # ``best-effort`` demands nothing: the best set that is free. The others are hard: no place rather than less.
 POLICIES: MappingProxyType[str, tuple[Constraint, ...]] = MappingProxyType(
     {
@@ -13,5 +14,6 @@ POLICIES: MappingProxyType[str, tuple[Constraint, ...]] = MappingProxyType(
         "nvlink": (Constraint.NVLINK,),
         "single-numa": (Constraint.SAME_NUMA,),
         "pcie": (Constraint.SAME_PCIE_ROOT,),
+        LINKED: (Constraint.NVLINK,),  # ``nvlink`` by the name of no vendor
     }
 )

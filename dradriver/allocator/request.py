@@ -11,12 +11,17 @@ from fnmatch import fnmatchcase
 import msgspec
 
 from dradriver.errors import DriverError
+from dradriver.topology.vendors import NVIDIA
+
+NEAR_REQUIRED, NEAR_PREFERRED = NEAR_NIC = ("required", "preferred")  # the words of the annotation
 
 
 class Constraint(enum.StrEnum):
     """What every GPU of a set must have in common; the values are the words of the annotations."""
 
-    NVLINK = "nvlink"  # a ring through the whole set whose every step is a direct link or one switch
+    NVLINK = (
+        "nvlink"  # a ring through the whole set whose every step is a direct link, whatever its name, or one switch
+    )
     SAME_NUMA = "same-numa"
     SAME_PCIE_ROOT = "same-pcie-root"
     SAME_PCIE_SWITCH = "same-pcie-switch"
@@ -81,6 +86,8 @@ class _Wanted(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", forbi
         min_memory_mib: Only GPUs with at least this much memory, the whole GPU's also where a part is wanted.
         min_driver: Only machines with this driver or a later one: ``580``.
         min_cuda: Only machines whose driver knows this CUDA: ``12.4``.
+        vendor: Whose GPUs, by the word of a ``Vendor``: nobody who says nothing gets another's than NVIDIA's. Parts are
+            NVIDIA's alone.
     """
 
     strategy: Strategy = Strategy.BEST_FIT
@@ -89,6 +96,7 @@ class _Wanted(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", forbi
     min_memory_mib: int = 0
     min_driver: str = ""
     min_cuda: str = ""
+    vendor: str = NVIDIA.word
 
 
 class Whole(_Wanted, frozen=True, kw_only=True, tag="whole"):
@@ -106,6 +114,8 @@ class Whole(_Wanted, frozen=True, kw_only=True, tag="whole"):
         max_cross_nvswitch_gpus: Most GPUs of the set that may lie outside the NVLink domain that holds most of them.
         prefer_same_numa: Fewest NUMA nodes decides right after bandwidth, before what is left for others.
         weights: What counts among sets that are equal otherwise.
+        near_nic: ``required``: only GPUs that have a NIC near them (``choice.nearest_nics``); ``preferred``: these
+            rather than others, which whoever ranks nodes asks for first; empty: any.
     """
 
     containers: tuple[int, ...]
@@ -118,6 +128,7 @@ class Whole(_Wanted, frozen=True, kw_only=True, tag="whole"):
     max_cross_nvswitch_gpus: int | None = None
     prefer_same_numa: bool = False
     weights: Weights = Weights()
+    near_nic: str = ""
 
     @property
     def gpus(self) -> int:

@@ -8,6 +8,7 @@ storage      the same of claims of storage, volumes and their classes
 annotation_words  every word that a pod's author can say, each declared once
 annotations  a pod's annotations as a Request
 parts        what a container asks for, whole GPUs or parts; asks of a pod as one request
+vendor_words  what cannot be had of a vendor's GPUs
 limits       what the limits of the field's other drivers ask for
 gangs        what a pod says of the gang that it belongs to
 gang_members  which gang a pod belongs to, from the pod alone
@@ -25,6 +26,9 @@ ledger       whose devices this process hands out
 claims       the claim that pins chosen GPUs
 channels     channels of multi-node NVLink, as objects of NVIDIA's ComputeDomains say them
 templates    a ResourceClaimTemplate as what its pod asks for, and the claim by it
+nics         NICs of other drivers: whose they are, what is asked of them, how one is pinned
+nic_templates  requests for NICs in a template, and in the claim by it
+simple_cel   selectors that can be read here
 pins         what a claim holds, or is promised
 exclusive    GPUs whose parts are of one namespace at a time: whom the scheduler alone serves keeps off them
 ladder       what a request comes to for the scheduler alone: groups, and alternatives

@@ -14,8 +14,9 @@ from typing import Any, Final
 
 import msgspec
 
-from dradriver.allocator.request import Constraint, Request, Strategy, Whole
+from dradriver.allocator.request import NEAR_NIC, Constraint, Request, Strategy, Whole
 from dradriver.api import messages, names, values
+from dradriver.topology.vendors import VENDORS
 
 
 class About(enum.Enum):
@@ -166,12 +167,20 @@ EVERY: Final = (
         field="min_cuda", holds=lambda value: not value or values.version(value) == value, since=3,
     ),
     Word(
+        key=names.VENDOR, about=About.GPU, read=_one_of(VENDORS), field="vendor", choices=tuple(VENDORS),
+        holds=lambda value: value in VENDORS, since=6,
+    ),
+    Word(
         key=names.MAX_CROSS_NVSWITCH, about=About.SET, read=_form(values.few, messages.FEW),
         field="max_cross_nvswitch_gpus", holds=lambda value: value is None or 0 <= value <= 99,
     ),
     Word(
         key=names.PREFER_SAME_NUMA, about=About.SET, read=_choice(values.flag, values.FLAGS),
         field="prefer_same_numa", choices=_FLAGS,
+    ),
+    Word(
+        key=names.NEAR_NIC, about=About.SET, read=_one_of(NEAR_NIC), field="near_nic",
+        holds=lambda value: value in ("", *NEAR_NIC), choices=NEAR_NIC, since=6,
     ),
     Word(key=names.SHARE, about=About.PART, read=_form(values.share, messages.SHARE)),
     Word(key=names.SHARE_MEMORY, about=About.PART, read=_form(values.memory_mib, messages.MEMORY)),

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from dradriver.allocator.request import Request
-from dradriver.api import annotation_words, messages, names, parts
+from dradriver.allocator.request import Request, Whole
+from dradriver.api import annotation_words, messages, names, parts, vendor_words
 from dradriver.api.errors import WordError
+from dradriver.api.ledger import current_ledger
 from dradriver.api.messages import shown
 from dradriver.api.parts import Asked
 from dradriver.api.policies.meaning import spelled_out
 from dradriver.api.policies.model import DEFAULTS, Policies
+from dradriver.topology.vendors import NVIDIA, VENDORS
 
 LONGEST_VALUE: Final = 256  # characters
 
@@ -35,13 +37,16 @@ def is_written(key: str) -> bool:
     return key in _WRITTEN
 
 
-def parse(annotations: Mapping[str, str], asked: Mapping[str, Asked], policies: Policies = DEFAULTS) -> Request:
+def parse(
+    annotations: Mapping[str, str], asked: Mapping[str, Asked], policies: Policies = DEFAULTS, *, vendor: str = ""
+) -> Request:
     """Return what the annotations ask for.
 
     Args:
         annotations: All annotations of the pod.
         asked: What each container asks for that wants any GPU or part of one, by container name, in pod order.
         policies: What names of policies and workloads stand for.
+        vendor: Whose GPUs the containers' limits ask for; empty where they ask for none.
 
     Raises:
         WordError: An unknown key, a bad value or a contradiction.
@@ -49,18 +54,24 @@ def parse(annotations: Mapping[str, str], asked: Mapping[str, Asked], policies: 
     own = _own(annotations)
     meant = _spelled_out(own, policies)
     fields, gpus = _read(meant)
+    said = fields.setdefault("vendor", vendor or current_ledger().vendor or NVIDIA.word)
+    if vendor and said != vendor:
+        raise messages.contradicts(names.VENDOR, said, f"the containers' limits, which ask for GPUs of {vendor}")
+    resource = VENDORS[said].resources[0]
     total = sum(map(parts.count, asked.values()))
     if gpus is not None and gpus != total:
         raise WordError(
-            f"{names.GPUS}: '{gpus}' contradicts the containers' limits, which ask for {total} {names.GPU_RESOURCE}; "
+            f"{names.GPUS}: '{gpus}' contradicts the containers' limits, which ask for {total} {resource}; "
             f"write one of the two"
         )
     if not total:
         raise WordError(
             f"the pod has {names.PREFIX} annotations but asks for no GPU: give a container a limit "
-            f"{names.GPU_RESOURCE}: <count>, or write the annotation {names.GPUS}: <count>"
+            f"{resource}: <count>, or write the annotation {names.GPUS}: <count>"
         )
-    return parts.request(meant, asked, about_sets=_about_sets(own, policies), fields=fields)
+    request = parts.request(meant, asked, about_sets=_about_sets(own, policies), fields=fields)
+    vendor_words.check(fields, parts=not isinstance(request, Whole))
+    return request
 
 
 def _about_sets(own: Mapping[str, str], policies: Policies) -> dict[str, str]:
@@ -117,7 +128,7 @@ def check_words(annotations: Mapping[str, str], policies: Policies = DEFAULTS) -
 def _read(meant: Mapping[str, str]) -> tuple[dict[str, Any], int | None]:
     """Return the fields of a Request that words give, without its containers, and the value of ``gpus``."""
     fields = annotation_words.fields(meant)
-    parts.of_words(meant)
+    vendor_words.check(fields, parts=parts.of_words(meant) is not None)
     return fields, annotation_words.said(meant, names.GPUS)
 
 

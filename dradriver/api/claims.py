@@ -19,6 +19,7 @@ from dradriver.api.plans import Planned
 from dradriver.api.pods import Pod
 from dradriver.api.preempts import Preempts
 from dradriver.api.values import NCCL_AUTO
+from dradriver.topology.vendors import NVIDIA
 
 _SET = msgspec.json.Decoder(Whole)
 _CHOICE: msgspec.json.Decoder[Choice | PartChoice] = msgspec.json.Decoder(Choice | PartChoice)
@@ -38,6 +39,7 @@ def pinned(
     planned: Planned | None = None,
     seat: bool = False,
     preempting: Preempts | None = None,
+    vendor: str = NVIDIA.word,
 ) -> dict[str, Any]:
     """Return the claim of a pod: ``exactly`` requests that are pinned to the chosen GPUs.
 
@@ -63,6 +65,7 @@ def pinned(
         planned: What it says of the plan of its gang; None for a pod of no gang.
         seat: Whether it asks for a seat, too, so that its pod is bound only with all others of its gang.
         preempting: Which pods have to end for it; None for none.
+        vendor: Whose GPUs they are.
     """
     parts = parts_of(choice, uuids)
     mig = {
@@ -88,7 +91,7 @@ def pinned(
                     {
                         "name": name,
                         "exactly": {
-                            "deviceClassName": _device_class(parts.get(name)),
+                            "deviceClassName": _device_class(parts.get(name), vendor),
                             "allocationMode": "ExactCount",
                             "count": len(each),
                             "selectors": [{"cel": {"expression": _selector(parts.get(name), each, addresses, placed)}}],
@@ -154,9 +157,9 @@ def parts_of(choice: Choice | PartChoice, requests: Mapping[str, object]) -> dic
     return dict(zip(requests, (part for parts in choice.containers for part in parts), strict=True))
 
 
-def _device_class(part: Part | None) -> str:
+def _device_class(part: Part | None, vendor: str) -> str:
     if part is None:
-        return current_ledger().device_class
+        return current_ledger().class_of(vendor)
     return names.SHARE_CLASS if isinstance(part, SharePart) else names.MIG_CLASS
 
 

@@ -37,7 +37,7 @@ class ClaimConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", for
         kind: ``ClaimConfig``.
         order: For each request, the uuids of its GPUs in the order its ranks should take; may be left out.
         keep_env: Variables that the pod's author set: a CDI edit would replace them, so none of these is set.
-        nccl: What NCCL is told: ``auto``, ``file``, ``env`` or ``off``.
+        nccl: What NCCL is told: ``auto``, ``file``, ``env``, ``near-nics`` or ``off``.
         mig: For each request of MIG instances that are made on demand, which.
     """
 

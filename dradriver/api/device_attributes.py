@@ -12,7 +12,10 @@ from dradriver.topology.machine import Machine
 
 MOST_TEXT: Final = 64  # bytes in a string attribute, resource/v1 types.go (DeviceAttributeMaxValueLength)
 
+MOST_SAID: Final = 32  # attributes and capacities of a device (ResourceSliceMaxAttributesAndCapacitiesPerDevice)
 _GROUP_SIZES: Final = (2, 4, 8)
+_TWINS: Final = {f"nvlink{what}": f"link{what}" for what in ("Domain", *(f"Group{size}" for size in _GROUP_SIZES))}
+_TWIN_RATES: Final = {f"nvlinkGroup{size}GBps": f"linkGroup{size}GBps" for size in _GROUP_SIZES}
 _SHARE: Final = re.compile(r"(.+)-share-[0-9]{1,2}")
 
 Device = dict[str, Any]
@@ -27,6 +30,21 @@ def whole(machine: Machine, groups: Groups, position: int, *, name: str) -> Devi
     if memory_mib := machine.gpus[position].memory_mib:
         device["capacity"] = {names.CAPACITY_MEMORY: {"value": f"{memory_mib}Mi"}}
     return device
+
+
+def neutral(device: Device) -> Device:
+    """Return a whole GPU's device with what it says of links by names of no vendor, too.
+
+    ``linkDomain``, ``linkGroup2``, ``4`` and ``8``, and their ``GBps``: each of these two where all of it finds room.
+    Only the rates of eight linked GPUs of a multi-node fabric do not. A GPU that may be had in parts has room for
+    neither, for it says more of that.
+    """
+    attributes: dict[str, Any] = device["attributes"]
+    for twins in (_TWINS, _TWIN_RATES):
+        said = {twin: attributes[name] for name, twin in twins.items() if name in attributes}
+        if len(attributes) + len(device.get("capacity", ())) + len(said) <= MOST_SAID:
+            attributes = attributes | said
+    return device | {"attributes": attributes}
 
 
 def shared(machine: Machine, groups: Groups, position: int, mode: Mode, *, name: str) -> Device:
@@ -122,6 +140,7 @@ def identity(machine: Machine, position: int) -> dict[str, dict[str, Any]]:
         "uuid": {"string": gpu.uuid},
         "index": {"int": gpu.index},
         "minor": {"int": gpu.minor},
+        "vendor": {"string": gpu.vendor},
         **seats.KNOWN,
     }
     texts = {
@@ -155,7 +174,8 @@ def _links(groups: Groups, position: int) -> dict[str, dict[str, Any]]:
         number = groups.by_size[size][position] if size in groups.by_size else None
         if number is not None:
             attributes[f"nvlinkGroup{size}"] = {"int": number}
-            attributes[f"nvlinkGroup{size}GBps"] = {"int": groups.line_gbps[size][number]}
+            if rate := groups.line_gbps[size][number]:  # nobody publishes that of all links
+                attributes[f"nvlinkGroup{size}GBps"] = {"int": rate}
             if size > 2 and (least := groups.any_gbps[size][number]):
                 attributes[f"nvlinkGroup{size}AnyGBps"] = {"int": least}
     return attributes

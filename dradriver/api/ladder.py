@@ -12,19 +12,20 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from dradriver.allocator.request import Amount, Constraint, Request, Share, Whole
-from dradriver.api import config, exclusive, names
+from dradriver.allocator.request import NEAR_REQUIRED, Amount, Constraint, Request, Share, Whole
+from dradriver.api import config, exclusive, names, vendor_words
 from dradriver.api.device_attributes import semver
 from dradriver.api.errors import WordError
 from dradriver.api.messages import shown
 from dradriver.api.parts import request_names
 from dradriver.api.resolved import Resolved
 from dradriver.api.values import NCCL_AUTO
+from dradriver.topology.vendors import VENDORS
 
 VERSION: Final = 4
 """To be raised with every change of what ``spec`` returns: templates never change, and pods would share an old one.
@@ -65,7 +66,8 @@ def spec(found: Resolved, *, keep_env: tuple[str, ...] = ()) -> dict[str, Any]:
     requests = dict(zip(_requests(found), amounts, strict=True))
     selectors = [{"cel": {"expression": text}} for text in _selectors(request)]
     every = {
-        name: _exactly(amount) | ({"selectors": selectors} if selectors else {}) for name, amount in requests.items()
+        name: _exactly(amount, request.vendor) | ({"selectors": selectors} if selectors else {})
+        for name, amount in requests.items()
     }
     constraints: list[dict[str, Any]] = []
     rungs: list[_Rung] = []
@@ -91,14 +93,15 @@ def spec(found: Resolved, *, keep_env: tuple[str, ...] = ()) -> dict[str, Any]:
     return {"devices": devices}
 
 
-def demanding(spec: Mapping[str, Any], request: Whole) -> dict[str, Any]:
+def demanding(spec: Mapping[str, Any], request: Whole, requests: Collection[str] | None = None) -> dict[str, Any]:
     """Return the spec of a claim as an author's template has it, with what the words demand beside.
 
     What they only prefer is not in it: the template's requests are ``exactly`` ones.
 
     Args:
-        spec: The template's, which ``templates.read`` has read: each request is for whole GPUs of this driver.
+        spec: The template's, which ``templates.read`` has read.
         request: The pod's words, and how many GPUs the template asks for.
+        requests: Names of its requests for whole GPUs of this driver; None for all of them.
 
     Raises:
         WordError: A word that no claim can say.
@@ -107,13 +110,15 @@ def demanding(spec: Mapping[str, Any], request: Whole) -> dict[str, Any]:
     devices: dict[str, Any] = dict(spec["devices"])
     said = {constraint.get("matchAttribute") for constraint in devices.get("constraints") or ()}
     if more := [attribute for attribute in (_required(request) if request.gpus > 1 else ()) if attribute not in said]:
-        every = [entry["name"] for entry in devices["requests"]]
+        every = [entry["name"] for entry in devices["requests"] if requests is None or entry["name"] in requests]
         constraints = [{"requests": every, "matchAttribute": attribute} for attribute in more]
         devices["constraints"] = [*(devices.get("constraints") or ()), *constraints]
     if selectors := [{"cel": {"expression": text}} for text in _selectors(request)]:
         devices["requests"] = [
             entry
             | {"exactly": entry["exactly"] | {"selectors": [*(entry["exactly"].get("selectors") or ()), *selectors]}}
+            if requests is None or entry["name"] in requests
+            else entry
             for entry in devices["requests"]
         ]
     return {**spec, "devices": devices}
@@ -160,6 +165,7 @@ def _requests(resolved: Resolved) -> list[str]:
 
 
 def _amounts(request: Request) -> tuple[int, ...] | tuple[Amount, ...]:
+    vendor_words.check(msgspec.structs.asdict(request), parts=not isinstance(request, Whole))
     if isinstance(request, Whole):
         _check(request)
         return request.containers
@@ -179,11 +185,13 @@ def _check(request: Whole) -> None:
         raise _unsaid(names.MIN_BUSBW, f"write {names.MIN_BANDWIDTH}")
     if request.max_cross_nvswitch_gpus is not None:
         raise _unsaid(names.MAX_CROSS_NVSWITCH, f"write {names.REQUIRED}: {Constraint.NVLINK}")
+    if request.near_nic == NEAR_REQUIRED:
+        raise _unsaid(f"{names.NEAR_NIC}: {NEAR_REQUIRED}", f"write {names.REQUIRED}: {Constraint.SAME_PCIE_ROOT}")
 
 
-def _exactly(asked: int | Amount) -> dict[str, Any]:
+def _exactly(asked: int | Amount, vendor: str) -> dict[str, Any]:
     if isinstance(asked, int):
-        return {"deviceClassName": names.DEVICE_CLASS, "allocationMode": "ExactCount", "count": asked}
+        return {"deviceClassName": VENDORS[vendor].device_class, "allocationMode": "ExactCount", "count": asked}
     amounts = {names.CAPACITY_CORES: str(asked.cores), names.CAPACITY_MEMORY: f"{asked.memory_mib}Mi"}
     share = {"deviceClassName": names.SHARE_CLASS, "allocationMode": "ExactCount", "count": 1}
     return share | {"capacity": {"requests": amounts}}
@@ -282,6 +290,10 @@ def larger_group(request: Request) -> int | None:
 def _least_link(request: Whole) -> int:
     """Return the least line rate in GB/s that a set's GPUs need beside being of one group; 0 for none."""
     if request.gpus == 1:
+        return 0
+    if not VENDORS[request.vendor].rated:  # and so nothing says which two of a group have a link
+        if (size := larger_group(request)) is not None:
+            raise _unsaid(f"{names.REQUIRED}: nvlink of {request.gpus} GPUs of {request.vendor}", f"ask for {size}")
         return 0
     if request.min_bandwidth_gbps:
         if _group(request.gpus) is None:

@@ -17,6 +17,9 @@ import msgspec
 
 from dradriver.api import names
 from dradriver.topology import vendors
+from dradriver.topology.vendors import VENDORS
+
+_VENDOR_OF: Final = MappingProxyType({vendor.device_class: vendor.word for vendor in VENDORS.values()})
 
 
 class Ledger(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,6 +45,15 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
     config_kind: str
     vendor: str = ""
     blank: str = " "
+
+    def class_of(self, vendor: str) -> str:
+        """Return the DeviceClass that a vendor's whole GPUs are asked for by."""
+        return self.device_class if self.vendor else VENDORS[vendor].device_class
+
+    @property
+    def vendor_of(self) -> Mapping[str, str]:
+        """Whose GPUs are asked for by a DeviceClass of whole ones."""
+        return {self.device_class: self.vendor} if self.vendor else _VENDOR_OF
 
     @property
     def by_address(self) -> bool:

@@ -11,17 +11,23 @@
 ``aliyun.com/gpu-mem``                                 memory in GiB; from 1024 on, which no GPU has, in MiB, for its
                                                        device plugin knows both (``--memory-unit``)
 ``aliyun.com/gpu-core``, ``…gpu-core.percentage``      percent of a GPU's compute
+``amd.com/gpu``                                        whole GPUs of AMD (ROCm's device plugin)
+``huawei.com/npu``                                     whole Ascend NPUs
+``huawei.com/Ascend910``, ``…310P``, ``…310``          those of one family (mind-cluster's device plugin)
+``huawei.com/Ascend910B3``, ``…910A``, ``…910C``, …    those of one product (HAMi)
 =====================================================  =================================================================
 
-Memory from 1Mi on is bytes, whatever the unit (``10Gi``): no GPU has a tebibyte. Three that cannot be had say why:
+Memory from 1Mi on is bytes, whatever the unit (``10Gi``): no GPU has a tebibyte. Some that cannot be had say why:
 ``nvidia.com/vgpu``; ``….shared``, a time slice of a size that only the device plugin's configuration has
-(k8s-device-plugin, ``sharing.timeSlicing.renameByDefault``); and ``nvidia.com/gpumem-percentage`` (HAMi), for a share's
-memory is asked for before anybody knows of which GPU. Left on the pod it would keep it from every node.
+(k8s-device-plugin, ``sharing.timeSlicing.renameByDefault``); ``nvidia.com/gpumem-percentage`` (HAMi), for a share's
+memory is asked for before anybody knows of which GPU; and ``huawei.com/Ascend910B3-memory`` and the like (HAMi), for
+there are no shares of NPUs. Left on the pod they would keep it from every node.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from fractions import Fraction
 from typing import Final
@@ -31,6 +37,7 @@ from dradriver.api import messages, names, quantity, values
 from dradriver.api.errors import WordError
 from dradriver.api.parts import Asked, described
 from dradriver.api.values import MOST_GPUS
+from dradriver.topology.vendors import ASCEND, NVIDIA, VENDORS
 
 _MIG: Final = "nvidia.com/mig-"
 _OF_PRODUCT: Final = names.GPU_RESOURCE + "."
@@ -39,7 +46,22 @@ _VGPU: Final = "nvidia.com/vgpu"
 _PERCENTAGE: Final = "nvidia.com/gpumem-percentage"
 _MEMORY: Final = {"nvidia.com/gpumem": 1, "nvidia.com/gpu-memory": 1, "aliyun.com/gpu-mem": 1024}  # MiB a unit
 _CORES: Final = ("nvidia.com/gpucores", "aliyun.com/gpu-core", "aliyun.com/gpu-core.percentage")
-NAMES: Final = frozenset((names.GPU_RESOURCE, *_MEMORY, *_CORES))
+_ASCEND: Final = "huawei.com/Ascend"
+_NPU_MEMORY: Final = re.compile(re.escape(_ASCEND) + ".*-memory")
+# Products as machines name them (``Ascend 910B3``); HAMi's names are those of its device-configmap.yaml.
+_PRODUCTS: Final = {
+    **{f"{_ASCEND}{chip}": f"*{chip}" for chip in ("910A", "910B2", "910B3", "910B4", "910B4-1", "910C", "310")},
+    f"{_ASCEND}910": "*910*",
+    f"{_ASCEND}310P": "*310P*",
+}
+_OTHERS: Final = {
+    **{name: vendor.word for vendor in VENDORS.values() if vendor is not NVIDIA for name in vendor.resources},
+    **dict.fromkeys(_PRODUCTS, ASCEND.word),
+}
+"""Whose whole GPUs a resource is, where it is not NVIDIA's."""
+NAMES: Final = frozenset((names.GPU_RESOURCE, *_MEMORY, *_CORES, *_OTHERS))
+WHOLE: Final = frozenset((names.GPU_RESOURCE, *_OTHERS))
+"""Resources that are whole GPUs, whatever product."""
 _BYTES: Final = 1 << 20  # from here on a memory's number is bytes
 _GIB: Final = 1024  # up to here a number of GiB
 
@@ -54,6 +76,19 @@ def some(limits: Mapping[str, object]) -> bool:
     return any(is_ours(name) and (_exact(str(value)) or 0) > 0 for name, value in limits.items())
 
 
+def vendor(where: str, limits: Mapping[str, object]) -> str:
+    """Return whose GPUs the limits ask for; empty where they ask for none.
+
+    Raises:
+        WordError: Two vendors'.
+    """
+    found = {_OTHERS.get(name, NVIDIA.word): name for name in sorted(limits) if some({name: limits[name]})}
+    if len(found) > 1:
+        told = " and ".join(f"{name} ({word})" for word, name in found.items())
+        raise WordError(f"{where}: {told}: all GPUs of a pod are of one vendor; use several pods")
+    return next(iter(found), "")
+
+
 def product(where: str, limits: Mapping[str, object]) -> str:
     """Return which product the limits name, as the annotation ``product`` would say it; empty for any.
 
@@ -63,13 +98,13 @@ def product(where: str, limits: Mapping[str, object]) -> str:
     Raises:
         WordError: Two of them, or a name that no product has.
     """
-    named = [
-        name.removeprefix(_OF_PRODUCT) for name, text in limits.items() if _names_product(name) and str(text) != "0"
-    ]
+    said = [name for name, text in limits.items() if str(text) != "0"]
+    named = [name.removeprefix(_OF_PRODUCT) for name in said if _names_product(name)]
+    named += [_PRODUCTS[name] for name in said if name in _PRODUCTS]
     if len(named) > 1:
         raise WordError(f"{where}: {', '.join(map(messages.shown, sorted(named)))}: two products; use several pods")
-    if not named:
-        return ""
+    if not named or named[0] in _PRODUCTS.values():
+        return "".join(named)
     glob = ("" if named[0].startswith("NVIDIA-") else "*") + named[0].replace("-", "[ -]")
     if values.product(glob) is None:
         raise messages.is_no(where, _OF_PRODUCT + named[0], messages.PRODUCT_RESOURCE)
@@ -88,10 +123,12 @@ def asked(where: str, limits: Mapping[str, object]) -> Asked:
         limits: All the container's limits, as text or numbers.
 
     Raises:
-        WordError: A value that is none, limits that contradict each other, or vGPU.
+        WordError: A value that is none, limits that contradict each other or are of two vendors, or vGPU.
     """
     gpu_limits = {
-        name: str(value) for name, value in limits.items() if is_ours(name) or name.startswith((_VGPU, _PERCENTAGE))
+        name: str(value)
+        for name, value in limits.items()
+        if is_ours(name) or name.startswith((_VGPU, _PERCENTAGE)) or _NPU_MEMORY.fullmatch(name)
     }
     if not gpu_limits:
         return 0
@@ -106,11 +143,18 @@ def asked(where: str, limits: Mapping[str, object]) -> Asked:
                 f"{where} {name}: {messages.shown(text)}: a share's memory is asked for in MiB, as nvidia.com/gpumem: "
                 f"8192; for the same part of memory and compute write {names.SHARE}: 0.5"
             )
+        if _NPU_MEMORY.fullmatch(name) and text != "0":
+            raise WordError(
+                f"{where} {name}: {messages.shown(text)}: a share of an NPU, which this driver does not hand out; "
+                f"write {name.removesuffix('-memory')}: 1 for a whole one"
+            )
         if name.endswith(_SHARED):
             raise WordError(
                 f"{where} {name}: {messages.shown(text)}: only a device plugin's configuration says how much "
                 f"of a GPU that is; write {names.SHARE}: 0.25 beside a limit {names.GPU_RESOURCE}: 1"
             )
+    if not _OTHERS.keys().isdisjoint(gpu_limits):
+        vendor(where, gpu_limits)
     gpus = _whole(where, gpu_limits)
     profiles = _profiles(where, gpu_limits)
     amount = _amount(where, gpu_limits)
@@ -149,11 +193,7 @@ def _amount(where: str, gpu_limits: Mapping[str, str]) -> Amount | None:
 
 def _whole(where: str, gpu_limits: Mapping[str, str]) -> int:
     """Return the number of whole GPUs: of any, or of a product, beside which some clusters write the same of any."""
-    numbers = {
-        name: _number(where, name, gpu_limits)
-        for name in gpu_limits
-        if name == names.GPU_RESOURCE or _names_product(name)
-    }
+    numbers = {name: _number(where, name, gpu_limits) for name in gpu_limits if name in WHOLE or _names_product(name)}
     if len({number for number in numbers.values() if number}) > 1:
         told = ", ".join(f"{name}: {number}" for name, number in sorted(numbers.items()))
         raise WordError(f"{where}: {told} contradict each other; write one of them")

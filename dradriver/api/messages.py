@@ -62,7 +62,7 @@ def no_policy(key: str, text: str, named: Iterable[str] = ()) -> WordError:
             f"{key}: {shown(text)} is not allowed alone: it is a strategy, which stands behind a policy and a comma; "
             f"write best-effort,{text.strip()}"
         )
-    names = [*POLICIES, *named]
+    names = list(dict.fromkeys((*POLICIES, *named)))
     shown_names = names if len(names) <= MOST_SHOWN else [*names[:MOST_SHOWN], f"{len(names) - MOST_SHOWN} more"]
     return WordError(
         f"{key}: {shown(text)} is not allowed; write one of {', '.join(shown_names)}, and after a comma one of "

@@ -36,8 +36,10 @@ ARCHITECTURE: Final = PREFIX + "architecture"
 MIN_MEMORY: Final = PREFIX + "min-memory"
 MIN_DRIVER: Final = PREFIX + "min-driver"
 MIN_CUDA: Final = PREFIX + "min-cuda"
+VENDOR: Final = PREFIX + "vendor"
 MAX_CROSS_NVSWITCH: Final = PREFIX + "max-cross-nvswitch-gpus"
 PREFER_SAME_NUMA: Final = PREFIX + "prefer-same-numa"
+NEAR_NIC: Final = PREFIX + "near-nic"
 SHARE: Final = PREFIX + "share"
 SHARE_MEMORY: Final = PREFIX + "memory"
 SHARE_CORES: Final = PREFIX + "cores"
@@ -109,6 +111,7 @@ DRIVER_LABEL: Final = PREFIX + "release-driver"
 
 # Attributes. Those without a prefix belong to the driver's own domain (KEP-4381).
 ATTRIBUTE_DOMAIN: Final = DRIVER
+OF_LINKS: Final = ("nvlink", "link")  # what the names begin with of those that say how GPUs are linked
 PCIE_ROOT: Final = "resource.kubernetes.io/pcieRoot"
 PCI_BUS_ID: Final = "resource.kubernetes.io/pciBusID"
 NUMA_NODE: Final = "resource.kubernetes.io/numaNode"

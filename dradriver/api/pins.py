@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from dradriver.allocator.request import Amount, Choice, MigPart, Part, PartChoice, SharePart
-from dradriver.api import claims, config, names, quantity, results, seats, slices
+from dradriver.api import claims, config, names, nics, quantity, results, seats, slices
 from dradriver.api.dra_objects import AllocationResult, DeviceConfig, ResourceClaim
 from dradriver.api.errors import WordError
 from dradriver.api.ledger import current_ledger
@@ -104,12 +104,14 @@ class Pin(msgspec.Struct, frozen=True):
         uuids: The chosen GPUs by the claim's requests, in the order of ``choice.containers`` and their parts.
         placed: Uuids of those whose MIG slices it has as devices of their own: pinned by what they are.
         nccl: What NCCL is told.
+        nics: PCI addresses of the NICs that it is pinned to beside, by the claim's requests.
     """
 
     choice: Choice | PartChoice
     uuids: dict[str, tuple[str, ...]]
     placed: frozenset[str] = frozenset()
     nccl: str = NCCL_AUTO
+    nics: dict[str, tuple[str, ...]] = {}
 
     @property
     def devices(self) -> frozenset[Device]:
@@ -167,7 +169,7 @@ def pin(claim: Claim) -> Pin | None:
         asked = {
             request.name: request.exactly
             for request in claim.spec.devices.requests
-            if request.exactly and request.exactly.device_class_name != seats.CLASS
+            if request.exactly and _is_of_gpus(request.exactly.device_class_name)
         }
         uuids = {name: tuple(told.order.get(name, ())) for name in asked}
         counts = [len(each) for each in uuids.values()]
@@ -189,7 +191,25 @@ def pin(claim: Claim) -> Pin | None:
             )
     except (WordError, ValueError, RecursionError):  # annotations are anybody's text, nested as deep as 256 KiB allow
         return None
-    return Pin(choice=choice, uuids=uuids, placed=placed, nccl=told.nccl) if right else None
+    if not right:
+        return None
+    return Pin(choice=choice, uuids=uuids, placed=placed, nccl=told.nccl, nics=_nics(claim))
+
+
+def _is_of_gpus(device_class: str) -> bool:
+    """Return whether a class is of the driver whose GPUs are handed out, and not the seats'."""
+    ours = device_class.endswith(names.DRIVER) and device_class != seats.CLASS
+    return ours or device_class == current_ledger().device_class
+
+
+def _nics(claim: Claim) -> dict[str, tuple[str, ...]]:
+    """Return the NICs that a claim is pinned to: the first selector of their requests says so, and nothing else."""
+    first = {
+        request.name: nics.addresses(request.exactly.selectors[0].cel.expression)
+        for request in claim.spec.devices.requests
+        if request.exactly and request.exactly.selectors
+    }
+    return {name: addresses for name, addresses in first.items() if addresses}
 
 
 def _asks_for(part: Part, asked: _Exactly, mig: config.Mig | None, uuid: str) -> bool:

@@ -21,6 +21,7 @@ from dradriver.api.messages import shown
 from dradriver.api.parts import Asked, described, request_names
 from dradriver.api.policies.model import DEFAULTS, Policies
 from dradriver.api.values import MOST_GPUS
+from dradriver.topology.vendors import NVIDIA
 
 VERSION: Final = 2
 NEWEST: Final = max(word.since for word in annotation_words.EVERY)
@@ -41,6 +42,7 @@ class Resolved(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         nccl: What NCCL is told; unset where the author does not say.
         product: The product that limits name (``nvidia.com/gpu.<product>``), which the request has too; unset where
             they name none. The limits are gone, and words that are read again later do not say it.
+        vendor: Whose GPUs the limits ask for, which the request has too, where they are not NVIDIA's; else unset.
         gang: What was said of a gang; unset where nothing was.
         idle_timeout_s: After how many seconds without work the GPUs are given back; unset where nothing was said.
         placement: ``static`` where the scheduler alone places the pod; else unset.
@@ -59,6 +61,7 @@ class Resolved(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     request: Request
     nccl: str | msgspec.UnsetType = msgspec.UNSET
     product: str | msgspec.UnsetType = msgspec.UNSET
+    vendor: str | msgspec.UnsetType = msgspec.UNSET
     gang: Gang | msgspec.UnsetType = msgspec.UNSET
     idle_timeout_s: int | msgspec.UnsetType = msgspec.UNSET
     placement: str | msgspec.UnsetType = msgspec.UNSET
@@ -94,16 +97,21 @@ _DECODER: Final = msgspec.json.Decoder(Resolved)
 
 
 def resolve(
-    annotations: Mapping[str, str], asked: Mapping[str, Asked], policies: Policies = DEFAULTS, *, product: str = ""
+    annotations: Mapping[str, str],
+    asked: Mapping[str, Asked],
+    policies: Policies = DEFAULTS,
+    *,
+    product: str = "",
+    vendor: str = "",
 ) -> Resolved:
     """Return what a pod's words and its containers' limits come to; arguments and errors are those of ``parse``.
 
     What names of policies and workloads stand for is in it; the weights are not: they are the administrator's, and the
-    controller adds those in force when it chooses. ``product`` is the one that limits name, if any.
+    controller adds those in force when it chooses. ``product`` and ``vendor`` are those that limits name, if any.
     """
     told = aside(annotations, policies)
     shared = annotation_words.said(annotations, names.SHARED_CLAIM)
-    request = parse(annotations, asked if shared is None else _of_all(shared, asked), policies)
+    request = parse(annotations, asked if shared is None else _of_all(shared, asked), policies, vendor=vendor)
     if product and request.product not in ("", product):
         raise messages.contradicts(names.PRODUCT, request.product, f"the containers' limits, which say {product}")
     wanted = gang(annotations)
@@ -114,6 +122,7 @@ def resolve(
         request=msgspec.structs.replace(request, product=product) if product else request,
         nccl=_unless(values.NCCL_AUTO, told[names.NCCL]),
         product=product or msgspec.UNSET,
+        vendor=_unless(NVIDIA.word, vendor or NVIDIA.word),
         gang=wanted or msgspec.UNSET,
         idle_timeout_s=idle_timeout_s(annotations, policies) or msgspec.UNSET,
         placement=_unless(values.PLACED, told[names.PLACEMENT]),
@@ -237,6 +246,10 @@ def _check(resolved: Resolved) -> None:
         raise WordError(f"it says {word.name} as no word can")
     if resolved.product not in (msgspec.UNSET, request.product) or resolved.product == "":
         raise WordError("its product is not the one that its limits named")
+    if resolved.vendor not in (msgspec.UNSET, request.vendor) or resolved.vendor == NVIDIA.word:
+        raise WordError("its vendor is not the one that its limits named")
+    if request.vendor != NVIDIA.word and not isinstance(request, Whole):
+        raise WordError("it asks for parts of GPUs that have none")
     if resolved.gang is not msgspec.UNSET:
         gangs.check(resolved.gang)
     if resolved.idle_timeout_s is not msgspec.UNSET and resolved.idle_timeout_s < 1:

@@ -17,6 +17,7 @@ from dradriver.topology import codec
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.groups import Groups, group
 from dradriver.topology.machine import Gpu, Machine
+from dradriver.topology.vendors import VENDORS
 
 S = TypeVar("S")
 
@@ -137,7 +138,7 @@ def attributes(machine: Machine) -> dict[str, dict[str, Any]]:
     groups = group(machine)
     by_name = {}
     for i, gpu in enumerate(machine.gpus):
-        whole = device_attributes.whole(machine, groups, i, name=device_name(gpu.uuid))
+        whole = device_attributes.neutral(device_attributes.whole(machine, groups, i, name=device_name(gpu.uuid)))
         by_name[whole["name"]] = whole["attributes"] if gpu.mig is None else device_attributes.identity(machine, i)
     return by_name
 
@@ -149,7 +150,7 @@ def of_part(gpu: Mapping[str, Any], told: Mapping[str, str | int]) -> dict[str, 
         gpu: The GPU's own.
         told: What the part has in their stead: ``uuid`` where it has one of its own, ``type``, ``profile``, ….
     """
-    own = {key: value for key, value in gpu.items() if not key.startswith("nvlink")}
+    own = {key: value for key, value in gpu.items() if not key.startswith(names.OF_LINKS)}
     if "uuid" in own:
         own["parentUUID"] = own["uuid"]
     return own | {key: {"int" if isinstance(value, int) else "string": value} for key, value in told.items()}
@@ -230,6 +231,8 @@ def read_machine(slices: Iterable[ResourceSlice]) -> Machine | None:
 
 def as_handed_out(gpu: Gpu, mode: Mode, features: SliceFeatures) -> Mode:
     """Return the mode that a GPU is handed out in, where the server or the GPU cannot do what is wanted."""
+    if not VENDORS[gpu.vendor].parts:
+        return _WHOLE
     able = {"dynamic": features.shares, "placements": features.counters}.get(mode.mig, False)
     if able and gpu.profiles:
         return mode
@@ -255,7 +258,7 @@ def _of_gpu(
     if gpu.mig is not None:
         return [] if mode.mig == "off" else mig_devices.static(machine, position, mode, name=name)
     if mode.shared == "none":
-        return [device_attributes.whole(machine, groups, position, name=name)]
+        return [device_attributes.neutral(device_attributes.whole(machine, groups, position, name=name))]
     if features.shares:
         return [device_attributes.shared(machine, groups, position, mode, name=name)]
     return device_attributes.equal_shares(machine, position, mode, shares=mode.equal_shares or EQUAL_SHARES, name=name)

@@ -8,29 +8,33 @@ a pod that is lifted with a claim that no node can fill would wait for ever.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
 
 from dradriver.allocator.request import Amount, Constraint, Mig, Request, Share, Whole
-from dradriver.api import channels, config, names, quantity, values
+from dradriver.api import channels, config, names, nic_templates, quantity, values, vendor_words
 from dradriver.api.errors import WordError
 from dradriver.api.ledger import OURS, current_ledger
 from dradriver.api.messages import shown
+from dradriver.api.nics import NicAsk
 from dradriver.api.objects import Metadata
 from dradriver.api.parts import COMMON
+from dradriver.topology.vendors import NVIDIA
 
 LONGEST: Final = 1 << 14  # bytes of a template's spec; a longer one is not read
 
-_CLASSES: Final = (names.DEVICE_CLASS, names.SHARE_CLASS, names.MIG_CLASS)
+_PARTS: Final = (names.SHARE_CLASS, names.MIG_CLASS)
 _KNOWN: Final = ("deviceClassName", "allocationMode", "count", "capacity", "tolerations", "selectors", "adminAccess")
 _ALIKE: Final = {  # what constraints of claims say by attributes, in words
     names.NUMA_NODE: Constraint.SAME_NUMA,
     names.PCIE_ROOT: Constraint.SAME_PCIE_ROOT,
 } | {
-    f"{names.PREFIX}{name}": Constraint.NVLINK
-    for name in ("nvlinkDomain", "nvlinkGroup2", "nvlinkGroup4", "nvlinkGroup8")
+    f"{names.PREFIX}{links}{what}": Constraint.NVLINK
+    for links in names.OF_LINKS
+    for what in ("Domain", "Group2", "Group4", "Group8")
 }
 _EQUALS: Final = re.compile(
     r"""\s*device\.attributes\[(["'])(?P<domain>[a-z.]+)\1\]\.(?P<name>productName|architecture)"""
@@ -49,6 +53,7 @@ class Template(msgspec.Struct, frozen=True):
         static: Whether the controller made it, for pods that the scheduler alone places.
         digest: What its spec is known by (``likeness.digest``), of one with a name that such pods would name.
         domain: The ComputeDomain whose channel it asks for (``channels.domain_of``); None for any other.
+        nic_classes: DeviceClasses of NICs, each with its driver's word, as the policies file in force says.
     """
 
     metadata: Metadata
@@ -56,6 +61,7 @@ class Template(msgspec.Struct, frozen=True):
     static: bool = False
     digest: str = ""
     domain: str | None = None
+    nic_classes: Mapping[str, str] = {}
 
 
 class _ClaimMetadata(msgspec.Struct, frozen=True):
@@ -90,6 +96,9 @@ class TemplateRequest(msgspec.Struct, frozen=True, kw_only=True):
         nccl: What NCCL is told; None where the template does not say.
         others: Configurations for other drivers.
         spec: The spec of a claim as the template has it.
+        nics: What it asks of NICs; None for nothing.
+        nic_entries: Its requests for NICs as they stand, by name.
+        constraints: Its constraints that are about NICs.
     """
 
     request: Request
@@ -100,6 +109,9 @@ class TemplateRequest(msgspec.Struct, frozen=True, kw_only=True):
     nccl: str | None = None
     others: tuple[dict[str, Any], ...] = ()
     spec: dict[str, Any]
+    nics: NicAsk | None = None
+    nic_entries: dict[str, dict[str, Any]] = {}
+    constraints: tuple[dict[str, Any], ...] = ()
 
 
 _DECODER: Final = msgspec.json.Decoder(_Spec)
@@ -130,13 +142,22 @@ def _read(template: Template, words: Whole) -> TemplateRequest:
         raise WordError(f"it cannot be read: {error}") from None
     devices = spec.spec.devices
     asked: dict[str, dict[str, Any]] = {}
+    nic_entries: dict[str, dict[str, Any]] = {}
     for request in devices.requests or ():
-        asked[str(request.get("name", ""))] = _exactly(request)
+        name = str(request.get("name", ""))
+        if nic_templates.is_for_nics(request, template.nic_classes):
+            nic_entries[name] = request
+        else:
+            asked[name] = _exactly(request)
     if not asked:
         raise WordError(f"it asks for no device; write a request of the class {current_ledger().device_class}")
     told, others = _configured(devices.config or (), asked)
+    constraints, about_nics = nic_templates.divided(devices.constraints or (), tuple(asked), nic_entries)
+    nics = nic_templates.ask(nic_entries, about_nics, asked, template.nic_classes, near=words.near_nic)
+    if nics is not None:
+        words = msgspec.structs.replace(words, near_nic="")  # it is about these NICs, not about any
     fields = _selected(words, asked)
-    required = _alike(devices.constraints or (), asked)
+    required = _alike(constraints, asked)
     return TemplateRequest(
         request=_request(words, asked, told, fields, required),
         requests=tuple(asked),
@@ -146,6 +167,9 @@ def _read(template: Template, words: Whole) -> TemplateRequest:
         nccl=told.nccl if told is not None and told.nccl != values.NCCL_AUTO else None,
         others=others,
         spec=msgspec.json.decode(template.spec)["spec"],
+        nics=nics,
+        nic_entries=nic_entries,
+        constraints=tuple(about_nics),
     )
 
 
@@ -169,11 +193,12 @@ def _exactly(request: Mapping[str, Any]) -> dict[str, Any]:
             f"{where}: a channel of multi-node NVLink is no GPU; give the containers a limit {names.GPU_RESOURCE}, or "
             f"say which claim is the pod's GPUs as {names.CLAIM}, and create the pod anew"
         )
-    classes = _CLASSES if ledger is OURS else (ledger.device_class,)
+    classes = (*ledger.vendor_of, *(_PARTS if ledger is OURS else ()))
     if exactly.get("deviceClassName") not in classes:
         raise WordError(
-            f"{where}: class {shown(str(exactly.get('deviceClassName', '')))} is none of {', '.join(classes)}; have a "
-            f"template of its own for other devices, or remove the pod's {names.PREFIX} annotations"
+            f"{where}: class {shown(str(exactly.get('deviceClassName', '')))} is none of {', '.join(classes)}, and no "
+            "class of NICs of the policies file (nics.classes); have a template of its own for other devices, or "
+            f"remove the pod's {names.PREFIX} annotations"
         )
     if strange := sorted(set(exactly) - set(_KNOWN)):
         raise WordError(f"{where}: {shown(strange[0])} cannot be placed; remove it")
@@ -184,7 +209,7 @@ def _exactly(request: Mapping[str, Any]) -> dict[str, Any]:
     count = exactly.get("count", 1)
     if not isinstance(count, int) or not 1 <= count <= values.MOST_GPUS:
         raise WordError(f"{where}: count {shown(str(count))}; write a whole number from 1 to {values.MOST_GPUS}")
-    part = exactly["deviceClassName"] != ledger.device_class
+    part = exactly["deviceClassName"] not in ledger.vendor_of
     if part and count > 1:
         raise WordError(f"{where}: count {count} of parts of GPUs; write a request for each of them")
     if not part and exactly.get("capacity"):
@@ -290,8 +315,8 @@ def _request(
         raise WordError(f"{sum(counts)} GPUs in one claim, which can hold {values.MOST_GPUS}; use several pods")
     both = tuple(dict.fromkeys((*words.required, *required)))
     whole = msgspec.structs.replace(words, containers=counts, required=both, **fields)
-    if kind == current_ledger().device_class:
-        return whole
+    if (vendor := current_ledger().vendor_of.get(kind)) is not None:
+        return _of_vendor(whole, vendor, kind)
     common = {field: getattr(whole, field) for field in COMMON}
     if whole != msgspec.convert({"kind": "whole", "containers": counts} | common, Whole):
         raise WordError(f"the pod's words, or constraints, are about sets of whole GPUs, and its class is {kind}")
@@ -300,6 +325,21 @@ def _request(
         return msgspec.convert({"kind": "share", "amounts": amounts} | common, Share)
     profiles = tuple((_profile(name, told),) for name in asked)
     return msgspec.convert({"kind": "mig", "profiles": profiles} | common, Mig)
+
+
+def _of_vendor(whole: Whole, vendor: str, kind: str) -> Whole:
+    """Return a request for a vendor's GPUs, as the class says: words say nothing of any, or the same.
+
+    Raises:
+        WordError: They say another, or what cannot be had of that vendor's.
+    """
+    if whole.vendor not in (NVIDIA.word, vendor):
+        raise WordError(
+            f"its class {kind} is of {vendor}, and the pod's words say {whole.vendor}; write one of the two"
+        )
+    found = msgspec.structs.replace(whole, vendor=vendor)
+    vendor_words.check(msgspec.structs.asdict(found), parts=False)
+    return found
 
 
 def _amount(name: str, exactly: Mapping[str, Any]) -> Amount:
@@ -328,20 +368,27 @@ def _profile(name: str, told: config.ClaimConfig | None) -> str:
     return told.mig[name].profile
 
 
-def completed(claim: dict[str, Any], asked: TemplateRequest) -> dict[str, Any]:
+def completed(
+    claim: dict[str, Any], asked: TemplateRequest, nics: Mapping[str, Sequence[str]] = MappingProxyType({})
+) -> dict[str, Any]:
     """Return the pinned claim of a pod with what its template says beside: labels, tolerations, others' configuration.
 
     Args:
         claim: The claim as ``claims.pinned`` builds it of the template's request; what it says stands.
         asked: What was read of the template.
+        nics: PCI addresses of the NICs that were chosen, by the claim's request.
     """
     spec = claim["spec"]["devices"]
     requests = [
         entry | {"exactly": asked.devices.get(entry["name"], {}) | entry["exactly"]} for entry in spec["requests"]
     ]
-    return marked(claim, asked) | {
-        "spec": {"devices": {"requests": requests, "config": [*asked.others, *spec["config"]]}},
-    }
+    devices: dict[str, Any] = {"requests": requests}
+    if asked.nics is not None:
+        devices["requests"] = [*requests, *nic_templates.pinned(asked.nics, asked.nic_entries, nics)]
+        if asked.constraints:
+            devices["constraints"] = list(asked.constraints)
+    devices["config"] = [*asked.others, *spec["config"]]
+    return marked(claim, asked) | {"spec": {"devices": devices}}
 
 
 def marked(claim: dict[str, Any], asked: TemplateRequest) -> dict[str, Any]:

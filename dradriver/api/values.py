@@ -7,6 +7,7 @@ from typing import Final
 
 import msgspec
 
+from dradriver.allocator.policies import LINKED
 from dradriver.allocator.request import Constraint, Strategy
 from dradriver.api import names
 from dradriver.api.errors import WordError
@@ -17,10 +18,14 @@ from dradriver.topology.versions import numbers
 MOST_GPUS: Final = 32  # AllocationResultsMaxSize of resource.k8s.io/v1
 MOST_MEMORY_MIB: Final = 1 << 30  # a pebibyte: more than any GPU has, and safe in every integer that it becomes
 
-CONSTRAINTS: Final = {word.value: word for word in Constraint} | {"nvlink-domain": Constraint.NVLINK}
+CONSTRAINTS: Final = {word.value: word for word in Constraint} | {
+    "nvlink-domain": Constraint.NVLINK,
+    LINKED: Constraint.NVLINK,
+}
 STRATEGIES: Final = {word.value: word for word in Strategy}
 NCCL_AUTO: Final = "auto"
-NCCL: Final = (NCCL_AUTO, "file", "env", "off")
+NEAR_NICS: Final = "near-nics"
+NCCL: Final = (NCCL_AUTO, "file", "env", NEAR_NICS, "off")
 ANY_NODE, PREFER_SPOT, AVOID_SPOT = "any", "prefer", "avoid"
 SPOT: Final = (ANY_NODE, PREFER_SPOT, AVOID_SPOT)
 PLACED, STATIC = PLACEMENTS = ("placed", "static")  # who chooses: the controller, or the scheduler alone
@@ -66,7 +71,7 @@ def flag(text: str) -> bool | None:
 
 
 def nccl(text: str) -> str | None:
-    """Return what NCCL is told: ``auto``, ``file``, ``env`` or ``off``."""
+    """Return what NCCL is told: ``auto``, ``file``, ``env``, ``near-nics`` or ``off``."""
     return text if text in NCCL else None
 
 

@@ -12,6 +12,7 @@ from dradriver.errors import DriverError
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.load import read_machine
 from dradriver.topology.machine import Machine
+from dradriver.topology.vendors import AMD
 from dradriver.view.output import warn
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -67,10 +68,16 @@ def read(
 
 
 def _own(driver_root: Path | None) -> Machine:
-    from dradriver.node.discovery import reading as discovery
+    from dradriver.node.vendors import present
+    from dradriver.node.vendors.amd import reading as amd
+    from dradriver.node.vendors.nvidia.discovery import reading as nvidia
 
+    reading: amd.Reading | nvidia.Reading
     try:
-        reading = discovery.read(driver_root=driver_root)
+        if present.look(root := Path("/")).vendor is AMD:
+            reading = amd.read(root)
+        else:
+            reading = nvidia.read(driver_root=driver_root)
     except DriverError as error:
         raise TopologyError(
             f"this machine's GPUs cannot be read: {error}; for another machine give --machine FILE|PROFILE "

@@ -30,6 +30,7 @@ from dradriver.cli.policies import load
 from dradriver.errors import DriverError
 from dradriver.topology.load import read_machine
 from dradriver.topology.machine import Machine
+from dradriver.topology.vendors import VENDORS
 from dradriver.view.document import Document, report, table
 from dradriver.view.output import safe_json, show
 
@@ -63,6 +64,7 @@ class Question(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         min_memory: A quantity: ``40Gi``.
         min_driver: A version: ``580``.
         min_cuda: A version: ``12.4``.
+        vendor: Whose GPUs; the machine's, and of a cluster NVIDIA's, where it is left out.
         max_cross_nvswitch_gpus: How many.
         prefer_same_numa: Whether.
         include: Numbers of GPUs that must be in the set.
@@ -94,6 +96,7 @@ class Question(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     min_memory: str = ""
     min_driver: str = ""
     min_cuda: str = ""
+    vendor: str = ""
     max_cross_nvswitch_gpus: int | None = None
     prefer_same_numa: bool = False
     include: list[int] = []
@@ -137,7 +140,7 @@ class Answer(msgspec.Struct, kw_only=True, omit_defaults=True):
 @click.option(
     "--strategy", default="", metavar="WORD", help="Which of equally good sets: best-fit, pack, spread, first-fit."
 )
-@click.option("--min-bandwidth", default="", metavar="GB/S", help="Least line rate of NVLinks between neighbours.")
+@click.option("--min-bandwidth", default="", metavar="GB/S", help="Least line rate of links between neighbours.")
 @click.option("--min-busbw", default="", metavar="GB/S", help="Least all-reduce bus bandwidth predicted.")
 @click.option(
     "--product", default="", metavar="GLOB", help="Only GPUs of this product; in a topo -m text: what all are."
@@ -148,6 +151,7 @@ class Answer(msgspec.Struct, kw_only=True, omit_defaults=True):
 @click.option("--min-memory", default="", metavar="SIZE", help="Only GPUs with so much memory: 40Gi.")
 @click.option("--min-driver", default="", metavar="VERSION", help="Only with this driver or a later one: 580.")
 @click.option("--min-cuda", default="", metavar="VERSION", help="Only where the driver knows this CUDA: 12.4.")
+@click.option("--vendor", default="", metavar="WORD", help="Whose GPUs: nvidia, amd, ascend; a machine has one's.")
 @click.option("--max-cross-nvswitch-gpus", type=int, metavar="N", help="Most GPUs outside one NVLink domain.")
 @click.option("--prefer-same-numa", is_flag=True, help="Few NUMA nodes before what is left for others.")
 @click.option("--include", default="", metavar="LIST", help="GPUs that must be in the set.")
@@ -266,7 +270,10 @@ def told(machine: Machine, question: Question, policies: Policies) -> tuple[Mach
 
     Raises:
         TopologyError: A product, CPU or NCCL that is not known.
+        PlanError: The machine's GPUs are another vendor's.
     """
+    if question.vendor in VENDORS and question.vendor != machine.vendor.word:
+        raise PlanError(f"vendor {question.vendor}: the machine has GPUs of {machine.vendor.word}")
     product = "" if any(gpu.product for gpu in machine.gpus) else question.product
     version = question.nccl_version or ("" if machine.nccl_version else policies.nccl.version)
     if product or question.cpu or version:

@@ -50,9 +50,11 @@ def choose_parts(machine: Machine, free: list[int] | None, on: str, request: Sha
 
     Raises:
         NoPlaceError: There is no place.
-        PartsError: ``on`` says something that cannot be.
+        PartsError: The machine's GPUs are had whole only, or ``on`` says something that cannot be.
         UnknownGpuError: A GPU that the machine does not have.
     """
+    if not machine.vendor.parts:
+        raise PartsError(f"GPUs of {machine.vendor.word} are had whole; ask for gpus")
     machine, offer = offered(machine)
     fleet = Fleet()
     fleet.set_node(machine.name, machine, [gpu.index for gpu in machine.gpus] if free is None else free)

@@ -218,7 +218,7 @@ def _counted(before: dict[str, str]) -> tuple[dict[str, str], list[str]]:
     """Return what counts the same of claims, and what is not the same."""
     ledger = current_ledger()
     whole = _DEVICES.format(ledger.device_class)
-    wholes: list[int] = []
+    wholes: dict[str, int] = {}
     slices: dict[str, int] = {}
     notes = []
     for key, text in before.items():
@@ -232,13 +232,15 @@ def _counted(before: dict[str, str]) -> tuple[dict[str, str], list[str]]:
             notes.append(f"{key}: claims that this driver makes of GPUs of {ledger.driver} are of whole ones")
         elif resource.startswith(_MIG):
             slices[resource] = min(number, slices.get(resource, number))
-        elif resource == names.GPU_RESOURCE:
-            wholes.append(number)
-        elif _product(key):
-            notes.append(f"{key}: no quota counts one product's GPUs; {whole} counts all of them together")
+        elif resource in limits.WHOLE or _product(key):
+            of = _DEVICES.format(ledger.class_of(limits.vendor(key, {resource: 1})))
+            if limits.product(key, {resource: 1}):
+                notes.append(f"{key}: no quota counts one product's GPUs; {of} counts all of them together")
+            else:
+                wholes[of] = min(number, wholes.get(of, number))
         else:
             notes.append(f"{key}: no quota counts memory or compute of shares; {SHARE} counts shares, write how many")
-    after = {whole: str(min(wholes))} if wholes else {}
+    after = {of: str(number) for of, number in wholes.items()}
     if slices:
         after[MIG] = str(sum(slices.values()))
         if len(slices) > 1:

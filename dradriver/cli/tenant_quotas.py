@@ -62,9 +62,8 @@ def of_tenant(tenant: str, namespaces: Collection[str], caps: Mapping[str, float
     """
     notes = []
     counts: dict[str, str] = {}
-    whole = DEVICES.format(current_ledger().device_class)
     if (most := caps.get(ANY)) is not None:
-        counts[whole] = str(math.floor(most))
+        counts |= {DEVICES.format(each): str(math.floor(most)) for each in current_ledger().vendor_of}
         if most != math.floor(most):
             notes.append(f"a quota counts whole devices: {math.floor(most)} of {most:g} GPUs")
     products = sorted(product for product in caps if product != ANY)

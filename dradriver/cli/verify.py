@@ -119,8 +119,9 @@ def _machine(
     host_root: Path,
     cdi_root: Path,
 ) -> list[Finding]:
-    from dradriver.cli.verifier import containers, machine
+    from dradriver.cli.verifier import containers, machine, nics
 
+    before = nics.read(host_root)
     read = machine.read(driver_root=driver_root, host_root=host_root)
     found: list[Finding] = []
     own: Machine | None = None
@@ -129,6 +130,7 @@ def _machine(
     else:
         own = read.machine
         found += machine.findings(read, driver_root=driver_root, host_root=host_root)
+    found += nics.findings(before, nics.read(host_root), own, host_root=host_root)
     ledger = current_ledger()
     if node is not None:
         try:

@@ -37,6 +37,7 @@ remaining    what of a node's GPUs is left beside what claims hold, as the alloc
 reserved     which of them are kept for some who wait
 offered      slices, less what taint rules keep, taken in for the inventory
 joined_slices  another driver's devices as GPUs by identity
+nics         NICs that other drivers hand out, and who has them
 taint_rules  which devices administrators' rules keep new claims off
 tabulating   tables of new kinds of machines, made in another process
 

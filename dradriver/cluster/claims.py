@@ -121,6 +121,11 @@ class Accounts:
         intended = self._intended.get(claim)
         return intended[1] if intended is not None and intended[0] == pod else None
 
+    def intended_of(self, claim: Key) -> Placement | None:
+        """Return what a claim is about to be created for; None where it is not."""
+        intended = self._intended.get(claim)
+        return None if intended is None else intended[1]
+
     def placements(self) -> Iterable[Placement]:
         """Return what claims are about to be created for."""
         return [placement for _, placement in self._intended.values()]

@@ -127,7 +127,7 @@ def _kinds(pool: Pool) -> Iterable[GpuKind]:
         how = pool.parts.get(slices.device_name(gpu.uuid))
         like = Gpu(
             index=0, uuid="", minor=0, pci="", product=gpu.product, architecture=gpu.architecture,
-            memory_mib=gpu.memory_mib, profiles=gpu.profiles,
+            memory_mib=gpu.memory_mib, profiles=gpu.profiles, vendor=gpu.vendor,
         )  # fmt: skip
         machine = pool.machine
         yield GpuKind(like, 0 if how is None else how.equal, machine.driver_version, machine.cuda_version)
@@ -142,6 +142,7 @@ def _asked(request: Request, kind: GpuKind) -> float | None:
         min_memory_mib=request.min_memory_mib,
     )
     serves = reaches(kind.driver, request.min_driver) and reaches(kind.cuda, request.min_cuda)
+    serves = serves and kind.gpu.vendor == request.vendor
     if not (serves and suits(kind.gpu, like)):
         return None
     match request:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from dradriver.allocator.request import Weights
+from dradriver.api.nics import Given
 from dradriver.api.objects import Node
 from dradriver.api.pins import Device, Key, Usage, claim_key, is_set
 from dradriver.api.pods import Pod
@@ -22,6 +23,7 @@ from dradriver.cluster.inventory import Inventory
 from dradriver.cluster.kept_places import KeptPlaces, is_lost
 from dradriver.cluster.kueue_topologies import KueueTopology
 from dradriver.cluster.neighbours import Neighbours
+from dradriver.cluster.nics import Nics, NicSlice, Place
 from dradriver.cluster.node_usage import NodeUsage
 from dradriver.cluster.nodes.ask import Where
 from dradriver.cluster.nodes.requests import Amounts
@@ -65,6 +67,7 @@ class Picture:
         weights: What counts among sets that are equal otherwise, as the policies file in force says.
         accounts: Where each claim stands, and what it takes.
         gpu_time: How much of which GPUs each claim has, and had.
+        nics: NICs that other drivers hand out, and who has them.
         version: Grows with every change that a decision may depend on.
     """
 
@@ -85,6 +88,7 @@ class Picture:
         self.nodes = NodeTable()
         self.channels = Channels(self.nodes)
         self.inventory = Inventory(self.nodes)
+        self.nics = Nics(self.nodes)
         self.fleets = Fleets(self.inventory, self.nodes)
         self.gpu_time = GpuTime(self.inventory.pool, self._who, self._results_of)
         self.offered = Offered(
@@ -170,6 +174,7 @@ class Picture:
         else:
             self._classes[name] = change.new.resources
         self.nodes.claimable = frozenset().union(*self._classes.values())
+        self.nics.class_changed(name, None if change.new is None else change.new.selectors)
         self._tell()
 
     def template_changed(self, change: Change[Template]) -> None:
@@ -183,6 +188,20 @@ class Picture:
         """Take in a whole template, None where it is not there, as the API server gave it to somebody who asked."""
         self.templates.read(key, template)
         self._touch_made_by(key)
+
+    def nics_changed(self, change: Change[NicSlice]) -> None:
+        """Take in what the reflector of a NIC driver's slices saw."""
+        self.nics.slice_changed(change)
+        self._tell()
+
+    def nics_read(self, driver: str) -> None:
+        """Take in that all slices of a NIC driver are known: who waited for that may have a place."""
+        self.nics.read(driver)
+        for name in self.inventory.pools():
+            self.nodes.helped(name)
+        for claim in self.nics.claims():
+            self._touch_pods_of(claim)
+        self._tell()
 
     def volume_read(self, claim: Key, found: Where | Unbound | None) -> None:
         """Take in where the volume of a claim of storage is, None where that cannot be read."""
@@ -212,6 +231,11 @@ class Picture:
         """
         self.inventory.set_nccl_version(version)
         self._tell()
+
+    def nic_classes_changed(self, classes: Mapping[str, str]) -> None:
+        """Take in which DeviceClasses are of NICs, each with its driver's word: templates mean something else then."""
+        for template in self.templates.set_nic_classes(classes):
+            self._touch_made_by(template)
 
     def levels_changed(self, keys: Sequence[str], gbps_of: Mapping[str, float]) -> None:
         """Take in the label keys of the network's levels that are configured, nearest first, and what they carry."""
@@ -302,6 +326,8 @@ class Picture:
     def rivals(self, claim: ClaimRecord) -> bool:
         """Return whether what a claim is pinned to was given to others, so that it does not fit beside them."""
         assert claim.pin is not None, "asked of our own claims"
+        if any(self.claims[other].nics for other in self.nics.others(claim.key) if other in self.claims):
+            return True
         return self._crowded(
             claim.key, claim.pin.taken, lambda other: bool(other.devices) and not _gives_way(other, claim.preempts)
         )
@@ -309,6 +335,8 @@ class Picture:
     def fits(self, claim: ClaimRecord) -> bool:
         """Return whether what a claim is pinned to fits beside all that others hold, given or promised."""
         assert claim.pin is not None, "asked of our own claims"
+        if self.nics.others(claim.key):
+            return False
         return not self._crowded(claim.key, claim.pin.taken, lambda other: not _gives_way(other, claim.preempts))
 
     def has(self, claim: ClaimRecord) -> bool:
@@ -318,6 +346,8 @@ class Picture:
 
     def overtaken(self, claim: Key, placement: Placement) -> bool:
         """Return whether other claims have come by what a placement needs since it was decided."""
+        if placement.nics and self.nics.others(claim, _places(placement.node, placement.nics)):
+            return True
         return self._crowded(claim, placement.taken, lambda other: not _gives_way(other, placement.preempts))
 
     def in_the_way(self, claim: ClaimRecord) -> tuple[Pod, ...]:
@@ -400,6 +430,9 @@ class Picture:
                 for other in self.inventory.holders(device):
                     if other != key:
                         self._touch_pods_of(other)
+        if new is not None and new.nics:
+            for other in self.nics.others(key):
+                self._touch_pods_of(other)
         for pod in pods:
             self._touch(pod)
             if any(claim is not None and claim.seat is not None for claim in (old, new)):
@@ -418,6 +451,7 @@ class Picture:
         """Count what a claim holds, and what its pods take, all of them unless it is said which."""
         held = self.held(key)
         self.inventory.hold(key, held)
+        self.nics.hold(key, self.nics_of(key))
         self.gpu_time.holds(key, held, given=self.given(key))
         for pod in self.claim_users.of(key) if pods is None else pods:
             self._recount(pod)
@@ -430,6 +464,16 @@ class Picture:
         """Count which node's channel of multi-node NVLink a pod takes. Returns whether it is news."""
         wanted = self.domain_of(pod) is not None
         return self.channels.pod_at(pod, self.node_usage.node_of(pod) if wanted else None)
+
+    def nics_of(self, key: Key) -> Collection[Given | Place]:
+        """Return the NICs that a claim has: given, else those that it is pinned to or is about to be."""
+        known = self.claims.get(key)
+        if known is None:
+            placement = self.accounts.intended_of(key)
+            return () if placement is None or not placement.nics else _places(placement.node, placement.nics)
+        if known.devices is not None or known.deleting or known.pin is None or not known.pin.nics:
+            return known.nics
+        return _places(known.pin.choice.node, known.pin.nics)
 
     def given(self, key: Key) -> bool:
         """Return whether the scheduler gave a claim what it holds."""
@@ -461,6 +505,10 @@ class Picture:
         if self.nodes.clock != self._clock:
             self._clock = self.nodes.clock
             self._wake()
+
+
+def _places(node: str, nics: Mapping[str, Collection[str]]) -> frozenset[Place]:
+    return frozenset((node, address) for addresses in nics.values() for address in addresses)
 
 
 def _gives_way(claim: ClaimRecord, preempts: Preempts | None) -> bool:

@@ -25,6 +25,7 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
         planned: The plan of its gang; None for a pod alone.
         seat: Whether its claim asks for a seat, so that the pod is bound only with all others of its gang.
         preempts: Which pods have to end for it first; None for none.
+        nics: PCI addresses of the NICs that it gets beside, by the claim's requests.
     """
 
     choice: Choice | PartChoice
@@ -38,6 +39,7 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
     planned: Planned | None = None
     seat: bool = False
     preempts: Preempts | None = None
+    nics: dict[str, tuple[str, ...]] = {}
 
     @property
     def node(self) -> str:

@@ -19,6 +19,7 @@ from dradriver.api import (
     idleness,
     ladder,
     names,
+    nics,
     pins,
     plans,
     preempts,
@@ -30,6 +31,7 @@ from dradriver.api import (
 from dradriver.api.dra_objects import ResourceSlice
 from dradriver.api.idleness import Idle
 from dradriver.api.ledger import OURS, Ledger, current_ledger
+from dradriver.api.nics import Given
 from dradriver.api.objects import Metadata, Node
 from dradriver.api.pins import Claim, Key, Pin, Usage
 from dradriver.api.plans import Planned
@@ -68,6 +70,7 @@ class ClaimRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         idle: That all it was given does nothing, as its node's agent says; None where it does not say so.
         idle_end: When its pods are to be ended for that, in seconds since the epoch; None where they are not.
         channels: The nodes whose channel of multi-node NVLink it was given.
+        nics: The NICs of other drivers that the scheduler gave it.
     """
 
     metadata: Metadata
@@ -85,6 +88,7 @@ class ClaimRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     idle: Idle | None = None
     idle_end: float | None = None
     channels: tuple[str, ...] = ()
+    nics: tuple[Given, ...] = ()
 
     @property
     def key(self) -> Key:
@@ -129,6 +133,7 @@ def claim_record(claim: Claim) -> ClaimRecord:
         idle=idleness.idle_of(claim),
         idle_end=idleness.asked(claim.metadata.annotations),
         channels=channels.held(claim),
+        nics=nics.given(claim),
     )
 
 
@@ -144,7 +149,7 @@ def read_claim(data: msgspec.Raw) -> ClaimRecord | None:
 
 def _kept(claim: Claim) -> ClaimRecord | None:
     record = claim_record(claim)
-    counts = record.ours or record.devices or record.channels
+    counts = record.ours or record.devices or record.channels or record.nics
     return record if counts or claim.metadata.name.startswith(names.CLAIM_PREFIX) else None
 
 
@@ -291,14 +296,25 @@ class DeviceClass(msgspec.Struct, frozen=True):
     Attributes:
         metadata: Without labels and annotations.
         resources: The extended resources that claims of it serve: they are in no node's allocatable (KEP-5004).
+        selectors: What a device of it is, as CEL expressions.
     """
 
     metadata: Metadata
     resources: frozenset[str]
+    selectors: tuple[str, ...] = ()
+
+
+class _Cel(msgspec.Struct, frozen=True):
+    expression: str = ""
+
+
+class _Selector(msgspec.Struct, frozen=True):
+    cel: _Cel = _Cel()
 
 
 class _ClassSpec(msgspec.Struct, rename="camel", frozen=True):
     extended_resource_name: str = ""
+    selectors: list[_Selector] = []
 
 
 class _RawClass(msgspec.Struct):
@@ -314,7 +330,8 @@ def read_class(data: msgspec.Raw) -> DeviceClass:
     """
     raw: _RawClass = codec.decode(data, _RawClass)
     resources = {f"deviceclass.resource.kubernetes.io/{raw.metadata.name}", raw.spec.extended_resource_name}
-    return DeviceClass(_bare(raw.metadata), frozenset(resources - {""}))
+    selectors = tuple(one.cel.expression for one in raw.spec.selectors)
+    return DeviceClass(_bare(raw.metadata), frozenset(resources - {""}), selectors)
 
 
 class _RawTemplate(msgspec.Struct):

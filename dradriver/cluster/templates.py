@@ -6,12 +6,15 @@ places it before they are there, and which nodes have what they ask for is not k
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from dradriver.api import names
 from dradriver.api.messages import shown
 from dradriver.api.pins import Key
 from dradriver.api.pods import Pod
+from dradriver.api.policies.model import DEFAULTS
 from dradriver.api.templates import Template
 
 
@@ -20,10 +23,12 @@ class Templates:
 
     Attributes:
         known: All templates, by namespace and name; without their specs, unless whoever told of them had those.
+        nic_classes: DeviceClasses of NICs, each with its driver's word, by which the whole ones are read.
     """
 
     def __init__(self) -> None:
         self.known: dict[Key, Template] = {}
+        self.nic_classes: Mapping[str, str] = DEFAULTS.nics.every
         self._whole: dict[Key, Template] = {}
         self._named_by: dict[Key, set[Key]] = {}
 
@@ -40,7 +45,7 @@ class Templates:
         if template is None:
             self.known.pop(key, None)
         elif key in self._named_by:
-            self._whole[key] = template
+            self._whole[key] = self._by_classes(template)
             self.known[key] = msgspec.structs.replace(template, spec=None)
 
     def pod_changed(self, key: Key, old: Pod | None, new: Pod | None) -> None:
@@ -68,7 +73,7 @@ class Templates:
         if key is None:
             return None
         template = self._whole.get(key) or self.known.get(key)
-        return None if template is None or template.spec is None else template
+        return None if template is None or template.spec is None else self._by_classes(template)
 
     def unread_of(self, pod: Pod) -> Key | None:
         """Return the template that a waiting pod names if it is there and its spec has to be read."""
@@ -92,7 +97,20 @@ class Templates:
             return
         whole = known if known.spec is not None else kept
         if whole is not None and whole.metadata.uid == known.metadata.uid:
-            self._whole[key] = whole
+            self._whole[key] = self._by_classes(whole)
+
+    def set_nic_classes(self, classes: Mapping[str, str]) -> list[Key]:
+        """Read templates by these classes from now on. Returns those that may ask for something else by them."""
+        if classes == self.nic_classes:
+            return []
+        self.nic_classes = classes
+        self._whole = {key: self._by_classes(template) for key, template in self._whole.items()}
+        return sorted(self._whole)
+
+    def _by_classes(self, template: Template) -> Template:
+        if template.nic_classes is self.nic_classes:
+            return template
+        return msgspec.structs.replace(template, nic_classes=self.nic_classes)
 
 
 def missing(template: str) -> str:

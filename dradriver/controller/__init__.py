@@ -6,6 +6,8 @@ namespaces  labels of namespaces, while tenants have some by them
 next_step  what has to be done for one pod now; when a promise ends
 withdraw_reasons  why it ends
 decide      where a pod goes: from the picture to a placement
+nic_choice  which NICs of other drivers go with chosen GPUs
+nic_places  which nodes have such GPUs and NICs
 
 Reservations:
 
@@ -21,6 +23,7 @@ gang_sizes   how many pods it has
 running_gangs  looks at gangs that run
 gang_running  what becomes of one that runs and is not whole
 gang_plan    where all pods of a gang go, on one picture
+gang_nics    which NICs of other drivers its pods get
 gang_writer  a plan's claims as a whole, and the seats
 seat_slice   the slice that has the seats, and whether they can be relied on
 owner_reader  how many pods a gang has, from the object that makes them
@@ -46,6 +49,7 @@ placed      what became of them: how good their sets are, how long they waited
 garbage_collector  claims of ours that nothing else removes
 template_writer  templates of the claims of pods that the scheduler alone places
 template_reader  specs of templates, read when a waiting pod names one
+nic_slices  slices of NICs, read from when a pod asks for some
 
 Beside it:
 

@@ -328,9 +328,10 @@ class ApiWriter:
             planned=placement.planned,
             seat=placement.seat,
             preempting=placement.preempts,
+            vendor=wish.request.vendor,
         )
         if wish.template is not None:
-            body = templates.completed(body, wish.template)
+            body = templates.completed(body, wish.template, placement.nics)
         claim = await self._make(wish, body)
         logger.info(
             "pod %s/%s: claim %s pinned to GPUs %s of node %s",

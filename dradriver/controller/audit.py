@@ -53,7 +53,8 @@ class Audit:
     async def look(self) -> int:
         """Compare everything once, and put right what differs. Returns how many differences there were."""
         self._found = 0
-        for check in (self._objects, self._claim_users, self._holders, self._usage, self._free, self._gpu_time):
+        checks = self._objects, self._claim_users, self._holders, self._nics, self._usage, self._free, self._gpu_time
+        for check in checks:
             await check()
         if self._found > _MOST_LINES:
             logger.error("the books differed from what the API server showed in %d places; put right", self._found)
@@ -123,6 +124,13 @@ class Audit:
         async for device in _in_slices(holds.devices()):
             for key in [one for one in holds.holders(device) if device not in holds.of(one)]:
                 self._differs("holders", key, partial(picture.inventory.hold_anew, key, picture.held(key)))
+
+    async def _nics(self) -> None:
+        picture, nics = self._picture, self._picture.nics
+        async for key in _in_slices(_both(picture.claims, picture.accounts.intended(), nics.claims())):
+            held = frozenset(picture.nics_of(key))
+            if nics.held(key) != held or not nics.sound(key):
+                self._differs("NICs", key, partial(nics.hold_anew, key, held))
 
     async def _usage(self) -> None:
         """Compare what pods take from nodes: added up in slices first, and again at once where that differs."""

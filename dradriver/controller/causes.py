@@ -46,6 +46,7 @@ _PHRASES: Final[tuple[tuple[str, Cause], ...]] = (
     ("all its GPUs are free", Cause.NEVER),
     ("when it is empty", Cause.NEVER),
     ("no node offers", Cause.NEVER),
+    ("no node has GPUs of", Cause.NEVER),
     ("the scheduler finds no room on its nodes", Cause.SCHEDULER),
     ("has not bound", Cause.SCHEDULER),
     ("it was bound to node", Cause.SCHEDULER),

@@ -24,6 +24,7 @@ from dradriver.controller.audit import Audit
 from dradriver.controller.background import always
 from dradriver.controller.figures import Figures
 from dradriver.controller.next_step import PROMISE_S, UNSCHEDULABLE_S
+from dradriver.controller.nic_slices import NicSlices
 from dradriver.controller.reasons import Record
 from dradriver.controller.reservation_store import ReservationStore
 from dradriver.controller.template_writer import TemplateWriter
@@ -156,6 +157,7 @@ class Controller:
         self._topologies = OptionalReflector(
             client, KUEUE_TOPOLOGIES, read_topology, on_change=self.worker.picture.topology_changed
         )
+        self._nics = NicSlices(client, self.worker.picture)
         self._namespaces = namespaces.Namespaces(
             client, self.worker.tenants, self.worker.namespace_changed, record_namespace
         )
@@ -174,6 +176,7 @@ class Controller:
         self.worker.picture.nodes.spot_labels = policies.spot.labels
         self.worker.picture.nccl_changed(policies.nccl.version)
         self.worker.picture.levels_changed(policies.network.levels, policies.network.gbps)
+        self.worker.picture.nic_classes_changed(policies.nics.every)
         self.worker.follow(policies)
         self._figures.prices = policies.prices
         self._namespaces.follow()
@@ -201,6 +204,7 @@ class Controller:
                 tasks.create_task(always(self._tabulator.run))
             tasks.create_task(always(self._taint_rules.run))
             tasks.create_task(always(self._topologies.run))
+            tasks.create_task(always(self._nics.run))
             tasks.create_task(always(self._namespaces.run))
             await self.synced()
             tasks.create_task(always(self.audit.run))

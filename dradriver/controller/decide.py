@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Collection, Iterable, Sequence, Set
+from collections.abc import Collection, Sequence, Set
 from typing import Final
 
 import msgspec
@@ -12,7 +12,17 @@ import numpy as np
 
 from dradriver.allocator.choice.phrases import wanted
 from dradriver.allocator.fleet.fleet import Fleet
-from dradriver.allocator.request import Amount, Choice, Mig, NoPlaceError, Part, PartChoice, Share, SharePart, Whole
+from dradriver.allocator.request import (
+    Amount,
+    Choice,
+    Mig,
+    NoPlaceError,
+    Part,
+    PartChoice,
+    Share,
+    SharePart,
+    Whole,
+)
 from dradriver.api import names, plans, results, slices
 from dradriver.api.pins import Key, Pin, claim_key
 from dradriver.api.pods import Pod
@@ -24,6 +34,7 @@ from dradriver.cluster.nodes.columns import Bools
 from dradriver.cluster.picture import Picture
 from dradriver.cluster.placement import Placement
 from dradriver.cluster.records import ClaimRecord
+from dradriver.controller import nic_choice, nic_places
 from dradriver.queue.placement_request import PlacementRequest
 
 MOST_NODES: Final = 8  # binding slows down beyond: 126 pods/s with 8 nodes, 100 with 16, 58 with 64
@@ -61,6 +72,8 @@ def decide(
     """
     if wish.shared and (claim := picture.claims.get(wish.claim)) is not None:
         return _joining(picture, wish, claim)
+    if wish.nics is not None:
+        wish = nic_places.readable(picture, wish)
     fit = _eligible(picture, wish)
     for some in (only, rows):
         if some is not None:
@@ -69,6 +82,10 @@ def decide(
         fit &= ~picture.nodes.named(avoid)
     if only is not None and not fit.any():
         raise NoPlaceError("no such node")
+    if wish.nics is not None and wish.nics.requests and fit.any():
+        fit = fit & picture.nodes.named(picture.nics.enough(wish.nics))
+        if not fit.any():
+            raise nic_choice.refusal(picture, wish.nics)
     if wish.shared:
         # Where there is room for all who wait for the set, if there is; it may be too much for any node.
         all_of_it = msgspec.structs.replace(wish.ask, amounts=listed(picture.claim_users.crowd(wish.claim)))
@@ -141,6 +158,13 @@ def revalidate(picture: Picture, wish: PlacementRequest, claim: ClaimRecord) -> 
     row = None if pin is None else picture.nodes.find(pin.choice.node)
     if pin is None or row is None or pin.nccl != wish.nccl or (wish.shared and claim.set != wish.request):
         return None
+    if wish.nics is not None:
+        try:
+            wish = nic_places.readable(picture, wish)
+        except NoPlaceError:
+            return None
+        if not nic_places.asked_for(picture, wish, pin):
+            return None
     own, ending = picture.taken_by(wish.pod), picture.in_the_way(claim)
     gone = frozenset((wish.claim, *(key for pod in ending if (key := claim_key(pod)) is not None)))
     with picture.nodes.without([takes for takes in (own, *map(picture.taken_by, map(_key, ending))) if takes]):
@@ -163,6 +187,7 @@ def revalidate(picture: Picture, wish: PlacementRequest, claim: ClaimRecord) -> 
         texts=pin.texts | ({} if claim.planned is None else plans.texts(claim.planned, ())),
         placed=pin.placed,
         preempts=claim.preempts,
+        nics=pin.nics,
     )
 
 
@@ -183,6 +208,7 @@ def _asked_for(picture: Picture, wish: PlacementRequest, pin: Pin, here: Bools, 
     Raises:
         NoPlaceError: It is not: those GPUs alone would be no place for the pod.
     """
+    wish = msgspec.structs.replace(wish, nics=None)  # these were looked at
     request, choice = wish.request, pin.choice
     if tuple(pin.uuids) != wish.requests:
         return False
@@ -239,6 +265,13 @@ def _rank(
         raise NoPlaceError(f"no node with GPUs can run this pod: {_causes(picture, wish, fit) or 'none is left'}")
     try:
         ranked = _ranked(picture, wish, fit, most=most, fleet=fleet)
+        if (near := nic_places.near(wish)) is not None:
+            with contextlib.suppress(NoPlaceError):
+                nearer = _ranked(picture, near, fit, most=most, fleet=fleet)
+                if _as_good(nearer[0], ranked[0]):
+                    ranked, wish = _first_of(nearer, ranked, most), near
+    except nic_choice.NoNicsError:
+        raise
     except NoPlaceError as error:
         causes = _causes(picture, wish, fit)
         why = f"{error.stable}; nodes left out: {causes}" if causes else error.stable
@@ -253,9 +286,15 @@ def _rank(
     with contextlib.suppress(NoPlaceError):
         first = _ranked(picture, wish, rather, most=most, fleet=fleet)
         if _as_good(first[0], ranked[0]):
-            nodes = {choice.node for choice in first}
-            return [*first, *[choice for choice in ranked if choice.node not in nodes][: max(0, most - len(first))]]
+            return _first_of(first, ranked, most)
     return ranked
+
+
+def _first_of(
+    first: Sequence[Choice | PartChoice], others: Sequence[Choice | PartChoice], most: int
+) -> Sequence[Choice | PartChoice]:
+    nodes = {choice.node for choice in first}
+    return [*first, *[choice for choice in others if choice.node not in nodes][: max(0, most - len(first))]]
 
 
 def favoured(picture: Picture, spot: str, fit: Bools) -> Bools:
@@ -279,6 +318,16 @@ def _as_good(one: Choice | PartChoice, best: Choice | PartChoice) -> bool:
 
 
 def _ranked(
+    picture: Picture, wish: PlacementRequest, fit: Bools, *, most: int, fleet: Fleet
+) -> Sequence[Choice | PartChoice]:
+    if wish.nics is not None and wish.nics.requests:
+        return nic_places.ranked(
+            picture, wish, fit, fleet, lambda rows, of: _ranked_alone(picture, wish, rows, most=most, fleet=of)
+        )
+    return _ranked_alone(picture, wish, fit, most=most, fleet=fleet)
+
+
+def _ranked_alone(
     picture: Picture, wish: PlacementRequest, fit: Bools, *, most: int, fleet: Fleet
 ) -> Sequence[Choice | PartChoice]:
     if not isinstance(wish.request, Whole):
@@ -335,22 +384,18 @@ def _placement(
     picture: Picture, wish: PlacementRequest, choices: Sequence[Choice | PartChoice], most: int
 ) -> Placement:
     first = choices[0]
-    known = picture.inventory.uuids(first.node)
-    if isinstance(first, Choice):
-        numbers: Iterable[tuple[int, ...]] = first.containers
-    else:
-        numbers = [(part.gpu,) for parts in first.containers for part in parts]
-    sliced = isinstance(wish.request, Mig)
+    sliced, uuids = isinstance(wish.request, Mig), nic_places.uuids(picture, wish, first)
+    nics = nic_places.chosen(picture, wish, first.node, uuids)
+    assert nics is not None, "it was ranked for having them"
     return Placement(
         choice=first,
         hostnames=_hostnames(picture, [choice.node for choice in choices], most),
-        uuids={
-            name: tuple(known[number] for number in each) for name, each in zip(wish.requests, numbers, strict=True)
-        },
-        texts=results.written(first, known),
+        uuids=uuids,
+        texts=results.written(first, picture.inventory.uuids(first.node)),
         addresses=picture.inventory.addresses(first.node),
         compute=picture.inventory.compute(first.node) if sliced else {},
         placed=picture.inventory.placed(first.node) if sliced else frozenset(),
+        nics=nics,
     )
 
 

@@ -19,6 +19,7 @@ from dradriver.api import names, plans, results
 from dradriver.api.errors import WordError
 from dradriver.api.gangs import Gang
 from dradriver.api.ledger import OURS, current_ledger
+from dradriver.api.nics import NicAsk
 from dradriver.api.pins import claim_key
 from dradriver.api.plans import Planned
 from dradriver.cluster import neighbours
@@ -29,7 +30,7 @@ from dradriver.cluster.nodes.table import GOING
 from dradriver.cluster.picture import Picture
 from dradriver.cluster.placement import Placement
 from dradriver.cluster.records import ClaimRecord
-from dradriver.controller import decide
+from dradriver.controller import decide, gang_nics
 from dradriver.queue.placement_request import PlacementRequest
 from dradriver.queue.units import Member
 
@@ -87,10 +88,22 @@ def plan(
     """
 
     def places(some: Sequence[Member]) -> dict[Member, Placement]:
-        return _places(
-            picture, some, wants, identity,
-            least=least, avoid=avoid, home=home or {}, late=late, rows=rows, fleet=fleet,
-        )  # fmt: skip
+        without: Collection[str] = avoid
+        short: NoPlaceError | None = None
+        while True:
+            try:
+                return _places(
+                    picture, some, wants, identity,
+                    least=least, avoid=without, home=home or {}, late=late, rows=rows, fleet=fleet,
+                )  # fmt: skip
+            except gang_nics.ShortError as error:  # of what NICs have to do with GPUs the allocator knows nothing
+                if len(without) >= len(avoid) + gang_nics.MOST_LOOKS:
+                    raise
+                short, without = short or error, (*without, error.node)
+            except NoPlaceError:
+                if short is not None:
+                    raise short from None
+                raise
 
     try:
         return places(members)
@@ -161,7 +174,7 @@ def _places(
     except NoPlaceError as error:
         if any(decide.any_aside(picture, fit) for fit in asked.eligible):  # how much there is, it cannot know
             raise NoPlaceError(f"no place on the nodes that are known; nodes left out: {decide.UNKNOWN_KIND}") from None
-        kept_from = decide.bound(picture, members[0].wish) + _left_out(picture, members, rows)
+        kept_from = decide.bound(picture, members[0].wish) + _left_out(picture, members, rows) + gang_nics.told(members)
         raise NoPlaceError(f"{error}{kept_from}", stable=f"{error.stable}{kept_from}") from None
     # One that comes to others goes where they are, or where the lost one was.
     rather = None if kept or home else _favoured(picture, members, asked)
@@ -257,10 +270,15 @@ def _asked(
     groups = _kinds(members, kept)
     wishes = [next((member for member in group if member not in kept), group[0]).wish for group in groups]
     resources = sorted({resource for wish in wishes for resource, _ in wish.ask.amounts})
-    roles = [_role(picture, wish, len(group), wants, resources) for wish, group in zip(wishes, groups, strict=True)]
+    nics = gang_nics.asked(picture, wishes)
+    roles = [
+        _role(picture, wish, len(group), wants, resources, nics) for wish, group in zip(wishes, groups, strict=True)
+    ]
     first, *others = roles
     amounts = picture.nodes.left(resources)
-    if (more := max(len(role.needs) for role in roles) - len(resources)) > 0:
+    if nics is not None:
+        amounts = np.append(amounts, gang_nics.column(picture, nics, len(amounts)), axis=1)
+    if (more := max(len(role.needs) for role in roles) - amounts.shape[1]) > 0:
         amounts = np.append(amounts, np.ones((len(amounts), more), np.int64), axis=1)
     request = GangRequest(
         pod=first.pod,
@@ -292,7 +310,7 @@ def _kinds(members: Sequence[Member], kept: Collection[Member] = ()) -> list[lis
         alike = (group for group in by_kind.values() if member in kept and _takes_the_same(group[0].wish, wish))
         group = next(alike, None)
         if group is None:
-            group = by_kind.setdefault((wish.request, wish.ask.amounts, wish.ask.key, rules), [])
+            group = by_kind.setdefault((wish.request, wish.ask.amounts, wish.ask.key, rules, wish.nics), [])
         group.append(member)
     if len(by_kind) > MOST_KINDS:
         raise WordError(
@@ -304,10 +322,12 @@ def _kinds(members: Sequence[Member], kept: Collection[Member] = ()) -> list[lis
 
 
 def _takes_the_same(one: PlacementRequest, other: PlacementRequest) -> bool:
-    return (one.request, one.ask.amounts) == (other.request, other.ask.amounts)
+    return (one.request, one.ask.amounts, one.nics) == (other.request, other.ask.amounts, other.nics)
 
 
-def _role(picture: Picture, wish: PlacementRequest, pods: int, wants: Gang, resources: Sequence[str]) -> Role:
+def _role(
+    picture: Picture, wish: PlacementRequest, pods: int, wants: Gang, resources: Sequence[str], nics: NicAsk | None
+) -> Role:
     if not isinstance(wish.request, Whole):
         raise WordError(f"gangs are of whole GPUs; write a limit {names.GPU_RESOURCE} for all pods of this one")
     pod = msgspec.structs.replace(wish.request, weights=picture.weights)
@@ -315,6 +335,8 @@ def _role(picture: Picture, wish: PlacementRequest, pods: int, wants: Gang, reso
         pod = msgspec.structs.replace(pod, strategy=wants.strategy)
     own = dict(wish.ask.amounts)
     needs = tuple(own.get(resource, 0) for resource in resources)
+    if nics is not None:
+        needs = (*needs, 0 if wish.nics is None else nics.count)
     # Of what its pods say of each other, and of channels of multi-node NVLink: columns that each node has one of.
     apart, channel = neighbours.one_a_node(wish.rules), picture.domain_of(wish.pod) is not None
     own_ones = (int(apart), 1) if channel else (1,) if apart else ()
@@ -356,6 +378,7 @@ def _placements(
     indices = {member: one.index for member, one in home.items() if left.pop(one.index, ...) is None}
     free = iter(left)
     seat = _seats(picture, hostnames)
+    nics = gang_nics.chosen(picture, {member: (placed[member].node, own) for member, own in uuids.items()})
     out: dict[Member, Placement] = {}
     for member, own in uuids.items():
         choice, index = placed[member], indices[member] if member in indices else next(free)
@@ -378,6 +401,7 @@ def _placements(
             | {names.FALLBACK: ",".join(missed) or None},
             planned=planned,
             seat=seat,
+            nics=nics.get(member, {}),
         )
     return out
 

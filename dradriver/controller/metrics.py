@@ -20,7 +20,7 @@ _GPUS: Final = (*map(str, _SIZES), "more")
 _SETS: Final = _GPUS[1:]
 PRODUCTS: Final = 32
 _NAMESPACES: Final = 100
-_PRODUCT: Final = "of GPUs, as NVML names them"
+_PRODUCT: Final = "of GPUs, as machines name them"
 _NAMESPACE: Final = "of claims"
 _KIND: Final = "whole, share, slice"
 _BY_SIZE: Final = f"{', '.join(_GPUS)}: as many GPUs or the next larger of these numbers; {PART} for parts of GPUs"
@@ -239,5 +239,5 @@ DIFFERENCES: Final = Labelled(
     Counter,
     "gpu_topology_audit_differences_total",
     "Entries of the controller's books that were not what the API server shows, and were put right: an error in it.",
-    book=("claims", "pods", "nodes", "slices", "claimants", "holders", "usage", "free", "gpu time", "shares"),
+    book=("claims", "pods", "nodes", "slices", "claimants", "holders", "NICs", "usage", "free", "gpu time", "shares"),
 )

@@ -299,6 +299,8 @@ def _gated(pod: Pod, claim: ClaimRecord, picture: Picture, others: list[str], wa
         return Withdraw(claim, WithdrawReason.BLOCKED, other_gate(others))
     if claim.pin is not None and (node := claim.pin.choice.node) in picture.inventory.aside:
         return Wait(reason=f"waits until the GPUs of its node {node} are assessed")  # nobody can say if it is right
+    if claim.pin is not None and claim.pin.nics and (why := picture.nics.unread()):
+        return Wait(reason=why)  # the same
     return Keep(claim)
 
 

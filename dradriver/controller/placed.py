@@ -9,6 +9,7 @@ from typing import Final
 
 from dradriver.allocator.request import Choice, PartChoice, Whole
 from dradriver.api.errors import WordError
+from dradriver.api.messages import shown
 from dradriver.api.objects import seconds
 from dradriver.api.pins import Key, Pin
 from dradriver.api.pods import Pod
@@ -20,6 +21,7 @@ from dradriver.controller.reasons import Record
 from dradriver.queue.lanes import Lanes
 from dradriver.queue.units import Member
 
+_LONGEST_OF_NICS: Final = 768  # characters; an Event's message has 1,024
 _MOST_EVENTS: Final = 1024  # that wait to be written; the oldest go first
 _PAUSE_S: Final = 0.1  # between two
 _BUSY_S: Final = 1.0
@@ -51,7 +53,7 @@ class Placed:
         if isinstance(choice, Choice):
             self._count(member, choice, gpus)
         if self._record is not None:
-            self._events[member.key] = member.pod, said(choice)
+            self._events[member.key] = member.pod, said(choice) + _nics(member, placement)
             if len(self._events) > _MOST_EVENTS:
                 self._events.popitem(last=False)
             self._some.set()
@@ -119,6 +121,25 @@ def said(choice: Choice | PartChoice) -> str:
     busbw = f", all-reduce predicted {choice.busbw_gbps:g} GB/s" if choice.busbw_gbps else ""
     missed = f"; preferred and not free: {', '.join(choice.fallback)}" if choice.fallback else ""
     return f"GPUs {listed} of node {choice.node}: level {choice.level.value}{busbw}, score {choice.score}{missed}"
+
+
+def _nics(member: Member, placement: Placement) -> str:
+    """Return what an Event says of the NICs beside the GPUs; empty where none were asked for."""
+    try:
+        ask = member.wish.nics
+    except WordError:
+        return ""
+    if ask is None:
+        return ""
+    chosen = sorted(address for each in placement.nics.values() for address in each)
+    left = dict(ask.left) | {
+        request.name: "a selector of its DeviceClass is for the scheduler alone to judge"
+        for request in ask.requests
+        if request.name not in placement.nics
+    }
+    told = [f"NIC{'s' if len(chosen) > 1 else ''} {', '.join(chosen)}"] if chosen else []
+    told += [f"the NICs of request {shown(name)} are left to the scheduler: {why}" for name, why in left.items()]
+    return "".join(f"; {one}" for one in told)[:_LONGEST_OF_NICS]
 
 
 def _preferences(member: Member) -> int:

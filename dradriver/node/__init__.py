@@ -6,6 +6,7 @@ addon       the same beside another driver that hands out the GPUs
 discovery   reading the machine
 health      what is wrong with GPUs
 idle        which claims' GPUs do nothing
+nics        what is wrong with network cards
 publishing  the node's ResourceSlices
 kubelet     the gRPC servers that the kubelet calls
 claims      preparing claims, and remembering what is prepared

@@ -15,9 +15,9 @@ from dradriver.kube.config import ServerConfig
 from dradriver.node import hardware
 from dradriver.node.agent import client_of
 from dradriver.node.discovery.watch import MachineWatch
-from dradriver.node.health.kmsg import KernelLog
 from dradriver.node.health.record import Record
 from dradriver.node.health.watch import HealthWatch
+from dradriver.node.nics import watch as nics
 from dradriver.node.options import Options
 from dradriver.node.publishing.node_objects import NodeObjects
 from dradriver.node.publishing.publisher import Publisher
@@ -41,21 +41,24 @@ async def run(options: Options, *, server: ServerConfig | None = None) -> None:
     """
     client = client_of(options, server)
     objects = NodeObjects(client, options.node)
-    discovery = hardware.discovery(options, objects.released, prepares=False)
-    machines = MachineWatch(discovery, interval_s=options.rediscover_s)
-    log = KernelLog(options.host_root / "dev/kmsg") if options.discovery == "nvml" else None
-    health = HealthWatch(Record(), discovery, log)
+    found = hardware.backend(options, objects.released, prepares=False)
+    machines = MachineWatch(found.discovery, interval_s=options.rediscover_s)
+    health = HealthWatch(Record(), found.discovery, found.log)
+    sys_root = options.sys_root or options.host_root
+    on_host = found.log is not None
+    cards = [nics.of_host(sys_root, machines.last_known, node=options.node)] if on_host else []
     publisher = Publisher(
         client,
         objects,
         machine=machines.last_known,
         registered=lambda: True,
         beside_device_plugin=options.beside_device_plugin,
+        refused=found.refused,
     )
     machines.looked.add(lambda: health.looked(machines.machine, machines.trouble))
     machines.changed.add(publisher.poke)
     driver = current_ledger().driver
-    logger.info("agent of node %s, %s GPUs, which %s hands out", options.node, options.discovery, driver)
+    logger.info("agent of node %s, %s's GPUs, which %s hands out", options.node, found.vendor.word, driver)
     async with (
         serve_health(options.health_port, ready=lambda: publisher.settled and machines.trouble is None),
         client,
@@ -64,3 +67,5 @@ async def run(options: Options, *, server: ServerConfig | None = None) -> None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, machines.poke)
         for part in (machines, health, publisher):
             group.create_task(part.run())
+        for watch in cards:
+            group.create_task(watch.run())

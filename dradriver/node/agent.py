@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from dradriver import __version__
@@ -15,13 +15,14 @@ from dradriver.errors import DriverError
 from dradriver.kube import config as kube_config
 from dradriver.kube.client import Client
 from dradriver.kube.config import ServerConfig
-from dradriver.kube.events import Recorder
+from dradriver.kube.events import Recorder, Reference
 from dradriver.node import hardware, metrics
 from dradriver.node.api_server import ApiServer
 from dradriver.node.claims import gpu_processes, info
 from dradriver.node.claims.checkpoint import PreparedClaim
 from dradriver.node.claims.host_server import HostServer
 from dradriver.node.claims.nccl import Nccl
+from dradriver.node.claims.not_told import NotTold
 from dradriver.node.claims.prepare import Preparer
 from dradriver.node.claims.reconcile import INTERVAL_S, Reconciler
 from dradriver.node.claims.status import Statuses
@@ -29,7 +30,6 @@ from dradriver.node.discovery.watch import MachineWatch
 from dradriver.node.event import Event
 from dradriver.node.faults import Fault
 from dradriver.node.health.events import PodEvents
-from dradriver.node.health.kmsg import KernelLog
 from dradriver.node.health.record import Record
 from dradriver.node.health.runtime import RuntimeWatch
 from dradriver.node.health.watch import HealthWatch
@@ -39,6 +39,8 @@ from dradriver.node.kubelet import sockets
 from dradriver.node.kubelet.health import HealthStream
 from dradriver.node.kubelet.plugin import CHECK_S, Plugin
 from dradriver.node.kubelet.service import DraService
+from dradriver.node.nics import watch as nics
+from dradriver.node.nics.watch import NicWatch
 from dradriver.node.options import Options
 from dradriver.node.publishing.mode_transition import ModeTransitions
 from dradriver.node.publishing.node_objects import NodeObjects
@@ -46,6 +48,7 @@ from dradriver.node.publishing.publisher import Publisher
 from dradriver.node.publishing.remembered_modes import Remembered
 from dradriver.process.policies_file import PoliciesFile
 from dradriver.process.serve import serve_health
+from dradriver.topology.machine import Machine
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +74,8 @@ class Agent:
             mps=options.mps,
             remembered=Remembered(options.state_dir / "modes.json"),
         )
-        self._discovery = hardware.discovery(options, self._objects.released)
+        self._hardware = hardware.backend(options, self._objects.released, xids=lambda: self._policies.in_force.xids)
+        self._discovery = self._hardware.discovery
         self._machines = MachineWatch(self._discovery, interval_s=options.rediscover_s, earlier=self._objects.earlier)
         self._processes = gpu_processes.asked_of(self._discovery)
         self._watch_health()
@@ -81,23 +85,29 @@ class Agent:
         self._give_back(reconcile_s)
 
     def _watch_health(self) -> None:
-        """Make what finds faults of GPUs: in readings, the kernel's log and the container runtime."""
-        log = None
+        """Make what finds faults: of GPUs in readings, the kernel's log and the runtime, of network cards in /sys."""
         self._record = Record()
         self._runtime: RuntimeWatch | None = None
-        if self._options.discovery == "nvml":
+        self._nics: NicWatch | None = None
+        if self._options.discovery != "simulated":
             host_root = self._options.host_root
-            log = KernelLog(host_root / "dev/kmsg", words=lambda: self._policies.in_force.xids)
+            sys_root = self._options.sys_root or host_root
             self._runtime = RuntimeWatch(
                 self._record, host_root, self._machines.last_known, lambda: self._objects.runtime
             )
+            self._nics = nics.of_host(
+                sys_root, self._machines.last_known, node=self._options.node, events=self._events, about=self._about
+            )
         self._record.changed.add(self._tell_faults)
-        self._health = HealthWatch(self._record, self._discovery, log)
+        self._health = HealthWatch(self._record, self._discovery, self._hardware.log)
         self._machines.looked.add(lambda: self._health.looked(self._machines.last_known(), self._machines.trouble))
 
     def _prepare(self) -> None:
         """Make what prepares claims, and what tells of them: in their statuses, and to their pods."""
         options, policies = self._options, self._policies
+        nccl = Nccl(lambda: policies.in_force.nccl.tuning, self._active_ports)
+        self._not_told = NotTold(self._events)
+        nccl.not_told.add(self._not_told.put)
         self._preparer = Preparer(
             node=options.node,
             state_dir=options.state_dir,
@@ -106,7 +116,7 @@ class Agent:
             machine=lambda: self._machines.machine,
             device_manager=hardware.device_manager(
                 options,
-                self._discovery,
+                self._hardware,
                 self._machines,
                 self._modes,
                 released=self._objects.released,
@@ -115,7 +125,7 @@ class Agent:
             boot=hardware.boot_of(options),
             processes=gpu_processes.nobody if options.beside_device_plugin else self._processes,
             exclusive=self._modes.exclusive,
-            nccl=Nccl(lambda: policies.in_force.nccl.tuning),
+            nccl=nccl,
             below=HostServer(lambda: policies.in_force.nccl.servers, self._api.node).find,
         )
         self._idle = IdleWatch(idle.asked_of(self._discovery), self._preparer.prepared, lambda: self._machines.machine)
@@ -159,6 +169,7 @@ class Agent:
             events=self._events,
             used=self._preparer.devices,
             beside_device_plugin=self._options.beside_device_plugin,
+            refused=self._hardware.refused,
         )
         self._machines.changed.add(self._publisher.poke)
         self._record.changed.add(self._publisher.poke)
@@ -180,6 +191,12 @@ class Agent:
         self._reconciler.stuck.add(self._stuck)
 
     @property
+    def gpus(self) -> str:
+        """What GPUs it looks for, in words."""
+        how = " simulated" if self._options.discovery == "simulated" else ""
+        return f"{self._hardware.vendor.word}'s{how}"
+
+    @property
     def ready(self) -> bool:
         """Whether the kubelet has the plugin registered, the driver answers, and what is to be published has been."""
         return self._plugin.registered and self._publisher.settled and self._machines.trouble is None
@@ -193,13 +210,22 @@ class Agent:
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._machines.poke)
         parts = (
             self._policies, self._machines, self._health, self._pod_events, self._plugin, self._publisher,
-            self._reconciler, self._statuses, self._idle,
+            self._reconciler, self._statuses, self._idle, self._not_told,
         )  # fmt: skip
         async with asyncio.TaskGroup() as group:
             for part in parts:
                 group.create_task(part.run())
-            if self._runtime is not None:
-                group.create_task(self._runtime.run())
+            for own in (self._runtime, self._nics):  # of hardware that is not simulated
+                if own is not None:
+                    group.create_task(own.run())
+
+    def _about(self) -> Reference | None:
+        node = self._objects.node
+        return None if node is None else Reference("Node", "", node.metadata.name, node.metadata.uid)
+
+    def _active_ports(self, machine: Machine) -> Mapping[str, Sequence[int]] | None:
+        """Return the active ports of network cards as they were last read; simulated ones have one each."""
+        return {nic.name: (1,) for nic in machine.nics} if self._nics is None else self._nics.active()
 
     def _mode_switched(self) -> None:
         """Read the machine again: a change of MIG mode may have changed minor numbers, too."""
@@ -244,7 +270,7 @@ async def run(
     """
     client = client_of(options, server)
     agent = Agent(options, client, check_s=check_s, reconcile_s=reconcile_s)
-    logger.info("agent of node %s, %s GPUs", options.node, options.discovery)
+    logger.info("agent of node %s, %s GPUs", options.node, agent.gpus)
     async with serve_health(options.health_port, ready=lambda: agent.ready), client:
         await agent.run()
 

@@ -32,7 +32,7 @@ class FaultKind(msgspec.Struct, frozen=True, kw_only=True):
 KINDS: Final[dict[str, FaultKind]] = {
     "driver": FaultKind(
         effect="NoSchedule",
-        advice="Look at the driver with nvidia-smi on the node; where it hangs too, reboot the node.",
+        advice="Look at the driver with nvidia-smi (amd-smi) on the node; where it hangs too, reboot the node.",
         leaves_s=0.0,
     ),
     "runtime": FaultKind(
@@ -42,12 +42,14 @@ KINDS: Final[dict[str, FaultKind]] = {
     ),
     "lost": FaultKind(
         effect="NoSchedule",
-        advice="Look at the kernel's log and nvidia-smi on the node; a GPU that fell off the bus needs a reboot.",
+        advice="Look at the kernel's log and nvidia-smi (amd-smi) on the node; a GPU that fell off the bus needs a "
+        "reboot.",
         leaves_s=0.0,
     ),
     "unreadable": FaultKind(
         effect="NoSchedule",
-        advice="Look at the GPU with nvidia-smi -q on the node; the node agent's log names the queries that fail.",
+        advice="Look at the GPU with nvidia-smi -q (amd-smi static) on the node; the node agent's log names the "
+        "queries that fail.",
         comes_s=25.0,  # the third reading
     ),
     "xid": FaultKind(
@@ -66,6 +68,20 @@ KINDS: Final[dict[str, FaultKind]] = {
     "ecc": FaultKind(
         effect="None",
         advice="Reset the GPU once nobody uses it: the bad rows are remapped then; new pods get it all the same.",
+    ),
+    "ras": FaultKind(
+        effect="NoSchedule",
+        advice="Look at amd-smi metric --ecc-blocks and at the kernel's log; reset the GPU once nobody uses it.",
+    ),
+    "gpu-reset": FaultKind(
+        effect="NoSchedule",
+        advice="Look at the kernel's log on the node; a GPU whose reset fails needs a reboot.",
+        leaves_s=0.0,
+    ),
+    "package": FaultKind(
+        effect="NoSchedule",
+        advice="Look at the other GPU of its package, which has a fault of its own: both are reset together.",
+        leaves_s=0.0,
     ),
     "row-remap-failed": FaultKind(effect="NoSchedule", advice="Have the GPU replaced: its spare rows are used up."),
     "row-remap-pending": FaultKind(effect="None", advice="Reset the GPU once nobody uses it."),

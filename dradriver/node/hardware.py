@@ -2,60 +2,138 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Final, NamedTuple
 
+from dradriver.api.policies.model import XidWord
 from dradriver.node import boot
-from dradriver.node.devices import assemble
+from dradriver.node.container_edits import Edits
 from dradriver.node.devices.device_manager import DeviceManager
+from dradriver.node.devices.whole import Whole
 from dradriver.node.discovery import Discovery
-from dradriver.node.discovery.hardware import Hardware
-from dradriver.node.discovery.nvidia.own_toolkit import OwnToolkit
-from dradriver.node.discovery.nvidia.toolkit import BaseSpecification
+from dradriver.node.discovery.kept_nics import KeptNics
+from dradriver.node.discovery.nothing import Nothing
 from dradriver.node.discovery.watch import MachineWatch
+from dradriver.node.health.kmsg import KernelLog, Reports
 from dradriver.node.mps.files import MpsFolder
 from dradriver.node.options import Options
 from dradriver.node.publishing.mode_transition import ModeTransitions
+from dradriver.node.vendors import present
+from dradriver.node.vendors.amd import simulated as amd
+from dradriver.node.vendors.amd.gpus import AmdGpus
+from dradriver.node.vendors.amd.reports import AmdReports
+from dradriver.node.vendors.amd.specification import AmdSpecification
+from dradriver.node.vendors.ascend import simulated as ascend
+from dradriver.node.vendors.nvidia import simulated as nvidia
+from dradriver.node.vendors.nvidia.devices import assemble
+from dradriver.node.vendors.nvidia.discovery.hardware import Hardware
+from dradriver.node.vendors.nvidia.discovery.library import below
+from dradriver.node.vendors.nvidia.discovery.own_toolkit import OwnToolkit
+from dradriver.node.vendors.nvidia.discovery.toolkit import BaseSpecification
+from dradriver.node.vendors.nvidia.xid_reports import XidReports
+from dradriver.topology.machine import Gpu
+from dradriver.topology.vendors import AMD, ASCEND, NVIDIA, Vendor
+
+_WORDS: Final = {"nvml": NVIDIA, "amd": AMD}
+_SIMULATED: Final[Mapping[str, Callable[[Gpu], Edits]]] = {
+    NVIDIA.word: nvidia.edits,
+    AMD.word: amd.edits,
+    ASCEND.word: ascend.edits,
+}
 
 
-def discovery(options: Options, released: Callable[[], str | None], *, prepares: bool = True) -> Discovery:
+class Backend(NamedTuple):
+    """What reads a node's machine.
+
+    Attributes:
+        vendor: Whose GPUs it has.
+        discovery: Reads it.
+        refused: Says why nothing of it is published although it has GPUs; None while that is not so.
+        log: The kernel's, with what the vendor's driver reports there; None for simulated GPUs.
+    """
+
+    vendor: Vendor
+    discovery: Discovery
+    refused: Callable[[], str | None] = lambda: None
+    log: KernelLog | None = None
+
+
+def backend(
+    options: Options,
+    released: Callable[[], str | None],
+    *,
+    prepares: bool = True,
+    xids: Callable[[], Mapping[str, XidWord]] = dict,
+) -> Backend:
     """Return what reads this node's machine.
 
     Args:
         options: The agent's.
         released: Says why the driver must be let go, if it must.
         prepares: Whether this agent gives GPUs to containers, so that one which it cannot give is left out.
+        xids: Gives what an administrator says of XIDs, by number.
     """
-    if options.discovery == "nvml":
-        driver_root, host_root = options.driver_root, options.host_root
+    if options.discovery == "simulated":
+        return _simulated(options)
+    root = options.sys_root or options.host_root
+    word = _WORDS.get(options.discovery)
+    found = present.look(root) if word is None else present.Present(word)
+    if found.refused is not None:
+        return Backend(found.vendor, Nothing(root), lambda: found.refused)
+    cards = KeptNics(options.state_dir / "nics.json", boot=boot_of(options)) if prepares else None
+    reports: Reports
+    if found.vendor is AMD:
         base = None
         if prepares:
-            own = None
-            if options.toolkit is not None:
-                folders = (options.hooks_dir, options.state_dir / "toolkit")
-                copies = [folder for folder in folders if folder is not None]
-                own = OwnToolkit(options.toolkit, copies=copies, host_root=host_root)
-            base = BaseSpecification(
-                cdi_root=options.cdi_root, host_root=host_root, driver_root=driver_root, own_toolkit=own
-            )
-        return Hardware(driver_root=driver_root, host_root=host_root, base=base, released=released)
+            base = AmdSpecification(cdi_root=options.cdi_root, root=root, on_host=below(options.host_root, root) or "/")
+        gpus, reports = AmdGpus(root=root, base=base, nics=cards), AmdReports()
+        return Backend(AMD, gpus, lambda: gpus.refused, _log(options, reports))
+    gpus_of_nvidia = _nvidia(options, released, cards, prepares=prepares)
+    return Backend(NVIDIA, gpus_of_nvidia, log=_log(options, XidReports(words=xids)))
+
+
+def _log(options: Options, reports: Reports) -> KernelLog:
+    return KernelLog(options.host_root / "dev/kmsg", reports)
+
+
+def _nvidia(
+    options: Options, released: Callable[[], str | None], cards: KeptNics | None, *, prepares: bool
+) -> Hardware:
+    driver_root, host_root = options.driver_root, options.host_root
+    base = None
+    if prepares:
+        own = None
+        if options.toolkit is not None:
+            folders = (options.hooks_dir, options.state_dir / "toolkit")
+            copies = [folder for folder in folders if folder is not None]
+            own = OwnToolkit(options.toolkit, copies=copies, host_root=host_root)
+        base = BaseSpecification(
+            cdi_root=options.cdi_root, host_root=host_root, driver_root=driver_root, own_toolkit=own
+        )
+    return Hardware(driver_root=driver_root, host_root=host_root, base=base, released=released, nics=cards)
+
+
+def _simulated(options: Options) -> Backend:
     from dradriver.node.discovery.simulated import Simulated, source_for  # here, for no real node needs it
 
     source = source_for(options.node, machines=options.simulated_machines, default=options.simulated_default)
     folder = _simulated_dir(options)
-    return Simulated(source, node=options.node, folder=folder, seen=assemble.seen(folder, boot=boot_of(options)))
+    seen = assemble.seen(folder, boot=boot_of(options))
+    found = Simulated(source, node=options.node, folder=folder, seen=seen, given=_SIMULATED)
+    return Backend(found.vendor, found)
 
 
 def device_manager(
     options: Options,
-    found: Discovery,
+    found: Backend,
     machines: MachineWatch,
     modes: ModeTransitions,
     *,
     released: Callable[[], str | None],
     switched: Callable[[], None],
 ) -> DeviceManager:
-    """Return what makes devices for claims.
+    """Return what makes devices for claims: of vendors without parts whole GPUs only.
 
     Args:
         options: The agent's.
@@ -65,10 +143,13 @@ def device_manager(
         released: Says why the driver must be let go, if it must.
         switched: Called after a change of a GPU's MIG mode, in the thread that changes hardware.
     """
+    edits = found.discovery.edits
+    if not found.vendor.parts:
+        return DeviceManager([Whole(edits)])
     mps = MpsFolder(options.state_dir / "mps", boot=boot_of(options))
     if options.discovery == "simulated":
         return assemble.simulated(
-            found.edits,
+            edits,
             _simulated_dir(options),
             lambda: machines.machine,
             mps=mps,
@@ -77,7 +158,7 @@ def device_manager(
             switched=switched,
         )
     return assemble.real(
-        found.edits,
+        edits,
         cdi_root=options.cdi_root,
         host_root=options.host_root,
         driver_root=options.driver_root,

@@ -9,7 +9,7 @@ from prometheus_client import Counter, Gauge, Histogram
 
 from dradriver.api.errors import WordError
 from dradriver.api.slice_features import FIELDS
-from dradriver.kube.labels import Amounts, Labelled, Names
+from dradriver.kube.labels import Amounts, Labelled, Names, Totals
 from dradriver.node import errors
 from dradriver.node.faults import KINDS
 
@@ -43,7 +43,8 @@ FAULT_INFO: Final = Names(
 )
 DEVICES_PUBLISHED: Final = Gauge("gpu_topology_node_devices_published", "Devices in this node's slices.")
 WITHHELD: Final = Gauge(
-    "gpu_topology_node_withheld", "1 while nothing is published because something else hands out the GPUs."
+    "gpu_topology_node_withheld",
+    "1 while nothing is published: something else hands out the GPUs, they are partitioned, or two vendors' are there.",
 )
 SLICE_WRITES: Final = Labelled(
     Counter, "gpu_topology_node_slice_writes_total", "Writes of ResourceSlices.", verb=("create", "update", "delete")
@@ -104,6 +105,44 @@ GPUS_IDLE: Final = Amounts(
 )
 GPUS_UNREAD: Final = Gauge(
     "gpu_topology_node_gpus_unread", "GPUs that claims hold of which the driver does not say whether they work."
+)
+_NIC: Final = "the RDMA device's name"
+_PORT: Final = "the port's number"
+NIC_PORTS: Final = Labelled(
+    Gauge,
+    "gpu_topology_node_nic_ports",
+    "Ports of RDMA devices, without virtual functions, by state; off: switched off, away: its interface is in a pod.",
+    state=("active", "down", "off", "away", "other"),
+)
+NIC_RATE: Final = Amounts(
+    "gpu_topology_nic_port_rate_gbps",
+    "Rate of a port in GB/s, one direction; 0 of one that is not active.",
+    most=64,
+    nic=_NIC,
+    port=_PORT,
+)
+NIC_FAULT_INFO: Final = Names(
+    "gpu_topology_nic_fault_info",
+    "Which ports of network cards have which faults now, judged by their siblings.",
+    most=256,
+    nic=_NIC,
+    port=_PORT,
+    node="the node's name",
+    kind="down, slow, gid (no RoCE v2 GID with an IPv4 address), firmware (other than its siblings')",
+)
+NIC_ERRORS: Final = Totals(
+    "gpu_topology_nic_port_errors_total",
+    "By how much an error counter of a port grew while the agent looked.",
+    most=64,
+    nic=_NIC,
+    port=_PORT,
+    counter="the file's name in counters or hw_counters",
+)
+GPUDIRECT: Final = Labelled(
+    Gauge,
+    "gpu_topology_node_gpudirect",
+    "1 of the answer to whether RDMA devices reach the GPUs' memory; 0 of all without such devices.",
+    answer=("yes", "likely", "no"),
 )
 CALLS: Final = Labelled(
     functools.partial(Histogram, buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 45)),

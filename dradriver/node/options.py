@@ -21,9 +21,10 @@ class Options(options.Common):
     cdi_root: Path
     state_dir: Path
     health_port: int
-    discovery: Literal["nvml", "simulated"] = "nvml"
+    discovery: Literal["auto", "nvml", "amd", "simulated"] = "auto"
     driver_root: Path | None = None
     host_root: Path = Path("/")
+    sys_root: Path | None = None
     toolkit: Path | None = None
     hooks_dir: Path | None = None
     simulated_default: str | None = None
@@ -48,9 +49,10 @@ def parser() -> argparse.ArgumentParser:
     add("--node-name", dest="node", required=True, help="this node's name")
     add(
         "--discovery",
-        choices=("nvml", "simulated"),
-        default="nvml",
-        help="how the machine is read: nvml (its own GPUs, default), simulated (a profile stands for it)",
+        choices=("auto", "nvml", "amd", "simulated"),
+        default="auto",
+        help="how the machine is read: auto (its own GPUs, NVIDIA's or AMD's, by what its PCI devices are; default), "
+        "nvml (NVIDIA's), amd (AMD's, from /sys), simulated (a profile stands for it)",
     )
     add(
         "--driver-root",
@@ -64,6 +66,12 @@ def parser() -> argparse.ArgumentParser:
         type=Path,
         default=Path("/"),
         help="where the host's /sys and /proc are; default: /",
+    )
+    add(
+        "--sys-root",
+        metavar="DIR",
+        type=Path,
+        help="where the /sys and /dev of AMD's GPUs are, as of a machine that was captured; default: --host-root",
     )
     add(
         "--toolkit",
@@ -122,8 +130,8 @@ def parse(argv: list[str]) -> Options:
     made = parser()
     said = made.parse_args(argv, namespace=Options(simulated_machines=[]))
     said.simulated_machines = dict(said.simulated_machines)
-    if said.discovery == "nvml" and (said.simulated_default or said.simulated_machines):
-        made.error("a simulated machine is named, but the discovery is nvml: add --discovery=simulated")
+    if said.discovery != "simulated" and (said.simulated_default or said.simulated_machines):
+        made.error(f"a simulated machine is named, but the discovery is {said.discovery}: add --discovery=simulated")
     said.state_dir = cast("Path | None", said.state_dir) or said.kubelet_root / "plugins" / "gpu.topology"
     said.pod_uid = said.pod_uid or str(uuid.uuid4())
     return said

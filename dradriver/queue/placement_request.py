@@ -11,6 +11,7 @@ from dradriver.api import ladder, names, resolved, templates
 from dradriver.api.errors import WordError
 from dradriver.api.ledger import OURS, current_ledger
 from dradriver.api.messages import shown
+from dradriver.api.nics import NicAsk
 from dradriver.api.pins import Key, claim_key, is_set, kept_env
 from dradriver.api.pods import Pod
 from dradriver.api.templates import Template
@@ -19,7 +20,7 @@ from dradriver.cluster.neighbours import Rules, rules_of
 from dradriver.cluster.nodes.ask import Ask, Where, ask_of
 from dradriver.cluster.templates import beside, missing
 
-Kind: TypeAlias = tuple[Request, Ask, str, bool, Rules | None, str]
+Kind: TypeAlias = tuple[Request, Ask, str, bool, Rules | None, NicAsk | None, str]
 """The last is who it is for whom GPUs are reserved; empty for others."""
 
 
@@ -40,6 +41,7 @@ class PlacementRequest(msgspec.Struct, frozen=True, kw_only=True):
         rules: What it says of pods beside it; None for nothing.
         spot: ``prefer`` or ``avoid`` where it says so of spot nodes; else empty.
         beside: The templates that it names beside that of its GPUs: not every node may have what they ask for.
+        nics: What its claim asks of NICs; None for nothing.
     """
 
     request: Request
@@ -54,6 +56,7 @@ class PlacementRequest(msgspec.Struct, frozen=True, kw_only=True):
     alone: dict[str, Any] | None = None
     rules: Rules | None = None
     spot: str = ""
+    nics: NicAsk | None = None
     beside: tuple[str, ...] = ()
 
     @property
@@ -63,7 +66,7 @@ class PlacementRequest(msgspec.Struct, frozen=True, kw_only=True):
         A GPU's parts may be of one namespace only; so are templates.
         """
         where = "" if isinstance(self.request, Whole) and not self.beside else "/".join((self.claim[0], *self.beside))
-        return self.request, self.ask, where, self.alone is not None, self.rules, ""
+        return self.request, self.ask, where, self.alone is not None, self.rules, self.nics, ""
 
 
 def read_wish(pod: Pod, template: Template | None = None, volumes: Where = ()) -> PlacementRequest:
@@ -134,6 +137,7 @@ def _by_template(wish: PlacementRequest, name: str, template: Template | None) -
         keep_env=tuple(sorted({*wish.keep_env, *asked.keep_env})),
         nccl=wish.nccl if asked.nccl is None or wish.nccl != NCCL_AUTO else asked.nccl,
         template=asked,
+        nics=asked.nics,
     )
 
 
@@ -147,7 +151,9 @@ def _alone(asked: PlacementRequest, words: Request) -> dict[str, Any] | None:
         return asked.template.spec
     try:
         return ladder.demanding(
-            asked.template.spec, msgspec.structs.replace(words, containers=asked.request.containers)
+            asked.template.spec,
+            msgspec.structs.replace(words, containers=asked.request.containers),
+            asked.requests,
         )
     except WordError:
         return None

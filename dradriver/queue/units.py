@@ -219,9 +219,9 @@ class Member:
         Raises:
             WordError: What it wishes cannot be read.
         """
-        request, ask, where, alone, rules, reserved = self.wish.kind
+        request, ask, where, alone, rules, nics, reserved = self.wish.kind
         gang = f"{self.key[0]}/{self.near}" if self.near else ""
-        return request, ask, self.joins or gang or where, alone, rules, reserved
+        return request, ask, self.joins or gang or where, alone, rules, nics, reserved
 
     def update(self, pod: Pod, template: Template | None = None, volumes: Where = ()) -> bool:
         """Take in a newer state of the same pod. Returns whether it may ask for something else now."""

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from dradriver.topology.errors import TopologyError
-from dradriver.topology.machine import Gpu, Machine, MigProfile, PathType
+from dradriver.topology.machine import Blocks, Gpu, Machine, MigProfile, PathType
 from dradriver.topology.nccl_version import release
 from dradriver.topology.vendors import VENDORS
 
@@ -91,6 +91,8 @@ def check(machine: Machine) -> Machine:
         for j, path in enumerate(row):
             if path is PathType.SELF:
                 raise TopologyError(f"nic_paths[{n}][{j}]: 0 (self); a NIC is no GPU, write 1 to 5")
+    if machine.blocks is not None:
+        _check_blocks(machine.blocks, count)
     return machine
 
 
@@ -214,6 +216,16 @@ def _check_pci(machine: Machine) -> None:
         _check_number(device.numa, f"{at}.numa")
         if not 0 <= device.link_width <= _MOST_LANES:
             raise TopologyError(f"{at}.link_width: {device.link_width}; 0 to {_MOST_LANES} is allowed")
+
+
+def _check_blocks(blocks: Blocks, gpus: int) -> None:
+    if len(blocks.of) != gpus or not all(0 <= number < MAX_LINKS for number in blocks.of):
+        raise TopologyError(f"blocks.of: {blocks.of}; write the number of a block for each of {gpus} GPUs")
+    if list(blocks.counts) != sorted(blocks.counts):
+        raise TopologyError(f"blocks.counts: {blocks.counts}; write them in rising order")
+    for at, numbers in (("counts", blocks.counts), *((f"order[{i}]", row) for i, row in enumerate(blocks.order))):
+        if len(set(numbers)) < len(numbers) or not all(1 <= number <= MAX_LINKS for number in numbers):
+            raise TopologyError(f"blocks.{at}: {numbers}; write numbers of GPUs from 1 up, each once")
 
 
 def _check_number(value: float | None, at: str) -> None:

@@ -22,7 +22,7 @@ def read_machine(source: str | Path, *, seed: str = "") -> Machine:
 
     Args:
         source: A profile's name, or the path of a profile (YAML), of our own JSON, of an NCCL or RCCL topology file,
-            or of the text of ``nvidia-smi topo -m``, ``amd-smi topology``, ``rocm-smi --showtopo`` or
+            or of the text of ``nvidia-smi topo -m``, ``amd-smi topology`` (or its JSON), ``rocm-smi --showtopo`` or
             ``npu-smi info -t topo``. A file's content decides, not its name.
         seed: Tells simulated machines of one description apart: with another seed every GPU has another uuid. Our own
             JSON holds real uuids, which stay as they are without a seed.
@@ -42,7 +42,7 @@ def read_machine(source: str | Path, *, seed: str = "") -> Machine:
             from dradriver.topology import nccl  # here, for few need it and importing it takes as long as the rest
 
             return nccl.read(text, name=path.stem, seed=seed)
-        if smi.MARK.search(text):
+        if start == "[" or smi.MARK.search(text):
             return smi.read(text, name=path.stem, seed=seed)
         if npu_smi.MARK.search(text):
             return npu_smi.read(text, name=path.stem, seed=seed)

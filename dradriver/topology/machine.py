@@ -194,6 +194,26 @@ class PciDevice(msgspec.Struct, frozen=True, array_like=True, gc=False):
     link_width: int = 0
 
 
+class Blocks(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Which of a machine's GPUs may be had together, where its maker bounds that: they stand in blocks of one size.
+
+    A set lies within one block where that can hold it; a larger one is in as few blocks as hold it, with equally many
+    GPUs of each. With ``whole`` a set of several GPUs is of whole blocks instead.
+
+    Attributes:
+        of: Per GPU, the number of its block.
+        counts: How many GPUs a pod may have, ascending; empty for any number.
+        whole: Whether sets of several GPUs are of whole blocks.
+        order: At ``k - 1``, for a set of ``k`` GPUs within one block, how many GPUs of its block are free, the best
+            first. Where that is empty or ends, the fewest that suffice are best.
+    """
+
+    of: tuple[int, ...]
+    counts: tuple[int, ...] = ()
+    whole: bool = False
+    order: tuple[tuple[int, ...], ...] = ()
+
+
 class Machine(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One server. Positions in every matrix are positions in ``gpus`` (sorted by index) and ``nics``.
 
@@ -220,6 +240,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             ``ncclTopoGetXmlFromSys``): a switch's upstream port is, its downstream ports and the root port are not.
         virtual: True in a virtual machine, whose PCI tree need not be the server's; None where the source does not say
             (topo -m texts and most NCCL files).
+        blocks: Which GPUs may be had together; None where any may.
     """
 
     name: str
@@ -238,11 +259,16 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     cpu: Cpu | None = None
     pci: tuple[PciDevice, ...] = ()
     virtual: bool | None = None
+    blocks: Blocks | None = None
 
     def subset(self, positions: Sequence[int]) -> Machine:
         """Return the machine with these GPUs alone; they keep their numbers, and the PCI tree stays whole."""
+        blocks = self.blocks
+        if blocks is not None:
+            blocks = msgspec.structs.replace(blocks, of=tuple(blocks.of[i] for i in positions))
         return msgspec.structs.replace(
             self,
+            blocks=blocks,
             gpus=tuple(self.gpus[i] for i in positions),
             links=tuple(tuple(self.links[i][j] for j in positions) for i in positions),
             paths=tuple(tuple(self.paths[i][j] for j in positions) for i in positions),

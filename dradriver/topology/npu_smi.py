@@ -1,16 +1,20 @@
 """From the text of ``npu-smi info -t topo`` to a ``Machine``: Huawei's Ascend.
 
-A header of NPUs, one row each, a column of CPUs, a legend. Chips of an A3 are named ``Phy-ID12`` and have no CPUs.
+A header of NPUs, one row each, a column of CPUs, a legend. Chips of an A3 are named ``Phy-ID12`` and have no CPUs. The
+table of ``npu-smi info`` may stand before or after it: bus ids, product and memory are taken from there.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import Any
+
+import msgspec
 
 from dradriver.topology.check import check, is_cpu_list
 from dradriver.topology.errors import TopologyError
-from dradriver.topology.machine import Gpu, Machine, PathType
+from dradriver.topology.machine import Blocks, Gpu, Machine, PathType
 from dradriver.topology.synthetic import synthetic_uuid
 from dradriver.topology.topo_m import infer
 from dradriver.topology.vendors import ASCEND
@@ -24,13 +28,21 @@ _LINKS = {"SIO": 2, "HCCS": 1, "HCCS_SW": 1}
 _PATHS = {"PIX": PathType.PIX, "PXB": PathType.PXB, "PHB": PathType.PHB, "SYS": PathType.SYS, "NA": PathType.SYS}
 _ALLOWED = ", ".join(["X", *_LINKS, *_PATHS])
 _MOST = 256
+# ``npu-smi info``: a line with an NPU's number and name, then one for each of its chips, with the number of the device
+# where an NPU has several, its bus id, and what is used of each memory.
+_NAME = re.compile(r"\|\s*([0-9]{1,4})\s+([0-9A-Za-z-]{1,32})\s*\|\s*[A-Za-z]+\s*\|.*")
+_CHIP = re.compile(r"\|\s*[0-9]{1,4}(?:\s+([0-9]{1,4}))?\s*\|\s*([0-9A-Fa-f]{4}:[0-9A-Fa-f:.]{7})\s*\|(.*)")
+_USED = re.compile(r"/\s*([0-9]{1,9})\b")
+# Several dies of an A3 are whole modules, two dies joined by SIO: mind-cluster, docs/en/scheduling/usage/
+# basic_scheduling/01_affinity_scheduling/03_ascend_ai_processor_based_affinity.
+_MODULES = (1, 2, 4, 6, 8, 10, 12, 14, 16)
 
 
 def read(text: str, *, name: str = "", seed: str = "") -> Machine:
     """Return the machine that the text shows.
 
-    The text has no bus ids or products; identities are made up. Links compare, but carry no figure. NUMA nodes follow
-    from the CPUs, and hidden paths from them, as in a ``nvidia-smi topo -m`` text.
+    Identities are made up. Links compare, but carry no figure. NUMA nodes follow from the CPUs, and hidden paths from
+    them, as in a ``nvidia-smi topo -m`` text. Where dies are joined by SIO, several are had as whole modules.
 
     Args:
         text: The whole output.
@@ -65,7 +77,33 @@ def read(text: str, *, name: str = "", seed: str = "") -> Machine:
         raise _error(header, f"the row of {missing} is missing; give the whole output of npu-smi info -t topo")
     if len(set(devices)) < len(devices) or len(devices) > _MOST:
         raise _error(header, f"{len(devices)} columns; each NPU stands once, and {_MOST} are the most")
-    return _machine(devices, rows, cpus, name=name, seed=seed, header=header)
+    machine = _machine(devices, rows, cpus, name=name, seed=seed, header=header)
+    return check(_with_table(machine, text))
+
+
+def _with_table(machine: Machine, text: str) -> Machine:
+    """Return the machine with what a table of ``npu-smi info`` says of its NPUs."""
+    known: dict[int, dict[str, Any]] = {}
+    number, product = 0, ""
+    for line in text.splitlines():
+        if (named := _NAME.fullmatch(line.strip())) is not None:
+            number, product = int(named[1]), named[2]
+        elif product and (chip := _CHIP.fullmatch(line.strip())) is not None:
+            known[int(chip[1] or number)] = {
+                "pci": chip[2].lower(),
+                "product": product if product.startswith("Ascend") else f"Ascend {product}",
+                "memory_mib": max(map(int, _USED.findall(chip[3])), default=0),
+            }
+    gpus = (msgspec.structs.replace(gpu, **known.get(gpu.index, {})) for gpu in machine.gpus)
+    return msgspec.structs.replace(machine, gpus=tuple(gpus))
+
+
+def _modules(cells: Sequence[Sequence[str]]) -> Blocks | None:
+    """Return the modules of two dies, if any two are joined by SIO."""
+    if not any("SIO" in row for row in cells):
+        return None
+    of = [min((j for j, cell in enumerate(row) if cell == "SIO" or j == i)) for i, row in enumerate(cells)]
+    return Blocks(of=tuple(of), counts=_MODULES, whole=True)
 
 
 def _error(line: int, message: str) -> TopologyError:
@@ -112,5 +150,6 @@ def _machine(
             links=links,
             paths=infer.paths(visible, (), numas),
             numa=infer.numa_nodes(numas, lists),
+            blocks=_modules(cells),
         )
     )

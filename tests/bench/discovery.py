@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from unittest.mock import patch
 
-from dradriver.node.discovery.nvidia import binding
+from dradriver.node.vendors.nvidia.discovery import binding
 from tests.fakes import nvml
 from tests.fakes.hardware import Server
 

@@ -40,9 +40,11 @@ _ODD: Final = (
     *("", " ", "0", "-1", "1e99", "NaN", "٣", "²", "0x10", "9" * 300, "true", "True", "1,2", ",", "\n", "\0", "\u202e"),
     *("a" * 257, "[" * 300, "{", '{"version":1}', "nvlink,", "nvlink,pack", "a=b", "../..", "*", "%s", "\U0001d7d9"),
 )  # fmt: skip
-_RUNGS: Final = ("nvlink", "same-numa", "same-pcie-root", "same-pcie-switch", "nvlink-domain", "nvlink,same-numa")
+_RUNGS: Final = (
+    *("nvlink", "linked", "same-numa", "same-pcie-root", "same-pcie-switch", "nvlink-domain", "nvlink,same-numa"),
+)
 _VALUES: Final[dict[str, Sequence[str]]] = {
-    names.POLICY: ("nvlink", "single-numa", "pcie", "best-effort", "nvlink,pack"),
+    names.POLICY: ("nvlink", "linked", "single-numa", "pcie", "best-effort", "nvlink,pack"),
     names.REQUIRED: _RUNGS,
     names.PREFERRED: _RUNGS,
     names.ALIAS_PREFIX + "required": _RUNGS,
@@ -57,13 +59,15 @@ _VALUES: Final[dict[str, Sequence[str]]] = {
     names.MIN_MEMORY: ("40Gi", "80Gi"),
     names.MIN_DRIVER: ("580.95.05", "535"),
     names.MIN_CUDA: ("12.4", "13.0"),
+    names.VENDOR: ("nvidia", "amd", "ascend"),
     names.MAX_CROSS_NVSWITCH: ("0", "4"),
     names.PREFER_SAME_NUMA: ("true", "false"),
+    names.NEAR_NIC: ("required", "preferred"),
     names.SHARE: ("0.25", "0.5"),
     names.SHARE_MEMORY: ("10Gi", "512Mi"),
     names.SHARE_CORES: ("25", "100"),
     names.MIG_PROFILE: ("1g.10gb", "3g.40gb"),
-    names.NCCL: ("auto", "file", "env", "off"),
+    names.NCCL: ("auto", "file", "env", "near-nics", "off"),
     names.WORKLOAD: ("tensor-parallel", "inference"),
     names.GANG: ("g", "team-a"),
     names.GANG_SIZE: ("2", "4", "2-4"),

@@ -1,8 +1,8 @@
 """How often the node agent calls NVML, on the tests' library: ``python -m tests.bench.nvml_calls``.
 
 The library answers at once; a real driver takes tens of microseconds for most, and seconds where a GPU sleeps. So what
-counts is how often it is asked, which is the same each time. ``tests/unit/node/discovery/test_nvml_calls.py`` has
-upper bounds.
+counts is how often it is asked, which is the same each time; upper bounds has
+``tests/unit/node/vendors/nvidia/discovery/test_nvml_calls.py``.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from dradriver.node.devices.control import Placed
-from dradriver.node.devices.nvidia.mig_packing import Room, is_plain, pack, taken
+from dradriver.node.vendors.nvidia.devices.mig_packing import Room, is_plain, pack, taken
 from dradriver.topology.machine import MigProfile
 from dradriver.topology.profiles import mig
 

@@ -15,6 +15,7 @@ from dradriver.api.objects import Metadata
 from dradriver.api.pods import Pod
 from dradriver.api.templates import Template
 from dradriver.queue.placement_request import read_wish
+from dradriver.topology.vendors import VENDORS
 from tests.fakes import admission
 from tests.fakes.admission import admit, defaulted, stored
 from tests.fakes.reviews import Review, corpus, manifests
@@ -38,6 +39,8 @@ ALONE: Final[tuple[tuple[dict[str, str], tuple[int, ...]], ...]] = (
     ({"policy": "nvlink", "product": "Tesla (V100)"} | LADDER, (3, 5)),
     (SHARE | KIND, (1, 1)),
     ({"min-bandwidth": "50"}, (3,)),
+    ({"vendor": "amd", "min-bandwidth": "50"}, (3,)),
+    ({"vendor": "ascend", "required": "linked"} | LADDER, (8,)),
 )
 LIMITS: Final[tuple[Object, ...]] = (
     {names.GPU_RESOURCE: "4"},
@@ -45,6 +48,8 @@ LIMITS: Final[tuple[Object, ...]] = (
     {"nvidia.com/mig-1g.5gb": "2"},
     {"nvidia.com/gpumem": "3000", "nvidia.com/gpucores": "30"},
     {"aliyun.com/gpu-mem": "4096", "aliyun.com/gpu-core": "25"},
+    {"amd.com/gpu": "4"},
+    {"huawei.com/Ascend910B3": "2"},
 )
 ENVIRONMENT: Final = [{"name": "NCCL_ALGO", "value": "Ring"}, {"name": "CUDA_DEVICE_ORDER", "value": "PCI_BUS_ID"}]
 
@@ -113,7 +118,9 @@ def workloads(_: str) -> list[Object]:
 
 def _admitted(words: dict[str, str], counts: tuple[int, ...], spec: Object | None = None) -> Pod:
     """Return a pod as the controller reads it once the webhook has admitted it."""
-    sent = admission.pod(*counts, annotations={names.PREFIX + key: text for key, text in words.items()}, spec=spec)
+    said = {names.PREFIX + key: text for key, text in words.items() if key != "vendor"}
+    resource = VENDORS[words.get("vendor", "nvidia")].resources[0]
+    sent = admission.pod(*counts, annotations=said, spec=spec, resource=resource)
     for container in sent["spec"]["containers"]:
         container["env"] = copy.deepcopy(ENVIRONMENT)
     found = stored(admit(defaulted(sent, namespace=NAMESPACE)).admitted)

@@ -1,4 +1,4 @@
-"""A story of ComputeDomains, told next to a control plane: `python -m tests.contract.beside_domains NAME`.
+"""A story of ComputeDomains, told beside a control plane alone: `python -m tests.contract.beside_domains NAME`.
 
 Real are the API server, the scheduler, the controller that makes claims of templates, and the chart's rights, webhook
 and controller. Slices and templates are as NVIDIA's driver has them; no kubelet prepares anything.

@@ -24,6 +24,7 @@ from dradriver.kube.leader import LeaderElector
 from dradriver.kube.resources import DEVICE_CLASSES
 from dradriver.topology import profiles
 from dradriver.topology.machine import Machine, MigDevice
+from dradriver.topology.vendors import NVIDIA, VENDORS
 from tests.contract import admitted
 from tests.contract.admitted import NAMESPACE, UUIDS
 from tests.fakes import chart, nvidia
@@ -61,6 +62,11 @@ def _slices(machine: Machine, **more: Any) -> list[Object]:
 
 def _whole(_: str) -> list[Object]:
     return [one for name in profiles.names("nvidia") for one in _slices(profiles.load(name, seed="n"))]
+
+
+def _other_vendors(_: str) -> list[Object]:
+    others = [name for vendor in VENDORS.values() if vendor is not NVIDIA for name in profiles.names(vendor.word)]
+    return [one for name in others for one in _slices(profiles.load(name, seed="n"))]
 
 
 def _without_memory(_: str) -> list[Object]:
@@ -122,7 +128,7 @@ def _whole_claims(_: str) -> list[Object]:
             with bound(ledger):
                 keep = ["NCCL_TOPO_FILE"]
                 made.append(claims.pinned(_OWNER, _WHOLE, uuids=uuids, addresses=addresses, keep_env=keep, nccl=nccl))
-    return made
+    return [*made, *(claims.pinned(_OWNER, _WHOLE, uuids=uuids, vendor=vendor) for vendor in VENDORS)]
 
 
 def _shared_claims(_: str) -> list[Object]:
@@ -204,6 +210,7 @@ def _extended(version: str) -> list[Object]:
 BUILDERS: Final[dict[str, Callable[[str], list[Object]]]] = {
     "slices of whole GPUs": _whole,
     "slices of GPUs that do not tell their memory": _without_memory,
+    "slices of other vendors' GPUs": _other_vendors,
     "slices with taints": _tainted,
     "slices of instances": _instances,
     **{f"slices, {mode}": lambda _, mode=mode: _in_mode(mode) for mode in MODES},  # type: ignore[misc]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from dradriver.api import names, slices
-from dradriver.node.devices.simulated import SimulatedGpu
+from dradriver.node.vendors.nvidia.devices.simulated import SimulatedGpu
 from dradriver.topology import profiles
 from dradriver.topology.machine import Gpu
 from tests import deploy

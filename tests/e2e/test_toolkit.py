@@ -14,7 +14,7 @@ from typing import Any, Final
 import pytest
 
 from dradriver.api import names
-from dradriver.node.discovery.nvidia import toolkit
+from dradriver.node.vendors.nvidia.discovery import toolkit
 from dradriver.topology import profiles
 from dradriver.topology.machine import Machine
 from tests import deploy, needs

@@ -28,12 +28,12 @@ def pod(
     *gpus: object,
     annotations: dict[str, str] | None = None,
     spec: Object | None = None,
+    resource: str = names.GPU_RESOURCE,
     **metadata: object,
 ) -> Object:
     """Return a pod's manifest with a container c0, c1, ... for each count of GPUs (None: no limit)."""
     containers = [
-        {"name": f"c{i}", "image": "busybox"}
-        | ({} if count is None else {"resources": {"limits": {names.GPU_RESOURCE: count}}})
+        {"name": f"c{i}", "image": "busybox"} | ({} if count is None else {"resources": {"limits": {resource: count}}})
         for i, count in enumerate(gpus)
     ]
     noted = {"annotations": annotations} if annotations is not None else {}

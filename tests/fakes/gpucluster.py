@@ -12,10 +12,13 @@ import msgspec
 
 from dradriver.allocator.request import Choice, PartChoice
 from dradriver.api import names, resolved, seats, slices
+from dradriver.api.nics import DRIVERS
 from dradriver.api.parts import Asked
 from dradriver.api.policies.modes import Mode
+from dradriver.cluster import nics
+from dradriver.cluster.picture import Picture
 from dradriver.controller.audit import Audit
-from dradriver.controller.controller import sources
+from dradriver.controller.controller import Source, sources
 from dradriver.controller.worker import Worker
 from dradriver.kube.client import ApiError, Client
 from dradriver.kube.isolated import Isolated
@@ -75,6 +78,10 @@ class GpuCluster(Stored):
         self.hand_over_s = self.grace_s = 0.0
         self.unschedulable_s = unschedulable_s
         self.sources = sources()
+        self.nic_sources = tuple(
+            Source(RESOURCE_SLICES, nics.read_slice, Picture.nics_changed, f"spec.driver={driver}")
+            for driver in DRIVERS
+        )
         self.store = Store()
         self.machines: dict[str, Machine] = {}
         self.modes: dict[str, Mode] = {}
@@ -103,7 +110,7 @@ class GpuCluster(Stored):
         """Let the controller's reflectors see all that has happened, to some kinds only where any are named."""
         deleted = [claim for claim in self.store.all(RESOURCE_CLAIMS) if "deletionTimestamp" in claim["metadata"]]
         cleanup.clean(self.store, deleted)
-        for source in self.sources:
+        for source in (*self.sources, *self.nic_sources):
             if resources and source.resource not in resources:
                 continue
             where = self.store.of(source.resource)
@@ -124,6 +131,13 @@ class GpuCluster(Stored):
                 if old is not None or new is not None:
                     source.changed(self.worker.picture, Change(key, old, new))
                     self.worker.placed.seen(old, new)
+        if self._nics_wanted:  # these are read late, by themselves
+            for driver in DRIVERS:
+                self.worker.picture.nics_read(driver)
+
+    @property
+    def _nics_wanted(self) -> bool:
+        return self.worker.picture.nics.asked and not self.worker.picture.nics.known
 
     async def audit(self) -> int:
         """Compare the controller's books with all that there is; return how many differences there were."""
@@ -148,7 +162,7 @@ class GpuCluster(Stored):
             before = self.store.version
             await self.worker.rest()
             await self.worker.sweep()
-            if self.store.version == before:
+            if self.store.version == before and not self._nics_wanted:
                 assert await self.audit() == 0, "the controller's books are what it was shown"
                 return
         raise AssertionError("the controller never comes to rest")

@@ -9,8 +9,8 @@ from unittest.mock import patch
 
 import msgspec
 
-from dradriver.node.discovery import reading
-from dradriver.node.discovery.reading import Reading
+from dradriver.node.vendors.nvidia.discovery import reading
+from dradriver.node.vendors.nvidia.discovery.reading import Reading
 from dradriver.topology import profiles
 from dradriver.topology.machine import Machine
 from tests.fakes import nvml

@@ -19,13 +19,13 @@ from dradriver.api.dra_objects import ResourceClaim
 from dradriver.kube.resources import NODES, RESOURCE_CLAIMS, RESOURCE_SLICES
 from dradriver.node import agent
 from dradriver.node.claims.container_env import ContainerEnv
-from dradriver.node.claims.nccl import Nccl
+from dradriver.node.claims.nccl import ActivePorts, Nccl
 from dradriver.node.container_edits import DeviceNode, Edits
 from dradriver.node.devices.device_manager import DeviceManager
-from dradriver.node.devices.nvidia.share import Sharing, TimeSliced
 from dradriver.node.devices.whole import Whole
 from dradriver.node.options import Options
 from dradriver.node.threads import BESIDE
+from dradriver.node.vendors.nvidia.devices.share import Sharing, TimeSliced
 from dradriver.topology import profiles
 from dradriver.topology.machine import Gpu, Machine
 from tests.fakes.apiserver import FakeApiServer
@@ -47,9 +47,15 @@ def device_manager() -> DeviceManager:
     return DeviceManager([TimeSliced(edits, lambda _: Sharing()), Whole(edits)])
 
 
-def container_env(profile: str = "") -> ContainerEnv:
-    """What containers are told, by a tuning profile, with their files in a folder that is not there."""
-    return ContainerEnv(lambda uid, name: f"/state/files/{uid}/{name}", Nccl(lambda: profile))
+def container_env(
+    profile: str = "",
+    ports: ActivePorts = lambda _: None,
+    not_told: Callable[[ResourceClaim, str], object] = lambda _, __: None,
+) -> ContainerEnv:
+    """What containers are told, by a tuning profile and active ports; their files are in a folder that is not there."""
+    nccl = Nccl(lambda: profile, ports)
+    nccl.not_told.add(not_told)
+    return ContainerEnv(lambda uid, name: f"/state/files/{uid}/{name}", nccl)
 
 
 @functools.cache

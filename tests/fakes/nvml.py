@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, cast
 
-from dradriver.node.discovery.nvidia import binding, kept
-from dradriver.node.discovery.nvidia.nvml import Nvml
+from dradriver.node.vendors.nvidia.discovery import binding, kept
+from dradriver.node.vendors.nvidia.discovery.nvml import Nvml
 from dradriver.topology.machine import Gpu, Machine, MigProfile, PathType
 from dradriver.topology.nccl import facts
 from tests import needs

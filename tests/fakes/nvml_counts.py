@@ -16,15 +16,15 @@ import pynvml
 from dradriver.node.container_edits import DeviceNode, Edits
 from dradriver.node.devices.hardware_journal import Made
 from dradriver.node.devices.kinds import MadeKind
-from dradriver.node.devices.nvidia.capabilities import SimulatedCapabilities
-from dradriver.node.devices.nvidia.mig import Mig
-from dradriver.node.devices.nvidia.mig_packing import MigRequest
-from dradriver.node.devices.nvidia.nvml_control import NvmlControl
-from dradriver.node.devices.nvidia.records import MpsShare
-from dradriver.node.devices.nvidia.share import Mps, Sharing
-from dradriver.node.discovery.hardware import Hardware
+from dradriver.node.devices.records import MpsShare
 from dradriver.node.mps.files import MpsFolder
 from dradriver.node.mps.files import Server as MpsServer
+from dradriver.node.vendors.nvidia.devices.capabilities import SimulatedCapabilities
+from dradriver.node.vendors.nvidia.devices.mig import Mig
+from dradriver.node.vendors.nvidia.devices.mig_packing import MigRequest
+from dradriver.node.vendors.nvidia.devices.nvml_control import NvmlControl
+from dradriver.node.vendors.nvidia.devices.share import Mps, Sharing
+from dradriver.node.vendors.nvidia.discovery.hardware import Hardware
 from dradriver.topology.machine import MigProfile
 from tests.fakes import nvml
 from tests.fakes.hardware import Server

@@ -70,8 +70,10 @@ def subjects() -> list[Review]:
             ((2,), admission.affine([{"matchExpressions": [{"key": "a", "operator": "In", "values": ["b"]}]}])),
         )
     ]
+    bare.append(defaulted(pod(2, resource="amd.com/gpu")))
     live = admission.stored(admission.create(2))
     lives = [live, admission.lifted(live), admission.running(admission.lifted(live)), admission.stored(bare[0])]
+    lives.append(admission.stored(admission.admit(bare[-1], path="/translate-pods").admitted))
     made = [Review(path, "Pod", one) for one in bare for path in PODS]
     made += [Review("/mutate-pods", "Pod", one, one) for one in lives]
     made.append(Review("/mutate-pods", "Pod", admission.lifted(live), live, admission.CONTROLLER))

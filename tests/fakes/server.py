@@ -8,6 +8,7 @@ from collections.abc import Callable
 import msgspec
 
 from dradriver.topology import cpulist
+from dradriver.topology.amd.parts import PARTS, PCI_VENDOR
 from dradriver.topology.check import check
 from dradriver.topology.machine import Cpu, Gpu, Machine, Nic, PathType, PciDevice
 from tests.fakes.nvml import link_words
@@ -21,6 +22,10 @@ _CPUS = {
 }
 _KINDS = {"infiniband": "0x020700", "roce": "0x020000", "efa": "0x020000", "ethernet": "0x020000"}
 _VENDORS = {"efa": "1d0f"}
+_GPUS = {  # by product: AMD's newer parts are accelerators to PCI, older ones displays without a console
+    part.product: ("0x038000" if part.pcie_gbps < 48 else "0x120000", f"{PCI_VENDOR}:{device}:{PCI_VENDOR}:0b0c")
+    for device, part in PARTS.items()
+}
 
 
 def complete(machine: Machine) -> Machine:
@@ -92,7 +97,7 @@ def arranged(below: dict[str | None, list[PciDevice]]) -> tuple[PciDevice, ...]:
 def _listed(device: Gpu | Nic, *, flat: bool) -> PciDevice:
     """The device; one directly below the root complex has no port, whose width is 0 then."""
     if isinstance(device, Gpu):
-        kind, ids = "0x030200", "10de:2330:10de:16c1"
+        kind, ids = _GPUS.get(device.product, ("0x030200", "10de:2330:10de:16c1"))
         speed, width = link_words(device.pcie_gbps)
     else:
         vendor = _VENDORS.get(device.kind, "15b3")

@@ -10,13 +10,13 @@ import msgspec
 from dradriver.api import names, slices
 from dradriver.node.claims.checkpoint import PreparedClaim
 from dradriver.node.container_edits import DeviceNode, Edits
-from dradriver.node.devices import assemble
 from dradriver.node.devices.hardware_journal import HardwareJournal, Made
-from dradriver.node.devices.nvidia.capabilities import SimulatedCapabilities
-from dradriver.node.devices.nvidia.records import MigInstance
-from dradriver.node.devices.nvidia.share import Sharing
-from dradriver.node.devices.simulated import SimulatedGpu
+from dradriver.node.devices.records import MigInstance
 from dradriver.node.mps.files import MpsFolder
+from dradriver.node.vendors.nvidia.devices import assemble
+from dradriver.node.vendors.nvidia.devices.capabilities import SimulatedCapabilities
+from dradriver.node.vendors.nvidia.devices.share import Sharing
+from dradriver.node.vendors.nvidia.devices.simulated import SimulatedGpu
 from dradriver.topology.machine import Gpu, Machine
 from dradriver.topology.profiles import mig
 from tests.fakes.node import claim, device, edits, parameters, result, uuid

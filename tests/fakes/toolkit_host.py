@@ -11,9 +11,9 @@ from typing import Any
 import msgspec
 import yaml
 
-from dradriver.node.discovery.nvidia import ctk, toolkit
-from dradriver.node.discovery.nvidia.own_toolkit import OwnToolkit
-from dradriver.node.discovery.nvidia.toolkit import BaseSpecification
+from dradriver.node.vendors.nvidia.discovery import ctk, toolkit
+from dradriver.node.vendors.nvidia.discovery.own_toolkit import OwnToolkit
+from dradriver.node.vendors.nvidia.discovery.toolkit import BaseSpecification
 from dradriver.topology.machine import Gpu, Machine
 from tests.fakes.node import machine
 from tests.fakes.toolkit import Ctk, ImageCtk, lay

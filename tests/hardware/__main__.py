@@ -7,7 +7,7 @@ import sys
 import time
 
 from dradriver.errors import DriverError
-from dradriver.node.discovery import reading as discovery
+from dradriver.node.vendors.nvidia.discovery import reading as discovery
 from dradriver.topology import codec, topo_m
 from tests.hardware.differences import differences
 

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 import msgspec
 
-from dradriver.node.discovery.nvidia import toolkit
+from dradriver.node.vendors.nvidia.discovery import toolkit
 from dradriver.topology.machine import Gpu, Machine
 from tests import needs
 from tests.cluster import requirements

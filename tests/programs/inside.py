@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from dradriver.node.discovery.nvidia.library import inside
+from dradriver.node.vendors.nvidia.discovery.library import inside
 
 Object = dict[str, Any]
 _MOUNTS = ("dev", "dev/shm", "run")  # what is mounted on a host, so that a read-only mount of its root is none of these
@@ -81,7 +81,7 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO)
     words = wanted["spec"]["containers"][0]["args"]
     options: Any = parse(words[2:])  # after ``dradriver node``
-    discovery = hardware.discovery(options, lambda: None)
+    discovery = hardware.backend(options, lambda: None).discovery
     sys.stdout.write(json.dumps([gpu.uuid for gpu in discovery.read().gpus]))
 
 

@@ -9,8 +9,9 @@ import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from dradriver.node.discovery.nvidia.specification import Specification
 from dradriver.node.health.kmsg import KernelLog
+from dradriver.node.vendors.nvidia.discovery.specification import Specification
+from dradriver.node.vendors.nvidia.xid_reports import XidReports
 from tests.fakes.node import machine
 from tests.fakes.toolkit import specification
 
@@ -54,9 +55,9 @@ def damaged(text: bytes, seed: int) -> bytes:
 @given(record=st.one_of(st.binary(max_size=300), st.integers(0, 1 << 30).map(lambda seed: damaged(XID, seed))))
 @settings(max_examples=500, deadline=None)
 def test_any_record_of_the_kernels_log_is_taken_or_passed_over(record: bytes) -> None:
-    log = KernelLog(Path("/none"))
-    log._take(record)
-    found = log.faults({"0000:3b:00.0": "GPU-a"})
+    log = KernelLog(Path("/none"), XidReports())
+    log.take(record)
+    found = log.reports.faults({"0000:3b:00.0": "GPU-a"})
     assert all(fault.value.isascii() and fault.value.isdigit() for some in found.values() for fault in some)
 
 

@@ -17,9 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dradriver.errors import DriverError
-from dradriver.node.discovery import reading
-from dradriver.node.discovery.hardware import Hardware
-from dradriver.node.discovery.nvidia import binding
+from dradriver.node.vendors.nvidia.discovery import binding, reading
+from dradriver.node.vendors.nvidia.discovery.hardware import Hardware
 from dradriver.topology.machine import Machine
 from tests.fakes import nvml
 from tests.fakes.hardware import Server
@@ -73,7 +72,7 @@ class World:
             key for key in self.table if key.startswith("nvmlDeviceGetNvLinkState") and self.table[key] == "1"
         ]
         self.plugged = 0
-        with patch("dradriver.node.discovery.hardware.Debounce", Unsteady):
+        with patch("dradriver.node.vendors.nvidia.discovery.hardware.Debounce", Unsteady):
             self.agent = Hardware(driver_root=nvml.compiled(), host_root=self.server.sys.root)
 
     def seen(self, *, readings: int = 1) -> list[tuple[object, ...]]:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dradriver.node.devices.control import Placed
-from dradriver.node.devices.nvidia.mig_packing import Room, is_plain, left, pack, taken
+from dradriver.node.vendors.nvidia.devices.mig_packing import Room, is_plain, left, pack, taken
 from dradriver.topology.machine import MigProfile
 from dradriver.topology.profiles import mig
 from tests.fakes.parts import PRODUCT

@@ -89,6 +89,12 @@ async def _impossible(cluster: GpuCluster) -> None:
     cluster.pod("p", wishes={"required": "nvlink"})
 
 
+@says("no node has GPUs of")
+async def _of_another_vendor(cluster: GpuCluster) -> None:
+    cluster.node("a", "mi210-x8")
+    cluster.pod("p")
+
+
 @says("no eligible node has room for that")
 async def _full(cluster: GpuCluster) -> None:
     cluster.node("a", mode=SHARED)

@@ -10,9 +10,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection, Iterable
 
+import msgspec
+
 from dradriver.allocator.choice import ladder
 from dradriver.allocator.choice.best_set import best_set
-from dradriver.allocator.choice.filters import filters, suitable
+from dradriver.allocator.choice.filters import suitable
 from dradriver.allocator.choice.numbering import mask_of_gpus, numbers
 from dradriver.allocator.choice.refusals import refusal
 from dradriver.allocator.choice.set_order import preference
@@ -20,6 +22,7 @@ from dradriver.allocator.request import Choice, Constraint, NoPlaceError, Whole
 from dradriver.allocator.sets import rings
 from dradriver.allocator.sets.tables import Tables, tables_of
 from dradriver.topology.machine import Machine
+from dradriver.topology.vendors import NVIDIA
 
 
 def choose(machine: Machine, free: Collection[int], request: Whole) -> Choice:
@@ -28,7 +31,7 @@ def choose(machine: Machine, free: Collection[int], request: Whole) -> Choice:
     Args:
         machine: The machine, of up to 16 GPUs.
         free: Its own numbers (``Gpu.index``) of the GPUs that may be taken.
-        request: What is wanted.
+        request: What is wanted; where it says nothing of a vendor the machine's is meant.
 
     Raises:
         NoPlaceError: No free set fits; the message has the reason and the nearest thing that is possible.
@@ -36,9 +39,11 @@ def choose(machine: Machine, free: Collection[int], request: Whole) -> Choice:
         MachineTooLargeError: More than 16 GPUs.
     """
     check(request)
+    if request.vendor == NVIDIA.word:
+        request = msgspec.structs.replace(request, vendor=machine.vendor.word)
     tables = tables_of(machine)
     offered = mask_of_gpus(machine, free)
-    usable = offered & suitable(machine, request) if filters(request) else offered
+    usable = offered & suitable(machine, request)
     include = mask_of_gpus(machine, request.include) if request.include else 0
     preferred = preference(request)
     for rung in ladder.rungs(request, include=include):
@@ -68,7 +73,7 @@ def describe(machine: Machine, tables: Tables, mask: int, *, request: Whole, nod
         gpus=numbers(machine, rings.positions(mask)),
         containers=tuple(numbers(machine, rings.rank_order(tables, part)) for part in parts),
         ring=numbers(machine, rings.best_ring(tables, mask)),
-        busbw_gbps=round(busbw, 2) if tables.shape.predicted else 0.0,
+        busbw_gbps=tables.busbw_gbps(mask),
         bandwidth_gbps=round(tables.bandwidth_gbps(mask), 2),
         level=tables.level(mask),
         score=int(100 * busbw / best + 1e-3) if best > 0 else 100,

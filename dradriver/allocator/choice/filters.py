@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import fnmatch
 
-from dradriver.allocator.request import Request, Whole
+from dradriver.allocator.choice.nearest_nics import near_gpus
+from dradriver.allocator.request import NEAR_REQUIRED, Request, Whole
 from dradriver.topology.machine import Gpu, Machine
 from dradriver.topology.versions import reaches
 
 
 def filters(request: Request) -> bool:
-    """Whether the request wants only some kinds of GPU, or only some of them."""
+    """Whether the request wants only some kinds of GPU of its vendor, or only some of them."""
     exclude = request.exclude if isinstance(request, Whole) else ()
     kind = request.product or request.architecture or request.min_memory_mib
-    return bool(kind or request.min_driver or request.min_cuda or exclude)
+    near = isinstance(request, Whole) and request.near_nic == NEAR_REQUIRED
+    return bool(kind or request.min_driver or request.min_cuda or exclude or near)
 
 
 def suits(gpu: Gpu, request: Whole) -> bool:
@@ -31,13 +33,16 @@ def suits(gpu: Gpu, request: Whole) -> bool:
 
 
 def serves(machine: Machine, request: Request) -> bool:
-    """Whether the request takes the machine's driver; one of an unknown version meets no demand."""
+    """Whether the GPUs are the vendor's and the request takes their driver; an unknown version meets no demand."""
+    if machine.vendor.word != request.vendor:
+        return False
     driver, cuda = machine.driver_version, machine.cuda_version
     return reaches(driver, request.min_driver) and reaches(cuda, request.min_cuda)
 
 
 def suitable(machine: Machine, request: Whole) -> int:
-    """Mask of the positions whose GPUs are of the kind that is wanted; none where the driver is too old."""
+    """Mask of the positions whose GPUs are of the kind that is wanted; none of another vendor, or an older driver."""
     if not serves(machine, request):
         return 0
-    return sum(1 << position for position, gpu in enumerate(machine.gpus) if suits(gpu, request))
+    near = near_gpus(machine) if request.near_nic == NEAR_REQUIRED else range(len(machine.gpus))
+    return sum(1 << at for at, gpu in enumerate(machine.gpus) if at in near and suits(gpu, request))

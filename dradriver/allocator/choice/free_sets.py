@@ -24,6 +24,6 @@ def free_sets(tables: Tables, free: int) -> Counter[tuple[int, str, float]]:
         while size <= tables.size and (chosen := best_set(tables, left, gpus=size)) is not None:
             # A single GPU talks to nobody: its level says what it could be joined by, not what it has.
             level = tables.level(chosen).value if size > 1 else ""
-            counts[size, level, round(float(tables.busbw[chosen]), 2)] += 1
+            counts[size, level, tables.busbw_gbps(chosen)] += 1
             left &= ~chosen
     return counts

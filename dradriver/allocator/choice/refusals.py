@@ -30,6 +30,7 @@ def refusal(machine: Machine, tables: Tables, offered: int, *, request: Whole, u
     criteria = ladder.required(request, include=mask_of_gpus(machine, request.include))
     possible = request.gpus <= tables.size and tables.fits(request.gpus, suitable(machine, request), criteria)
     stable = "such a set is not free" if possible else "the machine has no such set even when all its GPUs are free"
+    stable = phrases.wrong_count(machine, request.gpus) or phrases.no_figure(machine.vendor, request) or stable
     detail = _detail(machine, tables, offered, request=request, usable=usable, criteria=criteria)
     return NoPlaceError(f"{what}: no; {detail}", stable=f"{what}: no; {stable}")
 
@@ -38,6 +39,8 @@ def _detail(machine: Machine, tables: Tables, offered: int, *, request: Whole, u
     gpus = request.gpus
     if gpus > tables.size:
         return f"the machine has {tables.size}"
+    if never := phrases.wrong_count(machine, gpus) or phrases.no_figure(machine.vendor, request):
+        return never
 
     def these(mask: int) -> str:
         return listed(numbers(machine, rings.positions(mask)))
@@ -52,28 +55,29 @@ def _detail(machine: Machine, tables: Tables, offered: int, *, request: Whole, u
     if criteria.include & ~usable:
         return f"GPU {these(criteria.include & ~usable)} is not free, or not of the kind that is wanted"
     properties = phrases.wanted_set(request)
-    if criteria.min_busbw_gbps and not tables.shape.predicted:
-        return phrases.unpredicted(machine.vendor)
     if (short := shortfall(tables, usable, gpus=gpus, criteria=criteria)) is not None:
         most, figure, mask = short
         nearest = f"the most {figure} that so many free GPUs have is {most:g} GB/s ({these(mask)})"
     elif (largest := _largest(tables, usable, most=gpus - 1, criteria=criteria)) is None:
         nearest = f"no free GPU has {properties}"
     else:
-        nearest = f"largest free {properties} set is {largest.bit_count()} ({these(largest)})"
+        kind = f"{properties} set" if properties else "set"
+        nearest = f"largest free {kind} is {largest.bit_count()} ({these(largest)})"
+    if rule := phrases.together(machine):
+        nearest += f", as {rule}"
     if not tables.fits(gpus, tables.everything, criteria):
         nearest += ", and with all GPUs free there would be none either"
     if Constraint.SAME_NUMA in request.required and any(numa is None for numa in tables.shape.numa):
         nearest += "; the machine does not say the NUMA node of every GPU"
-    return f"{nearest}; without {properties} {usable.bit_count()} GPUs are free"
+    return f"{nearest}; {f'without {properties} ' if properties else ''}{usable.bit_count()} GPUs are free"
 
 
 def shortfall(tables: Tables, free: int, *, gpus: int, criteria: Criteria) -> tuple[float, str, int] | None:
     """The most bandwidth there is, of which kind and on which set, if that alone is missing; else None."""
-    if criteria.min_busbw_gbps and tables.shape.predicted:
+    if criteria.min_busbw_gbps:
         mask = best_set(tables, free, gpus=gpus, criteria=criteria.any_busbw)
         if mask is not None:
-            return round(float(tables.busbw[mask]), 2), "bus bandwidth", mask
+            return tables.busbw_gbps(mask), "bus bandwidth", mask
     if criteria.min_bandwidth_gbps:
         weaker = msgspec.structs.replace(criteria, min_bandwidth_gbps=0.0, min_busbw_gbps=0.0)
         sets = tables.members(gpus)
@@ -95,6 +99,8 @@ def _largest(tables: Tables, free: int, *, most: int, criteria: Criteria) -> int
 
 def _products(machine: Machine, request: Whole) -> str:
     """What the machine has instead, if the request names a product, an architecture or a version; else empty."""
+    if machine.vendor.word != request.vendor:
+        return f"; the machine has those of {machine.vendor.word}"
     if not serves(machine, request):
         driver, cuda = machine.driver_version or "not known", machine.cuda_version or "not known"
         return f"; its driver is {driver}, and the newest CUDA that it knows {cuda}"

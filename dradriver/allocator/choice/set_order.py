@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from dradriver.allocator.request import Strategy, Weights, Whole
-from dradriver.allocator.sets import subsets
+from dradriver.allocator.sets import blocks, subsets
 from dradriver.allocator.sets.subsets import Array, Floats, Ints
 from dradriver.allocator.sets.tables import SAME, Tables
 from dradriver.topology.machine import PathType
@@ -44,10 +44,11 @@ class SetOrder(NamedTuple):
 
 def set_order(tables: Tables, preference: Preference, *, gpus: int) -> SetOrder:
     """The numbers that decide which set of ``gpus`` GPUs is preferred."""
-    single = gpus == 1
+    # Where a machine has blocks, which is best is another for each number of GPUs; else for one GPU and for more.
+    kind = gpus if tables.shape.blocks is not None else min(gpus, 2)
     return SetOrder(
         tables.row(("first", preference.numa_first), lambda: _first(tables, numa_first=preference.numa_first)),
-        tables.row(("rest", preference.strategy, single), lambda: _REST[preference.strategy](tables, single)),
+        tables.row(("rest", preference.strategy, kind), lambda: _REST[preference.strategy](tables, kind)),
         tables.row(("last", preference.strategy, preference.weights), lambda: _last(tables, preference)),
     )
 
@@ -84,16 +85,19 @@ def _first(tables: Tables, *, numa_first: bool) -> Ints:
     return _joined([*numbers, tables.numa_nodes] if numa_first else numbers)
 
 
-def _leaves_most(tables: Tables, single: bool) -> Ints:
+def _leaves_most(tables: Tables, gpus: int) -> Ints:
     """Order by what the remaining GPUs still offer: MAPA's "preserve" (SC21) over sets of 8, 4 and 2.
 
-    The best set of 8, of 4, of 2 that remains, then all disjoint sets of 4, of 2; for one GPU the pairs come first.
-    Worked example: of a broken and a whole NVLink pair a single GPU is taken from the broken one.
+    The best set of 8, of 4, of 2 that remains, then all disjoint sets of 4, of 2; for one GPU the pairs come first, and
+    before all of them the block that the machine's maker takes first. Worked example: of a broken and a whole NVLink
+    pair a single GPU is taken from the broken one.
     """
-    return _joined([_classes(tables.keep[row]) for row in keep_order(1 if single else 2)])
+    own = tables.shape.blocks
+    first = [] if own is None else [blocks.spoilt(own, gpus)]
+    return _joined([*first, *(_classes(tables.keep[row]) for row in keep_order(gpus))])
 
 
-def _leaves_even(tables: Tables, single: bool) -> Ints:
+def _leaves_even(tables: Tables, gpus: int) -> Ints:
     """Order by the most GPUs free on the NUMA node with the fewest, then by what they offer.
 
     Worked example: with 0-2 of {0-3} and all of {4-7} free, one GPU comes from {4-7}.
@@ -104,10 +108,10 @@ def _leaves_even(tables: Tables, single: bool) -> Ints:
     for node in set(numa):
         own = sum(1 << position for position, other in enumerate(numa) if other == node)
         least = np.minimum(least, np.bitwise_count(masks & own))
-    return _joined([tables.size - least, _leaves_most(tables, single)])
+    return _joined([tables.size - least, _leaves_most(tables, gpus)])
 
 
-def _no_matter(tables: Tables, single: bool) -> Ints:  # noqa: ARG001  # one signature for all strategies
+def _no_matter(tables: Tables, gpus: int) -> Ints:  # noqa: ARG001  # one signature for all strategies
     """No order by what remains: all sets are equal, and the lowest numbers decide."""
     return np.zeros(1 << tables.size, dtype=np.int64)
 

@@ -67,8 +67,8 @@ class GangNodes(NamedTuple):
         """The group that a node is of."""
         return self.candidates[int(self.kind[at])].group
 
-    def bandwidths(self) -> Floats:
-        """All predicted bandwidths that sets of this size can have on these nodes, ascending."""
+    def worths(self) -> Floats:
+        """All that sets of this size can be worth on these nodes, ascending."""
         gpus = self.request.gpus
         values = [
             np.unique(each.group.tables.busbw[each.group.tables.members(gpus)])
@@ -92,11 +92,9 @@ class GangNodes(NamedTuple):
         )
         return nodes._replace(capacity=np.minimum(_sets(nodes), nodes.room))
 
-    def with_busbw(self, busbw_gbps: float) -> GangNodes:
-        """These nodes for pods whose sets must have this much bandwidth."""
-        return self.changed(
-            criteria=[msgspec.structs.replace(each, min_busbw_gbps=busbw_gbps) for each in self.criteria]
-        )
+    def with_worth(self, worth: float) -> GangNodes:
+        """These nodes for pods whose sets must be worth this much: their bandwidth, where it can be predicted."""
+        return self.changed(criteria=[msgspec.structs.replace(each, min_worth=worth) for each in self.criteria])
 
     def all_free(self) -> GangNodes:
         """These nodes as if all their GPUs were free, and all else."""
@@ -260,9 +258,15 @@ def largest_gangs(fleet: Fleet, *, most: int, eligible: Eligible | None = None) 
     gpus = min(most, max((group.tables.size for group in fleet.groups), default=0))
     if not gpus:
         return 0, {}
-    role = Role(pod=Whole(containers=(gpus,)), pods=1)
     known = [level for level in fleet.levels if (fleet.sites.domains(level) >= 0).any()]
-    return gpus, {level: largest_gang(fleet, role, level, eligible=eligible) for level in (*known, CLUSTER)}
+    found: dict[str, LargestGang] = {}
+    for vendor in sorted({group.vendor for group in fleet.groups}):  # a gang is of one
+        role = Role(pod=Whole(containers=(gpus,), vendor=vendor), pods=1)
+        for level in (*known, CLUSTER):
+            one = largest_gang(fleet, role, level, eligible=eligible)
+            if level not in found or one.pods > found[level].pods:
+                found[level] = one
+    return gpus, found
 
 
 def largest(fleet: Fleet, nodes: GangNodes, level: str) -> LargestGang:

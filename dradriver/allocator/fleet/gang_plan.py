@@ -92,11 +92,11 @@ def plan(nodes: GangNodes, domain: Ints, wish: Wish, around: Around) -> Plan | N
 
 def _fastest(nodes: GangNodes, domain: Ints, wish: Wish, number: int, own: Bools | None) -> GangNodes:
     """The nodes as pods see them whose slowest set is as fast as it can be on so many nodes."""
-    values = nodes.bandwidths()
+    values = nodes.worths()
     low, high = -1, len(values) - 1  # values[low] is possible (-1: whatever the bandwidth), values[high + 1] is not
     while low < high:
         middle = (low + high + 1) // 2
-        faster = nodes.with_busbw(float(values[middle]))
+        faster = nodes.with_worth(float(values[middle]))
         if gang_domains.number_of(faster, domain, wish, own) == number:
             low, nodes = middle, faster
         else:

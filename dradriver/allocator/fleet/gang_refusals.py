@@ -13,6 +13,7 @@ from dradriver.allocator.fleet.fleet import Fleet
 from dradriver.allocator.fleet.gang_nodes import GangNodes, largest, node_table
 from dradriver.allocator.fleet.gang_search import Taken, nothing_taken, search
 from dradriver.allocator.fleet.gang_shares import Effort
+from dradriver.allocator.fleet.refusals import never
 from dradriver.allocator.gang_request import GangRequest
 from dradriver.allocator.request import NoPlaceError
 from dradriver.topology.levels import CLUSTER, FABRIC, NODE
@@ -116,8 +117,9 @@ def _could_hold(fleet: Fleet, request: GangRequest) -> tuple[bool, str]:
     members = request.members
     tables = [node_table(fleet, role, ladder.required(role.pod)).all_free() for role in members]
     counts = [role.pods for role in members]
-    if any(int(nodes.capacity.sum()) < count for nodes, count in zip(tables, counts, strict=True)):
-        return False, ""
+    for role, nodes, count in zip(members, tables, counts, strict=True):
+        if int(nodes.capacity.sum()) < count:
+            return False, never(fleet.groups, role.pod)
     taken = nothing_taken(fleet, None) if len(members) > 1 else None
     near = _nearest_level(fleet, request)
     effort = Effort()

@@ -32,7 +32,7 @@ Rules = tuple[tuple[int, ShareRule], ...]
 def group_key(machine: Machine, rules: Rules = ()) -> Hashable:
     """What nodes must share to be of one group; machines of equal links need not share products, numbers or drivers."""
     gpus = ((gpu.index, gpu.product, gpu.architecture, gpu.memory_mib, gpu.profiles) for gpu in machine.gpus)
-    return (shape_of(machine), machine.driver_version, machine.cuda_version, rules, *gpus)
+    return (shape_of(machine), machine.vendor.word, machine.driver_version, machine.cuda_version, rules, *gpus)
 
 
 def without_uuids(machine: Machine) -> Machine:
@@ -49,6 +49,7 @@ class NodeGroup:
         machine: The machine of the first of them, without uuids, for what all of them share.
         key: What ``group_key`` gives for each.
         rules: How their GPUs are shared, by number.
+        vendor: Whose GPUs they have.
         names: Names of the nodes.
         rooms: What is left of GPUs that may be had in parts; None while no node of the group offers any.
     """
@@ -60,6 +61,7 @@ class NodeGroup:
         self.rules = rules
         self.names: list[str] = []
         self.rooms: Rooms | None = None
+        self.vendor = machine.vendor.word
         self._bit = {gpu.index: 1 << position for position, gpu in enumerate(machine.gpus)}
         # Masks of up to 16 GPUs: 2 bytes each.
         self._free = np.zeros(64, dtype=np.uint16)
@@ -199,12 +201,14 @@ class NodeGroup:
         return out
 
     def suitable(self, request: Request) -> int:
-        """Mask of the positions whose GPUs are of the kind that is wanted."""
+        """Mask of the positions whose GPUs are of the kind that is wanted; none where they are another vendor's."""
+        if request.vendor != self.vendor:
+            return 0
         if not filters(request):
             return self.tables.everything
         exclude = request.exclude if isinstance(request, Whole) else ()
         kind = request.product, request.architecture, request.min_memory_mib, request.min_driver, request.min_cuda
-        return self._suitable(*kind, exclude)
+        return self._suitable(*kind, exclude, request.near_nic if isinstance(request, Whole) else "")
 
     def include(self, request: Whole) -> int | None:
         """Mask of the GPUs that must be in the set; None where these nodes have no such numbers."""
@@ -218,11 +222,18 @@ class NodeGroup:
 
 
 def _suitable(
-    machine: Machine, product: str, architecture: str, memory_mib: int, driver: str, cuda: str, exclude: tuple[int, ...]
+    machine: Machine,
+    product: str,
+    architecture: str,
+    memory_mib: int,
+    driver: str,
+    cuda: str,
+    exclude: tuple[int, ...],
+    near_nic: str,
 ) -> int:
     wish = Whole(
-        containers=(), product=product, architecture=architecture, min_memory_mib=memory_mib, min_driver=driver,
-        min_cuda=cuda, exclude=exclude,
+        containers=(), vendor=machine.vendor.word, product=product, architecture=architecture,
+        min_memory_mib=memory_mib, min_driver=driver, min_cuda=cuda, exclude=exclude, near_nic=near_nic,
     )  # fmt: skip
     return suitable(machine, wish)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from dradriver.allocator.choice import ladder, phrases
 from dradriver.allocator.choice.refusals import shortfall
@@ -26,6 +26,11 @@ def refusal(
         explain: Whether the message is to name the nearest thing that is possible; else it is the stable one.
     """
     what = phrases.wanted(request)
+    if groups and not any(group.vendor == request.vendor for group in groups):
+        have = " and ".join(sorted({group.vendor for group in groups}))
+        return NoPlaceError(f"{what}: no; no node has GPUs of {request.vendor}, only of {have}")
+    groups = [group for group in groups if group.vendor == request.vendor]
+    candidates = [each for each in candidates if each.group.vendor == request.vendor]
     stable = f"{what}: no; {_stable(groups, request)}"
     detail = f"{what}: no; {_nearest(groups, candidates, request)}" if explain else stable
     return NoPlaceError(detail, stable=stable)
@@ -36,7 +41,18 @@ def _stable(groups: Collection[NodeGroup], request: Whole) -> str:
         return "no node has GPUs"
     if any(could_have(group, request) for group in groups):
         return "no eligible node has such a set free"
+    if why := never(groups, request):
+        return why
     return "no node of this cluster has such a set even when all its GPUs are free"
+
+
+def never(groups: Iterable[NodeGroup], request: Whole) -> str:
+    """Why none of some nodes ever has such a set, where that is a rule of all that are large enough; else empty."""
+    machines = [group.machine for group in groups if request.gpus <= group.tables.size]
+    every = [
+        phrases.wrong_count(machine, request.gpus) or phrases.no_figure(machine.vendor, request) for machine in machines
+    ]
+    return "; ".join(sorted(set(every))) if all(every) else ""
 
 
 def could_have(group: NodeGroup, request: Whole) -> bool:
@@ -55,16 +71,17 @@ def _nearest(groups: Collection[NodeGroup], candidates: Sequence[Candidates], re
     if request.gpus > size:
         biggest = min(each.first_name() for each in candidates if each.group.tables.size == size)
         return f"the largest machine, {biggest}, has {size}"
+    if why := never([each.group for each in candidates], request):
+        return why
     most = _largest(candidates, request.gpus, criteria=None, request=request)
     kind = phrases.wanted_gpus(request)
     if most is None:
         return f"no GPU{' ' + kind if kind else ''} is free{_kinds(groups, request)}"
     if most[0] < request.gpus:
-        return f"most GPUs{' ' + kind if kind else ''} free on one node: {most[0]} on {most[1]}"
+        rule = next(filter(None, (phrases.together(each.group.machine) for each in candidates)), "")
+        rule = f", as {rule}" if rule else ""
+        return f"most GPUs{' ' + kind if kind else ''} free on one node: {most[0]} on {most[1]}{rule}"
     properties, criteria = phrases.wanted_set(request), ladder.required(request)
-    vendors = [each.group.machine.vendor for each in candidates]
-    if criteria.min_busbw_gbps and not any(vendor.predicted for vendor in vendors):
-        return phrases.unpredicted(vendors[0])
     if (short := _shortfall(candidates, request, criteria)) is not None:
         nearest = f"the most {short[1]} that so many free GPUs of a node have is {short[0]:g} GB/s on {short[2]}"
     else:
@@ -80,7 +97,7 @@ def _nearest(groups: Collection[NodeGroup], candidates: Sequence[Candidates], re
 def _kinds(groups: Collection[NodeGroup], request: Whole) -> str:
     """What the nodes have instead of a product or architecture that none of them has; else empty."""
     what = "product" if request.product else "architecture" if request.architecture else ""
-    named = Whole(containers=(1,), product=request.product, architecture=request.architecture)
+    named = Whole(containers=(1,), vendor=request.vendor, product=request.product, architecture=request.architecture)
     if not what or any(group.suitable(named) for group in groups):
         return ""
     have = {getattr(gpu, what) for group in groups for gpu in group.machine.gpus} - {""}

@@ -50,9 +50,11 @@ def _order(shape: Shape) -> tuple[int, ...]:
     return tuple(sorted(vertices, key=lambda vertex: colours[vertex]))
 
 
-def _together(shape: Shape, a: int, b: int) -> tuple[bool, bool]:
-    return shape.numa[a] is not None and shape.numa[a] == shape.numa[b], (
-        shape.roots[a] is not None and shape.roots[a] == shape.roots[b]
+def _together(shape: Shape, a: int, b: int) -> tuple[bool, bool, bool]:
+    return (
+        shape.numa[a] is not None and shape.numa[a] == shape.numa[b],
+        shape.roots[a] is not None and shape.roots[a] == shape.roots[b],
+        shape.blocks is not None and shape.blocks.of[a] == shape.blocks.of[b],
     )
 
 

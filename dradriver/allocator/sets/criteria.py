@@ -15,7 +15,8 @@ class Criteria(msgspec.Struct, frozen=True):
         min_bandwidth_gbps: Least rate of the weakest step of the best ring.
         max_cross: Most members outside the NVLink domain that holds most of them; None for any number.
         include: Mask of positions that must be in it.
-        min_busbw_gbps: Least predicted bandwidth.
+        min_busbw_gbps: Least predicted bandwidth, which no set has where nothing can be predicted.
+        min_worth: Least of what sets are compared by, whatever that is.
     """
 
     constraints: frozenset[Constraint] = frozenset()
@@ -23,11 +24,14 @@ class Criteria(msgspec.Struct, frozen=True):
     max_cross: int | None = None
     include: int = 0
     min_busbw_gbps: float = 0.0
+    min_worth: float = 0.0
 
     @property
     def any_busbw(self) -> Criteria:
         """These criteria without the predicted bandwidth: where the best set has enough of it some set has."""
-        return msgspec.structs.replace(self, min_busbw_gbps=0.0) if self.min_busbw_gbps else self
+        if not (self.min_busbw_gbps or self.min_worth):
+            return self
+        return msgspec.structs.replace(self, min_busbw_gbps=0.0, min_worth=0.0)
 
     def including(self, include: int) -> Criteria:
         """These criteria with this mask of positions that must be in the set."""

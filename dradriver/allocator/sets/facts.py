@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from dradriver.allocator.request import Level
-from dradriver.allocator.sets import busbw, strength, subsets
+from dradriver.allocator.sets import blocks, busbw, strength, subsets
 from dradriver.allocator.sets.kept import Kept
 from dradriver.allocator.sets.shape import Shape
 from dradriver.allocator.sets.subsets import Bools, Floats, Ints
@@ -48,6 +48,7 @@ class Facts:
             whose line rates are not known, NCCL's.
         weakest: (2**g,) uint8, number in ``steps`` of the weakest step of the best ring; 0 below two GPUs.
         linked: (2**g,) bool, whether a ring over links alone visits the set; a single GPU: whether it has links.
+        given: (2**g,) bool, whether the machine gives such a set at all; None where it gives any.
         keep: (5, 2**g) float32, what a free mask still offers, GB/s: best set of 8, of 4, of 2, total of disjoint
             sets of 4, of 2.
     """
@@ -100,6 +101,10 @@ class Facts:
 
         count = np.bitwise_count(np.arange(1 << g))
         usual = np.where(busbw.split(shape), self.worth[1], self.worth[0])
+        self.given: Bools | None = None
+        if shape.blocks is not None:
+            self.given = blocks.possible(shape.blocks)
+            usual = np.where(self.given, usual, np.float32(0))
         best = [subsets.best_inside(np.where(count == k, usual, np.float32(0))) for k in (8, 4, 2)]
         self.keep: Floats = np.stack([*best, *(subsets.packed(usual, g, k) for k in (4, 2))])
 

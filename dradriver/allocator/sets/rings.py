@@ -40,7 +40,7 @@ def best_ring(tables: Tables, mask: int) -> tuple[int, ...]:
         return tuple(members.tolist())
     pairs = np.ix_(members, members)
     usable = tables.step_rank[pairs] <= tables.weakest[mask]
-    gain = np.where(usable, tables.step_gbps[pairs].astype(np.float64), -np.inf)
+    gain = np.where(usable, _step_worth(tables)[pairs].astype(np.float64), -np.inf)
     if (gain[_upper(n)] == gain[0, 1]).all():
         return tuple(members.tolist())
     return tuple(members[list(tours.exact(gain))].tolist())
@@ -65,7 +65,8 @@ def rank_order(tables: Tables, mask: int) -> tuple[int, ...]:
     # Two good pairs, turned so that they also join well as a ring; the first of equal orders.
     turned = at[quads[:, _TURNS]]
     pairs = _pair_gbps(tables, turned)
-    joined = tables.step_gbps[turned[..., 1], turned[..., 2]] + tables.step_gbps[turned[..., 3], turned[..., 0]]
+    steps = _step_worth(tables)
+    joined = steps[turned[..., 1], turned[..., 2]] + steps[turned[..., 3], turned[..., 0]]
     best_pairs = pairs.max(axis=1)
     best = np.where(pairs == best_pairs[:, None], joined, -np.inf).argmax(axis=1)
     whole = tables.busbw[(1 << at[quads]).sum(axis=1)].astype(np.float64)
@@ -99,6 +100,15 @@ def split(tables: Tables, mask: int, counts: tuple[int, ...]) -> tuple[int, ...]
         if best is None or value > best:
             best, chosen = value, parts
     return chosen
+
+
+def _step_worth(tables: Tables) -> Floats:
+    """What the step between two GPUs is worth: its rate, or, as links may have none, what pairs compare by: (g, g)."""
+    if tables.shape.predicted:
+        return tables.step_gbps
+    own = 1 << np.arange(tables.size)
+    out: Floats = tables.busbw[own[:, None] | own]
+    return out
 
 
 # All orders of four.

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import msgspec
 
-from dradriver.topology.machine import Machine, PathType
+from dradriver.topology.machine import Blocks, Machine, PathType
 from dradriver.topology.nccl_version import Release, release
 
 _T = TypeVar("_T")
@@ -42,6 +42,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True):
         capability: Compute capability times ten (70, 90); the lowest of all GPUs, 0 where unknown.
         nccl: The oldest release of NCCL that predicts as the machine's does; (0, 0) for those before all of these.
         predicted: Whether bandwidth can be predicted at all; else sets compare by ``strength``.
+        blocks: Which GPUs may be had together, the blocks numbered as NUMA nodes are; None where any may.
     """
 
     links: tuple[tuple[int, ...], ...]
@@ -60,6 +61,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True):
     capability: int
     nccl: Release
     predicted: bool = True
+    blocks: Blocks | None = None
 
     @property
     def size(self) -> int:
@@ -90,6 +92,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True):
             capability=self.capability,
             nccl=self.nccl,
             predicted=self.predicted,
+            blocks=_blocks(self.blocks, order),
         )
 
     def linked(self, a: int, b: int) -> int:
@@ -128,6 +131,7 @@ def shape_of(machine: Machine) -> Shape:
         ),
         nccl=max((own for own in _RELEASES if own <= release(machine.nccl_version)), default=(0, 0)),
         predicted=machine.vendor.predicted,
+        blocks=_blocks(machine.blocks, range(len(machine.gpus))),
     )
 
 
@@ -151,6 +155,14 @@ def _reordered_matrix(matrix: Sequence[Sequence[_T]], order: Sequence[int]) -> t
 def _numbered(values: Sequence[Hashable | None]) -> tuple[int | None, ...]:
     numbers: dict[Hashable, int] = {}
     return tuple(None if value is None else numbers.setdefault(value, len(numbers)) for value in values)
+
+
+def _blocks(blocks: Blocks | None, order: Sequence[int]) -> Blocks | None:
+    if blocks is None:
+        return None
+    number: dict[int, int] = {}
+    of = tuple(number.setdefault(blocks.of[position], len(number)) for position in order)
+    return msgspec.structs.replace(blocks, of=of)
 
 
 def _capability(text: str) -> int:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Hashable
 from functools import cached_property, wraps
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
+import msgspec
 import numpy as np
 
 from dradriver.allocator.request import Constraint, Level
@@ -62,6 +63,7 @@ class Tables:
         nic_distance: (2**g,) float32, sum over the GPUs of the path to their nearest NIC.
         keep: (5, 2**g) float32, what a free mask still offers, GB/s: best set of 8, of 4, of 2, total of disjoint
             sets of 4, of 2.
+        given: (2**g,) bool, whether the machine gives such a set at all; None where it gives any.
     """
 
     def __init__(self, shape: Shape) -> None:
@@ -85,6 +87,7 @@ class Tables:
         self.worth: Floats = np.where(split, figures.worth[1][there], figures.worth[0][there])
         self.weakest = figures.weakest[there]
         self.keep: Floats = figures.keep[:, there]
+        self.given: Bools | None = None if figures.given is None else figures.given[there]
         self._linked: Bools = figures.linked[there]
         self.numa_nodes: Ints = _distinct(shape.numa)
         self.nic_distance: Floats = subsets.sums(shape.nics)
@@ -92,6 +95,8 @@ class Tables:
     @cached_property
     def alike(self) -> bool:
         """Whether sets of one size are all worth the same, as on a machine with one switch for all GPUs."""
+        if self.given is not None:
+            return False
         by_size = (self.worth[self.count == k] for k in range(2, self.size + 1))
         return all(float(worth.min()) >= SAME * float(worth.max()) for worth in by_size)
 
@@ -127,15 +132,17 @@ class Tables:
         """Masks whose set meets the criteria: (2**g,), bool."""
         key = self._key(criteria)
         out = self.row(("allowed", key), lambda: self._allowed(key))
-        if criteria.min_busbw_gbps:
+        if criteria.min_busbw_gbps or criteria.min_worth:
             out = out & (self.busbw >= np.where(self.count < 2, 0, self.least(2, criteria)))
         return out
 
     def least(self, k: int, criteria: Criteria) -> float:
         """The least ``busbw`` that sets of ``k`` GPUs must have; none has enough where nothing can be predicted."""
-        if k < 2 or not criteria.min_busbw_gbps:
+        if k < 2:
             return 0.0
-        return criteria.min_busbw_gbps * SAME if self.shape.predicted else float("inf")
+        if criteria.min_busbw_gbps and not self.shape.predicted:
+            return float("inf")
+        return max(criteria.min_busbw_gbps, criteria.min_worth) * SAME
 
     def best(self, k: int, criteria: Criteria = ANY) -> Floats:
         """Per free mask the highest busbw of any admissible ``k``-subset, -1 where there is none.
@@ -164,6 +171,10 @@ class Tables:
             return Level.NVLINK if self._linked[mask] else Level.PCIE_SWITCH
         return self.steps[int(self.weakest[mask])][0]
 
+    def busbw_gbps(self, mask: int) -> float:
+        """The predicted bandwidth of a set as it is told; 0 below two GPUs, and where nothing can be predicted."""
+        return round(float(self.busbw[mask]), 2) if self.shape.predicted else 0.0
+
     def bandwidth_gbps(self, mask: int) -> float:
         """Rate of the weakest step of the best ring, as ``step_gbps``; 0 for a single GPU."""
         return self.steps[int(self.weakest[mask])][1] if mask.bit_count() > 1 else 0.0
@@ -180,10 +191,10 @@ class Tables:
             return criteria
         enough = [rate for _, rate in self.steps if rate >= criteria.min_bandwidth_gbps * SAME]
         least = min(enough, default=float("inf"))
-        return Criteria(criteria.constraints, least, criteria.max_cross, criteria.include)
+        return msgspec.structs.replace(criteria, min_bandwidth_gbps=least)
 
     def _allowed(self, criteria: Criteria) -> Bools:
-        out: Bools = np.ones(1 << self.size, dtype=np.bool_)
+        out: Bools = np.ones(1 << self.size, dtype=np.bool_) if self.given is None else self.given
         for constraint in criteria.constraints:
             out = out & self._meets(constraint)
         if criteria.min_bandwidth_gbps:

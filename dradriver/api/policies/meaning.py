@@ -82,7 +82,7 @@ def _of_workload(text: str, policies: Policies) -> dict[str, str]:
 
 
 def _of_policy(name: str, text: str, policies: Policies) -> dict[str, str]:
-    if name in POLICIES:
+    if name in POLICIES and name not in policies.policies:
         constraints = ",".join(POLICIES[name])
         return {names.REQUIRED: constraints} if constraints else {}
     if not policies.known:

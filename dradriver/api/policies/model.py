@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from dradriver.allocator import request
-from dradriver.api import values
+from dradriver.api import nics, values
 
 MOST_BYTES: Final = 1 << 16  # of a file: reading more would hold up a process
 MOST_RULES: Final = 256
@@ -62,6 +62,9 @@ PriorityClassName = Annotated[
     str, Meta(pattern=r"\A[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?\Z", description="the name of a PriorityClass")
 ]
 Priority = Annotated[int, Meta(ge=-2_147_483_648, le=1_000_000_000)]  # what a PriorityClass of users may have
+ClassName = Annotated[
+    str, Meta(pattern=r"\A[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?\Z", description="the name of a DeviceClass")
+]
 Version = Annotated[  # one that topology.nccl_version reads
     str,
     Meta(
@@ -83,6 +86,7 @@ NameOrWords: TypeAlias = Annotated[
 MigWord: TypeAlias = Literal["off", "static", "dynamic", "placements"]
 SharedWord: TypeAlias = Literal["none", "mps", "time-slicing"]
 XidWord: TypeAlias = Literal["ignore", "warn", "taint"]
+NicWord: TypeAlias = Literal["dranet", "sriov"]
 XidNumber = Annotated[str, Meta(pattern=r"\A[1-9][0-9]{0,3}\Z", description="an XID's number, as 94")]
 
 
@@ -215,6 +219,24 @@ class Spot(_Section, frozen=True):
     labels: Annotated[
         dict[LabelKey, LabelValue], Meta(max_length=32, description='labels, as {example.com/spot: "yes"}')
     ] = {}
+
+
+class Nics(_Section, frozen=True):
+    """What is known of NICs that other drivers hand out (``api.nics``).
+
+    Attributes:
+        classes: DeviceClasses of NICs, each with its driver's word, beside those that drivers' own manifests name.
+    """
+
+    classes: Annotated[
+        dict[ClassName, NicWord],
+        Meta(max_length=MOST_NAMES, description="pairs of a DeviceClass and dranet or sriov, as rail-nics: dranet"),
+    ] = {}
+
+    @property
+    def every(self) -> Mapping[str, str]:
+        """All classes of NICs by name, with their drivers' words."""
+        return {**nics.CLASSES, **self.classes}
 
 
 class Price(_Section, frozen=True):
@@ -383,6 +405,7 @@ class Sections(_Section, frozen=True):
     nccl: Nccl = Nccl()
     network: Network = Network()
     spot: Spot = Spot()
+    nics: Nics = Nics()
     prices: Prices = Prices()
     tenants: Annotated[
         dict[TenantName, Tenant], Meta(max_length=MOST_TENANTS, description="names, each with its namespaces")

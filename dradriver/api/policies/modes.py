@@ -8,8 +8,9 @@ from typing import Literal
 
 import msgspec
 
-from dradriver.api.policies.model import Gpus, MigWord, Policies, SharedWord
+from dradriver.api.policies.model import GpuRule, Gpus, MigWord, Policies, SharedWord
 from dradriver.topology.machine import Gpu
+from dradriver.topology.vendors import VENDORS
 
 
 class Mode(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,7 +36,8 @@ class Mode(msgspec.Struct, frozen=True, kw_only=True):
 def mode_of(policies: Policies, *, node: str, labels: Mapping[str, str], gpu: Gpu) -> Mode | None:
     """Return what of a GPU is handed out: what the first rule says that fits it, else whole.
 
-    Where no rule says what MIG is, a GPU in MIG mode is ``static``: it cannot be handed out whole.
+    Whole is also every GPU of a vendor of which there are no parts. Where no rule says what MIG is, a GPU in MIG mode
+    is ``static``: it cannot be handed out whole.
 
     Args:
         policies: The policies in force.
@@ -48,7 +50,9 @@ def mode_of(policies: Policies, *, node: str, labels: Mapping[str, str], gpu: Gp
     """
     if not policies.known:
         return None
-    rule = next((one for one in policies.gpus if fits(one, node, labels, gpu)), None)
+    if not VENDORS[gpu.vendor].parts:
+        return Mode()
+    rule = _rule(policies, node, labels, gpu)
     mig: MigWord = "off" if gpu.mig is None else "static"
     if rule is None:
         return Mode(mig=mig)
@@ -59,6 +63,16 @@ def mode_of(policies: Policies, *, node: str, labels: Mapping[str, str], gpu: Gp
         equal_shares=rule.equal_shares or 0,
         exclusive_to=rule.exclusive_to,
     )
+
+
+def uncut(policies: Policies, *, node: str, labels: Mapping[str, str], gpu: Gpu) -> bool:
+    """Return whether a rule cuts up a GPU of a vendor of which there are no parts; arguments as of ``mode_of``."""
+    rule = None if VENDORS[gpu.vendor].parts else _rule(policies, node, labels, gpu)
+    return rule is not None and (rule.mig not in ("", "off") or rule.shared != "none")
+
+
+def _rule(policies: Policies, node: str, labels: Mapping[str, str], gpu: Gpu) -> GpuRule | None:
+    return next((one for one in policies.gpus if fits(one, node, labels, gpu)), None)
 
 
 def fits(rule: Gpus, node: str, labels: Mapping[str, str], gpu: Gpu) -> bool:

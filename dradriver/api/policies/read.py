@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from dradriver.allocator.policies import POLICIES
+from dradriver.allocator.policies import LINKED, POLICIES
 from dradriver.allocator.request import Strategy
 from dradriver.api import annotation_words as words_of_pods
 from dradriver.api import names, parts, values
@@ -141,10 +141,10 @@ def _check_rules(sections: Sections) -> None:
 
 def _check_words(sections: Sections) -> None:
     for name, words in sections.policies.items():
-        if name in POLICIES:
+        if name in POLICIES and name != LINKED:  # files may have had one of this name before it was built in
             raise _PlacedError(f"policies.{name}", "is built in and stays what it is; give yours another name")
         _check_set(f"policies.{name}", words)
-    known = (*POLICIES, *sections.policies)
+    known = tuple(dict.fromkeys((*POLICIES, *sections.policies)))
     for place, meant in _workloads(sections):
         if isinstance(meant, str):
             _check_name(place, meant, known)

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from dradriver.api import channels, gang_sizes, names
 from dradriver.api.ledger import OTHERS, OURS, Ledger, bound
+from dradriver.api.nics import DRIVERS
 from dradriver.api.objects import Node
 from dradriver.api.pins import Claim, Key
 from dradriver.api.pods import Pod
@@ -24,6 +25,7 @@ from dradriver.cli.cluster.reading import ClusterError, whose
 from dradriver.cli.cluster.tenants import Own
 from dradriver.cluster import pods, records, templates, volumes
 from dradriver.cluster.kueue_topologies import read_topology
+from dradriver.cluster.nics import read_slice
 from dradriver.cluster.nodes.ask import Where
 from dradriver.cluster.picture import Picture
 from dradriver.cluster.records import SliceRecord
@@ -127,6 +129,7 @@ class Scene:
                 for topology in topologies:
                     picture.topology_changed(_seen(topology))
                 picture.nccl_changed(self.policies.nccl.version)
+                picture.nic_classes_changed(self.policies.nics.every)
                 for kind, records_ in ((DEVICE_CLASSES, classes), (NODES, nodes)):
                     for one in records_:
                         self.take(kind, key_of(one), one)
@@ -207,6 +210,13 @@ class Scene:
         """Return which template a gated pod without a claim waits for, in words; None for none, or if nobody knows."""
         waits = pod.gated and self.picture.claim_of(pod) is None and self._knows_templates
         return self.picture.templates.lacking_of(pod) if waits else None
+
+    async def read_nics(self) -> None:
+        """Read the slices of drivers that hand out NICs: only who asks for some needs them."""
+        for driver in DRIVERS:
+            for piece in await self._list(RESOURCE_SLICES, read_slice, field_selector=f"spec.driver={driver}"):
+                self.picture.nics_changed(_seen(piece))
+            self.picture.nics_read(driver)
 
     async def volumes_of(self, pod: Pod) -> Where | volumes.Unbound:
         """Return where a pod's volumes are; as if they were everywhere where that may not be read."""

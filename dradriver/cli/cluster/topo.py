@@ -23,7 +23,7 @@ from dradriver.view.document import Cell, Column, Document, Entry, Key, Mark, Se
 from dradriver.view.output import show_as, warn
 from dradriver.view.plain import plain
 
-_SUMMARY = ("node", "product", "GPUs", "free", "largest free NVLink set")
+_SUMMARY = ("node", "product", "GPUs", "free", "largest free linked set")
 _TONES = {"free": Tone.FREE, "promised": Tone.PROMISED, "blocked": Tone.BLOCKED}
 
 
@@ -116,7 +116,9 @@ def nvlink_set(node: NodeView) -> str:
     largest = node.nvlink_set
     if largest is not None:
         gpus = " ".join(f"GPU{index}" for index in largest.gpus)
-        return f"{len(largest.gpus)}: {gpus} ({largest.busbw_gbps:g} GB/s all-reduce)"
+        return f"{len(largest.gpus)}: {gpus}" + (
+            f" ({largest.busbw_gbps:g} GB/s all-reduce)" if largest.busbw_gbps else ""
+        )
     return "none" if len(node.gpus) <= MAX_GPUS else f"not known above {MAX_GPUS} GPUs"
 
 

@@ -76,6 +76,8 @@ async def read(scene: Scene, pod: Pod) -> Read | None:
         member = Member(each, picture.template_of(each), () if isinstance(where, Unbound) else where)
         member.near = own.gang[1]
         members.append((member, picture.gangs.rank(key)))
+    if any(map(_wants_nics, (member for member, _ in members))):
+        await scene.read_nics()
     lacking = (
         where.reason
         for each, where in zip(pods, places, strict=True)
@@ -83,6 +85,13 @@ async def read(scene: Scene, pod: Pod) -> Read | None:
     )
     why = next((why for each in pods if (why := scene.lacking_of(each))), None) or next(lacking, "")
     return Read(of, Unit(*in_order(members), key=own.gang), size, done_of(picture.gangs, of), why)
+
+
+def _wants_nics(member: Member) -> bool:
+    try:
+        return member.wish.nics is not None
+    except WordError:
+        return False
 
 
 def step(scene: Scene, gang: Read, size: Size) -> Step:

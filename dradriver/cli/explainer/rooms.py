@@ -165,7 +165,7 @@ def _help(scene: Scene, own: Key, node: str, group: NodeGroup, sets: Ints, now: 
         node=plain(node),
         gpus=_numbers(group, chosen),
         owners=owners(scene, held, _numbers(group, chosen & ~now)),
-        busbw_gbps=round(float(group.tables.busbw[chosen]), 2),
+        busbw_gbps=group.tables.busbw_gbps(chosen),
     )
 
 

@@ -12,11 +12,12 @@ import msgspec
 
 from dradriver.allocator.choice import phrases as sets
 from dradriver.allocator.parts import phrases as parts
-from dradriver.allocator.request import Strategy, Whole
+from dradriver.allocator.request import NEAR_PREFERRED, Strategy, Whole
 from dradriver.api import names, resolved
 from dradriver.api.annotations import is_ours, is_written
 from dradriver.api.errors import WordError
 from dradriver.api.gangs import Gang
+from dradriver.api.limits import WHOLE
 from dradriver.api.pods import Pod
 from dradriver.api.resolved import Resolved
 from dradriver.cli.explainer.model import Subject
@@ -59,6 +60,8 @@ def wish(noted: Resolved) -> str:
             more.append(f"preferred: {', then '.join(word.value for word in request.preferred)}, else any")
         if request.prefer_same_numa:
             more.append("fewest NUMA nodes")
+        if request.near_nic == NEAR_PREFERRED:
+            more.append("rather with a NIC near each GPU")
     if request.strategy is not Strategy.BEST_FIT:
         more.append(f"strategy {request.strategy.value}")
     if len(noted.containers) > 1:
@@ -126,11 +129,12 @@ def _lacks(pod: Pod) -> list[str]:
     lacking = [_WEBHOOK if words else _WORDS]
     containers = (*pod.spec.init_containers, *pod.spec.containers)
     limits = {key for container in containers for key in container.resources.limits}
-    if names.GPU_RESOURCE in limits and not words:
-        lacking.append(
-            f"its limit {names.GPU_RESOURCE} is for a device plugin, or for a DeviceClass with that "
-            "extendedResourceName; which GPUs it gets is not chosen"
-        )
+    lacking += [
+        f"its limit {resource} is for a device plugin, or for a DeviceClass with that extendedResourceName; which GPUs "
+        "it gets is not chosen"
+        for resource in sorted(WHOLE & limits)
+        if not words
+    ]
     templates = [claim for claim in pod.spec.resource_claims if claim.resource_claim_template_name]
     if templates:
         lacking.append(

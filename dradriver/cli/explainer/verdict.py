@@ -6,6 +6,7 @@ import asyncio
 from typing import Final
 
 import msgspec
+import numpy as np
 
 from dradriver.allocator.request import Choice, NoPlaceError, Whole
 from dradriver.api import affinity, names
@@ -31,6 +32,7 @@ from dradriver.controller.decide import MOST_NODES, decide, revalidate
 from dradriver.controller.ending import Ending
 from dradriver.controller.next_step import Go, Keep, LetGo, Settle, Wait, Withdraw, next_step
 from dradriver.controller.next_step import Place as WantsPlace
+from dradriver.controller.nic_choice import NoNicsError, figures
 from dradriver.kube.client import Client
 from dradriver.kube.config import ServerConfig
 from dradriver.queue.caps import CapError
@@ -139,6 +141,8 @@ async def _alone(scene: Scene, pod: Pod, gang: Read | None) -> Verdict:
         return Verdict(reason="it is being deleted, and gets no place any more")
     if not scene.whole:
         return Verdict()
+    if wish is not None and wish.nics is not None:
+        await scene.read_nics()
     step = next_step(unit.lead, scene.picture, 0.0)
     claim = scene.picture.claim_of(pod)
     pin = claim.pin if claim is not None and claim.owned_by(pod.metadata.uid) else None
@@ -196,6 +200,9 @@ async def _wanting(scene: Scene, unit: Unit, wish: PlacementRequest, gang: Read 
         )
     if wish.shared and wish.claim in scene.picture.claims:
         return Verdict(reason=found.stable, turn=turn)  # other GPUs would be of no use to it
+    if isinstance(found, NoNicsError) and wish.nics is not None:  # the same
+        nodes = [scene.picture.nodes.name(row) for row in np.flatnonzero(fit).tolist()]
+        return Verdict(reason=found.stable, nearest=figures(scene.picture, wish.nics, nodes), turn=turn)
     lifted = (
         ""
         if unit.lead.pod.gated

@@ -104,7 +104,7 @@ class Cluster:
             free += mask.bit_count()
             if tables.size >= _QUAD:
                 best = float(tables.best(_QUAD)[tables.everything])
-                whole += _QUAD * int(pod_capacity(tables, _QUAD, _with_busbw(best))[mask])
+                whole += _QUAD * int(pod_capacity(tables, _QUAD, _with_worth(best))[mask])
         return 1 - whole / free if free else 0.0
 
     def _update(self, node: int) -> None:
@@ -116,5 +116,5 @@ class Cluster:
         self.fleet.set_free(self.names[node], [gpu.index for place, gpu in enumerate(gpus) if mask >> place & 1])
 
 
-def _with_busbw(busbw_gbps: float) -> Criteria:
-    return msgspec.structs.replace(ANY, min_busbw_gbps=busbw_gbps)
+def _with_worth(worth: float) -> Criteria:
+    return msgspec.structs.replace(ANY, min_worth=worth)

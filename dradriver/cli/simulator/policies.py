@@ -57,16 +57,20 @@ def ladder(cluster: Cluster, gpus: int, rng: random.Random) -> Part | None:  # n
 def ours(cluster: Cluster, gpus: int, rng: random.Random) -> Part | None:  # noqa: ARG001  # one signature
     """The allocator over all nodes, one pod after the other."""
     try:
-        choice = cluster.fleet.rank(Whole(containers=(gpus,)), limit=1)[0]
+        choice = cluster.fleet.rank(_pod(cluster, gpus), limit=1)[0]
     except NoPlaceError:
         return None
     return _part(cluster, choice)
 
 
+def _pod(cluster: Cluster, gpus: int) -> Whole:
+    return Whole(containers=(gpus,), vendor=cluster.machines[0].vendor.word)
+
+
 def gang(cluster: Cluster, gpus: int, pods: int) -> list[Part] | None:
     """The allocator, all pods of a job at once or none."""
     try:
-        placed = place_gang(cluster.fleet, GangRequest(pod=Whole(containers=(gpus,)), pods=pods))
+        placed = place_gang(cluster.fleet, GangRequest(pod=_pod(cluster, gpus), pods=pods))
     except NoPlaceError:
         return None
     return [_part(cluster, choice) for choice in placed.pods]

@@ -1,7 +1,8 @@
 """What ``gputopo verify`` looks at: each check says PASS, WARN or FAIL, and what to do.
 
 finding     what a check says
-machine     this machine: driver, GPUs, links, NICs, MIG, MPS
+machine     this machine: driver, GPUs, links, MIG, MPS
+nics        this machine: network cards, and which are near each GPU
 containers  this machine: the container toolkit, CDI, and whether the runtime has it on
 parts       which pods are the driver's parts
 cluster     versions, the driver's parts, slices and other drivers

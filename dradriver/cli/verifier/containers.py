@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Final
 
 from dradriver.cli.verifier.finding import Finding, failed, passed, warned
-from dradriver.node.discovery.nvidia import ctk, toolkit
-from dradriver.node.discovery.nvidia.specification import Specification, read_all
 from dradriver.node.errors import NotYetError
+from dradriver.node.vendors.amd import specification
+from dradriver.node.vendors.nvidia.discovery import ctk, toolkit
+from dradriver.node.vendors.nvidia.discovery.specification import Specification, read_all
 from dradriver.topology.machine import Machine
+from dradriver.topology.vendors import NVIDIA
 
 _CRIO: Final = "run/crio/crio.sock"
 _RESTART: Final = "restart the node agent's pod, and look at its log, which says why a GPU is left out"
@@ -27,6 +29,11 @@ def findings(machine: Machine | None, *, host_root: Path, cdi_root: Path, own: b
         cdi_root: Where the runtime looks for CDI specifications.
         own: Whether the driver's own devices are handed out: beside another's, the agent writes no specification.
     """
+    if machine is not None and machine.vendor is not NVIDIA:
+        yield _runtime(host_root)
+        if own:
+            yield _device_nodes(machine, cdi_root)
+        return
     yield _toolkit(host_root)
     yield _runtime(host_root)
     if machine is not None:
@@ -66,6 +73,19 @@ def _runtime(host_root: Path) -> Finding:
         "cdi", f"no containerd or CRI-O is to be found below {host_root}",
         "give --host-root; containerd 2 and CRI-O have CDI on, containerd 1.7 needs enable_cdi = true",
     )  # fmt: skip
+
+
+def _device_nodes(machine: Machine, cdi_root: Path) -> Finding:
+    """Return whether the specification of AMD's GPUs, which brings their device nodes, has all of them."""
+    path = cdi_root / specification.FILE
+    try:
+        named = specification.names_in(path.read_bytes())
+    except (OSError, ValueError) as error:
+        return failed("base-specification", f"{path} cannot be read: {error}", _RESTART)
+    missing = [gpu.uuid for gpu in machine.gpus if gpu.uuid not in named]
+    if missing:
+        return failed("base-specification", f"{path} has no {', '.join(missing)}", _RESTART)
+    return passed("base-specification", f"{path} has the device nodes of all {len(machine.gpus)} GPUs")
 
 
 def _specification(machine: Machine, host_root: Path, cdi_root: Path) -> Iterator[Finding]:

@@ -1,56 +1,85 @@
-"""This machine: driver, GPUs, links, NICs, MIG, MPS, and whether its slices tell of it as it is."""
+"""This machine: driver, GPUs, links, MIG, MPS, and whether its slices tell of it as it is."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from dradriver.cli.verifier.finding import Finding, failed, passed, warned
 from dradriver.cli.verifier.parts import SELECTOR
 from dradriver.errors import DriverError
-from dradriver.node.discovery import device_nodes, reading
 from dradriver.node.discovery.links import lost, of_machine
-from dradriver.node.discovery.nvidia.library import inside
-from dradriver.node.discovery.reading import Reading
+from dradriver.node.discovery.problem import Problem
+from dradriver.node.faults import Faults
+from dradriver.node.vendors import present
+from dradriver.node.vendors.amd import reading as amd
+from dradriver.node.vendors.nvidia.discovery import device_nodes, reading
+from dradriver.node.vendors.nvidia.discovery.library import inside
 from dradriver.topology import profiles
 from dradriver.topology.machine import Machine
-from dradriver.topology.vendors import NVIDIA
+from dradriver.topology.vendors import AMD, NVIDIA
 
 _MPS: Final = ("usr/bin/nvidia-cuda-mps-control", "usr/local/nvidia/bin/nvidia-cuda-mps-control")
 _MOST: Final = 8  # that are named
+_TOOL: Final = {NVIDIA.word: "nvidia-smi -q", AMD.word: "amd-smi static"}
+_TOPOLOGY: Final = {NVIDIA.word: "nvidia-smi topo -m and nvidia-smi nvlink -s", AMD.word: "amd-smi topology"}
 
 
-def read(*, driver_root: Path | None, host_root: Path) -> Reading | Finding:
+class Read(NamedTuple):
+    """A machine, what could not be read of it, and what is wrong with its GPUs, by uuid."""
+
+    machine: Machine
+    problems: tuple[Problem, ...]
+    faults: Faults
+
+
+def read(*, driver_root: Path | None, host_root: Path) -> Read | Finding:
     """Return a reading of this machine, or why there is none."""
+    there = present.look(host_root)
+    if there.refused is not None:
+        return failed("driver", there.refused, "say which by the chart's discovery, or take the others' GPUs out")
+    if there.vendor is AMD:
+        try:
+            found = amd.read(host_root)
+        except (DriverError, OSError) as error:
+            said = "load the amdgpu driver and look at amd-smi on the node, and at dmesg"
+            return failed("driver", str(error), said)
+        return Read(found.machine, found.problems, {})
     if host_root != Path("/"):  # a container's own /dev lacks what a driver in a container has
         device_nodes.add_nodes(root / "dev" for root in (driver_root, host_root) if root is not None)
     try:
-        return reading.read(driver_root=driver_root, host_root=host_root)
+        own = reading.read(driver_root=driver_root, host_root=host_root)
     except (DriverError, OSError) as error:
         return failed(
             "driver", str(error),
             "install NVIDIA's driver and look at nvidia-smi on the node; where the driver is below another root "
             "(/run/nvidia/driver of the GPU Operator) give --driver-root, and the chart's driverRoot",
         )  # fmt: skip
+    return Read(own.machine, own.problems, own.faults)
 
 
-def findings(found: Reading, *, driver_root: Path | None, host_root: Path) -> Iterator[Finding]:
+def findings(found: Read, *, driver_root: Path | None, host_root: Path) -> Iterator[Finding]:
     """Yield what there is to say of a machine that was read."""
     machine = found.machine
+    if machine.vendor is not NVIDIA:
+        yield passed("driver", f"amdgpu {machine.driver_version or 'of the kernel'}")
+        yield from _gpus(found)
+        yield _against_profile(machine)
+        yield passed("parts", f"there are none of {machine.vendor.word}'s GPUs: MIG and MPS are not looked at")
+        return
     yield passed(
         "driver", f"{machine.driver_version or 'its version is not known'}, CUDA {machine.cuda_version or '?'}"
     )
     yield from _gpus(found)
     yield from _links(machine)
     yield _against_profile(machine)
-    yield _nics(machine)
     yield _mig(machine)
     yield _mps(driver_root or host_root)
 
 
-def _gpus(found: Reading) -> Iterator[Finding]:
+def _gpus(found: Read) -> Iterator[Finding]:
     products = Counter(gpu.product for gpu in found.machine.gpus)
     ill = False
     for uuid, faults in sorted(found.faults.items()):
@@ -61,7 +90,9 @@ def _gpus(found: Reading) -> Iterator[Finding]:
     for problem in found.problems[:_MOST]:
         ill = True
         yield warned(
-            "gpus", str(problem), "look at nvidia-smi -q on the node; what is said here counts until it changes"
+            "gpus",
+            str(problem),
+            f"look at {_TOOL[found.machine.vendor.word]} on the node; what is said here counts until it changes",
         )
     if not ill:
         yield passed("gpus", ", ".join(f"{count} x {product}" for product, count in sorted(products.items())))
@@ -83,7 +114,7 @@ def _against_profile(machine: Machine) -> Finding:
     products = Counter(gpu.product for gpu in machine.gpus)
     alike = [
         name
-        for name in profiles.names(NVIDIA.word)
+        for name in profiles.names(machine.vendor.word)
         if Counter(gpu.product for gpu in profiles.load(name).gpus) == products
     ]
     if not alike:
@@ -92,17 +123,7 @@ def _against_profile(machine: Machine) -> Finding:
         return passed("profile", f"the links are those of {' or '.join(alike)}")
     return warned(
         "profile", f"the GPUs are those of {' or '.join(alike)}, and the links are not: {mine} by GPU",
-        "look at nvidia-smi topo -m and nvidia-smi nvlink -s; a virtual machine may not be shown all of them",
-    )  # fmt: skip
-
-
-def _nics(machine: Machine) -> Finding:
-    able = [nic for nic in machine.nics if nic.kind in ("infiniband", "roce", "efa")]
-    if able:
-        return passed("nics", f"{len(machine.nics)} network cards, {len(able)} with RDMA")
-    return warned(
-        "nics", f"{len(machine.nics)} network cards, none with RDMA",
-        "pods of several nodes talk over TCP; load the cards' RDMA driver if they have one (rdma link)",
+        f"look at {_TOPOLOGY[machine.vendor.word]}; a virtual machine may not be shown all of them",
     )  # fmt: skip
 
 

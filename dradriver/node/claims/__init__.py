@@ -6,6 +6,8 @@ allocation     from an allocated claim to what is prepared
 container_env  what a container is told of its devices
 metadata       device metadata, a file that it can read
 nccl           what NCCL is told
+near_nics      the network cards near a container's GPUs
+not_told       tells pods what their containers are not told
 host_server    the server below a virtual machine
 status         what a claim's status says of its devices
 info           whose a prepared GPU is, in names

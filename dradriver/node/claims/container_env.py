@@ -11,13 +11,14 @@ from dradriver.api import claims, config, names, slices
 from dradriver.api.config import ClaimConfig
 from dradriver.api.dra_objects import AllocationResult, ResourceClaim
 from dradriver.api.errors import WordError
-from dradriver.api.values import NCCL_AUTO
-from dradriver.node.claims import metadata
+from dradriver.api.values import NCCL_AUTO, NEAR_NICS
+from dradriver.node.claims import metadata, near_nics
 from dradriver.node.claims.checkpoint import PreparedClaim
 from dradriver.node.claims.metadata import Described
 from dradriver.node.claims.nccl import Nccl
 from dradriver.node.container_edits import Edits, Mount
 from dradriver.topology.machine import Gpu, Machine
+from dradriver.topology.vendors import NVIDIA
 
 logger = logging.getLogger(__name__)
 
@@ -72,18 +73,36 @@ class ContainerEnv:
             ClaimError: A file was asked for and cannot be written.
         """
         kept = set(asked.config.keep_env) if asked.config is not None else set()
+        described = metadata.path(claim, request)
+        mounts = [Mount(self._path(claim.metadata.uid, _file(request, described)), described)]
+        files: dict[str, bytes] = {}
+        if machine.vendor is not NVIDIA:  # neither its runtime nor CUDA nor NCCL is there to be told
+            return Told(Edits(mounts=tuple(mounts)), files)
         mode = asked.config.nccl if asked.config is not None else NCCL_AUTO
         positions = sorted({machine.gpus.index(gpu) for gpu in asked.gpus})
         nccl = self._nccl.tell(mode, machine, positions, below=below, keep_env=kept)
-        described = metadata.path(claim, request)
-        mounts = [Mount(self._path(claim.metadata.uid, _file(request, described)), described)]
-        files = {}
         for path, data in nccl.files.items():
             name = _file(request, path)
             files[name] = data
             mounts.append(Mount(self._path(claim.metadata.uid, name), path))
-        env = (*_env(request, asked.gpus, asked.config, kept), *nccl.env)
-        return Told(Edits(env=env, mounts=tuple(mounts)), files)
+        env = [*_env(request, asked.gpus, asked.config, kept), *nccl.env]
+        if mode == NEAR_NICS and near_nics.VARIABLE not in kept:
+            env += self._near_nics(claim, machine, positions, below)
+        return Told(Edits(env=tuple(env), mounts=tuple(mounts)), files)
+
+    def _near_nics(
+        self, claim: ResourceClaim, machine: Machine, positions: Sequence[int], below: Machine | None
+    ) -> list[str]:
+        """Return the variable that names the near network cards, if there is anything to tell."""
+        assert claim.status.allocation is not None, "it has results"
+        theirs = sorted({one.driver for one in claim.status.allocation.devices.results} - {names.DRIVER})
+        if theirs:  # it may have the pod's cards, whose names its driver gives
+            variable, why = "", f"the claim has devices of {', '.join(theirs)} too"
+        else:
+            variable, why = self._nccl.nics(machine, positions, below=below)
+        if not variable:
+            self._nccl.not_told(claim, f"{near_nics.VARIABLE} is not set: {why}")
+        return [variable] if variable else []
 
     def about(self, claim: ResourceClaim, done: PreparedClaim, machine: Machine) -> dict[str, bytes]:
         """Return the device metadata of each request, which ``tell`` has mounted, by the file's name.

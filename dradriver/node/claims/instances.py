@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dradriver.node.claims.checkpoint import PreparedClaim, PreparedDevice
-from dradriver.node.devices.nvidia.records import MigInstance, MpsServed
+from dradriver.node.devices.records import MigInstance, MpsServed
 from dradriver.topology.machine import Machine, MigDevice
 
 

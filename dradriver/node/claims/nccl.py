@@ -2,24 +2,31 @@
 
 A wrong file does harm, so ``auto`` writes one only where ``topology.nccl.explain`` finds that NCCL would see a flat
 tree, and only when it is known which server is below the virtual machine: without that the file would be as flat.
+``near-nics`` is ``auto``, and names the network cards of the container's GPUs.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from dradriver.api.dra_objects import ResourceClaim
+from dradriver.node.claims import near_nics
 from dradriver.node.errors import ClaimError
+from dradriver.node.event import Event
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.machine import Machine
 from dradriver.topology.nccl import tuning
 from dradriver.topology.nccl.explain import explain, flattened
+from dradriver.topology.nccl.like import with_paths
 
 logger = logging.getLogger(__name__)
 
 TOPO_FILE: Final = "NCCL_TOPO_FILE"
 _FILES: Final = ("file", "env")
+ActivePorts = Callable[[Machine], Mapping[str, Sequence[int]] | None]
 
 
 class Told(NamedTuple):
@@ -30,16 +37,23 @@ class Told(NamedTuple):
 
 
 class Nccl:
-    """What NCCL is told in the containers of this node."""
+    """What NCCL is told in the containers of this node.
 
-    def __init__(self, tuning_profile: Callable[[], str] = str) -> None:
+    Attributes:
+        not_told: Told what the containers of a claim asked for and are not told, each time that the claim is looked at.
+    """
+
+    def __init__(self, tuning_profile: Callable[[], str] = str, ports: ActivePorts = lambda _: None) -> None:
         """Tell nothing yet.
 
         Args:
             tuning_profile: Gives the tuning profile of the policies in force, ``auto`` for the one that fits the
                 machine, empty for none.
+            ports: Gives the active ports of the machine's network cards, by name; None where they are not known.
         """
         self._tuning_profile = tuning_profile
+        self._ports = ports
+        self.not_told: Event[[ResourceClaim, str]] = Event()
         self._said: set[str] = set()
 
     def tell(
@@ -48,7 +62,7 @@ class Nccl:
         """Return what a container with these GPUs is told.
 
         Args:
-            mode: ``auto``, ``file``, ``env`` or ``off``.
+            mode: ``auto``, ``file``, ``env``, ``near-nics`` or ``off``.
             machine: This machine.
             gpus: Positions of the container's GPUs, ascending.
             below: The server below this virtual machine, if it is one and that is known.
@@ -66,6 +80,23 @@ class Nccl:
         topology = self._file(mode, machine, gpus, below)
         named = mode == "env" and TOPO_FILE not in keep_env
         return Told(files | topology, tuple(f"{TOPO_FILE}={path}" for path in topology) if named else ())
+
+    def nics(self, machine: Machine, gpus: Sequence[int], *, below: Machine | None) -> tuple[str, str]:
+        """Return the variable that names the network cards near a container's GPUs, or nothing and why not.
+
+        Args:
+            machine: This machine.
+            gpus: Positions of the container's GPUs.
+            below: The server below this virtual machine, if it is one and that is known.
+        """
+        active = self._ports(machine)
+        if active is None:
+            return "", "the ports of the network cards were not read yet"
+        if below is not None and machine.virtual and flattened(machine):
+            with contextlib.suppress(TopologyError):  # then all cards are as near
+                machine = with_paths(machine, like=below)
+        value, why = near_nics.hca(machine, gpus, active)
+        return f"{near_nics.VARIABLE}={value}" if value else "", why
 
     def _file(self, mode: str, machine: Machine, gpus: Sequence[int], below: Machine | None) -> dict[str, bytes]:
         """Return the topology file by the path at which NCCL finds it; none where none is of use."""

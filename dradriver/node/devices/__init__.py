@@ -2,10 +2,8 @@
 
 kinds             what a kind of device offers
 whole             whole GPUs: nothing has to be made
-nvidia            MIG devices and shares, and the hardware of this node
+records           what is noted of each kind that is made
 hardware_journal  what was changed on hardware: the second of the node's two ledgers
 device_manager    makes and undoes, in the one thread that changes hardware
-assemble          which kinds a node has, and what changes its hardware
 control           the calls that change hardware
-simulated         hardware that can be changed, in a file
 """

@@ -1,18 +1,15 @@
-"""Reading the machine: one way to ask, one module for each way to find out.
+"""Reading the machine: one way to ask, and what is read alike for all vendors' GPUs.
 
 watch      reads again and again, and tells of changes
-hardware   this node's own GPUs, read again and again
-reading    one reading of them, from what NVML and /sys say
-nvidia     what NVIDIA's driver says, and how its GPUs come into containers
 simulated  a profile's machine in place of a real one
 failures   what is broken on a simulated machine
-release    when the driver must be closed, so that it can be replaced
-device_nodes  the driver's device nodes in the agent's own /dev
 sysfs      NUMA nodes, CPU and name, from /sys and /proc
 pci        the PCI tree of /sys
 nics       network cards
-links      NVLinks that a GPU should have and has not
+kept_nics  those that pods have
+links      links that a GPU should have and has not
 debounce   what is published, which does not flutter
+problem    what could not be read
 """
 
 from __future__ import annotations

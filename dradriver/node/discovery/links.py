@@ -1,4 +1,4 @@
-"""NVLinks that a GPU should have and has not: fewer than its siblings."""
+"""Links that a GPU should have and has not: fewer than its siblings."""
 
 from __future__ import annotations
 

@@ -10,11 +10,10 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-import msgspec
-
 from dradriver.node.discovery import sysfs
-from dradriver.node.discovery.nvidia.nvml_query import Problem
+from dradriver.node.discovery.kept_nics import FoundNic, KeptNics, in_order
 from dradriver.node.discovery.pci import PciTree
+from dradriver.node.discovery.problem import Problem
 from dradriver.topology.machine import Nic, PathType
 from dradriver.topology.paths import Place, pcie_path
 
@@ -24,27 +23,19 @@ _LAYERS = {"InfiniBand": "infiniband", "Ethernet": "roce"}
 _RATE = re.compile(r"(\d{1,6}(?:\.\d{1,3})?) Gb/sec")
 
 
-class FoundNic(msgspec.Struct, frozen=True):
-    """A NIC and where it hangs.
-
-    Attributes:
-        nic: The NIC.
-        busids: PCI functions through which it sends: one, or those of a bond's members.
-    """
-
-    nic: Nic
-    busids: tuple[str, ...]
-
-
-def read_nics(root: Path, tree: PciTree, problems: list[Problem]) -> tuple[FoundNic, ...]:
-    """Return the network cards in natural order of their names.
+def read_nics(root: Path, tree: PciTree, problems: list[Problem], kept: KeptNics | None = None) -> tuple[FoundNic, ...]:
+    """Return the network cards in natural order of their names, those that pods have included.
 
     Args:
         root: ``/``, or where the host's /sys is mounted.
         tree: The PCI tree below the same root.
         problems: Gets what was left out.
+        kept: The cards that were there before; gets those of this reading. None where nobody read before.
     """
-    cards = _rdma(root, tree) or _ethernet(root, tree)
+    kept = KeptNics() if kept is None else kept
+    cards = _with_gone(_rdma(root, tree, kept), kept, tree, rdma=True)
+    cards = cards or _with_gone(_ethernet(root, tree, kept), kept, tree, rdma=False)
+    kept.keep(cards)
     if len(cards) > _MOST_NICS:
         functions = [card.nic.name for card in cards if card.nic.parent]
         cards = [card for card in cards if not card.nic.parent]
@@ -53,10 +44,15 @@ def read_nics(root: Path, tree: PciTree, problems: list[Problem]) -> tuple[Found
     return tuple(cards)
 
 
-def _rdma(root: Path, tree: PciTree) -> list[FoundNic]:
+def _with_gone(found: list[FoundNic], kept: KeptNics, tree: PciTree, *, rdma: bool) -> list[FoundNic]:
+    gone = [card for card in kept.gone(found, tree) if (card.nic.kind != "ethernet") == rdma]
+    return in_order([*found, *gone]) if gone else found
+
+
+def _rdma(root: Path, tree: PciTree, kept: KeptNics) -> list[FoundNic]:
     folder = root / "sys/class/infiniband"
     busids = {name: busid for name in sysfs.entries(folder) if (busid := tree.above(folder / name / "device"))}
-    names = {busid: name for name, busid in busids.items()}
+    names = kept.names() | {busid: name for name, busid in busids.items()}
     cards = []
     for name, busid in busids.items():
         ports = [folder / name / "ports" / port for port in sysfs.entries(folder / name / "ports")]
@@ -81,10 +77,10 @@ def _rdma(root: Path, tree: PciTree) -> list[FoundNic]:
     return cards
 
 
-def _ethernet(root: Path, tree: PciTree) -> list[FoundNic]:
+def _ethernet(root: Path, tree: PciTree, kept: KeptNics) -> list[FoundNic]:
     folder = root / "sys/class/net"
     busids = {name: busid for name in sysfs.entries(folder) if (busid := _card(tree, folder / name))}
-    names = {busid: name for name, busid in busids.items()}
+    names = kept.names() | {busid: name for name, busid in busids.items()}
     bonds = {name: members for name in sysfs.entries(folder) if (members := _members(root, name))}
     taken = {member for members in bonds.values() for member in members}
     cards = []

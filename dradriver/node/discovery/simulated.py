@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Container, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 import msgspec
 
-from dradriver.node.container_edits import DeviceNode, Edits
+from dradriver.node.container_edits import Edits
 from dradriver.node.discovery import failures, links
 from dradriver.node.errors import SetupError
-from dradriver.node.faults import Faults
+from dradriver.node.faults import Fault, Faults
 from dradriver.node.gpu_work import GpuWork
 from dradriver.topology import load, profiles
 from dradriver.topology.machine import Gpu, Machine
@@ -32,6 +33,7 @@ class Simulated:
 
     Attributes:
         faults: What was wrong with GPUs at the last reading.
+        vendor: Whose GPUs they are.
     """
 
     sound: frozenset[str] = frozenset()
@@ -39,23 +41,27 @@ class Simulated:
     reset: frozenset[str] = frozenset()
     slow = False
 
-    def __init__(self, source: str, *, node: str, folder: Path, seen: Callable[[Gpu], Gpu] = lambda gpu: gpu) -> None:
+    def __init__(
+        self,
+        source: str,
+        *,
+        node: str,
+        folder: Path,
+        seen: Callable[[Gpu], Gpu] = lambda gpu: gpu,
+        given: Mapping[str, Callable[[Gpu], Edits]] = MappingProxyType({}),
+    ) -> None:
         """Read the machine once.
 
         Args:
             source: A profile or a file.
             node: The node's name.
             folder: Where it stands what is broken.
-            seen: Gives a GPU as it is now, changed as claims and administrators do.
-
-        Raises:
-            SetupError: The machine is not NVIDIA's: claims do not say yet whose GPUs they are about.
+            seen: Gives a GPU of NVIDIA as it is now, changed as claims and administrators do.
+            given: Says what a container is given of a GPU, by its vendor's word; nothing for one that is not named.
         """
         self._whole = load.read_machine(source, seed=node)
-        if self._whole.vendor is not NVIDIA:
-            raise SetupError(
-                f"{source} has GPUs of {self._whole.vendor.word}, which nodes do not publish yet; give one of NVIDIA"
-            )
+        self.vendor = self._whole.vendor
+        self._given = given.get(self.vendor.word)
         self._lost = folder / LOST
         self._processes = folder / PROCESSES
         self._work = folder / WORK
@@ -64,8 +70,8 @@ class Simulated:
         self.faults: Faults = {}
 
     def edits(self, gpu: Gpu) -> Edits:
-        """Return the GPU's device node, with one behind it that every host has."""
-        return Edits(nodes=(DeviceNode(f"/dev/nvidia{gpu.minor}", "/dev/null"),))
+        """Return the GPU's device nodes, with one behind them that every host has."""
+        return Edits() if self._given is None else self._given(gpu)
 
     def processes(self, gpus: Collection[str]) -> dict[str, tuple[int, ...]]:
         """Return the pids that the file ``processes`` names for each GPU.
@@ -103,14 +109,28 @@ class Simulated:
         """
         broken = failures.read(self._failures)
         lost = set(_words(self._lost))
-        machine = msgspec.structs.replace(self._whole, gpus=tuple(map(self._seen, self._whole.gpus)))
+        machine = self._whole
+        if self.vendor.parts:
+            machine = msgspec.structs.replace(machine, gpus=tuple(map(self._seen, machine.gpus)))
         if broken:
             machine = failures.applied(machine, broken)
             lost |= {gpu.uuid for gpu in machine.gpus if (fails := failures.of(broken, gpu)) is not None and fails.lost}
-        named, short = failures.faults(machine, broken), links.lost(links.of_machine(machine))
+        named, short = failures.faults(machine, broken), self._links_lost(machine)
         left = without(machine, lost)
         self.faults = {gpu.uuid: (*named.get(gpu.uuid, ()), *short.get(gpu.uuid, ())) for gpu in left.gpus}
         return left
+
+    def _links_lost(self, machine: Machine) -> dict[str, tuple[Fault, ...]]:
+        """Return the fault of each GPU that has fewer links than it should: others' GPUs do not all have as many."""
+        now = links.of_machine(machine)
+        if self.vendor is NVIDIA:
+            return links.lost(now)
+        before = {one.uuid: one.links for one in links.of_machine(self._whole)}
+        return {
+            one.uuid: (Fault("nvlink", "lost", f"{one.links} of {before[one.uuid]} {self.vendor.link} links are up"),)
+            for one in now
+            if one.links < before[one.uuid]
+        }
 
     def close(self) -> None:
         """Do nothing: nothing is held."""
@@ -135,7 +155,7 @@ def source_for(node: str, *, machines: Mapping[str, str], default: str | None) -
     if source is None:
         raise SetupError(
             f"no simulated machine for node {node}: give --simulated-default=PROFILE or "
-            f"--simulated-machine={node}=PROFILE; profiles: {', '.join(profiles.names(NVIDIA.word))}"
+            f"--simulated-machine={node}=PROFILE; profiles: {', '.join(profiles.names())}"
         )
     return source
 

@@ -1,8 +1,8 @@
-"""XIDs, the driver's own reports of errors, from the kernel's log.
+"""The kernel's log: its records, given to whoever knows what a vendor's driver reports there.
 
 The log is read and nothing is asked of the driver, so it tells of a GPU also while the driver hangs. A record is
 ``<facility and level>,<number>,<microseconds>,<flags>;<text>`` (Linux Documentation/ABI/testing/dev-kmsg); only the
-kernel's own have facility 0, so no process can pretend. XIDs: NVIDIA "XID Errors".
+kernel's own have facility 0, so no process can pretend.
 """
 
 from __future__ import annotations
@@ -11,65 +11,53 @@ import errno
 import logging
 import os
 import re
-import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
-import msgspec
-
-from dradriver.api.policies.model import XidWord
 from dradriver.node.faults import Fault
-from dradriver.node.health import xids
-from dradriver.node.health.xids import RECOVERY_CHANGED, Xid
 
 logger = logging.getLogger(__name__)
 
-WARNED_S: Final = 3600.0  # after an XID that only warns
-SOUND_S: Final = 60.0  # after an XID, before the driver's word that all is well is about the time after it
 _RECORD: Final = re.compile(rb"(\d{1,4}),\d{1,20},(\d{1,20}),[^;]*;(.*)", re.DOTALL)
-_XID: Final = re.compile(
-    r"NVRM: Xid \(PCI:([0-9a-fA-F]{4,8}):([0-9a-fA-F]{2}):([0-9a-fA-F]{2})[^)]{0,32}\): (\d{1,5})\b([^\n]{0,200})"
-)
-_ACTION: Final = re.compile(r"recovery action changed from .{0,60} to 0x([0-9a-f]{1,4}) \(([A-Za-z0-9 ]{1,40})\)")
-_LOADED: Final = "NVRM: loading NVIDIA UNIX"
 _MOST_BYTES: Final = 8192  # of one record, kernel/printk
 _MOST_AT_ONCE: Final = 20_000
-_MOST_GPUS: Final = 1024
-_MOST_XIDS: Final = 32  # of one GPU
-_WORDS: Final[tuple[XidWord, ...]] = ("taint", "warn", "ignore")  # the worst first
 
 
-class _Noted(msgspec.Struct, frozen=True):
-    """When an XID of a GPU came last, seconds of the monotonic clock, and what it asks for; empty: nobody knows."""
+class Reports(Protocol):
+    """What a vendor's driver reports in the kernel's log. GPUs are named by bus id (``0000:06:00.0``)."""
 
-    last_s: float
-    asks: str
+    def take(self, text: str, at_s: float) -> None:
+        """Take in one record of the kernel: its text, and when it came, seconds of the log's clock."""
+
+    def sound(self, busids: Collection[str], said_s: float) -> None:
+        """Forget what is old of GPUs of which the driver said, at that time, that nothing needs to be done."""
+
+    def reset(self, busids: Iterable[str]) -> None:
+        """Forget all that was reported of GPUs that were reset since."""
+
+    def faults(self, uuids: Mapping[str, str]) -> dict[str, tuple[Fault, ...]]:
+        """Return the faults that were reported, by uuid.
+
+        Args:
+            uuids: The GPUs' uuids by bus id.
+        """
 
 
 class KernelLog:
     """The kernel's log since the node started, as far as it goes back."""
 
-    def __init__(
-        self,
-        path: Path,
-        *,
-        words: Callable[[], Mapping[str, XidWord]] = dict,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, path: Path, reports: Reports) -> None:
         """Read nothing yet.
 
         Args:
             path: ``/dev/kmsg``.
-            words: Gives what an administrator says of XIDs, by number.
-            clock: The kernel log's: seconds since the start, without the time asleep.
+            reports: Is given each record.
         """
         self._path = path
-        self._words = words
-        self._clock = clock
         self._file: int | None = None
         self._told = False
-        self._noted: dict[str, dict[Xid, _Noted]] = {}  # by bus id, in the order in which they came first
+        self.reports = reports
 
     def read(self) -> None:
         """Take in what is new; where the log cannot be read that is said once."""
@@ -85,79 +73,20 @@ class KernelLog:
                     return
                 if not record:
                     return
-                self._take(record)
+                self.take(record)
         except OSError as error:
             if not self._told and error.errno != errno.EINVAL:
-                logger.warning("%s cannot be read, XIDs are not seen: %s", self._path, error)
+                logger.warning("%s cannot be read, what drivers report there is not seen: %s", self._path, error)
                 self._told = True
+
+    def take(self, record: bytes) -> None:
+        """Take in one record; whatever is none of the kernel's own is passed over."""
+        match = _RECORD.match(record)
+        if match is not None and not int(match[1]) >> 3:
+            self.reports.take(match[3].decode("utf-8", "replace"), int(match[2]) / 1e6)
 
     def close(self) -> None:
         """Close the log; the next ``read`` opens it again."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
-
-    def sound(self, busids: Collection[str], said_s: float) -> None:
-        """Forget old XIDs of GPUs of which the driver said, at that time, that nothing needs to be done."""
-        for busid in busids:
-            for xid, noted in list(self._noted.get(busid, {}).items()):
-                if said_s - noted.last_s >= SOUND_S:
-                    del self._noted[busid][xid]
-
-    def reset(self, busids: Iterable[str]) -> None:
-        """Forget all that was read of GPUs that were reset since."""
-        for busid in busids:
-            self._noted.pop(busid, None)
-
-    def faults(self, uuids: Mapping[str, str]) -> dict[str, tuple[Fault, ...]]:
-        """Return the faults that the log tells of: of each GPU the first XID that taints, and the first that warns.
-
-        Args:
-            uuids: The GPUs' uuids by bus id (``0000:06:00.0``).
-        """
-        by_uuid: dict[str, tuple[Fault, ...]] = {}
-        for busid, some in self._noted.items():
-            first: dict[str, Fault] = {}
-            for xid, word in self._in_force(some).items():
-                if word == "ignore":
-                    continue
-                kind, asks = "xid" if word == "taint" else "xid-warning", some[xid].asks
-                said = f"XID {xid.number} in the kernel's log{', which asks for ' if asks else ''}{asks}"
-                first.setdefault(kind, Fault(kind, str(xid.number), said))
-            if first and busid in uuids:
-                by_uuid[uuids[busid]] = tuple(first.values())
-        return by_uuid
-
-    def _in_force(self, some: Mapping[Xid, _Noted]) -> dict[Xid, XidWord]:
-        """Return for each XID of a GPU what it means now: a taint, a warning or nothing."""
-        words, now = self._words(), self._clock()
-        severities = {xid: xids.severity(xid, words) for xid in some}
-        over = {xid for xid, word in severities.items() if word == "warn" and now - some[xid].last_s >= WARNED_S}
-        return {xid: "ignore" if xid in over else word for xid, word in severities.items()}
-
-    def _take(self, record: bytes) -> None:
-        match = _RECORD.match(record)
-        if match is None or int(match[1]) >> 3:
-            return
-        text = match[3].decode("utf-8", "replace")
-        if text.startswith(_LOADED):
-            self._noted.clear()  # another driver, or the same one started anew
-            return
-        line = _XID.match(text)
-        if line is None:
-            return
-        busid, number = f"{int(line[1], 16):04x}:{line[2].lower()}:{line[3].lower()}.0", int(line[4])
-        asks = xids.recovery(number)
-        if number == RECOVERY_CHANGED and (action := _ACTION.search(line[5])) is not None:
-            if int(action[1], 16) == 0:
-                self._noted.pop(busid, None)  # nothing needs to be done any more, the driver says
-                return
-            asks = action[2]
-        if busid not in self._noted and len(self._noted) >= _MOST_GPUS:
-            return
-        some = self._noted.setdefault(busid, {})
-        some[xids.read(number, line[5])] = _Noted(int(match[2]) / 1e6, asks)
-        if len(some) > _MOST_XIDS:
-            word = self._in_force(some)
-            _, *later = some  # the first is what the taint says
-            del some[max(later, key=lambda xid: (_WORDS.index(word[xid]), -some[xid].last_s))]

@@ -6,9 +6,10 @@ import asyncio
 from typing import Final
 
 from dradriver.node.discovery import Discovery
-from dradriver.node.faults import Fault, of_all
+from dradriver.node.faults import Fault, Faults, of_all
 from dradriver.node.health.kmsg import KernelLog
 from dradriver.node.health.record import Record
+from dradriver.topology.amd import packages
 from dradriver.topology.machine import Machine
 
 INTERVAL_S: Final = 5.0
@@ -35,6 +36,8 @@ class HealthWatch:
         self._interval_s = interval_s
         self._known: set[str] = set()
         self._uuids: dict[str, str] = {}  # by bus id; of a GPU that is lost too
+        self._own: dict[str, Faults] = {}  # GPUs' own faults, by source
+        self._pairs: set[tuple[str, str]] = set()  # GPUs of one package
 
     def looked(self, machine: Machine | None, trouble: str | None) -> None:
         """Take in a reading, or that there was none.
@@ -44,15 +47,16 @@ class HealthWatch:
             trouble: What keeps it from being read; None while it can be.
         """
         self._record.tell("driver", of_all(machine, trouble, kind="driver"))
-        self._record.tell("gpus", self._discovery.faults)
+        self._tell("gpus", self._discovery.faults)
         if machine is not None:
             self._uuids |= {gpu.pci: gpu.uuid for gpu in machine.gpus if gpu.pci}
             # Of a GPU that was read and cannot be handed out the log says why.
             there = {gpu.uuid for gpu in machine.gpus} | self._discovery.faults.keys()
             self._known |= there
-            self._record.tell("lost", dict.fromkeys(self._known - there, (_LOST,)))
+            self._pairs |= set(packages.pairs(machine))
+            self._tell("lost", dict.fromkeys(self._known - there, (_LOST,)))
         if self._log is not None:  # what was read of it before is over
-            self._log.reset([busid for busid, uuid in self._uuids.items() if uuid in self._discovery.reset])
+            self._log.reports.reset([busid for busid, uuid in self._uuids.items() if uuid in self._discovery.reset])
         self._kernel()
 
     async def run(self) -> None:
@@ -70,5 +74,26 @@ class HealthWatch:
             return
         self._log.read()
         sound = [busid for busid, uuid in self._uuids.items() if uuid in self._discovery.sound]
-        self._log.sound(sound, self._discovery.read_s)
-        self._record.tell("kernel", self._log.faults(self._uuids))
+        self._log.reports.sound(sound, self._discovery.read_s)
+        self._tell("kernel", self._log.reports.faults(self._uuids))
+
+    def _tell(self, source: str, faults: Faults) -> None:
+        """Tell the record of faults, and of those that the other GPU of a package has for them."""
+        self._record.tell(source, faults)
+        self._own[source] = faults
+        if not self._pairs:
+            return
+        keeps_off = {
+            uuid: fault
+            for own in self._own.values()
+            for uuid, some in own.items()
+            for fault in some
+            if fault.effect == "NoSchedule"
+        }
+        both = (*self._pairs, *((b, a) for a, b in self._pairs))
+        beside = {b: (_beside(a, keeps_off[a]),) for a, b in both if a in keeps_off}
+        self._record.tell("package", beside)
+
+
+def _beside(uuid: str, fault: Fault) -> Fault:
+    return Fault("package", "", f"GPU {uuid} of its package: {fault.said}")

@@ -23,12 +23,12 @@ from dradriver.api import mig_devices, names, quantity, slices
 from dradriver.api.dra_objects import Device, ResourceSlice
 from dradriver.api.errors import WordError
 from dradriver.api.policies.model import Policies, SharedWord
-from dradriver.api.policies.modes import Mode, mode_of
+from dradriver.api.policies.modes import Mode, mode_of, uncut
 from dradriver.api.slice_features import SliceFeatures
 from dradriver.kube.backoff import wait_s
-from dradriver.node.devices.nvidia.share import Sharing
 from dradriver.node.errors import NotYetError
 from dradriver.node.publishing.remembered_modes import Remembered
+from dradriver.node.vendors.nvidia.devices.share import Sharing
 from dradriver.topology.machine import Gpu, Machine
 
 logger = logging.getLogger(__name__)
@@ -66,6 +66,7 @@ class ModeTransitions:
             and ``decide`` to be called once more.
         mig_off: Uuids of the GPUs that the policies file has cut into slices, and that stay whole: MIG mode is off, and
             comes on at a reset only.
+        uncut: Uuids of the GPUs that the policies file has cut up, and of whose vendor there are no parts.
     """
 
     def __init__(
@@ -100,6 +101,7 @@ class ModeTransitions:
         self.ripe: set[str] = set()
         self._again = -math.inf  # when the API server may be asked again of any GPU
         self.mig_off: set[str] = set()
+        self.uncut: set[str] = set()
 
     def sharing(self, gpu: Gpu) -> Sharing:
         """Return how a GPU is shared.
@@ -153,6 +155,8 @@ class ModeTransitions:
         """
         asked, self.ripe = self.ripe, set()
         self.mig_off = set()
+        policies = self._policies()
+        self.uncut = {gpu.uuid for gpu in machine.gpus if uncut(policies, node=self._node, labels=labels, gpu=gpu)}
         decided: dict[str, Mode] = {}
         taints: dict[str, list[dict[str, Any]]] = {}
         for gpu in machine.gpus:

@@ -12,8 +12,8 @@ from dradriver.api.objects import Node
 from dradriver.kube.client import Client
 from dradriver.kube.reflector import Change, Reflector
 from dradriver.kube.resources import NODES, RESOURCE_SLICES
-from dradriver.node.discovery import release
 from dradriver.node.event import Event
+from dradriver.node.vendors.nvidia.discovery import release
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.machine import Machine
 

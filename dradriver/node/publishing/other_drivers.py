@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from dradriver.api import ledger, quantity
 from dradriver.api.dra_objects import ResourceSlice
 from dradriver.api.objects import Node
+from dradriver.topology.vendors import AMD, ASCEND, NVIDIA, Vendor
 
-OTHER_DRIVERS: Final = frozenset(other.driver for other in ledger.OTHERS)
-_PLUGIN_RESOURCES: Final = ("nvidia.com/gpu", "nvidia.com/mig-")  # gpu also as gpu.shared
+_DRIVERS: Final[Mapping[str, str]] = {other.vendor: other.driver for other in ledger.OTHERS} | {
+    ASCEND.word: "npu.huawei.com"
+}
+OTHER_DRIVERS: Final = frozenset(_DRIVERS.values())
+# How names of a vendor's resources begin: gpu also as gpu.shared, of AMD's partitions cpx_nps4 and the like.
+_PLUGIN_RESOURCES: Final[Mapping[str, tuple[str, ...]]] = {
+    NVIDIA.word: (*NVIDIA.resources, "nvidia.com/mig-"),
+    AMD.word: (*AMD.resources, *(f"amd.com/{mode}_" for mode in ("spx", "dpx", "tpx", "qpx", "cpx"))),
+    ASCEND.word: (*ASCEND.resources, "huawei.com/Ascend"),
+}
 
 
-def other_owner(node: Node, slices: Iterable[ResourceSlice]) -> str | None:
+def other_owner(node: Node, slices: Iterable[ResourceSlice], vendor: Vendor = NVIDIA) -> str | None:
     """Return who else hands out the node's GPUs, in words; None when nobody does.
 
     Extended resources that a DeviceClass serves are in no node's allocatable, so they do not count.
@@ -21,12 +30,14 @@ def other_owner(node: Node, slices: Iterable[ResourceSlice]) -> str | None:
     Args:
         node: This node.
         slices: All drivers' slices of this node.
+        vendor: Whose GPUs are published.
 
     Raises:
         WordError: An amount in the node's allocatable is no quantity.
     """
     for resource, amount in sorted(node.status.allocatable.items()):
-        if resource.startswith(_PLUGIN_RESOURCES) and quantity.whole(amount) > 0:
+        if resource.startswith(_PLUGIN_RESOURCES[vendor.word]) and quantity.whole(amount) > 0:
             return f"a device plugin offers {amount} {resource}"
-    others = {s.spec.driver for s in slices if s.spec.driver in OTHER_DRIVERS and s.spec.devices}
-    return f"driver {min(others)} has published slices" if others else None
+    other = _DRIVERS[vendor.word]
+    there = any(piece.spec.driver == other and piece.spec.devices for piece in slices)
+    return f"driver {other} has published slices" if there else None

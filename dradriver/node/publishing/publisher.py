@@ -47,6 +47,7 @@ _LAST_DELAY_S: Final = 10.0
 GONE: Final = names.PREFIX + "instance-gone"  # taint of a MIG instance that a claim has and nobody made again
 HOLD_S: Final = 5.0  # a kubelet that starts has registered its plugins by then
 ASK_AGAIN_S: Final = 600.0  # a server that lacks something may be upgraded
+_TWICE: Final = ": one GPU would get two owners"
 _FIRST_RETRY_S: Final = 0.5
 _LAST_RETRY_S: Final = 30.0
 
@@ -81,6 +82,7 @@ class Publisher:
         events: Recorder | None = None,
         used: Callable[[], Awaitable[Mapping[str, Collection[str]]]] | None = None,
         beside_device_plugin: bool = False,
+        refused: Callable[[], str | None] = lambda: None,
     ) -> None:
         """Write nothing yet.
 
@@ -91,10 +93,11 @@ class Publisher:
             registered: Whether the kubelet has the plugin registered.
             modes: As what each GPU is handed out; by default as the defaults of the policies say.
             taints: The taints of GPUs; without it there are none.
-            events: Writes Events about the node: of what the API server lacks, and of each GPU that stays whole because
-                its MIG mode is off.
+            events: Writes Events about the node: of what the API server lacks, of why nothing is published, and of GPUs
+                that stay whole although the policies file says otherwise.
             used: Gives the names of the devices of prepared claims by the GPU's uuid.
             beside_device_plugin: Publish even where something else hands out the same GPUs.
+            refused: Says why none of the machine's GPUs can be handed out; None where they can, or there are none.
         """
         self._client = client
         self._objects = objects
@@ -104,11 +107,13 @@ class Publisher:
         self._taints = taints
         self._events = events
         self._said_off: frozenset[str] = frozenset()  # GPUs of which that was said
+        self._said_whole = False
         self._used = used
         self._changing = modes or ModeTransitions(lambda: DEFAULTS, node=objects.name)
         self._able: SliceFeatures | None = None  # what the API server keeps; None until it was asked
         self._said: frozenset[str] = frozenset()  # what it was last said to lack
         self._beside = beside_device_plugin
+        self._refused = refused
         self._wake = asyncio.Event()
         self._kubelet_is_up = asyncio.Event()  # cleared while it may be starting
         self._kubelet_is_up.set()
@@ -189,17 +194,21 @@ class Publisher:
         if not self._registered() or node is None or machine is None:
             self.published = False
             return
-        owner = None if self._beside else other_owner(node, self._objects.others(current_ledger().driver))
-        if owner != self.withheld:
-            self.withheld = owner
-            metrics.WITHHELD.set(owner is not None)
-            if owner is None:
-                logger.info("nothing else hands out this node's GPUs")
+        others = self._objects.others(current_ledger().driver)
+        owner = None if self._beside else other_owner(node, others, machine.vendor)
+        withheld = self._refused() if owner is None else owner
+        if withheld != self.withheld:
+            self.withheld = withheld
+            metrics.WITHHELD.set(withheld is not None)
+            if withheld is None:
+                logger.info("nothing keeps this node's GPUs from being published any more")
             else:
-                logger.warning("nothing is published, because %s: one GPU would get two owners", owner)
+                said = f"nothing is published, because {withheld}{'' if owner is None else _TWICE}"
+                logger.warning("%s", said)
+                await self._say(node, "GPUsWithheld", said)
         if self._taints is not None:
             self._taints.adopt(self._tainted())
-        if owner is not None or not machine.gpus:
+        if withheld is not None or not machine.gpus:
             wanted = []
         elif current_ledger() is not OURS:
             theirs = machine.vendor.word == current_ledger().vendor  # else nobody chooses among them here
@@ -221,6 +230,7 @@ class Publisher:
             if self._changing.ripe:
                 changing = decide(allocated=await allocated.devices(self._client, pool=self._node))
             await self._say_off(node, self._changing.mig_off)
+            await self._say_whole(node, machine)
             kept = listed(ours) if used is None else used
             taints = {} if self._taints is None else self._taints.taints()
             wanted = slices.build(
@@ -235,7 +245,7 @@ class Publisher:
             )
         self._lost = any(taint["key"] == GONE for taint in _taints(wanted))
         await self._write(wanted)
-        self.published = owner is None
+        self.published = withheld is None
         metrics.DEVICES_PUBLISHED.set(sum(len(obj["spec"].get("devices", ())) for obj in wanted))
 
     async def _prepared(self) -> Mapping[str, Collection[str]] | None:
@@ -294,10 +304,7 @@ class Publisher:
             if name not in self._said and node is not None:
                 said = f"the API server keeps no {name} in slices: {slice_features.WITHOUT[name]}"
                 logger.warning("%s", said)
-                if self._events is not None:
-                    await self._events.record(
-                        about=_about(node), type="Warning", reason="ServerLacks", message=said, action="Publishing"
-                    )
+                await self._say(node, "ServerLacks", said)
         self._said = frozenset(able.lacking)
         for name in slice_features.FIELDS:
             metrics.SERVER_LACKS.labels(name).set(name in able.lacking)
@@ -312,11 +319,27 @@ class Publisher:
                 f"at a reset only; nvidia-smi -i {uuid} -mig 1, then reset it: nvidia-smi -i {uuid} --gpu-reset"
             )
             logger.warning("%s", said)
-            if self._events is not None:
-                await self._events.record(
-                    about=_about(node), type="Warning", reason="MigModeOff", message=said, action="Publishing"
-                )
+            await self._say(node, "MigModeOff", said)
         self._said_off = frozenset(uuids)
+
+    async def _say_whole(self, node: Node, machine: Machine) -> None:
+        """Say once that the policies file cuts up GPUs of which there are no parts."""
+        uncut, before = self._changing.uncut, self._said_whole
+        self._said_whole = bool(uncut)
+        if uncut and not before:
+            said = (
+                f"{len(uncut)} GPUs stay whole: the policies file has them shared or cut into slices, and of "
+                f"{machine.vendor.word}'s there are no parts; leave them out of the section gpus by products or nodes"
+            )
+            logger.warning("%s", said)
+            await self._say(node, "NoParts", said)
+
+    async def _say(self, node: Node, reason: str, said: str) -> None:
+        """Write an Event about the node."""
+        if self._events is not None:
+            await self._events.record(
+                about=_about(node), type="Warning", reason=reason, message=said, action="Publishing"
+            )
 
     def _count(self, verb: str, name: str) -> None:
         metrics.SLICE_WRITES.labels(verb).inc()

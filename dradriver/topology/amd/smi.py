@@ -1,7 +1,8 @@
-"""From the text of ``amd-smi topology`` or ``rocm-smi --showtopo`` to a ``Machine``.
+"""From the text or JSON of ``amd-smi topology``, or the text of ``rocm-smi --showtopo``, to a ``Machine``.
 
 Both print one matrix a property, each below a title: ``WEIGHT TABLE:`` with bus ids as names, or ``==== Weight between
-two GPUs ====`` with ``GPU0``. Link type, weight and, of ``amd-smi``, bandwidth are read; the others are skipped.
+two GPUs ====`` with ``GPU0``; JSON has the same (``smi_json``). Link type, weight and, of ``amd-smi``, bandwidth are
+read; the others are skipped.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import TypeVar
 
 import msgspec
 
+from dradriver.topology.amd import smi_json
 from dradriver.topology.amd.parts import link_gbps
 from dradriver.topology.check import check, is_bus_id
 from dradriver.topology.errors import TopologyError
@@ -30,9 +32,9 @@ _TABLES = {
     "numa nodes": "numa",
 }  # fmt: skip
 _GPU = re.compile(r"GPU([0-9]{1,4})")
-_NUMA = re.compile(r"GPU\[([0-9]{1,4})\]\s*:\s*\(Topology\) Numa Node:\s*(-?[0-9]{1,4})\s*")
+_NUMA = re.compile(r"GPU(?:\[| )([0-9]{1,4})\]?\s*:\s*\(Topology\) Numa Node:\s*(-?[0-9]{1,4})\s*")
 _RATES = re.compile(r"([0-9]{1,9})-([0-9]{1,9})")
-_TYPES = {"XGMI": True, "PCIE": False}
+_TYPES = {"XGMI": True, "PCIE": False, "UNKNOWN": False}
 _SELF = ("SELF", "0", "N/A")
 # Every GPU of a hive has a link of type xGMI to every other; these weights alone are direct ones (RCCL,
 # rocm_smi_getLinkInfo: 15 is one hop, 13 and 41 are partitions'). Some releases print 0 throughout.
@@ -58,7 +60,7 @@ def read(text: str, *, name: str = "", seed: str = "") -> Machine:
     farthest that these allow. What one link carries follows from how the GPUs are joined: ``complete`` corrects it.
 
     Args:
-        text: The whole output.
+        text: The whole output, or the JSON of ``amd-smi topology --json``.
         name: The machine's name.
         seed: Tells machines of the same name apart.
 
@@ -66,7 +68,7 @@ def read(text: str, *, name: str = "", seed: str = "") -> Machine:
         TopologyError: With the line: no table of link types, a row or cell missing, an unknown cell, two sides that
             differ.
     """
-    tables, numas = _tables(text)
+    tables, numas = (_of_json(text), {}) if text.lstrip().startswith("[") else _tables(text)
     if "type" not in tables:
         raise TopologyError(
             "amd-smi topology, line 1: no table of link types; give the whole output of amd-smi topology, or of "
@@ -143,7 +145,7 @@ def _tables(text: str) -> tuple[dict[str, _Table], dict[int, int]]:
             said = _NUMA.fullmatch(line.strip())
             if said is not None and int(said[2]) >= 0:
                 numas[int(said[1])] = int(said[2])
-        elif not kind or not words:
+        elif not kind or not words or words[0] == "WARNING:":
             continue
         elif kind not in tables:
             tables[kind] = _header(words, number)
@@ -154,6 +156,19 @@ def _tables(text: str) -> tuple[dict[str, _Table], dict[int, int]]:
         if missing is not None:
             raise _error(table.line, f"the row of {missing} is missing; give the whole output")
     return tables, numas
+
+
+def _of_json(text: str) -> dict[str, _Table]:
+    """Return the same tables of JSON; whatever is wrong there is said of line 1."""
+    tables: dict[str, _Table] = {}
+    for kind, cells in smi_json.matrices(text).items():
+        tables[kind] = table = _header(list(cells), 1)
+        for device, row in cells.items():
+            missing = next((other for other in table.names if other not in row), None)
+            if missing is not None:
+                raise _error(1, f"{device} has nothing of {missing}; give the whole output")
+            _row(table, [device, *(row[other] for other in table.names)], 1)
+    return tables
 
 
 def _header(words: Sequence[str], number: int) -> _Table:

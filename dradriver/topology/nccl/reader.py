@@ -5,7 +5,8 @@ machine read here has no links. Root complexes are not in such files either: two
 within a NUMA node, never PHB, so that nothing seems nearer than it is.
 
 RCCL writes the same of AMD's machines as version 2, with ``<xgmi>`` in place of ``<nvlink>`` and ``gcn`` in place of
-``sm``.
+``sm``. There a bus id may stand twice, as in two of the models that come with RCCL: both are devices of their own, as
+to RCCL, and the PCI tree, in which nobody could tell them apart, is left out.
 """
 
 from __future__ import annotations
@@ -72,13 +73,14 @@ def read(text: str, *, name: str = "", seed: str = "") -> Machine:
         raise TopologyError(f"NCCL XML, line {stop.line}, column {stop.column}: {stop.problem}; {stop.cure}")
     if root is None:
         raise TopologyError(f"NCCL XML, line 1, column 1: no element; {_START}")
-    if facts.integer(root.get("version") or "") not in (_NCCL, _RCCL):
+    version = facts.integer(root.get("version") or "")
+    if version not in (_NCCL, _RCCL):
         raise error(root, "version", f"version {root.get('version')!r}; NCCL knows version 1 alone, RCCL also 2")
     cpus = [child for child in root.children if child.name == "cpu"]
     hosts = {cpu.get("host_hash") for cpu in cpus} - {None}
     if len(hosts) > 1:
         raise error(root, None, f"CPUs of {len(hosts)} hosts; a machine is one: keep those of one host_hash")
-    devices, nodes = Devices(), {}
+    devices, nodes = Devices(twice=0 if version == _RCCL else None), {}
     for cpu in cpus:
         numa = _numa(cpu)
         if numa is not None:
@@ -147,7 +149,7 @@ def _machine(devices: Devices, nodes: dict[int, NumaNode], cpu: Cpu | None, *, n
             link_gbps=_link_gbps(leaves) if any(map(any, links)) or any(switched) else 0.0,
             socket_gbps=facts.socket_gbps(cpu),
             cpu=cpu,
-            pci=tuple(devices.pci),
+            pci=() if devices.twice else tuple(devices.pci),
             virtual=any(device.busid.startswith(INVENTED) for device in devices.pci) or None,
         )
     )

@@ -31,12 +31,16 @@ class Leaf(msgspec.Struct, frozen=True):
 
 
 class Devices(msgspec.Struct):
-    """All devices: ``pci`` parents first, ``nics`` by name; every device has a ``Place`` object of its own."""
+    """All devices: ``pci`` parents first, ``nics`` by name; every device has a ``Place`` object of its own.
+
+    ``twice`` is None where each bus id may stand once; else it counts those that stand again, each a device of its own.
+    """
 
     pci: list[PciDevice] = []
     gpus: list[Leaf] = []
     nics: dict[str, tuple[Nic, Place]] = {}
     lines: dict[str, int] = {}
+    twice: int | None = None
 
 
 def error(element: Element, attribute: str | None, message: str) -> TopologyError:
@@ -89,10 +93,14 @@ def walk(parent: Element, place: Place, devices: Devices, *, above: int | None =
 def _pci(element: Element, place: Place, above: int | None, devices: Devices) -> None:
     device = _device(element, place, above)
     busid = device.busid
+    own = busid
     if busid in devices.lines:
         line = devices.lines[busid]
-        raise error(element, "busid", f"busid {busid} stands in line {line} too: NCCL saw one device as two")
-    devices.lines[busid] = element.place[0]
+        if devices.twice is None:
+            raise error(element, "busid", f"busid {busid} stands in line {line} too: NCCL saw one device as two")
+        devices.twice += 1
+        own = f"{busid}/{devices.twice}"
+    devices.lines.setdefault(busid, element.place[0])
     devices.pci.append(device)
     gpu = next((child for child in element.children if child.name == "gpu"), None)
     if gpu is not None or device.kind.startswith("0x03"):
@@ -105,7 +113,7 @@ def _pci(element: Element, place: Place, above: int | None, devices: Devices) ->
         return
     below = place
     if "pci" in names:
-        below = Place(numa=place.numa, root=place.root or busid, switches=(*place.switches, busid))
+        below = Place(numa=place.numa, root=place.root or own, switches=(*place.switches, own))
     walk(element, below, devices, above=len(devices.pci) - 1)
 
 

@@ -20,6 +20,7 @@ Fabric = Annotated[
     ),
 ]
 Links = Annotated[int, Meta(ge=0, le=MOST_LINKS)]
+_ORDER = "for so many GPUs, how many of a block are free, best first, such as 1: [1, 3, 2, 4]"
 _LINKS = "pairs of GPUs and their number of links, such as 0-1: 4"
 
 
@@ -74,6 +75,15 @@ class CpuEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     model: int = 0
 
 
+class BlocksEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which GPUs may be had together; as ``Blocks``, but that ``order`` says for how many GPUs each row is."""
+
+    gpus: Annotated[tuple[tuple[int, ...], ...], Meta(min_length=1)]
+    counts: tuple[int, ...] = ()
+    whole: bool = False
+    order: Annotated[dict[str, tuple[int, ...]], Meta(description=_ORDER)] = {}
+
+
 class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A whole profile; ``links`` maps ``0-1`` to the number of direct links of that pair."""
 
@@ -93,3 +103,4 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     fabric: Fabric = ""
     cpu: CpuEntry | None = None
     virtual: bool = False
+    blocks: BlocksEntry | None = None

@@ -8,10 +8,10 @@ from itertools import combinations
 from dradriver.topology import cpulist
 from dradriver.topology.check import check, is_cpu_list
 from dradriver.topology.errors import TopologyError
-from dradriver.topology.machine import Cpu, Gpu, Machine, Nic, NumaNode
+from dradriver.topology.machine import Blocks, Cpu, Gpu, Machine, Nic, NumaNode
 from dradriver.topology.paths import Place, path_matrix
 from dradriver.topology.profiles import mig
-from dradriver.topology.profiles.entries import MOST_LINKS, GpuEntry, NicEntry, Profile
+from dradriver.topology.profiles.entries import MOST_LINKS, BlocksEntry, GpuEntry, NicEntry, Profile
 from dradriver.topology.synthetic import synthetic_uuid
 from dradriver.topology.vendors import VENDORS
 from dradriver.yamltext import read as yamltext
@@ -91,6 +91,7 @@ def _machine(profile: Profile, seed: str) -> Machine:
             nccl_version=profile.nccl_version,
             cpu=None if cpu is None else Cpu(arch=cpu.arch, vendor=cpu.vendor, family=cpu.family, model=cpu.model),
             virtual=profile.virtual,
+            blocks=None if profile.blocks is None else _blocks(profile.blocks, len(gpus)),
         )
     )
 
@@ -130,6 +131,22 @@ def _links(profile: Profile, gpus: tuple[Gpu, ...]) -> tuple[tuple[int, ...], ..
                     f"links.{pair}: {count} make {totals[gpu]} links of GPU {gpu}; {MOST_LINKS} in all are the most"
                 )
     return tuple(tuple(row) for row in matrix)
+
+
+def _blocks(entry: BlocksEntry, gpus: int) -> Blocks:
+    of = {gpu: number for number, block in enumerate(entry.gpus) for gpu in block}
+    if sorted(gpu for block in entry.gpus for gpu in block) != list(range(gpus)):
+        raise TopologyError(f"blocks.gpus: {entry.gpus}; write each of the GPUs 0 to {gpus - 1} in one block")
+    wrong = next((key for key in entry.order if not key.isdecimal() or not 1 <= int(key) <= gpus), None)
+    if wrong is not None:
+        raise TopologyError(f"blocks.order.{wrong}: no number of GPUs; write one from 1 to {gpus}")
+    rows = {int(key): row for key, row in entry.order.items()}
+    return Blocks(
+        of=tuple(of[gpu] for gpu in range(gpus)),
+        counts=entry.counts,
+        whole=entry.whole,
+        order=tuple(rows.get(gpu, ()) for gpu in range(1, max(rows, default=0) + 1)),
+    )
 
 
 def _check_places(profile: Profile) -> None:

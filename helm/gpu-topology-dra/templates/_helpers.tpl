@@ -21,13 +21,23 @@ others: over an object with forty thousand annotations an API server would compu
 */}}
 {{- define "words" -}}
 ['policy', 'required', 'preferred', 'require-nvlink', 'gpus', 'strategy', 'min-bandwidth', 'min-busbw', 'product',
-'architecture', 'min-memory', 'min-driver', 'min-cuda', 'max-cross-nvswitch-gpus', 'prefer-same-numa', 'share',
+'architecture', 'min-memory', 'min-driver', 'min-cuda', 'vendor', 'max-cross-nvswitch-gpus', 'prefer-same-numa',
+'near-nic', 'share',
 'memory', 'cores', 'mig-profile', 'nccl', 'workload', 'claim', 'placement', 'when-full', 'spot',
 'shared-claim', 'max-duration', 'gang', 'gang-size', 'multi-node-policy', 'max-nodes', 'min-gpus-per-node', 'min-network-bandwidth', 'near',
 'on-member-loss', 'idle-timeout', 'request', 'affinity', 'template', 'allocated', 'ring-order', 'bandwidth', 'busbw',
 'level', 'score', 'fallback', 'node', 'part', 'rank-hint', 'gang-nodes', 'gang-reach', 'gang-busbw', 'reason',
 'idle-end']
 {{- end }}
+
+{{/* Vendors whose classes are their own, with the extended resource that their GPUs are: dradriver/topology/vendors.py. */}}
+{{- define "otherVendors" -}}
+amd: amd.com/gpu
+ascend: huawei.com/Ascend910
+{{- end }}
+
+{{/* Limits of pods that ask for GPUs, as a regular expression: dradriver/api/limits.py. */}}
+{{- define "gpuLimits" -}}nvidia[.]com/(v?gpu|mig-)|aliyun[.]com/gpu-|amd[.]com/gpu|huawei[.]com/(Ascend|npu){{- end }}
 
 {{/* The slice of the seats of gangs, its pool and their DeviceClass: dradriver/api/seats.py. */}}
 {{- define "seatSlice" -}}gang-seats-{{ include "driver" . }}{{- end }}
@@ -173,7 +183,7 @@ nodeSelector: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- if $affinity }}
 affinity: {{- toYaml $affinity | nindent 2 }}
-{{- else if and (not $selector) (has $part (list "node" "mps")) (eq $root.Values.discovery "nvml") }}
+{{- else if and (not $selector) (has $part (list "node" "mps")) (ne $root.Values.discovery "simulated") }}
 {{- with $root.Values.node.gpuLabels }}
 affinity:
   nodeAffinity:

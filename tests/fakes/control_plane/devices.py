@@ -4,13 +4,15 @@ Of these there are pools (the newest generation, once all its slices are there),
 selectors as the driver writes them, capacities that are consumed (KEP-5075, values tried with Kubernetes 1.36.3),
 counters (KEP-4815), taints of devices and administrators' rules. A device that is listed no more gives its counters
 back. A device that claims share gives each a share id, and what its claim's pod is bound by (KEP-5007) is told with it.
-Of slices of more than one node there are those of all nodes. Constraints, tolerations of devices and ``firstAvailable``
-are not modelled.
+Of slices of more than one node there are those of all nodes. NICs of other drivers are had by ``dranet.net`` and by the
+SR-IOV driver's class; of an author's own selectors for them nothing is modelled. Constraints, tolerations of devices
+and ``firstAvailable`` are not modelled.
 """
 
 from __future__ import annotations
 
 import collections
+import functools
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -18,6 +20,7 @@ from typing import Final, NamedTuple
 
 from dradriver.api import names, quantity, seats, slices
 from dradriver.kube.resources import RESOURCE_SLICES
+from dradriver.topology.vendors import NVIDIA, VENDORS
 from tests.fakes.apistore import Object, Store
 from tests.resources import DEVICE_TAINT_RULES
 
@@ -33,7 +36,9 @@ _ADDRESSES: Final = re.compile(
     _OF + r'type\.orValue\(""\) == ("[^"]+") && ' + _OF + r'pciBusID\.orValue\(""\) in (\[.*\])'
 )
 _LINKED: Final = re.compile(r".*\?nvlinkGroup\d+(Any)?GBps\.orValue.*")
+_NIC_ADDRESSES: Final = re.compile(_OF + r'(pciAddress|pciBusID)\.orValue\(""\) in (\[.*\])')
 _NVIDIA: Final = "gpu.nvidia.com"
+_DRANET, _SRIOV = "dra.net", "sriovnetwork.k8snetworkplumbingwg.io"
 _AMD: Final = "gpu.amd.com"
 _KEPT_OFF: Final = ("NoSchedule", "NoExecute")
 _BINDING: Final = ("bindingConditions", "bindingFailureConditions")
@@ -50,18 +55,19 @@ class Pin(NamedTuple):
     profile: str = ""
     start: int = 0
     type: str = ""
+    name: str = "uuid"
 
     def holds(self, driver: str, device: Object) -> bool:
         def attribute(name: str, kind: str) -> object:
             every = device.get("attributes", {})
-            own = every.get(name) if self.domain == driver else every.get(f"{self.domain}/{name}")
+            own = every.get(f"{self.domain}/{name}") or (every.get(name) if self.domain == driver else None)
             return (own or {}).get(kind)
 
         if self.type:
             address = (device.get("attributes", {}).get("resource.kubernetes.io/pciBusID") or {}).get("string")
             return attribute("type", "string") == self.type and address in self.uuids
         if not self.profile:
-            return attribute("uuid", "string") in self.uuids
+            return attribute(self.name, "string") in self.uuids
         told = attribute("parentUUID", "string"), attribute("profile", "string"), attribute("placement", "int")
         return told == (self.uuids[0], self.profile, self.start)
 
@@ -69,6 +75,9 @@ class Pin(NamedTuple):
 def pins(request: Object) -> list[Pin]:
     """Return what the selectors of a request say; how devices are linked nobody knows here, so that says nothing."""
     texts = [selector["cel"]["expression"] for selector in request["exactly"].get("selectors") or ()]
+    if request["exactly"]["deviceClassName"] in _NICS:
+        found = [match for text in texts if (match := _NIC_ADDRESSES.fullmatch(text)) is not None]
+        return [Pin(match[1], tuple(json.loads(match[3])), name=match[2]) for match in found]
     return [_pin(text) for text in texts if not _LINKED.fullmatch(text)]
 
 
@@ -83,8 +92,9 @@ def _pin(text: str) -> Pin:
 
 
 def pinned(claim: Object) -> list[str]:
-    """Return the uuids, or addresses, of the GPUs that a claim's selectors let through, or a placement of."""
-    return [uuid for request in claim["spec"]["devices"]["requests"] for pin in pins(request) for uuid in pin.uuids]
+    """Return the uuids of the GPUs that a claim's selectors let through, or let through a placement of."""
+    every = (pin for request in claim["spec"]["devices"]["requests"] for pin in pins(request))
+    return [uuid for pin in every if pin.name == "uuid" for uuid in pin.uuids]
 
 
 # What a claim was given.
@@ -253,14 +263,29 @@ def _never(driver: str, device: Object) -> bool:
     return False
 
 
+def _is_of(driver: str, device: Object, vendor: str = NVIDIA.word) -> bool:
+    """Whether a device is a vendor's; one that says of none is NVIDIA's."""
+    return driver == names.DRIVER and (_says(device, "vendor") or NVIDIA.word) == vendor
+
+
+def _whole_of(vendor: str, driver: str, device: Object) -> bool:
+    return _is_of(driver, device, vendor) and _says(device, "type") == "gpu"
+
+
+_EFA: Final = "efa.networking.k8s.aws"
+_NICS: Final = {"dranet.net": _DRANET, _EFA: _DRANET, _SRIOV: _SRIOV}
+
 _CLASSES: Final[dict[str, Callable[[str, Object], bool]]] = {
-    names.DEVICE_CLASS: lambda driver, device: driver == names.DRIVER and _says(device, "type") == "gpu",
-    names.SHARE_CLASS: lambda driver, device: driver == names.DRIVER and _says(device, "shareable") is True,
+    **{vendor.device_class: functools.partial(_whole_of, vendor.word) for vendor in VENDORS.values()},
+    names.SHARE_CLASS: lambda driver, device: _is_of(driver, device) and _says(device, "shareable") is True,
     names.MIG_CLASS: lambda driver, device: (
-        driver == names.DRIVER and (_says(device, "type") == "mig" or _says(device, "mig") == "dynamic")
+        _is_of(driver, device) and (_says(device, "type") == "mig" or _says(device, "mig") == "dynamic")
     ),
     seats.CLASS: lambda driver, device: driver == names.DRIVER and _says(device, "type") == "seat",
     _NVIDIA: lambda driver, device: driver == _NVIDIA and _says(device, "type") == "gpu",
+    "dranet.net": lambda driver, _: driver == _DRANET,
+    _EFA: lambda driver, _: driver == _DRANET,
+    _SRIOV: lambda driver, _: driver == _SRIOV,
     _AMD: lambda driver, device: driver == _AMD,
 }
 """Which devices the charts' classes select."""

@@ -26,7 +26,7 @@ TAKEN = {
 UNFIT = {
     "min_bandwidth_gbps": -1.0, "min_busbw_gbps": -0.5, "product": "'", "architecture": "a'b", "min_memory_mib": -1,
     "min_driver": "R580", "min_cuda": " 12", "max_cross_nvswitch_gpus": 100, "required": ("nvlink",) * 9,
-    "preferred": ("same-numa",) * 9,
+    "preferred": ("same-numa",) * 9, "vendor": "intel", "near_nic": "near",
 }  # fmt: skip
 
 
@@ -72,6 +72,7 @@ def test_a_note_that_says_what_no_word_can_is_refused(field: str) -> None:
         ({}, 2),
         ({names.MIN_DRIVER: "580"}, 3),
         ({names.MIN_CUDA: "12"}, 3),
+        ({names.NEAR_NIC: "preferred"}, 6),
         ({names.GANG: "auto", names.GANG_SIZE: "8", names.MAX_NODES: "2"}, 2),
         ({names.GANG: "auto", names.MIN_CUDA: "12"}, 3),
         ({names.GANG_SIZE: "4-8"}, 4),

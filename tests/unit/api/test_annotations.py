@@ -92,7 +92,7 @@ def test_words_of_kinds_and_figures(words: dict[str, str], fields: dict[str, Any
         ({"gpu.topology/min-cuda": "12.x"}, "'12.x' is no version of CUDA; write it as nvidia-smi does, as 12.4"),
         ({"gpu.topology/max-cross-nvswitch-gpus": "-1"}, "from 0 to 99"),
         ({"gpu.topology/prefer-same-numa": "yes"}, "write one of true, false"),
-        ({"gpu.topology/nccl": "on"}, "write one of auto, file, env, off"),
+        ({"gpu.topology/nccl": "on"}, "write one of auto, file, env, near-nics, off"),
         ({"gpu.topology/polcy": "nvlink"}, "did you mean gpu.topology/policy?"),
         ({"gpu.topology/policy": "nvlnk"}, "'nvlnk' is not allowed; write one of best-effort, nvlink"),
         ({"gpu.topology/required": ""}, "gpu.topology/required: '' is not allowed"),

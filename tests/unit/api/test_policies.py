@@ -246,7 +246,7 @@ def test_the_profiles_of_tuning_are_those_there_are() -> None:
 
 def test_every_section_has_a_default() -> None:
     assert Sections() == Sections(gpus=(), policies={})
-    words = {"policies", "workloads", "weights", "schedulers"}
+    words = {"policies", "workloads", "weights", "schedulers", "nics"}
     assert plain(DEFAULTS).keys() == words | {"gpus", "nccl", "network", "spot", "prices", "tenants", "queue", "xids"}
 
 
@@ -377,7 +377,7 @@ def test_the_note_of_a_named_policy_is_that_of_its_words() -> None:
     [
         (
             {"policy": "trian"},
-            "write one of best-effort, nvlink, single-numa, pcie, train, later, and after a comma one",
+            "write one of best-effort, nvlink, single-numa, pcie, linked, train, later, and after a comma one",
         ),
         ({"policy": "trian"}, "(did you mean train?)"),
         ({"policy": "train,fast"}, "gpu.topology/policy: 'train,fast' is not allowed"),
@@ -403,7 +403,7 @@ def test_a_file_of_very_many_policies_does_not_fill_the_message() -> None:
     with pytest.raises(WordError) as caught:
         wish({"policy": "policy-x"}, many)
     assert len(str(caught.value)) < 700
-    assert "240 more" in str(caught.value)
+    assert "241 more" in str(caught.value)
     assert "did you mean policy-" in str(caught.value)
 
 

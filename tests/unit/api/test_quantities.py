@@ -66,7 +66,7 @@ def test_what_nccl_is_told_stands_in_a_configuration_only_where_somebody_says_it
         ({"order": {"a": ["0"]}}, "write the devices' uuid attributes"),
         ({"order": {"a": ["GPU 0"]}}, "write the devices' uuid attributes"),
         ({"order": 3}, "order"),
-        ({"nccl": "on"}, "nccl: 'on'; write one of auto, file, env, off"),
+        ({"nccl": "on"}, "nccl: 'on'; write one of auto, file, env, near-nics, off"),
     ],
 )
 def test_config_refused(change: dict[str, Any], message: str) -> None:

@@ -16,6 +16,7 @@ import yaml
 
 from dradriver.api.policies.model import DEFAULTS, plain
 from dradriver.api.policies.read import read
+from dradriver.topology.vendors import NVIDIA, VENDORS
 from tests.fakes.chart import CHART, KUBERNETES, SIMULATED, VARIANTS, container, objects, run, template, workload
 from tests.paths import REPO
 from tests.unit.chart.test_values import example
@@ -200,7 +201,7 @@ def test_a_node_agent_of_real_gpus_sees_the_hosts_files_and_whatever_is_mounted_
 ) -> None:
     settings = (f"driverRoot={root}",)
     only, spec = container("node", *settings), workload("node", *settings)["spec"]["template"]["spec"]
-    assert {f"--driver-root={inside}", "--host-root=/host", "--discovery=nvml"} <= set(only["args"])
+    assert {f"--driver-root={inside}", "--host-root=/host", "--discovery=auto"} <= set(only["args"])
     assert only["securityContext"] == {"privileged": True, "readOnlyRootFilesystem": True}
     paths = {volume["name"]: volume["hostPath"]["path"] for volume in spec["volumes"] if "hostPath" in volume}
     (seen,) = [mount for mount in only["volumeMounts"] if mount["name"] in paths and mount.get("readOnly")]
@@ -341,3 +342,24 @@ def test_the_device_class_takes_an_extended_resource_name() -> None:
     assert "extendedResourceName" not in objects()["DeviceClass", "gpu.topology"]["spec"]
     named = objects("deviceClass.extendedResourceName=nvidia.com/gpu")["DeviceClass", "gpu.topology"]
     assert named["spec"]["extendedResourceName"] == "nvidia.com/gpu"
+
+
+def test_each_vendor_has_a_class_that_selects_its_whole_gpus_alone() -> None:
+    plain, named = objects(), objects("deviceClass.extendedResourceName=nvidia.com/gpu")
+    attributes = 'device.attributes["gpu.topology"]'
+    for vendor in VENDORS.values():
+        spec = plain["DeviceClass", vendor.device_class]["spec"]
+        (selector,) = spec["selectors"]
+        assert "extendedResourceName" not in spec
+        absent = '"nvidia"' if vendor is NVIDIA else '""'
+        assert selector["cel"]["expression"].split(" && ") == [
+            'device.driver == "gpu.topology"',
+            f'{attributes}.?type.orValue("") == "gpu"',
+            f'{attributes}.?vendor.orValue({absent}) == "{vendor.word}"',
+        ]
+        assert named["DeviceClass", vendor.device_class]["spec"]["extendedResourceName"] == vendor.resources[0]
+    for part in ("share", "mig"):
+        (selector,) = plain["DeviceClass", f"{part}.gpu.topology"]["spec"]["selectors"]
+        assert selector["cel"]["expression"].endswith(f' && {attributes}.?vendor.orValue("nvidia") == "nvidia"')
+    taken = objects("deviceClass.extendedResourceName=amd.com/gpu")
+    assert "extendedResourceName" not in taken["DeviceClass", "amd.gpu.topology"]["spec"], "two classes cannot have it"

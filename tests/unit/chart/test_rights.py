@@ -330,7 +330,7 @@ def test_the_api_server_asks_about_every_limit_that_is_read() -> None:
     assert [
         name for name in (*read, "nvidia.com/vgpu", "nvidia.com/gpumem-percentage") if not asked(pattern, name)
     ] == []
-    others = ("cpu", "memory", "rdma/hca", "amd.com/gpu", "nvidia.com/hostdev", "hugepages-2Mi", "xnvidia.com/gpu")
+    others = ("cpu", "memory", "rdma/hca", "amd.com/cpu", "nvidia.com/hostdev", "hugepages-2Mi", "xnvidia.com/gpu")
     assert [name for name in others if asked(pattern, name)] == []
 
 
@@ -525,7 +525,7 @@ def test_only_namespaces_of_tenants_with_a_partition_are_kept_from_what_the_sche
 @pytest.mark.parametrize(
     ("settings", "classes"),
     [
-        ((), {"gpu.topology", "share.gpu.topology", "mig.gpu.topology"}),
+        ((), {f"{kind}gpu.topology" for kind in ("", "share.", "mig.", "amd.", "ascend.")}),
         (("ledger=gpu.nvidia.com",), {"gpu.nvidia.com", "mig.nvidia.com", "vfio.gpu.nvidia.com"}),
     ],
 )

@@ -115,7 +115,7 @@ def test_the_page_has_summary_holders_pictures_and_tables(nodes: list[NodeView])
         for table in root.iter(f"{HTML}table")
     ]
     assert tables[0] == [
-        ["node", "product", "GPUs", "free", "largest free NVLink set"],
+        ["node", "product", "GPUs", "free", "largest free linked set"],
         ["a", "Tesla V100-SXM2-32GB", "8", "5", "4: GPU4 GPU5 GPU6 GPU7 (80 GB/s all-reduce)"],
         ["b", "NVIDIA H100 80GB HBM3", "8", "6", "6: GPU1 GPU2 GPU3 GPU4 GPU5 GPU6 (360 GB/s all-reduce)"],
     ]

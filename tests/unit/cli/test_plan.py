@@ -138,6 +138,10 @@ def test_json_is_the_line_of_a_batch() -> None:
         (("-m", "dgx1-v100", "--gpus", "2", "--free", ""), "0 of 8 GPUs are free", 1),
         (("-m", "dgx1-v100", "--gpus", "2", "--free", "0,5", "--policy", "nvlink"), "2 GPUs with nvlink: no", 1),
         (("-m", "dgx1-v100", "--gpus", "2", "--required", "nvlik"), "did you mean nvlink", 1),
+        (("-m", "dgx1-v100", "--gpus", "2", "--vendor", "adm"), "did you mean amd", 1),
+        (("-m", "mi210-x8", "--gpus", "2", "--vendor", "nvidia"), "vendor nvidia: the machine has GPUs of amd", 1),
+        (("-m", "mi210-x8", "--gpus", "2", "--vendor", "amd", "--min-busbw", "9"), "RCCL reaches over xGMI cannot", 1),
+        (("-m", "mi210-x8", "--share", "0.5"), "GPUs of amd are had whole; ask for gpus", 1),
     ],
 )
 def test_refusals_are_one_line(arguments: tuple[str, ...], message: str, status: int) -> None:

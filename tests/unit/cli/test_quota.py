@@ -56,6 +56,14 @@ def test_whole_gpus_and_slices_become_devices_of_our_classes() -> None:
     assert both["spec"]["hard"] == {key: str(value) for key, value in hard.items()} | {WHOLE: "8", MIG: "5"}
 
 
+def test_gpus_of_other_vendors_become_devices_of_their_classes() -> None:
+    hard = {"requests.nvidia.com/gpu": "8", "requests.amd.com/gpu": "4", "requests.huawei.com/npu": "16"}
+    (made,) = converted(quota(hard | {"requests.huawei.com/Ascend910B3": "2"}), options=("--replace",))
+    assert made["spec"]["hard"] == {WHOLE: "8", f"amd.{WHOLE}": "4", f"ascend.{WHOLE}": "16"}
+    said = convert(quota({"requests.huawei.com/Ascend910B3": "2"})).stderr
+    assert f"no quota counts one product's GPUs; ascend.{WHOLE} counts all of them together" in said
+
+
 def test_where_anothers_devices_are_handed_out_its_class_is_counted() -> None:
     hard = {"requests.nvidia.com/gpu": "8", "requests.nvidia.com/mig-1g.10gb": "3"}
     result = convert(quota(hard), options=("--replace", "--ledger", "gpu.nvidia.com"))

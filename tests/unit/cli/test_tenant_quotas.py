@@ -16,11 +16,16 @@ from dradriver.cli.tenant_quotas import of_tenant
 WHOLE = "gpu.topology.deviceclass.resource.k8s.io/devices"
 
 
+def whole(count: str) -> dict[str, str]:
+    """Return a cap as a quota has it: of whole GPUs of each vendor, for no quota counts several classes together."""
+    return {kind + WHOLE: count for kind in ("", "amd.", "ascend.")}
+
+
 def test_each_namespace_gets_a_quota_of_the_whole_cap() -> None:
     made = of_tenant("vision", ("vision-dev", "vision"), {"*": 16.0})
     assert [(one["metadata"]["namespace"], one["spec"]["hard"]) for one in made.quotas] == [
-        ("vision", {WHOLE: "16"}),
-        ("vision-dev", {WHOLE: "16"}),
+        ("vision", whole("16")),
+        ("vision-dev", whole("16")),
     ]
     assert {one["kind"] for one in made.quotas} == {"ResourceQuota"}
     assert "each of the 2 may have so many" in " ".join(made.notes)
@@ -39,7 +44,7 @@ def test_each_namespace_gets_a_quota_of_the_whole_cap() -> None:
 )
 def test_what_a_quota_cannot_count_is_said(caps: Mapping[str, float], counts: str | None, says: str) -> None:
     made = of_tenant("a", ("a",), caps)
-    assert made.counts == ({} if counts is None else {WHOLE: counts})
+    assert made.counts == ({} if counts is None else whole(counts))
     assert len(made.quotas) == (counts is not None)
     assert says in " ".join(made.notes)
 
@@ -64,8 +69,8 @@ tenants:
     assert result.exit_code == 0, result.output
     made = list(yaml.safe_load_all(result.stdout))
     assert [(one["metadata"]["namespace"], one["spec"]["hard"]) for one in made] == [
-        ("named", {WHOLE: "3"}),
-        ("vision", {WHOLE: "16"}),
+        ("named", whole("3")),
+        ("vision", whole("16")),
     ]
     assert "tenant labelled: its namespaces by labels are not in the file" in result.stderr
     assert "tenant vision: no quota counts one product's GPUs" in result.stderr

@@ -353,7 +353,7 @@ async def test_the_job_has_the_agents_image_account_and_driver(well: GpuCluster,
 async def test_slices_of_a_machine_that_cannot_be_read_are_not_judged(
     well: GpuCluster, shell: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dradriver.node.discovery.device_nodes.add_nodes", lambda sources: None)
+    monkeypatch.setattr("dradriver.node.vendors.nvidia.discovery.device_nodes.add_nodes", lambda sources: None)
     roots = [word for flag in ("--driver-root", "--host-root", "--cdi-root") for word in (flag, str(tmp_path))]
     found = await said(shell, "--this-machine", "n1", *roots, status=1)
     assert found["driver"][0][0] == "FAIL"

@@ -11,9 +11,12 @@ import pytest
 from click.testing import CliRunner
 
 from dradriver.cli.main import main
-from dradriver.node.discovery.nvidia import toolkit
+from dradriver.node.nics import ports
+from dradriver.node.vendors.nvidia.discovery import toolkit
+from dradriver.topology import profiles
 from tests.fakes import nvml
 from tests.fakes.hardware import Server, cdi_specification
+from tests.fakes.server import complete
 
 
 @pytest.fixture
@@ -50,7 +53,7 @@ def said(server: Server, *more: str, status: int, driver: Path | None = None) ->
 @pytest.fixture(autouse=True)
 def _own_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     """No device nodes are made in this machine's /dev."""
-    monkeypatch.setattr("dradriver.node.discovery.device_nodes.add_nodes", lambda sources: None)
+    monkeypatch.setattr("dradriver.node.vendors.nvidia.discovery.device_nodes.add_nodes", lambda sources: None)
 
 
 def test_a_machine_where_all_is_well(dgx1: Server) -> None:
@@ -116,3 +119,99 @@ def test_without_an_api_server_the_hardware_is_looked_at(dgx1: Server, tmp_path:
 def test_beside_nvidias_driver_no_base_specification_is_wanted(dgx1: Server) -> None:
     (cdi(dgx1) / toolkit.FILE).unlink()
     assert "base-specification" not in said(dgx1, "--ledger", "gpu.nvidia.com", status=0)
+
+
+# Network cards.
+
+
+@pytest.fixture
+def h100(tmp_path: Path) -> Server:
+    server = Server("hgx-h100", tmp_path)
+    base(server, cdi_specification(server.machine))
+    return server
+
+
+def port(server: Server, nic: str) -> str:
+    return f"sys/class/infiniband/{nic}/ports/1"
+
+
+def test_each_card_and_each_gpu_is_said_with_what_is_near(h100: Server) -> None:
+    h100.sys.file("sys/module/nvidia_peermem/version", "580.95.05")
+    found = said(h100, status=0)
+    nics = h100.machine.nics
+    assert found["nics"][0] == ("PASS", f"{len(nics)} network cards, {len(nics)} with RDMA")
+    cards = found["nics"][1:]
+    assert {status for status, _ in cards} == {"PASS"}
+    assert [text.partition(":")[0] for _, text in cards] == [nic.name for nic in nics]
+    assert cards[0][1].startswith(f"{nics[0].name}: port 1 InfiniBand ACTIVE 400 Gb/s (4X NDR), 7 siblings")
+    assert cards[0][1].endswith("; nearest GPUs 0 (PIX)")
+    assert [text for _, text in found["gpu-nics"]][:2] == [
+        f"GPU 0: nearest {nics[0].name} (PIX)",
+        f"GPU 1: nearest {nics[1].name} (PIX)",
+    ]
+    assert len(found["gpu-nics"]) == 8
+    assert found["gpudirect"] == [("PASS", "yes: /sys/module/nvidia_peermem/version is there")]
+    assert found["nic-errors"] == [("PASS", "no error counter grew while this looked")]
+
+
+def test_a_port_that_is_down_and_one_that_is_slow_fail_and_the_rest_is_said(h100: Server) -> None:
+    first, second, third = (nic.name for nic in h100.machine.nics[:3])
+    h100.sys.file(f"{port(h100, first)}/state", "1: DOWN")
+    h100.sys.file(f"{port(h100, first)}/phys_state", "2: Polling")
+    h100.sys.file(f"{port(h100, first)}/rate", "10 Gb/sec (4X SDR)")
+    h100.sys.file(f"{port(h100, second)}/rate", "200 Gb/sec (4X HDR)")
+    h100.sys.file(f"sys/class/infiniband/{third}/board_id", "MT_1")
+    found = {text.partition(":")[0]: (status, text) for status, text in said(h100, status=1)["nics"]}
+    assert found[first][0] == found[second][0] == "FAIL"
+    assert "DOWN (Polling)" in found[first][1]
+    assert "10 Gb" not in found[first][1], "it is not slow, it is down"
+    assert "its siblings at 400 Gb/s (4X NDR)" in found[second][1]
+    assert {status for name, (status, _) in found.items() if name not in (first, second)} == {"PASS"}
+
+
+def test_warnings_of_cards(h100: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = (nic.name for nic in h100.machine.nics[:2])
+    for nic in h100.machine.nics:
+        h100.sys.file(f"sys/class/infiniband/{nic.name}/board_id", "MT_1")
+        h100.sys.file(f"sys/class/infiniband/{nic.name}/fw_ver", "28.1" if nic.name == first else "28.2")
+    counter = h100.sys.file(f"{port(h100, second)}/counters/symbol_error", "5")
+    readings = []
+
+    def read(root: Path) -> object:
+        readings.append(root)
+        counter.write_text(f"{5 + len(readings)}\n")
+        return ports.read(root)
+
+    monkeypatch.setattr("dradriver.cli.verifier.nics.read", read)
+    found = said(h100, status=0)
+    by_card = {text.partition(":")[0]: (status, text) for status, text in found["nics"]}
+    assert by_card[first][0] == "WARN"
+    assert "firmware 28.1, 7 others of board MT_1 have 28.2" in by_card[first][1]
+    assert by_card[second][0] == "PASS"
+    assert found["nic-errors"] == [("WARN", f"grew while this looked: symbol_error of port 1 of {second} by 1")]
+    assert found["gpudirect"][0][0] == "WARN"
+    assert found["gpudirect"][0][1].startswith("no: nvidia_peermem is not loaded")
+
+
+def test_ports_that_are_all_down_are_warned_of(h100: Server) -> None:
+    for nic in h100.machine.nics:
+        h100.sys.file(f"{port(h100, nic.name)}/state", "1: DOWN")
+    found = said(h100, status=0)["nics"][1:]
+    assert {status for status, _ in found} == {"WARN"}
+
+
+def test_without_a_driver_cards_are_looked_at_all_the_same(h100: Server, tmp_path: Path) -> None:
+    found = said(h100, status=1, driver=tmp_path)
+    assert len(found["nics"]) == len(h100.machine.nics)
+    assert not {"gpu-nics", "gpudirect"} & found.keys()
+
+
+def test_cards_without_rdma_are_said_with_their_state(tmp_path: Path) -> None:
+    machine = complete(profiles.load("hgx-h100"))
+    nics = tuple(msgspec.structs.replace(nic, kind="ethernet") for nic in machine.nics)
+    server = Server(msgspec.structs.replace(machine, nics=nics), tmp_path)
+    base(server, cdi_specification(server.machine))
+    server.sys.file(f"sys/class/net/{nics[0].name}/operstate", "up")
+    (one,) = said(server, status=0)["nics"]
+    assert one[0] == "WARN"
+    assert one[1].startswith(f"{len(nics)} network cards, none with RDMA: {nics[0].name} up, {nics[1].name} ?, ")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.cluster.settings import CONTAINERD, KUBERNETES_VERSIONS, NVIDIA_TOOLKITS
 from tests.paths import REPO
-from tests.unit.node.discovery import test_drivers
+from tests.unit.node.vendors.nvidia.discovery import test_drivers
 
 PAGE = (REPO / "docs/hardware.md").read_text("utf-8")
 TESTS = REPO / "tests"

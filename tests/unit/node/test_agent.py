@@ -13,10 +13,12 @@ from prometheus_client import REGISTRY
 from dradriver.api import names
 from dradriver.kube.resources import NODES, RESOURCE_CLAIMS, RESOURCE_SLICES
 from dradriver.node.errors import SetupError
+from dradriver.node.hardware import Backend
 from dradriver.node.kubelet import sockets
 from dradriver.node.publishing import mode_transition, publisher
 from dradriver.process import replaced_files
 from dradriver.topology.nccl.tuning import CONF_PATH
+from dradriver.topology.vendors import NVIDIA
 from tests.fakes.agents import Hanging, becomes, lose, ready_port
 from tests.fakes.kubelet import dial
 from tests.fakes.node import NODE, NodeUnderTest, Object, a_node, claim, device, eventually, result
@@ -307,7 +309,7 @@ async def test_while_the_driver_hangs_claims_are_given_back_and_slices_stay(monk
         before, found = node.slices, Hanging()
         for path in node.cdi.iterdir():
             path.unlink()  # a reboot
-        monkeypatch.setattr("dradriver.node.hardware.discovery", lambda *_: found)
+        monkeypatch.setattr("dradriver.node.hardware.backend", lambda *_, **__: Backend(NVIDIA, found))
         async with node.agent():
             await eventually(lambda: node.kubelet.registrations == 2 and node.specs)
             assert (await node.kubelet.unprepare(asked))[asked[2]].error == ""

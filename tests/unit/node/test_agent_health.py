@@ -10,6 +10,8 @@ import pytest
 from dradriver.kube.resources import EVENTS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from dradriver.node.discovery import failures
 from dradriver.node.discovery.failures import Failure
+from dradriver.node.hardware import Backend
+from dradriver.topology.vendors import NVIDIA
 from tests.fakes.agents import Hanging, becomes, lose, ready_port
 from tests.fakes.node import NODE, NodeUnderTest, a_node, claim, device, eventually, uuid
 
@@ -20,7 +22,7 @@ async def test_gpus_of_a_driver_that_hangs_for_long_are_tainted_and_the_agent_is
     monkeypatch.setattr("dradriver.node.discovery.watch.PATIENCE_S", 0.02)
     monkeypatch.setattr("dradriver.node.discovery.watch.HANGS_S", 0.04)
     found = Hanging(free=1)
-    monkeypatch.setattr("dradriver.node.hardware.discovery", lambda *_: found)
+    monkeypatch.setattr("dradriver.node.hardware.backend", lambda *_, **__: Backend(NVIDIA, found))
 
     def taints() -> set[tuple[str, str]]:
         devices = node.slices[0]["spec"]["devices"] if node.slices else []
@@ -88,7 +90,7 @@ async def test_while_the_driver_hangs_a_new_claim_waits_and_those_that_are_prepa
             for one in asked[:2]:
                 assert (await node.kubelet.prepare(one))[one[2]].error == ""
         found = Hanging(free=1)
-        monkeypatch.setattr("dradriver.node.hardware.discovery", lambda *_: found)
+        monkeypatch.setattr("dradriver.node.hardware.backend", lambda *_, **__: Backend(NVIDIA, found))
         async with node.agent():
             await eventually(lambda: node.kubelet.registrations == 2 and not found.free)
             waiting = asyncio.create_task(node.kubelet.prepare(asked[2]))
@@ -180,7 +182,7 @@ async def test_a_driver_that_hangs_from_the_start_on_taints_what_an_earlier_agen
         async with node.agent():
             await node.published()
         found = Hanging()
-        monkeypatch.setattr("dradriver.node.hardware.discovery", lambda *_: found)
+        monkeypatch.setattr("dradriver.node.hardware.backend", lambda *_, **__: Backend(NVIDIA, found))
 
         def tainted() -> int:
             return sum("taints" in d for obj in node.slices for d in obj["spec"]["devices"])

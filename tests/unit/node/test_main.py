@@ -16,7 +16,7 @@ from tests.paths import REPO
 def test_the_defaults_are_a_kubelets() -> None:
     args = parse(["--node-name=n"])
     assert (args.kubelet_root, args.cdi_root) == (Path("/var/lib/kubelet"), Path("/var/run/cdi"))
-    assert (args.health_port, args.rediscover_s, args.discovery) == (8081, 10.0, "nvml")
+    assert (args.health_port, args.rediscover_s, args.discovery) == (8081, 10.0, "auto")
     assert (args.driver_root, args.host_root) == (None, Path("/"))
 
 

@@ -10,9 +10,9 @@ import pytest
 
 from dradriver.api import config, slices
 from dradriver.node.boot import boot_id
-from dradriver.node.devices.simulated import SimulatedGpu
 from dradriver.node.discovery.simulated import Simulated
 from dradriver.node.publishing import publisher
+from dradriver.node.vendors.nvidia.devices.simulated import SimulatedGpu
 from dradriver.topology import codec, load, profiles
 from tests.fakes.instances import in_mig_mode
 from tests.fakes.node import NODE, a_node, claim, eventually, machine, parameters, result

@@ -178,6 +178,7 @@ WRITTEN = (REPO / "docs" / "profiles.md").read_text("utf-8")
         ("The profile", entries.Profile),
         ("product", entries.Product),
         ("gpus", entries.GpuEntry),
+        ("blocks", entries.BlocksEntry),
         ("nics", entries.NicEntry),
         ("numa", entries.NumaEntry),
         ("cpu", entries.CpuEntry),

@@ -83,7 +83,9 @@ def test_a_word_of_before_the_change_of_drivers_holds_up_no_other() -> None:
     assert resolved.read(verdict.admitted["metadata"]["annotations"]).when_full is msgspec.UNSET
 
 
-@pytest.mark.parametrize(("told", "warned"), [("file", True), ("env", True), ("off", False), ("auto", False)])
+@pytest.mark.parametrize(
+    ("told", "warned"), [("file", True), ("env", True), ("near-nics", True), ("off", False), ("auto", False)]
+)
 def test_what_nccl_would_be_told_is_warned_of(told: str, warned: bool) -> None:
     verdict = admit(defaulted(pod(2, annotations={names.NCCL: told})), ledger=NVIDIA)
     assert verdict.allowed

@@ -37,6 +37,7 @@ WITHOUT: dict[str, Case] = {
     names.MIN_BUSBW: ("100", (1,), {}, {}),
     names.MAX_CROSS_NVSWITCH: ("0", (1,), {}, {}),
     names.PREFER_SAME_NUMA: ("true", (1,), {}, {}),
+    names.NEAR_NIC: ("preferred", (1,), STATIC, {}),
     names.WORKLOAD: ("inference-small", (1,), STATIC, {}),
     names.WHEN_FULL: ("hand-over", (1,), STATIC, {}),
     names.SPOT: ("prefer", (1,), STATIC, {}),
@@ -63,7 +64,7 @@ def told(text: str, key: str, gpus: tuple[object, ...], words: dict[str, str], s
 
 
 def test_each_word_there_is_has_a_case_or_always_an_effect() -> None:
-    may = set(WITHOUT) | {names.PRODUCT}
+    may = set(WITHOUT) | {names.PRODUCT, names.VENDOR, names.NCCL}
     assert may | effects.ALWAYS == set(annotation_words.KEYS), "say of a new word when it has no effect"
     assert not may & effects.ALWAYS
     assert set(effects._RULES) == may - set(effects.NAMES) | set(effects._LEVELS)
@@ -106,6 +107,23 @@ def test_names_stand_for_words_that_stand_elsewhere_too() -> None:
 def test_idle_pods_that_share_a_claim_are_not_ended() -> None:
     (one,) = told("1h", names.IDLE_TIMEOUT, (2,), {names.SHARED_CLAIM: "pair"}, {})
     assert names.SHARED_CLAIM in one
+
+
+def test_what_nccl_is_told_nobody_hears_on_gpus_of_another_vendor() -> None:
+    for vendor, library in (("amd", "RCCL"), ("ascend", "HCCL")):
+        words = {names.GPUS: "4", names.VENDOR: vendor}
+        (one,) = told("file", names.NCCL, (None,), words, {})
+        assert one == f"{names.NCCL}: without effect on GPUs of {vendor}: jobs bring {library}, which is told nothing"
+        assert told("auto", names.NCCL, (None,), words, {}) == []
+    assert told("file", names.NCCL, (4,), {names.VENDOR: "nvidia"}, {}) == []
+
+
+def test_a_vendor_that_limits_name_already() -> None:
+    assert told("amd", names.VENDOR, (None,), {names.GPUS: "4"}, {}) == []
+    assert told("nvidia", names.VENDOR, (4,), {}, {}) == [], "it is so anyway"
+    sent = pod(4, annotations={names.VENDOR: "amd"}, resource="amd.com/gpu")
+    (one,) = [text for text in admit(defaulted(sent)).warnings if "without effect" in text]
+    assert one == f"{names.VENDOR}: without effect where the containers' limits say the same"
 
 
 def test_the_alias_of_a_word_is_the_word() -> None:
@@ -152,8 +170,8 @@ def test_a_policy_that_keeps_a_workload_from_saying_more_has_an_effect() -> None
 def test_a_product_that_limits_name_already() -> None:
     sent = pod(1, annotations={names.PRODUCT: "NVIDIA-A100"})
     found = effects._RULES[names.PRODUCT]
-    assert found(effects._About(None, False, "NVIDIA L4", True, None), "NVIDIA L4")  # type: ignore[arg-type]
-    assert not found(effects._About(None, False, "", True, None), "NVIDIA L4")  # type: ignore[arg-type]
+    assert found(effects._About(None, False, "NVIDIA L4", "", True, None), "NVIDIA L4")  # type: ignore[arg-type]
+    assert not found(effects._About(None, False, "", "", True, None), "NVIDIA L4")  # type: ignore[arg-type]
     assert [one for one in admit(defaulted(sent)).warnings if "without effect" in one] == []
 
 

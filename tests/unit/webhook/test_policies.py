@@ -59,7 +59,7 @@ def test_schedulers_that_there_are_not_stand_in_the_file(admin: Admin) -> None:
 def test_a_name_that_is_nowhere_is_refused_with_the_nearest(admin: Admin) -> None:
     verdict = admit(defaulted(pod(2, annotations={names.POLICY: "trian"})), policies=admin.file)
     assert not verdict.allowed
-    assert "write one of best-effort, nvlink, single-numa, pcie, train, and after" in verdict.message
+    assert "write one of best-effort, nvlink, single-numa, pcie, linked, train, and after" in verdict.message
     assert "(did you mean train?)" in verdict.message
 
 

@@ -316,4 +316,5 @@ def test_containers_get_their_parts_in_order() -> None:
 
 
 def test_policies_are_hard_but_for_best_effort() -> None:
-    assert dict(POLICIES) == {"best-effort": (), "nvlink": (NVLINK,), "single-numa": (NUMA,), "pcie": (ROOT,)}
+    hard = {"nvlink": (NVLINK,), "single-numa": (NUMA,), "pcie": (ROOT,), "linked": (NVLINK,)}
+    assert dict(POLICIES) == {"best-effort": (), **hard}

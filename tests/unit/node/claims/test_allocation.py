@@ -11,8 +11,8 @@ from dradriver.node.claims.allocation import plan
 from dradriver.node.claims.checkpoint import PreparedClaim
 from dradriver.node.devices.device_manager import DeviceManager
 from dradriver.node.devices.whole import Whole
-from dradriver.node.discovery.hardware import Hardware
 from dradriver.node.errors import ClaimError, DeviceMissingError
+from dradriver.node.vendors.nvidia.discovery.hardware import Hardware
 from tests.fakes.node import (
     BOOT,
     NODE,

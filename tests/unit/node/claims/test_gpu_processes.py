@@ -15,8 +15,8 @@ from dradriver.node.claims.reconcile import Reconciler
 from dradriver.node.devices.device_manager import DeviceManager
 from dradriver.node.devices.kinds import AllocatedDevice, Found
 from dradriver.node.devices.whole import Whole, named
-from dradriver.node.discovery.nvidia.nvml import NvmlError
 from dradriver.node.errors import DeviceBusyError, NotYetError, OccupiedError, SetupError
+from dradriver.node.vendors.nvidia.discovery.nvml import NvmlError
 from dradriver.topology.machine import Machine
 from tests.fakes.node import NODE, claim, device, edits, machine, result, uuid
 from tests.fakes.preparing import World

@@ -12,8 +12,8 @@ from dradriver.errors import DriverError
 from dradriver.kube.errors import ApiError, Unreachable
 from dradriver.node.claims.reader import GET_S
 from dradriver.node.claims.reconcile import AGAIN_S, Reconciler
-from dradriver.node.discovery.nvidia.nvml import NvmlError
 from dradriver.node.errors import DeviceBusyError, SetupError
+from dradriver.node.vendors.nvidia.discovery.nvml import NvmlError
 from tests.fakes.node import NODE, claim, device, result, uuid
 from tests.fakes.preparing import World
 from tests.fakes.reconciling import UNUSED, passes, reconciler

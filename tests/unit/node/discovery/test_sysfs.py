@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from dradriver.node.discovery import nics, sysfs
-from dradriver.node.discovery.nvidia.nvml_query import Problem
 from dradriver.node.discovery.pci import PciTree
+from dradriver.node.discovery.problem import Problem
 from dradriver.topology.machine import Cpu, Nic, NumaNode, PathType, PciDevice
 from dradriver.topology.paths import Place, pcie_path
 from tests.fakes.hardware import Server

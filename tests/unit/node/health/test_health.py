@@ -14,6 +14,7 @@ from dradriver.node.faults import Fault, FaultKind, of_all
 from dradriver.node.health.kmsg import KernelLog
 from dradriver.node.health.record import CALM_S, MOST_S, Record
 from dradriver.node.health.watch import HealthWatch
+from dradriver.node.vendors.nvidia.xid_reports import XidReports
 from dradriver.topology.machine import Machine
 from tests.fakes.agents import Hanging
 from tests.fakes.node import machine, uuid
@@ -175,7 +176,7 @@ def test_an_xid_is_over_once_a_reading_shows_that_the_gpu_was_reset(tmp_path: Pa
     path.write_text(f"4,1,1,-;NVRM: Xid (PCI:{gpu.pci[:-2]}): 119, Timeout waiting for RPC from GSP!")
     now, discovery = [100.0], Hanging()
     record = Record(clock=lambda: now[0])
-    watch = HealthWatch(record, discovery, KernelLog(path, clock=lambda: now[0]))
+    watch = HealthWatch(record, discovery, KernelLog(path, XidReports(clock=lambda: now[0])))
     for now[0] in (100.0, 1000.0):
         watch.looked(machine(), None)
         assert record.standing().keys() == {gpu.uuid}
@@ -191,7 +192,7 @@ def test_an_xid_stays_until_the_driver_says_that_the_gpu_is_well(tmp_path: Path)
     (path := tmp_path / "kmsg").write_text(f"4,1,1,-;NVRM: Xid (PCI:{gpu.pci[:-2]}): 79, fallen off the bus")
     now, discovery = [100.0], Hanging()
     record = Record(clock=lambda: now[0])
-    watch = HealthWatch(record, discovery, KernelLog(path, clock=lambda: now[0]))
+    watch = HealthWatch(record, discovery, KernelLog(path, XidReports(clock=lambda: now[0])))
     discovery.sound = frozenset({uuid(3)})
     for now[0] in (100.0, 10_000.0):
         watch.looked(machine(), None)
@@ -208,7 +209,7 @@ def test_an_xid_is_not_over_by_a_word_of_the_driver_from_before_it(tmp_path: Pat
     (path := tmp_path / "kmsg").write_text("")
     now, discovery = [1000.0], Hanging()
     record = Record(clock=lambda: now[0])
-    watch = HealthWatch(record, discovery, KernelLog(path, clock=lambda: now[0]))
+    watch = HealthWatch(record, discovery, KernelLog(path, XidReports(clock=lambda: now[0])))
     discovery.sound, discovery.read_s = frozenset({gpu.uuid}), 1000.0
     watch.looked(machine(), None)
     path.write_text(f"4,1,{1005 * 10**6},-;NVRM: Xid (PCI:{gpu.pci[:-2]}): 119, Timeout waiting for RPC from GSP!")

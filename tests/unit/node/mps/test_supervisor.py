@@ -13,11 +13,11 @@ import pytest
 
 from dradriver.node import files
 from dradriver.node.devices.control import TIMEOUT
-from dradriver.node.devices.nvidia.nvml_control import NvmlControl
 from dradriver.node.errors import HardwareError, SetupError
 from dradriver.node.mps.daemon import Daemon
 from dradriver.node.mps.files import Server
 from dradriver.node.mps.supervisor import CHECK_S, KEEP_S, Supervisor
+from dradriver.node.vendors.nvidia.devices.nvml_control import NvmlControl
 from tests.fakes.mps_node import HALF, A, B, Node, look
 
 

@@ -5,6 +5,7 @@ import pytest
 from dradriver.api.dra_objects import Device, ResourceSlice, SliceSpec
 from dradriver.api.objects import Metadata, Node, NodeStatus
 from dradriver.node.publishing.other_drivers import other_owner
+from dradriver.topology.vendors import AMD, ASCEND, VENDORS, Vendor
 
 
 def node(**allocatable: str) -> Node:
@@ -36,3 +37,29 @@ def test_another_gpu_drivers_slices_are_somebody_elses_and_our_own_are_not() -> 
     assert other_owner(node(), [slice_of("gpu.topology"), slice_of("nic.example.com")]) is None
     assert other_owner(node(), [slice_of("gpu.nvidia.com")]) == "driver gpu.nvidia.com has published slices"
     assert other_owner(node(), [slice_of("gpu.nvidia.com", devices=0)]) is None
+
+
+@pytest.mark.parametrize(
+    ("vendor", "resource"),
+    [
+        (AMD, "amd.com/gpu"),
+        (AMD, "amd.com/cpx_nps4"),
+        (ASCEND, "huawei.com/Ascend910"),
+        (ASCEND, "huawei.com/Ascend910B3"),
+        (ASCEND, "huawei.com/npu"),
+    ],
+)
+def test_each_vendors_device_plugin_hands_out_its_own_gpus_and_no_others(vendor: Vendor, resource: str) -> None:
+    offered = node(**{resource: "2"})
+    assert other_owner(offered, [], vendor) == f"a device plugin offers 2 {resource}"
+    assert all(other_owner(offered, [], other) is None for other in VENDORS.values() if other is not vendor)
+
+
+def test_network_cards_of_amd_are_no_gpus() -> None:
+    assert other_owner(node(**{"amd.com/nic": "8"}), [], AMD) is None
+
+
+@pytest.mark.parametrize(("vendor", "driver"), [(AMD, "gpu.amd.com"), (ASCEND, "npu.huawei.com")])
+def test_each_vendors_own_driver_hands_out_its_gpus(vendor: Vendor, driver: str) -> None:
+    assert other_owner(node(), [slice_of(driver)], vendor) == f"driver {driver} has published slices"
+    assert other_owner(node(), [slice_of(driver)]) is None

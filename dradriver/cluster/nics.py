@@ -1,0 +1,377 @@
+"""NICs that drivers of others hand out: which there are, by their slices, and which are taken, by claims alone.
+
+A NIC is taken while a claim has it by its allocation, or a claim of ours is pinned to it: what a slice says of a NIC
+that is in a pod, or that it says nothing of it any more, is no sign of either. No slice is read before a pod asks for
+NICs.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from dradriver.allocator.request import NoPlaceError
+from dradriver.api import names, simple_cel, slices
+from dradriver.api.dra_objects import Device, ResourceSlice
+from dradriver.api.messages import shown
+from dradriver.api.nics import DRIVERS, Given, NicAsk, NicDriver, NicRequest
+from dradriver.api.objects import Metadata
+from dradriver.api.pins import Key
+from dradriver.api.simple_cel import Term, Value
+from dradriver.cluster.nodes.table import NodeTable
+from dradriver.kube import codec
+from dradriver.kube.reflector import Change
+
+Place = tuple[str, str]
+"""A NIC by where it is: node and PCI address."""
+
+_MOST_ASKS: Final = 64  # of which it is kept which nodes have enough
+
+
+class Nic(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One NIC as its driver publishes it.
+
+    Attributes:
+        given: Its driver, pool and name.
+        address: Its PCI address.
+        parent: That of the physical function that it belongs to; empty for none.
+        root: Its root complex; None where that is not said.
+        numa: Its NUMA node; the same.
+        attributes: All that its driver says of it and that a claim can ask for, by full names.
+        blocked: Whether a taint keeps new claims off it.
+    """
+
+    given: Given
+    address: str
+    parent: str
+    root: str | None
+    numa: int | None
+    attributes: dict[str, Value]
+    blocked: bool
+
+
+class NicSlice(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A slice of such a driver.
+
+    Attributes:
+        metadata: Without labels and annotations.
+        driver: Whose it is.
+        pool: Its pool.
+        node: Its node.
+        generation: The pool's generation that it belongs to.
+        count: How many slices that generation has.
+        nics: Those of its devices that have a PCI address.
+    """
+
+    metadata: Metadata
+    driver: str
+    pool: str
+    node: str
+    generation: int
+    count: int
+    nics: tuple[Nic, ...]
+
+
+def read_slice(data: msgspec.Raw) -> NicSlice | None:
+    """Return what is kept of a slice; None for one of other drivers, or of no single node.
+
+    Raises:
+        BadJson: It is no slice.
+    """
+    piece: ResourceSlice = codec.decode(data, ResourceSlice)
+    driver = DRIVERS.get(piece.spec.driver)
+    if driver is None or not piece.spec.node_name:
+        return None
+    pool = sys.intern(piece.spec.pool.name)
+    every = (_nic(device, driver, pool) for device in piece.spec.devices)
+    return NicSlice(
+        metadata=msgspec.structs.replace(piece.metadata, labels={}, annotations={}, owner_references=[]),
+        driver=driver.name,
+        pool=pool,
+        node=piece.spec.node_name,
+        generation=piece.spec.pool.generation,
+        count=piece.spec.pool.resource_slice_count,
+        nics=tuple(nic for nic in every if nic is not None),
+    )
+
+
+def _nic(device: Device, driver: NicDriver, pool: str) -> Nic | None:
+    attributes = {
+        sys.intern(name if "/" in name else f"{driver.name}/{name}"): value
+        for name, said in device.attributes.items()
+        if (value := _scalar(said)) is not None
+    }
+    address = attributes.get(f"{driver.domain}/{driver.address}")
+    if not isinstance(address, str) or not address:
+        return None
+    numa = attributes.get(driver.numa, attributes.get(names.NUMA_NODE))
+    parent = attributes.get(driver.parent, "")
+    root = attributes.get(names.PCIE_ROOT)
+    return Nic(
+        given=(driver.name, pool, device.name),
+        address=address,
+        parent=parent if isinstance(parent, str) else "",
+        root=root if isinstance(root, str) and root else None,
+        numa=numa if isinstance(numa, int) and not isinstance(numa, bool) and numa >= 0 else None,
+        attributes=attributes,
+        blocked=device.blocked,
+    )
+
+
+def _scalar(said: Mapping[str, Any]) -> Value | None:
+    value = said.get("string", said.get("int", said.get("bool")))
+    if isinstance(value, str):
+        return sys.intern(value) if len(value) <= 64 else value
+    return value if isinstance(value, int) else None
+
+
+class Nics:
+    """All NICs by node, and who has them.
+
+    Attributes:
+        asked: Whether any pod has asked for NICs: before that nothing is read.
+        on_asked: Called when the first one does.
+        known: The drivers whose slices are all known.
+    """
+
+    def __init__(self, nodes: NodeTable) -> None:
+        """Begin with none; ``nodes`` is told where NICs have become free."""
+        self.asked = False
+        self.on_asked: Callable[[], None] = lambda: None
+        self.known: set[str] = set()
+        self._nodes = nodes
+        self._slices: dict[tuple[str, str], dict[str, NicSlice]] = {}  # by driver and pool
+        self._pools: dict[str, dict[tuple[str, str], tuple[Nic, ...]]] = {}  # by node
+        self._place_of: dict[Given, Place] = {}  # where each is, or was when a claim got it
+        self._held: dict[Key, frozenset[Given | Place]] = {}
+        self._places: dict[Key, frozenset[Place]] = {}
+        self._holders: dict[Place, set[Key]] = {}
+        self._given_of: dict[tuple[str, str], set[Key]] = {}  # claims that were given NICs, by driver and pool
+        self._classes: dict[str, tuple[str, ...]] = {}
+        self._enough: OrderedDict[NicAsk, _Enough] = OrderedDict()
+
+    # What is seen.
+
+    def slice_changed(self, change: Change[NicSlice]) -> None:
+        """Take in what the reflector of a driver's slices saw."""
+        for pool in sorted({(piece.driver, piece.pool) for piece in (change.old, change.new) if piece is not None}):
+            pieces = self._slices.setdefault(pool, {})
+            before = {piece.node for piece in pieces.values()}
+            for piece in (change.old, change.new):
+                if piece is not None and (piece.driver, piece.pool) == pool:
+                    pieces.pop(piece.metadata.name, None)
+                    if piece is change.new:
+                        pieces[piece.metadata.name] = piece
+            self._read(pool, before)
+
+    def _read(self, pool: tuple[str, str], before: set[str]) -> None:
+        pieces = self._slices[pool]
+        every = slices.generations(pieces.values(), lambda piece: (piece.generation, piece.count))
+        newest = every[0].slices if every and every[0].complete else []
+        if not pieces:
+            del self._slices[pool]
+        by_node: dict[str, tuple[Nic, ...]] = {}
+        for piece in newest:
+            by_node[piece.node] = (*by_node.get(piece.node, ()), *piece.nics)
+        for node in sorted(before | by_node.keys()):
+            own = self._pools.setdefault(node, {})
+            if pool not in self._given_of:  # else a claim may have one that its driver does not show while it has it
+                for nic in own.get(pool, ()):
+                    self._place_of.pop(nic.given, None)
+            if node in by_node:
+                own[pool] = by_node[node]
+                self._place_of |= {nic.given: (node, nic.address) for nic in by_node[node]}
+            else:
+                own.pop(pool, None)
+            if not own:
+                del self._pools[node]
+            self._changed(node)
+        for claim in sorted(self._given_of.get(pool, ())):
+            self._placed(claim)
+
+    def read(self, driver: str) -> None:
+        """Take in that all slices of a driver are known."""
+        self.known.add(driver)
+
+    def class_changed(self, name: str, selectors: tuple[str, ...] | None) -> None:
+        """Take in what a DeviceClass selects by; None where there is no such class."""
+        if self._classes.get(name) == selectors:
+            return
+        if selectors is None:
+            self._classes.pop(name, None)
+        else:
+            self._classes[name] = selectors
+        self._enough.clear()
+
+    def hold(self, claim: Key, held: Collection[Given | Place]) -> None:
+        """Record the NICs that a claim was given, or is pinned to, from now on."""
+        if not held and claim not in self._held:
+            return
+        for one in self._held.pop(claim, ()):
+            if len(one) == 3 and (users := self._given_of.get(one[:2])) is not None:
+                users.discard(claim)
+                if not users:
+                    del self._given_of[one[:2]]
+        if held:
+            self._held[claim] = frozenset(held)
+            for one in held:
+                if len(one) == 3:
+                    self._given_of.setdefault(one[:2], set()).add(claim)
+        self._placed(claim)
+
+    def hold_anew(self, claim: Key, held: Collection[Given | Place]) -> None:
+        """Record what a claim has, whatever was recorded of it."""
+        self.hold(claim, ())
+        self.hold(claim, held)
+
+    def _placed(self, claim: Key) -> None:
+        """Record where the NICs are that a claim has."""
+        held, before = self._held.get(claim, frozenset()), self._places.pop(claim, frozenset())
+        found = (self._place_of.get(one) if len(one) == 3 else one for one in held)
+        now = frozenset(place for place in found if place is not None)
+        if now:
+            self._places[claim] = now
+        for place in before - now:
+            users = self._holders.get(place, set())
+            users.discard(claim)
+            if not users:
+                self._holders.pop(place, None)
+        for place in now - before:
+            self._holders.setdefault(place, set()).add(claim)
+        for node in sorted({node for node, _ in before ^ now}):
+            self._changed(node)
+
+    def _changed(self, node: str) -> None:
+        for enough in self._enough.values():
+            enough.dirty.add(node)
+        if self.asked:
+            self._nodes.helped(node)
+
+    # What is asked.
+
+    def held(self, claim: Key) -> frozenset[Given | Place]:
+        """Return what is recorded of a claim."""
+        return self._held.get(claim, frozenset())
+
+    def sound(self, claim: Key) -> bool:
+        """Return whether it is recorded of each NIC that a claim has, as far as it is known where it is."""
+        held = self._held.get(claim, frozenset())
+        found = frozenset(self._place_of.get(one) if len(one) == 3 else one for one in held) - {None}
+        return self._places.get(claim, frozenset()) == found and all(
+            claim in self._holders.get(place, ()) for place in found if place is not None
+        )
+
+    def claims(self) -> tuple[Key, ...]:
+        """Return the claims that have NICs."""
+        return tuple(self._held)
+
+    def slices(self) -> dict[str, NicSlice]:
+        """Return the slices that were taken in, by name."""
+        return {name: piece for pieces in self._slices.values() for name, piece in pieces.items()}
+
+    def others(self, claim: Key, places: Iterable[Place] | None = None) -> set[Key]:
+        """Return the claims that have any of these NICs, by default of those that this claim has; but not this one."""
+        every = self._places.get(claim, ()) if places is None else places
+        return {key for place in every for key in self._holders.get(place, ())} - {claim}
+
+    def on(self, node: str) -> list[Nic]:
+        """Return the NICs of a node that a claim may ask for, free or not, in the order of their addresses."""
+        every = (nic for each in self._pools.get(node, {}).values() for nic in each if not nic.blocked)
+        return sorted(every, key=lambda nic: (nic.address, nic.given))
+
+    def free(self, node: str, besides: Key | None = None) -> list[Nic]:
+        """Return those of them that no claim has, but for one claim's."""
+        return [nic for nic in self.on(node) if not self._holders.get((node, nic.address), set()) - {besides}]
+
+    def fits(self, nic: Nic, request: NicRequest) -> bool:
+        """Return whether a NIC is what a request asks for, by its class's selectors and its own."""
+        terms = self._terms(request)
+        driver = nic.given[0]
+        return terms is not None and driver == request.driver and simple_cel.hold(terms, driver, nic.attributes)
+
+    def unread(self) -> str:
+        """Have the slices of NICs read, if nobody has. Returns what is waited for until they are known, else empty."""
+        if not self.asked:
+            self.asked = True
+            self.on_asked()
+        unknown = sorted(DRIVERS.keys() - self.known)
+        return f"waits until the slices of drivers {', '.join(unknown)} are read" if unknown else ""
+
+    def readable(self, ask: NicAsk) -> NicAsk:
+        """Return what is asked of NICs without the requests whose class cannot be read here: these are left.
+
+        Raises:
+            NoPlaceError: The slices are not known yet, or there is no such class.
+        """
+        if ask.requests and (why := self.unread()):
+            raise NoPlaceError(why)
+        for request in ask.requests:
+            if request.device_class not in self._classes:
+                raise NoPlaceError(f"waits for DeviceClass {shown(request.device_class)}, which is not there")
+        unread = {request.name for request in ask.requests if self._terms(request) is None}
+        if not unread:
+            return ask
+        while more := {
+            name for one in ask.alike if unread & set(one.requests) for name in one.requests if name not in unread
+        }:
+            unread |= more
+        why = "a selector of its DeviceClass is for the scheduler alone to judge"
+        return msgspec.structs.replace(
+            ask,
+            requests=tuple(request for request in ask.requests if request.name not in unread),
+            alike=tuple(one for one in ask.alike if not unread & set(one.requests)),
+            left=(*ask.left, *((request.name, why) for request in ask.requests if request.name in unread)),
+        )
+
+    def _terms(self, request: NicRequest) -> tuple[Term, ...] | None:
+        terms: tuple[Term, ...] = ()
+        for text in (*self._classes.get(request.device_class, ()), *request.selectors):
+            read = simple_cel.read(text)
+            if read is None:
+                return None
+            terms += read
+        return terms
+
+    def enough(self, ask: NicAsk) -> Collection[str]:
+        """Return the nodes on which so many NICs are free that are what is asked for, wherever on them."""
+        known = self._enough.get(ask)
+        if known is None:
+            known = self._enough[ask] = _Enough(set(self._pools))
+            if len(self._enough) > _MOST_ASKS:
+                self._enough.popitem(last=False)
+        self._enough.move_to_end(ask)
+        for node in known.dirty:
+            known.nodes.discard(node)
+            if self._has(node, ask):
+                known.nodes.add(node)
+        known.dirty.clear()
+        return known.nodes
+
+    def count(self, node: str, ask: NicAsk) -> int:
+        """Return how many NICs of a node are free that are what any of the requests asks for."""
+        return sum(any(self.fits(nic, request) for request in ask.requests) for nic in self.free(node))
+
+    def _has(self, node: str, ask: NicAsk) -> bool:
+        free = self.free(node)
+        if len(free) < ask.count:
+            return False
+        fitting = [{nic.given for nic in free if self.fits(nic, request)} for request in ask.requests]
+        each = all(len(one) >= request.count for one, request in zip(fitting, ask.requests, strict=True))
+        return each and len(set().union(*fitting)) >= ask.count
+
+
+class _Enough:
+    """The nodes that have enough NICs for somebody.
+
+    Attributes:
+        nodes: They, as of when none was dirty.
+        dirty: Nodes that are to be looked at again.
+    """
+
+    def __init__(self, dirty: set[str]) -> None:
+        self.nodes: set[str] = set()
+        self.dirty = dirty

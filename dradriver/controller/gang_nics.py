@@ -1,0 +1,86 @@
+"""NICs for the pods of a gang: places have enough of them, and each pod gets others than those before it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import numpy as np
+
+from dradriver.api.errors import WordError
+from dradriver.api.nics import NicAsk
+from dradriver.cluster.nics import Place
+from dradriver.cluster.nodes.columns import Ints
+from dradriver.cluster.picture import Picture
+from dradriver.controller import nic_choice, nic_places
+from dradriver.controller.nic_choice import Chosen, Gpus, NoNicsError
+from dradriver.queue.placement_request import PlacementRequest
+from dradriver.queue.units import Member
+
+MOST_LOOKS: Final = 8  # at plans whose nodes have enough NICs, and not beside the plan's GPUs
+
+
+class ShortError(NoNicsError):
+    """A plan is nothing because of one node.
+
+    Attributes:
+        node: It.
+    """
+
+    def __init__(self, error: NoNicsError, node: str) -> None:
+        super().__init__(str(error), stable=error.stable)
+        self.node = node
+
+
+def asked(picture: Picture, wishes: Sequence[PlacementRequest]) -> NicAsk | None:
+    """Return what those pods of a gang ask of NICs that ask for some; None where none does.
+
+    Raises:
+        NoPlaceError: What there is of NICs is not known yet.
+        WordError: They ask for different NICs.
+    """
+    every = {nic_places.readable(picture, wish).nics for wish in wishes if wish.nics is not None}
+    found = {ask for ask in every if ask is not None and ask.requests}
+    if len(found) > 1:
+        raise WordError(
+            "the pods of the gang ask for different NICs beside their GPUs: give them one ResourceClaimTemplate"
+        )
+    return found.pop() if found else None
+
+
+def column(picture: Picture, ask: NicAsk, rows: int) -> Ints:
+    """Return how many NICs each node has for such pods: (rows, 1); none where it has too few for one."""
+    out = np.zeros((rows, 1), dtype=np.int64)
+    for node in picture.nics.enough(ask):
+        row = picture.nodes.find(node)
+        if row is not None:
+            out[row] = picture.nics.count(node, ask)
+    return out
+
+
+def told(members: Sequence[Member]) -> str:
+    """Return what pods of a gang want beside their GPUs, as a part of a reason."""
+    asks = (member.wish.nics for member in members)
+    ask = next((ask for ask in asks if ask is not None and ask.requests), None)
+    return "" if ask is None else f"; a pod wants {nic_choice.wanted(ask)} beside its GPUs"
+
+
+def chosen(picture: Picture, placed: Mapping[Member, tuple[str, Gpus]]) -> dict[Member, Chosen]:
+    """Return the NICs of each member, given its node and its GPUs by the claim's requests.
+
+    Raises:
+        ShortError: A member cannot have them beside its GPUs.
+    """
+    out: dict[Member, Chosen] = {}
+    taken: set[Place] = set()
+    for member, (node, gpus) in placed.items():
+        if member.wish.nics is None:
+            continue
+        wish = nic_places.readable(picture, member.wish)
+        found = nic_places.chosen(picture, wish, node, gpus, taken=taken)
+        if found is None:
+            assert wish.nics is not None, "it asks for some"
+            raise ShortError(nic_choice.refusal(picture, wish.nics), node)
+        out[member] = found
+        taken |= {(node, address) for each in found.values() for address in each}
+    return out

@@ -1,0 +1,146 @@
+"""Places for pods whose claims have NICs of other drivers: sets of GPUs beside which their nodes have such NICs."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Collection, Sequence
+from typing import Final, TypeAlias
+
+import msgspec
+
+from dradriver.allocator.fleet.fleet import Fleet
+from dradriver.allocator.request import NEAR_PREFERRED, NEAR_REQUIRED, Choice, NoPlaceError, PartChoice, Whole
+from dradriver.api import names
+from dradriver.api.pins import Pin
+from dradriver.cluster.nics import Place
+from dradriver.cluster.nodes.columns import Bools
+from dradriver.cluster.picture import Picture
+from dradriver.controller import nic_choice
+from dradriver.controller.nic_choice import Chosen, Gpus
+from dradriver.queue.placement_request import PlacementRequest
+
+MOST_LOOKS: Final = 8  # at so many more nodes, for NICs beside free GPUs
+
+Choices: TypeAlias = Sequence[Choice | PartChoice]
+Rank: TypeAlias = Callable[[Bools, Fleet], Choices]
+"""Gives the best sets on some nodes, as a fleet has their GPUs, best first; raises ``NoPlaceError``."""
+
+
+def readable(picture: Picture, wish: PlacementRequest) -> PlacementRequest:
+    """Return a wish with those requests for NICs that are chosen for here.
+
+    Raises:
+        NoPlaceError: What there is of NICs is not known yet, or the pod demands what nobody chooses.
+    """
+    assert wish.nics is not None, "asked of such wishes"
+    ask = picture.nics.readable(wish.nics)
+    if ask is wish.nics:
+        return wish
+    if ask.near == NEAR_REQUIRED:
+        raise NoPlaceError(f"{names.NEAR_NIC}: {NEAR_REQUIRED}: {ask.left[-1][1]}")
+    return msgspec.structs.replace(wish, nics=ask)
+
+
+def asked_for(picture: Picture, wish: PlacementRequest, pin: Pin) -> bool:
+    """Return whether a claim is pinned to NICs that are there, free but for it, and what its pod asks for."""
+    ask = wish.nics
+    assert ask is not None, "asked of such wishes"
+    if {name: len(each) for name, each in pin.nics.items()} != {one.name: one.count for one in ask.requests}:
+        return False
+    if not ask.requests:
+        return True
+    node, own = pin.choice.node, {address for each in pin.nics.values() for address in each}
+    if picture.inventory.pool(node) is None:
+        return False
+    others = {(node, nic.address) for nic in picture.nics.on(node)} - {(node, address) for address in own}
+    same = nic_choice.chosen(picture, ask, node, pin.uuids, besides=wish.claim, taken=others)
+    return same is not None
+
+
+def near(wish: PlacementRequest) -> PlacementRequest | None:
+    """Return a wish that demands what it prefers of NICs near its GPUs; None where it prefers nothing."""
+    if wish.nics is not None:
+        if wish.nics.near != NEAR_PREFERRED or not wish.nics.requests:
+            return None
+        return msgspec.structs.replace(wish, nics=msgspec.structs.replace(wish.nics, near=NEAR_REQUIRED))
+    if not isinstance(wish.request, Whole) or wish.request.near_nic != NEAR_PREFERRED:
+        return None
+    return msgspec.structs.replace(wish, request=msgspec.structs.replace(wish.request, near_nic=NEAR_REQUIRED))
+
+
+def ranked(picture: Picture, wish: PlacementRequest, fit: Bools, fleet: Fleet, rank: Rank) -> Choices:
+    """Return the best sets of a wish with requests for NICs for which their nodes have NICs, best first.
+
+    Nodes are looked at in the order of their sets, some at a time. Where a set's GPUs cannot all have what is demanded,
+    as two that share the only NIC near them, others of its node may.
+
+    Args:
+        picture: The cluster.
+        wish: What is wanted.
+        fit: The nodes that are looked at, by row.
+        fleet: What is looked at of them.
+        rank: Ranks sets of GPUs alone.
+
+    Raises:
+        NoNicsError: There are such sets, and not the NICs beside them.
+        NoPlaceError: There are no such sets.
+    """
+    ask, left = wish.nics, fit
+    assert ask is not None, "asked of such wishes"
+    # A fleet that is not the tenant's own was made for a purpose, and is what it is.
+    demands = nic_choice.demands(ask) and fleet is picture.fleets.of(wish.claim[0])
+    for _ in range(MOST_LOOKS):
+        try:
+            choices = rank(left, fleet)
+        except NoPlaceError:
+            if left is fit:
+                raise
+            break
+        if found := _with_nics(picture, wish, choices):
+            return found
+        nodes = [one.node for one in choices]
+        if demands:
+            gpus = sum(map(len, _numbers(choices[0])))
+            apart = {node: nic_choice.gpus_apart(picture, ask, node, fleet.free(node), gpus) for node in nodes}
+            others = picture.fleets.without(namespace=wish.claim[0], among=apart)
+            with contextlib.suppress(NoPlaceError):
+                if found := _with_nics(picture, wish, rank(picture.nodes.named(nodes), others)):
+                    return found
+        left = left & ~picture.nodes.named(nodes)
+    raise nic_choice.refusal(picture, ask)
+
+
+def _with_nics(
+    picture: Picture, wish: PlacementRequest, choices: Sequence[Choice | PartChoice]
+) -> list[Choice | PartChoice]:
+    """Return those sets for which their nodes have NICs."""
+    ask = wish.nics
+    assert ask is not None, "asked of such wishes"
+    return [one for one in choices if nic_choice.chosen(picture, ask, one.node, uuids(picture, wish, one))]
+
+
+def chosen(
+    picture: Picture, wish: PlacementRequest, node: str, gpus: Gpus, *, taken: Collection[Place] = ()
+) -> Chosen | None:
+    """Return the NICs beside chosen GPUs, by the claim's requests; rather near ones where the pod prefers these.
+
+    None where there are none; ``taken`` are some that somebody else gets.
+    """
+    if wish.nics is None or not wish.nics.requests:
+        return {}
+    asks = [one.nics for one in (near(wish), wish) if one is not None and one.nics is not None]
+    found = (nic_choice.chosen(picture, ask, node, gpus, taken=taken) for ask in asks)
+    return next((one for one in found if one is not None), None)
+
+
+def uuids(picture: Picture, wish: PlacementRequest, choice: Choice | PartChoice) -> dict[str, tuple[str, ...]]:
+    """Return the uuids of chosen GPUs, by the claim's requests."""
+    known, numbers = picture.inventory.uuids(choice.node), _numbers(choice)
+    return {name: tuple(known[number] for number in each) for name, each in zip(wish.requests, numbers, strict=True)}
+
+
+def _numbers(choice: Choice | PartChoice) -> list[tuple[int, ...]]:
+    """Return the numbers of the chosen GPUs, by the claim's requests."""
+    if isinstance(choice, Choice):
+        return list(choice.containers)
+    return [(part.gpu,) for parts in choice.containers for part in parts]

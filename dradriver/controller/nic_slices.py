@@ -1,0 +1,50 @@
+"""Slices of drivers that hand out NICs: followed from when the first pod asks for NICs, and not before.
+
+On 5,000 nodes they are tens of thousands of devices, with dozens of attributes each, that no other pod needs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from dradriver.api.nics import DRIVERS
+from dradriver.cluster import nics
+from dradriver.cluster.picture import Picture
+from dradriver.kube.client import Client
+from dradriver.kube.reflector import Reflector
+from dradriver.kube.resources import RESOURCE_SLICES
+
+
+def field_selector(driver: str) -> str:
+    """Return what selects a driver's slices."""
+    return f"spec.driver={driver}"
+
+
+class NicSlices:
+    """Fills the picture with them."""
+
+    def __init__(self, client: Client, picture: Picture) -> None:
+        """Follow nothing until somebody asks."""
+        self._client, self._picture = client, picture
+        self._wanted = asyncio.Event()
+        picture.nics.on_asked = self._wanted.set
+
+    async def run(self) -> None:
+        """Follow them until cancelled, once they are wanted."""
+        await self._wanted.wait()
+        async with asyncio.TaskGroup() as tasks:
+            for driver in DRIVERS:
+                reflector: Reflector[Any] = Reflector(
+                    self._client,
+                    RESOURCE_SLICES,
+                    nics.read_slice,
+                    field_selector=field_selector(driver),
+                    on_change=self._picture.nics_changed,
+                )
+                tasks.create_task(reflector.run())
+                tasks.create_task(self._tell(driver, reflector))
+
+    async def _tell(self, driver: str, reflector: Reflector[Any]) -> None:
+        await reflector.synced.wait()
+        self._picture.nics_read(driver)

@@ -1,0 +1,124 @@
+"""Network cards that left /sys because a pod has them: the machine has them still.
+
+In RDMA's exclusive mode a device belongs to one network namespace, and so does an interface always: what a pod has is
+not in the host's /sys/class any more. Its PCI function stays. Without this a machine would lose a card with each pod
+that starts, and get it back with each that ends.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from dradriver.node import files
+from dradriver.node.discovery.pci import PciTree
+from dradriver.topology.check import is_bus_id
+from dradriver.topology.machine import Nic
+from dradriver.topology.natural import natural
+
+logger = logging.getLogger(__name__)
+
+_NETWORK = "0x02"  # with which the PCI classes of all network cards begin
+
+
+class FoundNic(msgspec.Struct, frozen=True):
+    """A NIC and where it hangs.
+
+    Attributes:
+        nic: The NIC.
+        busids: PCI functions through which it sends: one, or those of a bond's members.
+    """
+
+    nic: Nic
+    busids: tuple[str, ...]
+
+
+class _Written(msgspec.Struct, frozen=True):
+    boot: str
+    nics: tuple[FoundNic, ...]
+
+
+class KeptNics:
+    """The cards that were seen in this boot, in a file for the agent after this one."""
+
+    def __init__(self, path: Path | None = None, *, boot: str = "") -> None:
+        """Read nothing yet.
+
+        Args:
+            path: The file; None to remember only.
+            boot: Id of this boot: after another one every card is the host's again.
+        """
+        self._path = path
+        self._boot = boot
+        self._known: tuple[FoundNic, ...] | None = None
+        self._written: tuple[FoundNic, ...] = ()
+        self._said = ""
+
+    def gone(self, found: Sequence[FoundNic], tree: PciTree) -> list[FoundNic]:
+        """Return the known cards that were not found, whose PCI functions are there and no found card's.
+
+        Args:
+            found: The cards that /sys has.
+            tree: The PCI tree.
+        """
+        names = {card.nic.name for card in found}
+        busids = {busid for card in found for busid in card.busids}
+        return [
+            card
+            for card in self._read()
+            if card.nic.name not in names
+            and busids.isdisjoint(card.busids)
+            and all(tree.pci_class(busid).startswith(_NETWORK) for busid in card.busids)
+        ]
+
+    def names(self) -> dict[str, str]:
+        """Return the known cards' names by PCI function: a function's parent may be in a pod."""
+        return {card.nic.pci: card.nic.name for card in self._read() if card.nic.pci}
+
+    def keep(self, cards: Sequence[FoundNic]) -> None:
+        """Remember the cards; what cannot be written now is written with the next reading."""
+        self._known = tuple(cards)
+        if self._path is None or self._known == self._written:
+            return
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            files.write(self._path, msgspec.json.encode(_Written(self._boot, self._known)))
+        except OSError as error:
+            self._say(f"which network cards there are is not written: {error}")
+            return
+        self._written = self._known
+
+    def _read(self) -> tuple[FoundNic, ...]:
+        if self._known is None:
+            self._known = ()
+            if self._path is not None:
+                try:
+                    written = msgspec.json.decode(self._path.read_bytes(), type=_Written)
+                except FileNotFoundError:
+                    return ()
+                except (OSError, msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+                    self._say(f"which network cards there were is not known: {self._path}: {error}")
+                    return ()
+                if written.boot == self._boot:
+                    self._known = self._written = tuple(filter(_is_card, written.nics))
+        return self._known
+
+    def _say(self, text: str) -> None:
+        if text != self._said:
+            self._said = text
+            logger.warning("%s", text)
+
+
+def _is_card(card: FoundNic) -> bool:
+    """Return whether what a file says can be part of a machine."""
+    nic = card.nic
+    places = all(map(is_bus_id, card.busids)) and (not nic.pci or is_bus_id(nic.pci))
+    return bool(nic.name and card.busids and places and nic.gbps >= 0 and (nic.numa is None or nic.numa >= 0))
+
+
+def in_order(cards: Sequence[FoundNic]) -> list[FoundNic]:
+    """Return cards in the natural order of their names."""
+    return sorted(cards, key=lambda card: natural(card.nic.name))

@@ -1,0 +1,7 @@
+"""The state of the node's network cards, read only, from /sys: nothing is ever changed, and no GPU tainted for them.
+
+ports      one reading: each card's ports, their state, rate, GIDs and error counters
+troubles   what is wrong with a port, by what its siblings are
+gpudirect  whether cards can reach the memory of GPUs
+watch      reads again and again; metrics, and Events on the Node about what changed
+"""

@@ -1,0 +1,198 @@
+"""One reading of the ports of RDMA devices, as Documentation/ABI/stable/sysfs-class-infiniband has them.
+
+Each file is read for itself: what is missing, unreadable or no answer is left empty, and costs nothing else.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+import msgspec
+
+from dradriver.node.discovery import sysfs
+from dradriver.topology.check import is_bus_id
+
+ACTIVE: Final = "ACTIVE"
+ETHERNET: Final = "Ethernet"
+INFINIBAND: Final = "InfiniBand"
+ERRORS: Final = (
+    "symbol_error",
+    "link_error_recovery",
+    "link_downed",
+    "port_rcv_errors",
+    "port_xmit_discards",
+    "local_link_integrity_errors",
+    "excessive_buffer_overrun_errors",
+)
+"""Files of ``counters``, some of which RoCE devices and virtual functions lack."""
+HARDWARE_ERRORS: Final = ("rx_icrc_encapsulated",)
+"""Files of ``hw_counters``: mlx5's."""
+
+_CLASS: Final = "sys/class/infiniband"
+_MOST_NICS: Final = 256
+_MOST_PORTS: Final = 16  # of one device
+_MOST_GIDS: Final = 256  # of one port; tables of mlx5 have as many
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")  # IB_DEVICE_NAME_MAX is 64
+_PORT: Final = re.compile(r"[1-9][0-9]{0,2}")
+_STATE: Final = re.compile(r"[0-9]{1,2}: ([A-Za-z][A-Za-z _]{0,31})")
+_RATE: Final = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,3})?) Gb/sec(?: \(([0-9A-Za-z ]{1,24})\))?")
+_TEXT: Final = re.compile(r"[!-~][ -~]{0,63}")
+_COUNT: Final = re.compile(r"[0-9]{1,20}")
+_FLAGS: Final = re.compile(r"0x[0-9a-f]{1,8}")
+_IFF_UP: Final = 0x1
+_IPV4: Final = re.compile(r"(0000:){5}ffff:(?!0000:0000)[0-9a-f]{4}:[0-9a-f]{4}")
+_ROCE_V2: Final = "RoCE v2"
+
+
+class Port(msgspec.Struct, frozen=True, kw_only=True):
+    """One port of an RDMA device.
+
+    Attributes:
+        number: From 1 on.
+        state: ``ACTIVE``, ``DOWN``, ``INIT``, ``ARMED``, ``ACTIVE_DEFER``; empty where it cannot be read.
+        phys: ``LinkUp``, ``Polling``, ``Disabled``, …; empty where it cannot be read. mlx5 says ``Disabled`` of every
+            Ethernet port that is not up, be its cable missing.
+        layer: ``InfiniBand`` or ``Ethernet``; others' words, as EFA's; empty where it cannot be read.
+        gbit: Rate in Gbit/s of one that is active; 0 of any other, which says 10 whatever it can do.
+        lanes: ``4X NDR``, of one that is active; empty where it is not known.
+        ipv4: Whether it has a RoCE v2 GID with an IPv4 address; None where it needs none, and while it is not active.
+        off: Whether it was switched off on purpose: its physical state on InfiniBand, its interface on Ethernet.
+        away: Whether its interface is in a pod: an Ethernet port then says ``DOWN``, and nothing is wrong with it.
+        errors: Totals of error counters, since the driver was loaded; without those that cannot be read.
+    """
+
+    number: int
+    state: str = ""
+    phys: str = ""
+    layer: str = ""
+    gbit: float = 0.0
+    lanes: str = ""
+    ipv4: bool | None = None
+    off: bool = False
+    away: bool = False
+    errors: Mapping[str, int] = MappingProxyType({})
+
+    @property
+    def up(self) -> bool:
+        """Whether NCCL would use it: it skips all others without a word (``net_ib/init.cc``)."""
+        return self.state == ACTIVE
+
+    @property
+    def verbs(self) -> bool:
+        """Whether NCCL's verbs transport can use it at all."""
+        return self.layer in (INFINIBAND, ETHERNET)
+
+
+class NicState(msgspec.Struct, frozen=True, kw_only=True):
+    """One RDMA device and its ports.
+
+    Attributes:
+        name: ``mlx5_0``.
+        pci: Bus id; empty where /sys does not say.
+        product: ``hca_type`` (``MT4129``), else the PCI ids; empty where neither can be read.
+        board: ``board_id`` (``MT_0000000838``): the same board has the same firmware; empty where it cannot be read.
+        firmware: ``28.39.1002``; empty where it cannot be read.
+        function: Whether it is an SR-IOV virtual function, whose port is as those that gave it away want it.
+        ports: By number.
+    """
+
+    name: str
+    pci: str = ""
+    product: str = ""
+    board: str = ""
+    firmware: str = ""
+    function: bool = False
+    ports: tuple[Port, ...] = ()
+
+
+def read(root: Path) -> tuple[NicState, ...]:
+    """Return the RDMA devices that this network namespace has, in natural order of their names.
+
+    One that a pod has in RDMA's exclusive mode is not among them.
+
+    Args:
+        root: ``/``, or where the host's /sys is mounted.
+    """
+    names = [name for name in sysfs.entries(root / _CLASS) if _NAME.fullmatch(name)]
+    return tuple(_nic(root / _CLASS / name, name) for name in names[:_MOST_NICS])
+
+
+def _nic(folder: Path, name: str) -> NicState:
+    device = folder / "device"
+    interfaces = sysfs.entries(device / "net")
+    numbers = sorted(int(port) for port in sysfs.entries(folder / "ports") if _PORT.fullmatch(port))
+    try:
+        parts = (folder / "device").resolve().parts
+        function = (device / "physfn").exists()
+    except (OSError, RuntimeError):  # RuntimeError: links in a circle
+        parts, function = (), False
+    pci = next((part for part in reversed(parts) if is_bus_id(part)), "")
+    ids = [_text(device / file) for file in ("vendor", "device")]
+    return NicState(
+        name=name,
+        pci=pci,
+        product=_text(folder / "hca_type") or (":".join(ids) if all(ids) else ""),
+        board=_text(folder / "board_id"),
+        firmware=_text(folder / "fw_ver"),
+        function=function,
+        ports=tuple(_port(folder / "ports" / str(n), n, device, interfaces) for n in numbers[:_MOST_PORTS]),
+    )
+
+
+def _port(folder: Path, number: int, device: Path, interfaces: list[str]) -> Port:
+    state, phys = (_word(folder / name) for name in ("state", "phys_state"))
+    layer = _text(folder / "link_layer")
+    rate = _RATE.fullmatch(sysfs.text(folder / "rate")) if state == ACTIVE else None
+    down = state not in ("", ACTIVE)
+    if layer == ETHERNET:
+        own = _text(folder / "gid_attrs/ndevs/0")
+        flags = [_flags(device / "net" / one) for one in ([own] if own in interfaces else interfaces)]
+        off, away = bool(flags) and all(flag is not None and not flag & _IFF_UP for flag in flags), not interfaces
+    else:
+        off, away = phys == "Disabled", False
+    return Port(
+        number=number,
+        state=state,
+        phys=phys,
+        layer=layer,
+        gbit=float(rate[1]) if rate else 0.0,
+        lanes=(rate[2] or "") if rate else "",
+        ipv4=_has_ipv4(folder) if layer == ETHERNET and state == ACTIVE else None,
+        off=down and off,
+        away=down and away,
+        errors=_errors(folder),
+    )
+
+
+def _has_ipv4(port: Path) -> bool:
+    """Return whether a port has a RoCE v2 GID with an IPv4 address; an empty index cannot be read, and is skipped."""
+    indices = [index for index in sysfs.entries(port / "gid_attrs/types") if index.isdecimal()]
+    return any(
+        sysfs.text(port / "gid_attrs/types" / index) == _ROCE_V2 and _IPV4.fullmatch(sysfs.text(port / "gids" / index))
+        for index in indices[:_MOST_GIDS]
+    )
+
+
+def _errors(port: Path) -> Mapping[str, int]:
+    files = {name: port / "counters" / name for name in ERRORS}
+    files |= {name: port / "hw_counters" / name for name in HARDWARE_ERRORS}
+    return {name: int(text) for name, file in files.items() if _COUNT.fullmatch(text := sysfs.text(file))}
+
+
+def _word(path: Path) -> str:
+    found = _STATE.fullmatch(sysfs.text(path))
+    return found[1] if found else ""
+
+
+def _text(path: Path) -> str:
+    text = sysfs.text(path)
+    return text if _TEXT.fullmatch(text) else ""
+
+
+def _flags(interface: Path) -> int | None:
+    text = sysfs.text(interface / "flags")
+    return int(text, 16) if _FLAGS.fullmatch(text) else None

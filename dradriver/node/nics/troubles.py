@@ -1,0 +1,146 @@
+"""What is wrong with the ports of network cards: judged by their siblings, for nobody else knows what a port should be.
+
+Siblings are ports of cards of one product and board on the same link layer. A virtual function's port is as whoever
+gave it away wants it, so it is neither judged nor compared with.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+
+from dradriver.node.nics.ports import ETHERNET, INFINIBAND, NicState, Port
+
+DOWN: Final = "down"
+SLOW: Final = "slow"
+GID: Final = "gid"
+FIRMWARE: Final = "firmware"
+KINDS: Final = (DOWN, SLOW, GID, FIRMWARE)
+SEVERE: Final = (DOWN, SLOW)
+"""Kinds by which jobs get slow without a word."""
+
+
+class At(NamedTuple):
+    """A port, by its card's name and its number."""
+
+    nic: str
+    port: int
+
+
+class Trouble(msgspec.Struct, frozen=True):
+    """What is wrong with a port.
+
+    Attributes:
+        at: The port; of a card's firmware its first one.
+        kind: One of ``KINDS``.
+        said: What was seen, without figures that change by themselves.
+        cure: What to do.
+    """
+
+    at: At
+    kind: str
+    said: str
+    cure: str
+
+
+class Seen(NamedTuple):
+    """A port as it was read, and which it is."""
+
+    at: At
+    port: Port
+
+
+def troubles(nics: Sequence[NicState], *, known_up: Collection[At] = ()) -> tuple[Trouble, ...]:
+    """Return what is wrong, by card and port.
+
+    Args:
+        nics: A reading.
+        known_up: Ports that were active before: if all siblings go down together, none of them is left to compare with.
+    """
+    found = [trouble for group in siblings(nics) for trouble in _of_group(group, known_up)]
+    found += _firmware(nics)
+    order = {nic.name: n for n, nic in enumerate(nics)}
+    return tuple(sorted(found, key=lambda one: (order[one.at.nic], one.at.port, KINDS.index(one.kind))))
+
+
+def siblings(nics: Sequence[NicState]) -> list[list[Seen]]:
+    """Return the ports of all cards but virtual functions, those together that should be alike."""
+    groups: dict[tuple[str, str, str], list[Seen]] = {}
+    for nic in nics:
+        for port in nic.ports if not nic.function else ():
+            key = (nic.product, nic.board, port.layer)
+            groups.setdefault(key, []).append(Seen(At(nic.name, port.number), port))
+    return list(groups.values())
+
+
+def _of_group(group: Sequence[Seen], known_up: Collection[At]) -> Iterator[Trouble]:
+    some_up = any(port.up for _, port in group)
+    best = max(group, key=lambda one: one.port.gbit).port
+    for at, port in group:
+        where = f"port {at.port} of {at.nic}"
+        if port.up:
+            if 0 < port.gbit < best.gbit:
+                yield Trouble(
+                    at, SLOW, f"{where} runs at {_rate(port)}, its siblings at {_rate(best)}",
+                    "seat its cable and transceiver anew, and look at the switch port's speed and width",
+                )  # fmt: skip
+            if port.layer == ETHERNET and port.ipv4 is False:
+                yield Trouble(
+                    at, GID, f"{where} has no RoCE v2 GID with an IPv4 address",
+                    "give its interface an IPv4 address, or set NCCL_IB_ADDR_FAMILY=AF_INET6 where the network is IPv6",
+                )  # fmt: skip
+        elif port.state and not (port.off or port.away) and (some_up or at in known_up or _unmanaged(port)):
+            yield Trouble(at, DOWN, f"{where} is {_state(port)}", _cure(port))
+
+
+def _firmware(nics: Sequence[NicState]) -> Iterator[Trouble]:
+    boards: dict[str, list[NicState]] = {}
+    for nic in nics:
+        if nic.board and nic.firmware and nic.ports and not nic.function:
+            boards.setdefault(nic.board, []).append(nic)
+    for board, alike in boards.items():
+        counts = Counter(nic.firmware for nic in alike)
+        usual = max(counts, key=lambda one: (counts[one], one))
+        for nic in alike:
+            if nic.firmware != usual:
+                yield Trouble(
+                    At(nic.name, nic.ports[0].number), FIRMWARE,
+                    f"{nic.name} has firmware {nic.firmware}, {counts[usual]} others of board {board} have {usual}",
+                    "bring the cards of one board to one firmware (mlxfwmanager)",
+                )  # fmt: skip
+
+
+def state_of(port: Port) -> str:
+    """Return a port's state as one of ``STATES``; ``away`` is one whose interface is in a pod."""
+    if port.up:
+        return "active"
+    if port.off or port.away:
+        return "off" if port.off else "away"
+    return DOWN if port.state else "other"
+
+
+STATES: Final = ("active", DOWN, "off", "away", "other")
+
+
+def _state(port: Port) -> str:
+    return f"{port.state} ({port.phys})" if port.phys else port.state
+
+
+def _rate(port: Port) -> str:
+    return f"{port.gbit:g} Gb/s" + (f" ({port.lanes})" if port.lanes else "")
+
+
+def _unmanaged(port: Port) -> bool:
+    """Return whether an InfiniBand link is up, and waits for a subnet manager: all siblings may."""
+    return port.layer == INFINIBAND and port.phys == "LinkUp"
+
+
+def _cure(port: Port) -> str:
+    if _unmanaged(port):
+        return "its link is up, and no subnet manager made it active: look at the fabric's (sminfo)"
+    if port.layer == ETHERNET:
+        return "look at its cable and at the switch; one that is not meant to be used: ip link set dev … down"
+    return "look at its cable and at the switch; one that is not meant to be used: ibportstate -D 0 PORT disable"

@@ -1,0 +1,145 @@
+"""This node's own GPUs of AMD, read again and again: what one reading says, and what stands when it fails."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+from dradriver.node.container_edits import Edits
+from dradriver.node.discovery import sysfs
+from dradriver.node.discovery.debounce import Debounce
+from dradriver.node.discovery.kept_nics import KeptNics
+from dradriver.node.discovery.problem import Problem
+from dradriver.node.errors import SetupError
+from dradriver.node.faults import Fault, Faults
+from dradriver.node.gpu_work import UNKNOWN, GpuWork
+from dradriver.node.vendors.amd import processes, reading, specification
+from dradriver.node.vendors.amd.kfd import KfdNode
+from dradriver.node.vendors.amd.ras import Ras
+from dradriver.node.vendors.amd.reading import Reading
+from dradriver.node.vendors.amd.specification import AmdSpecification
+from dradriver.topology.machine import Gpu, Machine
+
+logger = logging.getLogger(__name__)
+
+READINGS: Final = 3  # in a row that are no good before they count
+_UNREADABLE: Final = Fault("unreadable", "", "not all of the driver's files about it can be read")
+
+
+class AmdGpus:
+    """This node's own GPUs of AMD, for the node agent.
+
+    Attributes:
+        refused: Why none of the GPUs that are there is handed out; None where some are, or none is there.
+    """
+
+    faults: Faults = MappingProxyType({})
+    sound: frozenset[str] = frozenset()  # this driver does not say it
+    read_s = 0.0
+    reset: frozenset[str] = frozenset()  # the kernel's log tells
+    slow = True  # files of /sys wait for a GPU that hangs
+
+    def __init__(
+        self,
+        *,
+        root: Path = Path("/"),
+        proc_root: Path | None = None,
+        base: AmdSpecification | None,
+        nics: KeptNics | None = None,
+    ) -> None:
+        """Read nothing yet.
+
+        Args:
+            root: Where the host's /sys is.
+            proc_root: Where the host's /proc is; None for this process's own where ``root`` has none.
+            base: Brings GPUs into containers: one that it cannot is left out. None leaves none out.
+            nics: The network cards that an agent before this one saw.
+        """
+        self._root = root
+        self._proc_root = proc_root
+        self._base = base
+        self._nics = KeptNics() if nics is None else nics
+        self._steady = Debounce()
+        self._ras = Ras()
+        self._nodes: Mapping[str, KfdNode] = {}
+        self._links: Mapping[tuple[str, str], int] = {}  # of pairs, by uuid, as they were last told
+        self._silent = 0
+        self._told: tuple[Problem, ...] = ()
+        self.refused: str | None = None
+
+    def edits(self, gpu: Gpu) -> Edits:
+        """Return the id of the GPU in the specification of this node's GPUs, which brings its device nodes."""
+        return Edits(cdi=(specification.cdi_id(gpu.uuid),))
+
+    def read(self) -> Machine:
+        """Return the machine as it is now; each problem is logged when it appears.
+
+        Raises:
+            SetupError: It cannot be read now, which says nothing of its GPUs.
+        """
+        began_s = time.monotonic()
+        own = os.path.exists(self._root / sysfs.CPUINFO)
+        proc_root = self._proc_root or (self._root if own else Path("/"))
+        try:
+            read = reading.discover(self._root, proc_root=proc_root, earlier=self._links, kept=self._nics)
+        except OSError as error:
+            raise SetupError(f"the host's {self._root / 'sys'} cannot be looked at: {error}") from error
+        self._silent = self._silent + 1 if read.silent else 0
+        if 0 < self._silent < READINGS:
+            self._tell(read.problems)
+            raise SetupError(f"{read.silent} of the driver's nodes did not say what they are")
+        self.refused = read.refused
+        self._nodes, self.read_s = read.nodes, began_s
+        uuids = [gpu.uuid for gpu in read.machine.gpus]
+        rows = zip(uuids, read.machine.links, strict=True)
+        self._links = {(a, b): count for a, row in rows for b, count in zip(uuids, row, strict=True)}
+        self.faults = {uuid: self._faults(read, uuid) for uuid in read.nodes}
+        machine, left_out = self._usable(read)
+        self._tell((*read.problems, *left_out))
+        return self._steady.machine(machine) if machine.gpus else machine
+
+    def _faults(self, read: Reading, uuid: str) -> tuple[Fault, ...]:
+        counted = self._ras.read(uuid, self._device(read.nodes[uuid]))
+        return (*counted, *([_UNREADABLE] if uuid in read.unsure else []))
+
+    def _usable(self, read: Reading) -> tuple[Machine, list[Problem]]:
+        """Return the machine without the GPUs that no container can be given."""
+        wrong = self._base.keep(read.drm) if self._base is not None else {}
+        gpus = read.machine.gpus
+        told = [Problem(f"GPU {gpu.pci}", "CDI", f"left out: {wrong[gpu.uuid]}") for gpu in gpus if gpu.uuid in wrong]
+        return read.machine.subset([i for i, gpu in enumerate(gpus) if gpu.uuid not in wrong]), told
+
+    def _device(self, node: KfdNode) -> Path:
+        return self._root / "sys/bus/pci/devices" / node.pci
+
+    def processes(self, gpus: Collection[str]) -> dict[str, tuple[int, ...]]:
+        """Return the pids that have memory or a queue on each of the GPUs that is there."""
+        nodes = self._nodes
+        return processes.find(self._root, {uuid: nodes[uuid].gpu_id for uuid in gpus if uuid in nodes})
+
+    def work(self, gpus: Mapping[str, int]) -> dict[str, GpuWork]:
+        """Return what each of the GPUs does now; the driver does not tell which process does it."""
+        nodes, found = self._nodes, {}
+        pids = self.processes(gpus)
+        for uuid in gpus:
+            percent = sysfs.number(self._device(nodes[uuid]) / "gpu_busy_percent") if uuid in nodes else None
+            idle = percent == 0
+            found[uuid] = UNKNOWN if percent is None else GpuWork(percent, frozenset(() if idle else pids[uuid]))
+        return found
+
+    def close(self) -> None:
+        """Do nothing: nothing is held."""
+
+    def _tell(self, problems: tuple[Problem, ...]) -> None:
+        for problem in problems:
+            if problem not in self._told:
+                logger.warning("%s", problem)
+        for problem in self._told:
+            if problem not in problems:
+                logger.info("no more: %s", problem)
+        self._told = problems

@@ -1,0 +1,66 @@
+"""Memory and other errors that AMD's GPUs count: files ``ras/<block>_err_count`` of the PCI device.
+
+Each has a line ``ue: N`` of errors that could not be corrected, and ``ce: N`` (kernel, amdgpu_ras.c). They count since
+the driver was loaded, over resets too, so a number says nothing of the GPU as it is: one that grows does.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from dradriver.node.discovery import sysfs
+from dradriver.node.faults import Fault
+
+GROWING_S: Final = 3600.0  # after the last error that could not be corrected
+_FILE: Final = re.compile(r"([a-z0-9_]{1,32})_err_count")
+_UNCORRECTED: Final = re.compile(r"^ue: ?([0-9]{1,18})$", re.MULTILINE)
+
+
+class Ras:
+    """The errors of all GPUs, from one reading to the next."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """Know of none yet."""
+        self._clock = clock
+        self._counts: dict[tuple[str, str], int] = {}
+        self._grew: dict[tuple[str, str], tuple[int, float]] = {}  # by how much, and when last
+
+    def read(self, uuid: str, device: Path) -> tuple[Fault, ...]:
+        """Return what a GPU's counters say: growing ones taint, others of which some stand at more than 0 are said.
+
+        Args:
+            uuid: The GPU.
+            device: The folder of its PCI device.
+        """
+        counts: dict[str, int] = {}
+        for name in sysfs.entries(device / "ras"):
+            if (match := _FILE.fullmatch(name)) and (
+                said := _UNCORRECTED.search(sysfs.text(device / "ras" / name))
+            ) is not None:
+                counts[match[1]] = int(said[1])
+        for block, count in counts.items():
+            key = uuid, block
+            before = self._counts.get(key, count)
+            if count > before:
+                self._grew[key] = self._grew.get(key, (0, 0.0))[0] + count - before, self._clock()
+            elif count < before:  # the driver was loaded anew
+                self._grew.pop(key, None)
+            self._counts[key] = count
+        return (*self._growing(uuid), *_standing(counts))
+
+    def _growing(self, uuid: str) -> tuple[Fault, ...]:
+        now = self._clock()
+        some = {key[1]: by for key, (by, last_s) in self._grew.items() if key[0] == uuid and now - last_s < GROWING_S}
+        if not some:
+            return ()
+        said = ", ".join(f"{by} of {block}" for block, by in sorted(some.items()))
+        return (Fault("ras", min(some), f"new errors that could not be corrected: {said}"),)
+
+
+def _standing(counts: dict[str, int]) -> tuple[Fault, ...]:
+    total = sum(counts.values())
+    return (Fault("ecc", "uncorrected", f"{total} uncorrected errors since the driver was loaded"),) if total else ()

@@ -1,0 +1,134 @@
+"""Which kinds of devices a node has, and what changes its hardware."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from dradriver.node.container_edits import DeviceNode, Edits
+from dradriver.node.devices.control import Control
+from dradriver.node.devices.device_manager import DeviceManager
+from dradriver.node.devices.whole import Whole
+from dradriver.node.mps.files import MpsFolder
+from dradriver.node.threads import Thread
+from dradriver.node.vendors.nvidia.devices.capabilities import Capabilities, DriverCapabilities, SimulatedCapabilities
+from dradriver.node.vendors.nvidia.devices.mig import Mig
+from dradriver.node.vendors.nvidia.devices.nvml_control import NvmlControl
+from dradriver.node.vendors.nvidia.devices.share import Mps, Sharing, TimeSliced
+from dradriver.node.vendors.nvidia.devices.simulated import SimulatedGpu
+from dradriver.node.vendors.nvidia.discovery import library, toolkit
+from dradriver.topology.machine import Gpu, Machine
+
+HARDWARE: Final = "hardware.json"  # what simulated GPUs are like now
+_TIME_SLICING: Final = Sharing()
+
+
+def simulated(
+    edits: Callable[[Gpu], Edits],
+    folder: Path,
+    machine: Callable[[], Machine | None],
+    *,
+    mps: MpsFolder,
+    sharing: Callable[[Gpu], Sharing] = lambda _: _TIME_SLICING,
+    made: Callable[[str], bool] = lambda _: True,
+    switched: Callable[[], None] = lambda: None,
+) -> DeviceManager:
+    """Return a device manager whose hardware is a file in the folder.
+
+    Args:
+        edits: Says how a container is given a whole GPU.
+        folder: Where the file is.
+        machine: Gives the machine as it is now.
+        mps: Where GPUs' control daemons would have their files.
+        sharing: Says how a GPU is shared.
+        made: Says whether MIG instances are made for claims on a GPU, by its uuid.
+        switched: Called after a change of a GPU's MIG mode, in the thread that changes hardware.
+    """
+
+    def known(uuid: str) -> Gpu | None:
+        now = machine()
+        return next((gpu for gpu in now.gpus if gpu.uuid == uuid), None) if now is not None else None
+
+    return of(
+        edits,
+        SimulatedGpu(folder / HARDWARE, known, boot=mps.boot, mps=mps),
+        SimulatedCapabilities(),
+        parent=lambda minor: DeviceNode(f"/dev/nvidia{minor}", "/dev/null"),
+        common=Edits,
+        mps=mps,
+        sharing=sharing,
+        made=made,
+        switched=switched,
+    )
+
+
+def seen(folder: Path, *, boot: str) -> Callable[[Gpu], Gpu]:
+    """Return a function that returns a simulated GPU with the MIG devices that the folder's file says are on it."""
+    return SimulatedGpu(folder / HARDWARE, boot=boot).seen
+
+
+def real(
+    edits: Callable[[Gpu], Edits],
+    *,
+    cdi_root: Path,
+    host_root: Path,
+    driver_root: Path | None,
+    released: Callable[[], str | None],
+    mps: MpsFolder,
+    sharing: Callable[[Gpu], Sharing] = lambda _: _TIME_SLICING,
+    made: Callable[[str], bool] = lambda _: True,
+    switched: Callable[[], None] = lambda: None,
+) -> DeviceManager:
+    """Return a device manager whose hardware is this node's own.
+
+    Args:
+        edits: Says how a container is given a whole GPU.
+        cdi_root: The runtime's folder for specifications, which has the base specification.
+        host_root: Where the host's file system is.
+        driver_root: Root of the file system that holds the driver; None for the host's own.
+        released: Gives the reason why nobody may hold the driver now; None where there is none.
+        mps: Where GPUs' control daemons have their files.
+        sharing: Says how a GPU is shared.
+        made: Says whether MIG instances are made for claims on a GPU, by its uuid.
+        switched: Called after a change of a GPU's MIG mode, in the thread that changes hardware.
+    """
+
+    def parent(minor: int) -> DeviceNode:
+        node = library.dev_root(host_root, driver_root) / f"dev/nvidia{minor}"
+        return DeviceNode(f"/dev/nvidia{minor}", library.on_host(host_root, node))
+
+    return of(
+        edits,
+        NvmlControl(driver_root=driver_root, mps=mps, released=released),
+        DriverCapabilities(host_root=host_root, driver_root=driver_root),
+        parent=parent,
+        common=lambda: Edits(cdi=(toolkit.driver_id(cdi_root),)),
+        mps=mps,
+        sharing=sharing,
+        made=made,
+        switched=switched,
+    )
+
+
+def of(
+    edits: Callable[[Gpu], Edits],
+    control: Control,
+    capabilities: Capabilities,
+    *,
+    parent: Callable[[int], DeviceNode],
+    common: Callable[[], Edits],
+    mps: MpsFolder,
+    sharing: Callable[[Gpu], Sharing],
+    made: Callable[[str], bool] = lambda _: True,
+    switched: Callable[[], None] = lambda: None,
+    thread: Thread | None = None,
+) -> DeviceManager:
+    """Return a device manager with every kind of device; the arguments are those of the kinds."""
+    kinds = (
+        Mig(capabilities, parent=parent, common=common, made=made, switched=switched),
+        Mps(edits, sharing, mps.of),
+        TimeSliced(edits, sharing),
+        Whole(edits),
+    )
+    return DeviceManager(kinds, control, thread=thread)

@@ -1,0 +1,251 @@
+"""``Control`` of this node's own GPUs: NVML by ``nvidia-ml-py``, and the process that runs MPS daemons.
+
+Each call has a session of its own, which costs nothing while the discovery keeps one open, and is not held against a
+driver that is to be replaced.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import logging
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from dradriver.node.devices.control import (
+    IN_USE,
+    NOT_FOUND,
+    NOT_SUPPORTED,
+    RESET_REQUIRED,
+    TIMEOUT,
+    UNINITIALIZED,
+    Placed,
+)
+from dradriver.node.errors import HardwareError
+from dradriver.node.mps.files import MpsFolder, Server
+from dradriver.node.vendors.nvidia.devices.control_session import Session
+from dradriver.node.vendors.nvidia.discovery import binding
+from dradriver.node.vendors.nvidia.discovery.nvml import NvmlError
+from dradriver.topology.machine import MigProfile
+
+logger = logging.getLogger(__name__)
+
+_MODULE: Final = Path("/sys/module/nvidia")  # the host's, in every container
+_HOPPER: Final = 9  # compute capability
+_MPS_S: Final = 10.0  # a daemon ends within one, or not soon
+_MPS_LOOK_S: Final = 0.05
+
+
+class NvmlControl:
+    """The calls, for the one thread that changes hardware."""
+
+    def __init__(
+        self,
+        *,
+        driver_root: Path | None,
+        mps: MpsFolder,
+        module: Path = _MODULE,
+        released: Callable[[], str | None] = lambda: None,
+        mps_s: float = _MPS_S,
+    ) -> None:
+        """Ask nothing yet.
+
+        Args:
+            driver_root: Root of the file system that holds the driver; None asks the dynamic linker.
+            mps: Where the process that runs MPS daemons is told what is wanted.
+            module: The module's folder in the kernel's file system, which comes and goes with it.
+            released: Gives the reason why nobody may hold the driver now; None where there is none.
+            mps_s: How long to wait for a daemon's end.
+        """
+        self._driver_root = driver_root
+        self._mps = mps
+        self._module = module
+        self._released = released
+        self._mps_s = mps_s
+
+    def driver(self) -> str:
+        """Return the number of the module's folder: sysfs gives each a new one (fs/kernfs/dir.c, __kernfs_new_node)."""
+        with contextlib.suppress(OSError):
+            return str(self._module.stat().st_ino)
+        return ""
+
+    def minor(self, gpu: str) -> int:
+        """Return N of ``/dev/nvidiaN``."""
+        with self._session() as nvml:
+            return int(nvml.ask("nvmlDeviceGetMinorNumber", nvml.device(gpu)))
+
+    def mig_mode(self, gpu: str) -> bool:
+        """Return whether MIG mode is on; never so where the product has none."""
+        with self._session() as nvml:
+            return nvml.mig_mode(nvml.device(gpu))
+
+    def set_mig_mode(self, gpu: str, on: bool) -> None:
+        """Turn MIG mode on or off where that needs no reset, which NVML would leave pending without a word.
+
+        Where it is off a mode that waits for a reset is taken back, as an agent leaves it that is killed in this call.
+        """
+        call = "nvmlDeviceSetMigMode"
+        with self._session() as nvml:
+            device = nvml.device(gpu)
+            if nvml.mig_mode(device) == on:
+                if not on:
+                    _stay_off(nvml, gpu)
+                return
+            if not _resetless(nvml, device):
+                said = (
+                    f"GPU {gpu} changes its MIG mode at a reset only: nvidia-smi -i {gpu} -mig {int(on)}, then reset it"
+                )
+                raise HardwareError(call, RESET_REQUIRED, said)
+            if nvml.ask("nvmlDeviceGetComputeRunningProcesses", device):
+                raise HardwareError(call, IN_USE, f"processes are on GPU {gpu}")
+            try:
+                status = int(nvml.ask(call, device, int(on)))
+                if status or nvml.mig_mode(nvml.device(gpu)) != on:
+                    raise HardwareError(call, status or IN_USE, f"GPU {gpu} did not change its MIG mode")
+            except (HardwareError, NvmlError):
+                if on:
+                    _stay_off(nvml, gpu)
+                raise
+
+    def profiles(self, gpu: str) -> tuple[MigProfile, ...]:
+        """Return the profiles of instances."""
+        with self._session() as nvml:
+            return nvml.profiles(nvml.device(gpu))
+
+    def gpu_instances(self, gpu: str) -> dict[int, Placed]:
+        """Return where each GPU instance is, by its number."""
+        with self._session() as nvml:
+            device = nvml.device(gpu)
+            if not nvml.mig_mode(device):
+                return {}
+            placed = {}
+            for info in nvml.profile_infos(device):
+                for instance in nvml.gpu_instances(device, info):
+                    about = nvml.ask("nvmlGpuInstanceGetInfo", instance)
+                    placed[int(about.id)] = Placed(int(about.profileId), int(about.placement.start))
+            return placed
+
+    def create_gpu_instance(self, gpu: str, profile: MigProfile, start: int) -> int:
+        """Make a GPU instance at a placement and return its number."""
+        with self._session() as nvml:
+            placement = nvml.module.c_nvmlGpuInstancePlacement_t(start, profile.size)
+            made = nvml.ask(
+                "nvmlDeviceCreateGpuInstanceWithPlacement", nvml.device(gpu), profile.id, ctypes.byref(placement)
+            )
+            return int(nvml.ask("nvmlGpuInstanceGetInfo", made).id)
+
+    def destroy_gpu_instance(self, gpu: str, instance: int) -> None:
+        """Destroy a GPU instance."""
+        with self._session() as nvml:
+            nvml.ask("nvmlGpuInstanceDestroy", nvml.gpu_instance(gpu, instance))
+
+    def compute_instances(self, gpu: str, instance: int) -> dict[int, str]:
+        """Return the MIG device's uuid of each compute instance, by its number."""
+        with self._session() as nvml:
+            within = nvml.gpu_instance(gpu, instance)
+            own = int(nvml.ask("nvmlGpuInstanceGetInfo", within).profileId)
+            profiles = nvml.compute_infos(nvml.device(gpu), within, own)
+            infos = [info for profile in profiles for info in nvml.compute_instances(within, profile)]
+            return {int(info.id): nvml.uuid(info.device) for info in infos}
+
+    def create_compute_instance(self, gpu: str, instance: int) -> int:
+        """Make the compute instance that takes all of a GPU instance and return its number."""
+        with self._session() as nvml:
+            within = nvml.gpu_instance(gpu, instance)
+            own = int(nvml.ask("nvmlGpuInstanceGetInfo", within).profileId)
+            device = nvml.device(gpu)
+            slices = next((info.sliceCount for info in nvml.profile_infos(device) if info.id == own), 0)
+            # Of two profiles of all slices the first is the plain one (the later ones: more media engines, NVLink).
+            profile = next(
+                (info for info in nvml.compute_infos(device, within, own) if info.sliceCount == slices), None
+            )
+            if profile is None:
+                said = f"GPU instance {instance} of GPU {gpu} has no compute profile of {slices} slices"
+                raise HardwareError("nvmlGpuInstanceGetComputeInstanceProfileInfo", NOT_FOUND, said)
+            made = nvml.ask("nvmlGpuInstanceCreateComputeInstance", within, profile.id)
+            return int(nvml.ask("nvmlComputeInstanceGetInfo_v2", made).id)
+
+    def destroy_compute_instance(self, gpu: str, instance: int, compute: int) -> None:
+        """Destroy a compute instance."""
+        with self._session() as nvml:
+            within = nvml.gpu_instance(gpu, instance)
+            nvml.ask("nvmlComputeInstanceDestroy", nvml.ask("nvmlGpuInstanceGetComputeInstanceById", within, compute))
+
+    def processes(self, gpu: str, instance: int, compute: int) -> int:
+        """Return how many processes compute on a compute instance's MIG device; 0 where a guest is not told."""
+        with self._session() as nvml:
+            handle = nvml.ask("nvmlGpuInstanceGetComputeInstanceById", nvml.gpu_instance(gpu, instance), compute)
+            device = nvml.ask("nvmlComputeInstanceGetInfo_v2", handle).device
+            try:
+                return len(nvml.ask("nvmlDeviceGetComputeRunningProcesses", device))
+            except NvmlError as error:
+                if error.code != NOT_SUPPORTED:
+                    raise
+                return 0
+
+    def compute_mode(self, gpu: str) -> int:
+        """Return who may use the GPU."""
+        with self._session() as nvml:
+            return int(nvml.ask("nvmlDeviceGetComputeMode", nvml.device(gpu)))
+
+    def set_compute_mode(self, gpu: str, mode: int) -> None:
+        """Set who may use the GPU."""
+        with self._session() as nvml:
+            nvml.ask("nvmlDeviceSetComputeMode", nvml.device(gpu), mode)
+
+    def start_mps(self, gpu: str, server: Server) -> None:
+        """Have the process that runs MPS daemons serve shares with these limits."""
+        before = self._mps.wanted(gpu)
+        if before is not None and before.server != server:
+            said = f"its shares are served with other limits ({before.server}) until the last of them is given back"
+            raise HardwareError("nvidia-cuda-mps-control", IN_USE, f"GPU {gpu}: {said}")
+        self._mps.want(gpu, server)
+
+    def check_mps(self, gpu: str, server: Server) -> None:
+        """Raise unless the process that runs MPS daemons says that shares are served with these limits."""
+        ready = self._mps.ready(gpu)
+        if ready is None or ready.server != server or ready.trouble:
+            raise self._mps_error(gpu, "does not serve")
+
+    def stop_mps(self, gpu: str) -> None:
+        """Have the process that runs MPS daemons serve no shares any more, and wait until it says so."""
+        self._mps.want_none(gpu)
+        until = time.monotonic() + self._mps_s
+        while not self._mps.ended(gpu):
+            if time.monotonic() >= until:
+                raise self._mps_error(gpu, "does not end")
+            time.sleep(_MPS_LOOK_S)
+
+    def _mps_error(self, gpu: str, said: str) -> HardwareError:
+        ready = self._mps.ready(gpu)
+        why = ready.trouble if ready is not None and ready.trouble else "is the DaemonSet for MPS on this node?"
+        return HardwareError("nvidia-cuda-mps-control", TIMEOUT, f"MPS {said} GPU {gpu}: {why}")
+
+    @contextlib.contextmanager
+    def _session(self) -> Iterator[Session]:
+        if (reason := self._released()) is not None:
+            raise HardwareError("nvmlInit", UNINITIALIZED, f"the driver is let go: {reason}")
+        try:
+            with binding.opened(driver_root=self._driver_root) as nvml:
+                yield Session(nvml)
+        except NvmlError as error:
+            raise HardwareError(error.query, error.code, error.said) from error
+
+
+def _resetless(nvml: Session, device: Any) -> bool:
+    return bool(nvml.ask("nvmlDeviceGetCudaComputeCapability", device)[0] >= _HOPPER)
+
+
+def _stay_off(nvml: Session, gpu: str) -> None:
+    """Take back a MIG mode that waits for the GPU's next reset, when nobody would expect it any more.
+
+    One that waits to be turned off is as it should be, and where only a reset turns it on it is an administrator's.
+    """
+    try:
+        device = nvml.device(gpu)
+        if nvml.mig_modes(device) == (False, True) and _resetless(nvml, device):
+            nvml.ask("nvmlDeviceSetMigMode", device, 0)
+    except NvmlError as error:
+        logger.warning("GPU %s will be in MIG mode after its next reset: %s", gpu, error)

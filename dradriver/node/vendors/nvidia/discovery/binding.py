@@ -1,0 +1,404 @@
+"""``Nvml`` by the distribution ``nvidia-ml-py``, which is imported as ``pynvml``: one module of ctypes without types.
+
+It is imported only when a library is opened, so that a node agent with simulated GPUs never loads it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from dradriver.node.vendors.nvidia.discovery import kept, library, mig_profiles
+from dradriver.node.vendors.nvidia.discovery.nvml import (
+    FABRIC_COMPLETED,
+    FUNCTION_NOT_FOUND,
+    GPU_IS_LOST,
+    LIBRARY,
+    LIBRARY_NOT_FOUND,
+    NOT_FOUND,
+    UNKNOWN,
+    VERSION_MISMATCH,
+    Fabric,
+    Handle,
+    Nvml,
+    NvmlError,
+    Sample,
+)
+from dradriver.topology.machine import MigProfile, PathType
+
+_ANCESTORS: Final = {  # nvmlGpuTopologyLevel_t; two GPUs of one board (0) share its switch
+    0: PathType.PIX,
+    10: PathType.PIX,
+    20: PathType.PXB,
+    30: PathType.PHB,
+    40: PathType.NODE,
+    50: PathType.SYS,
+}
+
+# The largest answers that are believed, far above any part: what is beyond is nonsense of a broken GPU or library.
+_MOST_GPUS: Final = 1024
+_MOST_BYTES: Final = 1 << 44
+_MOST_MILLIWATTS: Final = 100_000_000
+_MOST_MBPS: Final = 10_000_000
+_MOST_MINOR: Final = (1 << 20) - 1  # Linux
+_MOST_GENERATION: Final = 16
+_MOST_LANES: Final = 64
+_MOST_LINKS: Final = 128
+_MOST_SLOTS: Final = 64
+_MOST_INSTANCE: Final = 0xFFFF
+_MOST_REMOTE_TYPE: Final = 255
+_MOST_P2P_STATUS: Final = 255
+_MOST_MAJOR: Final = 99
+_MOST_CUDA: Final = 999_990  # 999.99
+_MOST_ERRORS: Final = 1 << 48
+_MOST_ACTION: Final = 255
+_MOST_REASONS: Final = (1 << 32) - 1
+_ALL: Final = 100  # percent
+_SUCCESS: Final = 0
+_NO_INSTANCE: Final = (1 << 32) - 1  # nvml.h, nvmlProcessInfo_t: of a process on a GPU out of MIG mode
+
+
+class Library(Nvml, Protocol):
+    """An open library, of which more can be asked than discovery does.
+
+    Attributes:
+        module: ``pynvml``.
+    """
+
+    module: Any
+
+    def mig_infos(self, gpu: Handle, on: bool) -> list[Any]:
+        """Return NVML's own words for the profiles of instances, also without a place; kept as ``mig_profiles`` is."""
+
+    def ask(self, query: str, *arguments: object) -> Any:
+        """Return what a function of ``pynvml`` returns.
+
+        Raises:
+            NvmlError: NVML refused, the library is too old to know the function, or answered what is no text.
+        """
+
+
+@contextlib.contextmanager
+def opened(*, driver_root: Path | None = None) -> Iterator[Library]:
+    """Begin a session that ends with the ``with`` block, for whoever reads once.
+
+    Args:
+        driver_root: Root of the file system that holds the driver; None asks the dynamic linker. A process keeps the
+            library that it opened first.
+
+    Raises:
+        NvmlError: There is no library, no driver behind it, or no permission.
+    """
+    nvml = begin(driver_root=driver_root)
+    try:
+        yield nvml
+    finally:
+        end(nvml)
+
+
+def begin(*, driver_root: Path | None = None) -> Library:
+    """Begin a session and return it: it sees the GPUs that are there now, and holds them until ``end``.
+
+    Raises:
+        NvmlError: As ``opened``.
+    """
+    import pynvml
+
+    library.load(driver_root)
+    nvml = _Binding(pynvml)
+    nvml.ask("nvmlInit")
+    kept.begun(nvml)
+    return nvml
+
+
+def end(nvml: Nvml) -> None:
+    """End a session that ``begin`` gave: no GPU is held any more."""
+    assert isinstance(nvml, _Binding)
+    if kept.ended(nvml):
+        with contextlib.suppress(NvmlError):
+            nvml.ask("nvmlShutdown")
+
+
+class _Binding:
+    """``Library`` by the functions of ``pynvml``."""
+
+    def __init__(self, module: Any) -> None:
+        self.module = module
+
+    def ask(self, query: str, *arguments: object) -> Any:
+        try:
+            return getattr(self.module, query)(*arguments)
+        except self.module.NVMLError as error:
+            said = str(error)
+            if error.value == LIBRARY_NOT_FOUND:
+                said = f"{LIBRARY} was not found; install the NVIDIA driver, or name its file system with --driver-root"
+            raise NvmlError(query, int(error.value), said) from error
+        except UnicodeError as error:
+            raise NvmlError(query, UNKNOWN, f"the answer is no UTF-8 text: {error}") from error
+
+    def _number(self, query: str, *arguments: object, most: int) -> int:
+        return _bounded(query, int(self.ask(query, *arguments)), most)
+
+    def _text(self, query: str, *arguments: object) -> str:
+        text = str(self.ask(query, *arguments))
+        if not text.isprintable():
+            raise NvmlError(query, UNKNOWN, f"{text!r} is no printable text")
+        return text
+
+    def _fields(self, gpu: Handle, field: int, scopes: Iterable[int], *, most: int) -> list[int | NvmlError]:
+        """Return a field's value in each scope, or why there is none, by one call.
+
+        Raises:
+            NvmlError: The call failed.
+        """
+        query, values = f"nvmlDeviceGetFieldValues({field})", list[int | NvmlError]()
+        for answer in self.ask("nvmlDeviceGetFieldValues", gpu, [(field, scope) for scope in scopes]):
+            value = int(answer.value.uiVal)
+            if answer.nvmlReturn:
+                values.append(NvmlError(query, int(answer.nvmlReturn), "no value"))
+            elif not 0 <= value <= most:
+                values.append(_nonsense(query, value, most))
+            else:
+                values.append(value)
+        return values
+
+    def _field(self, gpu: Handle, field: int, scope: int = 0, *, most: int) -> int:
+        (answer,) = self._fields(gpu, field, (scope,), most=most)
+        return _sure(answer)
+
+    def driver_version(self) -> str:
+        return self._text("nvmlSystemGetDriverVersion")
+
+    def cuda_version(self) -> str:
+        version = self._number("nvmlSystemGetCudaDriverVersion_v2", most=_MOST_CUDA)
+        return f"{version // 1000}.{version % 1000 // 10}"
+
+    def count(self) -> int:
+        return self._number("nvmlDeviceGetCount", most=_MOST_GPUS)
+
+    def gpu(self, index: int) -> Handle:
+        return Handle(self.ask("nvmlDeviceGetHandleByIndex", index))
+
+    def device(self, uuid: str) -> Handle:
+        handle = kept.handle(uuid)
+        return self._look_for(uuid) if handle is None else handle
+
+    def _look_for(self, uuid: str) -> Handle:
+        """Ask each GPU who it is: ``nvmlDeviceGetHandleByUUID`` fails for all of them where one is lost (nvml.h)."""
+        others: list[NvmlError] = []
+        for index in range(self.count()):
+            try:
+                gpu = self.gpu(index)
+                if self.uuid(gpu) == uuid:
+                    return gpu
+            except NvmlError as error:  # it may be the one
+                others.append(error)
+        none = NvmlError("nvmlDeviceGetUUID", NOT_FOUND, f"no GPU is {uuid}")
+        raise next((other for other in others if other.code != GPU_IS_LOST), others[0] if others else none)
+
+    def uuid(self, gpu: Handle) -> str:
+        kind, dash, number = self._text("nvmlDeviceGetUUID", gpu).partition("-")
+        uuid = kind.upper() + dash + number.lower()
+        if kind.upper() == "GPU":
+            kept.keep(uuid, gpu)
+        return uuid
+
+    def minor(self, gpu: Handle) -> int:
+        return self._number("nvmlDeviceGetMinorNumber", gpu, most=_MOST_MINOR)
+
+    def bus_id(self, gpu: Handle) -> str:
+        return _bus_id(self.ask("nvmlDeviceGetPciInfo_v3", gpu))
+
+    def product(self, gpu: Handle) -> str:
+        return self._text("nvmlDeviceGetName", gpu)
+
+    def compute_capability(self, gpu: Handle) -> tuple[int, int]:
+        query = "nvmlDeviceGetCudaComputeCapability"
+        major, minor = self.ask(query, gpu)
+        return _bounded(query, int(major), _MOST_MAJOR), _bounded(query, int(minor), 9)
+
+    def memory_mib(self, gpu: Handle) -> int:
+        query = "nvmlDeviceGetMemoryInfo"
+        return _bounded(query, int(self.ask(query, gpu).total), _MOST_BYTES) >> 20
+
+    def power_watts(self, gpu: Handle) -> int:
+        return self._number("nvmlDeviceGetPowerManagementDefaultLimit", gpu, most=_MOST_MILLIWATTS) // 1000
+
+    def persistent(self, gpu: Handle) -> bool:
+        return bool(self._number("nvmlDeviceGetPersistenceMode", gpu, most=1))
+
+    def pcie_link(self, gpu: Handle) -> tuple[int, int]:
+        generation = self._number("nvmlDeviceGetMaxPcieLinkGeneration", gpu, most=_MOST_GENERATION)
+        return generation, self._number("nvmlDeviceGetMaxPcieLinkWidth", gpu, most=_MOST_LANES)
+
+    def link_count(self, gpu: Handle) -> int:
+        return self._field(gpu, self.module.NVML_FI_DEV_NVLINK_LINK_COUNT, most=_MOST_LINKS)
+
+    def link_active(self, gpu: Handle, link: int) -> bool:
+        return bool(self._number("nvmlDeviceGetNvLinkState", gpu, link, most=1))
+
+    def links_active(self, gpu: Handle, count: int) -> tuple[bool | NvmlError, ...]:
+        states = self._fields(gpu, self.module.NVML_FI_DEV_NVLINK_GET_STATE, range(count), most=1)
+        return tuple(state if isinstance(state, NvmlError) else bool(state) for state in states)
+
+    def link_remote_type(self, gpu: Handle, link: int) -> int:
+        return self._number("nvmlDeviceGetNvLinkRemoteDeviceType", gpu, link, most=_MOST_REMOTE_TYPE)
+
+    def link_remote(self, gpu: Handle, link: int) -> str:
+        return _bus_id(self.ask("nvmlDeviceGetNvLinkRemotePciInfo", gpu, link))
+
+    def link_mbps(self, gpu: Handle, link: int) -> int:
+        try:
+            return self._field(gpu, self.module.NVML_FI_DEV_NVLINK_GET_SPEED, link, most=_MOST_MBPS)
+        except NvmlError:  # before driver 515 there is one speed for all links
+            return self._field(gpu, self.module.NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON, most=_MOST_MBPS)
+
+    def c2c_lanes(self, gpu: Handle) -> int:
+        return self._field(gpu, self.module.NVML_FI_DEV_C2C_LINK_COUNT, most=_MOST_LINKS)
+
+    def c2c_gbps(self, gpu: Handle, lanes: int) -> float:
+        status, rate = self.module.NVML_FI_DEV_C2C_LINK_GET_STATUS, self.module.NVML_FI_DEV_C2C_LINK_GET_MAX_BW
+        up = [n for n, state in enumerate(self._fields(gpu, status, range(lanes), most=1)) if _sure(state)]
+        return sum(map(_sure, self._fields(gpu, rate, up, most=_MOST_MBPS) if up else ())) / 1000
+
+    def ancestor(self, a: Handle, b: Handle) -> PathType:
+        level = int(self.ask("nvmlDeviceGetTopologyCommonAncestor", a, b))
+        if level not in _ANCESTORS:
+            raise NvmlError("nvmlDeviceGetTopologyCommonAncestor", UNKNOWN, f"level {level} is not known")
+        return _ANCESTORS[level]
+
+    def nvlink_p2p(self, a: Handle, b: Handle) -> bool:
+        what = self.module.NVML_P2P_CAPS_INDEX_NVLINK
+        return self._number("nvmlDeviceGetP2PStatus", a, b, what, most=_MOST_P2P_STATUS) == 0
+
+    def uncorrected_errors(self, gpu: Handle) -> int:
+        what = self.module.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, self.module.NVML_VOLATILE_ECC
+        return self._number("nvmlDeviceGetTotalEccErrors", gpu, *what, most=_MOST_ERRORS)
+
+    def row_remaps(self, gpu: Handle) -> tuple[bool, bool]:
+        query = "nvmlDeviceGetRemappedRows"
+        _, _, pending, failed = self.ask(query, gpu)
+        return bool(_bounded(query, int(pending), 1)), bool(_bounded(query, int(failed), 1))
+
+    def recovery_action(self, gpu: Handle) -> int:
+        return self._field(gpu, self.module.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, most=_MOST_ACTION)
+
+    def slow_reasons(self, gpu: Handle) -> int:
+        try:
+            return self._number("nvmlDeviceGetCurrentClocksEventReasons", gpu, most=_MOST_REASONS)
+        except NvmlError as error:
+            if error.code != FUNCTION_NOT_FOUND:
+                raise
+            return self._number("nvmlDeviceGetCurrentClocksThrottleReasons", gpu, most=_MOST_REASONS)  # before 535
+
+    def fabric(self, gpu: Handle) -> Fabric:
+        info: Any = self.module.c_nvmlGpuFabricInfo_v2_t()
+        try:
+            self.ask("nvmlDeviceGetGpuFabricInfoV", gpu, ctypes.byref(info))
+        except NvmlError as error:
+            if error.code not in (FUNCTION_NOT_FOUND, VERSION_MISMATCH):
+                raise
+            info = self.module.c_nvmlGpuFabricInfo_t()  # drivers before 550 (nvml.h)
+            self.ask("nvmlDeviceGetGpuFabricInfo", gpu, ctypes.byref(info))
+        if info.state != FABRIC_COMPLETED:  # before, NVML says nothing else (nvml.h, nvmlGpuFabricInfo_t)
+            return Fabric(int(info.state))
+        cluster, clique = bytes(info.clusterUuid), ""
+        if not info.status and any(cluster):
+            text = cluster.hex()
+            clique = f"{'-'.join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))}.{info.cliqueId}"
+        return Fabric(int(info.state), int(info.status), int(getattr(info, "healthMask", 0)), clique)
+
+    def mig_mode(self, gpu: Handle) -> tuple[bool, bool]:
+        query = "nvmlDeviceGetMigMode"
+        current, pending = self.ask(query, gpu)
+        return bool(_bounded(query, int(current), 1)), bool(_bounded(query, int(pending), 1))
+
+    def mig_slots(self, gpu: Handle) -> int:
+        return self._number("nvmlDeviceGetMaxMigDeviceCount", gpu, most=_MOST_SLOTS)
+
+    def mig_device(self, gpu: Handle, slot: int) -> Handle:
+        return Handle(self.ask("nvmlDeviceGetMigDeviceHandleByIndex", gpu, slot))
+
+    def mig_ids(self, device: Handle) -> tuple[int, int]:
+        instance = self._number("nvmlDeviceGetGpuInstanceId", device, most=_MOST_INSTANCE)
+        return instance, self._number("nvmlDeviceGetComputeInstanceId", device, most=_MOST_INSTANCE)
+
+    def mig_infos(self, gpu: Handle, on: bool) -> list[Any]:
+        return kept.answer("infos", gpu, on, lambda: mig_profiles.infos(self.ask, self.module, gpu))
+
+    def mig_profiles(self, gpu: Handle, on: bool) -> tuple[MigProfile, ...]:
+        def read() -> tuple[MigProfile, ...]:
+            return mig_profiles.read(self.ask, self.module, gpu, self.mig_infos(gpu, on))
+
+        return kept.answer("profiles", gpu, on, read)
+
+    def mig_placement(self, gpu: Handle, instance: int) -> tuple[int, int]:
+        info = self.ask("nvmlGpuInstanceGetInfo", self.ask("nvmlDeviceGetGpuInstanceById", gpu, instance))
+        start = _bounded("nvmlGpuInstanceGetInfo", int(info.placement.start), _MOST_SLOTS)
+        return _bounded("nvmlGpuInstanceGetInfo", int(info.profileId), _MOST_INSTANCE), start
+
+    def processes(self, gpu: Handle) -> tuple[int, ...]:
+        return tuple(sorted(int(process.pid) for process in self.ask("nvmlDeviceGetComputeRunningProcesses", gpu)))
+
+    def instances(self, gpu: Handle) -> frozenset[int]:
+        found = (int(one.gpuInstanceId) for one in self.ask("nvmlDeviceGetComputeRunningProcesses", gpu))
+        return frozenset(number for number in found if number != _NO_INSTANCE)
+
+    def utilization(self, gpu: Handle) -> int:
+        query = "nvmlDeviceGetUtilizationRates"
+        return _bounded(query, int(self.ask(query, gpu).gpu), _ALL)
+
+    def samples(self, gpu: Handle, since_us: int) -> tuple[Sample, ...]:
+        query = "nvmlDeviceGetProcessUtilization"
+        try:
+            found = self.ask(query, gpu, since_us)
+        except NvmlError as error:
+            # "If no valid sample entries are found", says nvml.h; pynvml makes an error of a success without any, too.
+            if error.code in (NOT_FOUND, _SUCCESS):
+                return ()
+            raise
+        return tuple(
+            Sample(
+                int(one.pid),
+                int(one.timeStamp),
+                max(_bounded(query, int(part), _ALL) for part in (one.smUtil, one.memUtil, one.encUtil, one.decUtil)),
+            )
+            for one in found
+        )
+
+
+def _bounded(query: str, value: int, most: int) -> int:
+    """Return the value if it is a number from 0 to ``most``.
+
+    Raises:
+        NvmlError: It is not.
+    """
+    if not 0 <= value <= most:
+        raise _nonsense(query, value, most)
+    return value
+
+
+def _nonsense(query: str, value: int, most: int) -> NvmlError:
+    return NvmlError(query, UNKNOWN, f"{value} is no number from 0 to {most}")
+
+
+def _sure(answer: int | NvmlError) -> int:
+    """Return the answer if it is one and no error.
+
+    Raises:
+        NvmlError: It is this error.
+    """
+    if isinstance(answer, NvmlError):
+        raise answer
+    return answer
+
+
+def _bus_id(info: Any) -> str:
+    """Return NVML's bus id (``00000000:06:00.0``) as /sys has it; its numbers, because its text is capitals in places.
+
+    A switch that a virtual machine does not see is ``ffffffff:ffff:ff.0``, which /sys never has.
+    """
+    return f"{info.domain:04x}:{info.bus:02x}:{info.device:02x}.0"

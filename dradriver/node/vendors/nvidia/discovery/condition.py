@@ -1,0 +1,109 @@
+"""What NVML says of a GPU's condition: memory errors, what the driver wants done, its fabric, why it is slow."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from dradriver.node.faults import Fault
+from dradriver.node.vendors.nvidia.discovery.nvml import FABRIC_IN_PROGRESS, INVALID_ARGUMENT, Fabric, Handle, Nvml
+from dradriver.node.vendors.nvidia.discovery.nvml_query import NEWER, NvmlQuery
+
+_QUIET: Final = NEWER | {INVALID_ARGUMENT}
+
+# nvml.h, nvmlDeviceGpuRecoveryAction_t.
+_RECOVERY: Final = {
+    1: ("reset", "the driver asks for a reset of the GPU"),
+    2: ("reboot", "the driver asks for a reboot of the node"),
+    3: ("drain-p2p", "the driver asks to end traffic between this GPU and others"),
+    4: ("drain-reset", "the driver asks to drain the GPU, then to reset it"),
+    5: ("imex", "the driver asks to recover the IMEX domain"),
+    6: ("bus-reset", "the driver asks for a reset of the GPU's bus"),
+    7: ("reboot", "the driver asks for a reboot of the system"),
+}
+
+# nvml.h, nvmlClocksEventReason…: those that an administrator should know of. A power cap (4) is how a busy GPU runs.
+_HW_SLOWDOWN: Final = 0x8
+_SW_THERMAL: Final = 0x20
+_HW_THERMAL: Final = 0x40
+_POWER_BRAKE: Final = 0x80
+
+# nvml.h, NVML_GPU_FABRIC_HEALTH_MASK…: shift, width, what it says by value; others are well, or not told.
+_FABRIC: Final = (
+    (0, 3, {1: "bandwidth is degraded"}),
+    (4, 3, {1: "its routes are unhealthy"}),
+    (
+        8,
+        15,
+        {
+            2: "wrong system GUID",
+            3: "wrong chassis",
+            4: "no partition",
+            5: "too few NVLinks",
+            6: "incompatible firmware",
+            7: "wrong location",
+            8: "invalid state",
+        },
+    ),
+)
+
+_UNTOLD: Final[tuple[bool | None, bool]] = (None, False)
+
+
+class Condition(msgspec.Struct, frozen=True):
+    """The condition of one GPU.
+
+    Attributes:
+        faults: What is wrong.
+        sound: True where the driver itself says that nothing needs to be done.
+        row: Whether a bad row of its memory waits for a reset, which alone ends that (nvml.h,
+            nvmlDeviceGetRemappedRows); None where it is not told.
+    """
+
+    faults: tuple[Fault, ...]
+    sound: bool
+    row: bool | None = None
+
+
+def read(nvml: Nvml, gpu: Handle, fabric: Fabric, asked: NvmlQuery) -> Condition:
+    """Return a GPU's condition; what a product or driver does not know is no fault."""
+    faults = []
+    if errors := asked.ask(nvml.uncorrected_errors, gpu, default=0, quiet=_QUIET):
+        faults.append(Fault("ecc", "uncorrected", f"{errors} uncorrected memory errors since the driver was loaded"))
+    pending, failed = asked.ask(nvml.row_remaps, gpu, default=_UNTOLD, quiet=_QUIET)
+    if failed:
+        faults.append(Fault("row-remap-failed", "", "a bad row of its memory could not be remapped"))
+    elif pending:
+        faults.append(Fault("row-remap-pending", "", "a bad row of its memory is remapped at its next reset"))
+    action = asked.ask(nvml.recovery_action, gpu, default=None, quiet=_QUIET)
+    if action is not None and action in _RECOVERY:
+        faults.append(Fault("recovery", *_RECOVERY[action]))
+    faults += _fabric(fabric)
+    faults += _slow(asked.ask(nvml.slow_reasons, gpu, default=0, quiet=_QUIET))
+    return Condition(tuple(faults), action == 0, pending)
+
+
+def _fabric(fabric: Fabric) -> list[Fault]:
+    """Return what keeps CUDA from starting (error 802, system not yet initialized), or the fabric slow.
+
+    The driver tells "in progress" from its first request to the fabric manager until the answer, a GPU without switches
+    that it is not supported (open-gpu-kernel-modules, subdeviceCtrlCmdGetGpuFabricProbeInfo_IMPL).
+    """
+    if fabric.state == FABRIC_IN_PROGRESS:
+        return [Fault("fabric", "in-progress", "it has not joined its NVLink fabric: does the fabric manager run?")]
+    if fabric.status:
+        return [Fault("fabric", "failed", f"to join its NVLink fabric was refused: NVML's status {fabric.status}")]
+    said = [words[value] for shift, width, words in _FABRIC if (value := fabric.health >> shift & width) in words]
+    return [Fault("fabric", "", f"NVLink fabric: {', '.join(said)}")] if said else []
+
+
+def _slow(reasons: int) -> list[Fault]:
+    faults = []
+    if reasons & (_SW_THERMAL | _HW_THERMAL):
+        faults.append(Fault("thermal", "", "its clocks are lowered because it is too hot"))
+    if reasons & _POWER_BRAKE:
+        faults.append(Fault("power", "", "its clocks are lowered by the server's power brake"))
+    if not faults and reasons & _HW_SLOWDOWN:
+        faults.append(Fault("thermal", "", "its clocks are lowered by its hardware: too hot, or too little power"))
+    return faults

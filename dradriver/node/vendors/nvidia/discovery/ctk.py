@@ -1,0 +1,244 @@
+"""NVIDIA's ``nvidia-ctk``, which knows how a container is given a GPU.
+
+The host's runs with the host's file system as its root, so that what it writes are the host's own paths, and a wrapper
+script of the GPU operator finds what it wraps. It is asked only what releases from 1.15 on know, the oldest that tests
+run. Names and defaults of the options are from cmd/nvidia-ctk/cdi/generate/generate.go of
+NVIDIA/nvidia-container-toolkit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import selectors
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+import msgspec
+
+from dradriver.api import names
+from dradriver.node.errors import SetupError
+from dradriver.node.vendors.nvidia.discovery.library import inside
+
+CLASS: Final = "gpu"
+AUTO: Final = "auto"
+MANAGEMENT: Final = "management"  # names no GPU and does not ask NVML: every container's libraries, and all nodes
+MOST_BYTES: Final = 4 << 20  # a specification of eight GPUs with all MIG devices has 200 KB
+TIMEOUT_S: Final = 25.0
+ROUND_S: Final = 45.0  # for all that are tried: after a minute a reading would be taken for a driver that hangs
+_PLACES: Final = (
+    "usr/bin/nvidia-ctk",
+    "usr/local/bin/nvidia-ctk",
+    "usr/local/nvidia/toolkit/nvidia-ctk",  # the GPU operator's toolkit container installs it there
+    "run/current-system/sw/bin/nvidia-ctk",  # NixOS
+    "run/nvidia/driver/usr/bin/nvidia-ctk",  # a driver container that brings its own
+)
+_SEARCHED: Final = frozenset(  # where it looks for libraries itself: pkg/lookup/library.go
+    (
+        ".",
+        "usr/lib64",
+        "lib64",
+        *(
+            f"{parent}/{machine}-linux-gnu{child}"
+            for parent in ("usr/lib", "lib")
+            for machine in ("x86_64", "aarch64")
+            for child in ("", "/nvidia/current")
+        ),
+        "usr/lib",  # by the linker's cache
+        "lib",
+    )
+)
+_HOOK: Final = "nvidia-cdi-hook"  # beside it from 1.16 on; before, nvidia-ctk is its own hook
+_WRITABLE: Final = ("dev/shm", "run", "tmp")  # it makes a file before it prints it, and a read-only host's /tmp is none
+_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_IN_ROOT: Final = "import os, sys; os.chroot(sys.argv[1]); os.chdir('/'); os.execv(sys.argv[2], sys.argv[2:])"
+
+Run = Callable[[Path, Sequence[str], float], bytes]  # the root, the words, the seconds it may take; what was printed
+
+
+class Toolkit(msgspec.Struct, frozen=True):
+    """A container toolkit that can be run.
+
+    Attributes:
+        program: Its ``nvidia-ctk``, a path below ``root``.
+        root: Where its file system is.
+        hook: The program that containers' hooks run, as a path of the host's.
+        host: Where the host's files are for it; empty where they are at their own paths.
+        options: What it is told beside.
+    """
+
+    program: str
+    root: Path
+    hook: str
+    host: str = ""
+    options: tuple[str, ...] = ()
+
+
+def find(host_root: Path) -> Toolkit | None:
+    """Return the host's own toolkit; None where it has none."""
+    for place in _PLACES:
+        path = inside(host_root, place)
+        if path is not None and os.path.isfile(path) and os.access(path, os.X_OK):
+            beside = str(PurePosixPath(place).with_name(_HOOK))
+            hook = inside(host_root, beside)
+            return Toolkit(f"/{place}", host_root, f"/{beside if hook and os.path.isfile(hook) else place}")
+    return None
+
+
+class Driver(msgspec.Struct, frozen=True):
+    """Where the host has the driver, as paths of the host's.
+
+    Attributes:
+        root: Its root.
+        dev_root: The root whose ``dev`` has its device nodes.
+        libraries: The folder with its libraries, below its root; empty where that is not known.
+    """
+
+    root: str
+    dev_root: str
+    libraries: str
+
+    def options(self, host: str = "") -> list[str]:
+        """Return the options that tell a tool with the host's files below ``host`` what it would not find out."""
+        words = [f"--driver-root={_at(host, self.root)}"]
+        if self.dev_root != self.root:
+            words.append(f"--dev-root={_at(host, self.dev_root)}")
+        if self.libraries and self.libraries not in _SEARCHED:
+            words.append(f"--library-search-path={_at(host, str(PurePosixPath(self.root, self.libraries)))}")
+        return words
+
+
+def generate(toolkit: Toolkit, driver: Driver, *, mode: str = AUTO, run: Run, timeout_s: float = TIMEOUT_S) -> bytes:
+    """Return a specification, in JSON, of our own vendor with uuids as names.
+
+    Raises:
+        SetupError: There is none; the message is what the tool said.
+    """
+    command = [
+        toolkit.program,
+        "cdi",
+        "generate",
+        "--format=json",
+        f"--mode={mode}",
+        f"--vendor={names.DRIVER}",
+        f"--class={CLASS}",
+        "--device-name-strategy=uuid",
+        *driver.options(toolkit.host),
+        f"--nvidia-ctk-path={toolkit.hook}",  # since 1.16 another name of --nvidia-cdi-hook-path
+        *toolkit.options,
+    ]
+    made = run(toolkit.root, command, timeout_s)
+    return _own_paths(made, toolkit.host) if toolkit.host else made
+
+
+def _at(host: str, path: str) -> str:
+    return f"{host}{path}".rstrip("/") or "/"
+
+
+def _own_paths(made: bytes, host: str) -> bytes:
+    """Return a specification without ``host`` before its paths: those alone, and those after ``::`` in a hook's words.
+
+    Raises:
+        SetupError: It is no JSON.
+    """
+    path = re.compile(rf"(?:^|(?<=::)){re.escape(host)}(?=/|$)")
+
+    def own(value: object) -> object:
+        if isinstance(value, str):
+            return path.sub("", value) or (value and "/")
+        if isinstance(value, list):
+            return [own(part) for part in value]
+        return {key: own(part) for key, part in value.items()} if isinstance(value, dict) else value
+
+    try:
+        return msgspec.json.encode(own(msgspec.json.decode(made)))
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise SetupError(f"nvidia-ctk printed no specification: {error}") from error
+
+
+def advice(toolkit: Toolkit | None, *, driver: Driver) -> str:
+    """Return what an administrator does about a specification that is missing or stale."""
+    command = ["cdi", "generate", "--device-name-strategy=uuid", "--output=/var/run/cdi/nvidia.yaml"]
+    command += [word for word in driver.options() if word != "--driver-root=/"]
+    if toolkit is None:
+        told = shlex.join(["nvidia-ctk", *command])
+        return f"install the NVIDIA Container Toolkit on the node (1.15 or newer), or run: {told}"
+    return f"run on the node: {shlex.join([toolkit.program, *command])}"
+
+
+def run(root: Path, command: Sequence[str], timeout_s: float = TIMEOUT_S) -> bytes:
+    """Run a command with this root and return what it printed.
+
+    Raises:
+        SetupError: It failed, took too long, printed too much, or this process may not change its root.
+    """
+    prefix = [] if root == Path("/") else [sys.executable, "-I", "-c", _IN_ROOT, str(root)]
+    until = time.monotonic() + timeout_s
+    try:
+        process = subprocess.Popen(  # noqa: S603  # NVIDIA's own tool, with words of ours
+            [*prefix, *command],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={"PATH": _PATH} | _temporary(root),
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise SetupError(f"{command[0]}: {error}") from error
+    with process:
+        try:
+            out, said = _printed(process, until=until)
+            status = process.wait(max(0.0, until - time.monotonic()))
+        except (ValueError, subprocess.TimeoutExpired) as error:
+            raise SetupError(f"{command[0]}: {error}") from error
+        finally:  # with what it started: the GPU operator's is a shell script, which would leave the tool behind
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+    if status:
+        lines = said.decode("utf-8", "replace").strip().splitlines()
+        raise SetupError(f"{command[0]} cdi generate failed ({status}): {lines[-1] if lines else 'no word'}")
+    return out
+
+
+def _temporary(root: Path) -> dict[str, str]:
+    """Return the variable that names a folder where a command can make files; none where none is."""
+    for name in _WRITABLE:
+        path = inside(root, name)
+        if path is not None and os.access(path, os.W_OK | os.X_OK):
+            return {"TMPDIR": f"/{name}"}
+    return {}
+
+
+def _printed(process: subprocess.Popen[bytes], *, until: float) -> tuple[bytes, bytes]:
+    """Return what a process writes to its output and to its errors, until it closes both.
+
+    Raises:
+        ValueError: It writes more than any specification has.
+        TimeoutExpired: It does not end in time.
+    """
+    assert process.stdout is not None
+    assert process.stderr is not None
+    read = {process.stdout.fileno(): bytearray(), process.stderr.fileno(): bytearray()}
+    with selectors.DefaultSelector() as pipes:
+        for pipe in read:
+            pipes.register(pipe, selectors.EVENT_READ)
+        while pipes.get_map():
+            left_s = until - time.monotonic()
+            if left_s <= 0:
+                raise subprocess.TimeoutExpired(process.args, TIMEOUT_S)
+            for key, _ in pipes.select(left_s):
+                data = os.read(key.fd, 1 << 16)
+                read[key.fd] += data
+                if not data:
+                    pipes.unregister(key.fd)
+                elif len(read[key.fd]) > MOST_BYTES:
+                    raise ValueError(f"it prints more than {MOST_BYTES} bytes")
+    out, said = read.values()
+    return bytes(out), bytes(said)

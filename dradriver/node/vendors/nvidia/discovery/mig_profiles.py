@@ -1,0 +1,139 @@
+"""Which MIG instances a GPU can have, asked of NVML by the functions of ``nvidia-ml-py``.
+
+Profiles are asked for by NVML's enumeration, everything after that by the profile's own id. NVML tells them in MIG mode
+and out of it, the same for as long as the mode lasts (nvml.h, nvmlDeviceGetGpuInstanceProfileInfo).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import logging
+from collections.abc import Callable
+from typing import Any, Final
+
+from dradriver.node.vendors.nvidia.discovery.nvml import INVALID_ARGUMENT, NOT_SUPPORTED, UNKNOWN, NvmlError
+from dradriver.topology.check import MOST_PROFILES, check_profile, is_mig_profile
+from dradriver.topology.errors import TopologyError
+from dradriver.topology.machine import MigProfile
+
+logger = logging.getLogger(__name__)
+
+_MOST_NUMBERS: Final = 64  # of the enumeration
+_MOST_PLACEMENTS: Final = 64
+_PLACEMENTS: Final = "nvmlDeviceGetGpuInstancePossiblePlacements"
+
+Ask = Callable[..., Any]
+"""Returns what a function of the binding returns, by its name and arguments; raises ``NvmlError``."""
+
+
+def read(ask: Ask, module: Any, gpu: object, infos: list[Any]) -> tuple[MigProfile, ...]:
+    """Return the profiles that have a place on a GPU, the smallest first; none where the product has no MIG.
+
+    Some are left out, and said: one whose name is of a form that is not known, a newer driver's, which asks for more
+    than a size; one whose name another has, for claims say a name; and what a GPU has too many of. Numbers that cannot
+    be make all of it nonsense.
+
+    Args:
+        ask: Asks the library.
+        module: ``pynvml``, for its structures.
+        gpu: The GPU's handle.
+        infos: What ``infos`` returned for it.
+
+    Raises:
+        NvmlError: A question failed, or was answered by nonsense.
+    """
+    by_name: dict[str, MigProfile] = {}
+    for info in infos:
+        profile = _profile(ask, module, gpu, info)
+        if profile is None:
+            continue
+        if profile.name in by_name:
+            _tell(profile.id, f"profile {by_name[profile.name].id} is {profile.name!r}, too")
+        elif len(by_name) == MOST_PROFILES:
+            _tell(profile.id, f"the GPU has more than {MOST_PROFILES}")
+        else:
+            by_name[profile.name] = profile
+    return tuple(sorted(by_name.values(), key=lambda one: (one.compute, one.size, one.name)))
+
+
+def infos(ask: Ask, module: Any, gpu: object) -> list[Any]:
+    """Return NVML's own words for each profile of a GPU's instances, also for one that has no place on it."""
+    return enumerated(ask, "nvmlDeviceGetGpuInstanceProfileInfoV", module.NVML_GPU_INSTANCE_PROFILE_COUNT, gpu)
+
+
+def enumerated(ask: Ask, query: str, known: int, of: object, *more: object) -> list[Any]:
+    """Return all answers to a question about each number of an enumeration.
+
+    A gap says "not supported" or "invalid argument" (go-nvlib, VisitMigProfiles). Only the latter, and beyond all
+    numbers that are known, is the end: a newer library may know more of them.
+
+    Args:
+        ask: Asks the library.
+        query: The question.
+        known: How many numbers ``nvidia-ml-py`` knows.
+        of: What is asked about.
+        more: The question's further arguments.
+
+    Raises:
+        NvmlError: It failed, or every number is an invalid argument: then something else is.
+    """
+    answers: list[Any] = []
+    gaps = 0
+    for number in range(_MOST_NUMBERS):
+        try:
+            answers.append(ask(query, of, number, *more))
+        except NvmlError as error:
+            if error.code not in (INVALID_ARGUMENT, NOT_SUPPORTED):
+                raise
+            gaps += error.code == NOT_SUPPORTED
+            if error.code == INVALID_ARGUMENT and number >= known:
+                if not answers and not gaps:
+                    raise
+                break
+    return answers
+
+
+def listed(ask: Ask, query: str, form: Any, most: int, of: object, profile: int) -> list[Any]:
+    """Return at most so many structures of a form that the library fills in for a profile."""
+    structures, count = (form * max(1, most))(), ctypes.c_uint(most)
+    ask(query, of, profile, structures, ctypes.byref(count))
+    return list(structures[: min(count.value, most)])
+
+
+def _profile(ask: Ask, module: Any, gpu: object, info: Any) -> MigProfile | None:
+    """Return a profile with its placements; None where the GPU has none for it, or its name is none that is known."""
+    try:
+        placements = listed(ask, _PLACEMENTS, module.c_nvmlGpuInstancePlacement_t, _MOST_PLACEMENTS, gpu, info.id)
+    except NvmlError as error:
+        if error.code != NOT_SUPPORTED:
+            raise
+        return None
+    sizes = {int(placement.size) for placement in placements}
+    if not sizes:
+        return None
+    if len(sizes) > 1:
+        raise NvmlError(_PLACEMENTS, UNKNOWN, f"profile {info.id} has placements of sizes {sorted(sizes)}")
+    name = str(info.name).removeprefix("MIG ")
+    if not is_mig_profile(name):
+        _tell(int(info.id), f"its name, {name!r}, is of no form that this version knows")
+        return None
+    profile = MigProfile(
+        id=int(info.id),
+        name=name,
+        compute=int(info.sliceCount),
+        memory_mib=int(info.memorySizeMB),
+        most=int(info.instanceCount),
+        starts=tuple(sorted({int(placement.start) for placement in placements})),
+        size=sizes.pop(),
+    )
+    try:
+        check_profile(profile, f"profile {profile.id}")
+    except TopologyError as error:
+        raise NvmlError(_PLACEMENTS, UNKNOWN, str(error)) from error
+    return profile
+
+
+@functools.lru_cache(maxsize=_MOST_NUMBERS)  # once for all GPUs, and not at every question
+def _tell(profile: int, why: str) -> None:
+    logger.warning("MIG profile %d is left out: %s", profile, why)

@@ -1,0 +1,184 @@
+"""Asking what may fail: an answer that does not come is a default and a note, never the end of the whole reading."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Final, TypeVar, TypeVarTuple, cast
+
+from dradriver.node.discovery.problem import Problem
+from dradriver.node.vendors.nvidia.discovery import kept
+from dradriver.node.vendors.nvidia.discovery.nvml import (
+    DEPRECATED,
+    FUNCTION_NOT_FOUND,
+    GPU_IS_LOST,
+    NOT_SUPPORTED,
+    RESET_REQUIRED,
+    VERSION_MISMATCH,
+    NvmlError,
+)
+
+T = TypeVar("T")
+_Key = tuple[str, str, str]
+Ts = TypeVarTuple("Ts")
+
+# The product has no such thing, or the driver does not tell it any more, which is no problem.
+UNSUPPORTED: Final = frozenset({NOT_SUPPORTED, DEPRECATED})
+NEWER: Final = UNSUPPORTED | {FUNCTION_NOT_FOUND, VERSION_MISMATCH}  # the same of a thing of newer drivers
+
+
+STANDS: Final = 60  # readings after which facts are asked for anew: ten minutes
+
+
+class Answers:
+    """The answers that earlier readings got.
+
+    Of every question the last good answer, so that one that fails once changes nothing (``Questions.ask``). And the
+    *facts*: answers that cannot change while a session is open, and of a GPU while it answers and stays in its MIG mode
+    (``Questions.ask_once``). A driver cannot be replaced below an open session, nor a GPU be reset or leave its bus
+    without a new session, or without being called lost. Should that be wrong of a driver to come, ``STANDS`` heals it.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[_Key, object] = {}
+        self._facts: dict[_Key, object] = {}
+        self._while: dict[str, object] = {}
+        self._session: object = None
+        self._readings = 0
+
+    def begin(self, session: object) -> None:
+        """Begin a reading in a session; forget all facts if another session was told them, or if they stood for long.
+
+        Then what ``kept`` holds is forgotten, too, else the same would be told anew.
+        """
+        self._readings += 1
+        if session is not self._session or self._readings > STANDS:
+            self._facts.clear()
+            kept.forget()
+            self._session, self._readings = session, 0
+
+    def settle(self, who: str, what: str, at: str, fact: object) -> None:
+        """Remember a fact by who was asked what, and about which part."""
+        self._facts[who, what, at] = fact
+
+    def settled(self, who: str, what: str, at: str) -> bool:
+        """Return whether the fact is known."""
+        return (who, what, at) in self._facts
+
+    def fact(self, who: str, what: str, at: str, default: T) -> T:
+        """Return a fact; ``default`` where it is not known."""
+        return cast("T", self._facts.get((who, what, at), default))
+
+    def hold_while(self, who: str, state: object) -> None:
+        """Forget the facts of a GPU, and of its pairs, that it told in another state."""
+        if self._while.get(who, state) != state:
+            self.unsettle({who})
+        self._while[who] = state
+
+    def unsettle(self, whose: Collection[str]) -> None:
+        """Forget the facts of these GPUs, and of their pairs."""
+        for key in [key for key in self._facts if not set(key[0].split()).isdisjoint(whose)]:
+            del self._facts[key]
+
+    def unsettle_part(self, who: str, at: str) -> None:
+        """Forget the facts about one part of a GPU."""
+        for key in [key for key in self._facts if (key[0], key[2]) == (who, at)]:
+            del self._facts[key]
+
+    def keep(self, who: str, what: str, at: str, answer: object) -> None:
+        """Remember an answer by who was asked what, and about which part."""
+        self._known[who, what, at] = answer
+
+    def last(self, who: str, what: str, at: str, default: T) -> T:
+        """Return the last good answer, or ``default`` where there never was one."""
+        return cast("T", self._known.get((who, what, at), default))
+
+    def forget(self, whose: Collection[str]) -> None:
+        """Forget the GPUs, and pairs of GPUs, that are not among these."""
+        for answers in (self._known, self._facts):
+            for key in [key for key in answers if "-" in key[0] and not set(key[0].split()) <= set(whose)]:
+                del answers[key]
+        self._while = {who: state for who, state in self._while.items() if who in whose}
+
+
+class NvmlQuery:
+    """Questions about one thing; what went wrong is added to ``problems``.
+
+    Attributes:
+        who: The identity of who is asked, for ``Answers``: a uuid, or two with a blank; empty while it is not known.
+        lost: True once NVML said that the GPU has fallen off the bus, or is of no use before a reset: it is not asked
+            again.
+        failed: True once a question failed that should have an answer.
+    """
+
+    def __init__(self, where: str, problems: list[Problem], answers: Answers | None = None, *, who: str = "") -> None:
+        self._where = where
+        self._problems = problems
+        self._answers = answers or Answers()
+        self.who = who
+        self.lost = False
+        self.failed = False
+
+    def ask(
+        self, query: Callable[[*Ts], T], *arguments: *Ts, default: T, quiet: frozenset[int] = UNSUPPORTED, at: str = ""
+    ) -> T:
+        """Return the answer; where it fails, the last good one; ``default`` without any.
+
+        A product that does not know the question never answered it, so it is told nothing old.
+
+        Args:
+            query: A method of ``Nvml``.
+            arguments: Its arguments.
+            default: What holds where there is no answer.
+            quiet: NVML's return values that are no problem here.
+            at: The part that is asked about: ``link 5``.
+        """
+        if self.lost:
+            return default
+        what = query.__name__
+        try:
+            answer = query(*arguments)
+        except NvmlError as error:
+            self.lost = error.code in (GPU_IS_LOST, RESET_REQUIRED)
+            if not self.lost and error.code in quiet:
+                return default
+            self.failed = True
+            self.note(error.query, f"{error.said} ({error.code})", at=at)
+            return self._answers.last(self.who, what, at, default) if self.who and not self.lost else default
+        if self.who:
+            self._answers.keep(self.who, what, at, answer)
+        return answer
+
+    def ask_once(
+        self,
+        query: Callable[[*Ts], T],
+        *arguments: *Ts,
+        default: T,
+        quiet: frozenset[int] = UNSUPPORTED,
+        at: str = "",
+        needed: bool = True,
+    ) -> T:
+        """Return a fact (``Answers``), by ``ask`` where it is not known yet; that there is no answer is a fact, too.
+
+        ``needed`` is False of something that nobody needs who has the rest: its failure is noted, and does not count as
+        ``failed``.
+        """
+        if self.who and not self.lost and self._answers.settled(self.who, query.__name__, at):
+            return self._answers.fact(self.who, query.__name__, at, default)
+        before, self.failed = self.failed, False
+        answer = self.ask(query, *arguments, default=default, quiet=quiet, at=at)
+        if self.who and not (self.failed or self.lost):
+            self._answers.settle(self.who, query.__name__, at, answer)
+        self.failed = before or self.lost or (self.failed and needed)
+        return answer
+
+    def hold_while(self, state: object) -> None:
+        """Forget the facts that were told while who is asked was in another state."""
+        self._answers.hold_while(self.who, state)
+
+    def unsettle(self, at: str) -> None:
+        """Forget the facts about one part of who is asked."""
+        self._answers.unsettle_part(self.who, at)
+
+    def note(self, what: str, said: str, *, at: str = "") -> None:
+        """Remember a problem."""
+        self._problems.append(Problem(f"{self._where} {at}".rstrip(), what, said))

@@ -1,0 +1,173 @@
+"""NVIDIA's container toolkit that the image brings, for hosts that have none that works.
+
+``nvidia-ctk`` runs in the agent's container and looks at the host's files below ``--host-root``. Hooks are run by the
+container runtime, on the host: their programs need no library of the host's, and are copied to a folder of the agent's
+there, one for each build. A folder stays as long as the base specification names it, and a while longer, for containers
+that are being made by what it said before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import logging
+import os
+import shutil
+import stat
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from dradriver.node import files
+from dradriver.node.vendors.nvidia.discovery.ctk import Toolkit
+from dradriver.node.vendors.nvidia.discovery.library import inside
+
+logger = logging.getLogger(__name__)
+
+PROGRAM: Final = "nvidia-ctk"
+HOOK: Final = "nvidia-cdi-hook"
+LDCONFIG: Final = "ldconfig"  # glibc's: what the hook fills a container's cache with; not every host has one
+STAYS_S: Final = 3600.0
+# It would load the driver's library, which a program without libraries cannot: it serves the variables
+# NVIDIA_GPU_MEMORY_LIMIT and _REQUEST of toolkits from 1.20 on, which are no way of ours to limit anything.
+_WITHOUT: Final = "apply-cuda-memory-limits"
+_DIGITS: Final = 16
+
+
+class OwnToolkit:
+    """The toolkit in a folder of the image, and the copies of its hooks' programs on the host."""
+
+    def __init__(self, folder: Path, *, copies: Sequence[Path], host_root: Path) -> None:
+        """Keep the paths; no file is touched.
+
+        Args:
+            folder: Where the image has it.
+            copies: Folders that copies may be in, at the host's paths, the best first.
+            host_root: Where the host's file system is.
+        """
+        self._folder = folder
+        self._copies = tuple(copies)
+        self._host_root = host_root
+        self._host = "" if host_root == Path("/") else str(host_root)
+        self._said = ""
+
+    def ready(self) -> Toolkit:
+        """Return the toolkit, its hooks' programs copied to the host: where every container can run them, if anywhere.
+
+        Raises:
+            OSError: They cannot be put anywhere, or nothing there may be run.
+        """
+        fits: list[tuple[str, Path]] = []
+        wrong: OSError | None = None
+        for copies in self._copies:
+            try:
+                at = self._put(copies / self._build())
+            except OSError as error:
+                wrong = wrong or error
+                continue
+            closed = self._closed(at)
+            if not closed:
+                fits = [("", at)]
+                break
+            fits.append((closed, at))
+        if not fits:
+            raise wrong or OSError(errno.ENOENT, "no folder for the hooks' programs")
+        closed, at = fits[0]
+        if closed and closed != self._said:
+            logger.warning(
+                "%s is closed to others on the host: pods in a user namespace (hostUsers: false) cannot start, for the "
+                "hooks' programs are below it",
+                closed,
+            )
+        self._said = closed
+        options = (f"--ldconfig-path={at / LDCONFIG}", f"--disable-hook={_WITHOUT}")
+        return Toolkit(str(self._folder / PROGRAM), Path("/"), str(at / HOOK), self._host, options)
+
+    def _put(self, at: Path) -> Path:
+        """Copy the programs into a folder and return it; those that are there as they should be are left.
+
+        Raises:
+            OSError: They cannot be put there, or nothing there may be run.
+        """
+        at.mkdir(parents=True, exist_ok=True)
+        if os.statvfs(at).f_flag & os.ST_NOEXEC:
+            raise OSError(errno.EACCES, "no program may be run there (noexec)", str(at))
+        for folder in (at, at.parent):  # whatever this process's umask is
+            folder.chmod(0o755)
+        for name in (HOOK, LDCONFIG):
+            if not _same(self._folder / name, at / name):
+                _copy(self._folder / name, at / name)
+        os.utime(at)  # it is needed from now on, whoever tidies
+        return at
+
+    def _closed(self, at: Path) -> str:
+        """Return the first folder on the way there that not everybody may pass on the host; empty where all are open.
+
+        A hook is run by the container's own init, whose root is nobody on the host where it has a user namespace (runc,
+        libcontainer/rootfs_linux.go). The kubelet makes its folders with mode 0750, kubeadm with 0700.
+        """
+        for folder in reversed(at.parents[:-1]):
+            there = inside(self._host_root, str(folder).lstrip("/"))
+            with contextlib.suppress(OSError):
+                if there is not None and not there.stat().st_mode & stat.S_IXOTH:
+                    return str(folder)
+        return ""
+
+    def named(self, specification: Path) -> bool:
+        """Return whether a specification has containers run the hooks of any build."""
+        return bool(self._named(specification))
+
+    def outdated(self, specification: Path) -> bool:
+        """Return whether a specification has containers run the hooks of another build."""
+        with contextlib.suppress(OSError):
+            return not self._named(specification) <= {self._build()}
+        return False
+
+    def tidy(self, specification: Path) -> None:
+        """Mend this build's copies where a specification names them; remove others that none has named for a while."""
+        with contextlib.suppress(OSError):
+            if self._build() in self._named(specification):
+                self.ready()
+            if time.time() - specification.stat().st_mtime < STAYS_S:
+                return
+            keep = self._named(specification) | {self._build()}
+            for copies in self._copies:
+                for folder in copies.iterdir() if copies.is_dir() else ():
+                    if folder.name not in keep and time.time() - folder.stat().st_mtime >= STAYS_S:
+                        shutil.rmtree(folder, ignore_errors=True)
+
+    def _build(self) -> str:
+        """Return the name of the folders with this build's copies."""
+        digest = hashlib.sha256()
+        for name in (HOOK, LDCONFIG):
+            digest.update(_digest(self._folder / name))
+        return digest.hexdigest()[:_DIGITS]
+
+    def _named(self, specification: Path) -> set[str]:
+        """Return the names of the folders with copies that a specification names."""
+        with contextlib.suppress(OSError):
+            text = specification.read_text(errors="replace")
+            return {part[:_DIGITS] for copies in self._copies for part in text.split(f"{copies}/")[1:]}
+        return set()
+
+
+def _copy(source: Path, to: Path) -> None:
+    fresh = to.with_name(to.name + files.TEMPORARY)
+    shutil.copyfile(source, fresh)
+    fresh.chmod(0o755)
+    with fresh.open("rb") as file:
+        os.fsync(file.fileno())
+    files.move(fresh, to)
+
+
+def _same(one: Path, other: Path) -> bool:
+    with contextlib.suppress(OSError):
+        return os.access(other, os.X_OK) and _digest(one) == _digest(other)
+    return False
+
+
+def _digest(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").digest()

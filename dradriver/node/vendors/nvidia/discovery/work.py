@@ -1,0 +1,44 @@
+"""Whether GPUs work, by NVML: all of a GPU at the last moment, and each process on it since it was last asked.
+
+In MIG mode NVML tells neither (nvml.h, nvmlDeviceGetUtilizationRates and nvmlDeviceGetProcessUtilization). An instance
+without any process does nothing; what one with a process does is not known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+from dradriver.node.gpu_work import UNKNOWN, GpuWork
+from dradriver.node.vendors.nvidia.discovery.nvml import Handle, Nvml, NvmlError
+
+T = TypeVar("T")
+
+
+def find(nvml: Nvml, gpus: Mapping[str, int]) -> dict[str, GpuWork]:
+    """Return what each of some GPUs did, given by uuid with the moment in microseconds since when; none fails."""
+    return {uuid: _of(nvml, uuid, since_us) for uuid, since_us in gpus.items()}
+
+
+def _of(nvml: Nvml, uuid: str, since_us: int) -> GpuWork:
+    handle = _unless(lambda: nvml.device(uuid))
+    if handle is None:
+        return UNKNOWN
+    gpu: Handle = handle
+    mode = _unless(lambda: nvml.mig_mode(gpu))
+    if mode is not None and mode[0]:
+        return GpuWork(instances=_unless(lambda: nvml.instances(gpu)))
+    samples = _unless(lambda: nvml.samples(gpu, since_us))
+    some = [] if samples is None else [sample for sample in samples if sample.at_us > since_us]
+    return GpuWork(
+        percent=_unless(lambda: nvml.utilization(gpu)),
+        pids=None if samples is None else frozenset(sample.pid for sample in some if sample.percent),
+        until_us=max((sample.at_us for sample in some), default=0),
+    )
+
+
+def _unless(ask: Callable[[], T]) -> T | None:
+    try:
+        return ask()
+    except NvmlError:
+        return None

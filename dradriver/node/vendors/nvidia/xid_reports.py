@@ -1,0 +1,115 @@
+"""XIDs, NVIDIA's driver's own reports of errors, from the kernel's log (NVIDIA "XID Errors")."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Final
+
+import msgspec
+
+from dradriver.api.policies.model import XidWord
+from dradriver.node.faults import Fault
+from dradriver.node.vendors.nvidia import xids
+from dradriver.node.vendors.nvidia.xids import RECOVERY_CHANGED, Xid
+
+WARNED_S: Final = 3600.0  # after an XID that only warns
+SOUND_S: Final = 60.0  # after an XID, before the driver's word that all is well is about the time after it
+_XID: Final = re.compile(
+    r"NVRM: Xid \(PCI:([0-9a-fA-F]{4,8}):([0-9a-fA-F]{2}):([0-9a-fA-F]{2})[^)]{0,32}\): (\d{1,5})\b([^\n]{0,200})"
+)
+_ACTION: Final = re.compile(r"recovery action changed from .{0,60} to 0x([0-9a-f]{1,4}) \(([A-Za-z0-9 ]{1,40})\)")
+_LOADED: Final = "NVRM: loading NVIDIA UNIX"
+_MOST_GPUS: Final = 1024
+_MOST_XIDS: Final = 32  # of one GPU
+_WORDS: Final[tuple[XidWord, ...]] = ("taint", "warn", "ignore")  # the worst first
+
+
+class _Noted(msgspec.Struct, frozen=True):
+    """When an XID of a GPU came last, seconds of the monotonic clock, and what it asks for; empty: nobody knows."""
+
+    last_s: float
+    asks: str
+
+
+class XidReports:
+    """The XIDs in the kernel's log."""
+
+    def __init__(
+        self,
+        *,
+        words: Callable[[], Mapping[str, XidWord]] = dict,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Know of none yet.
+
+        Args:
+            words: Gives what an administrator says of XIDs, by number.
+            clock: The kernel log's: seconds since the start, without the time asleep.
+        """
+        self._words = words
+        self._clock = clock
+        self._noted: dict[str, dict[Xid, _Noted]] = {}  # by bus id, in the order in which they came first
+
+    def sound(self, busids: Collection[str], said_s: float) -> None:
+        """Forget old XIDs of GPUs of which the driver said, at that time, that nothing needs to be done."""
+        for busid in busids:
+            for xid, noted in list(self._noted.get(busid, {}).items()):
+                if said_s - noted.last_s >= SOUND_S:
+                    del self._noted[busid][xid]
+
+    def reset(self, busids: Iterable[str]) -> None:
+        """Forget all that was read of GPUs that were reset since."""
+        for busid in busids:
+            self._noted.pop(busid, None)
+
+    def faults(self, uuids: Mapping[str, str]) -> dict[str, tuple[Fault, ...]]:
+        """Return the faults that the log tells of: of each GPU the first XID that taints, and the first that warns.
+
+        Args:
+            uuids: The GPUs' uuids by bus id (``0000:06:00.0``).
+        """
+        by_uuid: dict[str, tuple[Fault, ...]] = {}
+        for busid, some in self._noted.items():
+            first: dict[str, Fault] = {}
+            for xid, word in self._in_force(some).items():
+                if word == "ignore":
+                    continue
+                kind, asks = "xid" if word == "taint" else "xid-warning", some[xid].asks
+                said = f"XID {xid.number} in the kernel's log{', which asks for ' if asks else ''}{asks}"
+                first.setdefault(kind, Fault(kind, str(xid.number), said))
+            if first and busid in uuids:
+                by_uuid[uuids[busid]] = tuple(first.values())
+        return by_uuid
+
+    def _in_force(self, some: Mapping[Xid, _Noted]) -> dict[Xid, XidWord]:
+        """Return for each XID of a GPU what it means now: a taint, a warning or nothing."""
+        words, now = self._words(), self._clock()
+        severities = {xid: xids.severity(xid, words) for xid in some}
+        over = {xid for xid, word in severities.items() if word == "warn" and now - some[xid].last_s >= WARNED_S}
+        return {xid: "ignore" if xid in over else word for xid, word in severities.items()}
+
+    def take(self, text: str, at_s: float) -> None:
+        """Take in one record of the kernel: its text, and when it came, seconds of the log's clock."""
+        if text.startswith(_LOADED):
+            self._noted.clear()  # another driver, or the same one started anew
+            return
+        line = _XID.match(text)
+        if line is None:
+            return
+        busid, number = f"{int(line[1], 16):04x}:{line[2].lower()}:{line[3].lower()}.0", int(line[4])
+        asks = xids.recovery(number)
+        if number == RECOVERY_CHANGED and (action := _ACTION.search(line[5])) is not None:
+            if int(action[1], 16) == 0:
+                self._noted.pop(busid, None)  # nothing needs to be done any more, the driver says
+                return
+            asks = action[2]
+        if busid not in self._noted and len(self._noted) >= _MOST_GPUS:
+            return
+        some = self._noted.setdefault(busid, {})
+        some[xids.read(number, line[5])] = _Noted(at_s, asks)
+        if len(some) > _MOST_XIDS:
+            word = self._in_force(some)
+            _, *later = some  # the first is what the taint says
+            del some[max(later, key=lambda xid: (_WORDS.index(word[xid]), -some[xid].last_s))]

@@ -1,0 +1,52 @@
+"""Whose GPUs a node publishes, by what /sys says of its PCI devices: one vendor's, for a claim is for one vendor's.
+
+Where both NVIDIA's and AMD's are, those made for data centres count: a CPU's own display, or a card for a console,
+takes no GPU away. Looked at once, as the agent starts; whoever changes hardware starts the node anew.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from dradriver.node.discovery import sysfs
+from dradriver.node.discovery.pci import PciTree
+from dradriver.topology.amd import parts
+from dradriver.topology.vendors import AMD, NVIDIA, Vendor
+
+_NVIDIA: Final = "0x10de"
+_AMD: Final = f"0x{parts.PCI_VENDOR}"
+_DISPLAY: Final = "0x03"
+_COMPUTES: Final = ("0x0302", "0x12")  # 3D controllers, and processing accelerators
+
+
+class Present(NamedTuple):
+    """Whose GPUs a node publishes; ``refused`` says why nobody's."""
+
+    vendor: Vendor
+    refused: str | None = None
+
+
+def look(root: Path) -> Present:
+    """Return whose GPUs the node has; NVIDIA's where it has none, for a driver may know of GPUs that PCI does not.
+
+    Args:
+        root: Where the host's /sys is.
+    """
+    tree, devices = PciTree(root), root / "sys/bus/pci/devices"
+    there: set[Vendor] = set()
+    large: set[Vendor] = set()
+    for busid in sysfs.entries(devices):
+        kind, made_by = tree.pci_class(busid), tree.vendor(busid)
+        vendor = {_NVIDIA: NVIDIA, _AMD: AMD}.get(made_by)
+        if vendor is None or not kind.startswith((_DISPLAY, *_COMPUTES)):
+            continue
+        there.add(vendor)
+        known = vendor is AMD and sysfs.text(devices / busid / "device").removeprefix("0x") in parts.PARTS
+        if known or kind.startswith(_COMPUTES):
+            large.add(vendor)
+    if len(large) > 1:
+        said = "the node has GPUs of NVIDIA and of AMD for data centres, and publishes one vendor's only"
+        return Present(NVIDIA, f"{said}; name it in the chart (discovery: nvml or amd), or part them")
+    chosen = large or there
+    return Present(AMD if chosen == {AMD} else NVIDIA)

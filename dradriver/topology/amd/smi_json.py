@@ -1,0 +1,64 @@
+"""The JSON of ``amd-smi topology``, as the matrices that its text shows.
+
+Up to ROCm 6.1.0 each GPU has one object a property, keyed ``gpu_0``; since 6.1.1 a list ``links`` with one entry for
+each GPU, and bus ids (amdsmi's CHANGELOG).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from dradriver.topology.check import is_bus_id
+from dradriver.topology.errors import TopologyError
+
+_OLD: Final = {"link_type": "type", "weight": "weight", "numa_bandwidth": "bandwidth"}
+_NEW: Final = {"link_type": "type", "weight": "weight", "bandwidth": "bandwidth"}
+
+Matrices = dict[str, dict[str, dict[str, str]]]
+"""By what a matrix tells the cells of each row: ``type``, ``weight``, ``bandwidth``."""
+
+
+def matrices(text: str) -> Matrices:
+    """Return the cells, by the GPUs' bus ids, or by ``GPU0`` where there are none.
+
+    Raises:
+        TopologyError: No such JSON, or a GPU that stands twice or is not named.
+    """
+    try:
+        gpus = msgspec.json.decode(text, type=list[dict[str, Any]])
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise _error("", str(error)) from None
+    out: Matrices = {}
+    for at, gpu in enumerate(gpus):
+        name, links = _name(gpu, f"[{at}]"), gpu.get("links")
+        if isinstance(links, list):
+            own = [(each, _name(each, f"[{at}].links[{n}]")) for n, each in enumerate(links)]
+            rows = {kind: {other: str(each[key]) for each, other in own if key in each} for key, kind in _NEW.items()}
+        else:
+            name = f"GPU{gpu.get('gpu')}"
+            rows = {kind: _old_row(gpu.get(key)) for key, kind in _OLD.items()}
+        for kind, row in rows.items():
+            if row and name in out.setdefault(kind, {}):
+                raise _error(f"[{at}]", f"{name} stands twice")
+            if row:
+                out[kind][name] = row
+    return {kind: rows for kind, rows in out.items() if rows}
+
+
+def _old_row(cells: object) -> dict[str, str]:
+    if not isinstance(cells, dict):
+        return {}
+    return {str(key).replace("gpu_", "GPU", 1): str(cell) for key, cell in cells.items()}
+
+
+def _name(entry: object, at: str) -> str:
+    if not isinstance(entry, dict) or type(entry.get("gpu")) is not int:
+        raise _error(at, "no number of a GPU; give the whole output of amd-smi topology --json")
+    bdf = str(entry.get("bdf", "")).lower()
+    return bdf if is_bus_id(bdf) else f"GPU{entry['gpu']}"
+
+
+def _error(at: str, message: str) -> TopologyError:
+    return TopologyError(f"amd-smi topology --json{f', {at}' if at else ''}: {message}")

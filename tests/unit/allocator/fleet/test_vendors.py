@@ -1,0 +1,70 @@
+"""Nodes of several vendors in one fleet: a request sees its own vendor's alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from dradriver.allocator import Amount, Fleet, NoPlaceError, Share, Whole, choose
+from dradriver.allocator.fleet.gang_nodes import largest_gangs
+from dradriver.topology import profiles
+from dradriver.topology.vendors import VENDORS
+
+PROFILES = {"nvidia": "dgx1-v100", "amd": "mi210-x8", "ascend": "ascend-910b-x8"}
+
+
+def fleet(*vendors: str) -> Fleet:
+    made = Fleet()
+    for vendor in vendors:
+        machine = profiles.load(PROFILES[vendor], seed=vendor)
+        made.set_node(vendor, machine, range(len(machine.gpus)))
+    return made
+
+
+def refusal(made: Fleet, request: Whole, *, explain: bool = False) -> str:
+    with pytest.raises(NoPlaceError) as refused:
+        made.rank(request, explain=explain)
+    return str(refused.value)
+
+
+@pytest.mark.parametrize("vendor", VENDORS)
+def test_a_request_sees_its_own_vendors_nodes_alone(vendor: str) -> None:
+    made = fleet(*PROFILES)
+    assert [choice.node for choice in made.rank(Whole(containers=(4,), vendor=vendor))] == [vendor]
+    others = fleet(*(other for other in PROFILES if other != vendor))
+    have = " and ".join(sorted(set(PROFILES) - {vendor}))
+    for explain in (True, False):
+        message = refusal(others, Whole(containers=(4,), vendor=vendor), explain=explain)
+        assert message.endswith(f"no; no node has GPUs of {vendor}, only of {have}")
+
+
+def test_the_nearest_thing_is_looked_for_among_the_vendors_own() -> None:
+    made = fleet(*PROFILES)
+    made.set_node("small", profiles.load("mi210-x8", seed="s").subset(range(4)), range(4))
+    assert refusal(made, Whole(containers=(9,), vendor="amd")).endswith("no; the largest machine, amd, has 8")
+    made.set_free("amd", [0])
+    assert "most GPUs of amd free on one node: 4 on small" in refusal(made, Whole(containers=(6,), vendor="amd"))
+    assert "the nodes have AMD Instinct MI210" in refusal(made, Whole(containers=(1,), vendor="amd", product="MI300"))
+
+
+def test_who_says_nothing_means_nvidia_of_parts_too() -> None:
+    with pytest.raises(NoPlaceError, match="no node offers GPUs in shares"):
+        fleet("amd").rank(Share(amounts=(Amount(cores=50),)))
+    assert "no node has GPUs of nvidia" in refusal(fleet("amd", "ascend"), Whole(containers=(1,)))
+
+
+def test_of_a_machine_that_is_named_its_own_vendor_is_meant() -> None:
+    machine = profiles.load("mi210-x8", seed="n")
+    assert choose(machine, range(8), Whole(containers=(4,))) == choose(
+        machine, range(8), Whole(containers=(4,), vendor="amd")
+    )
+    with pytest.raises(
+        NoPlaceError, match="4 GPUs of ascend: no; 0 of 8 free GPUs are such; the machine has those of amd"
+    ):
+        choose(machine, range(8), Whole(containers=(4,), vendor="ascend"))
+
+
+def test_the_largest_gang_is_of_one_vendor() -> None:
+    made = fleet(*PROFILES)
+    made.set_node("amd-2", profiles.load("mi210-x8", seed="2"), range(8))
+    gpus, found = largest_gangs(made, most=8)
+    assert (gpus, found["cluster"].pods, set(found["cluster"].nodes)) == (8, 2, {"amd", "amd-2"})

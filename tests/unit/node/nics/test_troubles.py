@@ -1,0 +1,102 @@
+"""What is wrong with a port, by what its siblings are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dradriver.node.nics import ports, troubles
+from dradriver.node.nics.troubles import At
+from tests.fakes.nic_tree import DOWN, INIT, LINK_LOCAL, UP, NicTree, eight
+
+HDR = UP | {"rate": "200 Gb/sec (4X HDR)"}
+NARROW = UP | {"rate": "100 Gb/sec (1X NDR)"}
+
+
+def found(tree: NicTree, **more: Any) -> list[tuple[str, int, str]]:
+    return [(one.at.nic, one.at.port, one.kind) for one in troubles.troubles(ports.read(tree.root), **more)]
+
+
+@pytest.mark.parametrize("layer", ["InfiniBand", "Ethernet"])
+def test_nothing_is_wrong_with_cards_that_are_alike(tmp_path: Path, layer: str) -> None:
+    assert found(eight(tmp_path, layer=layer)) == []
+
+
+def test_one_that_is_down_where_its_siblings_are_active(tmp_path: Path) -> None:
+    tree = eight(tmp_path)
+    tree.card(3, port=DOWN)
+    assert found(tree) == [("mlx5_3", 1, "down")], "and not slow: it says 10 Gb/s"
+    (one,) = troubles.troubles(ports.read(tmp_path))
+    assert one.said == "port 1 of mlx5_3 is DOWN (Polling)"
+    assert "cable" in one.cure
+
+
+def test_all_that_are_down_have_nobody_to_compare_with_unless_they_were_seen_active(tmp_path: Path) -> None:
+    tree = eight(tmp_path, port=DOWN)
+    assert found(tree) == []
+    assert found(tree, known_up={At("mlx5_2", 1)}) == [("mlx5_2", 1, "down")]
+
+
+def test_a_link_that_is_up_and_waits_for_a_subnet_manager(tmp_path: Path) -> None:
+    tree = eight(tmp_path, port=INIT)
+    assert found(tree) == [(f"mlx5_{n}", 1, "down") for n in range(8)]
+    assert "subnet manager" in troubles.troubles(ports.read(tmp_path))[0].cure
+
+
+@pytest.mark.parametrize("slower", [HDR, NARROW])
+def test_one_that_is_slower_than_its_siblings(tmp_path: Path, slower: dict[str, str]) -> None:
+    tree = eight(tmp_path)
+    tree.card(5, port=slower)
+    assert found(tree) == [("mlx5_5", 1, "slow")]
+    (one,) = troubles.troubles(ports.read(tmp_path))
+    assert "its siblings at 400 Gb/s (4X NDR)" in one.said
+
+
+def test_other_products_boards_and_link_layers_are_no_siblings(tmp_path: Path) -> None:
+    tree = eight(tmp_path)
+    tree.card(8, port=HDR, hca_type="MT4125")
+    tree.card(9, port=HDR, board_id="MT_0000000001")
+    tree.card(10, port=HDR, layer="Ethernet")
+    tree.card(11, port=DOWN, hca_type="MT4119")
+    assert found(tree) == []
+
+
+def test_one_that_was_switched_off_or_is_in_a_pod_is_not_broken(tmp_path: Path) -> None:
+    tree = eight(tmp_path, layer="Ethernet")
+    down = DOWN | {"phys_state": "3: Disabled"}
+    tree.card(0, layer="Ethernet", port=down, flags="0x1002")
+    tree.card(1, layer="Ethernet", port=down, interface=None)
+    tree.card(2, layer="Ethernet", port=down)
+    assert found(tree) == [("mlx5_2", 1, "down")]
+    states = [troubles.state_of(nic.ports[0]) for nic in ports.read(tmp_path)[:4]]
+    assert states == ["off", "away", "down", "active"]
+    infiniband = eight(tmp_path / "ib")
+    infiniband.card(0, port=down)
+    assert found(infiniband) == []
+
+
+def test_virtual_functions_are_neither_judged_nor_compared_with(tmp_path: Path) -> None:
+    tree = eight(tmp_path)
+    tree.card(8, port=DOWN, parent=0)
+    tree.card(9, port=UP | {"rate": "800 Gb/sec (8X NDR)"}, parent=0)
+    tree.card(10, fw_ver="1.0.0", parent=0)
+    assert found(tree) == []
+
+
+def test_an_ethernet_port_without_an_ipv4_gid_and_other_firmware_are_said(tmp_path: Path) -> None:
+    tree = eight(tmp_path, layer="Ethernet")
+    tree.card(1, layer="Ethernet", gids=(LINK_LOCAL, LINK_LOCAL))
+    tree.card(2, layer="Ethernet", fw_ver="28.37.1014")
+    tree.card(6, layer="Ethernet", board_id="MT_0000000001", fw_ver="28.37.1014")
+    assert found(tree) == [("mlx5_1", 1, "gid"), ("mlx5_2", 1, "firmware")]
+
+
+def test_what_cannot_be_read_is_nobodys_fault(tmp_path: Path) -> None:
+    tree = eight(tmp_path)
+    for file in ("state", "rate", "link_layer"):
+        (tree.port(4) / file).unlink()
+    (tree.port(5) / "rate").write_text("full speed")
+    (tree.port(6) / "state").write_text("Maybe")
+    assert found(tree) == []

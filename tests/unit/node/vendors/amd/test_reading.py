@@ -1,0 +1,198 @@
+"""AMD's machines from trees of files: written from a machine, read back as it was."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from dradriver.node.errors import SetupError
+from dradriver.node.vendors.amd import reading
+from dradriver.topology import profiles
+from dradriver.topology.check import check
+from dradriver.topology.machine import Machine, PathType
+from tests.fakes.kfd import NODES, AmdServer, amd
+from tests.fakes.server import complete
+
+
+def server(root: Path, profile: str = "mi210-x8") -> AmdServer:
+    return AmdServer(root, amd(complete(profiles.load(profile))))
+
+
+def tellable(machine: Machine) -> Machine:
+    """What /sys says of a machine: no power limits, and no version of a driver that comes with the kernel."""
+    gpus = tuple(msgspec.structs.replace(gpu, power_watts=0) for gpu in machine.gpus)
+    return msgspec.structs.replace(machine, gpus=gpus, driver_version="", nccl_version="")
+
+
+@pytest.mark.parametrize("profile", profiles.names("amd"))
+def test_a_machine_is_read_exactly_as_it_is(profile: str, tmp_path: Path) -> None:
+    written = server(tmp_path, profile)
+    found = reading.discover(tmp_path)
+    assert found.machine == tellable(written.machine)
+    assert check(found.machine) is found.machine
+    assert (found.problems, found.refused, found.silent, found.unsure) == ((), None, 0, frozenset())
+
+
+def test_a_drivers_own_version_is_told(tmp_path: Path) -> None:
+    server(tmp_path).file("sys/module/amdgpu/version", "6.12.12")
+    assert reading.discover(tmp_path).machine.driver_version == "6.12.12"
+
+
+@pytest.mark.parametrize(
+    ("weight", "least", "most", "links"),
+    [
+        (15, 50_000, 50_000, 1),
+        (15, 50_000, 200_000, 4),
+        (13, 819_200, 819_200, 1),
+        (13, 0, 0, 1),
+        (41, 0, 0, 1),
+        (41, 0, 50_000, 1),
+        (15, 100_000, 50_000, 1),
+        (30, 50_000, 50_000, 0),
+        (45, 0, 0, 0),
+        (0, 0, 0, 0),
+    ],
+)
+def test_only_some_weights_are_direct_links_and_bandwidths_tell_how_many(
+    weight: int, least: int, most: int, links: int, tmp_path: Path
+) -> None:
+    written = server(tmp_path)
+    for one, other in ((0, 1), (1, 0)):
+        written.link(
+            written.numbers[one],
+            1,
+            type=11,
+            node_to=written.numbers[other],
+            weight=weight,
+            min_bandwidth=least,
+            max_bandwidth=most,
+        )
+    assert reading.discover(tmp_path).machine.links[0][1] == links
+
+
+def test_an_identity_has_sixteen_digits(tmp_path: Path) -> None:
+    server(tmp_path)
+    uuids = [gpu.uuid for gpu in reading.discover(tmp_path).machine.gpus]
+    assert uuids[0] == "GPU-00ab000000000001"
+
+
+def test_a_gpu_without_an_identity_is_left_out_with_words(tmp_path: Path) -> None:
+    written = server(tmp_path)
+    properties = written.node(3) / "properties"
+    text = properties.read_text()
+    properties.write_text(text.replace(f"unique_id {int(written.machine.gpus[3].uuid[4:], 16)}", "unique_id 0"))
+    found = reading.discover(tmp_path)
+    assert [gpu.pci for gpu in found.machine.gpus] == [gpu.pci for gpu in written.machine.gpus if gpu.index != 3]
+    assert "unique_id: it is 0" in str(found.problems[0])
+    assert found.refused is None
+
+
+def test_where_no_gpu_has_an_identity_the_machine_is_refused_with_words(tmp_path: Path) -> None:
+    written = server(tmp_path)
+    for gpu in written.machine.gpus:
+        written.properties(written.numbers[gpu.index], simd_count=416)
+    found = reading.discover(tmp_path)
+    assert not found.machine.gpus
+    assert found.refused is not None
+    assert "unique_id: it is 0" in found.refused
+
+
+@pytest.mark.parametrize("mode", ["CPX", "QPX", "DPX"])
+def test_a_partitioned_machine_is_refused_with_words(mode: str, tmp_path: Path) -> None:
+    written = server(tmp_path, "mi300x-x8")
+    for gpu in range(8):
+        (written.device(gpu) / "current_compute_partition").write_text("SPX\n" if gpu else f"{mode}\n")
+    found = reading.discover(tmp_path)
+    assert not found.machine.gpus
+    assert found.refused is not None
+    assert f"is partitioned ({mode} mode)" in found.refused
+    (written.device(0) / "current_compute_partition").write_text("SPX\n")
+    assert len(reading.discover(tmp_path).machine.gpus) == 8
+
+
+def test_gpus_that_share_an_identity_are_partitions(tmp_path: Path) -> None:
+    written = server(tmp_path, "mi300x-x8")
+    shutil.copy(written.node(0) / "properties", written.node(1) / "properties")
+    found = reading.discover(tmp_path)
+    assert found.refused is not None
+    assert "2 devices with one unique_id" in found.refused
+
+
+def test_what_a_cgroup_may_not_see_has_empty_files_and_is_counted(tmp_path: Path) -> None:
+    written = server(tmp_path)
+    (written.node(5) / "properties").write_text("")
+    (written.node(6) / "gpu_id").write_text("")
+    found = reading.discover(tmp_path)
+    assert found.silent == 1
+    assert [gpu.pci for gpu in found.machine.gpus] == [gpu.pci for gpu in written.machine.gpus if gpu.index != 5]
+
+
+def test_domains_above_0_are_parts_of_bus_ids(tmp_path: Path) -> None:
+    written = server(tmp_path)
+    properties = written.node(0) / "properties"
+    properties.write_text(properties.read_text().replace("domain 0", "domain 65537"))
+    found = reading.discover(tmp_path)
+    assert found.machine.gpus[0].pci == "10001:03:00.0"
+    assert found.machine.gpus[0].numa == 0  # by KFD's link to a CPU: /sys has no such device
+
+
+def test_cards_and_render_nodes_are_those_of_the_pci_device(tmp_path: Path) -> None:
+    written = server(tmp_path)
+    shutil.rmtree(written.device(2) / "drm")
+    for name in ("card7", "renderD199"):
+        (written.device(2) / "drm" / name).mkdir(parents=True)
+    found = reading.discover(tmp_path)
+    gpu = found.machine.gpus[2]
+    assert gpu.minor == 199
+    assert found.drm[gpu.uuid].paths == ("dev/dri/card7", "dev/dri/renderD199")
+
+
+def test_two_gpus_with_one_render_node_are_not_both_handed_out(tmp_path: Path) -> None:
+    written = server(tmp_path)
+    shutil.rmtree(written.device(1) / "drm")
+    (written.device(1) / "drm" / f"renderD{written.machine.gpus[0].minor}").mkdir(parents=True)
+    found = reading.discover(tmp_path)
+    assert len(found.machine.gpus) == 7
+    assert "renderD128 is GPU 0000:03:00.0's, too" in str(found.problems[0])
+
+
+def test_links_that_one_side_does_not_tell_are_those_of_the_other(tmp_path: Path) -> None:
+    written = server(tmp_path, "mi250-x4")
+    shutil.rmtree(written.node(0) / "io_links")
+    found = reading.discover(tmp_path)
+    assert found.machine.links == written.machine.links
+    assert found.unsure == {written.machine.gpus[0].uuid}
+
+
+def test_links_that_neither_side_tells_are_as_before(tmp_path: Path) -> None:
+    written = server(tmp_path, "mi250-x4")
+    for gpu in (0, 1):
+        shutil.rmtree(written.node(gpu) / "io_links")
+    one, other = (written.machine.gpus[gpu].uuid for gpu in (0, 1))
+    assert reading.discover(tmp_path).machine.links[0][1] == 0
+    assert reading.discover(tmp_path, earlier={(one, other): 4}).machine.links[0][1] == 4
+
+
+def test_without_a_pci_tree_paths_are_by_numa_node(tmp_path: Path) -> None:
+    written = server(tmp_path)
+    shutil.rmtree(tmp_path / "sys/bus")
+    found = reading.discover(tmp_path)
+    assert [gpu.numa for gpu in found.machine.gpus] == [0, 0, 0, 0, 1, 1, 1, 1]
+    assert (found.machine.paths[0][1], found.machine.paths[0][4]) == (PathType.NODE, PathType.SYS)
+    assert found.machine.links == written.machine.links
+
+
+def test_without_the_driver_there_are_no_gpus_and_whoever_needs_some_is_told(tmp_path: Path) -> None:
+    assert not reading.discover(tmp_path).machine.gpus
+    assert reading.discover(tmp_path).refused is None
+    with pytest.raises(SetupError, match="no driver"):
+        reading.read(tmp_path)
+
+
+def test_a_driver_without_gpus_refuses_nothing(tmp_path: Path) -> None:
+    (tmp_path / NODES).mkdir(parents=True)
+    found = reading.discover(tmp_path)
+    assert (found.machine.gpus, found.refused) == ((), None)

@@ -1,0 +1,58 @@
+"""Whose GPUs a node publishes, by its PCI devices."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dradriver.node.vendors.present import look
+from dradriver.topology.vendors import AMD, NVIDIA, Vendor
+
+NVIDIA_H100 = ("0x10de", "0x2330", "0x030200")
+RTX_4090 = ("0x10de", "0x2684", "0x030000")
+MI300X = ("0x1002", "0x74a1", "0x120000")
+MI210 = ("0x1002", "0x740f", "0x038000")
+RAPHAEL = ("0x1002", "0x164e", "0x030000")  # of a CPU
+RADEON = ("0x1002", "0x744c", "0x030000")
+ASPEED = ("0x1a03", "0x2000", "0x030000")  # of a management controller
+AUDIO = ("0x1002", "0xab30", "0x040300")
+EPYC_CRYPTO = ("0x1022", "0x1456", "0x108000")
+
+
+@pytest.mark.parametrize(
+    ("devices", "vendor"),
+    [
+        ((), NVIDIA),
+        ((ASPEED,), NVIDIA),
+        ((NVIDIA_H100, ASPEED), NVIDIA),
+        ((MI300X, ASPEED, EPYC_CRYPTO), AMD),
+        ((MI210,), AMD),
+        ((RADEON,), AMD),
+        ((NVIDIA_H100, RAPHAEL), NVIDIA),
+        ((RTX_4090, RAPHAEL), NVIDIA),
+        ((RTX_4090, RADEON), NVIDIA),
+        ((MI210, RTX_4090), AMD),
+        ((NVIDIA_H100, AUDIO), NVIDIA),
+    ],
+)
+def test_the_vendor_with_gpus_for_data_centres_is_published(
+    devices: tuple[tuple[str, str, str], ...], vendor: Vendor, tmp_path: Path
+) -> None:
+    found = look(host(tmp_path, *devices))
+    assert (found.vendor, found.refused) == (vendor, None)
+
+
+def test_where_two_vendors_have_some_nothing_is_and_the_words_say_what_to_do(tmp_path: Path) -> None:
+    refused = look(host(tmp_path, NVIDIA_H100, MI300X)).refused
+    assert refused is not None
+    assert "discovery: nvml or amd" in refused
+
+
+def host(root: Path, *devices: tuple[str, str, str]) -> Path:
+    for n, (vendor, device, kind) in enumerate(devices):
+        folder = root / f"sys/bus/pci/devices/0000:{n:02x}:00.0"
+        folder.mkdir(parents=True)
+        for name, text in (("vendor", vendor), ("device", device), ("class", kind)):
+            (folder / name).write_text(text + "\n")
+    return root

@@ -1,0 +1,197 @@
+"""Pods that ask for GPUs of another vendor, by limits or by the word: what is noted, warned of and refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dradriver.allocator.request import Constraint, Whole
+from dradriver.api import limits, names, resolved
+from dradriver.api.annotations import check_words
+from dradriver.api.errors import WordError
+from dradriver.api.ledger import NVIDIA
+from dradriver.process.policies_file import PoliciesFile
+from dradriver.topology.vendors import VENDORS
+from tests.fakes.admission import Object, admit, applied, defaulted, lifted, pod, stored
+from tests.unit.webhook.test_policies import Admin
+
+LINKED = {names.REQUIRED: "linked"}
+
+
+def noted(sent: Object, policies: PoliciesFile | None = None) -> Whole:
+    """Return what is noted of a pod that is let in, whose limits on GPUs are gone."""
+    verdict = admit(defaulted(sent), policies=policies or PoliciesFile())
+    assert verdict.allowed, verdict.message
+    assert verdict.pod is not None
+    for container in verdict.pod["spec"]["containers"]:
+        assert not any(map(limits.is_ours, container["resources"].get("limits", {})))
+    request = resolved.read(verdict.pod["metadata"]["annotations"]).request
+    assert isinstance(request, Whole)
+    return request
+
+
+def refused(sent: Object, **more: Any) -> str:
+    verdict = admit(defaulted(sent), **more)
+    assert not verdict.allowed
+    return verdict.message
+
+
+@pytest.mark.parametrize(
+    ("resource", "vendor", "product"),
+    [
+        ("nvidia.com/gpu", "nvidia", ""),
+        ("amd.com/gpu", "amd", ""),
+        ("huawei.com/npu", "ascend", ""),
+        ("huawei.com/Ascend910", "ascend", "*910*"),
+        ("huawei.com/Ascend310P", "ascend", "*310P*"),
+        ("huawei.com/Ascend310", "ascend", "*310"),
+        ("huawei.com/Ascend910A", "ascend", "*910A"),
+        ("huawei.com/Ascend910B2", "ascend", "*910B2"),
+        ("huawei.com/Ascend910B3", "ascend", "*910B3"),
+        ("huawei.com/Ascend910B4", "ascend", "*910B4"),
+        ("huawei.com/Ascend910B4-1", "ascend", "*910B4-1"),
+        ("huawei.com/Ascend910C", "ascend", "*910C"),
+    ],
+)
+def test_a_limit_asks_for_whole_gpus_of_its_vendor(resource: str, vendor: str, product: str) -> None:
+    asked = noted(pod(4, annotations=LINKED, resource=resource))
+    assert asked == Whole(containers=(4,), vendor=vendor, product=product, required=(Constraint.NVLINK,))
+
+
+def test_every_resource_that_a_vendor_has_is_a_limit() -> None:
+    for vendor in VENDORS.values():
+        for resource in vendor.resources:
+            assert limits.vendor("here", {resource: "1"}) == vendor.word
+            assert limits.asked("here", {resource: "3"}) == 3
+
+
+def test_the_word_says_it_where_no_limit_does() -> None:
+    words = {names.VENDOR: "amd", names.GPUS: "2"}
+    assert noted(pod(None, annotations=words)).vendor == "amd"
+    assert noted(pod(2, annotations={names.VENDOR: "nvidia"})).vendor == "nvidia"
+    assert noted(pod(2, annotations={names.VENDOR: "amd"}, resource="amd.com/gpu")).vendor == "amd"
+
+
+def test_a_policy_may_say_it(tmp_path: Path) -> None:
+    admin = Admin(tmp_path, "policies: {hives: {vendor: amd, required: linked}}")
+    words = {names.POLICY: "hives"}
+    assert noted(pod(4, annotations=words, resource="amd.com/gpu"), admin.file).vendor == "amd"
+    assert noted(pod(None, annotations=words | {names.GPUS: "4"}), admin.file).vendor == "amd"
+    message = refused(pod(4, annotations=words), policies=admin.file)
+    assert "vendor: 'amd' contradicts the containers' limits, which ask for GPUs of nvidia" in message
+
+
+def test_a_note_that_says_another_vendor_is_one_that_older_controllers_refuse() -> None:
+    for words, version in (({}, 2), ({names.VENDOR: "nvidia"}, 2), ({names.VENDOR: "amd"}, 6)):
+        found = resolved.resolve(words, {"main": 4})
+        assert found.version == version
+        assert ('"vendor"' in resolved.write(found)) == (version > 2)
+
+
+@pytest.mark.parametrize(
+    ("resource", "words", "says"),
+    [
+        ("nvidia.com/gpu", {"vendor": "amd"}, "'amd' contradicts the containers' limits, which ask for GPUs of nvidia"),
+        ("amd.com/gpu", {"vendor": "nvidia"}, "'nvidia' contradicts the containers' limits, which ask for GPUs of amd"),
+        ("amd.com/gpu", {"vendor": "adm"}, "write one of nvidia, amd, ascend (did you mean amd?)"),
+        ("amd.com/gpu", {"share": "0.5"}, "vendor: amd: shares and MIG slices are of NVIDIA's GPUs alone"),
+        ("amd.com/gpu", {"mig-profile": "1g.10gb"}, "vendor: amd: shares and MIG slices are of NVIDIA's GPUs alone"),
+        ("huawei.com/npu", {"memory": "10Gi"}, "write a limit huawei.com/Ascend910, for whole ones"),
+        (
+            "amd.com/gpu",
+            {"min-busbw": "100"},
+            "min-busbw: the bandwidth that RCCL reaches over xGMI cannot be predicted: write gpu.topology/min-bandwidt",
+        ),
+        (
+            "huawei.com/npu",
+            {"min-busbw": "100"},
+            "min-busbw: the bandwidth that HCCL reaches over HCCS cannot be predicted: write gpu.topology/required: li",
+        ),
+        ("huawei.com/npu", {"min-bandwidth": "20"}, "min-bandwidth: what a link of HCCS carries is not published"),
+        ("amd.com/gpu", {"min-cuda": "12.4"}, "min-cuda: there is no CUDA on GPUs of amd: write gpu.topology/min-driv"),
+        ("amd.com/gpu", {"max-cross-nvswitch-gpus": "1"}, "there is no NVSwitch between GPUs of amd"),
+        ("amd.com/gpu", {"gpus": "2"}, "which ask for 1 amd.com/gpu; write one of the two"),
+        ("huawei.com/Ascend910B3-memory", {}, "a share of an NPU, which this driver does not hand out; write huawei.c"),
+    ],
+)
+def test_what_another_vendor_does_not_have_is_refused_with_the_cure(
+    resource: str, words: dict[str, str], says: str
+) -> None:
+    said = {names.PREFIX + word: text for word, text in words.items()} or LINKED
+    assert says in refused(pod(1, annotations=said, resource=resource))
+
+
+def test_what_the_word_contradicts_is_refused_on_what_makes_pods_too() -> None:
+    with pytest.raises(WordError, match="there is no CUDA on GPUs of amd"):
+        check_words({names.VENDOR: "amd", names.MIN_CUDA: "12.4"})
+    with pytest.raises(WordError, match="shares and MIG slices are of NVIDIA's GPUs alone"):
+        check_words({names.VENDOR: "ascend", names.SHARE: "0.5"})
+    check_words({names.VENDOR: "amd", names.MIN_BANDWIDTH: "50"})
+
+
+def test_two_vendors_in_one_pod_are_refused_by_name() -> None:
+    both = pod(1, annotations=LINKED)
+    both["spec"]["containers"][0]["resources"]["limits"]["amd.com/gpu"] = 2
+    assert "amd.com/gpu (amd) and nvidia.com/gpu (nvidia): all GPUs of a pod are of one vendor" in refused(both)
+    apart = pod(1, 1, annotations=LINKED)
+    apart["spec"]["containers"][1]["resources"]["limits"] = {"amd.com/gpu": 1}
+    assert "container 'c0': nvidia; container 'c1': amd: all GPUs of a pod are of one vendor" in refused(apart)
+    beside = pod(1, annotations=LINKED, resource="amd.com/gpu")
+    beside["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpumem"] = 1000
+    assert "all GPUs of a pod are of one vendor" in refused(beside)
+
+
+def test_an_unchanged_manifest_changes_nothing_and_other_words_keep_the_vendor() -> None:
+    manifest = pod(2, annotations=LINKED, resource="huawei.com/Ascend910B3")
+    live = stored(admit(defaulted(manifest)).admitted)
+    assert names.REQUEST in live["metadata"]["annotations"]
+    again = admit(applied(manifest, live), old=live)
+    assert again.allowed
+    assert again.admitted["metadata"]["annotations"][names.REQUEST] == live["metadata"]["annotations"][names.REQUEST]
+    other = pod(2, annotations={names.REQUIRED: "same-numa"}, resource="huawei.com/Ascend910B3")
+    changed = admit(applied(other, live), old=live).admitted
+    request = resolved.read(changed["metadata"]["annotations"]).request
+    assert (request.vendor, request.product) == ("ascend", "*910B3")
+    assert request.required == (Constraint.SAME_NUMA,)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(("resource", "to"), [("nvidia.com/gpu", "amd"), ("amd.com/gpu", "nvidia")])
+def test_a_pod_keeps_the_vendor_that_it_was_created_with(resource: str, to: str) -> None:
+    live = stored(admit(defaulted(pod(2, annotations=LINKED, resource=resource))).admitted)
+    other = pod(2, annotations=LINKED | {names.VENDOR: to}, resource=resource)
+    verdict = admit(applied(other, live), old=live)
+    assert not verdict.allowed
+    assert names.VENDOR in verdict.message
+
+
+def test_a_copy_of_a_pod_has_its_vendor() -> None:
+    live = lifted(stored(admit(defaulted(pod(2, annotations=LINKED, resource="amd.com/gpu"))).admitted))
+    made = admit(defaulted({"metadata": live["metadata"], "spec": live["spec"]})).admitted
+    assert resolved.read(made["metadata"]["annotations"]).request.vendor == "amd"
+
+
+def test_none_of_another_vendors_is_no_second_vendor() -> None:
+    sent = pod(2, annotations=LINKED, resource="amd.com/gpu")
+    sent["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] = 0
+    assert noted(sent).vendor == "amd"
+
+
+@pytest.mark.parametrize("variable", ["NVIDIA_VISIBLE_DEVICES", "AMD_VISIBLE_DEVICES", "ASCEND_VISIBLE_DEVICES"])
+def test_variables_by_which_runtimes_add_devices_are_warned_of(variable: str) -> None:
+    """Trap 16 of what is known of the vendors: their own runtimes add devices beside those of a claim."""
+
+    def told(value: str) -> list[str]:
+        sent = pod(1, annotations=LINKED)
+        sent["spec"]["containers"][0]["env"] = [{"name": variable, "value": value}]
+        return [text for text in admit(defaulted(sent)).warnings if variable in text]
+
+    assert told("all") == [f"container 'c0': {variable}: may add GPUs that belong to other pods; remove it"]
+    assert told("void") == []
+
+
+def test_as_an_add_on_only_the_other_drivers_vendor_is_handed_out() -> None:
+    message = refused(pod(1, annotations=LINKED, resource="amd.com/gpu"), ledger=NVIDIA)
+    assert "in this cluster gpu.nvidia.com hands out the GPUs, those of nvidia" in message
+    assert admit(defaulted(pod(1, annotations=LINKED)), ledger=NVIDIA).allowed
