@@ -24,6 +24,7 @@ misspelled  keys that are nearly words of ours, and are none
 resolved     what the webhook made of a pod's words, as a note for the controller
 ledger       whose devices this process hands out
 claims       the claim that pins chosen GPUs
+channels     channels of multi-node NVLink, as objects of NVIDIA's ComputeDomains say them
 templates    a ResourceClaimTemplate as what its pod asks for, and the claim by it
 nics         NICs of other drivers: whose they are, what is asked of them, how one is pinned
 nic_templates  requests for NICs in a template, and in the claim by it

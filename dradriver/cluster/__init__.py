@@ -18,6 +18,7 @@ Nodes:
 
 nodes        all nodes as arrays: whom they take, what they have left
 node_usage   what our pods take from them
+channels     who has their channels of multi-node NVLink
 neighbours   pods of ours that are not to be beside each other
 kueue_topologies  the levels of the network as Kueue has them
 network      where nodes stand in the network, by their labels

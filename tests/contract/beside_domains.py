@@ -20,18 +20,24 @@ from dradriver.kube.resources import (
     RESOURCE_CLAIM_TEMPLATES,
     RESOURCE_CLAIMS,
     RESOURCE_SLICES,
+    Resource,
 )
 from dradriver.topology import profiles
 from tests.cluster.nodeless import Nodeless
 from tests.contract import stories
 from tests.fakes import domains
 from tests.fakes.admission import pod
+from tests.manifests import objects
+from tests.paths import REPO
 
 Object = dict[str, Any]
 
 NAMESPACE: Final = "default"
 BOUND_S: Final = 60
 RACKS: Final = {"a1": "u.1", "a2": "u.1", "b1": "u.2", "b2": "u.2"}
+EXAMPLE: Final = REPO / "examples" / "beside" / "compute-domain.yaml"
+TEMPLATE: Final = "train-channel"  # the example's
+JOBS: Final = Resource("batch", "v1", "jobs", "Job", namespaced=True)
 DOMAIN: Final = "8f1c2d7e-52c4-4b0e-9f0e-0d6c3a0b7a11"
 
 
@@ -52,22 +58,22 @@ class Story:
                 "spec": {"selectors": [{"cel": {"expression": domains.CLASS_CEL}}]},
             },
         )
-        for name, domain in (("alone", "another"), ("train", DOMAIN)):
-            await self._client.create(RESOURCE_CLAIM_TEMPLATES, domains.template(name, domain), namespace=NAMESPACE)
+        await self._client.create(RESOURCE_CLAIM_TEMPLATES, domains.template("alone", "another"), namespace=NAMESPACE)
 
         # A pod without words of ours, which the scheduler gives the first channel, and no GPU.
         await self.create(
             "first", "alone", None, nodeSelector={"kubernetes.io/hostname": "a1"}, terminationGracePeriodSeconds=0
         )
         assert await self.bound("first") == "a1"
-        # Of these a1 has as many GPUs free as any, and its name is the first.
-        gang = [f"w-{number}" for number in range(2)]
-        for name in gang:
-            await self.create(name, "train", 4, **{names.GANG: "w", names.GANG_SIZE: "2"})
+        # Its domain's template comes late. Of all nodes a1 has as many GPUs free as any, and its name is the first.
+        gang = await self.example()
+        assert "waits for ResourceClaimTemplate" in await self.reason(gang[0])
+        made = domains.template(TEMPLATE, DOMAIN)
+        await self._client.create(RESOURCE_CLAIM_TEMPLATES, made, namespace=NAMESPACE)
         assert {await self.bound(name) for name in gang} == {"b1", "b2"}
-        await self.create("one", "train", 1)
+        await self.create("one", TEMPLATE, 1)
         assert await self.bound("one") == "a2"
-        await self.create("none", "train", 1)
+        await self.create("none", TEMPLATE, 1)
         assert "its channel is taken by claim default/" in await self.reason("none")
 
         await self._client.delete(PODS, "first", namespace=NAMESPACE)
@@ -88,6 +94,18 @@ class Story:
         for one in (*slices.build(machine, node=name, node_uid=uid), domains.resource_slice(name)):
             one["spec"]["pool"]["generation"] = 1
             await self._client.create(RESOURCE_SLICES, one)
+
+    async def example(self) -> list[str]:
+        """Create the Job of the example, and return its pods once they are there."""
+        (job,) = [one for one in objects(EXAMPLE.read_text("utf-8")) if one["kind"] == "Job"]
+        await self._client.create(JOBS, job, namespace=NAMESPACE)
+        selector = f"job-name={job['metadata']['name']}"
+        found: list[Object] = []
+        async with asyncio.timeout(BOUND_S):
+            while len(found) < job["spec"]["parallelism"]:
+                await asyncio.sleep(0.1)
+                found, _ = await self._client.list(PODS, namespace=NAMESPACE, label_selector=selector)
+        return [one["metadata"]["name"] for one in found]
 
     async def create(self, name: str, template: str, gpus: int | None, **more: Any) -> None:
         """Create a pod with a channel; words of ours are told by their names, all else is of its spec."""

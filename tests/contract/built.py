@@ -121,11 +121,13 @@ _SLICE: Final = MigPart(gpu=1, profile="3g.40gb", start=4, size=4)
 
 def _whole_claims(_: str) -> list[Object]:
     uuids = {"main": UUIDS[:2], "other": UUIDS[2:3]}
+    addresses = {uuid: f"0000:{number:02x}:00.0" for number, uuid in enumerate(UUIDS[:3], 1)}
     made: list[Object] = []
     for nccl in ("auto", "file", "off"):
         for ledger in LEDGERS.values():
             with bound(ledger):
-                made.append(claims.pinned(_OWNER, _WHOLE, uuids=uuids, keep_env=["NCCL_TOPO_FILE"], nccl=nccl))
+                keep = ["NCCL_TOPO_FILE"]
+                made.append(claims.pinned(_OWNER, _WHOLE, uuids=uuids, addresses=addresses, keep_env=keep, nccl=nccl))
     return [*made, *(claims.pinned(_OWNER, _WHOLE, uuids=uuids, vendor=vendor) for vendor in VENDORS)]
 
 

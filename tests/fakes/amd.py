@@ -9,17 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from dradriver.allocator.request import Whole
 from dradriver.topology.machine import Gpu, Machine
 
 Object = dict[str, Any]
 
 DRIVER: Final = "gpu.amd.com"
 CLASS_CEL: Final = "device.driver == 'gpu.amd.com'"
-KNOWN: Final = "vendor" in Whole.__struct_fields__
-"""Whether pods say whose GPUs they want; until then their limits are nvidia.com/gpu."""
-WORDS: Final[dict[str, str]] = {"vendor": "amd"} if KNOWN else {}
-LIMIT: Final = "amd.com/gpu" if KNOWN else "nvidia.com/gpu"
+WORDS: Final[dict[str, str]] = {"vendor": "amd"}
+LIMIT: Final = "amd.com/gpu"
 
 
 def gpu(found: Gpu, card: int, *, kind: str = "amdgpu", render: int | None = None) -> Object:

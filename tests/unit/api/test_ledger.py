@@ -16,11 +16,11 @@ async def _asked(before: asyncio.Event) -> Ledger:
 
 
 async def test_a_process_hands_out_what_it_bound_and_another_beside_it_what_that_did() -> None:
-    both = asyncio.Barrier(2)
+    both = asyncio.Barrier(len(LEDGERS))
 
     async def process(ledger: Ledger) -> list[Ledger]:
         bind(ledger)
-        await both.wait()  # both have bound theirs
+        await both.wait()  # all have bound theirs
         async with asyncio.TaskGroup() as tasks:
             task = tasks.create_task(_asked(asked))
             thread = asyncio.to_thread(current_ledger)

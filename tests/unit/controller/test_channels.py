@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
+from dradriver.api.ledger import NVIDIA, bound
 from dradriver.kube.reflector import Change
 from dradriver.kube.resources import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, RESOURCE_SLICES
 from dradriver.topology.levels import FABRIC
 from tests.fakes import domains
+from tests.fakes.addoncluster import AddOnCluster
 from tests.fakes.gpucluster import GpuCluster, claim_of
 
 TRAY = "gb200-nvl72-tray"
@@ -286,3 +288,18 @@ async def test_the_audit_finds_a_slice_that_was_not_taken_in() -> None:
     picture.channels.slice_changed(Change(("", name), picture.channels.slice_of(name), None))
     assert await made.audit() == 1
     assert picture.nodes.channels()[picture.nodes.row("a")]
+
+
+async def test_beside_nvidias_driver_of_gpus_it_is_the_same() -> None:
+    with bound(NVIDIA):
+        made = AddOnCluster()
+        add(made, "a", "b", clique="u.1")
+        made.put(RESOURCE_CLAIM_TEMPLATES, domains.template("t", DOMAIN, mode="All"))
+        made.put(RESOURCE_CLAIMS, domains.claim("theirs", "a"))
+        pod(made, "p", 4)
+        await made.settle()
+        assert placed(made, "p") == "b"
+        made.remove(RESOURCE_CLAIMS, "theirs", "default")
+        pod(made, "q", 4)
+        await made.settle()
+        assert placed(made, "q") == "a"

@@ -65,6 +65,18 @@ def test_a_level_is_nvlinks_by_its_key_not_its_name() -> None:
     assert levels.location(labels, fabric="u.1").domains == (("u.1",), ("w", "f"), ("s",), ("w",))
 
 
+def test_a_fabric_is_below_configured_levels_that_name_none_where_a_node_is_in_one() -> None:
+    row = ["example.com/row"]
+    assert levels_of([{}], row).names == ("row",)
+    assert levels_of([{}], row, fabrics=True).keys == (CLIQUE, "example.com/row")
+    ultra = "topology.k8s.aws/ultraserver-id"
+    levels = levels_of([{}, {ultra: "s"}], row)
+    assert (levels.names, levels.keys) == (("fabric", "row"), (ultra, "example.com/row"))
+    assert levels_of([{CLIQUE: "u.1"}], [*row, CLIQUE]).keys == ("example.com/row", CLIQUE), (
+        "it stands where it is written"
+    )
+
+
 def test_every_configured_level_has_a_name_of_its_own() -> None:
     keys = [f"{AWS}3", "a.example.com/rack", "b.example.com/rack", "example.com/node", "a.example.com/rack", ZONE]
     names = ("leaf", "rack", "b.example.com/rack", "example.com/node", "zone")

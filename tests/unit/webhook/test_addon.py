@@ -106,7 +106,6 @@ def test_beside_amds_driver_whole_gpus_are_admitted_and_parts_refused() -> None:
     assert "gpu.amd.com hands out the GPUs" in verdict.message
 
 
-@pytest.mark.skipif(not amd.KNOWN, reason="pods do not say yet whose GPUs they want")
 def test_gpus_of_another_vendor_than_the_drivers_are_refused_with_the_limit_to_write() -> None:
     verdict = admit(defaulted(pod(4, annotations={names.POLICY: "nvlink"})), ledger=AMD)
     assert not verdict.allowed
