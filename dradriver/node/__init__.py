@@ -10,6 +10,7 @@ nics        what is wrong with network cards
 publishing  the node's ResourceSlices
 kubelet     the gRPC servers that the kubelet calls
 claims      preparing claims, and remembering what is prepared
+vendors     what is one vendor's: reading its GPUs, handing them out
 devices     kinds of devices, and making them
 mps         MPS control daemons, in a process of their own
 journal     a ledger on disk

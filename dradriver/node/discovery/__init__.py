@@ -9,6 +9,7 @@ nics       network cards
 kept_nics  those that pods have
 links      links that a GPU should have and has not
 debounce   what is published, which does not flutter
+nothing    a machine none of whose GPUs is handed out
 problem    what could not be read
 """
 

@@ -1,7 +1,6 @@
 """What is wrong with GPUs, and who is told.
 
-kmsg     XIDs from the kernel's log
-xids     what each of them means
+kmsg     what drivers report in the kernel's log
 runtime  whether the container runtime gives containers CDI devices
 events   telling the pods that hold a GPU
 record   which faults are in force, as taints

@@ -2,5 +2,8 @@
 
 A room knows no other room.
 
-nvidia  by NVML, with MIG and shares
+present  whose GPUs a node publishes
+nvidia   by NVML, with MIG and shares
+amd      from /sys, whole GPUs
+ascend   simulated NPUs alone
 """

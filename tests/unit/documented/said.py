@@ -77,13 +77,17 @@ def _is_of(given: ast.Assign, name: ast.Name) -> bool:
 
 
 def recorded(sources: Mapping[Path, str]) -> set[str]:
-    """Return the reasons of all Events that the code writes: the keyword ``reason`` of calls of ``record``."""
+    """Return the reasons of all Events that the code writes: of calls of ``record``, or of a ``_say`` about a node."""
     found: set[str] = set()
     for path, source in sources.items():
         if path.name == "events.py" and path.parent.name == "kube":
             continue
         for node in ast.walk(ast.parse(source)):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "record":
+            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+                continue
+            if node.func.attr == "_say" and [ast.unparse(some) for some in node.args[:1]] == ["node"]:
+                found |= _constants(node.args[1], source, sources.values())
+            if node.func.attr == "record":
                 for keyword in node.keywords:
                     if keyword.arg == "reason":
                         found |= _constants(keyword.value, source, sources.values())

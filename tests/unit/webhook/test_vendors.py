@@ -193,5 +193,8 @@ def test_variables_by_which_runtimes_add_devices_are_warned_of(variable: str) ->
 
 def test_as_an_add_on_only_the_other_drivers_vendor_is_handed_out() -> None:
     message = refused(pod(1, annotations=LINKED, resource="amd.com/gpu"), ledger=NVIDIA)
-    assert "in this cluster gpu.nvidia.com hands out the GPUs, those of nvidia" in message
+    assert (
+        "in this cluster gpu.nvidia.com hands out the GPUs that are chosen here, and the pod asks for those of amd"
+        in message
+    )
     assert admit(defaulted(pod(1, annotations=LINKED)), ledger=NVIDIA).allowed

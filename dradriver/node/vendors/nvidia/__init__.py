@@ -2,5 +2,7 @@
 
 discovery  what the driver says of them, and how they come into containers
 devices    kinds of parts, and what changes hardware
-xids       what XIDs, the driver's own reports of errors, mean
+simulated  what a container is given of a simulated one
+xid_reports  XIDs, the driver's own reports of errors, from the kernel's log
+xids       what each of them means
 """

@@ -20,7 +20,7 @@ def fleet(*vendors: str) -> Fleet:
     return made
 
 
-def refusal(made: Fleet, request: Whole, *, explain: bool = False) -> str:
+def refusal(made: Fleet, request: Whole, *, explain: bool = True) -> str:
     with pytest.raises(NoPlaceError) as refused:
         made.rank(request, explain=explain)
     return str(refused.value)
