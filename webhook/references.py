@@ -124,8 +124,8 @@ def check(found: Resolved) -> None:
         )
     if found.shared is not msgspec.UNSET:
         raise WordError(
-            f"{names.SHARED_CLAIM}: {shown(found.shared)}: a claim that a template makes is one pod's, and drivers "
-            f"of NICs serve one pod a claim; write a limit {names.GPU_RESOURCE} instead of the template"
+            f"{names.SHARED_CLAIM}: {shown(found.shared)}: a claim that a template makes is one pod's, and drivers of "
+            f"NICs serve one pod a claim; write a limit {names.GPU_RESOURCE} instead of the template"
         )
     if not isinstance(found.request, Whole):
         raise WordError("the pod's claim is made by a template, which says what part of a GPU it is: remove the words")

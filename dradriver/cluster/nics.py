@@ -179,6 +179,8 @@ class Nics:
             by_node[piece.node] = (*by_node.get(piece.node, ()), *piece.nics)
         for node in sorted(before | by_node.keys()):
             own = self._pools.setdefault(node, {})
+            if own.get(pool) == by_node.get(node):
+                continue  # another version of the same: nobody need look again
             if pool not in self._given_of:  # else a claim may have one that its driver does not show while it has it
                 for nic in own.get(pool, ()):
                     self._place_of.pop(nic.given, None)
@@ -187,9 +189,10 @@ class Nics:
                 self._place_of |= {nic.given: (node, nic.address) for nic in by_node[node]}
             else:
                 own.pop(pool, None)
-            if not own:
-                del self._pools[node]
             self._changed(node)
+        for node in before | by_node.keys():
+            if not self._pools[node]:
+                del self._pools[node]
         for claim in sorted(self._given_of.get(pool, ())):
             self._placed(claim)
 

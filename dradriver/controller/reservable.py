@@ -45,7 +45,8 @@ class Reservable:
     def is_for(self, unit: Unit) -> bool:
         """Return whether GPUs can be reserved for a unit: it wants whole ones, of its own, on any node that it may.
 
-        Of a gang all pods wait; one that comes to a gang which runs has its place near the others.
+        Of a gang all pods wait; one that comes to a gang which runs has its place near the others. When NICs come free
+        nobody knows, and GPUs would stand idle for a pod that waits for these.
         """
         try:
             every = [member.wish for member in unit.members]
@@ -53,7 +54,7 @@ class Reservable:
             return False
         alone = unit.key == unit.lead.key
         return all(
-            isinstance(wish.request, Whole) and not wish.shared and member.pod.gated
+            isinstance(wish.request, Whole) and not wish.shared and wish.nics is None and member.pod.gated
             for member, wish in zip(unit.members, every, strict=True)
         ) and (not unit.lead.near if alone else not any(gang_plan.is_placed(self._picture, m) for m in unit.members))
 

@@ -137,6 +137,21 @@ def test_who_has_the_same_nic_is_known_by_where_it_is() -> None:
     assert [nic.address for nic in mine.free("a", ("x", "ours"))] == [B]
 
 
+def test_another_version_of_the_same_slice_wakes_nobody() -> None:
+    mine, woken = book(), list[str]()
+    mine.asked = True
+    mine._nodes.helped = lambda node: bool(woken.append(node))  # type: ignore[method-assign, assignment, func-returns-value]
+    first = made(nics.device(A))
+    see(mine, first)
+    again = made(nics.device(A))
+    see(mine, again, first)
+    assert woken == ["a"]
+    see(mine, made(nics.device(A), nics.device(B)), again)
+    assert woken == ["a", "a"]
+    see(mine, None, made(nics.device(A), nics.device(B)))
+    assert (woken, free(mine)) == (["a"] * 3, [])
+
+
 def test_which_nodes_have_enough_follows_what_happens() -> None:
     mine = book()
     two = NicAsk(requests=(NicRequest("nic", DRANET_CLASS, DRANET, 2),))

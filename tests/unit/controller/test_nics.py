@@ -14,7 +14,9 @@ import yaml
 
 from dradriver.api import names
 from dradriver.api.policies.model import Nics
+from dradriver.controller.reservable import Reservable
 from dradriver.kube.resources import DEVICE_CLASSES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, RESOURCE_SLICES
+from dradriver.queue.units import Member, Unit
 from tests.fakes import nics
 from tests.fakes.control_plane.devices import results
 from tests.fakes.gpucluster import GpuCluster, Killed, claim_of
@@ -469,6 +471,18 @@ async def test_a_class_that_is_not_there_is_waited_for() -> None:
     cluster.put(DEVICE_CLASSES, nics.device_class())
     await run(cluster)
     assert given(cluster)
+
+
+async def test_no_gpus_are_reserved_for_a_pod_that_waits_for_nics() -> None:
+    cluster = a_cluster()
+    template(cluster, gpus(), wanted("nic", 9))
+    pod(cluster)
+    cluster.pod("plain", 9)
+    await cluster.settle()
+    reservable = Reservable(cluster.worker.picture, lambda: 0.0)
+    pods, picture = cluster.worker.picture.pods, cluster.worker.picture
+    of = {name: Unit(Member(one, picture.template_of(one))) for (_, name), one in pods.items()}
+    assert {name: reservable.is_for(unit) for name, unit in of.items()} == {"p": False, "plain": True}
 
 
 async def test_no_slice_of_nics_is_wanted_before_a_pod_asks_for_some() -> None:
