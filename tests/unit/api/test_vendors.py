@@ -109,7 +109,8 @@ def test_a_policy_that_a_file_calls_linked_stays_what_the_file_says() -> None:
 
 def spec(gpus: int, **words: str) -> dict[str, Any]:
     said = {names.PREFIX + word.replace("_", "-"): text for word, text in words.items()}
-    return ladder.spec(resolved.resolve(said, {"main": gpus}))["devices"]
+    made: dict[str, Any] = ladder.spec(resolved.resolve(said, {"main": gpus}))["devices"]
+    return made
 
 
 @pytest.mark.parametrize("vendor", VENDORS.values(), ids=lambda vendor: vendor.word)
@@ -142,8 +143,9 @@ def test_a_note_that_was_changed_into_parts_of_another_vendors_is_refused() -> N
 
 
 def test_a_note_of_before_is_about_nvidias() -> None:
-    for asked, kind in ((4, Whole), ((), Share)):
-        noted = resolved.resolve({} if kind is Whole else {names.SHARE: "0.5"}, {"main": asked or 1})
+    for words, kind in (({}, Whole), ({names.SHARE: "0.5"}, Share)):
+        noted = resolved.resolve(words, {"main": 1})
+        assert isinstance(noted.request, kind)
         text = resolved.write(noted)
         assert "vendor" not in text
         assert resolved.read({names.REQUEST: text}).request.vendor == "nvidia"

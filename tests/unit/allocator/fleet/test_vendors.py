@@ -20,9 +20,9 @@ def fleet(*vendors: str) -> Fleet:
     return made
 
 
-def refusal(made: Fleet, request: Whole, **more: bool) -> str:
+def refusal(made: Fleet, request: Whole, *, explain: bool = True) -> str:
     with pytest.raises(NoPlaceError) as refused:
-        made.rank(request, **more)
+        made.rank(request, explain=explain)
     return str(refused.value)
 
 
