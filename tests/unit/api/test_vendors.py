@@ -9,8 +9,7 @@ import msgspec
 import pytest
 
 from dradriver.allocator.request import Constraint, Share, Whole
-from dradriver.api import annotations as words
-from dradriver.api import ladder, names, resolved, slices, values
+from dradriver.api import annotations, ladder, names, resolved, slices, values
 from dradriver.api.device_attributes import MOST_SAID
 from dradriver.api.errors import WordError
 from dradriver.api.ledger import NVIDIA, OURS
@@ -94,24 +93,24 @@ def test_other_vendors_gpus_are_whole_whatever_the_policies_say(mode: Mode) -> N
 def test_linked_is_nvlink_by_another_name() -> None:
     for said in ("linked", "nvlink", "nvlink-domain"):
         for key in ("required", "preferred"):
-            asked = words.parse({names.PREFIX + key: said}, {"main": 2})
+            asked = annotations.parse({names.PREFIX + key: said}, {"main": 2})
             assert getattr(asked, key) == (Constraint.NVLINK,)
-    one, other = (words.parse({names.POLICY: name}, {"main": 2}) for name in ("linked,pack", "nvlink,pack"))
+    one, other = (annotations.parse({names.POLICY: name}, {"main": 2}) for name in ("linked,pack", "nvlink,pack"))
     assert one == other
     assert values.CONSTRAINTS["linked"] is Constraint.NVLINK
 
 
 def test_a_policy_that_a_file_calls_linked_stays_what_the_file_says() -> None:
     policies = read(b"policies: {linked: {required: same-numa}}", source="x")
-    asked = words.parse({names.POLICY: "linked"}, {"main": 2}, policies)
+    asked = annotations.parse({names.POLICY: "linked"}, {"main": 2}, policies)
     assert isinstance(asked, Whole)
     assert asked.required == (Constraint.SAME_NUMA,)
 
 
 def spec(gpus: int, **words: str) -> dict[str, Any]:
     said = {names.PREFIX + word.replace("_", "-"): text for word, text in words.items()}
-    devices: dict[str, Any] = ladder.spec(resolved.resolve(said, {"main": gpus}))["devices"]
-    return devices
+    made: dict[str, Any] = ladder.spec(resolved.resolve(said, {"main": gpus}))["devices"]
+    return made
 
 
 @pytest.mark.parametrize("vendor", VENDORS.values(), ids=lambda vendor: vendor.word)
@@ -144,8 +143,9 @@ def test_a_note_that_was_changed_into_parts_of_another_vendors_is_refused() -> N
 
 
 def test_a_note_of_before_is_about_nvidias() -> None:
-    for asked, kind in ((4, Whole), ((), Share)):
-        noted = resolved.resolve({} if kind is Whole else {names.SHARE: "0.5"}, {"main": asked or 1})
+    for words, kind in (({}, Whole), ({names.SHARE: "0.5"}, Share)):
+        noted = resolved.resolve(words, {"main": 1})
+        assert isinstance(noted.request, kind)
         text = resolved.write(noted)
         assert "vendor" not in text
         assert resolved.read({names.REQUEST: text}).request.vendor == "nvidia"
