@@ -9,7 +9,8 @@ import msgspec
 import pytest
 
 from dradriver.allocator.request import Constraint, Share, Whole
-from dradriver.api import annotations, ladder, names, resolved, slices, values
+from dradriver.api import ladder, names, resolved, slices, values
+from dradriver.api.annotations import parse
 from dradriver.api.device_attributes import MOST_SAID
 from dradriver.api.errors import WordError
 from dradriver.api.ledger import NVIDIA, OURS
@@ -93,16 +94,16 @@ def test_other_vendors_gpus_are_whole_whatever_the_policies_say(mode: Mode) -> N
 def test_linked_is_nvlink_by_another_name() -> None:
     for said in ("linked", "nvlink", "nvlink-domain"):
         for key in ("required", "preferred"):
-            asked = annotations.parse({names.PREFIX + key: said}, {"main": 2})
+            asked = parse({names.PREFIX + key: said}, {"main": 2})
             assert getattr(asked, key) == (Constraint.NVLINK,)
-    one, other = (annotations.parse({names.POLICY: name}, {"main": 2}) for name in ("linked,pack", "nvlink,pack"))
+    one, other = (parse({names.POLICY: name}, {"main": 2}) for name in ("linked,pack", "nvlink,pack"))
     assert one == other
     assert values.CONSTRAINTS["linked"] is Constraint.NVLINK
 
 
 def test_a_policy_that_a_file_calls_linked_stays_what_the_file_says() -> None:
     policies = read(b"policies: {linked: {required: same-numa}}", source="x")
-    asked = annotations.parse({names.POLICY: "linked"}, {"main": 2}, policies)
+    asked = parse({names.POLICY: "linked"}, {"main": 2}, policies)
     assert isinstance(asked, Whole)
     assert asked.required == (Constraint.SAME_NUMA,)
 
