@@ -17,7 +17,7 @@ AMD = SHARED_DATA / "vendors/amd"
 
 def captured(archive: str, inside: str, root: Path) -> Path:
     with tarfile.open(AMD / archive) as tar:
-        tar.extractall(root / "captured", filter="data")
+        tar.extractall(root / "captured")
     nodes = root / NODES
     nodes.parent.mkdir(parents=True)
     nodes.symlink_to(root / "captured" / inside)
