@@ -8,6 +8,7 @@ from typing import Final
 from dradriver.api import ledger, quantity
 from dradriver.api.dra_objects import ResourceSlice
 from dradriver.api.objects import Node
+from dradriver.topology.machine import Machine
 from dradriver.topology.vendors import AMD, ASCEND, NVIDIA, Vendor
 
 _DRIVERS: Final[Mapping[str, str]] = {other.vendor: other.driver for other in ledger.OTHERS} | {
@@ -41,3 +42,11 @@ def other_owner(node: Node, slices: Iterable[ResourceSlice], vendor: Vendor = NV
     other = _DRIVERS[vendor.word]
     there = any(piece.spec.driver == other and piece.spec.devices for piece in slices)
     return f"driver {other} has published slices" if there else None
+
+
+def of_another_vendor(machine: Machine) -> str | None:
+    """Return, in words, that who hands out GPUs here has those of another vendor; None where that is not so."""
+    current = ledger.current_ledger()
+    if not current.vendor or not machine.gpus or machine.vendor.word == current.vendor:
+        return None
+    return f"in this cluster only GPUs of {current.driver} are chosen, and these are of {machine.vendor.word}"

@@ -196,7 +196,7 @@ class Publisher:
             return
         others = self._objects.others(current_ledger().driver)
         owner = None if self._beside else other_owner(node, others, machine.vendor)
-        withheld = owner or self._refused() or _of_another_vendor(machine)
+        withheld = owner or self._refused() or of_another_vendor(machine)
         if withheld != self.withheld:
             self.withheld = withheld
             metrics.WITHHELD.set(withheld is not None)
@@ -397,14 +397,6 @@ def _taints(wanted: Iterable[pool.Object]) -> Iterator[dict[str, Any]]:
     for piece in wanted:
         for device in piece["spec"].get("devices", ()):
             yield from device.get("taints", ())
-
-
-def _of_another_vendor(machine: Machine) -> str | None:
-    """Return that nobody chooses among the machine's GPUs where a driver of another vendor hands them out; else None."""
-    ledger = current_ledger()
-    if not ledger.vendor or not machine.gpus or machine.vendor.word == ledger.vendor:
-        return None
-    return f"in this cluster only GPUs of {ledger.driver} are chosen, and these are of {machine.vendor.word}"
 
 
 def _about(node: Node) -> Reference:
