@@ -33,7 +33,7 @@ from dradriver.node import metrics
 from dradriver.node.publishing import allocated, feature_probe, pool
 from dradriver.node.publishing.mode_transition import LOOK_S, ModeTransitions, kept_off, listed, published, taint
 from dradriver.node.publishing.node_objects import NodeObjects
-from dradriver.node.publishing.other_drivers import OTHER_DRIVERS, other_owner
+from dradriver.node.publishing.other_drivers import OTHER_DRIVERS, of_another_vendor, other_owner
 from dradriver.topology.machine import Machine
 
 logger = logging.getLogger(__name__)
