@@ -15,10 +15,10 @@ from dradriver.node.faults import Fault
 
 _LINE: Final = re.compile(r"amdgpu ([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]): (?:amdgpu: )?([^\n]{1,300})")
 _BEGIN: Final = re.compile(r"GPU reset begin|GPU (?:mode[12] )?reset$")
-_DONE: Final = re.compile(r"GPU reset ?\([0-9]+\) succeeded|GPU reset succeeded")
+_DONE: Final = re.compile(r"GPU reset ?\([0-9]+\) succeeded")  # "succeeded, trying to resume" comes before its end
 _FAILED: Final = re.compile(r"GPU reset ?\([0-9]+\) failed|GPU reset end with ret = -")
 _ERRORS: Final = re.compile(
-    r"([0-9]{1,12}) (?:new )?uncorrectable hardware errors detected in (?:total in )?([a-z0-9_]{1,32}) block"
+    r"([0-9]{1,12}) (?:new )?uncorrectable hardware errors detected in (?:total in )?([A-Za-z0-9_]{1,32}) block"
 )
 _LOADED: Final = "[drm] amdgpu kernel modesetting enabled"
 _MOST_GPUS: Final = 1024
@@ -48,7 +48,7 @@ class AmdReports:
             self._note(busid, Fault("gpu-reset", "", "the driver began to reset it, the kernel's log says"))
         elif (errors := _ERRORS.search(said)) is not None and int(errors[1]):
             text = f"{errors[1]} errors of {errors[2]} that could not be corrected, the kernel's log says"
-            self._note(busid, Fault("ras", errors[2], text))
+            self._note(busid, Fault("ras", errors[2].lower(), text))
 
     def _note(self, busid: str, fault: Fault) -> None:
         self._faults.setdefault(busid, {})[fault.kind] = fault

@@ -26,11 +26,16 @@ def told(*lines: str) -> AmdReports:
     [
         (("amdgpu: GPU reset begin!",), [("gpu-reset", "")]),
         (("amdgpu: GPU reset begin!", "amdgpu: GPU reset(3) succeeded!"), None),
+        (("amdgpu: GPU reset begin!", "amdgpu: GPU reset succeeded, trying to resume"), [("gpu-reset", "")]),
+        (("amdgpu: GPU reset begin!. Source:  4",), [("gpu-reset", "")]),
         (("amdgpu: GPU reset begin!", "amdgpu: GPU reset(3) failed"), [("gpu-reset", "failed")]),
         (("GPU reset begin!", "GPU reset end with ret = -5"), [("gpu-reset", "failed")]),
         (("amdgpu: GPU reset begin!", "amdgpu: GPU reset end with ret = 0"), [("gpu-reset", "")]),
         (("amdgpu: 2 uncorrectable hardware errors detected in umc block",), [("ras", "umc")]),
-        (("amdgpu: 4 new uncorrectable hardware errors detected in total in gfx block",), [("ras", "gfx")]),
+        (("amdgpu: socket: 0, die: 0, 4 new uncorrectable hardware errors detected in gfx block",), [("ras", "gfx")]),
+        (("amdgpu: {7} die: 0, 9 uncorrectable hardware errors detected in total in gfx block",), [("ras", "gfx")]),
+        (("amdgpu: 2 uncorrectable hardware errors detected in UMC block",), [("ras", "umc")]),
+        (("amdgpu: no uncorrectable hardware errors detected in umc block",), None),
         (("amdgpu: 0 uncorrectable hardware errors detected in umc block",), None),
         (("amdgpu: 9 correctable hardware errors detected in umc block",), None),
         (
