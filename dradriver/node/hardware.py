@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -36,11 +37,6 @@ from dradriver.topology.machine import Gpu
 from dradriver.topology.vendors import AMD, ASCEND, NVIDIA, Vendor
 
 _WORDS: Final = {"nvml": NVIDIA, "amd": AMD}
-_SIMULATED: Final[Mapping[str, Callable[[Gpu], Edits]]] = {
-    NVIDIA.word: nvidia.edits,
-    AMD.word: amd.edits,
-    ASCEND.word: ascend.edits,
-}
 
 
 class Backend(NamedTuple):
@@ -120,7 +116,12 @@ def _simulated(options: Options) -> Backend:
     source = source_for(options.node, machines=options.simulated_machines, default=options.simulated_default)
     folder = _simulated_dir(options)
     seen = assemble.seen(folder, boot=boot_of(options))
-    found = Simulated(source, node=options.node, folder=folder, seen=seen, given=_SIMULATED)
+    given: dict[str, Callable[[Gpu], Edits]] = {
+        NVIDIA.word: nvidia.edits,
+        AMD.word: amd.edits,
+        ASCEND.word: functools.partial(ascend.edits, host_root=options.host_root),
+    }
+    found = Simulated(source, node=options.node, folder=folder, seen=seen, given=given)
     return Backend(found.vendor, found)
 
 

@@ -67,6 +67,18 @@ async def test_simulated_gpus_of_any_vendor_are_published_and_handed_out(profile
         assert all("env" not in some for some in edits)  # nothing of CUDA's, NCCL's or any runtime's
 
 
+async def test_the_driver_of_npus_is_mounted_where_the_host_has_it(tmp_path: Path) -> None:
+    for path in ("usr/local/Ascend/driver/lib64", "usr/local/dcmi"):
+        (tmp_path / path).mkdir(parents=True)
+    async with a_node() as node, node.agent(simulated_default="ascend-910b-x8", host_root=tmp_path):
+        await node.published()
+        (device,) = (await prepared(node, names(node)[:1]))["devices"]
+        mounts = [one for one in device["containerEdits"]["mounts"] if one["hostPath"].startswith("/usr")]
+        assert [one["hostPath"] for one in mounts] == ["/usr/local/Ascend/driver/lib64", "/usr/local/dcmi"]
+        assert all(one["containerPath"] == one["hostPath"] and "ro" in one["options"] for one in mounts)
+        assert "env" not in device["containerEdits"]
+
+
 async def test_of_gpus_without_parts_all_are_whole_whatever_the_policies_say_and_that_is_said_once(
     tmp_path: Path,
 ) -> None:
