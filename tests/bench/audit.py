@@ -41,7 +41,7 @@ def cluster(nodes: int, pods: int) -> tuple[Picture, Shown]:
     (node,), pieces = one.all(NODES), one.all(RESOURCE_SLICES)
     names = [gpu.uuid.lower() for gpu in one.machines["n"].gpus]
     shown: dict[Resource, dict[tuple[str, str], Any]] = {source.resource: {} for source in sources()}
-    by_kind = {source.resource: source for source in sources()}
+    by_kind = {source.resource: source for source in reversed(sources())}  # of slices our own's
 
     def put(resource: Resource, obj: dict[str, Any]) -> None:
         obj["metadata"] |= {"uid": obj["metadata"]["name"], "resourceVersion": "1"}

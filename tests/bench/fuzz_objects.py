@@ -28,7 +28,7 @@ from dradriver.api.ledger import NVIDIA, OURS, Ledger, bound
 from dradriver.api.objects import Node
 from dradriver.api.pods import Pod
 from dradriver.cli.cluster import reading
-from dradriver.cluster import records
+from dradriver.cluster import nics, records
 from dradriver.cluster.picture import Picture
 from dradriver.controller.controller import Source, sources
 from dradriver.kube import codec, metrics
@@ -46,7 +46,8 @@ from dradriver.kube.resources import (
 )
 from dradriver.kube.store import key_of
 from tests.contract.built import BUILDERS
-from tests.fakes import chart
+from tests.fakes import chart, domains
+from tests.fakes import nics as fakes_of_nics
 
 OBJECTS: Final = 1_000_000
 BATCH: Final = 100
@@ -81,6 +82,7 @@ def kinds() -> list[Kind]:
         ("gputopo", PODS, Pod),
         ("whole", RESOURCE_CLAIM_TEMPLATES, records.read_template),
     ]
+    every.append(Kind("resourceslices, NICs", RESOURCE_SLICES, nics.read_slice, _NICS, Picture.nics_changed))
     every += [
         Kind(f"{resource.plural}, {who}", resource, read, corpora[resource.plural]) for who, resource, read in more
     ]
@@ -91,8 +93,10 @@ _OTHERWISE: Final = (RESOURCE_CLAIMS, RESOURCE_SLICES)
 
 
 def _of(source: Source, corpora: dict[str, list[Object]], who: str, ledger: Ledger) -> Kind:
-    name = f"{source.resource.plural}, {who}"
-    return Kind(name, source.resource, source.read, corpora[source.resource.plural], source.changed, ledger)
+    name, corpus = f"{source.resource.plural}, {who}", corpora[source.resource.plural]
+    if source.read is records.read_channels:
+        name, corpus = f"{name} of channels", _CHANNELS
+    return Kind(name, source.resource, source.read, corpus, source.changed, ledger)
 
 
 @functools.cache
@@ -138,6 +142,11 @@ _FOREIGN: Final[Object] = {
     },
     "status": {"phase": "Running"},
 }
+_CHANNELS: Final = [domains.resource_slice("n"), domains.resource_slice("n", "channel")]
+_NICS: Final = [
+    fakes_of_nics.published("n", [fakes_of_nics.device("0000:18:00.0", root="pci0000:10"), fakes_of_nics.device("0")]),
+    fakes_of_nics.published("n", [fakes_of_nics.function("0000:18:00.1", "0000:18:00.0")], driver=fakes_of_nics.SRIOV),
+]
 _NODE: Final[Object] = {
     "metadata": {"labels": {"kubernetes.io/hostname": "n"}, "annotations": {"a": "b"}},
     "spec": {"unschedulable": False, "taints": [{"key": "a", "value": "b", "effect": "NoSchedule"}]},
