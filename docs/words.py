@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from dradriver.allocator.policies import POLICIES
+from dradriver.allocator.request import NEAR_NIC
 from dradriver.api import names, values
 from dradriver.api.annotation_words import EVERY, About, Word
 from dradriver.api.errors import WordError
@@ -35,6 +36,7 @@ _NO_DEFAULT: Final = {
     names.REQUIRED: tuple(values.CONSTRAINTS),
     names.WORKLOAD: tuple(WORKLOADS),
     names.MULTI_NODE_POLICY: tuple(values.STRATEGIES),
+    names.NEAR_NIC: NEAR_NIC,
 }  # what may be said, and is nothing where it is not said
 _FORMS: Final = {
     names.PREFERRED: "the words of `required`, best first, with commas between them",

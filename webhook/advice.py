@@ -18,10 +18,11 @@ _TOKENS: Final = {
     "NCCL_PROTO": ("LL", "LL128", "Simple"),
 }
 _INJECTING: Final = tuple(name for vendor in VENDORS.values() for name in vendor.injects)
+_HIDING: Final = tuple(name for vendor in VENDORS.values() for name in vendor.hides)
 _HARMFUL: Final = {
     "NCCL_TOPO_FILE": "NCCL_TOPO_FILE: a file of another machine hides the real links of these GPUs; remove it",
     **{name: f"{name}: may add GPUs that belong to other pods; remove it" for name in _INJECTING},
-    "CUDA_VISIBLE_DEVICES": "CUDA_VISIBLE_DEVICES: may hide GPUs that the pod was given; remove it",
+    **{name: f"{name}: may hide GPUs that the pod was given; remove it" for name in _HIDING},
 }
 # Values by which NCCL gives up NVLink: P2P is direct access between GPUs, by NVLink or PCI (NCCL user guide).
 _WITHOUT_P2P: Final = {"NCCL_P2P_DISABLE": ("1",), "NCCL_P2P_LEVEL": ("loc", "0")}

@@ -164,7 +164,7 @@ def _resolved(
         deadline_s=deadline_s,
     )  # fmt: skip
     if by_template:
-        references.check(wish)
+        references.check(wish, dict(words))
         return wish, resolved.write(wish), {}, longest_s, tuple(warnings)
     static.check(wish, policies)
     return wish, resolved.write(wish), wish.requests, longest_s, tuple(warnings)

@@ -18,7 +18,7 @@ from dradriver.api.annotations import ALIASES
 from dradriver.api.policies.meaning import spelled_out
 from dradriver.api.policies.model import Policies
 from dradriver.api.resolved import Resolved
-from dradriver.topology.vendors import NVIDIA, VENDORS
+from dradriver.topology.vendors import AMD, NVIDIA, VENDORS
 
 
 class _About(NamedTuple):
@@ -91,9 +91,10 @@ def _vendor(pod: _About, text: str) -> str:
     return "where the containers' limits say the same" if pod.vendor == text else ""
 
 
-def _nccl(pod: _About, _: str) -> str:
+def _nccl(pod: _About, text: str) -> str:
     vendor = VENDORS[pod.wish.request.vendor]
-    return "" if vendor is NVIDIA else f"on GPUs of {vendor.word}: jobs bring {vendor.library}, which is told nothing"
+    told = vendor is NVIDIA or (vendor is AMD and text == values.NEAR_NICS)  # RCCL reads NCCL_IB_HCA, too
+    return "" if told else f"on GPUs of {vendor.word}: jobs bring {vendor.library}, which is told nothing"
 
 
 def _duration(pod: _About, text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
@@ -111,8 +112,8 @@ def _one_of(entries: dict[str, str]) -> str:
     return f"write one of {', '.join(shown(entry) for entry in list(entries)[:8])}" if entries else ""
 
 
-def check(found: Resolved) -> None:
-    """Raise unless a pod's words fit a claim that a template makes: what part of a GPU it is, the template says.
+def check(found: Resolved, words: Mapping[str, str]) -> None:
+    """Raise unless a pod's words fit a claim that a template makes: whose GPU and what part of it, the template says.
 
     Raises:
         WordError: They do not.
@@ -121,6 +122,11 @@ def check(found: Resolved) -> None:
         raise WordError(
             f"{names.PLACEMENT}: {values.STATIC}: the scheduler places a pod by its own template where no word of ours "
             f"is said: remove all {names.PREFIX} annotations"
+        )
+    if names.VENDOR in words:
+        raise WordError(
+            f"{names.VENDOR}: {shown(words[names.VENDOR])}: the class in the claim's template says whose GPUs they "
+            "are; remove the annotation"
         )
     if found.shared is not msgspec.UNSET:
         raise WordError(

@@ -118,7 +118,7 @@ def _read(
     if static.is_static(wish):
         raise WordError(_OTHER_PLACEMENT)
     if live.template is not None:
-        references.check(wish)
+        references.check(wish, words)
     else:
         static.check(wish, policies)
         warnings += static.advice(wish)

@@ -25,7 +25,7 @@ def whole(machine: Machine, groups: Groups, position: int, *, name: str) -> Devi
     """Return the device of a GPU that one claim gets whole."""
     device: Device = {
         "name": name,
-        "attributes": _of_type("gpu") | identity(machine, position) | _links(groups, position),
+        "attributes": _of_type(machine.vendor.type) | identity(machine, position) | _links(groups, position),
     }
     if memory_mib := machine.gpus[position].memory_mib:
         device["capacity"] = {names.CAPACITY_MEMORY: {"value": f"{memory_mib}Mi"}}

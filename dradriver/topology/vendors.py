@@ -23,9 +23,9 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True):
         rated: Whether what one link carries is published.
         device_class: The DeviceClass that its whole GPUs are asked for by.
         resources: Extended resources that ask for whole GPUs of it, as limits, and by which its device plugins hand
-            them out; the usual one first.
+            them out; first the one of any product.
         parts: Whether there are shares and slices of its GPUs.
-        orders: The variable that orders a container's GPUs; empty where nothing has to.
+        hides: Variables that choose among a container's GPUs, by which a pod's author may hide some.
         injects: Variables by which the vendor's own container runtime adds devices, beside what a claim gives.
     """
 
@@ -38,8 +38,16 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True):
     device_class: str
     resources: tuple[str, ...]
     parts: bool = False
-    orders: str = ""
+    hides: tuple[str, ...]
     injects: tuple[str, ...]
+
+    @property
+    def type(self) -> str:
+        """What the attribute ``type`` of its whole GPUs says: ``gpu`` is NVIDIA's alone.
+
+        DeviceClasses of releases that knew no vendor select that, and after a rollback they are back.
+        """
+        return "gpu" if self.word == "nvidia" else f"{self.word}-gpu"
 
 
 NVIDIA: Final = Vendor(
@@ -51,7 +59,7 @@ NVIDIA: Final = Vendor(
     device_class="gpu.topology",
     resources=("nvidia.com/gpu",),
     parts=True,
-    orders="CUDA_VISIBLE_DEVICES",
+    hides=("CUDA_VISIBLE_DEVICES",),
     injects=("NVIDIA_VISIBLE_DEVICES",),
 )
 AMD: Final = Vendor(
@@ -61,6 +69,7 @@ AMD: Final = Vendor(
     library="RCCL",
     device_class="amd.gpu.topology",
     resources=("amd.com/gpu",),
+    hides=("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"),
     injects=("AMD_VISIBLE_DEVICES",),
 )
 ASCEND: Final = Vendor(
@@ -70,8 +79,8 @@ ASCEND: Final = Vendor(
     library="HCCL",
     rated=False,
     device_class="ascend.gpu.topology",
-    resources=("huawei.com/Ascend910", "huawei.com/Ascend310P", "huawei.com/Ascend310", "huawei.com/npu"),
-    orders="ASCEND_RT_VISIBLE_DEVICES",
+    resources=("huawei.com/npu", "huawei.com/Ascend910", "huawei.com/Ascend310P", "huawei.com/Ascend310"),
+    hides=("ASCEND_RT_VISIBLE_DEVICES",),
     injects=("ASCEND_VISIBLE_DEVICES",),
 )
 VENDORS: Final = {vendor.word: vendor for vendor in (NVIDIA, AMD, ASCEND)}

@@ -76,16 +76,16 @@ class ContainerEnv:
         described = metadata.path(claim, request)
         mounts = [Mount(self._path(claim.metadata.uid, _file(request, described)), described)]
         files: dict[str, bytes] = {}
-        if machine.vendor is not NVIDIA:  # neither its runtime nor CUDA nor NCCL is there to be told
-            return Told(Edits(mounts=tuple(mounts)), files)
         mode = asked.config.nccl if asked.config is not None else NCCL_AUTO
         positions = sorted({machine.gpus.index(gpu) for gpu in asked.gpus})
-        nccl = self._nccl.tell(mode, machine, positions, below=below, keep_env=kept)
-        for path, data in nccl.files.items():
-            name = _file(request, path)
-            files[name] = data
-            mounts.append(Mount(self._path(claim.metadata.uid, name), path))
-        env = [*_env(request, asked.gpus, asked.config, kept), *nccl.env]
+        env: list[str] = []
+        if machine.vendor is NVIDIA:  # else neither its runtime nor CUDA nor NCCL is there to be told
+            nccl = self._nccl.tell(mode, machine, positions, below=below, keep_env=kept)
+            for path, data in nccl.files.items():
+                name = _file(request, path)
+                files[name] = data
+                mounts.append(Mount(self._path(claim.metadata.uid, name), path))
+            env += [*_env(request, asked.gpus, asked.config, kept), *nccl.env]
         if mode == NEAR_NICS and near_nics.VARIABLE not in kept:
             env += self._near_nics(claim, machine, positions, below)
         return Told(Edits(env=tuple(env), mounts=tuple(mounts)), files)

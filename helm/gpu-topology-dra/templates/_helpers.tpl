@@ -33,7 +33,7 @@ others: over an object with forty thousand annotations an API server would compu
 {{/* Vendors whose classes are their own, with the extended resource that their GPUs are: dradriver/topology/vendors.py. */}}
 {{- define "otherVendors" -}}
 amd: amd.com/gpu
-ascend: huawei.com/Ascend910
+ascend: huawei.com/npu
 {{- end }}
 
 {{/* Limits of pods that ask for GPUs, as a regular expression: dradriver/api/limits.py. */}}

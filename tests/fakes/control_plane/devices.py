@@ -269,7 +269,7 @@ def _is_of(driver: str, device: Object, vendor: str = NVIDIA.word) -> bool:
 
 
 def _whole_of(vendor: str, driver: str, device: Object) -> bool:
-    return _is_of(driver, device, vendor) and _says(device, "type") == "gpu"
+    return _is_of(driver, device, vendor) and _says(device, "type") == VENDORS[vendor].type
 
 
 _EFA: Final = "efa.networking.k8s.aws"

@@ -68,6 +68,15 @@ def test_whole_gpus_say_of_links_by_names_of_no_vendor_what_they_say_by_those_of
         assert any(key.endswith("GBps") for key in said) <= machine.vendor.rated
 
 
+@pytest.mark.parametrize("name", OTHERS)
+def test_classes_of_releases_that_knew_no_vendor_select_nvidias_alone(name: str) -> None:
+    """They select ``type == "gpu"``, and are back after a rollback, while slices of newer agents are still there."""
+    assert all(device["attributes"]["type"]["string"] != "gpu" for device in devices(profiles.load(name, seed="n")))
+    assert {device["attributes"]["type"]["string"] for device in devices(profiles.load("hgx-h100", seed="n"))} == {
+        "gpu"
+    }
+
+
 def test_a_gpu_that_may_be_had_in_parts_has_no_room_for_the_other_names() -> None:
     for mode in MODES[1:]:
         for device in devices(profiles.load("hgx-h100", seed="n"), mode):

@@ -354,7 +354,7 @@ def test_each_vendor_has_a_class_that_selects_its_whole_gpus_alone() -> None:
         absent = '"nvidia"' if vendor is NVIDIA else '""'
         assert selector["cel"]["expression"].split(" && ") == [
             'device.driver == "gpu.topology"',
-            f'{attributes}.?type.orValue("") == "gpu"',
+            f'{attributes}.?type.orValue("") == "{vendor.type}"',
             f'{attributes}.?vendor.orValue({absent}) == "{vendor.word}"',
         ]
         assert named["DeviceClass", vendor.device_class]["spec"]["extendedResourceName"] == vendor.resources[0]

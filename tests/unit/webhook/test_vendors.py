@@ -98,7 +98,7 @@ def test_a_note_that_says_another_vendor_is_one_that_older_controllers_refuse() 
         ("amd.com/gpu", {"vendor": "adm"}, "write one of nvidia, amd, ascend (did you mean amd?)"),
         ("amd.com/gpu", {"share": "0.5"}, "vendor: amd: shares and MIG slices are of NVIDIA's GPUs alone"),
         ("amd.com/gpu", {"mig-profile": "1g.10gb"}, "vendor: amd: shares and MIG slices are of NVIDIA's GPUs alone"),
-        ("huawei.com/npu", {"memory": "10Gi"}, "write a limit huawei.com/Ascend910, for whole ones"),
+        ("huawei.com/npu", {"memory": "10Gi"}, "write a limit huawei.com/npu, for whole ones"),
         (
             "amd.com/gpu",
             {"min-busbw": "100"},
@@ -189,6 +189,36 @@ def test_variables_by_which_runtimes_add_devices_are_warned_of(variable: str) ->
 
     assert told("all") == [f"container 'c0': {variable}: may add GPUs that belong to other pods; remove it"]
     assert told("void") == []
+
+
+@pytest.mark.parametrize(
+    "variable", ["CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_DEVICES"]
+)
+def test_variables_that_hide_gpus_are_warned_of(variable: str) -> None:
+    sent = pod(1, annotations=LINKED)
+    sent["spec"]["containers"][0]["env"] = [{"name": variable, "value": "0"}]
+    told = [text for text in admit(defaulted(sent)).warnings if variable in text]
+    assert told == [f"container 'c0': {variable}: may hide GPUs that the pod was given; remove it"]
+
+
+@pytest.mark.parametrize("vendor", VENDORS)
+def test_whose_gpus_they_are_is_for_a_template_to_say(vendor: str) -> None:
+    sent = pod(
+        None,
+        annotations={names.VENDOR: vendor},
+        spec={"resourceClaims": [{"name": "g", "resourceClaimTemplateName": "quad"}]},
+    )
+    sent["spec"]["containers"][0]["resources"] = {"claims": [{"name": "g"}]}
+    assert "the class in the claim's template says whose GPUs they are" in refused(sent)
+
+
+def test_that_rccl_reads_which_network_cards_are_near_is_known() -> None:
+    def told(value: str) -> list[str]:
+        sent = pod(2, annotations=LINKED | {names.NCCL: value}, resource="amd.com/gpu")
+        return [text for text in admit(defaulted(sent)).warnings if names.NCCL in text]
+
+    assert told("near-nics") == []
+    assert told("file")
 
 
 def test_as_an_add_on_only_the_other_drivers_vendor_is_handed_out() -> None:

@@ -177,6 +177,14 @@ def test_a_container_is_told_its_own_gpus_cards() -> None:
 REQUESTS = {"a": [0, 1], "b": [6]}
 
 
+def test_rccl_is_told_too_and_hccl_is_said_not_to_be() -> None:
+    amd, ascend = profiles.load("mi300x-x8", seed=NODE), profiles.load("ascend-910b-x8", seed=NODE)
+    heard: list[str] = []
+    assert env(of_gpus(amd, [0], nccl="near-nics"), amd) == [f"NCCL_IB_HCA={near_nics.hca(amd, [0], up(amd))[0]}"]
+    assert env(of_gpus(ascend, [0], nccl="near-nics"), ascend, not_told=lambda _, said: heard.append(said)) == []
+    assert heard == ["NCCL_IB_HCA is not set: HCCL does not read it"]
+
+
 def test_the_authors_own_stands() -> None:
     asked = of_gpus(MACHINE, [0], nccl="near-nics", keep_env=["NCCL_IB_HCA"])
     assert env(asked, MACHINE) == []
