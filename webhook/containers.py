@@ -12,6 +12,7 @@ from msgspec import Raw
 from dradriver.api import annotation_words, limits, names
 from dradriver.api.errors import WordError
 from dradriver.api.parts import Asked, count, described
+from dradriver.topology.vendors import NVIDIA
 from webhook import pod_view
 
 Asks = dict[str, Asked]
@@ -27,11 +28,15 @@ class Amounts(msgspec.Struct, frozen=True, gc=False):
         limits: The limits.
         requests: The requests, the same object where they are the same.
         gpus: Where GPUs are among them, as paths below ``resources``; what would be left empty as a whole.
+        some: Whether a limit asks for any GPU or part of one.
+        which: Whether one says which kind.
     """
 
     limits: Mapping[str, pod_view.Quantity]
     requests: Mapping[str, pod_view.Quantity]
     gpus: tuple[tuple[str, ...], ...]
+    some: bool = False
+    which: bool = False
 
 
 _NONE: Final = Amounts({}, {}, ())
@@ -53,11 +58,12 @@ def amounts(container: pod_view.Container) -> Amounts:
 
 
 @functools.lru_cache(maxsize=256)
-def _amounts(limits: bytes, requests: bytes) -> Amounts:
+def _amounts(limits_json: bytes, requests_json: bytes) -> Amounts:
     """Read a container's limits and requests, which are asked for several times, and are alike in a job's pods."""
-    limited = pod_view.quantities(Raw(limits))
-    requested = limited if limits == requests else pod_view.quantities(Raw(requests))
-    return Amounts(limited, requested, (*_gpus("limits", limited), *_gpus("requests", requested)))
+    limited = pod_view.quantities(Raw(limits_json))
+    requested = limited if limits_json == requests_json else pod_view.quantities(Raw(requests_json))
+    gpus = (*_gpus("limits", limited), *_gpus("requests", requested))
+    return Amounts(limited, requested, gpus, limits.some(limited), any(map(limits.says_which, limited)))
 
 
 def _gpus(where: str, amounts: Mapping[str, pod_view.Quantity]) -> list[tuple[str, ...]]:
@@ -94,7 +100,19 @@ def _of_init_containers(pod: pod_view.Pod) -> Asks:
     return dict([max(by_name, key=lambda item: count(item[1]))] if by_name else [])
 
 
-def product(pod: pod_view.Pod) -> str:
+def which(pod: pod_view.Pod) -> tuple[str, str]:
+    """Return which product the limits of a pod's containers name, and whose GPUs they ask for; each empty for none.
+
+    Raises:
+        WordError: Two containers name two.
+    """
+    every = [amounts(container) for container in (*pod.containers, *pod.init_containers)]
+    if not any(said.which for said in every):
+        return "", NVIDIA.word if any(said.some for said in every) else ""
+    return _product(pod), _vendor(pod)
+
+
+def _product(pod: pod_view.Pod) -> str:
     """Return which product the limits of a pod's containers name, as the annotation ``product`` would; empty for any.
 
     Raises:
@@ -108,7 +126,7 @@ def product(pod: pod_view.Pod) -> str:
     return next(iter(by_name.values()), "")
 
 
-def vendor(pod: pod_view.Pod) -> str:
+def _vendor(pod: pod_view.Pod) -> str:
     """Return whose GPUs the limits of a pod's containers ask for; empty where no limit does.
 
     Raises:

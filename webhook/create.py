@@ -89,7 +89,7 @@ def create(
             for key in pod.written
             if key in _MEANT
         ]
-        asks, product, vendor = containers.asks(pod), containers.product(pod), containers.vendor(pod)
+        asks, (product, vendor) = containers.asks(pod), containers.which(pod)
         template = references.meant(pod, asks)
         kueue.check(pod)
     if template is not None:

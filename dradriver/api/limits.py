@@ -72,6 +72,11 @@ def is_ours(resource: str) -> bool:
     return resource in NAMES or resource.startswith((_MIG, _OF_PRODUCT))
 
 
+def says_which(resource: str) -> bool:
+    """Return whether a resource says which kind of GPU it is: of a product, or of another vendor than NVIDIA."""
+    return resource in _OTHERS or resource.startswith(_OF_PRODUCT)
+
+
 def some(limits: Mapping[str, object]) -> bool:
     """Return whether limits ask for any GPUs or parts of them: a number of none, ``0`` or ``0.0``, does not."""
     return any(is_ours(name) and _is_some(str(value)) for name, value in limits.items())
