@@ -110,7 +110,7 @@ def product(where: str, limits: Mapping[str, object]) -> str:
     Raises:
         WordError: Two of them, or a name that no product has.
     """
-    said = [name for name, text in limits.items() if str(text) != "0"]
+    said = [name for name, text in limits.items() if is_ours(name) and _is_some(str(text))]
     named = [name.removeprefix(_OF_PRODUCT) for name in said if _names_product(name)]
     named += [_PRODUCTS[name] for name in said if name in _PRODUCTS]
     if len(named) > 1:
@@ -150,12 +150,12 @@ def asked(where: str, limits: Mapping[str, object]) -> Asked:
                 f"{where} {name}: {messages.shown(text)}: vGPU is for virtual machines and needs NVIDIA's licence "
                 f"server; write {names.SHARE}: 0.5 for a share of a GPU, or {names.MIG_PROFILE}: 1g.10gb for a slice"
             )
-        if name == _PERCENTAGE and text != "0":
+        if name == _PERCENTAGE and _exact(text) != 0:
             raise WordError(
                 f"{where} {name}: {messages.shown(text)}: a share's memory is asked for in MiB, as nvidia.com/gpumem: "
                 f"8192; for the same part of memory and compute write {names.SHARE}: 0.5"
             )
-        if _NPU_MEMORY.fullmatch(name) and text != "0":
+        if _NPU_MEMORY.fullmatch(name) and _exact(text) != 0:
             raise WordError(
                 f"{where} {name}: {messages.shown(text)}: a share of an NPU, which this driver does not hand out; "
                 f"write {name.removesuffix('-memory')}: 1 for a whole one"

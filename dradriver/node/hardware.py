@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -35,6 +36,8 @@ from dradriver.node.vendors.nvidia.discovery.toolkit import BaseSpecification
 from dradriver.node.vendors.nvidia.xid_reports import XidReports
 from dradriver.topology.machine import Gpu
 from dradriver.topology.vendors import AMD, ASCEND, NVIDIA, Vendor
+
+logger = logging.getLogger(__name__)
 
 _WORDS: Final = {"nvml": NVIDIA, "amd": AMD}
 
@@ -77,6 +80,8 @@ def backend(
     found = present.look(root) if word is None else present.Present(word)
     if found.refused is not None:
         return Backend(found.vendor, Nothing(root), lambda: found.refused)
+    if found.left_out is not None:
+        logger.warning("GPUs of another vendor: %s", found.left_out)
     cards = KeptNics(options.state_dir / "nics.json", boot=boot_of(options)) if prepares else None
     reports: Reports
     if found.vendor is AMD:

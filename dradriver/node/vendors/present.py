@@ -6,6 +6,7 @@ takes no GPU away. Looked at once, as the agent starts; whoever changes hardware
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -21,10 +22,17 @@ _COMPUTES: Final = ("0x0302", "0x12")  # 3D controllers, and processing accelera
 
 
 class Present(NamedTuple):
-    """Whose GPUs a node publishes; ``refused`` says why nobody's."""
+    """Whose GPUs a node publishes.
+
+    Attributes:
+        vendor: Theirs.
+        refused: Why nobody's; None where somebody's are.
+        left_out: Which GPUs of another vendor are not published, and why; None where there are none.
+    """
 
     vendor: Vendor
     refused: str | None = None
+    left_out: str | None = None
 
 
 def look(root: Path) -> Present:
@@ -34,19 +42,26 @@ def look(root: Path) -> Present:
         root: Where the host's /sys is.
     """
     tree, devices = PciTree(root), root / "sys/bus/pci/devices"
-    there: set[Vendor] = set()
+    there: Counter[Vendor] = Counter()
     large: set[Vendor] = set()
     for busid in sysfs.entries(devices):
         kind, made_by = tree.pci_class(busid), tree.vendor(busid)
         vendor = {_NVIDIA: NVIDIA, _AMD: AMD}.get(made_by)
         if vendor is None or not kind.startswith((_DISPLAY, *_COMPUTES)):
             continue
-        there.add(vendor)
+        there[vendor] += 1
         known = vendor is AMD and sysfs.text(devices / busid / "device").removeprefix("0x") in parts.PARTS
         if known or kind.startswith(_COMPUTES):
             large.add(vendor)
     if len(large) > 1:
         said = "the node has GPUs of NVIDIA and of AMD for data centres, and publishes one vendor's only"
         return Present(NVIDIA, f"{said}; name it in the chart (discovery: nvml or amd), or part them")
-    chosen = large or there
-    return Present(AMD if chosen == {AMD} else NVIDIA)
+    chosen = AMD if (large or set(there)) == {AMD} else NVIDIA
+    other = NVIDIA if chosen is AMD else AMD
+    left_out = None
+    if there[other]:
+        why = "which are for data centres" if large else "for a node publishes one vendor's only"
+        count = f"{there[other]} device{'s' if there[other] > 1 else ''} of {other.word} left out"
+        beside = f"{there[chosen]} of {chosen.word}, {why}"
+        left_out = f"{count} beside {beside}; the chart's discovery names another vendor"
+    return Present(chosen, left_out=left_out)

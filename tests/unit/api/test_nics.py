@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import msgspec
@@ -11,7 +12,7 @@ import pytest
 from dradriver.allocator.request import Constraint, Whole
 from dradriver.api import nics, pins, templates
 from dradriver.api.errors import WordError
-from dradriver.api.nics import CLASSES, DRANET, SRIOV, Alike, NicAsk, NicRequest
+from dradriver.api.nics import CLASSES, DRANET, SRIOV, Alike, NicAsk, NicDriver, NicRequest
 from dradriver.api.objects import Metadata
 from dradriver.api.pins import Claim
 from dradriver.api.templates import Template, TemplateRequest
@@ -125,6 +126,30 @@ def test_a_claim_holds_so_many_devices() -> None:
 def test_a_class_of_nobodys_is_refused_with_the_cure() -> None:
     with pytest.raises(WordError, match=r"class 'rails' is none of .* no class of NICs of the policies file"):
         read(request("nic", "rails"))
+
+
+@pytest.mark.parametrize(
+    ("driver", "attribute"),
+    [
+        (
+            DRANET,
+            'device.attributes["dra.net"]',
+        ),
+        (SRIOV, 'device.attributes["resource.kubernetes.io"]'),
+    ],
+)
+def test_a_pin_asks_of_no_device_what_it_may_not_have(driver: NicDriver, attribute: str) -> None:
+    """One device without the attribute would end the scheduler's attempt for the whole pod."""
+    text = nics.selector(driver, ["b", "a"])
+    assert text == f'{attribute}.?{driver.address}.orValue("") in ["a", "b"]'
+
+
+def test_every_pin_of_a_claim_asks_of_no_device_what_it_may_not_have() -> None:
+    requests = admitted.by_templates("1.36.3")[-2]["spec"]["devices"]["requests"]
+    pinned = [one["exactly"]["selectors"][0]["cel"]["expression"] for one in requests if one["name"] in admitted.NICS]
+    assert len(pinned) == len(admitted.NICS)
+    for text in pinned:
+        assert re.fullmatch(r'device\.attributes\["[^"]+"\]\.\?\w+\.orValue\(""\) in \[.*\]', text), text
 
 
 def test_a_pin_is_a_selector_that_no_text_breaks_out_of_and_that_is_read_back() -> None:

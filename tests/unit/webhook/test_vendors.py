@@ -60,6 +60,15 @@ def test_a_limit_asks_for_whole_gpus_of_its_vendor(resource: str, vendor: str, p
     assert asked == Whole(containers=(4,), vendor=vendor, product=product, required=(Constraint.NVLINK,))
 
 
+@pytest.mark.parametrize("none", ["0", "0k", "0.0", "0e3", "00"])
+def test_a_number_of_none_names_no_product_however_it_is_written(none: str) -> None:
+    said = {"huawei.com/Ascend910": none, "huawei.com/Ascend910B3": "2", "cpu": "8"}
+    assert limits.product("here", said) == "*910B3"
+    assert limits.product("here", {"nvidia.com/gpu.A100-SXM4-40GB": none, "nvidia.com/gpu": "1"}) == ""
+    assert limits.asked("here", said | {"huawei.com/Ascend910B3-memory": none}) == 2
+    assert limits.asked("here", {"nvidia.com/gpu": "1", "nvidia.com/gpumem-percentage": none}) == 1
+
+
 def test_every_resource_that_a_vendor_has_is_a_limit() -> None:
     for vendor in VENDORS.values():
         for resource in vendor.resources:

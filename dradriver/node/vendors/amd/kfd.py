@@ -26,6 +26,17 @@ _DIRECT: Final = frozenset({13, 15, 41})
 _MOST_LINKS: Final = 16  # of one pair; the most that is known are 4, between the dies of an MI250
 _MOST_NODES: Final = 1024
 _GPU_MEMORY: Final = (1, 2)  # kinds of heaps: public and private memory of the GPU
+MOST_BYTES: Final = 1 << 50  # far above any part's memory
+# The greatest that each can be, by its width in the kernel; of a render node by the width of a minor (kdev_t.h).
+_MOST: Final = {
+    "unique_id": (1 << 64) - 1,
+    "location_id": (1 << 32) - 1,
+    "domain": (1 << 32) - 1,
+    "device_id": (1 << 16) - 1,
+    "gfx_target_version": (1 << 32) - 1,
+    "drm_render_minor": (1 << 20) - 1,
+    "local_mem_size": MOST_BYTES,
+}
 AMD: Final = 0x1002
 
 
@@ -45,6 +56,7 @@ class KfdNode(msgspec.Struct, frozen=True, kw_only=True):
         hive: Of the GPUs that xGMI joins; 0 for none.
         links: Number of direct xGMI links by the other node's number; None where the links cannot be read.
         cpus: Weight of the way to each CPU, by that node's number.
+        odd: Names of numbers that none can be; they count as not told.
     """
 
     number: int
@@ -58,6 +70,7 @@ class KfdNode(msgspec.Struct, frozen=True, kw_only=True):
     hive: int
     links: Mapping[int, int] | None
     cpus: Mapping[int, int]
+    odd: tuple[str, ...] = ()
 
     @property
     def uuid(self) -> str:
@@ -103,17 +116,22 @@ def read(root: Path) -> Kfd | None:
     return Kfd(tuple(gpus), tuple(cpus), tuple(silent))
 
 
-def _gpu(folder: Path, number: int, said: Mapping[str, int]) -> KfdNode:
+def _gpu(folder: Path, number: int, told: Mapping[str, int]) -> KfdNode:
+    odd = [key for key, most in _MOST.items() if told.get(key, 0) > most]
+    said = {key: value for key, value in told.items() if key not in odd}
     location = said.get("location_id", 0) & 0xFFFF
     render = said.get("drm_render_minor", 0)
     banks = [_properties(folder / "mem_banks" / name / "properties") for name in sysfs.entries(folder / "mem_banks")]
     memory = sum(bank.get("size_in_bytes", 0) for bank in banks if bank.get("heap_type") in _GPU_MEMORY)
+    if memory > MOST_BYTES:
+        odd.append("size_in_bytes")
+        memory = 0
     links, cpus = _links(folder / "io_links")
     return KfdNode(
         number=number,
         gpu_id=sysfs.number(folder / "gpu_id") or 0,
         unique_id=said.get("unique_id", 0),
-        pci=f"{said.get('domain', 0) & 0xFFFFFFFF:04x}:{location >> 8:02x}:{location >> 3 & 31:02x}.{location & 7}",
+        pci=f"{said.get('domain', 0):04x}:{location >> 8:02x}:{location >> 3 & 31:02x}.{location & 7}",
         device=f"{said.get('device_id', 0):04x}",
         gfx=_gfx(said.get("gfx_target_version", 0)),
         render=render or None,
@@ -121,6 +139,7 @@ def _gpu(folder: Path, number: int, said: Mapping[str, int]) -> KfdNode:
         hive=said.get("hive_id", 0),
         links=links,
         cpus=cpus,
+        odd=tuple(odd),
     )
 
 

@@ -29,6 +29,8 @@ from dradriver.topology.vendors import AMD
 _VERSION: Final = "sys/module/amdgpu/version"  # of drivers that do not come with the kernel
 _TEXT: Final = re.compile(r"[ -~]{1,64}")
 _WHOLE: Final = ("SPX", "")  # of a part that has no partitions there is no file
+_PLACE: Final = frozenset({"domain", "location_id"})
+_CUT: Final = ("DPX", "TPX", "QPX", "CPX")
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,7 +92,7 @@ def discover(
         for number in topology.silent
     ]
     silent = len(topology.silent)
-    if (refused := _partitioned(root, topology)) is not None:
+    if (refused := _partitioned(root, topology, problems)) is not None:
         return Reading(machine=empty, refused=refused, problems=tuple(problems), silent=silent)
     minors = {gpu.uuid: drm.read(root, gpu.pci, gpu.render) for gpu in topology.gpus}
     gpus = _usable(topology.gpus, minors, problems)
@@ -107,8 +109,8 @@ def discover(
     )
 
 
-def _partitioned(root: Path, topology: Kfd) -> str | None:
-    """Return why the machine's GPUs are no whole ones; None where they are.
+def _partitioned(root: Path, topology: Kfd, problems: list[Problem]) -> str | None:
+    """Return why the machine's GPUs are no whole ones; None where they are, or where nothing shows that they are not.
 
     Partitions of a GPU share its unique_id and its PCI device, and count from function 0; where they do not differ the
     driver says of the GPU how it is cut.
@@ -117,12 +119,15 @@ def _partitioned(root: Path, topology: Kfd) -> str | None:
     for gpu in topology.gpus:
         device = root / "sys/bus/pci/devices" / f"{gpu.pci[:-1]}0"
         said = sysfs.text(device / "current_compute_partition")
-        if said not in _WHOLE or shared[gpu.unique_id] > 1:
-            how = f"{said[:8]} mode" if said not in _WHOLE else f"{shared[gpu.unique_id]} devices with one unique_id"
+        if said in _CUT or shared[gpu.unique_id] > 1:
+            how = f"{said} mode" if said in _CUT else f"{shared[gpu.unique_id]} devices with one unique_id"
             return (
                 f"GPU {gpu.pci[:-2]} is partitioned ({how}), and parts of AMD's GPUs are not handed out; set SPX: "
                 "amd-smi set --compute-partition SPX"
             )
+        if said not in _WHOLE:  # the driver says UNKNOWN of a GPU that it cannot ask
+            text = f"it says {said[:16]!r}, which is no mode that is known; it counts as whole"
+            problems.append(Problem(f"GPU {gpu.pci}", "current_compute_partition", text))
     return None
 
 
@@ -133,7 +138,10 @@ def _usable(nodes: Sequence[KfdNode], minors: Mapping[str, Drm], problems: list[
     renders: dict[int, str] = {}
     for node in nodes:
         who, render = f"GPU {node.pci}", minors[node.uuid].render
-        if not node.unique_id:
+        problems += [Problem(who, key, "a number that none can be; it counts as not told") for key in node.odd]
+        if not _PLACE.isdisjoint(node.odd):
+            problems.append(Problem(who, "location_id", "where it is, is not known; left out: nothing of it is told"))
+        elif not node.unique_id:
             said = "it is 0, as of parts before MI100 and of some that a guest has; left out: nothing tells it by"
             problems.append(Problem(who, "unique_id", said))
         elif node.pci in places:
@@ -196,7 +204,8 @@ def _gpu(root: Path, index: int, gpu: KfdNode, tree: PciTree, numa: int | None, 
     part, seat = PARTS.get(gpu.device), tree.seat(gpu.pci)
     named = sysfs.text(device / "product_name")
     vram = sysfs.text(device / "mem_info_vram_total")
-    memory_mib = gpu.memory_mib or (int(vram) >> 20 if re.fullmatch(r"[0-9]{1,18}", vram) else 0)
+    total = int(vram) if re.fullmatch(r"[0-9]{1,18}", vram) else 0
+    memory_mib = gpu.memory_mib or (total >> 20 if total <= kfd.MOST_BYTES else 0)
     known = tree.gbps(gpu.pci)
     return Gpu(
         index=index,

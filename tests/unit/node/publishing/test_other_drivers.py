@@ -46,6 +46,8 @@ def test_another_gpu_drivers_slices_are_somebody_elses_and_our_own_are_not() -> 
         (AMD, "amd.com/cpx_nps4"),
         (ASCEND, "huawei.com/Ascend910"),
         (ASCEND, "huawei.com/Ascend910B3"),
+        (ASCEND, "huawei.com/Ascend910B4-1"),
+        (ASCEND, "huawei.com/Ascend310P3"),
         (ASCEND, "huawei.com/npu"),
     ],
 )
@@ -53,6 +55,13 @@ def test_each_vendors_device_plugin_hands_out_its_own_gpus_and_no_others(vendor:
     offered = node(**{resource: "2"})
     assert other_owner(offered, [], vendor) == f"a device plugin offers 2 {resource}"
     assert all(other_owner(offered, [], other) is None for other in VENDORS.values() if other is not vendor)
+
+
+@pytest.mark.parametrize("resource", ["huawei.com/Ascend910B3", "huawei.com/Ascend310P", "huawei.com/Ascend1980"])
+def test_npus_by_any_name_of_their_family_are_somebody_elses(resource: str) -> None:
+    """HAMi names them by product, and a product to come has a name that nobody listed here."""
+    assert other_owner(node(**{resource: "1"}), [], ASCEND) == f"a device plugin offers 1 {resource}"
+    assert other_owner(node(**{resource: "0"}), [], ASCEND) is None
 
 
 def test_network_cards_of_amd_are_no_gpus() -> None:

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from dradriver.node import options
+from dradriver.node.hardware import backend
 from dradriver.node.vendors.present import look
 from dradriver.topology.vendors import AMD, NVIDIA, Vendor
 
@@ -47,6 +49,41 @@ def test_where_two_vendors_have_some_nothing_is_and_the_words_say_what_to_do(tmp
     refused = look(host(tmp_path, NVIDIA_H100, MI300X)).refused
     assert refused is not None
     assert "discovery: nvml or amd" in refused
+
+
+@pytest.mark.parametrize(
+    ("devices", "words"),
+    [
+        ((), None),
+        ((NVIDIA_H100, ASPEED), None),
+        ((MI210, MI300X), None),
+        (
+            (NVIDIA_H100, NVIDIA_H100, RAPHAEL),
+            "1 device of amd left out beside 2 of nvidia, which are for data centres",
+        ),
+        ((MI300X, RTX_4090, RTX_4090), "2 devices of nvidia left out beside 1 of amd, which are for data centres"),
+        ((RTX_4090, RADEON), "1 device of amd left out beside 1 of nvidia, for a node publishes one vendor's only"),
+    ],
+)
+def test_gpus_of_the_other_vendor_are_left_out_with_words(
+    devices: tuple[tuple[str, str, str], ...], words: str | None, tmp_path: Path
+) -> None:
+    told = look(host(tmp_path, *devices)).left_out
+    assert told is None if words is None else str(told).startswith(words)
+
+
+@pytest.mark.parametrize(("discovery", "lines"), [("auto", 1), ("amd", 0)])
+def test_an_agent_says_once_what_it_leaves_out(
+    discovery: str, lines: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    root = host(tmp_path / "host", MI300X, RTX_4090)
+    arguments = f"--node-name n --discovery {discovery} --host-root {root} --state-dir {tmp_path / 'state'}"
+    found = backend(options.parse(arguments.split()), lambda: None, prepares=False)
+    for _ in range(2):
+        assert not found.discovery.read().gpus
+    told = [record.getMessage() for record in caplog.records if "left out beside" in record.getMessage()]
+    assert len(told) == lines
+    assert found.vendor is AMD
 
 
 def host(root: Path, *devices: tuple[str, str, str]) -> Path:

@@ -113,6 +113,24 @@ def test_a_partitioned_machine_is_refused_with_words(mode: str, tmp_path: Path) 
     assert len(reading.discover(tmp_path).machine.gpus) == 8
 
 
+@pytest.mark.parametrize("word", ["UNKNOWN", "XPX", "\x1b[2J"])
+def test_a_mode_that_nobody_knows_is_said_and_takes_no_gpu_away(word: str, tmp_path: Path) -> None:
+    written = server(tmp_path, "mi300x-x8")
+    (written.device(3) / "current_compute_partition").write_text(f"{word}\n")
+    found = reading.discover(tmp_path)
+    assert found.machine == tellable(written.machine)
+    assert [problem.what for problem in found.problems] == ["current_compute_partition"]
+    assert repr(word) in str(found.problems[0])
+
+
+@pytest.mark.parametrize("mode", ["DPX", "TPX", "QPX", "CPX"])
+def test_a_mode_that_nobody_knows_does_not_hide_that_another_gpu_is_cut(mode: str, tmp_path: Path) -> None:
+    written = server(tmp_path, "mi300x-x8")
+    (written.device(0) / "current_compute_partition").write_text("UNKNOWN\n")
+    (written.device(1) / "current_compute_partition").write_text(f"{mode}\n")
+    assert f"is partitioned ({mode} mode)" in str(reading.discover(tmp_path).refused)
+
+
 def test_gpus_that_share_an_identity_are_partitions(tmp_path: Path) -> None:
     written = server(tmp_path, "mi300x-x8")
     shutil.copy(written.node(0) / "properties", written.node(1) / "properties")
@@ -196,3 +214,77 @@ def test_a_driver_without_gpus_refuses_nothing(tmp_path: Path) -> None:
     (tmp_path / NODES).mkdir(parents=True)
     found = reading.discover(tmp_path)
     assert (found.machine.gpus, found.refused) == ((), None)
+
+
+@pytest.mark.parametrize("value", [2**64, 10**20 - 1])
+@pytest.mark.parametrize(
+    ("key", "read"),
+    [
+        ("unique_id", 7),
+        ("location_id", 7),
+        ("domain", 7),
+        ("device_id", 8),
+        ("gfx_target_version", 8),
+        ("drm_render_minor", 8),
+        ("hive_id", 8),
+    ],
+)
+def test_an_odd_number_of_one_gpu_hides_no_other(key: str, read: int, value: int, tmp_path: Path) -> None:
+    written = server(tmp_path)
+    properties = written.node(2) / "properties"
+    lines = [line for line in properties.read_text().splitlines() if not line.startswith(f"{key} ")]
+    properties.write_text("\n".join([*lines, f"{key} {value}"]))
+    found = reading.discover(tmp_path)
+    others = [gpu.pci for gpu in written.machine.gpus if gpu.index != 2]
+    assert len(found.machine.gpus) == read
+    assert [gpu.pci for gpu in found.machine.gpus if gpu.pci in others] == others
+    assert (key in [problem.what for problem in found.problems]) == (key != "hive_id")
+
+
+@pytest.mark.parametrize(("said", "memory_mib"), [("68719476736", 65536), ("9" * 18, 64 << 10), ("", 64 << 10)])
+def test_memory_that_no_gpu_has_is_that_of_the_device_or_of_its_part(
+    said: str, memory_mib: int, tmp_path: Path
+) -> None:
+    written = server(tmp_path)
+    written.properties(written.numbers[0], "mem_banks/0/", heap_type=1, size_in_bytes=2**64 - 1)
+    (written.device(0) / "mem_info_vram_total").write_text(said)
+    found = reading.discover(tmp_path)
+    assert [gpu.memory_mib for gpu in found.machine.gpus] == [memory_mib] + [64 << 10] * 7
+    assert [(problem.where, problem.what) for problem in found.problems] == [("GPU 0000:03:00.0", "size_in_bytes")]
+
+
+def test_a_render_node_of_twenty_digits_leaves_out_that_gpu_alone(tmp_path: Path) -> None:
+    written = server(tmp_path)
+    properties = written.node(0) / "properties"
+    properties.write_text(properties.read_text().replace("drm_render_minor 128", f"drm_render_minor {'9' * 20}"))
+    shutil.rmtree(written.device(0) / "drm")
+    found = reading.discover(tmp_path)
+    assert [gpu.minor for gpu in found.machine.gpus] == [*range(129, 136)]
+    assert [problem.what for problem in found.problems] == ["drm_render_minor", "drm"]
+
+
+def test_odd_bandwidths_and_nodes_of_links_hide_no_gpu(tmp_path: Path) -> None:
+    written, most = server(tmp_path), 10**20 - 1
+    one, other = written.numbers[0], written.numbers[1]
+    written.link(one, 1, type=11, node_to=other, weight=15, min_bandwidth=1, max_bandwidth=most)
+    written.link(one, 9, type=11, node_to=most, weight=15, min_bandwidth=most, max_bandwidth=most)
+    written.link(one, 0, type=2, node_to=most, weight=most, min_bandwidth=most, max_bandwidth=most)
+    found = reading.discover(tmp_path)
+    assert len(found.machine.gpus) == 8
+    assert found.machine.links[0][1] == 1  # the smaller of what the two say
+
+
+@pytest.mark.parametrize("between", [True, False])
+def test_cpus_between_and_after_gpus_are_counted_among_cpus_alone(between: bool, tmp_path: Path) -> None:
+    """KFD numbers both as it finds them: a link to the second CPU is one to NUMA node 1, wherever it stands."""
+    written = server(tmp_path)
+    shutil.rmtree(tmp_path / "sys/bus")  # KFD's links alone tell what is near
+    number = written.numbers[3] + 1 if between else written.numbers[7] + 1
+    (tmp_path / NODES / "1").rename(tmp_path / NODES / str(number))
+    for gpu in range(4, 8):
+        written.link(written.numbers[gpu], 0, type=2, node_to=number, weight=20)
+    found = reading.discover(tmp_path)
+    assert [gpu.uuid for gpu in found.machine.gpus] == [gpu.uuid for gpu in written.machine.gpus]
+    assert [gpu.numa for gpu in found.machine.gpus] == [0, 0, 0, 0, 1, 1, 1, 1]
+    assert found.machine.links == written.machine.links
+    assert found.problems == ()
