@@ -146,7 +146,8 @@ class Nics:
         self._nodes = nodes
         self._slices: dict[tuple[str, str], dict[str, NicSlice]] = {}  # by driver and pool
         self._pools: dict[str, dict[tuple[str, str], tuple[Nic, ...]]] = {}  # by node
-        self._place_of: dict[Given, Place] = {}  # where each is, or was when a claim got it
+        # Where each is, or was when a claim got it, by driver and pool.
+        self._place_of: dict[tuple[str, str], dict[Given, Place]] = {}
         self._held: dict[Key, frozenset[Given | Place]] = {}
         self._places: dict[Key, frozenset[Place]] = {}
         self._holders: dict[Place, set[Key]] = {}
@@ -181,20 +182,30 @@ class Nics:
             own = self._pools.setdefault(node, {})
             if own.get(pool) == by_node.get(node):
                 continue  # another version of the same: nobody need look again
-            if pool not in self._given_of:  # else a claim may have one that its driver does not show while it has it
-                for nic in own.get(pool, ()):
-                    self._place_of.pop(nic.given, None)
             if node in by_node:
                 own[pool] = by_node[node]
-                self._place_of |= {nic.given: (node, nic.address) for nic in by_node[node]}
             else:
                 own.pop(pool, None)
             self._changed(node)
         for node in before | by_node.keys():
             if not self._pools[node]:
                 del self._pools[node]
+        self._show(pool, by_node)
         for claim in sorted(self._given_of.get(pool, ())):
             self._placed(claim)
+
+    def _show(self, pool: tuple[str, str], nodes: Iterable[str]) -> None:
+        """Record where the NICs are that a pool has on its nodes."""
+        places = {nic.given: (node, nic.address) for node in nodes for nic in self._pools[node].get(pool, ())}
+        if pool in self._given_of:  # a claim may have one that its driver does not show while it has it
+            places = self._place_of.get(pool, {}) | places
+        if places:
+            self._place_of[pool] = places
+        else:
+            self._place_of.pop(pool, None)
+
+    def _where(self, one: Given | Place) -> Place | None:
+        return self._place_of.get(one[:2], {}).get(one) if len(one) == 3 else one
 
     def read(self, driver: str) -> None:
         """Take in that all slices of a driver are known."""
@@ -212,8 +223,19 @@ class Nics:
 
     def hold(self, claim: Key, held: Collection[Given | Place]) -> None:
         """Record the NICs that a claim was given, or is pinned to, from now on."""
-        if not held and claim not in self._held:
-            return
+        before = self._held.get(claim, frozenset())
+        if held or before:
+            self._hold(claim, held)
+            self._forget(before)
+
+    def hold_anew(self, claim: Key, held: Collection[Given | Place]) -> None:
+        """Record what a claim has, whatever was recorded of it."""
+        before = self._held.get(claim, frozenset())
+        self._hold(claim, ())
+        self._hold(claim, held)
+        self._forget(before)
+
+    def _hold(self, claim: Key, held: Collection[Given | Place]) -> None:
         for one in self._held.pop(claim, ()):
             if len(one) == 3 and (users := self._given_of.get(one[:2])) is not None:
                 users.discard(claim)
@@ -226,15 +248,15 @@ class Nics:
                     self._given_of.setdefault(one[:2], set()).add(claim)
         self._placed(claim)
 
-    def hold_anew(self, claim: Key, held: Collection[Given | Place]) -> None:
-        """Record what a claim has, whatever was recorded of it."""
-        self.hold(claim, ())
-        self.hold(claim, held)
+    def _forget(self, held: Iterable[Given | Place]) -> None:
+        """Forget where NICs are that a claim had, of pools that no claim has any of: those that no slice shows."""
+        for pool in {one[:2] for one in held if len(one) == 3} - self._given_of.keys():
+            self._show(pool, {piece.node for piece in self._slices.get(pool, {}).values()} & self._pools.keys())
 
     def _placed(self, claim: Key) -> None:
         """Record where the NICs are that a claim has."""
         held, before = self._held.get(claim, frozenset()), self._places.pop(claim, frozenset())
-        found = (self._place_of.get(one) if len(one) == 3 else one for one in held)
+        found = map(self._where, held)
         now = frozenset(place for place in found if place is not None)
         if now:
             self._places[claim] = now
@@ -263,7 +285,7 @@ class Nics:
     def sound(self, claim: Key) -> bool:
         """Return whether it is recorded of each NIC that a claim has, as far as it is known where it is."""
         held = self._held.get(claim, frozenset())
-        found = frozenset(self._place_of.get(one) if len(one) == 3 else one for one in held) - {None}
+        found = frozenset(map(self._where, held)) - {None}
         return self._places.get(claim, frozenset()) == found and all(
             claim in self._holders.get(place, ()) for place in found if place is not None
         )

@@ -178,3 +178,30 @@ def test_a_class_that_cannot_be_read_leaves_its_requests_to_the_scheduler() -> N
     assert [one.name for one in found.requests] == ["nic"]
     assert dict(found.left) == {"odd": "a selector of its DeviceClass is for the scheduler alone to judge"}
     assert mine.readable(ONE) is ONE
+
+
+def test_nothing_is_kept_of_nodes_that_went_while_a_claim_had_a_nic_of_theirs() -> None:
+    mine = book()
+    for at in range(20):
+        node = f"n{at}"
+        piece = made(nics.device(A), nics.device(B), node=node)
+        see(mine, piece)
+        mine.hold(("x", node), [(DRANET, node, "pci-0000-18-00-0")])
+        see(mine, None, piece)
+        assert mine.held(("x", node))
+        mine.hold(("x", node), ())
+    kept = (mine._place_of, mine._slices, mine._pools, mine._held, mine._places, mine._holders, mine._given_of)
+    assert [len(each) for each in kept] == [0] * len(kept)
+
+
+def test_when_the_last_claim_of_a_pool_ends_what_its_slices_show_is_still_known() -> None:
+    mine = book()
+    both, one = made(nics.device(A), nics.device(B)), made(nics.device(B))
+    see(mine, both)
+    mine.hold(("x", "first"), [(DRANET, "a", "pci-0000-18-00-0")])
+    see(mine, one, both)
+    mine.hold_anew(("x", "first"), [(DRANET, "a", "pci-0000-18-00-0")])
+    assert mine.others(("x", "new"), [("a", A)]) == {("x", "first")}, "though no slice shows it"
+    mine.hold(("x", "first"), ())
+    mine.hold(("x", "second"), [(DRANET, "a", "pci-0000-40-00-0")])
+    assert (free(mine), mine.others(("x", "new"), [("a", A), ("a", B)])) == ([], {("x", "second")})
