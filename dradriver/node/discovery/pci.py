@@ -100,11 +100,16 @@ class PciTree:
     def listed(self, busids: Iterable[str]) -> tuple[PciDevice, ...]:
         """Return the devices that /sys knows and all bridges above them, parents first, by bus id on each level."""
         below: dict[str | None, set[str]] = {}
+        placed: set[str] = (
+            set()
+        )  # by the first who says where: /sys, read while devices come and go, may say two places
         for busid in busids:
             seat = self.seat(busid)
             above: str | None = None
             for hop in () if seat is None else (*seat.bridges, busid):
-                below.setdefault(above, set()).add(hop)
+                if hop not in placed:
+                    placed.add(hop)
+                    below.setdefault(above, set()).add(hop)
                 above = hop
         tree: list[PciDevice] = []
 

@@ -288,3 +288,17 @@ def test_cpus_between_and_after_gpus_are_counted_among_cpus_alone(between: bool,
     assert [gpu.numa for gpu in found.machine.gpus] == [0, 0, 0, 0, 1, 1, 1, 1]
     assert found.machine.links == written.machine.links
     assert found.problems == ()
+
+
+def test_a_bridge_that_moved_during_a_reading_takes_no_gpu_away(tmp_path: Path) -> None:
+    written = server(tmp_path)
+    bridge = "0000:f1:00.0/0000:f2:00.0"
+    for gpu, way in ((0, f"pci0000:f0/{bridge}"), (1, f"pci0000:e0/0000:e1:00.0/0000:e2:00.0/{bridge}")):
+        pci = written.machine.gpus[gpu].pci
+        moved = tmp_path / "sys/devices" / way / pci
+        moved.parent.mkdir(parents=True)
+        shutil.copytree(written.device(gpu), moved)
+        at = tmp_path / "sys/bus/pci/devices" / pci
+        at.unlink()
+        at.symlink_to(moved)
+    assert len(reading.discover(tmp_path).machine.gpus) == 8
