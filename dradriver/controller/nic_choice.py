@@ -7,6 +7,7 @@ be near, or its claim that they must have something in common, are GPUs left out
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final, TypeAlias
 
@@ -28,7 +29,6 @@ Chosen: TypeAlias = dict[str, tuple[str, ...]]
 """PCI addresses of NICs by the claim's requests."""
 
 _FAR: Final = 4096  # what a step more counts beside how many other functions of its card are in use
-_NONE: Final = 1 << 16  # more than any NIC counts
 _MOST_WAYS: Final = 64  # of what NICs could have in common, that are tried
 _TOLD: Final = 3  # nodes of which is said how many NICs they have
 
@@ -77,10 +77,13 @@ class _Node:
         out = np.full((len(gpus), len(self.nics)), NEVER, dtype=np.int64)
         for column in usable:
             for row, gpu in enumerate(gpus):
-                way = self.ways[column][gpu]
-                if not near or self.is_near(way):
-                    out[row, column] = way * _FAR + min(self.ranks[column], _FAR - 1)
+                if not near or self.is_near(self.ways[column][gpu]):
+                    out[row, column] = self.cost(column, gpu)
         return out
+
+    def cost(self, column: int, gpu: int) -> int:
+        """Return what one NIC costs for one GPU."""
+        return self.ways[column][gpu] * _FAR + min(self.ranks[column], _FAR - 1)
 
 
 def _ways(machine: Machine, nic: Nic) -> tuple[PathType, ...]:
@@ -206,10 +209,10 @@ def _dealt(here: _Node, requests: Sequence[NicRequest], columns: Sequence[int]) 
     }
 
 
-def _may_go_with(picture: Picture, ask: NicAsk, nic: Nic, gpu: Gpu, request: NicRequest) -> bool:
-    """Return whether a NIC is what a request asks for, and has in common with a GPU what it must."""
+def _is_tied(ask: NicAsk, nic: Nic, gpu: Gpu, request: NicRequest) -> bool:
+    """Return whether a NIC of a request has in common with a GPU what it must."""
     ties = (one for one in ask.alike if request.name in one.requests and set(one.requests) - _of_nics(ask))
-    return picture.nics.fits(nic, request) and all(_same(_value(nic, one), _of_gpu(gpu, one.attribute)) for one in ties)
+    return all(_same(_value(nic, one), _of_gpu(gpu, one.attribute)) for one in ties)
 
 
 def gpus_apart(picture: Picture, ask: NicAsk, node: str, free: Collection[int], gpus: int) -> frozenset[int]:
@@ -224,19 +227,23 @@ def gpus_apart(picture: Picture, ask: NicAsk, node: str, free: Collection[int], 
     """
     here, each = _Node(picture, node, None, ()), -(-ask.count // gpus)
     own = [at for at, gpu in enumerate(here.machine.gpus) if gpu.index in free]
-    if not own:
-        return frozenset()
-    rows = [at for at in own for _ in range(each)]
-    costs = here.costs(rows, range(len(here.nics)), near=ask.near == NEAR_REQUIRED)
-    for row, at in enumerate(rows):
-        for column, nic in enumerate(here.nics):
-            if not any(_may_go_with(picture, ask, nic, here.machine.gpus[at], request) for request in ask.requests):
-                costs[row, column] = NEVER
-    none = np.full((len(rows), len(rows)), _NONE, dtype=np.int64)
-    found = nearest_nics.assign(np.concatenate([costs, none], axis=1))
-    assert found is not None, "there are as many columns for none as rows"
-    without = {at for at, column in zip(rows, found, strict=True) if column >= len(here.nics)}
-    return frozenset(here.machine.gpus[at].index for at in own if at not in without)
+    kinds: Counter[frozenset[int]] = Counter()
+    costs: dict[int, list[int]] = {at: [] for at in own}
+    for column, nic in enumerate(here.nics):
+        fitting = [request for request in ask.requests if picture.nics.fits(nic, request)]
+        if not fitting:
+            continue
+        kind = frozenset(
+            at
+            for at in own
+            if (ask.near != NEAR_REQUIRED or here.is_near(here.ways[column][at]))
+            and any(_is_tied(ask, nic, here.machine.gpus[at], request) for request in fitting)
+        )
+        kinds[kind] += 1
+        for at in kind:
+            costs[at].append(here.cost(column, at))
+    nearest_first = sorted(own, key=lambda at: (sum(sorted(costs[at])[:each]), at))
+    return frozenset(here.machine.gpus[at].index for at in nearest_nics.served(kinds, nearest_first, each))
 
 
 def _of_nics(ask: NicAsk) -> set[str]:

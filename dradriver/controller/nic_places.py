@@ -102,10 +102,12 @@ def ranked(picture: Picture, wish: PlacementRequest, fit: Bools, fleet: Fleet, r
         if demands:
             gpus = sum(map(len, _numbers(choices[0])))
             apart = {node: nic_choice.gpus_apart(picture, ask, node, fleet.free(node), gpus) for node in nodes}
-            others = picture.fleets.without(namespace=wish.claim[0], among=apart)
-            with contextlib.suppress(NoPlaceError):
-                if found := _with_nics(picture, wish, rank(picture.nodes.named(nodes), others)):
-                    return found
+            rest = [node for node in nodes if len(apart[node]) >= gpus]
+            if rest:
+                others = picture.fleets.without(namespace=wish.claim[0], among=apart)
+                with contextlib.suppress(NoPlaceError):
+                    if found := _with_nics(picture, wish, rank(picture.nodes.named(rest), others)):
+                        return found
         left = left & ~picture.nodes.named(nodes)
     raise nic_choice.refusal(picture, ask)
 

@@ -6,7 +6,8 @@ exactly, by shortest augmenting paths (Jonker and Volgenant, Computing 38, 1987)
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +33,8 @@ def assign(costs: Costs) -> tuple[int, ...] | None:
     rows, columns = costs.shape
     if rows > columns:
         return None
+    may_be = np.zeros((rows + 1, columns + 1), dtype=np.bool_)
+    may_be[1:, 1:] = costs < NEVER
     wide = np.zeros((rows + 1, columns + 1), dtype=np.int64)
     wide[1:, 1:] = np.where(costs >= NEVER, NEVER, costs * _TIE + np.arange(columns))
     of_row, of_column = np.zeros(rows + 1, dtype=np.int64), np.zeros(columns + 1, dtype=np.int64)
@@ -44,13 +47,14 @@ def assign(costs: Costs) -> tuple[int, ...] | None:
             seen[column] = True
             from_row = row_at[column]
             reduced = wide[from_row] - of_row[from_row] - of_column
-            nearer = ~seen & (reduced < least)
-            nearer[0] = False
+            nearer = may_be[from_row] & ~seen & (reduced < least)
             least[nearer], before[nearer] = reduced[nearer], column
             open_ = np.where(seen, far, least)
             open_[0] = far
             nearest = int(open_.argmin())
             step = open_[nearest]
+            if step == far:  # whatever those before it had instead, so nobody need look at the others
+                return None
             of_row[row_at[seen]] += step
             of_column[seen] -= step
             least[~seen] = np.where(least[~seen] == far, far, least[~seen] - step)
@@ -65,8 +69,6 @@ def assign(costs: Costs) -> tuple[int, ...] | None:
     for column in range(1, columns + 1):
         if row_at[column]:
             chosen[row_at[column] - 1] = column - 1
-    if any(costs[row, column] >= NEVER for row, column in enumerate(chosen)):
-        return None
     return tuple(chosen)
 
 
@@ -81,6 +83,8 @@ def evenly(costs: Costs, nics: int) -> tuple[tuple[int, int], ...] | None:
     """
     gpus, columns = costs.shape
     every, some = divmod(nics, gpus)
+    if ((costs < NEVER).sum(axis=1) < every).any():
+        return None
     rows = list(range(gpus)) * (every + bool(some))
     wide = costs[rows]
     if some:
@@ -91,6 +95,61 @@ def evenly(costs: Costs, nics: int) -> tuple[tuple[int, int], ...] | None:
     if chosen is None:
         return None
     return tuple(sorted((rows[row], column) for row, column in enumerate(chosen) if column < columns))
+
+
+def served(kinds: Mapping[frozenset[int], int], gpus: Sequence[int], each: int) -> frozenset[int]:
+    """Return those GPUs that can all have so many NICs at the same time; the first ones rather than those after them.
+
+    NICs that may go with the same GPUs are counted, not told apart: cards have dozens of virtual functions. What a GPU
+    has is given to another where it can have others in its place, as flow is by an augmenting path.
+
+    Args:
+        kinds: How many NICs there are, by the GPUs that they may go with.
+        gpus: The GPUs.
+        each: How many NICs one is to have.
+    """
+    left, having = dict(kinds), {kind: dict.fromkeys(kind, 0) for kind in kinds}
+    out: set[int] = set()
+    for gpu in gpus:
+        if sum(number for kind, number in kinds.items() if gpu in kind) < each:
+            continue
+        before = dict(left), {kind: dict(own) for kind, own in having.items()}
+        wanted = each
+        while wanted and (path := _path(gpu, left, having)):
+            last = path[-1][1]
+            taken = [(kind, other) for (_, kind), (other, _) in itertools.pairwise(path)]
+            number = min(wanted, left[last], *(having[kind][other] for kind, other in taken))
+            for to, kind in path:
+                having[kind][to] += number
+            for kind, other in taken:
+                having[kind][other] -= number
+            left[last] -= number
+            wanted -= number
+        if wanted:
+            left, having = before
+        else:
+            out.add(gpu)
+    return frozenset(out)
+
+
+def _path(
+    gpu: int, left: Mapping[frozenset[int], int], having: Mapping[frozenset[int], Mapping[int, int]]
+) -> list[tuple[int, frozenset[int]]]:
+    """Return who gets what kind of NIC, each that of the one after it and the last one that is left; empty for none."""
+    ways: dict[int, list[tuple[int, frozenset[int]]]] = {gpu: []}
+    open_ = [gpu]
+    for to in open_:
+        for kind in left:
+            if to not in kind:
+                continue
+            way = [*ways[to], (to, kind)]
+            if left[kind]:
+                return way
+            for other, number in having[kind].items():
+                if number and other not in ways:
+                    ways[other] = way
+                    open_.append(other)
+    return []
 
 
 def near(machine: Machine) -> PathType | None:

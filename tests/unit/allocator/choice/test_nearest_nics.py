@@ -4,11 +4,23 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections import Counter
+from typing import Any
 
 import numpy as np
 import pytest
 
-from dradriver.allocator.choice.nearest_nics import NEVER, assign, evenly, limit, near, near_gpus, ways_from
+from dradriver.allocator.choice import nearest_nics
+from dradriver.allocator.choice.nearest_nics import (
+    NEVER,
+    assign,
+    evenly,
+    limit,
+    near,
+    near_gpus,
+    served,
+    ways_from,
+)
 from dradriver.topology import profiles
 from dradriver.topology.machine import PathType
 
@@ -97,3 +109,54 @@ def test_a_nic_that_the_machine_does_not_know_is_where_its_parent_is_else_where_
     by_numa = ways_from(machine, ["0000:ff:00.1"], None, 1)
     assert by_numa == tuple(PathType.NODE if gpu.numa == 1 else PathType.SYS for gpu in machine.gpus)
     assert set(ways_from(machine, ["0000:ff:00.1"], None, None)) == {PathType.SYS}
+
+
+class Counting:
+    """numpy, which counts what is asked of it."""
+
+    def __init__(self) -> None:
+        self.asked: Counter[str] = Counter()
+
+    def __getattr__(self, name: str) -> Any:
+        self.asked[name] += 1
+        return getattr(np, name)
+
+
+def test_the_first_row_that_can_have_nothing_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nearest_nics, "np", counting := Counting())
+    costs = np.full((40, 60), NEVER, dtype=np.int64)
+    costs[:, :2] = 1
+    assert assign(costs) is None
+    assert counting.asked["where"] < 20, "of three rows, not of forty"
+
+
+def test_a_gpu_that_can_never_have_its_part_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nearest_nics, "assign", None)
+    costs = np.zeros((2, 60), dtype=np.int64)
+    costs[1, 16:] = NEVER
+    assert evenly(costs, 34) is None
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_gpus_are_served_together_and_no_other_could_be_beside_them(seed: int) -> None:
+    own = random.Random(seed)
+    gpus, each = list(range(own.randint(1, 5))), own.randint(1, 3)
+    own.shuffle(gpus)
+    every = [frozenset(gpu for gpu in gpus if own.random() < 0.5) for _ in range(own.randint(1, 10))]
+
+    def can(some: frozenset[int]) -> bool:
+        rows = [[0 if gpu in kind else NEVER for kind in every] for gpu in sorted(some) for _ in range(each)]
+        return not rows or assign(np.array(rows, dtype=np.int64)) is not None
+
+    found = served(Counter(every), gpus, each)
+    assert can(found)
+    assert not any(can(found | {gpu}) for gpu in set(gpus) - found)
+    first = next((gpu for gpu in gpus if can(frozenset({gpu}))), None)
+    assert (first is None and not found) or first in found
+    if each == 1:
+        assert len(found) == max(
+            len(some)
+            for n in range(len(gpus) + 1)
+            for some in map(frozenset, itertools.combinations(gpus, n))
+            if can(some)
+        )
