@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Collection
+
 import msgspec
 
 
@@ -20,3 +23,13 @@ class Problem(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         return f"{self.where}: {self.what}: {self.said}"
+
+
+def log_changes(logger: logging.Logger, before: Collection[Problem], now: Collection[Problem]) -> None:
+    """Log each problem that a reading is the first to have, and each that it has no more."""
+    for problem in now:
+        if problem not in before:
+            logger.warning("%s", problem)
+    for problem in before:
+        if problem not in now:
+            logger.info("no more: %s", problem)

@@ -14,7 +14,7 @@ from dradriver.node.container_edits import Edits
 from dradriver.node.discovery import sysfs
 from dradriver.node.discovery.debounce import Debounce
 from dradriver.node.discovery.kept_nics import KeptNics
-from dradriver.node.discovery.problem import Problem
+from dradriver.node.discovery.problem import Problem, log_changes
 from dradriver.node.errors import SetupError
 from dradriver.node.faults import Fault, Faults
 from dradriver.node.gpu_work import UNKNOWN, GpuWork
@@ -136,10 +136,5 @@ class AmdGpus:
         """Do nothing: nothing is held."""
 
     def _tell(self, problems: tuple[Problem, ...]) -> None:
-        for problem in problems:
-            if problem not in self._told:
-                logger.warning("%s", problem)
-        for problem in self._told:
-            if problem not in problems:
-                logger.info("no more: %s", problem)
+        log_changes(logger, self._told, problems)
         self._told = problems
