@@ -43,7 +43,7 @@ class Fleets:
     def relabelled(self, name: str) -> None:
         """Take in that a node's labels may be others: then its GPUs may be others' than they were."""
         if self.views.moved(name, self._inventory.pool(name)):
-            self.views.mark(name, anew=True)
+            self._inventory.marked(name, True)
             self._nodes.helped(name)
 
     def of(self, namespace: str) -> Fleet:

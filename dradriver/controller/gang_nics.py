@@ -10,7 +10,7 @@ import numpy as np
 from dradriver.api.errors import WordError
 from dradriver.api.nics import NicAsk
 from dradriver.cluster.nics import Place
-from dradriver.cluster.nodes.columns import Ints
+from dradriver.cluster.nodes.columns import Bools, Ints
 from dradriver.cluster.picture import Picture
 from dradriver.controller import nic_choice, nic_places
 from dradriver.controller.nic_choice import Chosen, Gpus, NoNicsError
@@ -48,14 +48,12 @@ def asked(picture: Picture, wishes: Sequence[PlacementRequest]) -> NicAsk | None
     return found.pop() if found else None
 
 
-def column(picture: Picture, ask: NicAsk, rows: int) -> Ints:
-    """Return how many NICs each node has for such pods: (rows, 1); none where it has too few for one."""
-    out = np.zeros((rows, 1), dtype=np.int64)
-    for node in picture.nics.enough(ask):
-        row = picture.nodes.find(node)
-        if row is not None:
-            out[row] = picture.nics.count(node, ask)
-    return out
+def column(picture: Picture, ask: NicAsk, fit: Bools) -> Ints:
+    """Return how many NICs each of some nodes has for such pods: (rows, 1); none where it has too few for one.
+
+    Where they must be near GPUs only those count that are near any: else a plan would be made on nodes without.
+    """
+    return picture.nics.counts.of(ask, fit, every=True)[:, np.newaxis]
 
 
 def told(members: Sequence[Member]) -> str:

@@ -275,9 +275,11 @@ def _asked(
         _role(picture, wish, len(group), wants, resources, nics) for wish, group in zip(wishes, groups, strict=True)
     ]
     first, *others = roles
+    lasts_s = longest(member.wish.ask.lasts_s for member in members)  # without one of them the others are of no use
+    eligible = [_eligible(picture, wish, lasts_s, avoid, rows) for wish in wishes]
     amounts = picture.nodes.left(resources)
     if nics is not None:
-        amounts = np.append(amounts, gang_nics.column(picture, nics, len(amounts)), axis=1)
+        amounts = np.append(amounts, gang_nics.column(picture, nics, np.logical_or.reduce(eligible)), axis=1)
     if (more := max(len(role.needs) for role in roles) - amounts.shape[1]) > 0:
         amounts = np.append(amounts, np.ones((len(amounts), more), np.int64), axis=1)
     request = GangRequest(
@@ -293,8 +295,6 @@ def _asked(
         near_required=wants.near is not None and not wants.near.preferred,
         one_fabric=any(picture.domain_of(member.key) is not None for member in members),
     )
-    lasts_s = longest(member.wish.ask.lasts_s for member in members)  # without one of them the others are of no use
-    eligible = [_eligible(picture, wish, lasts_s, avoid, rows) for wish in wishes]
     return Asked(request, tuple(member for group in groups for member in group), eligible, amounts)
 
 
