@@ -38,6 +38,8 @@ class Fleets:
     def follow(self, tenants: Mapping[str, Tenant]) -> None:
         """Take in the tenants of the policies in force: who found no place may have one by other partitions."""
         if self.views.follow(tenants, self._inventory.pools()):
+            for name in self._inventory.pools():
+                self._inventory.marked(name, True)
             self._help_all()
 
     def relabelled(self, name: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Final, Protocol, TypeAlias
 
 import msgspec
@@ -20,6 +20,7 @@ from dradriver.cluster.nodes.columns import Bools, Ints, grown
 from dradriver.cluster.nodes.table import NodeTable
 
 _MOST: Final = 1024  # wishes of which it is kept: 25 KB each with 5000 nodes
+_MOST_SHORT: Final = 1024  # the same of which nodes were found short: 40 KB each
 
 _Memo: TypeAlias = dict[tuple[object, ...], tuple[bool, ...]]
 _Wish: TypeAlias = tuple[bool, tuple[tuple[str, str, int, tuple[str, ...], tuple[str, ...]], ...], bool]
@@ -71,11 +72,13 @@ class Counts:
 
     Attributes:
         clock: Grows with every change.
+        short: Nodes that were found to have too few beside the GPUs that are free there.
     """
 
     def __init__(self, nodes: NodeTable, source: Source) -> None:
         """Begin with nothing counted."""
         self.clock = 0
+        self.short = Short(self)
         self._nodes, self._source = nodes, source
         self._changed_at: Ints = np.zeros(0, np.int64)
         self._known: OrderedDict[_Wish, _Known] = OrderedDict()
@@ -89,10 +92,11 @@ class Counts:
     def forget(self) -> None:
         """Take in that anything may be otherwise."""
         self._known.clear()
+        self.short.forget()
 
     def since(self, clocks: Ints) -> Bools:
-        """Return the nodes of which something changed since: (rows,), as many as there are clocks."""
-        found: Bools = self._changes()[: len(clocks)] > clocks
+        """Return the nodes of which something changed since these clocks: (rows,)."""
+        found: Bools = self._changes() > clocks
         return found
 
     def of(self, ask: NicAsk, fit: Bools, *, every: bool = False) -> Ints:
@@ -163,6 +167,42 @@ class Counts:
                     break
         enough = total >= ask.count and all(has >= kind.count for has, kind in zip(having, kinds, strict=True))
         return total if enough else 0
+
+
+class Short:
+    """Nodes that have too few NICs for somebody beside the GPUs that are free there, until they change.
+
+    That is found out by looking, at so many nodes at a time: whoever looks again goes on with those behind them.
+    """
+
+    def __init__(self, counts: Counts) -> None:
+        self._counts = counts
+        self._found: OrderedDict[Hashable, Ints] = OrderedDict()  # when each node was found to be short, by row; or -1
+
+    def of(self, wish: Hashable, fit: Bools) -> Bools:
+        """Return those of some nodes that are known to be short for a wish: (rows,)."""
+        found = self._found.get(wish)
+        if found is None:
+            return np.zeros_like(fit)
+        self._found.move_to_end(wish)
+        short: Bools = fit & ~self._counts.since(self._long_enough(wish, found, len(fit)))
+        return short
+
+    def add(self, wish: Hashable, nodes: Bools) -> None:
+        """Take in that these nodes were found to be short for a wish."""
+        found = self._long_enough(wish, self._found.get(wish, np.zeros(0, np.int64)), len(nodes))
+        found[nodes] = self._counts.clock
+        if len(self._found) > _MOST_SHORT:
+            self._found.popitem(last=False)
+
+    def forget(self) -> None:
+        """Take in that anything may be otherwise."""
+        self._found.clear()
+
+    def _long_enough(self, wish: Hashable, found: Ints, rows: int) -> Ints:
+        if len(found) < rows or wish not in self._found:
+            found = self._found[wish] = grown(found, rows, -1)
+        return found
 
 
 def _judged(nic: Nic, kinds: Sequence[_Kind], read: Sequence[str], memo: _Memo) -> tuple[bool, ...]:

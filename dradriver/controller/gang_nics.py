@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -21,15 +21,16 @@ MOST_LOOKS: Final = 8  # at plans whose nodes have enough NICs, and not beside t
 
 
 class ShortError(NoNicsError):
-    """A plan is nothing because of one node.
+    """A plan is nothing because of some of its nodes.
 
     Attributes:
-        node: It.
+        nodes: They.
+        ask: What they have too little for.
     """
 
-    def __init__(self, error: NoNicsError, node: str) -> None:
+    def __init__(self, error: NoNicsError, nodes: Collection[str], ask: NicAsk) -> None:
         super().__init__(str(error), stable=error.stable)
-        self.node = node
+        self.nodes, self.ask = nodes, ask
 
 
 def asked(picture: Picture, wishes: Sequence[PlacementRequest]) -> NicAsk | None:
@@ -67,9 +68,10 @@ def chosen(picture: Picture, placed: Mapping[Member, tuple[str, Gpus]]) -> dict[
     """Return the NICs of each member, given its node and its GPUs by the claim's requests.
 
     Raises:
-        ShortError: A member cannot have them beside its GPUs.
+        ShortError: Some members cannot have them beside their GPUs.
     """
     out: dict[Member, Chosen] = {}
+    short: dict[str, NicAsk] = {}
     taken: set[Place] = set()
     for member, (node, gpus) in placed.items():
         if member.wish.nics is None:
@@ -78,7 +80,11 @@ def chosen(picture: Picture, placed: Mapping[Member, tuple[str, Gpus]]) -> dict[
         found = nic_places.chosen(picture, wish, node, gpus, taken=taken)
         if found is None:
             assert wish.nics is not None, "it asks for some"
-            raise ShortError(nic_choice.refusal(picture, wish.nics), node)
+            short[node] = wish.nics
+            continue
         out[member] = found
         taken |= {(node, address) for each in found.values() for address in each}
+    if short:  # all of them at once: each would cost a plan of its own
+        ask = next(iter(short.values()))
+        raise ShortError(nic_choice.refusal(picture, ask), tuple(short), ask)
     return out

@@ -30,7 +30,7 @@ from dradriver.cluster.nodes.table import GOING
 from dradriver.cluster.picture import Picture
 from dradriver.cluster.placement import Placement
 from dradriver.cluster.records import ClaimRecord
-from dradriver.controller import decide, gang_nics
+from dradriver.controller import decide, gang_nics, nic_choice
 from dradriver.queue.placement_request import PlacementRequest
 from dradriver.queue.units import Member
 
@@ -89,21 +89,21 @@ def plan(
 
     def places(some: Sequence[Member]) -> dict[Member, Placement]:
         without: Collection[str] = avoid
-        short: NoPlaceError | None = None
-        while True:
+        short: gang_nics.ShortError | None = None
+        for _ in range(gang_nics.MOST_LOOKS):
             try:
                 return _places(
                     picture, some, wants, identity,
                     least=least, avoid=without, home=home or {}, late=late, rows=rows, fleet=fleet,
                 )  # fmt: skip
             except gang_nics.ShortError as error:  # of what NICs have to do with GPUs the allocator knows nothing
-                if len(without) >= len(avoid) + gang_nics.MOST_LOOKS:
-                    raise
-                short, without = short or error, (*without, error.node)
+                short, without = short or error, (*without, *error.nodes)
             except NoPlaceError:
                 if short is not None:
                     raise short from None
                 raise
+        assert short is not None, "it was looked for"
+        raise nic_choice.unfinished(short.ask, "not all plans for the gang were looked at")
 
     try:
         return places(members)

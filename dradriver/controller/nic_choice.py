@@ -253,6 +253,11 @@ def refusal(picture: Picture, ask: NicAsk) -> NoNicsError:
     return NoNicsError(stable)
 
 
+def unfinished(ask: NicAsk, next_: str) -> NoNicsError:
+    """Return why there is no place where it was not looked for everywhere, and what is next."""
+    return NoNicsError(f"{wanted(ask)}: none so far beside GPUs that are free; {next_}")
+
+
 def wanted(ask: NicAsk) -> str:
     """Return what is asked for, in words."""
     classes = ", ".join(dict.fromkeys(request.device_class for request in ask.requests))
