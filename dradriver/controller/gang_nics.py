@@ -7,6 +7,7 @@ from typing import Final
 
 import numpy as np
 
+from dradriver.allocator.request import NEAR_REQUIRED
 from dradriver.api.errors import WordError
 from dradriver.api.nics import NicAsk
 from dradriver.cluster.nics import Place
@@ -61,7 +62,9 @@ def told(members: Sequence[Member]) -> str:
     """Return what pods of a gang want beside their GPUs, as a part of a reason."""
     asks = (member.wish.nics for member in members)
     ask = next((ask for ask in asks if ask is not None and ask.requests), None)
-    return "" if ask is None else f"; a pod wants {nic_choice.wanted(ask)} beside its GPUs"
+    if ask is None:
+        return ""
+    return f"; a pod wants {nic_choice.wanted(ask)} {'near' if ask.near == NEAR_REQUIRED else 'beside'} its GPUs"
 
 
 def chosen(picture: Picture, placed: Mapping[Member, tuple[str, Gpus]]) -> dict[Member, Chosen]:
