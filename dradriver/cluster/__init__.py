@@ -38,6 +38,9 @@ reserved     which of them are kept for some who wait
 offered      slices, less what taint rules keep, taken in for the inventory
 joined_slices  another driver's devices as GPUs by identity
 nics         NICs that other drivers hand out, and who has them
+nic_counts   how many of them nodes have for who asks for some
+nic_ways     how far they are from their node's GPUs
+nic_devices  what a slice says of one
 taint_rules  which devices administrators' rules keep new claims off
 tabulating   tables of new kinds of machines, made in another process
 

@@ -38,12 +38,14 @@ class Fleets:
     def follow(self, tenants: Mapping[str, Tenant]) -> None:
         """Take in the tenants of the policies in force: who found no place may have one by other partitions."""
         if self.views.follow(tenants, self._inventory.pools()):
+            for name in self._inventory.pools():
+                self._inventory.marked(name, True)
             self._help_all()
 
     def relabelled(self, name: str) -> None:
         """Take in that a node's labels may be others: then its GPUs may be others' than they were."""
         if self.views.moved(name, self._inventory.pool(name)):
-            self.views.mark(name, anew=True)
+            self._inventory.marked(name, True)
             self._nodes.helped(name)
 
     def of(self, namespace: str) -> Fleet:

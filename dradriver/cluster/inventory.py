@@ -305,8 +305,8 @@ class Inventory:
         self.marked(name, anew)
 
     def _offer(self, name: str) -> None:
-        self._mark(name, anew=True)
         self._nodes.offer(name, name in self._pools)
+        self._mark(name, anew=True)  # its row is known by now
 
     def _refresh(self, name: str) -> None:
         pool, row = self._pools.get(name), self._nodes.find(name)

@@ -7,126 +7,25 @@ NICs.
 
 from __future__ import annotations
 
-import sys
-from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 import msgspec
 
 from dradriver.allocator.request import NoPlaceError
-from dradriver.api import names, simple_cel, slices
-from dradriver.api.dra_objects import Device, ResourceSlice
+from dradriver.api import simple_cel, slices
 from dradriver.api.messages import shown
-from dradriver.api.nics import DRIVERS, Given, NicAsk, NicDriver, NicRequest
-from dradriver.api.objects import Metadata
+from dradriver.api.nics import DRIVERS, Given, NicAsk, NicRequest
 from dradriver.api.pins import Key
-from dradriver.api.simple_cel import Term, Value
+from dradriver.api.simple_cel import Term
+from dradriver.cluster.nic_counts import Counts
+from dradriver.cluster.nic_devices import Nic, NicSlice
+from dradriver.cluster.nic_ways import Ways
 from dradriver.cluster.nodes.table import NodeTable
-from dradriver.kube import codec
 from dradriver.kube.reflector import Change
+from dradriver.topology.machine import Machine
 
 Place = tuple[str, str]
 """A NIC by where it is: node and PCI address."""
-
-_MOST_ASKS: Final = 64  # of which it is kept which nodes have enough
-
-
-class Nic(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One NIC as its driver publishes it.
-
-    Attributes:
-        given: Its driver, pool and name.
-        address: Its PCI address.
-        parent: That of the physical function that it belongs to; empty for none.
-        root: Its root complex; None where that is not said.
-        numa: Its NUMA node; the same.
-        attributes: All that its driver says of it and that a claim can ask for, by full names.
-        blocked: Whether a taint keeps new claims off it.
-    """
-
-    given: Given
-    address: str
-    parent: str
-    root: str | None
-    numa: int | None
-    attributes: dict[str, Value]
-    blocked: bool
-
-
-class NicSlice(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A slice of such a driver.
-
-    Attributes:
-        metadata: Without labels and annotations.
-        driver: Whose it is.
-        pool: Its pool.
-        node: Its node.
-        generation: The pool's generation that it belongs to.
-        count: How many slices that generation has.
-        nics: Those of its devices that have a PCI address.
-    """
-
-    metadata: Metadata
-    driver: str
-    pool: str
-    node: str
-    generation: int
-    count: int
-    nics: tuple[Nic, ...]
-
-
-def read_slice(data: msgspec.Raw) -> NicSlice | None:
-    """Return what is kept of a slice; None for one of other drivers, or of no single node.
-
-    Raises:
-        BadJson: It is no slice.
-    """
-    piece: ResourceSlice = codec.decode(data, ResourceSlice)
-    driver = DRIVERS.get(piece.spec.driver)
-    if driver is None or not piece.spec.node_name:
-        return None
-    pool = sys.intern(piece.spec.pool.name)
-    every = (_nic(device, driver, pool) for device in piece.spec.devices)
-    return NicSlice(
-        metadata=msgspec.structs.replace(piece.metadata, labels={}, annotations={}, owner_references=[]),
-        driver=driver.name,
-        pool=pool,
-        node=piece.spec.node_name,
-        generation=piece.spec.pool.generation,
-        count=piece.spec.pool.resource_slice_count,
-        nics=tuple(nic for nic in every if nic is not None),
-    )
-
-
-def _nic(device: Device, driver: NicDriver, pool: str) -> Nic | None:
-    attributes = {
-        sys.intern(name if "/" in name else f"{driver.name}/{name}"): value
-        for name, said in device.attributes.items()
-        if (value := _scalar(said)) is not None
-    }
-    address = attributes.get(f"{driver.domain}/{driver.address}")
-    if not isinstance(address, str) or not address:
-        return None
-    numa = attributes.get(driver.numa, attributes.get(names.NUMA_NODE))
-    parent = attributes.get(driver.parent, "")
-    root = attributes.get(names.PCIE_ROOT)
-    return Nic(
-        given=(driver.name, pool, device.name),
-        address=address,
-        parent=parent if isinstance(parent, str) else "",
-        root=root if isinstance(root, str) and root else None,
-        numa=numa if isinstance(numa, int) and not isinstance(numa, bool) and numa >= 0 else None,
-        attributes=attributes,
-        blocked=device.blocked,
-    )
-
-
-def _scalar(said: Mapping[str, Any]) -> Value | None:
-    value = said.get("string", said.get("int", said.get("bool")))
-    if isinstance(value, str):
-        return sys.intern(value) if len(value) <= 64 else value
-    return value if isinstance(value, int) else None
 
 
 class Nics:
@@ -136,10 +35,11 @@ class Nics:
         asked: Whether any pod has asked for NICs: before that nothing is read.
         on_asked: Called when the first one does.
         known: The drivers whose slices are all known.
+        counts: How many NICs nodes have for whoever asks.
     """
 
-    def __init__(self, nodes: NodeTable) -> None:
-        """Begin with none; ``nodes`` is told where NICs have become free."""
+    def __init__(self, nodes: NodeTable, machine_of: Callable[[str], Machine | None]) -> None:
+        """Begin with none; ``nodes`` is told where NICs have become free, and ``machine_of`` gives a node's machine."""
         self.asked = False
         self.on_asked: Callable[[], None] = lambda: None
         self.known: set[str] = set()
@@ -153,7 +53,9 @@ class Nics:
         self._holders: dict[Place, set[Key]] = {}
         self._given_of: dict[tuple[str, str], set[Key]] = {}  # claims that were given NICs, by driver and pool
         self._classes: dict[str, tuple[str, ...]] = {}
-        self._enough: OrderedDict[NicAsk, _Enough] = OrderedDict()
+        self._machine_of = machine_of
+        self._ways: dict[str, Ways] = {}
+        self.counts = Counts(nodes, self)
 
     # What is seen.
 
@@ -186,6 +88,7 @@ class Nics:
                 own[pool] = by_node[node]
             else:
                 own.pop(pool, None)
+            self._ways.pop(node, None)
             self._changed(node)
         for node in before | by_node.keys():
             if not self._pools[node]:
@@ -219,7 +122,7 @@ class Nics:
             self._classes.pop(name, None)
         else:
             self._classes[name] = selectors
-        self._enough.clear()
+        self.counts.forget()
 
     def hold(self, claim: Key, held: Collection[Given | Place]) -> None:
         """Record the NICs that a claim was given, or is pinned to, from now on."""
@@ -271,8 +174,7 @@ class Nics:
             self._changed(node)
 
     def _changed(self, node: str) -> None:
-        for enough in self._enough.values():
-            enough.dirty.add(node)
+        self.counts.changed(node)
         if self.asked:
             self._nodes.helped(node)
 
@@ -305,8 +207,25 @@ class Nics:
 
     def on(self, node: str) -> list[Nic]:
         """Return the NICs of a node that a claim may ask for, free or not, in the order of their addresses."""
-        every = (nic for each in self._pools.get(node, {}).values() for nic in each if not nic.blocked)
-        return sorted(every, key=lambda nic: (nic.address, nic.given))
+        return sorted(self._unblocked(node), key=lambda nic: (nic.address, nic.given))
+
+    def _unblocked(self, node: str) -> Iterator[Nic]:
+        return (nic for each in self._pools.get(node, {}).values() for nic in each if not nic.blocked)
+
+    def ways(self, node: str) -> Ways | None:
+        """Return how far a node's NICs are from its GPUs; None where its machine is not known."""
+        machine, known = self._machine_of(node), self._ways.get(node)
+        if machine is None:
+            return None
+        if known is None or known.machine is not machine:
+            known = Ways(machine, self.on(node))
+            if node in self._pools:
+                self._ways[node] = known
+        return known
+
+    def untaken(self, node: str) -> Iterator[Nic]:
+        """Return the NICs of a node that a claim may ask for and none has, in no order."""
+        return (nic for nic in self._unblocked(node) if (node, nic.address) not in self._holders)
 
     def free(self, node: str, besides: Key | None = None) -> list[Nic]:
         """Return those of them that no claim has, but for one claim's."""
@@ -314,7 +233,7 @@ class Nics:
 
     def fits(self, nic: Nic, request: NicRequest) -> bool:
         """Return whether a NIC is what a request asks for, by its class's selectors and its own."""
-        terms = self._terms(request)
+        terms = self.terms(request)
         driver = nic.given[0]
         return terms is not None and driver == request.driver and simple_cel.hold(terms, driver, nic.attributes)
 
@@ -337,7 +256,7 @@ class Nics:
         for request in ask.requests:
             if request.device_class not in self._classes:
                 raise NoPlaceError(f"waits for DeviceClass {shown(request.device_class)}, which is not there")
-        unread = {request.name for request in ask.requests if self._terms(request) is None}
+        unread = {request.name for request in ask.requests if self.terms(request) is None}
         if not unread:
             return ask
         while more := {
@@ -352,7 +271,8 @@ class Nics:
             left=(*ask.left, *((request.name, why) for request in ask.requests if request.name in unread)),
         )
 
-    def _terms(self, request: NicRequest) -> tuple[Term, ...] | None:
+    def terms(self, request: NicRequest) -> tuple[Term, ...] | None:
+        """Return what a NIC must be by a request and its class; None where that cannot be read here."""
         terms: tuple[Term, ...] = ()
         for text in (*self._classes.get(request.device_class, ()), *request.selectors):
             read = simple_cel.read(text)
@@ -360,43 +280,3 @@ class Nics:
                 return None
             terms += read
         return terms
-
-    def enough(self, ask: NicAsk) -> Collection[str]:
-        """Return the nodes on which so many NICs are free that are what is asked for, wherever on them."""
-        known = self._enough.get(ask)
-        if known is None:
-            known = self._enough[ask] = _Enough(set(self._pools))
-            if len(self._enough) > _MOST_ASKS:
-                self._enough.popitem(last=False)
-        self._enough.move_to_end(ask)
-        for node in known.dirty:
-            known.nodes.discard(node)
-            if self._has(node, ask):
-                known.nodes.add(node)
-        known.dirty.clear()
-        return known.nodes
-
-    def count(self, node: str, ask: NicAsk) -> int:
-        """Return how many NICs of a node are free that are what any of the requests asks for."""
-        return sum(any(self.fits(nic, request) for request in ask.requests) for nic in self.free(node))
-
-    def _has(self, node: str, ask: NicAsk) -> bool:
-        free = self.free(node)
-        if len(free) < ask.count:
-            return False
-        fitting = [{nic.given for nic in free if self.fits(nic, request)} for request in ask.requests]
-        each = all(len(one) >= request.count for one, request in zip(fitting, ask.requests, strict=True))
-        return each and len(set().union(*fitting)) >= ask.count
-
-
-class _Enough:
-    """The nodes that have enough NICs for somebody.
-
-    Attributes:
-        nodes: They, as of when none was dirty.
-        dirty: Nodes that are to be looked at again.
-    """
-
-    def __init__(self, dirty: set[str]) -> None:
-        self.nodes: set[str] = set()
-        self.dirty = dirty

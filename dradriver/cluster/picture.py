@@ -23,7 +23,8 @@ from dradriver.cluster.inventory import Inventory
 from dradriver.cluster.kept_places import KeptPlaces, is_lost
 from dradriver.cluster.kueue_topologies import KueueTopology
 from dradriver.cluster.neighbours import Neighbours
-from dradriver.cluster.nics import Nics, NicSlice, Place
+from dradriver.cluster.nic_devices import NicSlice
+from dradriver.cluster.nics import Nics, Place
 from dradriver.cluster.node_usage import NodeUsage
 from dradriver.cluster.nodes.ask import Where
 from dradriver.cluster.nodes.requests import Amounts
@@ -39,6 +40,7 @@ from dradriver.cluster.templates import Templates
 from dradriver.cluster.versions import is_truth, older
 from dradriver.cluster.volumes import Unbound, Volumes
 from dradriver.kube.reflector import Change
+from dradriver.topology.machine import Machine
 
 
 class Picture:
@@ -88,8 +90,9 @@ class Picture:
         self.nodes = NodeTable()
         self.channels = Channels(self.nodes)
         self.inventory = Inventory(self.nodes)
-        self.nics = Nics(self.nodes)
+        self.nics = Nics(self.nodes, self._machine_of)
         self.fleets = Fleets(self.inventory, self.nodes)
+        self.inventory.marked = self._marked
         self.gpu_time = GpuTime(self.inventory.pool, self._who, self._results_of)
         self.offered = Offered(
             self.inventory, self.nodes,
@@ -493,6 +496,15 @@ class Picture:
         """Return what a claim holds, of the devices as they are handed out here."""
         given = self.offered.given(key, self.claims.get(key))
         return self.accounts.of(key).holds if given is None else given
+
+    def _machine_of(self, node: str) -> Machine | None:
+        pool = self.inventory.pool(node)
+        return None if pool is None else pool.machine
+
+    def _marked(self, node: str, anew: bool) -> None:
+        """Take in that something of a node's GPUs is not what it was."""
+        self.fleets.views.mark(node, anew)
+        self.nics.counts.changed(node)
 
     def _freed(self, key: Key) -> None:
         """Count what a claim holds, of which less may be kept now."""

@@ -83,7 +83,7 @@ def decide(
     if only is not None and not fit.any():
         raise NoPlaceError("no such node")
     if wish.nics is not None and wish.nics.requests and fit.any():
-        fit = fit & picture.nodes.named(picture.nics.enough(wish.nics))
+        fit = fit & (picture.nics.counts.of(wish.nics, fit) > 0)
         if not fit.any():
             raise nic_choice.refusal(picture, wish.nics)
     if wish.shared:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 import numpy as np
 
+from dradriver.allocator.request import NEAR_REQUIRED
 from dradriver.api.errors import WordError
 from dradriver.api.nics import NicAsk
 from dradriver.cluster.nics import Place
-from dradriver.cluster.nodes.columns import Ints
+from dradriver.cluster.nodes.columns import Bools, Ints
 from dradriver.cluster.picture import Picture
 from dradriver.controller import nic_choice, nic_places
 from dradriver.controller.nic_choice import Chosen, Gpus, NoNicsError
@@ -21,15 +22,16 @@ MOST_LOOKS: Final = 8  # at plans whose nodes have enough NICs, and not beside t
 
 
 class ShortError(NoNicsError):
-    """A plan is nothing because of one node.
+    """A plan is nothing because of some of its nodes.
 
     Attributes:
-        node: It.
+        nodes: They.
+        ask: What they have too little for.
     """
 
-    def __init__(self, error: NoNicsError, node: str) -> None:
+    def __init__(self, error: NoNicsError, nodes: Collection[str], ask: NicAsk) -> None:
         super().__init__(str(error), stable=error.stable)
-        self.node = node
+        self.nodes, self.ask = nodes, ask
 
 
 def asked(picture: Picture, wishes: Sequence[PlacementRequest]) -> NicAsk | None:
@@ -48,30 +50,31 @@ def asked(picture: Picture, wishes: Sequence[PlacementRequest]) -> NicAsk | None
     return found.pop() if found else None
 
 
-def column(picture: Picture, ask: NicAsk, rows: int) -> Ints:
-    """Return how many NICs each node has for such pods: (rows, 1); none where it has too few for one."""
-    out = np.zeros((rows, 1), dtype=np.int64)
-    for node in picture.nics.enough(ask):
-        row = picture.nodes.find(node)
-        if row is not None:
-            out[row] = picture.nics.count(node, ask)
-    return out
+def column(picture: Picture, ask: NicAsk, fit: Bools) -> Ints:
+    """Return how many NICs each of some nodes has for such pods: (rows, 1); none where it has too few for one.
+
+    Where they must be near GPUs only those count that are near any: else a plan would be made on nodes without.
+    """
+    return picture.nics.counts.of(ask, fit, every=True)[:, np.newaxis]
 
 
 def told(members: Sequence[Member]) -> str:
     """Return what pods of a gang want beside their GPUs, as a part of a reason."""
     asks = (member.wish.nics for member in members)
     ask = next((ask for ask in asks if ask is not None and ask.requests), None)
-    return "" if ask is None else f"; a pod wants {nic_choice.wanted(ask)} beside its GPUs"
+    if ask is None:
+        return ""
+    return f"; a pod wants {nic_choice.wanted(ask)} {'near' if ask.near == NEAR_REQUIRED else 'beside'} its GPUs"
 
 
 def chosen(picture: Picture, placed: Mapping[Member, tuple[str, Gpus]]) -> dict[Member, Chosen]:
     """Return the NICs of each member, given its node and its GPUs by the claim's requests.
 
     Raises:
-        ShortError: A member cannot have them beside its GPUs.
+        ShortError: Some members cannot have them beside their GPUs.
     """
     out: dict[Member, Chosen] = {}
+    short: dict[str, NicAsk] = {}
     taken: set[Place] = set()
     for member, (node, gpus) in placed.items():
         if member.wish.nics is None:
@@ -80,7 +83,11 @@ def chosen(picture: Picture, placed: Mapping[Member, tuple[str, Gpus]]) -> dict[
         found = nic_places.chosen(picture, wish, node, gpus, taken=taken)
         if found is None:
             assert wish.nics is not None, "it asks for some"
-            raise ShortError(nic_choice.refusal(picture, wish.nics), node)
+            short[node] = wish.nics
+            continue
         out[member] = found
         taken |= {(node, address) for each in found.values() for address in each}
+    if short:  # all of them at once: each would cost a plan of its own
+        ask = next(iter(short.values()))
+        raise ShortError(nic_choice.refusal(picture, ask), tuple(short), ask)
     return out

@@ -30,7 +30,7 @@ from dradriver.cluster.nodes.table import GOING
 from dradriver.cluster.picture import Picture
 from dradriver.cluster.placement import Placement
 from dradriver.cluster.records import ClaimRecord
-from dradriver.controller import decide, gang_nics
+from dradriver.controller import decide, gang_nics, nic_choice
 from dradriver.queue.placement_request import PlacementRequest
 from dradriver.queue.units import Member
 
@@ -89,21 +89,21 @@ def plan(
 
     def places(some: Sequence[Member]) -> dict[Member, Placement]:
         without: Collection[str] = avoid
-        short: NoPlaceError | None = None
-        while True:
+        short: gang_nics.ShortError | None = None
+        for _ in range(gang_nics.MOST_LOOKS):
             try:
                 return _places(
                     picture, some, wants, identity,
                     least=least, avoid=without, home=home or {}, late=late, rows=rows, fleet=fleet,
                 )  # fmt: skip
             except gang_nics.ShortError as error:  # of what NICs have to do with GPUs the allocator knows nothing
-                if len(without) >= len(avoid) + gang_nics.MOST_LOOKS:
-                    raise
-                short, without = short or error, (*without, error.node)
+                short, without = short or error, (*without, *error.nodes)
             except NoPlaceError:
                 if short is not None:
                     raise short from None
                 raise
+        assert short is not None, "it was looked for"
+        raise nic_choice.unfinished(short.ask, "not all plans for the gang were looked at")
 
     try:
         return places(members)
@@ -275,9 +275,11 @@ def _asked(
         _role(picture, wish, len(group), wants, resources, nics) for wish, group in zip(wishes, groups, strict=True)
     ]
     first, *others = roles
+    lasts_s = longest(member.wish.ask.lasts_s for member in members)  # without one of them the others are of no use
+    eligible = [_eligible(picture, wish, lasts_s, avoid, rows) for wish in wishes]
     amounts = picture.nodes.left(resources)
     if nics is not None:
-        amounts = np.append(amounts, gang_nics.column(picture, nics, len(amounts)), axis=1)
+        amounts = np.append(amounts, gang_nics.column(picture, nics, np.logical_or.reduce(eligible)), axis=1)
     if (more := max(len(role.needs) for role in roles) - amounts.shape[1]) > 0:
         amounts = np.append(amounts, np.ones((len(amounts), more), np.int64), axis=1)
     request = GangRequest(
@@ -293,8 +295,6 @@ def _asked(
         near_required=wants.near is not None and not wants.near.preferred,
         one_fabric=any(picture.domain_of(member.key) is not None for member in members),
     )
-    lasts_s = longest(member.wish.ask.lasts_s for member in members)  # without one of them the others are of no use
-    eligible = [_eligible(picture, wish, lasts_s, avoid, rows) for wish in wishes]
     return Asked(request, tuple(member for group in groups for member in group), eligible, amounts)
 
 

@@ -16,12 +16,13 @@ import numpy as np
 from dradriver.allocator.choice import nearest_nics
 from dradriver.allocator.choice.nearest_nics import NEVER
 from dradriver.allocator.request import NEAR_REQUIRED, NoPlaceError
-from dradriver.api import names
 from dradriver.api.nics import Alike, NicAsk, NicRequest
 from dradriver.api.pins import Key
-from dradriver.cluster.nics import Nic, Place
+from dradriver.cluster.nic_devices import Nic
+from dradriver.cluster.nic_ways import of_gpu, same
+from dradriver.cluster.nics import Place
 from dradriver.cluster.picture import Picture
-from dradriver.topology.machine import Gpu, Machine, PathType
+from dradriver.topology.machine import Gpu, Machine
 
 Gpus: TypeAlias = Mapping[str, Sequence[str]]
 """Uuids of the chosen GPUs by the claim's requests."""
@@ -46,7 +47,7 @@ class _Node:
         machine: The node's.
         nics: The free ones.
         ways: How far each is from each GPU, by position: (NICs, GPUs).
-        most: How far is near; None for nothing.
+        is_near: Whether a way is near.
     """
 
     def __init__(self, picture: Picture, node: str, besides: Key | None, taken: Collection[Place]) -> None:
@@ -54,12 +55,10 @@ class _Node:
         assert pool is not None, "GPUs were chosen there"
         self.machine: Machine = pool.machine
         self.number = {uuid: at for at, uuid in enumerate(gpu.uuid for gpu in self.machine.gpus)}
-        every = picture.nics.on(node)
-        ways = {nic.given: _ways(self.machine, nic) for nic in every}
+        every, ways = picture.nics.on(node), picture.nics.ways(node)
+        assert ways is not None, "its machine is known"
         self.nics = [nic for nic in picture.nics.free(node, besides) if (node, nic.address) not in taken]
-        self.ways = [ways[nic.given] for nic in self.nics]
-        own = [way for row in self.machine.nic_paths for way in row]
-        self.most = nearest_nics.limit([*own, *itertools.chain(*ways.values())])
+        self.ways, self.is_near = [ways.of[nic.given] for nic in self.nics], ways.is_near
         free, used, self.ranks = {nic.given for nic in self.nics}, dict[str, int](), []
         for nic in every:
             if nic.parent and nic.given not in free:
@@ -68,9 +67,6 @@ class _Node:
             self.ranks.append(used.get(nic.parent, 0) if nic.parent else 0)
             if nic.parent:
                 used[nic.parent] = used.get(nic.parent, 0) + 1
-
-    def is_near(self, way: PathType) -> bool:
-        return self.most is not None and way <= self.most
 
     def costs(self, gpus: Sequence[int], usable: Collection[int], *, near: bool) -> nearest_nics.Costs:
         """Return what each NIC costs for each of some GPUs: (GPUs, NICs)."""
@@ -84,10 +80,6 @@ class _Node:
     def cost(self, column: int, gpu: int) -> int:
         """Return what one NIC costs for one GPU."""
         return self.ways[column][gpu] * _FAR + min(self.ranks[column], _FAR - 1)
-
-
-def _ways(machine: Machine, nic: Nic) -> tuple[PathType, ...]:
-    return nearest_nics.ways_from(machine, [nic.address, *filter(None, (nic.parent,))], nic.root, nic.numa)
 
 
 def chosen(
@@ -127,7 +119,7 @@ def _alike(here: _Node, ask: NicAsk, gpus: Gpus, fitting: Sequence[set[int]]) ->
     usable = [set(own) for own in fitting]
     for one in ask.alike:
         of_gpus = {
-            _of_gpu(here.machine.gpus[here.number[uuid]], one.attribute)
+            of_gpu(here.machine.gpus[here.number[uuid]], one.attribute)
             for name in one.requests
             for uuid in gpus.get(name, ())
         }
@@ -150,20 +142,11 @@ def _alike(here: _Node, ask: NicAsk, gpus: Gpus, fitting: Sequence[set[int]]) ->
 def _keep(here: _Node, ask: NicAsk, one: Alike, value: object, usable: list[set[int]]) -> None:
     for at, request in enumerate(ask.requests):
         if request.name in one.requests:
-            usable[at] = {column for column in usable[at] if _same(_value(here.nics[column], one), value)}
+            usable[at] = {column for column in usable[at] if same(_value(here.nics[column], one), value)}
 
 
 def _value(nic: Nic, one: Alike) -> object:
     return nic.attributes.get(one.attribute)
-
-
-def _same(one: object, other: object) -> bool:
-    return type(one) is type(other) and one == other
-
-
-def _of_gpu(gpu: Gpu, attribute: str) -> object:
-    """Return what a GPU's device says by an attribute that NICs may have as well; None where it has none."""
-    return {names.PCIE_ROOT: gpu.pcie_root, names.NUMA_NODE: gpu.numa}.get(attribute)
 
 
 def _assigned(here: _Node, ask: NicAsk, gpus: Gpus, usable: list[set[int]]) -> tuple[int, Chosen] | None:
@@ -212,7 +195,7 @@ def _dealt(here: _Node, requests: Sequence[NicRequest], columns: Sequence[int]) 
 def _is_tied(ask: NicAsk, nic: Nic, gpu: Gpu, request: NicRequest) -> bool:
     """Return whether a NIC of a request has in common with a GPU what it must."""
     ties = (one for one in ask.alike if request.name in one.requests and set(one.requests) - _of_nics(ask))
-    return all(_same(_value(nic, one), _of_gpu(gpu, one.attribute)) for one in ties)
+    return all(same(_value(nic, one), of_gpu(gpu, one.attribute)) for one in ties)
 
 
 def gpus_apart(picture: Picture, ask: NicAsk, node: str, free: Collection[int], gpus: int) -> frozenset[int]:
@@ -270,6 +253,11 @@ def refusal(picture: Picture, ask: NicAsk) -> NoNicsError:
     return NoNicsError(stable)
 
 
+def unfinished(ask: NicAsk, next_: str) -> NoNicsError:
+    """Return why there is no place where it was not looked for everywhere, and what is next."""
+    return NoNicsError(f"{wanted(ask)}: none so far beside GPUs that are free; {next_}")
+
+
 def wanted(ask: NicAsk) -> str:
     """Return what is asked for, in words."""
     classes = ", ".join(dict.fromkeys(request.device_class for request in ask.requests))
@@ -300,7 +288,7 @@ def _impossible(picture: Picture, ask: NicAsk) -> Alike | None:
             continue
         for node in picture.inventory.pools():
             pool = picture.inventory.pool(node)
-            has = {_of_gpu(gpu, one.attribute) for gpu in pool.machine.gpus} if pool is not None else set()
+            has = {of_gpu(gpu, one.attribute) for gpu in pool.machine.gpus} if pool is not None else set()
             if any(value is not None and value in has for value in (_value(nic, one) for nic in picture.nics.on(node))):
                 break
         else:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Final, TypeAlias
 
 import msgspec
+import numpy as np
 
 from dradriver.allocator.fleet.fleet import Fleet
 from dradriver.allocator.request import NEAR_PREFERRED, NEAR_REQUIRED, Choice, NoPlaceError, PartChoice, Whole
@@ -72,7 +73,8 @@ def ranked(picture: Picture, wish: PlacementRequest, fit: Bools, fleet: Fleet, r
     """Return the best sets of a wish with requests for NICs for which their nodes have NICs, best first.
 
     Nodes are looked at in the order of their sets, some at a time. Where a set's GPUs cannot all have what is demanded,
-    as two that share the only NIC near them, others of its node may.
+    as two that share the only NIC near them, others of its node may. Those that have no NICs for it are left out from
+    then on, until something of them changes.
 
     Args:
         picture: The cluster.
@@ -82,20 +84,27 @@ def ranked(picture: Picture, wish: PlacementRequest, fit: Bools, fleet: Fleet, r
         rank: Ranks sets of GPUs alone.
 
     Raises:
-        NoNicsError: There are such sets, and not the NICs beside them.
+        NoNicsError: There are such sets, and not the NICs beside them, or not beside those that were looked at.
         NoPlaceError: There are no such sets.
     """
-    ask, left = wish.nics, fit
+    ask = wish.nics
     assert ask is not None, "asked of such wishes"
     # A fleet that is not the tenant's own was made for a purpose, and is what it is.
-    demands = nic_choice.demands(ask) and fleet is picture.fleets.of(wish.claim[0])
+    namespace = wish.claim[0]
+    own = fleet is picture.fleets.of(namespace)
+    demands, short = nic_choice.demands(ask) and own, picture.nics.counts.short
+    key = ask, wish.request, wish.requests, picture.weights, namespace, picture.fleets.views.whose(namespace)
+    left = fit & (picture.nics.counts.of(ask, fit) > 0)
+    if own:
+        left &= ~short.of(key, left)
+    whole = np.array_equal(left, fit)
     for _ in range(MOST_LOOKS):
         try:
             choices = rank(left, fleet)
         except NoPlaceError:
-            if left is fit:
+            if whole:
                 raise
-            break
+            raise nic_choice.refusal(picture, ask) from None
         if found := _with_nics(picture, wish, choices):
             return found
         nodes = [one.node for one in choices]
@@ -104,12 +113,18 @@ def ranked(picture: Picture, wish: PlacementRequest, fit: Bools, fleet: Fleet, r
             apart = {node: nic_choice.gpus_apart(picture, ask, node, fleet.free(node), gpus) for node in nodes}
             rest = [node for node in nodes if len(apart[node]) >= gpus]
             if rest:
-                others = picture.fleets.without(namespace=wish.claim[0], among=apart)
+                others = picture.fleets.without(namespace=namespace, among=apart)
                 with contextlib.suppress(NoPlaceError):
                     if found := _with_nics(picture, wish, rank(picture.nodes.named(rest), others)):
                         return found
-        left = left & ~picture.nodes.named(nodes)
-    raise nic_choice.refusal(picture, ask)
+        looked_at = picture.nodes.named(nodes)
+        left, whole = left & ~looked_at, False
+        if own:
+            short.add(key, looked_at)
+    if not left.any():
+        raise nic_choice.refusal(picture, ask)
+    picture.version += 1  # whoever asks again is told more: from here on
+    raise nic_choice.unfinished(ask, "other nodes are looked at next")
 
 
 def _with_nics(

@@ -9,7 +9,7 @@ import asyncio
 from typing import Any
 
 from dradriver.api.nics import DRIVERS
-from dradriver.cluster import nics
+from dradriver.cluster import nic_devices
 from dradriver.cluster.picture import Picture
 from dradriver.kube.client import Client
 from dradriver.kube.reflector import Reflector
@@ -38,7 +38,7 @@ class NicSlices:
                 reflector: Reflector[Any] = Reflector(
                     self._client,
                     RESOURCE_SLICES,
-                    nics.read_slice,
+                    nic_devices.read_slice,
                     field_selector=field_selector(driver),
                     on_change=self._picture.nics_changed,
                 )

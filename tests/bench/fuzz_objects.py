@@ -28,7 +28,7 @@ from dradriver.api.ledger import NVIDIA, OURS, Ledger, bound
 from dradriver.api.objects import Node
 from dradriver.api.pods import Pod
 from dradriver.cli.cluster import reading
-from dradriver.cluster import nics, records
+from dradriver.cluster import nic_devices, records
 from dradriver.cluster.picture import Picture
 from dradriver.controller.controller import Source, sources
 from dradriver.kube import codec, metrics
@@ -82,7 +82,7 @@ def kinds() -> list[Kind]:
         ("gputopo", PODS, Pod),
         ("whole", RESOURCE_CLAIM_TEMPLATES, records.read_template),
     ]
-    every.append(Kind("resourceslices, NICs", RESOURCE_SLICES, nics.read_slice, _NICS, Picture.nics_changed))
+    every.append(Kind("resourceslices, NICs", RESOURCE_SLICES, nic_devices.read_slice, _NICS, Picture.nics_changed))
     every += [
         Kind(f"{resource.plural}, {who}", resource, read, corpora[resource.plural]) for who, resource, read in more
     ]

@@ -15,7 +15,7 @@ from dradriver.api import names, resolved, seats, slices
 from dradriver.api.nics import DRIVERS
 from dradriver.api.parts import Asked
 from dradriver.api.policies.modes import Mode
-from dradriver.cluster import nics
+from dradriver.cluster import nic_devices
 from dradriver.cluster.picture import Picture
 from dradriver.controller.audit import Audit
 from dradriver.controller.controller import Source, sources
@@ -80,7 +80,7 @@ class GpuCluster(Stored):
         self.unschedulable_s = unschedulable_s
         self.sources = sources()
         self.nic_sources = tuple(
-            Source(RESOURCE_SLICES, nics.read_slice, Picture.nics_changed, f"spec.driver={driver}")
+            Source(RESOURCE_SLICES, nic_devices.read_slice, Picture.nics_changed, f"spec.driver={driver}")
             for driver in DRIVERS
         )
         self.store = Store()

@@ -477,6 +477,7 @@ IN_THE_CODE: Final = (  # what takes minutes, or a bug, to come about
     "GPUs are left out that are reserved for one that has waited for longer",
     "are reserved for it",
     "are assessed",
+    "none so far beside GPUs that are free",
     "it was bound to node",
     "preempts",
     "did not end for it in time",

@@ -25,7 +25,7 @@ from dradriver.cli.cluster.reading import ClusterError, whose
 from dradriver.cli.cluster.tenants import Own
 from dradriver.cluster import pods, records, templates, volumes
 from dradriver.cluster.kueue_topologies import read_topology
-from dradriver.cluster.nics import read_slice
+from dradriver.cluster.nic_devices import read_slice
 from dradriver.cluster.nodes.ask import Where
 from dradriver.cluster.picture import Picture
 from dradriver.cluster.records import SliceRecord

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
+from unittest.mock import Mock
 
 import msgspec
+import numpy as np
 import pytest
 
+from dradriver.api import simple_cel
 from dradriver.api.nics import NicAsk, NicRequest
-from dradriver.cluster.nics import Nics, NicSlice, read_slice
+from dradriver.cluster.nic_devices import Nic, NicSlice, read_slice
+from dradriver.cluster.nics import Nics
 from dradriver.cluster.nodes.table import NodeTable
 from dradriver.kube.codec import BadJson
 from dradriver.kube.reflector import Change
@@ -35,7 +40,10 @@ def made(*devices: Object, node: str = "a", driver: str = DRANET, name: str = ""
 
 
 def book() -> Nics:
-    made = Nics(NodeTable())
+    table = NodeTable()
+    for node in ("a", "b"):
+        table.offer(node, True)
+    made = Nics(table, lambda _: None)
     made.class_changed(DRANET_CLASS, ())
     return made
 
@@ -48,6 +56,12 @@ def see(nics: Nics, new: NicSlice | None, old: NicSlice | None = None) -> None:
 
 def free(nics: Nics, node: str = "a") -> list[str]:
     return [nic.address for nic in nics.free(node)]
+
+
+def enough(nics: Nics, ask: NicAsk) -> set[str]:
+    table = nics._nodes
+    counts = nics.counts.of(ask, table.named(("a", "b")))
+    return {node for node in ("a", "b") if counts[table.row(node)]}
 
 
 def test_what_is_no_nic_of_these_drivers_is_not_read() -> None:
@@ -155,17 +169,17 @@ def test_another_version_of_the_same_slice_wakes_nobody() -> None:
 def test_which_nodes_have_enough_follows_what_happens() -> None:
     mine = book()
     two = NicAsk(requests=(NicRequest("nic", DRANET_CLASS, DRANET, 2),))
-    assert list(mine.enough(two)) == []
+    assert enough(mine, two) == set()
     see(mine, made(nics.device(A), nics.device(B)))
     see(mine, made(nics.device(A), node="b"))
-    assert (set(mine.enough(two)), set(mine.enough(ONE))) == ({"a"}, {"a", "b"})
+    assert (enough(mine, two), enough(mine, ONE)) == ({"a"}, {"a", "b"})
     mine.hold(("x", "claim"), [("a", B)])
-    assert (set(mine.enough(two)), set(mine.enough(ONE))) == (set(), {"a", "b"})
+    assert (enough(mine, two), enough(mine, ONE)) == (set(), {"a", "b"})
     mine.class_changed(DRANET_CLASS, ('device.attributes["dra.net"].rdma == false',))
-    assert set(mine.enough(ONE)) == set()
+    assert enough(mine, ONE) == set()
     mine.class_changed(DRANET_CLASS, ())
     mine.hold(("x", "claim"), ())
-    assert set(mine.enough(two)) == {"a"}
+    assert enough(mine, two) == {"a"}
 
 
 def test_a_class_that_cannot_be_read_leaves_its_requests_to_the_scheduler() -> None:
@@ -205,3 +219,81 @@ def test_when_the_last_claim_of_a_pool_ends_what_its_slices_show_is_still_known(
     mine.hold(("x", "first"), ())
     mine.hold(("x", "second"), [(DRANET, "a", "pci-0000-40-00-0")])
     assert (free(mine), mine.others(("x", "new"), [("a", A), ("a", B)])) == ([], {("x", "second")})
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the nodes whose NICs were read, each as often as they were."""
+    out: list[str] = []
+    untaken = Nics.untaken
+
+    def counted(self: Nics, node: str) -> Iterator[Nic]:
+        out.append(node)
+        return untaken(self, node)
+
+    monkeypatch.setattr(Nics, "untaken", counted)
+    return out
+
+
+def wish(text: str, name: str = "nic") -> NicAsk:
+    return NicAsk(
+        requests=(NicRequest(name, DRANET_CLASS, DRANET, 1, (f'device.attributes["dra.net"].x == "{text}"',)),)
+    )
+
+
+def test_nics_are_counted_once_for_however_many_wishes_while_nothing_changes(looks: list[str]) -> None:
+    mine = book()
+    see(mine, made(nics.device(A)))
+    see(mine, made(nics.device(A), node="b"))
+    for at in range(200):
+        enough(mine, wish(str(at)))
+    assert len(looks) == 400
+    looks.clear()
+    for at in range(200):
+        enough(mine, wish(str(at), name=f"another-{at}"))
+    assert looks == []
+    mine.hold(("x", "claim"), [("b", A)])
+    for at in range(200):
+        enough(mine, wish(str(at)))
+    assert looks == ["b"] * 200
+
+
+def test_only_nodes_that_are_of_interest_are_counted_and_the_others_when_they_are(looks: list[str]) -> None:
+    mine = book()
+    see(mine, made(nics.device(A)))
+    see(mine, made(nics.device(A), node="b"))
+    table = mine._nodes
+    assert np.flatnonzero(mine.counts.of(ONE, table.named(["b"]))).tolist() == [table.row("b")]
+    assert looks == ["b"]
+    assert enough(mine, ONE) == {"a", "b"}
+    assert looks == ["b", "a"]
+
+
+def test_a_node_in_the_place_of_another_is_counted_anew() -> None:
+    mine = book()
+    see(mine, made(nics.device(A)))
+    assert enough(mine, ONE) == {"a"}
+    table = mine._nodes
+    row = table.row("a")
+    table.offer("a", False)
+    table.offer("c", True)
+    mine.counts.changed("c")
+    assert table.row("c") == row
+    assert not mine.counts.of(ONE, table.named(["c"])).any()
+
+
+def test_requests_that_share_nics_need_as_many_as_all_of_them_want(monkeypatch: pytest.MonkeyPatch) -> None:
+    judged = Mock(side_effect=simple_cel.hold)
+    monkeypatch.setattr(simple_cel, "hold", judged)
+    mine = book()
+    text = 'device.attributes["dra.net"].rdma == true'
+    same = tuple(NicRequest(f"nic-{at}", DRANET_CLASS, DRANET, 1, (text,)) for at in range(2))
+    other = NicRequest("any", DRANET_CLASS, DRANET, 1)
+    see(mine, made(*(nics.device(f"0000:{at:02x}:00.0") for at in range(8)), node="b"))
+    see(mine, made(nics.device(A), nics.device(B)))
+    assert enough(mine, NicAsk(requests=same)) == {"a", "b"}
+    assert judged.call_count == 1, "ten NICs of which the same is said, and two requests that ask the same"
+    assert enough(mine, NicAsk(requests=(*same, other))) == {"b"}
+    table = mine._nodes
+    counts = mine.counts.of(NicAsk(requests=same), table.named("ab"), every=True)
+    assert [counts[table.row(node)] for node in "ab"] == [2, 8]

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Any
+from unittest.mock import Mock
+
 import pytest
 
 from dradriver.allocator.choice import nearest_nics
 from dradriver.allocator.choice.nearest_nics import Costs
-from dradriver.kube.resources import DEVICE_CLASSES, RESOURCE_SLICES
+from dradriver.api import simple_cel
+from dradriver.controller import gang_nics, nic_choice, nic_places
+from dradriver.controller.decide import decide
+from dradriver.controller.nic_choice import NoNicsError
+from dradriver.kube.resources import DEVICE_CLASSES, PODS, RESOURCE_SLICES
+from dradriver.queue.placement_request import PlacementRequest
+from dradriver.queue.units import Member
 from tests.fakes import nics
 from tests.fakes.gpucluster import GpuCluster
 from tests.fakes.nics import SRIOV
-from tests.unit.controller.test_nics import given, gpus, pod, run, template, wanted
+from tests.unit.controller.test_nics import NEAREST, gang, given, gpus, pod, run, template, wanted
 
 pytestmark = pytest.mark.looptime
 
@@ -60,3 +69,151 @@ async def test_as_many_functions_as_a_card_has_are_had(rows: list[int]) -> None:
     await run(cluster)
     assert len(given(cluster, driver=SRIOV)) == 16
     assert max(rows) == 16
+
+
+def far_node(cluster: GpuCluster, name: str, count: int = 8) -> None:
+    """Add a node whose NICs are near none of its GPUs."""
+    cluster.node(name, "hgx-h100")
+    far = [nics.device(f"0000:f{at}:00.0", number=at, numa=None) for at in range(count)]
+    cluster.put(RESOURCE_SLICES, nics.published(name, far))
+
+
+def near_node(cluster: GpuCluster, name: str) -> None:
+    cluster.node(name, "hgx-h100")
+    cluster.put(RESOURCE_SLICES, nics.published(name, nics.of_machine(cluster.machines[name])))
+
+
+async def test_a_node_that_joins_has_nobody_read_the_nics_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = GpuCluster()
+    cluster.put(DEVICE_CLASSES, nics.device_class())
+    for at in range(3):
+        near_node(cluster, f"n{at}")
+    for at in range(70):
+        text = f'device.attributes["dra.net"].ifName == "x{at}"'
+        template(cluster, gpus(), wanted("nic", 1, text), name=f"t{at}")
+        pod(cluster, f"p{at}", f"t{at}")
+    await cluster.settle()
+    judged = Mock(side_effect=simple_cel.hold)
+    monkeypatch.setattr(simple_cel, "hold", judged)
+    cluster.node("z", "hgx-h100")
+    await cluster.settle()
+    assert judged.call_count == 0, "the new one has none"
+
+
+async def test_a_gang_goes_past_any_number_of_nodes_whose_nics_are_near_no_gpu() -> None:
+    cluster = GpuCluster()
+    cluster.put(DEVICE_CLASSES, nics.device_class())
+    for at in range(20):
+        far_node(cluster, f"a{at:02}")
+    for name in "yz":
+        near_node(cluster, name)
+    template(cluster, gpus(count=8), wanted("nic", 8))
+    gang(cluster, *"pq", near_nic="required")
+    await run(cluster)
+    assert {cluster.gpus(name)[0] for name in "pq"} == {"y", "z"}, cluster.note("p", "reason")
+
+
+@pytest.mark.parametrize("tie", [False, True])
+async def test_nodes_whose_nics_are_near_no_gpu_are_not_looked_at(tie: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nic_places, "MOST_LOOKS", 1)  # of 32 nodes each
+    cluster = GpuCluster()
+    cluster.put(DEVICE_CLASSES, nics.device_class())
+    for at in range(40):
+        far_node(cluster, f"a{at:02}", 1)
+    near_node(cluster, "z")
+    constraints: dict[str, Any] = {}
+    if tie:
+        root = "resource.kubernetes.io/pcieRoot"
+        constraints = {"constraints": [{"requests": ["gpu", "nic"], "matchAttribute": root}]}
+        machine = cluster.machines["z"]
+        roots = {nic.pci: gpu.pcie_root or "" for nic, gpu in zip(machine.nics, machine.gpus, strict=True) if nic.pci}
+        cluster.put(RESOURCE_SLICES, nics.published("z", nics.of_machine(machine, roots)))
+    template(cluster, gpus(), wanted(), **constraints)
+    pod(cluster, **({} if tie else {"near_nic": "required"}))
+    await run(cluster)
+    assert cluster.claim("p") is not None, cluster.note("p", "reason")
+    assert cluster.gpus("p")[0] == "z"
+
+
+def crowded_node(cluster: GpuCluster, name: str) -> None:
+    """Add a node whose NICs are near GPUs, all near the same one: by their number they are enough."""
+    cluster.node(name, "hgx-h100")
+    made = [nics.function(f"{NEAREST[0][:-1]}{1 + at}", NEAREST[0], at) for at in range(2)]
+    cluster.put(RESOURCE_SLICES, nics.published(name, made, driver=SRIOV))
+    cluster.put(DEVICE_CLASSES, nics.device_class(SRIOV, SRIOV))
+
+
+def wish_of(cluster: GpuCluster, name: str) -> PlacementRequest:
+    picture = cluster.worker.picture
+    pod = picture.pods["default", name]
+    return Member(pod, picture.template_of(pod)).wish
+
+
+async def test_who_asks_again_goes_on_behind_the_nodes_that_were_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nic_places, "MOST_LOOKS", 1)
+    cluster = GpuCluster()
+    for at in range(40):
+        crowded_node(cluster, f"a{at:02}")
+    template(cluster, gpus(count=2), wanted("nic", 2, device_class=SRIOV))
+    pod(cluster, near_nic="required")
+    await cluster.settle()
+    refused = "so many free ones near GPUs that are free"
+    assert refused in (cluster.note("p", "reason") or "")
+    functions(cluster, "z", 1)
+    monkeypatch.setattr(cluster.worker, "turn", None)
+    cluster.deliver()
+    picture, apart = cluster.worker.picture, Mock(side_effect=nic_choice.gpus_apart)
+    monkeypatch.setattr(nic_choice, "gpus_apart", apart)
+    assert decide(picture, wish_of(cluster, "p")).node == "z"
+    assert apart.call_count == 0, "nothing changed at any of the others"
+    picture.nics.counts.forget()
+    version = picture.version
+    with pytest.raises(NoNicsError, match="none so far beside GPUs that are free; other nodes are looked at next"):
+        decide(picture, wish_of(cluster, "p"))
+    assert picture.version > version, "so it is asked again"
+    assert decide(picture, wish_of(cluster, "p")).node == "z"
+    assert apart.call_count == 32, "of the others none was looked at again"
+
+
+@pytest.mark.parametrize("what", ["nics", "gpu"])
+async def test_a_node_is_looked_at_again_when_something_of_it_changed(what: str) -> None:
+    cluster = GpuCluster()
+    near_node(cluster, "a")
+    cluster.put(DEVICE_CLASSES, nics.device_class())
+    devices = nics.of_machine(cluster.machines["a"])
+    template(cluster, gpus(), wanted())
+    pod(cluster, "first", near_nic="required")
+    await run(cluster)
+    (number,) = cluster.gpus("first")[1]
+    free = [one for one in devices if one["attributes"]["dra.net/pciAddress"]["string"] != NEAREST[number]]
+    cluster.put(RESOURCE_SLICES, nics.published("a", [nics.device(NEAREST[number]) | {"name": "other"}]))
+    pod(cluster, near_nic="required")
+    await run(cluster)
+    assert cluster.claim("p") is None
+    if what == "nics":
+        cluster.put(RESOURCE_SLICES, nics.published("a", free))
+    else:
+        cluster.remove(PODS, "first", "default")
+        cluster.collect()
+    await run(cluster)
+    assert cluster.gpus("p")[0] == "a"
+
+
+async def test_all_nodes_of_a_plan_that_have_too_few_nics_beside_its_gpus_are_left_out_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = GpuCluster()
+    for at in range(12):
+        crowded_node(cluster, f"a{at:02}")
+    for name in "yz":
+        functions(cluster, name, 1)
+    template(cluster, gpus(count=8), wanted("nic", 2, device_class=SRIOV))
+    monkeypatch.setattr(gang_nics, "MOST_LOOKS", 1)
+    gang(cluster, *"pq", near_nic="required")
+    await cluster.settle()
+    told = cluster.note("p", "reason") or ""
+    assert "none so far beside GPUs that are free; not all plans for the gang were looked at" in told
+    monkeypatch.setattr(gang_nics, "MOST_LOOKS", 8)
+    cluster.node("b", "hgx-h100")
+    await run(cluster)
+    assert {cluster.gpus(name)[0] for name in "pq"} <= {"y", "z"}

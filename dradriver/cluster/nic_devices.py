@@ -1,0 +1,113 @@
+"""NICs as the slices of their drivers publish them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from dradriver.api import names
+from dradriver.api.dra_objects import Device, ResourceSlice
+from dradriver.api.nics import DRIVERS, Given, NicDriver
+from dradriver.api.objects import Metadata
+from dradriver.api.simple_cel import Value
+from dradriver.kube import codec
+
+
+class Nic(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One NIC as its driver publishes it.
+
+    Attributes:
+        given: Its driver, pool and name.
+        address: Its PCI address.
+        parent: That of the physical function that it belongs to; empty for none.
+        root: Its root complex; None where that is not said.
+        numa: Its NUMA node; the same.
+        attributes: All that its driver says of it and that a claim can ask for, by full names.
+        blocked: Whether a taint keeps new claims off it.
+    """
+
+    given: Given
+    address: str
+    parent: str
+    root: str | None
+    numa: int | None
+    attributes: dict[str, Value]
+    blocked: bool
+
+
+class NicSlice(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A slice of such a driver.
+
+    Attributes:
+        metadata: Without labels and annotations.
+        driver: Whose it is.
+        pool: Its pool.
+        node: Its node.
+        generation: The pool's generation that it belongs to.
+        count: How many slices that generation has.
+        nics: Those of its devices that have a PCI address.
+    """
+
+    metadata: Metadata
+    driver: str
+    pool: str
+    node: str
+    generation: int
+    count: int
+    nics: tuple[Nic, ...]
+
+
+def read_slice(data: msgspec.Raw) -> NicSlice | None:
+    """Return what is kept of a slice; None for one of other drivers, or of no single node.
+
+    Raises:
+        BadJson: It is no slice.
+    """
+    piece: ResourceSlice = codec.decode(data, ResourceSlice)
+    driver = DRIVERS.get(piece.spec.driver)
+    if driver is None or not piece.spec.node_name:
+        return None
+    pool = sys.intern(piece.spec.pool.name)
+    every = (_nic(device, driver, pool) for device in piece.spec.devices)
+    return NicSlice(
+        metadata=msgspec.structs.replace(piece.metadata, labels={}, annotations={}, owner_references=[]),
+        driver=driver.name,
+        pool=pool,
+        node=piece.spec.node_name,
+        generation=piece.spec.pool.generation,
+        count=piece.spec.pool.resource_slice_count,
+        nics=tuple(nic for nic in every if nic is not None),
+    )
+
+
+def _nic(device: Device, driver: NicDriver, pool: str) -> Nic | None:
+    attributes = {
+        sys.intern(name if "/" in name else f"{driver.name}/{name}"): value
+        for name, said in device.attributes.items()
+        if (value := _scalar(said)) is not None
+    }
+    address = attributes.get(f"{driver.domain}/{driver.address}")
+    if not isinstance(address, str) or not address:
+        return None
+    numa = attributes.get(driver.numa, attributes.get(names.NUMA_NODE))
+    parent = attributes.get(driver.parent, "")
+    root = attributes.get(names.PCIE_ROOT)
+    return Nic(
+        given=(driver.name, pool, device.name),
+        address=address,
+        parent=parent if isinstance(parent, str) else "",
+        root=root if isinstance(root, str) and root else None,
+        numa=numa if isinstance(numa, int) and not isinstance(numa, bool) and numa >= 0 else None,
+        attributes=attributes,
+        blocked=device.blocked,
+    )
+
+
+def _scalar(said: Mapping[str, Any]) -> Value | None:
+    value = said.get("string", said.get("int", said.get("bool")))
+    if isinstance(value, str):
+        return sys.intern(value) if len(value) <= 64 else value
+    return value if isinstance(value, int) else None
