@@ -7,7 +7,8 @@ from typing import Final
 
 import numpy as np
 
-from dradriver.allocator.request import NEAR_REQUIRED
+from dradriver.allocator.fleet.fleet import Fleet
+from dradriver.allocator.request import NEAR_REQUIRED, Whole
 from dradriver.api.errors import WordError
 from dradriver.api.nics import NicAsk
 from dradriver.cluster.nics import Place
@@ -25,13 +26,102 @@ class ShortError(NoNicsError):
     """A plan is nothing because of some of its nodes.
 
     Attributes:
-        nodes: They.
-        ask: What they have too little for.
+        short: How many GPUs a pod has on each that has too few NICs beside them.
+        others: The plan's other nodes.
     """
 
-    def __init__(self, error: NoNicsError, nodes: Collection[str], ask: NicAsk) -> None:
+    def __init__(self, error: NoNicsError, short: Mapping[str, int], others: Collection[str]) -> None:
         super().__init__(str(error), stable=error.stable)
-        self.nodes, self.ask = nodes, ask
+        self.short, self.others = short, others
+
+
+class Search:
+    """A search for a plan: of what NICs have to do with GPUs the allocator knows nothing, so plans tell of it.
+
+    Of a node that was short those GPUs are offered from then on that can all have NICs. Where these are too few for any
+    pod, the node is left out, in later searches, too, until something of it changes.
+
+    Attributes:
+        avoid: Nodes that are left out.
+        rows: The nodes that are looked at: (rows,); None for all.
+        fleet: What is looked at in the place of the picture's own; None for that.
+    """
+
+    def __init__(
+        self,
+        picture: Picture,
+        members: Sequence[Member],
+        *,
+        avoid: Collection[str],
+        rows: Bools | None,
+        fleet: Fleet | None,
+    ) -> None:
+        """Begin, with what ``gang_plan.plan`` is given.
+
+        Raises:
+            NoPlaceError: What there is of NICs is not known yet.
+            WordError: The pods ask for different NICs.
+        """
+        self.avoid, self.rows, self.fleet = tuple(avoid), rows, fleet
+        self._picture, self._namespace = picture, members[0].key[0]
+        self._ask = asked(picture, [member.wish for member in members])
+        self._looks, self._skips, self._learns = 0, False, False
+        self._seen: set[str] = set()
+        self._apart: dict[str, frozenset[int]] = {}
+        # A fleet that is not the tenant's own was made for a purpose, and is what it is.
+        self._narrows = fleet is None and self._ask is not None and nic_choice.demands(self._ask)
+        if self._narrows:
+            whole = (member.wish.request for member in members if member.wish.nics is not None)
+            self._least = min((request.gpus for request in whole if isinstance(request, Whole)), default=0)
+            self._key = "gang", self._ask, self._least, self._namespace, picture.fleets.views.whose(self._namespace)
+            every = np.ones(picture.nodes.rows, np.bool_) if rows is None else rows
+            short = picture.nics.counts.short.of(self._key, every)
+            if short.any():
+                self.rows, self._skips = every & ~short, True
+
+    def learn(self, error: ShortError) -> None:
+        """Take in why a plan was nothing.
+
+        Raises:
+            NoNicsError: No other plan is looked at.
+        """
+        self._looks += 1
+        if self._looks > MOST_LOOKS:
+            raise self.refusal() or error
+        self._seen.update(error.short, error.others)
+        for node, gpus in error.short.items():
+            if not self._narrow(node, gpus):
+                self.avoid = (*self.avoid, node)
+        if self._apart:
+            self.fleet = self._picture.fleets.without(namespace=self._namespace, among=self._apart)
+        if self._looks == MOST_LOOKS:  # a last time, on nodes of which it is known by now what they have
+            seen = self._picture.nodes.named(self._seen)
+            self.rows = seen if self.rows is None else self.rows & seen
+
+    def _narrow(self, node: str, gpus: int) -> bool:
+        """Offer those GPUs of a node that can all have NICs; returns whether these are enough for a pod of so many."""
+        if not self._narrows or node in self._apart:
+            return False
+        assert self._ask is not None, "it demands something"
+        free = self._picture.fleets.of(self._namespace).free(node)
+        apart = nic_choice.gpus_apart(self._picture, self._ask, node, free, gpus)
+        if len(apart) >= gpus:
+            self._apart[node] = apart
+            return True
+        if gpus == self._least:
+            self._learns = True
+            self._picture.nics.counts.short.add(self._key, self._picture.nodes.named([node]))
+        return False
+
+    def refusal(self) -> NoNicsError | None:
+        """Return why there is no plan, where nodes were left out because of their NICs; None where none was."""
+        if self._ask is None or not (self._looks or self._skips):
+            return None
+        if self._looks < MOST_LOOKS:
+            return nic_choice.refusal(self._picture, self._ask)
+        if self._learns:
+            self._picture.version += 1  # whoever asks again is told more: from here on
+        return nic_choice.unfinished(self._ask, "not all plans for the gang were looked at")
 
 
 def asked(picture: Picture, wishes: Sequence[PlacementRequest]) -> NicAsk | None:
@@ -74,7 +164,8 @@ def chosen(picture: Picture, placed: Mapping[Member, tuple[str, Gpus]]) -> dict[
         ShortError: Some members cannot have them beside their GPUs.
     """
     out: dict[Member, Chosen] = {}
-    short: dict[str, NicAsk] = {}
+    short: dict[str, int] = {}
+    ask: NicAsk | None = None
     taken: set[Place] = set()
     for member, (node, gpus) in placed.items():
         if member.wish.nics is None:
@@ -83,11 +174,11 @@ def chosen(picture: Picture, placed: Mapping[Member, tuple[str, Gpus]]) -> dict[
         found = nic_places.chosen(picture, wish, node, gpus, taken=taken)
         if found is None:
             assert wish.nics is not None, "it asks for some"
-            short[node] = wish.nics
+            ask, short[node] = wish.nics, sum(map(len, gpus.values()))
             continue
         out[member] = found
         taken |= {(node, address) for each in found.values() for address in each}
-    if short:  # all of them at once: each would cost a plan of its own
-        ask = next(iter(short.values()))
-        raise ShortError(nic_choice.refusal(picture, ask), tuple(short), ask)
+    if ask is not None:  # all of them at once: each would cost a plan of its own
+        others = {node for node, _ in placed.values()} - short.keys()
+        raise ShortError(nic_choice.refusal(picture, ask), short, others)
     return out

@@ -30,7 +30,7 @@ from dradriver.cluster.nodes.table import GOING
 from dradriver.cluster.picture import Picture
 from dradriver.cluster.placement import Placement
 from dradriver.cluster.records import ClaimRecord
-from dradriver.controller import decide, gang_nics, nic_choice
+from dradriver.controller import decide, gang_nics
 from dradriver.queue.placement_request import PlacementRequest
 from dradriver.queue.units import Member
 
@@ -88,22 +88,17 @@ def plan(
     """
 
     def places(some: Sequence[Member]) -> dict[Member, Placement]:
-        without: Collection[str] = avoid
-        short: gang_nics.ShortError | None = None
-        for _ in range(gang_nics.MOST_LOOKS):
+        search = gang_nics.Search(picture, some, avoid=avoid, rows=rows, fleet=fleet)
+        while True:
             try:
                 return _places(
                     picture, some, wants, identity,
-                    least=least, avoid=without, home=home or {}, late=late, rows=rows, fleet=fleet,
+                    least=least, avoid=search.avoid, home=home or {}, late=late, rows=search.rows, fleet=search.fleet,
                 )  # fmt: skip
-            except gang_nics.ShortError as error:  # of what NICs have to do with GPUs the allocator knows nothing
-                short, without = short or error, (*without, *error.nodes)
-            except NoPlaceError:
-                if short is not None:
-                    raise short from None
-                raise
-        assert short is not None, "it was looked for"
-        raise nic_choice.unfinished(short.ask, "not all plans for the gang were looked at")
+            except gang_nics.ShortError as error:
+                search.learn(error)
+            except NoPlaceError as error:
+                raise search.refusal() or error from None
 
     try:
         return places(members)

@@ -201,6 +201,9 @@ def _is_tied(ask: NicAsk, nic: Nic, gpu: Gpu, request: NicRequest) -> bool:
 def gpus_apart(picture: Picture, ask: NicAsk, node: str, free: Collection[int], gpus: int) -> frozenset[int]:
     """Return the numbers of GPUs of a node that can all have their NICs at the same time, of as many as there are.
 
+    Where some GPUs of a set are to have a NIC more than others, and too few can have that for all sets of them to do,
+    those of one set are returned.
+
     Args:
         picture: The cluster.
         ask: What is asked for.
@@ -208,7 +211,8 @@ def gpus_apart(picture: Picture, ask: NicAsk, node: str, free: Collection[int], 
         free: Numbers of its free GPUs.
         gpus: How many GPUs share what is asked for.
     """
-    here, each = _Node(picture, node, None, ()), -(-ask.count // gpus)
+    here, (each, some) = _Node(picture, node, None, ()), divmod(ask.count, gpus)
+    most = each + bool(some)
     own = [at for at, gpu in enumerate(here.machine.gpus) if gpu.index in free]
     kinds: Counter[frozenset[int]] = Counter()
     costs: dict[int, list[int]] = {at: [] for at in own}
@@ -225,8 +229,12 @@ def gpus_apart(picture: Picture, ask: NicAsk, node: str, free: Collection[int], 
         kinds[kind] += 1
         for at in kind:
             costs[at].append(here.cost(column, at))
-    nearest_first = sorted(own, key=lambda at: (sum(sorted(costs[at])[:each]), at))
-    return frozenset(here.machine.gpus[at].index for at in nearest_nics.served(kinds, nearest_first, each))
+    nearest_first = sorted(own, key=lambda at: (sum(sorted(costs[at])[:most]), at))
+    found = nearest_nics.served(kinds, dict.fromkeys(nearest_first, most))
+    if 0 < some <= len(found) < gpus:
+        wants = dict.fromkeys(found[:some], most) | dict.fromkeys(found[some:], each)
+        found = nearest_nics.served(kinds, wants | {at: each for at in nearest_first if at not in wants})[:gpus]
+    return frozenset(here.machine.gpus[at].index for at in found)
 
 
 def _of_nics(ask: NicAsk) -> set[str]:

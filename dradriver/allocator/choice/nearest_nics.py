@@ -97,20 +97,19 @@ def evenly(costs: Costs, nics: int) -> tuple[tuple[int, int], ...] | None:
     return tuple(sorted((rows[row], column) for row, column in enumerate(chosen) if column < columns))
 
 
-def served(kinds: Mapping[frozenset[int], int], gpus: Sequence[int], each: int) -> frozenset[int]:
-    """Return those GPUs that can all have so many NICs at the same time; the first ones rather than those after them.
+def served(kinds: Mapping[frozenset[int], int], wants: Mapping[int, int]) -> list[int]:
+    """Return those GPUs that can all have their NICs at the same time; the first ones rather than those after them.
 
     NICs that may go with the same GPUs are counted, not told apart: cards have dozens of virtual functions. What a GPU
     has is given to another where it can have others in its place, as flow is by an augmenting path.
 
     Args:
         kinds: How many NICs there are, by the GPUs that they may go with.
-        gpus: The GPUs.
-        each: How many NICs one is to have.
+        wants: How many NICs a GPU is to have, by the GPU; in their order.
     """
     left, having = dict(kinds), {kind: dict.fromkeys(kind, 0) for kind in kinds}
-    out: set[int] = set()
-    for gpu in gpus:
+    out: list[int] = []
+    for gpu, each in wants.items():
         if sum(number for kind, number in kinds.items() if gpu in kind) < each:
             continue
         before = dict(left), {kind: dict(own) for kind, own in having.items()}
@@ -128,8 +127,8 @@ def served(kinds: Mapping[frozenset[int], int], gpus: Sequence[int], each: int) 
         if wanted:
             left, having = before
         else:
-            out.add(gpu)
-    return frozenset(out)
+            out.append(gpu)
+    return out
 
 
 def _path(

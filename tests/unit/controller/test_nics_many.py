@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 from unittest.mock import Mock
 
@@ -9,8 +10,10 @@ import pytest
 
 from dradriver.allocator.choice import nearest_nics
 from dradriver.allocator.choice.nearest_nics import Costs
+from dradriver.allocator.fleet.gangs import place_gang
 from dradriver.api import simple_cel
-from dradriver.controller import gang_nics, nic_choice, nic_places
+from dradriver.cluster.placement import Placement
+from dradriver.controller import gang_nics, gang_plan, nic_choice, nic_places
 from dradriver.controller.decide import decide
 from dradriver.controller.nic_choice import NoNicsError
 from dradriver.kube.resources import DEVICE_CLASSES, PODS, RESOURCE_SLICES
@@ -199,21 +202,95 @@ async def test_a_node_is_looked_at_again_when_something_of_it_changed(what: str)
     assert cluster.gpus("p")[0] == "a"
 
 
-async def test_all_nodes_of_a_plan_that_have_too_few_nics_beside_its_gpus_are_left_out_at_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def crowded_gang(monkeypatch: pytest.MonkeyPatch) -> tuple[GpuCluster, Callable[[], dict[Member, Placement]]]:
+    """Return a cluster with a gang that waits for its first look behind 12 crowded nodes, and what looks."""
     cluster = GpuCluster()
     for at in range(12):
         crowded_node(cluster, f"a{at:02}")
-    for name in "yz":
-        functions(cluster, name, 1)
     template(cluster, gpus(count=8), wanted("nic", 2, device_class=SRIOV))
-    monkeypatch.setattr(gang_nics, "MOST_LOOKS", 1)
     gang(cluster, *"pq", near_nic="required")
     await cluster.settle()
-    told = cluster.note("p", "reason") or ""
-    assert "none so far beside GPUs that are free; not all plans for the gang were looked at" in told
-    monkeypatch.setattr(gang_nics, "MOST_LOOKS", 8)
-    cluster.node("b", "hgx-h100")
+    assert "so many free ones near GPUs that are free" in (cluster.note("p", "reason") or "")
+    for name in "yz":
+        functions(cluster, name, 1)
+    monkeypatch.setattr(cluster.worker, "turn", None)
+    cluster.deliver()
+    picture = cluster.worker.picture
+    picture.nics.counts.forget()
+    pods = [picture.pods["default", name] for name in "pq"]
+    members = [Member(pod, picture.template_of(pod)) for pod in pods]
+    return cluster, lambda: gang_plan.plan(picture, members, None, identity="g")
+
+
+async def test_all_nodes_of_a_plan_that_have_too_few_nics_beside_its_gpus_are_left_out_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _, look = await crowded_gang(monkeypatch)
+    monkeypatch.setattr(gang_plan, "place_gang", plans := Mock(side_effect=place_gang))
+    assert {one.choice.node for one in look().values()} == {"y", "z"}
+    assert plans.call_count == 7, "six of two nodes each were nothing"
+
+
+async def test_a_gang_is_looked_for_behind_any_number_of_plans_that_have_too_few_nics(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(gang_nics, "MOST_LOOKS", 1)
+    cluster, look = await crowded_gang(monkeypatch)
+    version = cluster.worker.picture.version
+    for _ in range(6):
+        with pytest.raises(NoNicsError, match="none so far beside GPUs that are free; not all plans for the gang were"):
+            look()
+    assert cluster.worker.picture.version == version + 6, "so it is asked again"
+    assert {one.choice.node for one in look().values()} == {"y", "z"}
+
+
+def half_node(cluster: GpuCluster, name: str, gpus: range) -> None:
+    """Add a node on which only these GPUs have a NIC near."""
+    cluster.node(name, "hgx-h100")
+    devices = [nics.device(address, number=at) for at, address in enumerate(NEAREST[gpu] for gpu in gpus)]
+    cluster.put(RESOURCE_SLICES, nics.published(name, devices))
+    cluster.put(DEVICE_CLASSES, nics.device_class())
+
+
+@pytest.mark.parametrize("half", [range(4), range(4, 8)])
+async def test_a_gangs_pods_get_those_gpus_of_their_nodes_that_have_nics_near(half: range) -> None:
+    cluster = GpuCluster()
+    for name in "yz":
+        half_node(cluster, name, half)
+    template(cluster, gpus(count=4), wanted("nic", 4))
+    gang(cluster, *"pq", near_nic="required")
     await run(cluster)
-    assert {cluster.gpus(name)[0] for name in "pq"} <= {"y", "z"}
+    assert cluster.claim("p") is not None, cluster.note("p", "reason")
+    assert sorted(cluster.gpus(name) for name in "pq") == [("y", [*half]), ("z", [*half])]
+
+
+async def test_a_gang_is_content_with_nodes_that_have_less_than_others_seem_to_have(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(gang_nics, "MOST_LOOKS", 2)
+    cluster = GpuCluster()
+    for at in range(8):
+        half_node(cluster, f"a{at}", range(5, 8, 2))
+    template(cluster, gpus(count=2), wanted("nic", 2))
+    gang(cluster, *"pq", near_nic="required")
+    await run(cluster)
+    assert cluster.claim("p") is not None, cluster.note("p", "reason")
+    places = [cluster.gpus(name) for name in "pq"]
+    assert len({node for node, _ in places}) == 2
+    assert [gpus for _, gpus in places] == [[5, 7]] * 2
+
+
+@pytest.mark.parametrize(("count", "near"), [(1, [5]), (3, [2, 5])])
+async def test_gpus_need_not_all_have_as_many_nics(count: int, near: list[int]) -> None:
+    cluster = GpuCluster()
+    cluster.node("a", "hgx-h100")
+    cards = [NEAREST[near[at % len(near)]] for at in range(count)]
+    made = [nics.function(f"{card[:-4]}01.{at}", card, at) for at, card in enumerate(cards)]
+    cluster.put(RESOURCE_SLICES, nics.published("a", made, driver=SRIOV))
+    cluster.put(DEVICE_CLASSES, nics.device_class(SRIOV, SRIOV))
+    template(cluster, gpus(count=2), wanted("nic", count, device_class=SRIOV))
+    pod(cluster, near_nic="required")
+    await run(cluster)
+    assert cluster.claim("p") is not None, cluster.note("p", "reason")
+    assert set(near) <= set(cluster.gpus("p")[1])
+    assert len(given(cluster, driver=SRIOV)) == count

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -140,20 +141,21 @@ def test_a_gpu_that_can_never_have_its_part_costs_nothing(monkeypatch: pytest.Mo
 @pytest.mark.parametrize("seed", range(200))
 def test_gpus_are_served_together_and_no_other_could_be_beside_them(seed: int) -> None:
     own = random.Random(seed)
-    gpus, each = list(range(own.randint(1, 5))), own.randint(1, 3)
+    gpus, most = list(range(own.randint(1, 5))), own.randint(1, 3)
     own.shuffle(gpus)
+    wants = {gpu: own.choice([most - 1, most]) for gpu in gpus} if seed % 2 else dict.fromkeys(gpus, most)
     every = [frozenset(gpu for gpu in gpus if own.random() < 0.5) for _ in range(own.randint(1, 10))]
 
-    def can(some: frozenset[int]) -> bool:
-        rows = [[0 if gpu in kind else NEVER for kind in every] for gpu in sorted(some) for _ in range(each)]
+    def can(some: Iterable[int]) -> bool:
+        rows = [[0 if gpu in kind else NEVER for kind in every] for gpu in sorted(some) for _ in range(wants[gpu])]
         return not rows or assign(np.array(rows, dtype=np.int64)) is not None
 
-    found = served(Counter(every), gpus, each)
+    found = served(Counter(every), wants)
     assert can(found)
-    assert not any(can(found | {gpu}) for gpu in set(gpus) - found)
-    first = next((gpu for gpu in gpus if can(frozenset({gpu}))), None)
-    assert (first is None and not found) or first in found
-    if each == 1:
+    assert not any(can({*found, gpu}) for gpu in set(gpus) - set(found))
+    first = next((gpu for gpu in gpus if can({gpu})), None)
+    assert (first is None and not found) or found[0] == first
+    if max(wants.values()) == min(wants.values()) == 1:
         assert len(found) == max(
             len(some)
             for n in range(len(gpus) + 1)
