@@ -113,7 +113,7 @@ class Worker:
             partition=self.tenants.partition, closed=self.caps.closed, open_rows=self.caps.open_rows,
         )  # fmt: skip
         self.tenants.shares.lowered = self._queue.lowered
-        self._asking = Asking(self._queue, self._woken.set)
+        self._asking = Asking(self._queue.rechecks, self._woken.set)
         self._lanes = Lanes(self._woken.set, self._queue.turn)
         writer = ApiWriter(client, self.picture, self._lanes)
         self.reasons = Reasons(writer, pods=self.picture.pods.get, lanes=self._lanes, record=record)
@@ -255,7 +255,7 @@ class Worker:
             if (
                 await self._template_reader.read()
                 or await self._owner_reader.read()
-                or self._queue.recheck(self.picture.version, float("inf"))
+                or self._queue.rechecks.look_anew(self.picture.version, float("inf"))
                 or self._preemptions.look()
                 or self._touched
             ):
@@ -482,6 +482,6 @@ class Worker:
             await asyncio.sleep(RECHECK_S)
             now = asyncio.get_running_loop().time()
             self.picture.kept_places.expire(now)
-            if self._queue.recheck(self.picture.version, now):
+            if self._queue.rechecks.look_anew(self.picture.version, now):
                 self._woken.set()
             self._preemptions.look()
