@@ -40,7 +40,8 @@ budgets      disruption budgets of pods that are ended together
 
 Writing:
 
-api_writer  the writes: claims and pods
+api_writer  the writes: claims, and pods with them
+pod_writer  those of pods: their gate, their annotations
 owners      pods written into the claim that they share, those that come together in one write
 outcome     what comes of a write: what a failure says of the server, the moment, the object
 executor    does them for many at once, and sees to what comes of them

@@ -116,7 +116,7 @@ class Worker:
         self._asking = Asking(self._queue.rechecks, self._woken.set)
         self._lanes = Lanes(self._woken.set, self._queue.turn)
         writer = ApiWriter(client, self.picture, self._lanes)
-        self.reasons = Reasons(writer, pods=self.picture.pods.get, lanes=self._lanes, record=record)
+        self.reasons = Reasons(writer.pods, pods=self.picture.pods.get, lanes=self._lanes, record=record)
         self._newest = ""
         self._entries = Entries(self.tenants)
         self.placed = Placed(self.picture, self._lanes, record_placed)
