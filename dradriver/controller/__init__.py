@@ -6,6 +6,7 @@ namespaces  labels of namespaces, while tenants have some by them
 next_step  what has to be done for one pod now; when a promise ends
 withdraw_reasons  why it ends
 decide      where a pod goes: from the picture to a placement
+ranking     which sets on which nodes, best first; where there are none, why
 nic_choice  which NICs of other drivers go with chosen GPUs
 nic_places  which nodes have such GPUs and NICs
 

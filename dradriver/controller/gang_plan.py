@@ -30,7 +30,7 @@ from dradriver.cluster.nodes.table import GOING
 from dradriver.cluster.picture import Picture
 from dradriver.cluster.placement import Placement
 from dradriver.cluster.records import ClaimRecord
-from dradriver.controller import decide, gang_nics, nic_choice
+from dradriver.controller import decide, gang_nics, nic_choice, ranking
 from dradriver.queue.placement_request import PlacementRequest
 from dradriver.queue.units import Member
 
@@ -161,7 +161,7 @@ def _places(
     index = {member: at for at, member in enumerate(asked.members)}
     fixed = {index[member]: choice for member, (choice, _) in kept.items() if isinstance(choice, Choice)}
     if any(choice.node in picture.inventory.aside for choice in fixed.values()):  # where it stands the fleet cannot say
-        raise NoPlaceError(f"others of its gang are on nodes that are left out so far: {decide.UNKNOWN_KIND}")
+        raise NoPlaceError(f"others of its gang are on nodes that are left out so far: {ranking.UNKNOWN_KIND}")
     place = partial(
         place_gang,
         picture.fleets.of(namespace) if fleet is None else fleet,
@@ -172,9 +172,13 @@ def _places(
     try:
         found = place(asked.request, eligible_by_role=asked.eligible)
     except NoPlaceError as error:
-        if any(decide.any_aside(picture, fit) for fit in asked.eligible):  # how much there is, it cannot know
-            raise NoPlaceError(f"no place on the nodes that are known; nodes left out: {decide.UNKNOWN_KIND}") from None
-        kept_from = decide.bound(picture, members[0].wish) + _left_out(picture, members, rows) + gang_nics.told(members)
+        if any(ranking.any_aside(picture, fit) for fit in asked.eligible):  # how much there is, it cannot know
+            raise NoPlaceError(
+                f"no place on the nodes that are known; nodes left out: {ranking.UNKNOWN_KIND}"
+            ) from None
+        kept_from = (
+            ranking.bound(picture, members[0].wish) + _left_out(picture, members, rows) + gang_nics.told(members)
+        )
         raise NoPlaceError(f"{error}{kept_from}", stable=f"{error.stable}{kept_from}") from None
     # One that comes to others goes where they are, or where the lost one was.
     rather = None if kept or home else _favoured(picture, members, asked)
@@ -209,7 +213,7 @@ def _favoured(picture: Picture, members: Sequence[Member], asked: Asked) -> list
     said = {member.wish.spot for member in members}
     if said == {""} or len(said) > 1:
         return None
-    rather = [decide.favoured(picture, members[0].wish.spot, fit) for fit in asked.eligible]
+    rather = [ranking.favoured(picture, members[0].wish.spot, fit) for fit in asked.eligible]
     return rather if all(each.any() for each in rather) else None
 
 
