@@ -24,6 +24,7 @@ gang_sizes   how many pods it has
 running_gangs  looks at gangs that run
 gang_running  what becomes of one that runs and is not whole
 gang_plan    where all pods of a gang go, on one picture
+gang_roles   what the allocator is asked for it: its pods by what they want, and where each may go
 gang_nics    which NICs of other drivers its pods get
 gang_writer  a plan's claims as a whole, and the seats
 seat_slice   the slice that has the seats, and whether they can be relied on
