@@ -33,6 +33,7 @@ owner_kinds  in which version the server has such objects
 owner_restarts  gangs started anew: their owners suspended and resumed
 owner_tops   which object is suspended for some pods
 preemption   who gets GPUs that others of lower priority have, and what becomes of it
+preemptable  who may have to end: by the policies, and by who had to lately
 preemption_plan  whom a pod would have ended
 gang_preemption_plan  the same of a gang
 preemption_cost  what it costs to end units
