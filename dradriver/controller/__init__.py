@@ -1,6 +1,7 @@
 """The cluster controller: gives waiting pods their GPUs, from the picture of the cluster and the queue of pods.
 
 worker      sees what changed, gives places in turn
+dispatcher  the unit of a pod or a gang that changed, and who looks at it
 pod_worker  looks at single pods, and at those of gangs that run
 namespaces  labels of namespaces, while tenants have some by them
 next_step  what has to be done for one pod now; when a promise ends
