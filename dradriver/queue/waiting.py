@@ -12,18 +12,10 @@ from dradriver.cluster.nodes.table import NodeTable
 from dradriver.queue.kinds import ANYWHERE, NEVER, Closed, Group, Line, Order
 from dradriver.queue.placement_request import Kind
 from dradriver.queue.rechecks import Rechecks
-from dradriver.queue.turns import Turns, Value
+from dradriver.queue.turns import Turn, Turns, turn_of
 from dradriver.queue.units import Unit
 
-Turn = tuple[int, float, str, str]
-"""Priority; what the tenant has had for its weight; since when it waits; who it is."""
-
 _SPARE: Final = 16  # units that left, for which a heap is not made anew
-
-
-def as_it_is(_: Key, order: Order) -> Turn:
-    """Return the turn of a unit where nobody's share is compared."""
-    return order[0], 0.0, order[1], order[2]
 
 
 class Queue:
@@ -74,7 +66,7 @@ class Queue:
         self._lines: dict[tuple[Kind, str], Line] = {}  # by kind and tenant
         self._narrow: dict[str, set[Line]] = {}  # those that a cap keeps from GPUs, by tenant
         self._heads: dict[str, list[tuple[Order, int, Line]]] = {}  # by tenant, its lines that may find a place
-        self._turns = Turns(self._value)
+        self._turns = Turns(self._turn)
         self._made = 0
         self.rechecks = Rechecks(nodes, free, open_rows, self._queue_all)
 
@@ -221,7 +213,7 @@ class Queue:
 
     def turn(self, key: Key, order: Order) -> Turn:
         """Return a unit's turn among all, by its order among its tenant's."""
-        return order[0], self._share(self._tenant(key[0])), order[1], order[2]
+        return turn_of(order, self._share(self._tenant(key[0])))
 
     def head(self) -> Turn | None:
         """Return the turn of the unit that ``next`` would return; None where there is none."""
@@ -232,10 +224,9 @@ class Queue:
         tenant = self._turns.first()
         return None if tenant is None else self._head_of(tenant)
 
-    def _value(self, tenant: str) -> Value | None:
-        if (head := self._head_of(tenant)) is None:
-            return None
-        return head[0].order[0], self._share(tenant), head[0].order
+    def _turn(self, tenant: str) -> Turn | None:
+        """Return the turn of a tenant's first unit that may find a place; None where none is left there."""
+        return None if (head := self._head_of(tenant)) is None else turn_of(head[0].order, self._share(tenant))
 
     def lowered(self, tenant: str | None = None) -> None:
         """Take in that a tenant's share may be less than it was, None for any's; that one grows need not be told."""

@@ -273,7 +273,7 @@ def test_gates_of_others_are_no_matter_of_ours_in_other_namespaces() -> None:
 
 def test_what_tenants_have_may_grow_while_it_is_compared() -> None:
     moments = itertools.count()
-    turns = Turns(lambda tenant: (0, float(next(moments)), (0, "", tenant)))
+    turns = Turns(lambda tenant: (0, float(next(moments)), "", tenant))
     for tenant in "abc":
         turns.put(tenant)
     assert turns.first() == "a"
