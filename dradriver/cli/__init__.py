@@ -4,6 +4,7 @@
   ``lint``, ``quota``, ``slices``, ``topo``, ``plan``, ``nccl``, ``policies``, ``sim``, ``simulate``.
 * ``completion``: of ``kubectl gputopo`` in shells.
 * ``inputs``: files that a user names.
+* ``plan_question``: what ``plan`` can be asked, and the request that it makes.
 * ``plan_parts``: what ``plan`` does where shares or MIG slices are asked for.
 * ``machine_source``: the options that name a machine, and the machine that they name.
 * ``machine_view``: what is shown of one machine.

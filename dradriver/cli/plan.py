@@ -8,105 +8,28 @@ Two figures that are easily mixed up: ``bandwidth_gbps`` is the line rate of the
 
 from __future__ import annotations
 
-import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import click
 import msgspec
 
-from dradriver.allocator import Choice, Estimate, Level, Request, Whole, all_reduce, choose, tables_of
+from dradriver.allocator import Choice, Estimate, Level, Whole, all_reduce, choose, tables_of
 from dradriver.allocator.choice.numbering import listed, mask_of_gpus
 from dradriver.allocator.choice.phrases import wanted
-from dradriver.api import annotation_words, names
-from dradriver.api.annotations import parse
 from dradriver.api.policies.model import DEFAULTS, Policies
 from dradriver.api.quantity import whole
 from dradriver.cli import plan_parts
 from dradriver.cli.cluster.options import server_options
 from dradriver.cli.machine_source import nccl_version_option
+from dradriver.cli.plan_question import PlanError, Question, free_gpus, numbers, request, told
 from dradriver.cli.policies import load
 from dradriver.errors import DriverError
 from dradriver.topology.load import read_machine
 from dradriver.topology.machine import Machine
-from dradriver.topology.vendors import VENDORS
 from dradriver.view.document import Document, report, table
 from dradriver.view.output import safe_json, show
-
-_FREE = re.compile(r"(?a:(\d{1,4})(?:-(\d{1,4}))?)")
-
-
-class PlanError(DriverError):
-    """A question that cannot be asked."""
-
-    reason = "BadPlan"
-
-
-class Question(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """One line of ``--batch``.
-
-    Attributes:
-        machine: A profile's name or a file.
-        free: The machine's own numbers of the free GPUs; all of them where it is left out.
-        gpus: How many are wanted; may be left out where ``containers`` says it.
-        policy: As the annotation ``policy``.
-        workload: As the annotation ``workload``; what it means, and policies that are not built in, say ``--policies``.
-        required: As the annotation ``required``: words in a list or separated by commas.
-        preferred: As the annotation ``preferred``, best first.
-        strategy: As the annotation, as are those below that are words of pods.
-        min_bandwidth: GB/s, a number or text.
-        min_busbw: The same.
-        product: Full name or glob; of a machine whose source names none: what its GPUs are.
-        cpu: What CPUs it has, where its source does not say: ``rome``.
-        nccl_version: Which NCCL runs on it, ``2.23``; the newest where neither this nor the machine says it.
-        architecture: One word.
-        min_memory: A quantity: ``40Gi``.
-        min_driver: A version: ``580``.
-        min_cuda: A version: ``12.4``.
-        vendor: Whose GPUs; the machine's, and of a cluster NVIDIA's, where it is left out.
-        max_cross_nvswitch_gpus: How many.
-        prefer_same_numa: Whether.
-        include: Numbers of GPUs that must be in the set.
-        exclude: Numbers of GPUs that must not be.
-        message_size: Bytes or a quantity (``1Gi``) that an all-reduce is estimated for.
-        containers: GPUs of each container, or parts; one container where it is left out.
-        share: As the annotation, as are the next three: a part of one GPU for each container.
-        memory: A quantity: ``10Gi``.
-        cores: Percent.
-        mig_profile: ``1g.10gb``.
-        parts: What is on GPUs already, shares and MIG placements: ``0:0.5,3:1g.10gb@6``.
-    """
-
-    machine: str
-    free: list[int] | None = None
-    gpus: int | None = None
-    policy: str = ""
-    workload: str = ""
-    required: list[str] | str = ""
-    preferred: list[str] | str = ""
-    containers: list[int] | None = None
-    strategy: str = ""
-    min_bandwidth: float | str = ""
-    min_busbw: float | str = ""
-    product: str = ""
-    cpu: str = ""
-    nccl_version: str = ""
-    architecture: str = ""
-    min_memory: str = ""
-    min_driver: str = ""
-    min_cuda: str = ""
-    vendor: str = ""
-    max_cross_nvswitch_gpus: int | None = None
-    prefer_same_numa: bool = False
-    include: list[int] = []
-    exclude: list[int] = []
-    message_size: int | str = ""
-    share: float | str = ""
-    memory: str = ""
-    cores: int | str = ""
-    mig_profile: str = ""
-    parts: str = ""
 
 
 class Answer(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -268,68 +191,9 @@ def answer_lines(lines: Iterable[bytes], policies: Policies) -> None:
         click.echo(as_line(answered))
 
 
-def told(machine: Machine, question: Question, policies: Policies) -> tuple[Machine, Question]:
-    """The machine with what the question says of it, and the policies where it does not, and the question without.
-
-    Raises:
-        TopologyError: A product, CPU or NCCL that is not known.
-        PlanError: The machine's GPUs are another vendor's.
-    """
-    if question.vendor in VENDORS and question.vendor != machine.vendor.word:
-        raise PlanError(f"vendor {question.vendor}: the machine has GPUs of {machine.vendor.word}")
-    product = "" if any(gpu.product for gpu in machine.gpus) else question.product
-    version = question.nccl_version or ("" if machine.nccl_version else policies.nccl.version)
-    if product or question.cpu or version:
-        from dradriver.topology.complete import complete  # here, for few need it
-
-        machine = complete(machine, product=product, cpu=question.cpu, nccl_version=version)
-    return machine, msgspec.structs.replace(question, product="", cpu="") if product else question
-
-
 def as_line(reply: Answer | plan_parts.PartAnswer | dict[str, str]) -> str:
     """The answer as one line of JSON."""
     return safe_json(msgspec.json.encode(reply).decode())
-
-
-def request(question: Question, policies: Policies = DEFAULTS) -> Request:
-    """The request that a pod with these words and limits would make.
-
-    Raises:
-        PlanError: No count, or one that contradicts the containers.
-        DriverError: A word or a count that the annotations do not allow.
-    """
-    counts = question.containers
-    part = any(text != "" for text in (question.share, question.memory, question.cores, question.mig_profile))
-    if counts is None:
-        if question.gpus is None and not part:
-            raise PlanError("how many GPUs? Give gpus, or containers with the count of each")
-        counts = [1 if question.gpus is None else question.gpus]
-    elif question.gpus is not None and question.gpus != sum(counts):
-        raise PlanError(f"gpus {question.gpus} contradicts containers {listed(counts)}, which make {sum(counts)}")
-    said: dict[str, str] = {}
-    for word in annotation_words.EVERY:
-        value = getattr(question, word.name.replace("-", "_"), "") if word.key != names.GPUS else ""
-        if isinstance(value, list):
-            said[word.key] = ",".join(value)
-        elif isinstance(value, bool):
-            said |= {word.key: "true"} if value else {}
-        elif value not in ("", None):
-            said[word.key] = f"{value:g}" if isinstance(value, float) else str(value)
-    checked = {
-        str(number): annotation_words.BY_KEY[names.GPUS].read("gpus", str(count)) for number, count in enumerate(counts)
-    }
-    wish = parse(said, checked, policies)
-    if not isinstance(wish, Whole):
-        if question.include or question.exclude or question.message_size != "":
-            raise PlanError("include, exclude and message_size are for whole GPUs; for parts say which GPUs are free")
-        return wish
-    include, exclude = tuple(question.include), tuple(question.exclude)
-    return msgspec.structs.replace(wish, include=include, exclude=exclude, weights=policies.preference)
-
-
-def free_gpus(machine: Machine, question: Question) -> Sequence[int]:
-    """The numbers of the free GPUs: those named, else all that are not in MIG mode."""
-    return [gpu.index for gpu in machine.gpus if gpu.mig is None] if question.free is None else question.free
 
 
 def answer(machine: Machine, choice: Choice, estimated: Estimate | None) -> Answer:
@@ -363,22 +227,6 @@ def estimate(machine: Machine, question: Question, choice: Choice) -> Estimate |
     if size < 1:
         raise PlanError(f"message_size {size}: give a size above zero, as 64Mi")
     return all_reduce(tables_of(machine), mask_of_gpus(machine, choice.gpus), size=size)
-
-
-def numbers(text: str, *, option: str) -> list[int]:
-    """The numbers in ``0,1,4`` or ``0-3,6``; none in an empty text.
-
-    Raises:
-        PlanError: Anything else.
-    """
-    picked: list[int] = []
-    for part in filter(None, (part.strip() for part in text.split(","))):
-        match = _FREE.fullmatch(part)
-        if match is None:
-            raise PlanError(f"{option}: {part!r} is no number; write 0,1,4 or 0-3,6")
-        first = int(match[1])
-        picked += range(first, int(match[2] or first) + 1)
-    return picked
 
 
 def document(machine: Machine, wish: Whole, choice: Choice, estimated: Estimate | None) -> Document:

@@ -1,11 +1,13 @@
 """The cluster controller: gives waiting pods their GPUs, from the picture of the cluster and the queue of pods.
 
 worker      sees what changed, gives places in turn
+dispatcher  the unit of a pod or a gang that changed, and who looks at it
 pod_worker  looks at single pods, and at those of gangs that run
 namespaces  labels of namespaces, while tenants have some by them
 next_step  what has to be done for one pod now; when a promise ends
 withdraw_reasons  why it ends
 decide      where a pod goes: from the picture to a placement
+ranking     which sets on which nodes, best first; where there are none, why
 nic_choice  which NICs of other drivers go with chosen GPUs
 nic_places  which nodes have such GPUs and NICs
 
@@ -23,6 +25,7 @@ gang_sizes   how many pods it has
 running_gangs  looks at gangs that run
 gang_running  what becomes of one that runs and is not whole
 gang_plan    where all pods of a gang go, on one picture
+gang_roles   what the allocator is asked for it: its pods by what they want, and where each may go
 gang_nics    which NICs of other drivers its pods get
 gang_writer  a plan's claims as a whole, and the seats
 seat_slice   the slice that has the seats, and whether they can be relied on
@@ -31,6 +34,7 @@ owner_kinds  in which version the server has such objects
 owner_restarts  gangs started anew: their owners suspended and resumed
 owner_tops   which object is suspended for some pods
 preemption   who gets GPUs that others of lower priority have, and what becomes of it
+preemptable  who may have to end: by the policies, and by who had to lately
 preemption_plan  whom a pod would have ended
 gang_preemption_plan  the same of a gang
 preemption_cost  what it costs to end units
@@ -40,7 +44,8 @@ budgets      disruption budgets of pods that are ended together
 
 Writing:
 
-api_writer  the writes: claims and pods
+api_writer  the writes: claims, and pods with them
+pod_writer  those of pods: their gate, their annotations
 owners      pods written into the claim that they share, those that come together in one write
 outcome     what comes of a write: what a failure says of the server, the moment, the object
 executor    does them for many at once, and sees to what comes of them

@@ -1,14 +1,13 @@
-"""The writes: claims and pods. Each is safe to repeat, and each is refused by the server if the object moved on."""
+"""The writes: claims, and pods with them. Each is safe to repeat, and refused by the server if the object moved on."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
 from typing import Any, Final
 
 from dradriver.allocator.request import Whole
-from dradriver.api import affinity, claims, names, templates
+from dradriver.api import claims, names, templates
 from dradriver.api.jsonpatch import Patch
 from dradriver.api.pins import Claim, Key
 from dradriver.api.pods import Pod
@@ -17,15 +16,15 @@ from dradriver.cluster.placement import Placement
 from dradriver.cluster.records import ClaimRecord, claim_record
 from dradriver.controller.outcome import CrowdedError, MovedOnError, Outcome, PausedError, UnsureError, outcome
 from dradriver.controller.owners import Owners
+from dradriver.controller.pod_writer import PodWriter
 from dradriver.errors import DriverError
 from dradriver.kube.client import ApiError, Client, PatchKind, Unreachable
-from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
+from dradriver.kube.resources import RESOURCE_CLAIMS
 from dradriver.queue.lanes import Lanes, Slot
 from dradriver.queue.placement_request import PlacementRequest
 
 logger = logging.getLogger(__name__)
 
-LONGEST_REASON: Final = 1024
 UNPROTECT_S: Final = 1.0
 
 
@@ -36,12 +35,14 @@ class ApiWriter:
     the next one begins.
 
     Attributes:
-        owners: Writes pods into the claims that they share.
+        pods: Writes pods.
+        owners: Writes them into the claims that they share.
     """
 
     def __init__(self, client: Client, picture: Picture, lanes: Lanes) -> None:
         """``lanes`` say whether the server wants a pause, and are told so where nobody else is."""
         self._client, self._picture, self._paused, self._failed = client, picture, lanes.paused, lanes.failed
+        self.pods = PodWriter(client, picture)
         self.owners = Owners(client, picture, look=self.look, check_pause=self._check_pause)
 
     async def place(self, pod: Pod, wish: PlacementRequest, placement: Placement, slot: Slot) -> None:
@@ -74,7 +75,7 @@ class ApiWriter:
             Unreachable: No answer; the same.
         """
         try:
-            await self.lift(pod, placement)
+            await self.pods.lift(pod, placement)
         except MovedOnError:
             raise
         except (ApiError, Unreachable) as error:
@@ -98,7 +99,7 @@ class ApiWriter:
             raise MovedOnError(f"claim {'/'.join(wish.claim)} exists already")
         self.go_on(slot)
         # Once the claim exists the scheduler may bind the pod, and its annotations must be right by then.
-        await self.annotate(pod, placement.texts)
+        await self.pods.annotate(pod, placement.texts)
         self.go_on(slot)
         await self.create(pod, wish, placement)
 
@@ -115,7 +116,7 @@ class ApiWriter:
         if claim.deleting or claim.devices is None:
             raise MovedOnError(f"claim {'/'.join(claim.key)} was given back meanwhile")
         self.go_on(slot)
-        await self.lift(pod, placement)
+        await self.pods.lift(pod, placement)
 
     def go_on(self, slot: Slot) -> None:
         """Say that the next write of several begins.
@@ -145,29 +146,6 @@ class ApiWriter:
         record = claim_record(claim)
         self._picture.assume_claim(record)
         return record
-
-    async def lifted(self, pod: Pod) -> bool:
-        """Ask the server whether a pod is there without our gate.
-
-        Raises:
-            ApiError: The server refuses to say.
-            Unreachable: No answer.
-        """
-        now = await self._now(pod)
-        return now is not None and now.metadata.uid == pod.metadata.uid and not now.gated
-
-    async def bound(self, pod: Pod) -> bool:
-        """Ask the server whether a pod is bound, and bring it into the picture.
-
-        Raises:
-            ApiError: The server refuses to say.
-            Unreachable: No answer.
-        """
-        now = await self._now(pod)
-        if now is None or now.metadata.uid != pod.metadata.uid:
-            return False
-        self._picture.assume_pod(now, was=pod)
-        return bool(now.spec.node_name)
 
     async def withdraw(self, claim: ClaimRecord) -> None:
         """Delete a claim as it was seen.
@@ -223,16 +201,6 @@ class ApiWriter:
         patch.test("metadata", "finalizers", 0, value=names.FINALIZER).remove("metadata", "finalizers", 0)
         await self._client.patch(RESOURCE_CLAIMS, name, patch, kind=PatchKind.JSON, namespace=namespace, type=Claim)
 
-    async def lift(self, pod: Pod, placement: Placement) -> None:
-        """Take our gate from a pod: narrow it to its nodes and note what was chosen, all in one patch.
-
-        Raises:
-            MovedOnError: The pod was changed or deleted meanwhile.
-            ApiError: The server refuses.
-            Unreachable: No answer.
-        """
-        await self._lift(pod, {names.AFFINITY: affinity.note(pod)} | placement.texts, placement.hostnames)
-
     async def hand_over(self, pod: Pod, wish: PlacementRequest, why: str, slot: Slot, *, has_claim: bool) -> None:
         """Let the scheduler have a pod that has no place, or has it already, with a claim that promises nothing.
 
@@ -251,58 +219,7 @@ class ApiWriter:
             await self._make(wish, body if wish.template is None else templates.marked(body, wish.template))
             self.go_on(slot)
         if pod.gated:
-            await self._lift(pod, {names.REASON: why[:LONGEST_REASON]}, {})
-
-    async def _lift(self, pod: Pod, texts: Mapping[str, str | None], hostnames: Mapping[str, str]) -> None:
-        gate = next(i for i, gate in enumerate(pod.spec.scheduling_gates) if gate.name == names.GATE)
-        patch = Patch().test("metadata", "resourceVersion", value=pod.metadata.resource_version)
-        if hostnames:
-            affinity.narrow(pod, hostnames, patch)
-        for key, value in texts.items():
-            if value is not None:
-                patch.add("metadata", "annotations", key, value=value)
-            elif key in pod.metadata.annotations:
-                patch.remove("metadata", "annotations", key)
-        patch.test("spec", "schedulingGates", gate, "name", value=names.GATE)
-        patch.remove("spec", "schedulingGates", gate)
-        await self._patch(pod, patch, kind=PatchKind.JSON)
-
-    async def annotate(self, pod: Pod, changes: Mapping[str, str | None]) -> bool:
-        """Set annotations of a pod, and remove those that are None. Returns whether there was anything to change.
-
-        Raises:
-            MovedOnError: There is another pod of that name by now, or none.
-            ApiError: The server refuses.
-            Unreachable: No answer.
-        """
-        news = {key: value for key, value in changes.items() if pod.metadata.annotations.get(key) != value}
-        if not news:
-            return False
-        body = {"metadata": {"uid": pod.metadata.uid, "annotations": news}}
-        await self._patch(pod, body, kind=PatchKind.MERGE)
-        return True
-
-    async def _patch(self, pod: Pod, patch: Patch | dict[str, Any], *, kind: PatchKind) -> None:
-        """Change a pod that is still the one that was looked at, and bring it into the picture.
-
-        Raises:
-            MovedOnError: It was changed or deleted meanwhile.
-            ApiError: The server refuses.
-            Unreachable: No answer.
-        """
-        name, namespace = pod.metadata.name, pod.metadata.namespace
-        try:
-            changed = await self._client.patch(PODS, name, patch, kind=kind, namespace=namespace, type=Pod)
-        except ApiError as error:
-            if await self._moved_on(pod, error):
-                raise MovedOnError(f"pod {namespace}/{name} was changed meanwhile") from None
-            raise
-        self._picture.assume_pod(changed, was=pod)
-
-    async def tell(self, pod: Pod, reason: str | None) -> bool:
-        """Write on a pod why it waits, or take that away. Returns whether that was a change."""
-        text = reason if reason is None or len(reason) <= LONGEST_REASON else reason[: LONGEST_REASON - 3] + "..."
-        return await self.annotate(pod, {names.REASON: text})
+            await self.pods.hand_over(pod, why)
 
     async def create(self, pod: Pod, wish: PlacementRequest, placement: Placement) -> ClaimRecord:
         """Create a pod's claim.
@@ -374,30 +291,3 @@ class ApiWriter:
             raise UnsureError(str(error)) from error
         if claim is not None:
             raise MovedOnError(f"claim {'/'.join(key)} was created, but the answer was lost")
-
-    async def _moved_on(self, pod: Pod, error: ApiError) -> bool:
-        """Return whether a patch was refused because the pod is not what it was.
-
-        A test that does not hold, or another uid, is answered like a change that validation refuses: 422.
-        """
-        if error.not_found or error.conflict:
-            return True
-        if not error.invalid:
-            return False
-        now = await self._now(pod)
-        if now is None:
-            return True
-        if now.metadata.resource_version == pod.metadata.resource_version:
-            return False
-        if now.metadata.uid == pod.metadata.uid:
-            self._picture.assume_pod(now, was=pod)
-        return True
-
-    async def _now(self, pod: Pod) -> Pod | None:
-        """Return the pod that has the name now, as the server knows it; None where there is none."""
-        try:
-            return await self._client.get(PODS, pod.metadata.name, namespace=pod.metadata.namespace, type=Pod)
-        except ApiError as error:
-            if error.not_found:
-                return None
-            raise

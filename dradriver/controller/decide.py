@@ -26,24 +26,19 @@ from dradriver.allocator.request import (
 from dradriver.api import names, plans, results, slices
 from dradriver.api.pins import Key, Pin, claim_key
 from dradriver.api.pods import Pod
-from dradriver.api.values import PREFER_SPOT
 from dradriver.cluster.claim_users import MOST
-from dradriver.cluster.neighbours import BESIDE
 from dradriver.cluster.nodes.ask import lasts_s, listed
 from dradriver.cluster.nodes.columns import Bools
 from dradriver.cluster.picture import Picture
 from dradriver.cluster.placement import Placement
 from dradriver.cluster.records import ClaimRecord
 from dradriver.controller import nic_choice, nic_places
+from dradriver.controller.ranking import eligible, rank
 from dradriver.queue.placement_request import PlacementRequest
 
 MOST_NODES: Final = 8  # binding slows down beyond: 126 pods/s with 8 nodes, 100 with 16, 58 with 64
-AMONG: Final = 4  # times as many are ranked as a pod gets, so that they need not be all alike
 ZONE: Final = "topology.kubernetes.io/zone"
-UNKNOWN_KIND: Final = "GPUs not assessed yet"  # a new kind of machine, whose tables are being made
 FEW_NODES: Final = 3  # while many wait: 140 pods/s, a quarter less work for the scheduler than with 8
-_RULES: Final = 3  # that a reason names
-_RESERVED: Final = "; GPUs are left out that are reserved for one that has waited for longer"
 
 
 def decide(
@@ -74,7 +69,7 @@ def decide(
         return _joining(picture, wish, claim)
     if wish.nics is not None:
         wish = nic_places.readable(picture, wish)
-    fit = _eligible(picture, wish)
+    fit = eligible(picture, wish)
     for some in (only, rows):
         if some is not None:
             fit &= some
@@ -90,23 +85,13 @@ def decide(
         # Where there is room for all who wait for the set, if there is; it may be too much for any node.
         all_of_it = msgspec.structs.replace(wish.ask, amounts=listed(picture.claim_users.crowd(wish.claim)))
         with contextlib.suppress(NoPlaceError):
-            ranked = _rank(picture, wish, fit & picture.nodes.eligible(all_of_it), most=most, fleet=fleet)
+            ranked = rank(picture, wish, fit & picture.nodes.eligible(all_of_it), most=most, fleet=fleet)
             return _placement(picture, wish, ranked, most)
     shunned = picture.neighbours.shunned(picture.pods[wish.pod], fit) if wish.pod in picture.pods else fit & False
     if shunned.any():  # the scheduler would put it there only if those others are gone by then
         with contextlib.suppress(NoPlaceError):
-            return _placement(picture, wish, _rank(picture, wish, fit & ~shunned, most=most, fleet=fleet), most)
-    return _placement(picture, wish, _rank(picture, wish, fit, most=most, fleet=fleet), most)
-
-
-def _eligible(picture: Picture, wish: PlacementRequest) -> Bools:
-    """Return the nodes that a pod fits on by what is free there, its channel too, and by what pods are beside it."""
-    fit = picture.nodes.eligible(wish.ask)
-    if wish.rules is not None:
-        fit &= picture.neighbours.allowed(wish.pod, wish.rules, picture.nodes.open(wish.ask))
-    if (domain := picture.domain_of(wish.pod)) is not None:
-        fit &= picture.channels.free(domain, wish.pod)
-    return fit
+            return _placement(picture, wish, rank(picture, wish, fit & ~shunned, most=most, fleet=fleet), most)
+    return _placement(picture, wish, rank(picture, wish, fit, most=most, fleet=fleet), most)
 
 
 def _joining(picture: Picture, wish: PlacementRequest, claim: ClaimRecord) -> Placement:
@@ -168,7 +153,7 @@ def revalidate(picture: Picture, wish: PlacementRequest, claim: ClaimRecord) -> 
     own, ending = picture.taken_by(wish.pod), picture.in_the_way(claim)
     gone = frozenset((wish.claim, *(key for pod in ending if (key := claim_key(pod)) is not None)))
     with picture.nodes.without([takes for takes in (own, *map(picture.taken_by, map(_key, ending))) if takes]):
-        fit = _eligible(picture, wish)
+        fit = eligible(picture, wish)
         if not (fit[row] and picture.inventory.keeps(pin) and picture.fits(claim)):
             return None
         try:
@@ -178,7 +163,9 @@ def revalidate(picture: Picture, wish: PlacementRequest, claim: ClaimRecord) -> 
             return None
         others: Sequence[Choice | PartChoice] = []
         with contextlib.suppress(NoPlaceError):  # it keeps what it has where that is outside its partition by now
-            others = _rank(picture, wish, fit, fleet=picture.fleets.without(*gone, namespace=wish.claim[0]))
+            others = rank(
+                picture, wish, fit, most=MOST_NODES, fleet=picture.fleets.without(*gone, namespace=wish.claim[0])
+            )
     node = pin.choice.node
     return Placement(
         choice=pin.choice,
@@ -215,7 +202,7 @@ def _asked_for(picture: Picture, wish: PlacementRequest, pin: Pin, here: Bools, 
     if isinstance(choice, Choice):
         if not isinstance(request, Whole) or tuple(map(len, choice.containers)) != request.containers:
             return False
-        same = _rank(picture, wish, here, fleet=picture.fleets.alone_with(gone, pin.devices))[0]
+        same = rank(picture, wish, here, most=MOST_NODES, fleet=picture.fleets.alone_with(gone, pin.devices))[0]
         return isinstance(same, Choice) and (same.level, same.fallback) == (choice.level, choice.fallback)
     if isinstance(request, Whole):
         return False
@@ -227,7 +214,7 @@ def _asked_for(picture: Picture, wish: PlacementRequest, pin: Pin, here: Bools, 
         mine = [(each, part) for each, part in parts if part.gpu == number]
         alone = msgspec.structs.replace(wish, request=_of(request, [each for each, _ in mine]))
         fleet = picture.fleets.alone_with(gone, {(choice.node, slices.device_name(uuid))})
-        same = _rank(picture, alone, here, fleet=fleet)[0]
+        same = rank(picture, alone, here, most=MOST_NODES, fleet=fleet)[0]
         if not isinstance(same, PartChoice) or list(map(_size, itertools.chain(*same.containers))) != [
             _size(part) for _, part in mine
         ]:
@@ -252,132 +239,6 @@ def _row(like: Bools, row: int) -> Bools:
     here = np.zeros_like(like)
     here[row] = True
     return here
-
-
-def _rank(
-    picture: Picture, wish: PlacementRequest, fit: Bools, *, most: int = MOST_NODES, fleet: Fleet | None = None
-) -> Sequence[Choice | PartChoice]:
-    reserved = _RESERVED if fleet is None and picture.inventory.reserved else ""
-    fleet = picture.fleets.of(wish.claim[0]) if fleet is None else fleet
-    if not fit.any():
-        if not picture.inventory.fleet.nodes and not picture.inventory.aside:
-            raise NoPlaceError("no node offers GPUs of this driver")
-        raise NoPlaceError(f"no node with GPUs can run this pod: {_causes(picture, wish, fit) or 'none is left'}")
-    try:
-        ranked = _ranked(picture, wish, fit, most=most, fleet=fleet)
-        if (near := nic_places.near(wish)) is not None:
-            with contextlib.suppress(NoPlaceError):
-                nearer = _ranked(picture, near, fit, most=most, fleet=fleet)
-                if _as_good(nearer[0], ranked[0]):
-                    ranked, wish = _first_of(nearer, ranked, most), near
-    except nic_choice.NoNicsError:
-        raise
-    except NoPlaceError as error:
-        causes = _causes(picture, wish, fit)
-        why = f"{error.stable}; nodes left out: {causes}" if causes else error.stable
-        why += _tainted(picture) + bound(picture, wish) + reserved
-        raise NoPlaceError(why if isinstance(wish.request, Whole) else why + _lacks(picture)) from None
-
-    if not wish.spot:
-        return ranked
-    rather = favoured(picture, wish.spot, fit)
-    if not rather.any() or (rather == fit).all():
-        return ranked
-    with contextlib.suppress(NoPlaceError):
-        first = _ranked(picture, wish, rather, most=most, fleet=fleet)
-        if _as_good(first[0], ranked[0]):
-            return _first_of(first, ranked, most)
-    return ranked
-
-
-def _first_of(
-    first: Sequence[Choice | PartChoice], others: Sequence[Choice | PartChoice], most: int
-) -> Sequence[Choice | PartChoice]:
-    nodes = {choice.node for choice in first}
-    return [*first, *[choice for choice in others if choice.node not in nodes][: max(0, most - len(first))]]
-
-
-def favoured(picture: Picture, spot: str, fit: Bools) -> Bools:
-    """Return those of some nodes that a pod had rather be on: (rows,).
-
-    Args:
-        picture: The cluster.
-        spot: What it says of spot nodes: ``prefer`` or ``avoid``.
-        fit: The nodes that it may be on: (rows,).
-    """
-    is_spot = picture.nodes.spot()
-    rather: Bools = fit & (is_spot if spot == PREFER_SPOT else ~is_spot)
-    return rather
-
-
-def _as_good(one: Choice | PartChoice, best: Choice | PartChoice) -> bool:
-    """Return whether a set has all that is preferred that the best one has, and its GPUs reach each other as near."""
-    if isinstance(one, Choice) and isinstance(best, Choice):
-        return (one.level, one.fallback) == (best.level, best.fallback)
-    return True
-
-
-def _ranked(
-    picture: Picture, wish: PlacementRequest, fit: Bools, *, most: int, fleet: Fleet
-) -> Sequence[Choice | PartChoice]:
-    if wish.nics is not None and wish.nics.requests:
-        return nic_places.ranked(
-            picture, wish, fit, fleet, lambda rows, of: _ranked_alone(picture, wish, rows, most=most, fleet=of)
-        )
-    return _ranked_alone(picture, wish, fit, most=most, fleet=fleet)
-
-
-def _ranked_alone(
-    picture: Picture, wish: PlacementRequest, fit: Bools, *, most: int, fleet: Fleet
-) -> Sequence[Choice | PartChoice]:
-    if not isinstance(wish.request, Whole):
-        tenant = picture.inventory.tenant(wish.claim[0])
-        return fleet.rank(wish.request, eligible=fit, limit=most * AMONG, explain=False, tenant=tenant)
-    # The administrator's, and no note's: they count for who has long been waiting, too.
-    request = msgspec.structs.replace(wish.request, weights=picture.weights)
-    return fleet.rank(request, eligible=fit, limit=most * AMONG, explain=False)
-
-
-def bound(picture: Picture, wish: PlacementRequest) -> str:
-    """Return which GPUs the policies file's tenants keep from a pod, as a part of a reason."""
-    kept = picture.fleets.bound(wish.claim[0])
-    return f"; left out are {kept}, by the policies file" if kept else ""
-
-
-def _tainted(picture: Picture) -> str:
-    """Return which rules taint GPUs, as a part of a reason."""
-    rules = picture.offered.taint_rules.tainting()
-    more = " and others" if len(rules) > _RULES else ""
-    return f"; GPUs are left out that DeviceTaintRule {', '.join(rules[:_RULES])}{more} taints" if rules else ""
-
-
-def _lacks(picture: Picture) -> str:
-    """Return what the API server lacks that parts of GPUs need, as a part of a reason."""
-    lacking = sorted(picture.inventory.lacks() & {"shares", "counters"})
-    return (
-        f"; the API server keeps no {' and no '.join(lacking)} in slices: Kubernetes has them from 1.36 on"
-        if lacking
-        else ""
-    )
-
-
-def any_aside(picture: Picture, fit: Bools) -> bool:
-    """Return whether nothing is placed yet on some of these nodes: (rows,)."""
-    aside = (picture.nodes.find(node) for node in picture.inventory.aside)
-    return any(row is not None and fit[row] for row in aside)
-
-
-def _causes(picture: Picture, wish: PlacementRequest, fit: Bools) -> str:
-    causes = list(picture.nodes.causes(wish.ask))
-    if any_aside(picture, fit):
-        causes.append(UNKNOWN_KIND)
-    if wish.rules is not None:
-        open_ = picture.nodes.open(wish.ask)
-        if (open_ & ~picture.neighbours.allowed(wish.pod, wish.rules, open_)).any():
-            causes.append(BESIDE)
-    if (domain := picture.domain_of(wish.pod)) is not None:
-        causes += picture.channels.causes(domain, wish.pod, picture.nodes.open(wish.ask))
-    return ", ".join(sorted(causes))
 
 
 def _placement(

@@ -254,7 +254,7 @@ class Executor:
 
         async def lifted(member: Member) -> bool:
             async with room:
-                return await self._writer.lifted(member.pod) and member.pod.gated
+                return await self._writer.pods.lifted(member.pod) and member.pod.gated
 
         found = await asyncio.gather(*map(lifted, members), return_exceptions=True)
         for one in found:
@@ -361,7 +361,7 @@ class Executor:
         if step.joins is not None:
             await self._writer.owners.adopt(member.pod, step.joins.uid)
             slot.begin()
-        await self._writer.annotate(member.pod, step.texts)
+        await self._writer.pods.annotate(member.pod, step.texts)
 
     async def _ask(self, unit: Unit) -> None:
         for member in unit.members:

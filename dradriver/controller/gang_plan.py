@@ -13,46 +13,26 @@ import numpy as np
 
 from dradriver.allocator import place_gang
 from dradriver.allocator.fleet.fleet import Fleet
-from dradriver.allocator.gang_request import GangChoice, GangRequest, Role
-from dradriver.allocator.request import Choice, NoPlaceError, Whole
+from dradriver.allocator.gang_request import GangChoice
+from dradriver.allocator.request import Choice, NoPlaceError
 from dradriver.api import names, plans, results
-from dradriver.api.errors import WordError
 from dradriver.api.gangs import Gang
 from dradriver.api.ledger import OURS, current_ledger
-from dradriver.api.nics import NicAsk
 from dradriver.api.pins import claim_key
 from dradriver.api.plans import Planned
-from dradriver.cluster import neighbours
 from dradriver.cluster.kept_places import Kept
 from dradriver.cluster.nodes.ask import longest
-from dradriver.cluster.nodes.columns import Bools, Ints
+from dradriver.cluster.nodes.columns import Bools
 from dradriver.cluster.nodes.table import GOING
 from dradriver.cluster.picture import Picture
 from dradriver.cluster.placement import Placement
 from dradriver.cluster.records import ClaimRecord
-from dradriver.controller import decide, gang_nics
-from dradriver.queue.placement_request import PlacementRequest
+from dradriver.controller import decide, gang_nics, gang_roles, nic_places, ranking
+from dradriver.controller.gang_roles import Asked
 from dradriver.queue.units import Member
 
-MOST_KINDS: Final = 32  # of pods in one gang: each is placed by itself, beside the others
 MOST_ALTERNATES: Final = 8  # nodes that a gang's pods may go to beside the plan's
 MOST_FIRST: Final = 4  # kinds of members with which a gang is tried to begin
-
-
-class Asked(msgspec.Struct, frozen=True):
-    """A gang as the allocator is asked for it.
-
-    Attributes:
-        request: What it wants.
-        members: Its members by their index in the request, role after role.
-        eligible: Of each role the nodes that it may go to, whatever is free there: (rows,).
-        amounts: What is left beside GPUs: (rows, resources), by the request's ``needs``.
-    """
-
-    request: GangRequest
-    members: tuple[Member, ...]
-    eligible: list[Bools]
-    amounts: Ints
 
 
 def plan(
@@ -86,15 +66,13 @@ def plan(
         NoPlaceError: There are no places for all of them; it says why.
         WordError: A member asks for what no gang can have.
     """
+    place = partial(_places, picture, wants=wants, identity=identity, least=least, home=home or {}, late=late)
 
     def places(some: Sequence[Member]) -> dict[Member, Placement]:
         search = gang_nics.Search(picture, some, avoid=avoid, rows=rows, fleet=fleet)
         while True:
             try:
-                return _places(
-                    picture, some, wants, identity,
-                    least=least, avoid=search.avoid, home=home or {}, late=late, rows=search.rows, fleet=search.fleet,
-                )  # fmt: skip
+                return place(some, avoid=search.avoid, rows=search.rows, fleet=search.fleet)
             except gang_nics.ShortError as error:
                 search.learn(error)
             except NoPlaceError as error:
@@ -103,7 +81,7 @@ def plan(
     try:
         return places(members)
     except NoPlaceError:
-        kinds = _kinds(members)
+        kinds = gang_roles.kinds(members)
         fewer = None if least is None or any(_kept(picture, member) for member in members) else least
         if fewer is None or fewer >= len(members) or len(kinds) == 1:
             raise  # the allocator has tried with fewer
@@ -139,9 +117,9 @@ def _first_of(
 def _places(
     picture: Picture,
     members: Sequence[Member],
+    *,
     wants: Gang | None,
     identity: str,
-    *,
     least: int | None,
     avoid: Collection[str],
     home: Mapping[Member, Kept],
@@ -152,11 +130,11 @@ def _places(
     kept = {member: own for member in members if member is not late and (own := _kept(picture, member)) is not None}
     namespace = members[0].key[0]
     picture.fleets.locate(picture.nodes.labels(), namespace)
-    asked = _asked(picture, members, wants, kept=kept, least=None if kept else least, avoid=avoid, rows=rows)
+    asked = gang_roles.asked(picture, members, wants, kept=kept, least=None if kept else least, avoid=avoid, rows=rows)
     index = {member: at for at, member in enumerate(asked.members)}
     fixed = {index[member]: choice for member, (choice, _) in kept.items() if isinstance(choice, Choice)}
     if any(choice.node in picture.inventory.aside for choice in fixed.values()):  # where it stands the fleet cannot say
-        raise NoPlaceError(f"others of its gang are on nodes that are left out so far: {decide.UNKNOWN_KIND}")
+        raise NoPlaceError(f"others of its gang are on nodes that are left out so far: {ranking.UNKNOWN_KIND}")
     place = partial(
         place_gang,
         picture.fleets.of(namespace) if fleet is None else fleet,
@@ -167,9 +145,13 @@ def _places(
     try:
         found = place(asked.request, eligible_by_role=asked.eligible)
     except NoPlaceError as error:
-        if any(decide.any_aside(picture, fit) for fit in asked.eligible):  # how much there is, it cannot know
-            raise NoPlaceError(f"no place on the nodes that are known; nodes left out: {decide.UNKNOWN_KIND}") from None
-        kept_from = decide.bound(picture, members[0].wish) + _left_out(picture, members, rows) + gang_nics.told(members)
+        if any(ranking.any_aside(picture, fit) for fit in asked.eligible):  # how much there is, it cannot know
+            raise NoPlaceError(
+                f"no place on the nodes that are known; nodes left out: {ranking.UNKNOWN_KIND}"
+            ) from None
+        kept_from = (
+            ranking.bound(picture, members[0].wish) + _left_out(picture, members, rows) + gang_nics.told(members)
+        )
         raise NoPlaceError(f"{error}{kept_from}", stable=f"{error.stable}{kept_from}") from None
     # One that comes to others goes where they are, or where the lost one was.
     rather = None if kept or home else _favoured(picture, members, asked)
@@ -204,7 +186,7 @@ def _favoured(picture: Picture, members: Sequence[Member], asked: Asked) -> list
     said = {member.wish.spot for member in members}
     if said == {""} or len(said) > 1:
         return None
-    rather = [decide.favoured(picture, members[0].wish.spot, fit) for fit in asked.eligible]
+    rather = [ranking.favoured(picture, members[0].wish.spot, fit) for fit in asked.eligible]
     return rather if all(each.any() for each in rather) else None
 
 
@@ -250,109 +232,6 @@ def _kept(picture: Picture, member: Member) -> tuple[object, Planned | None] | N
     return None if intended is None else (intended.choice, intended.planned)
 
 
-def _asked(
-    picture: Picture,
-    members: Sequence[Member],
-    wants: Gang | None,
-    *,
-    kept: Collection[Member],
-    least: int | None,
-    avoid: Collection[str],
-    rows: Bools | None = None,
-) -> Asked:
-    """Return what the allocator is asked: members that want the same are one role."""
-    wants = wants or Gang()
-    groups = _kinds(members, kept)
-    wishes = [next((member for member in group if member not in kept), group[0]).wish for group in groups]
-    resources = sorted({resource for wish in wishes for resource, _ in wish.ask.amounts})
-    nics = gang_nics.asked(picture, wishes)
-    roles = [
-        _role(picture, wish, len(group), wants, resources, nics) for wish, group in zip(wishes, groups, strict=True)
-    ]
-    first, *others = roles
-    lasts_s = longest(member.wish.ask.lasts_s for member in members)  # without one of them the others are of no use
-    eligible = [_eligible(picture, wish, lasts_s, avoid, rows) for wish in wishes]
-    amounts = picture.nodes.left(resources)
-    if nics is not None:
-        amounts = np.append(amounts, gang_nics.column(picture, nics, np.logical_or.reduce(eligible)), axis=1)
-    if (more := max(len(role.needs) for role in roles) - amounts.shape[1]) > 0:
-        amounts = np.append(amounts, np.ones((len(amounts), more), np.int64), axis=1)
-    request = GangRequest(
-        pod=first.pod,
-        pods=first.pods,
-        needs=first.needs,
-        roles=tuple(others),
-        least_pods=least if least is not None and not others and least < first.pods else None,
-        max_nodes=wants.max_nodes,
-        min_gpus_per_node=wants.min_gpus_per_node or 0,
-        min_network_gbps=wants.min_network_gbps or 0.0,
-        near="" if wants.near is None else wants.near.level,
-        near_required=wants.near is not None and not wants.near.preferred,
-        one_fabric=any(picture.domain_of(member.key) is not None for member in members),
-    )
-    return Asked(request, tuple(member for group in groups for member in group), eligible, amounts)
-
-
-def _kinds(members: Sequence[Member], kept: Collection[Member] = ()) -> list[list[Member]]:
-    """Return the members by what they want, those that want the same together.
-
-    Those that keep their places may have been narrowed to their nodes since, and are nowhere else to go.
-    """
-    by_kind: dict[object, list[Member]] = {}
-    for member in sorted(members, key=lambda member: member in kept):
-        wish = member.wish
-        rules = None if wish.rules is None else (wish.rules.apart, wish.rules.spread)  # each has labels of its own
-        alike = (group for group in by_kind.values() if member in kept and _takes_the_same(group[0].wish, wish))
-        group = next(alike, None)
-        if group is None:
-            group = by_kind.setdefault((wish.request, wish.ask.amounts, wish.ask.key, rules, wish.nics), [])
-        group.append(member)
-    if len(by_kind) > MOST_KINDS:
-        raise WordError(
-            f"the pods of the gang ask for {len(by_kind)} different things: give them the same requests, selectors, "
-            f"affinity and tolerations, or write gangs of at most {MOST_KINDS} kinds of pods"
-        )
-    in_order = {member: at for at, member in enumerate(members)}
-    return [sorted(group, key=in_order.__getitem__) for group in by_kind.values()]
-
-
-def _takes_the_same(one: PlacementRequest, other: PlacementRequest) -> bool:
-    return (one.request, one.ask.amounts, one.nics) == (other.request, other.ask.amounts, other.nics)
-
-
-def _role(
-    picture: Picture, wish: PlacementRequest, pods: int, wants: Gang, resources: Sequence[str], nics: NicAsk | None
-) -> Role:
-    if not isinstance(wish.request, Whole):
-        raise WordError(f"gangs are of whole GPUs; write a limit {names.GPU_RESOURCE} for all pods of this one")
-    pod = msgspec.structs.replace(wish.request, weights=picture.weights)
-    if wants.strategy is not None:
-        pod = msgspec.structs.replace(pod, strategy=wants.strategy)
-    own = dict(wish.ask.amounts)
-    needs = tuple(own.get(resource, 0) for resource in resources)
-    if nics is not None:
-        needs = (*needs, 0 if wish.nics is None else nics.count)
-    # Of what its pods say of each other, and of channels of multi-node NVLink: columns that each node has one of.
-    apart, channel = neighbours.one_a_node(wish.rules), picture.domain_of(wish.pod) is not None
-    own_ones = (int(apart), 1) if channel else (1,) if apart else ()
-    return Role(pod=pod, pods=pods, needs=(*needs, *own_ones))
-
-
-def _eligible(
-    picture: Picture, wish: PlacementRequest, lasts_s: int, avoid: Collection[str], rows: Bools | None
-) -> Bools:
-    fit = picture.nodes.open(msgspec.structs.replace(wish.ask, lasts_s=lasts_s))
-    if rows is not None:
-        fit &= rows
-    if wish.rules is not None:
-        fit &= picture.neighbours.allowed(wish.pod, wish.rules, fit.copy())
-    if (domain := picture.domain_of(wish.pod)) is not None:
-        fit &= picture.channels.free(domain, wish.pod)
-    if avoid:
-        fit &= ~picture.nodes.named(avoid)
-    return fit
-
-
 def _placements(
     picture: Picture,
     identity: str,
@@ -362,7 +241,7 @@ def _placements(
     hostnames: dict[str, str],
     home: Mapping[Member, Kept],
 ) -> dict[Member, Placement]:
-    uuids = {member: _uuids(picture, member.wish, choice) for member, choice in placed.items() if member not in having}
+    uuids = {m: nic_places.uuids(picture, m.wish, choice) for m, choice in placed.items() if m not in having}
     kept = [planned for _, planned in having.values() if planned is not None]
     places = [(m.uid, placed[m].node, [uuid for each in own.values() for uuid in each]) for m, own in uuids.items()]
     digest = kept[0].plan if kept else plans.digest(identity, places)
@@ -399,14 +278,6 @@ def _placements(
             nics=nics.get(member, {}),
         )
     return out
-
-
-def _uuids(picture: Picture, wish: PlacementRequest, choice: Choice) -> dict[str, tuple[str, ...]]:
-    known = picture.inventory.uuids(choice.node)
-    return {
-        name: tuple(known[number] for number in each)
-        for name, each in zip(wish.requests, choice.containers, strict=True)
-    }
 
 
 def _seats(picture: Picture, nodes: Collection[str]) -> bool:
@@ -453,7 +324,7 @@ def revalidate(
     claims = {member: claim for member in members if (claim := _claim_of(picture, member)) is not None}
     planned = sorted((c.planned.index, c.pin.choice.node) for c in claims.values() if c.planned and c.pin)
     nodes = list(dict.fromkeys(node for _, node in planned))
-    hostnames = _hostnames(picture, nodes, _asked(picture, members, wants, kept=claims, least=None, avoid=()))
+    hostnames = _hostnames(picture, nodes, gang_roles.asked(picture, members, wants, kept=claims, least=None, avoid=()))
     out: dict[Member, Placement] = {}
     lasts_s = longest(member.wish.ask.lasts_s for member in members)
     for member in gated:

@@ -60,7 +60,7 @@ class GangWriter:
                 if await self._writer.look(member.wish.claim) is not None:
                     raise MovedOnError(f"claim {'/'.join(member.wish.claim)} exists already")
                 # Once the claim exists the scheduler may seat the pod, and its annotations must be right by then.
-                await self._writer.annotate(member.pod, placement.texts)
+                await self._writer.pods.annotate(member.pod, placement.texts)
             made.append(await self._writer.create(member.pod, member.wish, placement))
 
         try:
@@ -154,7 +154,7 @@ class GangWriter:
         """
         for key in self._picture.claim_users.of(claim.key):
             pod = self._picture.pods.get(key)
-            if pod is not None and await self._writer.bound(pod):
+            if pod is not None and await self._writer.pods.bound(pod):
                 raise MovedOnError(f"pod {pod.metadata.name} is bound by now")
 
     async def _tell(self, claim: ClaimRecord, condition: str) -> None:
@@ -179,7 +179,7 @@ class GangWriter:
                 raise MovedOnError(f"claim {'/'.join(key)} of its gang is gone again")
         pod = self._now(member)
         if pod.gated:  # another leader may have lifted it meanwhile
-            await self._writer.lift(pod, place)
+            await self._writer.pods.lift(pod, place)
 
     async def unnominate(self, members: Iterable[Member], slot: Slot) -> None:
         """Have nothing kept any more for gated members; the same errors as ``go``."""

@@ -52,7 +52,6 @@ class PodWorker:
         preemptions: Preemptions,
         *,
         at: Callable[[float, Key], None],
-        forget: Callable[[Key], None],
         promise_s: float,
         unschedulable_s: float,
         hand_over_s: float,
@@ -61,11 +60,11 @@ class PodWorker:
         self._picture, self._queue, self._lanes, self._reasons = picture, queue, lanes, reasons
         self._executor, self._seats, self._running = executor, seats, running
         self._caps, self._reservations, self._preemptions = caps, reservations, preemptions
-        self._at, self._forget = at, forget
+        self._at = at
         self._promise_s, self._unschedulable_s, self._hand_over_s = promise_s, unschedulable_s, hand_over_s
 
-    def look(self, unit: Unit) -> None:
-        """Do what a pod's state asks for."""
+    def look(self, unit: Unit) -> bool:
+        """Do what a pod's state asks for. Returns whether it asks for nothing more, and may be forgotten."""
         member, now = unit.lead, asyncio.get_running_loop().time()
         step = next_step(member, self._picture, now, promise_s=self._promise_s, unschedulable_s=self._unschedulable_s)
         if isinstance(step, Place):
@@ -74,7 +73,7 @@ class PodWorker:
                 self._at(unit.failures.not_before, unit.key)
             else:
                 self._want(unit)
-            return
+            return False
         self._queue.drop(unit.key)
         match step:
             case Keep() if self._lanes.writable(unit.key, unit.order):
@@ -91,12 +90,13 @@ class PodWorker:
                 if self._lanes.writable(unit.key, unit.order):
                     self._executor.settle(unit, member, step)
             case Settle():
-                self._forget(unit.key)
+                return True
             case Wait():
                 if step.until is not None:
                     self._at(step.until, unit.key)
                 if step.reason is not None:
                     self._reasons.want(member.pod, step.reason)
+        return False
 
     def place(self, unit: Unit, rows: Bools | None) -> None:
         """Give a pod its place.

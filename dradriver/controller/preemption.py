@@ -31,17 +31,18 @@ from dradriver.api.preempts import Preempts, Victim
 from dradriver.cluster.picture import Picture
 from dradriver.cluster.placement import Placement
 from dradriver.cluster.records import ClaimRecord
-from dradriver.cluster.running_units import Running, RunningUnit, RunningUnits
+from dradriver.cluster.running_units import Running, RunningUnit
 from dradriver.controller import metrics
 from dradriver.controller.ending import Ending
 from dradriver.controller.evictions import Evictions
 from dradriver.controller.executor import Executor
 from dradriver.controller.gang_preemption_plan import place_together
 from dradriver.controller.outcome import MovedOnError
-from dradriver.controller.preemption_plan import Scene, place
+from dradriver.controller.preemptable import Preemptable
+from dradriver.controller.preemption_plan import place
 from dradriver.queue.caps import Limits
 from dradriver.queue.lanes import Lanes, Slot
-from dradriver.queue.tenants import MINUTE_S, Tenants
+from dradriver.queue.tenants import Tenants
 from dradriver.queue.units import Member, Unit
 from dradriver.queue.waiting import Queue
 
@@ -71,7 +72,7 @@ class Preemptions:
         executor: Executor,
         evictions: Evictions,
         limits: Callable[[Unit], Limits | None],
-        whose: Callable[[Unit, float], tuple[str, ...]] = lambda _, __: (),
+        whose: Callable[[Unit, float], tuple[str, ...]],
     ) -> None:
         """Make one that is off.
 
@@ -86,25 +87,23 @@ class Preemptions:
             whose: Says whose reserved GPUs a unit may have that begins so many seconds later.
         """
         self._picture, self._queue, self._lanes, self._tenants = picture, queue, lanes, tenants
-        self._executor, self._evictions, self._limits, self._whose = executor, evictions, limits, whose
+        self._executor, self._evictions, self._limits = executor, evictions, limits
         self.write_gang: Callable[[dict[Member, Placement], Slot], Awaitable[None]] | None = None
-        self._running = RunningUnits(picture)
-        self._terms = Terms()
+        self._preemptable = Preemptable(picture, tenants, evictions, whose)
         # By unit: how often, not before, the picture's version, and when it may be another without any event.
         self._tried: dict[Key, tuple[int, float, int, float]] = {}
-        self._changes_at = math.inf  # when whoever was looked at last may have others ended than now
-        self._ended: collections.deque[tuple[float, int]] = collections.deque()  # when how many units had to end
-        self._spared: dict[str, float] = {}  # what made those that had to end, and until when that is spared
-        self._restored = False
+
+    @property
+    def _terms(self) -> Terms:
+        return self._preemptable.terms
 
     def begin(self) -> None:
         """Take in that this process leads from now on: whom others have had ended the claims tell."""
-        self._ended.clear()
-        self._restored = False
+        self._preemptable.begin()
 
     def follow(self, policies: Policies) -> None:
         """Take in the policies in force."""
-        self._terms = policies.queue.preemption
+        self._preemptable.terms = policies.queue.preemption
         self._tried.clear()
 
     # Who gets a place.
@@ -114,8 +113,7 @@ class Preemptions:
         if not self._terms.enabled or not len(self._queue) or not self._lanes.room():
             return False
         now, clock = time.time(), asyncio.get_running_loop().time()
-        self._remember(now)
-        left = self._terms.units_per_minute - sum(count for _, count in self._ended)
+        left = self._preemptable.left(now)
         looks = 0
         asked: collections.Counter[str] = collections.Counter()
         found = False
@@ -138,8 +136,8 @@ class Preemptions:
                 if limits is None:
                     continue  # nobody ends for one whom its tenant's cap keeps waiting
                 looks += 1
-                ended = self._try(unit, limits, now, most=left)
-                self._tried[unit.key] = times + 1, clock + pause_s, self._picture.version, self._changes_at
+                ended, changes_at = self._try(unit, limits, now, most=left)
+                self._tried[unit.key] = times + 1, clock + pause_s, self._picture.version, changes_at
             except WordError:
                 continue  # it is told so when it is looked at
             except Exception:  # a bug in what one unit meets must not stop the others
@@ -171,11 +169,14 @@ class Preemptions:
         near = of.wants.near is not None and not of.wants.near.preferred
         return near or any((of.wants.max_nodes, of.wants.min_gpus_per_node, of.wants.min_network_gbps))
 
-    def _try(self, unit: Unit, limits: Limits, now: float, *, most: int) -> int:
-        """Find a place for a unit and have it written. Returns how many units have to end; 0 where there is none."""
-        scene = self._scene(unit, now)
+    def _try(self, unit: Unit, limits: Limits, now: float, *, most: int) -> tuple[int, float]:
+        """Find a place for a unit and have it written.
+
+        Returns how many units have to end, 0 where there is none; and when that may be another without any event.
+        """
+        scene, changes_at = self._preemptable.scene(unit, now)
         if not scene.units:
-            return 0
+            return 0, changes_at
         avoid = limits.closed.union(unit.failures.tried)
         if unit.lead.near:  # how long the others of its gang last it does not say
             avoid |= self._picture.nodes.gone_by(math.inf)
@@ -195,94 +196,18 @@ class Preemptions:
                 avoid=avoid,
             )
             if together is None:
-                return 0
+                return 0, changes_at
             places, victims, beside = together.places, together.victims, together.beside
         else:
             found = place(self._picture, unit.lead.wish, scene, avoid=avoid)
             if found is None:
-                return 0
+                return 0, changes_at
             places, victims, beside = {unit.lead: found.placement}, found.victims, found.beside
-        if len(victims) > most and self._ended:
-            self._changes_at = min(self._changes_at, self._ended[-1][0] + MINUTE_S)
-            return 0  # one for whom more have to end than may within a minute has its turn when nobody had to in one
+        if len(victims) > most and (until := self._preemptable.counted_until()) is not None:
+            # One for whom more have to end than may within a minute has its turn when nobody had to in one.
+            return 0, min(changes_at, until)
         self._commit(unit, self._named(places, victims, beside, now), victims, now)
-        return len(victims)
-
-    def _scene(self, wanting: Unit, now: float) -> Scene:
-        """Return who may have to end for somebody, and who ends already."""
-        priority = -wanting.order[0]
-        units, ending = self._running.all()
-        wanted = self._wanted()
-        late = now - self._terms.margin_seconds
-        ends = [one for one in ending if one.ends_at() >= late]
-        changes = [one.ends_at() + self._terms.margin_seconds for one in ends]
-        may: list[tuple[RunningUnit, int]] = []
-        caps: dict[str, int | None] = {}
-        since = now - self._terms.min_run_minutes * MINUTE_S
-        for unit in units:
-            if wanted and any(one.pod.metadata.uid in wanted for one in unit.pods):
-                continue  # for somebody else, whose promise may come to nothing yet
-            if (space := unit.key[0]) not in caps:
-                caps[space] = self._tenants.highest(space)
-            cap = caps[space]
-            counts = unit.priority if cap is None else min(unit.priority, cap)
-            if counts >= priority:
-                continue
-            if self._terms.unpreemptable_tenants and not self._tenants.known(space):
-                changes.append(now + LONGEST_PAUSE_S)  # it may be of one of these: nobody has read its labels yet
-            elif unit.since > since:
-                changes.append(unit.since + now - since)
-            elif self._ends(unit):
-                at = max(self._spared.get(unit.owner, 0.0), now + self._evictions.refused_for(unit.key))
-                if at > now:
-                    changes.append(at)
-                else:
-                    may.append((unit, counts))
-        self._changes_at = min(changes, default=math.inf)
-        scene = Scene(may, ends, now)
-        return msgspec.structs.replace(scene, whose=self._whose(wanting, scene.grace_s))
-
-    def _ends(self, unit: RunningUnit) -> bool:
-        """Return whether the policies let a unit end at some time, and there is a way."""
-        terms = self._terms
-        if terms.unpreemptable_tenants and self._tenants.of(unit.key[0]) in terms.unpreemptable_tenants:
-            return False
-        classes = terms.unpreemptable_classes
-        if classes and any(one.pod.spec.priority_class_name in classes for one in unit.pods):
-            return False
-        return self._evictions.may_end(unit)
-
-    def _wanted(self) -> frozenset[str]:
-        """Return the uids of pods that have to end for somebody already."""
-        accounts = self._picture.accounts
-        promised = (claim.preempts for claim in accounts.preempting() if claim.devices is None)
-        every = (*promised, *(place.preempts for place in accounts.placements()))
-        return frozenset(uid for one in every if one is not None for uid in one.uids)
-
-    def _remember(self, now: float) -> None:
-        """Forget what is over; a leader that begins learns from the claims whom its predecessors have had ended."""
-        if not self._restored:
-            self._restored = True
-            plans = {
-                (one.preempts.at, one.preempts.spare) for one in self._picture.accounts.preempting() if one.preempts
-            }
-            for at, spare in sorted(plans):
-                self._count(float(at), spare, len(spare))
-        while self._ended and self._ended[0][0] <= now - MINUTE_S:
-            self._ended.popleft()
-        self._spared = {owner: until for owner, until in self._spared.items() if now < until}
-
-    def _count(self, at: float, spare: Iterable[str], units: int) -> None:
-        self._ended.append((at, units))
-        self._spare(at, spare)
-
-    def _spare(self, at: float, spare: Iterable[str]) -> None:
-        self._spared |= dict.fromkeys(spare, at + self._terms.back_off_minutes * MINUTE_S)
-
-    def _spare_no_more(self, spare: Iterable[str]) -> None:
-        """Take in that these had not to end after all."""
-        for owner in spare:
-            self._spared.pop(owner, None)
+        return len(victims), changes_at
 
     def _named(
         self,
@@ -329,7 +254,7 @@ class Preemptions:
         """Promise places to a unit, and have that written; nobody is told to end before it stands."""
         for member, own in places.items():
             self._picture.promise(member.wish.claim, member.key, own)
-        self._count(now, [one.owner for one in victims], len(victims))
+        self._preemptable.count(now, [one.owner for one in victims])
         unit.finds_place()
         self._evictions.begin(unit.key)
         self._queue.drop(unit.key)
@@ -347,7 +272,7 @@ class Preemptions:
         except BaseException:
             for member in places:
                 self._picture.release(member.wish.claim)
-            self._spare_no_more(one.owner for one in victims)
+            self._preemptable.spare_no_more(one.owner for one in victims)
             raise
         slot.begin()
         if unit.key in self._picture.gangs:
@@ -368,7 +293,7 @@ class Preemptions:
         why = self._evictions.why_not(unit.key) if self._terms.enabled else OFF
         if why:
             for preempts in (claim.preempts for claim in ending.claims if claim.preempts is not None):
-                self._spare_no_more(preempts.spare)
+                self._preemptable.spare_no_more(preempts.spare)
         return why
 
     def end(self, unit: Unit, ending: Ending) -> None:
@@ -378,7 +303,7 @@ class Preemptions:
             return
         claims = ending.claims
         for preempts in (claim.preempts for claim in claims if claim.preempts is not None):
-            self._spare(preempts.at, preempts.spare)
+            self._preemptable.spare(preempts.at, preempts.spare)
         others = f" and {len(unit.members) - 1} more of its gang" if len(unit.members) > 1 else ""
         who = f"for {'/'.join(unit.lead.key)}{others} (priority {-unit.order[0]})"
         held = {uid for claim in claims for uid in self._holders(claim)}
@@ -423,7 +348,7 @@ class Preemptions:
 
     def leaves(self, gang: Key) -> bool:
         """Return whether a gang that runs has to end, so that none of its pods need be given a place."""
-        wanted = self._wanted()
+        wanted = self._preemptable.to_end()
         if not wanted:
             return False
         pods = (self._picture.pods[key] for key in self._picture.gangs.pods(gang))

@@ -10,8 +10,8 @@ from typing import Final, Literal
 from dradriver.api import names
 from dradriver.api.pins import Key
 from dradriver.api.pods import Pod
-from dradriver.controller.api_writer import ApiWriter
 from dradriver.controller.outcome import MovedOnError, Outcome, outcome
+from dradriver.controller.pod_writer import PodWriter
 from dradriver.errors import DriverError
 from dradriver.kube.client import Client
 from dradriver.kube.events import Recorder, Reference
@@ -79,7 +79,7 @@ class Reasons:
 
     def __init__(
         self,
-        writer: ApiWriter,
+        writer: PodWriter,
         *,
         pods: Callable[[Key], Pod | None],
         lanes: Lanes,

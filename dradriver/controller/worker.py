@@ -16,13 +16,13 @@ from typing import Final
 from dradriver.allocator.request import NoPlaceError
 from dradriver.api.errors import WordError
 from dradriver.api.pins import Key
-from dradriver.api.pods import Pod
 from dradriver.api.policies.model import Policies
 from dradriver.cluster.picture import Picture
 from dradriver.cluster.volumes import VolumeReader
 from dradriver.controller import metrics
 from dradriver.controller.api_writer import ApiWriter
 from dradriver.controller.background import always
+from dradriver.controller.dispatcher import Dispatcher
 from dradriver.controller.evictions import Evictions
 from dradriver.controller.executor import OBJECT_BACKOFF_S, OWN_ERROR, Executor
 from dradriver.controller.gang_sizes import size_matters
@@ -43,20 +43,17 @@ from dradriver.controller.template_reader import TemplateReader
 from dradriver.kube.backoff import EARLY_S
 from dradriver.kube.client import Client
 from dradriver.queue.caps import CapError, Caps
-from dradriver.queue.entries import Entries
 from dradriver.queue.lanes import Lanes
 from dradriver.queue.rechecks import Asking
 from dradriver.queue.shares import Shares
 from dradriver.queue.tenants import Tenants
-from dradriver.queue.units import HAND_OVER_S, Member, Unit
+from dradriver.queue.units import HAND_OVER_S, Unit
 from dradriver.queue.waiting import Queue
 
 logger = logging.getLogger(__name__)
 
 SLICE_S: Final = 0.01  # of work before others get the loop
 RECHECK_S: Final = 0.5
-LEAVES_S: Final = 1.0  # between two looks whether a gang has to end still: whoever asked for it may do without
-ANEW: Final = "waits until its gang has been started anew"
 
 
 class Worker:
@@ -113,17 +110,15 @@ class Worker:
             partition=self.tenants.partition, closed=self.caps.closed, open_rows=self.caps.open_rows,
         )  # fmt: skip
         self.tenants.shares.lowered = self._queue.lowered
-        self._asking = Asking(self._queue, self._woken.set)
+        self._asking = Asking(self._queue.rechecks, self._woken.set)
         self._lanes = Lanes(self._woken.set, self._queue.turn)
         writer = ApiWriter(client, self.picture, self._lanes)
-        self.reasons = Reasons(writer, pods=self.picture.pods.get, lanes=self._lanes, record=record)
-        self._newest = ""
-        self._entries = Entries(self.tenants)
+        self.reasons = Reasons(writer.pods, pods=self.picture.pods.get, lanes=self._lanes, record=record)
         self.placed = Placed(self.picture, self._lanes, record_placed)
         gang_writer = GangWriter(client, writer, self.picture, self._lanes, self.placed)
         self._executor = Executor(
             writer, self._lanes, self.picture, self.reasons, self.placed, touch=self._touch, at=self._at,
-            alive=lambda unit: self._units.get(unit.key) is unit, newest=lambda: self._newest,
+            alive=lambda unit: self._units.get(unit.key) is unit, newest=lambda: self._dispatcher.newest,
         )  # fmt: skip
         self._units: dict[Key, Unit] = {}
         self.reservations = Reservations(
@@ -148,11 +143,16 @@ class Worker:
         self._preemptions.write_gang = self._gangs.write
         self._pods = PodWorker(
             self.picture, self._queue, self._lanes, self.reasons, self._executor, gang_writer, self._running,
-            self.caps, self.reservations, self._preemptions, at=self._at, forget=self._forget, promise_s=promise_s,
+            self.caps, self.reservations, self._preemptions, at=self._at, promise_s=promise_s,
             unschedulable_s=unschedulable_s, hand_over_s=hand_over_s,
         )  # fmt: skip
         self._template_reader = TemplateReader(client, self.picture)
         self._volumes = VolumeReader(client, self.picture.volumes, self.picture.volume_read)
+        self._dispatcher = Dispatcher(
+            self.picture, self._units, self.tenants, self._queue, self._lanes, self.reasons, self._executor,
+            self._pods, self._gangs, self._running, self._preemptions, self._template_reader, self._volumes,
+            touch=self._touch, at=self._at,
+        )  # fmt: skip
         self._collector = Collector(client, self.picture, writer, self._lanes, grace_s=grace_s)
         self._timers: list[tuple[float, Key]] = []
         self._due: dict[Key, float] = {}  # of each unit the first of its timers
@@ -255,7 +255,7 @@ class Worker:
             if (
                 await self._template_reader.read()
                 or await self._owner_reader.read()
-                or self._queue.recheck(self.picture.version, float("inf"))
+                or self._queue.rechecks.look_anew(self.picture.version, float("inf"))
                 or self._preemptions.look()
                 or self._touched
             ):
@@ -289,142 +289,12 @@ class Worker:
 
     def _guarded(self, key: Key) -> None:
         try:
-            self._look(key)
+            self._dispatcher.look(key)
         except Exception:  # a bug in what one pod meets must not stop the others
             logger.exception("pod %s/%s: an error in this program; trying again later", *key)
             if (unit := self._units.get(key)) is not None:
                 self._queue.drop(key)
                 self._executor.fail(unit, OWN_ERROR)
-
-    def _look_at_gang(self, key: Key) -> None:
-        unit = self._units.get(key)
-        if unit is not None and (unit.busy or self._gangs.looks_later(unit)):
-            return  # its writer looks again when it is done
-        pods = self.picture.gangs.pods(key)
-        if self.picture.gangs.started(key):
-            if unit is not None:  # it starts just now
-                now = asyncio.get_running_loop().time()
-                metrics.GANG_START.observe(now - unit.gathered_at(now))
-                self._forget(key)
-                for member in unit.members:  # what each was promised, and since when, stays known
-                    if self.picture.gangs.of(member.key) is not None and not member.pod.spec.node_name:
-                        self._units.setdefault(member.key, Unit(member, highest=self.tenants.highest(key[0])))
-            self._running.look(key)
-            for pod in (one for one in pods if not self.picture.pods[one].spec.node_name):
-                self._touch(pod)
-            return
-        self._running.forget(key)
-        unread = [pod for pod in pods if self._unread(self.picture.pods[pod])]
-        if unread:
-            return  # all of them are asked for
-        alone = [one for pod in pods if (one := self._units.get(pod)) is not None]
-        if any(one.busy for one in alone):
-            return
-        for one in alone:  # those that ran are gone
-            self._disband(one.key)
-        unit = self._units[key] = self._gangs.gathered(
-            unit, key, [one.lead for one in alone], self.tenants.highest(key[0])
-        )
-        self._newest = max(self._newest, *(member.pod.metadata.creation_timestamp or "" for member in unit.members))
-        self._entries.look(unit, self._newest)
-        for member in unit.members:
-            self._count(unit, member)
-        if self._may_go_on(unit):
-            self._gangs.look(unit)
-
-    def _may_go_on(self, unit: Unit) -> bool:
-        """Return whether a unit's pause is over, and what became of its last write is known."""
-        if asyncio.get_running_loop().time() < unit.failures.not_before:
-            self._queue.drop(unit.key)
-            self._at(unit.failures.not_before, unit.key)
-            return False
-        if unit.unsure:
-            if self._lanes.writable(unit.key, unit.order):
-                self._executor.ask(unit)
-            return False
-        return True
-
-    def _look(self, key: Key) -> None:
-        if key in self.picture.gangs:
-            self._look_at_gang(key)
-            return
-        pod, unit = self.picture.pods.get(key), self._units.get(key)
-        if pod is None or pod.finished or pod.metadata.deletion_timestamp is not None:
-            self._forget(key)
-            return
-        if self._unread(pod):
-            self._queue.drop(key)
-            return
-        gang = self.picture.gangs.of(key)
-        if gang is not None and not self.picture.gangs.started(gang.gang):
-            self._touch(gang.gang)
-            return
-        if self._waits(key, pod):
-            return
-        where = self.picture.volumes.of(pod)
-        if unit is None or unit.lead.uid != pod.metadata.uid:
-            self._disband(key)
-            unit = Unit(Member(pod, self.picture.template_of(pod), where), highest=self.tenants.highest(key[0]))
-            unit.lead.near = "" if gang is None else gang.gang[1]
-            self._newest = max(self._newest, pod.metadata.creation_timestamp or "")
-            self._units[key] = unit
-        elif unit.busy:
-            return  # its writer looks again when it is done
-        elif unit.lead.update(pod, self.picture.template_of(pod), where):
-            unit.forgive()
-        self._entries.look(unit, self._newest)
-        self._count(unit, unit.lead)
-        if self._may_go_on(unit):
-            self._pods.look(unit)
-
-    def _unread(self, pod: Pod) -> bool:
-        """Return whether the template of a pod's claim is not read yet; have it and its claims of storage read."""
-        for claim in self.picture.volumes.unread_of(pod):
-            self._volumes.want(claim)
-        if (template := self.picture.templates.unread_of(pod)) is None:
-            return False
-        self._template_reader.want(template)
-        return True
-
-    def _waits(self, key: Key, pod: Pod) -> bool:
-        """Return whether a pod stays at its gate whatever is free; what it was given already ends as ever."""
-        gangs, volumes = self.picture.gangs, self.picture.volumes
-        unread, gang = volumes.unread_of(pod), gangs.of(key)
-        leaves = gang is not None and (self._running.leaves(gang.gang) or self._preemptions.leaves(gang.gang))
-        anew = ANEW if leaves else ""
-        why = anew or gangs.waits(key) or ("" if unread else self.picture.lacking_of(pod))
-        if not ((why or unread) and pod.gated and self.picture.claim_of(pod) is None):
-            return False
-        self._queue.drop(key)
-        if why:
-            self.reasons.want(pod, why)
-        if anew:
-            self._at(asyncio.get_running_loop().time() + LEAVES_S, key)
-        return True
-
-    def _forget(self, key: Key) -> None:
-        self._disband(key)
-        self.reasons.forget(key)
-
-    def _disband(self, key: Key) -> None:
-        """Forget a unit; what its pod was told, and when, stays known: it may be of another one from now on."""
-        self._queue.drop(key)
-        self._lanes.forget(key)
-        unit = self._units.pop(key, None)
-        if unit is not None and unit.unsure:
-            self._executor.release(unit)  # if a claim is there all the same, the reflector shows it
-        self._lanes.answered(key, bound=False)
-        self._gangs.forget(key)
-
-    def _count(self, unit: Unit, member: Member) -> None:
-        """Keep up to date who waits for a scheduler: no more who has a seat, and waits for others."""
-        pod = member.pod
-        claim = self.picture.claim_of(pod)
-        seated = claim is not None and claim.seat is not None
-        if pod.spec.node_name or pod.gated or claim is None or claim.deleting or seated or pod.refused is not None:
-            self._lanes.answered(member.key, bound=bool(pod.spec.node_name) or seated)
-        else:
-            self._lanes.lifted(member.key, unit.scheduler)
 
     def _at(self, when: float, key: Key) -> None:
         """Look at a unit at a time, or before: each look says anew when the next has to be."""
@@ -482,6 +352,6 @@ class Worker:
             await asyncio.sleep(RECHECK_S)
             now = asyncio.get_running_loop().time()
             self.picture.kept_places.expire(now)
-            if self._queue.recheck(self.picture.version, now):
+            if self._queue.rechecks.look_anew(self.picture.version, now):
                 self._woken.set()
             self._preemptions.look()

@@ -10,7 +10,7 @@ turns    whose turn it is among tenants
 shares   GPU time by tenant, decayed, with what each has now
 entries  since when those stand in it whom Kueue lets in
 line     everybody who waits, in the order in which they are served if all find a place
-rechecks  when blocked kinds are asked whether they may find a place by now
+rechecks  which blocked kinds are asked whether they may find a place by now, and when
 lanes    who may be written now: slots, a lane for each namespace, and those that wait
 reservation  GPUs kept for whom the order has passed by for too long
 reserved_for  whose they are, who else may have them, and how they are written

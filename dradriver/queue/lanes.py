@@ -14,7 +14,7 @@ from dradriver.kube.backoff import EARLY_S, wait_s
 from dradriver.kube.errors import asked_s
 from dradriver.queue.kinds import Order
 from dradriver.queue.pace import Pace
-from dradriver.queue.waiting import Turn, as_it_is
+from dradriver.queue.turns import Turn, turn_of
 
 MOST: Final = 16
 SLOW_S: Final = 1.0  # a write that takes longer gives its slot to another, and goes on beside it
@@ -127,7 +127,9 @@ class Lanes:
         successes: Writes that were answered well.
     """
 
-    def __init__(self, on_room: Callable[[], None], turn: Callable[[Key, Order], Turn] = as_it_is) -> None:
+    def __init__(
+        self, on_room: Callable[[], None], turn: Callable[[Key, Order], Turn] = lambda _, order: turn_of(order)
+    ) -> None:
         """Make lanes where nobody waits.
 
         Args:

@@ -11,6 +11,7 @@ from dradriver.api.errors import WordError
 from dradriver.api.pins import ALL_CORES, Key
 from dradriver.queue.kinds import Order
 from dradriver.queue.tenants import ALL, Tenants
+from dradriver.queue.turns import turn_of
 from dradriver.queue.units import Unit
 
 
@@ -38,7 +39,7 @@ def line(units: Iterable[Unit], tenants: Tenants) -> list[Standing]:
     for heap in waiting.values():
         heap.sort(key=lambda item: item[:2])
     shares = {tenant: tenants.share(tenant) for tenant in waiting}
-    heads = [(_turn(heap[0][0], shares[tenant]), tenant) for tenant, heap in waiting.items()]
+    heads = [(turn_of(heap[0][0], shares[tenant]), tenant) for tenant, heap in waiting.items()]
     heapq.heapify(heads)
     places = dict.fromkeys(waiting, 0)
     found: list[Standing] = []
@@ -51,7 +52,7 @@ def line(units: Iterable[Unit], tenants: Tenants) -> list[Standing]:
             shares[tenant] += gpus * tenants.shares.ahead_s / tenants.weight(tenant)
         places[tenant] += 1
         if places[tenant] < len(own):
-            heapq.heappush(heads, (_turn(own[places[tenant]][0], shares[tenant]), tenant))
+            heapq.heappush(heads, (turn_of(own[places[tenant]][0], shares[tenant]), tenant))
     return found
 
 
@@ -68,10 +69,6 @@ def gpus_of(unit: Unit) -> float:
         except WordError:
             continue
     return total
-
-
-def _turn(order: Order, share: float) -> tuple[int, float, str, str]:
-    return order[0], share, order[1], order[2]
 
 
 def _gpus(request: Request) -> float:

@@ -1,37 +1,21 @@
-"""Who wants a place, in which order, and whom it is worth asking about."""
+"""Who wants a place, in which order."""
 
 from __future__ import annotations
 
 import heapq
-import itertools
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Final
-
-import numpy as np
-from numpy.typing import NDArray
 
 from dradriver.api.pins import Key
 from dradriver.cluster.nodes.columns import Bools, Ints
 from dradriver.cluster.nodes.table import NodeTable
 from dradriver.queue.kinds import ANYWHERE, NEVER, Closed, Group, Line, Order
 from dradriver.queue.placement_request import Kind
-from dradriver.queue.turns import Turns, Value
+from dradriver.queue.rechecks import Rechecks
+from dradriver.queue.turns import Turn, Turns, turn_of
 from dradriver.queue.units import Unit
 
-Turn = tuple[int, float, str, str]
-"""Priority; what the tenant has had for its weight; since when it waits; who it is."""
-
 _SPARE: Final = 16  # units that left, for which a heap is not made anew
-OLDEST: Final = 32  # kinds of a namespace that are asked in each round
-OTHERS: Final = 32  # more of them, in turn
-_RECHECKED: Final = 10  # kinds at a time
-_RECHECK_S: Final = 10.0  # between two times of one kind
-
-
-def as_it_is(_: Key, order: Order) -> Turn:
-    """Return the turn of a unit where nobody's share is compared."""
-    return order[0], 0.0, order[1], order[2]
 
 
 class Queue:
@@ -45,6 +29,9 @@ class Queue:
 
     A tenant's cap may keep a line from some GPUs, or from all. Then it is of a kind of its own, which blocks nobody
     else's, until the tenant has less (``widen``); what is freed of these GPUs meanwhile is nothing to it.
+
+    Attributes:
+        rechecks: Which of those that found no place to ask again.
     """
 
     def __init__(
@@ -71,27 +58,17 @@ class Queue:
             open_rows: Gives the rows of the nodes with others than these; None for all.
         """
         self._nodes = nodes
-        self._free = free
         self._tenant = tenant
         self._share = share
         self._partition = partition
         self._closed = closed
-        self._open_rows = open_rows
         self._units: dict[Key, tuple[Unit, Line]] = {}
-        self._groups: dict[tuple[Kind, str, Closed], Group] = {}
         self._lines: dict[tuple[Kind, str], Line] = {}  # by kind and tenant
         self._narrow: dict[str, set[Line]] = {}  # those that a cap keeps from GPUs, by tenant
         self._heads: dict[str, list[tuple[Order, int, Line]]] = {}  # by tenant, its lines that may find a place
-        self._looked_at = NEVER  # the nodes' clock when it was last found out which blocked kinds to ask
-        self._since = NEVER  # the clock up to which all of them were asked
-        self._turns = Turns(self._value)
-        self._left: dict[str, Iterator[Group]] = {}  # those to ask yet, by namespace
-        self._round: list[Group] = []  # those to ask before anybody is served
+        self._turns = Turns(self._turn)
         self._made = 0
-        # Most blocked kinds were last asked at the same time: what has happened since is worked out once for all.
-        self._candidates: dict[tuple[int, int], NDArray[np.intp] | None] = {}
-        self._candidates_at = NEVER
-        self._rechecks: OrderedDict[Group, None] = OrderedDict()  # whose turn to be asked without an event it is
+        self.rechecks = Rechecks(nodes, free, open_rows, self._queue_all)
 
     def __len__(self) -> int:
         return len(self._units)
@@ -108,21 +85,15 @@ class Queue:
         self.drop(unit.key)
         line = self._lines.get((kind, tenant))
         if line is None:
-            line = self._lines[kind, tenant] = Line(kind, tenant, self._group(kind, self._partition(tenant), ANYWHERE))
+            line = self._lines[kind, tenant] = Line(
+                kind, tenant, self.rechecks.group(kind, self._partition(tenant), ANYWHERE)
+            )
         self._units[unit.key] = unit, line
         line.size += 1
         heapq.heappush(line.heap, (unit.order, unit.key))
         if line.group.failed_at == NEVER or line.group.queued:
             self._queue(line)
         return line.reason
-
-    def _group(self, kind: Kind, tenant: str, closed: Closed) -> Group:
-        key = kind, tenant, closed
-        group = self._groups.get(key)
-        if group is None:
-            group = self._groups[key] = Group(kind, tenant, closed)
-            self._rechecks[group] = None
-        return group
 
     def drop(self, key: Key) -> None:
         """Forget a unit; an unknown one is no error."""
@@ -215,7 +186,7 @@ class Queue:
     def _move(self, line: Line, closed: Closed) -> None:
         """Let a line be of the kind that a cap keeps from these GPUs."""
         self._leave_group(line)
-        line.group = self._group(line.kind, line.tenant if closed else self._partition(line.tenant), closed)
+        line.group = self.rechecks.group(line.kind, line.tenant if closed else self._partition(line.tenant), closed)
         line.group.lines[line.tenant] = line
         if closed:
             self._narrow.setdefault(line.tenant, set()).add(line)
@@ -223,8 +194,7 @@ class Queue:
     def _leave_group(self, line: Line) -> None:
         group = line.group
         if group.lines.pop(line.tenant, None) is not None and not group.lines:
-            del self._groups[group.key]
-            del self._rechecks[group]
+            self.rechecks.forget(group)
         if (narrow := self._narrow.get(line.tenant)) is not None:
             narrow.discard(line)
             if not narrow:
@@ -232,128 +202,31 @@ class Queue:
 
     def first_blocked(self) -> Iterator[Unit]:
         """Return the first of each tenant and kind that found no place, also where a cap is why; none asked again."""
-        for group in self._stuck():
+        for group in self.rechecks.blocked():
             yield from filter(None, map(self._head, list(group.lines.values())))
 
     def blocked(self) -> list[Unit]:
         """Return the units of kinds that found no place, in their order, also where a cap is why; none asked again."""
-        keys = {item[1] for group in self._stuck() for line in group.lines.values() for item in line.heap}
+        keys = {item[1] for group in self.rechecks.blocked() for line in group.lines.values() for item in line.heap}
         found = [self._units[key][0] for key in keys if key in self._units]
         return sorted(found, key=lambda unit: self.turn(unit.key, unit.order))
 
-    def _stuck(self) -> list[Group]:
-        every = self._groups.values()
-        return [group for group in every if group.failed_at != NEVER and not group.queued]
-
     def turn(self, key: Key, order: Order) -> Turn:
         """Return a unit's turn among all, by its order among its tenant's."""
-        return order[0], self._share(self._tenant(key[0])), order[1], order[2]
+        return turn_of(order, self._share(self._tenant(key[0])))
 
     def head(self) -> Turn | None:
         """Return the turn of the unit that ``next`` would return; None where there is none."""
         return None if (first := self._first()) is None else self.turn(first[0].key, first[0].order)
-
-    @property
-    def outdated(self) -> bool:
-        """Whether something became free since blocked kinds were last asked, or not all have been asked yet."""
-        return bool(self._round or self._left) or self._looked_at != self._nodes.clock
-
-    def look(self, most: int) -> bool:
-        """Ask of up to so many blocked kinds whether they may find a place by now. Returns whether a round goes on.
-
-        A round has so many kinds of each namespace: whoever has thousands of them holds up those of others no longer.
-        Only between two rounds call ``next``: so the oldest of those that may is the first. Whatever becomes free
-        meanwhile is asked about from the next round on.
-        """
-        if not self._round:
-            if not self.outdated:
-                return False
-            if self._looked_at != self._nodes.clock:
-                self._plan()
-            for namespace, classes in list(self._left.items()):
-                some = list(itertools.islice(classes, OLDEST + OTHERS))
-                self._round += some
-                if len(some) < OLDEST + OTHERS:
-                    del self._left[namespace]
-        some, self._round = self._round[:most], self._round[most:]
-        for group in some:
-            if not group.queued and self._worth(group):
-                self._queue_all(group)
-        return bool(self._round)
-
-    def _plan(self) -> None:
-        """Find out which blocked kinds to ask: of each namespace the oldest first, then who was not for longest.
-
-        Were it the oldest alone, those behind them would never be asked where something becomes free all the time.
-        """
-        if not self._left:
-            self._since = self._looked_at
-        self._looked_at = self._nodes.clock
-        free = self._free()[: self._nodes.rows]
-        freed = free[self._nodes.freed[: len(free)] > self._since]
-        most_gpus = int(freed.max(initial=0))  # CPU that is freed beside GPUs that are all taken helps nobody
-        by_namespace: dict[str, list[Group]] = {}
-        for group in self._groups.values():
-            if group.failed_at != NEVER and not group.queued and group.gpus <= most_gpus:
-                by_namespace.setdefault(group.oldest[1][0], []).append(group)
-        self._left = {}
-        for namespace, classes in by_namespace.items():
-            if len(classes) > OLDEST + OTHERS:
-                classes.sort(key=lambda group: group.oldest)
-                classes[OLDEST:] = sorted(classes[OLDEST:], key=lambda group: group.failed_at)
-            self._left[namespace] = iter(classes)
-
-    def recheck(self, version: int, now: float) -> bool:
-        """Let a few kinds be asked about all nodes again, the longest ago first. Returns whether there are any.
-
-        Args:
-            version: Of the picture; a kind is not asked twice about the same.
-            now: A clock, seconds.
-        """
-        any_due = False
-        for group in list(itertools.islice(self._rechecks, _RECHECKED)):
-            if group not in self._rechecks:
-                continue  # the last of it had left, and that was found out when one before was queued
-            self._rechecks.move_to_end(group)
-            if group.seen == version or now < group.checked_at + _RECHECK_S:
-                continue
-            group.seen, group.checked_at = version, now
-            if group.failed_at != NEVER:
-                group.failed_at = NEVER
-                self._queue_all(group)
-                any_due = True
-        return any_due
-
-    def _worth(self, group: Group) -> bool:
-        """Whether a node that became available since may take one of the kind; if not, the kind need not ask again."""
-        freed = self._freed(group.failed_at, group.gpus)
-        if freed is not None:
-            fit, rows = self._nodes.eligible(group.kind[1]), self._open_rows(group.closed)
-            if (fit if rows is None else fit & rows)[freed].any():
-                return True
-        group.failed_at = self._nodes.clock
-        return False
-
-    def _freed(self, since: int, gpus: int) -> NDArray[np.intp] | None:
-        """Return the rows that became available since, with at least so many free GPUs; None where there are none."""
-        if self._candidates_at != self._nodes.clock:
-            self._candidates_at = self._nodes.clock
-            self._candidates.clear()
-        if (since, gpus) not in self._candidates:
-            free = self._free()[: self._nodes.rows]  # neither has a row more than it needs, nor the same ones
-            rows = np.flatnonzero((self._nodes.freed[: len(free)] > since) & (free >= gpus))
-            self._candidates[since, gpus] = rows if len(rows) else None
-        return self._candidates[since, gpus]
 
     def _first(self) -> tuple[Unit, Line] | None:
         """Return the unit whose turn it is, with its line, the first of its tenant's; None where none is left."""
         tenant = self._turns.first()
         return None if tenant is None else self._head_of(tenant)
 
-    def _value(self, tenant: str) -> Value | None:
-        if (head := self._head_of(tenant)) is None:
-            return None
-        return head[0].order[0], self._share(tenant), head[0].order
+    def _turn(self, tenant: str) -> Turn | None:
+        """Return the turn of a tenant's first unit that may find a place; None where none is left there."""
+        return None if (head := self._head_of(tenant)) is None else turn_of(head[0].order, self._share(tenant))
 
     def lowered(self, tenant: str | None = None) -> None:
         """Take in that a tenant's share may be less than it was, None for any's; that one grows need not be told."""

@@ -18,7 +18,7 @@ from dradriver.cli.cluster.sets import FreeGpus
 from dradriver.cli.explainer.model import Subject, Verdict
 from dradriver.cluster import channels, neighbours
 from dradriver.cluster.nodes import classes, table
-from dradriver.controller import causes, decide, gang_step, next_step
+from dradriver.controller import causes, gang_step, next_step, ranking
 from dradriver.kube.client import ApiError
 from dradriver.kube.resources import (
     DEVICE_CLASSES,
@@ -534,7 +534,7 @@ def test_every_reason_has_a_cause_for_metrics() -> None:
 
 def test_all_causes_are_there() -> None:
     known = {table.NOT_READY, classes.CORDONED, classes.TAINTED, classes.UNSELECTED, table.GONE, classes.TOO_MANY}
-    known |= {decide.UNKNOWN_KIND, neighbours.BESIDE, classes.ELSEWHERE}
+    known |= {ranking.UNKNOWN_KIND, neighbours.BESIDE, classes.ELSEWHERE}
     known |= {channels.LACKING, channels.OTHERS, channels.TAKEN}
     told = set(quoted("Causes"))
     assert {text for text in told if not text.startswith("too little ")} == known

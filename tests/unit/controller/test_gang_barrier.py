@@ -10,9 +10,9 @@ import pytest
 from dradriver.api import seats
 from dradriver.api.pods import Pod
 from dradriver.cluster.placement import Placement
-from dradriver.controller.api_writer import ApiWriter
 from dradriver.controller.gang_step import GATHER_S
 from dradriver.controller.next_step import BOUND_S, UNSEATED_S
+from dradriver.controller.pod_writer import PodWriter
 from dradriver.kube.client import ApiError
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
 from tests.fakes.gpucluster import GpuCluster, Killed
@@ -185,14 +185,14 @@ async def test_a_gang_whose_gates_somebody_keeps_shut_keeps_its_gpus_from_nobody
     if not barrier:
         cluster.node("a")
         cluster.node("b")
-    lift = ApiWriter.lift
+    lift = PodWriter.lift
 
-    async def refused(writer: ApiWriter, pod: Pod, placement: Placement) -> None:
+    async def refused(writer: PodWriter, pod: Pod, placement: Placement) -> None:
         if pod.metadata.name.startswith("train"):
             raise ApiError(403, "Forbidden", "admission webhook denied the request")
         await lift(writer, pod, placement)
 
-    monkeypatch.setattr(ApiWriter, "lift", refused)
+    monkeypatch.setattr(PodWriter, "lift", refused)
     pods = gang(cluster, 2)
     await cluster.settle()
     assert claims(cluster, pods) == []

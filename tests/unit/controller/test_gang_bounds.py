@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dradriver.api import names, plans
-from dradriver.controller import gang_plan, gang_step, gang_worker
+from dradriver.controller import gang_roles, gang_step, gang_worker
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS, Resource
 from tests.fakes.apistore import Object
 from tests.fakes.gpucluster import GpuCluster
@@ -118,8 +118,8 @@ async def test_a_share_in_a_gang_is_told_what_to_write() -> None:
 async def test_a_gang_of_very_many_kinds_of_pods_is_told_and_decided_on_no_more() -> None:
     cluster = GpuCluster()
     cluster.node("a")
-    for number in range(gang_plan.MOST_KINDS + 1):
-        wishes = {"gang": "train", "gang-size": str(gang_plan.MOST_KINDS + 1)}
+    for number in range(gang_roles.MOST_KINDS + 1):
+        wishes = {"gang": "train", "gang-size": str(gang_roles.MOST_KINDS + 1)}
         cluster.pod(f"p{number}", 1, wishes=wishes, requests={"cpu": f"{number + 1}m"})
     cluster.pod("other", 1)
     await cluster.settle()

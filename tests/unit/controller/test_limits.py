@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from dradriver.api.pins import Key
-from dradriver.controller.worker import Worker
+from dradriver.controller.dispatcher import Dispatcher
 from dradriver.kube.client import ApiError
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
 from dradriver.queue.lanes import MOST, MOST_SLOW, MOST_SLOW_IN_ALL, QUOTA_REMEMBERED_S, Lanes, Slot, WaitReason
@@ -310,17 +310,17 @@ async def test_of_hundreds_that_wait_for_their_scheduler_as_many_are_looked_at_a
     for number in range(150):
         cluster.pod(f"p{number:03}", 1, namespace="silent")
     looks: list[str] = []
-    look = Worker._look
+    look = Dispatcher.look
 
-    def counted(worker: Worker, key: Key) -> None:
+    def counted(dispatcher: Dispatcher, key: Key) -> None:
         looks.append(key[1])
-        look(worker, key)
+        look(dispatcher, key)
 
     async with working(cluster):
         await asyncio.sleep(20)  # all are told why they wait
         assert len(cluster.all(RESOURCE_CLAIMS)) in range(20, 20 + MOST)
         placed = {claim["metadata"]["name"] for claim in cluster.all(RESOURCE_CLAIMS)}
-        monkeypatch.setattr(Worker, "_look", counted)
+        monkeypatch.setattr(Dispatcher, "look", counted)
         for number in range(20):
             cluster.pod(f"q{number}", 1, namespace="other")
         await asyncio.sleep(0.1)

@@ -140,8 +140,8 @@ def test_it_is_the_first_of_all_that_may_find_a_place(ops: list[tuple[str, int, 
                 waiting.lowered(namespace)
             case "free":
                 nodes.table.helped("a")
-                while waiting.outdated:
-                    waiting.look(8)
+                while waiting.rechecks.outdated:
+                    waiting.rechecks.look(8)
                 blocked.clear()
             case _:
                 expected = first()
@@ -273,7 +273,7 @@ def test_gates_of_others_are_no_matter_of_ours_in_other_namespaces() -> None:
 
 def test_what_tenants_have_may_grow_while_it_is_compared() -> None:
     moments = itertools.count()
-    turns = Turns(lambda tenant: (0, float(next(moments)), (0, "", tenant)))
+    turns = Turns(lambda tenant: (0, float(next(moments)), "", tenant))
     for tenant in "abc":
         turns.put(tenant)
     assert turns.first() == "a"
@@ -322,8 +322,8 @@ def test_a_cap_parks_only_whom_it_parks_and_only_for_as_long(ops: list[tuple[str
                 there[each.key] = each
                 tell([each], waiting.put(each))
             case "serve":
-                while waiting.outdated:
-                    waiting.look(1)
+                while waiting.rechecks.outdated:
+                    waiting.rechecks.look(1)
                 expected = min(filter(may, there.values()), key=lambda each: each.order, default=None)
                 while (head := waiting.next()) is not None:
                     each = head[0]
@@ -358,7 +358,7 @@ def test_a_cap_parks_only_whom_it_parks_and_only_for_as_long(ops: list[tuple[str
                 lacking.clear()
                 nodes.table.helped("a")
             case "recheck":
-                waiting.recheck(number, float("inf"))
+                waiting.rechecks.look_anew(number, float("inf"))
 
 
 def _gpus(each: Unit) -> int:

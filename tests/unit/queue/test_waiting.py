@@ -13,8 +13,9 @@ from dradriver.api.pods import Pod
 from dradriver.cluster.nodes.ask import Ask
 from dradriver.cluster.nodes.columns import Bools
 from dradriver.cluster.nodes.table import NodeTable
+from dradriver.queue.rechecks import OLDEST, OTHERS
 from dradriver.queue.units import Member, Unit
-from dradriver.queue.waiting import OLDEST, OTHERS, Queue
+from dradriver.queue.waiting import Queue
 
 
 class Nodes:
@@ -62,8 +63,8 @@ def unit(name: str, gpus: int = 1, *, namespace: str = "n", **spec: Any) -> Unit
 def asked(queue: Queue) -> list[str]:
     """Block whoever is asked, one after another, and return their names."""
     found = []
-    while queue.outdated:
-        queue.look(1)
+    while queue.rechecks.outdated:
+        queue.rechecks.look(1)
     while (head := queue.next()) is not None:
         found.append(head[0].key[1])
         queue.block(head[0], "full")
@@ -92,8 +93,8 @@ def test_the_oldest_is_one_that_is_there() -> None:
         assert head[3] == {"a": "b", "b": "c"}[name]
     queue.drop(("n", "c"))
     assert queue.head() is None
-    assert not queue._groups
-    assert not queue._rechecks
+    assert not queue.rechecks._groups
+    assert not queue.rechecks._anew
 
 
 def test_one_that_finds_no_place_speaks_for_all_of_its_kind() -> None:
@@ -114,8 +115,8 @@ def test_the_same_reason_is_no_news() -> None:
     queue.put(unit("a"))
     for news in (1, 0):
         nodes.table.helped("a")
-        while queue.outdated:
-            queue.look(1)
+        while queue.rechecks.outdated:
+            queue.rechecks.look(1)
         head = queue.next()
         assert head is not None
         assert len(queue.block(head[0], "full")) == news
@@ -128,8 +129,8 @@ def test_a_blocked_kind_is_asked_again_about_the_nodes_that_became_available_onl
     assert asked(queue) == ["p"]
     assert asked(queue) == []
     nodes.table.helped("b")
-    while queue.outdated:
-        queue.look(1)
+    while queue.rechecks.outdated:
+        queue.rechecks.look(1)
     head = queue.next()
     assert head is not None
     assert head[1] is not None
@@ -162,7 +163,7 @@ def test_what_became_available_while_others_were_asked_is_not_missed() -> None:
         queue.put(unit(name, 1, nodeSelector={"only": name}))
     assert len(asked(queue)) == 3
     nodes.table.helped("a")
-    assert queue.look(1)
+    assert queue.rechecks.look(1)
     nodes.set("b", only="p")
     assert asked(queue) == ["p"]
 
@@ -185,11 +186,11 @@ def test_a_blocked_kind_is_asked_now_and_then_without_any_event() -> None:
     queue = Nodes("a").queue()
     queue.put(unit("a"))
     assert asked(queue) == ["a"]
-    assert queue.recheck(1, 100.0)
+    assert queue.rechecks.look_anew(1, 100.0)
     assert asked(queue) == ["a"]
-    assert not queue.recheck(1, 200.0), "nothing has changed since"
-    assert not queue.recheck(2, 105.0), "it was asked a moment ago"
-    assert queue.recheck(2, 120.0)
+    assert not queue.rechecks.look_anew(1, 200.0), "nothing has changed since"
+    assert not queue.rechecks.look_anew(2, 105.0), "it was asked a moment ago"
+    assert queue.rechecks.look_anew(2, 120.0)
 
 
 def test_a_kind_that_turns_out_to_be_gone_while_others_are_queued_stops_nothing() -> None:
@@ -198,9 +199,9 @@ def test_a_kind_that_turns_out_to_be_gone_while_others_are_queued_stops_nothing(
     assert asked(queue) == ["b"]
     queue.put(unit("a", 2))
     queue.drop(("n", "a"))  # its line stands in the queue still
-    assert queue.recheck(1, 100.0)
+    assert queue.rechecks.look_anew(1, 100.0)
     assert asked(queue) == ["b"]
-    assert len(queue._groups) == len(queue._rechecks) == 1
+    assert len(queue.rechecks._groups) == len(queue.rechecks._anew) == 1
 
 
 def test_kinds_that_are_gone_leave_nothing_behind() -> None:
@@ -210,7 +211,7 @@ def test_kinds_that_are_gone_leave_nothing_behind() -> None:
         head = queue.next()
         assert head is not None
         queue.leave(head[0])
-    assert len(queue._groups) == len(queue._rechecks) == len(queue._heads) == len(queue._units) == 0
+    assert len(queue.rechecks._groups) == len(queue.rechecks._anew) == len(queue._heads) == len(queue._units) == 0
 
 
 def test_a_namespace_with_thousands_of_kinds_holds_up_nobody_of_another() -> None:
@@ -229,7 +230,7 @@ def test_a_namespace_with_thousands_of_kinds_holds_up_nobody_of_another() -> Non
 
     nodes.table.eligible = counted  # type: ignore[method-assign]
     nodes.set("a", only="499")
-    while queue.look(8):
+    while queue.rechecks.look(8):
         pass
     assert len(asks) == OLDEST + OTHERS + 1
     head = queue.next()
@@ -237,9 +238,9 @@ def test_a_namespace_with_thousands_of_kinds_holds_up_nobody_of_another() -> Non
     assert head[0].key == ("other", "the-other")
     queue.leave(head[0])
     rounds = 0
-    while queue.outdated:
+    while queue.rechecks.outdated:
         nodes.table.helped("a")  # something becomes free all the time
-        while queue.look(8):
+        while queue.rechecks.look(8):
             pass
         rounds += 1
         if (head := queue.next()) is not None:
@@ -260,10 +261,10 @@ def test_of_pods_that_left_while_an_older_one_of_their_kind_waits_nothing_is_kep
         queue.put(unit(f"q{number:02}"))
     for number in range(0, 50, 2):
         queue.drop(("n", f"q{number:02}"))
-    assert sum(len(line.heap) for group in queue._groups.values() for line in group.lines.values()) <= 26 * 3
+    assert sum(len(line.heap) for group in queue.rechecks._groups.values() for line in group.lines.values()) <= 26 * 3
     order = []
     queue.drop(("n", "a-first"))
-    assert queue.recheck(1, 100.0)
+    assert queue.rechecks.look_anew(1, 100.0)
     while (head := queue.next()) is not None:
         order.append(head[0].key[1])
         queue.leave(head[0])
@@ -299,8 +300,8 @@ class Capped:
     def asked(self, reason: str = "cap 1", about: str = "cap") -> list[str]:
         """Block whoever is asked, and return their names with those that have to be told."""
         found = []
-        while self.queue.outdated:
-            self.queue.look(1)
+        while self.queue.rechecks.outdated:
+            self.queue.rechecks.look(1)
         while (head := self.queue.next()) is not None:
             news = self.queue.block(head[0], reason, about)
             found.append(f"{head[0].key[1]}: {''.join(sorted(each.key[1] for each in news))}")
@@ -368,4 +369,4 @@ def test_nothing_is_left_of_whom_a_cap_kept_from_gpus() -> None:
     for name in "ab":
         capped.queue.drop(("n", name))
     queue = capped.queue
-    assert not any((queue._groups, queue._lines, queue._narrow, queue._rechecks, queue._heads))
+    assert not any((queue.rechecks._groups, queue._lines, queue._narrow, queue.rechecks._anew, queue._heads))
