@@ -27,6 +27,7 @@ from dradriver.api import names, plans, results, slices
 from dradriver.api.pins import Key, Pin, claim_key
 from dradriver.api.pods import Pod
 from dradriver.api.values import PREFER_SPOT
+from dradriver.cluster import conflicts
 from dradriver.cluster.claim_users import MOST
 from dradriver.cluster.neighbours import BESIDE
 from dradriver.cluster.nodes.ask import lasts_s, listed
@@ -104,7 +105,7 @@ def _eligible(picture: Picture, wish: PlacementRequest) -> Bools:
     fit = picture.nodes.eligible(wish.ask)
     if wish.rules is not None:
         fit &= picture.neighbours.allowed(wish.pod, wish.rules, picture.nodes.open(wish.ask))
-    if (domain := picture.domain_of(wish.pod)) is not None:
+    if (domain := picture.channels.domain_of(wish.pod)) is not None:
         fit &= picture.channels.free(domain, wish.pod)
     return fit
 
@@ -131,10 +132,10 @@ def _joining(picture: Picture, wish: PlacementRequest, claim: ClaimRecord) -> Pl
     pod, ask = picture.pods.get(wish.pod), wish.ask
     if pod is not None:  # for how long others have the set is none of its business
         ask = msgspec.structs.replace(ask, lasts_s=lasts_s(pod))
-    row, fit = picture.nodes.find(node), picture.nodes.eligible(ask, besides=picture.taken_by(wish.pod))
+    row, fit = picture.nodes.find(node), picture.nodes.eligible(ask, besides=picture.node_usage.by(wish.pod))
     if row is None or not fit[row]:
         here = np.zeros_like(fit) if row is None else _row(fit, row)
-        causes = picture.nodes.causes(ask, besides=picture.taken_by(wish.pod), only=here)
+        causes = picture.nodes.causes(ask, besides=picture.node_usage.by(wish.pod), only=here)
         raise NoPlaceError(
             f"its set {name} is on node {node}, which cannot run this pod: {', '.join(causes) or 'gone'}"
         )
@@ -165,11 +166,11 @@ def revalidate(picture: Picture, wish: PlacementRequest, claim: ClaimRecord) -> 
             return None
         if not nic_places.asked_for(picture, wish, pin):
             return None
-    own, ending = picture.taken_by(wish.pod), picture.in_the_way(claim)
+    own, ending = picture.node_usage.by(wish.pod), conflicts.in_the_way(picture, claim)
     gone = frozenset((wish.claim, *(key for pod in ending if (key := claim_key(pod)) is not None)))
-    with picture.nodes.without([takes for takes in (own, *map(picture.taken_by, map(_key, ending))) if takes]):
+    with picture.nodes.without([takes for takes in (own, *map(picture.node_usage.by, map(_key, ending))) if takes]):
         fit = _eligible(picture, wish)
-        if not (fit[row] and picture.inventory.keeps(pin) and picture.fits(claim)):
+        if not (fit[row] and picture.inventory.keeps(pin) and conflicts.fits(picture, claim)):
             return None
         try:
             if not _asked_for(picture, wish, pin, _row(fit, row), gone):
@@ -375,7 +376,7 @@ def _causes(picture: Picture, wish: PlacementRequest, fit: Bools) -> str:
         open_ = picture.nodes.open(wish.ask)
         if (open_ & ~picture.neighbours.allowed(wish.pod, wish.rules, open_)).any():
             causes.append(BESIDE)
-    if (domain := picture.domain_of(wish.pod)) is not None:
+    if (domain := picture.channels.domain_of(wish.pod)) is not None:
         causes += picture.channels.causes(domain, wish.pod, picture.nodes.open(wish.ask))
     return ", ".join(sorted(causes))
 

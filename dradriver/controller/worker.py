@@ -364,13 +364,13 @@ class Worker:
         where = self.picture.volumes.of(pod)
         if unit is None or unit.lead.uid != pod.metadata.uid:
             self._disband(key)
-            unit = Unit(Member(pod, self.picture.template_of(pod), where), highest=self.tenants.highest(key[0]))
+            unit = Unit(Member(pod, self.picture.templates.of(pod), where), highest=self.tenants.highest(key[0]))
             unit.lead.near = "" if gang is None else gang.gang[1]
             self._newest = max(self._newest, pod.metadata.creation_timestamp or "")
             self._units[key] = unit
         elif unit.busy:
             return  # its writer looks again when it is done
-        elif unit.lead.update(pod, self.picture.template_of(pod), where):
+        elif unit.lead.update(pod, self.picture.templates.of(pod), where):
             unit.forgive()
         self._entries.look(unit, self._newest)
         self._count(unit, unit.lead)

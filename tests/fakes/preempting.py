@@ -110,7 +110,7 @@ def waiting(cluster: GpuCluster, name: str) -> Member:
     """Return a pod as the queue has it."""
     picture = cluster.worker.picture
     pod = picture.pods["default", name]
-    return Member(pod, picture.template_of(pod), picture.volumes.of(pod))
+    return Member(pod, picture.templates.of(pod), picture.volumes.of(pod))
 
 
 def names_of(units: Sequence[RunningUnit]) -> list[str]:

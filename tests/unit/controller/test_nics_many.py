@@ -146,7 +146,7 @@ def crowded_node(cluster: GpuCluster, name: str) -> None:
 def wish_of(cluster: GpuCluster, name: str) -> PlacementRequest:
     picture = cluster.worker.picture
     pod = picture.pods["default", name]
-    return Member(pod, picture.template_of(pod)).wish
+    return Member(pod, picture.templates.of(pod)).wish
 
 
 async def test_who_asks_again_goes_on_behind_the_nodes_that_were_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
