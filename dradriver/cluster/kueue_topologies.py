@@ -54,8 +54,7 @@ def read_topology(data: msgspec.Raw) -> KueueTopology | None:
     keys = [level.node_label for level in reversed(topology.spec.levels) if level.node_label != HOSTNAME]
     if not 0 < len(keys) <= MOST_LEVELS or not all(0 < len(key) <= _LONGEST for key in keys):
         return None
-    metadata = msgspec.structs.replace(topology.metadata, labels={}, annotations={})
-    return KueueTopology(metadata, tuple(dict.fromkeys(keys)))
+    return KueueTopology(topology.metadata.bare, tuple(dict.fromkeys(keys)))
 
 
 class KueueTopologies:

@@ -15,7 +15,8 @@ from dradriver.cluster.nic_devices import NicSlice
 from dradriver.cluster.nodes.ask import Where
 from dradriver.cluster.placement import Placement
 from dradriver.cluster.pods import Foreign, Grouped
-from dradriver.cluster.records import ChannelSlice, ClaimRecord, DeviceClass, SliceRecord
+from dradriver.cluster.records import ChannelSlice, ClaimRecord, DeviceClass
+from dradriver.cluster.slice_records import SliceRecord
 from dradriver.cluster.tabulating import Tabulator
 from dradriver.cluster.taint_rules import TaintRule
 from dradriver.cluster.versions import is_truth, older

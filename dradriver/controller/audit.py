@@ -18,7 +18,8 @@ from dradriver.api.pods import Pod
 from dradriver.cluster.nodes.requests import Amounts
 from dradriver.cluster.picture import Picture
 from dradriver.cluster.pods import Foreign
-from dradriver.cluster.records import ChannelSlice, SliceRecord
+from dradriver.cluster.records import ChannelSlice
+from dradriver.cluster.slice_records import SliceRecord
 from dradriver.controller import metrics
 from dradriver.kube.reflector import Change
 from dradriver.kube.resources import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Resource
