@@ -16,7 +16,7 @@ import msgspec
 
 from dradriver.api.pins import Device, Key, Usage
 from dradriver.api.pods import Pod
-from dradriver.api.policies.model import MOST_DAYS
+from dradriver.api.policies.fields import MOST_DAYS
 from dradriver.api.usage import DAY_H, HOUR_S, Bucket, Details, Hours
 from dradriver.cluster.gpu_hours import Gap, GpuHours
 from dradriver.cluster.gpu_parts import gpus_of

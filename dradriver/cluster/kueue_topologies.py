@@ -11,7 +11,7 @@ import msgspec
 
 from dradriver.api.affinity import HOSTNAME
 from dradriver.api.objects import Metadata, Part
-from dradriver.api.policies.model import MOST_LEVELS
+from dradriver.api.policies.fields import MOST_LEVELS
 from dradriver.kube import codec
 from dradriver.kube.reflector import Change
 from dradriver.topology.network_levels import found

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from dradriver.api.policies.model import XidWord
+from dradriver.api.policies.fields import XidWord
 from dradriver.node import boot
 from dradriver.node.container_edits import Edits
 from dradriver.node.devices.device_manager import DeviceManager

@@ -6,7 +6,8 @@ import datetime
 import random
 from collections.abc import Sequence
 
-from dradriver.api.policies.model import Policies, Preemption, Queue
+from dradriver.api.policies.model import Policies
+from dradriver.api.policies.tenants import Preemption, Queue
 from dradriver.cluster.picture import Picture
 from dradriver.cluster.running_units import RunningUnit, RunningUnits
 from dradriver.controller.preemption_plan import Scene

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from dradriver.api import names, slices
-from dradriver.api.policies.model import MigWord
+from dradriver.api.policies.fields import MigWord
 from dradriver.api.policies.modes import Mode
 from dradriver.cluster import records, slice_records
 from dradriver.topology import codec, profiles
