@@ -134,6 +134,7 @@ class Mirror(Client):
             user_agent: Who asks.
         """
         super().__init__(server, user_agent=user_agent)
+        self._config, self._user_agent = server, user_agent
         self.unauthorized = asyncio.Event()
         self._changed = changed
         self._wake = wake
