@@ -41,6 +41,11 @@ class Metadata(Part, frozen=True):
     annotations: dict[str, str] = {}
     owner_references: list[OwnerReference] = []
 
+    @property
+    def bare(self) -> Metadata:
+        """The same without labels, annotations and owners: of other people's objects these can be 512 KiB."""
+        return msgspec.structs.replace(self, labels={}, annotations={}, owner_references=[])
+
 
 class Condition(Part, frozen=True):
     """One condition of a pod or node."""

@@ -16,7 +16,7 @@ import msgspec
 from dradriver.api import names
 from dradriver.api.errors import WordError
 from dradriver.api.objects import Metadata
-from dradriver.api.policies.model import MOST_DAYS
+from dradriver.api.policies.fields import MOST_DAYS
 
 HOUR_S: Final = 3600
 DAY_H: Final = 24

@@ -176,7 +176,7 @@ async def _cluster(server: ServerConfig, driver_namespace: str, namespace: str, 
             namespace=driver_namespace,
             only=node,
         )
-        now = cluster.clock(client.date)  # leases have times of the cluster, whose clocks need not be this machine's
+        now = cluster.clock(client.connection.date)  # leases have times of the cluster, maybe not this machine's
         found = [*cluster.findings(seen, now=now)]
         if not node:
             hooks: list[dict[str, Any]] = await reading.listed(client, server, MUTATING_WEBHOOKS, dict)

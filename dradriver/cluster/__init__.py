@@ -2,8 +2,11 @@
 
 ``gputopo explain`` and ``free`` fill the same picture from one list of each kind.
 
-picture      the whole of it
-records      what is kept of claims, nodes, slices and device classes
+picture      the whole of it, as reflectors and writers change it
+books        what is written into which of the books below when a pod or a claim is another
+conflicts    whether what claims are pinned to goes together, and who has to end for one
+records      what is kept of claims, nodes, device classes and templates
+slice_records  what is kept of slices, and of the machines that they describe
 pods         what is kept of pods: ours whole, of others what they take
 ends         when pods, and what they hold, are ended at the latest
 versions     which of two states of an object is the newer one

@@ -7,16 +7,18 @@ its node and whose claim is not given it yet: two such pods are never sent to on
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 import numpy as np
 
 from dradriver.api.channels import DOMAIN_LABEL
 from dradriver.api.pins import Key
+from dradriver.api.pods import Pod
 from dradriver.cluster.nodes.columns import Bools
 from dradriver.cluster.nodes.table import NodeTable
 from dradriver.cluster.records import ChannelSlice, ClaimRecord
+from dradriver.cluster.templates import Templates
 from dradriver.kube.reflector import Change
 
 TAKEN: Final = "its channel is taken by"
@@ -28,9 +30,18 @@ _NAMED: Final = 3  # holders that a reason names
 class Channels:
     """The channels of all nodes, and who has them. Pods without such a claim are asked nothing."""
 
-    def __init__(self, nodes: NodeTable) -> None:
-        """``nodes`` is told which channels there are, and which are free."""
-        self._nodes = nodes
+    def __init__(
+        self, nodes: NodeTable, pods: Mapping[Key, Pod], templates: Templates, node_of: Callable[[Key], str | None]
+    ) -> None:
+        """Begin with no channel.
+
+        Args:
+            nodes: Told which channels there are, and which are free.
+            pods: The living pods; whatever changes of one, of its template and of where it is, is told to ``recount``.
+            templates: What claims those pods ask for.
+            node_of: Gives the node that a pod is on or promised; None for none.
+        """
+        self._nodes, self._known, self._templates, self._node_of = nodes, pods, templates, node_of
         self._slices: dict[str, ChannelSlice] = {}
         self._offered: dict[str, set[str]] = {}  # names of the slices that offer a node's channel, by node
         self._claims: dict[str, dict[Key, frozenset[Key]]] = {}  # by node, who was given it, with the pods it is for
@@ -81,8 +92,9 @@ class Channels:
         for node in {*before, *after}:
             self._tell(node)
 
-    def pod_at(self, pod: Key, node: str | None) -> bool:
-        """Take in the node that a pod with such a claim is on or promised, None for none. Returns if it is news."""
+    def recount(self, pod: Key) -> bool:
+        """Count which node's channel a pod takes: of the one that it is on or promised. Returns whether it is news."""
+        node = None if self.domain_of(pod) is None else self._node_of(pod)
         before = self._at.pop(pod, None)
         if before is not None:
             self._pods[before].discard(pod)
@@ -103,6 +115,11 @@ class Channels:
         return tuple(self._at)
 
     # What is asked.
+
+    def domain_of(self, pod: Key) -> str | None:
+        """Return the ComputeDomain whose channel a pod asks for, by its uid; None for a pod that asks for none."""
+        known = self._known.get(pod)
+        return None if known is None else self._templates.domain_of(known)
 
     def free(self, domain: str, pod: Key) -> Bools:
         """Return the nodes whose channel a pod may have: shape (rows,), the caller's own.

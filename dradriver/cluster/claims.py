@@ -14,8 +14,10 @@ from typing import Final
 
 import msgspec
 
+from dradriver.api.nics import Given
 from dradriver.api.pins import Device, Key, Usage, claim_key, is_set
 from dradriver.api.pods import Pod
+from dradriver.cluster.nics import Place
 from dradriver.cluster.placement import Placement
 from dradriver.cluster.records import ClaimRecord
 from dradriver.cluster.versions import is_truth, outdated
@@ -74,6 +76,11 @@ def account(claim: ClaimRecord | None, intended: Placement | None) -> Account:
     return Account(State.PROMISED, claim.pin.taken, node)
 
 
+def nic_places(node: str, nics: Mapping[str, Collection[str]]) -> frozenset[Place]:
+    """Return where NICs of a node are, that a claim's requests are to get by their PCI addresses."""
+    return frozenset((node, address) for addresses in nics.values() for address in addresses)
+
+
 class Accounts:
     """All claims as they are now, by namespace and name.
 
@@ -98,6 +105,25 @@ class Accounts:
         intended = self._intended.get(claim)
         found = account(self.claims.get(claim), None if intended is None else intended[1])
         return Account(State.KEPT, self._kept[claim]) if claim in self._kept and not found.holds else found
+
+    def given(self, claim: Key) -> bool:
+        """Return whether the scheduler gave a claim what it holds."""
+        return self.of(claim).state is State.ALLOCATED
+
+    def has(self, claim: ClaimRecord) -> bool:
+        """Return whether a claim is there still, and is not on its way out."""
+        known = self.claims.get(claim.key)
+        return known is not None and known.uid == claim.uid and not known.deleting
+
+    def nics_of(self, claim: Key) -> Collection[Given | Place]:
+        """Return the NICs that a claim has: given, else those that it is pinned to or is about to be."""
+        known = self.claims.get(claim)
+        if known is None:
+            placement = self.intended_of(claim)
+            return () if placement is None else nic_places(placement.node, placement.nics)
+        if known.devices is not None or known.deleting or known.pin is None or not known.pin.nics:
+            return known.nics
+        return nic_places(known.pin.choice.node, known.pin.nics)
 
     def node_of(self, pod: Pod) -> str:
         """Return the node that a pod is promised to, or is coming to; empty for none."""

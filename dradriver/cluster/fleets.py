@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence, Set
 
 from dradriver.allocator import Fleet
 from dradriver.api.pins import Device, Key
-from dradriver.api.policies.model import Tenant
 from dradriver.api.policies.partitions import OTHERS
+from dradriver.api.policies.tenants import Tenant
 from dradriver.cluster import network
 from dradriver.cluster.inventory import Inventory
 from dradriver.cluster.kueue_topologies import KueueTopologies, KueueTopology

@@ -16,11 +16,12 @@ import msgspec
 
 from dradriver.api.pins import Device, Key, Usage
 from dradriver.api.pods import Pod
-from dradriver.api.policies.model import MOST_DAYS
+from dradriver.api.policies.fields import MOST_DAYS
 from dradriver.api.usage import DAY_H, HOUR_S, Bucket, Details, Hours
 from dradriver.cluster.gpu_hours import Gap, GpuHours
 from dradriver.cluster.gpu_parts import gpus_of
 from dradriver.cluster.pools import Pool
+from dradriver.cluster.records import ClaimRecord
 
 _LONGEST_S: Final = MOST_DAYS * DAY_H * HOUR_S
 _CLAIMS: Final = 256  # counted before others have their turn
@@ -81,7 +82,20 @@ def owner_of(pod: Pod | None) -> str:
     return owner if len(owner) <= _LONGEST_OWNER and owner.isascii() and owner.isprintable() else ""
 
 
-def name_kept(name: str) -> str:
+def whose(claim: ClaimRecord | None, pods: Mapping[Key, Pod | None]) -> Who:
+    """Return whose a claim is.
+
+    Args:
+        claim: The claim; None where it is not there.
+        pods: Its pods, those that are known.
+    """
+    owner = next((owner for pod in pods.values() if (owner := owner_of(pod))), "")
+    named = [name for _, name in pods] or ([] if claim is None else [name for name, _ in claim.owners])
+    idle = None if claim is None or claim.idle is None else claim.idle.since
+    return Who(owner, _name_kept(min(named, default="")), idle)
+
+
+def _name_kept(name: str) -> str:
     """Return a pod's name as it is kept: one that no pod can have is not."""
     return name if len(name) <= _LONGEST_NAME and name.isascii() and name.isprintable() else ""
 

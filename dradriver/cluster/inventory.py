@@ -19,9 +19,9 @@ from dradriver.cluster.gpu_parts import GpuKinds
 from dradriver.cluster.holds import Holds
 from dradriver.cluster.nodes.table import NodeTable
 from dradriver.cluster.pools import Pool
-from dradriver.cluster.records import SliceRecord
 from dradriver.cluster.remaining import Remaining, fits_beside, remaining
 from dradriver.cluster.reserved import Reserved
+from dradriver.cluster.slice_records import SliceRecord
 from dradriver.cluster.tabulating import AtOnce
 from dradriver.errors import DriverError
 from dradriver.topology.machine import Machine

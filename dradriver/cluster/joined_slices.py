@@ -19,7 +19,8 @@ from dradriver.api import slices
 from dradriver.api.pins import Device, Key, MigSlice, Usage
 from dradriver.cluster.devices import gpu_names
 from dradriver.cluster.pools import newest
-from dradriver.cluster.records import ClaimRecord, SliceRecord
+from dradriver.cluster.records import ClaimRecord
+from dradriver.cluster.slice_records import SliceRecord
 from dradriver.topology.machine import Machine
 
 _MIG: Final = re.compile(r"gpu-\d{1,4}-mig-(\d{1,2}g\d{1,4}gb(?:-[a-z.-]{1,16})?)-(\d{1,4})-(\d{1,2})")

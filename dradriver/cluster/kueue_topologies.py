@@ -11,7 +11,7 @@ import msgspec
 
 from dradriver.api.affinity import HOSTNAME
 from dradriver.api.objects import Metadata, Part
-from dradriver.api.policies.model import MOST_LEVELS
+from dradriver.api.policies.fields import MOST_LEVELS
 from dradriver.kube import codec
 from dradriver.kube.reflector import Change
 from dradriver.topology.network_levels import found
@@ -54,8 +54,7 @@ def read_topology(data: msgspec.Raw) -> KueueTopology | None:
     keys = [level.node_label for level in reversed(topology.spec.levels) if level.node_label != HOSTNAME]
     if not 0 < len(keys) <= MOST_LEVELS or not all(0 < len(key) <= _LONGEST for key in keys):
         return None
-    metadata = msgspec.structs.replace(topology.metadata, labels={}, annotations={})
-    return KueueTopology(metadata, tuple(dict.fromkeys(keys)))
+    return KueueTopology(topology.metadata.bare, tuple(dict.fromkeys(keys)))
 
 
 class KueueTopologies:

@@ -11,8 +11,8 @@ import msgspec
 from dradriver.api import names
 from dradriver.api.dra_objects import Device, ResourceSlice
 from dradriver.api.nics import DRIVERS, Given, NicDriver
-from dradriver.api.objects import Metadata
 from dradriver.api.simple_cel import Value
+from dradriver.cluster.slice_records import PoolSlice, place_in_pool
 from dradriver.kube import codec
 
 
@@ -38,25 +38,13 @@ class Nic(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     blocked: bool
 
 
-class NicSlice(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class NicSlice(PoolSlice, frozen=True, kw_only=True, gc=False):
     """A slice of such a driver.
 
     Attributes:
-        metadata: Without labels and annotations.
-        driver: Whose it is.
-        pool: Its pool.
-        node: Its node.
-        generation: The pool's generation that it belongs to.
-        count: How many slices that generation has.
         nics: Those of its devices that have a PCI address.
     """
 
-    metadata: Metadata
-    driver: str
-    pool: str
-    node: str
-    generation: int
-    count: int
     nics: tuple[Nic, ...]
 
 
@@ -72,15 +60,7 @@ def read_slice(data: msgspec.Raw) -> NicSlice | None:
         return None
     pool = sys.intern(piece.spec.pool.name)
     every = (_nic(device, driver, pool) for device in piece.spec.devices)
-    return NicSlice(
-        metadata=msgspec.structs.replace(piece.metadata, labels={}, annotations={}, owner_references=[]),
-        driver=driver.name,
-        pool=pool,
-        node=piece.spec.node_name,
-        generation=piece.spec.pool.generation,
-        count=piece.spec.pool.resource_slice_count,
-        nics=tuple(nic for nic in every if nic is not None),
-    )
+    return NicSlice(**place_in_pool(piece), nics=tuple(nic for nic in every if nic is not None))
 
 
 def _nic(device: Device, driver: NicDriver, pool: str) -> Nic | None:

@@ -9,7 +9,8 @@ from dradriver.api.pins import Device, Key, Usage
 from dradriver.cluster.inventory import Inventory
 from dradriver.cluster.joined_slices import JoinedSlices
 from dradriver.cluster.nodes.table import NodeTable
-from dradriver.cluster.records import ClaimRecord, SliceRecord
+from dradriver.cluster.records import ClaimRecord
+from dradriver.cluster.slice_records import SliceRecord
 from dradriver.cluster.taint_rules import TaintRule, TaintRules
 from dradriver.kube.reflector import Change
 

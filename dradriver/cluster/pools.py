@@ -12,7 +12,7 @@ from dradriver.allocator.parts.existing import with_instances
 from dradriver.api import slices
 from dradriver.api.pins import Key, MigSlice, Usage
 from dradriver.cluster.devices import OwnSlice, PartsOf
-from dradriver.cluster.records import SliceRecord
+from dradriver.cluster.slice_records import SliceRecord
 from dradriver.topology.machine import Machine
 
 logger = logging.getLogger(__name__)

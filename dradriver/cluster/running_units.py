@@ -9,7 +9,6 @@ import msgspec
 from dradriver.api.objects import seconds
 from dradriver.api.pins import Device, Key, Usage, claim_key, is_set
 from dradriver.api.pods import Pod
-from dradriver.cluster.claims import State
 from dradriver.cluster.gpu_time import owner_of
 from dradriver.cluster.nodes.requests import Amounts
 from dradriver.cluster.picture import Picture
@@ -137,8 +136,8 @@ class RunningUnits:
         self._ending = tuple(ending)
 
     def _running(self, key: Key, pod: Pod, claim: ClaimRecord) -> Running | None:
-        name, takes = claim_key(pod), self._picture.taken_by(key)
-        given = self._picture.accounts.of(claim.key).state is State.ALLOCATED
+        name, takes = claim_key(pod), self._picture.node_usage.by(key)
+        given = self._picture.accounts.given(claim.key)
         if pod.finished or takes is None or not given or name is None or is_set(name) or not _uses(pod, claim):
             return None
         if not (devices := self._picture.held(claim.key)):

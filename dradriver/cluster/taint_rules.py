@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from dradriver.api.objects import Metadata, Taint
-from dradriver.cluster.records import SliceRecord
+from dradriver.cluster.slice_records import SliceRecord
 from dradriver.kube import codec
 from dradriver.kube.reflector import Change
 
@@ -69,7 +69,7 @@ def read_rule(data: msgspec.Raw) -> TaintRule | None:
     if selector is None or not rule.spec.taint.blocks:
         return None
     return TaintRule(
-        metadata=msgspec.structs.replace(rule.metadata, labels={}, annotations={}),
+        metadata=rule.metadata.bare,
         driver=selector.driver or "",
         pool=selector.pool or "",
         device=selector.device or "",

@@ -6,8 +6,9 @@ import logging
 from collections.abc import Callable, Collection, Mapping
 
 from dradriver.allocator import Fleet
-from dradriver.api.policies.model import Gpus, Tenant
+from dradriver.api.policies.fields import Gpus
 from dradriver.api.policies.partitions import OTHERS, Division, bounds, divide
+from dradriver.api.policies.tenants import Tenant
 from dradriver.cluster.nodes.table import NodeTable
 from dradriver.cluster.pools import Pool
 from dradriver.topology.machine import Machine

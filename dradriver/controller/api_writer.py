@@ -11,6 +11,7 @@ from dradriver.api import claims, names, templates
 from dradriver.api.jsonpatch import Patch
 from dradriver.api.pins import Claim, Key
 from dradriver.api.pods import Pod
+from dradriver.cluster import conflicts
 from dradriver.cluster.picture import Picture
 from dradriver.cluster.placement import Placement
 from dradriver.cluster.records import ClaimRecord, claim_record
@@ -56,11 +57,11 @@ class ApiWriter:
             Unreachable: No answer; the same.
         """
         claim = await self.create(pod, wish, placement)
-        if not self._picture.has(claim):  # while its creation hung
+        if not self._picture.accounts.has(claim):  # while its creation hung
             raise MovedOnError(f"claim {'/'.join(claim.key)} is gone again")
         if self._picture.gangs.gathers(wish.pod):  # the same: those that it came to run no more
             raise MovedOnError("its gang is to begin as a whole")
-        if self._picture.overtaken(wish.claim, placement):  # while its creation hung
+        if conflicts.overtaken(self._picture, wish.claim, placement):  # while its creation hung
             await self.withdraw(claim)
             raise MovedOnError(f"GPUs chosen on node {placement.node} were given to another claim meanwhile")
         self.go_on(slot)
@@ -230,7 +231,7 @@ class ApiWriter:
             ApiError: The server refuses.
             Unreachable: No answer; nothing was created.
         """
-        if self._picture.overtaken(wish.claim, placement):
+        if conflicts.overtaken(self._picture, wish.claim, placement):
             raise MovedOnError(f"GPUs chosen on node {placement.node} were given to another claim meanwhile")
         body = claims.pinned(
             pod,

@@ -18,7 +18,8 @@ from dradriver.api.pods import Pod
 from dradriver.cluster.nodes.requests import Amounts
 from dradriver.cluster.picture import Picture
 from dradriver.cluster.pods import Foreign
-from dradriver.cluster.records import ChannelSlice, SliceRecord
+from dradriver.cluster.records import ChannelSlice
+from dradriver.cluster.slice_records import SliceRecord
 from dradriver.controller import metrics
 from dradriver.kube.reflector import Change
 from dradriver.kube.resources import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Resource
@@ -128,7 +129,7 @@ class Audit:
     async def _nics(self) -> None:
         picture, nics = self._picture, self._picture.nics
         async for key in _in_slices(_both(picture.claims, picture.accounts.intended(), nics.claims())):
-            held = frozenset(picture.nics_of(key))
+            held = frozenset(picture.accounts.nics_of(key))
             if nics.held(key) != held or not nics.sound(key):
                 self._differs("NICs", key, partial(nics.hold_anew, key, held))
 
@@ -136,10 +137,10 @@ class Audit:
         """Compare what pods take from nodes: added up in slices first, and again at once where that differs."""
         nodes, taking = self._picture.nodes, self._picture.node_usage
         async for key in _in_slices(_both(self._picture.pods, taking.pods())):
-            if taking.recount(key) or self._picture.count_channel(key):
+            if taking.recount(key) or self._picture.channels.recount(key):
                 self._differs("usage", key)
         async for key in _in_slices(self._picture.channels.pods()):
-            if self._picture.count_channel(key):
+            if self._picture.channels.recount(key):
                 self._differs("usage", key)
         (pods,) = self._of(PODS)
         sums: dict[str, collections.Counter[str]] = {}
@@ -169,7 +170,7 @@ class Audit:
     async def _gpu_time(self) -> None:
         picture, gpu_time = self._picture, self._picture.gpu_time
         async for key in _in_slices(_both(picture.claims, picture.accounts.intended(), gpu_time.claims())):
-            held, given = picture.held(key), picture.given(key)
+            held, given = picture.held(key), picture.accounts.given(key)
             if not gpu_time.counts(key, held, given=given):
                 self._differs("gpu time", key, partial(gpu_time.holds, key, held, given=given))
         for namespace in gpu_time.recharge():

@@ -14,7 +14,7 @@ import msgspec
 from dradriver.api import channels, seats
 from dradriver.api.ledger import OURS, current_ledger
 from dradriver.api.policies.model import Policies
-from dradriver.cluster import pods, records
+from dradriver.cluster import pods, records, slice_records
 from dradriver.cluster.kueue_topologies import read_topology
 from dradriver.cluster.picture import Picture
 from dradriver.cluster.tabulating import Tabulator
@@ -79,7 +79,7 @@ def sources() -> tuple[Source, ...]:
         Source(RESOURCE_CLAIMS, records.read_claim, Picture.claim_changed),
         Source(NODES, records.read_node, Picture.node_changed),
         *(
-            Source(RESOURCE_SLICES, records.read_slice, Picture.slice_changed, f"spec.driver={driver}")
+            Source(RESOURCE_SLICES, slice_records.read_slice, Picture.slice_changed, f"spec.driver={driver}")
             for driver in dict.fromkeys((OURS.driver, current_ledger().driver))
         ),
         Source(RESOURCE_SLICES, records.read_channels, Picture.channels_changed, f"spec.driver={channels.DRIVER}"),

@@ -26,6 +26,7 @@ from dradriver.allocator.request import (
 from dradriver.api import names, plans, results, slices
 from dradriver.api.pins import Key, Pin, claim_key
 from dradriver.api.pods import Pod
+from dradriver.cluster import conflicts
 from dradriver.cluster.claim_users import MOST
 from dradriver.cluster.nodes.ask import lasts_s, listed
 from dradriver.cluster.nodes.columns import Bools
@@ -116,10 +117,10 @@ def _joining(picture: Picture, wish: PlacementRequest, claim: ClaimRecord) -> Pl
     pod, ask = picture.pods.get(wish.pod), wish.ask
     if pod is not None:  # for how long others have the set is none of its business
         ask = msgspec.structs.replace(ask, lasts_s=lasts_s(pod))
-    row, fit = picture.nodes.find(node), picture.nodes.eligible(ask, besides=picture.taken_by(wish.pod))
+    row, fit = picture.nodes.find(node), picture.nodes.eligible(ask, besides=picture.node_usage.by(wish.pod))
     if row is None or not fit[row]:
         here = np.zeros_like(fit) if row is None else _row(fit, row)
-        causes = picture.nodes.causes(ask, besides=picture.taken_by(wish.pod), only=here)
+        causes = picture.nodes.causes(ask, besides=picture.node_usage.by(wish.pod), only=here)
         raise NoPlaceError(
             f"its set {name} is on node {node}, which cannot run this pod: {', '.join(causes) or 'gone'}"
         )
@@ -150,11 +151,11 @@ def revalidate(picture: Picture, wish: PlacementRequest, claim: ClaimRecord) -> 
             return None
         if not nic_places.asked_for(picture, wish, pin):
             return None
-    own, ending = picture.taken_by(wish.pod), picture.in_the_way(claim)
+    own, ending = picture.node_usage.by(wish.pod), conflicts.in_the_way(picture, claim)
     gone = frozenset((wish.claim, *(key for pod in ending if (key := claim_key(pod)) is not None)))
-    with picture.nodes.without([takes for takes in (own, *map(picture.taken_by, map(_key, ending))) if takes]):
+    with picture.nodes.without([takes for takes in (own, *map(picture.node_usage.by, map(_key, ending))) if takes]):
         fit = eligible(picture, wish)
-        if not (fit[row] and picture.inventory.keeps(pin) and picture.fits(claim)):
+        if not (fit[row] and picture.inventory.keeps(pin) and conflicts.fits(picture, claim)):
             return None
         try:
             if not _asked_for(picture, wish, pin, _row(fit, row), gone):

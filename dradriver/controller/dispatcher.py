@@ -101,13 +101,13 @@ class Dispatcher:
         where = self._picture.volumes.of(pod)
         if unit is None or unit.lead.uid != pod.metadata.uid:
             self._disband(key)
-            unit = Unit(Member(pod, self._picture.template_of(pod), where), highest=self._tenants.highest(key[0]))
+            unit = Unit(Member(pod, self._picture.templates.of(pod), where), highest=self._tenants.highest(key[0]))
             unit.lead.near = "" if gang is None else gang.gang[1]
             self.newest = max(self.newest, pod.metadata.creation_timestamp or "")
             self._units[key] = unit
         elif unit.busy:
             return  # its writer looks again when it is done
-        elif unit.lead.update(pod, self._picture.template_of(pod), where):
+        elif unit.lead.update(pod, self._picture.templates.of(pod), where):
             unit.forgive()
         self._entries.look(unit, self.newest)
         self._count(unit, unit.lead)

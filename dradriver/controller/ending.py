@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 
 from dradriver.api.pods import Pod
+from dradriver.cluster import conflicts
 from dradriver.cluster.picture import Picture
 from dradriver.cluster.records import ClaimRecord
 
@@ -54,7 +55,7 @@ def ending_for(
         lasts_s: For how long those have them who wait for it; 0 for ever.
     """
     named = [(claim, claim.preempts) for claim in claims if claim.preempts is not None and claim.devices is None]
-    there = {pod.metadata.uid: pod for _, preempts in named for pod in picture.living(preempts)}
+    there = {pod.metadata.uid: pod for _, preempts in named for pod in conflicts.living(picture, preempts)}
     if not there:
         return None
     ends_at = max(preempts.until for _, preempts in named)

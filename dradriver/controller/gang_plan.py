@@ -171,7 +171,7 @@ def _left_out(picture: Picture, members: Sequence[Member], rows: Bools | None) -
     """
     ask = msgspec.structs.replace(members[0].wish.ask, lasts_s=longest(member.wish.ask.lasts_s for member in members))
     causes = [GOING] if GOING in picture.nodes.causes(ask, only=rows) else []
-    wants = next(((domain, m.key) for m in members if (domain := picture.domain_of(m.key)) is not None), None)
+    wants = next(((domain, m.key) for m in members if (domain := picture.channels.domain_of(m.key)) is not None), None)
     if wants is not None:
         open_ = picture.nodes.open(ask)
         causes += picture.channels.causes(*wants, open_ if rows is None else open_ & rows)

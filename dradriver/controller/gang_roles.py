@@ -93,7 +93,7 @@ def asked(
         min_network_gbps=wants.min_network_gbps or 0.0,
         near="" if wants.near is None else wants.near.level,
         near_required=wants.near is not None and not wants.near.preferred,
-        one_fabric=any(picture.domain_of(member.key) is not None for member in members),
+        one_fabric=any(picture.channels.domain_of(member.key) is not None for member in members),
     )
     return Asked(request, tuple(member for group in groups for member in group), eligible, amounts)
 
@@ -141,7 +141,7 @@ def _role(
     if nics is not None:
         needs = (*needs, 0 if wish.nics is None else nics.count)
     # Of what its pods say of each other, and of channels of multi-node NVLink: columns that each node has one of.
-    apart, channel = neighbours.one_a_node(wish.rules), picture.domain_of(wish.pod) is not None
+    apart, channel = neighbours.one_a_node(wish.rules), picture.channels.domain_of(wish.pod) is not None
     own_ones = (int(apart), 1) if channel else (1,) if apart else ()
     return Role(pod=pod, pods=pods, needs=(*needs, *own_ones))
 
@@ -154,7 +154,7 @@ def _eligible(
         fit &= rows
     if wish.rules is not None:
         fit &= picture.neighbours.allowed(wish.pod, wish.rules, fit.copy())
-    if (domain := picture.domain_of(wish.pod)) is not None:
+    if (domain := picture.channels.domain_of(wish.pod)) is not None:
         fit &= picture.channels.free(domain, wish.pod)
     if avoid:
         fit &= ~picture.nodes.named(avoid)

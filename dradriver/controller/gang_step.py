@@ -25,6 +25,7 @@ from dradriver.api.gang_owners import Rank
 from dradriver.api.gangs import Size
 from dradriver.api.pods import Pod
 from dradriver.api.seats import GO
+from dradriver.cluster import conflicts
 from dradriver.cluster.nodes.ask import lasts_s, longest
 from dradriver.cluster.picture import Picture
 from dradriver.cluster.records import ClaimRecord
@@ -266,7 +267,7 @@ def _broken(claim: ClaimRecord, picture: Picture) -> WithdrawReason | None:
         return None
     if claim.pin is None:
         return WithdrawReason.DAMAGED
-    if picture.rivals(claim):
+    if conflicts.rivals(picture, claim):
         return WithdrawReason.TAKEN
     return None if picture.inventory.keeps(claim.pin) else WithdrawReason.GONE
 

@@ -110,7 +110,7 @@ class GangWorker:
         changed = unit is None or bool(alone)
         for pod_key in self._picture.gangs.pods(key):
             pod = self._picture.pods[pod_key]
-            template, where = self._picture.template_of(pod), self._picture.volumes.of(pod)
+            template, where = self._picture.templates.of(pod), self._picture.volumes.of(pod)
             if (member := known.get(pod.metadata.uid)) is None:
                 member, changed = Member(pod, template, where), True
             elif member.update(pod, template, where):

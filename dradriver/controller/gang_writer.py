@@ -13,6 +13,7 @@ from dradriver.api import seats
 from dradriver.api.pins import Claim, Key
 from dradriver.api.pods import Pod
 from dradriver.api.seats import GO, OFF
+from dradriver.cluster import conflicts
 from dradriver.cluster.picture import Picture
 from dradriver.cluster.placement import Placement
 from dradriver.cluster.records import ClaimRecord, claim_record
@@ -65,10 +66,10 @@ class GangWriter:
 
         try:
             await self._each((partial(create, member, placement) for member, placement in plan.items()), slot)
-            if not all(map(self._picture.has, made)):  # while the creation of another hung
+            if not all(map(self._picture.accounts.has, made)):  # while the creation of another hung
                 raise MovedOnError("claims of its gang are gone again")
             for member, placement in plan.items():
-                if self._picture.overtaken(member.wish.claim, placement):
+                if conflicts.overtaken(self._picture, member.wish.claim, placement):
                     raise MovedOnError(f"GPUs chosen on node {placement.node} were given to another claim meanwhile")
         except UnsureError:
             raise

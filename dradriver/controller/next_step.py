@@ -16,6 +16,7 @@ from dradriver.api import names
 from dradriver.api.pins import claim_key, is_set
 from dradriver.api.pods import Pod
 from dradriver.api.seats import GO, OFF
+from dradriver.cluster import conflicts
 from dradriver.cluster.nodes.ask import lasts_s
 from dradriver.cluster.picture import Picture
 from dradriver.cluster.records import ClaimRecord
@@ -185,7 +186,7 @@ def _preempting(member: Member, claim: ClaimRecord, ending: Ending, now: float) 
 
 def _intact(claim: ClaimRecord, picture: Picture) -> bool:
     """Return whether a claim is pinned to what is there and nobody else was given."""
-    return claim.pin is not None and picture.inventory.keeps(claim.pin) and not picture.rivals(claim)
+    return claim.pin is not None and picture.inventory.keeps(claim.pin) and not conflicts.rivals(picture, claim)
 
 
 def stuck(member: Member, claim: ClaimRecord, now: float) -> float | None:
@@ -309,7 +310,7 @@ def _promised(
 ) -> Step:
     if claim.pin is None:
         return Withdraw(claim, WithdrawReason.DAMAGED)
-    if picture.rivals(claim):
+    if conflicts.rivals(picture, claim):
         return Withdraw(claim, WithdrawReason.TAKEN)
     if not picture.inventory.keeps(claim.pin):
         return Withdraw(claim, WithdrawReason.GONE)
@@ -350,7 +351,7 @@ def _overlooked(member: Member, claim: ClaimRecord, picture: Picture) -> bool:
     if pin is None or member.promise.renewed:
         return False
     summed = any(taken is not None and device not in pin.apart for device, taken in pin.taken.items())
-    return summed and picture.fits(claim)
+    return summed and conflicts.fits(picture, claim)
 
 
 def _untrue(pod: Pod, claim: ClaimRecord | None) -> dict[str, str | None]:

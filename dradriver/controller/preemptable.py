@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from dradriver.api.policies.model import Preemption as Terms
+from dradriver.api.policies.tenants import Preemption as Terms
 from dradriver.cluster.picture import Picture
 from dradriver.cluster.running_units import RunningUnit, RunningUnits
 from dradriver.controller.evictions import Evictions

@@ -26,7 +26,7 @@ import msgspec
 from dradriver.api.errors import WordError
 from dradriver.api.pins import Key
 from dradriver.api.policies.model import Policies
-from dradriver.api.policies.model import Preemption as Terms
+from dradriver.api.policies.tenants import Preemption as Terms
 from dradriver.api.preempts import Preempts, Victim
 from dradriver.cluster.picture import Picture
 from dradriver.cluster.placement import Placement

@@ -28,7 +28,7 @@ def eligible(picture: Picture, wish: PlacementRequest) -> Bools:
     fit = picture.nodes.eligible(wish.ask)
     if wish.rules is not None:
         fit &= picture.neighbours.allowed(wish.pod, wish.rules, picture.nodes.open(wish.ask))
-    if (domain := picture.domain_of(wish.pod)) is not None:
+    if (domain := picture.channels.domain_of(wish.pod)) is not None:
         fit &= picture.channels.free(domain, wish.pod)
     return fit
 
@@ -166,6 +166,6 @@ def _causes(picture: Picture, wish: PlacementRequest, fit: Bools) -> str:
         open_ = picture.nodes.open(wish.ask)
         if (open_ & ~picture.neighbours.allowed(wish.pod, wish.rules, open_)).any():
             causes.append(BESIDE)
-    if (domain := picture.domain_of(wish.pod)) is not None:
+    if (domain := picture.channels.domain_of(wish.pod)) is not None:
         causes += picture.channels.causes(domain, wish.pod, picture.nodes.open(wish.ask))
     return ", ".join(sorted(causes))

@@ -106,7 +106,7 @@ class Reservable:
         fit = self._picture.nodes.open(msgspec.structs.replace(wish.ask, lasts_s=lasts_s))
         if wish.rules is not None:
             fit &= self._picture.neighbours.allowed(wish.pod, wish.rules, fit.copy())
-        if self._picture.domain_of(wish.pod) is not None:  # who has it now will have ended, as who has the GPUs
+        if self._picture.channels.domain_of(wish.pod) is not None:  # who has it will have ended, as who has the GPUs
             fit &= self._picture.nodes.channels(taken=True)
         return fit
 
@@ -175,7 +175,7 @@ class Reservable:
         pods = {
             pod for gpu in gpus for claim in picture.inventory.holders(gpu) for pod in picture.claim_users.of(claim)
         }
-        return [taken for pod in sorted(pods) if (taken := picture.taken_by(pod))]
+        return [taken for pod in sorted(pods) if (taken := picture.node_usage.by(pod))]
 
     async def _best_of_gang(self, unit: Unit, limits: Limits) -> Candidate | None:
         """Return the GPUs of a plan on the fewest nodes that are free first, wholly; None without a plan."""

@@ -118,7 +118,7 @@ class RunningGangs:
         pods = (self._picture.pods[key] for key in self._picture.gangs.pods(of.gang))
         # Those that have their places were narrowed to all nodes of the gang: to read that of each is quadratic.
         members = (
-            unit.lead if pod.metadata.uid == unit.lead.uid else Member(anywhere(pod), self._picture.template_of(pod))
+            unit.lead if pod.metadata.uid == unit.lead.uid else Member(anywhere(pod), self._picture.templates.of(pod))
             for pod in pods
         )
         some = [

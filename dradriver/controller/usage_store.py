@@ -19,7 +19,7 @@ from dradriver.api import names, usage
 from dradriver.api.errors import WordError
 from dradriver.api.objects import Metadata
 from dradriver.api.pins import Key
-from dradriver.api.policies.model import MOST_DAYS
+from dradriver.api.policies.fields import MOST_DAYS
 from dradriver.api.usage import DAY_H, HOUR_S, Detail, Details, Hours
 from dradriver.cluster.ends import given_at
 from dradriver.cluster.gpu_time import decayed

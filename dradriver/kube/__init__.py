@@ -1,6 +1,7 @@
 """Talking to the API server.
 
 client      one method a verb
+connection  requests and answers as they come, with the token
 http        aiohttp, without the system's certificates
 resources   the kinds of objects and their paths
 codec       JSON into dicts and structs

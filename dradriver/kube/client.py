@@ -3,22 +3,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import builtins
-import contextlib
 import enum
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, cast
 
 import msgspec
-import yarl
 
 from dradriver.api.jsonpatch import Patch
 from dradriver.kube import codec, isolated
 from dradriver.kube.config import ServerConfig
-from dradriver.kube.errors import ApiError, Unreachable, Unreadable, from_status
-from dradriver.kube.http import aiohttp
-from dradriver.kube.lines import Lines, cause
+from dradriver.kube.connection import Connection, TooLongError
+from dradriver.kube.errors import ApiError, Unreachable, Unreadable
+from dradriver.kube.lines import Lines
 from dradriver.kube.resources import Resource
 
 if TYPE_CHECKING:
@@ -32,9 +30,6 @@ __all__ = ["ApiError", "Client", "PatchKind", "Unreachable"]
 
 PAGE: Final = 500  # objects a page, as client-go asks for
 PAGE_BYTES: Final = 8 * 2**20  # what is read of a page; 500 pods with all the annotations they may have are 125 MB
-CONNECT_S: Final = 10.0
-# Writes held by somebody's slow webhook must leave room for a lease's renewal and the watches.
-CONNECTIONS: Final = 400
 
 Object = Mapping[str, Any]
 
@@ -45,10 +40,6 @@ class PatchKind(enum.Enum):
     JSON = "application/json-patch+json"
     MERGE = "application/merge-patch+json"
     APPLY = "application/apply-patch+yaml"  # JSON is YAML
-
-
-class _TooLongError(Exception):
-    """The answer is longer than the caller wants to read."""
 
 
 class _ListMeta(msgspec.Struct, rename="camel"):
@@ -75,29 +66,21 @@ class Client:
     Nothing is retried here but a request whose token was replaced while it was under way. Every method may raise
     ``ApiError`` when the server refuses (``Unreadable`` when its answer is an object that cannot be read),
     ``Unreachable`` when it gives no answer within ``timeout_s`` and ``ConfigError`` when the token's file cannot be
-    read. ``date`` is the header of that name of the last answer, by the server's own clock; empty without one.
+    read.
+
+    Attributes:
+        connection: Sends requests and gives answers as they come.
     """
 
     def __init__(self, config: ServerConfig, *, user_agent: str, timeout_s: float = 30) -> None:
-        self._config = config
-        self._user_agent = user_agent
-        self._timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=CONNECT_S)
-        self._session: aiohttp.ClientSession | None = None
-        self.date = ""
+        self.connection = Connection(config, user_agent=user_agent, timeout_s=timeout_s)
 
     async def __aenter__(self) -> Self:
-        context = self._config.ssl_context()
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=CONNECTIONS, ssl=True if context is None else context),
-            # Compression costs both sides more than the bytes inside a cluster.
-            headers={"User-Agent": self._user_agent, "Accept": "application/json", "Accept-Encoding": "identity"},
-        )
+        await self.connection.__aenter__()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+        await self.connection.__aexit__()
 
     async def get(
         self,
@@ -108,7 +91,7 @@ class Client:
         type: type[T] = dict,  # type: ignore[assignment]
     ) -> T:
         """Return one object."""
-        return _decode(await self._request("GET", resource.path(namespace, name)), type)
+        return _decode(await self.connection.request("GET", resource.path(namespace, name)), type)
 
     async def list(
         self,
@@ -135,15 +118,15 @@ class Client:
             paging = {"limit": str(limit)} | ({"continue": token} if token else {})
             try:
                 most = PAGE_BYTES if limit > 1 else None
-                body = await self._request("GET", path, params=params | paging, most=most)
-            except _TooLongError:
+                body = await self.connection.request("GET", path, params=params | paging, most=most)
+            except TooLongError:
                 limit = max(1, limit // 8)
                 continue
             except ApiError as error:
                 if not (token and error.gone):
                     raise
                 items.clear()
-                body = await self._request("GET", path, params=params)
+                body = await self.connection.request("GET", path, params=params)
             page = _page(body)
             items += [item for raw in page.items or () if (item := read(raw)) is not None]
             token = page.metadata.continue_
@@ -155,7 +138,7 @@ class Client:
     async def serves(self, resource: Resource) -> bool:
         """Return whether the server has a kind in this version, as it tells anybody."""
         try:
-            body = await self._request("GET", resource.group_path)
+            body = await self.connection.request("GET", resource.group_path)
         except ApiError as error:
             if error.not_found:
                 return False
@@ -182,7 +165,9 @@ class Client:
             raise ValueError(f"a {resource.kind} needs a namespace")
         params = {"dryRun": "All"} if dry_run else {}
         path = f"{resource.path(namespace, obj['metadata']['name'])}/{subresource}" if subresource else ""
-        return _decode(await self._request("POST", path or resource.path(namespace), params=params, body=obj), type)
+        return _decode(
+            await self.connection.request("POST", path or resource.path(namespace), params=params, body=obj), type
+        )
 
     async def update(
         self,
@@ -197,7 +182,7 @@ class Client:
         """
         metadata = obj["metadata"]
         path = resource.path(metadata.get("namespace"), metadata["name"])
-        return _decode(await self._request("PUT", path, body=obj), type)
+        return _decode(await self.connection.request("PUT", path, body=obj), type)
 
     async def patch(
         self,
@@ -226,7 +211,9 @@ class Client:
         content = body.ops if isinstance(body, Patch) else body
         path = resource.path(namespace, name) + (f"/{subresource}" if subresource else "")
         params = {"fieldManager": field_manager, "force": "true"} if field_manager else {}
-        return _decode(await self._request("PATCH", path, params=params, body=content, content_type=kind.value), type)
+        return _decode(
+            await self.connection.request("PATCH", path, params=params, body=content, content_type=kind.value), type
+        )
 
     async def delete(
         self,
@@ -245,17 +232,16 @@ class Client:
             "preconditions": {key: value for key, value in conditions.items() if value is not None},
         }
         try:
-            await self._request("DELETE", resource.path(namespace, name), body=options)
+            await self.connection.request("DELETE", resource.path(namespace, name), body=options)
         except ApiError as error:
             if error.not_found:
                 return False
             raise
         return True
 
-    @contextlib.asynccontextmanager
-    async def stream(
+    def stream(
         self, resource: Resource, *, namespace: str | None = None, params: Mapping[str, str], silence_s: float
-    ) -> AsyncIterator[Lines]:
+    ) -> AbstractAsyncContextManager[Lines]:
         """Give the lines of a watch, each an event's JSON; the connection is closed at the end, however it comes.
 
         Args:
@@ -268,112 +254,7 @@ class Client:
             ApiError: The server refused to begin.
             Unreachable: Here or from the lines: no connection, or it broke, or nothing was heard.
         """
-        path = resource.path(namespace)
-        try:
-            async with asyncio.timeout(silence_s):
-                response = await self._open("GET", path, params=params, timeout=aiohttp.ClientTimeout(total=None))
-        except TimeoutError:
-            raise Unreachable(f"WATCH {path}: no answer for {silence_s:g} s") from None
-        try:
-            yield Lines(response, silence_s=silence_s)
-        finally:
-            _hang_up(response)
-
-    async def _request(
-        self,
-        method: str,
-        path: str,
-        *,
-        params: Mapping[str, str] | None = None,
-        body: object = None,
-        content_type: str = "application/json",
-        most: int | None = None,
-    ) -> bytes:
-        """Return an answer's body; raise ``_TooLongError`` where it is longer than ``most`` bytes."""
-        content = None if body is None else msgspec.json.encode(body)
-        response = await self._open(method, path, params=params, content=content, content_type=content_type)
-        try:
-            if most is None:
-                return await response.read()
-            pieces: builtins.list[bytes] = []
-            async for piece in response.content.iter_any():
-                pieces.append(piece)
-                most -= len(piece)
-                if most < 0:
-                    _hang_up(response)
-                    raise _TooLongError
-            return b"".join(pieces)
-        except (aiohttp.ClientError, OSError) as error:
-            raise Unreachable(f"{method} {path}: {cause(error)}", timed_out=_timed_out(error)) from error
-        finally:
-            response.release()
-
-    async def _open(
-        self,
-        method: str,
-        path: str,
-        *,
-        params: Mapping[str, str] | None = None,
-        content: bytes | None = None,
-        content_type: str = "application/json",
-        timeout: aiohttp.ClientTimeout | None = None,  # noqa: ASYNC109 - aiohttp's own
-    ) -> aiohttp.ClientResponse:
-        """Return an answer of success whose body is not read yet."""
-        if self._session is None:
-            raise RuntimeError("use the Client as an async context manager")
-        url = yarl.URL(self._config.url + path, encoded=True)
-        headers = {"Content-Type": content_type} if content is not None else {}
-        token = self._config.bearer()
-        while True:
-            if token:
-                headers["Authorization"] = f"Bearer {token}"
-            try:
-                response = await self._session.request(
-                    method,
-                    url,
-                    params=params,
-                    data=content,
-                    headers=headers,
-                    timeout=timeout or self._timeout,
-                    server_hostname=self._config.server_name,
-                    allow_redirects=False,
-                )
-                self.date = response.headers.get("Date", "")
-                if 200 <= response.status < 300:
-                    return response
-                async with response:
-                    answer = await response.read()
-            except (aiohttp.ClientError, OSError) as error:
-                raise Unreachable(
-                    f"{method} {path}: {cause(error)}",
-                    timed_out=_timed_out(error),
-                    absent=not isinstance(error, TimeoutError),
-                ) from error
-            if response.status == 401 and (newer := self._config.bearer()) != token:
-                token = newer
-                continue
-            raise from_status(
-                answer,
-                status=response.status,
-                retry_after=response.headers.get("Retry-After"),
-                request=f"{method} {path}",
-            )
-
-
-def _timed_out(error: Exception) -> bool:
-    """Return whether a server took a request and did not answer it in time."""
-    return isinstance(error, TimeoutError) and not isinstance(error, aiohttp.ConnectionTimeoutError)
-
-
-def _hang_up(response: aiohttp.ClientResponse) -> None:
-    """End an answer that goes on, and its connection, at once.
-
-    A plain close says TLS's farewell and waits up to 30 s for the server's, which is behind all that the server still
-    has to say; nobody waits for it, and a loop that ends meanwhile leaves the socket open.
-    """
-    if response.connection is not None and (transport := response.connection.transport) is not None:
-        transport.abort()
-    response.close()
+        return self.connection.stream(resource.path(namespace), params=params, silence_s=silence_s)
 
 
 def selection(label_selector: str | None, field_selector: str | None) -> dict[str, str]:

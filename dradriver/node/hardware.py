@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from dradriver.api.policies.model import XidWord
+from dradriver.api.policies.fields import XidWord
 from dradriver.node import boot
 from dradriver.node.container_edits import Edits
 from dradriver.node.devices.device_manager import DeviceManager
@@ -154,26 +154,16 @@ def device_manager(
         return DeviceManager([Whole(edits)])
     mps = MpsFolder(options.state_dir / "mps", boot=boot_of(options))
     if options.discovery == "simulated":
-        return assemble.simulated(
-            edits,
-            _simulated_dir(options),
-            lambda: machines.machine,
+        host = assemble.simulated(_simulated_dir(options), lambda: machines.machine, mps=mps)
+    else:
+        host = assemble.real(
+            cdi_root=options.cdi_root,
+            host_root=options.host_root,
+            driver_root=options.driver_root,
+            released=released,
             mps=mps,
-            sharing=modes.sharing,
-            made=modes.makes_instances,
-            switched=switched,
         )
-    return assemble.real(
-        edits,
-        cdi_root=options.cdi_root,
-        host_root=options.host_root,
-        driver_root=options.driver_root,
-        released=released,
-        mps=mps,
-        sharing=modes.sharing,
-        made=modes.makes_instances,
-        switched=switched,
-    )
+    return assemble.of(edits, host, mps=mps, sharing=modes.sharing, made=modes.makes_instances, switched=switched)
 
 
 def boot_of(options: Options) -> str:

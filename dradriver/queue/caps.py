@@ -17,7 +17,7 @@ from dradriver.allocator.fleet.fleet import Fleet
 from dradriver.allocator.request import NoPlaceError
 from dradriver.api.errors import WordError
 from dradriver.api.pins import Key, is_set
-from dradriver.api.policies.model import Cap
+from dradriver.api.policies.tenants import Cap
 from dradriver.cluster.gpu_parts import of_products
 from dradriver.cluster.nodes.columns import Bools
 from dradriver.cluster.picture import Picture

@@ -18,7 +18,7 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from dradriver.api.policies import model
+from dradriver.api.policies import tenants
 
 Gpu: TypeAlias = tuple[str, str]
 """Node and device."""
@@ -26,7 +26,7 @@ Gpu: TypeAlias = tuple[str, str]
 _LISTED: Final = 3  # pods that a reason names
 _MOST_DOUBLED: Final = 8
 _MINUTE_S: Final = 60.0
-_DEFAULTS: Final = model.Reservation()
+_DEFAULTS: Final = tenants.Reservation()
 
 
 class Terms(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,7 +45,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     moves: int = _DEFAULTS.moves
 
     @classmethod
-    def of(cls, section: model.Reservation) -> Terms:
+    def of(cls, section: tenants.Reservation) -> Terms:
         """Return what a policies file says."""
         return cls(
             bounded_wait_s=section.after_minutes * _MINUTE_S,

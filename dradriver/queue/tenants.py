@@ -6,7 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from dradriver.api.policies.model import Cap, Policies, Tenant
+from dradriver.api.policies.model import Policies
+from dradriver.api.policies.tenants import Cap, Tenant
 from dradriver.api.usage import HOUR_S
 from dradriver.queue.shares import Shares
 

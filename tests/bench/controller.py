@@ -17,7 +17,7 @@ from typing import Any, cast
 import msgspec
 
 from dradriver.api import names, resolved, slices
-from dradriver.cluster import pods, records
+from dradriver.cluster import pods, records, slice_records
 from dradriver.controller.worker import Worker
 from dradriver.kube.client import ApiError, Client
 from dradriver.kube.reflector import Change
@@ -141,7 +141,7 @@ def raw_nodes(count: int) -> list[tuple[msgspec.Raw, msgspec.Raw]]:
 def fill(worker: Worker, raw: list[tuple[msgspec.Raw, msgspec.Raw]]) -> None:
     """Bring nodes into the picture."""
     for one, piece in raw:
-        found, read = records.read_node(one), records.read_slice(piece)
+        found, read = records.read_node(one), slice_records.read_slice(piece)
         assert read is not None
         worker.picture.node_changed(Change(("", found.metadata.name), None, found))
         worker.picture.slice_changed(Change(("", read.metadata.name), None, read))

@@ -164,8 +164,7 @@ async def follow(url: str) -> dict[str, Any]:
 
         wanted = changes + 4 * int(STARTS_PER_S * LOAD_S)  # a pod that is not bound yet is not stored
         cpu, begun = time.process_time(), time.monotonic()
-        assert client._session is not None
-        await (await client._session.get(url + "/load")).release()
+        await client.connection.request("GET", "/load")
         while changes < wanted:
             await asyncio.sleep(0.2)
         cpu, lasted = time.process_time() - cpu, time.monotonic() - begun

@@ -243,10 +243,11 @@ class Fed(Client):
 
     def __init__(self, first: Sequence[bytes], then: Sequence[bytes], *, watch_list: bool) -> None:
         super().__init__(ServerConfig(url="http://127.0.0.1:1"), user_agent="fuzz")
+        self.connection.request = self._answer  # type: ignore[method-assign]
         self.streams = 0
         self._first, self._then, self._watch_list = first, then, watch_list
 
-    async def _request(self, *_: Any, **__: Any) -> bytes:
+    async def _answer(self, *_: Any, **__: Any) -> bytes:
         return b'{"metadata":{"resourceVersion":"5"},"items":[' + b",".join(self._first) + b"]}"
 
     @contextlib.asynccontextmanager

@@ -10,7 +10,8 @@ import random
 import statistics
 import time
 
-from dradriver.api.policies.model import Policies, Tenant
+from dradriver.api.policies.model import Policies
+from dradriver.api.policies.tenants import Tenant
 from dradriver.queue.shares import Shares
 from dradriver.queue.tenants import Tenants
 from dradriver.queue.waiting import Queue

@@ -31,7 +31,7 @@ from dradriver.cli.simulator import mixed
 from dradriver.cli.simulator.mixed_policies import POLICIES
 from dradriver.cluster.inventory import Inventory
 from dradriver.cluster.nodes.table import NodeTable
-from dradriver.cluster.records import read_slice
+from dradriver.cluster.slice_records import read_slice
 from dradriver.topology import profiles
 from tests.bench.moved import Moved
 

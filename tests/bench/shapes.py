@@ -17,7 +17,7 @@ from typing import Any, cast
 import msgspec
 
 from dradriver.api import names, slices
-from dradriver.cluster import records
+from dradriver.cluster import records, slice_records
 from dradriver.cluster.tabulating import Tabulator
 from dradriver.controller.controller import Controller
 from dradriver.controller.worker import Worker
@@ -109,7 +109,7 @@ async def rewrite(worker: Worker, pieces: list[msgspec.Raw]) -> None:
     worker.picture.node_changed(Change(("", HOSTILE), None, records.read_node(msgspec.Raw(msgspec.json.encode(found)))))
     before = None
     for piece in pieces:
-        read = records.read_slice(piece)
+        read = slice_records.read_slice(piece)
         assert read is not None
         worker.picture.slice_changed(Change(("", read.metadata.name), before, read))
         before = read

@@ -12,17 +12,15 @@ from typing import Any, Final
 
 from dradriver.api import names, slices
 from dradriver.kube.client import Client, PatchKind
-from dradriver.kube.config import from_kubeconfig
-from dradriver.kube.resources import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
+from dradriver.kube.resources import DEVICE_CLASSES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from dradriver.topology import profiles
 from dradriver.topology.machine import Machine
 from tests.cluster.nodeless import Nodeless
 from tests.contract import stories
+from tests.contract.stories import BOUND_S, NAMESPACE
 from tests.fakes import amd
 from tests.fakes.admission import pod
 
-NAMESPACE: Final = "default"
-BOUND_S: Final = 60
 NODE: Final = "node-a"
 HIVES: Final = ({0, 1, 2, 3}, {4, 5, 6, 7})
 
@@ -52,20 +50,10 @@ class Story:
 
     async def add(self) -> None:
         """Create the node, and what both drivers publish of it."""
-        room = {"cpu": "96", "memory": "512Gi", "pods": "110"}
-        status = {
-            "capacity": room,
-            "allocatable": room,
-            "conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady", "message": ""}],
-        }
-        metadata = {"name": NODE, "labels": {"kubernetes.io/hostname": NODE}}
-        body = {"apiVersion": "v1", "kind": "Node", "metadata": metadata, "status": status}
-        uid = (await self._client.create(NODES, body))["metadata"]["uid"]
+        uid = await stories.add_node(self._client, NODE)
         theirs = self._theirs()
         theirs["metadata"]["ownerReferences"][0]["uid"] = uid
-        for one in (*slices.machine_alone(self._machine, node=NODE, node_uid=uid), theirs):
-            one["spec"]["pool"]["generation"] = 1
-            await self._client.create(RESOURCE_SLICES, one)
+        await stories.publish(self._client, (*slices.machine_alone(self._machine, node=NODE, node_uid=uid), theirs))
 
     def _theirs(self) -> dict[str, Any]:
         """Return AMD's slice, with a device for a virtual machine beside each GPU."""
@@ -100,16 +88,11 @@ class Story:
             made["spec"]["containers"][0]["resources"] = {"claims": [{"name": "gpu"}]}
         made["spec"]["terminationGracePeriodSeconds"] = 0  # there is no kubelet that would end it
         await self._client.create(PODS, made)
-        async with asyncio.timeout(BOUND_S):
-            while not (await self._client.get(PODS, name, namespace=NAMESPACE))["spec"].get("nodeName"):
-                await asyncio.sleep(0.1)
+        await stories.bound(self._client, name)
 
     async def given(self, name: str) -> set[int]:
         """Return which GPUs a pod's claim was given, by the names of now."""
-        found = await self._client.get(PODS, name, namespace=NAMESPACE)
-        (entry,) = found["spec"]["resourceClaims"]
-        claim = await self._client.get(RESOURCE_CLAIMS, entry["resourceClaimName"], namespace=NAMESPACE)
-        results = claim["status"]["allocation"]["devices"]["results"]
+        results = await stories.given(self._client, await self._client.get(PODS, name, namespace=NAMESPACE))
         assert {one["driver"] for one in results} == {amd.DRIVER}
         cards = {one["device"] for one in results}
         return {gpu.index for gpu in self._machine.gpus if amd.gpu(gpu, self._cards[gpu.uuid])["name"] in cards}
@@ -135,7 +118,7 @@ class Story:
 
 async def main(plane: Nodeless) -> None:
     """Tell the story."""
-    async with Client(from_kubeconfig(plane.kubeconfig), user_agent="contract", timeout_s=30) as client:
+    async with stories.client(plane) as client:
         spec = {"selectors": [{"cel": {"expression": amd.CLASS_CEL}}]}
         await client.create(DEVICE_CLASSES, {"metadata": {"name": amd.DRIVER}, "spec": spec})
         async with stories.driver(plane, f"ledger={amd.DRIVER}"):

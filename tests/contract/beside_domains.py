@@ -12,19 +12,17 @@ from typing import Any, Final
 
 from dradriver.api import names, slices
 from dradriver.kube.client import Client
-from dradriver.kube.config import from_kubeconfig
 from dradriver.kube.resources import (
     DEVICE_CLASSES,
-    NODES,
     PODS,
     RESOURCE_CLAIM_TEMPLATES,
     RESOURCE_CLAIMS,
-    RESOURCE_SLICES,
     Resource,
 )
 from dradriver.topology import profiles
 from tests.cluster.nodeless import Nodeless
 from tests.contract import stories
+from tests.contract.stories import BOUND_S, NAMESPACE
 from tests.fakes import domains
 from tests.fakes.admission import pod
 from tests.manifests import objects
@@ -32,8 +30,6 @@ from tests.paths import REPO
 
 Object = dict[str, Any]
 
-NAMESPACE: Final = "default"
-BOUND_S: Final = 60
 RACKS: Final = {"a1": "u.1", "a2": "u.1", "b1": "u.2", "b2": "u.2"}
 EXAMPLE: Final = REPO / "examples" / "beside" / "compute-domain.yaml"
 TEMPLATE: Final = "train-channel"  # the example's
@@ -67,33 +63,24 @@ class Story:
         assert await self.bound("first") == "a1"
         # Its domain's template comes late. Of all nodes a1 has as many GPUs free as any, and its name is the first.
         gang = await self.example()
-        assert "waits for ResourceClaimTemplate" in await self.reason(gang[0])
+        assert "waits for ResourceClaimTemplate" in await stories.reason(self._client, gang[0])
         made = domains.template(TEMPLATE, DOMAIN)
         await self._client.create(RESOURCE_CLAIM_TEMPLATES, made, namespace=NAMESPACE)
         assert {await self.bound(name) for name in gang} == {"b1", "b2"}
         await self.create("one", TEMPLATE, 1)
         assert await self.bound("one") == "a2"
         await self.create("none", TEMPLATE, 1)
-        assert "its channel is taken by claim default/" in await self.reason("none")
+        assert "its channel is taken by claim default/" in await stories.reason(self._client, "none")
 
         await self._client.delete(PODS, "first", namespace=NAMESPACE)
         assert await self.bound("none") == "a1"
 
     async def add(self, name: str, clique: str) -> None:
         """Create a node, and what both drivers publish of it."""
-        room = {"cpu": "96", "memory": "512Gi", "pods": "110"}
-        status = {
-            "capacity": room,
-            "allocatable": room,
-            "conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady", "message": ""}],
-        }
-        labels = {"kubernetes.io/hostname": name, domains.CLIQUE: clique}
-        body = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}, "status": status}
-        uid = (await self._client.create(NODES, body))["metadata"]["uid"]
+        uid = await stories.add_node(self._client, name, {domains.CLIQUE: clique})
         machine = profiles.load("gb200-nvl72-tray", seed=name)
-        for one in (*slices.build(machine, node=name, node_uid=uid), domains.resource_slice(name)):
-            one["spec"]["pool"]["generation"] = 1
-            await self._client.create(RESOURCE_SLICES, one)
+        ours = slices.build(machine, node=name, node_uid=uid)
+        await stories.publish(self._client, (*ours, domains.resource_slice(name)))
 
     async def example(self) -> list[str]:
         """Create the Job of the example, and return its pods once they are there."""
@@ -123,11 +110,8 @@ class Story:
 
     async def bound(self, name: str) -> str:
         """Wait until a pod is bound, and return its node, whose channel its claim has."""
-        found = await self._client.get(PODS, name, namespace=NAMESPACE)
-        async with asyncio.timeout(BOUND_S):
-            while not (node := found["spec"].get("nodeName")):
-                await asyncio.sleep(0.1)
-                found = await self._client.get(PODS, name, namespace=NAMESPACE)
+        found = await stories.bound(self._client, name)
+        node = found["spec"]["nodeName"]
         statuses = found["status"]["resourceClaimStatuses"]
         (claim,) = (one["resourceClaimName"] for one in statuses if one["name"] == "channel")
         made = await self._client.get(RESOURCE_CLAIMS, claim, namespace=NAMESPACE)
@@ -135,20 +119,10 @@ class Story:
         assert (result["driver"], result["pool"], result["device"]) == (domains.DRIVER, node, "channel-0")
         return str(node)
 
-    async def reason(self, name: str) -> str:
-        """Wait until a pod says why it waits."""
-        async with asyncio.timeout(BOUND_S):
-            while True:
-                found = await self._client.get(PODS, name, namespace=NAMESPACE)
-                if reason := found["metadata"]["annotations"].get(names.REASON):
-                    return str(reason)
-                await asyncio.sleep(0.1)
-
 
 async def main(plane: Nodeless) -> None:
     """Tell the story."""
-    client = Client(from_kubeconfig(plane.kubeconfig), user_agent="contract", timeout_s=30)
-    async with client, stories.driver(plane):
+    async with stories.client(plane) as client, stories.driver(plane):
         await Story(client).tell()
 
 

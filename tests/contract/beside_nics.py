@@ -16,19 +16,17 @@ import yaml
 from dradriver.api import names, slices
 from dradriver.api.policies.modes import Mode
 from dradriver.kube.client import Client
-from dradriver.kube.config import from_kubeconfig
 from dradriver.kube.resources import (
     DEVICE_CLASSES,
-    NODES,
     PODS,
     RESOURCE_CLAIM_TEMPLATES,
-    RESOURCE_CLAIMS,
     RESOURCE_SLICES,
 )
 from dradriver.topology import profiles
 from dradriver.topology.machine import Machine
 from tests.cluster.nodeless import Nodeless
 from tests.contract import stories
+from tests.contract.stories import NAMESPACE
 from tests.fakes import nics
 from tests.fakes.admission import pod
 from tests.fakes.nics import DRANET, DRANET_CLASS, SRIOV
@@ -36,8 +34,6 @@ from tests.paths import SHARED_DATA
 
 Object = dict[str, Any]
 
-NAMESPACE: Final = "default"
-BOUND_S: Final = 60
 RDMA: Final = 'device.attributes["dra.net"].rdma == true && device.attributes["dra.net"].virtual == false'
 # dranet's own slice of a GB200 node: its NICs have roots, which no GPU of the node has.
 CAPTURED: Final = SHARED_DATA / "vendors" / "nic" / "dranet_BM.GPU.GB200-v3.4_resourceslice-dranet.yaml"
@@ -76,10 +72,11 @@ class Story:
         assert got == {f"{at[uuid][:-1]}1" for uuid in gpus}, "a function of each GPU's own card"
 
         await self.template("many", 1, 6, RDMA)
-        reason = await self.waits("fourth", "many")
+        await self.create("fourth", "many", {})
+        reason = await stories.reason(self._client, "fourth")
         assert reason.startswith("6 NICs of class dranet.net: no; no eligible node has so many free ones"), reason
         await self._client.delete(PODS, "first", namespace=NAMESPACE)  # the claim goes with it
-        await self.bound("fourth")
+        await stories.bound(self._client, "fourth")
 
         await self.add("node-g", "gb200-nvl72-tray")
         await self.publish("node-g", captured() or nics.of_machine(self.machines["node-g"]))
@@ -92,19 +89,10 @@ class Story:
     async def add(self, name: str, profile: str) -> None:
         """Create a node, and what our agent publishes of it."""
         machine = profiles.load(profile, seed=name)
-        room = {"cpu": "96", "memory": "512Gi", "pods": "110"}
-        status = {
-            "capacity": room,
-            "allocatable": room,
-            "conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady", "message": ""}],
-        }
-        labels = {"kubernetes.io/hostname": name}
-        body = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}, "status": status}
-        uid = (await self._client.create(NODES, body))["metadata"]["uid"]
+        uid = await stories.add_node(self._client, name)
         self.machines[name] = machine
-        for one in slices.build(machine, node=name, node_uid=uid, modes={gpu.uuid: Mode() for gpu in machine.gpus}):
-            one["spec"]["pool"]["generation"] = 1
-            await self._client.create(RESOURCE_SLICES, one)
+        modes = {gpu.uuid: Mode() for gpu in machine.gpus}
+        await stories.publish(self._client, slices.build(machine, node=name, node_uid=uid, modes=modes))
 
     async def publish(self, node: str, devices: Collection[Object], driver: str = DRANET) -> None:
         """Publish a node's NICs."""
@@ -130,40 +118,18 @@ class Story:
         manifest["spec"]["containers"][0]["resources"] = {"claims": [{"name": "devices"}]}
         await self._client.create(PODS, manifest)
 
-    async def bound(self, name: str) -> Object:
-        """Return a pod once it is bound."""
-        made: Object = {}
-        async with asyncio.timeout(BOUND_S):
-            while not made.get("spec", {}).get("nodeName"):
-                await asyncio.sleep(0.1)
-                made = await self._client.get(PODS, name, namespace=NAMESPACE)
-        return made
-
     async def placed(
         self, name: str, template: str, driver: str, words: dict[str, str], **spec: Any
     ) -> tuple[str, set[str], set[str]]:
         """Create a pod and return its node, its GPUs by uuid, and its NICs by address, as the scheduler gave them."""
         await self.create(name, template, words, **spec)
-        made = await self.bound(name)
-        (entry,) = made["spec"]["resourceClaims"]
-        claim = await self._client.get(RESOURCE_CLAIMS, entry["resourceClaimName"], namespace=NAMESPACE)
-        results = claim["status"]["allocation"]["devices"]["results"]
+        made = await stories.bound(self._client, name)
+        results = await stories.given(self._client, made)
         node = made["spec"]["nodeName"]
         of_device = {slices.device_name(gpu.uuid): gpu.uuid for gpu in self.machines[node].gpus}
         gpus = {of_device[one["device"]] for one in results if one["driver"] == names.DRIVER}
         assert gpus == set(made["metadata"]["annotations"][names.ALLOCATED].split(","))
         return node, gpus, {address_of(one["device"]) for one in results if one["driver"] == driver}
-
-    async def waits(self, name: str, template: str) -> str:
-        """Create a pod that finds no place, and return the reason that stands on it."""
-        await self.create(name, template, {})
-        reason = ""
-        async with asyncio.timeout(BOUND_S):
-            while not reason:
-                await asyncio.sleep(0.1)
-                made = await self._client.get(PODS, name, namespace=NAMESPACE)
-                reason = made["metadata"]["annotations"].get(names.REASON, "")
-        return reason
 
 
 def captured() -> list[Object]:
@@ -182,8 +148,7 @@ def address_of(device: str) -> str:
 
 async def main(plane: Nodeless) -> None:
     """Tell the story."""
-    client = Client(from_kubeconfig(plane.kubeconfig), user_agent="contract", timeout_s=30)
-    async with client, stories.driver(plane):
+    async with stories.client(plane) as client, stories.driver(plane):
         await Story(client).tell()
 
 

@@ -12,20 +12,16 @@ from typing import Any, Final
 
 from dradriver.api import names, slices
 from dradriver.kube.client import ApiError, Client, PatchKind
-from dradriver.kube.config import from_kubeconfig
-from dradriver.kube.resources import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
+from dradriver.kube.resources import DEVICE_CLASSES, PODS, RESOURCE_SLICES
 from dradriver.topology import profiles
 from dradriver.topology.machine import Machine
 from tests.cluster.nodeless import Nodeless
 from tests.contract import stories
+from tests.contract.stories import NAMESPACE
 from tests.fakes import nvidia
 from tests.fakes.admission import pod
 
-Object = dict[str, Any]
-
-NAMESPACE: Final = "default"
 MACHINE: Final = "dgx1-v100"
-BOUND_S: Final = 60
 TYPE: Final = "device.driver == 'gpu.nvidia.com' && device.attributes['gpu.nvidia.com'].type == 'gpu'"
 
 
@@ -40,23 +36,13 @@ class Nodes:
     async def add(self, name: str) -> None:
         """Create a node, and what both drivers publish of it."""
         machine = profiles.load(MACHINE, seed=name)
-        room = {"cpu": "96", "memory": "512Gi", "pods": "110"}
-        status = {
-            "capacity": room,
-            "allocatable": room,
-            "conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady", "message": ""}],
-        }
-        labels = {"kubernetes.io/hostname": name}
-        body = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}, "status": status}
-        uid = (await self._client.create(NODES, body))["metadata"]["uid"]
+        uid = await stories.add_node(self._client, name)
         self.machines[name] = machine
         self._minors[name] = {gpu.uuid: gpu.minor for gpu in machine.gpus}
         theirs = nvidia.slices(name, nvidia.whole(machine))
         theirs["metadata"]["ownerReferences"][0]["uid"] = uid
         del theirs["metadata"]["generateName"]
-        for one in (*slices.machine_alone(machine, node=name, node_uid=uid), theirs):
-            one["spec"]["pool"]["generation"] = 1
-            await self._client.create(RESOURCE_SLICES, one)
+        await stories.publish(self._client, (*slices.machine_alone(machine, node=name, node_uid=uid), theirs))
 
     async def swap(self, node: str, first: str, second: str) -> None:
         """Give each of two GPUs the name that the other had, as a boot after a loss may."""
@@ -108,13 +94,8 @@ class Story:
         words = {names.POLICY: "nvlink"}
         made = await self._client.create(PODS, pod(gpus, annotations=words, spec=spec, name=name, namespace=NAMESPACE))
         assert names.GPU_RESOURCE not in str(made["spec"]["containers"][0]["resources"])
-        async with asyncio.timeout(BOUND_S):
-            while not (node := made["spec"].get("nodeName")):
-                await asyncio.sleep(0.1)
-                made = await self._client.get(PODS, name, namespace=NAMESPACE)
-        (entry,) = made["spec"]["resourceClaims"]
-        claim = await self._client.get(RESOURCE_CLAIMS, entry["resourceClaimName"], namespace=NAMESPACE)
-        results = claim["status"]["allocation"]["devices"]["results"]
+        made = await stories.bound(self._client, name)
+        node, results = made["spec"]["nodeName"], await stories.given(self._client, made)
         assert {one["driver"] for one in results} == {nvidia.DRIVER}
         found = {self.nodes.uuid_of(node, one["device"]) for one in results}
         told = made["metadata"]["annotations"]
@@ -135,7 +116,7 @@ class Story:
 
 async def main(plane: Nodeless) -> None:
     """Tell the story."""
-    async with Client(from_kubeconfig(plane.kubeconfig), user_agent="contract", timeout_s=30) as client:
+    async with stories.client(plane) as client:
         spec = {"selectors": [{"cel": {"expression": TYPE}}], "extendedResourceName": names.GPU_RESOURCE}
         await client.create(DEVICE_CLASSES, {"metadata": {"name": nvidia.DRIVER}, "spec": spec})
         async with stories.driver(plane, f"ledger={nvidia.DRIVER}"):

@@ -58,7 +58,7 @@ class Server:
     async def patch_status(self, resource: Resource, name: str, body: Object) -> None:
         """Change an object's status, which the client has no word for: others write it."""
         path = resource.path(self.namespace, name) + "/status"
-        await self.client._request("PATCH", path, body=body, content_type=PatchKind.MERGE.value)
+        await self.client.connection.request("PATCH", path, body=body, content_type=PatchKind.MERGE.value)
 
     async def delete(self, resource: Resource, name: str, **conditions: str) -> bool:
         return await self.client.delete(resource, name, namespace=self.namespace, **conditions)

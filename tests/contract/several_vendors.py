@@ -14,17 +14,15 @@ from typing import Any, Final
 
 from dradriver.api import names, slices
 from dradriver.kube.client import ApiError, Client
-from dradriver.kube.config import from_kubeconfig
-from dradriver.kube.resources import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
+from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
 from dradriver.topology import profiles
 from tests.cluster.nodeless import Nodeless
 from tests.contract import stories
+from tests.contract.stories import BOUND_S, NAMESPACE
 from tests.fakes.admission import pod
 
 Object = dict[str, Any]
 
-NAMESPACE: Final = "default"
-BOUND_S: Final = 60
 # The scheduler looks at nodes by name where nothing else decides: NVIDIA's comes last.
 MACHINES: Final = {"a-amd": "mi210-x8", "b-ascend": "ascend-910b-x8"}
 OLD: Final = "c-old"
@@ -34,12 +32,7 @@ _OLD_SLICE: Final = Path(__file__).parents[1] / "fakes" / "slice_before_vendors.
 async def add_nodes(client: Client) -> None:
     """Create the nodes, and what their agents publish."""
     for name in (*MACHINES, OLD):
-        room = {"cpu": "96", "memory": "512Gi", "pods": "110"}
-        ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": ""}
-        status = {"capacity": room, "allocatable": room, "conditions": [ready]}
-        labels = {"kubernetes.io/hostname": name}
-        body = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}, "status": status}
-        uid = (await client.create(NODES, body))["metadata"]["uid"]
+        uid = await stories.add_node(client, name)
         if name == OLD:
             piece = json.loads(_OLD_SLICE.read_text())
             piece["metadata"]["name"] = slices.slice_name(0, name)
@@ -52,8 +45,7 @@ async def add_nodes(client: Client) -> None:
             piece["metadata"]["ownerReferences"] = [
                 {"apiVersion": "v1", "kind": "Node", "name": name, "uid": uid, "controller": True}
             ]
-            piece["spec"]["pool"]["generation"] = 1
-            await client.create(RESOURCE_SLICES, piece)
+        await stories.publish(client, published)
 
 
 async def settled(client: Client, name: str) -> str:
@@ -99,12 +91,8 @@ async def tell(client: Client) -> None:
         assert told[names.LEVEL] == "nvlink" or name == "plain"
         assert (names.BUSBW in told) == (name == "plain")
     await create("late", 1, policy="best-effort")
-    async with asyncio.timeout(BOUND_S):
-        while (
-            names.REASON
-            not in (found := await client.get(PODS, "late", namespace=NAMESPACE))["metadata"]["annotations"]
-        ):
-            await asyncio.sleep(0.1)
+    await stories.reason(client, "late")
+    found = await client.get(PODS, "late", namespace=NAMESPACE)
     assert not found["spec"].get("nodeName"), "no GPU of another vendor is one for who says nothing"
     await create("static", 4, "amd.com/gpu", policy="linked", placement="static")
     assert await settled(client, "static") == "a-amd"
@@ -119,10 +107,7 @@ async def tell(client: Client) -> None:
 
 async def main(plane: Nodeless) -> None:
     """Tell the story."""
-    async with (
-        Client(from_kubeconfig(plane.kubeconfig), user_agent="contract", timeout_s=30) as client,
-        stories.driver(plane),
-    ):
+    async with stories.client(plane) as client, stories.driver(plane):
         await tell(client)
 
 

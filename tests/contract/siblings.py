@@ -12,20 +12,18 @@ from typing import Any, Final
 from dradriver.api import names
 from dradriver.api.policies.modes import Mode
 from dradriver.kube.client import Client, PatchKind
-from dradriver.kube.config import from_kubeconfig
 from dradriver.kube.resources import NODES as MACHINES
 from dradriver.kube.resources import PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, PODS
 from tests.bench.throughput.machines import Machines
 from tests.cluster.nodeless import Nodeless
 from tests.contract import stories
+from tests.contract.stories import BOUND_S, NAMESPACE
 from tests.fakes.admission import pod
 
 Object = dict[str, Any]
 
-NAMESPACE: Final = "default"
 NODES: Final = 16
 REPLICAS: Final = 12
-BOUND_S: Final = 60
 ZONE: Final = "topology.kubernetes.io/zone"
 PORT: Final = 8080
 ALONE: Final = {
@@ -123,10 +121,7 @@ class Story:
 
     async def bound(self, name: str) -> str:
         """Wait until a pod is bound. Returns its node."""
-        async with asyncio.timeout(BOUND_S):
-            while not (node := (await self._client.get(PODS, name, namespace=NAMESPACE))["spec"].get("nodeName")):
-                await asyncio.sleep(0.2)
-        return str(node)
+        return str((await stories.bound(self._client, name))["spec"]["nodeName"])
 
 
 def _foreign(name: str, node: str) -> Object:
@@ -137,7 +132,7 @@ def _foreign(name: str, node: str) -> Object:
 
 async def main(plane: Nodeless) -> None:
     """Tell the story."""
-    async with Client(from_kubeconfig(plane.kubeconfig), user_agent="contract", timeout_s=30) as client:
+    async with stories.client(plane) as client:
         machines = Machines(client, "dgx1-v100", mode=Mode(), connections=8)
         async with stories.driver(plane):
             await Story(client, machines).tell()

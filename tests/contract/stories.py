@@ -1,18 +1,32 @@
-"""Stories of the chart's controller and webhook, told by a process beside a control plane without nodes."""
+"""Stories of the chart's controller and webhook, told by a process beside a control plane without nodes.
+
+What most of them begin with is here: nodes that say that they are ready, slices, pods that are bound or say why not.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable, Mapping
+from typing import Any, Final
 
+from dradriver.api import names
+from dradriver.kube.client import Client
+from dradriver.kube.config import from_kubeconfig
+from dradriver.kube.resources import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from tests import needs
 from tests.bench.throughput import chart
 from tests.bench.throughput.driver import Driver
 from tests.cluster.errors import last_lines
 from tests.cluster.nodeless import Nodeless
 from tests.paths import REPO
+
+Object = dict[str, Any]
+
+NAMESPACE: Final = "default"
+BOUND_S: Final = 60
 
 
 def tell(module: str, name: str, *, timeout_s: float) -> None:
@@ -23,6 +37,11 @@ def tell(module: str, name: str, *, timeout_s: float) -> None:
         command = [*plane.enter(), "env", f"--chdir={REPO}", sys.executable, "-m", module, name]
         done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=timeout_s)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def client(plane: Nodeless) -> Client:
+    """Return a client of the control plane, for who tells a story."""
+    return Client(from_kubeconfig(plane.kubeconfig), user_agent="contract", timeout_s=30)
 
 
 @contextlib.asynccontextmanager
@@ -38,3 +57,46 @@ async def driver(plane: Nodeless, *settings: str) -> AsyncIterator[None]:
             for log in sorted((plane.folder / "driver").glob("*.log")):
                 sys.stderr.write(f"{log.name}: {last_lines(log)}\n")
             raise
+
+
+async def add_node(client: Client, name: str, labels: Mapping[str, str] | None = None) -> str:
+    """Create a node that says that it is ready, and return its uid."""
+    room = {"cpu": "96", "memory": "512Gi", "pods": "110"}
+    ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": ""}
+    status = {"capacity": room, "allocatable": room, "conditions": [ready]}
+    metadata = {"name": name, "labels": {"kubernetes.io/hostname": name, **(labels or {})}}
+    made = await client.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": metadata, "status": status})
+    return str(made["metadata"]["uid"])
+
+
+async def publish(client: Client, pieces: Iterable[Object]) -> None:
+    """Create slices, each of the first generation of its pool."""
+    for piece in pieces:
+        piece["spec"]["pool"]["generation"] = 1
+        await client.create(RESOURCE_SLICES, piece)
+
+
+async def bound(client: Client, name: str) -> Object:
+    """Return a pod once it is bound."""
+    async with asyncio.timeout(BOUND_S):
+        while not (found := await client.get(PODS, name, namespace=NAMESPACE))["spec"].get("nodeName"):
+            await asyncio.sleep(0.1)
+    return found
+
+
+async def reason(client: Client, name: str) -> str:
+    """Return why a pod waits, once it says so."""
+    async with asyncio.timeout(BOUND_S):
+        while True:
+            found = await client.get(PODS, name, namespace=NAMESPACE)
+            if said := found["metadata"]["annotations"].get(names.REASON):
+                return str(said)
+            await asyncio.sleep(0.1)
+
+
+async def given(client: Client, pod: Object) -> list[Object]:
+    """Return the devices that the scheduler gave a pod's only claim."""
+    (entry,) = pod["spec"]["resourceClaims"]
+    claim = await client.get(RESOURCE_CLAIMS, entry["resourceClaimName"], namespace=NAMESPACE)
+    found: list[Object] = claim["status"]["allocation"]["devices"]["results"]
+    return found

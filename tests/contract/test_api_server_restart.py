@@ -48,7 +48,7 @@ async def _write(client: Client, name: str) -> None:
     await client.create(RESOURCE_CLAIMS, {"metadata": {"name": name}, "spec": SPEC}, namespace="default")
     path = RESOURCE_CLAIMS.path("default", name) + "/status"
     body = {"status": {"allocation": {"devices": {"results": [RESULT | {"device": name}]}}}}
-    await client._request("PATCH", path, body=body, content_type="application/merge-patch+json")
+    await client.connection.request("PATCH", path, body=body, content_type="application/merge-patch+json")
     template = {"metadata": {"name": name}, "spec": {"spec": SPEC}}
     await client.create(RESOURCE_CLAIM_TEMPLATES, template, namespace="default")
     device_class = {"metadata": {"name": name}, "spec": {"extendedResourceName": f"example.com/{name}"}}

@@ -95,7 +95,7 @@ class Resources:
 
 
 async def get(client: Client, path: str) -> Object:
-    found: Object = msgspec.json.decode(await client._request("GET", path))
+    found: Object = msgspec.json.decode(await client.connection.request("GET", path))
     return found
 
 
@@ -107,7 +107,7 @@ async def tried(client: Client, resource: Resource, obj: Object) -> Object:
     obj["metadata"].pop("managedFields", None)
     path = resource.path(obj["metadata"].get("namespace", OURS) if resource.namespaced else None)
     params = {"dryRun": "All", "fieldValidation": "Strict"}
-    found: Object = msgspec.json.decode(await client._request("POST", path, params=params, body=obj))
+    found: Object = msgspec.json.decode(await client.connection.request("POST", path, params=params, body=obj))
     return found
 
 

@@ -64,7 +64,9 @@ MOST: Final = dict.fromkeys(itertools.islice(_KEYS, 40_000), "")  # annotations,
 async def as_account(guarded: Guarded, namespace: str, name: str) -> AsyncIterator[Client]:
     body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
     async with guarded.admin() as admin:
-        answer = json.loads(await admin._request("POST", ACCOUNTS.path(namespace, name) + "/token", body=body))
+        answer = json.loads(
+            await admin.connection.request("POST", ACCOUNTS.path(namespace, name) + "/token", body=body)
+        )
     config = replace(guarded.config, token=answer["status"]["token"], client_cert=b"", client_key=b"")
     async with Client(config, user_agent="contract", timeout_s=30) as client:
         yield client

@@ -26,7 +26,7 @@ OTHERS: Object = {
 
 async def send(server: Server, method: str, path: str, body: Object, kind: str = "application/json") -> None:
     """Send JSON with escapes that are half a letter, as any tenant's program can."""
-    await server.client._request(method, path, body=msgspec.Raw(json.dumps(body).encode()), content_type=kind)
+    await server.client.connection.request(method, path, body=msgspec.Raw(json.dumps(body).encode()), content_type=kind)
 
 
 async def make(server: Server, resource: Resource, name: str, spec: Object) -> None:

@@ -71,7 +71,7 @@ class Guarded:
                 about = {"apiVersion": "v1", "kind": "Pod", "name": f"agent-{node}", "uid": pod["metadata"]["uid"]}
                 bound = {"boundObjectRef": about}
             body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": bound}
-            answer = json.loads(await admin._request("POST", path, body=body))
+            answer = json.loads(await admin.connection.request("POST", path, body=body))
         config = replace(self.config, token=answer["status"]["token"], client_cert=b"", client_key=b"")
         async with Client(config, user_agent="contract", timeout_s=30) as client:
             yield client
@@ -290,10 +290,10 @@ async def test_a_pod_is_bound_without_notes(guarded: Guarded) -> None:
             metadata = {"name": name, "namespace": TEAM}
             body = {"apiVersion": "v1", "kind": "Binding", "target": {"kind": "Node", "name": HERE}}
             for marks in ({"annotations": {names.REQUEST: '{"main":8}'}}, {"labels": {names.LABEL: "x"}}):
-                refusal = await said(admin._request("POST", path, body=body | {"metadata": metadata | marks}))
+                refusal = await said(admin.connection.request("POST", path, body=body | {"metadata": metadata | marks}))
                 assert "gpu-topology-notes" in refusal
             theirs = {"scheduler.example.com/x": "y"}
-            await admin._request("POST", path, body=body | {"metadata": metadata | {"annotations": theirs}})
+            await admin.connection.request("POST", path, body=body | {"metadata": metadata | {"annotations": theirs}})
             bound = await admin.get(PODS, name, namespace=TEAM)
             assert bound["spec"]["nodeName"] == HERE
             assert bound["metadata"]["annotations"] == MARKS["annotations"] | theirs

@@ -15,7 +15,8 @@ from tests import needs
 from tests.cluster.nodeless import Nodeless
 from tests.cluster.settings import KUBERNETES_VERSIONS, minor_of
 from tests.contract import stories
-from tests.contract.several_vendors import NAMESPACE, OLD, add_nodes, settled
+from tests.contract.several_vendors import OLD, add_nodes, settled
+from tests.contract.stories import NAMESPACE
 from tests.fakes import chart
 
 pytestmark = [pytest.mark.cluster, pytest.mark.helm]

@@ -75,10 +75,12 @@ def device_manager(gpus: SimulatedGpu, mps: MpsFolder, thread: Thread) -> Device
     """What makes these claims' parts."""
     return assemble.of(
         edits,
-        gpus,
-        SimulatedCapabilities(),
-        parent=lambda minor: DeviceNode(f"/dev/nvidia{minor}", "/dev/null"),
-        common=Edits,
+        assemble.Host(
+            gpus,
+            SimulatedCapabilities(),
+            parent=lambda minor: DeviceNode(f"/dev/nvidia{minor}", "/dev/null"),
+            common=Edits,
+        ),
         mps=mps,
         made=lambda gpu: gpu != uuid(STATIC),
         sharing=lambda gpu: Sharing(by="mps" if gpu.uuid == uuid(MPS) else "time-slicing"),

@@ -6,7 +6,8 @@ import datetime
 import random
 from collections.abc import Sequence
 
-from dradriver.api.policies.model import Policies, Preemption, Queue
+from dradriver.api.policies.model import Policies
+from dradriver.api.policies.tenants import Preemption, Queue
 from dradriver.cluster.picture import Picture
 from dradriver.cluster.running_units import RunningUnit, RunningUnits
 from dradriver.controller.preemption_plan import Scene
@@ -110,7 +111,7 @@ def waiting(cluster: GpuCluster, name: str) -> Member:
     """Return a pod as the queue has it."""
     picture = cluster.worker.picture
     pod = picture.pods["default", name]
-    return Member(pod, picture.template_of(pod), picture.volumes.of(pod))
+    return Member(pod, picture.templates.of(pod), picture.volumes.of(pod))
 
 
 def names_of(units: Sequence[RunningUnit]) -> list[str]:

@@ -52,10 +52,12 @@ class Sliced(World):
 
         return assemble.of(
             edits,
-            control,
-            SimulatedCapabilities(),
-            parent=lambda minor: DeviceNode(f"/dev/nvidia{minor}", "/dev/null"),
-            common=lambda: COMMON,
+            assemble.Host(
+                control,
+                SimulatedCapabilities(),
+                parent=lambda minor: DeviceNode(f"/dev/nvidia{minor}", "/dev/null"),
+                common=lambda: COMMON,
+            ),
             mps=MpsFolder(self.folder / "mps", boot=self.boot),
             sharing=lambda _: Sharing(),
             made=self.makes,

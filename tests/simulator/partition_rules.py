@@ -7,7 +7,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, TypeVar
 
 from dradriver.api import slices
-from dradriver.api.policies.model import Gpus, Policies, Tenant
+from dradriver.api.policies.fields import Gpus
+from dradriver.api.policies.model import Policies
+from dradriver.api.policies.tenants import Tenant
 from dradriver.topology.machine import Gpu
 
 _T = TypeVar("_T")

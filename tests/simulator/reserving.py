@@ -9,7 +9,8 @@ from collections.abc import Callable
 from typing import Final
 
 from dradriver.api import reservations as stored
-from dradriver.api.policies.model import Policies, Queue, Reservation
+from dradriver.api.policies.model import Policies
+from dradriver.api.policies.tenants import Queue, Reservation
 from dradriver.kube.resources import CONFIG_MAPS, PODS, RESOURCE_CLAIMS
 from dradriver.queue import reservation
 from dradriver.queue.reserved_for import key_of

@@ -11,9 +11,10 @@ import pytest
 
 from dradriver.allocator.request import Amount
 from dradriver.api import names
-from dradriver.api.policies.model import Cap, Policies, Tenant
+from dradriver.api.policies.model import Policies
 from dradriver.api.policies.modes import Mode
 from dradriver.api.policies.read import read
+from dradriver.api.policies.tenants import Cap, Tenant
 from dradriver.cli.cluster.sets import FreeGpus
 from dradriver.cli.explainer.model import Subject, Verdict
 from dradriver.cluster import channels, neighbours

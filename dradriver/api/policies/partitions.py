@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping
 from itertools import combinations
 from typing import Final, NamedTuple
 
-from dradriver.api.policies.model import Gpus, Tenant
+from dradriver.api.policies.fields import Gpus
 from dradriver.api.policies.modes import fits, on_node
+from dradriver.api.policies.tenants import Tenant
 from dradriver.topology.machine import Gpu
 
 OTHERS: Final = ""

@@ -15,15 +15,8 @@ from dradriver.api.errors import WordError
 from dradriver.api.messages import shown
 from dradriver.api.policies import partitions
 from dradriver.api.policies.meaning import LATER, WORDS
-from dradriver.api.policies.model import (
-    MOST_BYTES,
-    RESERVED_TENANT,
-    WORKLOADS,
-    Nccl,
-    Policies,
-    Sections,
-    Tenant,
-)
+from dradriver.api.policies.model import MOST_BYTES, WORKLOADS, Nccl, Policies, Sections
+from dradriver.api.policies.tenants import RESERVED_TENANT, Tenant
 from dradriver.topology import profiles
 from dradriver.topology.vendors import NVIDIA
 from dradriver.yamltext import read as yamltext

@@ -23,12 +23,12 @@ from dradriver.api.policies.model import DEFAULTS, Policies
 from dradriver.cli.cluster import reading
 from dradriver.cli.cluster.reading import ClusterError, whose
 from dradriver.cli.cluster.tenants import Own
-from dradriver.cluster import pods, records, templates, volumes
+from dradriver.cluster import pods, records, slice_records, templates, volumes
 from dradriver.cluster.kueue_topologies import read_topology
 from dradriver.cluster.nic_devices import read_slice
 from dradriver.cluster.nodes.ask import Where
 from dradriver.cluster.picture import Picture
-from dradriver.cluster.records import SliceRecord
+from dradriver.cluster.slice_records import SliceRecord
 from dradriver.cluster.taint_rules import read_rule
 from dradriver.controller.namespaces import Namespace
 from dradriver.controller.owner_kinds import OwnerKinds
@@ -266,7 +266,7 @@ class Scene:
 
     async def _slices(self, ledger: Ledger) -> list[SliceRecord]:
         with bound(ledger):
-            return await self._list(RESOURCE_SLICES, records.read_slice, field_selector=reading.of_driver(ledger))
+            return await self._list(RESOURCE_SLICES, slice_records.read_slice, field_selector=reading.of_driver(ledger))
 
     async def _optional(self, versions: Collection[Resource], kind: codec.Reading[Any]) -> list[Any]:
         """Return all objects of a kind, none where the server has it in none of these versions."""

@@ -73,7 +73,7 @@ async def read(scene: Scene, pod: Pod) -> Read | None:
     places = await asyncio.gather(*map(scene.volumes_of, pods))
     members = []
     for each, key, where in zip(pods, keys, places, strict=True):
-        member = Member(each, picture.template_of(each), () if isinstance(where, Unbound) else where)
+        member = Member(each, picture.templates.of(each), () if isinstance(where, Unbound) else where)
         member.near = own.gang[1]
         members.append((member, picture.gangs.rank(key)))
     if any(map(_wants_nics, (member for member, _ in members))):

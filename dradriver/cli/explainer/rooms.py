@@ -92,7 +92,7 @@ def helps(scene: Scene, wish: PlacementRequest, request: Whole, fit: Bools) -> l
 
 def left_out(scene: Scene, wish: PlacementRequest, request: Whole, fit: Bools) -> list[Help]:
     """Return the sets that are free, or would be, on nodes that are left out, with the causes of that."""
-    nodes, channels, domain = scene.picture.nodes, scene.picture.channels, scene.picture.domain_of(wish.pod)
+    nodes, channels, domain = scene.picture.nodes, scene.picture.channels, scene.picture.channels.domain_of(wish.pod)
 
     def causes(node: str) -> list[str]:
         only = nodes.named([node])

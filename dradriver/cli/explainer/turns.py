@@ -79,7 +79,7 @@ def waiting(scene: Scene) -> list[Unit]:
         own, highest = picture.gangs.of(key), scene.tenants.highest(key[0])
         if own is None or picture.gangs.started(own.gang):
             if isinstance(next_step(Member(pod), picture, 0.0), Place) and not picture.gangs.waits(key):
-                found.append(Unit(Member(pod, picture.template_of(pod)), highest=highest))
+                found.append(Unit(Member(pod, picture.templates.of(pod)), highest=highest))
         elif own.gang not in gangs:
             gangs.add(own.gang)
             members = [picture.pods[each] for each in picture.gangs.pods(own.gang)]

@@ -180,7 +180,7 @@ async def _keeping(scene: Scene, wish: PlacementRequest | None, claim: ClaimReco
 
 
 def _unit(scene: Scene, pod: Pod, where: Where = ()) -> Unit:
-    return Unit(Member(pod, scene.picture.template_of(pod), where))
+    return Unit(Member(pod, scene.picture.templates.of(pod), where))
 
 
 async def _wanting(scene: Scene, unit: Unit, wish: PlacementRequest, gang: Read | None) -> Verdict:
@@ -266,7 +266,7 @@ async def _helps(scene: Scene, wish: PlacementRequest, fit: Bools) -> tuple[Help
 
 def _fit(scene: Scene, wish: PlacementRequest) -> Bools:
     """Return the nodes that have room for a pod beside GPUs, and its channel of multi-node NVLink: (rows,)."""
-    picture, domain = scene.picture, scene.picture.domain_of(wish.pod)
+    picture, domain = scene.picture, scene.picture.channels.domain_of(wish.pod)
     fit = picture.nodes.eligible(wish.ask)
     return fit if domain is None else fit & picture.channels.free(domain, wish.pod)
 
@@ -284,7 +284,7 @@ async def _having(scene: Scene, pod: Pod, wish: PlacementRequest | None, pin: Pi
         return Verdict(reason=reason, place=given(scene, wish.claim, wish.request) if wish and theirs else None)
     options: list[Help] = []
     if isinstance(pin.choice, Choice) and wish is not None and isinstance(wish.request, Whole):
-        ask, mine = ask_of(_as_written(pod), wish.ask.key.volumes), scene.picture.taken_by(wish.pod)
+        ask, mine = ask_of(_as_written(pod), wish.ask.key.volumes), scene.picture.node_usage.by(wish.pod)
         options = rooms.better(scene, wish, pin.choice, scene.picture.nodes.eligible(ask, besides=mine))[:_FILLED]
         await scene.fill([option.node for option in options])
         fit = scene.picture.nodes.eligible(ask, besides=mine)

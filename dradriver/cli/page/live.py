@@ -21,7 +21,7 @@ from dradriver.cli.cluster.gangs import stand
 from dradriver.cli.cluster.scene import Scene
 from dradriver.cli.cluster.tenants import Own
 from dradriver.cli.page.mirror import Mirror
-from dradriver.cluster import records
+from dradriver.cluster import slice_records
 from dradriver.cluster.shown.nodes import NodeView
 from dradriver.kube.config import ServerConfig
 from dradriver.kube.resources import CONFIG_MAPS, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Resource
@@ -149,7 +149,7 @@ class Live:
                 self._anew = True
                 return dirty
             with bound(self.scene.ledger):
-                kept = None if new is None else records.slice_record(new)
+                kept = None if new is None else slice_records.slice_record(new)
             dirty = self._put_piece(key[1], new)
         try:
             self.scene.take(resource, key, kept)

@@ -19,7 +19,7 @@ from dradriver.api import names
 from dradriver.api.dra_objects import ResourceSlice
 from dradriver.api.ledger import LEDGERS
 from dradriver.cli.cluster import reading
-from dradriver.cluster import pods, records
+from dradriver.cluster import pods, records, slice_records
 from dradriver.errors import DriverError
 from dradriver.kube import codec, isolated
 from dradriver.kube.client import ApiError, Client
@@ -78,7 +78,7 @@ def whole(data: msgspec.Raw) -> Whole:
 
 def sources(driver_namespace: str) -> tuple[Source, ...]:
     """Return what the page is made from: with the driver's own namespace what that says of policies and GPU time."""
-    sliced: dict[Any, Callable[[Any], Any]] = {records.read_slice: records.slice_record}
+    sliced: dict[Any, Callable[[Any], Any]] = {slice_records.read_slice: slice_records.slice_record}
     found = [
         *(
             Source(RESOURCE_SLICES, ResourceSlice, fields=reading.of_driver(one), made=sliced)
@@ -134,6 +134,7 @@ class Mirror(Client):
             user_agent: Who asks.
         """
         super().__init__(server, user_agent=user_agent)
+        self._config, self._user_agent = server, user_agent
         self.unauthorized = asyncio.Event()
         self._changed = changed
         self._wake = wake

@@ -3,6 +3,7 @@
 node_objects  this node and its slices, as they are in the API
 publisher   keeps them as they should be
 feature_probe  what the API server keeps of them
+notices     what people are told of what keeps GPUs from being published
 pool        which writes make a pool hold the wanted slices
 other_drivers  whether something else hands out the same GPUs
 mode_transition  as what each GPU is published while the policies file changes

@@ -22,7 +22,8 @@ import msgspec
 from dradriver.api import mig_devices, names, quantity, slices
 from dradriver.api.dra_objects import Device, ResourceSlice
 from dradriver.api.errors import WordError
-from dradriver.api.policies.model import Policies, SharedWord
+from dradriver.api.policies.fields import SharedWord
+from dradriver.api.policies.model import Policies
 from dradriver.api.policies.modes import Mode, mode_of, uncut
 from dradriver.api.slice_features import SliceFeatures
 from dradriver.kube.backoff import wait_s

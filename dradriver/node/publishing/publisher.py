@@ -16,7 +16,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol
 
-from dradriver.api import names, slice_features, slices
+from dradriver.api import names, slices
 from dradriver.api.dra_objects import ResourceSlice
 from dradriver.api.ledger import OURS, current_ledger
 from dradriver.api.objects import Node
@@ -26,13 +26,14 @@ from dradriver.errors import DriverError
 from dradriver.kube.backoff import wait_s
 from dradriver.kube.client import Client
 from dradriver.kube.errors import ApiError
-from dradriver.kube.events import Recorder, Reference
+from dradriver.kube.events import Recorder
 from dradriver.kube.reflector import Change
 from dradriver.kube.resources import RESOURCE_SLICES
 from dradriver.node import metrics
 from dradriver.node.publishing import allocated, feature_probe, pool
 from dradriver.node.publishing.mode_transition import LOOK_S, ModeTransitions, kept_off, listed, published, taint
 from dradriver.node.publishing.node_objects import NodeObjects
+from dradriver.node.publishing.notices import Notices
 from dradriver.node.publishing.other_drivers import OTHER_DRIVERS, of_another_vendor, other_owner
 from dradriver.topology.machine import Machine
 
@@ -47,7 +48,6 @@ _LAST_DELAY_S: Final = 10.0
 GONE: Final = names.PREFIX + "instance-gone"  # taint of a MIG instance that a claim has and nobody made again
 HOLD_S: Final = 5.0  # a kubelet that starts has registered its plugins by then
 ASK_AGAIN_S: Final = 600.0  # a server that lacks something may be upgraded
-_TWICE: Final = ": one GPU would get two owners"
 _FIRST_RETRY_S: Final = 0.5
 _LAST_RETRY_S: Final = 30.0
 
@@ -105,13 +105,10 @@ class Publisher:
         self._machine = machine
         self._registered = registered
         self._taints = taints
-        self._events = events
-        self._said_off: frozenset[str] = frozenset()  # GPUs of which that was said
-        self._said_whole = False
+        self._notices = Notices(events)
         self._used = used
         self._changing = modes or ModeTransitions(lambda: DEFAULTS, node=objects.name)
         self._able: SliceFeatures | None = None  # what the API server keeps; None until it was asked
-        self._said: frozenset[str] = frozenset()  # what it was last said to lack
         self._beside = beside_device_plugin
         self._refused = refused
         self._wake = asyncio.Event()
@@ -199,13 +196,7 @@ class Publisher:
         withheld = owner or self._refused() or of_another_vendor(machine)
         if withheld != self.withheld:
             self.withheld = withheld
-            metrics.WITHHELD.set(withheld is not None)
-            if withheld is None:
-                logger.info("nothing keeps this node's GPUs from being published any more")
-            else:
-                said = f"nothing is published, because {withheld}{'' if owner is None else _TWICE}"
-                logger.warning("%s", said)
-                await self._say(node, "GPUsWithheld", said)
+            await self._notices.withheld(node, withheld, twice=owner is not None)
         if self._taints is not None:
             self._taints.adopt(self._tainted())
         if withheld is not None or not machine.gpus:
@@ -213,39 +204,42 @@ class Publisher:
         elif current_ledger() is not OURS:
             wanted = slices.machine_alone(machine, node=self._node, node_uid=node.metadata.uid)
         else:
-            able = self._able or await feature_probe.ask(self._client, node=self._node, node_uid=node.metadata.uid)
-            await self._learn(able)
-            ours, used = self._objects.ours, await self._prepared()
-            decide = functools.partial(
-                self._changing.decide,
-                machine,
-                labels=node.metadata.labels,
-                published=published(ours, machine),
-                kept_off=kept_off(ours, machine),
-                used=used,
-                able=able,
-            )
-            changing = decide()
-            if self._changing.ripe:
-                changing = decide(allocated=await allocated.devices(self._client, pool=self._node))
-            await self._say_off(node, self._changing.mig_off)
-            await self._say_whole(node, machine)
-            kept = listed(ours) if used is None else used
-            taints = {} if self._taints is None else self._taints.taints()
-            wanted = slices.build(
-                machine,
-                node=self._node,
-                node_uid=node.metadata.uid,
-                taints={uuid: [*taints.get(uuid, ()), *changing.get(uuid, ())] for uuid in {*taints, *changing}},
-                modes=self._changing.modes,
-                kept=kept,
-                gone=taint(GONE, time.time()),
-                features=able,
-            )
+            wanted = await self._handed_out(node, machine)
         self._lost = any(taint["key"] == GONE for taint in _taints(wanted))
         await self._write(wanted)
         self.published = withheld is None
         metrics.DEVICES_PUBLISHED.set(sum(len(obj["spec"].get("devices", ())) for obj in wanted))
+
+    async def _handed_out(self, node: Node, machine: Machine) -> list[pool.Object]:
+        """Return the slices of a machine whose GPUs this driver hands out."""
+        able = self._able or await feature_probe.ask(self._client, node=self._node, node_uid=node.metadata.uid)
+        await self._learn(able)
+        ours, used = self._objects.ours, await self._prepared()
+        decide = functools.partial(
+            self._changing.decide,
+            machine,
+            labels=node.metadata.labels,
+            published=published(ours, machine),
+            kept_off=kept_off(ours, machine),
+            used=used,
+            able=able,
+        )
+        changing = decide()
+        if self._changing.ripe:
+            changing = decide(allocated=await allocated.devices(self._client, pool=self._node))
+        await self._notices.mig_off(node, self._changing.mig_off)
+        await self._notices.no_parts(node, self._changing.uncut, machine.vendor)
+        taints = {} if self._taints is None else self._taints.taints()
+        return slices.build(
+            machine,
+            node=self._node,
+            node_uid=node.metadata.uid,
+            taints={uuid: [*taints.get(uuid, ()), *changing.get(uuid, ())] for uuid in {*taints, *changing}},
+            modes=self._changing.modes,
+            kept=listed(ours) if used is None else used,
+            gone=taint(GONE, time.time()),
+            features=able,
+        )
 
     async def _prepared(self) -> Mapping[str, Collection[str]] | None:
         """Return the names of the devices of prepared claims by the GPU's uuid; None where that is not known now."""
@@ -297,48 +291,9 @@ class Publisher:
             self._wake.set()
 
     async def _learn(self, able: SliceFeatures) -> None:
-        """Take in what the server keeps, and say what it newly lacks."""
-        node = self._objects.node
-        for name in able.lacking:
-            if name not in self._said and node is not None:
-                said = f"the API server keeps no {name} in slices: {slice_features.WITHOUT[name]}"
-                logger.warning("%s", said)
-                await self._say(node, "ServerLacks", said)
-        self._said = frozenset(able.lacking)
-        for name in slice_features.FIELDS:
-            metrics.SERVER_LACKS.labels(name).set(name in able.lacking)
+        """Take in what the server keeps."""
+        await self._notices.lacking(self._objects.node, able.lacking)
         self._able = able
-
-    async def _say_off(self, node: Node, uuids: Collection[str]) -> None:
-        """Say of each GPU that is newly among these that its MIG mode must be turned on."""
-        metrics.MIG_OFF.set(len(uuids))
-        for uuid in sorted({*uuids} - self._said_off):
-            said = (
-                f"GPU {uuid} stays whole: the policies file has it cut into slices, but MIG mode is off, and comes on "
-                f"at a reset only; nvidia-smi -i {uuid} -mig 1, then reset it: nvidia-smi -i {uuid} --gpu-reset"
-            )
-            logger.warning("%s", said)
-            await self._say(node, "MigModeOff", said)
-        self._said_off = frozenset(uuids)
-
-    async def _say_whole(self, node: Node, machine: Machine) -> None:
-        """Say once that the policies file cuts up GPUs of which there are no parts."""
-        uncut, before = self._changing.uncut, self._said_whole
-        self._said_whole = bool(uncut)
-        if uncut and not before:
-            said = (
-                f"{len(uncut)} GPUs stay whole: the policies file has them shared or cut into slices, and of "
-                f"{machine.vendor.word}'s there are no parts; leave them out of the section gpus by products or nodes"
-            )
-            logger.warning("%s", said)
-            await self._say(node, "NoParts", said)
-
-    async def _say(self, node: Node, reason: str, said: str) -> None:
-        """Write an Event about the node."""
-        if self._events is not None:
-            await self._events.record(
-                about=_about(node), type="Warning", reason=reason, message=said, action="Publishing"
-            )
 
     def _count(self, verb: str, name: str) -> None:
         metrics.SLICE_WRITES.labels(verb).inc()
@@ -397,7 +352,3 @@ def _taints(wanted: Iterable[pool.Object]) -> Iterator[dict[str, Any]]:
     for piece in wanted:
         for device in piece["spec"].get("devices", ()):
             yield from device.get("taints", ())
-
-
-def _about(node: Node) -> Reference:
-    return Reference("Node", "", node.metadata.name, node.metadata.uid)

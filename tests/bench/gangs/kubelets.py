@@ -53,7 +53,7 @@ class Kubelets:
         gone = {"gracePeriodSeconds": 0, "preconditions": {"uid": pod.metadata.uid}}
         body = {"apiVersion": "v1", "kind": "DeleteOptions"} | gone
         try:
-            await self._client._request("DELETE", PODS.path(NAMESPACE, pod.metadata.name), body=body)
+            await self._client.connection.request("DELETE", PODS.path(NAMESPACE, pod.metadata.name), body=body)
         except ApiError as error:
             if not error.not_found and not error.conflict:
                 raise

@@ -12,7 +12,7 @@ from dradriver.allocator.request import Choice, Level
 from dradriver.api import claims, names, pins, seats, slices
 from dradriver.api.dra_objects import ResourceClaim, ResourceSlice
 from dradriver.api.policies.modes import Mode
-from dradriver.cluster import records
+from dradriver.cluster import slice_records
 from dradriver.cluster.shown.holders import held_by
 from dradriver.topology import profiles
 from tests import schema
@@ -75,7 +75,7 @@ def test_a_request_for_a_seat_takes_no_gpus_place_in_a_claim_of_ours() -> None:
 def test_nobody_is_shown_to_hold_a_seat_and_its_slice_is_no_nodes() -> None:
     held = held_by([read(member())], {})
     assert {pool: [device for _, device, _ in some] for pool, some in held.items()} == {"n": ["gpu-a"]}
-    assert records.read_slice(msgspec.Raw(msgspec.json.encode(seats.resource_slice()))) is None
+    assert slice_records.read_slice(msgspec.Raw(msgspec.json.encode(seats.resource_slice()))) is None
 
 
 @pytest.mark.parametrize("mode", [Mode(), Mode(mig="dynamic"), Mode(mig="placements"), Mode(shared="mps")])

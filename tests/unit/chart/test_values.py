@@ -17,6 +17,7 @@ import dradriver
 from dradriver.allocator.policies import LINKED, POLICIES
 from dradriver.api import values as api_values
 from dradriver.api.policies import model
+from dradriver.api.policies.fields import MigWord, SharedWord
 from dradriver.api.policies.meaning import LATER, WORDS
 from dradriver.api.policies.read import PoliciesError, notes, read
 from dradriver.topology import profiles
@@ -165,8 +166,8 @@ def test_the_schema_of_policies_has_the_fields_that_are_read() -> None:
 
 def test_the_schema_of_policies_has_the_words_that_are_read() -> None:
     rule, words = definition("gpuRule")["properties"], definition("words")
-    assert set(rule["mig"]["enum"]) - {False} == set(typing.get_args(model.MigWord))
-    assert set(rule["shared"]["enum"]) == set(typing.get_args(model.SharedWord))
+    assert set(rule["mig"]["enum"]) - {False} == set(typing.get_args(MigWord))
+    assert set(rule["shared"]["enum"]) == set(typing.get_args(SharedWord))
     assert set(definition("policies")["properties"]["nccl"]["properties"]["tuning"]["enum"]) == {
         *("", tuning.AUTO),
         *tuning.PROFILES,

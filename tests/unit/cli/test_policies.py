@@ -10,7 +10,7 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from dradriver.api.policies import model
+from dradriver.api.policies import fields, model
 from dradriver.api.policies.meaning import LATER, WORDS
 from dradriver.api.policies.model import DEFAULTS, WORKLOADS, plain
 from dradriver.api.policies.read import read
@@ -101,7 +101,7 @@ def test_the_page_has_the_words_and_the_defaults() -> None:
     assert dict(re.findall(r"`(\w+)` (\d+)", part("weights"))) == {
         name: str(value) for name, value in plain(DEFAULTS)["weights"].items()
     }
-    assert f"{model.MOST_BYTES >> 10} KiB, {model.MOST_RULES} rules, {model.MOST_NAMES} policies" in part("Bounds")
+    assert f"{model.MOST_BYTES >> 10} KiB, {fields.MOST_RULES} rules, {fields.MOST_NAMES} policies" in part("Bounds")
 
 
 def test_the_pages_example_is_good() -> None:

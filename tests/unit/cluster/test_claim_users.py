@@ -43,7 +43,7 @@ async def test_while_a_set_is_made_it_counts_for_whom_it_is_made_alone() -> None
         cluster.deliver(PODS)
         cluster.put(PODS, cluster.get_pod("sampler"))  # something changes of it
         cluster.deliver(PODS)
-        counted.extend(cluster.worker.picture.taken_by(("default", pod)) for pod in ("trainer", "sampler"))
+        counted.extend(cluster.worker.picture.node_usage.by(("default", pod)) for pod in ("trainer", "sampler"))
         return await answer(resource, obj, **more)
 
     cluster.client.create = create  # type: ignore[method-assign]
@@ -70,7 +70,7 @@ async def test_the_only_pod_of_a_set_may_go_while_that_is_made() -> None:
     await cluster.settle()
     await cluster.settle()
     assert cluster.find(RESOURCE_CLAIMS, "duo", "default") is None
-    assert cluster.worker.picture.taken_by(("default", "trainer")) is None
+    assert cluster.worker.picture.node_usage.by(("default", "trainer")) is None
 
 
 async def test_others_come_once_the_claim_shows_its_gpus_however_late_that_is() -> None:

@@ -18,7 +18,7 @@ from dradriver.api.policies.modes import Mode
 from dradriver.cluster.fleets import Fleets
 from dradriver.cluster.inventory import Inventory
 from dradriver.cluster.nodes.table import NodeTable
-from dradriver.cluster.records import read_slice
+from dradriver.cluster.slice_records import read_slice
 from dradriver.topology import profiles
 from dradriver.topology.machine import Nic, PathType
 from tests.fakes.instances import in_mig_mode

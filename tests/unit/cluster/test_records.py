@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from dradriver.api import names, slices
-from dradriver.api.policies.model import MigWord
+from dradriver.api.policies.fields import MigWord
 from dradriver.api.policies.modes import Mode
-from dradriver.cluster import records
+from dradriver.cluster import records, slice_records
 from dradriver.topology import codec, profiles
 from dradriver.topology.machine import Machine
 from tests.fakes.apirules import Object
@@ -21,8 +21,8 @@ def piece(profile: str, seed: str) -> Object:
     return built
 
 
-def kept(obj: Object) -> records.SliceRecord:
-    found = records.read_slice(msgspec.Raw(msgspec.json.encode(obj)))
+def kept(obj: Object) -> slice_records.SliceRecord:
+    found = slice_records.read_slice(msgspec.Raw(msgspec.json.encode(obj)))
     assert found is not None
     return found
 

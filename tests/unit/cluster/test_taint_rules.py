@@ -14,7 +14,7 @@ import pytest
 
 from dradriver.api import names, slices
 from dradriver.api.ledger import NVIDIA
-from dradriver.cluster.records import SliceRecord, read_slice
+from dradriver.cluster.slice_records import SliceRecord, read_slice
 from dradriver.cluster.taint_rules import TaintRule, TaintRules, read_rule
 from dradriver.controller.controller import Controller
 from dradriver.kube.client import Client

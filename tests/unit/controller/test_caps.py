@@ -9,8 +9,9 @@ from unittest.mock import patch
 import pytest
 
 from dradriver.allocator.request import Amount
-from dradriver.api.policies.model import Cap, Policies, Tenant
+from dradriver.api.policies.model import Policies
 from dradriver.api.policies.modes import Mode
+from dradriver.api.policies.tenants import Cap, Tenant
 from dradriver.controller import decide, gang_plan
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
 from dradriver.queue.reservation import Terms

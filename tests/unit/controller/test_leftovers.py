@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dradriver.api import names, slices
-from dradriver.api.policies.model import MigWord
+from dradriver.api.policies.fields import MigWord
 from dradriver.api.policies.modes import Mode
 from dradriver.kube.resources import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from tests.fakes.gpucluster import GpuCluster, Killed, claim_of, note

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from dradriver.api.objects import Metadata
-from dradriver.api.policies.model import Cap, Policies, Tenant
+from dradriver.api.policies.model import Policies
+from dradriver.api.policies.tenants import Cap, Tenant
 from dradriver.controller import metrics
 from dradriver.controller.controller import Controller
 from dradriver.controller.namespaces import Namespaces

@@ -481,7 +481,7 @@ async def test_no_gpus_are_reserved_for_a_pod_that_waits_for_nics() -> None:
     await cluster.settle()
     reservable = Reservable(cluster.worker.picture, lambda: 0.0)
     pods, picture = cluster.worker.picture.pods, cluster.worker.picture
-    of = {name: Unit(Member(one, picture.template_of(one))) for (_, name), one in pods.items()}
+    of = {name: Unit(Member(one, picture.templates.of(one))) for (_, name), one in pods.items()}
     assert {name: reservable.is_for(unit) for name, unit in of.items()} == {"p": False, "plain": True}
 
 

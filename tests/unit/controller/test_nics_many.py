@@ -149,7 +149,7 @@ def crowded_node(cluster: GpuCluster, name: str) -> None:
 def wish_of(cluster: GpuCluster, name: str) -> PlacementRequest:
     picture = cluster.worker.picture
     pod = picture.pods["default", name]
-    return Member(pod, picture.template_of(pod)).wish
+    return Member(pod, picture.templates.of(pod)).wish
 
 
 async def test_who_asks_again_goes_on_behind_the_nodes_that_were_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,7 +218,7 @@ async def crowded_gang(monkeypatch: pytest.MonkeyPatch) -> tuple[GpuCluster, Cal
     picture = cluster.worker.picture
     picture.nics.counts.forget()
     pods = [picture.pods["default", name] for name in "pq"]
-    members = [Member(pod, picture.template_of(pod)) for pod in pods]
+    members = [Member(pod, picture.templates.of(pod)) for pod in pods]
     return cluster, lambda: gang_plan.plan(picture, members, None, identity="g")
 
 

@@ -150,7 +150,7 @@ async def test_a_pod_counts_where_it_is_promised_then_where_it_is_bound_and_nowh
     cluster.node("a", allocatable={"cpu": "8"})
 
     def counted() -> tuple[str, int] | None:
-        taken = cluster.worker.picture.taken_by(("default", "p"))
+        taken = cluster.worker.picture.node_usage.by(("default", "p"))
         return None if taken is None else (taken[0], taken[1]["cpu"])
 
     cluster.pod("p", 1, requests={"cpu": "6"})

@@ -11,7 +11,8 @@ import msgspec
 import pytest
 
 from dradriver.api import names
-from dradriver.api.policies.model import Cap, Policies, Queue, Tenant
+from dradriver.api.policies.model import Policies
+from dradriver.api.policies.tenants import Cap, Queue, Tenant
 from dradriver.kube.client import ApiError
 from dradriver.kube.resources import POD_DISRUPTION_BUDGETS, PODS, RESOURCE_CLAIMS
 from dradriver.queue import reservation

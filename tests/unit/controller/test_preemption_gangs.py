@@ -11,7 +11,7 @@ import pytest
 
 from dradriver.api import names
 from dradriver.api.pins import Key
-from dradriver.api.policies.model import Cap, Tenant
+from dradriver.api.policies.tenants import Cap, Tenant
 from dradriver.controller.preemption import MOST_ASKED
 from dradriver.kube.client import ApiError
 from dradriver.kube.resources import PODS, Resource

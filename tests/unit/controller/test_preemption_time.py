@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from dradriver.api.policies.model import Policies, Preemption, Queue
+from dradriver.api.policies.model import Policies
 from dradriver.api.policies.read import read
+from dradriver.api.policies.tenants import Preemption, Queue
 from dradriver.controller import evictions, preemption
 from dradriver.kube.resources import POD_DISRUPTION_BUDGETS, PODS
 from dradriver.queue.reservation import Terms

@@ -6,9 +6,10 @@ import pytest
 
 from dradriver.api import names
 from dradriver.api import reservations as stored
-from dradriver.api.policies.model import Cap, Policies, Preemption, Queue, Tenant
-from dradriver.api.policies.model import Reservation as Section
+from dradriver.api.policies.model import Policies
 from dradriver.api.policies.read import read
+from dradriver.api.policies.tenants import Cap, Preemption, Queue, Tenant
+from dradriver.api.policies.tenants import Reservation as Section
 from dradriver.kube.client import ApiError
 from dradriver.kube.resources import CONFIG_MAPS, NODES, PODS, RESOURCE_CLAIMS
 from dradriver.queue import reserved_for

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from dradriver.api import names, seats
+from dradriver.cluster import conflicts
 from dradriver.kube.resources import RESOURCE_CLAIMS, RESOURCE_SLICES
 from tests.fakes.gpucluster import GpuCluster, claim_of
 
@@ -38,8 +39,8 @@ async def test_a_seat_is_no_gpu_and_no_node_and_makes_no_rivals(beside: int) -> 
         assert claim.pin is not None
         assert claim.devices == claim.pin.taken
         assert len(picture.inventory.holds.of(claim.key)) == gpus
-        assert picture.fits(claim)
-        assert not picture.rivals(claim)
+        assert conflicts.fits(picture, claim)
+        assert not conflicts.rivals(picture, claim)
     assert picture.inventory.free().sum() == 4 - beside
     assert list(picture.offered.slices()) == ["00000-gpu.topology-a"]
     assert await cluster.audit() == 0

@@ -13,7 +13,8 @@ from prometheus_client import REGISTRY
 
 from dradriver.api import idleness, names, usage
 from dradriver.api.errors import WordError
-from dradriver.api.policies.model import Policies, Queue, Tenant
+from dradriver.api.policies.model import Policies
+from dradriver.api.policies.tenants import Queue, Tenant
 from dradriver.api.usage import MOST_BYTES, OTHERS, PLACES, Bucket
 from dradriver.controller.usage_store import FIRST_LOAD_S, UsageStore
 from dradriver.kube.client import ApiError, Client

@@ -256,8 +256,8 @@ async def test_connections_are_kept(api: FakeApiServer, client: Client) -> None:
         await client.get(PODS, "p", namespace="a")
     await client.list(PODS)
 
-    assert client._session is not None
-    connector = client._session.connector
+    assert client.connection._session is not None
+    connector = client.connection._session.connector
     assert connector is not None
     assert sum(len(connections) for connections in connector._conns.values()) == 1
 

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from dradriver.allocator.request import Whole
 from dradriver.api import names, resolved
 from dradriver.api.pods import Gate, Pod
-from dradriver.api.policies.model import Policies, Tenant
-from dradriver.api.policies.model import Queue as PolicyOfQueue
+from dradriver.api.policies.model import Policies
+from dradriver.api.policies.tenants import Queue as PolicyOfQueue
+from dradriver.api.policies.tenants import Tenant
 from dradriver.cluster.nodes.columns import Bools
 from dradriver.queue.entries import Entries
 from dradriver.queue.kinds import ANYWHERE, Closed

@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from dradriver.api import names
-from dradriver.api.policies.model import Policies, Preemption, Queue, Tenant
+from dradriver.api.policies.model import Policies
+from dradriver.api.policies.tenants import Preemption, Queue, Tenant
 from webhook.disruption import warnings
 
 ON = Policies(

@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from dradriver.api.policies.model import XidWord
+from dradriver.api.policies.fields import XidWord
 from dradriver.node.faults import Fault
 from dradriver.node.vendors.nvidia import xids
 from dradriver.node.vendors.nvidia.xids import RECOVERY_CHANGED, Xid

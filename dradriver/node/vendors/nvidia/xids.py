@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from dradriver.api.policies.model import XidWord
+from dradriver.api.policies.fields import XidWord
 
 RECOVERY_CHANGED: Final = 154  # the driver says what it wants done from now on
 _NVLINK5: Final = range(144, 151)

@@ -11,7 +11,8 @@ import pytest
 
 from dradriver.api import slices
 from dradriver.api.dra_objects import ResourceSlice
-from dradriver.api.policies.model import DEFAULTS, UNKNOWN, GpuRule, MigWord, Policies
+from dradriver.api.policies.fields import MigWord
+from dradriver.api.policies.model import DEFAULTS, UNKNOWN, GpuRule, Policies
 from dradriver.api.policies.modes import Mode
 from dradriver.api.slice_features import ALL, SliceFeatures
 from dradriver.node.publishing.mode_transition import ASK_S, GRACE_S, MOST_ASK_S, ModeTransitions, kept_off, published

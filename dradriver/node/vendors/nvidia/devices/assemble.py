@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from dradriver.node.container_edits import DeviceNode, Edits
 from dradriver.node.devices.control import Control
@@ -21,45 +21,42 @@ from dradriver.node.vendors.nvidia.discovery import library, toolkit
 from dradriver.topology.machine import Gpu, Machine
 
 HARDWARE: Final = "hardware.json"  # what simulated GPUs are like now
-_TIME_SLICING: Final = Sharing()
 
 
-def simulated(
-    edits: Callable[[Gpu], Edits],
-    folder: Path,
-    machine: Callable[[], Machine | None],
-    *,
-    mps: MpsFolder,
-    sharing: Callable[[Gpu], Sharing] = lambda _: _TIME_SLICING,
-    made: Callable[[str], bool] = lambda _: True,
-    switched: Callable[[], None] = lambda: None,
-) -> DeviceManager:
-    """Return a device manager whose hardware is a file in the folder.
+class Host(NamedTuple):
+    """What kinds of devices need of the hardware of a node.
+
+    Attributes:
+        control: Changes it.
+        capabilities: Finds the device nodes of MIG instances.
+        parent: Gives the device node of a GPU, by its minor number.
+        common: Says what a container is given beside its devices.
+    """
+
+    control: Control
+    capabilities: Capabilities
+    parent: Callable[[int], DeviceNode]
+    common: Callable[[], Edits]
+
+
+def simulated(folder: Path, machine: Callable[[], Machine | None], *, mps: MpsFolder) -> Host:
+    """Return hardware that is a file in a folder.
 
     Args:
-        edits: Says how a container is given a whole GPU.
         folder: Where the file is.
         machine: Gives the machine as it is now.
         mps: Where GPUs' control daemons would have their files.
-        sharing: Says how a GPU is shared.
-        made: Says whether MIG instances are made for claims on a GPU, by its uuid.
-        switched: Called after a change of a GPU's MIG mode, in the thread that changes hardware.
     """
 
     def known(uuid: str) -> Gpu | None:
         now = machine()
         return next((gpu for gpu in now.gpus if gpu.uuid == uuid), None) if now is not None else None
 
-    return of(
-        edits,
+    return Host(
         SimulatedGpu(folder / HARDWARE, known, boot=mps.boot, mps=mps),
         SimulatedCapabilities(),
         parent=lambda minor: DeviceNode(f"/dev/nvidia{minor}", "/dev/null"),
         common=Edits,
-        mps=mps,
-        sharing=sharing,
-        made=made,
-        switched=switched,
     )
 
 
@@ -69,66 +66,55 @@ def seen(folder: Path, *, boot: str) -> Callable[[Gpu], Gpu]:
 
 
 def real(
-    edits: Callable[[Gpu], Edits],
-    *,
-    cdi_root: Path,
-    host_root: Path,
-    driver_root: Path | None,
-    released: Callable[[], str | None],
-    mps: MpsFolder,
-    sharing: Callable[[Gpu], Sharing] = lambda _: _TIME_SLICING,
-    made: Callable[[str], bool] = lambda _: True,
-    switched: Callable[[], None] = lambda: None,
-) -> DeviceManager:
-    """Return a device manager whose hardware is this node's own.
+    *, cdi_root: Path, host_root: Path, driver_root: Path | None, released: Callable[[], str | None], mps: MpsFolder
+) -> Host:
+    """Return this node's own hardware.
 
     Args:
-        edits: Says how a container is given a whole GPU.
         cdi_root: The runtime's folder for specifications, which has the base specification.
         host_root: Where the host's file system is.
         driver_root: Root of the file system that holds the driver; None for the host's own.
         released: Gives the reason why nobody may hold the driver now; None where there is none.
         mps: Where GPUs' control daemons have their files.
-        sharing: Says how a GPU is shared.
-        made: Says whether MIG instances are made for claims on a GPU, by its uuid.
-        switched: Called after a change of a GPU's MIG mode, in the thread that changes hardware.
     """
 
     def parent(minor: int) -> DeviceNode:
         node = library.dev_root(host_root, driver_root) / f"dev/nvidia{minor}"
         return DeviceNode(f"/dev/nvidia{minor}", library.on_host(host_root, node))
 
-    return of(
-        edits,
+    return Host(
         NvmlControl(driver_root=driver_root, mps=mps, released=released),
         DriverCapabilities(host_root=host_root, driver_root=driver_root),
         parent=parent,
         common=lambda: Edits(cdi=(toolkit.driver_id(cdi_root),)),
-        mps=mps,
-        sharing=sharing,
-        made=made,
-        switched=switched,
     )
 
 
 def of(
     edits: Callable[[Gpu], Edits],
-    control: Control,
-    capabilities: Capabilities,
+    host: Host,
     *,
-    parent: Callable[[int], DeviceNode],
-    common: Callable[[], Edits],
     mps: MpsFolder,
     sharing: Callable[[Gpu], Sharing],
     made: Callable[[str], bool] = lambda _: True,
     switched: Callable[[], None] = lambda: None,
     thread: Thread | None = None,
 ) -> DeviceManager:
-    """Return a device manager with every kind of device; the arguments are those of the kinds."""
+    """Return a device manager with every kind of device.
+
+    Args:
+        edits: Says how a container is given a whole GPU.
+        host: The hardware.
+        mps: Where GPUs' control daemons have their files.
+        sharing: Says how a GPU is shared.
+        made: Says whether MIG instances are made for claims on a GPU, by its uuid.
+        switched: Called after a change of a GPU's MIG mode, in the thread that changes hardware.
+        thread: Where hardware is changed; one of the device manager's own by default.
+    """
     kinds = (
-        Mig(capabilities, parent=parent, common=common, made=made, switched=switched),
+        Mig(host.capabilities, parent=host.parent, common=host.common, made=made, switched=switched),
         Mps(edits, sharing, mps.of),
         TimeSliced(edits, sharing),
         Whole(edits),
     )
-    return DeviceManager(kinds, control, thread=thread)
+    return DeviceManager(kinds, host.control, thread=thread)

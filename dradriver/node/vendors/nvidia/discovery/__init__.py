@@ -7,6 +7,7 @@ device_nodes  the driver's device nodes in the agent's own /dev
 nvml        what may be asked of NVML, with types
 nvml_query  asking what may fail
 binding     its answers, by nvidia-ml-py
+nvml_calls  calls of its functions, whose answers are believed only where they can be true
 kept        what holds of it while any session is open
 library     which library that is, and whether it was replaced
 session     keeping it open while the driver lives

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -16,8 +16,6 @@ from dradriver.node.vendors.nvidia.discovery.nvml import (
     FABRIC_COMPLETED,
     FUNCTION_NOT_FOUND,
     GPU_IS_LOST,
-    LIBRARY,
-    LIBRARY_NOT_FOUND,
     NOT_FOUND,
     UNKNOWN,
     VERSION_MISMATCH,
@@ -27,6 +25,7 @@ from dradriver.node.vendors.nvidia.discovery.nvml import (
     NvmlError,
     Sample,
 )
+from dradriver.node.vendors.nvidia.discovery.nvml_calls import NvmlCalls, bounded, sure
 from dradriver.topology.machine import MigProfile, PathType
 
 _ANCESTORS: Final = {  # nvmlGpuTopologyLevel_t; two GPUs of one board (0) share its switch
@@ -122,62 +121,18 @@ def end(nvml: Nvml) -> None:
             nvml.ask("nvmlShutdown")
 
 
-class _Binding:
+class _Binding(NvmlCalls):
     """``Library`` by the functions of ``pynvml``."""
 
-    def __init__(self, module: Any) -> None:
-        self.module = module
-
-    def ask(self, query: str, *arguments: object) -> Any:
-        try:
-            return getattr(self.module, query)(*arguments)
-        except self.module.NVMLError as error:
-            said = str(error)
-            if error.value == LIBRARY_NOT_FOUND:
-                said = f"{LIBRARY} was not found; install the NVIDIA driver, or name its file system with --driver-root"
-            raise NvmlError(query, int(error.value), said) from error
-        except UnicodeError as error:
-            raise NvmlError(query, UNKNOWN, f"the answer is no UTF-8 text: {error}") from error
-
-    def _number(self, query: str, *arguments: object, most: int) -> int:
-        return _bounded(query, int(self.ask(query, *arguments)), most)
-
-    def _text(self, query: str, *arguments: object) -> str:
-        text = str(self.ask(query, *arguments))
-        if not text.isprintable():
-            raise NvmlError(query, UNKNOWN, f"{text!r} is no printable text")
-        return text
-
-    def _fields(self, gpu: Handle, field: int, scopes: Iterable[int], *, most: int) -> list[int | NvmlError]:
-        """Return a field's value in each scope, or why there is none, by one call.
-
-        Raises:
-            NvmlError: The call failed.
-        """
-        query, values = f"nvmlDeviceGetFieldValues({field})", list[int | NvmlError]()
-        for answer in self.ask("nvmlDeviceGetFieldValues", gpu, [(field, scope) for scope in scopes]):
-            value = int(answer.value.uiVal)
-            if answer.nvmlReturn:
-                values.append(NvmlError(query, int(answer.nvmlReturn), "no value"))
-            elif not 0 <= value <= most:
-                values.append(_nonsense(query, value, most))
-            else:
-                values.append(value)
-        return values
-
-    def _field(self, gpu: Handle, field: int, scope: int = 0, *, most: int) -> int:
-        (answer,) = self._fields(gpu, field, (scope,), most=most)
-        return _sure(answer)
-
     def driver_version(self) -> str:
-        return self._text("nvmlSystemGetDriverVersion")
+        return self.text("nvmlSystemGetDriverVersion")
 
     def cuda_version(self) -> str:
-        version = self._number("nvmlSystemGetCudaDriverVersion_v2", most=_MOST_CUDA)
+        version = self.number("nvmlSystemGetCudaDriverVersion_v2", most=_MOST_CUDA)
         return f"{version // 1000}.{version % 1000 // 10}"
 
     def count(self) -> int:
-        return self._number("nvmlDeviceGetCount", most=_MOST_GPUS)
+        return self.number("nvmlDeviceGetCount", most=_MOST_GPUS)
 
     def gpu(self, index: int) -> Handle:
         return Handle(self.ask("nvmlDeviceGetHandleByIndex", index))
@@ -200,69 +155,69 @@ class _Binding:
         raise next((other for other in others if other.code != GPU_IS_LOST), others[0] if others else none)
 
     def uuid(self, gpu: Handle) -> str:
-        kind, dash, number = self._text("nvmlDeviceGetUUID", gpu).partition("-")
+        kind, dash, number = self.text("nvmlDeviceGetUUID", gpu).partition("-")
         uuid = kind.upper() + dash + number.lower()
         if kind.upper() == "GPU":
             kept.keep(uuid, gpu)
         return uuid
 
     def minor(self, gpu: Handle) -> int:
-        return self._number("nvmlDeviceGetMinorNumber", gpu, most=_MOST_MINOR)
+        return self.number("nvmlDeviceGetMinorNumber", gpu, most=_MOST_MINOR)
 
     def bus_id(self, gpu: Handle) -> str:
         return _bus_id(self.ask("nvmlDeviceGetPciInfo_v3", gpu))
 
     def product(self, gpu: Handle) -> str:
-        return self._text("nvmlDeviceGetName", gpu)
+        return self.text("nvmlDeviceGetName", gpu)
 
     def compute_capability(self, gpu: Handle) -> tuple[int, int]:
         query = "nvmlDeviceGetCudaComputeCapability"
         major, minor = self.ask(query, gpu)
-        return _bounded(query, int(major), _MOST_MAJOR), _bounded(query, int(minor), 9)
+        return bounded(query, int(major), _MOST_MAJOR), bounded(query, int(minor), 9)
 
     def memory_mib(self, gpu: Handle) -> int:
         query = "nvmlDeviceGetMemoryInfo"
-        return _bounded(query, int(self.ask(query, gpu).total), _MOST_BYTES) >> 20
+        return bounded(query, int(self.ask(query, gpu).total), _MOST_BYTES) >> 20
 
     def power_watts(self, gpu: Handle) -> int:
-        return self._number("nvmlDeviceGetPowerManagementDefaultLimit", gpu, most=_MOST_MILLIWATTS) // 1000
+        return self.number("nvmlDeviceGetPowerManagementDefaultLimit", gpu, most=_MOST_MILLIWATTS) // 1000
 
     def persistent(self, gpu: Handle) -> bool:
-        return bool(self._number("nvmlDeviceGetPersistenceMode", gpu, most=1))
+        return bool(self.number("nvmlDeviceGetPersistenceMode", gpu, most=1))
 
     def pcie_link(self, gpu: Handle) -> tuple[int, int]:
-        generation = self._number("nvmlDeviceGetMaxPcieLinkGeneration", gpu, most=_MOST_GENERATION)
-        return generation, self._number("nvmlDeviceGetMaxPcieLinkWidth", gpu, most=_MOST_LANES)
+        generation = self.number("nvmlDeviceGetMaxPcieLinkGeneration", gpu, most=_MOST_GENERATION)
+        return generation, self.number("nvmlDeviceGetMaxPcieLinkWidth", gpu, most=_MOST_LANES)
 
     def link_count(self, gpu: Handle) -> int:
-        return self._field(gpu, self.module.NVML_FI_DEV_NVLINK_LINK_COUNT, most=_MOST_LINKS)
+        return self.field(gpu, self.module.NVML_FI_DEV_NVLINK_LINK_COUNT, most=_MOST_LINKS)
 
     def link_active(self, gpu: Handle, link: int) -> bool:
-        return bool(self._number("nvmlDeviceGetNvLinkState", gpu, link, most=1))
+        return bool(self.number("nvmlDeviceGetNvLinkState", gpu, link, most=1))
 
     def links_active(self, gpu: Handle, count: int) -> tuple[bool | NvmlError, ...]:
-        states = self._fields(gpu, self.module.NVML_FI_DEV_NVLINK_GET_STATE, range(count), most=1)
+        states = self.fields(gpu, self.module.NVML_FI_DEV_NVLINK_GET_STATE, range(count), most=1)
         return tuple(state if isinstance(state, NvmlError) else bool(state) for state in states)
 
     def link_remote_type(self, gpu: Handle, link: int) -> int:
-        return self._number("nvmlDeviceGetNvLinkRemoteDeviceType", gpu, link, most=_MOST_REMOTE_TYPE)
+        return self.number("nvmlDeviceGetNvLinkRemoteDeviceType", gpu, link, most=_MOST_REMOTE_TYPE)
 
     def link_remote(self, gpu: Handle, link: int) -> str:
         return _bus_id(self.ask("nvmlDeviceGetNvLinkRemotePciInfo", gpu, link))
 
     def link_mbps(self, gpu: Handle, link: int) -> int:
         try:
-            return self._field(gpu, self.module.NVML_FI_DEV_NVLINK_GET_SPEED, link, most=_MOST_MBPS)
+            return self.field(gpu, self.module.NVML_FI_DEV_NVLINK_GET_SPEED, link, most=_MOST_MBPS)
         except NvmlError:  # before driver 515 there is one speed for all links
-            return self._field(gpu, self.module.NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON, most=_MOST_MBPS)
+            return self.field(gpu, self.module.NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON, most=_MOST_MBPS)
 
     def c2c_lanes(self, gpu: Handle) -> int:
-        return self._field(gpu, self.module.NVML_FI_DEV_C2C_LINK_COUNT, most=_MOST_LINKS)
+        return self.field(gpu, self.module.NVML_FI_DEV_C2C_LINK_COUNT, most=_MOST_LINKS)
 
     def c2c_gbps(self, gpu: Handle, lanes: int) -> float:
         status, rate = self.module.NVML_FI_DEV_C2C_LINK_GET_STATUS, self.module.NVML_FI_DEV_C2C_LINK_GET_MAX_BW
-        up = [n for n, state in enumerate(self._fields(gpu, status, range(lanes), most=1)) if _sure(state)]
-        return sum(map(_sure, self._fields(gpu, rate, up, most=_MOST_MBPS) if up else ())) / 1000
+        up = [n for n, state in enumerate(self.fields(gpu, status, range(lanes), most=1)) if sure(state)]
+        return sum(map(sure, self.fields(gpu, rate, up, most=_MOST_MBPS) if up else ())) / 1000
 
     def ancestor(self, a: Handle, b: Handle) -> PathType:
         level = int(self.ask("nvmlDeviceGetTopologyCommonAncestor", a, b))
@@ -272,27 +227,27 @@ class _Binding:
 
     def nvlink_p2p(self, a: Handle, b: Handle) -> bool:
         what = self.module.NVML_P2P_CAPS_INDEX_NVLINK
-        return self._number("nvmlDeviceGetP2PStatus", a, b, what, most=_MOST_P2P_STATUS) == 0
+        return self.number("nvmlDeviceGetP2PStatus", a, b, what, most=_MOST_P2P_STATUS) == 0
 
     def uncorrected_errors(self, gpu: Handle) -> int:
         what = self.module.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, self.module.NVML_VOLATILE_ECC
-        return self._number("nvmlDeviceGetTotalEccErrors", gpu, *what, most=_MOST_ERRORS)
+        return self.number("nvmlDeviceGetTotalEccErrors", gpu, *what, most=_MOST_ERRORS)
 
     def row_remaps(self, gpu: Handle) -> tuple[bool, bool]:
         query = "nvmlDeviceGetRemappedRows"
         _, _, pending, failed = self.ask(query, gpu)
-        return bool(_bounded(query, int(pending), 1)), bool(_bounded(query, int(failed), 1))
+        return bool(bounded(query, int(pending), 1)), bool(bounded(query, int(failed), 1))
 
     def recovery_action(self, gpu: Handle) -> int:
-        return self._field(gpu, self.module.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, most=_MOST_ACTION)
+        return self.field(gpu, self.module.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, most=_MOST_ACTION)
 
     def slow_reasons(self, gpu: Handle) -> int:
         try:
-            return self._number("nvmlDeviceGetCurrentClocksEventReasons", gpu, most=_MOST_REASONS)
+            return self.number("nvmlDeviceGetCurrentClocksEventReasons", gpu, most=_MOST_REASONS)
         except NvmlError as error:
             if error.code != FUNCTION_NOT_FOUND:
                 raise
-            return self._number("nvmlDeviceGetCurrentClocksThrottleReasons", gpu, most=_MOST_REASONS)  # before 535
+            return self.number("nvmlDeviceGetCurrentClocksThrottleReasons", gpu, most=_MOST_REASONS)  # before 535
 
     def fabric(self, gpu: Handle) -> Fabric:
         info: Any = self.module.c_nvmlGpuFabricInfo_v2_t()
@@ -314,31 +269,31 @@ class _Binding:
     def mig_mode(self, gpu: Handle) -> tuple[bool, bool]:
         query = "nvmlDeviceGetMigMode"
         current, pending = self.ask(query, gpu)
-        return bool(_bounded(query, int(current), 1)), bool(_bounded(query, int(pending), 1))
+        return bool(bounded(query, int(current), 1)), bool(bounded(query, int(pending), 1))
 
     def mig_slots(self, gpu: Handle) -> int:
-        return self._number("nvmlDeviceGetMaxMigDeviceCount", gpu, most=_MOST_SLOTS)
+        return self.number("nvmlDeviceGetMaxMigDeviceCount", gpu, most=_MOST_SLOTS)
 
     def mig_device(self, gpu: Handle, slot: int) -> Handle:
         return Handle(self.ask("nvmlDeviceGetMigDeviceHandleByIndex", gpu, slot))
 
     def mig_ids(self, device: Handle) -> tuple[int, int]:
-        instance = self._number("nvmlDeviceGetGpuInstanceId", device, most=_MOST_INSTANCE)
-        return instance, self._number("nvmlDeviceGetComputeInstanceId", device, most=_MOST_INSTANCE)
+        instance = self.number("nvmlDeviceGetGpuInstanceId", device, most=_MOST_INSTANCE)
+        return instance, self.number("nvmlDeviceGetComputeInstanceId", device, most=_MOST_INSTANCE)
 
     def mig_infos(self, gpu: Handle, on: bool) -> list[Any]:
-        return kept.answer("infos", gpu, on, lambda: mig_profiles.infos(self.ask, self.module, gpu))
+        return kept.answer("infos", gpu, on, lambda: mig_profiles.infos(self, gpu))
 
     def mig_profiles(self, gpu: Handle, on: bool) -> tuple[MigProfile, ...]:
         def read() -> tuple[MigProfile, ...]:
-            return mig_profiles.read(self.ask, self.module, gpu, self.mig_infos(gpu, on))
+            return mig_profiles.read(self, gpu, self.mig_infos(gpu, on))
 
         return kept.answer("profiles", gpu, on, read)
 
     def mig_placement(self, gpu: Handle, instance: int) -> tuple[int, int]:
         info = self.ask("nvmlGpuInstanceGetInfo", self.ask("nvmlDeviceGetGpuInstanceById", gpu, instance))
-        start = _bounded("nvmlGpuInstanceGetInfo", int(info.placement.start), _MOST_SLOTS)
-        return _bounded("nvmlGpuInstanceGetInfo", int(info.profileId), _MOST_INSTANCE), start
+        start = bounded("nvmlGpuInstanceGetInfo", int(info.placement.start), _MOST_SLOTS)
+        return bounded("nvmlGpuInstanceGetInfo", int(info.profileId), _MOST_INSTANCE), start
 
     def processes(self, gpu: Handle) -> tuple[int, ...]:
         return tuple(sorted(int(process.pid) for process in self.ask("nvmlDeviceGetComputeRunningProcesses", gpu)))
@@ -349,7 +304,7 @@ class _Binding:
 
     def utilization(self, gpu: Handle) -> int:
         query = "nvmlDeviceGetUtilizationRates"
-        return _bounded(query, int(self.ask(query, gpu).gpu), _ALL)
+        return bounded(query, int(self.ask(query, gpu).gpu), _ALL)
 
     def samples(self, gpu: Handle, since_us: int) -> tuple[Sample, ...]:
         query = "nvmlDeviceGetProcessUtilization"
@@ -364,36 +319,10 @@ class _Binding:
             Sample(
                 int(one.pid),
                 int(one.timeStamp),
-                max(_bounded(query, int(part), _ALL) for part in (one.smUtil, one.memUtil, one.encUtil, one.decUtil)),
+                max(bounded(query, int(part), _ALL) for part in (one.smUtil, one.memUtil, one.encUtil, one.decUtil)),
             )
             for one in found
         )
-
-
-def _bounded(query: str, value: int, most: int) -> int:
-    """Return the value if it is a number from 0 to ``most``.
-
-    Raises:
-        NvmlError: It is not.
-    """
-    if not 0 <= value <= most:
-        raise _nonsense(query, value, most)
-    return value
-
-
-def _nonsense(query: str, value: int, most: int) -> NvmlError:
-    return NvmlError(query, UNKNOWN, f"{value} is no number from 0 to {most}")
-
-
-def _sure(answer: int | NvmlError) -> int:
-    """Return the answer if it is one and no error.
-
-    Raises:
-        NvmlError: It is this error.
-    """
-    if isinstance(answer, NvmlError):
-        raise answer
-    return answer
 
 
 def _bus_id(info: Any) -> str:

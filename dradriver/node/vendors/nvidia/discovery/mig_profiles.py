@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from dradriver.node.vendors.nvidia.discovery.nvml import INVALID_ARGUMENT, NOT_SUPPORTED, UNKNOWN, NvmlError
+from dradriver.node.vendors.nvidia.discovery.nvml_calls import NvmlCalls
 from dradriver.topology.check import MOST_PROFILES, check_profile, is_mig_profile
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.machine import MigProfile
@@ -27,7 +28,7 @@ Ask = Callable[..., Any]
 """Returns what a function of the binding returns, by its name and arguments; raises ``NvmlError``."""
 
 
-def read(ask: Ask, module: Any, gpu: object, infos: list[Any]) -> tuple[MigProfile, ...]:
+def read(calls: NvmlCalls, gpu: object, infos: list[Any]) -> tuple[MigProfile, ...]:
     """Return the profiles that have a place on a GPU, the smallest first; none where the product has no MIG.
 
     Some are left out, and said: one whose name is of a form that is not known, a newer driver's, which asks for more
@@ -35,8 +36,7 @@ def read(ask: Ask, module: Any, gpu: object, infos: list[Any]) -> tuple[MigProfi
     be make all of it nonsense.
 
     Args:
-        ask: Asks the library.
-        module: ``pynvml``, for its structures.
+        calls: Asks the library.
         gpu: The GPU's handle.
         infos: What ``infos`` returned for it.
 
@@ -45,7 +45,7 @@ def read(ask: Ask, module: Any, gpu: object, infos: list[Any]) -> tuple[MigProfi
     """
     by_name: dict[str, MigProfile] = {}
     for info in infos:
-        profile = _profile(ask, module, gpu, info)
+        profile = _profile(calls, gpu, info)
         if profile is None:
             continue
         if profile.name in by_name:
@@ -57,9 +57,10 @@ def read(ask: Ask, module: Any, gpu: object, infos: list[Any]) -> tuple[MigProfi
     return tuple(sorted(by_name.values(), key=lambda one: (one.compute, one.size, one.name)))
 
 
-def infos(ask: Ask, module: Any, gpu: object) -> list[Any]:
+def infos(calls: NvmlCalls, gpu: object) -> list[Any]:
     """Return NVML's own words for each profile of a GPU's instances, also for one that has no place on it."""
-    return enumerated(ask, "nvmlDeviceGetGpuInstanceProfileInfoV", module.NVML_GPU_INSTANCE_PROFILE_COUNT, gpu)
+    known = calls.module.NVML_GPU_INSTANCE_PROFILE_COUNT
+    return enumerated(calls.ask, "nvmlDeviceGetGpuInstanceProfileInfoV", known, gpu)
 
 
 def enumerated(ask: Ask, query: str, known: int, of: object, *more: object) -> list[Any]:
@@ -101,10 +102,11 @@ def listed(ask: Ask, query: str, form: Any, most: int, of: object, profile: int)
     return list(structures[: min(count.value, most)])
 
 
-def _profile(ask: Ask, module: Any, gpu: object, info: Any) -> MigProfile | None:
+def _profile(calls: NvmlCalls, gpu: object, info: Any) -> MigProfile | None:
     """Return a profile with its placements; None where the GPU has none for it, or its name is none that is known."""
+    form = calls.module.c_nvmlGpuInstancePlacement_t
     try:
-        placements = listed(ask, _PLACEMENTS, module.c_nvmlGpuInstancePlacement_t, _MOST_PLACEMENTS, gpu, info.id)
+        placements = listed(calls.ask, _PLACEMENTS, form, _MOST_PLACEMENTS, gpu, info.id)
     except NvmlError as error:
         if error.code != NOT_SUPPORTED:
             raise

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dradriver.api.policies.model import XidWord
+from dradriver.api.policies.fields import XidWord
 from dradriver.node.faults import KINDS, Fault
 from dradriver.node.health.kmsg import KernelLog
 from dradriver.node.vendors.nvidia.xid_reports import SOUND_S, WARNED_S, XidReports

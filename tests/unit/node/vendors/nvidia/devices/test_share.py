@@ -56,10 +56,12 @@ class Shared(World):
         self.sharing = dict(SHARING)
         self.device_manager = assemble.of(
             edits,
-            self.gpus,
-            SimulatedCapabilities(),
-            parent=lambda minor: DeviceNode(f"/dev/nvidia{minor}", "/dev/null"),
-            common=Edits,
+            assemble.Host(
+                self.gpus,
+                SimulatedCapabilities(),
+                parent=lambda minor: DeviceNode(f"/dev/nvidia{minor}", "/dev/null"),
+                common=Edits,
+            ),
             mps=MpsFolder(folder / "mps", boot=self.boot),
             sharing=lambda gpu: self.sharing.get(gpu.uuid, Sharing()),
         )

@@ -16,6 +16,7 @@ from dradriver.api import slices
 from dradriver.node.claims.allocation import plan
 from dradriver.node.errors import DeviceMissingError
 from dradriver.node.vendors.nvidia.discovery import binding, mig_profiles, reading
+from dradriver.node.vendors.nvidia.discovery.nvml_calls import NvmlCalls
 from dradriver.node.vendors.nvidia.discovery.nvml_query import Answers
 from dradriver.node.vendors.nvidia.discovery.reading import Reading
 from dradriver.topology import codec
@@ -227,14 +228,16 @@ def test_two_profiles_of_one_name_are_the_first_of_them_and_it_is_said(
 
 
 def test_of_more_profiles_than_a_machine_can_have_the_first_are_read() -> None:
-    def ask(_query: str, _gpu: object, _profile: int, places: Any, count: Any) -> None:
-        places[0].start, places[0].size, count._obj.value = 0, 1, 1
+    class Library(NvmlCalls):
+        def ask(self, query: str, *arguments: Any) -> None:
+            _gpu, _profile, places, count = arguments
+            places[0].start, places[0].size, count._obj.value = 0, 1, 1
 
     infos = [
         SimpleNamespace(id=number, name=f"MIG 1g.{number + 1}gb", sliceCount=1, memorySizeMB=9984, instanceCount=7)
         for number in range(64)
     ]
-    found = mig_profiles.read(ask, pynvml, None, infos)
+    found = mig_profiles.read(Library(pynvml), None, infos)
     assert {one.id for one in found} == set(range(MOST_PROFILES))
 
 

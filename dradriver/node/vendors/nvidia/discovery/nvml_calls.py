@@ -1,0 +1,110 @@
+"""Calls of functions of ``nvidia-ml-py``: each is answered by what can be true, or is an ``NvmlError``.
+
+A broken GPU or library answers nonsense: numbers far above any part, bytes that are no text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from dradriver.node.vendors.nvidia.discovery.nvml import LIBRARY, LIBRARY_NOT_FOUND, UNKNOWN, Handle, NvmlError
+
+
+class NvmlCalls:
+    """The functions of an open library, by their names.
+
+    Attributes:
+        module: ``pynvml``, also for its numbers and structures.
+    """
+
+    def __init__(self, module: Any) -> None:
+        """``module`` is ``pynvml``."""
+        self.module = module
+
+    def ask(self, query: str, *arguments: object) -> Any:
+        """Return what a function of ``pynvml`` returns.
+
+        Raises:
+            NvmlError: NVML refused, the library is too old to know the function, or answered what is no text.
+        """
+        try:
+            return getattr(self.module, query)(*arguments)
+        except self.module.NVMLError as error:
+            said = str(error)
+            if error.value == LIBRARY_NOT_FOUND:
+                said = f"{LIBRARY} was not found; install the NVIDIA driver, or name its file system with --driver-root"
+            raise NvmlError(query, int(error.value), said) from error
+        except UnicodeError as error:
+            raise NvmlError(query, UNKNOWN, f"the answer is no UTF-8 text: {error}") from error
+
+    def number(self, query: str, *arguments: object, most: int) -> int:
+        """Return what a function returns, a number from 0 to ``most``.
+
+        Raises:
+            NvmlError: As ``ask``, or it is none.
+        """
+        return bounded(query, int(self.ask(query, *arguments)), most)
+
+    def text(self, query: str, *arguments: object) -> str:
+        """Return what a function returns, a text that can be printed.
+
+        Raises:
+            NvmlError: As ``ask``, or it is none.
+        """
+        text = str(self.ask(query, *arguments))
+        if not text.isprintable():
+            raise NvmlError(query, UNKNOWN, f"{text!r} is no printable text")
+        return text
+
+    def fields(self, gpu: Handle, field: int, scopes: Iterable[int], *, most: int) -> list[int | NvmlError]:
+        """Return a field's value in each scope, or why there is none, by one call.
+
+        Raises:
+            NvmlError: The call failed.
+        """
+        query, values = f"nvmlDeviceGetFieldValues({field})", list[int | NvmlError]()
+        for answer in self.ask("nvmlDeviceGetFieldValues", gpu, [(field, scope) for scope in scopes]):
+            value = int(answer.value.uiVal)
+            if answer.nvmlReturn:
+                values.append(NvmlError(query, int(answer.nvmlReturn), "no value"))
+            elif not 0 <= value <= most:
+                values.append(_nonsense(query, value, most))
+            else:
+                values.append(value)
+        return values
+
+    def field(self, gpu: Handle, field: int, scope: int = 0, *, most: int) -> int:
+        """Return a field's value in one scope, from 0 to ``most``.
+
+        Raises:
+            NvmlError: The call failed, or there is none.
+        """
+        (answer,) = self.fields(gpu, field, (scope,), most=most)
+        return sure(answer)
+
+
+def bounded(query: str, value: int, most: int) -> int:
+    """Return the value if it is a number from 0 to ``most``.
+
+    Raises:
+        NvmlError: It is not.
+    """
+    if not 0 <= value <= most:
+        raise _nonsense(query, value, most)
+    return value
+
+
+def _nonsense(query: str, value: int, most: int) -> NvmlError:
+    return NvmlError(query, UNKNOWN, f"{value} is no number from 0 to {most}")
+
+
+def sure(answer: int | NvmlError) -> int:
+    """Return the answer if it is one and no error.
+
+    Raises:
+        NvmlError: It is this error.
+    """
+    if isinstance(answer, NvmlError):
+        raise answer
+    return answer
