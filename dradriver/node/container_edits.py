@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
+
+from dradriver.api import names
+
+GPU_KIND: Final = f"{names.DRIVER}/gpu"
+"""The kind of the CDI specification that has this node's whole GPUs."""
+GPU_FILE: Final = f"{names.DRIVER}-gpu.json"
+"""The name of its file, by the convention of the CDI specification."""
 
 
 class DeviceNode(msgspec.Struct, frozen=True):
@@ -47,3 +56,25 @@ class Edits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def own(self) -> bool:
         """Whether there is anything beside ``cdi``: that must be in a specification of ours."""
         return bool(self.nodes or self.mounts or self.env)
+
+
+def cdi_id(uuid: str) -> str:
+    """Return the fully qualified CDI id of a whole GPU, which brings its device nodes and, where needed, libraries."""
+    return f"{GPU_KIND}={uuid}"
+
+
+class _Name(msgspec.Struct):
+    name: str
+
+
+class _Names(msgspec.Struct):
+    devices: list[_Name]
+
+
+def names_in(text: bytes) -> frozenset[str]:
+    """Return the names of the devices that a CDI specification has.
+
+    Raises:
+        ValueError: It is none.
+    """
+    return frozenset(device.name for device in msgspec.json.decode(text, type=_Names).devices)

@@ -14,7 +14,7 @@ from typing import Any, Final
 import pytest
 
 from dradriver.api import names
-from dradriver.node.vendors.nvidia.discovery import toolkit
+from dradriver.node.container_edits import GPU_FILE
 from dradriver.topology import profiles
 from dradriver.topology.machine import Machine
 from tests import deploy, needs
@@ -77,7 +77,7 @@ def host(driver: Cluster) -> Iterator[Node]:
         node.run("umount", ROOT)
         shutil.rmtree(root)
         shutil.rmtree(pci)
-        (node.cdi_dir / toolkit.FILE).unlink(missing_ok=True)
+        (node.cdi_dir / GPU_FILE).unlink(missing_ok=True)
 
 
 def put_toolkit(node: Node, version: str | None) -> None:
@@ -89,13 +89,13 @@ def put_toolkit(node: Node, version: str | None) -> None:
     for program in () if version is None else needs.nvidia_toolkit(version).glob("nvidia-*"):
         shutil.copy(program, folder / f"{program.name}.new")
         (folder / f"{program.name}.new").replace(folder / program.name)
-    (node.cdi_dir / toolkit.FILE).unlink(missing_ok=True)
+    (node.cdi_dir / GPU_FILE).unlink(missing_ok=True)
 
 
 def made(node: Node) -> dict[str, Any] | None:
     """The base specification, once it is there."""
     try:
-        found: dict[str, Any] = json.loads((node.cdi_dir / toolkit.FILE).read_bytes())
+        found: dict[str, Any] = json.loads((node.cdi_dir / GPU_FILE).read_bytes())
     except (FileNotFoundError, ValueError):
         return None
     return found

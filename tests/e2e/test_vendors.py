@@ -13,8 +13,8 @@ from typing import Any, Final
 import pytest
 
 from dradriver.api import names
+from dradriver.node.container_edits import GPU_FILE
 from dradriver.node.vendors.amd import kfd
-from dradriver.node.vendors.amd.specification import FILE
 from dradriver.node.vendors.ascend.simulated import SHARED
 from dradriver.topology.machine import Machine
 from dradriver.topology.vendors import AMD
@@ -87,7 +87,7 @@ def amd(driver: Cluster) -> Iterator[Cluster]:
     finally:
         deploy.install(driver)
         shutil.rmtree(folder(node))
-        (node.cdi_dir / FILE).unlink(missing_ok=True)
+        (node.cdi_dir / GPU_FILE).unlink(missing_ok=True)
 
 
 @pytest.fixture(scope="module")

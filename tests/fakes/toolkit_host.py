@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import yaml
 
+from dradriver.node.container_edits import GPU_FILE
 from dradriver.node.vendors.nvidia.discovery import ctk, toolkit
 from dradriver.node.vendors.nvidia.discovery.own_toolkit import OwnToolkit
 from dradriver.node.vendors.nvidia.discovery.toolkit import BaseSpecification
@@ -74,7 +75,7 @@ class Host:
 
     @property
     def made(self) -> Object:
-        found: Object = json.loads((self.cdi / toolkit.FILE).read_text())
+        found: Object = json.loads((self.cdi / GPU_FILE).read_text())
         return found
 
 

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 import msgspec
 
-from dradriver.node.vendors.nvidia.discovery import toolkit
+from dradriver.node.container_edits import GPU_FILE
 from dradriver.topology.machine import Gpu, Machine
 from tests import needs
 from tests.cluster import requirements
@@ -124,7 +124,7 @@ class Host:
     @property
     def made(self) -> Object:
         """The base specification."""
-        found: Object = json.loads((self.root / "run/cdi" / toolkit.FILE).read_text())
+        found: Object = json.loads((self.root / "run/cdi" / GPU_FILE).read_text())
         return found
 
     def say(self, machine: Machine, more: Mapping[str, str] | None = None) -> None:

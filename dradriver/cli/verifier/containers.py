@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Final
 
 from dradriver.cli.verifier.finding import Finding, failed, passed, warned
+from dradriver.node.container_edits import GPU_FILE, names_in
 from dradriver.node.errors import NotYetError
-from dradriver.node.vendors.amd import specification
 from dradriver.node.vendors.nvidia.discovery import ctk, toolkit
 from dradriver.node.vendors.nvidia.discovery.specification import Specification, read_all
 from dradriver.topology.machine import Machine
@@ -77,9 +77,9 @@ def _runtime(host_root: Path) -> Finding:
 
 def _device_nodes(machine: Machine, cdi_root: Path) -> Finding:
     """Return whether the specification of AMD's GPUs, which brings their device nodes, has all of them."""
-    path = cdi_root / specification.FILE
+    path = cdi_root / GPU_FILE
     try:
-        named = specification.names_in(path.read_bytes())
+        named = names_in(path.read_bytes())
     except (OSError, ValueError) as error:
         return failed("base-specification", f"{path} cannot be read: {error}", _RESTART)
     missing = [gpu.uuid for gpu in machine.gpus if gpu.uuid not in named]
@@ -89,7 +89,7 @@ def _device_nodes(machine: Machine, cdi_root: Path) -> Finding:
 
 
 def _specification(machine: Machine, host_root: Path, cdi_root: Path) -> Iterator[Finding]:
-    path = cdi_root / toolkit.FILE
+    path = cdi_root / GPU_FILE
     try:
         ours = Specification(str(path), path.read_bytes(), json=True, host_root=host_root, ours=True)
         toolkit.driver_id(cdi_root)

@@ -8,7 +8,7 @@ from pathlib import Path
 from click.testing import CliRunner
 
 from dradriver.cli.main import main
-from dradriver.node.vendors.amd.specification import FILE
+from dradriver.node.container_edits import GPU_FILE
 from dradriver.topology import profiles
 from tests.fakes.kfd import AmdServer, amd
 from tests.fakes.server import complete
@@ -25,7 +25,7 @@ def server(root: Path) -> AmdServer:
     found = AmdServer(root, amd(complete(profiles.load("mi210-x8"))))
     devices = [{"name": gpu.uuid, "containerEdits": {}} for gpu in found.machine.gpus]
     (root / "cdi").mkdir()
-    (root / "cdi" / FILE).write_text(json.dumps({"devices": devices}))
+    (root / "cdi" / GPU_FILE).write_text(json.dumps({"devices": devices}))
     return found
 
 
@@ -35,14 +35,14 @@ def test_a_machine_where_all_is_well(tmp_path: Path) -> None:
     assert found["driver"] == ("PASS", "amdgpu of the kernel")
     assert found["gpus"] == ("PASS", "8 x AMD Instinct MI210")
     assert found["profile"] == ("PASS", "the links are those of mi210-x8")
-    assert found["base-specification"] == ("PASS", f"{tmp_path}/cdi/{FILE} has the device nodes of all 8 GPUs")
+    assert found["base-specification"] == ("PASS", f"{tmp_path}/cdi/{GPU_FILE} has the device nodes of all 8 GPUs")
     assert found["parts"][0] == "PASS"
     assert not {"mig", "mps", "toolkit", "links"} & found.keys()
 
 
 def test_a_gpu_that_no_container_can_be_given_is_told(tmp_path: Path) -> None:
     server(tmp_path)
-    (tmp_path / "cdi" / FILE).write_text('{"devices": [{"name": "GPU-00ab000000000001"}]}')
+    (tmp_path / "cdi" / GPU_FILE).write_text('{"devices": [{"name": "GPU-00ab000000000001"}]}')
     status, text = said(tmp_path, status=1)["base-specification"]
     assert status == "FAIL"
     assert "GPU-00ab000000000008" in text

@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from dradriver.cli.main import main
+from dradriver.node.container_edits import GPU_FILE
 from dradriver.node.nics import ports
 from dradriver.node.vendors.nvidia.discovery import toolkit
 from dradriver.topology import profiles
@@ -35,7 +36,7 @@ def cdi(server: Server) -> Path:
 def base(server: Server, text: str) -> None:
     found = json.loads(text)
     found["devices"].append({"name": toolkit.DRIVER, "containerEdits": {"deviceNodes": [{"path": "/dev/null"}]}})
-    (cdi(server) / toolkit.FILE).write_text(json.dumps(found))
+    (cdi(server) / GPU_FILE).write_text(json.dumps(found))
 
 
 def said(server: Server, *more: str, status: int, driver: Path | None = None) -> dict[str, list[tuple[str, str]]]:
@@ -83,9 +84,9 @@ def test_a_specification_that_lacks_a_gpu_or_is_not_there(dgx1: Server) -> None:
     assert one[0] == "FAIL"
     assert dgx1.machine.gpus[0].uuid in one[1]
     for text in ("{", "[]", ""):
-        (cdi(dgx1) / toolkit.FILE).write_text(text)
+        (cdi(dgx1) / GPU_FILE).write_text(text)
         assert said(dgx1, status=1)["base-specification"][0][0] == "FAIL"
-    (cdi(dgx1) / toolkit.FILE).unlink()
+    (cdi(dgx1) / GPU_FILE).unlink()
     assert "cannot be read" in said(dgx1, status=1)["base-specification"][0][1]
 
 
@@ -117,7 +118,7 @@ def test_without_an_api_server_the_hardware_is_looked_at(dgx1: Server, tmp_path:
 
 
 def test_beside_nvidias_driver_no_base_specification_is_wanted(dgx1: Server) -> None:
-    (cdi(dgx1) / toolkit.FILE).unlink()
+    (cdi(dgx1) / GPU_FILE).unlink()
     assert "base-specification" not in said(dgx1, "--ledger", "gpu.nvidia.com", status=0)
 
 

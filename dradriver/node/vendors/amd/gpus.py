@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from dradriver.node.container_edits import Edits
+from dradriver.node.container_edits import Edits, cdi_id
 from dradriver.node.discovery import sysfs
 from dradriver.node.discovery.debounce import Debounce
 from dradriver.node.discovery.kept_nics import KeptNics
@@ -18,7 +18,7 @@ from dradriver.node.discovery.problem import Problem, log_changes
 from dradriver.node.errors import SetupError
 from dradriver.node.faults import Fault, Faults
 from dradriver.node.gpu_work import UNKNOWN, GpuWork
-from dradriver.node.vendors.amd import processes, reading, specification
+from dradriver.node.vendors.amd import processes, reading
 from dradriver.node.vendors.amd.kfd import KfdNode
 from dradriver.node.vendors.amd.ras import Ras
 from dradriver.node.vendors.amd.reading import Reading
@@ -74,7 +74,7 @@ class AmdGpus:
 
     def edits(self, gpu: Gpu) -> Edits:
         """Return the id of the GPU in the specification of this node's GPUs, which brings its device nodes."""
-        return Edits(cdi=(specification.cdi_id(gpu.uuid),))
+        return Edits(cdi=(cdi_id(gpu.uuid),))
 
     def read(self) -> Machine:
         """Return the machine as it is now; each problem is logged when it appears.

@@ -14,37 +14,13 @@ from typing import Any, Final
 
 import msgspec
 
-from dradriver.api import names
 from dradriver.node import files
+from dradriver.node.container_edits import GPU_FILE, GPU_KIND
 from dradriver.node.vendors.amd import drm
 from dradriver.node.vendors.amd.drm import Drm
 
-KIND: Final = f"{names.DRIVER}/gpu"
-FILE: Final = f"{names.DRIVER}-gpu.json"  # by the convention of the CDI specification
 VERSION: Final = "0.5.0"
 WITH_GROUPS: Final = "0.7.0"  # the first with additionalGids; runtimes refuse versions that they do not know
-
-
-def cdi_id(uuid: str) -> str:
-    """Return the fully qualified CDI id of a GPU."""
-    return f"{KIND}={uuid}"
-
-
-class _Name(msgspec.Struct):
-    name: str
-
-
-class _Names(msgspec.Struct):
-    devices: list[_Name]
-
-
-def names_in(text: bytes) -> frozenset[str]:
-    """Return the uuids of the GPUs that a specification has.
-
-    Raises:
-        ValueError: It is none.
-    """
-    return frozenset(device.name for device in msgspec.json.decode(text, type=_Names).devices)
 
 
 class AmdSpecification:
@@ -58,7 +34,7 @@ class AmdSpecification:
             root: Where the host's /dev is.
             on_host: What the host calls that place: the runtime finds device nodes below it.
         """
-        self._path = cdi_root / FILE
+        self._path = cdi_root / GPU_FILE
         self._root = root
         self._on_host = on_host.rstrip("/")
 
@@ -83,7 +59,7 @@ class AmdSpecification:
             return wrong
         groups = any("additionalGids" in device["containerEdits"] for device in devices)
         version = WITH_GROUPS if groups else VERSION
-        data = msgspec.json.encode({"cdiVersion": version, "kind": KIND, "devices": devices})
+        data = msgspec.json.encode({"cdiVersion": version, "kind": GPU_KIND, "devices": devices})
         try:
             if not self._path.is_file() or self._path.read_bytes() != data:
                 self._path.parent.mkdir(parents=True, exist_ok=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from dradriver.node.container_edits import Edits
+from dradriver.node.container_edits import GPU_KIND, Edits, cdi_id
 from dradriver.node.discovery import sysfs
 from dradriver.node.discovery.debounce import Debounce
 from dradriver.node.discovery.kept_nics import KeptNics
@@ -24,7 +24,6 @@ from dradriver.node.vendors.nvidia.discovery import (
     library,
     processes,
     reading,
-    toolkit,
     work,
 )
 from dradriver.node.vendors.nvidia.discovery.nvml import (
@@ -95,7 +94,7 @@ class Hardware:
 
     def edits(self, gpu: Gpu) -> Edits:
         """Return the id of the GPU in NVIDIA's own specification, which brings its device nodes and the libraries."""
-        return Edits(cdi=(toolkit.cdi_id(gpu.uuid),))
+        return Edits(cdi=(cdi_id(gpu.uuid),))
 
     def read(self) -> Machine:
         """Return the machine as it is now; each problem is logged when it appears.
@@ -205,7 +204,7 @@ class Hardware:
         """Return the machine without the GPUs that no container can be given; those in MIG mode are in it."""
         wrong = self._base.keep(machine) if self._base is not None else {}
         told = [
-            Problem(f"GPU {gpu.index}", toolkit.KIND, f"left out: {wrong[gpu.uuid]}")
+            Problem(f"GPU {gpu.index}", GPU_KIND, f"left out: {wrong[gpu.uuid]}")
             for gpu in machine.gpus
             if gpu.uuid in wrong
         ]

@@ -19,8 +19,8 @@ from typing import Any, Final
 
 import msgspec
 
-from dradriver.api import names
 from dradriver.node import files
+from dradriver.node.container_edits import GPU_FILE, GPU_KIND, cdi_id, names_in
 from dradriver.node.errors import NotYetError, SetupError
 from dradriver.node.vendors.nvidia.discovery import ctk
 from dradriver.node.vendors.nvidia.discovery.library import below, dev_root, inside, real_folder
@@ -31,8 +31,6 @@ from dradriver.topology.machine import Gpu, Machine
 
 logger = logging.getLogger(__name__)
 
-KIND: Final = f"{names.DRIVER}/{ctk.CLASS}"
-FILE: Final = f"{names.DRIVER}-{ctk.CLASS}.json"  # by the convention of the CDI specification
 DRIVER: Final = "driver"  # the device that brings no GPU but the rest: for parts of GPUs, whose nodes come from us
 AGAIN_S: Final = 300.0  # after a GPU was left out: whoever installs a toolkit need not tell us
 SOON_S: Final = 30.0  # after it could not be written: a disk that was full has room again
@@ -45,31 +43,18 @@ ALONE_S: Final = 600.0  # a toolkit that is being replaced is away for so long a
 _Stamp = tuple[object, ...]
 
 
-def cdi_id(uuid: str) -> str:
-    """Return the fully qualified CDI id of a GPU, which brings its device node and the driver's libraries."""
-    return f"{KIND}={uuid}"
-
-
-class _Name(msgspec.Struct):
-    name: str
-
-
-class _Names(msgspec.Struct):
-    devices: list[_Name]
-
-
 def driver_id(cdi_root: Path) -> str:
     """Return the fully qualified CDI id of the device that brings no GPU but the rest.
 
     Raises:
         NotYetError: The base specification does not have it: a container with it could not start.
     """
-    path = cdi_root / FILE
+    path = cdi_root / GPU_FILE
     try:
-        base = msgspec.json.decode(path.read_bytes(), type=_Names)
-    except (OSError, msgspec.DecodeError, UnicodeError) as error:
+        named = names_in(path.read_bytes())
+    except (OSError, ValueError) as error:
         raise NotYetError(f"{path}, which brings the driver's libraries, cannot be read: {error}") from error
-    if all(device.name != DRIVER for device in base.devices):
+    if DRIVER not in named:
         raise NotYetError(f"{path} does not bring the driver's libraries alone; the node agent's log says why")
     return cdi_id(DRIVER)
 
@@ -99,7 +84,7 @@ class BaseSpecification:
             clock: Seconds that only grow.
             wall: Seconds since 1970.
         """
-        self._path = cdi_root / FILE
+        self._path = cdi_root / GPU_FILE
         self._folders = (cdi_root, host_root / "etc/cdi")  # runtimes prefer what lasts until a reboot too
         self._host_root = host_root
         self._driver_root = driver_root
@@ -244,7 +229,7 @@ class BaseSpecification:
                 break
         if best is not None and (best[1] or best[2] is not None):
             devices = [best[1][uuid] for uuid in sorted(best[1])] + ([best[2]] if best[2] is not None else [])
-            made = best[0].raw | {"kind": KIND, "devices": devices, "containerEdits": best[0].edits}
+            made = best[0].raw | {"kind": GPU_KIND, "devices": devices, "containerEdits": best[0].edits}
             data = msgspec.json.encode(made)
             if not _holds(self._path, data):
                 files.write(self._path, data)

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from dradriver.node.container_edits import Edits
+from dradriver.node.container_edits import GPU_FILE, Edits
 from dradriver.node.errors import SetupError
 from dradriver.node.gpu_work import UNKNOWN, GpuWork
 from dradriver.node.vendors.amd.gpus import READINGS, AmdGpus
 from dradriver.node.vendors.amd.ras import GROWING_S, Ras
-from dradriver.node.vendors.amd.specification import FILE, AmdSpecification
+from dradriver.node.vendors.amd.specification import AmdSpecification
 from dradriver.topology import profiles
 from tests.fakes.kfd import KFD, AmdServer, amd
 from tests.fakes.server import complete
@@ -138,7 +138,7 @@ def lay(server: AmdServer) -> None:
 
 
 def written(folder: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((folder / FILE).read_text())
+    found: dict[str, Any] = json.loads((folder / GPU_FILE).read_text())
     return found
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from dradriver.node.container_edits import GPU_FILE
 from dradriver.node.errors import SetupError
 from dradriver.node.vendors.nvidia.discovery import ctk, own_toolkit, toolkit
 from tests.fakes.node import uuid
@@ -127,10 +128,10 @@ def test_a_copy_that_is_not_what_it_was_is_made_anew(damage: str, host: Host, im
         hook.unlink()
     elif damage == "other":
         hook.write_text("")
-        (host.cdi / toolkit.FILE).unlink()
+        (host.cdi / GPU_FILE).unlink()
     else:
         hook.chmod(0o644)
-        (host.cdi / toolkit.FILE).unlink()
+        (host.cdi / GPU_FILE).unlink()
     assert base.keep(WHOLE) == {}
     assert hook.read_text() == "nvidia-cdi-hook of the first build"
     assert os.access(hook, os.X_OK)
@@ -183,7 +184,7 @@ def test_copies_that_nothing_names_for_a_while_are_removed(host: Host, image: Im
     host.now += own_toolkit.STAYS_S
     newer.keep(WHOLE)
     assert folders(host) == {first.parent.name, second.parent.name}, "it was named until now"
-    age(host.cdi / toolkit.FILE)
+    age(host.cdi / GPU_FILE)
     host.now += own_toolkit.STAYS_S
     newer.keep(WHOLE)
     assert folders(host) == {second.parent.name}
@@ -243,7 +244,7 @@ def test_a_file_of_somebody_elses_among_the_copies_stops_no_tidying(host: Host, 
     base.keep(WHOLE)
     (host.copies / "a-file").write_text("")
     (host.copies / "0123456789abcdef").mkdir()
-    for path in (host.copies / "a-file", host.copies / "0123456789abcdef", host.cdi / toolkit.FILE):
+    for path in (host.copies / "a-file", host.copies / "0123456789abcdef", host.cdi / GPU_FILE):
         age(path)
     host.now += own_toolkit.STAYS_S
     base.keep(WHOLE)
@@ -264,7 +265,7 @@ def test_time_for_a_hosts_toolkit_to_come_back_is_given_once_however_often_the_a
     assert host.agent(image).keep(WHOLE) == {}
     assert {path.parent.parent for path in hooks(host)} == {host.copies}
     host.ctk = Ctk(host.root, WHOLE)
-    (host.cdi / toolkit.FILE).unlink()
+    (host.cdi / GPU_FILE).unlink()
     assert host.agent(image).keep(WHOLE) == {}
     host.ctk.remove()
     host.now += toolkit.ALONE_S - 1

@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from dradriver.node.container_edits import GPU_FILE, cdi_id
 from dradriver.node.errors import NotYetError
 from dradriver.node.vendors.nvidia.discovery import toolkit
 from dradriver.node.vendors.nvidia.discovery.toolkit import BaseSpecification
@@ -33,7 +34,7 @@ def test_the_hosts_toolkit_makes_it(version: tuple[int, int], host: Host) -> Non
     assert nodes(host.made) == {gpu.uuid: f"/dev/nvidia{gpu.minor}" for gpu in WHOLE.gpus}
     hooks = {hook["path"] for hook in host.made["containerEdits"]["hooks"]}
     assert hooks == {"/usr/bin/nvidia-cdi-hook" if version >= (1, 16) else "/usr/bin/nvidia-ctk"}
-    assert toolkit.cdi_id(uuid(0)) == f"gpu.topology/gpu={uuid(0)}"
+    assert cdi_id(uuid(0)) == f"gpu.topology/gpu={uuid(0)}"
 
 
 def test_the_operators_toolkit_makes_it_with_the_operators_driver(tmp_path: Path) -> None:
@@ -74,7 +75,7 @@ def test_it_is_made_again_when_driver_or_gpus_change_and_not_else(host: Host) ->
     host.ctk.machine = newer
     assert host.base.keep(newer) == {}
     assert len(host.ctk.calls) == 3
-    (host.cdi / toolkit.FILE).unlink()  # a reboot, or somebody's broom
+    (host.cdi / GPU_FILE).unlink()  # a reboot, or somebody's broom
     assert host.base.keep(newer) == {}
     assert len(nodes(host.made)) == 8
 
@@ -91,9 +92,9 @@ def test_parts_of_gpus_get_all_but_a_gpu(host: Host) -> None:
     )
     assert host.made["containerEdits"]["mounts"]
     assert toolkit.driver_id(host.cdi) == "gpu.topology/gpu=driver"
-    (host.cdi / toolkit.FILE).unlink()
+    (host.cdi / GPU_FILE).unlink()
     host.base.keep(msgspec.structs.replace(every, driver_version="590.1"))  # another driver's libraries
-    assert not (host.cdi / toolkit.FILE).exists()
+    assert not (host.cdi / GPU_FILE).exists()
     with pytest.raises(NotYetError, match="cannot be read"):
         toolkit.driver_id(host.cdi)
     bare = specification(WHOLE)
