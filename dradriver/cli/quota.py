@@ -176,7 +176,10 @@ def convert_quota(given: dict[str, Any], *, replace: bool) -> Converted | None:
         kept["annotations"] = {key: value for key, value in annotations.items() if key != _APPLIED}
     rest = {key: value for key, value in hard.items() if not (replace and key in before)}
     scoped = [key for key in ("scopes", "scopeSelector") if spec.get(key)]
-    if scoped:
+    if not rest | after:
+        notes.append("nothing is left of it: delete it, or write what its claims may have")
+        parts = []
+    elif scoped:
         notes.append(f"it has {' and '.join(scoped)}, which claims have not: they are counted by a quota of their own")
         if not rest:
             notes.append("nothing is left of it: delete it")
@@ -217,7 +220,6 @@ def _product(key: str) -> bool:
 def _counted(before: dict[str, str]) -> tuple[dict[str, str], list[str]]:
     """Return what counts the same of claims, and what is not the same."""
     ledger = current_ledger()
-    whole = _DEVICES.format(ledger.device_class)
     wholes: dict[str, int] = {}
     slices: dict[str, int] = {}
     notes = []
@@ -235,7 +237,7 @@ def _counted(before: dict[str, str]) -> tuple[dict[str, str], list[str]]:
         elif resource in limits.WHOLE or _product(key):
             of = _DEVICES.format(ledger.class_of(limits.vendor(key, {resource: 1})))
             if limits.product(key, {resource: 1}):
-                notes.append(f"{key}: no quota counts one product's GPUs; {of} counts all of them together")
+                notes.append(f"{key}: no quota counts one product's GPUs; {of} counts all: write how many")
             else:
                 wholes[of] = min(number, wholes.get(of, number))
         else:
@@ -245,7 +247,8 @@ def _counted(before: dict[str, str]) -> tuple[dict[str, str], list[str]]:
         after[MIG] = str(sum(slices.values()))
         if len(slices) > 1:
             notes.append(f"{', '.join(slices)}: {MIG} counts slices of all profiles together")
-    open_ = [key for key in (whole, *((MIG, SHARE) if ledger is OURS else ())) if key not in after]
+    every = [*map(_DEVICES.format, ledger.vendor_of), *((MIG, SHARE) if ledger is OURS else ())]
+    open_ = [key for key in every if key not in after]
     if open_:
         zeros = " and ".join(f"{key}: 0" for key in open_)
         notes.append(f"what it does not name it does not limit: write {zeros} for none")

@@ -14,6 +14,7 @@ from dradriver.topology.machine import Machine
 from dradriver.topology.synthetic import synthetic_uuid
 
 _TOPO_M = re.compile(r"^(?:[ \t]|\x1b\[[0-9;]*[A-Za-z])*GPU\d", re.MULTILINE)  # its header, or a row
+_LIST = re.compile(r"\s*\[\s*\{")  # of objects: a prompt may begin with a bracket, too
 _MOST_BYTES = 1 << 20  # a topo -m text of 72 GPUs has 50 KB
 
 
@@ -42,7 +43,7 @@ def read_machine(source: str | Path, *, seed: str = "") -> Machine:
             from dradriver.topology import nccl  # here, for few need it and importing it takes as long as the rest
 
             return nccl.read(text, name=path.stem, seed=seed)
-        if start == "[" or smi.MARK.search(text):
+        if _LIST.match(text) or smi.MARK.search(text):
             return smi.read(text, name=path.stem, seed=seed)
         if npu_smi.MARK.search(text):
             return npu_smi.read(text, name=path.stem, seed=seed)

@@ -180,7 +180,7 @@ def _leader(seen: Seen, now: float) -> Finding:
 
 
 def _classes(found: frozenset[str], ledger: Ledger) -> Finding:
-    wanted, cure = {names.DEVICE_CLASS, names.SHARE_CLASS, names.MIG_CLASS}, "install the chart, or upgrade it"
+    wanted, cure = {*ledger.vendor_of, names.SHARE_CLASS, names.MIG_CLASS}, "install the chart, or upgrade it"
     if ledger is not OURS:
         wanted, cure = {ledger.device_class}, f"install the driver {ledger.driver}, or upgrade it"
     if missing := sorted(wanted - found):

@@ -9,6 +9,7 @@ import msgspec
 
 from dradriver.topology.machine import Machine, PathType
 from dradriver.topology.nccl.invent import INVENTED
+from dradriver.topology.vendors import NVIDIA
 
 _TRUTH = "NCCL reads /sys and NVML and gets the truth. A file could only be as good, or do harm."
 
@@ -28,8 +29,13 @@ def explain(machine: Machine) -> Advice:
 
     Where a container sees the host's /sys and NVML, NCCL finds the truth by itself and a file can only do harm. It is
     of use where /sys does not show the PCI tree: in a virtual machine whose hypervisor hangs every device below the
-    root.
+    root. The libraries of other vendors are given none.
     """
+    if machine.vendor is not NVIDIA:
+        library = machine.vendor.library
+        return Advice(
+            False, (f"No file is needed: these GPUs' jobs bring {library}, which finds the machine by itself.",)
+        )
     worth, why = _if_virtual(machine)
     verdict = "A file is worth it" if worth else "No file is needed"
     if machine.virtual is None:

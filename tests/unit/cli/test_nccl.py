@@ -89,7 +89,11 @@ def test_errors_are_said_by_place_reason_and_cure_with_status_1(tmp_path: Path) 
 
 @pytest.mark.parametrize(
     ("name", "says"),
-    [("dgx-h100", "No file is needed"), ("h100-x8-flat-vm", "A file is worth it")],
+    [
+        ("dgx-h100", "No file is needed"),
+        ("h100-x8-flat-vm", "A file is worth it"),
+        ("mi300x-x8", "No file is needed: these GPUs' jobs bring RCCL"),
+    ],
 )
 def test_explain(name: str, says: str) -> None:
     result = run("explain", "-m", name)

@@ -61,7 +61,7 @@ def test_gpus_of_other_vendors_become_devices_of_their_classes() -> None:
     (made,) = converted(quota(hard | {"requests.huawei.com/Ascend910B3": "2"}), options=("--replace",))
     assert made["spec"]["hard"] == {WHOLE: "8", f"amd.{WHOLE}": "4", f"ascend.{WHOLE}": "16"}
     said = convert(quota({"requests.huawei.com/Ascend910B3": "2"})).stderr
-    assert f"no quota counts one product's GPUs; ascend.{WHOLE} counts all of them together" in said
+    assert f"no quota counts one product's GPUs; ascend.{WHOLE} counts all: write how many" in said
 
 
 def test_where_anothers_devices_are_handed_out_its_class_is_counted() -> None:
@@ -85,7 +85,8 @@ def test_what_comes_out_is_a_quota() -> None:
 def test_what_is_not_the_same_is_said() -> None:
     result = convert(quota({"requests.nvidia.com/gpu": "8", "requests.nvidia.com/gpumem": "1000"}))
     assert "no quota counts memory or compute of shares" in result.stderr
-    assert "share.gpu.topology.deviceclass.resource.k8s.io/devices: 0 for none" in result.stderr
+    others = [f"amd.{WHOLE}", f"ascend.{WHOLE}", MIG, "share.gpu.topology.deviceclass.resource.k8s.io/devices"]
+    assert f"write {' and '.join(f'{one}: 0' for one in others)} for none" in result.stderr
     assert "each of the two up to its own number" in result.stderr
     result = convert(quota({"requests.nvidia.com/gpu.A100": "8"}))
     assert "no quota counts one product's GPUs" in result.stderr
@@ -97,6 +98,12 @@ def test_scopes_are_the_pods_alone() -> None:
     first, second = converted(quota({"requests.nvidia.com/gpu": "8"}, scopes=["NotTerminating"]))
     assert first["spec"] == {"hard": {"requests.nvidia.com/gpu": "8"}, "scopes": ["NotTerminating"]}
     assert (second["metadata"]["name"], second["spec"]) == ("team-devices", {"hard": {WHOLE: "8"}})
+
+
+def test_a_quota_of_which_nothing_is_left_is_not_written() -> None:
+    result = convert(quota({"requests.huawei.com/Ascend910B3": "2"}), options=("--replace",))
+    assert result.stdout == ""
+    assert "nothing is left of it: delete it, or write what its claims may have" in result.stderr
 
 
 def test_quotas_without_gpus_are_left_out() -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
-from dradriver.api import names, slices
+from dradriver.api import ledger, names, slices
 from dradriver.cli.verifier import admission, machine, parts
 from dradriver.cli.verifier import cluster as cluster_checks
 from dradriver.cli.verifier import job as job_of
@@ -72,7 +72,7 @@ def well(cluster: GpuCluster, shell: CommandLine) -> GpuCluster:
     cluster.put(NODES, node | {"status": node["status"] | {"nodeInfo": info}})
     for name in ("node", "controller", "webhook"):
         cluster.put(PODS, part(name))
-    for name in (names.DEVICE_CLASS, names.SHARE_CLASS, names.MIG_CLASS):
+    for name in (*ledger.OURS.vendor_of, names.SHARE_CLASS, names.MIG_CLASS):
         cluster.put(DEVICE_CLASSES, {"metadata": {"name": name}, "spec": {}})
     lease(cluster, time.time())
     shell.api.fail(times=math.inf, method="POST", path=REVIEWS, status=201, body=b'{"status":{"allowed":true}}')
@@ -131,7 +131,8 @@ def _no_leader(cluster: GpuCluster) -> None:
 
 
 def _no_class(cluster: GpuCluster) -> None:
-    cluster.remove(DEVICE_CLASSES, names.MIG_CLASS)
+    for name in (names.MIG_CLASS, "amd.gpu.topology"):
+        cluster.remove(DEVICE_CLASSES, name)
 
 
 def _not_ready(cluster: GpuCluster) -> None:
@@ -193,6 +194,7 @@ def _lacks(cluster: GpuCluster) -> None:
         (_future_leader, "leader", "WARN", "which is yet to come"),
         (_excluded, "webhook-asked", "WARN", "about no pod of namespace default"),
         (_no_class, "device-classes", "FAIL", names.MIG_CLASS),
+        (_no_class, "device-classes", "FAIL", "amd.gpu.topology"),
         (_not_ready, "webhook", "FAIL", "0 of 1 pods are ready"),
         (_no_agent, "node", "FAIL", "it has no pods"),
         (_two_images, "versions", "WARN", "gpu-topology-dra:2"),
@@ -255,7 +257,7 @@ def test_commands_of_cures_name_their_namespace() -> None:
 @pytest.fixture
 def addon(well: GpuCluster) -> GpuCluster:
     """The same where NVIDIA's driver hands out the GPUs."""
-    for name in (names.DEVICE_CLASS, names.SHARE_CLASS, names.MIG_CLASS):
+    for name in (*ledger.OURS.vendor_of, names.SHARE_CLASS, names.MIG_CLASS):
         well.remove(DEVICE_CLASSES, name)
     well.put(DEVICE_CLASSES, {"metadata": {"name": "gpu.nvidia.com"}, "spec": {}})
     (built,) = slices.machine_alone(well.machines["n1"], node="n1", node_uid="n")

@@ -55,11 +55,12 @@ def test_a_byte_order_mark_before_an_nccl_file(tmp_path: Path) -> None:
         TOPO_M.format(1, 3) + LEGEND,
         "\n\n" + TOPO_M.format(1, 3) + LEGEND,
         "$ nvidia-smi topo -m\n" + TOPO_M.format(0, 1).replace("\t", "    "),
+        "[root@gpu-7 ~]# nvidia-smi topo -m\n" + TOPO_M.format(0, 1) + LEGEND,
         TOPO_M.format(0, 1).replace("\tGPU0", "\t\x1b[4mGPU0", 1).replace("Affinity\n", "Affinity\x1b[0m\n"),
         TOPO_M.format(2, 5).replace("\tGPU2", "GPU2", 1) + LEGEND,
         "host: node-a\n" + TOPO_M.format(0, 1),
     ],
-    ids=["subset", "blank lines", "prompt", "colour", "no tab", "a line before"],
+    ids=["subset", "blank lines", "prompt", "prompt in brackets", "colour", "no tab", "a line before"],
 )
 def test_a_line_of_gpus_makes_a_topo_m_text(tmp_path: Path, text: str) -> None:
     file = tmp_path / "box"
