@@ -85,7 +85,7 @@ def _port(at: At, port: Port, alike: dict[At, int]) -> str:
         if port.layer == ETHERNET:
             said += f", RoCE v2 GID with an IPv4 address: {'yes' if port.ipv4 else 'no'}"
         return said
-    why = "switched off" if port.off else "its interface is in a pod" if port.away else port.phys
+    why = "switched off" if port.off else "it has no interface here" if port.away else port.phys
     return f"{said} ({why})" if why else said
 
 
