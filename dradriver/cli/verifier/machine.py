@@ -15,6 +15,7 @@ from dradriver.node.discovery.problem import Problem
 from dradriver.node.faults import Faults
 from dradriver.node.vendors import present
 from dradriver.node.vendors.amd import reading as amd
+from dradriver.node.vendors.amd.ras import Ras
 from dradriver.node.vendors.nvidia.discovery import device_nodes, reading
 from dradriver.node.vendors.nvidia.discovery.library import inside
 from dradriver.topology import profiles
@@ -46,7 +47,12 @@ def read(*, driver_root: Path | None, host_root: Path) -> Read | Finding:
         except (DriverError, OSError) as error:
             said = "load the amdgpu driver and look at amd-smi on the node, and at dmesg"
             return failed("driver", str(error), said)
-        return Read(found.machine, found.problems, {})
+        counted, devices = Ras(), host_root / "sys/bus/pci/devices"
+        return Read(
+            found.machine,
+            found.problems,
+            {uuid: counted.read(uuid, devices / node.pci) for uuid, node in found.nodes.items()},
+        )
     if host_root != Path("/"):  # a container's own /dev lacks what a driver in a container has
         device_nodes.add_nodes(root / "dev" for root in (driver_root, host_root) if root is not None)
     try:

@@ -48,6 +48,17 @@ def test_a_gpu_that_no_container_can_be_given_is_told(tmp_path: Path) -> None:
     assert "GPU-00ab000000000008" in text
 
 
+def test_errors_that_a_gpu_counts_are_told(tmp_path: Path) -> None:
+    ill = server(tmp_path)
+    folder = ill.device(2) / "ras"
+    folder.mkdir()
+    (folder / "umc_err_count").write_text("ue: 12\nce: 4\n")
+    status, text = said(tmp_path, status=0)["gpus"]
+    assert (status, text) == (
+        "WARN", f"{ill.machine.gpus[2].uuid}: ecc 12 uncorrected errors since the driver was loaded",
+    )  # fmt: skip
+
+
 def test_a_partitioned_machine_is_told(tmp_path: Path) -> None:
     (server(tmp_path).device(0) / "current_compute_partition").write_text("QPX\n")
     status, text = said(tmp_path, status=1)["driver"]
