@@ -44,14 +44,16 @@ class _Written(msgspec.Struct, frozen=True):
 class KeptNics:
     """The cards that were seen in this boot, in a file for the agent after this one."""
 
-    def __init__(self, path: Path | None = None, *, boot: str = "") -> None:
+    def __init__(self, path: Path | None = None, *, boot: str = "", writes: bool = True) -> None:
         """Read nothing yet.
 
         Args:
             path: The file; None to remember only.
             boot: Id of this boot: after another one every card is the host's again.
+            writes: Whether the file is this process's own, and is kept up to date.
         """
         self._path = path
+        self._writes = writes
         self._boot = boot
         self._known: tuple[FoundNic, ...] | None = None
         self._written: tuple[FoundNic, ...] = ()
@@ -81,7 +83,7 @@ class KeptNics:
     def keep(self, cards: Sequence[FoundNic]) -> None:
         """Remember the cards; what cannot be written now is written with the next reading."""
         self._known = tuple(cards)
-        if self._path is None or self._known == self._written:
+        if self._path is None or not self._writes or self._known == self._written:
             return
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
