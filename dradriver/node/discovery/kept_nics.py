@@ -1,8 +1,8 @@
-"""Network cards that left /sys because a pod has them: the machine has them still.
+"""Network cards as they were seen before: those that left /sys because a pod has them, and each one's best rate.
 
 In RDMA's exclusive mode a device belongs to one network namespace, and so does an interface always: what a pod has is
 not in the host's /sys/class any more. Its PCI function stays. Without this a machine would lose a card with each pod
-that starts, and get it back with each that ends.
+that starts, and get it back with each that ends. A card whose link is down has no rate; it is built as it was.
 """
 
 from __future__ import annotations
@@ -76,6 +76,14 @@ class KeptNics:
             and all(tree.pci_class(busid).startswith(_NETWORK) for busid in card.busids)
         ]
 
+    def at_best(self, cards: Sequence[FoundNic]) -> list[FoundNic]:
+        """Return the cards, each at the best rate that it was seen at in this boot, now or before."""
+        before = {(card.nic.name, card.busids): card.nic.gbps for card in self._read()}
+        return [
+            card if (best := before.get((card.nic.name, card.busids), 0.0)) <= card.nic.gbps else _at(card, best)
+            for card in cards
+        ]
+
     def names(self) -> dict[str, str]:
         """Return the known cards' names by PCI function: a function's parent may be in a pod."""
         return {card.nic.pci: card.nic.name for card in self._read() if card.nic.pci}
@@ -112,6 +120,10 @@ class KeptNics:
         if text != self._said:
             self._said = text
             logger.warning("%s", text)
+
+
+def _at(card: FoundNic, gbps: float) -> FoundNic:
+    return msgspec.structs.replace(card, nic=msgspec.structs.replace(card.nic, gbps=gbps))
 
 
 def _is_card(card: FoundNic) -> bool:
