@@ -228,6 +228,31 @@ def test_a_gpu_whose_nodes_the_host_lacks_is_left_out_and_said(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="device nodes are root's to make")
+def test_no_file_stays_that_names_nodes_of_gpus_that_no_container_can_be_given(
+    server: AmdServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    lay(server)
+    gpus = AmdGpus(root=server.root, base=AmdSpecification(cdi_root=tmp_path / "cdi", root=server.root))
+    assert len(gpus.read().gpus) == 8
+    (server.root / "dev/kfd").unlink()
+    assert gpus.read().gpus == ()
+    assert not (tmp_path / "cdi" / GPU_FILE).exists()
+    assert "left out: /dev/kfd is no device node of the host" in caplog.text
+    assert gpus.read().gpus == (), "and it is gone already"
+    nodes(server.root, "kfd", group=RENDER)
+    assert len(gpus.read().gpus) == 8
+    assert len(written(tmp_path / "cdi")["devices"]) == 8
+    shutil.rmtree(server.root / KFD)
+    assert gpus.read().gpus == ()
+    assert not (tmp_path / "cdi" / GPU_FILE).exists()
+
+
+def test_a_node_that_never_had_gpus_has_no_file_and_needs_no_folder(tmp_path: Path) -> None:
+    assert AmdSpecification(cdi_root=tmp_path / "none" / "cdi", root=tmp_path).keep({}) == {}
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="device nodes are root's to make")
 def test_where_nodes_are_roots_alone_no_group_and_no_newer_version_is_written(
     server: AmdServer, tmp_path: Path
 ) -> None:
