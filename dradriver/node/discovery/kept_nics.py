@@ -21,6 +21,7 @@ from dradriver.topology.natural import natural
 
 logger = logging.getLogger(__name__)
 
+_MOST = 1_000_000  # GB/s, and number of a NUMA node; far above any
 _NETWORK = "0x02"  # with which the PCI classes of all network cards begin
 
 
@@ -112,8 +113,8 @@ class KeptNics:
                 except (OSError, msgspec.MsgspecError, UnicodeError, RecursionError) as error:
                     self._say(f"which network cards there were is not known: {self._path}: {error}")
                     return ()
-                if written.boot == self._boot:
-                    self._known = self._written = tuple(filter(_is_card, written.nics))
+                if written.boot == self._boot and _are_cards(written.nics):
+                    self._known = self._written = written.nics
         return self._known
 
     def _say(self, text: str) -> None:
@@ -126,11 +127,16 @@ def _at(card: FoundNic, gbps: float) -> FoundNic:
     return msgspec.structs.replace(card, nic=msgspec.structs.replace(card.nic, gbps=gbps))
 
 
-def _is_card(card: FoundNic) -> bool:
+def _are_cards(cards: Sequence[FoundNic]) -> bool:
     """Return whether what a file says can be part of a machine."""
+    return all(map(_is_card, cards)) and len({card.nic.name for card in cards}) == len(cards)
+
+
+def _is_card(card: FoundNic) -> bool:
     nic = card.nic
     places = all(map(is_bus_id, card.busids)) and (not nic.pci or is_bus_id(nic.pci))
-    return bool(nic.name and card.busids and places and nic.gbps >= 0 and (nic.numa is None or nic.numa >= 0))
+    numbers = all(0 <= number <= _MOST for number in (nic.gbps, nic.numa or 0))
+    return bool(nic.name and card.busids and places and numbers)
 
 
 def in_order(cards: Sequence[FoundNic]) -> list[FoundNic]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Iterator
@@ -135,6 +136,41 @@ def test_a_damaged_file_is_no_machine(server: Server, hardware: Hardware, text: 
     file.unlink()
     file.mkdir()
     assert agent(server, file).read() == whole
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"gbps": 1e300},
+        {"gbps": 1e400},
+        {"numa": 10**12},
+        {"name": "mlx5_0 \ud800"},
+    ],
+)
+def test_a_file_that_says_what_no_card_is_costs_no_reading(
+    server: Server, hardware: Hardware, change: dict[str, object]
+) -> None:
+    whole = hardware.read()
+    gone = whole.nics[1]
+    take(server, gone)
+    written(server, {"name": gone.name, "pci": gone.pci} | change, pci=gone.pci)
+    read = agent(server, server.sys.root / "nics.json").read()
+    assert [nic.name for nic in read.nics] == [nic.name for nic in whole.nics if nic is not gone]
+
+
+def test_a_file_that_has_a_card_twice_is_not_believed(server: Server, hardware: Hardware) -> None:
+    whole = hardware.read()
+    gone = whole.nics[1]
+    take(server, gone)
+    written(server, {"name": gone.name}, {"name": gone.name}, pci=gone.pci)
+    read = agent(server, server.sys.root / "nics.json").read()
+    assert [nic.name for nic in read.nics] == [nic.name for nic in whole.nics if nic is not gone]
+
+
+def written(server: Server, *cards: dict[str, object], pci: str) -> None:
+    """Write cards at a PCI function into the agent's file, as damage may."""
+    text = json.dumps({"boot": "boot-1", "nics": [{"nic": card, "busids": [pci]} for card in cards]})
+    (server.sys.root / "nics.json").write_text(text)
 
 
 def test_a_card_whose_pci_function_is_gone_is_gone(server: Server, hardware: Hardware) -> None:
