@@ -111,7 +111,7 @@ _PORT: Final = "the port's number"
 NIC_PORTS: Final = Labelled(
     Gauge,
     "gpu_topology_node_nic_ports",
-    "Ports of RDMA devices, without virtual functions, by state; off: switched off, away: its interface is in a pod.",
+    "Ports of RDMA devices, without virtual functions, by state; off: switched off, away: it has no interface here.",
     state=("active", "down", "off", "away", "other"),
 )
 NIC_RATE: Final = Amounts(

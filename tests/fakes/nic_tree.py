@@ -78,6 +78,29 @@ class NicTree:
         if parent is not None:
             self._link(device / "physfn", self.device(parent))
 
+    def vports(self, number: int, ports: int, *, up: str = "", interfaces: bool = True) -> None:
+        """Put a card into switchdev mode: port 1 is the card's own, the others are functions', by representors.
+
+        Args:
+            number: The card.
+            ports: How many there are, its own included.
+            up: The number of a function's port that is up.
+            interfaces: Whether the ports know their representors; mlx5's without RoCE have no GID to tell it by.
+        """
+        idle = {"state": "1: DOWN", "phys_state": "3: Disabled", "rate": "10 Gb/sec (4X SDR)"}
+        for n in range(2, ports + 1):
+            name = f"eth{number}_{n - 2}"
+            for file, text in ((UP if str(n) == up else idle) | {"link_layer": "Ethernet"}).items():
+                self._write(self.port(number, n) / file, text)
+            if interfaces:
+                self._write(self.port(number, n) / "gid_attrs/ndevs/0", name)
+            self.representor(number, name, f"pf0vf{n - 2}")
+
+    def representor(self, number: int, name: str, of: str) -> None:
+        """Give a card the representor of a function, which is up whoever uses the function."""
+        for file, text in {"flags": "0x1003", "phys_port_name": of}.items():
+            self._write(self.device(number) / "net" / name / file, text)
+
     def take(self, number: int) -> None:
         """Have a pod take a card in RDMA's exclusive mode: its PCI device stays."""
         (self.root / f"sys/class/infiniband/mlx5_{number}").unlink()

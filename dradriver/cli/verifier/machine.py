@@ -10,11 +10,14 @@ from typing import Final, NamedTuple
 from dradriver.cli.verifier.finding import Finding, failed, passed, warned
 from dradriver.cli.verifier.parts import SELECTOR
 from dradriver.errors import DriverError
+from dradriver.node import boot
+from dradriver.node.discovery.kept_nics import KeptNics
 from dradriver.node.discovery.links import lost, of_machine
 from dradriver.node.discovery.problem import Problem
 from dradriver.node.faults import Faults
 from dradriver.node.vendors import present
 from dradriver.node.vendors.amd import reading as amd
+from dradriver.node.vendors.amd.ras import Ras
 from dradriver.node.vendors.nvidia.discovery import device_nodes, reading
 from dradriver.node.vendors.nvidia.discovery.library import inside
 from dradriver.topology import profiles
@@ -22,6 +25,7 @@ from dradriver.topology.machine import Machine
 from dradriver.topology.vendors import AMD, NVIDIA
 
 _MPS: Final = ("usr/bin/nvidia-cuda-mps-control", "usr/local/nvidia/bin/nvidia-cuda-mps-control")
+_CARDS: Final = "var/lib/kubelet/plugins/gpu.topology/nics.json"  # the agent's, with the kubelet's usual folder
 _MOST: Final = 8  # that are named
 _TOOL: Final = {NVIDIA.word: "nvidia-smi -q", AMD.word: "amd-smi static"}
 _TOPOLOGY: Final = {NVIDIA.word: "nvidia-smi topo -m and nvidia-smi nvlink -s", AMD.word: "amd-smi topology"}
@@ -42,15 +46,20 @@ def read(*, driver_root: Path | None, host_root: Path) -> Read | Finding:
         return failed("driver", there.refused, "say which by the chart's discovery, or take the others' GPUs out")
     if there.vendor is AMD:
         try:
-            found = amd.read(host_root)
+            found = amd.read(host_root, kept=_kept(host_root))
         except (DriverError, OSError) as error:
             said = "load the amdgpu driver and look at amd-smi on the node, and at dmesg"
             return failed("driver", str(error), said)
-        return Read(found.machine, found.problems, {})
+        counted, devices = Ras(), host_root / "sys/bus/pci/devices"
+        return Read(
+            found.machine,
+            found.problems,
+            {uuid: counted.read(uuid, devices / node.pci) for uuid, node in found.nodes.items()},
+        )
     if host_root != Path("/"):  # a container's own /dev lacks what a driver in a container has
         device_nodes.add_nodes(root / "dev" for root in (driver_root, host_root) if root is not None)
     try:
-        own = reading.read(driver_root=driver_root, host_root=host_root)
+        own = reading.read(driver_root=driver_root, host_root=host_root, kept=_kept(host_root))
     except (DriverError, OSError) as error:
         return failed(
             "driver", str(error),
@@ -58,6 +67,15 @@ def read(*, driver_root: Path | None, host_root: Path) -> Read | Finding:
             "(/run/nvidia/driver of the GPU Operator) give --driver-root, and the chart's driverRoot",
         )  # fmt: skip
     return Read(own.machine, own.problems, own.faults)
+
+
+def _kept(host_root: Path) -> KeptNics:
+    """Return the network cards that the agent saw in this boot, which pods may have now; none where it has no file.
+
+    Raises:
+        OSError: The kernel does not say which boot this is.
+    """
+    return KeptNics(host_root / _CARDS, boot=boot.boot_id(), writes=False)
 
 
 def findings(found: Read, *, driver_root: Path | None, host_root: Path) -> Iterator[Finding]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -31,7 +31,7 @@ def findings(
         host_root: Where the host's files are.
     """
     if machine is not None:
-        yield _count(machine, host_root)
+        yield _count(machine, {nic.name for nic in after}, host_root)
     ill: dict[str, list[Trouble]] = {}
     for trouble in troubles.troubles(after, known_up=_up(before)):
         ill.setdefault(trouble.at.nic, []).append(trouble)
@@ -50,10 +50,12 @@ def findings(
             yield from _gpudirect(machine, host_root)
 
 
-def _count(machine: Machine, root: Path) -> Finding:
+def _count(machine: Machine, there: Collection[str], root: Path) -> Finding:
     able = [nic for nic in machine.nics if nic.kind in _RDMA]
     if able:
-        return passed("nics", f"{len(machine.nics)} network cards, {len(able)} with RDMA")
+        gone = sum(nic.name not in there for nic in able)
+        pods = f", of which pods have {gone}" if gone else ""
+        return passed("nics", f"{len(machine.nics)} network cards, {len(able)} with RDMA{pods}")
     net = root / "sys/class/net"
     told = [f"{nic.name} {sysfs.text(net / nic.name / 'operstate')[:16] or '?'}" for nic in machine.nics[:_MOST]]
     return warned(
@@ -85,7 +87,7 @@ def _port(at: At, port: Port, alike: dict[At, int]) -> str:
         if port.layer == ETHERNET:
             said += f", RoCE v2 GID with an IPv4 address: {'yes' if port.ipv4 else 'no'}"
         return said
-    why = "switched off" if port.off else "its interface is in a pod" if port.away else port.phys
+    why = "switched off" if port.off else "it has no interface here" if port.away else port.phys
     return f"{said} ({why})" if why else said
 
 

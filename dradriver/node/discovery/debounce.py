@@ -9,9 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-import msgspec
-
-from dradriver.topology.machine import Machine, Nic
+from dradriver.topology.machine import Machine
 
 SAME: Final = 3  # readings in a row that say the same before it counts
 MOST: Final = 192  # of them once a machine has fluttered for long: half an hour
@@ -27,11 +25,9 @@ class Debounce:
         self._seen = 0  # readings in a row that said ``_next``
         self._needed = SAME
         self._calm = 0
-        self._rates: dict[tuple[str, str], float] = {}
 
     def machine(self, read: Machine) -> Machine:
         """Return what to publish after a reading."""
-        read = self._with_rates(read)
         before = self._published
         if before is None or _urgent(before) != _urgent(read):
             return self._accept(read)
@@ -52,19 +48,6 @@ class Debounce:
     def _accept(self, machine: Machine) -> Machine:
         self._published, self._next = machine, None
         return machine
-
-    def _with_rates(self, machine: Machine) -> Machine:
-        """Return the machine with each network card at the best rate that it had: one whose link is down has none."""
-        nics = []
-        for nic in machine.nics:
-            at = nic.name, nic.pci
-            self._rates[at] = max(nic.gbps, self._rates.get(at, 0.0))
-            nics.append(nic if nic.gbps == self._rates[at] else _at(nic, self._rates[at]))
-        return msgspec.structs.replace(machine, nics=tuple(nics))
-
-
-def _at(nic: Nic, gbps: float) -> Nic:
-    return msgspec.structs.replace(nic, gbps=gbps)
 
 
 def _urgent(machine: Machine) -> object:

@@ -1,8 +1,8 @@
-"""Network cards that left /sys because a pod has them: the machine has them still.
+"""Network cards as they were seen before: those that left /sys because a pod has them, and each one's best rate.
 
 In RDMA's exclusive mode a device belongs to one network namespace, and so does an interface always: what a pod has is
 not in the host's /sys/class any more. Its PCI function stays. Without this a machine would lose a card with each pod
-that starts, and get it back with each that ends.
+that starts, and get it back with each that ends. A card whose link is down has no rate; it is built as it was.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from dradriver.topology.natural import natural
 
 logger = logging.getLogger(__name__)
 
+_MOST = 1_000_000  # GB/s, and number of a NUMA node; far above any
 _NETWORK = "0x02"  # with which the PCI classes of all network cards begin
 
 
@@ -44,14 +45,16 @@ class _Written(msgspec.Struct, frozen=True):
 class KeptNics:
     """The cards that were seen in this boot, in a file for the agent after this one."""
 
-    def __init__(self, path: Path | None = None, *, boot: str = "") -> None:
+    def __init__(self, path: Path | None = None, *, boot: str = "", writes: bool = True) -> None:
         """Read nothing yet.
 
         Args:
             path: The file; None to remember only.
             boot: Id of this boot: after another one every card is the host's again.
+            writes: Whether the file is this process's own, and is kept up to date.
         """
         self._path = path
+        self._writes = writes
         self._boot = boot
         self._known: tuple[FoundNic, ...] | None = None
         self._written: tuple[FoundNic, ...] = ()
@@ -74,6 +77,14 @@ class KeptNics:
             and all(tree.pci_class(busid).startswith(_NETWORK) for busid in card.busids)
         ]
 
+    def at_best(self, cards: Sequence[FoundNic]) -> list[FoundNic]:
+        """Return the cards, each at the best rate that it was seen at in this boot, now or before."""
+        before = {(card.nic.name, card.busids): card.nic.gbps for card in self._read()}
+        return [
+            card if (best := before.get((card.nic.name, card.busids), 0.0)) <= card.nic.gbps else _at(card, best)
+            for card in cards
+        ]
+
     def names(self) -> dict[str, str]:
         """Return the known cards' names by PCI function: a function's parent may be in a pod."""
         return {card.nic.pci: card.nic.name for card in self._read() if card.nic.pci}
@@ -81,7 +92,7 @@ class KeptNics:
     def keep(self, cards: Sequence[FoundNic]) -> None:
         """Remember the cards; what cannot be written now is written with the next reading."""
         self._known = tuple(cards)
-        if self._path is None or self._known == self._written:
+        if self._path is None or not self._writes or self._known == self._written:
             return
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -102,8 +113,8 @@ class KeptNics:
                 except (OSError, msgspec.MsgspecError, UnicodeError, RecursionError) as error:
                     self._say(f"which network cards there were is not known: {self._path}: {error}")
                     return ()
-                if written.boot == self._boot:
-                    self._known = self._written = tuple(filter(_is_card, written.nics))
+                if written.boot == self._boot and _are_cards(written.nics):
+                    self._known = self._written = written.nics
         return self._known
 
     def _say(self, text: str) -> None:
@@ -112,11 +123,20 @@ class KeptNics:
             logger.warning("%s", text)
 
 
-def _is_card(card: FoundNic) -> bool:
+def _at(card: FoundNic, gbps: float) -> FoundNic:
+    return msgspec.structs.replace(card, nic=msgspec.structs.replace(card.nic, gbps=gbps))
+
+
+def _are_cards(cards: Sequence[FoundNic]) -> bool:
     """Return whether what a file says can be part of a machine."""
+    return all(map(_is_card, cards)) and len({card.nic.name for card in cards}) == len(cards)
+
+
+def _is_card(card: FoundNic) -> bool:
     nic = card.nic
     places = all(map(is_bus_id, card.busids)) and (not nic.pci or is_bus_id(nic.pci))
-    return bool(nic.name and card.busids and places and nic.gbps >= 0 and (nic.numa is None or nic.numa >= 0))
+    numbers = all(0 <= number <= _MOST for number in (nic.gbps, nic.numa or 0))
+    return bool(nic.name and card.busids and places and numbers)
 
 
 def in_order(cards: Sequence[FoundNic]) -> list[FoundNic]:

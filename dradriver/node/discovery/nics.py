@@ -24,7 +24,7 @@ _RATE = re.compile(r"(\d{1,6}(?:\.\d{1,3})?) Gb/sec")
 
 
 def read_nics(root: Path, tree: PciTree, problems: list[Problem], kept: KeptNics | None = None) -> tuple[FoundNic, ...]:
-    """Return the network cards in natural order of their names, those that pods have included.
+    """Return the network cards in natural order of their names, those that pods have included, at their best rates.
 
     Args:
         root: ``/``, or where the host's /sys is mounted.
@@ -35,6 +35,7 @@ def read_nics(root: Path, tree: PciTree, problems: list[Problem], kept: KeptNics
     kept = KeptNics() if kept is None else kept
     cards = _with_gone(_rdma(root, tree, kept), kept, tree, rdma=True)
     cards = cards or _with_gone(_ethernet(root, tree, kept), kept, tree, rdma=False)
+    cards = kept.at_best(cards)
     kept.keep(cards)
     if len(cards) > _MOST_NICS:
         functions = [card.nic.name for card in cards if card.nic.parent]

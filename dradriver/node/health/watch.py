@@ -88,7 +88,7 @@ class HealthWatch:
             for own in self._own.values()
             for uuid, some in own.items()
             for fault in some
-            if fault.effect == "NoSchedule"
+            if fault.effect == "NoSchedule" and fault.kind != "driver"  # which both have
         }
         both = (*self._pairs, *((b, a) for a, b in self._pairs))
         beside = {b: (_beside(a, keeps_off[a]),) for a, b in both if a in keeps_off}

@@ -44,6 +44,8 @@ _TEXT: Final = re.compile(r"[!-~][ -~]{0,63}")
 _COUNT: Final = re.compile(r"[0-9]{1,20}")
 _FLAGS: Final = re.compile(r"0x[0-9a-f]{1,8}")
 _IFF_UP: Final = 0x1
+# What net/core/devlink.c calls the other end of a PCI function's port; a card's own port is "p0", or has no such name.
+_REPRESENTOR: Final = re.compile(r"(?:c[0-9]+)?pf[0-9]+(?:(?:vf|sf)[0-9]+)?")
 _IPV4: Final = re.compile(r"(0000:){5}ffff:(?!0000:0000)[0-9a-f]{4}:[0-9a-f]{4}")
 _ROCE_V2: Final = "RoCE v2"
 
@@ -59,9 +61,11 @@ class Port(msgspec.Struct, frozen=True, kw_only=True):
         layer: ``InfiniBand`` or ``Ethernet``; others' words, as EFA's; empty where it cannot be read.
         gbit: Rate in Gbit/s of one that is active; 0 of any other, which says 10 whatever it can do.
         lanes: ``4X NDR``, of one that is active; empty where it is not known.
-        ipv4: Whether it has a RoCE v2 GID with an IPv4 address; None where it needs none, and while it is not active.
+        ipv4: Whether it has a RoCE v2 GID with an IPv4 address; None where it needs none, while it is not active, and
+            where it has no interface here.
         off: Whether it was switched off on purpose: its physical state on InfiniBand, its interface on Ethernet.
-        away: Whether its interface is in a pod: an Ethernet port then says ``DOWN``, and nothing is wrong with it.
+        away: Whether an Ethernet port has no interface here: a pod has it, or a card in switchdev mode has the port for
+            a function. It may then say ``DOWN``, and nothing is wrong with it.
         errors: Totals of error counters, since the driver was loaded; without those that cannot be read.
     """
 
@@ -123,8 +127,10 @@ def read(root: Path) -> tuple[NicState, ...]:
 
 def _nic(folder: Path, name: str) -> NicState:
     device = folder / "device"
-    interfaces = sysfs.entries(device / "net")
     numbers = sorted(int(port) for port in sysfs.entries(folder / "ports") if _PORT.fullmatch(port))
+    numbers = numbers[:_MOST_PORTS]
+    layers = [_text(folder / "ports" / str(n) / "link_layer") for n in numbers]
+    interfaces = _Interfaces(device, several=layers.count(ETHERNET) > 1)
     try:
         parts = (folder / "device").resolve().parts
         function = (device / "physfn").exists()
@@ -139,19 +145,46 @@ def _nic(folder: Path, name: str) -> NicState:
         board=_text(folder / "board_id"),
         firmware=_text(folder / "fw_ver"),
         function=function,
-        ports=tuple(_port(folder / "ports" / str(n), n, device, interfaces) for n in numbers[:_MOST_PORTS]),
+        ports=tuple(
+            _port(folder / "ports" / str(n), n, layer, interfaces) for n, layer in zip(numbers, layers, strict=True)
+        ),
     )
 
 
-def _port(folder: Path, number: int, device: Path, interfaces: list[str]) -> Port:
+class _Interfaces:
+    """The interfaces of a card, its own apart from the representors of its functions: these are up whoever uses them.
+
+    A card in switchdev mode has one RDMA device with a port for each function (mlx5, ib_rep.c).
+    """
+
+    def __init__(self, device: Path, *, several: bool) -> None:
+        self._several = several  # Ethernet ports
+        self._net = device / "net"
+        self._there = sysfs.entries(self._net)
+        self._own = [
+            name for name in self._there if not _REPRESENTOR.fullmatch(sysfs.text(self._net / name / "phys_port_name"))
+        ]
+
+    def flags(self, port: Path) -> list[int | None]:
+        """Return the flags of the interfaces by which a port is judged, None for what cannot be read.
+
+        There are none where it has no interface here. Of several ports only a GID tells which one's an interface is.
+        """
+        named = _text(port / "gid_attrs/ndevs/0")
+        if named in self._there:
+            judged = [named] if named in self._own else []
+        else:  # a bond's, or a pod's
+            judged = self._own if named or not self._several else []
+        return [_flags(self._net / name) for name in judged]
+
+
+def _port(folder: Path, number: int, layer: str, interfaces: _Interfaces) -> Port:
     state, phys = (_word(folder / name) for name in ("state", "phys_state"))
-    layer = _text(folder / "link_layer")
     rate = _RATE.fullmatch(sysfs.text(folder / "rate")) if state == ACTIVE else None
     down = state not in ("", ACTIVE)
     if layer == ETHERNET:
-        own = _text(folder / "gid_attrs/ndevs/0")
-        flags = [_flags(device / "net" / one) for one in ([own] if own in interfaces else interfaces)]
-        off, away = bool(flags) and all(flag is not None and not flag & _IFF_UP for flag in flags), not interfaces
+        flags = interfaces.flags(folder)
+        off, away = bool(flags) and all(flag is not None and not flag & _IFF_UP for flag in flags), not flags
     else:
         off, away = phys == "Disabled", False
     return Port(
@@ -161,7 +194,7 @@ def _port(folder: Path, number: int, device: Path, interfaces: list[str]) -> Por
         layer=layer,
         gbit=float(rate[1]) if rate else 0.0,
         lanes=(rate[2] or "") if rate else "",
-        ipv4=_has_ipv4(folder) if layer == ETHERNET and state == ACTIVE else None,
+        ipv4=_has_ipv4(folder) if layer == ETHERNET and state == ACTIVE and not away else None,
         off=down and off,
         away=down and away,
         errors=_errors(folder),

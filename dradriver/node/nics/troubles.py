@@ -114,7 +114,7 @@ def _firmware(nics: Sequence[NicState]) -> Iterator[Trouble]:
 
 
 def state_of(port: Port) -> str:
-    """Return a port's state as one of ``STATES``; ``away`` is one whose interface is in a pod."""
+    """Return a port's state as one of ``STATES``; ``away`` is one that has no interface here."""
     if port.up:
         return "active"
     if port.off or port.away:

@@ -8,7 +8,11 @@ from pathlib import Path
 from click.testing import CliRunner
 
 from dradriver.cli.main import main
+from dradriver.node import boot
 from dradriver.node.container_edits import GPU_FILE
+from dradriver.node.discovery.kept_nics import KeptNics
+from dradriver.node.discovery.nics import read_nics
+from dradriver.node.discovery.pci import PciTree
 from dradriver.topology import profiles
 from tests.fakes.kfd import AmdServer, amd
 from tests.fakes.server import complete
@@ -21,8 +25,8 @@ def said(root: Path, *, status: int) -> dict[str, tuple[str, str]]:
     return {one["check"]: (one["status"], one["said"]) for one in json.loads(result.stdout)["findings"]}
 
 
-def server(root: Path) -> AmdServer:
-    found = AmdServer(root, amd(complete(profiles.load("mi210-x8"))))
+def server(root: Path, profile: str = "mi210-x8") -> AmdServer:
+    found = AmdServer(root, amd(complete(profiles.load(profile))))
     devices = [{"name": gpu.uuid, "containerEdits": {}} for gpu in found.machine.gpus]
     (root / "cdi").mkdir()
     (root / "cdi" / GPU_FILE).write_text(json.dumps({"devices": devices}))
@@ -48,7 +52,29 @@ def test_a_gpu_that_no_container_can_be_given_is_told(tmp_path: Path) -> None:
     assert "GPU-00ab000000000008" in text
 
 
+def test_errors_that_a_gpu_counts_are_told(tmp_path: Path) -> None:
+    ill = server(tmp_path)
+    folder = ill.device(2) / "ras"
+    folder.mkdir()
+    (folder / "umc_err_count").write_text("ue: 12\nce: 4\n")
+    status, text = said(tmp_path, status=0)["gpus"]
+    assert (status, text) == (
+        "WARN", f"{ill.machine.gpus[2].uuid}: ecc 12 uncorrected errors since the driver was loaded",
+    )  # fmt: skip
+
+
 def test_a_partitioned_machine_is_told(tmp_path: Path) -> None:
     (server(tmp_path).device(0) / "current_compute_partition").write_text("QPX\n")
     status, text = said(tmp_path, status=1)["driver"]
     assert (status, "QPX mode" in text) == ("FAIL", True)
+
+
+def test_cards_that_pods_have_are_counted(tmp_path: Path) -> None:
+    nics = server(tmp_path, "mi300x-x8").machine.nics
+    file = tmp_path / "var/lib/kubelet/plugins/gpu.topology/nics.json"
+    read_nics(tmp_path, PciTree(tmp_path), [], KeptNics(file, boot=boot.boot_id()))
+    for nic in nics:
+        (tmp_path / "sys/class/infiniband" / nic.name).unlink()
+    assert nics
+    told = f"{len(nics)} network cards, {len(nics)} with RDMA, of which pods have {len(nics)}"
+    assert said(tmp_path, status=0)["nics"] == ("PASS", told)

@@ -11,7 +11,11 @@ import pytest
 from click.testing import CliRunner
 
 from dradriver.cli.main import main
+from dradriver.node import boot
 from dradriver.node.container_edits import GPU_FILE
+from dradriver.node.discovery.kept_nics import KeptNics
+from dradriver.node.discovery.nics import read_nics
+from dradriver.node.discovery.pci import PciTree
 from dradriver.node.nics import ports
 from dradriver.node.vendors.nvidia.discovery import toolkit
 from dradriver.topology import profiles
@@ -216,3 +220,21 @@ def test_cards_without_rdma_are_said_with_their_state(tmp_path: Path) -> None:
     (one,) = said(server, status=0)["nics"]
     assert one[0] == "WARN"
     assert one[1].startswith(f"{len(nics)} network cards, none with RDMA: {nics[0].name} up, {nics[1].name} ?, ")
+
+
+def test_cards_that_pods_have_are_counted_and_nothing_is_wrong_with_them(h100: Server) -> None:
+    root, nics = h100.sys.root, h100.machine.nics
+    file = root / "var/lib/kubelet/plugins/gpu.topology/nics.json"
+    read_nics(root, PciTree(root), [], KeptNics(file, boot=boot.boot_id()))
+    known = file.read_bytes()
+    for nic in nics:
+        (root / "sys/class/infiniband" / nic.name).unlink()
+    found = said(h100, status=0)
+    assert found["nics"] == [
+        ("PASS", f"{len(nics)} network cards, {len(nics)} with RDMA, of which pods have {len(nics)}")
+    ]
+    assert found["gpu-nics"][0] == ("PASS", f"GPU 0: nearest {nics[0].name} (PIX)")
+    assert file.read_bytes() == known, "it is the agent's"
+    KeptNics(file, boot="the boot before").keep(read_nics(root, PciTree(root), [], KeptNics(file, boot=boot.boot_id())))
+    status, text = said(h100, status=0)["nics"][0]
+    assert (status, text) == ("WARN", "0 network cards, none with RDMA")

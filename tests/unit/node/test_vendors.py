@@ -160,6 +160,16 @@ def test_both_gpus_of_a_package_are_kept_from_pods_when_one_fails_and_others_are
     assert beside.fault.said == f"GPU {machine.gpus[2].uuid} of its package: 3 errors"
 
 
+def test_of_a_driver_that_is_not_there_each_gpu_is_told_once() -> None:
+    machine = profiles.load("mi250-x4")
+    found: Any = Found()
+    found.faults = {gpu.uuid: (Fault("driver", "", "no driver"),) for gpu in machine.gpus}
+    record = Record(clock=lambda: 0.0)
+    watch = HealthWatch(record, found, None)
+    watch.looked(machine, None)
+    assert {one.fault.kind for some in record.standing().values() for one in some} == {"driver"}
+
+
 def test_what_is_only_said_of_a_gpu_is_not_said_of_the_other() -> None:
     machine = profiles.load("mi250-x4")
     found: Any = Found()

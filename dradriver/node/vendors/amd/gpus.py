@@ -28,11 +28,15 @@ from dradriver.topology.machine import Gpu, Machine
 logger = logging.getLogger(__name__)
 
 READINGS: Final = 3  # in a row that are no good before they count
+_AWAY: Final = Fault("driver", "", "amdgpu does not have it now as a GPU that can be handed out")
 _UNREADABLE: Final = Fault("unreadable", "", "not all of the driver's files about it can be read")
 
 
 class AmdGpus:
     """This node's own GPUs of AMD, for the node agent.
+
+    Without the driver there is no GPU, as with NVIDIA's: it is replaced, and comes late. Those that were there before
+    are on the bus still, and have that as a fault: they are not lost.
 
     Attributes:
         refused: Why none of the GPUs that are there is handed out; None where some are, or none is there.
@@ -67,6 +71,7 @@ class AmdGpus:
         self._steady = Debounce()
         self._ras = Ras()
         self._nodes: Mapping[str, KfdNode] = {}
+        self._seen: dict[str, str] = {}  # bus ids of all that ever were, by uuid
         self._links: Mapping[tuple[str, str], int] = {}  # of pairs, by uuid, as they were last told
         self._silent = 0
         self._told: tuple[Problem, ...] = ()
@@ -98,13 +103,15 @@ class AmdGpus:
         uuids = [gpu.uuid for gpu in read.machine.gpus]
         rows = zip(uuids, read.machine.links, strict=True)
         self._links = {(a, b): count for a, row in rows for b, count in zip(uuids, row, strict=True)}
-        self.faults = {uuid: self._faults(read, uuid) for uuid in read.nodes}
+        self._seen |= {uuid: node.pci for uuid, node in read.nodes.items()}
+        away = [uuid for uuid, pci in self._seen.items() if uuid not in read.nodes and self._device(pci).exists()]
+        self.faults = dict.fromkeys(away, (_AWAY,)) | {uuid: self._faults(read, uuid) for uuid in read.nodes}
         machine, left_out = self._usable(read)
         self._tell((*read.problems, *left_out))
         return self._steady.machine(machine) if machine.gpus else machine
 
     def _faults(self, read: Reading, uuid: str) -> tuple[Fault, ...]:
-        counted = self._ras.read(uuid, self._device(read.nodes[uuid]))
+        counted = self._ras.read(uuid, self._device(read.nodes[uuid].pci))
         return (*counted, *([_UNREADABLE] if uuid in read.unsure else []))
 
     def _usable(self, read: Reading) -> tuple[Machine, list[Problem]]:
@@ -114,8 +121,8 @@ class AmdGpus:
         told = [Problem(f"GPU {gpu.pci}", "CDI", f"left out: {wrong[gpu.uuid]}") for gpu in gpus if gpu.uuid in wrong]
         return read.machine.subset([i for i, gpu in enumerate(gpus) if gpu.uuid not in wrong]), told
 
-    def _device(self, node: KfdNode) -> Path:
-        return self._root / "sys/bus/pci/devices" / node.pci
+    def _device(self, pci: str) -> Path:
+        return self._root / "sys/bus/pci/devices" / pci
 
     def processes(self, gpus: Collection[str]) -> dict[str, tuple[int, ...]]:
         """Return the pids that have memory or a queue on each of the GPUs that is there."""
@@ -127,7 +134,7 @@ class AmdGpus:
         nodes, found = self._nodes, {}
         pids = self.processes(gpus)
         for uuid in gpus:
-            percent = sysfs.number(self._device(nodes[uuid]) / "gpu_busy_percent") if uuid in nodes else None
+            percent = sysfs.number(self._device(nodes[uuid].pci) / "gpu_busy_percent") if uuid in nodes else None
             idle = percent == 0
             found[uuid] = UNKNOWN if percent is None else GpuWork(percent, frozenset(() if idle else pids[uuid]))
         return found

@@ -55,13 +55,18 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
     unsure: frozenset[str] = frozenset()
 
 
-def read(root: Path, *, proc_root: Path | None = None) -> Reading:
+def read(root: Path, *, proc_root: Path | None = None, kept: KeptNics | None = None) -> Reading:
     """Return a reading of the machine whose /sys is below ``root`` and whose /proc is below ``proc_root``.
+
+    Args:
+        root: Where the host's /sys is.
+        proc_root: Where the host's /proc is; None for ``root``.
+        kept: The network cards that the node's agent saw; None where nobody did.
 
     Raises:
         SetupError: There is no amdgpu driver, or no GPU that can be used.
     """
-    found = discover(root, proc_root=proc_root)
+    found = discover(root, proc_root=proc_root, kept=kept)
     if not found.machine.gpus:
         told = found.refused or "; ".join(map(str, found.problems)) or f"{root / kfd.NODES} has none"
         raise SetupError(f"no GPU of AMD on this node can be used: {told}")

@@ -2,7 +2,8 @@
 
 Lines begin ``amdgpu 0000:63:00.0: amdgpu: `` (kernel, amdgpu_device.c and amdgpu_ras.c): ``GPU reset begin!``, ``GPU
 reset(3) succeeded!``, ``GPU reset(3) failed``, ``GPU reset end with ret = -5``, ``1 uncorrectable hardware errors
-detected in umc block``.
+detected in umc block``. How a GPU is reset (``GPU mode1 reset``) is said of others, too: the driver begins with a reset
+where another one was there before it, as in a guest that is rebooted, and ends with one. So a recovery alone counts.
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ from typing import Final
 from dradriver.node.faults import Fault
 
 _LINE: Final = re.compile(r"amdgpu ([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]): (?:amdgpu: )?([^\n]{1,300})")
-_BEGIN: Final = re.compile(r"GPU reset begin|GPU (?:mode[12] )?reset$")
+_BEGIN: Final = re.compile(r"GPU reset begin")
 _DONE: Final = re.compile(r"GPU reset ?\([0-9]+\) succeeded")  # "succeeded, trying to resume" comes before its end
 _FAILED: Final = re.compile(r"GPU reset ?\([0-9]+\) failed|GPU reset end with ret = -")
 _ERRORS: Final = re.compile(
     r"([0-9]{1,12}) (?:new )?uncorrectable hardware errors detected in (?:total in )?([A-Za-z0-9_]{1,32}) block"
 )
 _LOADED: Final = "[drm] amdgpu kernel modesetting enabled"
+_TAKEN: Final = re.compile(r"\[drm\] Initialized amdgpu [^\n]{1,64}? for ([0-9a-f:.]{12,16}) on minor")
 _MOST_GPUS: Final = 1024
 
 
@@ -35,6 +37,9 @@ class AmdReports:
         """Take in one record of the kernel."""
         if text.startswith(_LOADED):
             self._faults.clear()
+            return
+        if (taken := _TAKEN.match(text)) is not None:  # bound anew, with or without the module
+            self._faults.get(taken[1], {}).pop("gpu-reset", None)
             return
         line = _LINE.match(text)
         if line is None or (line[1] not in self._faults and len(self._faults) >= _MOST_GPUS):

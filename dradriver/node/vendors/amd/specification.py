@@ -1,7 +1,7 @@
 """The CDI specification that brings AMD's GPUs into containers: their device nodes, and the groups that may open them.
 
 Nothing else: the image brings ROCm, the kernel's driver is the host's. A claim's entry names a GPU in it, never numbers
-of device nodes, which shift over reboots: it is written anew whenever they are others.
+of device nodes, which shift over reboots: it is written anew whenever they are others, and is gone while none are.
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ class AmdSpecification:
     def keep(self, gpus: Mapping[str, Drm]) -> dict[str, str]:
         """Make the file hold every GPU whose device nodes are there; return why others cannot be given, by uuid.
 
+        Where there is none, no container starts by the numbers of before: they may be another GPU's by then.
+
         Args:
             gpus: The numbers of each GPU's device nodes, by uuid.
         """
@@ -55,17 +57,17 @@ class AmdSpecification:
                 nodes.append(node)
             else:
                 devices.append({"name": uuid, "containerEdits": _edits(nodes)})
-        if not devices:
-            return wrong
         groups = any("additionalGids" in device["containerEdits"] for device in devices)
         version = WITH_GROUPS if groups else VERSION
         data = msgspec.json.encode({"cdiVersion": version, "kind": GPU_KIND, "devices": devices})
         try:
-            if not self._path.is_file() or self._path.read_bytes() != data:
+            if not devices:
+                files.remove(self._path, durable=False)
+            elif not self._path.is_file() or self._path.read_bytes() != data:
                 self._path.parent.mkdir(parents=True, exist_ok=True)
                 files.write(self._path, data, durable=False)
         except OSError as error:
-            return dict.fromkeys(gpus, f"{self._path} cannot be written: {error}")
+            return dict.fromkeys(gpus, f"{self._path} cannot be kept: {error}") | wrong
         return wrong
 
     def _node(self, path: str) -> dict[str, Any] | None:

@@ -21,10 +21,6 @@ def unlinked(a: int, b: int, whole: Machine = WHOLE) -> Machine:
     return msgspec.structs.replace(whole, links=links)
 
 
-def at_rate(gbps: float) -> Machine:
-    return msgspec.structs.replace(WHOLE, nics=(msgspec.structs.replace(WHOLE.nics[0], gbps=gbps), *WHOLE.nics[1:]))
-
-
 @pytest.fixture
 def steady() -> Debounce:
     found = Debounce()
@@ -74,9 +70,3 @@ def test_mig_mode_and_the_driver_count_at_once(steady: Debounce) -> None:
     sliced = (msgspec.structs.replace(WHOLE.gpus[0], mig=()), *WHOLE.gpus[1:])
     for now in (msgspec.structs.replace(WHOLE, gpus=sliced), msgspec.structs.replace(WHOLE, driver_version="600.1")):
         assert steady.machine(now) == now
-
-
-def test_a_network_card_has_the_best_rate_it_was_seen_at(steady: Debounce) -> None:
-    best = at_rate(WHOLE.nics[0].gbps * 2)
-    seen = [steady.machine(best if number % 5 == 0 else at_rate(0.0)) for number in range(1000)]
-    assert seen == [WHOLE] * (SAME - 1) + [best] * (1001 - SAME)

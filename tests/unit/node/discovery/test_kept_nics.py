@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Iterator
@@ -84,6 +85,36 @@ def test_the_next_agent_knows_them_and_the_next_boot_does_not(server: Server, ha
     assert [nic.name for nic in left.nics] == [nic.name for nic in whole.nics if nic is not whole.nics[1]]
 
 
+def down(server: Server, nic: Nic) -> None:
+    for name, text in (("state", "1: DOWN"), ("rate", "10 Gb/sec (4X SDR)")):
+        server.sys.file(f"sys/class/infiniband/{nic.name}/ports/1/{name}", text)
+
+
+def test_a_card_has_the_best_rate_it_was_seen_at_whoever_saw_it(server: Server, hardware: Hardware) -> None:
+    whole = hardware.read()
+    nic, file = whole.nics[0], server.sys.root / "nics.json"
+    assert nic.gbps > 0
+    down(server, nic)
+    assert [hardware.read() for _ in range(5)] == [whole] * 5
+    assert agent(server, file).read() == whole, "the next agent, while the port is down"
+    take(server, whole.nics[1])
+    assert agent(server, file).read() == whole
+    assert agent(server, file, boot="boot-2").read().nics[0].gbps == 0
+    twice = f"{nic.gbps * 16:g} Gb/sec (8X NDR)"
+    for name, text in (("state", "4: ACTIVE"), ("rate", twice)):
+        server.sys.file(f"sys/class/infiniband/{nic.name}/ports/1/{name}", text)
+    assert agent(server, file).read().nics[0].gbps == 2 * nic.gbps
+
+
+def test_a_rate_is_that_of_the_card_and_not_of_another_under_its_name(server: Server, tmp_path: Path) -> None:
+    tree = PciTree(server.sys.root)
+    (first, *_) = read_nics(server.sys.root, tree, [])
+    other = msgspec.structs.replace(first.nic, pci="0000:fe:00.0", gbps=first.nic.gbps * 2)
+    kept = KeptNics()
+    kept.keep([FoundNic(other, (other.pci,))])
+    assert read_nics(server.sys.root, tree, [], kept)[0] == first
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -105,6 +136,41 @@ def test_a_damaged_file_is_no_machine(server: Server, hardware: Hardware, text: 
     file.unlink()
     file.mkdir()
     assert agent(server, file).read() == whole
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"gbps": 1e300},
+        {"gbps": 1e400},
+        {"numa": 10**12},
+        {"name": "mlx5_0 \ud800"},
+    ],
+)
+def test_a_file_that_says_what_no_card_is_costs_no_reading(
+    server: Server, hardware: Hardware, change: dict[str, object]
+) -> None:
+    whole = hardware.read()
+    gone = whole.nics[1]
+    take(server, gone)
+    written(server, {"name": gone.name, "pci": gone.pci} | change, pci=gone.pci)
+    read = agent(server, server.sys.root / "nics.json").read()
+    assert [nic.name for nic in read.nics] == [nic.name for nic in whole.nics if nic is not gone]
+
+
+def test_a_file_that_has_a_card_twice_is_not_believed(server: Server, hardware: Hardware) -> None:
+    whole = hardware.read()
+    gone = whole.nics[1]
+    take(server, gone)
+    written(server, {"name": gone.name}, {"name": gone.name}, pci=gone.pci)
+    read = agent(server, server.sys.root / "nics.json").read()
+    assert [nic.name for nic in read.nics] == [nic.name for nic in whole.nics if nic is not gone]
+
+
+def written(server: Server, *cards: dict[str, object], pci: str) -> None:
+    """Write cards at a PCI function into the agent's file, as damage may."""
+    text = json.dumps({"boot": "boot-1", "nics": [{"nic": card, "busids": [pci]} for card in cards]})
+    (server.sys.root / "nics.json").write_text(text)
 
 
 def test_a_card_whose_pci_function_is_gone_is_gone(server: Server, hardware: Hardware) -> None:

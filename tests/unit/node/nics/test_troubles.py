@@ -86,6 +86,60 @@ def test_one_that_was_switched_off_or_is_in_a_pod_is_not_broken(tmp_path: Path) 
     assert found(infiniband) == []
 
 
+@pytest.mark.parametrize("interfaces", [False, True])
+def test_ports_of_functions_in_switchdev_mode_are_not_broken(tmp_path: Path, interfaces: bool) -> None:
+    tree = eight(tmp_path, layer="Ethernet")
+    tree.vports(0, 5, up="3", interfaces=interfaces)
+    assert found(tree) == []
+    states = [troubles.state_of(port) for port in ports.read(tmp_path)[0].ports]
+    assert states == ["active", "away", "active", "away", "away"]
+    tree.card(0, layer="Ethernet", port=DOWN)
+    tree.vports(0, 5, interfaces=interfaces)
+    assert found(tree) == [("mlx5_0", 1, "down")], "the card's own is judged"
+
+
+def test_a_card_in_a_pod_of_which_representors_stay_is_not_broken(tmp_path: Path) -> None:
+    tree = eight(tmp_path, layer="Ethernet")
+    tree.card(3, layer="Ethernet", port=DOWN, interface=None)
+    tree.representor(3, "eth3_0", "pf0vf0")
+    tree.representor(3, "eth3_1", "c1pf0sf88")
+    assert found(tree) == []
+    tree.card(4, layer="Ethernet", port=DOWN)
+    tree.representor(4, "eth4_0", "pf0vf0")
+    assert found(tree) == [("mlx5_4", 1, "down")], "its own interface is there"
+
+
+@pytest.mark.parametrize("flags", ["0x1003", "0x1002"])
+def test_one_port_of_two_that_is_down_is_judged_by_its_own_interface(tmp_path: Path, flags: str) -> None:
+    tree = NicTree(tmp_path)
+    for number in range(4):
+        tree.card(number, layer="Ethernet", ports=2)
+    for file, text in DOWN.items():
+        (tree.port(2, 2) / file).write_text(text)
+    (tree.port(2, 2) / "gid_attrs/ndevs/0").write_text("eth2p2")
+    tree.file(f"{tree.device(2).relative_to(tmp_path)}/net/eth2p2/flags", flags)
+    assert found(tree) == ([("mlx5_2", 2, "down")] if flags == "0x1003" else [])
+
+
+def test_a_port_of_several_on_infiniband_is_judged(tmp_path: Path) -> None:
+    tree = NicTree(tmp_path)
+    for number in range(4):
+        tree.card(number, ports=2)
+    for file, text in DOWN.items():
+        (tree.port(2, 2) / file).write_text(text)
+    assert found(tree) == [("mlx5_2", 2, "down")]
+
+
+def test_a_card_with_a_port_on_each_link_layer_has_one_on_ethernet(tmp_path: Path) -> None:
+    tree = NicTree(tmp_path)
+    for number in range(4):
+        tree.card(number, layer="Ethernet", ports=2, gids=())
+        (tree.port(number, 1) / "link_layer").write_text("InfiniBand")
+    for file, text in DOWN.items():
+        (tree.port(2, 2) / file).write_text(text)
+    assert ("mlx5_2", 2, "down") in found(tree)
+
+
 def test_virtual_functions_are_neither_judged_nor_compared_with(tmp_path: Path) -> None:
     tree = eight(tmp_path)
     tree.card(8, port=DOWN, parent=0)

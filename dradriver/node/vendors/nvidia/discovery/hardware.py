@@ -16,7 +16,7 @@ from dradriver.node.discovery.debounce import Debounce
 from dradriver.node.discovery.kept_nics import KeptNics
 from dradriver.node.discovery.problem import Problem, log_changes
 from dradriver.node.errors import RestartError, SetupError
-from dradriver.node.faults import Faults
+from dradriver.node.faults import Fault, Faults
 from dradriver.node.gpu_work import GpuWork
 from dradriver.node.vendors.nvidia.discovery import (
     binding,
@@ -170,7 +170,9 @@ class Hardware:
         return self._none(f"the driver is not loaded: {reason}")
 
     def _none(self, said: str) -> Machine:
-        self.faults, self.sound = {}, frozenset()
+        # Those that were there are not lost.
+        self.faults = dict.fromkeys(self._seen, (Fault("driver", "", f"there is no driver for it: {said}"),))
+        self.sound = frozenset()
         self._tell((Problem("machine", "no GPUs", said),))
         return reading.empty(self._host_root)
 

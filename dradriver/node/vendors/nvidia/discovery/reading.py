@@ -55,19 +55,26 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
     rows: Mapping[str, bool] = MappingProxyType({})
 
 
-def read(*, driver_root: Path | None = None, host_root: Path = Path("/"), proc_root: Path | None = None) -> Reading:
+def read(
+    *,
+    driver_root: Path | None = None,
+    host_root: Path = Path("/"),
+    proc_root: Path | None = None,
+    kept: KeptNics | None = None,
+) -> Reading:
     """Return a reading of this machine.
 
     Args:
         driver_root: Root of the file system that holds the driver; None asks the dynamic linker.
         host_root: Where the host's /sys is.
         proc_root: Where /proc is; None for ``host_root``.
+        kept: The network cards that the node's agent saw; None where nobody did.
 
     Raises:
         DriverError: There is no NVIDIA driver, or no GPU that answers.
     """
     with binding.opened(driver_root=driver_root) as nvml:
-        reading = discover(nvml, root=host_root, proc_root=proc_root)
+        reading = discover(nvml, root=host_root, proc_root=proc_root, kept=kept)
     if not reading.machine.gpus:
         told = "; ".join(map(str, reading.problems)) or "NVML counts none"
         raise SetupError(f"no GPU on this node can be used: {told}")

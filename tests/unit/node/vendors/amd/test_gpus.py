@@ -14,6 +14,8 @@ import pytest
 from dradriver.node.container_edits import GPU_FILE, Edits
 from dradriver.node.errors import SetupError
 from dradriver.node.gpu_work import UNKNOWN, GpuWork
+from dradriver.node.health.record import Record
+from dradriver.node.health.watch import HealthWatch
 from dradriver.node.vendors.amd.gpus import READINGS, AmdGpus
 from dradriver.node.vendors.amd.ras import GROWING_S, Ras
 from dradriver.node.vendors.amd.specification import AmdSpecification
@@ -64,6 +66,41 @@ def test_a_machine_that_becomes_partitioned_says_why_and_is_well_again_later(ser
     assert (gpus.read().gpus, "CPX mode" in (gpus.refused or "")) == ((), True)
     mode.write_text("SPX\n")
     assert (len(gpus.read().gpus), gpus.refused) == (8, None)
+
+
+def test_without_its_driver_a_node_has_no_gpus_and_who_had_some_is_told_why(server: AmdServer, tmp_path: Path) -> None:
+    gpus, record = found(server), Record(clock=lambda: 0.0)
+    watch = HealthWatch(record, gpus, None)
+    whole = gpus.read()
+    watch.looked(whole, None)
+    shutil.move(server.root / KFD, tmp_path / "away")
+    (server.root / KFD).parent.rmdir()
+    machine = gpus.read()
+    watch.looked(machine, None)
+    assert machine.gpus == ()
+    told = {uuid: [(one.fault.kind, one.fault.said) for one in some] for uuid, some in record.standing().items()}
+    said = [("driver", "amdgpu does not have it now as a GPU that can be handed out")]
+    assert told == {gpu.uuid: said for gpu in whole.gpus}, "and not that it is lost, which needs a reboot"
+    (server.root / KFD).parent.mkdir()
+    shutil.move(tmp_path / "away", server.root / KFD)
+    watch.looked(gpus.read(), None)
+    assert gpus.read() == whole
+    assert record.standing() == {}
+
+
+def test_while_the_driver_loads_those_it_does_not_have_yet_are_not_lost(server: AmdServer, tmp_path: Path) -> None:
+    gpus, record = found(server), Record(clock=lambda: 0.0)
+    watch = HealthWatch(record, gpus, None)
+    whole = gpus.read()
+    watch.looked(whole, None)
+    for gpu in (6, 7):
+        shutil.move(server.node(gpu), tmp_path / str(gpu))
+    device = server.root / "sys/bus/pci/devices" / whole.gpus[7].pci
+    shutil.rmtree(device.resolve())
+    device.unlink()
+    watch.looked(gpus.read(), None)
+    told = {uuid: [one.fault.kind for one in some] for uuid, some in record.standing().items()}
+    assert told == {whole.gpus[6].uuid: ["driver"], whole.gpus[7].uuid: ["lost"]}
 
 
 def test_errors_that_grow_taint_for_an_hour_and_others_are_only_said(tmp_path: Path) -> None:
@@ -188,6 +225,31 @@ def test_a_gpu_whose_nodes_the_host_lacks_is_left_out_and_said(
     assert [gpu.minor for gpu in gpus.read().gpus] == [128, 129, 130, 133, 134, 135]
     assert "left out: /dev/dri/renderD131 is no device node of the host" in caplog.text
     assert len(written(tmp_path / "cdi")["devices"]) == 6
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="device nodes are root's to make")
+def test_no_file_stays_that_names_nodes_of_gpus_that_no_container_can_be_given(
+    server: AmdServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    lay(server)
+    gpus = AmdGpus(root=server.root, base=AmdSpecification(cdi_root=tmp_path / "cdi", root=server.root))
+    assert len(gpus.read().gpus) == 8
+    (server.root / "dev/kfd").unlink()
+    assert gpus.read().gpus == ()
+    assert not (tmp_path / "cdi" / GPU_FILE).exists()
+    assert "left out: /dev/kfd is no device node of the host" in caplog.text
+    assert gpus.read().gpus == (), "and it is gone already"
+    nodes(server.root, "kfd", group=RENDER)
+    assert len(gpus.read().gpus) == 8
+    assert len(written(tmp_path / "cdi")["devices"]) == 8
+    shutil.rmtree(server.root / KFD)
+    assert gpus.read().gpus == ()
+    assert not (tmp_path / "cdi" / GPU_FILE).exists()
+
+
+def test_a_node_that_never_had_gpus_has_no_file_and_needs_no_folder(tmp_path: Path) -> None:
+    assert AmdSpecification(cdi_root=tmp_path / "none" / "cdi", root=tmp_path).keep({}) == {}
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="device nodes are root's to make")

@@ -65,6 +65,40 @@ def test_a_driver_that_is_loaded_anew_begins_anew() -> None:
     assert kinds(reports) == {}
 
 
+LOADING = """[drm] amdgpu kernel modesetting enabled.
+amdgpu 0000:63:00.0: amdgpu: detected ip block number 5 <gfx_v9_0>
+amdgpu 0000:63:00.0: amdgpu: MODE1 reset
+amdgpu 0000:63:00.0: amdgpu: GPU mode1 reset
+amdgpu 0000:63:00.0: amdgpu: GPU smu mode1 reset
+amdgpu 0000:63:00.0: amdgpu: SMU is initialized successfully!
+kfd kfd: amdgpu: added device 1002:740f
+[drm] Initialized amdgpu 3.61.0 20150101 for 0000:63:00.0 on minor 1"""
+
+
+def test_a_reset_by_which_the_driver_begins_is_no_fault() -> None:
+    reports = AmdReports()
+    for line in LOADING.splitlines():
+        reports.take(line, 1.0)
+        assert kinds(reports) == {}, line
+
+
+@pytest.mark.parametrize("how", ["mode1", "mode2", "smu mode1", "psp mode1"])
+def test_how_a_gpu_is_reset_is_said_within_a_recovery_and_changes_nothing(how: str) -> None:
+    lines = ("amdgpu: GPU reset begin!", f"amdgpu: GPU {how} reset", "amdgpu: GPU reset succeeded, trying to resume")
+    assert kinds(told(*lines)) == {"GPU-a": [("gpu-reset", "")]}
+    assert kinds(told(*lines, "amdgpu: GPU reset(1) succeeded!")) == {}
+
+
+@pytest.mark.parametrize("date", ["20150101 ", ""])
+@pytest.mark.parametrize("before", ["amdgpu: GPU reset(3) failed", "amdgpu: GPU reset begin!"])
+def test_a_gpu_that_the_driver_takes_anew_is_out_of_its_reset_and_its_errors_stay(before: str, date: str) -> None:
+    reports = told(before, "amdgpu: 2 uncorrectable hardware errors detected in umc block")
+    reports.take("amdgpu 0000:43:00.0: amdgpu: GPU reset(3) failed", 2.0)
+    reports.take(f"[drm] Initialized amdgpu 3.61.0 {date}for {BUSID} on minor 1", 3.0)
+    reports.take("[drm] Initialized ast 0.1.0 20120228 for 0000:43:00.0 on minor 0", 4.0)
+    assert kinds(reports) == {"GPU-a": [("ras", "umc")], "GPU-b": [("gpu-reset", "failed")]}
+
+
 def test_a_gpu_that_was_reset_is_forgotten() -> None:
     reports = told("amdgpu: GPU reset(3) failed")
     reports.reset([BUSID])

@@ -23,6 +23,8 @@ from dradriver.errors import DriverError
 from dradriver.node.discovery import nics, sysfs
 from dradriver.node.errors import RestartError, SetupError
 from dradriver.node.faults import KINDS, FaultKind
+from dradriver.node.health.record import Record
+from dradriver.node.health.watch import HealthWatch
 from dradriver.node.vendors.nvidia.discovery.hardware import READINGS, Hardware
 from dradriver.node.vendors.nvidia.discovery.toolkit import BaseSpecification
 from tests.fakes import nvml
@@ -116,6 +118,23 @@ def test_until_a_driver_answers_there_are_no_gpus(
     del dgx1.table["nvmlInitWithFlags"]
     dgx1.environment()
     assert found.read() == dgx1.machine
+
+
+@pytest.mark.parametrize("code", [LIBRARY_NOT_FOUND, DRIVER_NOT_LOADED])
+def test_who_had_gpus_of_a_driver_that_is_unloaded_is_told_so(code: int, dgx1: Server, found: Hardware) -> None:
+    record = Record(clock=lambda: 0.0)
+    watch = HealthWatch(record, found, None)
+    watch.looked(found.read(), None)
+    found.close()
+    dgx1.fail("nvmlInitWithFlags", code)
+    dgx1.environment()
+    watch.looked(found.read(), None)
+    told = {uuid: [one.fault.kind for one in some] for uuid, some in record.standing().items()}
+    assert told == {gpu.uuid: ["driver"] for gpu in dgx1.machine.gpus}, "and not that it is lost, which needs a reboot"
+    del dgx1.table["nvmlInitWithFlags"]
+    dgx1.environment()
+    watch.looked(found.read(), None)
+    assert record.standing() == {}
 
 
 @pytest.mark.parametrize("code", sorted({*range(1, 31), 999} - {LIBRARY_NOT_FOUND, DRIVER_NOT_LOADED, DRIVER_MISMATCH}))
