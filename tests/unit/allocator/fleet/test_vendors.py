@@ -7,6 +7,7 @@ import pytest
 from dradriver.allocator import Amount, Fleet, GangRequest, NoPlaceError, Share, Whole, choose, place_gang
 from dradriver.allocator.fleet.gang_nodes import largest_gangs
 from dradriver.topology import profiles
+from dradriver.topology.levels import location
 from dradriver.topology.vendors import VENDORS
 
 PROFILES = {"nvidia": "dgx1-v100", "amd": "mi210-x8", "ascend": "ascend-910b-x8"}
@@ -68,6 +69,17 @@ def test_the_largest_gang_is_of_one_vendor() -> None:
     made.set_node("amd-2", profiles.load("mi210-x8", seed="2"), range(8))
     gpus, found = largest_gangs(made, most=8)
     assert (gpus, found["cluster"].pods, set(found["cluster"].nodes)) == (8, 2, {"amd", "amd-2"})
+
+
+@pytest.mark.parametrize("gpus", [1, 2])
+def test_nothing_is_told_of_a_gangs_bandwidth_where_nobody_knows_its_links(gpus: int) -> None:
+    """Be the rate of its nodes' network cards known, which need not be those that NPUs talk by."""
+    made = fleet("ascend")
+    made.set_node("more", profiles.load(PROFILES["ascend"], seed="more"), range(8))
+    for node in ("ascend", "more"):
+        made.set_location(node, location(gbps=50))
+    placed = place_gang(made, GangRequest(pod=Whole(containers=(gpus,), vendor="ascend"), pods=12 // gpus))
+    assert (len(placed.nodes), placed.busbw_gbps) == (2, 0)
 
 
 NPUS = {"old": "ascend-910a-x8", "new": "ascend-910b-x8", "super": "ascend-a3-x16"}
