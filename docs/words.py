@@ -136,7 +136,8 @@ RESULTS: Final = {
     names.ALLOCATED: "the GPUs' uuids",
     names.RING_ORDER: "the machine's numbers of the GPUs, in the order of the best ring",
     names.BANDWIDTH: "the weakest step of that ring: of NVLinks the line rate in one direction, as in "
-    "`min-bandwidth`; over PCIe and between sockets what NCCL counts",
+    "`min-bandwidth`; over PCIe and between sockets what NCCL counts; not of Huawei's NPUs, of whose links nobody "
+    "says what they carry",
     names.BUSBW: "predicted all-reduce bus bandwidth, as nccl-tests counts it",
     names.LEVEL: "the ring's worst step: `nvlink`, `pcie-switch`, `pcie-root`, `numa`, `node` "
     "([beside nvidia-smi's words](glossary.md#levels-beside-nvidia-smis-words))",

@@ -78,7 +78,7 @@ class GangChoice(msgspec.Struct, frozen=True, kw_only=True):
             whose servers are near each other; NVLink itself ends at a server), ``leaf``, ``spine``, ``zone``, or what
             the cluster's levels are called; ``cluster`` where none holds them.
         busbw_gbps: The least predicted of any pod of two GPUs and more, and over several nodes at most their network's,
-            where it is known.
+            where it is known; 0 of a vendor of whose links nobody knows what they carry.
         fallback: What was preferred and not had by all pods: words of the ladder, and ``near: leaf``.
     """
 

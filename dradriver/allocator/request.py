@@ -191,7 +191,7 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="w
         ring: The same numbers in the order of the best ring through all of them, starting at the lowest.
         busbw_gbps: Predicted all-reduce bus bandwidth; 0 for a single GPU, and where nothing can be predicted.
         bandwidth_gbps: Weakest step of the ring, one direction: of links the line rate, over PCIe and between sockets
-            what NCCL counts; 0 for a single GPU, and for links whose rate nobody publishes.
+            what NCCL counts; 0 for a single GPU, and of a vendor whose links' rate nobody publishes.
         level: The worst step of the ring.
         score: 0-100, ``busbw_gbps``, else its links, against the best that a set of this size can have on such a
             machine, all GPUs free.

@@ -12,7 +12,6 @@ from dradriver.topology import codec, levels
 from dradriver.topology.groups import SIZES, Groups
 from dradriver.topology.machine import Machine
 from dradriver.topology.topo_m import writer
-from dradriver.topology.vendors import NVIDIA
 from dradriver.view.document import (
     Block,
     Cell,
@@ -46,12 +45,14 @@ def document(machine: Machine, groups: Groups) -> Document:
 def data(machine: Machine, groups: Groups) -> dict[str, object]:
     """Return the codec's document with ``domains``, ``groups`` and ``order`` added, by the machine's GPU numbers.
 
-    Of a group ``bandwidth_gbps`` is the line rate of its ring's weakest step, ``gbps`` what NCCL counts for that.
+    Of a group ``bandwidth_gbps`` is the line rate of its ring's weakest step, ``gbps`` what NCCL counts for that; both
+    are left out where nobody says what the vendor's links carry.
     """
     made: dict[str, object] = json.loads(codec.encode(machine))
     made["domains"] = [_indices(machine, members) for members in _members(groups.domain)]
     made["groups"] = [
-        {"size": size, "gpus": _indices(machine, members), "bandwidth_gbps": line, "gbps": nccl}
+        {"size": size, "gpus": _indices(machine, members)}
+        | ({"bandwidth_gbps": line, "gbps": nccl} if machine.vendor.rated else {})
         for size in SIZES
         for members, line, nccl in _rated(groups, size)
     ]
@@ -82,7 +83,10 @@ def _tone(cell: str) -> Tone:
 
 
 def _grouping(machine: Machine, groups: Groups, size: int) -> Grouping:
-    said = (f"group of {size}: {_names(machine, who)}, {line} GB/s" for who, line, _ in _rated(groups, size))
+    said = (
+        f"group of {size}: {_names(machine, who)}" + (f", {line} GB/s" if machine.vendor.rated else "")
+        for who, line, _ in _rated(groups, size)
+    )
     return Grouping(title=str(size), group=groups.by_size[size], names=tuple(said))
 
 
@@ -91,9 +95,13 @@ def legend(machine: Machine) -> Notes:
     return Notes(lines=words(*writer.cell_legend(machine).splitlines()), verbatim=True)
 
 
-def _rates(machine: Machine) -> tuple[str, str]:
-    """Return the heads of what people wish by, and of what the library decides by."""
-    return "line rate", f"{(machine.vendor if machine.vendor.rated else NVIDIA).library} counts"
+def _rates(machine: Machine) -> tuple[str, ...]:
+    """Return the heads of what people wish by, and of what the library decides by; none where neither is known."""
+    return ("line rate", f"{machine.vendor.library} counts") if machine.vendor.rated else ()
+
+
+def _rate_cells(machine: Machine, lines: Collection[float], counted: Collection[float]) -> tuple[str, ...]:
+    return (_span(lines), _span(counted)) if machine.vendor.rated else ()
 
 
 def facts(machine: Machine, groups: Groups) -> list[Block]:
@@ -129,10 +137,10 @@ def _groups(machine: Machine, groups: Groups) -> Table:
     rows: list[tuple[str, ...]] = []
     for size in SIZES:
         shown = [
-            (str(size), str(n), _names(machine, who), _span({line}), _span({nccl}))
+            (str(size), str(n), _names(machine, who), *_rate_cells(machine, {line}, {nccl}))
             for n, (who, line, nccl) in enumerate(_rated(groups, size))
         ]
-        rows += shown or [(str(size), "", "none", "", "")]
+        rows += shown or [(str(size), "", "none", *_rate_cells(machine, (), ()))]
     title = "Groups with the best links (weakest step of the group's best ring, one direction)"
     return table("size", "group", "members", *_rates(machine), rows=rows, title=title)
 
@@ -152,7 +160,7 @@ def _levels(machine: Machine) -> Table:
         lines = {levels.line_rate_gbps(links, machine.link_gbps) for i, j in found if (links := machine.links[i][j])}
         nccl = {levels.step_gbps(machine, i, j) for i, j in found}
         level = f"L{levels.topology_level(step)} {step.name}"
-        rows.append(words(level, str(len(found)), _span(lines), _span(nccl)))
+        rows.append(words(level, str(len(found)), *_rate_cells(machine, lines, nccl)))
     columns = (Column("level"), Column("pairs", number=True), *map(Column, _rates(machine)))
     return Table(title="Levels (pairs of GPUs, one direction)", columns=columns, rows=tuple(rows))
 

@@ -35,12 +35,12 @@ from dradriver.view.output import safe_json, show
 class Answer(msgspec.Struct, kw_only=True, omit_defaults=True):
     """The answer to one line: a choice without a node; the last two where a size of messages was given.
 
-    Without ``busbw_gbps`` where nothing can be predicted.
+    Without ``busbw_gbps`` where nothing can be predicted, and ``bandwidth_gbps`` where nobody knows it.
     """
 
     gpus: tuple[int, ...]
     busbw_gbps: float | None = None
-    bandwidth_gbps: float
+    bandwidth_gbps: float | None = None
     ring: tuple[int, ...]
     level: str
     score: int
@@ -201,7 +201,7 @@ def answer(machine: Machine, choice: Choice, estimated: Estimate | None) -> Answ
     return Answer(
         gpus=choice.gpus,
         busbw_gbps=choice.busbw_gbps if machine.vendor.predicted else None,
-        bandwidth_gbps=choice.bandwidth_gbps,
+        bandwidth_gbps=choice.bandwidth_gbps if machine.vendor.rated else None,
         ring=choice.ring,
         level=choice.level.value,
         score=choice.score,
@@ -233,7 +233,7 @@ def document(machine: Machine, wish: Whole, choice: Choice, estimated: Estimate 
     """The choice for people to read."""
     rate = "line rate" if choice.level is Level.NVLINK else "as NCCL counts it"
     bandwidth = f"{choice.bandwidth_gbps:g} GB/s, weakest step of the ring, {rate} in one direction"
-    if len(choice.gpus) > 1 and not choice.bandwidth_gbps:
+    if not machine.vendor.rated or (len(choice.gpus) > 1 and not choice.bandwidth_gbps):
         bandwidth = f"not known of {machine.vendor.link}"
     busbw = f"{choice.busbw_gbps:g} GB/s, predicted for all-reduce"
     if not machine.vendor.predicted:

@@ -16,6 +16,7 @@ from rich.progress import Progress, TaskID
 from dradriver.cli import simulate_tables as tables
 from dradriver.cli.inputs import Number
 from dradriver.cli.simulator import mixed, order_figures, replay, shaped, trace
+from dradriver.cli.simulator.job_sizes import JobSizes
 from dradriver.cli.simulator.mixed_policies import POLICIES as MIXED
 from dradriver.cli.simulator.order_figures import OrderResult
 from dradriver.cli.simulator.order_replay import OrderReplay
@@ -27,6 +28,7 @@ from dradriver.cli.simulator.trace import Job
 from dradriver.errors import DriverError
 from dradriver.topology.load import read_machine
 from dradriver.topology.machine import Machine
+from dradriver.topology.vendors import NVIDIA, VENDORS, Vendor
 from dradriver.view import svg
 from dradriver.view.document import Document
 from dradriver.view.output import show
@@ -107,7 +109,10 @@ def simulate(
     best set: jobs of two GPUs and more whose set is as good as any machine here has. bandwidth: theirs against that
     best. fragmented: free GPUs in no free set of four that is as good as the machine has. given up: how often a job
     gave back some of its pods because the others found no place. utilisation and fragmented count until the last job
-    comes. A model of NCCL is the judge, and our own policies choose by it.
+    comes. A model of NCCL is the judge, and our own policies choose by it; of other vendors than NVIDIA there is none,
+    and what stands for bandwidth are the links of a set.
+
+    All machines are of one vendor. Where a product does not give every number of GPUs a job has the next that there is.
 
     With --shape sizes, durations and bursts are those that Acme (seren, kalos), Microsoft (philly), SenseTime (helios)
     and Alibaba (pai) published; jobs larger than the cluster are cut to it.
@@ -132,6 +137,7 @@ def simulate(
     gpus = sum(len(machine.gpus) for machine in machines)
     if not gpus:
         raise SimulationError("these machines have no GPUs")
+    vendor = _vendor(machines)
     if not orders and (declared is not None or tenants is not None):
         raise SimulationError("--declared and --tenants are for --order; give one, or leave them out")
     if parts is not None:
@@ -139,23 +145,29 @@ def simulate(
             raise SimulationError(
                 "--parts: --trace, --shape, --order, --seeds and --plot are for jobs of whole GPUs; leave them out"
             )
+        if not vendor.parts:
+            raise SimulationError(
+                f"--parts: there are no shares or slices of {vendor.word}'s GPUs; leave --parts out, or give machines "
+                f"of {NVIDIA.word}"
+            )
         arrivals = mixed.drawn(jobs, machines, load=load, parts=parts, seed=seed)
         found_parts = [mixed.replay(machines, arrivals, policy=policy) for policy in policies or tuple(MIXED)]
         _show(found_parts, tables.of_parts(found_parts), output=output)
         return
     if file is not None and shape is not None:
         raise SimulationError("--trace and --shape: the jobs come from one of them; leave one out")
-    read = None if file is None else trace.read(file)
+    sizes = JobSizes(machines)
+    if not sizes.most:
+        raise SimulationError("these machines give no pod any GPUs; look at their blocks.counts")
+    read = None if file is None else _fitting(trace.read(file), sizes, gpus=gpus)
 
     def drawn(own_seed: int) -> list[Job]:
         if read is not None:
             return read
         if shape is not None:
-            return shaped.drawn(shape, jobs, gpus=gpus, load=load, seed=own_seed)
-        return trace.drawn(jobs, gpus=gpus, load=load, seed=own_seed)
+            return shaped.drawn(shape, jobs, gpus=gpus, load=load, seed=own_seed, cut=sizes.cut)
+        return trace.drawn(jobs, gpus=gpus, load=load, seed=own_seed, mix=sizes.mixed(trace.MIX))
 
-    if read is not None and (largest := [job for job in read if job.gpus > gpus]):
-        raise SimulationError(f"job {largest[0].number} asks for {largest[0].gpus} GPUs; the cluster has {gpus}")
     every = range(seed, seed + seeds)
     what = f"{jobs if read is None else len(read)} jobs{'' if shape is None else f' of {shape}'}"
     title = f"{what} on {nodes} x {', '.join(sources)}{'' if seeds == 1 else f', mean of {seeds} seeds'}"
@@ -173,6 +185,29 @@ def simulate(
     if picture is not None:
         _write(picture, tables.picture_of_policies(results, title=title))
     _show(results, tables.of_policies(results), output=output)
+
+
+def _vendor(machines: Sequence[Machine]) -> Vendor:
+    """Return whose GPUs all of them have; a pod gets one vendor's, and a job's pods are alike."""
+    words = sorted({machine.vendor.word for machine in machines if machine.gpus})
+    if len(words) > 1:
+        raise SimulationError(
+            f"--machine: a job's GPUs are all of one vendor, these machines' of {' and '.join(words)}; give the "
+            "machines of one, and simulate the others by themselves"
+        )
+    return VENDORS[words[0]]
+
+
+def _fitting(jobs: Sequence[Job], sizes: JobSizes, *, gpus: int) -> list[Job]:
+    """Return a trace's jobs, each with as many GPUs as it can have on these machines."""
+    if (largest := next((job for job in jobs if job.gpus > sizes.most), None)) is not None:
+        most = (
+            f"the cluster has {gpus}"
+            if largest.gpus > gpus
+            else f"the largest that these machines have a place for has {sizes.most}"
+        )
+        raise SimulationError(f"job {largest.number} asks for {largest.gpus} GPUs; {most}")
+    return [msgspec.structs.replace(job, gpus=sizes.fitting(job.gpus)) for job in jobs]
 
 
 def _under_policies(

@@ -74,7 +74,7 @@ def describe(machine: Machine, tables: Tables, mask: int, *, request: Whole, nod
         containers=tuple(numbers(machine, rings.rank_order(tables, part)) for part in parts),
         ring=numbers(machine, rings.best_ring(tables, mask)),
         busbw_gbps=round(busbw, 2) if tables.shape.predicted else 0.0,
-        bandwidth_gbps=round(tables.bandwidth_gbps(mask), 2),
+        bandwidth_gbps=round(tables.bandwidth_gbps(mask), 2) if machine.vendor.rated else 0.0,
         level=tables.level(mask),
         score=int(100 * busbw / best + 1e-3) if best > 0 else 100,
         fallback=_missed(tables, mask, request.preferred),

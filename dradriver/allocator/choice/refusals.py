@@ -30,7 +30,7 @@ def refusal(machine: Machine, tables: Tables, offered: int, *, request: Whole, u
     criteria = ladder.required(request, include=mask_of_gpus(machine, request.include))
     possible = request.gpus <= tables.size and tables.fits(request.gpus, suitable(machine, request), criteria)
     stable = "such a set is not free" if possible else "the machine has no such set even when all its GPUs are free"
-    stable = phrases.wrong_count(machine, request.gpus) or phrases.no_figure(machine.vendor, request) or stable
+    stable = _never(machine, request) or stable
     detail = _detail(machine, tables, offered, request=request, usable=usable, criteria=criteria)
     return NoPlaceError(f"{what}: no; {detail}", stable=f"{what}: no; {stable}")
 
@@ -39,7 +39,7 @@ def _detail(machine: Machine, tables: Tables, offered: int, *, request: Whole, u
     gpus = request.gpus
     if gpus > tables.size:
         return f"the machine has {tables.size}"
-    if never := phrases.wrong_count(machine, gpus) or phrases.no_figure(machine.vendor, request):
+    if never := _never(machine, request):
         return never
 
     def these(mask: int) -> str:
@@ -70,6 +70,13 @@ def _detail(machine: Machine, tables: Tables, offered: int, *, request: Whole, u
     if Constraint.SAME_NUMA in request.required and any(numa is None for numa in tables.shape.numa):
         nearest += "; the machine does not say the NUMA node of every GPU"
     return f"{nearest}; {f'without {properties} ' if properties else ''}{usable.bit_count()} GPUs are free"
+
+
+def _never(machine: Machine, request: Whole) -> str:
+    """Why the machine never has such a set, where that is a rule and it has enough such GPUs; else empty."""
+    if request.gpus > suitable(machine, request).bit_count():
+        return ""
+    return phrases.wrong_count(machine, request.gpus) or phrases.no_figure(machine.vendor, request)
 
 
 def shortfall(tables: Tables, free: int, *, gpus: int, criteria: Criteria) -> tuple[float, str, int] | None:

@@ -40,6 +40,7 @@ from dradriver.allocator.gang_request import GangChoice, GangRequest, Role
 from dradriver.allocator.request import Choice, NoPlaceError
 from dradriver.allocator.sets.subsets import Ints
 from dradriver.topology.levels import CLUSTER, NODE
+from dradriver.topology.vendors import VENDORS
 
 
 def place_gang(
@@ -243,11 +244,12 @@ def _described(fleet: Fleet, request: GangRequest, found: Found, kept: Mapping[i
     missed = max((choice.fallback for choice in by_index), key=len)
     is_near = reach == NODE or (not strange and holds(fleet, request.near, fleet.sites_by_name()[known]))
     far = [f"near: {request.near}"] if request.near and not is_near else []
+    rated = all(VENDORS[role.pod.vendor].rated for role in request.members)
     return GangChoice(
         pods=by_index,
         nodes=(*(names[at] for at in _in_order(fleet, known).tolist()), *sorted(strange)),
         reach=reach,
-        busbw_gbps=_slowest(fleet, by_index, fleet.sites_by_name()[known], reach),
+        busbw_gbps=_slowest(fleet, by_index, fleet.sites_by_name()[known], reach) if rated else 0.0,
         fallback=(*(word.value for word in missed), *far),
     )
 

@@ -47,10 +47,8 @@ def _stable(groups: Collection[NodeGroup], request: Whole) -> str:
 
 
 def never(groups: Iterable[NodeGroup], request: Whole) -> str:
-    """Why none of some nodes ever has such a set, where that is a rule of all that are large enough; else empty."""
-    machines = [
-        group.machine for group in groups if group.vendor == request.vendor and request.gpus <= group.tables.size
-    ]
+    """Why none of some nodes ever has such a set, where that is a rule of all with enough such GPUs; else empty."""
+    machines = [group.machine for group in groups if request.gpus <= group.suitable(request).bit_count()]
     every = [
         phrases.wrong_count(machine, request.gpus) or phrases.no_figure(machine.vendor, request) for machine in machines
     ]
@@ -80,7 +78,7 @@ def _nearest(groups: Collection[NodeGroup], candidates: Sequence[Candidates], re
     if most is None:
         return f"no GPU{' ' + kind if kind else ''} is free{_kinds(groups, request)}"
     if most[0] < request.gpus:
-        rule = next(filter(None, (phrases.together(each.group.machine) for each in candidates)), "")
+        rule = phrases.together(most[2].machine) if request.gpus <= most[2].tables.size else ""
         rule = f", as {rule}" if rule else ""
         return f"most GPUs{' ' + kind if kind else ''} free on one node: {most[0]} on {most[1]}{rule}"
     properties, criteria = phrases.wanted_set(request), ladder.required(request)
@@ -108,10 +106,10 @@ def _kinds(groups: Collection[NodeGroup], request: Whole) -> str:
 
 def _largest(
     candidates: Sequence[Candidates], most: int, *, criteria: Criteria | None, request: Whole
-) -> tuple[int, str] | None:
-    """Size of the largest free set of at most ``most`` GPUs, and the first node by name that has it."""
+) -> tuple[int, str, NodeGroup] | None:
+    """Size of the largest free set of at most ``most`` GPUs, the first node by name that has it, and its group."""
     for gpus in range(most, 0, -1):
-        names = []
+        found = []
         for each in candidates:
             include = each.group.include(request)
             if gpus > each.group.tables.size or include is None:
@@ -119,9 +117,9 @@ def _largest(
             own = ANY if criteria is None else criteria.including(include)
             masks = each.masks[each.group.tables.has(gpus, each.masks, own)]
             if len(masks):
-                names.append(each.first_name(masks))
-        if names:
-            return gpus, min(names)
+                found.append((each.first_name(masks), each.group))
+        if found:
+            return gpus, *min(found, key=lambda one: one[0])
     return None
 
 

@@ -193,8 +193,10 @@ def _set(node: NodeView) -> dict[str, Any] | None:
     largest = node.nvlink_set
     if largest is None:
         return None
-    busbw = {"busbw_gbps": largest.busbw_gbps} if node.machine.vendor.predicted else {}
-    return {"gpus": list(largest.gpus), **busbw, "bandwidth_gbps": largest.bandwidth_gbps}
+    vendor = node.machine.vendor
+    busbw = {"busbw_gbps": largest.busbw_gbps} if vendor.predicted else {}
+    bandwidth = {"bandwidth_gbps": largest.bandwidth_gbps} if vendor.rated else {}
+    return {"gpus": list(largest.gpus), **busbw, **bandwidth}
 
 
 def _gpu(view: GpuView) -> dict[str, Any]:

@@ -122,7 +122,7 @@ class Place(_Fact, frozen=True):
         parts: Of parts of GPUs, what each is.
         level: The ring's worst step; empty of parts.
         busbw_gbps: Predicted all-reduce bus bandwidth; 0 of fewer than two GPUs.
-        bandwidth_gbps: The ring's weakest step.
+        bandwidth_gbps: The ring's weakest step; 0 where it is not known.
         score: 0-100; None of parts.
         fallback: What was preferred and not had.
     """

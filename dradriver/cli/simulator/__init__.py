@@ -3,6 +3,7 @@
 * ``cluster``: nodes, their free GPUs, and what sets of them are worth.
 * ``policies``: our allocator, and those that it is compared with.
 * ``trace``: the jobs, drawn by chance or read from a file.
+* ``job_sizes``: how many GPUs a job can have on some machines.
 * ``replay``: lets the jobs come, wait, run and leave, and measures what became of them.
 * ``shapes``: what operators published of their jobs; ``shape_fit`` and ``shaped`` draw jobs like them.
 * ``orders``: the orders in which waiting jobs are served; ``lines`` holds those that wait, ``reserving`` the GPUs that

@@ -9,6 +9,7 @@ import msgspec
 from dradriver.allocator import Fleet, Tables, tables_of
 from dradriver.allocator.fleet.gang_nodes import pod_capacity
 from dradriver.allocator.sets.criteria import ANY, Criteria
+from dradriver.cli.simulator.job_sizes import given
 from dradriver.topology.levels import location
 from dradriver.topology.machine import Machine
 
@@ -35,7 +36,8 @@ class Cluster:
         names: The nodes' names; ``number`` finds a node by its own.
         fleet: The same for the allocator.
         gpus: How many GPUs there are.
-        largest: How many the largest node has.
+        largest: How many a pod can have at most.
+        vendor: Whose they are.
     """
 
     def __init__(self, machines: Sequence[Machine]) -> None:
@@ -53,7 +55,8 @@ class Cluster:
             place = location(zone="zone", spine=f"spine-{leaf // _LEAVES_PER_SPINE}", leaf=f"leaf-{leaf}")
             self.fleet.set_location(name, place)
         self.gpus = sum(tables.size for tables in self.tables)
-        self.largest = max(tables.size for tables in self.tables)
+        self.largest = max(size for tables in set(self.tables) for size in given(tables))
+        self.vendor = next(machine.vendor.word for machine in machines if machine.gpus)
         self._best: dict[int, float] = {}
 
     def take(self, parts: Iterable[Part]) -> None:

@@ -64,7 +64,7 @@ def ours(cluster: Cluster, gpus: int, rng: random.Random) -> Part | None:  # noq
 
 
 def _pod(cluster: Cluster, gpus: int) -> Whole:
-    return Whole(containers=(gpus,), vendor=cluster.machines[0].vendor.word)
+    return Whole(containers=(gpus,), vendor=cluster.vendor)
 
 
 def gang(cluster: Cluster, gpus: int, pods: int) -> list[Part] | None:

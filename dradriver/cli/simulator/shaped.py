@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Final
 
 import numpy as np
@@ -18,7 +19,9 @@ _HOUR_S: Final = 3600.0
 _DAY_S: Final = 86_400.0
 
 
-def drawn(shape: str, count: int, *, gpus: int, load: float, seed: int) -> list[Job]:
+def drawn(
+    shape: str, count: int, *, gpus: int, load: float, seed: int, cut: Callable[[int], int] | None = None
+) -> list[Job]:
     """Return jobs of a shape, by arrival, from a Monday at midnight on.
 
     They come within the time in which the cluster could do ``1 / load`` times their work: each seed asks for the load
@@ -30,10 +33,14 @@ def drawn(shape: str, count: int, *, gpus: int, load: float, seed: int) -> list[
         gpus: GPUs of the cluster; larger jobs are cut to it.
         load: GPU time asked for, as share of the cluster's.
         seed: The same seed gives the same jobs.
+        cut: How many GPUs a job has that wants so many; None where it may have any number up to all.
     """
     rng = np.random.default_rng(seed)
     sizes, lasts = fit(shape).draw(rng, count)
     sizes = np.minimum(sizes, gpus)
+    if cut is not None:
+        every, which = np.unique(sizes, return_inverse=True)
+        sizes = np.array([cut(size) for size in every.tolist()], dtype=np.int64)[which]
     span_s = float((sizes * lasts).sum()) / (load * gpus)
     times = arrivals(rng, count, span_s)
     return [

@@ -77,11 +77,11 @@ def _of_choice(choice: Choice | None) -> dict[str, Any]:
     """Return what the set was chosen for, in whole GB/s, as attributes have no fractions."""
     if choice is None:
         return {}
-    predicted = choice.busbw_gbps > 0 or len(choice.gpus) == 1
+    figures = {"bandwidthGBps": choice.bandwidth_gbps, "busbwGBps": choice.busbw_gbps}
+    alone = len(choice.gpus) == 1  # of several GPUs none is 0: such a figure is not known
     return {
         "level": {"string": choice.level.value},
-        "bandwidthGBps": {"int": int(choice.bandwidth_gbps)},
-        **({"busbwGBps": {"int": int(choice.busbw_gbps)}} if predicted else {}),
+        **{key: {"int": int(gbps)} for key, gbps in figures.items() if gbps or alone},
         "score": {"int": choice.score},
     }
 

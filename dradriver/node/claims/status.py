@@ -144,8 +144,8 @@ def body(
             "busbwGBps": round(choice.busbw_gbps, 1),
             "score": choice.score,
         }
-        if not choice.busbw_gbps and len(choice.gpus) > 1:
-            del told["busbwGBps"]  # nothing can be predicted
+        if len(choice.gpus) > 1:  # of several GPUs none is 0: such a figure is not known
+            told = {key: value for key, value in told.items() if value or not key.endswith("GBps")}
     condition = {
         "type": READY[0],
         "status": READY[1],

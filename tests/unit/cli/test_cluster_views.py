@@ -278,6 +278,9 @@ def test_the_largest_set_is_what_the_allocator_would_give() -> None:
     assert nvlink_set(amd["a"]) == "4: GPU0 GPU1 GPU2 GPU3"  # nothing is predicted
     (row,) = data(list(amd.values()))
     assert list(row["largest_nvlink_set"]) == ["gpus", "bandwidth_gbps"]
+    ascend, _ = shown([piece("a", "ascend-910a-x8")])
+    (row,) = data(list(ascend.values()))
+    assert row["largest_nvlink_set"] == {"gpus": [0, 1, 2, 3]}  # nor does anybody say what a link carries
 
 
 HOSTILE = "x\x1b]0;owned\x07\x9b31m\u202e\r\n"

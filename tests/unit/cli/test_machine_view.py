@@ -15,6 +15,7 @@ from dradriver.topology import profiles
 from dradriver.topology.groups import group
 from dradriver.topology.machine import Machine, Nic
 from dradriver.topology.topo_m import writer
+from dradriver.topology.vendors import ASCEND
 from dradriver.view import html, svg
 from tests.fakes.pictures import SVG, boxes, check_nothing_overlaps, seen, texts, tip
 
@@ -65,6 +66,20 @@ def test_groups_are_bars_with_their_bandwidth_and_frames_where_members_are_adjac
     assert frames == [52] * 4 + [104] * 2 + [208]
     kinds = {box.kind for box in boxes(root)} - {"frame", "page"}
     assert {kind for kind in kinds if not kind.startswith("bar")} == {"X", "NV", "PIX", "PHB", "SYS"}
+
+
+@pytest.mark.parametrize("name", [name for name in profiles.names() if profiles.load(name).vendor is ASCEND])
+def test_no_bandwidth_is_shown_of_links_whose_rate_nobody_publishes(name: str) -> None:
+    """Nor of what is beside them: that NCCL counts something for the way between two sockets says nothing of HCCL."""
+    machine = profiles.load(name)
+    shown = [CliRunner().invoke(main, ["topo", "-m", name, *more]).output for more in ((), ("-o", "svg"))]
+    for text in (*shown, page(machine)):
+        assert "group" in text
+        assert "GB/s" not in text
+        assert "NCCL" not in text
+    listed = machine_view.data(machine, group(machine))["groups"]
+    assert isinstance(listed, list)
+    assert {tuple(one) for one in listed} == {("size", "gpus")}
 
 
 def test_names_from_files_are_escaped() -> None:

@@ -197,6 +197,16 @@ def test_no_bandwidth_is_predicted_for_other_vendors() -> None:
     assert "\nbusbw      not predicted over xGMI\n" in shown
 
 
+@pytest.mark.parametrize("gpus", [1, 4, 8])
+def test_no_bandwidth_is_told_of_links_whose_rate_nobody_publishes(gpus: int) -> None:
+    """Eight of a 910A are of both its rings, and what NCCL counts for the way between says nothing of HCCL."""
+    (placed,) = answers(run("--batch", lines=[{"machine": "ascend-910a-x8", "gpus": gpus}]))
+    assert [key for key in placed if "gbps" in key] == []
+    shown = run("-m", "ascend-910a-x8", "--gpus", str(gpus)).output
+    assert "\nbandwidth  not known of HCCS\n" in shown
+    assert "GB/s" not in shown
+
+
 POLICIES = """
 policies:
   fast: {required: nvlink, strategy: pack}

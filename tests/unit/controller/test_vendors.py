@@ -63,6 +63,23 @@ async def test_a_pod_gets_gpus_of_the_vendor_that_it_asks_for_and_nvidias_where_
     assert "no eligible node has such a set free" in str(cluster.note("p2", "reason"))
 
 
+@pytest.mark.parametrize(
+    ("profile", "gpus"),
+    [("ascend-910a-x8", 8), ("ascend-910a-x8", 4), ("ascend-300i-duo-x8", 4), ("ascend-910b-x8", 1)],
+)
+async def test_no_bandwidth_is_written_of_links_whose_rate_nobody_publishes(profile: str, gpus: int) -> None:
+    """Nor of a way beside them, over PCIe or between rings: NCCL's figures for that say nothing of HCCL."""
+    cluster = GpuCluster()
+    cluster.node("n", profile)
+    cluster.pod("p", gpus, wishes=words("ascend"))
+    await cluster.settle()
+    assert [cluster.note("p", word) for word in ("node", "bandwidth", "busbw")] == ["n", None, None]
+    claim = cluster.claim("p")
+    assert claim is not None
+    choice = json.loads(claim["metadata"]["annotations"][names.CHOICE])
+    assert (choice["bandwidth_gbps"], choice["busbw_gbps"]) == (0, 0)
+
+
 @pytest.mark.parametrize("vendor", VENDORS)
 async def test_where_no_node_has_gpus_of_the_vendor_the_reason_says_so(vendor: str) -> None:
     others = [other for other in PROFILES if other != vendor]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from dradriver.allocator import Amount, Fleet, NoPlaceError, Share, Whole, choose
+from dradriver.allocator import Amount, Fleet, GangRequest, NoPlaceError, Share, Whole, choose, place_gang
 from dradriver.allocator.fleet.gang_nodes import largest_gangs
 from dradriver.topology import profiles
+from dradriver.topology.levels import location
 from dradriver.topology.vendors import VENDORS
 
 PROFILES = {"nvidia": "dgx1-v100", "amd": "mi210-x8", "ascend": "ascend-910b-x8"}
@@ -68,3 +69,54 @@ def test_the_largest_gang_is_of_one_vendor() -> None:
     made.set_node("amd-2", profiles.load("mi210-x8", seed="2"), range(8))
     gpus, found = largest_gangs(made, most=8)
     assert (gpus, found["cluster"].pods, set(found["cluster"].nodes)) == (8, 2, {"amd", "amd-2"})
+
+
+@pytest.mark.parametrize("gpus", [1, 2])
+def test_nothing_is_told_of_a_gangs_bandwidth_where_nobody_knows_its_links(gpus: int) -> None:
+    """Be the rate of its nodes' network cards known, which need not be those that NPUs talk by."""
+    made = fleet("ascend")
+    made.set_node("more", profiles.load(PROFILES["ascend"], seed="more"), range(8))
+    for node in ("ascend", "more"):
+        made.set_location(node, location(gbps=50))
+    placed = place_gang(made, GangRequest(pod=Whole(containers=(gpus,), vendor="ascend"), pods=12 // gpus))
+    assert (len(placed.nodes), placed.busbw_gbps) == (2, 0)
+
+
+NPUS = {"old": "ascend-910a-x8", "new": "ascend-910b-x8", "super": "ascend-a3-x16"}
+ORDERS = [("old", "new", "super"), ("super", "new", "old")]
+
+
+def npus(*nodes: str) -> Fleet:
+    made = Fleet()
+    for node in nodes:
+        machine = profiles.load(NPUS[node], seed=node)
+        made.set_node(node, machine, range(len(machine.gpus)))
+    return made
+
+
+def of_910a(gpus: int) -> Whole:
+    return Whole(containers=(gpus,), vendor="ascend", product="*910A")
+
+
+@pytest.mark.parametrize("nodes", ORDERS)
+def test_who_asks_for_a_product_hears_of_its_numbers_alone(nodes: tuple[str, ...]) -> None:
+    made = npus(*nodes)
+    for explain in (True, False):
+        assert refusal(made, of_910a(3), explain=explain).endswith("no; of Ascend 910A a pod has 1, 2, 4 or 8")
+    with pytest.raises(NoPlaceError) as refused:
+        place_gang(made, GangRequest(pod=of_910a(3), pods=2))
+    assert refused.value.stable.endswith("of Ascend 910A a pod has 1, 2, 4 or 8")
+
+
+@pytest.mark.parametrize("nodes", ORDERS)
+def test_who_finds_no_block_hears_of_those_of_the_node_that_is_named(nodes: tuple[str, ...]) -> None:
+    made = npus(*nodes)
+    made.set_free("old", {*range(8)} - {0, 4})  # three of each ring
+    message = refusal(made, of_910a(4))
+    assert message.endswith("2 on old, as of Ascend 910A up to 4 are of one block, more are as many of each")
+    made.set_free("new", range(3))
+    made.set_free("super", [])
+    assert refusal(made, Whole(containers=(4,), vendor="ascend")).endswith(
+        "most GPUs of ascend free on one node: 3 on new"
+    )
+    assert refusal(made, of_910a(12)).endswith("most GPUs of ascend of product *910A free on one node: 2 on old")

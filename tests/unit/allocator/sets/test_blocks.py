@@ -71,6 +71,12 @@ def test_other_counts_are_refused_with_those_that_there_are(gpus: int) -> None:
     assert not any(best_set(tables, free, gpus=gpus) for free in range(256))
 
 
+def test_who_asks_for_another_product_does_not_hear_of_this_ones_numbers() -> None:
+    machine = profiles.load("ascend-a3-x16")
+    with pytest.raises(NoPlaceError, match=r"0 of 16 free GPUs are such; the machine has Ascend 910C"):
+        choose(machine, range(16), Whole(containers=(3,), product="*910A"))
+
+
 def test_whoever_finds_no_ring_waits_and_hears_of_them() -> None:
     machine, fleet = profiles.load("ascend-910a-x8"), Fleet()
     rule = "of Ascend 910A up to 4 are of one block, more are as many of each"

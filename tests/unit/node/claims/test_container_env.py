@@ -159,6 +159,17 @@ def test_what_is_not_predicted_is_not_said() -> None:
         assert entry["data"]["bandwidthGBps"] == 20.5
 
 
+def test_a_bandwidth_that_nobody_knows_is_not_said() -> None:
+    choice = msgspec.structs.replace(CHOICE, busbw_gbps=0.0, bandwidth_gbps=0.0)
+    obj = placed({"a": [3, 0], "b": [1, 2]}, choice)
+    done = planned(obj)
+    for text in mounted(done).values():
+        assert "bandwidthGBps" not in text
+        assert "busbwGBps" not in text
+    for entry in status.body(typed(obj), done.claim, now=NOW)["status"]["devices"]:
+        assert not [key for key in entry["data"] if "GBps" in key]
+
+
 def test_a_ring_of_other_gpus_than_the_claims_is_not_said() -> None:
     obj = placed({"a": [3, 0], "b": [1, 2]}, msgspec.structs.replace(CHOICE, ring=(0, 1, 2, 7)))
     (first, *_) = mounted(planned(obj)).values()
