@@ -11,6 +11,7 @@ import msgspec
 from dradriver.api import names
 from dradriver.api.dra_objects import Device, ResourceSlice
 from dradriver.api.nics import DRIVERS, Given, NicDriver
+from dradriver.api.objects import Taint
 from dradriver.api.simple_cel import Value
 from dradriver.cluster.slice_records import PoolSlice, place_in_pool
 from dradriver.kube import codec
@@ -26,7 +27,7 @@ class Nic(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         root: Its root complex; None where that is not said.
         numa: Its NUMA node; the same.
         attributes: All that its driver says of it and that a claim can ask for, by full names.
-        blocked: Whether a taint keeps new claims off it.
+        taints: What keeps new claims off it.
     """
 
     given: Given
@@ -35,7 +36,7 @@ class Nic(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     root: str | None
     numa: int | None
     attributes: dict[str, Value]
-    blocked: bool
+    taints: tuple[Taint, ...]
 
 
 class NicSlice(PoolSlice, frozen=True, kw_only=True, gc=False):
@@ -82,7 +83,7 @@ def _nic(device: Device, driver: NicDriver, pool: str) -> Nic | None:
         root=root if isinstance(root, str) and root else None,
         numa=numa if isinstance(numa, int) and not isinstance(numa, bool) and numa >= 0 else None,
         attributes=attributes,
-        blocked=device.blocked,
+        taints=tuple(taint for taint in device.taints if taint.blocks),
     )
 
 

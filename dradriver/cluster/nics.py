@@ -21,6 +21,7 @@ from dradriver.cluster.nic_counts import Counts
 from dradriver.cluster.nic_devices import Nic, NicSlice
 from dradriver.cluster.nic_ways import Ways
 from dradriver.cluster.nodes.table import NodeTable
+from dradriver.cluster.taint_rules import TaintRule, TaintRules
 from dradriver.kube.reflector import Change
 from dradriver.topology.machine import Machine
 
@@ -38,12 +39,18 @@ class Nics:
         counts: How many NICs nodes have for whoever asks.
     """
 
-    def __init__(self, nodes: NodeTable, machine_of: Callable[[str], Machine | None]) -> None:
-        """Begin with none; ``nodes`` is told where NICs have become free, and ``machine_of`` gives a node's machine."""
+    def __init__(self, nodes: NodeTable, machine_of: Callable[[str], Machine | None], taint_rules: TaintRules) -> None:
+        """Begin with none.
+
+        Args:
+            nodes: Told where NICs have become free.
+            machine_of: Gives a node's machine.
+            taint_rules: Knows which NICs administrators' rules taint.
+        """
         self.asked = False
         self.on_asked: Callable[[], None] = lambda: None
         self.known: set[str] = set()
-        self._nodes = nodes
+        self._nodes, self._taint_rules = nodes, taint_rules
         self._slices: dict[tuple[str, str], dict[str, NicSlice]] = {}  # by driver and pool
         self._pools: dict[str, dict[tuple[str, str], tuple[Nic, ...]]] = {}  # by node
         # Where each is, or was when a claim got it, by driver and pool.
@@ -71,6 +78,14 @@ class Nics:
                         pieces[piece.metadata.name] = piece
             self._read(pool, before)
 
+    def rule_changed(self, change: Change[TaintRule]) -> None:
+        """Take in what the reflector of taint rules saw, after ``TaintRules`` has."""
+        for rule in filter(None, (change.old, change.new)):
+            for pool in [pool for pool in self._slices if rule.about(*pool)]:
+                pieces = self._slices[pool].values()
+                if not rule.device or any(nic.given[2] == rule.device for piece in pieces for nic in piece.nics):
+                    self._read(pool, {piece.node for piece in pieces})
+
     def _read(self, pool: tuple[str, str], before: set[str]) -> None:
         pieces = self._slices[pool]
         every = slices.generations(pieces.values(), lambda piece: (piece.generation, piece.count))
@@ -79,7 +94,7 @@ class Nics:
             del self._slices[pool]
         by_node: dict[str, tuple[Nic, ...]] = {}
         for piece in newest:
-            by_node[piece.node] = (*by_node.get(piece.node, ()), *piece.nics)
+            by_node[piece.node] = (*by_node.get(piece.node, ()), *(self._ruled(piece, nic) for nic in piece.nics))
         for node in sorted(before | by_node.keys()):
             own = self._pools.setdefault(node, {})
             if own.get(pool) == by_node.get(node):
@@ -96,6 +111,11 @@ class Nics:
         self._show(pool, by_node)
         for claim in sorted(self._given_of.get(pool, ())):
             self._placed(claim)
+
+    def _ruled(self, piece: NicSlice, nic: Nic) -> Nic:
+        """Return a NIC with the taints of administrators' rules."""
+        rules = self._taint_rules.over(piece, nic.given[2])
+        return msgspec.structs.replace(nic, taints=(*nic.taints, *(rule.taint for rule in rules))) if rules else nic
 
     def _show(self, pool: tuple[str, str], nodes: Iterable[str]) -> None:
         """Record where the NICs are that a pool has on its nodes."""
@@ -210,7 +230,7 @@ class Nics:
         return sorted(self._unblocked(node), key=lambda nic: (nic.address, nic.given))
 
     def _unblocked(self, node: str) -> Iterator[Nic]:
-        return (nic for each in self._pools.get(node, {}).values() for nic in each if not nic.blocked)
+        return (nic for each in self._pools.get(node, {}).values() for nic in each if not nic.taints)
 
     def ways(self, node: str) -> Ways | None:
         """Return how far a node's NICs are from its GPUs; None where its machine is not known."""
