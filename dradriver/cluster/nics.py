@@ -226,11 +226,11 @@ class Nics:
         return {key for place in every for key in self._holders.get(place, ())} - {claim}
 
     def on(self, node: str) -> list[Nic]:
-        """Return the NICs of a node that a claim may ask for, free or not, in the order of their addresses."""
-        return sorted(self._unblocked(node), key=lambda nic: (nic.address, nic.given))
+        """Return the NICs of a node, free or not, in the order of their addresses."""
+        return sorted(self._every(node), key=lambda nic: (nic.address, nic.given))
 
-    def _unblocked(self, node: str) -> Iterator[Nic]:
-        return (nic for each in self._pools.get(node, {}).values() for nic in each if not nic.taints)
+    def _every(self, node: str) -> Iterator[Nic]:
+        return (nic for each in self._pools.get(node, {}).values() for nic in each)
 
     def ways(self, node: str) -> Ways | None:
         """Return how far a node's NICs are from its GPUs; None where its machine is not known."""
@@ -244,18 +244,23 @@ class Nics:
         return known
 
     def untaken(self, node: str) -> Iterator[Nic]:
-        """Return the NICs of a node that a claim may ask for and none has, in no order."""
-        return (nic for nic in self._unblocked(node) if (node, nic.address) not in self._holders)
+        """Return the NICs of a node that no claim has, in no order."""
+        return (nic for nic in self._every(node) if (node, nic.address) not in self._holders)
 
     def free(self, node: str, besides: Key | None = None) -> list[Nic]:
         """Return those of them that no claim has, but for one claim's."""
         return [nic for nic in self.on(node) if not self._holders.get((node, nic.address), set()) - {besides}]
 
     def fits(self, nic: Nic, request: NicRequest) -> bool:
-        """Return whether a NIC is what a request asks for, by its class's selectors and its own."""
+        """Return whether a NIC is what a request asks for, by its class's selectors and its own, or tolerates."""
         terms = self.terms(request)
         driver = nic.given[0]
-        return terms is not None and driver == request.driver and simple_cel.hold(terms, driver, nic.attributes)
+        return (
+            terms is not None
+            and driver == request.driver
+            and nic.tolerated(request.tolerations)
+            and simple_cel.hold(terms, driver, nic.attributes)
+        )
 
     def unread(self) -> str:
         """Have the slices of NICs read, if nobody has. Returns what is waited for until they are known, else empty."""

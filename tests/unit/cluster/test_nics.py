@@ -59,6 +59,10 @@ def free(nics: Nics, node: str = "a") -> list[str]:
     return [nic.address for nic in nics.free(node)]
 
 
+def fitting(nics: Nics) -> list[str]:
+    return [nic.address for nic in nics.free("a") if nics.fits(nic, ONE.requests[0])]
+
+
 def enough(nics: Nics, ask: NicAsk) -> set[str]:
     table = nics._nodes
     counts = nics.counts.of(ask, table.named(("a", "b")))
@@ -103,7 +107,7 @@ def test_a_tainted_nic_is_no_candidate() -> None:
     tainted = nics.device(A) | {"taints": [{"key": "k", "effect": "NoSchedule"}]}
     mine = book()
     see(mine, made(tainted, nics.device(B)))
-    assert free(mine) == [B]
+    assert fitting(mine) == [B]
 
 
 @pytest.mark.parametrize("slice_first", [True, False])
@@ -127,7 +131,7 @@ def test_a_rule_counts_whichever_is_seen_first_and_wakes_only_whom_it_concerns(s
     assert woken == ["a"] * slice_first
     if not slice_first:
         see(mine, made(nics.device(A), nics.device(B)))
-    assert free(mine) == [B]
+    assert fitting(mine) == [B]
 
 
 def test_of_a_pool_the_newest_whole_generation_counts() -> None:
