@@ -51,7 +51,8 @@ class Nics:
         self.on_asked: Callable[[], None] = lambda: None
         self.known: set[str] = set()
         self._nodes, self._taint_rules = nodes, taint_rules
-        self._slices: dict[tuple[str, str], dict[str, NicSlice]] = {}  # by driver and pool
+        self._slices: dict[str, NicSlice] = {}
+        self._of_pool: dict[tuple[str, str], dict[str, NicSlice]] = {}  # by driver and pool
         self._pools: dict[str, dict[tuple[str, str], tuple[Nic, ...]]] = {}  # by node
         # Where each is, or was when a claim got it, by driver and pool.
         self._place_of: dict[tuple[str, str], dict[Given, Place]] = {}
@@ -68,8 +69,11 @@ class Nics:
 
     def slice_changed(self, change: Change[NicSlice]) -> None:
         """Take in what the reflector of a driver's slices saw."""
+        self._slices.pop(change.key[1], None)
+        if change.new is not None:
+            self._slices[change.key[1]] = change.new
         for pool in sorted({(piece.driver, piece.pool) for piece in (change.old, change.new) if piece is not None}):
-            pieces = self._slices.setdefault(pool, {})
+            pieces = self._of_pool.setdefault(pool, {})
             before = {piece.node for piece in pieces.values()}
             for piece in (change.old, change.new):
                 if piece is not None and (piece.driver, piece.pool) == pool:
@@ -81,17 +85,17 @@ class Nics:
     def rule_changed(self, change: Change[TaintRule]) -> None:
         """Take in what the reflector of taint rules saw, after ``TaintRules`` has."""
         for rule in filter(None, (change.old, change.new)):
-            for pool in [pool for pool in self._slices if rule.about(*pool)]:
-                pieces = self._slices[pool].values()
+            for pool in [pool for pool in self._of_pool if rule.about(*pool)]:
+                pieces = self._of_pool[pool].values()
                 if not rule.device or any(nic.given[2] == rule.device for piece in pieces for nic in piece.nics):
                     self._read(pool, {piece.node for piece in pieces})
 
     def _read(self, pool: tuple[str, str], before: set[str]) -> None:
-        pieces = self._slices[pool]
+        pieces = self._of_pool[pool]
         every = slices.generations(pieces.values(), lambda piece: (piece.generation, piece.count))
         newest = every[0].slices if every and every[0].complete else []
         if not pieces:
-            del self._slices[pool]
+            del self._of_pool[pool]
         by_node: dict[str, tuple[Nic, ...]] = {}
         for piece in newest:
             by_node[piece.node] = (*by_node.get(piece.node, ()), *(self._ruled(piece, nic) for nic in piece.nics))
@@ -174,7 +178,7 @@ class Nics:
     def _forget(self, held: Iterable[Given | Place]) -> None:
         """Forget where NICs are that a claim had, of pools that no claim has any of: those that no slice shows."""
         for pool in {one[:2] for one in held if len(one) == 3} - self._given_of.keys():
-            self._show(pool, {piece.node for piece in self._slices.get(pool, {}).values()} & self._pools.keys())
+            self._show(pool, {piece.node for piece in self._of_pool.get(pool, {}).values()} & self._pools.keys())
 
     def _placed(self, claim: Key) -> None:
         """Record where the NICs are that a claim has."""
@@ -216,9 +220,13 @@ class Nics:
         """Return the claims that have NICs."""
         return tuple(self._held)
 
-    def slices(self) -> dict[str, NicSlice]:
-        """Return the slices that were taken in, by name."""
-        return {name: piece for pieces in self._slices.values() for name, piece in pieces.items()}
+    def slices(self) -> tuple[str, ...]:
+        """Return the names of the slices that were taken in."""
+        return tuple(self._slices)
+
+    def slice_of(self, name: str) -> NicSlice | None:
+        """Return a slice as it was taken in."""
+        return self._slices.get(name)
 
     def others(self, claim: Key, places: Iterable[Place] | None = None) -> set[Key]:
         """Return the claims that have any of these NICs, by default of those that this claim has; but not this one."""
