@@ -13,7 +13,7 @@ from dradriver.allocator.request import NEAR_REQUIRED
 from dradriver.api import names, simple_cel, values
 from dradriver.api.errors import WordError
 from dradriver.api.messages import shown
-from dradriver.api.nics import BY_WORD, DRIVERS, Alike, NicAsk, NicRequest, selector
+from dradriver.api.nics import BY_WORD, DRIVERS, Alike, NicAsk, NicRequest, Tolerated, selector
 
 _KNOWN: Final = {"deviceClassName", "allocationMode", "count", "selectors", "tolerations"}
 _OF_GPUS: Final = {names.PCIE_ROOT, names.NUMA_NODE}  # attributes of GPUs that NICs may have in common with them
@@ -150,6 +150,12 @@ def _selectors(exactly: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(str(cel.get("expression", "")) if isinstance(cel, dict) else "" for cel in cels)
 
 
+def _tolerations(exactly: Mapping[str, Any]) -> tuple[Tolerated, ...]:
+    every = (one for one in _listed(exactly.get("tolerations")) if isinstance(one, dict))
+    said = ([str(one.get(key) or "") for key in ("key", "operator", "value", "effect")] for one in every)
+    return tuple((key, operator, value, effect) for key, operator, value, effect in said)
+
+
 def _request(name: str, entry: Mapping[str, Any], classes: Mapping[str, str]) -> NicRequest:
     exactly = entry["exactly"]
     device_class = str(exactly["deviceClassName"])
@@ -159,6 +165,7 @@ def _request(name: str, entry: Mapping[str, Any], classes: Mapping[str, str]) ->
         driver=BY_WORD[classes[device_class]].name,
         count=int(exactly.get("count", 1)),
         selectors=_selectors(exactly),
+        tolerations=_tolerations(exactly),
     )
 
 

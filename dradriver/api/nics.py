@@ -19,6 +19,9 @@ from dradriver.api.dra_objects import ResourceClaim
 Given = tuple[str, str, str]
 """A NIC by what gave it: driver, pool and device."""
 
+Tolerated = tuple[str, str, str, str]
+"""A toleration of a device's taints: key, operator, value and effect, as a claim says them."""
+
 
 class NicDriver(msgspec.Struct, frozen=True, kw_only=True):
     """A driver that hands out NICs.
@@ -72,6 +75,7 @@ class NicRequest(msgspec.Struct, frozen=True):
         driver: The name of the driver that the class is of.
         count: How many NICs.
         selectors: What its author says that each must be, as CEL expressions.
+        tolerations: The taints that each may have.
     """
 
     name: str
@@ -79,6 +83,7 @@ class NicRequest(msgspec.Struct, frozen=True):
     driver: str
     count: int
     selectors: tuple[str, ...] = ()
+    tolerations: tuple[Tolerated, ...] = ()
 
 
 class Alike(msgspec.Struct, frozen=True):

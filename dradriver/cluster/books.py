@@ -71,7 +71,6 @@ class Books:
         self.volumes = Volumes()
         self.nodes = NodeTable()
         self.inventory = Inventory(self.nodes)
-        self.nics = Nics(self.nodes, self._machine_of)
         self.fleets = Fleets(self.inventory, self.nodes)
         self.inventory.marked = self._marked
         self.gpu_time = GpuTime(self.inventory.pool, self._whose, self._results_of)
@@ -79,6 +78,7 @@ class Books:
             self.inventory, self.nodes,
             rehold=self._rehold, touch=self._touch_pods_of, known=self.gpu_time.pool_known,
         )  # fmt: skip
+        self.nics = Nics(self.nodes, self._machine_of, self.offered.taint_rules)
         self.weights = Weights()
         self.claim_users = ClaimUsers(self.pods)
         self.gangs = Gangs()

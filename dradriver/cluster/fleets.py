@@ -119,26 +119,19 @@ class Fleets:
 
     # What might be.
 
-    def without(
-        self,
-        *claims: Key,
-        namespace: str,
-        among: Mapping[str, Set[int]] | None = None,
-        whose: Collection[str] = (),
-    ) -> Fleet:
+    def without(self, *claims: Key, namespace: str, whose: Collection[str] = ()) -> Fleet:
         """Return a namespace's fleet as it would be without what these claims hold: only to be looked at.
 
         Args:
             claims: The claims.
             namespace: The namespace.
-            among: Of these nodes only the GPUs of these numbers are offered.
             whose: Those whose reserved GPUs are offered, too.
         """
         self.locate(self._nodes.labels(), namespace)  # a copy keeps the places in the network that it was made with
-        view, inventory, among = self._view(namespace), self._inventory, among or {}
+        view, inventory = self._view(namespace), self._inventory
         fleet = inventory.fleet if view is None else view.fleet
         nodes = {node for claim in claims for node, _ in inventory.holds.of(claim)}
-        nodes = (nodes | among.keys() | inventory.reserved.nodes(whose)) & set(fleet.nodes)
+        nodes = (nodes | inventory.reserved.nodes(whose)) & set(fleet.nodes)
         if not nodes:
             return fleet
         fleet = fleet.copied(nodes)
@@ -147,7 +140,7 @@ class Fleets:
             assert pool is not None, "the fleet has it"
             left = inventory.open(name, pool, frozenset(claims), whose=whose)
             own = left if view is None else left.among(self.views.open_to(view.whose, name, pool))
-            inventory.set_left(fleet, name, own.among(among[name]) if name in among else own)
+            inventory.set_left(fleet, name, own)
         return fleet
 
     def leave_out(

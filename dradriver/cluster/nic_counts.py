@@ -12,7 +12,7 @@ import numpy as np
 
 from dradriver.allocator.request import NEAR_REQUIRED
 from dradriver.api import simple_cel
-from dradriver.api.nics import NicAsk, NicRequest
+from dradriver.api.nics import NicAsk, NicRequest, Tolerated
 from dradriver.api.simple_cel import Term
 from dradriver.cluster.nic_devices import Nic
 from dradriver.cluster.nic_ways import Ways, of_gpu, same
@@ -23,7 +23,8 @@ _MOST: Final = 1024  # wishes of which it is kept: 25 KB each with 5000 nodes
 _MOST_SHORT: Final = 1024  # the same of which nodes were found short: 40 KB each
 
 _Memo: TypeAlias = dict[tuple[object, ...], tuple[bool, ...]]
-_Wish: TypeAlias = tuple[bool, tuple[tuple[str, str, int, tuple[str, ...], tuple[str, ...]], ...], bool]
+_Asked: TypeAlias = tuple[str, str, int, tuple[str, ...], tuple[Tolerated, ...], tuple[str, ...]]
+_Wish: TypeAlias = tuple[bool, tuple[_Asked, ...], bool]
 
 
 class Source(Protocol):
@@ -43,12 +44,14 @@ class _Kind(msgspec.Struct, frozen=True):
         driver: Whose they are.
         terms: What each must be.
         ties: Attributes that it must have in common with a GPU.
+        tolerations: The taints that it may have.
         count: How many are wanted.
     """
 
     driver: str
     terms: tuple[Term, ...]
     ties: tuple[str, ...]
+    tolerations: tuple[Tolerated, ...]
     count: int
 
 
@@ -137,12 +140,12 @@ class Counts:
 
     def _kinds(self, ask: NicAsk) -> Sequence[_Kind]:
         """Return what is asked for, equal requests as one; nothing where one of them is for no NIC."""
-        out: dict[tuple[str, tuple[Term, ...], tuple[str, ...]], int] = {}
+        out: dict[tuple[str, tuple[Term, ...], tuple[str, ...], tuple[Tolerated, ...]], int] = {}
         for request in ask.requests:
             terms = self._source.terms(request)
             if terms is None:
                 return ()
-            key = request.driver, terms, _ties(ask, request)
+            key = request.driver, terms, _ties(ask, request), request.tolerations
             out[key] = out.get(key, 0) + request.count
         return [_Kind(*key, count) for key, count in out.items()]
 
@@ -209,11 +212,14 @@ def _judged(nic: Nic, kinds: Sequence[_Kind], read: Sequence[str], memo: _Memo) 
     """Return of which kinds a NIC is by what is said of it: those of different nodes say the same where it is read."""
     driver = nic.given[0]
     said = [nic.attributes.get(name) for name in read]
-    key = (driver, *said, *map(type, said))  # True is 1 to a dictionary, and not to the scheduler
+    key = (driver, nic.taints, *said, *map(type, said))  # True is 1 to a dictionary, and not to the scheduler
     found = memo.get(key)
     if found is None:
         found = memo[key] = tuple(
-            kind.driver == driver and simple_cel.hold(kind.terms, driver, nic.attributes) for kind in kinds
+            kind.driver == driver
+            and nic.tolerated(kind.tolerations)
+            and simple_cel.hold(kind.terms, driver, nic.attributes)
+            for kind in kinds
         )
     return found
 
@@ -232,5 +238,8 @@ def _ties(ask: NicAsk, request: NicRequest) -> tuple[str, ...]:
 
 def _wish(ask: NicAsk, every: bool) -> _Wish:
     """Return what two wishes have in common for which nodes have the same: requests' names say nothing."""
-    requests = sorted((one.device_class, one.driver, one.count, one.selectors, _ties(ask, one)) for one in ask.requests)
+    requests = sorted(
+        (one.device_class, one.driver, one.count, one.selectors, one.tolerations, _ties(ask, one))
+        for one in ask.requests
+    )
     return ask.near == NEAR_REQUIRED, tuple(requests), every

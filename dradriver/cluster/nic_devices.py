@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import msgspec
 
 from dradriver.api import names
 from dradriver.api.dra_objects import Device, ResourceSlice
-from dradriver.api.nics import DRIVERS, Given, NicDriver
+from dradriver.api.nics import DRIVERS, Given, NicDriver, Tolerated
+from dradriver.api.objects import Taint
 from dradriver.api.simple_cel import Value
+from dradriver.cluster.nodes.taints import pattern_of, patterns
 from dradriver.cluster.slice_records import PoolSlice, place_in_pool
 from dradriver.kube import codec
 
@@ -26,7 +28,7 @@ class Nic(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         root: Its root complex; None where that is not said.
         numa: Its NUMA node; the same.
         attributes: All that its driver says of it and that a claim can ask for, by full names.
-        blocked: Whether a taint keeps new claims off it.
+        taints: What keeps off it whoever does not tolerate it.
     """
 
     given: Given
@@ -35,7 +37,14 @@ class Nic(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     root: str | None
     numa: int | None
     attributes: dict[str, Value]
-    blocked: bool
+    taints: tuple[Taint, ...]
+
+    def tolerated(self, tolerations: Collection[Tolerated]) -> bool:
+        """Return whether tolerations cover each of its taints, as they do those of nodes."""
+        if not self.taints:
+            return True
+        own = {pattern_of(*one) for one in tolerations}
+        return all(not own.isdisjoint(patterns(taint)) for taint in self.taints)
 
 
 class NicSlice(PoolSlice, frozen=True, kw_only=True, gc=False):
@@ -82,7 +91,7 @@ def _nic(device: Device, driver: NicDriver, pool: str) -> Nic | None:
         root=root if isinstance(root, str) and root else None,
         numa=numa if isinstance(numa, int) and not isinstance(numa, bool) and numa >= 0 else None,
         attributes=attributes,
-        blocked=device.blocked,
+        taints=tuple(taint for taint in device.taints if taint.blocks),
     )
 
 

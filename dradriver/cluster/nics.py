@@ -21,6 +21,7 @@ from dradriver.cluster.nic_counts import Counts
 from dradriver.cluster.nic_devices import Nic, NicSlice
 from dradriver.cluster.nic_ways import Ways
 from dradriver.cluster.nodes.table import NodeTable
+from dradriver.cluster.taint_rules import TaintRule, TaintRules
 from dradriver.kube.reflector import Change
 from dradriver.topology.machine import Machine
 
@@ -38,13 +39,20 @@ class Nics:
         counts: How many NICs nodes have for whoever asks.
     """
 
-    def __init__(self, nodes: NodeTable, machine_of: Callable[[str], Machine | None]) -> None:
-        """Begin with none; ``nodes`` is told where NICs have become free, and ``machine_of`` gives a node's machine."""
+    def __init__(self, nodes: NodeTable, machine_of: Callable[[str], Machine | None], taint_rules: TaintRules) -> None:
+        """Begin with none.
+
+        Args:
+            nodes: Told where NICs have become free.
+            machine_of: Gives a node's machine.
+            taint_rules: Knows which NICs administrators' rules taint.
+        """
         self.asked = False
         self.on_asked: Callable[[], None] = lambda: None
         self.known: set[str] = set()
-        self._nodes = nodes
-        self._slices: dict[tuple[str, str], dict[str, NicSlice]] = {}  # by driver and pool
+        self._nodes, self._taint_rules = nodes, taint_rules
+        self._slices: dict[str, NicSlice] = {}
+        self._of_pool: dict[tuple[str, str], dict[str, NicSlice]] = {}  # by driver and pool
         self._pools: dict[str, dict[tuple[str, str], tuple[Nic, ...]]] = {}  # by node
         # Where each is, or was when a claim got it, by driver and pool.
         self._place_of: dict[tuple[str, str], dict[Given, Place]] = {}
@@ -61,8 +69,11 @@ class Nics:
 
     def slice_changed(self, change: Change[NicSlice]) -> None:
         """Take in what the reflector of a driver's slices saw."""
+        self._slices.pop(change.key[1], None)
+        if change.new is not None:
+            self._slices[change.key[1]] = change.new
         for pool in sorted({(piece.driver, piece.pool) for piece in (change.old, change.new) if piece is not None}):
-            pieces = self._slices.setdefault(pool, {})
+            pieces = self._of_pool.setdefault(pool, {})
             before = {piece.node for piece in pieces.values()}
             for piece in (change.old, change.new):
                 if piece is not None and (piece.driver, piece.pool) == pool:
@@ -71,15 +82,23 @@ class Nics:
                         pieces[piece.metadata.name] = piece
             self._read(pool, before)
 
+    def rule_changed(self, change: Change[TaintRule]) -> None:
+        """Take in what the reflector of taint rules saw, after ``TaintRules`` has."""
+        for rule in filter(None, (change.old, change.new)):
+            for pool in [pool for pool in self._of_pool if rule.about(*pool)]:
+                pieces = self._of_pool[pool].values()
+                if not rule.device or any(nic.given[2] == rule.device for piece in pieces for nic in piece.nics):
+                    self._read(pool, {piece.node for piece in pieces})
+
     def _read(self, pool: tuple[str, str], before: set[str]) -> None:
-        pieces = self._slices[pool]
+        pieces = self._of_pool[pool]
         every = slices.generations(pieces.values(), lambda piece: (piece.generation, piece.count))
         newest = every[0].slices if every and every[0].complete else []
         if not pieces:
-            del self._slices[pool]
+            del self._of_pool[pool]
         by_node: dict[str, tuple[Nic, ...]] = {}
         for piece in newest:
-            by_node[piece.node] = (*by_node.get(piece.node, ()), *piece.nics)
+            by_node[piece.node] = (*by_node.get(piece.node, ()), *(self._ruled(piece, nic) for nic in piece.nics))
         for node in sorted(before | by_node.keys()):
             own = self._pools.setdefault(node, {})
             if own.get(pool) == by_node.get(node):
@@ -96,6 +115,11 @@ class Nics:
         self._show(pool, by_node)
         for claim in sorted(self._given_of.get(pool, ())):
             self._placed(claim)
+
+    def _ruled(self, piece: NicSlice, nic: Nic) -> Nic:
+        """Return a NIC with the taints of administrators' rules."""
+        rules = self._taint_rules.over(piece, nic.given[2])
+        return msgspec.structs.replace(nic, taints=(*nic.taints, *(rule.taint for rule in rules))) if rules else nic
 
     def _show(self, pool: tuple[str, str], nodes: Iterable[str]) -> None:
         """Record where the NICs are that a pool has on its nodes."""
@@ -154,7 +178,7 @@ class Nics:
     def _forget(self, held: Iterable[Given | Place]) -> None:
         """Forget where NICs are that a claim had, of pools that no claim has any of: those that no slice shows."""
         for pool in {one[:2] for one in held if len(one) == 3} - self._given_of.keys():
-            self._show(pool, {piece.node for piece in self._slices.get(pool, {}).values()} & self._pools.keys())
+            self._show(pool, {piece.node for piece in self._of_pool.get(pool, {}).values()} & self._pools.keys())
 
     def _placed(self, claim: Key) -> None:
         """Record where the NICs are that a claim has."""
@@ -196,9 +220,13 @@ class Nics:
         """Return the claims that have NICs."""
         return tuple(self._held)
 
-    def slices(self) -> dict[str, NicSlice]:
-        """Return the slices that were taken in, by name."""
-        return {name: piece for pieces in self._slices.values() for name, piece in pieces.items()}
+    def slices(self) -> tuple[str, ...]:
+        """Return the names of the slices that were taken in."""
+        return tuple(self._slices)
+
+    def slice_of(self, name: str) -> NicSlice | None:
+        """Return a slice as it was taken in."""
+        return self._slices.get(name)
 
     def others(self, claim: Key, places: Iterable[Place] | None = None) -> set[Key]:
         """Return the claims that have any of these NICs, by default of those that this claim has; but not this one."""
@@ -206,11 +234,11 @@ class Nics:
         return {key for place in every for key in self._holders.get(place, ())} - {claim}
 
     def on(self, node: str) -> list[Nic]:
-        """Return the NICs of a node that a claim may ask for, free or not, in the order of their addresses."""
-        return sorted(self._unblocked(node), key=lambda nic: (nic.address, nic.given))
+        """Return the NICs of a node, free or not, in the order of their addresses."""
+        return sorted(self._every(node), key=lambda nic: (nic.address, nic.given))
 
-    def _unblocked(self, node: str) -> Iterator[Nic]:
-        return (nic for each in self._pools.get(node, {}).values() for nic in each if not nic.blocked)
+    def _every(self, node: str) -> Iterator[Nic]:
+        return (nic for each in self._pools.get(node, {}).values() for nic in each)
 
     def ways(self, node: str) -> Ways | None:
         """Return how far a node's NICs are from its GPUs; None where its machine is not known."""
@@ -224,18 +252,23 @@ class Nics:
         return known
 
     def untaken(self, node: str) -> Iterator[Nic]:
-        """Return the NICs of a node that a claim may ask for and none has, in no order."""
-        return (nic for nic in self._unblocked(node) if (node, nic.address) not in self._holders)
+        """Return the NICs of a node that no claim has, in no order."""
+        return (nic for nic in self._every(node) if (node, nic.address) not in self._holders)
 
     def free(self, node: str, besides: Key | None = None) -> list[Nic]:
         """Return those of them that no claim has, but for one claim's."""
         return [nic for nic in self.on(node) if not self._holders.get((node, nic.address), set()) - {besides}]
 
     def fits(self, nic: Nic, request: NicRequest) -> bool:
-        """Return whether a NIC is what a request asks for, by its class's selectors and its own."""
+        """Return whether a NIC is what a request asks for, by its class's selectors and its own, or tolerates."""
         terms = self.terms(request)
         driver = nic.given[0]
-        return terms is not None and driver == request.driver and simple_cel.hold(terms, driver, nic.attributes)
+        return (
+            terms is not None
+            and driver == request.driver
+            and nic.tolerated(request.tolerations)
+            and simple_cel.hold(terms, driver, nic.attributes)
+        )
 
     def unread(self) -> str:
         """Have the slices of NICs read, if nobody has. Returns what is waited for until they are known, else empty."""

@@ -93,6 +93,7 @@ class Picture(Books):
     def taint_rule_changed(self, change: Change[TaintRule]) -> None:
         """Take in what the reflector of DeviceTaintRules saw."""
         self.offered.rule_changed(change)
+        self.nics.rule_changed(change)
         self._tell()
 
     def tables_made(self, node: str) -> None:

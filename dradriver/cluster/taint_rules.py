@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from dradriver.api.objects import Metadata, Taint
-from dradriver.cluster.slice_records import SliceRecord
+from dradriver.cluster.slice_records import PoolSlice, SliceRecord
 from dradriver.kube import codec
 from dradriver.kube.reflector import Change
 
@@ -27,6 +27,7 @@ class TaintRule(msgspec.Struct, frozen=True):
 
     Attributes:
         metadata: Without labels and annotations.
+        taint: What it taints them with.
         driver: Whose devices; empty for any.
         pool: Of which pool; empty for any.
         device: By which name; empty for any.
@@ -34,10 +35,15 @@ class TaintRule(msgspec.Struct, frozen=True):
     """
 
     metadata: Metadata
+    taint: Taint
     driver: str = ""
     pool: str = ""
     device: str = ""
     strange: bool = False
+
+    def about(self, driver: str, pool: str) -> bool:
+        """Return whether it taints devices of a driver's pool, all or those of its name."""
+        return self.driver in ("", driver) and self.pool in ("", pool)
 
 
 class _Selector(msgspec.Struct, rename="camel", frozen=True):
@@ -70,6 +76,7 @@ def read_rule(data: msgspec.Raw) -> TaintRule | None:
         return None
     return TaintRule(
         metadata=rule.metadata.bare,
+        taint=rule.spec.taint,
         driver=selector.driver or "",
         pool=selector.pool or "",
         device=selector.device or "",
@@ -78,7 +85,7 @@ def read_rule(data: msgspec.Raw) -> TaintRule | None:
 
 
 class TaintRules:
-    """All slices as the rules leave them."""
+    """The rules, and all slices with GPUs as they leave them."""
 
     def __init__(self) -> None:
         self._slices: dict[str, SliceRecord] = {}  # as published
@@ -129,6 +136,14 @@ class TaintRules:
         """Return a slice as it was published without the devices that rules taint."""
         return _without(piece, self._tainted_of(piece))
 
+    def over(self, piece: PoolSlice, device: str) -> list[TaintRule]:
+        """Return the rules that taint a device of a slice, by its name."""
+        if not self._rules:
+            return []
+        wheres = ((pool, one) for pool in (piece.pool, "") for one in (device, ""))
+        every = (rule for where in wheres for rule in self._rules.get(where, {}).values())
+        return [rule for rule in every if rule.about(piece.driver, piece.pool)]
+
     def tainting(self) -> list[str]:
         """Return the names of the rules that taint devices that would be handed out else."""
         return sorted(self._tainted)
@@ -140,7 +155,7 @@ class TaintRules:
         return {
             name
             for name, piece in every
-            if rule.driver in ("", piece.driver) and (rule.device in piece.usable if rule.device else piece.usable)
+            if rule.about(piece.driver, piece.pool) and (rule.device in piece.usable if rule.device else piece.usable)
         }
 
     def _taken(self, piece: SliceRecord) -> SliceRecord:
@@ -153,9 +168,8 @@ class TaintRules:
 
     def _tainted_of(self, piece: SliceRecord) -> dict[str, list[str]]:
         """Return the names of the rules that taint devices of a slice, by device."""
-        if not self._rules:
-            return {}
-        return {device: rules for device in piece.usable if (rules := self._over(piece, device))}
+        every = ((device, self.over(piece, device)) for device in piece.usable)
+        return {device: [rule.metadata.name for rule in rules] for device, rules in every if rules}
 
     def _taint(self, name: str, rules: frozenset[str]) -> None:
         """Note which rules taint devices of a slice."""
@@ -167,16 +181,6 @@ class TaintRules:
                 del self._tainted[rule]
         if rules:
             self._tainting[name] = rules
-
-    def _over(self, piece: SliceRecord, device: str) -> list[str]:
-        """Return the names of the rules that taint a device."""
-        wheres = ((pool, one) for pool in (piece.pool, "") for one in (device, ""))
-        return [
-            name
-            for where in wheres
-            for name, rule in self._rules.get(where, {}).items()
-            if rule.driver in ("", piece.driver)
-        ]
 
 
 def _without(piece: SliceRecord, tainted: Mapping[str, object]) -> SliceRecord:

@@ -15,6 +15,7 @@ from typing import Any, Final, TypeVar
 
 from dradriver.api.pins import Key, claim_key, is_set
 from dradriver.api.pods import Pod
+from dradriver.cluster.nic_devices import NicSlice
 from dradriver.cluster.nodes.requests import Amounts
 from dradriver.cluster.picture import Picture
 from dradriver.cluster.pods import Foreign
@@ -32,6 +33,7 @@ _LOOK: Final = 16  # keys between two looks at the clock
 _MOST_LINES: Final = 16  # in the log, of one audit
 
 K = TypeVar("K")
+S = TypeVar("S", ChannelSlice, NicSlice)
 Shown = Sequence[tuple[Resource, Mapping[Key, Any]]]
 """What each reflector has stored."""
 
@@ -92,11 +94,25 @@ class Audit:
             left = None if piece is None else picture.offered.taint_rules.left(piece)
             if left != known_piece:
                 self._differs("slices", key, partial(picture.slice_changed, self._change(key, known_piece, piece)))
-        offered = {key: None for store in pieces for key, one in store.items() if isinstance(one, ChannelSlice)}
-        async for key in _in_slices(_both(offered, (("", name) for name in picture.channels.slices()))):
-            shown = next((store[key] for store in pieces if isinstance(store.get(key), ChannelSlice)), None)
-            if shown != (known_channel := picture.channels.slice_of(key[1])):
-                self._differs("slices", key, partial(picture.channels_changed, self._change(key, known_channel, shown)))
+        channels, nics = picture.channels, picture.nics
+        await self._slices_of(ChannelSlice, channels.slices(), channels.slice_of, picture.channels_changed)
+        await self._slices_of(NicSlice, nics.slices(), nics.slice_of, picture.nics_changed)
+
+    async def _slices_of(
+        self,
+        kind: type[S],
+        names: Collection[str],
+        known_of: Callable[[str], S | None],
+        changed: Callable[[Change[S]], None],
+    ) -> None:
+        """Compare slices of a kind that is kept as it is published: all of these names, and all that are shown."""
+        stores = self._of(RESOURCE_SLICES)
+        offered = {key: None for store in stores for key, one in store.items() if isinstance(one, kind)}
+        async for key in _in_slices(_both(offered, (("", name) for name in names))):
+            shown = next((one for store in stores if isinstance(one := store.get(key), kind)), None)
+            known = known_of(key[1])
+            if shown is not known and shown != known:
+                self._differs("slices", key, partial(changed, self._change(key, known, shown)))
 
     def _change(self, key: Key, old: Any, new: Any) -> Change[Any]:
         return Change(key, old, new, asyncio.get_running_loop().time())

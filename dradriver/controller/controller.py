@@ -148,16 +148,16 @@ class Controller:
             )
             for source in sources()
         }
-        self.audit = Audit(
-            self.worker.picture, [(source.resource, one.store) for source, one in self._reflectors.items()]
-        )
+        self._nics = NicSlices(client, self.worker.picture)
+        shown = [(source.resource, one.store) for source, one in self._reflectors.items()]
+        shown += [(RESOURCE_SLICES, one.store) for one in self._nics.reflectors.values()]
+        self.audit = Audit(self.worker.picture, shown)
         self._taint_rules = OptionalReflector(
             client, DEVICE_TAINT_RULES, read_rule, on_change=self.worker.picture.taint_rule_changed
         )
         self._topologies = OptionalReflector(
             client, KUEUE_TOPOLOGIES, read_topology, on_change=self.worker.picture.topology_changed
         )
-        self._nics = NicSlices(client, self.worker.picture)
         self._namespaces = namespaces.Namespaces(
             client, self.worker.tenants, self.worker.namespace_changed, record_namespace
         )

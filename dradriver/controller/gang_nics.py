@@ -39,7 +39,7 @@ class Search:
     """A search for a plan: of what NICs have to do with GPUs the allocator knows nothing, so plans tell of it.
 
     Of a node that was short those GPUs are offered from then on that can all have NICs. Where these are too few for any
-    pod, the node is left out, in later searches, too, until something of it changes.
+    pod, the node is left out, in later searches of the tenant's own fleet, too, until something of it changes.
 
     Attributes:
         avoid: Nodes that are left out.
@@ -68,9 +68,11 @@ class Search:
         self._looks, self._skips, self._learns = 0, False, False
         self._seen: set[str] = set()
         self._apart: dict[str, frozenset[int]] = {}
-        # A fleet that is not the tenant's own was made for a purpose, and is what it is.
-        self._narrows = fleet is None and self._ask is not None and nic_choice.demands(self._ask)
-        if self._narrows:
+        self._given = fleet
+        self._narrows = self._ask is not None and nic_choice.demands(self._ask)
+        # Of a fleet that is not the tenant's own nothing is remembered: its GPUs are others each time.
+        self._remembers = self._narrows and (fleet is None or fleet is picture.fleets.of(self._namespace))
+        if self._remembers:
             whole = (member.wish.request for member in members if member.wish.nics is not None)
             self._least = min((request.gpus for request in whole if isinstance(request, Whole)), default=0)
             self._key = "gang", self._ask, self._least, self._namespace, picture.fleets.views.whose(self._namespace)
@@ -93,22 +95,26 @@ class Search:
             if not self._narrow(node, gpus):
                 self.avoid = (*self.avoid, node)
         if self._apart:
-            self.fleet = self._picture.fleets.without(namespace=self._namespace, among=self._apart)
+            self.fleet = self._whole.narrowed(self._apart)
         if self._looks == MOST_LOOKS:  # a last time, on nodes of which it is known by now what they have
             seen = self._picture.nodes.named(self._seen)
             self.rows = seen if self.rows is None else self.rows & seen
+
+    @property
+    def _whole(self) -> Fleet:
+        """What is looked at where nothing is left out."""
+        return self._picture.fleets.of(self._namespace) if self._given is None else self._given
 
     def _narrow(self, node: str, gpus: int) -> bool:
         """Offer those GPUs of a node that can all have NICs; returns whether these are enough for a pod of so many."""
         if not self._narrows or node in self._apart:
             return False
         assert self._ask is not None, "it demands something"
-        free = self._picture.fleets.of(self._namespace).free(node)
-        apart = nic_choice.gpus_apart(self._picture, self._ask, node, free, gpus)
+        apart = nic_choice.gpus_apart(self._picture, self._ask, node, self._whole.free(node), gpus)
         if len(apart) >= gpus:
             self._apart[node] = apart
             return True
-        if gpus == self._least:
+        if self._remembers and gpus == self._least:
             self._learns = True
             self._picture.nics.counts.short.add(self._key, self._picture.nodes.named([node]))
         return False

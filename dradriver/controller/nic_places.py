@@ -74,7 +74,7 @@ def ranked(picture: Picture, wish: PlacementRequest, fit: Bools, fleet: Fleet, r
 
     Nodes are looked at in the order of their sets, some at a time. Where a set's GPUs cannot all have what is demanded,
     as two that share the only NIC near them, others of its node may. Those that have no NICs for it are left out from
-    then on, until something of them changes.
+    then on, in later looks at the tenant's own fleet, too, until something of them changes.
 
     Args:
         picture: The cluster.
@@ -89,10 +89,10 @@ def ranked(picture: Picture, wish: PlacementRequest, fit: Bools, fleet: Fleet, r
     """
     ask = wish.nics
     assert ask is not None, "asked of such wishes"
-    # A fleet that is not the tenant's own was made for a purpose, and is what it is.
+    # Of a fleet that is not the tenant's own nothing is remembered: its GPUs are others each time.
     namespace = wish.claim[0]
     own = fleet is picture.fleets.of(namespace)
-    demands, short = nic_choice.demands(ask) and own, picture.nics.counts.short
+    demands, short = nic_choice.demands(ask), picture.nics.counts.short
     key = ask, wish.request, wish.requests, picture.weights, namespace, picture.fleets.views.whose(namespace)
     left = fit & (picture.nics.counts.of(ask, fit) > 0)
     if own:
@@ -113,9 +113,8 @@ def ranked(picture: Picture, wish: PlacementRequest, fit: Bools, fleet: Fleet, r
             apart = {node: nic_choice.gpus_apart(picture, ask, node, fleet.free(node), gpus) for node in nodes}
             rest = [node for node in nodes if len(apart[node]) >= gpus]
             if rest:
-                others = picture.fleets.without(namespace=namespace, among=apart)
                 with contextlib.suppress(NoPlaceError):
-                    if found := _with_nics(picture, wish, rank(picture.nodes.named(rest), others)):
+                    if found := _with_nics(picture, wish, rank(picture.nodes.named(rest), fleet.narrowed(apart))):
                         return found
         looked_at = picture.nodes.named(nodes)
         left, whole = left & ~looked_at, False
@@ -123,6 +122,8 @@ def ranked(picture: Picture, wish: PlacementRequest, fit: Bools, fleet: Fleet, r
             short.add(key, looked_at)
     if not left.any():
         raise nic_choice.refusal(picture, ask)
+    if not own:
+        raise nic_choice.unfinished(ask, "not all nodes were looked at")
     picture.version += 1  # whoever asks again is told more: from here on
     raise nic_choice.unfinished(ask, "other nodes are looked at next")
 

@@ -22,26 +22,33 @@ def field_selector(driver: str) -> str:
 
 
 class NicSlices:
-    """Fills the picture with them."""
+    """Fills the picture with them.
+
+    Attributes:
+        reflectors: Those that read them, by driver; they have nothing until somebody asks.
+    """
 
     def __init__(self, client: Client, picture: Picture) -> None:
         """Follow nothing until somebody asks."""
-        self._client, self._picture = client, picture
+        self._picture = picture
         self._wanted = asyncio.Event()
         picture.nics.on_asked = self._wanted.set
+        self.reflectors = {
+            driver: Reflector[Any](
+                client,
+                RESOURCE_SLICES,
+                nic_devices.read_slice,
+                field_selector=field_selector(driver),
+                on_change=picture.nics_changed,
+            )
+            for driver in DRIVERS
+        }
 
     async def run(self) -> None:
         """Follow them until cancelled, once they are wanted."""
         await self._wanted.wait()
         async with asyncio.TaskGroup() as tasks:
-            for driver in DRIVERS:
-                reflector: Reflector[Any] = Reflector(
-                    self._client,
-                    RESOURCE_SLICES,
-                    nic_devices.read_slice,
-                    field_selector=field_selector(driver),
-                    on_change=self._picture.nics_changed,
-                )
+            for driver, reflector in self.reflectors.items():
                 tasks.create_task(reflector.run())
                 tasks.create_task(self._tell(driver, reflector))
 

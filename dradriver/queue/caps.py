@@ -299,7 +299,8 @@ class Caps:
         if not whose and not mixed:
             return None
         claims = () if (kept := self._kept(unit)) is None else (kept,)
-        return self._picture.fleets.without(*claims, namespace=unit.key[0], among=mixed, whose=whose)
+        fleet = self._picture.fleets.without(*claims, namespace=unit.key[0], whose=whose)
+        return fleet.narrowed(mixed) if mixed else fleet
 
     # What people are told.
 

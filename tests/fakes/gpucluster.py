@@ -147,7 +147,7 @@ class GpuCluster(Stored):
     def shown(self) -> list[tuple[Resource, dict[tuple[str, str], Any]]]:
         """Return what the reflectors' stores would have of all that there is."""
         shown = []
-        for source in self.sources:
+        for source in (*self.sources, *self.nic_sources):
             found: dict[tuple[str, str], Any] = {}
             read = Isolated(source.resource.plural, source.read)
             for key, obj in self.store.of(source.resource).objects.items():

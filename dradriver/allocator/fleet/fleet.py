@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence, Set
 from typing import overload
 
 import msgspec
@@ -141,6 +141,17 @@ class Fleet:
         new._groups = {key: own.get(group, group) for key, group in self._groups.items()}
         new._slots = {name: (own.get(group, group), slot) for name, (group, slot) in self._slots.items()}
         new.sites = self.sites
+        return new
+
+    def narrowed(self, among: Mapping[str, Set[int]]) -> Fleet:
+        """A copy in which these nodes offer no other GPUs than those of these numbers, whole or in parts.
+
+        KeyError for a number that a node does not have; unknown nodes are passed over.
+        """
+        new = self.copied(among.keys() & self._slots.keys())
+        for name in among.keys() & self._slots.keys():
+            group, slot = new._slots[name]
+            group.narrow(slot, group.mask_of(among[name]))
         return new
 
     def set_levels(self, levels: Sequence[str], gbps_of: Mapping[str, float] | None = None) -> None:

@@ -133,6 +133,15 @@ class NodeGroup:
         if self.rooms is not None or any(by_position.values()):
             self._free[slot] = self._made_rooms().set_parts(slot, by_position)
 
+    def narrow(self, slot: int, mask: int) -> None:
+        """Offer no other GPUs of a node than those of a mask; what is on the others stays there."""
+        if self.rooms is None:
+            self._free[slot] &= mask
+            return
+        own = self.rooms.masks(slot)
+        less = own._replace(unheld=own.unheld & mask, shared=own.shared & mask, sliced=own.sliced & mask)
+        self._free[slot] = self.rooms.set(slot, less)
+
     def offer_and_parts(self, slot: int) -> tuple[Offer, dict[int, Sequence[Part]]]:
         """The offer that was set for a node, and the parts on its GPUs by their numbers."""
         if self.rooms is None:

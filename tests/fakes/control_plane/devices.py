@@ -5,8 +5,8 @@ selectors as the driver writes them, capacities that are consumed (KEP-5075, val
 counters (KEP-4815), taints of devices and administrators' rules. A device that is listed no more gives its counters
 back. A device that claims share gives each a share id, and what its claim's pod is bound by (KEP-5007) is told with it.
 Of slices of more than one node there are those of all nodes. NICs of other drivers are had by ``dranet.net`` and by the
-SR-IOV driver's class; of an author's own selectors for them nothing is modelled. Constraints, tolerations of devices
-and ``firstAvailable`` are not modelled.
+SR-IOV driver's class; of an author's own selectors for them nothing is modelled. Constraints and ``firstAvailable`` are
+not modelled.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from dradriver.api import names, quantity, seats, slices
 from dradriver.kube.resources import RESOURCE_SLICES
 from dradriver.topology.vendors import NVIDIA, VENDORS
 from tests.fakes.apistore import Object, Store
+from tests.fakes.control_plane.fit import tolerated
 from tests.resources import DEVICE_TAINT_RULES
 
 DeviceId = tuple[str, str, str]  # driver, pool, name
@@ -132,8 +133,7 @@ def offer(store: Store, node: str) -> Offer:
                 for name, counter in each["counters"].items():
                     found.counters[driver, pool, each["name"], name] = quantity.whole(counter["value"])
             for device in piece["spec"].get("devices") or ():
-                tainted = any(taint.get("effect") in _KEPT_OFF for taint in device.get("taints") or ())
-                if not tainted and (driver, pool, device["name"]) not in ruled:
+                if (driver, pool, device["name"]) not in ruled:
                     found.devices[driver, pool, device["name"]] = device
     return found
 
@@ -179,7 +179,9 @@ class Room:
                 if not count:
                     break
                 of_class = _CLASSES.get(exactly["deviceClassName"], _never)(driver, device)
-                if not of_class or not all(pin.holds(driver, device) for pin in wanted):
+                taints = [taint for taint in device.get("taints") or () if taint.get("effect") in _KEPT_OFF]
+                kept_off = not all(tolerated(taint, exactly.get("tolerations") or ()) for taint in taints)
+                if not of_class or kept_off or not all(pin.holds(driver, device) for pin in wanted):
                     continue
                 takes = self._fits((driver, pool, name), exactly.get("capacity", {}).get("requests", {}))
                 if takes is not None:

@@ -16,6 +16,7 @@ from dradriver.api.nics import NicAsk, NicRequest
 from dradriver.cluster.nic_devices import Nic, NicSlice, read_slice
 from dradriver.cluster.nics import Nics
 from dradriver.cluster.nodes.table import NodeTable
+from dradriver.cluster.taint_rules import TaintRules, read_rule
 from dradriver.kube.codec import BadJson
 from dradriver.kube.reflector import Change
 from tests.fakes import nics
@@ -43,7 +44,7 @@ def book() -> Nics:
     table = NodeTable()
     for node in ("a", "b"):
         table.offer(node, True)
-    made = Nics(table, lambda _: None)
+    made = Nics(table, lambda _: None, TaintRules())
     made.class_changed(DRANET_CLASS, ())
     return made
 
@@ -56,6 +57,10 @@ def see(nics: Nics, new: NicSlice | None, old: NicSlice | None = None) -> None:
 
 def free(nics: Nics, node: str = "a") -> list[str]:
     return [nic.address for nic in nics.free(node)]
+
+
+def fitting(nics: Nics) -> list[str]:
+    return [nic.address for nic in nics.free("a") if nics.fits(nic, ONE.requests[0])]
 
 
 def enough(nics: Nics, ask: NicAsk) -> set[str]:
@@ -93,7 +98,7 @@ def test_names_without_a_domain_are_the_drivers_own_and_odd_values_are_left_out(
     said = {"pciAddress": {"string": A}, "numaNode": {"int": -1}, "rdma": {"bool": True}, "v": {"version": "1.0.0"}}
     (nic,) = made({"name": "x", "attributes": said | {"many": {"ints": [1]}}}).nics
     assert nic.attributes == {"dra.net/pciAddress": A, "dra.net/numaNode": -1, "dra.net/rdma": True}
-    assert (nic.numa, nic.root, nic.blocked) == (None, None, False)
+    assert (nic.numa, nic.root, nic.taints) == (None, None, ())
     (own,) = made(nics.function("0000:18:00.1", A), driver=SRIOV).nics
     assert (own.address, own.parent, own.numa) == ("0000:18:00.1", A, None)
 
@@ -102,7 +107,31 @@ def test_a_tainted_nic_is_no_candidate() -> None:
     tainted = nics.device(A) | {"taints": [{"key": "k", "effect": "NoSchedule"}]}
     mine = book()
     see(mine, made(tainted, nics.device(B)))
-    assert free(mine) == [B]
+    assert fitting(mine) == [B]
+
+
+@pytest.mark.parametrize("slice_first", [True, False])
+def test_a_rule_counts_whichever_is_seen_first_and_wakes_only_whom_it_concerns(slice_first: bool) -> None:
+    mine, woken = book(), list[str]()
+
+    def ruled(name: str, **selector: str) -> None:
+        spec = {"deviceSelector": selector, "taint": {"key": "k", "effect": "NoSchedule"}}
+        rule = read_rule(msgspec.Raw(json.dumps({"metadata": {"name": name}, "spec": spec}).encode()))
+        mine._taint_rules.rule_changed(Change(("", name), None, rule))
+        mine.rule_changed(Change(("", name), None, rule))
+
+    if slice_first:
+        see(mine, made(nics.device(A), nics.device(B)))
+    mine.asked = True
+    mine._nodes.helped = lambda node: bool(woken.append(node))  # type: ignore[method-assign, assignment, func-returns-value]
+    for number, selector in enumerate(({"driver": SRIOV}, {"pool": "b"}, {"device": "other"})):
+        ruled(f"of-others-{number}", **selector)
+    assert woken == []
+    ruled("ill", device=str(nics.device(A)["name"]))
+    assert woken == ["a"] * slice_first
+    if not slice_first:
+        see(mine, made(nics.device(A), nics.device(B)))
+    assert fitting(mine) == [B]
 
 
 def test_of_a_pool_the_newest_whole_generation_counts() -> None:

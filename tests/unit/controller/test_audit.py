@@ -14,7 +14,9 @@ from dradriver.controller import audit, metrics
 from dradriver.controller.audit import Audit
 from dradriver.controller.controller import Controller
 from dradriver.kube.client import Client
-from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
+from dradriver.kube.reflector import Change
+from dradriver.kube.resources import PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
+from tests.fakes import nics
 from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.gpucluster import GpuCluster, claim_of
 
@@ -196,6 +198,31 @@ async def test_a_change_that_an_error_swallowed_is_taken_in_within_a_minute(
             cluster.remove(RESOURCE_CLAIMS, "theirs", "default")
             await asyncio.sleep(1)
             assert not picture.inventory.holds.of(("default", "theirs"))
+            running.cancel()
+
+
+@pytest.mark.looptime
+async def test_slices_of_nics_are_audited_once_they_are_read() -> None:
+    async with FakeApiServer() as api:
+        cluster = GpuCluster()
+        cluster.store = api.store
+        cluster.node("a")
+        shown = nics.published("a", nics.of_machine(cluster.machines["a"]))
+        cluster.put(RESOURCE_SLICES, shown)
+        async with Client(api.config, user_agent="t") as client, asyncio.TaskGroup() as group:
+            controller = Controller(client)
+            running = group.create_task(controller.watch())
+            await asyncio.sleep(1)
+            picture = controller.worker.picture
+            assert picture.nics.on("a") == []
+            picture.nics.unread()
+            await asyncio.sleep(1)
+            every, name = picture.nics.on("a"), shown["metadata"]["name"]
+            assert len(every) == len(shown["spec"]["devices"])
+            picture.nics_changed(Change(("", name), picture.nics.slice_of(name), None))
+            assert picture.nics.on("a") == []
+            await asyncio.sleep(audit.PERIOD_S)
+            assert picture.nics.on("a") == every
             running.cancel()
 
 

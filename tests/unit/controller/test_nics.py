@@ -14,7 +14,9 @@ import yaml
 
 from dradriver.api import names
 from dradriver.api.policies.model import Nics
+from dradriver.cluster.nic_devices import read_slice
 from dradriver.controller.reservable import Reservable
+from dradriver.kube.reflector import Change
 from dradriver.kube.resources import DEVICE_CLASSES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, RESOURCE_SLICES
 from dradriver.queue.units import Member, Unit
 from tests.fakes import nics
@@ -417,6 +419,26 @@ async def test_the_audit_puts_the_book_of_nics_right(harm: Callable[[Any], objec
     pod(cluster, "q")
     await run(cluster)
     assert not set(addresses(cluster, "p")) & set(addresses(cluster, "q"))
+
+
+async def test_the_audit_puts_slices_of_nics_right() -> None:
+    cluster = a_cluster("a", "b")
+    template(cluster, gpus(), wanted())
+    pod(cluster)
+    await run(cluster)
+    picture, shown = cluster.worker.picture, nics.published("a", nics.of_machine(cluster.machines["a"]))
+    key = "", shown["metadata"]["name"]
+    piece = read_slice(msgspec.Raw(json.dumps(shown).encode()))
+    assert piece is not None
+    picture.nics_changed(Change(key, piece, None))  # as if an event had been misread
+    assert (await cluster.audit(), await cluster.audit()) == (1, 0)
+    picture.nics_changed(Change(key, piece, msgspec.structs.replace(piece, nics=piece.nics[:1])))
+    cluster.remove(RESOURCE_SLICES, "b-dra.net")
+    assert (await cluster.audit(), await cluster.audit()) == (2, 0)
+    pod(cluster, "q", near_nic="required")
+    pod(cluster, "r", near_nic="required")
+    await run(cluster)
+    assert {cluster.gpus(name)[0] for name in "qr"} == {"a"}
 
 
 async def test_an_event_says_which_nics_a_pod_got_and_which_requests_nobody_chose_for() -> None:

@@ -96,6 +96,23 @@ def test_a_fleet_whose_nodes_came_and_went_answers_as_a_new_one(seed: int) -> No
                 assert answer(fleet, request, tenant) == answer(made(nodes), request, tenant)
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_a_narrowed_fleet_answers_as_one_that_offers_those_gpus_alone(seed: int) -> None:
+    rng = random.Random(seed)
+    nodes: dict[str, Node] = {name: (offer, parts(rng, offer)) for name, offer in zip("abcdefg", OFFERS, strict=True)}
+    among = {name: frozenset(rng.sample(range(8), rng.randrange(9))) for name in rng.sample("abcdefg", 4)}
+    fleet, same = made(nodes), made(nodes)
+    for name, numbers in among.items():
+        own = nodes[name][0]
+        same.set_free(name, numbers)
+        same.set_offer(name, msgspec.structs.replace(own, shared=own.shared & numbers, sliced=own.sliced & numbers))
+    narrowed = fleet.narrowed(among | {"unknown": ALL})
+    for request in REQUESTS:
+        for tenant in (0, 1, 2):
+            assert answer(narrowed, request, tenant) == answer(same, request, tenant)
+            assert answer(fleet, request, tenant) == answer(made(nodes), request, tenant), "the fleet itself stays"
+
+
 def test_memory_that_is_promised_twice_counts_also_where_too_many_kinds_are_wanted_to_look_at_all() -> None:
     """Shares of eight sizes, which are dealt out one after the other on nodes that have room in sum."""
     fleet = made({"a": (OFFERS[2], {gpu: [SharePart(gpu=gpu, amount=Amount(100, 1))] for gpu in range(1, 8)})})

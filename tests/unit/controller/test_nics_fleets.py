@@ -1,0 +1,146 @@
+"""NICs for pods that may have other GPUs than their namespace has: those that are reserved, or that a cap leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import pytest
+
+from dradriver.allocator.fleet.fleet import Fleet
+from dradriver.controller import gang_nics, gang_plan, nic_places
+from dradriver.controller.decide import decide
+from dradriver.controller.nic_choice import NoNicsError
+from dradriver.kube.resources import DEVICE_CLASSES, RESOURCE_SLICES
+from dradriver.queue.reservation import Terms
+from dradriver.queue.units import Member
+from tests.fakes import nics
+from tests.fakes.gpucluster import GpuCluster, claim_of
+from tests.fakes.reserving import Reserving
+from tests.unit.controller.test_nics import NEAREST, addresses, gpus, pod, template, wanted
+from tests.unit.controller.test_nics_many import near_node, wish_of
+
+pytestmark = pytest.mark.looptime
+
+HOUR_S = 3600
+
+
+def fleet_of(cluster: GpuCluster, numbers: Collection[int], *nodes: str) -> Fleet:
+    """Return a copy of the namespace's fleet in which these nodes have these GPUs alone."""
+    own = cluster.worker.picture.fleets.of("default")
+    return own.narrowed(dict.fromkeys(nodes or own.nodes, frozenset(numbers)))
+
+
+def has(cluster: GpuCluster, node: str, gpus: Collection[int]) -> None:
+    """Have NICs at these GPUs of a node, and no others."""
+    devices = [nics.device(NEAREST[gpu], number=at) for at, gpu in enumerate(gpus)]
+    cluster.put(RESOURCE_SLICES, nics.published(node, devices))
+
+
+async def waiting(monkeypatch: pytest.MonkeyPatch, *pods: str, count: int = 1, gang_size: str = "") -> GpuCluster:
+    """Return a cluster with pods that wait for NICs, and whose controller does not act any more."""
+    cluster = GpuCluster()
+    cluster.node("a", "hgx-h100")
+    cluster.put(DEVICE_CLASSES, nics.device_class())
+    template(cluster, gpus(count=count), wanted("nic", count))
+    for name in pods:
+        pod(cluster, name, near_nic="required", **({"gang": "g", "gang_size": gang_size} if gang_size else {}))
+    await cluster.settle()
+    assert [cluster.claim(name) for name in pods] == [None] * len(pods)
+    monkeypatch.setattr(cluster.worker, "turn", None)
+    return cluster
+
+
+@pytest.mark.parametrize(("offered", "chosen"), [(range(8), 4), (range(6, 8), 6)])
+async def test_of_whatever_gpus_are_looked_at_those_are_taken_that_have_nics_near(
+    offered: range, chosen: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = await waiting(monkeypatch, "p")
+    has(cluster, "a", range(4, 8))
+    cluster.deliver()
+    found = decide(cluster.worker.picture, wish_of(cluster, "p"), fleet=fleet_of(cluster, offered))
+    assert found.choice.gpus == (chosen,)
+    assert found.nics == {"nic": (NEAREST[chosen],)}
+
+
+async def test_gpus_that_are_not_looked_at_are_not_chosen_for_their_nics(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = await waiting(monkeypatch, "p")
+    has(cluster, "a", range(4, 8))
+    cluster.deliver()
+    picture = cluster.worker.picture
+    with pytest.raises(NoNicsError, match="no eligible node has so many free ones near GPUs that are free"):
+        decide(picture, wish_of(cluster, "p"), fleet=fleet_of(cluster, range(4)))
+    found = decide(picture, wish_of(cluster, "p"))
+    assert found.choice.gpus == (4,), "what is found out of other GPUs is not remembered of the pod's own"
+
+
+async def test_a_look_at_other_gpus_that_ends_early_promises_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nic_places, "MOST_LOOKS", 1)
+    cluster = await waiting(monkeypatch, "p", count=2)
+    for at in range(40):
+        near_node(cluster, f"b{at:02}")
+        has(cluster, f"b{at:02}", (4, 5))
+    cluster.deliver()
+    picture, fleet = cluster.worker.picture, fleet_of(cluster, range(2))
+    version = picture.version
+    for _ in range(2):
+        with pytest.raises(NoNicsError, match="none so far beside GPUs that are free; not all nodes were looked at"):
+            decide(picture, wish_of(cluster, "p"), fleet=fleet)
+    assert picture.version == version, "whoever asks again is told the same"
+
+
+async def test_a_short_pod_has_those_reserved_gpus_that_have_nics_near() -> None:
+    cluster = Reserving()
+    cluster.node("a", "hgx-h100")
+    cluster.put(DEVICE_CLASSES, nics.device_class())
+    await cluster.settle()
+    for name in ("first", "second"):
+        await cluster.run(name, 4, activeDeadlineSeconds=8 * HOUR_S)
+    cluster.pod("big", 8)
+    await cluster.settle()
+    await cluster.later(Terms().bounded_wait_s + 60)
+    _, (*_, last) = cluster.gpus("first")
+    await cluster.end("first")
+    has(cluster, "a", [last])
+    template(cluster, gpus(), wanted())
+    claims = [{"name": "gpus", "resourceClaimName": claim_of("brief")}]
+    words = {"template": "gpus/t", "near-nic": "required"}
+    cluster.pod("brief", 1, wishes=words, resourceClaims=claims, activeDeadlineSeconds=600)
+    await cluster.settle()
+    await cluster.later(120)
+    assert len(cluster.held) == 1, "what is free is reserved for the big one"
+    assert cluster.claim("brief") is not None, cluster.note("brief", "reason")
+    assert (cluster.gpus("brief"), addresses(cluster, "brief")) == (("a", [last]), [NEAREST[last]])
+
+
+def gang_of(cluster: GpuCluster) -> list[Member]:
+    picture = cluster.worker.picture
+    return [Member(pod, picture.templates.of(pod)) for pod in (picture.pods["default", name] for name in "pq")]
+
+
+async def test_a_gang_takes_of_whatever_gpus_are_looked_at_those_that_have_nics_near(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = await waiting(monkeypatch, *"pq", count=2, gang_size="2")
+    for name in "yz":
+        near_node(cluster, name)
+        has(cluster, name, range(0, 8, 3))
+    cluster.deliver()
+    picture, fleet = cluster.worker.picture, fleet_of(cluster, range(1, 8), *"yz")
+    found = gang_plan.plan(picture, gang_of(cluster), None, identity="g", fleet=fleet)
+    assert sorted((one.choice.node, one.choice.gpus) for one in found.values()) == [("y", (3, 6)), ("z", (3, 6))]
+
+
+async def test_nothing_is_remembered_of_a_gangs_look_at_other_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gang_nics, "MOST_LOOKS", 1)
+    cluster = await waiting(monkeypatch, *"pq", count=2, gang_size="2")
+    for name in "vwxyz":
+        near_node(cluster, name)
+        has(cluster, name, range(4, 8))
+    cluster.deliver()
+    picture, fleet = cluster.worker.picture, fleet_of(cluster, range(4))
+    version = picture.version
+    with pytest.raises(NoNicsError, match="not all plans for the gang were looked at"):
+        gang_plan.plan(picture, gang_of(cluster), None, identity="g", fleet=fleet)
+    assert picture.version == version, "whoever asks again is told the same"
+    found = gang_plan.plan(picture, gang_of(cluster), None, identity="g")
+    assert {one.choice.gpus for one in found.values()} <= {(4, 5), (6, 7)}
