@@ -273,7 +273,7 @@ class GangWorker:
             if member.wish.claim in taken:
                 member.promise.taken_back(member.pod.refused, renewed=False)
         if not step.reason:
-            unit.failures.begins_anew(asyncio.get_running_loop().time())
+            self._executor.begin_anew(unit, step.cause)
             return
         logger.info("gang %s/%s: its GPUs are free again: %s", *unit.key, step.reason)
         now = asyncio.get_running_loop().time()
