@@ -174,6 +174,7 @@ class Member:
         pod: The pod as it was last looked at.
         template: The template of its claim, as it was then.
         volumes: Where its volumes are, as far as that was known then.
+        has: How many GPUs each request of its claim has, where it keeps that; else empty.
         joins: The uid of the claim of others that it wants to share; empty where it wants one of its own.
         promise: The claim that it was promised.
         may_nominate: Whether the server has not refused to have CPU kept for it while it is gated.
@@ -186,6 +187,7 @@ class Member:
         self.pod = pod
         self.template = template
         self.volumes = volumes
+        self.has: Sequence[int] = ()
         self.joins = ""
         self.near = ""
         self.may_nominate = True
@@ -206,7 +208,7 @@ class Member:
         """
         if self._wish is None:
             try:
-                self._wish = read_wish(self.pod, self.template, self.volumes)
+                self._wish = read_wish(self.pod, self.template, self.volumes, self.has)
             except WordError as error:
                 self._wish = error
         if isinstance(self._wish, WordError):
