@@ -344,7 +344,11 @@ def revalidate(
     claims = {member: claim for member in members if (claim := _claim_of(picture, member)) is not None}
     planned = sorted((c.planned.index, c.pin.choice.node) for c in claims.values() if c.planned and c.pin)
     nodes = list(dict.fromkeys(node for _, node in planned))
-    hostnames = _hostnames(picture, nodes, gang_roles.asked(picture, members, wants, kept=claims, least=None, avoid=()))
+    try:
+        asked = gang_roles.asked(picture, members, wants, kept=claims, least=None, avoid=())
+    except NoPlaceError:  # of NICs: a DeviceClass of theirs is gone
+        return None
+    hostnames = _hostnames(picture, nodes, asked)
     out: dict[Member, Placement] = {}
     lasts_s = longest(member.wish.ask.lasts_s for member in members)
     for member in gated:
