@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
 
 import msgspec
@@ -11,7 +11,7 @@ from dradriver.allocator.request import Amount, Choice, MigPart, Part, PartChoic
 from dradriver.api import claims, config, names, nics, quantity, results, seats, slices
 from dradriver.api.dra_objects import AllocationResult, DeviceConfig, ResourceClaim
 from dradriver.api.errors import WordError
-from dradriver.api.ledger import current_ledger
+from dradriver.api.ledger import OURS, current_ledger
 from dradriver.api.pods import Pod
 from dradriver.api.values import NCCL_AUTO
 from dradriver.topology.check import is_mig_profile
@@ -161,10 +161,10 @@ def pin(claim: Claim) -> Pin | None:
     """Return what a claim of ours is pinned to; None for any other claim and for one that was tampered with."""
     try:
         choice = claims.read_choice(claim)
-        opaque = [c.opaque for c in claim.spec.devices.config if c.opaque and c.opaque.driver == names.DRIVER]
-        if choice is None or len(opaque) != 1:
+        own = [each for each in claim.spec.devices.config if each.opaque and each.opaque.driver == names.DRIVER]
+        if choice is None or len(own) != 1 or own[0].opaque is None:
             return None
-        told = config.read(opaque[0].parameters)
+        told = config.read(own[0].opaque.parameters)
         # What the requests do not ask for, the scheduler will not give, whatever the configuration says.
         asked = {
             request.name: request.exactly
@@ -193,23 +193,32 @@ def pin(claim: Claim) -> Pin | None:
         return None
     if not right:
         return None
-    return Pin(choice=choice, uuids=uuids, placed=placed, nccl=told.nccl, nics=_nics(claim))
+    return Pin(choice=choice, uuids=uuids, placed=placed, nccl=told.nccl, nics=_nics(claim, own[0].requests))
+
+
+_OF_GPUS: Final = frozenset((*OURS.vendor_of, names.SHARE_CLASS, names.MIG_CLASS))
 
 
 def _is_of_gpus(device_class: str) -> bool:
-    """Return whether a class is of the driver whose GPUs are handed out, and not the seats'."""
-    ours = device_class.endswith(names.DRIVER) and device_class != seats.CLASS
-    return ours or device_class == current_ledger().device_class
+    """Return whether a class is of the driver whose GPUs are handed out, by its name: NICs' may end as these do."""
+    return device_class in _OF_GPUS or device_class in current_ledger().vendor_of
 
 
-def _nics(claim: Claim) -> dict[str, tuple[str, ...]]:
-    """Return the NICs that a claim is pinned to: the first selector of their requests says so, and nothing else."""
-    first = {
-        request.name: nics.addresses(request.exactly.selectors[0].cel.expression)
-        for request in claim.spec.devices.requests
-        if request.exactly and request.exactly.selectors
-    }
-    return {name: addresses for name, addresses in first.items() if addresses}
+def _nics(claim: Claim, chosen_for: Collection[str]) -> dict[str, tuple[str, ...]]:
+    """Return the NICs that requests are pinned to: their first selector names as many as they ask for.
+
+    A selector of their author's may have that form, too. So those requests alone count that our configuration is for;
+    one that is for all is of a release that did not say it.
+    """
+    found: dict[str, tuple[str, ...]] = {}
+    for request in claim.spec.devices.requests:
+        asked = request.exactly
+        if asked is None or not asked.selectors or (chosen_for and request.name not in chosen_for):
+            continue
+        addresses = nics.addresses(asked.selectors[0].cel.expression)
+        if addresses and len(addresses) == asked.count:
+            found[request.name] = addresses
+    return found
 
 
 def _asks_for(part: Part, asked: _Exactly, mig: config.Mig | None, uuid: str) -> bool:

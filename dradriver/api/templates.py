@@ -382,12 +382,14 @@ def completed(
     requests = [
         entry | {"exactly": asked.devices.get(entry["name"], {}) | entry["exactly"]} for entry in spec["requests"]
     ]
-    devices: dict[str, Any] = {"requests": requests}
+    devices: dict[str, Any] = {"requests": requests, "config": [*asked.others, *spec["config"]]}
     if asked.nics is not None:
         devices["requests"] = [*requests, *nic_templates.pinned(asked.nics, asked.nic_entries, nics)]
         if asked.constraints:
             devices["constraints"] = list(asked.constraints)
-    devices["config"] = [*asked.others, *spec["config"]]
+        # Which requests were chosen for: what an author writes in others may look like a pin (``pins.pin``).
+        chosen_for = [*(entry["name"] for entry in requests), *(name for name in asked.nic_entries if nics.get(name))]
+        devices["config"][-1] = devices["config"][-1] | {"requests": chosen_for}
     return marked(claim, asked) | {"spec": {"devices": devices}}
 
 

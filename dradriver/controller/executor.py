@@ -17,7 +17,7 @@ from dradriver.controller.next_step import Settle, Wait, Withdraw
 from dradriver.controller.outcome import CrowdedError, MovedOnError, Outcome, PausedError, UnsureError, outcome
 from dradriver.controller.placed import Placed
 from dradriver.controller.reasons import Reasons
-from dradriver.controller.withdraw_reasons import WithdrawReason
+from dradriver.controller.withdraw_reasons import WithdrawReason, again
 from dradriver.errors import DriverError
 from dradriver.kube.client import ApiError, Unreachable
 from dradriver.queue.lanes import SLOW_S, Lanes, Slot
@@ -136,6 +136,11 @@ class Executor:
         unit.failures.back_off(asyncio.get_running_loop().time(), first_s=first_s)
         unit.failures.times += 1
         self._wait(unit, reason)
+
+    def begin_anew(self, unit: Unit, cause: WithdrawReason) -> None:
+        """Let a unit begin anew whose claims were taken back; where that goes on, later each time, and say why."""
+        if unit.failures.begins_anew(asyncio.get_running_loop().time()):
+            self._wait(unit, again(cause))
 
     def release(self, unit: Unit) -> None:
         """Forget the claims that were to be created for a unit's pods and are not known to be there."""
@@ -340,7 +345,9 @@ class Executor:
         if step.cause is WithdrawReason.BYPASSED:
             logger.info("pod %s/%s: its GPUs are free again: %s", *member.key, step.reason)
             return  # it is told why when it is looked at again
-        if step.claim.pin is not None and step.reason:
+        if not step.reason:
+            self.begin_anew(unit, step.cause)
+        elif step.claim.pin is not None:
             node = step.claim.pin.choice.node
             logger.info("pod %s/%s: its GPUs on node %s are free again: %s", *member.key, node, step.reason)
             if (

@@ -16,10 +16,12 @@ from dradriver.allocator.fleet.fleet import Fleet
 from dradriver.allocator.gang_request import GangChoice
 from dradriver.allocator.request import Choice, NoPlaceError
 from dradriver.api import names, plans, results
+from dradriver.api.affinity import anywhere
 from dradriver.api.gangs import Gang
 from dradriver.api.ledger import OURS, current_ledger
 from dradriver.api.pins import claim_key
 from dradriver.api.plans import Planned
+from dradriver.api.pods import Pod
 from dradriver.cluster.kept_places import Kept
 from dradriver.cluster.nodes.ask import longest
 from dradriver.cluster.nodes.columns import Bools
@@ -213,6 +215,24 @@ def is_placed(picture: Picture, member: Member) -> bool:
     return has_claim(picture, member) or _intended(picture, member) is not None
 
 
+def placed(picture: Picture, pod: Pod) -> Member | None:
+    """Return a pod of a gang that has its place, or is about to, as one near which others get theirs; None for others.
+
+    Those that have their places were narrowed to all nodes of the gang: to read that of each is quadratic. What such a
+    pod has of a template its claim says: the template may be another one by now, or none.
+    """
+    member = Member(anywhere(pod), picture.templates.of(pod))
+    if not is_placed(picture, member):
+        return None
+    if pod.template is None:
+        return member
+    kept = _kept(picture, member)
+    if kept is None or not isinstance(kept[0], Choice):
+        return None  # nobody knows any more where it is
+    member.has = [len(each) for each in kept[0].containers]
+    return member
+
+
 def _claim_of(picture: Picture, member: Member) -> ClaimRecord | None:
     """Return the claim of a member that keeps its place."""
     claim = picture.claim_of(member.pod) if has_claim(picture, member) else None
@@ -324,7 +344,11 @@ def revalidate(
     claims = {member: claim for member in members if (claim := _claim_of(picture, member)) is not None}
     planned = sorted((c.planned.index, c.pin.choice.node) for c in claims.values() if c.planned and c.pin)
     nodes = list(dict.fromkeys(node for _, node in planned))
-    hostnames = _hostnames(picture, nodes, gang_roles.asked(picture, members, wants, kept=claims, least=None, avoid=()))
+    try:
+        asked = gang_roles.asked(picture, members, wants, kept=claims, least=None, avoid=())
+    except NoPlaceError:  # of NICs: a DeviceClass of theirs is gone
+        return None
+    hostnames = _hostnames(picture, nodes, asked)
     out: dict[Member, Placement] = {}
     lasts_s = longest(member.wish.ask.lasts_s for member in members)
     for member in gated:

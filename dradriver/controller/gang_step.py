@@ -225,6 +225,8 @@ def _promised(
         if aside := {pin.choice.node for pin in pins if pin is not None} & picture.inventory.aside:
             # Nobody can say if they are right: a leader that begins has no tables of any machine yet.
             return Wait(until, f"waits until the GPUs of its node {min(aside)} are assessed")
+        if any(pin.nics for pin in pins if pin is not None) and (why := picture.nics.unread()):
+            return Wait(until, why)  # the same
         return Lift(gated)
     if ending is not None:
         return ending if ending.pods else Wait(ending.look_at(now), ending.why)

@@ -11,7 +11,7 @@ from dradriver.allocator.request import NoPlaceError
 from dradriver.api import gang_members
 from dradriver.api.errors import WordError
 from dradriver.api.gang_owners import Alone, Rank
-from dradriver.api.pins import Key
+from dradriver.api.pins import Key, claim_key
 from dradriver.cluster.gangs import Membership
 from dradriver.cluster.nodes.columns import Bools
 from dradriver.cluster.picture import Picture
@@ -270,10 +270,10 @@ class GangWorker:
         metrics.GIVEN_BACK.labels(step.cause.value).inc()
         taken = {claim.key for claim in step.claims}
         for member in unit.members:
-            if member.wish.claim in taken:
+            if claim_key(member.pod) in taken:
                 member.promise.taken_back(member.pod.refused, renewed=False)
         if not step.reason:
-            unit.failures.begins_anew(asyncio.get_running_loop().time())
+            self._executor.begin_anew(unit, step.cause)
             return
         logger.info("gang %s/%s: its GPUs are free again: %s", *unit.key, step.reason)
         now = asyncio.get_running_loop().time()
@@ -287,13 +287,17 @@ class GangWorker:
 
     def _lift(self, unit: Unit, step: Lift, first: Membership) -> None:
         have = [member for member in unit.members if gang_plan.has_claim(self._picture, member)]
-        places = gang_plan.revalidate(self._picture, have, step.members, first.wants)
+        places, why = None, ""
+        try:
+            places = gang_plan.revalidate(self._picture, have, step.members, first.wants)
+        except WordError as error:
+            why = str(error)
         if places is not None:
             self._executor.start(unit, lambda slot: self._writer.lift(places, slot))
             return
         wrong = have if all(member.pod.gated for member in have) else step.members
         claims = tuple(claim for member in wrong if (claim := self._picture.claim_of(member.pod)) is not None)
-        self.give_back(unit, GiveBack(claims, WithdrawReason.OUTDATED))
+        self.give_back(unit, GiveBack(claims, WithdrawReason.OUTDATED, why))
 
     def _want(self, unit: Unit) -> None:
         unit.reserved = self._reservations.of(unit)

@@ -10,7 +10,6 @@ from typing import Final, Protocol
 import msgspec
 
 from dradriver.allocator.request import NoPlaceError
-from dradriver.api.affinity import anywhere
 from dradriver.api.pins import Key
 from dradriver.api.pods import Pod
 from dradriver.cluster.picture import Picture
@@ -21,7 +20,7 @@ from dradriver.controller.gang_sizes import Sizes, done_of, size_of
 from dradriver.controller.gang_step import in_order
 from dradriver.controller.owner_restarts import AGAIN_S
 from dradriver.queue.caps import Left
-from dradriver.queue.units import Member, Unit
+from dradriver.queue.units import Unit
 
 
 class Restarts(Protocol):
@@ -116,16 +115,10 @@ class RunningGangs:
         of = self._picture.gangs.of(unit.key)
         assert of is not None, "its own words say so"
         pods = (self._picture.pods[key] for key in self._picture.gangs.pods(of.gang))
-        # Those that have their places were narrowed to all nodes of the gang: to read that of each is quadratic.
         members = (
-            unit.lead if pod.metadata.uid == unit.lead.uid else Member(anywhere(pod), self._picture.templates.of(pod))
-            for pod in pods
+            unit.lead if pod.metadata.uid == unit.lead.uid else gang_plan.placed(self._picture, pod) for pod in pods
         )
-        some = [
-            (member, self._picture.gangs.rank(member.key))
-            for member in members
-            if member is unit.lead or gang_plan.is_placed(self._picture, member)
-        ]
+        some = [(member, self._picture.gangs.rank(member.key)) for member in members if member is not None]
         kept = self._picture.kept_places.ready(of)
         fleets, namespace = self._picture.fleets, unit.key[0]
         fleets.locate(self._picture.nodes.labels(), namespace)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from typing import Final
 
 
 class WithdrawReason(enum.StrEnum):
@@ -18,3 +19,17 @@ class WithdrawReason(enum.StrEnum):
     OUTDATED = "outdated"  # the gated pod asks for something else by now, or its GPUs went to another
     UNENDED = "unended"  # those that had to end for it may not any more, or did not in time
     BLOCKED = "blocked"  # the pod cannot be lifted: a gate, or somebody else's use of its claim
+
+
+_TOLD: Final = {
+    WithdrawReason.TAKEN: "another claim was given one of its devices",
+    WithdrawReason.GONE: "one of its devices is not offered any more",
+    WithdrawReason.DAMAGED: "somebody changed its claim",
+    WithdrawReason.OVERLOOKED: "the scheduler overlooks that there is room for it",
+}
+
+
+def again(cause: WithdrawReason) -> str:
+    """Return what to tell a pod that goes on losing what it is promised, the last time for this cause."""
+    why = _TOLD.get(cause, "its claim is not what it asks for any more")
+    return f"what it is promised is taken back again and again: {why}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import msgspec
@@ -69,13 +70,17 @@ class PlacementRequest(msgspec.Struct, frozen=True, kw_only=True):
         return self.request, self.ask, where, self.alone is not None, self.rules, self.nics, ""
 
 
-def read_wish(pod: Pod, template: Template | None = None, volumes: Where = ()) -> PlacementRequest:
+def read_wish(
+    pod: Pod, template: Template | None = None, volumes: Where = (), has: Sequence[int] = ()
+) -> PlacementRequest:
     """Return what a placed pod asks for.
 
     Args:
         pod: The pod.
         template: The template that it names, as far as there is one.
         volumes: Where its volumes are, as far as that is known.
+        has: How many whole GPUs each request of its claim has, of a pod that keeps its place: what its template says by
+            now is another's to ask for. Empty for any other.
 
     Raises:
         WordError: What the webhook admitted was changed since into something that cannot be placed, or its template is
@@ -106,6 +111,8 @@ def read_wish(pod: Pod, template: Template | None = None, volumes: Where = ()) -
     )
     # What the scheduler would have to know stands in our own slices; admission refuses the word where others' count.
     hand_over = not _narrowed(pod) and noted.when_full == HAND_OVER and current_ledger() is OURS
+    if pod.template is not None and has and isinstance(wish.request, Whole):
+        return msgspec.structs.replace(wish, request=msgspec.structs.replace(wish.request, containers=tuple(has)))
     if pod.template is not None:
         asked = _by_template(wish, pod.template[1], template)
         return msgspec.structs.replace(asked, alone=_alone(asked, wish.request)) if hand_over else asked

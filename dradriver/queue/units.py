@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Final
 
@@ -105,7 +106,8 @@ class Failures:
         self.times = 0
         self.tried: list[str] = []
         self._moved = 0  # how often in a row another writer was first
-        self._again = 0  # how often all was taken back so that it begins anew
+        self._again = 0  # how often in a row all was taken back, after the first time
+        self._anew_at = -math.inf  # when it might begin anew the last time
         self._alone = 0  # how often in a row it met the server's trouble after another's write had gone well
         self._successes: int | None = None  # of all, when it met the server's trouble last
 
@@ -130,14 +132,13 @@ class Failures:
             self.pause(now, wait_s(self._moved, first_s=_MOVED_S, longest_s=_LONGEST_MOVED_S))
         self._moved += 1
 
-    def begins_anew(self, now: float) -> None:
-        """Take in that what it had was taken back with nothing wrong about it; the first time it goes on at once.
-
-        Another leader may be giving it that: each would undo for ever what the other does.
-        """
+    def begins_anew(self, now: float) -> bool:
+        """Take in that what it had was taken back, right as it was. Returns whether it waits, as that was so lately."""
+        self._again = self._again + 1 if now - self._anew_at <= LONGEST_BACKOFF_S else 0
         if self._again:
-            self.pause(now, wait_s(self._again - 1, first_s=_LOST_S, longest_s=_LONGEST_MOVED_S))
-        self._again += 1
+            self.pause(now, wait_s(self._again - 1, first_s=_LOST_S, longest_s=LONGEST_BACKOFF_S))
+        self._anew_at = max(now, self.not_before)
+        return self._again > 0
 
     def meets_trouble(self, successes: int) -> int:
         """Take in that the server failed it, and how many writes of all have gone well so far.
@@ -161,7 +162,7 @@ class Failures:
 
     def forgive(self) -> None:
         """Forget all: it asks for something else now."""
-        self.not_before, self.times, self._again = 0.0, 0, 0
+        self.not_before, self.times, self._anew_at = 0.0, 0, -math.inf
         self.tried.clear()
 
 
@@ -173,6 +174,7 @@ class Member:
         pod: The pod as it was last looked at.
         template: The template of its claim, as it was then.
         volumes: Where its volumes are, as far as that was known then.
+        has: How many GPUs each request of its claim has, where it keeps that; else empty.
         joins: The uid of the claim of others that it wants to share; empty where it wants one of its own.
         promise: The claim that it was promised.
         may_nominate: Whether the server has not refused to have CPU kept for it while it is gated.
@@ -185,6 +187,7 @@ class Member:
         self.pod = pod
         self.template = template
         self.volumes = volumes
+        self.has: Sequence[int] = ()
         self.joins = ""
         self.near = ""
         self.may_nominate = True
@@ -205,7 +208,7 @@ class Member:
         """
         if self._wish is None:
             try:
-                self._wish = read_wish(self.pod, self.template, self.volumes)
+                self._wish = read_wish(self.pod, self.template, self.volumes, self.has)
             except WordError as error:
                 self._wish = error
         if isinstance(self._wish, WordError):

@@ -487,6 +487,7 @@ IN_THE_CODE: Final = (  # what takes minutes, or a bug, to come about
     "has no number of pods with GPUs",
     "waits until its gang has been started anew",
     "GPUs are not free yet",
+    "is taken back again and again",
 )
 
 
@@ -524,7 +525,7 @@ OF_THE_POD: Final = (
     "is not one that the driver made for pods to share", "says nothing of a shared claim", "belongs to somebody else",
     "is used by another pod", "was given devices while it was gated", "was changed",
     "which the webhook writes, is missing", "this cluster's network has the levels", "waits for DeviceClass",
-    "waits until the slices of drivers",
+    "waits until the slices of drivers", "is taken back again and again",
 )  # fmt: skip
 
 

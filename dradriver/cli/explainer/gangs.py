@@ -123,6 +123,9 @@ async def places(
         members = [
             member for member in gang.unit.members if member in chosen or gang_plan.has_claim(scene.picture, member)
         ]
+        if unit.key == unit.lead.key:  # what those that run have of a template their claims say
+            near = (m if m in chosen else gang_plan.placed(scene.picture, m.pod) for m in members)
+            members = [member for member in near if member is not None]
         for _ in range(_ROUNDS):
             found = gang_plan.plan(
                 scene.picture, members, gang.of.wants,

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from dradriver.api import names, seats
-from dradriver.kube.resources import PODS, RESOURCE_CLAIMS, Resource
+from dradriver.kube.resources import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, Resource
 from tests.fakes.commands import CommandLine, run_all
 from tests.fakes.control_plane.scheduler import Scheduler
 from tests.fakes.gpucluster import GpuCluster, claim_of
@@ -209,6 +209,33 @@ async def test_a_gang_that_runs_and_one_who_comes_later(cluster: GpuCluster, she
     assert found["reason"] == f"there is a place for it on {found['place']['node']} now"
     await cluster.settle()
     assert cluster.gpus("train-1b")[0] == found["place"]["node"]
+
+
+async def test_one_who_comes_later_to_a_gang_of_two_templates(cluster: GpuCluster, shell: CommandLine) -> None:
+    cluster.node("n0", "hgx-h100")
+    for number, count in enumerate((1, 2)):
+        exactly = {"deviceClassName": "gpu.topology", "count": count}
+        spec = {"spec": {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}}}
+        cluster.put(
+            RESOURCE_CLAIM_TEMPLATES, {"metadata": {"name": f"t{number}", "namespace": "default"}, "spec": spec}
+        )
+
+    def member(number: int) -> None:
+        claims = [{"name": "gpus", "resourceClaimName": claim_of(f"train-{number}")}]
+        wishes = {"gang": "train", "gang-size": "2", "template": f"gpus/t{number}"}
+        cluster.pod(f"train-{number}", 1, wishes=wishes, resourceClaims=claims)
+
+    for number in range(2):
+        member(number)
+    await run_all(cluster)
+    cluster.remove(PODS, "train-1", "default")
+    cluster.collect()
+    await cluster.settle()
+    cluster.remove(RESOURCE_CLAIM_TEMPLATES, "t0", "default")
+    member(1)
+    assert (await shell.data("explain train-1"))["reason"] == "there is a place for it on n0 now"
+    await cluster.settle()
+    assert len(cluster.gpus("train-1")[1]) == 2
 
 
 async def test_a_gang_has_one_turn(cluster: GpuCluster, shell: CommandLine) -> None:

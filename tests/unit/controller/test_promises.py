@@ -292,3 +292,35 @@ async def test_a_server_that_wants_a_pause_is_asked_to_let_go_of_no_other_claim(
     written = [write for write in cluster.client.writes if write[1] in claims]
     assert sorted(write for write in written if write[0] == "delete") == [("delete", name) for name in claims]
     assert len([write for write in written if write[0] == "patch"]) == 1
+
+
+def _meddle(cluster: GpuCluster) -> None:
+    """Change each claim that is there."""
+    for claim in cluster.all(RESOURCE_CLAIMS):
+        claim["metadata"]["annotations"][names.CHOICE] = "{}"
+        cluster.put(RESOURCE_CLAIMS, claim)
+
+
+@pytest.mark.looptime
+@pytest.mark.parametrize("gang", [{}, {"gang": "g", "gang-size": "2"}], ids=["alone", "gang"])
+async def test_a_promise_that_is_taken_back_again_and_again_costs_a_growing_pause_and_is_told(
+    gang: dict[str, str],
+) -> None:
+    cluster = GpuCluster()
+    cluster.node("a")
+    for name in "pq":
+        cluster.pod(name, 1, wishes=gang)
+    told: set[str | None] = set()
+    task = asyncio.create_task(cluster.worker.run())
+    for step in range(1000):
+        cluster.deliver()
+        if step < 400:
+            _meddle(cluster)
+            told |= {cluster.note(name, "reason") for name in "pq"}
+        await asyncio.sleep(0.1)
+    task.cancel()
+    assert told == {None, "what it is promised is taken back again and again: somebody changed its claim"}
+    assert 8 < cluster.client.writes.count(("create", claim_of("p"))) < 24
+    await cluster.settle()
+    cluster.schedule()
+    assert [cluster.get_pod(name)["spec"].get("nodeName") for name in "pq"] == ["a", "a"]
