@@ -138,8 +138,10 @@ def _on_new(
         return at, np.full(number, even), within
     threshold = int(np.sort(capacity)[-number])
     if wish.spread or threshold * number < pods:
-        largest = new[np.argsort(-capacity, kind="stable")]
-        at = largest[:number]
+        larger, others = new[capacity > threshold], new[capacity == threshold]
+        sites = np.concatenate((around.sites, nodes.site[larger]))
+        beside = _near(nodes, others, number - len(larger), Around(around.levels, around.own, sites))
+        at = np.concatenate((larger[np.argsort(-nodes.capacity[larger], kind="stable")], others[beside]))
     else:
         fitting = new[capacity >= threshold]
         at = fitting[_near(nodes, fitting, number, around)]

@@ -51,6 +51,14 @@ def test_few_parts_go_before_equal_ones_and_small_ones_are_taken() -> None:
     assert by_leaf(place_gang(fleet, GangRequest(pod=WHOLE, pods=2))) == {"a1": 2}
 
 
+def test_parts_are_equal_where_some_nodes_hold_more_pods_than_others() -> None:
+    fleet = network({("a", "1"): 3, ("b", "1"): 2})
+    for name in ("a1-00", "a1-01", "b1-00", "b1-01"):
+        fleet.set_node(name, machines.dgx_h100(), range(4), row=list(fleet.nodes).index(name))
+    choice = place_gang(fleet, GangRequest(pod=HALF, pods=5))
+    assert (len(choice.nodes), by_leaf(choice)) == (4, {"a1": 2, "b1": 2})
+
+
 def test_each_inner_level_is_divided_equally_too() -> None:
     leaves = {(spine, leaf): 3 for spine in "ab" for leaf in "123"}
     choice = place_gang(network(leaves), GangRequest(pod=WHOLE, pods=12))
