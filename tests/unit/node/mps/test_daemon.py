@@ -164,4 +164,5 @@ def test_a_program_that_cannot_be_killed_is_left_and_not_asked_again(
     (node.files.of(A) / "hang").unlink()
     while alive(hangs):
         os.sched_yield()
+    monkeypatch.setattr(daemons, "_CALL_S", 30.0)  # a busy machine has it take its time
     assert daemon.ask("get_server_list") == ""
