@@ -22,7 +22,10 @@ from dradriver.cluster.nodes.table import NodeTable
 _MOST: Final = 1024  # wishes of which it is kept: 25 KB each with 5000 nodes
 _MOST_SHORT: Final = 1024  # the same of which nodes were found short: 40 KB each
 
-_Memo: TypeAlias = dict[tuple[object, ...], tuple[bool, ...]]
+_MOST_JUDGES: Final = 64
+_MOST_JUDGED: Final = 1 << 14  # NICs of which a judge keeps what it said: they say the same on many nodes
+_MOST_ENDED: Final = 1024
+
 _Wish: TypeAlias = tuple[bool, tuple[tuple[str, str, int, tuple[str, ...], tuple[str, ...]], ...], bool]
 
 
@@ -34,6 +37,31 @@ class Source(Protocol):
     def ways(self, node: str) -> Ways | None: ...  # noqa: D102
 
     def terms(self, request: NicRequest) -> tuple[Term, ...] | None: ...  # noqa: D102
+
+
+class Judge:
+    """Says for which requests a NIC is what they ask for: those of many nodes say the same where it is read."""
+
+    def __init__(self, requests: Sequence[tuple[str, tuple[Term, ...] | None]]) -> None:
+        """Begin; requests are by their driver and what a NIC must be, which is None where that is no NIC."""
+        self._requests = requests
+        self._read = tuple({term.attribute for _, terms in requests for term in terms or ()})
+        self._memo: dict[tuple[object, ...], tuple[bool, ...]] = {}
+
+    def of(self, nic: Nic) -> tuple[bool, ...]:
+        """Return for each request whether a NIC is what it asks for."""
+        driver = nic.given[0]
+        said = [nic.attributes.get(name) for name in self._read]
+        key = (driver, *said, *map(type, said))  # True is 1 to a dictionary, and not to the scheduler
+        found = self._memo.get(key)
+        if found is None:
+            if len(self._memo) >= _MOST_JUDGED:
+                self._memo.clear()
+            found = self._memo[key] = tuple(
+                terms is not None and own == driver and simple_cel.hold(terms, driver, nic.attributes)
+                for own, terms in self._requests
+            )
+        return found
 
 
 class _Kind(msgspec.Struct, frozen=True):
@@ -82,6 +110,8 @@ class Counts:
         self._nodes, self._source = nodes, source
         self._changed_at: Ints = np.zeros(0, np.int64)
         self._known: OrderedDict[_Wish, _Known] = OrderedDict()
+        self._judges: OrderedDict[tuple[NicRequest, ...], Judge] = OrderedDict()
+        self._ended: OrderedDict[NicAsk, dict[str, int]] = OrderedDict()  # nodes, and when that was
 
     def changed(self, node: str) -> None:
         """Take in that a node's NICs, who has them, its machine or what is free of it may be others."""
@@ -92,7 +122,36 @@ class Counts:
     def forget(self) -> None:
         """Take in that anything may be otherwise."""
         self._known.clear()
+        self._judges.clear()
+        self._ended.clear()
         self.short.forget()
+
+    def judge(self, requests: tuple[NicRequest, ...]) -> Judge:
+        """Return what says which NICs these requests may have."""
+        found = self._judges.get(requests)
+        if found is None:
+            found = self._judges[requests] = Judge([(one.driver, self._source.terms(one)) for one in requests])
+            if len(self._judges) > _MOST_JUDGES:
+                self._judges.popitem(last=False)
+        self._judges.move_to_end(requests)
+        return found
+
+    def looked(self, ask: NicAsk, node: str, *, ended: bool) -> None:
+        """Take in that a node was looked at for somebody; ``ended``: in vain, and not for all that might have been."""
+        nodes = self._ended.get(ask)
+        if nodes is not None:
+            nodes.pop(node, None)
+        if ended:
+            self._ended.setdefault(ask, {})[node] = self.clock
+            self._ended.move_to_end(ask)
+            if len(self._ended) > _MOST_ENDED:
+                self._ended.popitem(last=False)
+
+    def has_ended(self, ask: NicAsk) -> bool:
+        """Return whether there are nodes that were looked at in vain, and not for all that might have been."""
+        rows = {node: self._nodes.find(node) for node in self._ended.get(ask, ())}
+        changes = self._changes()
+        return any(row is not None and changes[row] <= self._ended[ask][node] for node, row in rows.items())
 
     def since(self, clocks: Ints) -> Bools:
         """Return the nodes of which something changed since these clocks: (rows,)."""
@@ -123,9 +182,10 @@ class Counts:
         known.seen = self.clock
         due = np.flatnonzero(known.stale & fit)
         if len(due):
-            kinds, memo = self._kinds(ask), _Memo()
+            kinds = self._kinds(ask)
+            judge = Judge([(kind.driver, kind.terms) for kind in kinds])
             for row in due.tolist():
-                known.counts[row] = self._count(self._nodes.name(row), ask, kinds, memo, every=every)
+                known.counts[row] = self._count(self._nodes.name(row), ask, kinds, judge, every=every)
             known.stale[due] = False
         found: Ints = np.where(fit, known.counts, 0).astype(np.int64)
         return found
@@ -146,18 +206,17 @@ class Counts:
             out[key] = out.get(key, 0) + request.count
         return [_Kind(*key, count) for key, count in out.items()]
 
-    def _count(self, node: str, ask: NicAsk, kinds: Sequence[_Kind], memo: _Memo, *, every: bool) -> int:
+    def _count(self, node: str, ask: NicAsk, kinds: Sequence[_Kind], judge: Judge, *, every: bool) -> int:
         near, ties = ask.near == NEAR_REQUIRED, {tie for kind in kinds for tie in kind.ties}
         ways = self._source.ways(node) if near or ties else None
         if not kinds or (ways is None and (near or ties)):
             return 0
         values = {} if ways is None else {tie: [of_gpu(gpu, tie) for gpu in ways.machine.gpus] for tie in ties}
         having, total, most = [0] * len(kinds), 0, sys.maxsize if every else ask.count
-        read = tuple({term.attribute for kind in kinds for term in kind.terms})
         for nic in self._source.untaken(node):
             if near and ways is not None and nic.given not in ways.near:
                 continue
-            own = _judged(nic, kinds, read, memo)
+            own = judge.of(nic)
             if ties:
                 own = tuple(is_one and _is_tied(nic, kind, values) for is_one, kind in zip(own, kinds, strict=True))
             if any(own):
@@ -203,19 +262,6 @@ class Short:
         if len(found) < rows or wish not in self._found:
             found = self._found[wish] = grown(found, rows, -1)
         return found
-
-
-def _judged(nic: Nic, kinds: Sequence[_Kind], read: Sequence[str], memo: _Memo) -> tuple[bool, ...]:
-    """Return of which kinds a NIC is by what is said of it: those of different nodes say the same where it is read."""
-    driver = nic.given[0]
-    said = [nic.attributes.get(name) for name in read]
-    key = (driver, *said, *map(type, said))  # True is 1 to a dictionary, and not to the scheduler
-    found = memo.get(key)
-    if found is None:
-        found = memo[key] = tuple(
-            kind.driver == driver and simple_cel.hold(kind.terms, driver, nic.attributes) for kind in kinds
-        )
-    return found
 
 
 def _is_tied(nic: Nic, kind: _Kind, values: Mapping[str, Sequence[object]]) -> bool:
