@@ -168,6 +168,23 @@ async def hopeless(cluster: GpuCluster, nodes: int) -> None:
     await ready(cluster)
 
 
+async def test_a_whole_search_is_bounded_and_goes_on_behind_where_it_ended(
+    assigned: Mock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nic_node, "MOST_TRIES", 40)
+    cluster = GpuCluster()
+    await hopeless(cluster, 4)
+    assigned.reset_mock()
+    picture, version = cluster.worker.picture, cluster.worker.picture.version
+    for ask in range(3):
+        with pytest.raises(NoNicsError, match="none so far beside GPUs that are free; other nodes are looked at next"):
+            decide(picture, wish_of(cluster, "p"))
+        assert picture.version == version + ask + 1, "so it is asked again"
+        assert assigned.call_count <= (40 + 4) * (ask + 1)
+    with pytest.raises(NoNicsError, match="no eligible node has so many free ones"):
+        decide(picture, wish_of(cluster, "p"))
+
+
 async def test_a_search_that_ended_on_a_node_does_not_say_that_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nic_node, "MOST_TRIES_HERE", 8)
     cluster = GpuCluster()
