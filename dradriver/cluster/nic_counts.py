@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Final, Protocol, TypeAlias
 
@@ -26,7 +26,9 @@ _MOST_JUDGES: Final = 64
 _MOST_JUDGED: Final = 1 << 14  # NICs of which a judge keeps what it said: they say the same on many nodes
 _MOST_ENDED: Final = 1024
 
-_Wish: TypeAlias = tuple[bool, tuple[tuple[str, str, int, tuple[str, ...], tuple[str, ...]], ...], bool]
+_Wish: TypeAlias = tuple[
+    bool, tuple[tuple[str, str, int, tuple[str, ...], tuple[str, ...], tuple[tuple[str, int], ...]], ...], bool
+]
 
 
 class Source(Protocol):
@@ -71,12 +73,14 @@ class _Kind(msgspec.Struct, frozen=True):
         driver: Whose they are.
         terms: What each must be.
         ties: Attributes that it must have in common with a GPU.
+        alike: Attributes that it must have in common with others, each with a number that these have, too.
         count: How many are wanted.
     """
 
     driver: str
     terms: tuple[Term, ...]
     ties: tuple[str, ...]
+    alike: tuple[tuple[str, int], ...]
     count: int
 
 
@@ -197,12 +201,12 @@ class Counts:
 
     def _kinds(self, ask: NicAsk) -> Sequence[_Kind]:
         """Return what is asked for, equal requests as one; nothing where one of them is for no NIC."""
-        out: dict[tuple[str, tuple[Term, ...], tuple[str, ...]], int] = {}
+        out: dict[tuple[str, tuple[Term, ...], tuple[str, ...], tuple[tuple[str, int], ...]], int] = {}
         for request in ask.requests:
             terms = self._source.terms(request)
             if terms is None:
                 return ()
-            key = request.driver, terms, _ties(ask, request)
+            key = request.driver, terms, _ties(ask, request), _alike(ask, request)
             out[key] = out.get(key, 0) + request.count
         return [_Kind(*key, count) for key, count in out.items()]
 
@@ -212,7 +216,8 @@ class Counts:
         if not kinds or (ways is None and (near or ties)):
             return 0
         values = {} if ways is None else {tie: [of_gpu(gpu, tie) for gpu in ways.machine.gpus] for tie in ties}
-        having, total, most = [0] * len(kinds), 0, sys.maxsize if every else ask.count
+        having, addresses, most = [0] * len(kinds), set[str](), sys.maxsize if every else ask.count
+        alike = {one: _InCommon(one, kinds) for kind in kinds for one in kind.alike}
         for nic in self._source.untaken(node):
             if near and ways is not None and nic.given not in ways.near:
                 continue
@@ -220,12 +225,43 @@ class Counts:
             if ties:
                 own = tuple(is_one and _is_tied(nic, kind, values) for is_one, kind in zip(own, kinds, strict=True))
             if any(own):
-                total += 1
+                addresses.add(nic.address)  # two drivers may show one NIC
                 having = [number + is_one for number, is_one in zip(having, own, strict=True)]
-                if total >= most and all(has >= kind.count for has, kind in zip(having, kinds, strict=True)):
+                for each in alike.values():
+                    each.add(nic, own)
+                if len(addresses) >= most and self._enough(having, kinds, alike):
                     break
-        enough = total >= ask.count and all(has >= kind.count for has, kind in zip(having, kinds, strict=True))
-        return total if enough else 0
+        return len(addresses) if len(addresses) >= ask.count and self._enough(having, kinds, alike) else 0
+
+    @staticmethod
+    def _enough(having: Sequence[int], kinds: Sequence[_Kind], alike: Mapping[tuple[str, int], _InCommon]) -> bool:
+        each_has = all(has >= kind.count for has, kind in zip(having, kinds, strict=True))
+        return each_has and all(one.enough for one in alike.values())
+
+
+class _InCommon:
+    """NICs by the value of an attribute that some kinds of them must have in common.
+
+    Attributes:
+        enough: Whether enough of them have one value.
+    """
+
+    def __init__(self, one: tuple[str, int], kinds: Sequence[_Kind]) -> None:
+        self.enough = False
+        self._attribute, self._counts = one[0], {at: kind.count for at, kind in enumerate(kinds) if one in kind.alike}
+        self._all = sum(self._counts.values())
+        self._having: dict[tuple[type, object], tuple[set[str], Counter[int]]] = {}
+
+    def add(self, nic: Nic, own: Sequence[bool]) -> None:
+        """Take in a NIC, and of which kinds it is."""
+        value = nic.attributes.get(self._attribute)
+        which = [at for at in self._counts if own[at]]
+        if self.enough or value is None or not which:
+            return
+        addresses, having = self._having.setdefault((type(value), value), (set(), Counter()))
+        addresses.add(nic.address)
+        having.update(which)
+        self.enough = len(addresses) >= self._all and all(having[at] >= count for at, count in self._counts.items())
 
 
 class Short:
@@ -276,7 +312,17 @@ def _ties(ask: NicAsk, request: NicRequest) -> tuple[str, ...]:
     )
 
 
+def _alike(ask: NicAsk, request: NicRequest) -> tuple[tuple[str, int], ...]:
+    """Return the attributes that NICs of a request must have in common with others only, each with its place."""
+    own = {one.name for one in ask.requests}
+    every = enumerate(ask.alike)
+    return tuple((one.attribute, at) for at, one in every if request.name in one.requests and set(one.requests) <= own)
+
+
 def _wish(ask: NicAsk, every: bool) -> _Wish:
     """Return what two wishes have in common for which nodes have the same: requests' names say nothing."""
-    requests = sorted((one.device_class, one.driver, one.count, one.selectors, _ties(ask, one)) for one in ask.requests)
+    requests = sorted(
+        (one.device_class, one.driver, one.count, one.selectors, _ties(ask, one), _alike(ask, one))
+        for one in ask.requests
+    )
     return ask.near == NEAR_REQUIRED, tuple(requests), every
