@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import random
 import sys
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from typing import Final, Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias, TypeVar
 
 import msgspec
 import numpy as np
@@ -26,6 +27,8 @@ _MOST_JUDGES: Final = 64
 _MOST_JUDGED: Final = 1 << 14  # NICs of which a judge keeps what it said: they say the same on many nodes
 _MOST_ENDED: Final = 1024
 
+_Of = TypeVar("_Of")
+_What = TypeVar("_What")
 _Wish: TypeAlias = tuple[
     bool, tuple[tuple[str, str, int, tuple[str, ...], tuple[str, ...], tuple[tuple[str, int], ...]], ...], bool
 ]
@@ -113,9 +116,10 @@ class Counts:
         self.short = Short(self)
         self._nodes, self._source = nodes, source
         self._changed_at: Ints = np.zeros(0, np.int64)
-        self._known: OrderedDict[_Wish, _Known] = OrderedDict()
-        self._judges: OrderedDict[tuple[NicRequest, ...], Judge] = OrderedDict()
-        self._ended: OrderedDict[NicAsk, dict[str, int]] = OrderedDict()  # nodes, and when that was
+        self._random = random.Random(0)  # noqa: S311  # chance, no secret
+        self._known: dict[_Wish, _Known] = {}
+        self._judges: dict[tuple[NicRequest, ...], Judge] = {}
+        self._ended: dict[NicAsk, dict[str, int]] = {}  # nodes, and when that was
 
     def changed(self, node: str) -> None:
         """Take in that a node's NICs, who has them, its machine or what is free of it may be others."""
@@ -135,9 +139,7 @@ class Counts:
         found = self._judges.get(requests)
         if found is None:
             found = self._judges[requests] = Judge([(one.driver, self._source.terms(one)) for one in requests])
-            if len(self._judges) > _MOST_JUDGES:
-                self._judges.popitem(last=False)
-        self._judges.move_to_end(requests)
+            _bound(self._judges, _MOST_JUDGES, self._random)
         return found
 
     def looked(self, ask: NicAsk, node: str, *, ended: bool) -> None:
@@ -147,9 +149,7 @@ class Counts:
             nodes.pop(node, None)
         if ended:
             self._ended.setdefault(ask, {})[node] = self.clock
-            self._ended.move_to_end(ask)
-            if len(self._ended) > _MOST_ENDED:
-                self._ended.popitem(last=False)
+            _bound(self._ended, _MOST_ENDED, self._random)
 
     def has_ended(self, ask: NicAsk) -> bool:
         """Return whether there are nodes that were looked at in vain, and not for all that might have been."""
@@ -177,9 +177,7 @@ class Counts:
         known = self._known.get(wish)
         if known is None:
             known = self._known[wish] = _Known()
-            if len(self._known) > _MOST:
-                self._known.popitem(last=False)
-        self._known.move_to_end(wish)
+            _bound(self._known, _MOST, self._random)
         if (rows := self._nodes.rows) > len(known.stale):
             known.stale, known.counts = grown(known.stale, rows, True), grown(known.counts, rows)
         known.stale |= self._changes()[: len(known.stale)] > known.seen
@@ -272,14 +270,14 @@ class Short:
 
     def __init__(self, counts: Counts) -> None:
         self._counts = counts
-        self._found: OrderedDict[Hashable, Ints] = OrderedDict()  # when each node was found to be short, by row; or -1
+        self._random = random.Random(0)  # noqa: S311  # chance, no secret
+        self._found: dict[Hashable, Ints] = {}  # when each node was found to be short, by row; or -1
 
     def of(self, wish: Hashable, fit: Bools) -> Bools:
         """Return those of some nodes that are known to be short for a wish: (rows,)."""
         found = self._found.get(wish)
         if found is None:
             return np.zeros_like(fit)
-        self._found.move_to_end(wish)
         short: Bools = fit & ~self._counts.since(self._long_enough(wish, found, len(fit)))
         return short
 
@@ -287,8 +285,7 @@ class Short:
         """Take in that these nodes were found to be short for a wish."""
         found = self._long_enough(wish, self._found.get(wish, np.zeros(0, np.int64)), len(nodes))
         found[nodes] = self._counts.clock
-        if len(self._found) > _MOST_SHORT:
-            self._found.popitem(last=False)
+        _bound(self._found, _MOST_SHORT, self._random)
 
     def forget(self) -> None:
         """Take in that anything may be otherwise."""
@@ -298,6 +295,16 @@ class Short:
         if len(found) < rows or wish not in self._found:
             found = self._found[wish] = grown(found, rows, -1)
         return found
+
+
+def _bound(known: dict[_Of, _What], most: int, own: random.Random) -> None:
+    """Forget any one but the newest where they are more than that.
+
+    Not the one that was not asked of for longest: all who wait are asked for in turn, and each would be forgotten just
+    before its turn.
+    """
+    if len(known) > most:
+        del known[own.choice([*known][:-1])]
 
 
 def _is_tied(nic: Nic, kind: _Kind, values: Mapping[str, Sequence[object]]) -> bool:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from unittest.mock import Mock
+
 import pytest
 
 from dradriver.api.nics import Alike, NicAsk, NicRequest
+from dradriver.cluster import nic_counts
 from dradriver.cluster.nics import Nics
 from tests.fakes import nics
 from tests.fakes.nics import DRANET, DRANET_CLASS, SRIOV
@@ -46,3 +49,16 @@ def test_one_nic_of_two_drivers_counts_once() -> None:
     own = NicRequest("own", DRANET_CLASS, DRANET, 1)
     assert enough(mine, NicAsk(requests=(own, *wanted(2).requests))) == {"a"}
     assert enough(mine, NicAsk(requests=(own, *wanted(3).requests))) == set()
+
+
+def test_more_wishes_than_are_kept_are_not_all_counted_again_each_time_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nic_counts, "_MOST", 16)
+    mine = functions()
+    every = [wanted(1, selectors=(f'device.attributes["{SRIOV}"].vfID == {at}',)) for at in range(18)]
+    for ask in every:
+        enough(mine, ask)
+    monkeypatch.setattr(mine.counts, "_count", counted := Mock(side_effect=mine.counts._count))
+    for _ in range(10):
+        for ask in every:
+            enough(mine, ask)
+    assert counted.call_count < 10 * 2 * 18 / 2, "of two nodes for each"
