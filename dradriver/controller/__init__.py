@@ -9,6 +9,7 @@ withdraw_reasons  why it ends
 decide      where a pod goes: from the picture to a placement
 ranking     which sets on which nodes, best first; where there are none, why
 nic_choice  which NICs of other drivers go with chosen GPUs
+nic_node    one node's NICs for who asks for some, and how long is looked for what they have in common
 nic_places  which nodes have such GPUs and NICs
 
 Reservations:

@@ -16,6 +16,7 @@ from dradriver.cluster.nodes.columns import Bools, Ints
 from dradriver.cluster.picture import Picture
 from dradriver.controller import nic_choice, nic_places
 from dradriver.controller.nic_choice import Chosen, Gpus, NoNicsError
+from dradriver.controller.nic_node import Tries
 from dradriver.queue.placement_request import PlacementRequest
 from dradriver.queue.units import Member
 
@@ -172,12 +173,12 @@ def chosen(picture: Picture, placed: Mapping[Member, tuple[str, Gpus]]) -> dict[
     out: dict[Member, Chosen] = {}
     short: dict[str, int] = {}
     ask: NicAsk | None = None
-    taken: set[Place] = set()
+    taken, tries = set[Place](), Tries()
     for member, (node, gpus) in placed.items():
         if member.wish.nics is None:
             continue
         wish = nic_places.readable(picture, member.wish)
-        found = nic_places.chosen(picture, wish, node, gpus, taken=taken)
+        found = nic_places.chosen(picture, wish, node, gpus, taken=taken, tries=tries)
         if found is None:
             assert wish.nics is not None, "it asks for some"
             ask, short[node] = wish.nics, sum(map(len, gpus.values()))

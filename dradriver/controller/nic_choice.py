@@ -1,7 +1,7 @@
 """Which NICs a pod gets with its GPUs: free ones of their node, those nearest, different ones for different GPUs.
 
-Pure, as ``decide`` is. GPUs come first: of a set that is chosen the NICs follow. Only where the pod says that they must
-be near, or its claim that they must have something in common, are GPUs left out that can have no such NIC.
+GPUs come first: of a set that is chosen the NICs follow. Only where the pod says that they must be near, or its claim
+that they must have something in common with GPUs, are GPUs left out that can have no such NIC.
 """
 
 from __future__ import annotations
@@ -14,23 +14,22 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from dradriver.allocator.choice import nearest_nics
-from dradriver.allocator.choice.nearest_nics import NEVER
+from dradriver.allocator.choice.nearest_nics import NEVER, Costs
+from dradriver.allocator.choice.served_gpus import served
 from dradriver.allocator.request import NEAR_REQUIRED, NoPlaceError
-from dradriver.api.nics import Alike, NicAsk, NicRequest
+from dradriver.api.nics import Alike, NicAsk
 from dradriver.api.pins import Key
-from dradriver.cluster.nic_devices import Nic
 from dradriver.cluster.nic_ways import of_gpu, same
 from dradriver.cluster.nics import Place
 from dradriver.cluster.picture import Picture
-from dradriver.topology.machine import Gpu, Machine
+from dradriver.controller.nic_node import NodeNics, Tries, Usable
+from dradriver.topology.machine import Gpu
 
 Gpus: TypeAlias = Mapping[str, Sequence[str]]
 """Uuids of the chosen GPUs by the claim's requests."""
 Chosen: TypeAlias = dict[str, tuple[str, ...]]
 """PCI addresses of NICs by the claim's requests."""
 
-_FAR: Final = 4096  # what a step more counts beside how many other functions of its card are in use
-_MOST_WAYS: Final = 64  # of what NICs could have in common, that are tried
 _TOLD: Final = 3  # nodes of which is said how many NICs they have
 
 
@@ -38,48 +37,6 @@ class NoNicsError(NoPlaceError):
     """There are GPUs, and not the NICs beside them."""
 
     reason = "NoNICs"
-
-
-class _Node:
-    """One node's NICs as somebody may have them.
-
-    Attributes:
-        machine: The node's.
-        nics: The free ones.
-        ways: How far each is from each GPU, by position: (NICs, GPUs).
-        is_near: Whether a way is near.
-    """
-
-    def __init__(self, picture: Picture, node: str, besides: Key | None, taken: Collection[Place]) -> None:
-        pool = picture.inventory.pool(node)
-        assert pool is not None, "GPUs were chosen there"
-        self.machine: Machine = pool.machine
-        self.number = {uuid: at for at, uuid in enumerate(gpu.uuid for gpu in self.machine.gpus)}
-        every, ways = picture.nics.on(node), picture.nics.ways(node)
-        assert ways is not None, "its machine is known"
-        self.nics = [nic for nic in picture.nics.free(node, besides) if (node, nic.address) not in taken]
-        self.ways, self.is_near = [ways.of[nic.given] for nic in self.nics], ways.is_near
-        free, used, self.ranks = {nic.given for nic in self.nics}, dict[str, int](), []
-        for nic in every:
-            if nic.parent and nic.given not in free:
-                used[nic.parent] = used.get(nic.parent, 0) + 1
-        for nic in self.nics:
-            self.ranks.append(used.get(nic.parent, 0) if nic.parent else 0)
-            if nic.parent:
-                used[nic.parent] = used.get(nic.parent, 0) + 1
-
-    def costs(self, gpus: Sequence[int], usable: Collection[int], *, near: bool) -> nearest_nics.Costs:
-        """Return what each NIC costs for each of some GPUs: (GPUs, NICs)."""
-        out = np.full((len(gpus), len(self.nics)), NEVER, dtype=np.int64)
-        for column in usable:
-            for row, gpu in enumerate(gpus):
-                if not near or self.is_near(self.ways[column][gpu]):
-                    out[row, column] = self.cost(column, gpu)
-        return out
-
-    def cost(self, column: int, gpu: int) -> int:
-        """Return what one NIC costs for one GPU."""
-        return self.ways[column][gpu] * _FAR + min(self.ranks[column], _FAR - 1)
 
 
 def chosen(
@@ -90,6 +47,7 @@ def chosen(
     *,
     besides: Key | None = None,
     taken: Collection[Place] = (),
+    tries: Tries | None = None,
 ) -> Chosen | None:
     """Return the NICs that go with chosen GPUs; None where there are not so many that are what is asked for.
 
@@ -100,109 +58,132 @@ def chosen(
         gpus: They.
         besides: A claim whose NICs count as free.
         taken: NICs that count as taken.
+        tries: What is left of a search of which this is a part.
     """
     if not ask.requests:
         return {}
-    here = _Node(picture, node, besides, taken)
-    fitting = [{at for at, nic in enumerate(here.nics) if picture.nics.fits(nic, one)} for one in ask.requests]
-    best: tuple[int, Chosen] | None = None
-    for usable in _alike(here, ask, gpus, fitting):
-        found = _assigned(here, ask, gpus, usable)
-        if found is not None and (best is None or found[0] < best[0]):
-            best = found
-    return None if best is None else best[1]
+    here, tries = NodeNics(picture, ask, node, besides, taken), tries or Tries()
+    rows = {name: [here.number[uuid] for uuid in own] for name, own in gpus.items()}
+    flat = list(dict.fromkeys(itertools.chain(*rows.values())))
+    costs = here.costs(flat)
+    floor = costs.min(axis=0)
+    usable = _beside(here, ask, rows, [{column for column in own if floor[column] < NEVER} for own in here.fitting])
+
+    def least(usable: Usable) -> int:
+        every = np.sort(floor[sorted(set().union(*usable))])[: ask.count]
+        return int(every.sum()) if len(every) == ask.count else NEVER
+
+    def bound() -> int:
+        return NEVER if best is None or best[0] else best[1]
+
+    slots = _slots(ask, {name: [flat.index(gpu) for gpu in own] for name, own in rows.items()})
+    best: tuple[bool, int, Chosen] | None = None
+    tries.begin(node)
+    if usable is not None:
+        for own in here.ways(_of_nics_alone(ask), usable, tries, least, bound):
+            found = _assigned(here, ask, costs, own, slots)
+            if found is not None and (best is None or found[:2] < best[:2]):
+                best = found
+    if best is None and tries.ended:
+        picture.nics.counts.looked(ask, node, ended=True)
+    elif best is not None or not (demands(ask) or besides or taken):
+        picture.nics.counts.looked(ask, node, ended=False)
+    return None if best is None else best[2]
 
 
-def _alike(here: _Node, ask: NicAsk, gpus: Gpus, fitting: Sequence[set[int]]) -> list[list[set[int]]]:
-    """Return for each way in which NICs can have in common what they must which of them each request may have."""
-    free: list[tuple[Alike, list[object]]] = []
-    usable = [set(own) for own in fitting]
-    for one in ask.alike:
-        of_gpus = {
-            of_gpu(here.machine.gpus[here.number[uuid]], one.attribute)
-            for name in one.requests
-            for uuid in gpus.get(name, ())
-        }
-        if of_gpus:
-            if len(of_gpus) > 1 or None in of_gpus:
-                return []
-            _keep(here, ask, one, of_gpus.pop(), usable)
-        else:
-            free.append((one, sorted({v for nic in here.nics if (v := _value(nic, one)) is not None}, key=repr)))
-    ways = itertools.islice(itertools.product(*(values for _, values in free)), _MOST_WAYS)
-    out: list[list[set[int]]] = []
-    for way in ways:
-        own = [set(each) for each in usable]
-        for (one, _), value in zip(free, way, strict=True):
-            _keep(here, ask, one, value, own)
-        out.append(own)
-    return out
+def _of_nics_alone(ask: NicAsk) -> list[Alike]:
+    """Return what NICs must have in common with each other only."""
+    return [one for one in ask.alike if not set(one.requests) - _of_nics(ask)]
 
 
-def _keep(here: _Node, ask: NicAsk, one: Alike, value: object, usable: list[set[int]]) -> None:
-    for at, request in enumerate(ask.requests):
-        if request.name in one.requests:
-            usable[at] = {column for column in usable[at] if same(_value(here.nics[column], one), value)}
+def _beside(here: NodeNics, ask: NicAsk, gpus: Mapping[str, Sequence[int]], usable: Usable) -> Usable | None:
+    """Return which NICs each request may have by what they must have in common with GPUs; None for none.
 
-
-def _value(nic: Nic, one: Alike) -> object:
-    return nic.attributes.get(one.attribute)
-
-
-def _assigned(here: _Node, ask: NicAsk, gpus: Gpus, usable: list[set[int]]) -> tuple[int, Chosen] | None:
-    """Return the least sum of the ways, and who gets what by it."""
-    near = ask.near == NEAR_REQUIRED
-    flat = list(dict.fromkeys(here.number[uuid] for own in gpus.values() for uuid in own))
-    if all(own == usable[0] for own in usable):
-        costs = here.costs(flat, usable[0], near=near)
-        pairs = nearest_nics.evenly(costs, ask.count)
-        if pairs is None:
-            return None
-        columns = [column for _, column in pairs]
-        return sum(int(costs[row, column]) for row, column in pairs), _dealt(here, ask.requests, columns)
-    rows = _slots(here, ask, gpus, flat)
-    costs = np.concatenate([here.costs([gpu], usable[at], near=near) for at, gpu in rows])
-    found = nearest_nics.assign(costs)
-    if found is None:
-        return None
-    return sum(int(costs[row, column]) for row, column in enumerate(found)), _dealt(here, ask.requests, found)
-
-
-def _slots(here: _Node, ask: NicAsk, gpus: Gpus, flat: Sequence[int]) -> list[tuple[int, int]]:
-    """Return for each NIC that is wanted its request, by number, and the GPU that it is for, by position.
-
-    Requests that ask for different NICs are for the GPUs in turn; one with something in common with GPUs, for these.
+    The GPUs are by the claim's requests, each by its position.
     """
-    out: list[tuple[int, int]] = []
-    turn = 0
+    for one in ask.alike:
+        every = {of_gpu(here.machine.gpus[gpu], one.attribute) for name in one.requests for gpu in gpus.get(name, ())}
+        if not every:
+            continue
+        value = every.pop()
+        if every or value is None:
+            return None
+        for at, request in enumerate(ask.requests):
+            if request.name in one.requests:
+                usable[at] = {column for column in usable[at] if same(here.value(at, column, one.attribute), value)}
+    return usable
+
+
+def _assigned(
+    here: NodeNics, ask: NicAsk, costs: Costs, usable: Usable, slots: Sequence[tuple[int, int]]
+) -> tuple[bool, int, Chosen] | None:
+    """Return who gets what with the least sum of the ways, that sum, and whether not every NIC is its own GPU's."""
+    if slots:
+        wide = np.full((len(slots), costs.shape[1]), NEVER, dtype=np.int64)
+        for row, (at, gpu) in enumerate(slots):
+            own = sorted(usable[at])
+            wide[row, own] = costs[gpu, own]
+        if (found := nearest_nics.assign(wide)) is not None:
+            return False, sum(int(wide[row, column]) for row, column in enumerate(found)), _given(here, ask, found)
+    # Requests that may have the same NICs are one: by their order they get those of the first GPUs first.
+    alike: dict[frozenset[int], list[int]] = {}
+    for at, own_nics in enumerate(usable):
+        alike.setdefault(frozenset(own_nics), []).append(at)
+    counts = [sum(ask.requests[at].count for at in each) for each in alike.values()]
+    dealt = nearest_nics.dealt(costs, list(alike), counts)
+    if dealt is None:
+        return None
+    columns: dict[int, list[int]] = {}
+    for each, pairs in zip(alike.values(), dealt, strict=True):
+        every = iter(column for _, column in pairs)
+        columns.update((at, list(itertools.islice(every, ask.requests[at].count))) for at in each)
+    flat = [column for at in range(len(ask.requests)) for column in columns[at]]
+    cost = sum(int(costs[gpu, column]) for pairs in dealt for gpu, column in pairs)
+    return bool(slots), cost, _given(here, ask, flat)
+
+
+def _slots(ask: NicAsk, gpus: Mapping[str, Sequence[int]]) -> list[tuple[int, int]]:
+    """Return for each NIC its request, by number, and the GPU that it is for; nothing where it may be any GPU's.
+
+    A request that has something in common with GPUs is for these. So is one of as many as there are requests for GPUs,
+    for the GPUs of the one at its place, where each GPU has as many then as any other, or one less.
+    """
+    every = list(dict.fromkeys(itertools.chain(*gpus.values())))
+    pairs = list(gpus.values()) if len(gpus) == len(ask.requests) else []
+    own: list[list[int]] = []
+    is_tied = False
     for at, request in enumerate(ask.requests):
-        tied = [name for one in ask.alike if request.name in one.requests for name in one.requests if name in gpus]
-        own = [here.number[uuid] for name in dict.fromkeys(tied) for uuid in gpus[name]]
-        for number in range(request.count):
-            out.append((at, own[number % len(own)] if own else flat[turn % len(flat)]))
-            turn += 1
-    return out
+        names = dict.fromkeys(itertools.chain(*(one.requests for one in ask.alike if request.name in one.requests)))
+        tied = list(dict.fromkeys(gpu for name in names for gpu in gpus.get(name, ())))
+        is_tied = is_tied or bool(tied)
+        own.append(tied or (list(pairs[at]) if pairs else every))
+    if all(len(each) == len(every) for each in own):
+        return []
+    load, out = dict.fromkeys(every, 0), list[tuple[int, int]]()
+    those_with_any_last = sorted(range(len(own)), key=lambda at: len(own[at]) == len(every))
+    for at in those_with_any_last:
+        for _ in range(ask.requests[at].count):
+            gpu = min(own[at], key=load.__getitem__)
+            load[gpu] += 1
+            out.append((at, gpu))
+    return sorted(out, key=lambda one: one[0]) if is_tied or max(load.values()) - min(load.values()) <= 1 else []
 
 
-def _dealt(here: _Node, requests: Sequence[NicRequest], columns: Sequence[int]) -> Chosen:
+def _given(here: NodeNics, ask: NicAsk, columns: Sequence[int]) -> Chosen:
     every = iter(columns)
     return {
-        request.name: tuple(here.nics[column].address for column in itertools.islice(every, request.count))
-        for request in requests
+        request.name: tuple(here.addresses[column] for column in itertools.islice(every, request.count))
+        for request in ask.requests
     }
 
 
-def _is_tied(ask: NicAsk, nic: Nic, gpu: Gpu, request: NicRequest) -> bool:
-    """Return whether a NIC of a request has in common with a GPU what it must."""
-    ties = (one for one in ask.alike if request.name in one.requests and set(one.requests) - _of_nics(ask))
-    return all(same(_value(nic, one), of_gpu(gpu, one.attribute)) for one in ties)
-
-
-def gpus_apart(picture: Picture, ask: NicAsk, node: str, free: Collection[int], gpus: int) -> frozenset[int]:
+def gpus_apart(
+    picture: Picture, ask: NicAsk, node: str, free: Collection[int], gpus: int, *, tries: Tries | None = None
+) -> frozenset[int]:
     """Return the numbers of GPUs of a node that can all have their NICs at the same time, of as many as there are.
 
-    Where some GPUs of a set are to have a NIC more than others, and too few can have that for all sets of them to do,
-    those of one set are returned.
+    Where not all sets of them would do, as where some GPUs are to have a NIC more than others, those of one are
+    returned. Fewer than are asked for are returned where no set would.
 
     Args:
         picture: The cluster.
@@ -210,35 +191,59 @@ def gpus_apart(picture: Picture, ask: NicAsk, node: str, free: Collection[int], 
         node: The node.
         free: Numbers of its free GPUs.
         gpus: How many GPUs share what is asked for.
+        tries: What is left of a search of which this is a part.
     """
-    here, (each, some) = _Node(picture, node, None, ()), divmod(ask.count, gpus)
-    most = each + bool(some)
+    here, tries = NodeNics(picture, ask, node, None, ()), tries or Tries()
     own = [at for at, gpu in enumerate(here.machine.gpus) if gpu.index in free]
-    kinds: Counter[frozenset[int]] = Counter()
-    costs: dict[int, list[int]] = {at: [] for at in own}
-    for column, nic in enumerate(here.nics):
-        fitting = [request for request in ask.requests if picture.nics.fits(nic, request)]
-        if not fitting:
-            continue
-        kind = frozenset(
-            at
-            for at in own
-            if (ask.near != NEAR_REQUIRED or here.is_near(here.ways[column][at]))
-            and any(_is_tied(ask, nic, here.machine.gpus[at], request) for request in fitting)
+    costs, most = here.costs(own), -(-ask.count // gpus)
+    ties = [[one for one in ask.alike if request.name in one.requests] for request in ask.requests]
+    ties = [[one for one in each if set(one.requests) - _of_nics(ask)] for each in ties]
+
+    def is_tied(column: int, gpu: Gpu) -> bool:
+        return any(
+            all(same(here.value(at, column, one.attribute), of_gpu(gpu, one.attribute)) for one in ties[at])
+            for at, each in enumerate(here.fitting)
+            if column in each
         )
-        kinds[kind] += 1
-        for at in kind:
-            costs[at].append(here.cost(column, at))
-    nearest_first = sorted(own, key=lambda at: (sum(sorted(costs[at])[:most]), at))
-    found = nearest_nics.served(kinds, dict.fromkeys(nearest_first, most))
-    if 0 < some <= len(found) < gpus:
-        wants = dict.fromkeys(found[:some], most) | dict.fromkeys(found[some:], each)
-        found = nearest_nics.served(kinds, wants | {at: each for at in nearest_first if at not in wants})[:gpus]
-    return frozenset(here.machine.gpus[at].index for at in found)
+
+    with_any = {
+        column: frozenset(
+            row
+            for row, is_near in enumerate(near)
+            if is_near and (not any(ties) or is_tied(column, here.machine.gpus[own[row]]))
+        )
+        for column, near in enumerate((costs < NEVER).T.tolist())
+    }
+    cheapest = [
+        sum(sorted(int(costs[row, column]) for column, rows in with_any.items() if row in rows)[:most])
+        for row in range(len(own))
+    ]
+    order = sorted(range(len(own)), key=lambda row: (cheapest[row], row))
+    best: list[int] = []
+    tries.begin(node)
+    for usable in here.ways(_of_nics_alone(ask), here.fitting, tries, lambda _: 0, lambda: NEVER):
+        kinds: Counter[tuple[frozenset[int], frozenset[int]]] = Counter()
+        for column, rows in with_any.items():
+            if requests := frozenset(at for at, each in enumerate(usable) if column in each):
+                kinds[requests, rows] += 1
+        found = served(kinds, [request.count for request in ask.requests], order, gpus, tries.more)
+        best = max(best, found, key=len)
+        if len(best) >= gpus:
+            break
+    # Where one set is offered of several and that one will not do, nobody has looked at the others.
+    ended = tries.ended if len(best) < gpus else not _offers_all(ask, gpus)
+    picture.nics.counts.looked(ask, node, ended=ended)
+    return frozenset(here.machine.gpus[own[row]].index for row in best)
 
 
 def _of_nics(ask: NicAsk) -> set[str]:
     return {request.name for request in ask.requests}
+
+
+def _offers_all(ask: NicAsk, gpus: int) -> bool:
+    """Return whether ``gpus_apart`` leaves out no set of GPUs that would do, where it finds any."""
+    kinds = {(one.device_class, one.selectors) for one in ask.requests}
+    return (gpus == 1 or (len(kinds) == 1 and ask.count % gpus == 0)) and not ask.alike
 
 
 def demands(ask: NicAsk) -> bool:
@@ -254,6 +259,8 @@ def refusal(picture: Picture, ask: NicAsk) -> NoNicsError:
             f"{what}: no; no NIC of any node has the {one.attribute} of a GPU, so no claim is given devices by this "
             "constraint: remove it; the NICs are those nearest to the GPUs anyway"
         )
+    elif picture.nics.counts.has_ended(ask):
+        stable = f"{what}: none found beside GPUs that are free; not all were tried that the claim's requests allow"
     elif ask.near == NEAR_REQUIRED:
         stable = f"{what}: no; no eligible node has so many free ones near GPUs that are free"
     else:
@@ -299,7 +306,8 @@ def _impossible(picture: Picture, ask: NicAsk) -> Alike | None:
         for node in picture.inventory.pools():
             pool = picture.inventory.pool(node)
             has = {of_gpu(gpu, one.attribute) for gpu in pool.machine.gpus} if pool is not None else set()
-            if any(value is not None and value in has for value in (_value(nic, one) for nic in picture.nics.on(node))):
+            values = (nic.attributes.get(one.attribute) for nic in picture.nics.on(node))
+            if any(value is not None and value in has for value in values):
                 break
         else:
             return one

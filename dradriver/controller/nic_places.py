@@ -18,6 +18,7 @@ from dradriver.cluster.nodes.columns import Bools
 from dradriver.cluster.picture import Picture
 from dradriver.controller import nic_choice
 from dradriver.controller.nic_choice import Chosen, Gpus
+from dradriver.controller.nic_node import Tries
 from dradriver.queue.placement_request import PlacementRequest
 
 MOST_LOOKS: Final = 8  # at so many more nodes, for NICs beside free GPUs
@@ -97,7 +98,7 @@ def ranked(picture: Picture, wish: PlacementRequest, fit: Bools, fleet: Fleet, r
     left = fit & (picture.nics.counts.of(ask, fit) > 0)
     if own:
         left &= ~short.of(key, left)
-    whole = np.array_equal(left, fit)
+    whole, learnt, tries = np.array_equal(left, fit), False, Tries()
     for _ in range(MOST_LOOKS):
         try:
             choices = rank(left, fleet)
@@ -105,49 +106,62 @@ def ranked(picture: Picture, wish: PlacementRequest, fit: Bools, fleet: Fleet, r
             if whole:
                 raise
             raise nic_choice.refusal(picture, ask) from None
-        if found := _with_nics(picture, wish, choices):
+        if found := _with_nics(picture, wish, choices, tries):
             return found
         nodes = [one.node for one in choices]
         if demands:
             gpus = sum(map(len, _numbers(choices[0])))
-            apart = {node: nic_choice.gpus_apart(picture, ask, node, fleet.free(node), gpus) for node in nodes}
+            apart = {
+                node: nic_choice.gpus_apart(picture, ask, node, fleet.free(node), gpus, tries=tries) for node in nodes
+            }
             rest = [node for node in nodes if len(apart[node]) >= gpus]
             if rest:
                 with contextlib.suppress(NoPlaceError):
-                    if found := _with_nics(picture, wish, rank(picture.nodes.named(rest), fleet.narrowed(apart))):
+                    if found := _with_nics(
+                        picture, wish, rank(picture.nodes.named(rest), fleet.narrowed(apart)), tries
+                    ):
                         return found
-        looked_at = picture.nodes.named(nodes)
+        looked_at = picture.nodes.named(set(nodes) - tries.starved)
         left, whole = left & ~looked_at, False
-        if own:
+        if own and looked_at.any():
             short.add(key, looked_at)
+            learnt = True
+        if tries.starved:
+            break
     if not left.any():
         raise nic_choice.refusal(picture, ask)
-    if not own:
+    if not learnt:
         raise nic_choice.unfinished(ask, "not all nodes were looked at")
     picture.version += 1  # whoever asks again is told more: from here on
     raise nic_choice.unfinished(ask, "other nodes are looked at next")
 
 
 def _with_nics(
-    picture: Picture, wish: PlacementRequest, choices: Sequence[Choice | PartChoice]
+    picture: Picture, wish: PlacementRequest, choices: Sequence[Choice | PartChoice], tries: Tries
 ) -> list[Choice | PartChoice]:
     """Return those sets for which their nodes have NICs."""
     ask = wish.nics
     assert ask is not None, "asked of such wishes"
-    return [one for one in choices if nic_choice.chosen(picture, ask, one.node, uuids(picture, wish, one))]
+    return [one for one in choices if nic_choice.chosen(picture, ask, one.node, uuids(picture, wish, one), tries=tries)]
 
 
 def chosen(
-    picture: Picture, wish: PlacementRequest, node: str, gpus: Gpus, *, taken: Collection[Place] = ()
+    picture: Picture,
+    wish: PlacementRequest,
+    node: str,
+    gpus: Gpus,
+    *,
+    taken: Collection[Place] = (),
+    tries: Tries | None = None,
 ) -> Chosen | None:
     """Return the NICs beside chosen GPUs, by the claim's requests; rather near ones where the pod prefers these.
 
-    None where there are none; ``taken`` are some that somebody else gets.
+    None where there are none; ``taken`` are some that somebody else gets, ``tries`` what is left of a whole search.
     """
     if wish.nics is None or not wish.nics.requests:
         return {}
     asks = [one.nics for one in (near(wish), wish) if one is not None and one.nics is not None]
-    found = (nic_choice.chosen(picture, ask, node, gpus, taken=taken) for ask in asks)
+    found = (nic_choice.chosen(picture, ask, node, gpus, taken=taken, tries=tries) for ask in asks)
     return next((one for one in found if one is not None), None)
 
 

@@ -1,13 +1,14 @@
 """Which NICs go with a set of GPUs: different ones for different GPUs, as near as there are, every GPU with as many.
 
-A problem of assignment: rows are what each GPU is to have, columns are NICs, and the sum of the ways is least. Solved
-exactly, by shortest augmenting paths (Jonker and Volgenant, Computing 38, 1987), in rows^2 steps over all columns.
+A problem of assignment: each request gets NICs that it may have, each of them goes to a GPU, and the sum of the ways is
+least. Solved exactly, by shortest augmenting paths (Jonker and Volgenant, Computing 38, 1987), in rows^2 steps over all
+columns.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,17 +31,23 @@ def assign(costs: Costs) -> tuple[int, ...] | None:
     Args:
         costs: (rows, columns), each from 0 to 2**16, or ``NEVER``.
     """
+    return _assigned(np.where(costs >= NEVER, NEVER, costs * _TIE + np.arange(costs.shape[1])))
+
+
+def _assigned(costs: Costs, begun: int = 0) -> tuple[int, ...] | None:
+    """Return the same of costs that are ready; so many rows begin with the column of their number, which costs 0."""
     rows, columns = costs.shape
     if rows > columns:
         return None
     may_be = np.zeros((rows + 1, columns + 1), dtype=np.bool_)
     may_be[1:, 1:] = costs < NEVER
     wide = np.zeros((rows + 1, columns + 1), dtype=np.int64)
-    wide[1:, 1:] = np.where(costs >= NEVER, NEVER, costs * _TIE + np.arange(columns))
+    wide[1:, 1:] = costs
     of_row, of_column = np.zeros(rows + 1, dtype=np.int64), np.zeros(columns + 1, dtype=np.int64)
     row_at, before = np.zeros(columns + 1, dtype=np.int64), np.zeros(columns + 1, dtype=np.int64)
+    row_at[1 : begun + 1] = np.arange(1, begun + 1)
     far = np.iinfo(np.int64).max
-    for row in range(1, rows + 1):
+    for row in range(begun + 1, rows + 1):
         row_at[0], column = row, 0
         least, seen = np.full(columns + 1, far, dtype=np.int64), np.zeros(columns + 1, dtype=np.bool_)
         while True:
@@ -72,83 +79,67 @@ def assign(costs: Costs) -> tuple[int, ...] | None:
     return tuple(chosen)
 
 
-def evenly(costs: Costs, nics: int) -> tuple[tuple[int, int], ...] | None:
-    """Return so many NICs for all GPUs together as pairs of GPU and NIC, by GPU; None where there are not so many.
+def dealt(
+    costs: Costs, usable: Sequence[Collection[int]], counts: Sequence[int]
+) -> tuple[tuple[tuple[int, int], ...], ...] | None:
+    """Return for each request its NICs, as pairs of GPU and NIC by GPU; None where there are not so many.
 
-    Each GPU has as many as any other, or one less: which ones have less is part of the choice.
+    Each GPU has as many as any other, or one less, of all requests together: which ones have less, and which request's
+    NIC is for which GPU, is part of the choice.
+
+    Every NIC is a row and a column: a request takes its column, and then its row has to take a part of a GPU, while the
+    others' rows keep their columns.
 
     Args:
         costs: (GPUs, NICs), as in ``assign``.
-        nics: How many.
+        usable: The NICs that each request may have.
+        counts: How many each is to have.
     """
-    gpus, columns = costs.shape
-    every, some = divmod(nics, gpus)
-    if ((costs < NEVER).sum(axis=1) < every).any():
+    gpus, wanted = costs.shape[0], sum(counts)
+    every, some = divmod(wanted, gpus)
+    columns = _worth(costs, usable, wanted)
+    own = costs[:, columns]
+    if len(columns) < wanted or ((own < NEVER).sum(axis=1) < every).any():
         return None
-    rows = list(range(gpus)) * (every + bool(some))
-    wide = costs[rows]
-    if some:
-        without = np.full((len(rows), gpus - some), NEVER, dtype=np.int64)
-        without[gpus * every :] = 0  # only what is beyond the equal part may stay away
-        wide = np.concatenate([wide, without], axis=1)
-    chosen = assign(wide)
-    if chosen is None:
+    nics, parts = len(columns), list(range(gpus)) * (every + bool(some))
+    without = gpus - some if some else 0  # parts that nobody takes: one each of so many GPUs
+    if len(counts) == 1:  # whichever it is, the request's it is: parts of GPUs take NICs
+        wide = np.full((len(parts), without + nics), NEVER, dtype=np.int64)
+        wide[:, without:] = own[parts]
+        wide[gpus * every :, :without] = 0  # the first columns: rather these than NICs that cost nothing
+        found = assign(wide)
+        if found is None:
+            return None
+        return (tuple(sorted((parts[at], columns[nic - without]) for at, nic in enumerate(found) if nic >= without)),)
+    takers = np.repeat(range(len(counts)), counts)
+    wide = np.full((nics + wanted + without, nics + len(parts)), NEVER, dtype=np.int64)
+    np.fill_diagonal(wide[:nics, :nics], 0)
+    wide[:nics, nics:] = np.where(own >= NEVER, NEVER, own * _TIE)[parts].T
+    is_usable = np.array([[column in each for column in columns] for each in usable], dtype=np.bool_)
+    wide[nics : nics + wanted, :nics] = np.where(is_usable, np.arange(nics), NEVER)[takers]
+    wide[nics + wanted :, nics + gpus * every :] = 0
+    found = _assigned(wide, begun=nics)
+    if found is None:
         return None
-    return tuple(sorted((rows[row], column) for row, column in enumerate(chosen) if column < columns))
+    pairs = [(parts[found[column] - nics], columns[column]) for column in found[nics : nics + wanted]]
+    ends = list(itertools.accumulate(counts))
+    return tuple(tuple(sorted(pairs[end - count : end])) for end, count in zip(ends, counts, strict=True))
 
 
-def served(kinds: Mapping[frozenset[int], int], wants: Mapping[int, int]) -> list[int]:
-    """Return those GPUs that can all have their NICs at the same time; the first ones rather than those after them.
-
-    NICs that may go with the same GPUs are counted, not told apart: cards have dozens of virtual functions. What a GPU
-    has is given to another where it can have others in its place, as flow is by an augmenting path.
-
-    Args:
-        kinds: How many NICs there are, by the GPUs that they may go with.
-        wants: How many NICs a GPU is to have, by the GPU; in their order.
-    """
-    left, having = dict(kinds), {kind: dict.fromkeys(kind, 0) for kind in kinds}
-    out: list[int] = []
-    for gpu, each in wants.items():
-        if sum(number for kind, number in kinds.items() if gpu in kind) < each:
-            continue
-        before = dict(left), {kind: dict(own) for kind, own in having.items()}
-        wanted = each
-        while wanted and (path := _path(gpu, left, having)):
-            last = path[-1][1]
-            taken = [(kind, other) for (_, kind), (other, _) in itertools.pairwise(path)]
-            number = min(wanted, left[last], *(having[kind][other] for kind, other in taken))
-            for to, kind in path:
-                having[kind][to] += number
-            for kind, other in taken:
-                having[kind][other] -= number
-            left[last] -= number
-            wanted -= number
-        if wanted:
-            left, having = before
-        else:
-            out.append(gpu)
-    return out
-
-
-def _path(
-    gpu: int, left: Mapping[frozenset[int], int], having: Mapping[frozenset[int], Mapping[int, int]]
-) -> list[tuple[int, frozenset[int]]]:
-    """Return who gets what kind of NIC, each that of the one after it and the last one that is left; empty for none."""
-    ways: dict[int, list[tuple[int, frozenset[int]]]] = {gpu: []}
-    open_ = [gpu]
-    for to in open_:
-        for kind in left:
-            if to not in kind:
-                continue
-            way = [*ways[to], (to, kind)]
-            if left[kind]:
-                return way
-            for other, number in having[kind].items():
-                if number and other not in ways:
-                    ways[other] = way
-                    open_.append(other)
-    return []
+def _worth(costs: Costs, usable: Sequence[Collection[int]], wanted: int) -> list[int]:
+    """Return those NICs that may be in the cheapest choice: of alike ones each GPU has others before them."""
+    if len(usable) == 1:
+        return sorted(usable[0])
+    alike: dict[tuple[int, ...], list[int]] = {}
+    for column in range(costs.shape[1]):
+        if users := tuple(at for at, each in enumerate(usable) if column in each):
+            alike.setdefault(users, []).append(column)
+    out: set[int] = set()
+    for columns in alike.values():
+        own = costs[:, columns]
+        for row, order in zip(own, own.argsort(axis=1, kind="stable")[:, :wanted], strict=True):
+            out.update(columns[at] for at in order.tolist() if row[at] < NEVER)
+    return sorted(out)
 
 
 def near(machine: Machine) -> PathType | None:

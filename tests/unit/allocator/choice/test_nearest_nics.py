@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,11 +15,10 @@ from dradriver.allocator.choice import nearest_nics
 from dradriver.allocator.choice.nearest_nics import (
     NEVER,
     assign,
-    evenly,
+    dealt,
     limit,
     near,
     near_gpus,
-    served,
     ways_from,
 )
 from dradriver.topology import profiles
@@ -48,36 +47,50 @@ def test_each_row_has_a_column_of_its_own_and_no_way_costs_less(seed: int) -> No
         assert assign(costs) == found
 
 
-def shares(gpus: int, nics: int) -> list[tuple[int, ...]]:
-    every, some = divmod(nics, gpus)
-    more = itertools.combinations(range(gpus), some)
-    return [tuple(every + (gpu in chosen) for gpu in range(gpus)) for chosen in more]
-
-
-@pytest.mark.parametrize("seed", range(120))
-def test_every_gpu_has_as_many_or_one_less_and_no_way_costs_less(seed: int) -> None:
-    gpus, nics, columns = 1 + seed % 3, 1 + seed % 5, 5
-    costs = matrix(seed, gpus, columns)
+def least(
+    costs: np.ndarray[tuple[int, int], np.dtype[np.int64]], usable: Sequence[Collection[int]], counts: Sequence[int]
+) -> int:
+    """Return what the cheapest choice costs of all that there are."""
+    (gpus, columns), wanted = costs.shape, sum(counts)
+    every, some = divmod(wanted, gpus)
+    takers = [at for at, count in enumerate(counts) for _ in range(count)]
     best = NEVER
-    for share in shares(gpus, nics):
-        rows = [gpu for gpu, count in enumerate(share) for _ in range(count)]
-        for way in itertools.permutations(range(columns), nics):
-            best = min(best, sum(int(costs[row, column]) for row, column in zip(rows, way, strict=True)))
-    found = evenly(costs, nics)
+    for more in itertools.combinations(range(gpus), some):
+        parts = [gpu for gpu in range(gpus) for _ in range(every + (gpu in more))]
+        for way in set(itertools.permutations(parts)):
+            for own in itertools.permutations(range(columns), wanted):
+                if all(column in usable[at] for at, column in zip(takers, own, strict=True)):
+                    best = min(best, sum(int(costs[gpu, column]) for gpu, column in zip(way, own, strict=True)))
+    return best
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_every_request_has_its_nics_and_every_gpu_as_many_or_one_less_and_no_way_costs_less(seed: int) -> None:
+    own = random.Random(seed)
+    gpus, columns, counts = 1 + seed % 3, 1 + seed % 5, [own.randint(1, 2) for _ in range(own.randint(1, 2))]
+    costs = matrix(seed, gpus, columns)
+    usable = [{column for column in range(columns) if own.random() < 0.7} for _ in counts]
+    best = least(costs, usable, counts)
+    found = dealt(costs, usable, counts)
     if best >= NEVER:
         assert found is None
-    else:
-        assert found is not None
-        counts = sorted(sum(gpu == each for each, _ in found) for gpu in range(gpus))
-        assert sum(counts) == nics == len({column for _, column in found})
-        assert counts[-1] - counts[0] <= 1
-        assert sum(int(costs[gpu, column]) for gpu, column in found) == best
-        assert found == tuple(sorted(found))
+        return
+    assert found is not None
+    assert [len(each) for each in found] == counts
+    assert all(column in each for pairs, each in zip(found, usable, strict=True) for _, column in pairs)
+    pairs = [pair for each in found for pair in each]
+    assert len({column for _, column in pairs}) == len(pairs)
+    load = [sum(gpu == each for each, _ in pairs) for gpu in range(gpus)]
+    assert max(load) - min(load) <= 1
+    assert sum(int(costs[gpu, column]) for gpu, column in pairs) == best
+    assert found == tuple(tuple(sorted(each)) for each in found)
+    assert dealt(costs, usable, counts) == found
 
 
 def test_of_equal_ways_the_first_nics_are_taken() -> None:
     assert assign(np.ones((2, 4), dtype=np.int64)) == (0, 1)
-    assert evenly(np.ones((2, 5), dtype=np.int64), 3) is not None
+    assert dealt(np.ones((2, 5), dtype=np.int64), [range(5)], [3]) is not None
+    assert dealt(np.ones((1, 4), dtype=np.int64), [{1, 2, 3}, {0, 1, 2, 3}], [1, 1]) == (((0, 1),), ((0, 0),))
     assert assign(np.ones((3, 2), dtype=np.int64)) is None
 
 
@@ -132,33 +145,8 @@ def test_the_first_row_that_can_have_nothing_ends_it(monkeypatch: pytest.MonkeyP
 
 
 def test_a_gpu_that_can_never_have_its_part_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nearest_nics, "assign", None)
+    monkeypatch.setattr(nearest_nics, "_assigned", None)
     costs = np.zeros((2, 60), dtype=np.int64)
     costs[1, 16:] = NEVER
-    assert evenly(costs, 34) is None
-
-
-@pytest.mark.parametrize("seed", range(200))
-def test_gpus_are_served_together_and_no_other_could_be_beside_them(seed: int) -> None:
-    own = random.Random(seed)
-    gpus, most = list(range(own.randint(1, 5))), own.randint(1, 3)
-    own.shuffle(gpus)
-    wants = {gpu: own.choice([most - 1, most]) for gpu in gpus} if seed % 2 else dict.fromkeys(gpus, most)
-    every = [frozenset(gpu for gpu in gpus if own.random() < 0.5) for _ in range(own.randint(1, 10))]
-
-    def can(some: Iterable[int]) -> bool:
-        rows = [[0 if gpu in kind else NEVER for kind in every] for gpu in sorted(some) for _ in range(wants[gpu])]
-        return not rows or assign(np.array(rows, dtype=np.int64)) is not None
-
-    found = served(Counter(every), wants)
-    assert can(found)
-    assert not any(can({*found, gpu}) for gpu in set(gpus) - set(found))
-    first = next((gpu for gpu in gpus if can({gpu})), None)
-    assert (first is None and not found) or found[0] == first
-    if max(wants.values()) == min(wants.values()) == 1:
-        assert len(found) == max(
-            len(some)
-            for n in range(len(gpus) + 1)
-            for some in map(frozenset, itertools.combinations(gpus, n))
-            if can(some)
-        )
+    assert dealt(costs, [range(60)], [34]) is None
+    assert dealt(costs, [range(60), range(30)], [30, 4]) is None

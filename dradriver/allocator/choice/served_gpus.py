@@ -1,0 +1,126 @@
+"""Which of a node's free GPUs can all have their NICs at the same time: counted, as flow is, before any is assigned.
+
+NICs that may go to the same requests and with the same GPUs are counted, not told apart: cards have dozens of virtual
+functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from typing import Final, TypeAlias
+
+Kinds: TypeAlias = Mapping[tuple[frozenset[int], frozenset[int]], int]
+"""How many NICs there are, by the requests that they may go to, and the GPUs that they may go with."""
+
+_Node: TypeAlias = tuple[str, Hashable]
+_SOURCE: Final[_Node] = ("source", None)
+_NO_END: Final = 1 << 40
+
+
+def served(
+    kinds: Kinds, counts: Sequence[int], order: Sequence[int], gpus: int, may_go_on: Callable[[], bool]
+) -> list[int]:
+    """Return GPUs that can all have their NICs at the same time; fewer than are asked for where no set of them can.
+
+    Each of them has as many as any other, or one less, of all requests together. More than are asked for are returned
+    where any set of them will do.
+
+    Args:
+        kinds: The NICs.
+        counts: How many each request is to have.
+        order: The GPUs that there are, the best ones first.
+        gpus: How many are asked for.
+        may_go_on: Asked before each step of a search for other sets than the best ones; where it says no, none is
+            found.
+    """
+    if gpus == 1:
+        return [gpu for gpu in order if _Flow(kinds, counts).give(gpu, sum(counts))]
+    each, some = divmod(sum(counts), gpus)
+    is_alike = all(len(requests) == len(counts) for requests, _ in kinds)
+    flow = _Flow(kinds, [_NO_END] * len(counts) if is_alike else counts)
+    best = [gpu for gpu in order if flow.give(gpu, each + bool(some))]
+    if is_alike and len(best) >= gpus:
+        return best
+    rather = [*best, *(gpu for gpu in order if gpu not in best)]
+    flow = _Flow(kinds, counts)
+    if each + bool(some) == 1:  # as many as can have one are among the best: others are no better
+        found = rather[:gpus]
+        return found if len(found) == gpus and sum(flow.give(gpu, 1) for gpu in found) == sum(counts) else best
+    for own, found in _sets(flow, rather, gpus, each, may_go_on):
+        if sum(own.give(gpu, 1) for gpu in found) >= some:
+            return found
+    return best[: gpus - 1]
+
+
+def _sets(
+    flow: _Flow, order: Sequence[int], gpus: int, each: int, may_go_on: Callable[[], bool]
+) -> Iterator[tuple[_Flow, list[int]]]:
+    """Yield all sets of so many GPUs that can each have as many, those first that are first in order."""
+    if not gpus:
+        yield flow, []
+        return
+    for at, gpu in enumerate(order[: len(order) - gpus + 1]):
+        if at and not may_go_on():
+            return
+        own = flow.copy()
+        if own.give(gpu, each):
+            for last, others in _sets(own, order[at + 1 :], gpus - 1, each, may_go_on):
+                yield last, [gpu, *others]
+
+
+class _Flow:
+    """How many NICs go from requests to GPUs; what a GPU has may be given to another that has others in its place."""
+
+    def __init__(self, kinds: Kinds, counts: Sequence[int]) -> None:
+        """Begin with no GPU having any."""
+        self._room: dict[_Node, dict[_Node, int]] = {_SOURCE: {}}  # how many more may go from one to another
+        for at, count in enumerate(counts):
+            self._way(_SOURCE, ("request", at), count)
+        for number, ((requests, gpus), count) in enumerate(kinds.items()):
+            for at in requests:
+                self._way(("request", at), ("in", number), _NO_END)
+            self._way(("in", number), ("out", number), count)
+            for gpu in gpus:
+                self._way(("out", number), ("gpu", gpu), _NO_END)
+
+    def _way(self, start: _Node, end: _Node, room: int) -> None:
+        self._room.setdefault(start, {})[end] = room
+        self._room.setdefault(end, {})[start] = 0
+
+    def copy(self) -> _Flow:
+        """Return another that is the same until either changes."""
+        out = _Flow({}, ())
+        out._room = {start: dict(ends) for start, ends in self._room.items()}
+        return out
+
+    def give(self, gpu: int, number: int) -> bool:
+        """Have a GPU have so many more NICs, and no other less; returns whether it can, else nothing changes."""
+        before = self._room if number < 2 else self.copy()._room
+        while number:
+            path = self._path(("gpu", gpu))
+            if not path:
+                self._room = before
+                return False
+            least = min(number, *(self._room[start][end] for start, end in path))
+            for start, end in path:
+                self._room[start][end] -= least
+                self._room[end][start] += least
+            number -= least
+        return True
+
+    def _path(self, to: _Node) -> list[tuple[_Node, _Node]]:
+        """Return the shortest way on which a NIC may come to a GPU; empty for none."""
+        came: dict[_Node, _Node] = {_SOURCE: _SOURCE}
+        open_ = [_SOURCE]
+        for start in open_:
+            for end, room in self._room[start].items():
+                if not room or end in came:
+                    continue
+                came[end] = start
+                open_.append(end)
+                if end == to:
+                    path = [(start, end)]
+                    while path[-1][0] != _SOURCE:
+                        path.append((came[path[-1][0]], path[-1][0]))
+                    return path
+        return []
