@@ -38,6 +38,7 @@ def pinned(
     shared: Whole | None = None,
     planned: Planned | None = None,
     seat: bool = False,
+    others: Collection[str] = (),
     preempting: Preempts | None = None,
     vendor: str = NVIDIA.word,
 ) -> dict[str, Any]:
@@ -64,6 +65,7 @@ def pinned(
         shared: What the set was chosen for that other pods will share; None where it is the pod's alone.
         planned: What it says of the plan of its gang; None for a pod of no gang.
         seat: Whether it asks for a seat, too, so that its pod is bound only with all others of its gang.
+        others: Names of requests that its template adds, which the seat's is none of.
         preempting: Which pods have to end for it; None for none.
         vendor: Whose GPUs they are.
     """
@@ -100,7 +102,7 @@ def pinned(
                     }
                     for name, each in uuids.items()
                 ]
-                + ([seats.request(beside=uuids)] if seat else []),
+                + ([seats.request(beside={*uuids, *others})] if seat else []),
                 # Ours in every ledger: drivers skip the configuration of others, and refuse what of their own they
                 # cannot read.
                 "config": [{"opaque": {"driver": names.DRIVER, "parameters": opaque}}],

@@ -10,9 +10,22 @@ import pytest
 from dradriver.api.policies.model import Nics
 from dradriver.kube.resources import DEVICE_CLASSES, PODS, RESOURCE_CLAIMS
 from tests.fakes import nics
-from tests.fakes.gpucluster import GpuCluster
+from tests.fakes.gpucluster import GpuCluster, claim_of
 from tests.fakes.nics import DRANET
-from tests.unit.controller.test_nics import NEAREST, ODD, a_cluster, addresses, given, gpus, pod, run, template, wanted
+from tests.unit.controller.test_nics import (
+    NEAREST,
+    ODD,
+    a_cluster,
+    addresses,
+    asked,
+    gang,
+    given,
+    gpus,
+    pod,
+    run,
+    template,
+    wanted,
+)
 
 pytestmark = pytest.mark.looptime
 
@@ -130,3 +143,15 @@ async def test_a_class_of_nics_may_end_as_the_classes_of_gpus_do() -> None:
     promised, writes = cluster.claim("p"), len(cluster.client.writes)
     await cluster.settle()
     assert (cluster.claim("p"), len(cluster.client.writes)) == (promised, writes)
+
+
+async def test_a_request_of_the_seats_name_is_beside_the_seat() -> None:
+    cluster = a_cluster()
+    cluster.barrier()
+    template(cluster, gpus(), wanted("seat"))
+    gang(cluster, *"pq")
+    await cluster.settle()
+    for name in "pq":
+        assert list(asked(cluster, name)) == ["gpu", "seat-2", "seat"]
+        assert len(addresses(cluster, name, "seat")) == 1
+    assert len(cluster.worker.picture.nics.held(("default", claim_of("p")))) == 1
