@@ -14,6 +14,7 @@ import yaml
 from docs import metrics, questions
 from dradriver.cluster.gpu_states import STATES
 from dradriver.controller.causes import Cause
+from dradriver.node.faults import KINDS
 from tests import needs
 from tests.fakes.chart import CHART, objects
 from tests.paths import REPO
@@ -33,6 +34,16 @@ def rules() -> list[dict[str, Any]]:
 
 ALERTS: Final = {rule["alert"]: rule for rule in rules() if "alert" in rule}
 RECORDS: Final = {rule["record"] for rule in rules() if "record" in rule}
+
+
+def test_an_alert_tells_of_every_fault_of_gpus() -> None:
+    def told(alert: str) -> set[str]:
+        said = re.findall(r'gpu_fault_info{kind=~?"([^"]+)"}', ALERTS[alert]["expr"])
+        return {kind for each in said for kind in each.split("|")}
+
+    by_effect = {one: {kind for kind, what in KINDS.items() if what.effect == one} for one in ("NoSchedule", "None")}
+    assert told("GpuTopologyGpuIll") == by_effect["NoSchedule"] - {"held"}, "programs on it are no fault of a GPU's"
+    assert told("GpuTopologyGpuWarns") == by_effect["None"]
 
 
 @pytest.mark.timeout(900)  # in CI on a new machine it is built here
