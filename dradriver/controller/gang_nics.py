@@ -67,6 +67,7 @@ class Search:
         self._picture, self._namespace = picture, members[0].key[0]
         self._ask = asked(picture, [member.wish for member in members])
         self._looks, self._skips, self._learns = 0, False, False
+        self._tries = Tries(every_node=True)
         self._seen: set[str] = set()
         self._apart: dict[str, frozenset[int]] = {}
         # A fleet that is not the tenant's own was made for a purpose, and is what it is.
@@ -105,7 +106,7 @@ class Search:
             return False
         assert self._ask is not None, "it demands something"
         free = self._picture.fleets.of(self._namespace).free(node)
-        apart = nic_choice.gpus_apart(self._picture, self._ask, node, free, gpus)
+        apart = nic_choice.gpus_apart(self._picture, self._ask, node, free, gpus, tries=self._tries)
         if len(apart) >= gpus:
             self._apart[node] = apart
             return True
@@ -167,7 +168,7 @@ def chosen(picture: Picture, placed: Mapping[Member, tuple[str, Gpus]]) -> dict[
     out: dict[Member, Chosen] = {}
     short: dict[str, int] = {}
     ask: NicAsk | None = None
-    taken, tries = set[Place](), Tries()
+    taken, tries = set[Place](), Tries(every_node=True)
     for member, (node, gpus) in placed.items():
         if member.wish.nics is None:
             continue
