@@ -67,6 +67,7 @@ class Search:
         self._picture, self._namespace = picture, members[0].key[0]
         self._ask = asked(picture, [member.wish for member in members])
         self._looks, self._skips, self._learns = 0, False, False
+        self._tries = Tries(every_node=True)
         self._seen: set[str] = set()
         self._apart: dict[str, frozenset[int]] = {}
         self._given = fleet
@@ -111,11 +112,12 @@ class Search:
         if not self._narrows or node in self._apart:
             return False
         assert self._ask is not None, "it demands something"
-        apart = nic_choice.gpus_apart(self._picture, self._ask, node, self._whole.free(node), gpus)
+        free = self._whole.free(node)
+        apart = nic_choice.gpus_apart(self._picture, self._ask, node, free, gpus, tries=self._tries)
         if len(apart) >= gpus:
             self._apart[node] = apart
             return True
-        if self._remembers and gpus == self._least:
+        if self._remembers and gpus == self._least and node not in self._tries.starved:
             self._learns = True
             self._picture.nics.counts.short.add(self._key, self._picture.nodes.named([node]))
         return False
@@ -173,7 +175,7 @@ def chosen(picture: Picture, placed: Mapping[Member, tuple[str, Gpus]]) -> dict[
     out: dict[Member, Chosen] = {}
     short: dict[str, int] = {}
     ask: NicAsk | None = None
-    taken, tries = set[Place](), Tries()
+    taken, tries = set[Place](), Tries(every_node=True)
     for member, (node, gpus) in placed.items():
         if member.wish.nics is None:
             continue

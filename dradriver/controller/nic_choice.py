@@ -62,7 +62,11 @@ def chosen(
     """
     if not ask.requests:
         return {}
-    here, tries = NodeNics(picture, ask, node, besides, taken), tries or Tries()
+    tries = tries or Tries()
+    if not tries.may_begin(node):
+        picture.nics.counts.looked(ask, node, ended=True)
+        return None
+    here = NodeNics(picture, ask, node, besides, taken)
     rows = {name: [here.number[uuid] for uuid in own] for name, own in gpus.items()}
     flat = list(dict.fromkeys(itertools.chain(*rows.values())))
     costs = here.costs(flat)
@@ -78,7 +82,7 @@ def chosen(
 
     slots = _slots(ask, {name: [flat.index(gpu) for gpu in own] for name, own in rows.items()})
     best: tuple[bool, int, Chosen] | None = None
-    tries.begin(node)
+    tries.begin(node, here.work)
     if usable is not None:
         for own in here.ways(_of_nics_alone(ask), usable, tries, least, bound):
             found = _assigned(here, ask, costs, own, slots)
@@ -193,7 +197,11 @@ def gpus_apart(
         gpus: How many GPUs share what is asked for.
         tries: What is left of a search of which this is a part.
     """
-    here, tries = NodeNics(picture, ask, node, None, ()), tries or Tries()
+    tries = tries or Tries()
+    if not tries.may_begin(node):
+        picture.nics.counts.looked(ask, node, ended=True)
+        return frozenset()
+    here = NodeNics(picture, ask, node, None, ())
     own = [at for at, gpu in enumerate(here.machine.gpus) if gpu.index in free]
     costs, most = here.costs(own), -(-ask.count // gpus)
     ties = [[one for one in ask.alike if request.name in one.requests] for request in ask.requests]
@@ -220,7 +228,7 @@ def gpus_apart(
     ]
     order = sorted(range(len(own)), key=lambda row: (cheapest[row], row))
     best: list[int] = []
-    tries.begin(node)
+    tries.begin(node, here.work)
     for usable in here.ways(_of_nics_alone(ask), here.fitting, tries, lambda _: 0, lambda: NEVER):
         kinds: Counter[tuple[frozenset[int], frozenset[int]]] = Counter()
         for column, rows in with_any.items():

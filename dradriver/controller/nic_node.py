@@ -20,34 +20,52 @@ from dradriver.topology.machine import Machine
 Usable: TypeAlias = list[set[int]]
 """The NICs that each request may have, by their numbers."""
 
-MOST_TRIES: Final = 256  # in a whole search, beside the first on each node
-MOST_TRIES_HERE: Final = 64  # of these on one node
+MOST_WORK: Final = 1 << 17  # in a whole search: NICs times requests, each time that they are gone through
+MOST_TRIES: Final = 64  # on one node, beside the first
+_TRIES: Final = 8  # that cost as much as to go through a node's NICs once
 _FAR: Final = 4096  # what a step more counts beside how many other functions of its card are in use
 
 
 class Tries:
-    """How much more of a search is made: of what NICs may have in common, and of sets of GPUs beside the best one.
+    """How much more of a search is made: of nodes, what their NICs may have in common, and sets of their GPUs.
+
+    The first node is gone through whatever it costs, so that whoever asks again comes further.
 
     Attributes:
         ended: Whether the search on a node ended before its end.
-        starved: Nodes on which it ended because of what had been tried on others.
+        starved: Nodes on which it ended, or did not begin, because of what others had cost.
     """
 
-    def __init__(self) -> None:
-        """Begin with nothing tried."""
+    def __init__(self, *, every_node: bool = False) -> None:
+        """Begin with nothing tried; ``every_node`` has each node looked at, and what is tried beside that bounded."""
         self.ended = False
         self.starved: set[str] = set()
-        self._left, self._here, self._node = MOST_TRIES, 0, ""
+        self._every_node = every_node
+        self._left, self._here, self._node, self._work = MOST_WORK, 0, "", 0
+        self._nodes: dict[str, bool] = {}  # whether it was the first
 
-    def begin(self, node: str) -> None:
-        """Begin with a node."""
-        self._node, self._here, self.ended = node, MOST_TRIES_HERE, False
+    def may_begin(self, node: str) -> bool:
+        """Return whether a node is looked at; one that was looked at before is looked at to its end."""
+        if node in self._nodes:
+            return True
+        if self._left <= 0 and not self._every_node:
+            self.ended = True
+            self.starved.add(node)
+            return False
+        self._nodes[node] = not self._nodes
+        return True
+
+    def begin(self, node: str, work: int) -> None:
+        """Begin with a node; ``work`` is what it costs to go through its NICs once."""
+        self._node, self._work, self._here, self.ended = node, work, MOST_TRIES, False
+        if not self._every_node:
+            self._left -= work
 
     def more(self) -> bool:
         """Return whether one thing more is tried."""
-        if self._here and self._left:
+        if self._here and (self._left > 0 or self._nodes[self._node]):
             self._here -= 1
-            self._left -= 1
+            self._left -= self._work // _TRIES
             return True
         self.ended = True
         if self._here:
@@ -63,6 +81,7 @@ class NodeNics:
         number: Its GPUs' positions, by uuid.
         addresses: The NICs'.
         fitting: The NICs that each request may have by what it asks for.
+        work: What it costs to go through them once.
     """
 
     def __init__(self, picture: Picture, ask: NicAsk, node: str, besides: Key | None, taken: Collection[Place]) -> None:
@@ -104,6 +123,7 @@ class NodeNics:
                     self._ranks[column] = min(used[parent], _FAR - 1)
                     used[parent] += 1
         self.fitting: Usable = [set(own) for own in self._nics]
+        self.work = len(columns) * len(ask.requests)
 
     def value(self, request: int, column: int, attribute: str) -> object:
         """Return what a NIC says by an attribute to a request that may have it; None where it does not."""

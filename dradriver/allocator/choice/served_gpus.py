@@ -95,32 +95,37 @@ class _Flow:
 
     def give(self, gpu: int, number: int) -> bool:
         """Have a GPU have so many more NICs, and no other less; returns whether it can, else nothing changes."""
-        before = self._room if number < 2 else self.copy()._room
+        gone: list[tuple[list[tuple[_Node, _Node]], int]] = []
         while number:
             path = self._path(("gpu", gpu))
             if not path:
-                self._room = before
+                for way, back in reversed(gone):
+                    self._send(way, -back)
                 return False
             least = min(number, *(self._room[start][end] for start, end in path))
-            for start, end in path:
-                self._room[start][end] -= least
-                self._room[end][start] += least
+            self._send(path, least)
+            gone.append((path, least))
             number -= least
         return True
 
+    def _send(self, path: Sequence[tuple[_Node, _Node]], number: int) -> None:
+        for start, end in path:
+            self._room[start][end] -= number
+            self._room[end][start] += number
+
     def _path(self, to: _Node) -> list[tuple[_Node, _Node]]:
         """Return the shortest way on which a NIC may come to a GPU; empty for none."""
-        came: dict[_Node, _Node] = {_SOURCE: _SOURCE}
-        open_ = [_SOURCE]
-        for start in open_:
-            for end, room in self._room[start].items():
-                if not room or end in came:
+        after: dict[_Node, _Node] = {}
+        open_ = [to]
+        for end in open_:
+            for start in self._room.get(end, ()):
+                if start in after or start == to or not self._room[start][end]:
                     continue
-                came[end] = start
-                open_.append(end)
-                if end == to:
+                after[start] = end
+                if start == _SOURCE:
                     path = [(start, end)]
-                    while path[-1][0] != _SOURCE:
-                        path.append((came[path[-1][0]], path[-1][0]))
+                    while path[-1][1] != to:
+                        path.append((path[-1][1], after[path[-1][1]]))
                     return path
+                open_.append(start)
         return []

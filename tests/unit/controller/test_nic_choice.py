@@ -19,7 +19,7 @@ from dradriver.kube.resources import DEVICE_CLASSES, RESOURCE_SLICES
 from tests.fakes import nics
 from tests.fakes.gpucluster import GpuCluster
 from tests.fakes.nics import SRIOV
-from tests.unit.controller.test_nics import NEAREST, a_cluster, addresses, asked, gpus, pod, run, template, wanted
+from tests.unit.controller.test_nics import NEAREST, a_cluster, addresses, asked, gang, gpus, pod, run, template, wanted
 from tests.unit.controller.test_nics_many import functions, wish_of
 
 pytestmark = pytest.mark.looptime
@@ -171,9 +171,9 @@ async def hopeless(cluster: GpuCluster, nodes: int) -> None:
 async def test_a_whole_search_is_bounded_and_goes_on_behind_where_it_ended(
     assigned: Mock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nic_node, "MOST_TRIES", 40)
     cluster = GpuCluster()
     await hopeless(cluster, 4)
+    monkeypatch.setattr(nic_node, "MOST_WORK", 40 * 8 * 32 * 4 // 8)  # 40 tries of so many functions for four requests
     assigned.reset_mock()
     picture, version = cluster.worker.picture, cluster.worker.picture.version
     for ask in range(3):
@@ -185,8 +185,19 @@ async def test_a_whole_search_is_bounded_and_goes_on_behind_where_it_ended(
         decide(picture, wish_of(cluster, "p"))
 
 
+async def test_every_node_of_a_gang_is_looked_at_whatever_the_others_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nic_node, "MOST_WORK", 1)
+    cluster = GpuCluster()
+    for name in "abc":
+        functions(cluster, name)
+    template(cluster, gpus(count=8), wanted("nic", 8, device_class=SRIOV))
+    gang(cluster, *"pqr", near_nic="required")
+    await run(cluster)
+    assert {cluster.gpus(name)[0] for name in "pqr"} == {*"abc"}
+
+
 async def test_a_search_that_ended_on_a_node_does_not_say_that_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nic_node, "MOST_TRIES_HERE", 8)
+    monkeypatch.setattr(nic_node, "MOST_TRIES", 8)
     cluster = GpuCluster()
     await hopeless(cluster, 2)
     picture = cluster.worker.picture
