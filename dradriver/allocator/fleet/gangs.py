@@ -244,12 +244,12 @@ def _described(fleet: Fleet, request: GangRequest, found: Found, kept: Mapping[i
     missed = max((choice.fallback for choice in by_index), key=len)
     is_near = reach == NODE or (not strange and holds(fleet, request.near, fleet.sites_by_name()[known]))
     far = [f"near: {request.near}"] if request.near and not is_near else []
-    rated = all(VENDORS[role.pod.vendor].rated for role in request.members)
+    predicted = all(VENDORS[role.pod.vendor].predicted for role in request.members)
     return GangChoice(
         pods=by_index,
         nodes=(*(names[at] for at in _in_order(fleet, known).tolist()), *sorted(strange)),
         reach=reach,
-        busbw_gbps=_slowest(fleet, by_index, fleet.sites_by_name()[known], reach) if rated else 0.0,
+        busbw_gbps=_slowest(fleet, by_index, fleet.sites_by_name()[known], reach) if predicted else 0.0,
         fallback=(*(word.value for word in missed), *far),
     )
 

@@ -71,14 +71,15 @@ def test_the_largest_gang_is_of_one_vendor() -> None:
     assert (gpus, found["cluster"].pods, set(found["cluster"].nodes)) == (8, 2, {"amd", "amd-2"})
 
 
+@pytest.mark.parametrize("vendor", ["amd", "ascend"])
 @pytest.mark.parametrize("gpus", [1, 2])
-def test_nothing_is_told_of_a_gangs_bandwidth_where_nobody_knows_its_links(gpus: int) -> None:
-    """Be the rate of its nodes' network cards known, which need not be those that NPUs talk by."""
-    made = fleet("ascend")
-    made.set_node("more", profiles.load(PROFILES["ascend"], seed="more"), range(8))
-    for node in ("ascend", "more"):
+def test_no_all_reduce_is_predicted_for_a_gang_by_a_model_of_another_library(vendor: str, gpus: int) -> None:
+    """Be the rate of its nodes' network cards known."""
+    made = fleet(vendor)
+    made.set_node("more", profiles.load(PROFILES[vendor], seed="more"), range(8))
+    for node in (vendor, "more"):
         made.set_location(node, location(gbps=50))
-    placed = place_gang(made, GangRequest(pod=Whole(containers=(gpus,), vendor="ascend"), pods=12 // gpus))
+    placed = place_gang(made, GangRequest(pod=Whole(containers=(gpus,), vendor=vendor), pods=12 // gpus))
     assert (len(placed.nodes), placed.busbw_gbps) == (2, 0)
 
 
