@@ -142,6 +142,8 @@ def _with_nics(
     """Return those sets for which their nodes have NICs."""
     ask = wish.nics
     assert ask is not None, "asked of such wishes"
+    if len(ask.requests) == 1 and not ask.alike and not nic_choice.demands(ask):
+        return list(choices)  # so many are free on each node, or it would not have been ranked
     return [one for one in choices if nic_choice.chosen(picture, ask, one.node, uuids(picture, wish, one), tries=tries)]
 
 

@@ -74,6 +74,17 @@ async def test_as_many_functions_as_a_card_has_are_had(rows: list[int]) -> None:
     assert max(rows) == 16
 
 
+async def test_where_any_nic_will_do_those_of_other_nodes_are_counted_alone(rows: list[int]) -> None:
+    cluster = GpuCluster()
+    for at in range(20):
+        functions(cluster, f"n{at:02}", 1)
+    template(cluster, gpus(), wanted("nic", 2, device_class=SRIOV))
+    pod(cluster)
+    await run(cluster)
+    assert len(given(cluster, driver=SRIOV)) == 2
+    assert len(rows) < 8, "of its own node, each time that it was looked at"
+
+
 def far_node(cluster: GpuCluster, name: str, count: int = 8) -> None:
     """Add a node whose NICs are near none of its GPUs."""
     cluster.node(name, "hgx-h100")
