@@ -23,6 +23,7 @@ from dradriver.cluster.nodes.table import NodeTable
 _MOST: Final = 1024  # wishes of which it is kept: 25 KB each with 5000 nodes
 _MOST_SHORT: Final = 1024  # the same of which nodes were found short: 40 KB each
 
+_MOST_READ: Final = 50_000  # NICs that one look counts: cards have dozens of functions; 10 us each
 _MOST_JUDGES: Final = 64
 _MOST_JUDGED: Final = 1 << 14  # NICs of which a judge keeps what it said: they say the same on many nodes
 _MOST_ENDED: Final = 1024
@@ -38,6 +39,8 @@ class Source(Protocol):
     """Where NICs are read from."""
 
     def untaken(self, node: str) -> Iterable[Nic]: ...  # noqa: D102
+
+    def many(self, node: str) -> int: ...  # noqa: D102
 
     def ways(self, node: str) -> Ways | None: ...  # noqa: D102
 
@@ -193,8 +196,15 @@ class Counts:
         if len(due):
             kinds = self._kinds(ask)
             judge = Judge([(kind.driver, kind.terms, kind.tolerations) for kind in kinds])
-            for row in due.tolist():
-                known.counts[row] = self._count(self._nodes.name(row), ask, kinds, judge, every=every)
+            left = _MOST_READ
+            for number, row in enumerate(due.tolist()):
+                node = self._nodes.name(row)
+                if (left := left - self._source.many(node)) < 0 and number:
+                    known.counts[due[number:]], due = 0, due[:number]
+                    self.looked(ask, node, ended=True)  # who asks again goes on here
+                    break
+                self.looked(ask, node, ended=False)
+                known.counts[row] = self._count(node, ask, kinds, judge, every=every)
             known.stale[due] = False
         found: Ints = np.where(fit, known.counts, 0).astype(np.int64)
         return found
@@ -293,6 +303,10 @@ class Short:
         found = self._long_enough(wish, self._found.get(wish, np.zeros(0, np.int64)), len(nodes))
         found[nodes] = self._counts.clock
         _bound(self._found, _MOST_SHORT, self._random)
+
+    def forget_of(self, wish: Hashable) -> None:
+        """Take in that the nodes that were found to be short for a wish need not be."""
+        self._found.pop(wish, None)
 
     def forget(self) -> None:
         """Take in that anything may be otherwise."""

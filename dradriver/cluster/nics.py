@@ -255,6 +255,10 @@ class Nics:
         """Return the NICs of a node that no claim has, in no order."""
         return (nic for nic in self._every(node) if (node, nic.address) not in self._holders)
 
+    def many(self, node: str) -> int:
+        """Return how many NICs a node has, free or not."""
+        return sum(map(len, self._pools.get(node, {}).values()))
+
     def free(self, node: str, besides: Key | None = None) -> list[Nic]:
         """Return those of them that no claim has, but for one claim's."""
         return [nic for nic in self.on(node) if not self._holders.get((node, nic.address), set()) - {besides}]

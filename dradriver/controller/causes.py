@@ -59,6 +59,7 @@ _PHRASES: Final[tuple[tuple[str, Cause], ...]] = (
     ("so no claim is given devices by this constraint", Cause.NEVER),
     ("no eligible node has", Cause.GPUS),
     ("none so far beside GPUs that are free", Cause.GPUS),
+    ("not all were tried that the claim's requests allow", Cause.GPUS),
     ("have no place for all of them at once", Cause.GPUS),
     ("no place now", Cause.GPUS),
     ("the nodes that this pod was placed for have no other GPUs", Cause.GPUS),

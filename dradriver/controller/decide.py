@@ -144,6 +144,8 @@ def revalidate(picture: Picture, wish: PlacementRequest, claim: ClaimRecord) -> 
     row = None if pin is None else picture.nodes.find(pin.choice.node)
     if pin is None or row is None or pin.nccl != wish.nccl or (wish.shared and claim.set != wish.request):
         return None
+    if not picture.inventory.keeps(pin):
+        return None
     if wish.nics is not None:
         try:
             wish = nic_places.readable(picture, wish)
@@ -155,7 +157,7 @@ def revalidate(picture: Picture, wish: PlacementRequest, claim: ClaimRecord) -> 
     gone = frozenset((wish.claim, *(key for pod in ending if (key := claim_key(pod)) is not None)))
     with picture.nodes.without([takes for takes in (own, *map(picture.node_usage.by, map(_key, ending))) if takes]):
         fit = eligible(picture, wish)
-        if not (fit[row] and picture.inventory.keeps(pin) and conflicts.fits(picture, claim)):
+        if not (fit[row] and conflicts.fits(picture, claim)):
             return None
         try:
             if not _asked_for(picture, wish, pin, _row(fit, row), gone):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import itertools
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from dradriver.allocator.fleet.fleet import Fleet
 from dradriver.allocator.request import NEAR_REQUIRED, Whole
 from dradriver.api.errors import WordError
+from dradriver.api.gangs import Gang
 from dradriver.api.nics import NicAsk
 from dradriver.cluster.nics import Place
 from dradriver.cluster.nodes.columns import Bools, Ints
@@ -27,11 +29,13 @@ class ShortError(NoNicsError):
     """A plan is nothing because of some of its nodes.
 
     Attributes:
-        short: How many GPUs a pod has on each that has too few NICs beside them.
+        short: Those that have too few NICs, and how many GPUs each pod that asks for some has there, by its requests.
         others: The plan's other nodes.
     """
 
-    def __init__(self, error: NoNicsError, short: Mapping[str, int], others: Collection[str]) -> None:
+    def __init__(
+        self, error: NoNicsError, short: Mapping[str, Sequence[Mapping[str, int]]], others: Collection[str]
+    ) -> None:
         super().__init__(str(error), stable=error.stable)
         self.short, self.others = short, others
 
@@ -52,6 +56,7 @@ class Search:
         self,
         picture: Picture,
         members: Sequence[Member],
+        wants: Gang | None,
         *,
         avoid: Collection[str],
         rows: Bools | None,
@@ -66,9 +71,10 @@ class Search:
         self.avoid, self.rows, self.fleet = tuple(avoid), rows, fleet
         self._picture, self._namespace = picture, members[0].key[0]
         self._ask = asked(picture, [member.wish for member in members])
-        self._looks, self._skips, self._learns = 0, False, False
+        self._looks, self._skips, self._supposed, self._learns = 0, False, False, False
         self._tries = Tries(every_node=True)
         self._seen: set[str] = set()
+        self._short: set[str] = set()
         self._apart: dict[str, frozenset[int]] = {}
         self._given = fleet
         self._narrows = self._ask is not None and nic_choice.demands(self._ask)
@@ -79,9 +85,12 @@ class Search:
             self._least = min((request.gpus for request in whole if isinstance(request, Whole)), default=0)
             self._key = "gang", self._ask, self._least, self._namespace, picture.fleets.views.whose(self._namespace)
             every = np.ones(picture.nodes.rows, np.bool_) if rows is None else rows
+            self._supposes = *self._key, wants, len(members)
             short = picture.nics.counts.short.of(self._key, every)
-            if short.any():
-                self.rows, self._skips = every & ~short, True
+            supposed = picture.nics.counts.short.of(self._supposes, every) & ~short
+            self._skips, self._supposed = bool(short.any()), bool(supposed.any())
+            if self._skips or self._supposed:
+                self.rows, self._skips = every & ~short & ~supposed, True
 
     def learn(self, error: ShortError) -> None:
         """Take in why a plan was nothing.
@@ -93,8 +102,9 @@ class Search:
         if self._looks > MOST_LOOKS:
             raise self.refusal() or error
         self._seen.update(error.short, error.others)
-        for node, gpus in error.short.items():
-            if not self._narrow(node, gpus):
+        self._short.update(error.short)
+        for node, pods in error.short.items():
+            if not self._narrow(node, pods):
                 self.avoid = (*self.avoid, node)
         if self._apart:
             self.fleet = self._whole.narrowed(self._apart)
@@ -107,27 +117,50 @@ class Search:
         """What is looked at where nothing is left out."""
         return self._picture.fleets.of(self._namespace) if self._given is None else self._given
 
-    def _narrow(self, node: str, gpus: int) -> bool:
-        """Offer those GPUs of a node that can all have NICs; returns whether these are enough for a pod of so many."""
+    def _narrow(self, node: str, pods: Sequence[Mapping[str, int]]) -> bool:
+        """Offer those GPUs of a node that can all have NICs; returns whether these are enough for any of its pods."""
         if not self._narrows or node in self._apart:
             return False
         assert self._ask is not None, "it demands something"
-        free = self._whole.free(node)
-        apart = nic_choice.gpus_apart(self._picture, self._ask, node, free, gpus, tries=self._tries)
-        if len(apart) >= gpus:
-            self._apart[node] = apart
+        known, free = self._picture.inventory.uuids(node), self._whole.free(node)
+        offered: frozenset[int] = frozenset()
+        taken: set[Place] = set()
+        for number, pod in enumerate(pods):
+            gpus = sum(pod.values())
+            apart = nic_choice.gpus_apart(
+                self._picture, self._ask, node, free - offered, gpus,
+                alone=number + 1 == len(pods), taken=taken, tries=self._tries,
+            )  # fmt: skip
+            if len(apart) < gpus:
+                break
+            offered |= apart
+            if len(apart) > gpus:  # any of them will do, and others none
+                break
+            each = iter(sorted(apart))
+            own = {name: [known[at] for at in itertools.islice(each, count)] for name, count in pod.items()}
+            found = nic_choice.chosen(self._picture, self._ask, node, own, taken=taken, tries=self._tries)
+            taken |= {(node, address) for some in (found or {}).values() for address in some}
+        if offered:
+            self._apart[node] = offered
             return True
-        if self._remembers and gpus == self._least and node not in self._tries.starved:
-            self._learns = True
-            self._picture.nics.counts.short.add(self._key, self._picture.nodes.named([node]))
+        if self._remembers and sum(pods[0].values()) == self._least and node not in self._tries.starved:
+            self._remember(self._key, [node])
         return False
+
+    def _remember(self, key: Hashable, nodes: Collection[str]) -> None:
+        self._learns = True
+        self._picture.nics.counts.short.add(key, self._picture.nodes.named(nodes))
 
     def refusal(self) -> NoNicsError | None:
         """Return why there is no plan, where nodes were left out because of their NICs; None where none was."""
         if self._ask is None or not (self._looks or self._skips):
             return None
-        if self._looks < MOST_LOOKS:
+        if self._looks < MOST_LOOKS and not self._supposed:
             return nic_choice.refusal(self._picture, self._ask)
+        if self._looks < MOST_LOOKS:  # all others were looked at: these once more, when somebody asks again
+            self._picture.nics.counts.short.forget_of(self._supposes)
+        elif self._remembers:  # so that others are looked at, though in another plan these might do
+            self._remember(self._supposes, self._short)
         if self._learns:
             self._picture.version += 1  # whoever asks again is told more: from here on
         return nic_choice.unfinished(self._ask, "not all plans for the gang were looked at")
@@ -173,7 +206,7 @@ def chosen(picture: Picture, placed: Mapping[Member, tuple[str, Gpus]]) -> dict[
         ShortError: Some members cannot have them beside their GPUs.
     """
     out: dict[Member, Chosen] = {}
-    short: dict[str, int] = {}
+    short: dict[str, list[dict[str, int]]] = {}
     ask: NicAsk | None = None
     taken, tries = set[Place](), Tries(every_node=True)
     for member, (node, gpus) in placed.items():
@@ -183,11 +216,14 @@ def chosen(picture: Picture, placed: Mapping[Member, tuple[str, Gpus]]) -> dict[
         found = nic_places.chosen(picture, wish, node, gpus, taken=taken, tries=tries)
         if found is None:
             assert wish.nics is not None, "it asks for some"
-            ask, short[node] = wish.nics, sum(map(len, gpus.values()))
+            ask, short[node] = wish.nics, []
             continue
         out[member] = found
         taken |= {(node, address) for each in found.values() for address in each}
     if ask is not None:  # all of them at once: each would cost a plan of its own
+        for member, (node, gpus) in placed.items():
+            if node in short and member.wish.nics is not None and member.wish.nics.requests:
+                short[node].append({name: len(own) for name, own in gpus.items()})
         others = {node for node, _ in placed.values()} - short.keys()
         raise ShortError(nic_choice.refusal(picture, ask), short, others)
     return out

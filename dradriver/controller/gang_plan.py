@@ -71,7 +71,7 @@ def plan(
     place = partial(_places, picture, wants=wants, identity=identity, least=least, home=home or {}, late=late)
 
     def places(some: Sequence[Member]) -> dict[Member, Placement]:
-        search = gang_nics.Search(picture, some, avoid=avoid, rows=rows, fleet=fleet)
+        search = gang_nics.Search(picture, some, wants, avoid=avoid, rows=rows, fleet=fleet)
         while True:
             try:
                 return place(some, avoid=search.avoid, rows=search.rows, fleet=search.fleet)

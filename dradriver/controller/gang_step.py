@@ -29,7 +29,7 @@ from dradriver.cluster import conflicts
 from dradriver.cluster.nodes.ask import lasts_s, longest
 from dradriver.cluster.picture import Picture
 from dradriver.cluster.records import ClaimRecord
-from dradriver.controller import next_step
+from dradriver.controller import next_step, nic_places
 from dradriver.controller.ending import Ending, ending_for
 from dradriver.controller.withdraw_reasons import WithdrawReason
 from dradriver.queue.units import Member, Unit
@@ -225,7 +225,7 @@ def _promised(
         if aside := {pin.choice.node for pin in pins if pin is not None} & picture.inventory.aside:
             # Nobody can say if they are right: a leader that begins has no tables of any machine yet.
             return Wait(until, f"waits until the GPUs of its node {min(aside)} are assessed")
-        if any(pin.nics for pin in pins if pin is not None) and (why := picture.nics.unread()):
+        if why := next(filter(None, (nic_places.unread(picture, member) for member in gated)), ""):
             return Wait(until, why)  # the same
         return Lift(gated)
     if ending is not None:

@@ -20,6 +20,7 @@ from dradriver.cluster import conflicts
 from dradriver.cluster.nodes.ask import lasts_s
 from dradriver.cluster.picture import Picture
 from dradriver.cluster.records import ClaimRecord
+from dradriver.controller import nic_places
 from dradriver.controller.ending import Ending, ending_for
 from dradriver.controller.withdraw_reasons import WithdrawReason
 from dradriver.queue.units import Member
@@ -160,7 +161,7 @@ def next_step(
             return LetGo(claim)
         return Wait(until=stuck_at, reason=f"waits until its earlier claim {claim.metadata.name} is gone")
     if pod.gated:
-        return _gated(pod, claim, picture, others, wall)
+        return _gated(member, claim, picture, others, wall)
     if claim.seat is not None:
         return _seated(member, claim, now)
     if claim.devices is not None:
@@ -286,8 +287,8 @@ def _unowned(pod: Pod, claim: ClaimRecord | None) -> ClaimRecord | None:
     return None if mine else claim
 
 
-def _gated(pod: Pod, claim: ClaimRecord, picture: Picture, others: list[str], wall: float) -> Step:
-    if [uid for uid in claim.users if uid != pod.metadata.uid]:
+def _gated(member: Member, claim: ClaimRecord, picture: Picture, others: list[str], wall: float) -> Step:
+    if [uid for uid in claim.users if uid != member.uid]:
         return Wait(
             reason=f"claim {claim.metadata.name} is used by another pod; delete that pod: a claim's GPUs are one pod's"
         )
@@ -300,7 +301,7 @@ def _gated(pod: Pod, claim: ClaimRecord, picture: Picture, others: list[str], wa
         return Withdraw(claim, WithdrawReason.BLOCKED, other_gate(others))
     if claim.pin is not None and (node := claim.pin.choice.node) in picture.inventory.aside:
         return Wait(reason=f"waits until the GPUs of its node {node} are assessed")  # nobody can say if it is right
-    if claim.pin is not None and claim.pin.nics and (why := picture.nics.unread()):
+    if claim.pin is not None and (why := nic_places.unread(picture, member)):
         return Wait(reason=why)  # the same
     return Keep(claim)
 

@@ -182,7 +182,15 @@ def _given(here: NodeNics, ask: NicAsk, columns: Sequence[int]) -> Chosen:
 
 
 def gpus_apart(
-    picture: Picture, ask: NicAsk, node: str, free: Collection[int], gpus: int, *, tries: Tries | None = None
+    picture: Picture,
+    ask: NicAsk,
+    node: str,
+    free: Collection[int],
+    gpus: int,
+    *,
+    alone: bool = True,
+    taken: Collection[Place] = (),
+    tries: Tries | None = None,
 ) -> frozenset[int]:
     """Return the numbers of GPUs of a node that can all have their NICs at the same time, of as many as there are.
 
@@ -195,13 +203,15 @@ def gpus_apart(
         node: The node.
         free: Numbers of its free GPUs.
         gpus: How many GPUs share what is asked for.
+        alone: Whether that is one pod's; else others that ask for the same are to be beside it.
+        taken: NICs that count as taken.
         tries: What is left of a search of which this is a part.
     """
     tries = tries or Tries()
     if not tries.may_begin(node):
         picture.nics.counts.looked(ask, node, ended=True)
         return frozenset()
-    here = NodeNics(picture, ask, node, None, ())
+    here = NodeNics(picture, ask, node, None, taken)
     own = [at for at, gpu in enumerate(here.machine.gpus) if gpu.index in free]
     costs, most = here.costs(own), -(-ask.count // gpus)
     ties = [[one for one in ask.alike if request.name in one.requests] for request in ask.requests]
@@ -234,7 +244,7 @@ def gpus_apart(
         for column, rows in with_any.items():
             if requests := frozenset(at for at, each in enumerate(usable) if column in each):
                 kinds[requests, rows] += 1
-        found = served(kinds, [request.count for request in ask.requests], order, gpus, tries.more)
+        found = served(kinds, [request.count for request in ask.requests], order, gpus, tries.more, alone=alone)
         best = max(best, found, key=len)
         if len(best) >= gpus:
             break
@@ -250,7 +260,7 @@ def _of_nics(ask: NicAsk) -> set[str]:
 
 def _offers_all(ask: NicAsk, gpus: int) -> bool:
     """Return whether ``gpus_apart`` leaves out no set of GPUs that would do, where it finds any."""
-    kinds = {(one.device_class, one.selectors) for one in ask.requests}
+    kinds = {(one.device_class, one.selectors, one.tolerations) for one in ask.requests}
     return (gpus == 1 or (len(kinds) == 1 and ask.count % gpus == 0)) and not ask.alike
 
 
@@ -302,7 +312,7 @@ def _figures(picture: Picture, ask: NicAsk, node: str) -> str:
     pool = picture.inventory.pool(node)
     if not demands(ask) or pool is None:
         return text
-    near = gpus_apart(picture, ask, node, [gpu.index for gpu in pool.machine.gpus], ask.count)
+    near = gpus_apart(picture, ask, node, [gpu.index for gpu in pool.machine.gpus], ask.count, alone=False)
     return f"{text}, one each for GPU {', '.join(map(str, sorted(near)))}" if near else f"{text}, for no GPU"
 
 

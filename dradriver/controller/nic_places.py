@@ -12,6 +12,7 @@ import numpy as np
 from dradriver.allocator.fleet.fleet import Fleet
 from dradriver.allocator.request import NEAR_PREFERRED, NEAR_REQUIRED, Choice, NoPlaceError, PartChoice, Whole
 from dradriver.api import names
+from dradriver.api.errors import WordError
 from dradriver.api.pins import Pin
 from dradriver.cluster.nics import Place
 from dradriver.cluster.nodes.columns import Bools
@@ -20,6 +21,7 @@ from dradriver.controller import nic_choice
 from dradriver.controller.nic_choice import Chosen, Gpus
 from dradriver.controller.nic_node import Tries
 from dradriver.queue.placement_request import PlacementRequest
+from dradriver.queue.units import Member
 
 MOST_LOOKS: Final = 8  # at so many more nodes, for NICs beside free GPUs
 
@@ -41,6 +43,15 @@ def readable(picture: Picture, wish: PlacementRequest) -> PlacementRequest:
     if ask.near == NEAR_REQUIRED:
         raise NoPlaceError(f"{names.NEAR_NIC}: {NEAR_REQUIRED}: {ask.left[-1][1]}")
     return msgspec.structs.replace(wish, nics=ask)
+
+
+def unread(picture: Picture, member: Member) -> str:
+    """Return what a pod that asks for NICs waits for until it is known what there is of these; else empty."""
+    try:
+        nics = member.wish.nics
+    except WordError:
+        return ""
+    return picture.nics.unread() if nics is not None and nics.requests else ""
 
 
 def asked_for(picture: Picture, wish: PlacementRequest, pin: Pin) -> bool:

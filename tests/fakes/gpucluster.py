@@ -203,8 +203,9 @@ class GpuCluster(Stored):
             built["spec"]["pool"]["generation"] = generation
             self.put(RESOURCE_SLICES, built)
         for piece in self.all(RESOURCE_SLICES):
-            pool = piece["spec"]["pool"]
-            if piece["spec"].get("nodeName") == node and pool["generation"] < generation:
+            spec = piece["spec"]
+            ours = spec["driver"] == names.DRIVER and spec.get("nodeName") == node
+            if ours and spec["pool"]["generation"] < generation:
                 self.remove(RESOURCE_SLICES, piece["metadata"]["name"])
 
     def pod(self, name: str, gpus: Asked | Mapping[str, Asked] = 4, **changes: Any) -> None:

@@ -479,6 +479,7 @@ IN_THE_CODE: Final = (  # what takes minutes, or a bug, to come about
     "are reserved for it",
     "are assessed",
     "none so far beside GPUs that are free",
+    "not all were tried that the claim's requests allow",
     "it was bound to node",
     "preempts",
     "did not end for it in time",

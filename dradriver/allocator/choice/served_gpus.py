@@ -18,7 +18,13 @@ _NO_END: Final = 1 << 40
 
 
 def served(
-    kinds: Kinds, counts: Sequence[int], order: Sequence[int], gpus: int, may_go_on: Callable[[], bool]
+    kinds: Kinds,
+    counts: Sequence[int],
+    order: Sequence[int],
+    gpus: int,
+    may_go_on: Callable[[], bool],
+    *,
+    alone: bool = True,
 ) -> list[int]:
     """Return GPUs that can all have their NICs at the same time; fewer than are asked for where no set of them can.
 
@@ -32,11 +38,12 @@ def served(
         gpus: How many are asked for.
         may_go_on: Asked before each step of a search for other sets than the best ones; where it says no, none is
             found.
+        alone: Whether it is one pod that asks for them, so that of GPUs of which it has one each may do by itself.
     """
-    if gpus == 1:
+    is_alike = all(len(requests) == len(counts) for requests, _ in kinds)
+    if gpus == 1 and (alone or not is_alike):
         return [gpu for gpu in order if _Flow(kinds, counts).give(gpu, sum(counts))]
     each, some = divmod(sum(counts), gpus)
-    is_alike = all(len(requests) == len(counts) for requests, _ in kinds)
     flow = _Flow(kinds, [_NO_END] * len(counts) if is_alike else counts)
     best = [gpu for gpu in order if flow.give(gpu, each + bool(some))]
     if is_alike and len(best) >= gpus:

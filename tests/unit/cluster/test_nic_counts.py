@@ -51,6 +51,19 @@ def test_one_nic_of_two_drivers_counts_once() -> None:
     assert enough(mine, NicAsk(requests=(own, *wanted(3).requests))) == set()
 
 
+def test_nodes_with_very_many_nics_are_counted_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nic_counts, "_MOST_READ", 7)
+    mine, ask, names = functions(), wanted(2), "abcde"
+    for node in names[1:]:
+        mine._nodes.offer(node, True)
+        every = [nics.function(f"{A[:-1]}{1 + at}", A, at) for at in range(3)]
+        see(mine, made(*every, node=node, driver=SRIOV))
+    for counted in (2, 4, 5, 5):
+        having = mine.counts.of(ask, mine._nodes.named(names)) > 0
+        assert [node for node in names if having[mine._nodes.row(node)]] == list(names[:counted])
+        assert mine.counts.has_ended(ask) is (counted < 5)
+
+
 def test_more_wishes_than_are_kept_are_not_all_counted_again_each_time_round(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nic_counts, "_MOST", 16)
     mine = functions()

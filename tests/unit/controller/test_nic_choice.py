@@ -300,3 +300,17 @@ async def test_a_pod_is_placed_if_and_only_if_some_set_of_gpus_and_nics_will_do(
     by_address = {case.address(one): one for one in case.nics}
     got = [[by_address[one] for one in pinned(cluster, f"n{at}")] for at in range(len(case.requests))]
     assert (tuple(cluster.gpus("p")[1]), tuple(itertools.chain(*got))) in ways
+
+
+async def test_requests_that_tolerate_other_taints_are_unlike() -> None:
+    cluster = GpuCluster()
+    cluster.put(DEVICE_CLASSES, nics.device_class())
+    cluster.node("a", "hgx-h100")
+    cluster.rival("theirs", "a", [1, 2, 3])
+    tainted = nics.device(NEAREST[6], number=6, numa=1) | {"taints": [{"key": "k", "effect": "NoSchedule"}]}
+    others = [nics.device(NEAREST[gpu], number=gpu, numa=gpu // 4) for gpu in (0, 7)]
+    cluster.put(RESOURCE_SLICES, nics.published("a", [tainted, *others]))
+    template(cluster, gpus(count=2), wanted("x", 1, tolerations=[{"key": "k", "operator": "Exists"}]), wanted("y"))
+    pod(cluster, near_nic="required", required="same-numa")
+    await run(cluster)
+    assert cluster.claim("p") is not None or "not all were tried" in (cluster.note("p", "reason") or "")

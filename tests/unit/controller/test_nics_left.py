@@ -79,3 +79,44 @@ async def test_without_the_class_or_the_template_claims_are_given_back_and_it_is
     await run(cluster)
     assert [len(given(cluster, name)) for name in members] == [2] * len(members)
     assert unharmed(caplog)
+
+
+@pytest.mark.parametrize(("members", "kill_at"), [("pq", 6), ("p", 3)])
+async def test_a_claim_one_of_whose_gpus_is_gone_is_given_back(
+    members: str, kill_at: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster = await left(kill_at, *members) if len(members) > 1 else await left(kill_at)
+    node, (gone, *_) = cluster.gpus("p")
+    machine = cluster.machines[node]
+    cluster.publish(node, machine.subset([at for at, gpu in enumerate(machine.gpus) if gpu.index != gone]))
+    cluster.restart()
+    await run(cluster)
+    assert gone not in [gpu for name in members for at, some in [cluster.gpus(name)] if at == node for gpu in some]
+    assert [len(given(cluster, name)) for name in members] == [2] * len(members)
+    assert unharmed(caplog)
+
+
+@pytest.mark.parametrize(("members", "kill_at"), [("pq", 8), ("p", 3)])
+async def test_claims_whose_nics_the_scheduler_chooses_are_kept_until_nics_are_known(
+    members: str, kill_at: int
+) -> None:
+    cluster = a_cluster()
+    text = 'device.attributes["dra.net"].ifName.matches("^rdma")'  # which is not read here
+    cluster.put(DEVICE_CLASSES, nics.device_class(DRANET_CLASS, nics.DRANET, text))
+    template(cluster, gpus(count=2), wanted("nic", 2))
+    if len(members) > 1:
+        gang(cluster, *members)
+    else:
+        pod(cluster)
+    cluster.client.kill_at = kill_at
+    with pytest.raises((Killed, BaseExceptionGroup)):
+        await cluster.settle()
+    before = uids(cluster, *members)
+    assert None not in before
+    cluster.nics_are_read = False
+    cluster.restart()
+    for _ in range(3):
+        cluster.deliver()
+        await cluster.worker.rest()
+    assert uids(cluster, *members) == before
+    assert {cluster.note(name, "reason") for name in members[-1:]} == {UNREAD}

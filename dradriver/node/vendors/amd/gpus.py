@@ -103,7 +103,9 @@ class AmdGpus:
         uuids = [gpu.uuid for gpu in read.machine.gpus]
         rows = zip(uuids, read.machine.links, strict=True)
         self._links = {(a, b): count for a, row in rows for b, count in zip(uuids, row, strict=True)}
-        self._seen |= {uuid: node.pci for uuid, node in read.nodes.items()}
+        here = {uuid: node.pci for uuid, node in read.nodes.items()}
+        taken = set(here.values())  # where another GPU is now, the one that was there is gone
+        self._seen = {uuid: pci for uuid, pci in self._seen.items() if pci not in taken} | here
         away = [uuid for uuid, pci in self._seen.items() if uuid not in read.nodes and self._device(pci).exists()]
         self.faults = dict.fromkeys(away, (_AWAY,)) | {uuid: self._faults(read, uuid) for uuid in read.nodes}
         machine, left_out = self._usable(read)

@@ -22,7 +22,9 @@ _ERRORS: Final = re.compile(
     r"([0-9]{1,12}) (?:new )?uncorrectable hardware errors detected in (?:total in )?([A-Za-z0-9_]{1,32}) block"
 )
 _LOADED: Final = "[drm] amdgpu kernel modesetting enabled"
-_TAKEN: Final = re.compile(r"\[drm\] Initialized amdgpu [^\n]{1,64}? for ([0-9a-f:.]{12,16}) on minor")
+_TAKEN: Final = re.compile(
+    r"(?:amdgpu [0-9a-f:.]{12,16}: )?\[drm\] Initialized amdgpu [^\n]{1,64}? for ([0-9a-f:.]{12,16}) on minor"
+)
 _MOST_GPUS: Final = 1024
 
 

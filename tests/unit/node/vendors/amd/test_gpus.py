@@ -103,6 +103,20 @@ def test_while_the_driver_loads_those_it_does_not_have_yet_are_not_lost(server: 
     assert told == {whole.gpus[6].uuid: ["driver"], whole.gpus[7].uuid: ["lost"]}
 
 
+def test_a_gpu_in_whose_place_another_is_is_lost(server: AmdServer) -> None:
+    gpus, record = found(server), Record(clock=lambda: 0.0)
+    watch = HealthWatch(record, gpus, None)
+    whole = gpus.read()
+    watch.looked(whole, None)
+    said = server.node(7) / "properties"
+    lines = [line for line in said.read_text().splitlines() if not line.startswith("unique_id ")]
+    said.write_text("\n".join([*lines, "unique_id 4711", ""]))
+    watch.looked(gpus.read(), None)
+    assert [gpu.pci for gpu in gpus.read().gpus] == [gpu.pci for gpu in whole.gpus]
+    told = {uuid: [one.fault.kind for one in some] for uuid, some in record.standing().items()}
+    assert told == {whole.gpus[7].uuid: ["lost"]}
+
+
 def test_errors_that_grow_taint_for_an_hour_and_others_are_only_said(tmp_path: Path) -> None:
     now = [0.0]
     ras, counts = Ras(lambda: now[0]), tmp_path / "ras"

@@ -89,12 +89,15 @@ def test_how_a_gpu_is_reset_is_said_within_a_recovery_and_changes_nothing(how: s
     assert kinds(told(*lines, "amdgpu: GPU reset(1) succeeded!")) == {}
 
 
+@pytest.mark.parametrize("prefix", ["", f"amdgpu {BUSID}: "])
 @pytest.mark.parametrize("date", ["20150101 ", ""])
 @pytest.mark.parametrize("before", ["amdgpu: GPU reset(3) failed", "amdgpu: GPU reset begin!"])
-def test_a_gpu_that_the_driver_takes_anew_is_out_of_its_reset_and_its_errors_stay(before: str, date: str) -> None:
+def test_a_gpu_that_the_driver_takes_anew_is_out_of_its_reset_and_its_errors_stay(
+    before: str, date: str, prefix: str
+) -> None:
     reports = told(before, "amdgpu: 2 uncorrectable hardware errors detected in umc block")
     reports.take("amdgpu 0000:43:00.0: amdgpu: GPU reset(3) failed", 2.0)
-    reports.take(f"[drm] Initialized amdgpu 3.61.0 {date}for {BUSID} on minor 1", 3.0)
+    reports.take(f"{prefix}[drm] Initialized amdgpu 3.61.0 {date}for {BUSID} on minor 1", 3.0)
     reports.take("[drm] Initialized ast 0.1.0 20120228 for 0000:43:00.0 on minor 0", 4.0)
     assert kinds(reports) == {"GPU-a": [("ras", "umc")], "GPU-b": [("gpu-reset", "failed")]}
 
