@@ -107,11 +107,12 @@ class Written:
 
     def __init__(self) -> None:
         self.writes: list[tuple[str, object]] = []
+        self.connection = self
 
     async def patch(self, resource: object, name: str, body: Any, **how: object) -> None:
         self.writes.append((name, body["status"]["phase"]))
 
-    async def _request(self, method: str, path: str, *, body: dict[str, Any]) -> None:
+    async def request(self, method: str, path: str, *, body: dict[str, Any]) -> None:
         self.writes.append((path.rpartition("/")[2], (method, body["gracePeriodSeconds"])))
 
 
