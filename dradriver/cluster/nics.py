@@ -263,17 +263,6 @@ class Nics:
         """Return those of them that no claim has, but for one claim's."""
         return [nic for nic in self.on(node) if not self._holders.get((node, nic.address), set()) - {besides}]
 
-    def fits(self, nic: Nic, request: NicRequest) -> bool:
-        """Return whether a NIC is what a request asks for, by its class's selectors and its own, or tolerates."""
-        terms = self.terms(request)
-        driver = nic.given[0]
-        return (
-            terms is not None
-            and driver == request.driver
-            and nic.tolerated(request.tolerations)
-            and simple_cel.hold(terms, driver, nic.attributes)
-        )
-
     def unread(self) -> str:
         """Have the slices of NICs read, if nobody has. Returns what is waited for until they are known, else empty."""
         if not self.asked:

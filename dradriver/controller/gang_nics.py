@@ -88,9 +88,10 @@ class Search:
             self._supposes = *self._key, wants, len(members)
             short = picture.nics.counts.short.of(self._key, every)
             supposed = picture.nics.counts.short.of(self._supposes, every) & ~short
-            self._skips, self._supposed = bool(short.any()), bool(supposed.any())
-            if self._skips or self._supposed:
-                self.rows, self._skips = every & ~short & ~supposed, True
+            self._supposed = bool(supposed.any())
+            self._skips = self._supposed or bool(short.any())
+            if self._skips:
+                self.rows = every & ~short & ~supposed
 
     def learn(self, error: ShortError) -> None:
         """Take in why a plan was nothing.

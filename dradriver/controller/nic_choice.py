@@ -305,7 +305,8 @@ def figures(picture: Picture, ask: NicAsk, nodes: Collection[str]) -> str:
 
 def _figures(picture: Picture, ask: NicAsk, node: str) -> str:
     every, free = picture.nics.on(node), picture.nics.free(node)
-    fitting = [nic for nic in free if any(picture.nics.fits(nic, request) for request in ask.requests)]
+    judge = picture.nics.counts.judge(ask.requests)
+    fitting = [nic for nic in free if any(judge.of(nic))]
     tainted = sum(bool(nic.taints) for nic in free)
     told = f" ({tainted} of these tainted)" if tainted else ""
     text = f"{node}: {len(free)} of {len(every)} NICs free{told}, {len(fitting)} of them as asked for"

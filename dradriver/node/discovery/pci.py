@@ -100,9 +100,7 @@ class PciTree:
     def listed(self, busids: Iterable[str]) -> tuple[PciDevice, ...]:
         """Return the devices that /sys knows and all bridges above them, parents first, by bus id on each level."""
         below: dict[str | None, set[str]] = {}
-        placed: set[str] = (
-            set()
-        )  # by the first who says where: /sys, read while devices come and go, may say two places
+        placed: set[str] = set()  # by who says it first: read while devices come and go, /sys may say two places
         for busid in busids:
             seat = self.seat(busid)
             above: str | None = None

@@ -60,7 +60,7 @@ def free(nics: Nics, node: str = "a") -> list[str]:
 
 
 def fitting(nics: Nics) -> list[str]:
-    return [nic.address for nic in nics.free("a") if nics.fits(nic, ONE.requests[0])]
+    return [nic.address for nic in nics.free("a") if any(nics.counts.judge(ONE.requests).of(nic))]
 
 
 def enough(nics: Nics, ask: NicAsk) -> set[str]:
