@@ -8,7 +8,6 @@ from __future__ import annotations
 import base64
 import json
 import re
-import socket
 import subprocess
 import urllib.parse
 import urllib.request
@@ -27,6 +26,7 @@ from tests.cluster import Cluster, build
 from tests.cluster.settings import PROMETHEUS_OPERATOR
 from tests.e2e.kubectl import Namespace, eventually, pod
 from tests.e2e.test_node_health import gputopo
+from tests.fakes.ports import kept_port
 
 RULES: Final = deploy.CHART / "monitoring" / "rules.yaml"
 KINDS: Final = ("podmonitors", "servicemonitors", "prometheusrules")
@@ -36,10 +36,9 @@ SCRAPE_S: Final = 2
 class Prometheus:
     """One that scrapes every part of the driver through the API server, and evaluates the chart's rules."""
 
-    def __init__(self, cluster: Cluster, folder: Path) -> None:
+    def __init__(self, cluster: Cluster, folder: Path, port: int) -> None:
         self._folder = folder
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            self.port = listener.getsockname()[1]
+        self.port = port
         user = json.loads(cluster.kubeconfig.read_text())
         (server,) = (one["cluster"] for one in user["clusters"])
         (credentials,) = (one["user"] for one in user["users"])
@@ -108,9 +107,10 @@ def prometheus(driver: Cluster, tmp_path: Path, namespace: Namespace) -> Iterato
         "policies.prices.currency=EUR",
         "policies.prices.gpus[0].perHour=2",
     )
-    made = Prometheus(driver, tmp_path)
-    yield made
-    made.stop()
+    with kept_port() as port:
+        made = Prometheus(driver, tmp_path, port)
+        yield made
+        made.stop()
     deploy.install(driver)
 
 

@@ -9,8 +9,11 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def kept_port() -> Iterator[int]:
-    """A port for one server; bound as long as this lasts, so that the kernel gives it to no connection meanwhile."""
+    """A port for one server; bound as long as this lasts, so that the kernel gives it to nothing else meanwhile.
+
+    Bound on every address: a port that is free on one may be taken on another, and most servers listen on all.
+    """
     with socket.socket() as kept:
         kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        kept.bind(("127.0.0.1", 0))
+        kept.bind(("0.0.0.0", 0))
         yield int(kept.getsockname()[1])
