@@ -29,12 +29,13 @@ class ShortError(NoNicsError):
     """A plan is nothing because of some of its nodes.
 
     Attributes:
-        short: Those that have too few NICs, and how many GPUs each pod that asks for some has there, by its requests.
+        short: Those that have too few NICs, with the members that ask for some there, and how many GPUs each of these
+            has by its requests.
         others: The plan's other nodes.
     """
 
     def __init__(
-        self, error: NoNicsError, short: Mapping[str, Sequence[Mapping[str, int]]], others: Collection[str]
+        self, error: NoNicsError, short: Mapping[str, Mapping[Member, Mapping[str, int]]], others: Collection[str]
     ) -> None:
         super().__init__(str(error), stable=error.stable)
         self.short, self.others = short, others
@@ -43,10 +44,12 @@ class ShortError(NoNicsError):
 class Search:
     """A search for a plan: of what NICs have to do with GPUs the allocator knows nothing, so plans tell of it.
 
-    Of a node that was short those GPUs are offered from then on that can all have NICs. Where these are too few for any
-    pod, the node is left out, in later searches of the tenant's own fleet, too, until something of it changes.
+    Of a node that was short those GPUs are offered from then on that can all have NICs, and its pods are placed on such
+    sets of them that each pod has some. Where these are too few for any pod, the node is left out, in later searches of
+    the tenant's own fleet, too, until something of it changes.
 
     Attributes:
+        sets: Nodes and GPUs that members are to have if they can.
         avoid: Nodes that are left out.
         rows: The nodes that are looked at: (rows,); None for all.
         fleet: What is looked at in the place of the picture's own; None for that.
@@ -76,6 +79,7 @@ class Search:
         self._seen: set[str] = set()
         self._short: set[str] = set()
         self._apart: dict[str, frozenset[int]] = {}
+        self.sets: dict[Member, tuple[str, frozenset[int]]] = {}
         self._given = fleet
         self._narrows = self._ask is not None and nic_choice.demands(self._ask)
         # Of a fleet that is not the tenant's own nothing is remembered: its GPUs are others each time.
@@ -118,7 +122,7 @@ class Search:
         """What is looked at where nothing is left out."""
         return self._picture.fleets.of(self._namespace) if self._given is None else self._given
 
-    def _narrow(self, node: str, pods: Sequence[Mapping[str, int]]) -> bool:
+    def _narrow(self, node: str, pods: Mapping[Member, Mapping[str, int]]) -> bool:
         """Offer those GPUs of a node that can all have NICs; returns whether these are enough for any of its pods."""
         if not self._narrows or node in self._apart:
             return False
@@ -126,7 +130,7 @@ class Search:
         known, free = self._picture.inventory.uuids(node), self._whole.free(node)
         offered: frozenset[int] = frozenset()
         taken: set[Place] = set()
-        for number, pod in enumerate(pods):
+        for number, (member, pod) in enumerate(pods.items()):
             gpus = sum(pod.values())
             apart = nic_choice.gpus_apart(
                 self._picture, self._ask, node, free - offered, gpus,
@@ -137,6 +141,7 @@ class Search:
             offered |= apart
             if len(apart) > gpus:  # any of them will do, and others none
                 break
+            self.sets[member] = node, apart
             each = iter(sorted(apart))
             own = {name: [known[at] for at in itertools.islice(each, count)] for name, count in pod.items()}
             found = nic_choice.chosen(self._picture, self._ask, node, own, taken=taken, tries=self._tries)
@@ -144,7 +149,11 @@ class Search:
         if offered:
             self._apart[node] = offered
             return True
-        if self._remembers and sum(pods[0].values()) == self._least and node not in self._tries.starved:
+        if (
+            self._remembers
+            and sum(next(iter(pods.values())).values()) == self._least
+            and node not in self._tries.starved
+        ):
             self._remember(self._key, [node])
         return False
 
@@ -207,7 +216,7 @@ def chosen(picture: Picture, placed: Mapping[Member, tuple[str, Gpus]]) -> dict[
         ShortError: Some members cannot have them beside their GPUs.
     """
     out: dict[Member, Chosen] = {}
-    short: dict[str, list[dict[str, int]]] = {}
+    short: dict[str, dict[Member, dict[str, int]]] = {}
     ask: NicAsk | None = None
     taken, tries = set[Place](), Tries(every_node=True)
     for member, (node, gpus) in placed.items():
@@ -217,14 +226,14 @@ def chosen(picture: Picture, placed: Mapping[Member, tuple[str, Gpus]]) -> dict[
         found = nic_places.chosen(picture, wish, node, gpus, taken=taken, tries=tries)
         if found is None:
             assert wish.nics is not None, "it asks for some"
-            ask, short[node] = wish.nics, []
+            ask, short[node] = wish.nics, {}
             continue
         out[member] = found
         taken |= {(node, address) for each in found.values() for address in each}
     if ask is not None:  # all of them at once: each would cost a plan of its own
         for member, (node, gpus) in placed.items():
             if node in short and member.wish.nics is not None and member.wish.nics.requests:
-                short[node].append({name: len(own) for name, own in gpus.items()})
+                short[node][member] = {name: len(own) for name, own in gpus.items()}
         others = {node for node, _ in placed.values()} - short.keys()
         raise ShortError(nic_choice.refusal(picture, ask), short, others)
     return out

@@ -74,7 +74,7 @@ def plan(
         search = gang_nics.Search(picture, some, wants, avoid=avoid, rows=rows, fleet=fleet)
         while True:
             try:
-                return place(some, avoid=search.avoid, rows=search.rows, fleet=search.fleet)
+                return place(some, avoid=search.avoid, rows=search.rows, fleet=search.fleet, sets=search.sets)
             except gang_nics.ShortError as error:
                 search.learn(error)
             except NoPlaceError as error:
@@ -128,6 +128,7 @@ def _places(
     late: Member | None,
     rows: Bools | None,
     fleet: Fleet | None,
+    sets: Mapping[Member, tuple[str, frozenset[int]]],
 ) -> dict[Member, Placement]:
     kept = {member: own for member in members if member is not late and (own := _kept(picture, member)) is not None}
     namespace = members[0].key[0]
@@ -142,7 +143,8 @@ def _places(
         picture.fleets.of(namespace) if fleet is None else fleet,
         amounts=asked.amounts,
         fixed=fixed,
-        home={index[member]: kept.choice for member, kept in home.items() if member in index},
+        home={index[member]: own for member, own in sets.items() if member in index}
+        | {index[member]: (kept.choice.node, kept.choice.gpus) for member, kept in home.items() if member in index},
     )
     try:
         found = place(asked.request, eligible_by_role=asked.eligible)

@@ -46,9 +46,10 @@ def served(
     each, some = divmod(sum(counts), gpus)
     flow = _Flow(kinds, [_NO_END] * len(counts) if is_alike else counts)
     best = [gpu for gpu in order if flow.give(gpu, each + bool(some))]
-    if is_alike and len(best) >= gpus:
+    if is_alike and len(best) >= gpus and (alone or not some):
         return best
-    rather = [*best, *(gpu for gpu in order if gpu not in best)]
+    most = some or gpus  # that have one more; beside them rather such as others have no use for
+    rather = [*best[:most], *(gpu for gpu in order if gpu not in best), *best[most:]]
     flow = _Flow(kinds, counts)
     if each + bool(some) == 1:  # as many as can have one are among the best: others are no better
         found = rather[:gpus]

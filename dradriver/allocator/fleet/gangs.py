@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import bisect
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import TypeAlias
 
 import msgspec
 import numpy as np
@@ -42,6 +43,9 @@ from dradriver.allocator.sets.subsets import Ints
 from dradriver.topology.levels import CLUSTER, NODE
 from dradriver.topology.vendors import VENDORS
 
+Homes: TypeAlias = Mapping[int, tuple[str, Collection[int]]]
+"""A node and the numbers of GPUs there, by members' indices."""
+
 
 def place_gang(
     fleet: Fleet,
@@ -51,7 +55,7 @@ def place_gang(
     eligible_by_role: Sequence[Eligible | None] | None = None,
     amounts: Ints | None = None,
     fixed: Mapping[int, Choice] | None = None,
-    home: Mapping[int, Choice] | None = None,
+    home: Homes | None = None,
 ) -> GangChoice:
     """A place for every pod of the gang.
 
@@ -65,8 +69,8 @@ def place_gang(
         fixed: Members that keep their places, by index; the fleet counts their GPUs as taken, and ``amounts`` what else
             they take. The others are placed near them. Of one on a node that the fleet does not know only its node and
             its GPUs count: it is near none, and in nobody's way.
-        home: Where other members were, by index: they get that place again if its GPUs are free, the request can have
-            them, and the whole gang is within its limits then.
+        home: Nodes and GPUs that other members had rather have, by index, as those where they were: they get them if
+            these are free, the request can have them, and the whole gang is within its limits then.
 
     Raises:
         NoPlaceError: Not all pods have a place; the message says how many would have one.
@@ -186,32 +190,32 @@ def _taken(fleet: Fleet, amounts: Ints | None, kept: Mapping[int, Choice]) -> Ta
 
 def _back(
     fleet: Fleet, request: GangRequest, tables: Sequence[GangNodes], kept: Mapping[int, Choice],
-    home: Mapping[int, Choice], taken: Taken,
+    home: Homes, taken: Taken,
 ) -> tuple[dict[int, Choice], Taken] | None:  # fmt: skip
-    """The members that can have the place again that they had, and what is taken then; None where none can."""
+    """The members that can have the places that they had rather have, and what is taken then; None where none can."""
     back: dict[int, Choice] = {}
     for role, nodes, indices in zip(request.members, tables, _indices(request.members), strict=True):
         for index in indices:
-            choice = home.get(index)
-            if choice is None or index in kept or (rank := fleet.name_rank(choice.node)) is None:
+            name, gpus = home.get(index, ("", ()))
+            if index in kept or (rank := fleet.name_rank(name)) is None:
                 continue
             (own,) = np.nonzero(nodes.name_rank == rank)
             if not len(own):
                 continue
             node = taken.left(nodes.only(own), role)
-            mask = _set(node, choice)
+            mask = _set(node, gpus)
             if mask and node.room[0] > 0:
                 taken.add(rank, int(node.row[0]), mask, role)
                 back[index] = _choice(nodes, int(own[0]), mask)
     return (back, taken) if back else None
 
 
-def _set(node: GangNodes, choice: Choice) -> int:
-    """A choice's positions on the one node that is given, if the request may have them; 0 if not."""
+def _set(node: GangNodes, gpus: Collection[int]) -> int:
+    """The positions of GPUs on the one node that is given, if the request may have them; 0 if not."""
     group = node.group(0)
-    if not {gpu.index for gpu in group.machine.gpus}.issuperset(choice.gpus):
+    if not {gpu.index for gpu in group.machine.gpus}.issuperset(gpus):
         return 0
-    mask = group.mask_of(choice.gpus)
+    mask = group.mask_of(gpus)
     fits = mask.bit_count() == node.request.gpus and mask & ~int(node.mask[0]) == 0
     return mask if fits and group.tables.allowed(node.criteria[int(node.kind[0])])[mask] else 0
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import random
+from collections.abc import Iterator, Sequence
+from typing import TypeAlias
 
 import pytest
 
@@ -14,29 +18,69 @@ from tests.unit.controller.test_nics import NEAREST, addresses, gang, gpus, run,
 
 pytestmark = pytest.mark.looptime
 
+Counts: TypeAlias = tuple[int, ...]  # by switch
+
 CARDS = (  # of a DGX A100, by the switch that they share with two GPUs
     ("0000:0c:00.0", "0000:12:00.0"), ("0000:4b:00.0", "0000:54:00.0"),
     ("0000:8d:00.0", "0000:94:00.0"), ("0000:ba:00.0", "0000:cc:00.0"),
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("seed", range(40))
-async def test_gpus_that_share_near_nics_are_given_to_a_gang_as_far_as_these_go(seed: int) -> None:
+@pytest.mark.parametrize("seed", range(100))
+@pytest.mark.parametrize(
+    ("machine", "switches"), [("dgx-a100", CARDS), ("hgx-h100", [(NEAREST[gpu],) for gpu in range(8)])]
+)
+async def test_pods_of_a_gang_share_a_nodes_near_nics_if_and_only_if_they_can(
+    machine: str, switches: Sequence[Sequence[str]], seed: int
+) -> None:
     own, cluster = random.Random(seed), GpuCluster()
     cluster.put(DEVICE_CLASSES, nics.device_class())
-    cluster.node("a", "dgx-a100")
-    free = own.sample(range(8), own.randint(4, 8))
+    cluster.node("a", machine)
+    free = own.sample(range(8), own.randint(3, 8))
     cluster.rival("theirs", "a", [gpu for gpu in range(8) if gpu not in free])
-    there = [(pair, number) for pair in range(4) for number in range(2) if own.random() < 0.6]
-    devices = [nics.device(CARDS[pair][number], number=2 * pair + number) for pair, number in there]
+    chance = own.choice([0.3, 0.6, 0.9])
+    near = [[card for card in cards if own.random() < chance] for cards in switches]
+    devices = [nics.device(card, number=number) for number, card in enumerate(itertools.chain(*near))]
     cluster.put(RESOURCE_SLICES, nics.published("a", devices))
-    pairs = [gpu // 2 for gpu in free]
-    room = sum(min(pairs.count(pair), sum(at == pair for at, _ in there)) for pair in range(4))
-    pods = "pqrs"[: own.choice([2, 3, 4])]
-    template(cluster, gpus(), wanted("nic"))
+    each, count = own.randint(1, 4), own.randint(1, 4)
+    pods = "pqrs"[: min(8 // each, own.randint(2, 4))]
+    template(cluster, gpus(count=each), wanted("nic", count))
     gang(cluster, *pods, near_nic="required")
     await run(cluster)
-    assert (cluster.claim("p") is not None) is (room >= len(pods)), cluster.note("p", "reason")
+    there = tuple(sum(gpu * len(switches) // 8 == switch for gpu in free) for switch in range(len(switches)))
+    fits = can_share(there, tuple(map(len, near)), pods=len(pods), gpus_each=each, nics_each=count)
+    assert (cluster.claim("p") is not None) is fits, cluster.note("p", "reason")
+
+
+@functools.cache
+def can_share(gpus: Counts, nics: Counts, *, pods: int, gpus_each: int, nics_each: int) -> bool:
+    """Whether any way to deal out the GPUs and NICs of switches has each GPU with as many as its pod's others, or one
+    more; all ways are tried."""
+    if not pods:
+        return True
+    least, some = divmod(nics_each, gpus_each)
+    for own in ways(gpus_each, gpus):
+        most = tuple(min(there, (least + bool(some)) * gpu) for there, gpu in zip(nics, own, strict=True))
+        for near in ways(nics_each, most):
+            if all(nic >= least * gpu for nic, gpu in zip(near, own, strict=True)) and can_share(
+                minus(gpus, own), minus(nics, near), pods=pods - 1, gpus_each=gpus_each, nics_each=nics_each
+            ):
+                return True
+    return False
+
+
+def ways(total: int, most: Counts) -> Iterator[Counts]:
+    """All ways to take so many of switches that have these."""
+    if not most:
+        yield from [()] if not total else []
+        return
+    for number in range(min(total, most[0]) + 1):
+        for others in ways(total - number, most[1:]):
+            yield number, *others
+
+
+def minus(some: Counts, others: Counts) -> Counts:
+    return tuple(one - other for one, other in zip(some, others, strict=True))
 
 
 async def test_each_pod_of_a_gang_on_a_node_gets_gpus_near_unlike_nics() -> None:
