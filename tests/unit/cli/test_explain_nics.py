@@ -8,7 +8,7 @@ from dradriver.kube.resources import RESOURCE_SLICES
 from tests.fakes import nics
 from tests.fakes.commands import CommandLine
 from tests.fakes.gpucluster import GpuCluster
-from tests.unit.controller.test_nics import a_cluster, gang, gpus, pod, run, template, wanted
+from tests.fakes.nic_pods import a_cluster, gang, gpus, pod, run, template, wanted
 
 
 @pytest.fixture

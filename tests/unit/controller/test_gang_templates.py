@@ -8,7 +8,7 @@ import pytest
 
 from dradriver.kube.resources import PODS, RESOURCE_CLAIM_TEMPLATES
 from tests.fakes.gpucluster import GpuCluster
-from tests.unit.controller.test_nics import NEAREST, a_cluster, addresses, given, gpus, pod, run, template, wanted
+from tests.fakes.nic_pods import NEAREST, a_cluster, addresses, given, gpus, pod, run, template, wanted
 
 pytestmark = pytest.mark.looptime
 

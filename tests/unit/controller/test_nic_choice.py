@@ -18,8 +18,8 @@ from dradriver.controller.nic_choice import NoNicsError
 from dradriver.kube.resources import DEVICE_CLASSES, RESOURCE_SLICES
 from tests.fakes import nics
 from tests.fakes.gpucluster import GpuCluster
+from tests.fakes.nic_pods import NEAREST, a_cluster, addresses, asked, gang, gpus, pod, run, template, wanted
 from tests.fakes.nics import SRIOV
-from tests.unit.controller.test_nics import NEAREST, a_cluster, addresses, asked, gang, gpus, pod, run, template, wanted
 from tests.unit.controller.test_nics_many import functions, wish_of
 
 pytestmark = pytest.mark.looptime

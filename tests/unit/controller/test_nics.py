@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -14,87 +13,31 @@ import yaml
 
 from dradriver.api import names
 from dradriver.api.policies.model import Nics
-from dradriver.cluster.nic_devices import read_slice
 from dradriver.controller.reservable import Reservable
-from dradriver.kube.reflector import Change
-from dradriver.kube.resources import DEVICE_CLASSES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, RESOURCE_SLICES
+from dradriver.kube.resources import DEVICE_CLASSES, PODS, RESOURCE_SLICES
 from dradriver.queue.units import Member, Unit
 from tests.fakes import nics
-from tests.fakes.control_plane.devices import results
-from tests.fakes.gpucluster import GpuCluster, Killed, claim_of
+from tests.fakes.gpucluster import GpuCluster
+from tests.fakes.nic_pods import (
+    NEAREST,
+    ODD,
+    RDMA,
+    a_cluster,
+    addresses,
+    asked,
+    given,
+    gpus,
+    pod,
+    run,
+    template,
+    wanted,
+)
 from tests.fakes.nics import DRANET, DRANET_CLASS, SRIOV
 from tests.paths import REPO
 
 pytestmark = pytest.mark.looptime
 
 Object = dict[str, Any]
-RDMA = 'device.attributes["dra.net"].rdma == true && device.attributes["dra.net"].virtual == false'
-# hgx-h100: GPU i and NIC i hang from one switch.
-NEAREST = dict(
-    enumerate(
-        (
-            "0000:18:00.0", "0000:40:00.0", "0000:4f:00.0", "0000:5e:00.0", "0000:9a:00.0", "0000:c0:00.0",
-            "0000:ce:00.0", "0000:dc:00.0",
-        )
-    )
-)  # fmt: skip
-
-
-def gpus(name: str = "gpu", count: int = 1, device_class: str = "gpu.topology") -> Object:
-    return {"name": name, "exactly": {"deviceClassName": device_class, "count": count}}
-
-
-def wanted(name: str = "nic", count: int = 1, *texts: str, device_class: str = DRANET_CLASS, **more: Any) -> Object:
-    exactly: Object = {"deviceClassName": device_class, "count": count} | more
-    if texts:
-        exactly["selectors"] = [{"cel": {"expression": text}} for text in texts]
-    return {"name": name, "exactly": exactly}
-
-
-def template(cluster: GpuCluster, *requests: Object, name: str = "t", **devices: Any) -> None:
-    content = {"spec": {"devices": {"requests": list(requests)} | devices}}
-    cluster.put(RESOURCE_CLAIM_TEMPLATES, {"metadata": {"name": name, "namespace": "default"}, "spec": content})
-
-
-def pod(cluster: GpuCluster, name: str = "p", template: str = "t", **wishes: str) -> None:
-    claims = [{"name": "gpus", "resourceClaimName": claim_of(name)}]
-    words = {key.replace("_", "-"): text for key, text in wishes.items()}
-    cluster.pod(name, 1, wishes={"template": f"gpus/{template}"} | words, resourceClaims=claims)
-
-
-def a_cluster(*nodes: str, profile: str = "hgx-h100") -> GpuCluster:
-    cluster = GpuCluster()
-    for node in nodes or ("a",):
-        cluster.node(node, profile)
-        cluster.put(RESOURCE_SLICES, nics.published(node, nics.of_machine(cluster.machines[node])))
-    cluster.put(DEVICE_CLASSES, nics.device_class())
-    cluster.put(DEVICE_CLASSES, nics.device_class(SRIOV, SRIOV))
-    return cluster
-
-
-def asked(cluster: GpuCluster, name: str = "p") -> dict[str, Object]:
-    claim = cluster.claim(name)
-    assert claim is not None, cluster.note(name, "reason")
-    return {one["name"]: one["exactly"] for one in claim["spec"]["devices"]["requests"]}
-
-
-def addresses(cluster: GpuCluster, name: str = "p", request: str = "nic") -> list[str]:
-    """Return the addresses that a pod's claim is pinned to: its first selector."""
-    text = asked(cluster, name)[request].get("selectors", [{"cel": {"expression": ""}}])[0]["cel"]["expression"]
-    found = re.fullmatch(r'device\.attributes\["dra\.net"\]\.\?pciAddress\.orValue\(""\) in (\[.*\])', text)
-    return json.loads(found[1]) if found is not None else []
-
-
-def given(cluster: GpuCluster, name: str = "p", driver: str = DRANET) -> list[str]:
-    claim = cluster.claim(name)
-    assert claim is not None
-    return sorted(one["device"] for one in results(claim) if one["driver"] == driver)
-
-
-async def run(cluster: GpuCluster) -> None:
-    await cluster.settle()
-    cluster.schedule()
-    await cluster.settle()
 
 
 @pytest.mark.parametrize("count", [1, 2, 4, 8])
@@ -245,9 +188,6 @@ async def test_the_example_gets_what_it_says() -> None:
     assert cluster.note("p", "level") == "nvlink"
 
 
-ODD = 'device.attributes["dra.net"].ifName.matches("^rdma")'
-
-
 async def test_a_request_that_cannot_be_read_is_left_to_the_scheduler_and_the_others_are_pinned() -> None:
     cluster = a_cluster()
     every = {"name": "all", "exactly": {"deviceClassName": DRANET_CLASS, "allocationMode": "All"}}
@@ -319,126 +259,6 @@ async def test_virtual_functions_are_near_what_their_card_is_near_and_of_differe
     listed = json.dumps([f"{NEAREST[gpu][:-1]}1" for gpu in chosen])
     assert pin == f'device.attributes["resource.kubernetes.io"].?pciBusID.orValue("") in {listed}'
     assert len(given(cluster, driver=SRIOV)) == 2
-
-
-async def test_what_is_allocated_counts_whatever_the_slice_says_of_it_by_then() -> None:
-    """A NIC that is in a pod may lose its addresses and names; it may even leave the slice for a while."""
-    cluster = a_cluster()
-    machine = cluster.machines["a"]
-    taken = {"driver": DRANET, "pool": "a", "device": "pci-0000-18-00-0", "request": "nic"}
-    given_to = {"allocation": {"devices": {"results": [taken]}}}
-    template(cluster, gpus(count=8), wanted("nic", 8))
-    pod(cluster)
-    cluster.put(RESOURCE_CLAIMS, {"metadata": {"name": "theirs", "namespace": "other"}, "status": given_to})
-    devices = nics.of_machine(machine)
-    for now in (devices, devices[1:], devices):
-        cluster.put(RESOURCE_SLICES, nics.published("a", now))
-        await cluster.settle()
-        assert cluster.claim("p") is None
-    cluster.remove(RESOURCE_CLAIMS, "theirs", "other")
-    await run(cluster)
-    assert len(given(cluster)) == 8
-
-
-async def test_monitoring_and_a_nic_without_an_address_take_nothing() -> None:
-    cluster = a_cluster()
-    watched = {"driver": DRANET, "pool": "a", "device": "pci-0000-18-00-0", "request": "nic", "adminAccess": True}
-    given_to = {"allocation": {"devices": {"results": [watched]}}}
-    cluster.put(RESOURCE_CLAIMS, {"metadata": {"name": "theirs", "namespace": "other"}, "status": given_to})
-    template(cluster, gpus(count=8), wanted("nic", 8))
-    pod(cluster)
-    await run(cluster)
-    assert len(given(cluster)) == 8
-
-
-async def test_a_new_controller_reads_the_promise_out_of_the_claim() -> None:
-    cluster = a_cluster()
-    template(cluster, gpus(count=2), wanted("nic", 4))
-    pod(cluster)
-    await cluster.settle()
-    promised = addresses(cluster)
-    cluster.restart()
-    pod(cluster, "q")
-    await cluster.settle()
-    assert addresses(cluster) == promised
-    assert not set(addresses(cluster, "q")) & set(promised)
-
-
-@pytest.mark.parametrize("kill_at", [1, 2, 3, -1, -2])
-async def test_a_claim_that_a_killed_controller_left_is_kept_with_its_nics(kill_at: int) -> None:
-    cluster = a_cluster()
-    template(cluster, gpus(count=2), wanted("nic", 2))
-    pod(cluster)
-    cluster.client.kill_at = kill_at
-    with pytest.raises((Killed, BaseExceptionGroup)):
-        await cluster.settle()
-    left = cluster.claim("p")
-    cluster.restart()
-    await run(cluster)
-    now = cluster.claim("p")
-    assert now is not None
-    assert left is None or now["metadata"]["uid"] == left["metadata"]["uid"]
-    assert (left is None) == (kill_at in (1, 2, -1)), "the reason comes first, then the claim"
-    assert len(given(cluster)) == 2
-
-
-async def test_a_promise_ends_at_once_when_others_got_its_nic() -> None:
-    cluster = a_cluster()
-    template(cluster, gpus(), wanted())
-    pod(cluster)
-    await cluster.settle()
-    (lost,) = addresses(cluster)
-    device = f"pci-{lost.replace(':', '-').replace('.', '-')}"
-    taken = {"driver": DRANET, "pool": "a", "device": device, "request": "nic"}
-    given_to = {"allocation": {"devices": {"results": [taken]}}}
-    cluster.put(RESOURCE_CLAIMS, {"metadata": {"name": "theirs", "namespace": "other"}, "status": given_to})
-    await run(cluster)
-    cluster.collect()
-    await run(cluster)
-    assert addresses(cluster) != [lost]
-    assert given(cluster)
-
-
-@pytest.mark.parametrize(
-    "harm",
-    [
-        lambda nics: nics.hold(("default", claim_of("p")), ()),
-        lambda nics: nics.hold(("default", "ghost"), [("a", NEAREST[7])]),
-        lambda nics: nics._holders.clear(),
-        lambda nics: nics._places.clear(),
-    ],
-)
-async def test_the_audit_puts_the_book_of_nics_right(harm: Callable[[Any], object]) -> None:
-    cluster = a_cluster()
-    template(cluster, gpus(count=2), wanted("nic", 2))
-    pod(cluster)
-    await run(cluster)
-    harm(cluster.worker.picture.nics)
-    assert await cluster.audit() == 1
-    assert await cluster.audit() == 0
-    pod(cluster, "q")
-    await run(cluster)
-    assert not set(addresses(cluster, "p")) & set(addresses(cluster, "q"))
-
-
-async def test_the_audit_puts_slices_of_nics_right() -> None:
-    cluster = a_cluster("a", "b")
-    template(cluster, gpus(), wanted())
-    pod(cluster)
-    await run(cluster)
-    picture, shown = cluster.worker.picture, nics.published("a", nics.of_machine(cluster.machines["a"]))
-    key = "", shown["metadata"]["name"]
-    piece = read_slice(msgspec.Raw(json.dumps(shown).encode()))
-    assert piece is not None
-    picture.nics_changed(Change(key, piece, None))  # as if an event had been misread
-    assert (await cluster.audit(), await cluster.audit()) == (1, 0)
-    picture.nics_changed(Change(key, piece, msgspec.structs.replace(piece, nics=piece.nics[:1])))
-    cluster.remove(RESOURCE_SLICES, "b-dra.net")
-    assert (await cluster.audit(), await cluster.audit()) == (2, 0)
-    pod(cluster, "q", near_nic="required")
-    pod(cluster, "r", near_nic="required")
-    await run(cluster)
-    assert {cluster.gpus(name)[0] for name in "qr"} == {"a"}
 
 
 async def test_an_event_says_which_nics_a_pod_got_and_which_requests_nobody_chose_for() -> None:
@@ -538,49 +358,3 @@ async def test_without_a_request_for_nics_gpus_have_one_near_them_whoever_has_it
     assert cluster.claim("none") is None
     assert "2 GPUs with a NIC near each GPU: no" in (cluster.note("none", "reason") or "")
     assert cluster.claim("one") is None, "the only such GPU of the node is the first pod's"
-
-
-def gang(cluster: GpuCluster, *members: str, template: str = "t", **wishes: str) -> None:
-    for name in members:
-        pod(cluster, name, template, gang="g", gang_size=str(len(members)), **wishes)
-
-
-@pytest.mark.parametrize("seats", [False, True])
-async def test_the_pods_of_a_gang_get_different_nics_each_beside_its_gpus(seats: bool) -> None:
-    cluster = a_cluster("a", "b")
-    if seats:
-        cluster.barrier()
-    template(cluster, gpus(count=2), wanted("nic", 2, RDMA))
-    gang(cluster, *"pqrstu", near_nic="required")
-    await run(cluster)
-    seen: set[tuple[str, str]] = set()
-    for name in "pqrstu":
-        node, chosen = cluster.gpus(name)
-        assert addresses(cluster, name) == [NEAREST[gpu] for gpu in chosen]
-        seen |= {(node, one) for one in addresses(cluster, name)}
-        assert len(given(cluster, name)) == 2
-    assert len(seen) == 12
-
-
-async def test_a_gang_waits_until_all_its_pods_can_have_nics() -> None:
-    cluster = a_cluster("a", "b")
-    devices = nics.of_machine(cluster.machines["b"])
-    cluster.put(RESOURCE_SLICES, nics.published("b", devices[:3]))
-    template(cluster, gpus(count=2), wanted("nic", 4))
-    gang(cluster, *"pqr")
-    await run(cluster)
-    assert [cluster.claim(name) for name in "pqr"] == [None] * 3
-    cluster.put(RESOURCE_SLICES, nics.published("b", devices[:4]))
-    await run(cluster)
-    assert sorted(cluster.gpus(name)[0] for name in "pqr") == ["a", "a", "b"]
-    assert all(len(given(cluster, name)) == 4 for name in "pqr")
-
-
-async def test_a_gang_goes_on_to_other_nodes_where_near_nics_are_not_enough() -> None:
-    cluster = a_cluster("a", "b")
-    far = [nics.device(f"0000:f{at}:00.0", number=at, numa=None) for at in range(4)]
-    cluster.put(RESOURCE_SLICES, nics.published("a", far))
-    template(cluster, gpus(count=4), wanted("nic", 4))
-    gang(cluster, *"pq", near_nic="required")
-    await run(cluster)
-    assert {cluster.gpus(name)[0] for name in "pq"} == {"b"}

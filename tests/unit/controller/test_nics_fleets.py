@@ -15,8 +15,8 @@ from dradriver.queue.reservation import Terms
 from dradriver.queue.units import Member
 from tests.fakes import nics
 from tests.fakes.gpucluster import GpuCluster, claim_of
+from tests.fakes.nic_pods import NEAREST, addresses, gpus, pod, template, wanted
 from tests.fakes.reserving import Reserving
-from tests.unit.controller.test_nics import NEAREST, addresses, gpus, pod, template, wanted
 from tests.unit.controller.test_nics_many import near_node, wish_of
 
 pytestmark = pytest.mark.looptime

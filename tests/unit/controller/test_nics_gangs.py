@@ -1,4 +1,4 @@
-"""NICs beside the GPUs of gangs several pods of which are on one node."""
+"""NICs beside the GPUs of gangs, of which several pods may be on one node."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import pytest
 from dradriver.kube.resources import DEVICE_CLASSES, RESOURCE_SLICES
 from tests.fakes import nics
 from tests.fakes.gpucluster import GpuCluster
+from tests.fakes.nic_pods import NEAREST, RDMA, a_cluster, addresses, gang, given, gpus, run, template, wanted
 from tests.fakes.nics import SRIOV
-from tests.unit.controller.test_nics import NEAREST, addresses, gang, gpus, run, template, wanted
 
 pytestmark = pytest.mark.looptime
 
@@ -112,3 +112,44 @@ async def test_a_gang_of_one_node_is_looked_for_behind_nodes_that_do_for_one_of_
     await run(cluster)
     assert cluster.claim("p") is not None, cluster.note("p", "reason")
     assert {cluster.gpus(name)[0] for name in "pq"} == {"z"}
+
+
+@pytest.mark.parametrize("seats", [False, True])
+async def test_the_pods_of_a_gang_get_different_nics_each_beside_its_gpus(seats: bool) -> None:
+    cluster = a_cluster("a", "b")
+    if seats:
+        cluster.barrier()
+    template(cluster, gpus(count=2), wanted("nic", 2, RDMA))
+    gang(cluster, *"pqrstu", near_nic="required")
+    await run(cluster)
+    seen: set[tuple[str, str]] = set()
+    for name in "pqrstu":
+        node, chosen = cluster.gpus(name)
+        assert addresses(cluster, name) == [NEAREST[gpu] for gpu in chosen]
+        seen |= {(node, one) for one in addresses(cluster, name)}
+        assert len(given(cluster, name)) == 2
+    assert len(seen) == 12
+
+
+async def test_a_gang_waits_until_all_its_pods_can_have_nics() -> None:
+    cluster = a_cluster("a", "b")
+    devices = nics.of_machine(cluster.machines["b"])
+    cluster.put(RESOURCE_SLICES, nics.published("b", devices[:3]))
+    template(cluster, gpus(count=2), wanted("nic", 4))
+    gang(cluster, *"pqr")
+    await run(cluster)
+    assert [cluster.claim(name) for name in "pqr"] == [None] * 3
+    cluster.put(RESOURCE_SLICES, nics.published("b", devices[:4]))
+    await run(cluster)
+    assert sorted(cluster.gpus(name)[0] for name in "pqr") == ["a", "a", "b"]
+    assert all(len(given(cluster, name)) == 4 for name in "pqr")
+
+
+async def test_a_gang_goes_on_to_other_nodes_where_near_nics_are_not_enough() -> None:
+    cluster = a_cluster("a", "b")
+    far = [nics.device(f"0000:f{at}:00.0", number=at, numa=None) for at in range(4)]
+    cluster.put(RESOURCE_SLICES, nics.published("a", far))
+    template(cluster, gpus(count=4), wanted("nic", 4))
+    gang(cluster, *"pq", near_nic="required")
+    await run(cluster)
+    assert {cluster.gpus(name)[0] for name in "pq"} == {"b"}

@@ -7,8 +7,8 @@ import pytest
 from dradriver.kube.resources import DEVICE_CLASSES, RESOURCE_CLAIM_TEMPLATES, Resource
 from tests.fakes import nics
 from tests.fakes.gpucluster import GpuCluster, Killed
+from tests.fakes.nic_pods import a_cluster, gang, given, gpus, pod, run, template, wanted
 from tests.fakes.nics import DRANET_CLASS
-from tests.unit.controller.test_nics import a_cluster, gang, given, gpus, pod, run, template, wanted
 
 pytestmark = pytest.mark.looptime
 

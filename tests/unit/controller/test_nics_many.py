@@ -21,8 +21,8 @@ from dradriver.queue.placement_request import PlacementRequest
 from dradriver.queue.units import Member
 from tests.fakes import nics
 from tests.fakes.gpucluster import GpuCluster
+from tests.fakes.nic_pods import NEAREST, gang, given, gpus, pod, run, template, wanted
 from tests.fakes.nics import SRIOV
-from tests.unit.controller.test_nics import NEAREST, gang, given, gpus, pod, run, template, wanted
 
 pytestmark = pytest.mark.looptime
 

@@ -11,8 +11,7 @@ from dradriver.api.policies.model import Nics
 from dradriver.kube.resources import DEVICE_CLASSES, PODS, RESOURCE_CLAIMS
 from tests.fakes import nics
 from tests.fakes.gpucluster import GpuCluster, claim_of
-from tests.fakes.nics import DRANET
-from tests.unit.controller.test_nics import (
+from tests.fakes.nic_pods import (
     NEAREST,
     ODD,
     a_cluster,
@@ -26,6 +25,7 @@ from tests.unit.controller.test_nics import (
     template,
     wanted,
 )
+from tests.fakes.nics import DRANET
 
 pytestmark = pytest.mark.looptime
 

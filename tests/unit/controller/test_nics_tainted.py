@@ -7,9 +7,9 @@ import pytest
 from dradriver.controller import nic_choice
 from dradriver.kube.resources import PODS, RESOURCE_SLICES
 from tests.fakes import nics
+from tests.fakes.nic_pods import NEAREST, a_cluster, addresses, given, gpus, pod, run, template, wanted
 from tests.fakes.nics import DRANET, SRIOV
 from tests.unit.cluster.test_taint_rules import apply, withdraw
-from tests.unit.controller.test_nics import NEAREST, a_cluster, addresses, given, gpus, pod, run, template, wanted
 from tests.unit.controller.test_nics_many import wish_of
 
 pytestmark = pytest.mark.looptime
