@@ -11,8 +11,8 @@ from dradriver.api.objects import seconds
 from dradriver.cluster.ends import OVERDUE_S, ends_at, given_at
 from dradriver.cluster.nodes.ask import BEGINS_S, FREED_S
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
+from tests.fakes.gang_pods import gang
 from tests.fakes.gpucluster import GpuCluster, claim_of
-from tests.unit.controller.test_gangs import gang
 
 NOW = 1_800_000_000.0
 

@@ -9,8 +9,8 @@ import pytest
 
 from dradriver.cluster.kueue_topologies import read_topology
 from dradriver.kube.reflector import Change
+from tests.fakes.gang_pods import gang
 from tests.fakes.gpucluster import GpuCluster
-from tests.unit.controller.test_gangs import gang
 
 RACK, BLOCK = "example.com/rack", "example.com/block"
 

@@ -15,10 +15,10 @@ from dradriver.api.policies.tenants import Cap, Tenant
 from dradriver.controller import decide, gang_plan
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
 from dradriver.queue.reservation import Terms
+from tests.fakes.gang_pods import gang
 from tests.fakes.gpucluster import GpuCluster, Killed, claim_of
 from tests.fakes.reserving import Reserving
 from tests.fakes.troubles import working
-from tests.unit.controller.test_gangs import gang
 
 A100 = "NVIDIA A100-SXM4-40GB"
 H100 = "NVIDIA H100*"

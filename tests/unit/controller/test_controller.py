@@ -22,8 +22,8 @@ from dradriver.kube.client import Client
 from dradriver.kube.resources import DEVICE_CLASSES, LEASES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from tests.fakes.addoncluster import AddOnCluster
 from tests.fakes.apiserver import FakeApiServer
+from tests.fakes.gang_pods import gang
 from tests.fakes.gpucluster import GpuCluster, claim_of
-from tests.unit.controller.test_gangs import gang
 
 
 class Running:

@@ -15,8 +15,8 @@ from dradriver.controller.next_step import BOUND_S, UNSEATED_S
 from dradriver.controller.pod_writer import PodWriter
 from dradriver.kube.client import ApiError
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
+from tests.fakes.gang_pods import bound, claims, gang, lifted, nodes
 from tests.fakes.gpucluster import GpuCluster, Killed
-from tests.unit.controller.test_gangs import bound, claims, gang, lifted, nodes
 
 
 def cluster_of(called: str, **times: float) -> GpuCluster:

@@ -12,8 +12,8 @@ from dradriver.api import names, plans
 from dradriver.controller import gang_roles, gang_step, gang_worker
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS, Resource
 from tests.fakes.apistore import Object
+from tests.fakes.gang_pods import gang
 from tests.fakes.gpucluster import GpuCluster
-from tests.unit.controller.test_gangs import gang
 
 GROUPS = Resource("scheduling.k8s.io", "v1", "podgroups", "PodGroup", namespaced=True)
 

@@ -11,9 +11,9 @@ from dradriver.api import names, seats
 from dradriver.kube.client import ApiError
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
 from tests.fakes.apistore import Event, Object
+from tests.fakes.gang_pods import bound, claims, gang, lifted, nodes
 from tests.fakes.gpucluster import GpuCluster, Killed, claim_of
 from tests.unit.controller.test_gang_barrier import cluster_of, filler
-from tests.unit.controller.test_gangs import bound, claims, gang, lifted, nodes
 
 
 async def test_pods_that_another_leader_lifts_at_the_same_time_are_no_error() -> None:

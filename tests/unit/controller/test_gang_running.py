@@ -9,9 +9,9 @@ from msgspec.structs import replace
 
 from dradriver.controller.gang_running import Anew, OneByOne, running_step
 from dradriver.kube.resources import PODS
+from tests.fakes.gang_pods import bound, gang
 from tests.fakes.gpucluster import GpuCluster
 from tests.unit.controller.test_gang_barrier import cluster_of, filler, told
-from tests.unit.controller.test_gangs import bound, gang
 
 
 def step(cluster: GpuCluster, *, restarts: bool = True, late: str = "") -> Anew | OneByOne:

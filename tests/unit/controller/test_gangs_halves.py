@@ -9,8 +9,8 @@ import pytest
 
 from dradriver.kube.resources import PODS
 from tests.fakes.control_plane.scheduler import Scheduler
+from tests.fakes.gang_pods import bound, claims, gang
 from tests.fakes.gpucluster import GpuCluster
-from tests.unit.controller.test_gangs import bound, claims, gang
 
 
 @pytest.mark.looptime

@@ -12,8 +12,8 @@ import pytest
 from dradriver.cluster.nodes import ask
 from dradriver.controller import gang_step, gang_worker, pod_worker
 from dradriver.kube.resources import PODS
+from tests.fakes.gang_pods import gang
 from tests.fakes.gpucluster import GpuCluster
-from tests.unit.controller.test_gangs import gang
 
 
 @pytest.mark.looptime

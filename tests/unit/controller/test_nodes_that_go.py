@@ -14,10 +14,10 @@ from dradriver.api.policies.modes import Mode
 from dradriver.cluster.nodes.table import GOING
 from dradriver.kube.resources import PODS
 from dradriver.queue.reservation import Terms
+from tests.fakes.gang_pods import gang
 from tests.fakes.gpucluster import GpuCluster, Killed
 from tests.fakes.preempting import Contested
 from tests.fakes.reserving import Reserving
-from tests.unit.controller.test_gangs import gang
 
 HOUR_S = 3600
 WAIT_S = Terms().bounded_wait_s + 60

@@ -13,8 +13,8 @@ from dradriver.api.policies.modes import Mode
 from dradriver.api.policies.read import read
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
 from tests.fakes.control_plane.devices import pinned
+from tests.fakes.gang_pods import gang
 from tests.fakes.gpucluster import GpuCluster, Killed, claim_of
-from tests.unit.controller.test_gangs import gang
 
 OURS = "ours: {namespaces: [default], partition: {nodeSelector: {pool: red}}}"
 

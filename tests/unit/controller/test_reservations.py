@@ -14,8 +14,8 @@ from dradriver.kube.client import ApiError
 from dradriver.kube.resources import CONFIG_MAPS, NODES, PODS, RESOURCE_CLAIMS
 from dradriver.queue import reserved_for
 from dradriver.queue.reservation import Terms
+from tests.fakes.gang_pods import gang
 from tests.fakes.reserving import OURS, Reserving
-from tests.unit.controller.test_gangs import gang
 
 WAIT_S = Terms().bounded_wait_s + 60
 HOUR_S = 3600

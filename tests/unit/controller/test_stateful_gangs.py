@@ -10,8 +10,8 @@ from collections.abc import Mapping
 import pytest
 
 from dradriver.kube.resources import PODS
+from tests.fakes.gang_pods import bound
 from tests.fakes.gpucluster import GpuCluster
-from tests.unit.controller.test_gangs import bound
 
 
 def pod(cluster: GpuCluster, index: int, *, owner: str = "s", loss: str = "replace", **labels: str) -> None:

@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 from dradriver.queue.units import IN_TURN
+from tests.fakes.gang_pods import gang
 from tests.fakes.gpucluster import GpuCluster
 from tests.fakes.troubles import working
-from tests.unit.controller.test_gangs import gang
 
 LONGEST_S = 31  # that a promise lasts here, the gang's pods counted
 
