@@ -17,6 +17,9 @@ from tests.fakes.gpucluster import GpuCluster
 
 START = datetime.datetime(2026, 1, 2, 3, tzinfo=datetime.UTC).timestamp()
 WISH = {"idle-timeout": "1h"}
+SINCE = "2026-01-02T03:00:00Z"
+END = "2026-01-02T04:00:00Z"
+WARNED = f"its GPUs have done nothing since {SINCE}: it is ended at {END} unless they work until then"
 AGENT_S = 60  # between two looks of an agent
 
 
@@ -134,3 +137,24 @@ class Idling:
 
     def _moment(self, seconds: float) -> datetime.datetime:
         return datetime.datetime.fromtimestamp(seconds + self._skew, datetime.UTC)
+
+
+async def notebook(world: Idling, name: str = "nb", *, wishes: Any = WISH, **changes: Any) -> None:
+    await world.start(world.cluster.admitted(name, 1, wishes=wishes, **changes))
+    world.rest(name)
+
+
+def budget(label: str, value: str) -> Any:
+    """Return one that lets no pod with a label end."""
+    return {
+        "metadata": {"name": "keep", "namespace": "default"},
+        "spec": {"selector": {"matchLabels": {label: value}}},
+        "status": {"disruptionsAllowed": 0},
+    }
+
+
+def end(world: Idling, pod: str = "nb") -> tuple[str | None, str | None]:
+    """Return when a pod is ended, as it and its claim say."""
+    claim = world.cluster.claim(pod)
+    assert claim is not None
+    return world.cluster.note(pod, "idle-end"), claim["metadata"]["annotations"].get(names.IDLE_END)

@@ -9,12 +9,14 @@ from dradriver.api import names
 from dradriver.controller.reservation_store import ReservationStore
 from dradriver.kube.client import Client
 from dradriver.kube.resources import CONFIG_MAPS, DEVICE_CLASSES, PODS, RESOURCE_CLAIMS
-from dradriver.queue.reservation import Reservation
+from dradriver.queue.reservation import Reservation, Terms
 from tests.fakes.apistore import Object
 from tests.fakes.gpucluster import GpuCluster, claim_of
 
 OURS = "gpu-topology"
 START = 1_800_000_000.0
+HOUR_S = 3600
+WAIT_S = Terms().bounded_wait_s + 60  # after which somebody is passed by for too long
 
 
 class Reserving(GpuCluster):
@@ -98,3 +100,22 @@ class Reserving(GpuCluster):
     def map(self) -> Object | None:
         """The ConfigMap."""
         return self.find(CONFIG_MAPS, "gpu-topology-reservations", OURS)
+
+
+async def passed_by(*nodes: str, **declared: int) -> Reserving:
+    """Return a cluster in which eight GPUs were asked for in vain for as long as anybody has to wait.
+
+    On each node two pods have four GPUs each; those of ``declared`` say after how many seconds they are ended.
+    """
+    cluster = Reserving()
+    for node in nodes or ("a",):
+        cluster.node(node)
+    await cluster.settle()
+    for number in range(2 * len(nodes or ("a",))):
+        name = f"s{number}"
+        ends = {"activeDeadlineSeconds": declared[name]} if name in declared else {}
+        await cluster.run(name, 4, **ends)
+    cluster.pod("big", 8)
+    await cluster.settle()
+    await cluster.later(WAIT_S)
+    return cluster

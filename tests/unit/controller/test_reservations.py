@@ -5,40 +5,13 @@ from __future__ import annotations
 import pytest
 
 from dradriver.api import names
-from dradriver.api import reservations as stored
 from dradriver.api.policies.model import Policies
 from dradriver.api.policies.read import read
 from dradriver.api.policies.tenants import Cap, Preemption, Queue, Tenant
 from dradriver.api.policies.tenants import Reservation as Section
-from dradriver.kube.client import ApiError
-from dradriver.kube.resources import CONFIG_MAPS, NODES, PODS, RESOURCE_CLAIMS
-from dradriver.queue import reserved_for
+from dradriver.kube.resources import NODES, PODS, RESOURCE_CLAIMS
 from dradriver.queue.reservation import Terms
-from tests.fakes.gang_pods import gang
-from tests.fakes.reserving import OURS, Reserving
-
-WAIT_S = Terms().bounded_wait_s + 60
-HOUR_S = 3600
-LEAF = "network.topology.nvidia.com/leaf"
-
-
-async def passed_by(*nodes: str, **declared: int) -> Reserving:
-    """Return a cluster in which eight GPUs were asked for in vain for as long as anybody has to wait.
-
-    On each node two pods have four GPUs each; those of ``declared`` say after how many seconds they are ended.
-    """
-    cluster = Reserving()
-    for node in nodes or ("a",):
-        cluster.node(node)
-    await cluster.settle()
-    for number in range(2 * len(nodes or ("a",))):
-        name = f"s{number}"
-        ends = {"activeDeadlineSeconds": declared[name]} if name in declared else {}
-        await cluster.run(name, 4, **ends)
-    cluster.pod("big", 8)
-    await cluster.settle()
-    await cluster.later(WAIT_S)
-    return cluster
+from tests.fakes.reserving import HOUR_S, WAIT_S, Reserving, passed_by
 
 
 async def test_who_waits_for_too_long_gets_gpus_that_no_younger_one_is_given() -> None:
@@ -209,53 +182,6 @@ async def test_when_it_has_cost_too_much_it_moves_to_a_place_that_is_free_sooner
     assert (held.moved, held.idle_gpu_s) == (1, 0.0)
 
 
-async def test_a_gangs_reservation_keeps_the_nodes_that_are_free_when_it_moves() -> None:
-    cluster = Reserving()
-    for node in "abc":
-        cluster.node(node)
-    await cluster.settle()
-    for number in range(6):
-        await cluster.run(f"s{number}", 4)
-    on = {name: cluster.gpus(name)[0] for name in (f"s{number}" for number in range(6))}
-    gang(cluster, 2, name="train")
-    await cluster.settle()
-    await cluster.later(WAIT_S)
-    first = sorted({node for node, _ in cluster.held[0].gpus})
-    (other,) = {"a", "b", "c"}.difference(first)
-    for name in [name for name, node in on.items() if node == first[0]]:
-        await cluster.end(name)
-    for number, name in enumerate(name for name, node in on.items() if node == other):
-        await cluster.end(name)
-        await cluster.run(f"t{number}", 4, activeDeadlineSeconds=9 * HOUR_S)
-    await cluster.later(Terms().idle_s * 2 + 60)
-    (held,) = cluster.held
-    assert sorted({node for node, _ in held.gpus}) == sorted((first[0], other))
-    assert (held.moved, held.endless) == (1, ())
-
-
-async def test_a_gang_that_loses_one_node_keeps_the_others_and_its_account() -> None:
-    cluster = Reserving()
-    for node in "abc":
-        cluster.node(node)
-    await cluster.settle()
-    for name in ("s0", "s1", "s2"):
-        await cluster.run(name, 8)
-    on = {cluster.gpus(name)[0]: name for name in ("s0", "s1", "s2")}
-    gang(cluster, 2, name="train")
-    await cluster.settle()
-    await cluster.later(WAIT_S)
-    lost, kept = sorted({node for node, _ in cluster.held[0].gpus})
-    await cluster.end(on[kept])
-    await cluster.later(600)
-    cost = cluster.held[0].idle_gpu_s
-    assert cost == pytest.approx(4800, abs=480)
-    cluster.node(lost, None, unschedulable=True)
-    await cluster.look()
-    (held,) = cluster.held
-    assert {node for node, _ in held.gpus} == {"a", "b", "c"} - {lost}
-    assert held.idle_gpu_s >= cost
-
-
 @pytest.mark.parametrize("how", ["gone", "cordoned"])
 async def test_when_a_node_goes_it_is_planned_anew_and_the_account_goes_on(how: str) -> None:
     cluster = await passed_by("a", "b")
@@ -273,94 +199,6 @@ async def test_when_a_node_goes_it_is_planned_anew_and_the_account_goes_on(how: 
     (held,) = cluster.held
     assert {node for node, _ in held.gpus} == {"a", "b"} - {first}
     assert held.idle_gpu_s >= cost
-
-
-async def test_another_leader_goes_on_with_it() -> None:
-    cluster = await passed_by()
-    await cluster.end("s0")
-    await cluster.later(600)
-    before = cluster.held[0]
-    await cluster.fail_over()
-    (after,) = cluster.held
-    assert (after.who, after.gpus) == (before.who, before.gpus)
-    assert after.idle_gpu_s >= before.idle_gpu_s > 0
-    cluster.pod("late", 4)
-    await cluster.settle()
-    assert not cluster.runs("late")
-    await cluster.end("s1")
-    assert cluster.runs("big")
-
-
-async def test_what_stood_idle_while_nobody_led_is_counted() -> None:
-    cluster = await passed_by()
-    await cluster.end("s0")
-    await cluster.look()
-    cluster.now += 1800
-    await cluster.fail_over()
-    assert cluster.held[0].idle_gpu_s == pytest.approx(4 * 1800)
-
-
-async def test_another_leader_knows_who_has_waited_since_when() -> None:
-    cluster = Reserving()
-    cluster.node("a")
-    await cluster.settle()
-    await cluster.run("s0", 8)
-    cluster.pod("big", 8)
-    await cluster.settle()
-    await cluster.later(Terms().bounded_wait_s / 2 + 120)
-    await cluster.fail_over()
-    await cluster.later(Terms().bounded_wait_s / 2)
-    assert cluster.held
-
-
-async def test_nothing_is_written_where_nobody_waits() -> None:
-    cluster = Reserving()
-    cluster.node("a")
-    await cluster.settle()
-    await cluster.run("s0", 4)
-    await cluster.later(WAIT_S)
-    assert cluster.map is None
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["", "{", '{"version": 9}', '{"version":1,"kept":[{"who":"x"}]}', '{"version":1,"blocked":[["a/b/c",1e99,0]]}',
-     '{"version":1,"kept":[{"who":"nobody","gpus":{"a":["x"]},"counted_at":1}],"blocked":[]}',
-     '{"version":1,"kept":[{"who":"default/gone/1","gpus":{"a":["x","y"]},"counted_at":1}]}'],
-)  # fmt: skip
-async def test_what_others_write_there_harms_nobody(text: str) -> None:
-    cluster = Reserving()
-    cluster.node("a")
-    cluster.put(
-        CONFIG_MAPS,
-        {"metadata": {"name": "gpu-topology-reservations", "namespace": OURS}, "data": {"reservations.json": text}},
-    )
-    await cluster.fail_over()
-    await cluster.look()
-    await cluster.run("s0", 8)
-    assert (cluster.held, cluster.runs("s0")) == ((), True)
-
-
-async def test_a_gang_gets_all_its_gpus_reserved_as_one() -> None:
-    cluster = Reserving()
-    for node in "abc":
-        cluster.node(node)
-    await cluster.settle()
-    for name in ("s0", "s1", "s2"):
-        await cluster.run(name, 8, **({"activeDeadlineSeconds": HOUR_S} if name != "s0" else {}))
-    gang(cluster, 2, name="train")
-    await cluster.settle()
-    await cluster.later(WAIT_S)
-    (held,) = cluster.held
-    assert held.who.startswith("default/gang/train-")
-    assert {node for node, _ in held.gpus} == {cluster.gpus("s1")[0], cluster.gpus("s2")[0]}
-    await cluster.end("s1")
-    cluster.pod("late", 8)
-    await cluster.settle()
-    assert not cluster.runs("late")
-    await cluster.end("s2")
-    assert cluster.runs("train-0")
-    assert cluster.runs("train-1")
 
 
 async def test_what_lacks_something_else_than_gpus_gets_none_reserved() -> None:
@@ -421,38 +259,6 @@ async def test_a_word_alone_declares_nothing() -> None:
     assert cluster.runs("forged"), names.MAX_DURATION
 
 
-async def test_the_store_writes_over_what_others_have_changed_and_says_once_what_is_wrong(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    cluster = await passed_by()
-    await cluster.end("s0")
-    cluster.store.edit(CONFIG_MAPS, (OURS, stored.NAME), lambda found: found["metadata"].update(labels={"a": "b"}))
-    await cluster.later(120)
-    assert cluster.map is not None
-    assert "labels" not in cluster.map["metadata"], "written over"
-    cluster.remove(CONFIG_MAPS, stored.NAME, OURS)
-    await cluster.later(120)
-    assert cluster.map is not None, "written again"
-    cluster.client.refuse["update"] = [ApiError(403, "Forbidden", "quota") for _ in range(3)]
-    await cluster.later(180)
-    (told,) = [record.getMessage() for record in caplog.records if "store of reservations" in record.getMessage()]
-    assert told.endswith("; another leader would not know of the last change")
-    before = cluster.held[0].idle_gpu_s
-    await cluster.later(60)
-    await cluster.fail_over()
-    assert cluster.held[0].idle_gpu_s >= before
-
-
-def test_what_is_written_is_bounded_and_read_back() -> None:
-    kept = [stored.Kept(who=f"a/p{n}/u", gpus={f"n{n}": ["x"]}, counted_at=1.0, tenant=str(n)) for n in range(99)]
-    since = [stored.Since(f"a/{n}/u", float(n), 1) for n in range(999)]
-    made = stored.config_map(kept, since, namespace=OURS, class_uid="7", version="9")
-    assert made["metadata"]["ownerReferences"][0]["uid"] == "7"
-    found = stored.read(made)
-    assert (found.kept, found.blocked) == (kept[: stored.MOST_KEPT], since[: stored.MOST_BLOCKED])
-    assert len(reserved_for.read(found)) == 1, "one a partition"
-
-
 async def test_whom_its_tenants_cap_parks_nothing_is_reserved_for_any_more() -> None:
     cluster = Reserving()
     file = "tenants: {team: {namespaces: [default], cap: [{gpus: 8}]}, rest: {namespaces: [other]}}"
@@ -473,29 +279,6 @@ async def test_whom_its_tenants_cap_parks_nothing_is_reserved_for_any_more() -> 
     assert not cluster.held
 
 
-@pytest.mark.parametrize("others", ["dgx1-v100", "hgx-h100"])
-async def test_a_gang_is_as_near_as_it_says_by_what_nodes_labels_are_now(others: str) -> None:
-    cluster = Reserving()
-    for node in "ab":
-        cluster.node(node, labels={LEAF: "one"})
-    cluster.node("c", others, labels={LEAF: "two"})
-    await cluster.settle()
-    for number in range(6):
-        await cluster.run(f"s{number}", 4)
-    for pod in ("train-0", "train-1"):
-        cluster.pod(pod, 8, wishes={"gang": "train", "gang-size": "2", "near": "leaf", "min-gpus-per-node": "8"})
-    await cluster.settle()
-    await cluster.later(WAIT_S)
-    (held,) = cluster.held
-    assert {node for node, _ in held.gpus} == {"a", "b"}
-    cluster.node("b", None, labels={LEAF: "three"})
-    cluster.node("c", None, labels={LEAF: "four"})
-    on = {node: [name for name in (f"s{i}" for i in range(6)) if cluster.gpus(name)[0] == node] for node in "ab"}
-    await cluster.end(*on["a"], *on["b"])
-    assert not cluster.runs("train-0"), "no two nodes are of one leaf any more"
-    assert "near leaf: no" in (cluster.note("train-0", "reason") or "")
-
-
 async def test_a_grace_without_measure_is_no_end() -> None:
     cluster = Reserving()
     cluster.node("a")
@@ -509,71 +292,6 @@ async def test_a_grace_without_measure_is_no_end() -> None:
     assert "default/s0, default/s1 declares no max-duration" in (cluster.note("big", "reason") or "")
     await cluster.fail_over()
     assert cluster.held, "what is written can be read"
-
-
-async def test_those_that_differ_let_no_gpus_stand_idle_one_after_another() -> None:
-    cluster = Reserving()
-    cluster.node("a")
-    await cluster.settle()
-    await cluster.run("notebook", 1)
-    for number in range(4):
-        cluster.pod(f"big-{number}", 8, requests={"cpu": str(number + 1)})
-    await cluster.settle()
-    await cluster.later(WAIT_S)
-    first = cluster.held[0].who
-    await cluster.later(Terms().idle_s * 8 / 7)
-    assert not cluster.held
-    cluster.pod("small", 4, activeDeadlineSeconds=9 * HOUR_S)
-    await cluster.settle()
-    assert cluster.runs("small")
-    await cluster.later(Terms().bounded_wait_s - 120)
-    await cluster.fail_over()
-    await cluster.later(60)
-    assert not cluster.held, "another leader knows of it, too"
-    await cluster.later(180)
-    assert cluster.held[0].who != first
-
-
-async def test_nothing_is_reserved_for_a_gang_that_lacks_the_cpu_of_others() -> None:
-    cluster = Reserving()
-    for node in "ab":
-        cluster.node(node)
-        containers = [{"name": "main", "resources": {"requests": {"cpu": "60"}}}]
-        spec = {"nodeName": node, "containers": containers}
-        metadata = {"name": f"cpu-{node}", "namespace": "default"}
-        cluster.put(PODS, {"metadata": metadata, "spec": spec, "status": {"phase": "Running"}})
-    await cluster.settle()
-    await cluster.run("small", 4)
-    for name in ("train-0", "train-1"):
-        cluster.pod(name, 8, wishes={"gang": "train", "gang-size": "2"}, requests={"cpu": "32"})
-    await cluster.settle()
-    await cluster.later(WAIT_S)
-    assert not cluster.held
-    cluster.pod("late", 4)
-    await cluster.settle()
-    assert cluster.runs("late")
-
-
-async def test_a_gang_that_may_have_reserved_gpus_is_as_near_as_it_asks_to_be() -> None:
-    cluster = Reserving()
-    cluster.worker.picture.levels_changed(["zone"], {})
-    for node, zone in zip("abc", "xxy", strict=True):
-        cluster.node(node, labels={"zone": zone})
-    await cluster.settle()
-    for number in range(6):
-        await cluster.run(f"s{number}", 4)
-    cluster.pod("big", 8)
-    await cluster.settle()
-    await cluster.later(WAIT_S)
-    ((reserved, _), *_) = cluster.held[0].gpus
-    for name in ("train-0", "train-1"):
-        cluster.pod(name, 8, wishes={"gang": "train", "gang-size": "2", "near": "zone"}, priority=1)
-    await cluster.settle()
-    other = "a" if reserved == "b" else "b"
-    gone = [name for name in (f"s{number}" for number in range(6)) if cluster.gpus(name)[0] in "ab"]
-    cluster.node(other, labels={"zone": "y"})
-    await cluster.end(*gone)
-    assert not cluster.runs("train-0"), "one node of each zone is free"
 
 
 async def test_a_clock_that_is_set_back_keeps_nobody_waiting() -> None:
