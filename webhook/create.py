@@ -101,6 +101,7 @@ def create(
         limits=containers.have_limits(pod), deadline_s=spec.active_deadline_seconds,
     )  # fmt: skip
     warnings += addon.check(wish, by_template=template is not None)
+    warnings += references.advice(pod, wish, template)
     warnings += static.advice(wish) if template is None else ()  # else the template says how many
     warnings += gang.check(pod, wish, policies)
     warnings += kueue.advice(pod, wish)

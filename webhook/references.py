@@ -17,6 +17,7 @@ from webhook import containers, pod_view
 from webhook.containers import Asks
 
 LONGEST: Final = 253  # characters of an object's name
+_MOST_TOLD: Final = 4  # claims that a warning names
 
 
 def meant(pod: pod_view.Pod, asks: Asks) -> tuple[str, str] | None:
@@ -142,3 +143,26 @@ def check(found: Resolved, words: Mapping[str, str]) -> None:
             ladder.demanding({"devices": {"requests": []}}, several)
         except WordError as error:
             raise WordError(f"{names.WHEN_FULL}: {values.HAND_OVER} contradicts another word: {error}") from None
+
+
+def advice(pod: pod_view.Pod, found: Resolved, own: tuple[str, str] | None) -> tuple[str, ...]:
+    """Return a warning where a pod wants NICs near its GPUs, and may have some in a claim that nobody chooses them for.
+
+    What is asked for in its other claims nobody knows here: the controller reads the claim that has the GPUs.
+
+    Args:
+        pod: The pod as sent.
+        found: What its words come to.
+        own: The entry that is its GPUs, and its template; None where limits say them.
+    """
+    if not isinstance(found.request, Whole) or not found.request.near_nic or found.placement == values.STATIC:
+        return ()
+    mine = names.POD_CLAIM if own is None else own[0]
+    others = [shown(entry.name) for entry in pod.spec.resource_claims or () if entry.name != mine]
+    if not others:
+        return ()
+    told = ", ".join(others[:_MOST_TOLD]) + (" and others" if len(others) > _MOST_TOLD else "")
+    return (
+        f"{names.NEAR_NIC}: NICs in other claims of the pod ({told}) are not chosen with its GPUs, and may be far from "
+        "them or on none of their nodes: ask for them in the template that asks for the GPUs",
+    )

@@ -115,6 +115,7 @@ def _read(
     product, vendor = ("", "") if noted is None else (noted.product or "", noted.vendor or "")
     wish = resolved.resolve(words, asks, policies, product=product, vendor=vendor)
     warnings = [*addon.check(wish, by_template=live.template is not None), *gang.check(live, wish, policies)]
+    warnings += references.advice(live, wish, live.template)
     if static.is_static(wish):
         raise WordError(_OTHER_PLACEMENT)
     if live.template is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from typing import Any
 
@@ -190,3 +191,29 @@ def test_a_channel_of_a_compute_domain_beside_limits_stays_as_it_is(words: dict[
     own = [entry for entry in made["spec"]["resourceClaims"] if entry["name"] == names.POD_CLAIM]
     assert len(own) == 1
     assert admit(made).admitted["spec"]["resourceClaims"][0] == channel, "nor when it is admitted again"
+
+
+def test_nics_in_a_claim_of_their_own_are_told_to_be_chosen_by_nobody() -> None:
+    near = {names.NEAR_NIC: "required"}
+    named = {"name": "more", "resourceClaimName": "fabric"}
+    by_limits = pod(2, annotations=near, spec={"resourceClaims": [NIC, named]})
+    by_template = wanting({"name": "gpus"}, {"name": "nic"}, claims=[NIC, GPUS], words=near | claim("gpus"))
+    for sent, claims in ((by_limits, "'nic', 'more'"), (by_template, "'nic'")):
+        (told,) = admit(defaulted(sent)).warnings
+        assert told.startswith(f"{names.NEAR_NIC}: NICs in other claims of the pod ({claims}) are not chosen")
+    for sent in (
+        pod(2, annotations=NVLINK, spec={"resourceClaims": [NIC]}),
+        wanting(words=near),
+        pod(2, annotations=near),
+    ):
+        assert not admit(defaulted(sent)).warnings
+    many = [{"name": f"n{at}", "resourceClaimTemplateName": "rdma"} for at in range(9)]
+    (told,) = admit(defaulted(pod(2, annotations=near, spec={"resourceClaims": many}))).warnings
+    assert "'n3' and others)" in told
+
+
+def test_nics_that_come_to_be_wanted_near_later_are_told_too() -> None:
+    made = admit(defaulted(pod(2, annotations=NVLINK, spec={"resourceClaims": [NIC]}))).admitted
+    now = copy.deepcopy(made)
+    now["metadata"]["annotations"][names.NEAR_NIC] = "preferred"
+    assert "are not chosen with its GPUs" in " ".join(admit(now, old=made).warnings)
