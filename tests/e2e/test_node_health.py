@@ -90,7 +90,7 @@ def test_gpus_that_fail_and_get_well(namespace: Namespace) -> None:
         eventually("so does the second's", lambda: (unhealthy(namespace, second) or {}).keys() == {fallen})
         assert "reset the GPU" in (unhealthy(namespace, second) or {})[fallen]
         eventually("the first pod has its events", lambda: len(told(namespace, first, "GPUUnhealthy")) == 2)
-        (event,) = told(namespace, second, "GPUUnhealthy")
+        (event,) = eventually("so has the second", lambda: told(namespace, second, "GPUUnhealthy"))
         assert f"GPU {fallen}: XID 79" in event
 
         well = gpus_of(namespace, first) - both

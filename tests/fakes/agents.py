@@ -39,7 +39,7 @@ async def _status(session: aiohttp.ClientSession, path: str = "/readyz") -> int:
 
 async def becomes(status: Status, wanted: int) -> None:
     """Wait until the agent answers with this status."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(50):
         while await status() != wanted:
             await asyncio.sleep(0.005)
 

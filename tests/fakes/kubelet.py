@@ -70,14 +70,14 @@ class FakeKubelet:
         """Do what the kubelet does with one registration socket."""
         async with dial(path) as channel:
             stub = registration_pb2_grpc.RegistrationStub(channel)  # type: ignore[no-untyped-call]
-            info: registration_pb2.PluginInfo = await stub.GetInfo(registration_pb2.InfoRequest(), timeout=1)
+            info: registration_pb2.PluginInfo = await stub.GetInfo(registration_pb2.InfoRequest(), timeout=TIMEOUT_S)
             self.seen.pop(path, None)
             self.seen[path] = info
             await stub.NotifyRegistrationStatus(
                 registration_pb2.RegistrationStatus(
                     plugin_registered=self.accept, error="" if self.accept else "no version in common"
                 ),
-                timeout=1,
+                timeout=TIMEOUT_S,
             )
         self.registrations += 1
         return info

@@ -140,7 +140,7 @@ def short_folder() -> Iterator[Path]:
         shutil.rmtree(folder)
 
 
-async def eventually(holds: Callable[[], object], *, within_s: float = 10.0) -> None:
+async def eventually(holds: Callable[[], object], *, within_s: float = 50.0) -> None:
     """Wait until something holds that other tasks bring about over real sockets."""
     async with asyncio.timeout(within_s):
         while not holds():

@@ -17,6 +17,7 @@ from dradriver.cli.page.server import Page as Shown
 from dradriver.kube.resources import NODES, RESOURCE_SLICES
 from tests.fakes.commands import CommandLine, run_all
 from tests.fakes.gpucluster import GpuCluster
+from tests.fakes.ports import kept_port
 from tests.fakes.serving import fleet, served, serving
 from tests.page.conftest import Opens
 
@@ -199,9 +200,9 @@ async def test_what_may_not_be_read_is_said(
     async with served(cluster.store, read=False) as made:
         made.api.fail(times=math.inf, path=path, status=403, reason="Forbidden", message="by a test")
         page = await opens(made.url)
-        await expect(page.locator("#unread")).to_contain_text(said, timeout=20_000)
+        await expect(page.locator("#unread")).to_contain_text(said)
         if nodes:
-            await expect(page.locator(".tile")).to_have_count(nodes, timeout=20_000)
+            await expect(page.locator(".tile")).to_have_count(nodes)
         else:
             await expect(page.locator("main")).to_contain_text("No node with GPUs of this driver is known.")
 
@@ -273,16 +274,16 @@ def _bright(colour: str) -> float:
 
 
 async def test_a_page_whose_server_was_started_anew_begins_anew(cluster: GpuCluster, opens: Opens) -> None:
-    async with served(cluster.store) as first:
-        async with serving(first.api) as made:
-            port = int(made.url.rstrip("/").rpartition(":")[2])
-            page = await opens(made.url)
-            await expect(tile(page, "n2").locator(".line span")).to_have_text("8 free")
-        await expect(page.locator("#live")).to_have_class("live off")
-        cluster.rival("meanwhile", "n2", [0, 1])
-        async with serving(first.api, port=port):
-            await expect(tile(page, "n2").locator(".line span")).to_have_text("6 free", timeout=20_000)
-            await expect(page.locator("#live")).to_have_class("live on")
+    with kept_port() as port:
+        async with served(cluster.store) as first:
+            async with serving(first.api, port=port) as made:
+                page = await opens(made.url)
+                await expect(tile(page, "n2").locator(".line span")).to_have_text("8 free")
+            await expect(page.locator("#live")).to_have_class("live off")
+            cluster.rival("meanwhile", "n2", [0, 1])
+            async with serving(first.api, port=port):
+                await expect(tile(page, "n2").locator(".line span")).to_have_text("6 free")
+                await expect(page.locator("#live")).to_have_class("live on")
 
 
 async def test_a_key_in_the_address_lets_its_reader_in(cluster: GpuCluster, opens: Opens) -> None:
@@ -357,4 +358,4 @@ async def test_a_thousand_nodes(opens: Opens) -> None:
         await expect(page.locator(".tile")).to_have_count(44)
         await page.locator("#filter").fill("")
         cluster.rival("new", "node-00999", [7])
-        await expect(page.locator(".big")).to_have_text("4,003 of 8,000 GPUs free", timeout=20_000)
+        await expect(page.locator(".big")).to_have_text("4,003 of 8,000 GPUs free")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from time import perf_counter
+from time import thread_time
 from typing import Any
 
 import msgspec
@@ -124,9 +124,9 @@ async def test_a_gap_of_weeks_is_added_up_once_an_hour_and_gives_way(claims: int
     longest, turns = 0.0, 0
     counting = asyncio.ensure_future(time.catch_up())
     while not counting.done():
-        started = perf_counter()
+        started = thread_time()
         await asyncio.sleep(0)
-        longest, turns = max(longest, perf_counter() - started), turns + 1
+        longest, turns = max(longest, thread_time() - started), turns + 1
         if turns == 2:
             clock.now += 50.0
             time.holds(("team-0", "c0"), {}, given=False)  # while it is being counted

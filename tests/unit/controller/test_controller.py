@@ -37,7 +37,7 @@ class Running:
 
     async def until(self, holds: Callable[[], Any]) -> None:
         """Wait until a condition on the server's objects holds."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(50):
             while not holds():
                 self._news.clear()
                 await self._news.wait()

@@ -194,7 +194,7 @@ async def test_what_a_predecessor_suspends_while_the_next_leads_already_is_resum
     monkeypatch.setattr(owner_restarts, "AGAIN_LIST_S", 0.0)
     monkeypatch.setattr(owner_restarts, "LOOK_S", 0.0)
     leads = asyncio.create_task(it.cluster.worker._restarts.run())
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(50):
         while it.owner["spec"].get("suspend"):
             it.jobs.act()
             it.cluster.deliver()

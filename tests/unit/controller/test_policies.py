@@ -140,7 +140,7 @@ async def test_the_process_follows_its_file_and_tells_of_a_bad_one(api: FakeApiS
     options = parse([*words, f"--policies={file}", "--policies-configmap=policies"])
     process = asyncio.create_task(serve(options))
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(50):
             while not api.all(EVENTS):
                 assert not process.done()
                 await asyncio.sleep(0)

@@ -37,7 +37,7 @@ def ports() -> Iterator[tuple[int, int]]:
 
 async def heard(url: str, *, context: ssl.SSLContext | None = None, sent: object = None) -> str:
     """Return the answer once there is one that is a success."""
-    async with aiohttp.ClientSession() as session, asyncio.timeout(10):
+    async with aiohttp.ClientSession() as session, asyncio.timeout(50):
         while True:
             try:
                 method = "GET" if sent is None else "POST"

@@ -131,7 +131,7 @@ async def held(port: int, size: int) -> tuple[asyncio.StreamReader, asyncio.Stre
 async def test_large_bodies_that_never_end_do_not_keep_small_ones_waiting_and_are_refused_in_time() -> None:
     """They hold all bytes that there are for large bodies; more large ones wait for a turn, and in vain."""
     sent = body(defaulted(pod(2, annotations={names.POLICY: "nvlink"})))
-    handler = endpoint(wait_s=0.5).handle
+    handler = endpoint(wait_s=2.0).handle  # not less: the last body has to come in time
     async with (
         server.serve(handler, port=0, context=None, host="127.0.0.1") as port,
         aiohttp.ClientSession() as session,

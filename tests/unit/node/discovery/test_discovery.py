@@ -197,7 +197,7 @@ async def test_a_driver_that_hangs_holds_up_nothing_and_is_told_of(
     assert watch.machine == machine()
     changed.clear()
     found.released.set()
-    await asyncio.wait_for(changed.wait(), 10)
+    await asyncio.wait_for(changed.wait(), 50)
     assert gpus(watch) == 7
     task.cancel()
 
@@ -214,7 +214,7 @@ async def test_a_driver_that_hangs_for_long_is_trouble_until_it_answers(monkeypa
     watch = MachineWatch(found, interval_s=0.001)
     watch.looked.add(looked)
     task = asyncio.create_task(watch.run())
-    await eventually(lambda: watch.trouble)
+    await eventually(lambda: watch.trouble and watch.machine)  # not the first reading, where that is slow
     assert (watch.trouble, watch.machine) == ("the driver has not answered for 0 s", machine())
     assert REGISTRY.get_sample_value("gpu_topology_node_driver_answers") == 0
     assert looks > 1

@@ -147,7 +147,7 @@ async def test_both_versions_are_served_on_the_agents_socket(words: ModuleType, 
         await node.published()
         async with dial(node.state / "dra-pod-1.sock") as channel:
             stream = calls.DRAResourceHealthStub(channel).NodeWatchResources(
-                words.NodeWatchResourcesRequest(), timeout=10
+                words.NodeWatchResourcesRequest(), timeout=50
             )
             assert said(await anext(aiter(stream))) == WELL
             folder = node.state / "simulated"
