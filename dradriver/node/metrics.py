@@ -123,12 +123,13 @@ NIC_RATE: Final = Amounts(
 )
 NIC_FAULT_INFO: Final = Names(
     "gpu_topology_nic_fault_info",
-    "Which ports of network cards have which faults now, judged by their siblings.",
+    "Which ports of network cards have which faults now, judged by their siblings and by their last hour.",
     most=256,
     nic=_NIC,
     port=_PORT,
     node="the node's name",
-    kind="down, slow, gid (no RoCE v2 GID with an IPv4 address), firmware (other than its siblings')",
+    kind="down, slow, gid (no RoCE v2 GID with an IPv4 address), firmware (other than its siblings'), "
+    "flapping (its link went down again and again), errors (counters grow that a bad cable makes grow)",
 )
 NIC_ERRORS: Final = Totals(
     "gpu_topology_nic_port_errors_total",

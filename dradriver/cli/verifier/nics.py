@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Final
@@ -15,6 +16,7 @@ from dradriver.topology.machine import Machine
 
 _RDMA: Final = ("infiniband", "roce", "efa")
 _MOST: Final = 8  # that are named
+_LOSSES: Final = 10  # of a link, and times as many as the siblings'
 
 read = ports.read
 
@@ -44,6 +46,7 @@ def findings(
         yield passed("nics", f"{len(functions)} virtual functions, {active} with an active port")
     if cards:
         yield _errors(before, after)
+        yield from _losses(after)
     if machine is not None:
         yield from _of_gpus(machine)
         if any(port.verbs for nic in cards for port in nic.ports):
@@ -134,6 +137,20 @@ def _errors(before: Sequence[NicState], after: Sequence[NicState]) -> Finding:
         "nic-errors", f"grew while this looked: {', '.join(grown[:_MOST])}{more}",
         "seat the cable and transceiver anew, or replace them; port_xmit_discards alone is congestion",
     )  # fmt: skip
+
+
+def _losses(nics: Sequence[NicState]) -> Iterator[Finding]:
+    for group in troubles.siblings(nics):
+        totals = {one.at: one.port.errors["link_downed"] for one in group if "link_downed" in one.port.errors}
+        usual = statistics.median_low(totals.values()) if totals else 0
+        for at, total in totals.items():
+            if total >= _LOSSES * max(1, usual):
+                yield warned(
+                    "nic-errors",
+                    f"port {at.port} of {at.nic} lost its link {total} times since its driver was loaded, "
+                    f"its siblings mostly {usual}",
+                    "if it was not mended since: seat the cable and transceiver anew, or replace them",
+                )
 
 
 def _up(nics: Sequence[NicState]) -> set[At]:

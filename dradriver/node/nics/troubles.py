@@ -18,8 +18,11 @@ DOWN: Final = "down"
 SLOW: Final = "slow"
 GID: Final = "gid"
 FIRMWARE: Final = "firmware"
-KINDS: Final = (DOWN, SLOW, GID, FIRMWARE)
-SEVERE: Final = (DOWN, SLOW)
+FLAPPING: Final = "flapping"
+ERRORS: Final = "errors"
+KINDS: Final = (DOWN, SLOW, GID, FIRMWARE, FLAPPING, ERRORS)
+"""The last two are told by ``history``, which knows more than one reading."""
+SEVERE: Final = (DOWN, SLOW, FLAPPING, ERRORS)
 """Kinds by which jobs get slow without a word."""
 
 
@@ -36,7 +39,7 @@ class Trouble(msgspec.Struct, frozen=True):
     Attributes:
         at: The port; of a card's firmware its first one.
         kind: One of ``KINDS``.
-        said: What was seen, without figures that change by themselves.
+        said: What was seen, without figures that change while it lasts.
         cure: What to do.
     """
 

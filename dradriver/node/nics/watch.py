@@ -1,13 +1,15 @@
 """Looking at the network cards' ports again and again: metrics, and Events on the Node about what changed.
 
-A port that goes down and up again within a reading is no news, and neither is one that a pod has taken with it. What
-is told lasts for several readings, and is told once. Nothing of this is in what is published of the machine.
+A port that goes down and up again once is no news, and neither is one that a pod has taken with it. What is told lasts
+for several readings, or comes again and again within an hour (``history``), and is told once. Nothing of this is in
+what is published of the machine.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Protocol
@@ -17,6 +19,7 @@ from dradriver.node import metrics
 from dradriver.node.discovery import sysfs
 from dradriver.node.nics import gpudirect, ports, troubles
 from dradriver.node.nics.gpudirect import ANSWERS, Answer
+from dradriver.node.nics.history import History
 from dradriver.node.nics.ports import NicState
 from dradriver.node.nics.troubles import SEVERE, At, Trouble
 from dradriver.node.threads import beside
@@ -29,6 +32,12 @@ SAME: Final = 2  # readings in a row before a trouble has come, or gone
 GPUDIRECT_EVERY: Final = 40  # readings: modules are loaded seldom
 PATIENCE_S: Final = 60.0  # a card's firmware can hang; so long ago is no news
 _GBIT: Final = 8.0  # in a GB/s
+_REASONS: Final = {
+    troubles.DOWN: "NICPortDown",
+    troubles.SLOW: "NICPortSlow",
+    troubles.FLAPPING: "NICPortFlapping",
+    troubles.ERRORS: "NICPortErrors",
+}
 
 
 class AskGpuDirect(Protocol):
@@ -54,6 +63,7 @@ class NicWatch:
         events: Recorder | None = None,
         about: Callable[[], Reference | None] = lambda: None,
         interval_s: float = INTERVAL_S,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Read nothing yet.
 
@@ -64,6 +74,7 @@ class NicWatch:
             events: Writes Events; None where there is nobody to tell.
             about: Gives the Node; None while it is not known, and then they are written later.
             interval_s: How often to read.
+            clock: Says the time in seconds, and never goes back.
         """
         self._read = read
         self._node = node
@@ -71,6 +82,8 @@ class NicWatch:
         self._events = events
         self._about = about
         self._interval_s = interval_s
+        self._clock = clock
+        self._history = History()
         self._readings = 0
         self._direct: Answer | None = None
         self._said = ""
@@ -111,7 +124,7 @@ class NicWatch:
             self._direct = direct
             for word in ANSWERS:
                 metrics.GPUDIRECT.labels(word).set(bool(nics) and direct is not None and direct.word == word)
-        found = troubles.troubles(nics, known_up=self._known_up)
+        found = (*troubles.troubles(nics, known_up=self._known_up), *self._history.add(nics, self._clock()))
         self._known_up |= {at for at, port in _ports(nics) if port.up}
         self._count(nics, found)
         await self._tell(nics, found)
@@ -160,7 +173,7 @@ class NicWatch:
         await self._events.record(
             about=about,
             type="Normal" if over else "Warning",
-            reason="NICPortRecovered" if over else "NICPortDown" if trouble.kind == troubles.DOWN else "NICPortSlow",
+            reason="NICPortRecovered" if over else _REASONS[trouble.kind],
             message=f"no more: {trouble.said}" if over else f"{trouble.said}. What to do: {trouble.cure}",
             action="Watching",
         )

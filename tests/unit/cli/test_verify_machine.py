@@ -198,6 +198,22 @@ def test_warnings_of_cards(h100: Server, monkeypatch: pytest.MonkeyPatch) -> Non
     assert found["gpudirect"][0][1].startswith("no: nvidia_peermem is not loaded")
 
 
+def test_a_port_that_lost_its_link_far_more_often_than_its_siblings_is_warned_of(h100: Server) -> None:
+    first, second, third = (nic.name for nic in h100.machine.nics[:3])
+    for nic in h100.machine.nics:
+        h100.sys.file(f"{port(h100, nic.name)}/counters/link_downed", "1")
+    for name, total in ((first, 240), (second, 10), (third, 9)):
+        h100.sys.file(f"{port(h100, name)}/counters/link_downed", str(total))
+    assert said(h100, status=0)["nic-errors"] == [
+        ("PASS", "no error counter grew while this looked"),
+        ("WARN", f"port 1 of {first} lost its link 240 times since its driver was loaded, its siblings mostly 1"),
+        ("WARN", f"port 1 of {second} lost its link 10 times since its driver was loaded, its siblings mostly 1"),
+    ]
+    for nic in h100.machine.nics[3:]:
+        h100.sys.file(f"{port(h100, nic.name)}/counters/link_downed", "24")
+    assert len(said(h100, status=0)["nic-errors"]) == 2, "of all together only what stands out"
+
+
 def test_ports_that_are_all_down_are_warned_of(h100: Server) -> None:
     for nic in h100.machine.nics:
         h100.sys.file(f"{port(h100, nic.name)}/state", "1: DOWN")

@@ -95,7 +95,7 @@ def recorded(sources: Mapping[Path, str]) -> set[str]:
 
 
 def _constants(value: ast.expr, source: str, sources: Collection[str]) -> set[str]:
-    """Return the texts that an expression can be; of a name those that it is given in the same module."""
+    """Return the texts that an expression can be; of a name or table those that it is given in the same module."""
     if isinstance(value, ast.Constant):
         return {str(value.value)}
     if isinstance(value, ast.IfExp):
@@ -106,6 +106,10 @@ def _constants(value: ast.expr, source: str, sources: Collection[str]) -> set[st
             return {default[1], *(text for each in sources for text in given.findall(each))}
         assigned = re.findall(rf"(?m)^\s+{value.id} = (\w+)\.reason$", source)
         return {text for name in assigned for text in _class_reasons(name, sources)}
+    if isinstance(value, ast.Subscript) and (
+        table := re.search(rf"(?ms)^{ast.unparse(value.value)}: Final = {{(.*?)^}}", source)
+    ):
+        return set(re.findall(r': "(\w+)"', table[1]))
     raise AssertionError(f"write here how {ast.unparse(value)} is read")
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from tests.fakes.nic_tree import COUNTERS, DOWN, UP, NicTree, eight
 
 NODE = Reference("Node", "", "n1", "node-uid")
 SLOW = UP | {"rate": "200 Gb/sec (4X HDR)"}
+NEW = ("flapping", "errors")
 
 
 class Heard(Recorder):
@@ -49,8 +51,21 @@ def _nothing_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics.NIC_ERRORS, "_shown", {})
 
 
-def of(tree: NicTree, heard: Heard | None) -> NicWatch:
-    return NicWatch(lambda: ports.read(tree.root), node="n1", events=heard, about=lambda: NODE)
+class Clock:
+    """Says 15 s more each time."""
+
+    def __init__(self) -> None:
+        """Begin somewhere."""
+        self._now = 1000.0
+
+    def __call__(self) -> float:
+        """Return the time in seconds."""
+        self._now += watch.INTERVAL_S
+        return self._now
+
+
+def of(tree: NicTree, heard: Heard | None, clock: Callable[[], float] = time.monotonic) -> NicWatch:
+    return NicWatch(lambda: ports.read(tree.root), node="n1", events=heard, about=lambda: NODE, clock=clock)
 
 
 async def looks(seen: NicWatch, times: int) -> None:
@@ -80,12 +95,47 @@ async def test_what_goes_down_and_comes_back_is_told_once_each(tmp_path: Path, h
 async def test_what_does_not_last_is_not_told(tmp_path: Path, heard: Heard) -> None:
     tree = eight(tmp_path)
     seen = of(tree, heard)
-    for _ in range(6):
+    for _ in range(2):
         tree.card(3, port=DOWN)
         await seen.look()
         tree.card(3)
         await seen.look()
     assert heard.heard == []
+
+
+async def test_an_hour_of_flapping_and_growing_errors_is_told_once_each_and_so_is_its_end(
+    tmp_path: Path, heard: Heard
+) -> None:
+    tree = NicTree(tmp_path)
+    for number in (2, 3):
+        tree.card(number)
+    seen = of(tree, heard, Clock())
+    await looks(seen, 2)
+    for n in range(1, 241):
+        grown = {"link_downed": 1 + n, "symbol_error": 1000 * n, "port_rcv_errors": 0}
+        tree.card(3, port=DOWN if n % 2 else UP, counters=grown)
+        await looks(seen, 1)
+    assert [reason for reason, _ in heard.heard] == ["NICPortFlapping", "NICPortErrors"]
+    assert heard.heard[0][1].startswith("port 1 of mlx5_3 lost its link 3 times within 1 min. What to do: ")
+    assert "symbol_error by 9993 within 3 min. What to do: " in heard.heard[1][1]
+    faults = {kind: value("nic_fault_info", nic="mlx5_3", port="1", node="n1", kind=kind) for kind in NEW}
+    assert faults == {"flapping": 1, "errors": 1}
+    tree.card(3, counters=grown)
+    await looks(seen, 242)
+    assert [reason for reason, _ in heard.heard[2:]] == ["NICPortRecovered"]
+    assert not any(value("nic_fault_info", nic="mlx5_3", port="1", node="n1", kind=kind) for kind in NEW)
+
+
+async def test_a_port_that_flaps_slowly_is_not_well_between(tmp_path: Path, heard: Heard) -> None:
+    tree = eight(tmp_path)
+    seen = of(tree, heard, Clock())
+    for _ in range(6):
+        for port in (UP, DOWN):
+            tree.card(3, port=port)
+            await looks(seen, 3)
+    reasons = [reason for reason, _ in heard.heard]
+    assert reasons.count("NICPortFlapping") == 1
+    assert "NICPortRecovered" not in reasons[reasons.index("NICPortFlapping") :]
 
 
 async def test_all_that_go_down_together_do_not_come_back_by_that(tmp_path: Path, heard: Heard) -> None:
