@@ -44,12 +44,11 @@ class ShortError(NoNicsError):
 class Search:
     """A search for a plan: of what NICs have to do with GPUs the allocator knows nothing, so plans tell of it.
 
-    Of a node that was short those GPUs are offered from then on that can all have NICs, and its pods are placed on such
-    sets of them that each pod has some. Where these are too few for any pod, the node is left out, in later searches of
-    the tenant's own fleet, too, until something of it changes.
+    Of a node that was short those GPUs are offered from then on that can all have NICs. Where these are too few for any
+    pod, the node is left out, in later searches of the tenant's own fleet, too, until something of it changes.
 
     Attributes:
-        sets: Nodes and GPUs that members are to have if they can.
+        sets: Nodes and GPUs that members had rather have.
         avoid: Nodes that are left out.
         rows: The nodes that are looked at: (rows,); None for all.
         fleet: What is looked at in the place of the picture's own; None for that.
@@ -79,6 +78,7 @@ class Search:
         self._seen: set[str] = set()
         self._short: set[str] = set()
         self._apart: dict[str, frozenset[int]] = {}
+        self._dealt: set[str] = set()
         self.sets: dict[Member, tuple[str, frozenset[int]]] = {}
         self._given = fleet
         self._narrows = self._ask is not None and nic_choice.demands(self._ask)
@@ -123,29 +123,19 @@ class Search:
         return self._picture.fleets.of(self._namespace) if self._given is None else self._given
 
     def _narrow(self, node: str, pods: Mapping[Member, Mapping[str, int]]) -> bool:
-        """Offer those GPUs of a node that can all have NICs; returns whether these are enough for any of its pods."""
-        if not self._narrows or node in self._apart:
+        """Offer those GPUs of a node that can all have NICs; returns whether these are enough for any of its pods.
+
+        The allocator, which knows no NICs, may still deal them out so that one pod has those that two could share: who
+        is to have which is said then, once.
+        """
+        if not self._narrows or node in self._dealt:
             return False
-        assert self._ask is not None, "it demands something"
-        known, free = self._picture.inventory.uuids(node), self._whole.free(node)
-        offered: frozenset[int] = frozenset()
-        taken: set[Place] = set()
-        for number, (member, pod) in enumerate(pods.items()):
-            gpus = sum(pod.values())
-            apart = nic_choice.gpus_apart(
-                self._picture, self._ask, node, free - offered, gpus,
-                alone=number + 1 == len(pods), taken=taken, tries=self._tries,
-            )  # fmt: skip
-            if len(apart) < gpus:
-                break
-            offered |= apart
-            if len(apart) > gpus:  # any of them will do, and others none
-                break
-            self.sets[member] = node, apart
-            each = iter(sorted(apart))
-            own = {name: [known[at] for at in itertools.islice(each, count)] for name, count in pod.items()}
-            found = nic_choice.chosen(self._picture, self._ask, node, own, taken=taken, tries=self._tries)
-            taken |= {(node, address) for some in (found or {}).values() for address in some}
+        if node in self._apart:
+            self._dealt.add(node)
+            _, sets = self._deal(node, pods)
+            self.sets |= sets
+            return len(sets) == len(pods)
+        offered, _ = self._deal(node, pods)
         if offered:
             self._apart[node] = offered
             return True
@@ -156,6 +146,36 @@ class Search:
         ):
             self._remember(self._key, [node])
         return False
+
+    def _deal(
+        self, node: str, pods: Mapping[Member, Mapping[str, int]]
+    ) -> tuple[frozenset[int], dict[Member, tuple[str, frozenset[int]]]]:
+        """Return GPUs of a node that can all have NICs, and a set of them for each pod, as far as they go."""
+        assert self._ask is not None, "it demands something"
+        known, left = self._picture.inventory.uuids(node), self._whole.free(node)
+        offered: frozenset[int] = frozenset()
+        sets: dict[Member, tuple[str, frozenset[int]]] = {}
+        taken: set[Place] = set()
+        any_will_do = False
+        for number, (member, pod) in enumerate(pods.items()):
+            gpus = sum(pod.values())
+            apart = nic_choice.gpus_apart(
+                self._picture, self._ask, node, left, gpus,
+                alone=number + 1 == len(pods), taken=taken, tries=self._tries,
+            )  # fmt: skip
+            if len(apart) < gpus:
+                break
+            if not any_will_do:
+                offered |= apart
+            any_will_do = any_will_do or len(apart) > gpus  # and others none
+            mine = sorted(apart)[:gpus]
+            sets[member] = node, frozenset(mine)
+            left = left - sets[member][1]
+            each = iter(mine)
+            own = {name: [known[at] for at in itertools.islice(each, count)] for name, count in pod.items()}
+            found = nic_choice.chosen(self._picture, self._ask, node, own, taken=taken, tries=self._tries)
+            taken |= {(node, address) for some in (found or {}).values() for address in some}
+        return offered, sets
 
     def _remember(self, key: Hashable, nodes: Collection[str]) -> None:
         self._learns = True
