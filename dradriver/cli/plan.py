@@ -230,7 +230,7 @@ def estimate(machine: Machine, question: Question, choice: Choice) -> Estimate |
 
 def document(machine: Machine, wish: Whole, choice: Choice, estimated: Estimate | None) -> Document:
     """The choice for people to read."""
-    rate = "line rate" if choice.level is Level.NVLINK else "as NCCL counts it"
+    rate = "line rate" if choice.level is Level.NVLINK else f"as {machine.vendor.library} counts it"
     bandwidth = f"{choice.bandwidth_gbps:g} GB/s, weakest step of the ring, {rate} in one direction"
     if not machine.vendor.rated or (len(choice.gpus) > 1 and not choice.bandwidth_gbps):
         bandwidth = f"not known of {machine.vendor.link}"
