@@ -40,6 +40,7 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True):
         device_class: The DeviceClass that its whole GPUs are asked for by.
         resources: Extended resources that ask for whole GPUs of it, as limits, and by which its device plugins hand
             them out; first the one of any product.
+        offered: How the names begin by which its device plugins hand out parts of its GPUs, or GPUs of one product.
         parts: Whether there are shares and slices of its GPUs.
         hides: Variables that choose among a container's GPUs, by which a pod's author may hide some.
         injects: Variables by which the vendor's own container runtime adds devices, beside what a claim gives.
@@ -54,6 +55,7 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True):
     rated: bool = True
     device_class: str
     resources: tuple[str, ...]
+    offered: tuple[str, ...]
     parts: bool = False
     hides: tuple[str, ...]
     injects: tuple[str, ...]
@@ -79,6 +81,7 @@ NVIDIA: Final = Vendor(
     predicted=True,
     device_class="gpu.topology",
     resources=("nvidia.com/gpu",),
+    offered=("nvidia.com/mig-",),
     parts=True,
     hides=("CUDA_VISIBLE_DEVICES",),
     injects=("NVIDIA_VISIBLE_DEVICES",),
@@ -90,6 +93,7 @@ AMD: Final = Vendor(
     library="RCCL",
     device_class="amd.gpu.topology",
     resources=("amd.com/gpu",),
+    offered=tuple(f"amd.com/{mode}_" for mode in ("spx", "dpx", "tpx", "qpx", "cpx")),
     hides=("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"),
     injects=("AMD_VISIBLE_DEVICES",),
 )
@@ -105,6 +109,7 @@ ASCEND: Final = Vendor(
     rated=False,
     device_class="ascend.gpu.topology",
     resources=("huawei.com/npu", "huawei.com/Ascend910", "huawei.com/Ascend310P", "huawei.com/Ascend310"),
+    offered=("huawei.com/Ascend", "huawei.com/npu-"),
     hides=("ASCEND_RT_VISIBLE_DEVICES",),
     injects=("ASCEND_VISIBLE_DEVICES",),
 )

@@ -5,6 +5,7 @@ Both stand in ready profiles, with where they are from. Here stands only whose r
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Sequence
 from typing import Final
@@ -62,6 +63,23 @@ def kind(product: str, chips: int) -> Kind | None:
     """Return the kind of machines whose NPUs have so many chips of this product; None where links do not follow."""
     name = _BEFORE.sub("", product, count=1)
     return next((one for one in _KINDS if one.chips == chips and one.products.fullmatch(name)), None)
+
+
+@functools.cache
+def _counts(profile: str) -> tuple[int, ...]:
+    like = profiles.load(profile).blocks
+    return () if like is None else like.counts
+
+
+def counts(product: str) -> tuple[int, ...]:
+    """Return how many chips of a product a pod may have, ascending, where all its machines have one rule; else nothing.
+
+    A 910B is in machines with a rule and without.
+    """
+    name = _BEFORE.sub("", product, count=1)
+    if name in ("910A", "910C"):
+        return _counts("ascend-910a-x8" if name == "910A" else "ascend-a3-x16")
+    return ()
 
 
 def paired(of: Sequence[int], profile: str) -> tuple[tuple[tuple[int, ...], ...], Blocks | None]:
