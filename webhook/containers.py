@@ -90,6 +90,16 @@ def asks(pod: pod_view.Pod) -> Asks:
     return by_name or _of_init_containers(pod)
 
 
+def refuse_unread(pod: pod_view.Pod) -> None:
+    """Raise where a limit of a pod that asks for no GPUs was meant to, as far as that can be told.
+
+    Raises:
+        WordError: One was; it says why it asks for none, and what to write.
+    """
+    for container in (*pod.containers, *pod.init_containers):
+        limits.refuse_unread(_limits_of(container.name), amounts(container).limits)
+
+
 def have_limits(pod: pod_view.Pod) -> bool:
     """Return whether a limit of a container says how many GPUs the pod has."""
     return any(asked(container.name, amounts(container)) for container in (*pod.app_containers, *pod.init_containers))

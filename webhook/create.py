@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
-from dradriver.api import affinity, ladder, messages, misspelled, names, resolved
+from dradriver.api import affinity, ladder, messages, misspelled, names, resolved, vendor_words
 from dradriver.api.annotations import max_duration_s
 from dradriver.api.errors import WordError
 from dradriver.api.parts import Asked, described
@@ -91,6 +91,8 @@ def create(
         ]
         asks, (product, vendor) = containers.asks(pod), containers.which(pod)
         template = references.meant(pod, asks)
+        if template is None and not asks:
+            containers.refuse_unread(pod)
         kueue.check(pod)
     if template is not None:
         references.check_names(*template)
@@ -103,6 +105,8 @@ def create(
     warnings += addon.check(wish, by_template=template is not None)
     warnings += references.advice(pod, wish, template)
     warnings += static.advice(wish) if template is None else ()  # else the template says how many
+    if template is None:  # else the template says how many
+        warnings += [*static.advice(wish), *filter(None, [vendor_words.count_warning(wish.request)])]
     warnings += gang.check(pod, wish, policies)
     warnings += kueue.advice(pod, wish)
     warnings += without_effect

@@ -12,7 +12,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from dradriver.api import affinity, limits, names, resolved, values
+from dradriver.api import affinity, limits, names, resolved, values, vendor_words
 from dradriver.api.annotations import check_words, max_duration_s
 from dradriver.api.errors import WordError
 from dradriver.api.parts import request_names
@@ -122,7 +122,7 @@ def _read(
         references.check(wish, words)
     else:
         static.check(wish, policies)
-        warnings += static.advice(wish)
+        warnings += [*static.advice(wish), *filter(None, [vendor_words.count_warning(wish.request)])]
     warnings += effects.warnings(
         words, wish, policies, by_template=live.template is not None, product=product, vendor=vendor,
         limits=product != "", deadline_s=None,

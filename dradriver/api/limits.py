@@ -21,11 +21,14 @@ Memory from 1Mi on is bytes, whatever the unit (``10Gi``): no GPU has a tebibyte
 ``nvidia.com/vgpu``; ``….shared``, a time slice of a size that only the device plugin's configuration has
 (k8s-device-plugin, ``sharing.timeSlicing.renameByDefault``); ``nvidia.com/gpumem-percentage`` (HAMi), for a share's
 memory is asked for before anybody knows of which GPU; and ``huawei.com/Ascend910B3-memory`` and the like (HAMi), for
-there are no shares of NPUs. Left on the pod they would keep it from every node.
+there are no shares of NPUs. Left on the pod they would keep it from every node. Partitions of AMD's GPUs
+(``amd.com/cpx_nps4``) and other shares of NPUs (``huawei.com/Ascend910-4c``, vNPUs) are left to their device plugins,
+and say why to a pod that asks for nothing else and has a word of ours.
 """
 
 from __future__ import annotations
 
+import difflib
 import math
 import re
 from collections.abc import Mapping
@@ -37,7 +40,7 @@ from dradriver.api import messages, names, quantity, values
 from dradriver.api.errors import WordError
 from dradriver.api.parts import Asked, described
 from dradriver.api.values import MOST_GPUS
-from dradriver.topology.vendors import ASCEND, NVIDIA, VENDORS
+from dradriver.topology.vendors import AMD, ASCEND, NVIDIA, VENDORS
 
 _MIG: Final = "nvidia.com/mig-"
 _OF_PRODUCT: Final = names.GPU_RESOURCE + "."
@@ -64,6 +67,8 @@ WHOLE: Final = frozenset((names.GPU_RESOURCE, *_OTHERS))
 """Resources that are whole GPUs, whatever product."""
 _PLAIN: Final = re.compile(r"[0-9]{1,4}", re.ASCII)
 _BYTES: Final = 1 << 20  # from here on a memory's number is bytes
+_LONGEST: Final = 64  # characters of a name that are shown, or compared
+_ALIKE: Final = 0.82  # of 1: nvidia.com/gpus has 0.97 of a known one, nvidia.com/hca 0.79
 _GIB: Final = 1024  # up to here a number of GiB
 
 
@@ -127,6 +132,55 @@ def _names_product(resource: str) -> bool:
     return resource.startswith(_OF_PRODUCT) and not resource.endswith(_SHARED)
 
 
+def refuse_unread(where: str, limits: Mapping[str, object]) -> None:
+    """Raise where limits that ask for no GPUs have one that was meant to, with what to write instead.
+
+    Args:
+        where: The place in words, for errors: ``container 'main': limits``.
+        limits: All the container's limits, as text or numbers.
+
+    Raises:
+        WordError: A part of a GPU that is not handed out, a product without a limit of its own, or nearly a known name.
+    """
+    for name, value in sorted(limits.items()):
+        if is_ours(name) or not _is_some(str(value)):
+            continue
+        if why := _unread(name):
+            raise WordError(f"{where} {name[:_LONGEST]}: {messages.shown(str(value))}: {why}")
+
+
+def _unread(name: str) -> str:
+    """Return why a limit is not read, and what to write; empty where it may be of something else than GPUs."""
+    if name.startswith(AMD.offered):
+        whole = f"write {AMD.resources[0]}"
+        if name.startswith(AMD.offered[0]):
+            return f"whole GPUs, whose limit has another name here: {whole}"
+        return f"a partition of a GPU, which this driver does not hand out: {whole}: 1 for a whole one"
+    if name.startswith(ASCEND.offered):
+        if "-" in name.partition("/")[2]:
+            return f"a share of an NPU, which this driver does not hand out: write {_of_whole(name)}: 1 for a whole one"
+        product = name.removeprefix(_ASCEND)
+        if values.product(f"*{product}") is not None:
+            npu = ASCEND.resources[0]
+            return (
+                f"no product that has a limit of its own: write {npu} and {names.PRODUCT}: '*{product[:_LONGEST]}', or "
+                f"one of {', '.join(sorted(one for one in NAMES if one.startswith(_ASCEND)))}"
+            )
+    near = difflib.get_close_matches(name[:_LONGEST], NAMES, n=1, cutoff=_ALIKE)
+    if not near:
+        return ""
+    domain = near[0].partition("/")[0]
+    known = sorted(one for one in NAMES if one.startswith(domain))
+    return f"no limit of GPUs (did you mean {near[0]}?); known are {', '.join(known)}"
+
+
+def _of_whole(name: str) -> str:
+    """Return the limit of whole NPUs for one of parts of them: ``huawei.com/Ascend910`` for ``…910-4c``."""
+    whole = name.removesuffix("-memory")
+    whole = whole if is_ours(whole) else whole.partition("-")[0]
+    return whole if is_ours(whole) else ASCEND.resources[0]
+
+
 def asked(where: str, limits: Mapping[str, object]) -> Asked:
     """Return what the limits ask for; 0 for nothing.
 
@@ -158,7 +212,7 @@ def asked(where: str, limits: Mapping[str, object]) -> Asked:
         if _NPU_MEMORY.fullmatch(name) and _exact(text) != 0:
             raise WordError(
                 f"{where} {name}: {messages.shown(text)}: a share of an NPU, which this driver does not hand out; "
-                f"write {name.removesuffix('-memory')}: 1 for a whole one"
+                f"write {_of_whole(name)}: 1 for a whole one"
             )
         if name.endswith(_SHARED):
             raise WordError(

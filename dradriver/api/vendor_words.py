@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from dradriver.allocator.request import Request, Whole
 from dradriver.api import names
 from dradriver.api.errors import WordError
-from dradriver.topology.vendors import NVIDIA, VENDORS, Vendor
+from dradriver.topology.ascend import rules
+from dradriver.topology.vendors import ASCEND, NVIDIA, VENDORS, Vendor
 
 _LESS: Final = "shares and MIG slices are of NVIDIA's GPUs alone"
 
@@ -41,6 +43,23 @@ def check(fields: Mapping[str, Any], *, parts: bool) -> None:
             f"{names.MAX_CROSS_NVSWITCH}: there is no NVSwitch between GPUs of {vendor.word}: write {names.REQUIRED}: "
             f"linked"
         )
+
+
+def count_warning(request: Request) -> str:
+    """Return what to write for a count that machines of the product never give; empty where they may.
+
+    It is a warning and no refusal: the rule is that of a product's usual machine.
+    """
+    if not isinstance(request, Whole) or request.vendor != ASCEND.word:
+        return ""
+    counts = rules.counts(request.product.removeprefix("*"))
+    if not counts or request.gpus in counts:
+        return ""
+    *some, last = map(str, counts)
+    return (
+        f"{request.gpus} of product {request.product!r}: such a machine gives a pod {', '.join(some)} or {last}, and "
+        f"this one waits until there is a machine that gives others: write one of these"
+    )
 
 
 def unpredicted(vendor: Vendor) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 
@@ -17,6 +17,12 @@ from dradriver.view.output import warn
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+SOURCES: Final = (
+    "A profile's name, or a file (docs/profiles.md): the text of nvidia-smi topo -m, amd-smi topology (or its JSON), "
+    "rocm-smi --showtopo, npu-smi info -t topo or npu-smi info; XML of NCCL or RCCL; JSON of gputopo topo; a profile."
+)
+"""What ``read_machine`` takes, as the help of options says it."""
+
 
 def machine_options(command: F) -> F:
     """Give a command the options ``source``, ``driver_root``, ``product`` and ``cpu`` of ``read``."""
@@ -24,16 +30,14 @@ def machine_options(command: F) -> F:
         "--cpu", default="", metavar="NAME", help="What the source does not say: rome, skylake, GenuineIntel 6 85, …."
     )(command)
     command = click.option(
-        "--product", default="", metavar="NAME", help='The same of the GPUs: a40, "NVIDIA H100 PCIe", ….'
+        "--product", default="", metavar="NAME", help='The same of the GPUs: a40, "NVIDIA H100 PCIe", mi300x, 910A, ….'
     )(command)
     command = click.option(
         "--driver-root", metavar="DIR", type=click.Path(path_type=Path),
         help="Without --machine: root of the file system that holds the NVIDIA driver, such as /run/nvidia/driver.",
     )(command)  # fmt: skip
     return click.option(
-        "-m", "--machine", "source", metavar="FILE|PROFILE",
-        help="A profile's name, or a file: nvidia-smi topo -m text (or another vendor's), machine JSON, NCCL XML, "
-        "profile YAML. Default: this machine.",
+        "-m", "--machine", "source", metavar="FILE|PROFILE", help=f"{SOURCES} Default: this machine.",
     )(command)  # fmt: skip
 
 

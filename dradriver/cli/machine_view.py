@@ -12,6 +12,7 @@ from dradriver.topology import codec, levels
 from dradriver.topology.groups import SIZES, Groups
 from dradriver.topology.machine import Machine
 from dradriver.topology.topo_m import writer
+from dradriver.topology.vendors import NVIDIA
 from dradriver.view.document import (
     Block,
     Cell,
@@ -29,6 +30,8 @@ from dradriver.view.document import (
 )
 
 _TONES: Final = {tone.value: tone for tone in (Tone.SELF, Tone.PIX, Tone.PXB, Tone.PHB, Tone.NODE, Tone.SYS)}
+
+_LINKED: Final = "LINKED"  # direct links that are no NVLinks, as the word of policies has it
 
 
 def what(machine: Machine) -> str:
@@ -112,7 +115,7 @@ def facts(machine: Machine, groups: Groups) -> list[Block]:
         for gpu in machine.gpus
         if gpu.mig is not None
     ]
-    nccl = f", NCCL {machine.nccl_version}" if machine.nccl_version else ""
+    nccl = f", NCCL {machine.nccl_version}" if machine.nccl_version and machine.vendor.predicted else ""
     return [
         Notes(lines=words(*nics), verbatim=True),
         Notes(lines=words(f"Machine: {machine.name or 'unnamed'}, {what(machine)}{nccl}", *slices, *_blocks(machine))),
@@ -159,7 +162,8 @@ def _levels(machine: Machine) -> Table:
     for step, found in sorted(pairs.items()):
         lines = {levels.line_rate_gbps(links, machine.link_gbps) for i, j in found if (links := machine.links[i][j])}
         nccl = {levels.step_gbps(machine, i, j) for i, j in found}
-        level = f"L{levels.topology_level(step)} {step.name}"
+        name = step.name if machine.vendor is NVIDIA or step is not levels.Step.NVLINK else _LINKED
+        level = f"L{levels.topology_level(step)} {name}"
         rows.append(words(level, str(len(found)), *_rate_cells(machine, lines, nccl)))
     columns = (Column("level"), Column("pairs", number=True), *map(Column, _rates(machine)))
     return Table(title="Levels (pairs of GPUs, one direction)", columns=columns, rows=tuple(rows))

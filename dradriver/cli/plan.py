@@ -22,7 +22,7 @@ from dradriver.api.policies.model import DEFAULTS, Policies
 from dradriver.api.quantity import whole
 from dradriver.cli import plan_parts
 from dradriver.cli.cluster.options import server_options
-from dradriver.cli.machine_source import nccl_version_option
+from dradriver.cli.machine_source import SOURCES, nccl_version_option
 from dradriver.cli.plan_question import PlanError, Question, free_gpus, numbers, request, told
 from dradriver.cli.policies import load
 from dradriver.errors import DriverError
@@ -52,8 +52,7 @@ class Answer(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 @click.command()
 @click.option(
-    "-m", "--machine", "source", metavar="FILE|PROFILE",
-    help="A profile's name, or a file: nvidia-smi topo -m text (or another vendor's), machine JSON, profile YAML.",
+    "-m", "--machine", "source", metavar="FILE|PROFILE", help=SOURCES,
 )  # fmt: skip
 @click.option("--free", metavar="LIST", help="Numbers of the free GPUs: 0,1,4 or 0-3,6. Without it all are free.")
 @click.option("--gpus", type=int, metavar="N", help="How many GPUs.")
@@ -69,7 +68,7 @@ class Answer(msgspec.Struct, kw_only=True, omit_defaults=True):
 @click.option("--min-bandwidth", default="", metavar="GB/S", help="Least line rate of links between neighbours.")
 @click.option("--min-busbw", default="", metavar="GB/S", help="Least all-reduce bus bandwidth predicted.")
 @click.option(
-    "--product", default="", metavar="GLOB", help="Only GPUs of this product; in a topo -m text: what all are."
+    "--product", default="", metavar="GLOB", help="Only GPUs of this product; where a text names none: what all are."
 )
 @click.option("--cpu", default="", metavar="NAME", help="The CPUs, where the machine's source does not say: rome, ….")
 @nccl_version_option
@@ -231,7 +230,7 @@ def estimate(machine: Machine, question: Question, choice: Choice) -> Estimate |
 
 def document(machine: Machine, wish: Whole, choice: Choice, estimated: Estimate | None) -> Document:
     """The choice for people to read."""
-    rate = "line rate" if choice.level is Level.NVLINK else "as NCCL counts it"
+    rate = "line rate" if choice.level is Level.NVLINK else f"as {machine.vendor.library} counts it"
     bandwidth = f"{choice.bandwidth_gbps:g} GB/s, weakest step of the ring, {rate} in one direction"
     if not machine.vendor.rated or (len(choice.gpus) > 1 and not choice.bandwidth_gbps):
         bandwidth = f"not known of {machine.vendor.link}"

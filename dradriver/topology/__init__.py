@@ -11,7 +11,7 @@ profiles      machines as data, one YAML file each
 topo_m        the text of ``nvidia-smi topo -m``
 nccl          NCCL's topology files
 amd           AMD's parts, and the texts of their tools
-npu_smi       the texts of ``npu-smi info -t topo`` and ``npu-smi info``
+ascend        Ascend's products, and the texts of ``npu-smi``
 vendors       whose GPUs a machine has
 paths         PCIe paths from places in the PCI tree
 rings         which sets have a ring of links, and how strong its weakest step can be

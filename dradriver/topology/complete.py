@@ -12,11 +12,12 @@ from typing import Any, TypeVar
 import msgspec
 
 from dradriver.topology.amd import parts
+from dradriver.topology.ascend import rules
 from dradriver.topology.check import check, is_bus_id
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.machine import Cpu, Machine
 from dradriver.topology.nccl import facts
-from dradriver.topology.vendors import AMD, NVIDIA, Vendor
+from dradriver.topology.vendors import AMD, ASCEND, Vendor
 
 _T = TypeVar("_T")
 
@@ -77,6 +78,10 @@ def complete(
     if product:
         said, link_gbps = _said(machine.vendor, product)
         gpus = tuple(msgspec.structs.replace(gpu, **said) for gpu in gpus)
+        if machine.vendor is ASCEND:
+            machine = msgspec.structs.replace(
+                machine, blocks=rules.blocks(machine.links, said["product"]) or machine.blocks
+            )
         if machine.link_gbps:
             machine = msgspec.structs.replace(machine, link_gbps=link_gbps)
     if bus_ids:
@@ -117,8 +122,9 @@ def _said(vendor: Vendor, text: str) -> tuple[dict[str, Any], float]:
         name, (architecture, pcie) = _product(text, of_amd)
         said = {"product": name, "pcie_gbps": pcie, "architecture": architecture}
         return said, parts.link_gbps(architecture)
-    if vendor is not NVIDIA:
-        raise TopologyError(f"product: {text!r}; of {vendor.word} none is known: leave it out")
+    if vendor is ASCEND:
+        name, (_, pcie) = _product(text, {product: (None, pcie) for product, pcie in rules.PRODUCTS.items()})
+        return {"product": name, "pcie_gbps": pcie}, 0.0
     name, (sm, pcie) = _product(text, PRODUCTS)
     capability = f"{sm // 10}.{sm % 10}"
     said = {

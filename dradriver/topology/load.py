@@ -7,8 +7,9 @@ from pathlib import Path
 
 import msgspec
 
-from dradriver.topology import codec, npu_smi, profiles, topo_m
+from dradriver.topology import codec, profiles, topo_m
 from dradriver.topology.amd import smi
+from dradriver.topology.ascend import matrix, table
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.machine import Machine
 from dradriver.topology.synthetic import synthetic_uuid
@@ -23,8 +24,8 @@ def read_machine(source: str | Path, *, seed: str = "") -> Machine:
 
     Args:
         source: A profile's name, or the path of a profile (YAML), of our own JSON, of an NCCL or RCCL topology file,
-            or of the text of ``nvidia-smi topo -m``, ``amd-smi topology`` (or its JSON), ``rocm-smi --showtopo`` or
-            ``npu-smi info -t topo``. A file's content decides, not its name.
+            or of the text of ``nvidia-smi topo -m``, ``amd-smi topology`` (or its JSON), ``rocm-smi --showtopo``,
+            ``npu-smi info -t topo`` or ``npu-smi info``. A file's content decides, not its name.
         seed: Tells simulated machines of one description apart: with another seed every GPU has another uuid. Our own
             JSON holds real uuids, which stay as they are without a seed.
 
@@ -45,8 +46,10 @@ def read_machine(source: str | Path, *, seed: str = "") -> Machine:
             return nccl.read(text, name=path.stem, seed=seed)
         if _LIST.match(text) or smi.MARK.search(text):
             return smi.read(text, name=path.stem, seed=seed)
-        if npu_smi.MARK.search(text):
-            return npu_smi.read(text, name=path.stem, seed=seed)
+        if matrix.MARK.search(text):
+            return matrix.read(text, name=path.stem, seed=seed)
+        if table.MARK.search(text):
+            return table.read(text, name=path.stem, seed=seed)
         if ":" in text and not _TOPO_M.search(text):
             from dradriver.topology.profiles import schema
 

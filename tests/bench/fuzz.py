@@ -20,8 +20,9 @@ from dradriver.api.policies.model import plain
 from dradriver.api.policies.read import PoliciesError
 from dradriver.cli.linter.admitted import results
 from dradriver.cli.linter.documents import DocumentError, documents
-from dradriver.topology import codec, nccl, npu_smi, profiles, topo_m
+from dradriver.topology import codec, nccl, profiles, topo_m
 from dradriver.topology.amd import smi
+from dradriver.topology.ascend import matrix, table
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.machine import Machine
 from dradriver.topology.profiles import schema
@@ -66,7 +67,8 @@ def parsers() -> list[Parser]:
     return [
         Parser("machine JSON", _read(codec.decode), [*map(codec.encode, (*machines, *others.values()))]),
         Parser("amd-smi and rocm-smi", _read(smi.read), [*amd, _amd_smi(others["mi210-x8"])]),
-        Parser("npu-smi", _read(npu_smi.read), npu),
+        Parser("npu-smi info -t topo", _read(matrix.read), npu),
+        Parser("npu-smi info", _read(table.read), npu),
         Parser("RCCL XML", _read(nccl.read), rccl or written),
         Parser(
             "nvidia-smi topo -m", _read(topo_m.read), [topo_m.write(machine) for machine in machines] + real["topo_m"]

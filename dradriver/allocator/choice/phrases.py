@@ -55,7 +55,7 @@ def wanted_gpus(request: Request) -> str:
 
 def no_figure(vendor: Vendor, request: Whole) -> str:
     """Why a wish for bandwidth has no place with a vendor of whose GPUs no such figure is known; else empty."""
-    instead = "min-bandwidth" if vendor.rated else "required: nvlink"
+    instead = "min-bandwidth" if vendor.rated else "required: linked"
     if request.gpus < 2:
         return ""
     if request.min_busbw_gbps and not vendor.predicted:

@@ -21,6 +21,7 @@ from dradriver.api.limits import WHOLE
 from dradriver.api.pods import Pod
 from dradriver.api.resolved import Resolved
 from dradriver.cli.explainer.model import Subject
+from dradriver.topology.vendors import VENDORS
 from dradriver.view.plain import plain
 
 _WORDS: Final = (
@@ -71,7 +72,7 @@ def wish(noted: Resolved) -> str:
     if noted.gang is not msgspec.UNSET:
         more.append(_gang(noted.gang))
     if noted.nccl is not msgspec.UNSET:
-        more.append(f"NCCL: {noted.nccl}")
+        more.append(f"{VENDORS[request.vendor].library}: {noted.nccl}")
     return "; ".join([said, *more])
 
 

@@ -198,6 +198,6 @@ def _differences(machine: Machine, published: Machine) -> Iterator[str]:
             here = machine.links[mine[one]][mine[other]]
             there = published.links[theirs[one]][theirs[other]]
             if one < other and here != there:
-                yield f"{one} and {other} have {here} NVLinks, published are {there}"
+                yield f"{one} and {other} have {here} {machine.vendor.link}s, published are {there}"
     if published.driver_version != machine.driver_version:
         yield f"driver {machine.driver_version} runs, published is {published.driver_version}"

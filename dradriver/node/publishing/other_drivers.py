@@ -9,18 +9,12 @@ from dradriver.api import ledger, quantity
 from dradriver.api.dra_objects import ResourceSlice
 from dradriver.api.objects import Node
 from dradriver.topology.machine import Machine
-from dradriver.topology.vendors import AMD, ASCEND, NVIDIA, Vendor
+from dradriver.topology.vendors import ASCEND, NVIDIA, Vendor
 
 _DRIVERS: Final[Mapping[str, str]] = {other.vendor: other.driver for other in ledger.OTHERS} | {
     ASCEND.word: "npu.huawei.com"
 }
 OTHER_DRIVERS: Final = frozenset(_DRIVERS.values())
-# How names of a vendor's resources begin: gpu also as gpu.shared, of AMD's partitions cpx_nps4 and the like.
-_PLUGIN_RESOURCES: Final[Mapping[str, tuple[str, ...]]] = {
-    NVIDIA.word: (*NVIDIA.resources, "nvidia.com/mig-"),
-    AMD.word: (*AMD.resources, *(f"amd.com/{mode}_" for mode in ("spx", "dpx", "tpx", "qpx", "cpx"))),
-    ASCEND.word: (*ASCEND.resources, "huawei.com/Ascend"),
-}
 
 
 def other_owner(node: Node, slices: Iterable[ResourceSlice], vendor: Vendor = NVIDIA) -> str | None:
@@ -37,7 +31,7 @@ def other_owner(node: Node, slices: Iterable[ResourceSlice], vendor: Vendor = NV
         WordError: An amount in the node's allocatable is no quantity.
     """
     for resource, amount in sorted(node.status.allocatable.items()):
-        if resource.startswith(_PLUGIN_RESOURCES[vendor.word]) and quantity.whole(amount) > 0:
+        if resource.startswith((*vendor.resources, *vendor.offered)) and quantity.whole(amount) > 0:
             return f"a device plugin offers {amount} {resource}"
     other = _DRIVERS[vendor.word]
     there = any(piece.spec.driver == other and piece.spec.devices for piece in slices)

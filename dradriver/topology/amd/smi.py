@@ -42,6 +42,7 @@ _DIRECT = (0, 13, 15, 41)
 _SAME_NODE = 40  # of a path over PCIe: 20 to the CPU and 20 back (kfd_crat.c); more crosses to another socket
 _MOST_LINKS = 8  # xGMI links of any part
 _MOST_GPUS = 256
+SOCKET_GBPS = 16.0  # between AMD's own CPUs, which most such machines have
 
 
 class _Table(msgspec.Struct):
@@ -102,7 +103,7 @@ def read(text: str, *, name: str = "", seed: str = "") -> Machine:
         for j in range(i):
             links[i][j] = links[j][i] = min(links[i][j], links[j][i])
             paths[i][j] = paths[j][i] = max(paths[i][j], paths[j][i])
-    rate, pcie = _likely(links)
+    rate, pcie = likely(links)
     return check(
         Machine(
             name=name,
@@ -122,7 +123,7 @@ def read(text: str, *, name: str = "", seed: str = "") -> Machine:
             paths=tuple(map(tuple, paths)),
             numa=tuple(NumaNode(id=node) for node in sorted({node for node in nodes if node is not None})),
             link_gbps=rate if any(map(any, links)) else 0.0,
-            socket_gbps=16.0,
+            socket_gbps=SOCKET_GBPS,
         )
     )
 
@@ -227,8 +228,8 @@ def _count(cell: str) -> int | None:
     return max(1, min(round(most / least), _MOST_LINKS)) if least else 1
 
 
-def _likely(links: Sequence[Sequence[int]]) -> tuple[float, float]:
-    """Return what one xGMI link and one PCIe link carry, GB/s, of the likeliest parts with such links.
+def likely(links: Sequence[Sequence[int]]) -> tuple[float, float]:
+    """Return what one xGMI link and one PCIe link carry, GB/s, of the likeliest parts with such links (g x g).
 
     Eight in a full mesh are MI300s and newer; all others are taken for MI200s.
     """

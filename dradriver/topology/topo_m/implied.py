@@ -6,7 +6,9 @@ from collections.abc import Sequence
 
 import msgspec
 
+from dradriver.topology.amd import smi
 from dradriver.topology.machine import PathType
+from dradriver.topology.vendors import AMD, NVIDIA, Vendor
 
 
 class Implied(msgspec.Struct, frozen=True):
@@ -36,12 +38,15 @@ _GA102 = Implied("8.6", 24.0, 12.0, 16.0, 10.0)  # A40, RTX A6000, RTX 3090
 _HOPPER = Implied("9.0", 48.0, 20.6, 22.0, 16.0)
 _NO_LINKS = Implied("", 24.0, 0.0, 10.0, 16.0)  # with PCIe 4 every step farther is slower, with either kind of CPU
 _SWITCHED = Implied("", 12.0, 20.0, 10.0, 0.0)  # all GPUs are equal, so CPUs decide nothing
+_ASCEND = Implied("", 24.0, 0.0, 10.0, 0.0)
 # Between sockets of CPUs with several x16 ports below one host bridge: Broadwell has one bridge a socket, AMD's one for
 # two ports. From Skylake on each x16 port of Intel's has its own.
 _PORTS_SHARE_A_BRIDGE = (6.0, 16.0)
 
 
-def implied(links: Sequence[Sequence[int]], paths: Sequence[Sequence[PathType]], *, switched: bool) -> Implied:
+def implied(
+    links: Sequence[Sequence[int]], paths: Sequence[Sequence[PathType]], *, switched: bool, vendor: Vendor = NVIDIA
+) -> Implied:
     """Return what is most likely of the GPUs and CPUs.
 
     A bridge joins one peer by 4 links of a GA102 (3 where one is down), 2 of a V100, 12 of an A100, more of a Hopper.
@@ -56,7 +61,13 @@ def implied(links: Sequence[Sequence[int]], paths: Sequence[Sequence[PathType]],
         links: g x g, of pairs.
         paths: g x g, PCIe paths, as far as they can be proved.
         switched: Whether links end in switches.
+        vendor: Whose GPUs they are; of others' than NVIDIA's the same as their own tools' texts imply.
     """
+    if vendor is AMD:
+        link_gbps, pcie_gbps = smi.likely(links)
+        return Implied("", pcie_gbps, link_gbps if any(map(any, links)) else 0.0, smi.SOCKET_GBPS, 0.0)
+    if vendor is not NVIDIA:
+        return _ASCEND
     likely = _of_links(links, switched=switched)
     shared = any(PathType.PHB in row for row in paths)
     if shared and likely.socket_gbps_or in _PORTS_SHARE_A_BRIDGE and likely.socket_gbps not in _PORTS_SHARE_A_BRIDGE:

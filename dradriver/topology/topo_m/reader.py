@@ -8,26 +8,31 @@ affinity cells, NIC columns under the cards' own names (old drivers), SOC for SY
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from dradriver.topology.ascend import rules
 from dradriver.topology.check import check, is_cpu_list
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.machine import Gpu, Machine, Nic, PathType
 from dradriver.topology.synthetic import synthetic_uuid
 from dradriver.topology.topo_m import infer
 from dradriver.topology.topo_m.implied import implied
+from dradriver.topology.vendors import ASCEND, NVIDIA, VENDORS, Vendor, links_of
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _GPU = re.compile(r"GPU([0-9]{1,4})")
 _DEVICE = re.compile(r"[A-Za-z][\w.:-]{0,63}")
-_LINKS = re.compile(r"NV([1-9][0-9]?)")
 _NIC_NAME = re.compile(r"\s*(NIC[0-9]{1,4}):\s*(\S+)\s*")
 _PATHS = {path.name: path for path in PathType if path is not PathType.SELF} | {"SOC": PathType.SYS}
 _CPU, _NUMA, _MEMORY = _AFFINITIES = ("CPU Affinity", "NUMA Affinity", "GPU NUMA ID")
 _ALLOWED = "X, NV1 to NV99, " + ", ".join(_PATHS)
 _MOST_DEVICES = 512
+# What a legend calls links, and whose they are.
+_WHOSE = {
+    key: vendor for vendor in VENDORS.values() for key in (f"{vendor.cell}#", *(kind.cell for kind in vendor.kinds))
+}
 
 
 class _Cell(msgspec.Struct, frozen=True):
@@ -51,7 +56,8 @@ def read(text: str, *, name: str = "", seed: str = "", link_gbps: float | None =
     The text has no uuids, bus ids or products: uuids are made from ``name``, ``seed`` and GPU number, the others stay
     empty (``complete`` adds them by hand). The PCIe path under an ``NV#`` cell is hidden: it becomes the nearest that
     can be proved (PIX where both GPUs are PIX to one NIC, …), else NODE in one NUMA node, else SYS. Switches and, in
-    old texts, NUMA nodes are inferred too; see ``infer``.
+    old texts, NUMA nodes are inferred too; see ``infer``. What ``write`` makes of another vendor's machine is
+    read, too.
 
     Args:
         text: The whole output, with or without the legend.
@@ -70,14 +76,16 @@ def read(text: str, *, name: str = "", seed: str = "", link_gbps: float | None =
     nics = [device for device in matrix.devices if not _GPU.fullmatch(device)]
     _check_symmetry(matrix)
     links = tuple(tuple(_links(cell) for cell in _cells(matrix, g, gpus)) for g in gpus)
-    _refuse_mp(lines, links, end)
+    legend = {line.split("=")[0].strip(): n for n, line in enumerate(lines[end - 1 :], end) if "=" in line}
+    _refuse_mp(legend, links)
+    vendor = _vendor(matrix, gpus, legend)
     visible = [[_path(cell) for cell in _cells(matrix, g, gpus)] for g in gpus]
     nic_paths = tuple(tuple(_nic_path(cell) for cell in _cells(matrix, n, gpus)) for n in nics)
     cpus = [matrix.affinity[g].get(_CPU, "") for g in gpus]
     numas = infer.numa(cpus, [matrix.affinity[g].get(_NUMA, "") for g in gpus], said=_NUMA in matrix.headings)
-    switch_links = infer.switch_links(links)
+    switch_links = infer.switch_links(links) if vendor is NVIDIA else [0] * len(gpus)
     paths = infer.paths(visible, nic_paths, numas)
-    likely = implied(links, paths, switched=any(switch_links))
+    likely = implied(links, paths, switched=any(switch_links), vendor=vendor)
     if link_gbps is not None and likely.link_gbps not in (0, link_gbps):
         likely = msgspec.structs.replace(likely, link_gbps=link_gbps, capability="")
     names = _nic_names(lines, end, nics)
@@ -94,6 +102,7 @@ def read(text: str, *, name: str = "", seed: str = "", link_gbps: float | None =
                     switch_links=switch_links[i],
                     pcie_gbps=likely.pcie_gbps,
                     compute_capability=likely.capability,
+                    vendor=vendor.word,
                 )
                 for i, device in enumerate(gpus)
             ),
@@ -107,6 +116,7 @@ def read(text: str, *, name: str = "", seed: str = "", link_gbps: float | None =
             link_gbps=likely.link_gbps,
             socket_gbps=likely.socket_gbps,
             socket_gbps_or=likely.socket_gbps_or,
+            blocks=rules.blocks(links) if vendor is ASCEND else None,
         )
     )
 
@@ -177,7 +187,7 @@ def _row(matrix: _Matrix, line: str, number: int) -> None:
     width = len(matrix.devices)
     body, rest = cells[1 : width + 1], cells[width + 1 :]
     for cell in body:
-        if cell.text != "X" and cell.text not in _PATHS and not _LINKS.fullmatch(cell.text):
+        if cell.text != "X" and cell.text not in _PATHS and links_of(cell.text) is None:
             raise _error(number, cell.column, f"{cell.text!r} is no cell of {name}'s row; allowed: {_ALLOWED}")
     if len(body) < width:
         missing = matrix.devices[len(body)]
@@ -211,7 +221,7 @@ def _check_cell(name: str, device: str, cell: _Cell) -> None:
             f"{cell.text!r} between {name} and {device}; X marks the device itself, nothing else",
         )
     both_gpus = _GPU.fullmatch(name) and _GPU.fullmatch(device)
-    if _LINKS.fullmatch(cell.text) and not both_gpus:
+    if links_of(cell.text) is not None and not both_gpus:
         raise _error(cell.line, cell.column, f"{cell.text} between {name} and {device}; links join GPUs alone")
 
 
@@ -246,8 +256,8 @@ def _cells(matrix: _Matrix, name: str, columns: Sequence[str]) -> list[_Cell]:
 
 
 def _links(cell: _Cell) -> int:
-    match = _LINKS.fullmatch(cell.text)
-    return int(match[1]) if match else 0
+    found = links_of(cell.text)
+    return found[1] if found else 0
 
 
 def _path(cell: _Cell) -> PathType | None:
@@ -259,14 +269,27 @@ def _nic_path(cell: _Cell) -> PathType:
     return _PATHS[cell.text]
 
 
-def _refuse_mp(lines: Sequence[str], links: Sequence[Sequence[int]], end: int) -> None:
-    """Raise if the legend knows SYS but not NV#: then ``topo -mp`` printed the text.
+def _vendor(matrix: _Matrix, gpus: Sequence[str], legend: Mapping[str, int]) -> Vendor:
+    """Return whose links the cells are; where there are none, those that the legend tells of."""
+    found: dict[str, Vendor] = {}
+    for gpu in gpus:
+        for cell in matrix.rows[gpu]:
+            if (linked := links_of(cell.text)) is not None:
+                found.setdefault(cell.text, linked[0])
+                if len({vendor.word for vendor in found.values()}) > 1:
+                    raise _error(
+                        cell.line, cell.column, f"{cell.text} beside {next(iter(found))}; all links are of one vendor"
+                    )
+    return next(iter(found.values()), next((_WHOSE[key] for key in legend if key in _WHOSE), NVIDIA))
+
+
+def _refuse_mp(legend: Mapping[str, int], links: Sequence[Sequence[int]]) -> None:
+    """Raise if the legend knows SYS but no links: then ``topo -mp`` printed the text.
 
     Its matrix alone, with neither legend nor prompt, is letter for letter what ``topo -m`` prints of a machine without
     NVLink, and is read as such.
     """
-    legend = {line.split("=")[0].strip(): n for n, line in enumerate(lines[end - 1 :], end) if "=" in line}
-    if not any(map(any, links)) and "SYS" in legend and "NV#" not in legend:
+    if not any(map(any, links)) and "SYS" in legend and _WHOSE.keys().isdisjoint(legend):
         raise _error(legend["SYS"], 1, _MP)
 
 

@@ -22,7 +22,7 @@ Legend:
 def write(machine: Machine) -> str:
     """Return the matrix with the tool's own tokens, order, tabs and legends; ``read`` gives links, paths and NICs back.
 
-    Links of other vendors stand under their own name (``XGMI4``), which ``read`` does not know.
+    Links of other vendors stand under their own name: ``XGMI4``, ``SIO``.
 
     A NUMA node that is not known, or whose CPUs are not, is N/A; so is the CPU affinity of a GPU on no known node,
     which a ``Machine`` does not hold. Between two NICs stands the nearest path that their bus ids, the PCI tree or
@@ -42,7 +42,11 @@ def legend(machine: Machine) -> str:
 def cell_legend(machine: Machine) -> str:
     """Return the legend of the cells."""
     vendor = machine.vendor
-    return f"{_LEGEND}  {vendor.cell}#  = Connection traversing a bonded set of # {vendor.link}s\n"
+    numbered = ""
+    named = {kind.links: f"  {kind.cell:<4} = {kind.meaning}\n" for kind in vendor.kinds}
+    if not named or {count for row in machine.links for count in row} - named.keys() - {0}:
+        numbered = f"  {vendor.cell}#  = Connection traversing a bonded set of # {vendor.link}s\n"
+    return _LEGEND + "".join(named.values()) + numbered
 
 
 def nic_legend(machine: Machine) -> str:
@@ -73,7 +77,8 @@ def cells(machine: Machine) -> list[list[str]]:
 def _gpu_cell(machine: Machine, i: int, j: int) -> str:
     if i == j:
         return " X "
-    return f"{machine.vendor.cell}{machine.links[i][j]}" if machine.links[i][j] else machine.paths[i][j].name
+    links = machine.links[i][j]
+    return machine.vendor.link_cell(links) if links else machine.paths[i][j].name
 
 
 def _nic_cell(machine: Machine, seats: Sequence[tuple[str, Place]], n: int, *, m: int) -> str:

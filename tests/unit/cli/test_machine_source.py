@@ -8,7 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from dradriver.cli.main import main
 from dradriver.topology import topo_m
 from tests.fakes import nvml
 from tests.fakes.hardware import Server
@@ -53,3 +55,19 @@ def test_without_a_driver_it_says_what_to_give(words: list[str], tmp_path: Path)
     assert done.stderr.startswith("Error: this machine's GPUs cannot be read: dlopen: no libnvidia-ml.so.1 below ")
     assert done.stderr.endswith("give --machine FILE|PROFILE (gputopo topo --list)\n")
     assert len(done.stderr.splitlines()) == 1
+
+
+TEXTS = (
+    "nvidia-smi topo -m", "amd-smi topology", "rocm-smi --showtopo", "npu-smi info -t topo", "npu-smi info", "RCCL",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("command", [("topo",), ("plan",), ("slices",), ("nccl", "explain"), ("nccl", "write")])
+def test_help_and_page_name_every_text_that_is_taken(command: tuple[str, ...]) -> None:
+    helped = " ".join(
+        CliRunner().invoke(main, [*command, "--help"], terminal_width=1000, max_content_width=1000).output.split()
+    )
+    page = (REPO / "docs" / "profiles.md").read_text()
+    for text in TEXTS:
+        assert text in helped
+        assert text in page

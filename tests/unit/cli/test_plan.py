@@ -190,7 +190,7 @@ def test_no_bandwidth_is_predicted_for_other_vendors() -> None:
     assert [str(each["error"]).split("no; ")[-1] for each in refused] == [
         "the bus bandwidth of xGMI cannot be predicted: write min-bandwidth in place of min-busbw",
         "message_size: what an all-reduce takes over xGMI cannot be predicted",
-        "what a link of HCCS carries is not published: write required: nvlink in place of min-bandwidth",
+        "what a link of HCCS carries is not published: write required: linked in place of min-bandwidth",
         "of Ascend 910A a pod has 1, 2, 4 or 8",
     ]
     shown = run("-m", "mi300x-x8", "--gpus", "4").output

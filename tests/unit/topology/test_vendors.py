@@ -1,4 +1,4 @@
-"""AMD's and Huawei's machines: what their tools, dumps and profiles become."""
+"""AMD's machines: what their tools, dumps and profiles become; and what holds of every vendor's."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dradriver.topology import codec, nccl, npu_smi, profiles
+from dradriver.topology import codec, nccl, profiles
 from dradriver.topology.amd import smi
 from dradriver.topology.check import check
 from dradriver.topology.complete import complete
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.load import read_machine
 from dradriver.topology.machine import Machine, PathType
-from dradriver.topology.vendors import AMD, ASCEND, NVIDIA, VENDORS
+from dradriver.topology.vendors import AMD, NVIDIA, VENDORS
 from tests.paths import SHARED_DATA
 
 FOLDER = SHARED_DATA / "vendors"
@@ -93,27 +93,6 @@ def test_a_text_of_rocm_smi_says_numa_nodes() -> None:
     assert machine.paths[0][1] is PathType.NODE
     assert machine.paths[0][4] is PathType.SYS
     assert peers(machine, 7) == {1: 7}
-
-
-@pytest.mark.shared_data
-def test_a_text_of_npu_smi_is_the_profile() -> None:
-    machine = read_machine(FOLDER / "ascend" / "npu-smi_topo_910b_hccs8.txt")
-    mine = profiles.load("ascend-910b-x8")
-    assert machine.vendor is ASCEND
-    assert (machine.links, machine.paths, machine.numa) == (mine.links, mine.paths, mine.numa)
-    assert machine.link_gbps == 0.0
-    assert machine.blocks is None
-
-
-@pytest.mark.shared_data
-@pytest.mark.parametrize("order", [1, -1])
-def test_the_table_of_npu_smi_says_bus_ids_product_and_memory(order: int) -> None:
-    texts = [
-        (FOLDER / "ascend" / name).read_text() for name in ("npu-smi_topo_910b_hccs8.txt", "npu-smi_info_910b.txt")
-    ]
-    machine, mine = npu_smi.read("\n".join(texts[::order])), profiles.load("ascend-910b-x8")
-    told = [(gpu.pci, gpu.product, gpu.memory_mib) for gpu in machine.gpus]
-    assert told == [(gpu.pci, gpu.product, gpu.memory_mib) for gpu in mine.gpus]
 
 
 def test_numa_nodes_are_by_the_gpus_number() -> None:
@@ -293,81 +272,6 @@ def test_a_product_corrects_what_a_link_carries() -> None:
     )  # fmt: skip
     with pytest.raises(TopologyError, match="no product that is known; write one of AMD Instinct MI100"):
         complete(smi.read(AMD_SMI), product="h100")
-    with pytest.raises(TopologyError, match="of ascend none is known"):
-        complete(npu_smi.read(NPU_SMI), product="910C")
-
-
-NPU_SMI = """\
-           Phy-ID13 Phy-ID2 Phy-ID3 Phy-ID12
-Phy-ID13   X        HCCS_SW HCCS_SW SIO
-Phy-ID2    HCCS_SW  X       SIO     HCCS_SW
-Phy-ID3    HCCS_SW  SIO     X       HCCS_SW
-Phy-ID12   SIO      HCCS_SW HCCS_SW X
-"""
-
-
-def test_chips_of_an_a3_are_sorted_by_their_number_and_those_of_a_module_are_nearest() -> None:
-    machine = npu_smi.read(NPU_SMI, name="a3")
-    assert [gpu.index for gpu in machine.gpus] == [2, 3, 12, 13]
-    assert machine.links == ((0, 2, 1, 1), (2, 0, 1, 1), (1, 1, 0, 2), (1, 1, 2, 0))
-    assert machine.blocks is not None
-    assert (machine.blocks.of, machine.blocks.whole) == ((0, 0, 2, 2), True)
-    assert machine.blocks.counts == profiles.load("ascend-a3-x16").blocks.counts  # type: ignore[union-attr]
-    assert codec.decode(codec.encode(machine)) == machine
-
-
-INFO_OF_AN_A3 = """\
-| npu-smi 25.2.0                   Version: 25.2.0                                               |
-| NPU   Name                | Health        | Power(W)    Temp(C)           Hugepages-Usage(page)|
-| Chip  Phy-ID              | Bus-Id        | AICore(%)   Memory-Usage(MB)  HBM-Usage(MB)        |
-| 1     Ascend910           | OK            | 164.9       38                0    / 0             |
-| 0     2                   | 0000:9A:00.0  | 0           0    / 0          3161 / 65536         |
-| 1     Ascend910           | OK            | -           38                0    / 0             |
-| 1     3                   | 0000:9B:00.0  | 0           0    / 0          2892 / 65536         |
-| 6     Ascend910           | OK            | 160.1       36                0    / 0             |
-| 0     12                  | 0000:1A:00.0  | 0           0    / 0          3154 / 65536         |
-| 1     13                  | 0000:1B:00.0  | 0           0    / 0          2890 / 65536         |
-"""
-
-
-def test_dies_of_an_a3_are_joined_with_their_bus_ids_by_their_number() -> None:
-    machine = npu_smi.read(INFO_OF_AN_A3 + NPU_SMI)
-    assert [(gpu.index, gpu.pci) for gpu in machine.gpus] == [
-        (2, "0000:9a:00.0"), (3, "0000:9b:00.0"), (12, "0000:1a:00.0"), (13, "0000:1b:00.0"),
-    ]  # fmt: skip
-    assert {(gpu.product, gpu.memory_mib) for gpu in machine.gpus} == {("Ascend910", 65536)}
-
-
-@pytest.mark.parametrize("start", ["", "\t", "        "])
-def test_the_header_may_start_without_a_blank_and_cells_may_be_unknown(start: str, tmp_path: Path) -> None:
-    text = f"{start}NPU0\tNPU1\tCPU Affinity\nNPU0\tX\tNA\t0-23\nNPU1\tNA\tX\t24-47\n"
-    (tmp_path / "npu.txt").write_text(text)
-    machine = read_machine(tmp_path / "npu.txt")
-    assert machine.links == ((0, 0), (0, 0))
-    assert machine.paths[0][1] is PathType.SYS
-    assert [node.cpus for node in machine.numa] == ["0-23", "24-47"]
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "says"),
-    [
-        ("Phy-ID13 Phy-ID2 Phy-ID3 Phy-ID12\n", "\n", "line 1: no header"),
-        ("X       SIO     HCCS_SW", "X       SIO", "line 3: Phy-ID2 has 3 cells; 4 are needed"),
-        ("X       SIO     HCCS_SW", "X       NV4     HCCS_SW", "line 3: 'NV4' between Phy-ID2 and Phy-ID3"),
-        ("X       SIO     HCCS_SW", "SIO     X       HCCS_SW", "line 3: 'SIO' between Phy-ID2 and Phy-ID2"),
-        (
-            "Phy-ID3    HCCS_SW  SIO     X",
-            "Phy-ID3    HCCS_SW  HCCS    X",
-            "HCCS from Phy-ID3 to Phy-ID2, but SIO back",
-        ),
-        ("Phy-ID12   SIO", "Phy-ID14   SIO", "line 5: 'Phy-ID14': a row for each column"),
-        ("Phy-ID12   SIO      HCCS_SW HCCS_SW X\n", "", "line 1: the row of Phy-ID12 is missing"),
-    ],
-)
-def test_a_broken_text_of_npu_smi_is_refused_with_its_line(old: str, new: str, says: str) -> None:
-    with pytest.raises(TopologyError) as caught:
-        npu_smi.read(NPU_SMI.replace(old, new, 1))
-    assert says in str(caught.value)
 
 
 def test_a_machine_is_one_vendors() -> None:

@@ -132,6 +132,88 @@ def test_what_another_vendor_does_not_have_is_refused_with_the_cure(
     assert says in refused(pod(1, annotations=said, resource=resource))
 
 
+@pytest.mark.parametrize(
+    ("resource", "says"),
+    [
+        (
+            "amd.com/cpx_nps4",
+            "'2': a partition of a GPU, which this driver does not hand out: write amd.com/gpu: 1 for a",
+        ),
+        ("amd.com/dpx_nps1", "a partition of a GPU, which this driver does not hand out"),
+        ("amd.com/spx_nps1", "'2': whole GPUs, whose limit has another name here: write amd.com/gpu"),
+        ("amd.com/gpus", "no limit of GPUs (did you mean amd.com/gpu?); known are amd.com/gpu"),
+        ("nvidia.com/gpus", "did you mean nvidia.com/gpu?"),
+        ("nvdia.com/gpu", "did you mean nvidia.com/gpu?"),
+        (
+            "huawei.com/Ascend910-4c",
+            "a share of an NPU, which this driver does not hand out: write huawei.com/Ascend910: 1",
+        ),
+        (
+            "huawei.com/Ascend910B3-core",
+            "a share of an NPU, which this driver does not hand out: write huawei.com/Ascend910B",
+        ),
+        ("huawei.com/Ascend310P-2c.1cpu", "write huawei.com/Ascend310P: 1 for a whole one"),
+        ("huawei.com/Ascend910B5-memory", "write huawei.com/npu: 1 for a whole one"),
+        ("huawei.com/npu-core", "write huawei.com/npu: 1 for a whole one"),
+        (
+            "huawei.com/Ascend910B5",
+            "no product that has a limit of its own: write huawei.com/npu and gpu.topology/product: '*910B5', or one",
+        ),
+    ],
+)
+def test_a_limit_that_asks_for_nothing_here_is_named_with_the_reason(resource: str, says: str) -> None:
+    message = refused(pod(2, annotations=LINKED, resource=resource))
+    assert f"container 'c0': limits {resource}: " in message
+    assert says in message
+
+
+@pytest.mark.parametrize("resource", ["nvidia.com/hostdev", "nvidia.com/hca", "rdma/hca", "example.com/fpga"])
+def test_a_limit_of_something_else_is_no_limit_of_gpus(resource: str) -> None:
+    message = refused(pod(2, annotations=LINKED, resource=resource))
+    assert "asks for no GPU: give a container a limit nvidia.com/gpu: <count>" in message
+
+
+@pytest.mark.parametrize(
+    "resource", ["amd.com/cpx_nps4", "huawei.com/Ascend910-4c", "huawei.com/Ascend910B5", "amd.com/gpus"]
+)
+def test_a_limit_that_is_not_read_is_left_where_the_pod_asks_for_gpus_or_has_no_word(resource: str) -> None:
+    beside = pod(1, annotations=LINKED)
+    beside["spec"]["containers"][0]["resources"]["limits"][resource] = "1"
+    verdict = admit(defaulted(beside))
+    assert verdict.allowed
+    assert verdict.pod is not None
+    assert resource in verdict.pod["spec"]["containers"][0]["resources"]["limits"]
+    none = pod(None, annotations=LINKED | {names.GPUS: "1"})
+    none["spec"]["containers"][0]["resources"] = {"limits": {resource: "0"}}
+    assert admit(defaulted(none)).allowed
+    assert admit(defaulted(pod(1, resource=resource))).allowed
+
+
+@pytest.mark.parametrize(
+    ("resource", "product", "count", "counts"),
+    [
+        ("huawei.com/Ascend910A", "", 3, "1, 2, 4 or 8"),
+        ("huawei.com/Ascend910C", "", 5, "1, 2, 4, 6, 8, 10, 12, 14 or 16"),
+        ("huawei.com/npu", "Ascend 910A", 6, "1, 2, 4 or 8"),
+        ("huawei.com/Ascend910A", "", 4, ""),
+        ("huawei.com/Ascend910B3", "", 3, ""),
+        ("huawei.com/Ascend910", "", 3, ""),
+        ("huawei.com/npu", "", 3, ""),
+    ],
+)
+def test_a_count_that_machines_of_the_product_never_give_is_warned_of(
+    resource: str, product: str, count: int, counts: str
+) -> None:
+    words = LINKED | ({names.PRODUCT: product} if product else {})
+    verdict = admit(defaulted(pod(count, annotations=words, resource=resource)))
+    assert verdict.allowed
+    said = [one for one in verdict.warnings if "such a machine gives a pod" in one]
+    assert len(said) == bool(counts)
+    if counts:
+        assert f"{count} of product " in said[0]
+        assert f"gives a pod {counts}, and this one waits" in said[0]
+
+
 def test_what_the_word_contradicts_is_refused_on_what_makes_pods_too() -> None:
     with pytest.raises(WordError, match="there is no CUDA on GPUs of amd"):
         check_words({names.VENDOR: "amd", names.MIN_CUDA: "12.4"})

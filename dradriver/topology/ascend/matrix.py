@@ -1,20 +1,21 @@
 """From the text of ``npu-smi info -t topo`` to a ``Machine``: Huawei's Ascend.
 
 A header of NPUs, one row each, a column of CPUs, a legend. Chips of an A3 are named ``Phy-ID12`` and have no CPUs. The
-table of ``npu-smi info`` may stand before or after it: bus ids, product and memory are taken from there.
+table of ``npu-smi info`` may stand before or after it: bus ids, product and memory are taken from there. Without a
+matrix such a table is ``table``'s.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 
+from dradriver.topology.ascend import rules, table
 from dradriver.topology.check import check, is_cpu_list
 from dradriver.topology.errors import TopologyError
-from dradriver.topology.machine import Blocks, Gpu, Machine, PathType
+from dradriver.topology.machine import Gpu, Machine, PathType
 from dradriver.topology.synthetic import synthetic_uuid
 from dradriver.topology.topo_m import infer
 from dradriver.topology.vendors import ASCEND
@@ -22,27 +23,19 @@ from dradriver.topology.vendors import ASCEND
 MARK = re.compile(r"^[ \t]*(NPU|Phy-ID)[0-9]", re.MULTILINE)
 _NPU = re.compile(r"(?:NPU|Phy-ID)([0-9]{1,4})")
 _CPU = "CPU Affinity"
-# Links, by the number that compares: SIO joins the two dies of a module and carries more than HCCS, with or without a
-# switch. Huawei publishes no bandwidth of either.
-_LINKS = {"SIO": 2, "HCCS": 1, "HCCS_SW": 1}
+# HCCS by way of a switch compares as HCCS does: Huawei publishes no bandwidth of either.
+_LINKS = {kind.cell: kind.links for kind in ASCEND.kinds} | {"HCCS_SW": 1}
 _PATHS = {"PIX": PathType.PIX, "PXB": PathType.PXB, "PHB": PathType.PHB, "SYS": PathType.SYS, "NA": PathType.SYS}
 _ALLOWED = ", ".join(["X", *_LINKS, *_PATHS])
 _MOST = 256
-# ``npu-smi info``: a line with an NPU's number and name, then one for each of its chips, with the number of the device
-# where an NPU has several, its bus id, and what is used of each memory.
-_NAME = re.compile(r"\|\s*([0-9]{1,4})\s+([0-9A-Za-z-]{1,32})\s*\|\s*[A-Za-z]+\s*\|.*")
-_CHIP = re.compile(r"\|\s*[0-9]{1,4}(?:\s+([0-9]{1,4}))?\s*\|\s*([0-9A-Fa-f]{4}:[0-9A-Fa-f:.]{7})\s*\|(.*)")
-_USED = re.compile(r"/\s*([0-9]{1,9})\b")
-# Several dies of an A3 are whole modules, two dies joined by SIO: mind-cluster, docs/en/scheduling/usage/
-# basic_scheduling/01_affinity_scheduling/03_ascend_ai_processor_based_affinity.
-_MODULES = (1, 2, 4, 6, 8, 10, 12, 14, 16)
 
 
 def read(text: str, *, name: str = "", seed: str = "") -> Machine:
     """Return the machine that the text shows.
 
     Identities are made up. Links compare, but carry no figure. NUMA nodes follow from the CPUs, and hidden paths from
-    them, as in a ``nvidia-smi topo -m`` text. Where dies are joined by SIO, several are had as whole modules.
+    them, as in a ``nvidia-smi topo -m`` text. Which NPUs may be had together follows from links and product
+    (``rules.blocks``).
 
     Args:
         text: The whole output.
@@ -78,32 +71,10 @@ def read(text: str, *, name: str = "", seed: str = "") -> Machine:
     if len(set(devices)) < len(devices) or len(devices) > _MOST:
         raise _error(header, f"{len(devices)} columns; each NPU stands once, and {_MOST} are the most")
     machine = _machine(devices, rows, cpus, name=name, seed=seed, header=header)
-    return check(_with_table(machine, text))
-
-
-def _with_table(machine: Machine, text: str) -> Machine:
-    """Return the machine with what a table of ``npu-smi info`` says of its NPUs."""
-    known: dict[int, dict[str, Any]] = {}
-    number, product = 0, ""
-    for line in text.splitlines():
-        if (named := _NAME.fullmatch(line.strip())) is not None:
-            number, product = int(named[1]), named[2]
-        elif product and (chip := _CHIP.fullmatch(line.strip())) is not None:
-            known[int(chip[1] or number)] = {
-                "pci": chip[2].lower(),
-                "product": product if product.startswith("Ascend") else f"Ascend {product}",
-                "memory_mib": max(map(int, _USED.findall(chip[3])), default=0),
-            }
-    gpus = (msgspec.structs.replace(gpu, **known.get(gpu.index, {})) for gpu in machine.gpus)
-    return msgspec.structs.replace(machine, gpus=tuple(gpus))
-
-
-def _modules(cells: Sequence[Sequence[str]]) -> Blocks | None:
-    """Return the modules of two dies, if any two are joined by SIO."""
-    if not any("SIO" in row for row in cells):
-        return None
-    of = [min((j for j, cell in enumerate(row) if cell == "SIO" or j == i)) for i, row in enumerate(cells)]
-    return Blocks(of=tuple(of), counts=_MODULES, whole=True)
+    machine = table.told(machine, text)
+    products = {gpu.product for gpu in machine.gpus}
+    blocks = rules.blocks(machine.links, products.pop()) if len(products) == 1 else None
+    return check(msgspec.structs.replace(machine, blocks=blocks))
 
 
 def _error(line: int, message: str) -> TopologyError:
@@ -150,6 +121,5 @@ def _machine(
             links=links,
             paths=infer.paths(visible, (), numas),
             numa=infer.numa_nodes(numas, lists),
-            blocks=_modules(cells),
         )
     )
