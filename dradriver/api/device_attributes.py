@@ -144,7 +144,8 @@ def identity(machine: Machine, position: int) -> dict[str, dict[str, Any]]:
         **seats.KNOWN,
     }
     texts = {
-        "productName": gpu.product,
+        "productName": gpu.board or gpu.product,
+        "partName": gpu.product if gpu.board else "",
         "architecture": gpu.architecture,
         "fabric": gpu.fabric,
         "nic": _nearest_nic(machine, position),

@@ -25,9 +25,9 @@ from dradriver.api.messages import shown
 from dradriver.api.parts import request_names
 from dradriver.api.resolved import Resolved
 from dradriver.api.values import NCCL_AUTO
-from dradriver.topology.vendors import VENDORS
+from dradriver.topology.vendors import AMD, VENDORS
 
-VERSION: Final = 4
+VERSION: Final = 5
 """To be raised with every change of what ``spec`` returns: templates never change, and pods would share an old one.
 
 It is in the note of a pod that the scheduler alone places, and so in the name of its template. Another release's
@@ -250,11 +250,13 @@ def _selectors(request: Request) -> list[str]:
     expressions = [exclusive.ELSEWHERE] if isinstance(request, Share) else []
     # Of an attribute that is read by ?. the server does not know how long it is at most, and refuses what works on it.
     if request.product:
-        name = f"{of}.productName"
         if re.search(r"[*?\[]", request.product):
-            expressions.append(f"has({name}) && {name}.matches({_text(_pattern(request.product))})")
+            is_such = f".matches({_text(_pattern(request.product))})"
         else:
-            expressions.append(f"has({name}) && {name} == {_text(request.product)}")
+            is_such = f" == {_text(request.product)}"
+        attributes = ("productName", "partName") if request.vendor == AMD.word else ("productName",)
+        either = [f"has({of}.{name}) && {of}.{name}{is_such}" for name in attributes]
+        expressions.append(either[0] if len(either) == 1 else " || ".join(f"({one})" for one in either))
     if request.architecture:
         name = f"{of}.architecture"
         expressions.append(f"has({name}) && {name}.lowerAscii() == {_text(request.architecture.lower())}")

@@ -34,7 +34,6 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
         gpu_type: What the attribute ``type`` says of a whole GPU.
         config_kind: The kind of the driver's own configuration that is for whole GPUs.
         vendor: Whose GPUs they are (``topology.vendors``); empty where that is for each pod to say.
-        blank: What stands for a blank in the attribute ``productName``.
     """
 
     driver: str
@@ -44,7 +43,6 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
     gpu_type: str
     config_kind: str
     vendor: str = ""
-    blank: str = " "
 
     def class_of(self, vendor: str) -> str:
         """Return the DeviceClass that a vendor's whole GPUs are asked for by."""
@@ -97,7 +95,6 @@ AMD: Final = Ledger(
     gpu_type="amdgpu",
     config_kind="GpuConfig",
     vendor=vendors.AMD.word,
-    blank="_",
 )
 """AMD's DRA driver (ROCm/k8s-gpu-dra-driver, docs/driver-attributes.md).
 

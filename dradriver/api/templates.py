@@ -260,11 +260,8 @@ def _selected(words: Whole, asked: Mapping[str, Mapping[str, Any]]) -> dict[str,
             match = _EQUALS.fullmatch(text)
             value = None
             if match is not None and match["domain"] == current_ledger().attribute_domain:
-                is_product = match["name"] == "productName"
-                read = values.product if is_product else values.architecture
+                read = values.product if match["name"] == "productName" else values.architecture
                 value = None if re.search(r"[*?\[]", match["value"]) else read(match["value"])
-                if is_product and value is not None and current_ledger().blank != " ":
-                    value = value.replace(current_ledger().blank, "?")  # of a glob: any one character
             if match is None or value is None:
                 raise WordError(
                     f"request {shown(name)}: selector {shown(text)} is for the scheduler alone to judge; write "

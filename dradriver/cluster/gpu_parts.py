@@ -126,7 +126,7 @@ def _kinds(pool: Pool) -> Iterable[GpuKind]:
     for gpu in pool.machine.gpus:
         how = pool.parts.get(slices.device_name(gpu.uuid))
         like = Gpu(
-            index=0, uuid="", minor=0, pci="", product=gpu.product, architecture=gpu.architecture,
+            index=0, uuid="", minor=0, pci="", product=gpu.product, board=gpu.board, architecture=gpu.architecture,
             memory_mib=gpu.memory_mib, profiles=gpu.profiles, vendor=gpu.vendor,
         )  # fmt: skip
         machine = pool.machine

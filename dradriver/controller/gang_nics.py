@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Hashable, Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -23,6 +23,13 @@ from dradriver.queue.placement_request import PlacementRequest
 from dradriver.queue.units import Member
 
 MOST_LOOKS: Final = 8  # at plans whose nodes have enough NICs, and not beside the plan's GPUs
+
+
+class Dealt(NamedTuple):
+    """The GPUs of a node that a pod is to have, so that each pod there has those that have NICs."""
+
+    node: str
+    gpus: frozenset[int]
 
 
 class ShortError(NoNicsError):
@@ -79,7 +86,7 @@ class Search:
         self._short: set[str] = set()
         self._apart: dict[str, frozenset[int]] = {}
         self._dealt: set[str] = set()
-        self.sets: dict[Member, tuple[str, frozenset[int]]] = {}
+        self.sets: dict[Member, Dealt] = {}
         self._given = fleet
         self._narrows = self._ask is not None and nic_choice.demands(self._ask)
         # Of a fleet that is not the tenant's own nothing is remembered: its GPUs are others each time.
@@ -147,14 +154,12 @@ class Search:
             self._remember(self._key, [node])
         return False
 
-    def _deal(
-        self, node: str, pods: Mapping[Member, Mapping[str, int]]
-    ) -> tuple[frozenset[int], dict[Member, tuple[str, frozenset[int]]]]:
+    def _deal(self, node: str, pods: Mapping[Member, Mapping[str, int]]) -> tuple[frozenset[int], dict[Member, Dealt]]:
         """Return GPUs of a node that can all have NICs, and a set of them for each pod, as far as they go."""
         assert self._ask is not None, "it demands something"
         known, left = self._picture.inventory.uuids(node), self._whole.free(node)
         offered: frozenset[int] = frozenset()
-        sets: dict[Member, tuple[str, frozenset[int]]] = {}
+        sets: dict[Member, Dealt] = {}
         taken: set[Place] = set()
         any_will_do = False
         for number, (member, pod) in enumerate(pods.items()):
@@ -169,8 +174,8 @@ class Search:
                 offered |= apart
             any_will_do = any_will_do or len(apart) > gpus  # and others none
             mine = sorted(apart)[:gpus]
-            sets[member] = node, frozenset(mine)
-            left = left - sets[member][1]
+            sets[member] = Dealt(node, frozenset(mine))
+            left = left - sets[member].gpus
             each = iter(mine)
             own = {name: [known[at] for at in itertools.islice(each, count)] for name, count in pod.items()}
             found = nic_choice.chosen(self._picture, self._ask, node, own, taken=taken, tries=self._tries)

@@ -128,7 +128,7 @@ def _places(
     late: Member | None,
     rows: Bools | None,
     fleet: Fleet | None,
-    sets: Mapping[Member, tuple[str, frozenset[int]]],
+    sets: Mapping[Member, gang_nics.Dealt],
 ) -> dict[Member, Placement]:
     kept = {member: own for member in members if member is not late and (own := _kept(picture, member)) is not None}
     namespace = members[0].key[0]
@@ -144,7 +144,7 @@ def _places(
         amounts=asked.amounts,
         fixed=fixed,
         home={index[member]: own for member, own in sets.items() if member in index}
-        | {index[member]: (kept.choice.node, kept.choice.gpus) for member, kept in home.items() if member in index},
+        | {index[member]: kept.choice for member, kept in home.items() if member in index},
     )
     try:
         found = place(asked.request, eligible_by_role=asked.eligible)

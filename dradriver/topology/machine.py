@@ -7,11 +7,14 @@ bandwidths are GB/s in one direction, as NCCL counts them (``topo.h``), not as d
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from fnmatch import fnmatchcase
 
 import msgspec
 
-from dradriver.topology.vendors import NVIDIA, VENDORS, Vendor
+from dradriver.topology.vendors import AMD, NVIDIA, VENDORS, Vendor
+
+_AS_AMD_WRITES = str.maketrans({" ": "_", "(": None, ")": None})  # pkg/amdgpu/amdgpu.go of its DRA driver
 
 
 class PathType(enum.IntEnum):
@@ -82,7 +85,9 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         pci: Bus id as /sys writes it: ``0000:06:00.0``; empty where the source does not say (topo -m).
         pcie_root: Root complex, ``pci0000:00``; None where it is not known.
         numa: NUMA node, or None where the machine does not say (/sys says -1).
-        product: Full product name, exactly as NVML gives it.
+        product: Full product name, exactly as NVML gives it; of AMD the part's, which its device id says.
+        board: What AMD's driver calls the board that it is on (``AMD Instinct MI300X OAM``), which says the part, too;
+            empty where that is no other name than ``product``, or none is known.
         architecture: ``volta``, ``ampere``, ``hopper``, …
         compute_capability: ``7.0``.
         memory_mib: Memory in MiB.
@@ -104,6 +109,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     pcie_root: str | None = None
     numa: int | None = None
     product: str = ""
+    board: str = ""
     architecture: str = ""
     compute_capability: str = ""
     memory_mib: int = 0
@@ -115,6 +121,18 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     mig: tuple[MigDevice, ...] | None = None
     profiles: tuple[MigProfile, ...] = ()
     vendor: str = NVIDIA.word
+
+    @property
+    def products(self) -> tuple[str, ...]:
+        """All names of its product: the part's, the board's, and that as AMD's DRA driver and node labels write it."""
+        if self.vendor != AMD.word:
+            return (self.product,)
+        named = self.board or self.product
+        return self.product, named, named.translate(_AS_AMD_WRITES)
+
+    def of_product(self, globs: Iterable[str]) -> bool:
+        """Return whether any of these, in upper and lower case as given, is a name of its product or fits one."""
+        return any(fnmatchcase(name, glob) for glob in globs for name in self.products)
 
 
 class Nic(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):

@@ -28,6 +28,7 @@ from dradriver.topology.vendors import NVIDIA, VENDORS
 from tests.contract import admitted
 from tests.contract.admitted import NAMESPACE, UUIDS
 from tests.fakes import chart, nvidia
+from tests.fakes.kfd import on_boards
 from tests.paths import SHARED_DATA
 
 Object = dict[str, Any]
@@ -66,7 +67,7 @@ def _whole(_: str) -> list[Object]:
 
 def _other_vendors(_: str) -> list[Object]:
     others = [name for vendor in VENDORS.values() if vendor is not NVIDIA for name in profiles.names(vendor.word)]
-    return [one for name in others for one in _slices(profiles.load(name, seed="n"))]
+    return [one for name in others for one in _slices(on_boards(profiles.load(name, seed="n")))]
 
 
 def _without_memory(_: str) -> list[Object]:

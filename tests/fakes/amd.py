@@ -17,6 +17,7 @@ DRIVER: Final = "gpu.amd.com"
 CLASS_CEL: Final = "device.driver == 'gpu.amd.com'"
 WORDS: Final[dict[str, str]] = {"vendor": "amd"}
 LIMIT: Final = "amd.com/gpu"
+_SPELLED: Final = str.maketrans({" ": "_", "(": None, ")": None})  # its pkg/amdgpu/amdgpu.go of product_name in /sys
 
 
 def gpu(found: Gpu, card: int, *, kind: str = "amdgpu", render: int | None = None) -> Object:
@@ -26,7 +27,7 @@ def gpu(found: Gpu, card: int, *, kind: str = "amdgpu", render: int | None = Non
         "attributes": {
             "type": {"string": kind},
             "deviceID": {"string": "0x740f"},
-            "productName": {"string": found.product.replace(" ", "_")},
+            "productName": {"string": (found.board or found.product).translate(_SPELLED)},
             "driverVersion": {"version": "6.12.12"},
             "driverVersionFull": {"string": "6.12.12"},
             "partitionProfile": {"string": "spx_nps1"},

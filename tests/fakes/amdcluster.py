@@ -10,7 +10,7 @@ from dradriver.api.ledger import AMD, current_ledger
 from dradriver.api.parts import Asked
 from dradriver.kube.resources import RESOURCE_CLAIMS, RESOURCE_SLICES
 from dradriver.topology.machine import Machine
-from tests.fakes import amd
+from tests.fakes import amd, kfd
 from tests.fakes.apistore import Object
 from tests.fakes.control_plane.devices import pinned
 from tests.fakes.gpucluster import GpuCluster
@@ -27,6 +27,7 @@ class AmdCluster(GpuCluster):
         super().node(name, profile, **changes)
 
     def publish(self, node: str, machine: Machine) -> None:
+        machine = kfd.on_boards(machine)
         (built,) = slices.machine_alone(machine, node=node, node_uid="n")
         built["spec"]["pool"]["generation"] = 1
         self.put(RESOURCE_SLICES, built)

@@ -17,6 +17,10 @@ NODES: Final = f"{KFD}/topology/nodes"
 FIRST_RENDER: Final = 128
 _FIRST_ID: Final = 0x00AB_0000_0000_0001
 _ONE_LINK: Final = 50_000  # MB/s of one xGMI link, as the kernel says it
+BOARDS: Final = {  # what the driver has been seen to call a board, by its GPUs' product
+    "AMD Instinct MI250X/MI250": "AMD INSTINCT MI250 (MCM) OAM AC MBA",
+    "AMD Instinct MI300X": "AMD Instinct MI300X OAM",
+}
 
 
 class AmdServer:
@@ -49,6 +53,10 @@ class AmdServer:
     def device(self, gpu: int) -> Path:
         """The PCI device of a GPU."""
         return self.sys.device(self.machine.gpus[gpu].pci)
+
+    def product_name(self, gpu: int, text: str) -> None:
+        """Write what the driver calls a GPU's board; some boards have no such name, and then there is no file."""
+        (self.device(gpu) / "product_name").write_text(text + "\n")
 
     def properties(self, number: int, at: str = "", **said: int) -> None:
         """Write the properties of a KFD node, or of something below it."""
@@ -96,15 +104,23 @@ class AmdServer:
                 min_bandwidth=_ONE_LINK,
                 max_bandwidth=_ONE_LINK * count,
             )
+        if gpu.board:
+            self.product_name(i, gpu.board)
         folder = self.sys.device(gpu.pci)
         for name in (f"card{gpu.index + 1}", f"renderD{gpu.minor}"):
             (folder / "drm" / name).mkdir(parents=True)
 
 
 def amd(machine: Machine) -> Machine:
-    """The machine with identities, render nodes and PCI ids in AMD's form."""
+    """The machine with identities, render nodes, PCI ids and boards in AMD's form."""
     gpus = tuple(
         msgspec.structs.replace(gpu, minor=FIRST_RENDER + gpu.index, uuid=f"GPU-{_FIRST_ID + gpu.index:016x}")
         for gpu in machine.gpus
     )
+    return on_boards(msgspec.structs.replace(machine, gpus=gpus))
+
+
+def on_boards(machine: Machine) -> Machine:
+    """The machine with its GPUs' boards, as far as their names are known."""
+    gpus = tuple(msgspec.structs.replace(gpu, board=BOARDS.get(gpu.product, "")) for gpu in machine.gpus)
     return msgspec.structs.replace(machine, gpus=gpus)

@@ -48,8 +48,8 @@ def pod(cluster: GpuCluster, name: str = "p", template: str = "t", **wishes: str
     cluster.pod(name, 1, wishes={"template": f"gpus/{template}"} | words, resourceClaims=claims)
 
 
-def a_cluster(*nodes: str, profile: str = "hgx-h100") -> GpuCluster:
-    cluster = GpuCluster()
+def a_cluster(*nodes: str, profile: str = "hgx-h100", kind: type[GpuCluster] = GpuCluster) -> GpuCluster:
+    cluster = kind()
     for node in nodes or ("a",):
         cluster.node(node, profile)
         cluster.put(RESOURCE_SLICES, nics.published(node, nics.of_machine(cluster.machines[node])))

@@ -36,7 +36,7 @@ class Story(msgspec.Struct):
     request: GangRequest
     eligible: list[list[str]]
     fixed: dict[int, Choice]
-    home: dict[int, tuple[str, set[int]]]
+    home: dict[int, Choice]
 
     def place(self) -> GangChoice:
         return place_gang(
@@ -93,7 +93,7 @@ def stories(draw: st.DrawFn, *, roles: int = 2, stay: bool = False, back: bool =
                 fleet.set_free(name, fleet.free(name) - gpus)
         elif back and draw(st.booleans()):
             gpus = draw(st.sets(st.integers(0, 3), min_size=1))
-            story.home[index] = draw(st.sampled_from((*names, GONE))), gpus
+            story.home[index] = choice(draw(st.sampled_from((*names, GONE))), gpus)
     return story
 
 

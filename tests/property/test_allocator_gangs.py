@@ -233,7 +233,7 @@ def test_lost_members_come_back_and_the_others_stay(
         return
     lost = data.draw(st.sets(st.integers(0, len(before.pods) - 1)))
     fixed = {index: pod for index, pod in enumerate(before.pods) if index not in lost}
-    home = {index: (before.pods[index].node, before.pods[index].gpus) for index in lost}
+    home = {index: before.pods[index] for index in lost}
     by_index = [role for role in request.members for _ in range(role.pods)]
     for index, pod in fixed.items():
         fleet.set_free(pod.node, fleet.free(pod.node) - set(pod.gpus))

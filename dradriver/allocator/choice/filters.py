@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
-
 from dradriver.allocator.choice.nearest_nics import near_gpus
 from dradriver.allocator.request import NEAR_REQUIRED, Request, Whole
 from dradriver.topology.machine import Gpu, Machine
@@ -25,7 +23,7 @@ def suits(gpu: Gpu, request: Whole) -> bool:
     attribute of the same name would not. ``architecture`` is a word of our own and any case will do.
     """
     return (
-        (not request.product or fnmatch.fnmatchcase(gpu.product, request.product))
+        (not request.product or gpu.of_product((request.product,)))
         and (not request.architecture or gpu.architecture.lower() == request.architecture.lower())
         and gpu.memory_mib >= request.min_memory_mib
         and gpu.index not in request.exclude

@@ -16,7 +16,7 @@ from __future__ import annotations
 import bisect
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from typing import TypeAlias
+from typing import Protocol
 
 import msgspec
 import numpy as np
@@ -43,8 +43,17 @@ from dradriver.allocator.sets.subsets import Ints
 from dradriver.topology.levels import CLUSTER, NODE
 from dradriver.topology.vendors import VENDORS
 
-Homes: TypeAlias = Mapping[int, tuple[str, Collection[int]]]
-"""A node and the numbers of GPUs there, by members' indices."""
+
+class Home(Protocol):
+    """GPUs of one node; a ``Choice`` is such."""
+
+    @property
+    def node(self) -> str:
+        """The node."""
+
+    @property
+    def gpus(self) -> Collection[int]:
+        """The numbers of its GPUs."""
 
 
 def place_gang(
@@ -55,7 +64,7 @@ def place_gang(
     eligible_by_role: Sequence[Eligible | None] | None = None,
     amounts: Ints | None = None,
     fixed: Mapping[int, Choice] | None = None,
-    home: Homes | None = None,
+    home: Mapping[int, Home] | None = None,
 ) -> GangChoice:
     """A place for every pod of the gang.
 
@@ -69,8 +78,8 @@ def place_gang(
         fixed: Members that keep their places, by index; the fleet counts their GPUs as taken, and ``amounts`` what else
             they take. The others are placed near them. Of one on a node that the fleet does not know only its node and
             its GPUs count: it is near none, and in nobody's way.
-        home: Nodes and GPUs that other members had rather have, by index, as those where they were: they get them if
-            these are free, the request can have them, and the whole gang is within its limits then.
+        home: What other members had rather have, by index, as the places where they were: they get it if its GPUs are
+            free, the request can have them, and the whole gang is within its limits then.
 
     Raises:
         NoPlaceError: Not all pods have a place; the message says how many would have one.
@@ -190,20 +199,20 @@ def _taken(fleet: Fleet, amounts: Ints | None, kept: Mapping[int, Choice]) -> Ta
 
 def _back(
     fleet: Fleet, request: GangRequest, tables: Sequence[GangNodes], kept: Mapping[int, Choice],
-    home: Homes, taken: Taken,
+    home: Mapping[int, Home], taken: Taken,
 ) -> tuple[dict[int, Choice], Taken] | None:  # fmt: skip
     """The members that can have the places that they had rather have, and what is taken then; None where none can."""
     back: dict[int, Choice] = {}
     for role, nodes, indices in zip(request.members, tables, _indices(request.members), strict=True):
         for index in indices:
-            name, gpus = home.get(index, ("", ()))
-            if index in kept or (rank := fleet.name_rank(name)) is None:
+            place = home.get(index)
+            if place is None or index in kept or (rank := fleet.name_rank(place.node)) is None:
                 continue
             (own,) = np.nonzero(nodes.name_rank == rank)
             if not len(own):
                 continue
             node = taken.left(nodes.only(own), role)
-            mask = _set(node, gpus)
+            mask = _set(node, place.gpus)
             if mask and node.room[0] > 0:
                 taken.add(rank, int(node.row[0]), mask, role)
                 back[index] = _choice(nodes, int(own[0]), mask)

@@ -31,7 +31,7 @@ Rules = tuple[tuple[int, ShareRule], ...]
 
 def group_key(machine: Machine, rules: Rules = ()) -> Hashable:
     """What nodes must share to be of one group; machines of equal links need not share products, numbers or drivers."""
-    gpus = ((gpu.index, gpu.product, gpu.architecture, gpu.memory_mib, gpu.profiles) for gpu in machine.gpus)
+    gpus = ((gpu.index, gpu.products, gpu.architecture, gpu.memory_mib, gpu.profiles) for gpu in machine.gpus)
     return (shape_of(machine), machine.vendor.word, machine.driver_version, machine.cuda_version, rules, *gpus)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from fnmatch import fnmatchcase
 from typing import Literal
 
 import msgspec
@@ -80,7 +79,7 @@ def fits(rule: Gpus, node: str, labels: Mapping[str, str], gpu: Gpu) -> bool:
     """Return whether a rule is about a GPU of a node with these labels."""
     return (
         on_node(rule, node, labels)
-        and (not rule.products or any(fnmatchcase(gpu.product, product) for product in rule.products))
+        and (not rule.products or gpu.of_product(rule.products))
         and (not rule.numbers or gpu.index in rule.numbers)
     )
 

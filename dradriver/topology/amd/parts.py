@@ -19,7 +19,8 @@ class Part(msgspec.Struct, frozen=True):
     """One part, a die where a package has two.
 
     Attributes:
-        product: As the driver names it (``product_name`` in /sys).
+        product: As AMD names the part. The driver names its board (``product_name`` in /sys), which differs from maker
+            to maker: ``AMD INSTINCT MI200 (MCM) OAM LC MBA HPE C2``; not all boards have such a name.
         architecture: ``gfx942``.
         memory_mib: Its memory in MiB.
         pcie_gbps: Its PCIe link at its best, as NCCL counts (x16 Gen 4 is 24).

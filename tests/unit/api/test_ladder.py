@@ -186,8 +186,15 @@ SAID: list[tuple[dict[str, str], dict[str, Any]]] = [
     ({}, {"main": Amount(25, 10240)}),
     ({names.MIN_BANDWIDTH: "50"}, {"main": 3}),
     (NVLINK, {"main": 5}),
+    ({names.VENDOR: "amd", names.PRODUCT: "AMD Instinct MI300X"}, {"main": 2}),
 ]
-DIGESTS = {1: "f2b4579a7df777a6", 2: "71d571d5b65908c0", 3: "1bded027ae6bdc25", 4: "99e00cb069c0520c"}
+DIGESTS = {
+    1: "f2b4579a7df777a6",
+    2: "71d571d5b65908c0",
+    3: "1bded027ae6bdc25",
+    4: "99e00cb069c0520c",
+    5: "002661f84e58f36b",
+}
 
 
 def test_another_ladder_is_another_version() -> None:

@@ -19,6 +19,7 @@ from dradriver.api.policies.read import read
 from dradriver.topology import profiles
 from dradriver.topology.machine import Machine
 from dradriver.topology.vendors import VENDORS
+from tests.fakes.kfd import on_boards
 
 MODES = [
     Mode(),
@@ -34,7 +35,12 @@ def telling(machine: Machine) -> Machine:
     """Return the machine with all that one may say of its GPUs."""
     gpus = tuple(
         msgspec.structs.replace(
-            gpu, fabric="6bcd.1", numa=0, pci=gpu.pci or f"0000:{at:02x}:00.0", pcie_root="pci0000:00"
+            gpu,
+            fabric="6bcd.1",
+            numa=0,
+            board="AMD Instinct" if gpu.vendor == "amd" else "",
+            pci=gpu.pci or f"0000:{at:02x}:00.0",
+            pcie_root="pci0000:00",
         )
         for at, gpu in enumerate(machine.gpus)
     )
@@ -121,6 +127,23 @@ def spec(gpus: int, **words: str) -> dict[str, Any]:
     said = {names.PREFIX + word.replace("_", "-"): text for word, text in words.items()}
     made: dict[str, Any] = ladder.spec(resolved.resolve(said, {"main": gpus}))["devices"]
     return made
+
+
+def test_the_scheduler_alone_finds_amds_products_by_the_name_of_the_board_or_of_the_part() -> None:
+    of = 'device.attributes["gpu.topology"]'
+    (request,) = spec(1, vendor="amd", product="AMD Instinct MI300X")["requests"]
+    (selector,) = request["exactly"]["selectors"]
+    assert selector["cel"]["expression"] == (
+        f'(has({of}.productName) && {of}.productName == "AMD Instinct MI300X") || '
+        f'(has({of}.partName) && {of}.partName == "AMD Instinct MI300X")'
+    )
+
+
+def test_a_device_says_its_product_as_the_driver_does_and_the_part_beside_it() -> None:
+    machine = profiles.load("mi300x-x8")
+    said = [devices(one)[0]["attributes"] for one in (machine, on_boards(machine))]
+    assert [one["productName"]["string"] for one in said] == ["AMD Instinct MI300X", "AMD Instinct MI300X OAM"]
+    assert [one.get("partName") for one in said] == [None, {"string": "AMD Instinct MI300X"}]
 
 
 @pytest.mark.parametrize("vendor", VENDORS.values(), ids=lambda vendor: vendor.word)

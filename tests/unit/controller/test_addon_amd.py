@@ -165,10 +165,46 @@ async def test_a_template_of_theirs_may_say_the_product_as_they_write_it_and_kee
     assert claim["spec"]["devices"]["config"][0] == config
 
 
-async def test_a_template_for_another_product_waits() -> None:
+def of_product(name: str) -> dict[str, Any]:
+    text = f'device.attributes["gpu.amd.com"].productName == "{name}"'
+    return {"selectors": [{"cel": {"expression": text}}]}
+
+
+@pytest.mark.parametrize(
+    ("profile", "name"),
+    [("mi300x-x8", "AMD_Instinct_MI300X_OAM"), ("mi250-x4", "AMD_INSTINCT_MI250_MCM_OAM_AC_MBA")],
+)
+async def test_their_name_of_a_product_is_that_of_the_board_without_blanks_and_brackets(
+    profile: str, name: str
+) -> None:
     cluster = AmdCluster()
-    cluster.node("a")
-    product = 'device.attributes["gpu.amd.com"].productName == "AMD_Instinct_MI300X"'
-    template(cluster, exactly={"selectors": [{"cel": {"expression": product}}]})
+    cluster.node("a", profile)
+    published = {
+        device["attributes"]["productName"]["string"]
+        for piece in cluster.all(RESOURCE_SLICES)
+        if piece["spec"]["driver"] == amd.DRIVER
+        for device in piece["spec"]["devices"]
+    }
+    assert published == {name}
+    template(cluster, exactly=of_product(name))
+    await cluster.settle()
+    assert cluster.claim("p") is not None, cluster.note("p", "reason")
+
+
+@pytest.mark.parametrize("name", ["AMD_Instinct_MI300X", "AMD_Instinct_MI210"])
+async def test_a_template_for_another_product_waits(name: str) -> None:
+    cluster = AmdCluster()
+    cluster.node("a", "mi300x-x8")
+    template(cluster, exactly=of_product(name))
     await cluster.settle()
     assert cluster.claim("p") is None
+    assert f"of product {name}: no" in (cluster.note("p", "reason") or "")
+
+
+@pytest.mark.parametrize("product", ["AMD Instinct MI300X", "AMD Instinct MI300X OAM", "*MI300X*"])
+async def test_a_pods_words_may_name_the_part_or_the_board(product: str) -> None:
+    cluster = AmdCluster()
+    cluster.node("a", "mi300x-x8")
+    cluster.pod("p", 4, wishes={"product": product})
+    await cluster.settle()
+    assert cluster.claim("p") is not None, cluster.note("p", "reason")

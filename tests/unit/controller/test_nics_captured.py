@@ -14,7 +14,6 @@ import msgspec
 import pytest
 import yaml
 
-from dradriver.api import names
 from dradriver.kube.resources import DEVICE_CLASSES, RESOURCE_CLAIM_TEMPLATES, RESOURCE_SLICES
 from dradriver.topology.machine import Machine
 from tests.fakes import nics
@@ -30,7 +29,7 @@ SHAPES = {
     "BM.GPU.GB200-v3.4": "gb200-nvl72-tray",
     "gb300": "gb200-nvl72-tray",
     "gpu-efa": "hgx-h100",
-    "mi300x": "hgx-h100",
+    "mi300x": "mi300x-x8",
 }
 
 
@@ -74,6 +73,10 @@ def a_cluster(name: str) -> GpuCluster:
     return cluster
 
 
+def class_of(cluster: GpuCluster) -> str:
+    return cluster.machines["n"].vendor.device_class
+
+
 def template(cluster: GpuCluster, spec: Object, name: str = "t") -> None:
     """Put a captured template, with our class in the place of NVIDIA's, and without a choice of GPUs of its own."""
     text = json.dumps(spec).replace("gpu.nvidia.com", "gpu.topology")
@@ -84,8 +87,8 @@ def template(cluster: GpuCluster, spec: Object, name: str = "t") -> None:
     cluster.put(RESOURCE_CLAIM_TEMPLATES, {"metadata": {"name": name, "namespace": "default"}, "spec": own})
 
 
-def pair(gpus: int, count: int, text: str = 'device.attributes["dra.net"]["rdma"] == true') -> Object:
-    gpu = {"name": "gpu", "exactly": {"deviceClassName": "gpu.topology", "count": gpus}}
+def pair(device_class: str, count: int, text: str = 'device.attributes["dra.net"]["rdma"] == true') -> Object:
+    gpu = {"name": "gpu", "exactly": {"deviceClassName": device_class, "count": count}}
     exactly = {"deviceClassName": "dranet.net", "count": count, "selectors": [{"cel": {"expression": text}}]}
     return {"spec": {"devices": {"requests": [gpu, {"name": "nic", "exactly": exactly}]}}}
 
@@ -102,7 +105,7 @@ async def placed(
     assert claim is not None, cluster.note(name, "reason")
     found: list[str] = []
     for request in claim["spec"]["devices"]["requests"]:
-        if request["exactly"]["deviceClassName"] != names.DEVICE_CLASS:
+        if request["exactly"]["deviceClassName"] != class_of(cluster):
             text = request["exactly"]["selectors"][0]["cel"]["expression"]
             found += json.loads(text.partition(" in ")[2])
     return cluster.gpus(name)[1], found
@@ -112,7 +115,7 @@ async def placed(
 @pytest.mark.parametrize("count", [1, 2, 4])
 async def test_near_ones_are_found_on_every_captured_machine(name: str, count: int) -> None:
     cluster = a_cluster(name)
-    template(cluster, pair(count, count))
+    template(cluster, pair(class_of(cluster), count))
     chosen, got = await placed(cluster, near_nic="required")
     every, gpus = of_nics(name), cluster.machines["n"].gpus
     assert len(set(got)) == len(chosen) == count
@@ -123,7 +126,7 @@ async def test_near_ones_are_found_on_every_captured_machine(name: str, count: i
 @pytest.mark.parametrize("name", ["BM.GPU.GB200-v3.4", "gb300", "mi300x"])
 async def test_where_no_roots_are_shared_a_constraint_on_them_is_told(name: str) -> None:
     cluster = a_cluster(name)
-    spec = pair(1, 1)
+    spec = pair(class_of(cluster), 1)
     spec["spec"]["devices"]["constraints"] = [{"matchAttribute": "resource.kubernetes.io/pcieRoot"}]
     template(cluster, spec)
     with pytest.raises(AssertionError, match="no NIC of any node has the resource"):

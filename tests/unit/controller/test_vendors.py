@@ -14,6 +14,7 @@ from dradriver.kube.resources import RESOURCE_CLAIM_TEMPLATES, RESOURCE_SLICES
 from dradriver.topology import codec
 from dradriver.topology.vendors import VENDORS
 from tests.fakes.gpucluster import GpuCluster
+from tests.fakes.kfd import on_boards
 
 # A node's slice as a release published it that knew no vendor: slices.build of dgx1-v100 before there were any.
 OLD = Path(__file__).parents[2] / "fakes" / "slice_before_vendors.json"
@@ -61,6 +62,50 @@ async def test_a_pod_gets_gpus_of_the_vendor_that_it_asks_for_and_nvidias_where_
     assert (cluster.note("p0", "bandwidth") is None) == (vendor == "ascend")
     assert cluster.note("p0", "level") == "nvlink"
     assert "no eligible node has such a set free" in str(cluster.note("p2", "reason"))
+
+
+BOARD = "AMD Instinct MI300X OAM"
+
+
+@pytest.mark.parametrize("product", [BOARD, "AMD Instinct MI300X", "AMD Instinct MI300X*"])
+@pytest.mark.parametrize("upgraded", ["before", "while it waits", "never"])
+async def test_a_pod_gets_gpus_by_the_name_of_the_board_or_of_the_part_whenever_its_agent_tells_both(
+    product: str, upgraded: str
+) -> None:
+    cluster = GpuCluster()
+    cluster.node("n", "mi300x-x8")
+    if upgraded == "before":
+        cluster.publish("n", on_boards(cluster.machines["n"]))
+    cluster.pod("p", 4, wishes={"vendor": "amd", "product": product})
+    await cluster.settle()
+    if upgraded == "while it waits":
+        cluster.publish("n", on_boards(cluster.machines["n"]))
+        await cluster.settle()
+    if upgraded == "never" and product == BOARD:
+        assert "no node of this cluster has such a set" in str(cluster.note("p", "reason"))
+    else:
+        assert cluster.gpus("p")[0] == "n"
+
+
+async def test_nodes_whose_boards_differ_are_told_apart_by_them() -> None:
+    cluster = GpuCluster()
+    cluster.node("a", "mi300x-x8")
+    cluster.node("b", "mi300x-x8")
+    cluster.publish("b", on_boards(cluster.machines["b"]))
+    cluster.pod("p", 4, wishes={"vendor": "amd", "product": BOARD})
+    await cluster.settle()
+    assert cluster.gpus("p")[0] == "b"
+
+
+async def test_gpu_time_goes_by_the_part_whatever_the_boards_are_called() -> None:
+    cluster = GpuCluster()
+    cluster.node("n", "mi300x-x8")
+    cluster.publish("n", on_boards(cluster.machines["n"]))
+    cluster.pod("p", 4, wishes={"vendor": "amd"})
+    await cluster.settle()
+    cluster.schedule()
+    await cluster.settle()
+    assert cluster.worker.picture.gpu_time.charges == {"default": {"AMD Instinct MI300X": 4.0}}
 
 
 @pytest.mark.parametrize(

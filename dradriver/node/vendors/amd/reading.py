@@ -207,7 +207,10 @@ def _machine(
 def _gpu(root: Path, index: int, gpu: KfdNode, tree: PciTree, numa: int | None, minors: Drm) -> Gpu:
     device = root / "sys/bus/pci/devices" / gpu.pci
     part, seat = PARTS.get(gpu.device), tree.seat(gpu.pci)
-    named = sysfs.text(device / "product_name")
+    board = sysfs.text(device / "product_name")
+    if not _TEXT.fullmatch(board):
+        board = ""
+    product = part.product if part else board or f"AMD GPU {PCI_VENDOR}:{gpu.device}"
     vram = sysfs.text(device / "mem_info_vram_total")
     total = int(vram) if re.fullmatch(r"[0-9]{1,18}", vram) else 0
     memory_mib = gpu.memory_mib or (total >> 20 if total <= kfd.MOST_BYTES else 0)
@@ -219,7 +222,8 @@ def _gpu(root: Path, index: int, gpu: KfdNode, tree: PciTree, numa: int | None, 
         pci=gpu.pci,
         pcie_root=None if seat is None else seat.root,
         numa=numa,
-        product=part.product if part else named if _TEXT.fullmatch(named) else f"AMD GPU {PCI_VENDOR}:{gpu.device}",
+        product=product,
+        board="" if board == product else board,
         architecture=gpu.gfx,
         memory_mib=memory_mib or (part.memory_mib if part else 0),
         pcie_gbps=known if known is not None else part.pcie_gbps if part else 12.0,

@@ -218,7 +218,7 @@ def test_a_lost_member_comes_back_where_it_was_or_near_the_rest() -> None:
     fixed = {index: before.pods[index] for index in (0, 2, 3)}
     for pod in fixed.values():
         fleet.set_free(pod.node, [])
-    home = {1: (before.pods[1].node, before.pods[1].gpus)}
+    home = {1: before.pods[1]}
     assert place_gang(fleet, request, fixed=fixed, home=home).pods == before.pods
     fleet.set_free(before.pods[1].node, range(7))
     again = place_gang(fleet, request, fixed=fixed, home=home)
@@ -407,7 +407,7 @@ def test_what_was_not_looked_at_is_not_said(monkeypatch: pytest.MonkeyPatch) -> 
 def test_home_is_given_again_only_within_the_limits() -> None:
     fleet = network({("a", "1"): 2, ("a", "2"): 2})
     places = {name: place_gang(fleet, GangRequest(pod=HALF, pods=1), eligible=[name]).pods[0] for name in fleet.nodes}
-    home = {at: (name, places[name].gpus) for at, name in enumerate(("a1-00", "a2-00"))}
+    home = {0: places["a1-00"], 1: places["a2-00"]}
     assert place_gang(fleet, GangRequest(pod=HALF, pods=2), home=home).nodes == ("a1-00", "a2-00")
     limits: tuple[dict[str, Any], ...] = (
         {"max_nodes": 1},
@@ -417,7 +417,7 @@ def test_home_is_given_again_only_within_the_limits() -> None:
     for limit in limits:
         request = GangRequest(pod=HALF, pods=2, **limit)
         assert place_gang(fleet, request, home=home).nodes == ("a1-00",)
-    two = place_gang(fleet, GangRequest(pod=Whole(containers=(2,)), pods=1), home={0: ("a1-01", places["a1-01"].gpus)})
+    two = place_gang(fleet, GangRequest(pod=Whole(containers=(2,)), pods=1), home={0: places["a1-01"]})
     assert len(two.pods[0].gpus) == 2, "what it asks for now"
 
 

@@ -36,6 +36,28 @@ def test_a_machine_is_read_exactly_as_it_is(profile: str, tmp_path: Path) -> Non
     assert (found.problems, found.refused, found.silent, found.unsure) == ((), None, 0, frozenset())
 
 
+def test_a_gpu_has_the_name_of_its_part_and_of_its_board_as_the_driver_has_it(tmp_path: Path) -> None:
+    written = server(tmp_path)
+    written.product_name(0, "AMD Instinct MI210 OEM (C2)  ")
+    written.product_name(1, "AMD Instinct MI210")
+    for gpu, odd in enumerate(("", "x" * 65, "MI210\nOAM", "MI210\u00ae", "MI\x1b[31m"), 2):
+        written.product_name(gpu, odd)
+    gpus = reading.discover(tmp_path).machine.gpus
+    assert {gpu.product for gpu in gpus} == {"AMD Instinct MI210"}
+    assert [gpu.board for gpu in gpus] == ["AMD Instinct MI210 OEM (C2)", *[""] * 7]
+
+
+def test_a_part_that_is_not_known_is_called_what_the_driver_calls_it_else_by_its_number(tmp_path: Path) -> None:
+    written = server(tmp_path)
+    for number in written.numbers.values():
+        properties = written.root / NODES / str(number) / "properties"
+        properties.write_text(properties.read_text().replace(f"device_id {0x740F}", f"device_id {0x74A9}"))
+    written.product_name(0, "AMD Instinct MI300X HF OAM")
+    gpus = reading.discover(tmp_path).machine.gpus
+    assert [gpu.product for gpu in gpus] == ["AMD Instinct MI300X HF OAM", *["AMD GPU 1002:74a9"] * 7]
+    assert {gpu.board for gpu in gpus} == {""}
+
+
 def test_a_drivers_own_version_is_told(tmp_path: Path) -> None:
     server(tmp_path).file("sys/module/amdgpu/version", "6.12.12")
     assert reading.discover(tmp_path).machine.driver_version == "6.12.12"
