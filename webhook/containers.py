@@ -96,8 +96,11 @@ def refuse_unread(pod: pod_view.Pod) -> None:
     Raises:
         WordError: One was; it says why it asks for none, and what to write.
     """
-    for container in (*pod.containers, *pod.init_containers):
-        limits.refuse_unread(_limits_of(container.name), amounts(container).limits)
+    limits.refuse_unread(
+        (_limits_of(container.name), name, value)
+        for container in (*pod.containers, *pod.init_containers)
+        for name, value in amounts(container).limits.items()
+    )
 
 
 def have_limits(pod: pod_view.Pod) -> bool:

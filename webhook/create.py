@@ -104,7 +104,6 @@ def create(
     )  # fmt: skip
     warnings += addon.check(wish, by_template=template is not None)
     warnings += references.advice(pod, wish, template)
-    warnings += static.advice(wish) if template is None else ()  # else the template says how many
     if template is None:  # else the template says how many
         warnings += [*static.advice(wish), *filter(None, [vendor_words.count_warning(wish.request)])]
     warnings += gang.check(pod, wish, policies)

@@ -13,6 +13,7 @@ from dradriver.api.errors import WordError
 from dradriver.api.pins import KEEP
 from dradriver.api.policies.model import Policies
 from dradriver.api.resolved import LONGEST_KEPT, MOST_KEPT, VERSION, Resolved
+from dradriver.topology.vendors import NVIDIA, VENDORS
 from webhook import pod_view
 
 MOST_BYTES: Final = 1 << 17  # of JSON: one container's environment
@@ -56,8 +57,10 @@ def advice(found: Resolved) -> list[str]:
     why = {names.PLACEMENT: found.placement, names.WHEN_FULL: found.when_full}
     told = (
         f"kube-scheduler finds links among {request.gpus} GPUs only where all {size} GPUs of a group are linked with "
-        f"each other, as by NVSwitch, and not on machines like the DGX-1"
+        f"each other"
     )
+    if VENDORS[request.vendor] is NVIDIA:
+        told += ", as by NVSwitch, and not on machines like the DGX-1"
     return [f"{key}: {said}: {told}" for key, said in why.items() if isinstance(said, str)]
 
 

@@ -144,8 +144,8 @@ def identity(machine: Machine, position: int) -> dict[str, dict[str, Any]]:
         **seats.KNOWN,
     }
     texts = {
-        "productName": gpu.board or gpu.product,
-        "partName": gpu.product if gpu.board else "",
+        "productName": gpu.product,
+        "boardName": gpu.board,
         "architecture": gpu.architecture,
         "fabric": gpu.fabric,
         "nic": _nearest_nic(machine, position),

@@ -254,7 +254,7 @@ def _selectors(request: Request) -> list[str]:
             is_such = f".matches({_text(_pattern(request.product))})"
         else:
             is_such = f" == {_text(request.product)}"
-        attributes = ("productName", "partName") if request.vendor == AMD.word else ("productName",)
+        attributes = ("productName", "boardName") if request.vendor == AMD.word else ("productName",)
         either = [f"has({of}.{name}) && {of}.{name}{is_such}" for name in attributes]
         expressions.append(either[0] if len(either) == 1 else " || ".join(f"({one})" for one in either))
     if request.architecture:

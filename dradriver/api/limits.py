@@ -29,9 +29,10 @@ and say why to a pod that asks for nothing else and has a word of ours.
 from __future__ import annotations
 
 import difflib
+import itertools
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from typing import Final
 
@@ -65,8 +66,11 @@ _OTHERS: Final = {
 NAMES: Final = frozenset((names.GPU_RESOURCE, *_MEMORY, *_CORES, *_OTHERS))
 WHOLE: Final = frozenset((names.GPU_RESOURCE, *_OTHERS))
 """Resources that are whole GPUs, whatever product."""
+_BY_LOWER: Final = {name.lower(): name for name in sorted(NAMES)}
+_FORMS: Final = (f"{_OF_PRODUCT}<product>", f"{_MIG}<profile>")
 _PLAIN: Final = re.compile(r"[0-9]{1,4}", re.ASCII)
 _BYTES: Final = 1 << 20  # from here on a memory's number is bytes
+MOST_UNREAD: Final = 64
 _LONGEST: Final = 64  # characters of a name that are shown, or compared
 _ALIKE: Final = 0.82  # of 1: nvidia.com/gpus has 0.97 of a known one, nvidia.com/hca 0.79
 _GIB: Final = 1024  # up to here a number of GiB
@@ -132,17 +136,17 @@ def _names_product(resource: str) -> bool:
     return resource.startswith(_OF_PRODUCT) and not resource.endswith(_SHARED)
 
 
-def refuse_unread(where: str, limits: Mapping[str, object]) -> None:
-    """Raise where limits that ask for no GPUs have one that was meant to, with what to write instead.
+def refuse_unread(limits: Iterable[tuple[str, str, object]]) -> None:
+    """Raise where limits of a pod that ask for no GPUs have one that was meant to, with what to write instead.
 
     Args:
-        where: The place in words, for errors: ``container 'main': limits``.
-        limits: All the container's limits, as text or numbers.
+        limits: Each with its place in words, for errors (``container 'main': limits``), its name and its value. No more
+            than ``MOST_UNREAD`` are looked at: what names are alike takes long to tell.
 
     Raises:
         WordError: A part of a GPU that is not handed out, a product without a limit of its own, or nearly a known name.
     """
-    for name, value in sorted(limits.items()):
+    for where, name, value in itertools.islice(limits, MOST_UNREAD):
         if is_ours(name) or not _is_some(str(value)):
             continue
         if why := _unread(name):
@@ -151,6 +155,9 @@ def refuse_unread(where: str, limits: Mapping[str, object]) -> None:
 
 def _unread(name: str) -> str:
     """Return why a limit is not read, and what to write; empty where it may be of something else than GPUs."""
+    lower = name[:_LONGEST].lower()
+    if lower in _BY_LOWER:
+        return _misspelled(_BY_LOWER[lower])
     if name.startswith(AMD.offered):
         whole = f"write {AMD.resources[0]}"
         if name.startswith(AMD.offered[0]):
@@ -160,18 +167,22 @@ def _unread(name: str) -> str:
         if "-" in name.partition("/")[2]:
             return f"a share of an NPU, which this driver does not hand out: write {_of_whole(name)}: 1 for a whole one"
         product = name.removeprefix(_ASCEND)
-        if values.product(f"*{product}") is not None:
+        if product and values.product(f"*{product}") is not None:
             npu = ASCEND.resources[0]
             return (
                 f"no product that has a limit of its own: write {npu} and {names.PRODUCT}: '*{product[:_LONGEST]}', or "
                 f"one of {', '.join(sorted(one for one in NAMES if one.startswith(_ASCEND)))}"
             )
-    near = difflib.get_close_matches(name[:_LONGEST], NAMES, n=1, cutoff=_ALIKE)
-    if not near:
-        return ""
-    domain = near[0].partition("/")[0]
-    known = sorted(one for one in NAMES if one.startswith(domain))
-    return f"no limit of GPUs (did you mean {near[0]}?); known are {', '.join(known)}"
+    near = difflib.get_close_matches(lower, _BY_LOWER, n=1, cutoff=_ALIKE)
+    if near:
+        return _misspelled(_BY_LOWER[near[0]])
+    return _misspelled(_FORMS[1]) if lower.startswith(_MIG.rstrip("-")) else ""
+
+
+def _misspelled(meant: str) -> str:
+    domain = meant.partition("/")[0]
+    known = sorted(one for one in (*NAMES, *_FORMS) if one.startswith(domain))
+    return f"no limit of GPUs (did you mean {meant}?); known are {', '.join(known)}"
 
 
 def _of_whole(name: str) -> str:

@@ -37,7 +37,7 @@ _ALIKE: Final = {  # what constraints of claims say by attributes, in words
     for what in ("Domain", "Group2", "Group4", "Group8")
 }
 _EQUALS: Final = re.compile(
-    r"""\s*device\.attributes\[(["'])(?P<domain>[a-z.]+)\1\]\.(?P<name>productName|architecture)"""
+    r"""\s*device\.attributes\[(["'])(?P<domain>[a-z.]+)\1\]\.(?P<name>productName|boardName|architecture)"""
     r"""\s*==\s*(["'])(?P<value>[^"'\\]*)\4\s*"""
 )
 _MIB: Final = 1 << 20
@@ -260,14 +260,14 @@ def _selected(words: Whole, asked: Mapping[str, Mapping[str, Any]]) -> dict[str,
             match = _EQUALS.fullmatch(text)
             value = None
             if match is not None and match["domain"] == current_ledger().attribute_domain:
-                read = values.product if match["name"] == "productName" else values.architecture
+                read = values.architecture if match["name"] == "architecture" else values.product
                 value = None if re.search(r"[*?\[]", match["value"]) else read(match["value"])
             if match is None or value is None:
                 raise WordError(
                     f"request {shown(name)}: selector {shown(text)} is for the scheduler alone to judge; write "
                     f"{names.PRODUCT}, {names.ARCHITECTURE} or {names.MIN_MEMORY} on the pod instead"
                 )
-            field = "product" if match["name"] == "productName" else "architecture"
+            field = "architecture" if match["name"] == "architecture" else "product"
             if wanted.setdefault(field, value) != value:
                 raise WordError(
                     f"requests of several kinds of GPUs ({wanted[field]!r}, {value!r}); write one kind a pod"

@@ -77,11 +77,10 @@ def complete(
     gpus = machine.gpus
     if product:
         said, link_gbps = _said(machine.vendor, product)
+        follows = machine.vendor is ASCEND and machine.blocks == rules.blocks(machine.links, machine.gpus[0].product)
         gpus = tuple(msgspec.structs.replace(gpu, **said) for gpu in gpus)
-        if machine.vendor is ASCEND:
-            machine = msgspec.structs.replace(
-                machine, blocks=rules.blocks(machine.links, said["product"]) or machine.blocks
-            )
+        if follows:  # a rule that a profile of one's own says stays
+            machine = msgspec.structs.replace(machine, blocks=rules.blocks(machine.links, said["product"]))
         if machine.link_gbps:
             machine = msgspec.structs.replace(machine, link_gbps=link_gbps)
     if bus_ids:

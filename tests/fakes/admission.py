@@ -141,12 +141,13 @@ def admit(
         response = json.loads(admission.answer(path, sent))["response"]
     assert response["uid"] == review.decode(sent).uid
     patch = json.loads(base64.b64decode(response.get("patch", "W10=")))
-    assert all(len(warning) <= 256 for warning in response.get("warnings", []))
+    warnings = response.get("warnings", [])
+    assert all(len(warning) <= 256 for warning in warnings)
     return Verdict(
         allowed=response["allowed"],
         pod=jsonpatch.apply_patch(new, patch) if response["allowed"] else None,
         patch=patch,
-        warnings=response.get("warnings", []),
+        warnings=warnings,
         message=response.get("status", {}).get("message", ""),
     )
 

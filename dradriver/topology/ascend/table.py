@@ -25,7 +25,7 @@ from dradriver.topology.topo_m import infer
 from dradriver.topology.vendors import ASCEND
 
 MARK: Final = re.compile(r"^[ \t]*\|\s*NPU\s+Name\s*\|", re.MULTILINE)
-_NAME: Final = re.compile(r"\|\s*([0-9]{1,4})\s+([0-9A-Za-z_-]{1,32})\s*\|\s*[A-Za-z]+\s*\|.*")
+_NAME: Final = re.compile(r"\|\s*([0-9]{1,4})\s+([0-9A-Za-z_-]{1,32})\s*\|[^|]*\|.*")
 _CHIP: Final = re.compile(r"\|\s*[0-9]{1,4}(?:\s+([0-9]{1,4}))?\s*\|\s*([0-9A-Fa-f]{4}:[0-9A-Fa-f:.]{7}|NA)\s*\|(.*)")
 _USED: Final = re.compile(r"/\s*([0-9]{1,9})\b")
 _MOST: Final = 256
@@ -60,9 +60,10 @@ def chips(text: str) -> tuple[Chip, ...]:
     found: list[Chip] = []
     npu, product = 0, ""
     for number, line in enumerate(text.splitlines(), 1):
-        if (named := _NAME.fullmatch(line.strip())) is not None:
-            npu, product = int(named[1]), named[2]
-        elif product and (chip := _CHIP.fullmatch(line.strip())) is not None:
+        if (chip := _CHIP.fullmatch(line.strip())) is None:
+            if (named := _NAME.fullmatch(line.strip())) is not None:
+                npu, product = int(named[1]), named[2]
+        elif product:
             found.append(
                 Chip(
                     index=int(chip[1] or npu),

@@ -27,7 +27,7 @@ _DEVICE = re.compile(r"[A-Za-z][\w.:-]{0,63}")
 _NIC_NAME = re.compile(r"\s*(NIC[0-9]{1,4}):\s*(\S+)\s*")
 _PATHS = {path.name: path for path in PathType if path is not PathType.SELF} | {"SOC": PathType.SYS}
 _CPU, _NUMA, _MEMORY = _AFFINITIES = ("CPU Affinity", "NUMA Affinity", "GPU NUMA ID")
-_ALLOWED = "X, NV1 to NV99, " + ", ".join(_PATHS)
+_ALLOWED = "X, NV1 to NV99 or links of another vendor, " + ", ".join(_PATHS)
 _MOST_DEVICES = 512
 # What a legend calls links, and whose they are.
 _WHOSE = {

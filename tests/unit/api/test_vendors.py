@@ -135,15 +135,15 @@ def test_the_scheduler_alone_finds_amds_products_by_the_name_of_the_board_or_of_
     (selector,) = request["exactly"]["selectors"]
     assert selector["cel"]["expression"] == (
         f'(has({of}.productName) && {of}.productName == "AMD Instinct MI300X") || '
-        f'(has({of}.partName) && {of}.partName == "AMD Instinct MI300X")'
+        f'(has({of}.boardName) && {of}.boardName == "AMD Instinct MI300X")'
     )
 
 
-def test_a_device_says_its_product_as_the_driver_does_and_the_part_beside_it() -> None:
+def test_a_device_says_what_part_it_is_and_the_boards_name_beside_it() -> None:
     machine = profiles.load("mi300x-x8")
     said = [devices(one)[0]["attributes"] for one in (machine, on_boards(machine))]
-    assert [one["productName"]["string"] for one in said] == ["AMD Instinct MI300X", "AMD Instinct MI300X OAM"]
-    assert [one.get("partName") for one in said] == [None, {"string": "AMD Instinct MI300X"}]
+    assert [one["productName"]["string"] for one in said] == ["AMD Instinct MI300X", "AMD Instinct MI300X"]
+    assert [one.get("boardName") for one in said] == [None, {"string": "AMD Instinct MI300X OAM"}]
 
 
 @pytest.mark.parametrize("vendor", VENDORS.values(), ids=lambda vendor: vendor.word)

@@ -240,6 +240,22 @@ def test_a_broken_table_is_refused_with_its_line(chips: list[tuple[int, str, str
     assert says in str(caught.value)
 
 
+def test_a_rule_that_the_matrix_tells_needs_no_line_of_every_chip_in_the_table() -> None:
+    a3 = profiles.load("ascend-a3-x16")
+    chips = [(gpu.index // 2, "Ascend910", f"{gpu.index % 2} {gpu.index}") for gpu in a3.gpus]
+    assert matrix.read(npu_smi_of(a3) + info(*chips)).blocks == a3.blocks
+    assert matrix.read(npu_smi_of(a3) + info(*chips[:-1])).blocks == a3.blocks
+
+
+@pytest.mark.parametrize("health", ["N/A", "Minor Warning", "--", ""])
+def test_a_chip_that_is_not_well_is_read_as_the_others_are(health: str) -> None:
+    text = info(*((npu, "910B3", "0") for npu in range(8)))
+    lines = text.splitlines()
+    at = next(number for number, line in enumerate(lines) if line.startswith("| 3 "))
+    lines[at] = lines[at].replace("OK", health)
+    assert [gpu.pci for gpu in table.read("\n".join(lines)).gpus] == [gpu.pci for gpu in table.read(text).gpus]
+
+
 def test_a_product_said_by_hand_brings_its_rule_along() -> None:
     mine = profiles.load("ascend-910a-x8")
     text = matrix.read(npu_smi_of(mine))
@@ -247,6 +263,15 @@ def test_a_product_said_by_hand_brings_its_rule_along() -> None:
     machine = complete(text, product="910a")
     assert (machine.blocks, machine.gpus[0].product, machine.link_gbps) == (mine.blocks, "Ascend 910A", 0.0)
     assert complete(mine, product="910A").blocks == mine.blocks
+    for other in ("910B3", "910C", "310P3"):
+        assert complete(machine, product=other).blocks is None
+    of_a_table = table.read(info(*((npu, "910A", "0") for npu in range(8))))
+    assert of_a_table.blocks == mine.blocks
+    assert complete(of_a_table, product="910B3").blocks is None
+    box16 = matrix.read(npu_smi_of(profiles.load("ascend-box16-x16")))
+    assert box16.blocks is not None
+    assert [complete(box16, product=one).blocks for one in ("910A", "910C")] == [None, None]
+    assert complete(box16, product="910B2").blocks == box16.blocks
     own = msgspec.structs.replace(profiles.load("ascend-910b-x8"), blocks=mine.blocks)
     assert complete(own, product="910B4").blocks == mine.blocks  # what a profile of one's own says stays
     assert complete(matrix.read(NPU_SMI), product="910C").gpus[0].pcie_gbps == 48.0

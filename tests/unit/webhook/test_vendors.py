@@ -144,6 +144,14 @@ def test_what_another_vendor_does_not_have_is_refused_with_the_cure(
         ("amd.com/gpus", "no limit of GPUs (did you mean amd.com/gpu?); known are amd.com/gpu"),
         ("nvidia.com/gpus", "did you mean nvidia.com/gpu?"),
         ("nvdia.com/gpu", "did you mean nvidia.com/gpu?"),
+        ("nvidia.com/GPU", "did you mean nvidia.com/gpu?"),
+        (
+            "nvidia.com/gpu-h100",
+            "known are nvidia.com/gpu, nvidia.com/gpu-memory, nvidia.com/gpu.<product>, ",
+        ),
+        ("nvidia.com/mig1g.5gb", "did you mean nvidia.com/mig-<profile>?"),
+        ("huawei.com/Ascend910b3", "no limit of GPUs (did you mean huawei.com/Ascend910B3?)"),
+        ("huawei.com/Ascend", "no limit of GPUs (did you mean huawei.com/Ascend"),
         (
             "huawei.com/Ascend910-4c",
             "a share of an NPU, which this driver does not hand out: write huawei.com/Ascend910: 1",
@@ -165,6 +173,25 @@ def test_a_limit_that_asks_for_nothing_here_is_named_with_the_reason(resource: s
     message = refused(pod(2, annotations=LINKED, resource=resource))
     assert f"container 'c0': limits {resource}: " in message
     assert says in message
+
+
+def test_of_limits_by_the_thousand_a_few_are_compared_with_names_that_are_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compared: list[str] = []
+
+    def alike(name: str, *_: object, **__: object) -> list[str]:
+        compared.append(name)
+        return []
+
+    monkeypatch.setattr("dradriver.api.limits.difflib.get_close_matches", alike)
+    sent = pod(None, annotations=LINKED)
+    sent["spec"]["containers"] = [
+        {"name": f"c{at}", "image": "x", "resources": {"limits": {f"example.com/{at}-{n}": "1" for n in range(200)}}}
+        for at in range(4)
+    ]
+    assert "asks for no GPU" in refused(sent)
+    assert len(compared) == limits.MOST_UNREAD
 
 
 @pytest.mark.parametrize("resource", ["nvidia.com/hostdev", "nvidia.com/hca", "rdma/hca", "example.com/fpga"])
