@@ -67,12 +67,16 @@ NAMES: Final = frozenset((names.GPU_RESOURCE, *_MEMORY, *_CORES, *_OTHERS))
 WHOLE: Final = frozenset((names.GPU_RESOURCE, *_OTHERS))
 """Resources that are whole GPUs, whatever product."""
 _BY_LOWER: Final = {name.lower(): name for name in sorted(NAMES)}
+_DOMAINS: Final[dict[str, list[str]]] = {}
+for _name in _BY_LOWER:
+    _DOMAINS.setdefault(_name.partition("/")[0], []).append(_name.partition("/")[2])
 _FORMS: Final = (f"{_OF_PRODUCT}<product>", f"{_MIG}<profile>")
 _PLAIN: Final = re.compile(r"[0-9]{1,4}", re.ASCII)
 _BYTES: Final = 1 << 20  # from here on a memory's number is bytes
 MOST_UNREAD: Final = 64
 _LONGEST: Final = 64  # characters of a name that are shown, or compared
-_ALIKE: Final = 0.82  # of 1: nvidia.com/gpus has 0.97 of a known one, nvidia.com/hca 0.79
+_ALIKE: Final = 0.8  # of 1: gpus has 0.86 of gpu, Ascend 0.8 of Ascend910, dpu 0.67 of npu
+_ALIKE_DOMAIN: Final = 0.85  # nvdia.com has 0.95 of nvidia.com, baidu.com 0.71 of amd.com
 _GIB: Final = 1024  # up to here a number of GiB
 
 
@@ -173,10 +177,14 @@ def _unread(name: str) -> str:
                 f"no product that has a limit of its own: write {npu} and {names.PRODUCT}: '*{product[:_LONGEST]}', or "
                 f"one of {', '.join(sorted(one for one in NAMES if one.startswith(_ASCEND)))}"
             )
-    near = difflib.get_close_matches(lower, _BY_LOWER, n=1, cutoff=_ALIKE)
+    domain, _, rest = lower.partition("/")
+    if (domains := difflib.get_close_matches(domain, _DOMAINS, n=1, cutoff=_ALIKE_DOMAIN)) and domain != domains[0]:
+        meant = f"{domains[0]}/{rest}"  # what stands behind it must be right
+        return _misspelled(_BY_LOWER[meant]) if meant in _BY_LOWER else ""
+    near = difflib.get_close_matches(rest, _DOMAINS.get(domain, ()), n=1, cutoff=_ALIKE)
     if near:
-        return _misspelled(_BY_LOWER[near[0]])
-    return _misspelled(_FORMS[1]) if lower.startswith(_MIG.rstrip("-")) else ""
+        return _misspelled(_BY_LOWER[f"{domain}/{near[0]}"])
+    return next((_misspelled(form) for form in _FORMS if lower.startswith(form[: form.index("<") - 1])), "")
 
 
 def _misspelled(meant: str) -> str:

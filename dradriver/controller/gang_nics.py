@@ -85,7 +85,8 @@ class Search:
         self._seen: set[str] = set()
         self._short: set[str] = set()
         self._apart: dict[str, frozenset[int]] = {}
-        self._dealt: set[str] = set()
+        self._pods: dict[str, Mapping[Member, Mapping[str, int]]] = {}  # that were on a node when it was short
+        self._dealt = False
         self.sets: dict[Member, Dealt] = {}
         self._given = fleet
         self._narrows = self._ask is not None and nic_choice.demands(self._ask)
@@ -111,7 +112,7 @@ class Search:
             NoNicsError: No other plan is looked at.
         """
         self._looks += 1
-        if self._looks > MOST_LOOKS:
+        if self._looks > MOST_LOOKS or self._dealt:
             raise self.refusal() or error
         self._seen.update(error.short, error.others)
         self._short.update(error.short)
@@ -129,20 +130,32 @@ class Search:
         """What is looked at where nothing is left out."""
         return self._picture.fleets.of(self._namespace) if self._given is None else self._given
 
-    def _narrow(self, node: str, pods: Mapping[Member, Mapping[str, int]]) -> bool:
-        """Offer those GPUs of a node that can all have NICs; returns whether these are enough for any of its pods.
+    def deal(self) -> bool:
+        """Say once, at last, which pods had rather have which GPUs; returns whether there is anything to say.
 
-        The allocator, which knows no NICs, may still deal them out so that one pod has those that two could share: who
-        is to have which is said then, once.
+        The allocator, which knows no NICs, deals GPUs out as they are linked, and one pod may get those with NICs that
+        two could share.
         """
-        if not self._narrows or node in self._dealt:
+        if self._dealt or not self._narrows:
             return False
-        if node in self._apart:
-            self._dealt.add(node)
-            _, sets = self._deal(node, pods)
-            self.sets |= sets
-            return len(sets) == len(pods)
-        offered, _ = self._deal(node, pods)
+        self._dealt = True
+        for node, pods in self._pods.items():
+            _, sets = self._offers(node, pods, deal=True)
+            if len(sets) == len(pods):
+                self.sets |= sets
+                self._apart[node] = frozenset[int]().union(*(own.gpus for own in sets.values()))
+        if not self.sets:
+            return False
+        self.avoid = tuple(node for node in self.avoid if node not in self._apart)
+        self.fleet = self._whole.narrowed(self._apart)
+        return True
+
+    def _narrow(self, node: str, pods: Mapping[Member, Mapping[str, int]]) -> bool:
+        """Offer those GPUs of a node that can all have NICs; returns whether these are enough for any of its pods."""
+        if not self._narrows or node in self._apart:
+            return False
+        self._pods[node] = pods
+        offered, _ = self._offers(node, pods)
         if offered:
             self._apart[node] = offered
             return True
@@ -154,25 +167,29 @@ class Search:
             self._remember(self._key, [node])
         return False
 
-    def _deal(self, node: str, pods: Mapping[Member, Mapping[str, int]]) -> tuple[frozenset[int], dict[Member, Dealt]]:
+    def _offers(
+        self, node: str, pods: Mapping[Member, Mapping[str, int]], *, deal: bool = False
+    ) -> tuple[frozenset[int], dict[Member, Dealt]]:
         """Return GPUs of a node that can all have NICs, and a set of them for each pod, as far as they go."""
         assert self._ask is not None, "it demands something"
         known, left = self._picture.inventory.uuids(node), self._whole.free(node)
+        are_alike = len({sum(pod.values()) for pod in pods.values()}) == 1
         offered: frozenset[int] = frozenset()
         sets: dict[Member, Dealt] = {}
         taken: set[Place] = set()
-        any_will_do = False
         for number, (member, pod) in enumerate(pods.items()):
             gpus = sum(pod.values())
             apart = nic_choice.gpus_apart(
                 self._picture, self._ask, node, left, gpus,
-                alone=number + 1 == len(pods), taken=taken, tries=self._tries,
+                alone=number + 1 == len(pods), deal=deal, taken=taken, tries=self._tries,
             )  # fmt: skip
             if len(apart) < gpus:
+                if number:  # with other GPUs for those before it there may be some
+                    self._picture.nics.counts.looked(self._ask, node, ended=True)
                 break
-            if not any_will_do:
-                offered |= apart
-            any_will_do = any_will_do or len(apart) > gpus  # and others none
+            offered |= apart
+            if len(apart) > gpus and are_alike and not deal:  # any of them will do, and others none
+                break
             mine = sorted(apart)[:gpus]
             sets[member] = Dealt(node, frozenset(mine))
             left = left - sets[member].gpus

@@ -78,7 +78,8 @@ def plan(
             except gang_nics.ShortError as error:
                 search.learn(error)
             except NoPlaceError as error:
-                raise search.refusal() or error from None
+                if not search.deal():
+                    raise search.refusal() or error from None
 
     try:
         return places(members)

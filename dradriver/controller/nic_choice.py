@@ -189,6 +189,7 @@ def gpus_apart(
     gpus: int,
     *,
     alone: bool = True,
+    deal: bool = False,
     taken: Collection[Place] = (),
     tries: Tries | None = None,
 ) -> frozenset[int]:
@@ -204,6 +205,7 @@ def gpus_apart(
         free: Numbers of its free GPUs.
         gpus: How many GPUs share what is asked for.
         alone: Whether that is one pod's; else others that ask for the same are to be beside it.
+        deal: Whether one set of them is dealt out that leaves to others what these could use.
         taken: NICs that count as taken.
         tries: What is left of a search of which this is a part.
     """
@@ -244,7 +246,8 @@ def gpus_apart(
         for column, rows in with_any.items():
             if requests := frozenset(at for at, each in enumerate(usable) if column in each):
                 kinds[requests, rows] += 1
-        found = served(kinds, [request.count for request in ask.requests], order, gpus, tries.more, alone=alone)
+        counts = [request.count for request in ask.requests]
+        found = served(kinds, counts, order, gpus, tries.more, alone=alone, deal=deal)
         best = max(best, found, key=len)
         if len(best) >= gpus:
             break

@@ -25,6 +25,7 @@ def served(
     may_go_on: Callable[[], bool],
     *,
     alone: bool = True,
+    deal: bool = False,
 ) -> list[int]:
     """Return GPUs that can all have their NICs at the same time; fewer than are asked for where no set of them can.
 
@@ -39,6 +40,8 @@ def served(
         may_go_on: Asked before each step of a search for other sets than the best ones; where it says no, none is
             found.
         alone: Whether it is one pod that asks for them, so that of GPUs of which it has one each may do by itself.
+        deal: Whether others ask for the same after it, so that GPUs that have no NIC more than others are rather such
+            as nobody has use for, and are told one by one.
     """
     is_alike = all(len(requests) == len(counts) for requests, _ in kinds)
     if gpus == 1 and (alone or not is_alike):
@@ -46,10 +49,10 @@ def served(
     each, some = divmod(sum(counts), gpus)
     flow = _Flow(kinds, [_NO_END] * len(counts) if is_alike else counts)
     best = [gpu for gpu in order if flow.give(gpu, each + bool(some))]
-    if is_alike and len(best) >= gpus and (alone or not some):
+    if is_alike and len(best) >= gpus and not (deal and some):
         return best
-    most = some or gpus  # that have one more; beside them rather such as others have no use for
-    rather = [*best[:most], *(gpu for gpu in order if gpu not in best), *best[most:]]
+    first = some if deal and some else len(best)  # so many have one more
+    rather = [*best[:first], *(gpu for gpu in order if gpu not in best), *best[first:]]
     flow = _Flow(kinds, counts)
     if each + bool(some) == 1:  # as many as can have one are among the best: others are no better
         found = rather[:gpus]

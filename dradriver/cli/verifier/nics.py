@@ -17,6 +17,7 @@ from dradriver.topology.machine import Machine
 _RDMA: Final = ("infiniband", "roce", "efa")
 _MOST: Final = 8  # that are named
 _LOSSES: Final = 10  # of a link, and times as many as the siblings'
+_FULL: Final = 255  # where the counter ends
 
 read = ports.read
 
@@ -141,14 +142,15 @@ def _errors(before: Sequence[NicState], after: Sequence[NicState]) -> Finding:
 
 def _losses(nics: Sequence[NicState]) -> Iterator[Finding]:
     for group in troubles.siblings(nics):
-        totals = {one.at: one.port.errors["link_downed"] for one in group if "link_downed" in one.port.errors}
+        here = [one for one in group if not (one.port.off or one.port.away)]  # pods make a card lose its link, too
+        totals = {one.at: one.port.errors["link_downed"] for one in here if "link_downed" in one.port.errors}
         usual = statistics.median_low(totals.values()) if totals else 0
         for at, total in totals.items():
-            if total >= _LOSSES * max(1, usual):
+            if total >= min(_LOSSES * max(1, usual), _FULL) and total > usual:
                 yield warned(
                     "nic-errors",
                     f"port {at.port} of {at.nic} lost its link {total} times since its driver was loaded, "
-                    f"its siblings mostly {usual}",
+                    f"half of its siblings {usual} times or fewer",
                     "if it was not mended since: seat the cable and transceiver anew, or replace them",
                 )
 

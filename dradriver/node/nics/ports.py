@@ -196,7 +196,7 @@ def _port(folder: Path, number: int, layer: str, interfaces: _Interfaces) -> Por
         lanes=(rate[2] or "") if rate else "",
         ipv4=_has_ipv4(folder) if layer == ETHERNET and state == ACTIVE and not away else None,
         off=down and off,
-        away=down and away,
+        away=bool(state) and away,
         errors=_errors(folder),
     )
 

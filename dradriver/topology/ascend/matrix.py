@@ -72,8 +72,8 @@ def read(text: str, *, name: str = "", seed: str = "") -> Machine:
         raise _error(header, f"{len(devices)} columns; each NPU stands once, and {_MOST} are the most")
     machine = _machine(devices, rows, cpus, name=name, seed=seed, header=header)
     machine = table.told(machine, text)
-    products = {gpu.product for gpu in machine.gpus} - {""}  # a table need not have all
-    blocks = rules.blocks(machine.links, products.pop() if len(products) == 1 else "")
+    products = {gpu.product for gpu in machine.gpus} - {""} or {""}  # a table need not have all
+    blocks = rules.blocks(machine.links, products.pop()) if len(products) == 1 else None
     return check(msgspec.structs.replace(machine, blocks=blocks))
 
 

@@ -13,7 +13,7 @@ import pytest
 from dradriver.kube.resources import DEVICE_CLASSES, RESOURCE_SLICES
 from tests.fakes import nics
 from tests.fakes.gpucluster import GpuCluster
-from tests.fakes.nic_pods import NEAREST, RDMA, a_cluster, addresses, gang, given, gpus, run, template, wanted
+from tests.fakes.nic_pods import NEAREST, RDMA, a_cluster, addresses, gang, given, gpus, pod, run, template, wanted
 from tests.fakes.nics import SRIOV
 
 pytestmark = pytest.mark.looptime
@@ -30,7 +30,7 @@ CARDS = (  # of a DGX A100, by the switch that they share with two GPUs
 @pytest.mark.parametrize(
     ("machine", "switches"), [("dgx-a100", CARDS), ("hgx-h100", [(NEAREST[gpu],) for gpu in range(8)])]
 )
-async def test_pods_of_a_gang_share_a_nodes_near_nics_if_and_only_if_they_can(
+async def test_pods_of_a_gang_share_a_nodes_near_nics_where_any_way_to_deal_them_out_is_found(
     machine: str, switches: Sequence[Sequence[str]], seed: int
 ) -> None:
     own, cluster = random.Random(seed), GpuCluster()
@@ -153,3 +153,42 @@ async def test_a_gang_goes_on_to_other_nodes_where_near_nics_are_not_enough() ->
     gang(cluster, *"pq", near_nic="required")
     await run(cluster)
     assert {cluster.gpus(name)[0] for name in "pq"} == {"b"}
+
+
+DGX1_CARDS = ("0000:05:00.0", "0000:0c:00.0", "0000:84:00.0", "0000:8b:00.0")  # of two GPUs each
+
+
+@pytest.mark.parametrize(
+    ("machine", "cards", "free", "counts", "pods", "words", "sets"),
+    [
+        # Whose GPUs have no NIC is not all that counts: 3 and 6 have no link.
+        ("dgx1-v100", DGX1_CARDS, [0, 3, 4, 6, 7], [0, 0, 2, 1], [2, 2], {}, [(6, 7), (0, 4)]),
+        ("dgx1-v100", DGX1_CARDS, [0, 3, 4, 6, 7], [0, 0, 2, 1], [2, 2], {"required": "nvlink"}, [(6, 7), (0, 4)]),
+        ("hgx-h100", (*NEAREST.values(),), [0, 1, 2, 3, 4], [1, 1], [1, 3], {}, [(0,), (1, 2, 3)]),
+    ],
+)
+async def test_gpus_beside_those_with_nics_are_as_well_linked_as_can_be_and_pods_of_any_size_have_some(
+    machine: str,
+    cards: Sequence[str],
+    free: Sequence[int],
+    counts: Sequence[int],
+    pods: Sequence[int],
+    words: dict[str, str],
+    sets: Sequence[tuple[int, ...]],
+) -> None:
+    cluster = GpuCluster()
+    cluster.put(DEVICE_CLASSES, nics.device_class(SRIOV, SRIOV))
+    cluster.node("a", machine)
+    cluster.rival("theirs", "a", [gpu for gpu in range(8) if gpu not in free])
+    made = [
+        nics.function(f"{card[:-1]}{1 + at}", card, at)
+        for card, count in zip(cards, counts, strict=False)
+        for at in range(count)
+    ]
+    cluster.put(RESOURCE_SLICES, nics.published("a", made, driver=SRIOV))
+    for number, size in enumerate(pods):
+        template(cluster, gpus(count=size), wanted("nic", 1, device_class=SRIOV), name=f"t{number}")
+        pod(cluster, f"p{number}", f"t{number}", gang="g", gang_size=str(len(pods)), near_nic="required", **words)
+    await run(cluster)
+    assert cluster.claim("p0") is not None, cluster.note("p0", "reason")
+    assert [tuple(sorted(cluster.gpus(f"p{number}")[1])) for number in range(len(pods))] == [*sets]

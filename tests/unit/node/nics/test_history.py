@@ -178,6 +178,15 @@ def test_a_card_whose_interface_pods_take_lost_nothing(tmp_path: Path) -> None:
         assert story.card() == {}
 
 
+def test_a_card_whose_interface_pods_have_up_lost_nothing(tmp_path: Path) -> None:
+    story = Story(few(tmp_path, "Ethernet"), "Ethernet")
+    for _ in range(20):
+        for _ in range(3):
+            assert story.card(grow={"link_downed": 1, "symbol_error": 100}, interface=None) == {}
+        assert story.card(DOWN, grow={"link_downed": 1}) == {}
+        assert story.card() == {}
+
+
 def test_a_port_that_was_switched_off_is_ill_no_more(tmp_path: Path) -> None:
     story = Story(few(tmp_path, "Ethernet"), "Ethernet")
     for _ in range(3):
