@@ -70,7 +70,10 @@ _BY_LOWER: Final = {name.lower(): name for name in sorted(NAMES)}
 _DOMAINS: Final[dict[str, list[str]]] = {}
 for _name in _BY_LOWER:
     _DOMAINS.setdefault(_name.partition("/")[0], []).append(_name.partition("/")[2])
-_FORMS: Final = (f"{_OF_PRODUCT}<product>", f"{_MIG}<profile>")
+_FORMS: Final = {
+    f"{_OF_PRODUCT}<product>": re.compile(r"nvidia\.com/gpu[-_](?!mem|core)"),
+    f"{_MIG}<profile>": re.compile(r"nvidia\.com/mig[-_.]?[0-9]"),
+}
 _PLAIN: Final = re.compile(r"[0-9]{1,4}", re.ASCII)
 _BYTES: Final = 1 << 20  # from here on a memory's number is bytes
 MOST_UNREAD: Final = 64
@@ -180,11 +183,11 @@ def _unread(name: str) -> str:
     domain, _, rest = lower.partition("/")
     if (domains := difflib.get_close_matches(domain, _DOMAINS, n=1, cutoff=_ALIKE_DOMAIN)) and domain != domains[0]:
         meant = f"{domains[0]}/{rest}"  # what stands behind it must be right
-        return _misspelled(_BY_LOWER[meant]) if meant in _BY_LOWER else ""
+        return _misspelled(_BY_LOWER.get(meant, meant)) if meant in _BY_LOWER or is_ours(meant) else ""
     near = difflib.get_close_matches(rest, _DOMAINS.get(domain, ()), n=1, cutoff=_ALIKE)
     if near:
         return _misspelled(_BY_LOWER[f"{domain}/{near[0]}"])
-    return next((_misspelled(form) for form in _FORMS if lower.startswith(form[: form.index("<") - 1])), "")
+    return next((_misspelled(form) for form, like in _FORMS.items() if like.match(lower)), "")
 
 
 def _misspelled(meant: str) -> str:

@@ -270,7 +270,8 @@ def _selected(words: Whole, asked: Mapping[str, Mapping[str, Any]]) -> dict[str,
             field = "architecture" if match["name"] == "architecture" else "product"
             if wanted.setdefault(field, value) != value:
                 raise WordError(
-                    f"requests of several kinds of GPUs ({wanted[field]!r}, {value!r}); write one kind a pod"
+                    f"requests of several kinds of GPUs ({wanted[field]!r}, {value!r}); write one kind a pod, by one "
+                    "name"
                 )
     for field, value in wanted.items():
         said = getattr(words, field)

@@ -97,7 +97,8 @@ class Search:
             self._least = min((request.gpus for request in whole if isinstance(request, Whole)), default=0)
             self._key = "gang", self._ask, self._least, self._namespace, picture.fleets.views.whose(self._namespace)
             every = np.ones(picture.nodes.rows, np.bool_) if rows is None else rows
-            self._supposes = *self._key, wants, len(members)
+            # Other pods of the gang, as many, are tried, too: they would forget what these have found.
+            self._supposes = *self._key, wants, tuple(member.wish.request for member in members)
             short = picture.nics.counts.short.of(self._key, every)
             supposed = picture.nics.counts.short.of(self._supposes, every) & ~short
             self._supposed = bool(supposed.any())

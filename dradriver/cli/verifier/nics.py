@@ -10,7 +10,7 @@ from typing import Final
 from dradriver.cli.verifier.finding import Finding, failed, passed, warned
 from dradriver.node.discovery import sysfs
 from dradriver.node.nics import gpudirect, ports, troubles
-from dradriver.node.nics.ports import ETHERNET, NicState, Port
+from dradriver.node.nics.ports import NicState, Port
 from dradriver.node.nics.troubles import SEVERE, At, Trouble
 from dradriver.topology.machine import Machine
 
@@ -88,8 +88,10 @@ def _port(at: At, port: Port, alike: dict[At, int]) -> str:
     if port.up:
         said += f" {port.gbit:g} Gb/s" + (f" ({port.lanes})" if port.lanes else "")
         said += f", {alike[at]} siblings" if alike[at] else ", no siblings"
-        if port.layer == ETHERNET:
+        if port.ipv4 is not None:
             said += f", RoCE v2 GID with an IPv4 address: {'yes' if port.ipv4 else 'no'}"
+        elif port.away:
+            said += ", no interface here"
         return said
     why = "switched off" if port.off else "it has no interface here" if port.away else port.phys
     return f"{said} ({why})" if why else said

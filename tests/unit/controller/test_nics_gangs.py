@@ -6,10 +6,11 @@ import functools
 import itertools
 import random
 from collections.abc import Iterator, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import pytest
 
+from dradriver.controller import gang_plan
 from dradriver.kube.resources import DEVICE_CLASSES, RESOURCE_SLICES
 from tests.fakes import nics
 from tests.fakes.gpucluster import GpuCluster
@@ -192,3 +193,30 @@ async def test_gpus_beside_those_with_nics_are_as_well_linked_as_can_be_and_pods
     await run(cluster)
     assert cluster.claim("p0") is not None, cluster.note("p0", "reason")
     assert [tuple(sorted(cluster.gpus(f"p{number}")[1])) for number in range(len(pods))] == [*sets]
+
+
+async def test_a_gang_of_pods_of_many_sizes_that_find_no_near_nics_comes_to_rest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster, plans, plan = GpuCluster(), 0, gang_plan.plan
+    cluster.put(DEVICE_CLASSES, nics.device_class(SRIOV, SRIOV))
+    for node in "abcdefghij":
+        cluster.node(node, "dgx-a100")
+        cluster.rival(f"theirs-{node}", node, [0, 3, 4, 5, 7])
+        cards = [nic.pci for nic in cluster.machines[node].nics][:10]
+        made = [nics.function(f"{card[:-1]}1", card, 0) for card in cards]
+        cluster.put(RESOURCE_SLICES, nics.published(node, made, driver=SRIOV))
+    for name, size in (("p", 2), ("q", 1), ("r", 3)):
+        template(cluster, gpus(count=size), wanted("nic", 3, device_class=SRIOV), name=f"t{size}")
+        pod(cluster, name, f"t{size}", gang="g", gang_size="2-3", near_nic="required", max_nodes="1")
+
+    def counted(*args: Any, **options: Any) -> Any:
+        nonlocal plans
+        plans += 1
+        assert plans <= 30
+        return plan(*args, **options)
+
+    monkeypatch.setattr(gang_plan, "plan", counted)
+    await run(cluster)
+    assert plans < 30, "one order of the pods forgets what another has found"
+    assert cluster.note("p", "reason")

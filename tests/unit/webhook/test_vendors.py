@@ -150,6 +150,7 @@ def test_what_another_vendor_does_not_have_is_refused_with_the_cure(
             "known are nvidia.com/gpu, nvidia.com/gpu-memory, nvidia.com/gpu.<product>, ",
         ),
         ("nvidia.com/mig1g.5gb", "did you mean nvidia.com/mig-<profile>?"),
+        ("nvdia.com/mig-1g.5gb", "did you mean nvidia.com/mig-1g.5gb?"),
         ("huawei.com/Ascend910b3", "no limit of GPUs (did you mean huawei.com/Ascend910B3?)"),
         ("huawei.com/Ascend", "no limit of GPUs (did you mean huawei.com/Ascend"),
         (
@@ -198,7 +199,8 @@ def test_of_limits_by_the_thousand_a_few_are_compared_with_names_that_are_known(
     "resource",
     [
         "nvidia.com/hostdev", "nvidia.com/hca", "rdma/hca", "example.com/fpga", "baidu.com/gpu", "huawei.com/dpu",
-        "huawei.com/hccn", "amd.com/cpu", "aliyun.com/gpu-count", "nvdia.com/hca", "/", "gpu", "nvidia.com/", "",
+        "huawei.com/hccn", "amd.com/cpu", "aliyun.com/gpu-count", "nvdia.com/hca", "nvidia.com/gpudirect",
+        "nvidia.com/migration", "nvidia.com/gpu-memory-percentage", "/", "gpu", "nvidia.com/", "",
     ],
 )  # fmt: skip
 def test_a_limit_of_something_else_is_no_limit_of_gpus(resource: str) -> None:
