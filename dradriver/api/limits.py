@@ -67,9 +67,10 @@ NAMES: Final = frozenset((names.GPU_RESOURCE, *_MEMORY, *_CORES, *_OTHERS))
 WHOLE: Final = frozenset((names.GPU_RESOURCE, *_OTHERS))
 """Resources that are whole GPUs, whatever product."""
 _BY_LOWER: Final = {name.lower(): name for name in sorted(NAMES)}
-_DOMAINS: Final[dict[str, list[str]]] = {}
-for _name in _BY_LOWER:
-    _DOMAINS.setdefault(_name.partition("/")[0], []).append(_name.partition("/")[2])
+_DOMAINS: Final = {
+    domain: [name.partition("/")[2] for name in _BY_LOWER if name.startswith(f"{domain}/")]
+    for domain in dict.fromkeys(name.partition("/")[0] for name in _BY_LOWER)
+}
 _FORMS: Final = {
     f"{_OF_PRODUCT}<product>": re.compile(r"nvidia\.com/gpu[-_](?!mem|core)"),
     f"{_MIG}<profile>": re.compile(r"nvidia\.com/mig[-_.]?[0-9]"),
@@ -183,7 +184,8 @@ def _unread(name: str) -> str:
     domain, _, rest = lower.partition("/")
     if (domains := difflib.get_close_matches(domain, _DOMAINS, n=1, cutoff=_ALIKE_DOMAIN)) and domain != domains[0]:
         meant = f"{domains[0]}/{rest}"  # what stands behind it must be right
-        return _misspelled(_BY_LOWER.get(meant, meant)) if meant in _BY_LOWER or is_ours(meant) else ""
+        meant = _BY_LOWER.get(meant, meant)
+        return _misspelled(meant) if is_ours(meant) else ""
     near = difflib.get_close_matches(rest, _DOMAINS.get(domain, ()), n=1, cutoff=_ALIKE)
     if near:
         return _misspelled(_BY_LOWER[f"{domain}/{near[0]}"])

@@ -271,16 +271,16 @@ def _nic_path(cell: _Cell) -> PathType:
 
 def _vendor(matrix: _Matrix, gpus: Sequence[str], legend: Mapping[str, int]) -> Vendor:
     """Return whose links the cells are; where there are none, those that the legend tells of."""
-    found: dict[str, Vendor] = {}
+    first, vendor = "", None
     for gpu in gpus:
         for cell in matrix.rows[gpu]:
-            if (linked := links_of(cell.text)) is not None:
-                found.setdefault(cell.text, linked[0])
-                if len({vendor.word for vendor in found.values()}) > 1:
-                    raise _error(
-                        cell.line, cell.column, f"{cell.text} beside {next(iter(found))}; all links are of one vendor"
-                    )
-    return next(iter(found.values()), next((_WHOSE[key] for key in legend if key in _WHOSE), NVIDIA))
+            if (linked := links_of(cell.text)) is None:
+                continue
+            if vendor is None:
+                first, vendor = cell.text, linked[0]
+            elif linked[0] is not vendor:
+                raise _error(cell.line, cell.column, f"{cell.text} beside {first}; all links are of one vendor")
+    return vendor or next((_WHOSE[key] for key in legend if key in _WHOSE), NVIDIA)
 
 
 def _refuse_mp(legend: Mapping[str, int], links: Sequence[Sequence[int]]) -> None:
