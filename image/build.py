@@ -78,12 +78,12 @@ def build(output: Path | None = None, *, reference: str = REFERENCE, machine: st
     base_key = _hash([release, machine], _BASE_INPUTS)
     key = _hash([base_key, reference], (*_OUR_INPUTS, *_TOOLKIT_INPUTS))
     stamp = output.with_name(output.name + ".inputs")
-    if output.exists() and stamp.exists() and stamp.read_text() == key:
-        return output
     folder = cache_folder() / "image"
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
+        if output.exists() and stamp.exists() and stamp.read_text() == key:
+            return output
         base = folder / f"base{suffix}-{base_key[:12]}"
         if not base.exists():
             _say("building the image's base: Debian's Python and the locked wheels (about 20 s)")

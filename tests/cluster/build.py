@@ -1,6 +1,7 @@
 """Builds Kubernetes, containerd, Helm and NVIDIA's container toolkit into the cache, once for each set of inputs."""
 
 import fcntl
+import functools
 import hashlib
 import json
 import os
@@ -17,6 +18,9 @@ from tests.cluster.errors import ClusterError, last_lines
 from tests.cluster.settings import CONTAINERD, HELM, NVIDIA_TOOLKITS, PROMETHEUS, Program, cache_folder, minor_of
 
 _HERE = Path(__file__).parent
+_STAMP = "made-of.json"  # in a target's folder: a hash of its inputs, and of each file
+_GO_BUILD = ("go", "build", "-trimpath", "-buildvcs=false")
+_GO_INSTALL = ("go", "install", "-trimpath", "-ldflags=-s -w")
 _KUBERNETES_LINKS = ("kubectl", "kubelet", "kube-apiserver")
 
 
@@ -26,7 +30,7 @@ class Target:
 
     Attributes:
         name: What it is called, also its folder in the cache.
-        inputs: Everything the result depends on.
+        inputs: Everything the result depends on: versions, flags and sources.
         seconds: How long a first build takes on two cores.
         build: Builds into the given folder, with the given log.
     """
@@ -43,9 +47,11 @@ class Target:
 
     @property
     def built(self) -> bool:
-        """Whether the binaries are there and stem from these inputs."""
-        stamp = self.folder / "inputs.sha256"
-        return stamp.exists() and stamp.read_text() == self._hash()
+        """Whether the binaries are there, stem from these inputs, and are what was built."""
+        try:
+            return bool(json.loads((self.folder / _STAMP).read_text()) == self._stamp(self.folder))
+        except (OSError, ValueError):
+            return False
 
     def ensure(self) -> Path:
         """Builds unless built. Returns the folder.
@@ -67,12 +73,32 @@ class Target:
         fresh.mkdir(parents=True)
         log.write_bytes(b"")
         self.build(self, fresh, log)
-        (fresh / "inputs.sha256").write_text(self._hash())
+        (fresh / _STAMP).write_text(json.dumps(self._stamp(fresh)))
         shutil.rmtree(self.folder, ignore_errors=True)
         fresh.rename(self.folder)
 
-    def _hash(self) -> str:
-        return hashlib.sha256(self.inputs.encode()).hexdigest()
+    def _stamp(self, folder: Path) -> dict[str, object]:
+        return {"inputs": hashlib.sha256(self.inputs.encode()).hexdigest(), "files": _contents(folder)}
+
+
+def _contents(folder: Path) -> dict[str, str]:
+    """Returns the hash of each file of a folder but the stamp; of a link, where it leads."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        name = str(path.relative_to(folder))
+        if path.is_symlink():
+            found[name] = f"-> {path.readlink()}"
+        elif path.is_file() and name != _STAMP:
+            status = path.stat()
+            found[name] = _hash(path, status.st_size, status.st_mtime_ns)
+    return found
+
+
+@functools.cache
+def _hash(path: Path, _size: int, _changed_ns: int) -> str:
+    """Returns the hash of a file, computed once in a process unless size or time change."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def kubernetes(version: str) -> Target:
@@ -80,7 +106,7 @@ def kubernetes(version: str) -> Target:
     module = _HERE / f"kubernetes-{minor_of(version)}"
     sources = [_HERE / "multicall/main.go", module / "go.mod", module / "go.sum"]
     major, minor, _ = version.split(".")
-    flags = "-s -w"
+    flags, tags = "-s -w", "-tags=providerless"
     for package in ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version"):
         flags += f" -X {package}.gitVersion=v{version}"
         flags += f" -X {package}.gitMajor={major} -X {package}.gitMinor={minor}"
@@ -90,8 +116,7 @@ def kubernetes(version: str) -> Target:
         source.mkdir()
         for file in sources:
             shutil.copy(file, source)
-        command = ["go", "build", "-trimpath", "-buildvcs=false", "-tags=providerless"]
-        command += [f"-ldflags={flags}", f"-o={folder / 'kube'}", "."]
+        command = [*_GO_BUILD, tags, f"-ldflags={flags}", f"-o={folder / 'kube'}", "."]
         _go(target, command, log=log, folder=source)
         shutil.rmtree(source)
         for name in _KUBERNETES_LINKS:
@@ -99,7 +124,7 @@ def kubernetes(version: str) -> Target:
 
     return Target(
         name=f"kubernetes-{version}",
-        inputs="\n".join([version, flags, *(file.read_text() for file in sources)]),
+        inputs="\n".join([version, *_GO_BUILD, tags, flags, *(file.read_text() for file in sources)]),
         seconds=330,
         build=build,
     )
@@ -128,11 +153,11 @@ def nvidia_toolkit(version: str) -> Target:
     def build(target: Target, folder: Path, log: Path) -> None:
         source = _module(f"{module}@v{version}", pinned)
         names = [name for name in ("nvidia-ctk", "nvidia-cdi-hook") if (source / "cmd" / name).is_dir()]
-        command = ["go", "build", "-trimpath", "-buildvcs=false", "-mod=readonly", f"-ldflags={flags}"]
-        command += [f"-o={folder}/", *(f"./cmd/{name}" for name in names)]
+        command = [*_GO_BUILD, "-mod=readonly", f"-ldflags={flags}", f"-o={folder}/"]
+        command += [f"./cmd/{name}" for name in names]
         _go(target, command, log=log, folder=source, CGO_ENABLED="1")  # NVML's library is loaded by cgo
 
-    return Target(f"nvidia-toolkit-{version}", "\n".join([version, pinned, flags]), 20, build)
+    return Target(f"nvidia-toolkit-{version}", "\n".join([version, pinned, *_GO_BUILD, flags]), 20, build)
 
 
 def prometheus() -> Target:
@@ -140,11 +165,11 @@ def prometheus() -> Target:
     module, (version, pinned), tags = "github.com/prometheus/prometheus", PROMETHEUS, "remove_all_sd"
 
     def build(target: Target, folder: Path, log: Path) -> None:
-        command = ["go", "build", "-trimpath", "-buildvcs=false", "-mod=readonly", "-ldflags=-s -w", f"-tags={tags}"]
+        command = [*_GO_BUILD, "-mod=readonly", "-ldflags=-s -w", f"-tags={tags}"]
         command += [f"-o={folder}/", "./cmd/prometheus", "./cmd/promtool"]
         _go(target, command, log=log, folder=_module(f"{module}@v{version}", pinned), GOWORK="off")
 
-    return Target(f"prometheus-{version}", "\n".join([version, pinned, tags]), 200, build)
+    return Target(f"prometheus-{version}", "\n".join([version, pinned, *_GO_BUILD, tags]), 200, build)
 
 
 def program(of: Program) -> Target:
@@ -155,10 +180,11 @@ def program(of: Program) -> Target:
     flags = "-s -w"
 
     def build(target: Target, folder: Path, log: Path) -> None:
-        command = ["go", "build", "-trimpath", "-buildvcs=false", "-mod=readonly", f"-ldflags={flags}"]
-        _go(target, [*command, f"-o={folder / 'manager'}", of.package], log=log, folder=source(of))
+        command = [*_GO_BUILD, "-mod=readonly", f"-ldflags={flags}", f"-o={folder / 'manager'}", of.package]
+        _go(target, command, log=log, folder=source(of))
 
-    return Target(f"{of.name}-{of.version}", "\n".join([of.version, of.pinned, of.package, flags]), of.seconds, build)
+    inputs = "\n".join([of.version, of.pinned, of.package, *_GO_BUILD, flags])
+    return Target(f"{of.name}-{of.version}", inputs, of.seconds, build)
 
 
 def source(of: Program) -> Path:
@@ -179,11 +205,10 @@ def _installed(name: str, packages: list[str], tags: str, seconds: int) -> Targe
     version = "v" + name.rpartition("-")[2]
 
     def build(target: Target, folder: Path, log: Path) -> None:
-        command = ["go", "install", "-trimpath", "-ldflags=-s -w", f"-tags={tags}"]
-        command += [f"{package}@{version}" for package in packages]
+        command = [*_GO_INSTALL, f"-tags={tags}", *(f"{package}@{version}" for package in packages)]
         _go(target, command, log=log, folder=folder, GOBIN=str(folder))
 
-    return Target(name, "\n".join([version, tags, *packages]), seconds, build)
+    return Target(name, "\n".join([version, tags, *_GO_INSTALL, *packages]), seconds, build)
 
 
 def _module(name: str, pinned: str) -> Path:
