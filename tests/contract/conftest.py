@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,10 +14,8 @@ from dradriver.api.jsonpatch import Patch
 from dradriver.kube.client import ApiError, Client, PatchKind
 from dradriver.kube.config import from_kubeconfig
 from dradriver.kube.resources import NAMESPACES, PODS, RESOURCE_CLAIMS, Resource
-from tests.e2e.conftest import cluster
+from tests.contract.planes import Planes
 from tests.fakes.apiserver import FakeApiServer
-
-__all__ = ["cluster"]
 
 ACCOUNTS = Resource("", "v1", "serviceaccounts", "ServiceAccount", namespaced=True)
 
@@ -67,23 +65,35 @@ class Server:
 NOBODYS = {"schedulerName": "nobody"}
 
 
+@pytest.fixture(scope="package")
+def planes(worker_id: str) -> Iterator[Planes]:
+    """The control planes that contract tests share; they end before this process goes on to other tests."""
+    with Planes("" if worker_id == "master" else f"-{worker_id}") as planes:
+        yield planes
+
+
 @pytest.fixture(params=["fake", pytest.param("real", marks=pytest.mark.cluster)])
 async def server(request: pytest.FixtureRequest) -> AsyncIterator[Server]:
     if request.param == "fake":
         async with FakeApiServer() as api, Client(api.config, user_agent="contract", timeout_s=10) as client:
             yield Server(client, "a")
         return
-    config = from_kubeconfig(request.getfixturevalue("cluster").kubeconfig)
+    planes: Planes = request.getfixturevalue("planes")
+    config = from_kubeconfig(planes.get("contract").folder / "kubeconfig")
     namespace = f"contract-{uuid.uuid4().hex[:8]}"
     async with Client(config, user_agent="contract", timeout_s=10) as client:
-        await client.create(NAMESPACES, {"metadata": {"name": namespace}})
-        await _ready(client, namespace)
+        await ensure_namespace(client, namespace)
         yield Server(client, namespace)
         await client.delete(NAMESPACES, namespace)
 
 
-async def _ready(client: Client, namespace: str) -> None:
-    """Wait until pods can be made in a namespace: once it has its service account."""
+async def ensure_namespace(client: Client, namespace: str) -> None:
+    """Create a namespace unless it is there, and return once pods can be made in it: it has its service account."""
+    try:
+        await client.create(NAMESPACES, {"metadata": {"name": namespace}})
+    except ApiError as error:
+        if not error.already_exists:
+            raise
     async with asyncio.timeout(30):
         while True:
             try:

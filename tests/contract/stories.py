@@ -1,4 +1,4 @@
-"""Stories of the chart's controller and webhook, told by a process beside a control plane without nodes.
+"""Stories of the chart's controller and webhook, told by a process inside a control plane without nodes.
 
 What most of them begin with is here: nodes that say that they are ready, slices, pods that are bound or say why not.
 """
@@ -16,7 +16,6 @@ from dradriver.api import names
 from dradriver.kube.client import Client
 from dradriver.kube.config import from_kubeconfig
 from dradriver.kube.resources import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
-from tests import needs
 from tests.bench.throughput import chart
 from tests.bench.throughput.driver import Driver
 from tests.cluster.errors import last_lines
@@ -29,13 +28,10 @@ NAMESPACE: Final = "default"
 BOUND_S: Final = 60
 
 
-def tell(module: str, name: str, *, timeout_s: float) -> None:
-    """Run ``python -m MODULE NAME`` beside a control plane of that name, and fail as it does."""
-    needs.real_cluster()
-    plane = Nodeless(name)
-    with plane.running():
-        command = [*plane.enter(), "env", f"--chdir={REPO}", sys.executable, "-m", module, name]
-        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=timeout_s)
+def tell(plane: Nodeless, module: str, *, timeout_s: float) -> None:
+    """Run ``python -m tests.contract.MODULE`` inside a control plane, and fail as it does."""
+    command = [*plane.enter(), "env", f"--chdir={REPO}", sys.executable, "-m", f"tests.contract.{module}"]
+    done = subprocess.run([*command, plane.folder.name], check=False, capture_output=True, text=True, timeout=timeout_s)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

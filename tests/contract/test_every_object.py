@@ -1,6 +1,6 @@
 """Every object that the code builds is accepted, strictly, by each Kubernetes version, and comes back as sent.
 
-Each version's API server runs alone, without nodes; nothing is stored. Helm is needed for the chart's objects.
+Each version's API server has no nodes; nothing is stored. Helm is needed for the chart's objects.
 """
 
 from __future__ import annotations
@@ -18,13 +18,12 @@ from dradriver.api.errors import WordError
 from dradriver.api.slice_features import FIELDS
 from dradriver.kube.client import ApiError, Client
 from dradriver.kube.config import ServerConfig, from_kubeconfig
-from dradriver.kube.resources import NAMESPACES, Resource
-from tests import needs
-from tests.cluster.nodeless import Nodeless
-from tests.cluster.settings import KUBERNETES_VERSIONS, minor_of
+from dradriver.kube.resources import Resource
+from tests import kubernetes_versions
 from tests.contract.admitted import NAMESPACE
 from tests.contract.built import BUILDERS, Object
-from tests.contract.conftest import _ready
+from tests.contract.conftest import ensure_namespace
+from tests.contract.planes import Planes
 from tests.deploy import NAMESPACE as OURS
 
 pytestmark = [pytest.mark.cluster, pytest.mark.helm]
@@ -37,11 +36,9 @@ LOST: Final = (
 LOST_IN: Final = {(1, 34): LOST, (1, 35): (*LOST, "exactly.tolerations")}  # 1.34 keeps these without the taints
 
 
-@pytest.fixture(scope="module", params=KUBERNETES_VERSIONS)
-def alone(request: pytest.FixtureRequest) -> Iterator[tuple[str, ServerConfig]]:
-    needs.real_cluster(request.param)
-    plane = Nodeless(f"objects-{minor_of(request.param)}", request.param)
-    with plane.running():
+@pytest.fixture(scope="module", params=kubernetes_versions.params())
+def alone(request: pytest.FixtureRequest, planes: Planes) -> Iterator[tuple[str, ServerConfig]]:
+    with planes.restored("contract", request.param) as plane:
         yield request.param, from_kubeconfig(plane.folder / "kubeconfig")
 
 
@@ -52,8 +49,7 @@ async def test_every_object_is_accepted_and_comes_back_as_sent(alone: tuple[str,
     wrong, lost, sent = [], set(), 0
     async with Client(config, user_agent="contract", timeout_s=30) as client:
         for name in (NAMESPACE, OURS):
-            await client.create(NAMESPACES, {"metadata": {"name": name}})
-            await _ready(client, name)
+            await ensure_namespace(client, name)
         resources = Resources(client)
         for what, build in BUILDERS.items():
             objects = await asyncio.to_thread(build, version)

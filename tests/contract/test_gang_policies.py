@@ -30,6 +30,7 @@ from tests.contract.test_every_object import Resources
 from tests.contract.test_policies import (
     HERE,
     IN_FORCE_S,
+    LIMIT_S,
     TEAM,
     Guarded,
     change,
@@ -68,7 +69,7 @@ async def as_account(guarded: Guarded, namespace: str, name: str) -> AsyncIterat
             await admin.connection.request("POST", ACCOUNTS.path(namespace, name) + "/token", body=body)
         )
     config = replace(guarded.config, token=answer["status"]["token"], client_cert=b"", client_key=b"")
-    async with Client(config, user_agent="contract", timeout_s=30) as client:
+    async with Client(config, user_agent="contract", timeout_s=LIMIT_S) as client:
         yield client
 
 

@@ -1,6 +1,6 @@
 """The chart's admission policies on a real API server of each version: whom they stop, and whom they do not.
 
-Each version's API server runs alone; the nodes are objects. A node agent is whoever has the token of an agent's pod.
+The nodes are objects without kubelets. A node agent is whoever has the token of an agent's pod.
 """
 
 from __future__ import annotations
@@ -21,15 +21,14 @@ from dradriver.api import names
 from dradriver.api.dra_objects import ResourceClaim
 from dradriver.kube.client import ApiError, Client, PatchKind
 from dradriver.kube.config import ServerConfig, from_kubeconfig
-from dradriver.kube.resources import NAMESPACES, NODES, PODS, RESOURCE_CLAIMS, Resource
+from dradriver.kube.resources import NODES, PODS, RESOURCE_CLAIMS, Resource
 from dradriver.node.api_server import FIELD_MANAGER
 from dradriver.node.claims import status
 from dradriver.node.claims.checkpoint import PreparedClaim, PreparedDevice
 from dradriver.topology.vendors import AMD
-from tests import needs
-from tests.cluster.nodeless import Nodeless
-from tests.cluster.settings import KUBERNETES_VERSIONS, minor_of
-from tests.contract.conftest import ACCOUNTS, NOBODYS, _ready
+from tests import kubernetes_versions
+from tests.contract.conftest import ACCOUNTS, NOBODYS, ensure_namespace
+from tests.contract.planes import Planes
 from tests.contract.test_every_object import Resources
 from tests.deploy import NAMESPACE as OURS
 from tests.fakes import chart
@@ -45,6 +44,7 @@ HERE, THERE = "n1", "n2"
 KINDS: Final = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding")
 MARKS: Final = {"labels": {names.LABEL: names.LABEL_PLACED}, "annotations": {names.REQUEST: '{"main":1}'}}
 ANNOTATIONS: Final = 256 * 1024  # bytes of all of an object's
+LIMIT_S: Final = 120  # of one request: a pod with all the annotations that it can have costs the server seconds
 IN_FORCE_S: Final = 60  # the API server looks at policies once a second, on a loaded machine less often
 
 
@@ -57,7 +57,7 @@ class Guarded:
 
     @contextlib.asynccontextmanager
     async def admin(self) -> AsyncIterator[Client]:
-        async with Client(self.config, user_agent="contract", timeout_s=30) as client:
+        async with Client(self.config, user_agent="contract", timeout_s=LIMIT_S) as client:
             yield client
 
     @contextlib.asynccontextmanager
@@ -73,15 +73,13 @@ class Guarded:
             body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": bound}
             answer = json.loads(await admin.connection.request("POST", path, body=body))
         config = replace(self.config, token=answer["status"]["token"], client_cert=b"", client_key=b"")
-        async with Client(config, user_agent="contract", timeout_s=30) as client:
+        async with Client(config, user_agent="contract", timeout_s=LIMIT_S) as client:
             yield client
 
 
-@pytest.fixture(scope="module", params=KUBERNETES_VERSIONS)
-def guarded(request: pytest.FixtureRequest) -> Iterator[Guarded]:
-    needs.real_cluster(request.param)
-    plane = Nodeless(f"policies-{minor_of(request.param)}", request.param)
-    with plane.running():
+@pytest.fixture(scope="module", params=kubernetes_versions.params())
+def guarded(request: pytest.FixtureRequest, planes: Planes) -> Iterator[Guarded]:
+    with planes.restored("contract", request.param) as plane:
         found = Guarded(request.param, from_kubeconfig(plane.folder / "kubeconfig"))
         asyncio.run(_install(found))
         yield found
@@ -92,8 +90,7 @@ async def _install(guarded: Guarded) -> None:
     async with guarded.admin() as admin:
         resources = Resources(admin)
         for name in (OURS, TEAM, BOUND):
-            await admin.create(NAMESPACES, {"metadata": {"name": name}})
-            await _ready(admin, name)
+            await ensure_namespace(admin, name)
         for obj in chart.objects(*chart.VARIANTS["partitions"], kubernetes=guarded.version).values():
             if obj["kind"] in KINDS or obj["kind"].startswith("ValidatingAdmissionPolicy"):
                 await admin.create(await resources.of(obj), obj)

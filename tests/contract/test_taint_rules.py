@@ -13,22 +13,27 @@ from dradriver.kube.client import Client
 from dradriver.kube.config import from_kubeconfig
 from dradriver.kube.resources import DEVICE_TAINT_RULES, NODES, RESOURCE_SLICES
 from dradriver.topology import profiles
-from tests import needs
+from tests import kubernetes_versions, needs
 from tests.cluster.nodeless import Nodeless
 from tests.cluster.settings import KUBERNETES_VERSIONS, minor_of
+from tests.contract.planes import Planes
 
 pytestmark = pytest.mark.cluster
 NODE = "node-a"
 ON = {"feature-gates": "DRADeviceTaintRules=true", "runtime-config": "resource.k8s.io/v1beta2=true"}
 
 
-@pytest.fixture(params=[version for version in KUBERNETES_VERSIONS if minor_of(version) >= "1.36"])
-def plane(request: pytest.FixtureRequest) -> Iterator[Nodeless]:
-    needs.real_cluster(request.param)
-    early = minor_of(request.param) == "1.36"
-    plane = Nodeless(f"taint-rules-{minor_of(request.param)}", request.param, api_server=ON if early else None)
-    with plane.running():
-        yield plane
+@pytest.fixture(params=kubernetes_versions.params([one for one in KUBERNETES_VERSIONS if minor_of(one) >= "1.36"]))
+def plane(request: pytest.FixtureRequest, planes: Planes) -> Iterator[Nodeless]:
+    version = request.param
+    if minor_of(version) != "1.36":
+        with planes.restored("contract", version) as plane:
+            yield plane
+        return
+    needs.real_cluster(version)
+    early = Nodeless("taint-rules-1.36", version, api_server=ON)
+    with early.running():
+        yield early
 
 
 async def test_what_a_rule_taints_is_not_handed_out_while_it_is_there(plane: Nodeless) -> None:

@@ -11,10 +11,8 @@ from dradriver.api import ladder, names, resolved
 from dradriver.kube.client import Client
 from dradriver.kube.config import ServerConfig, from_kubeconfig
 from dradriver.kube.resources import DEVICE_CLASSES, PODS, RESOURCE_CLAIMS
-from tests import needs
-from tests.cluster.nodeless import Nodeless
-from tests.cluster.settings import KUBERNETES_VERSIONS, minor_of
-from tests.contract import stories
+from tests import kubernetes_versions
+from tests.contract.planes import Planes
 from tests.contract.several_vendors import OLD, add_nodes, settled
 from tests.contract.stories import NAMESPACE
 from tests.fakes import chart
@@ -22,11 +20,9 @@ from tests.fakes import chart
 pytestmark = [pytest.mark.cluster, pytest.mark.helm]
 
 
-@pytest.fixture(scope="module", params=KUBERNETES_VERSIONS)
-def alone(request: pytest.FixtureRequest) -> Iterator[tuple[str, ServerConfig]]:
-    needs.real_cluster(request.param)
-    plane = Nodeless(f"vendors-{minor_of(request.param)}", request.param)
-    with plane.running():
+@pytest.fixture(scope="module", params=kubernetes_versions.params())
+def alone(request: pytest.FixtureRequest, planes: Planes) -> Iterator[tuple[str, ServerConfig]]:
+    with planes.restored("contract", request.param) as plane:
         yield request.param, from_kubeconfig(plane.folder / "kubeconfig")
 
 
@@ -66,7 +62,3 @@ async def test_claims_by_class_get_the_vendors_gpus_alone(alone: tuple[str, Serv
         assert await place("ours", of_class("gpu.topology", 4)) == OLD
         assert await place("no-amd-left", of_class("amd.gpu.topology", 1)) == ""
         assert await place("no-nvidia-left", of_class("gpu.topology", 1)) == "", "though four of Ascend are free"
-
-
-def test_pods_get_gpus_of_the_vendor_that_they_ask_for() -> None:
-    stories.tell("tests.contract.several_vendors", "vendors", timeout_s=240)

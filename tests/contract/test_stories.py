@@ -1,0 +1,27 @@
+"""Stories of the chart's controller and webhook with a real API server and scheduler; each is in a module."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pytest
+
+from tests.contract import stories
+from tests.contract.planes import Planes
+
+pytestmark = [pytest.mark.cluster, pytest.mark.helm]
+
+LIMIT_S: Final = {
+    "beside_amd": 240,
+    "beside_domains": 240,
+    "beside_nics": 300,
+    "beside_nvidia": 240,
+    "several_vendors": 240,
+    "siblings": 400,
+}
+
+
+@pytest.mark.parametrize("module", LIMIT_S)
+def test_a_story(planes: Planes, module: str) -> None:
+    with planes.restored("stories") as plane:
+        stories.tell(plane, module, timeout_s=LIMIT_S[module])
