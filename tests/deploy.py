@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 import sys
@@ -75,6 +74,8 @@ def install(
     if driver_root is None and sys_root is None:
         simulated = [f"simulated.machines.{node}={profile}" for node, profile in machines(cluster).items()]
         discovery = ["discovery=simulated", *simulated, *policies(exclusive=exclusive)]
+        if isinstance(cluster, Cluster):  # an installation before may have had a driver_root
+            cluster.kubectl("label", "node", *machines(cluster), f"{GPUS_PRESENT}-")
     else:
         for node in machines(cluster):
             cluster.kubectl("label", "node", node, f"{GPUS_PRESENT}=true", "--overwrite")
@@ -99,12 +100,12 @@ _MARK: Final = "tests/policies"
 def _policies_in_force(cluster: Cluster) -> None:
     """Wait until every part has the policies of the ConfigMap, which the kubelet brings to each when its turn comes."""
     ours = ("-n", NAMESPACE)
-    found = cluster.kubectl(*ours, "get", "configmap", f"{RELEASE}-policies", "-o", "json").stdout
-    digest = read(json.loads(found)["data"]["policies.yaml"].encode(), source="policies.yaml").digest
+    found = cluster.api.object("configmap", f"{RELEASE}-policies", namespace=NAMESPACE)
+    digest = read(found["data"]["policies.yaml"].encode(), source="policies.yaml").digest
     mark = f"{digest:012x}"
 
     def other() -> list[str]:
-        pods = json.loads(cluster.kubectl(*ours, "get", "pods", "-o", "json").stdout)["items"]
+        pods = cluster.api.objects("pods", namespace=NAMESPACE)
         alive = [pod for pod in pods if "deletionTimestamp" not in pod["metadata"] and not _is_page(pod)]
         new = [pod["metadata"]["name"] for pod in alive if pod["metadata"].get("annotations", {}).get(_MARK) != mark]
         for name in new:  # a pod that changed has its turn at once; one of a release before may be gone by now
@@ -123,7 +124,7 @@ def _digest(cluster: Cluster, pod: dict[str, Any]) -> float | None:
     """Return the digest of the policies that a part says are in force; None where it does not answer."""
     ports = {port["name"]: port["containerPort"] for port in pod["spec"]["containers"][0]["ports"]}
     path = f"/api/v1/namespaces/{NAMESPACE}/pods/{pod['metadata']['name']}:{ports['health']}/proxy/metrics"
-    page = cluster.kubectl("get", "--raw", path, check=False).stdout
+    page = cluster.api.get(path) or ""
     said = re.search(r"^gpu_topology_policies_digest (\S+)$", page, re.MULTILINE)
     return float(said[1]) if said else None
 

@@ -113,6 +113,11 @@ class Cluster:
     # ---- using it
 
     @property
+    def api(self) -> Api:
+        """Reads objects, as the cluster's admin."""
+        return Api.of(self.kubeconfig)
+
+    @property
     def kubectl_command(self) -> str:
         """The path of kubectl."""
         return str(self._binaries / "kubectl")

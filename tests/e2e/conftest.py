@@ -5,18 +5,45 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests import deploy, needs
 from tests.cluster import Cluster
+from tests.e2e import standing
+from tests.e2e.installation import Installation
 from tests.e2e.kubectl import Namespace, eventually, owners
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the modules in an order in which little is started and installed twice.
+
+    1. Modules with clusters of their own: a process has ended these before it starts the cluster that others share.
+       A cluster needs 26 inotify instances, and Linux gives a user 128 by default.
+    2. Modules that need settings of the chart.
+    3. Modules that need none. They are many and short, so that all processes have work to the end.
+    """
+    ours = [item for item in items if item.path.parent == Path(__file__).parent]
+    ordered = iter(sorted(ours, key=_position))
+    positions = set(ours)
+    items[:] = [next(ordered) if item in positions else item for item in items]
+
+
+def _position(item: pytest.Item) -> tuple[bool, bool, str]:
+    """Return what to sort a test by."""
+    shares_cluster = "cluster" in getattr(item, "fixturenames", ())
+    marker = item.get_closest_marker("chart")
+    settings = f"{marker.args} {marker.kwargs}" if marker else ""
+    return shares_cluster, not settings, settings
+
+
 @pytest.fixture(scope="session")
-def cluster() -> Iterator[Cluster]:
+def cluster(worker_id: str) -> Iterator[Cluster]:
+    """The cluster of this process; one that runs already as `e2e` is used and kept."""
     needs.real_cluster()
-    cluster = Cluster("e2e")
+    cluster = Cluster("e2e" if worker_id == "master" else f"e2e-{worker_id}")
     kept = cluster.is_up()
     cluster.up()
     yield cluster
@@ -25,10 +52,29 @@ def cluster() -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="session")
-def driver(cluster: Cluster) -> Cluster:
-    """The cluster with the driver installed from the chart."""
-    deploy.install(cluster)
-    return cluster
+def installation(cluster: Cluster) -> Installation:
+    """The chart on the cluster, for tests that change its settings."""
+    return Installation(cluster)
+
+
+@pytest.fixture(scope="module")
+def driver(installation: Installation, request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """The cluster with the driver, installed with the settings of the module's mark ``chart``.
+
+    After the module everything that outlives a namespace must be as before.
+    """
+    marker = request.node.get_closest_marker("chart")
+    settings: tuple[tuple[str, ...], dict[str, Any]] = (marker.args, marker.kwargs) if marker else ((), {})
+    installation.install(*settings[0], **settings[1])
+    cluster = installation.cluster
+    before = standing.read(cluster)
+    yield cluster
+    installation.install(*settings[0], **settings[1])
+
+    def changed() -> list[str]:
+        return standing.changes(before, standing.read(cluster))
+
+    eventually("the cluster is as it was before the module", lambda: not changed(), timeout_s=90, why=changed)
 
 
 @pytest.fixture

@@ -37,7 +37,7 @@ _RDMA: Final = "rdma/hca"
 # and MIG mode is on on one of them.
 MIG_OFF: Final = 6
 MIG_ON: Final = 7
-_A100S: Final = (
+A100S: Final = (
     "simulated.machines.node-a=dgx-a100",
     *(f"policies.gpus[2].{word}" for word in ("nodes[0]=node-a", f"numbers={{{MIG_OFF},{MIG_ON}}}", "mig=dynamic")),
 )
@@ -87,7 +87,10 @@ def _archive() -> Path:
 
 @contextmanager
 def supplied(cluster: Cluster) -> Iterator[None]:
-    """Give the cluster what the manifests take for granted, images, labels, network cards and A100s, for a while."""
+    """Give the cluster images, labels, network cards and a GPU in MIG mode for a while, as the manifests expect.
+
+    The chart is installed with `A100S` meanwhile.
+    """
     first, *others = map(oci.qualified, _images())
     cluster.load_image(_archive())
     for node in cluster.nodes.values():
@@ -97,11 +100,9 @@ def supplied(cluster: Cluster) -> Iterator[None]:
         cluster.kubectl("label", "node", node_name, "--overwrite", *(f"{key}={value}" for key, value in labels.items()))
     _set_cards(cluster, "2")
     _turn_mig_on(cluster, "node-a", MIG_ON)
-    deploy.install(cluster, *_A100S)
     try:
         yield
     finally:
-        deploy.install(cluster)
         _set_cards(cluster, None)
         for node_name, labels in _LABELS.items():
             cluster.kubectl("label", "node", node_name, *(f"{key}-" for key in labels))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import time
@@ -94,12 +93,10 @@ class Namespace:
         return self.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(objects), check=check)
 
     def get(self, kind: str, name: str) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.kubectl("get", kind, name, "-o", "json").stdout)
-        return found
+        return self.cluster.api.object(kind, name, namespace=self.name)
 
     def list(self, kind: str) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = json.loads(self.kubectl("get", kind, "-o", "json").stdout)["items"]
-        return found
+        return self.cluster.api.objects(kind, namespace=self.name)
 
     def wait_running(self, *pods: str, timeout_s: int = 90) -> None:
         targets = [f"pod/{name}" for name in pods]
@@ -164,9 +161,8 @@ def told_why(namespace: Namespace, name: str) -> str:
 
 def owners(cluster: Cluster) -> dict[str, list[str]]:
     """Return the claims that hold each GPU or part that is allocated: more than one is the worst bug there is."""
-    claims = json.loads(cluster.kubectl("get", "resourceclaims", "-A", "-o", "json").stdout)["items"]
     held: dict[str, list[str]] = {}
-    for claim in claims:
+    for claim in cluster.api.objects("resourceclaims"):
         for result in claim.get("status", {}).get("allocation", {}).get("devices", {}).get("results", []):
             if result["driver"] == names.DRIVER and not seats.is_seat(result["driver"], result["pool"]):
                 held.setdefault(f"{result['pool']}/{result['device']}", []).append(claim["metadata"]["name"])

@@ -24,12 +24,10 @@ from tests.e2e.kubectl import Namespace, eventually
 
 def parts(cluster: Cluster, component: str) -> list[dict[str, str]]:
     """Names, nodes and uids of one component's pods, without those that are going."""
-    label = f"app.kubernetes.io/component={component}"
-    items = json.loads(cluster.kubectl("-n", deploy.NAMESPACE, "get", "pods", "-l", label, "-o", "json").stdout)[
-        "items"
-    ]
+    pods = cluster.api.objects("pods", namespace=deploy.NAMESPACE)
+    items = [pod for pod in pods if pod["metadata"]["labels"].get("app.kubernetes.io/component") == component]
     return [
-        {"name": item["metadata"]["name"], "node": item["spec"]["nodeName"], "uid": item["metadata"]["uid"]}
+        {"name": item["metadata"]["name"], "node": item["spec"].get("nodeName", ""), "uid": item["metadata"]["uid"]}
         for item in items
         if "deletionTimestamp" not in item["metadata"]
     ]
@@ -66,7 +64,7 @@ def open_files(uid: str, name: str) -> int:
 
 def kill(cluster: Cluster, pod_name: str, *, missing_ok: bool = False) -> None:
     """End a pod's processes with SIGKILL."""
-    got = json.loads(cluster.kubectl("-n", deploy.NAMESPACE, "get", "pod", pod_name, "-o", "json").stdout)
+    got = cluster.api.object("pod", pod_name, namespace=deploy.NAMESPACE)
     victims = processes_of(got["metadata"]["uid"])
     assert victims or missing_ok, f"{pod_name} runs no process"
     for victim in victims:
@@ -76,8 +74,8 @@ def kill(cluster: Cluster, pod_name: str, *, missing_ok: bool = False) -> None:
 
 def leader(cluster: Cluster) -> str:
     """Return the name of the controller's pod that leads."""
-    lease = ("get", "lease", "gpu-topology-controller", "-o", "jsonpath={.spec.holderIdentity}")
-    return cluster.kubectl("-n", deploy.NAMESPACE, *lease).stdout.strip()
+    lease = cluster.api.object("lease", "gpu-topology-controller", namespace=deploy.NAMESPACE)
+    return str(lease["spec"].get("holderIdentity") or "")
 
 
 def kill_leader(cluster: Cluster) -> str:
@@ -155,7 +153,7 @@ def published_anew(cluster: Cluster, node: str, rules: Sequence[Mapping[str, Any
     """
     name = f"{deploy.RELEASE}-policies"
     kubectl = cluster.kubectl
-    file = json.loads(kubectl("-n", deploy.NAMESPACE, "get", "configmap", name, "-o", "json").stdout)["data"]
+    file = cluster.api.object("configmap", name, namespace=deploy.NAMESPACE)["data"]
 
     def become(text: str) -> None:
         with no_agent(cluster, node):

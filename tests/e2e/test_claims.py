@@ -95,24 +95,6 @@ def test_links_that_a_static_pod_demands_are_between_all_its_gpus(namespace: Nam
     eventually("the scheduler finds no five", lambda: unschedulable(namespace, "five"))
 
 
-@pytest.fixture
-def shared_by_all(driver: Cluster) -> Iterator[None]:
-    """Shares of one GPU may be of several namespaces: only such ones the scheduler may choose alone."""
-    deploy.install(driver, exclusive=False)
-    yield
-    deploy.install(driver)
-
-
-@pytest.mark.usefixtures("shared_by_all")
-def test_a_static_share_is_the_schedulers(namespace: Namespace) -> None:
-    words = STATIC | {names.SHARE_CORES: "25", names.SHARE_MEMORY: "10Gi"}
-    both = pod("one", gpus=1, words=words), pod("two", gpus=1, words=words)
-    namespace.apply(*both)
-    namespace.wait_running("one", "two")
-
-    assert namespace.devices("one") == namespace.devices("two")
-
-
 def unschedulable(namespace: Namespace, name: str) -> bool:
     conditions = namespace.get("pod", name)["status"].get("conditions", [])
     return any(one["type"] == "PodScheduled" and one.get("reason") == "Unschedulable" for one in conditions)

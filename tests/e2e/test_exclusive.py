@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -105,6 +104,4 @@ def test_no_way_leads_another_namespace_onto_the_gpu(
 
 def events(namespace: Namespace, name: str) -> str:
     """What the events of a pod say."""
-    chosen = f"involvedObject.name={name}"
-    found = json.loads(namespace.kubectl("get", "events", "--field-selector", chosen, "-o", "json").stdout)
-    return "\n".join(item["message"] for item in found["items"])
+    return "\n".join(one["message"] for one in namespace.list("events") if one["involvedObject"]["name"] == name)

@@ -8,18 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dradriver.api import names
 from dradriver.topology import profiles
 from tests import deploy
-from tests.cluster import Cluster
+from tests.e2e.installation import Installation
 from tests.e2e.kubectl import Namespace, eventually, no_gpu_is_owned_twice, owners, pod
-from tests.e2e.parts import agent, kill, parts, restarts
+from tests.e2e.parts import agent, kill, leader, parts, restarts
 
 NVLINK = {names.POLICY: "nvlink"}
-
-
-def leader(cluster: Cluster) -> str:
-    found = cluster.kubectl(
-        "-n", deploy.NAMESPACE, "get", "lease", "gpu-topology-controller", "-o", "jsonpath={.spec.holderIdentity}"
-    )
-    return found.stdout.strip()
 
 
 def test_a_gpu_that_vanishes_and_comes_back(namespace: Namespace) -> None:
@@ -32,7 +25,7 @@ def test_a_gpu_that_vanishes_and_comes_back(namespace: Namespace) -> None:
     lost.parent.mkdir(parents=True, exist_ok=True)
 
     def published() -> set[str]:
-        items = json.loads(namespace.cluster.kubectl("get", "resourceslices", "-o", "json").stdout)["items"]
+        items = namespace.cluster.api.objects("resourceslices")
         own = [item["spec"]["devices"] for item in items if item["spec"].get("nodeName") == "node-a"]
         return {device["name"] for devices in own for device in devices}
 
@@ -89,12 +82,12 @@ def test_controller_killed_in_mid_placement(namespace: Namespace) -> None:
     assert sorted(len(namespace.devices(name)) for name in wishes) == sorted(wishes.values())
 
 
-def test_upgrade(namespace: Namespace) -> None:
+def test_upgrade(namespace: Namespace, installation: Installation) -> None:
     """Every part is replaced while pods run: they stay, and the API server still trusts the webhook."""
     namespace.apply(pod("steady", gpus=4, words=NVLINK, node="node-a"))
     namespace.wait_running("steady")
     before = {part["uid"] for kind in ("node", "controller", "webhook") for part in parts(namespace.cluster, kind)}
-    deploy.install(namespace.cluster, "logFormat=json")
+    installation.install("logFormat=json")
     try:
         after = {part["uid"] for kind in ("node", "controller", "webhook") for part in parts(namespace.cluster, kind)}
         assert before.isdisjoint(after), "the upgrade replaced nothing"
@@ -103,7 +96,7 @@ def test_upgrade(namespace: Namespace) -> None:
         assert restarts(namespace, "steady") == 0
         assert no_gpu_is_owned_twice(namespace.cluster)
     finally:
-        deploy.install(namespace.cluster)
+        installation.install()
 
 
 def test_nothing_beside_a_device_plugin(namespace: Namespace) -> None:
@@ -111,7 +104,7 @@ def test_nothing_beside_a_device_plugin(namespace: Namespace) -> None:
     kubectl = namespace.cluster.kubectl
 
     def devices() -> int:
-        items = json.loads(kubectl("get", "resourceslices", "-o", "json").stdout)["items"]
+        items = namespace.cluster.api.objects("resourceslices")
         return sum(len(item["spec"]["devices"] or ()) for item in items if item["spec"].get("nodeName") == "node-b")
 
     def announce(op: str) -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import pytest
 
 from dradriver.api import names
@@ -17,6 +14,9 @@ from tests.e2e.kubectl import Namespace, eventually, no_gpu_is_owned_twice, pod
 from tests.e2e.parts import agent, kill, restarts, wait_ready
 from tests.e2e.test_node_health import gpus_of, gputopo, taints
 
+MAY_SUSPEND = "controller.gangOwners.Job.suspend=true"
+pytestmark = pytest.mark.chart(MAY_SUSPEND)
+
 RESTART = gangs.AUTO | {names.PREFIX + "on-member-loss": "restart"}
 
 
@@ -24,16 +24,6 @@ RESTART = gangs.AUTO | {names.PREFIX + "on-member-loss": "restart"}
 def _barrier(driver: Cluster) -> None:
     if minor_of(driver.version) < "1.36":
         pytest.skip("seats are from Kubernetes 1.36 on")
-
-
-@contextmanager
-def may_suspend(cluster: Cluster) -> Iterator[None]:
-    """Let the controller suspend Jobs for a while."""
-    deploy.change(cluster, "controller.gangOwners.Job.suspend=true")
-    try:
-        yield
-    finally:
-        deploy.change(cluster, "controller.gangOwners.Job.suspend=false")
 
 
 def failed(namespace: Namespace) -> int:
@@ -67,34 +57,33 @@ def test_the_pod_that_comes_for_a_lost_one_gets_its_place(namespace: Namespace) 
 
 def test_a_fault_is_found_and_all_start_anew_on_other_gpus(namespace: Namespace) -> None:
     cluster = namespace.cluster
-    with may_suspend(cluster):
-        namespace.apply(gangs.job("train", pods=4, gpus=3, words=RESTART))
-        before = gangs.pods_of(namespace, "train", 4)
-        gangs.run_whole(namespace, [one["metadata"]["name"] for one in before.values()])
-        name = before[1]["metadata"]["name"]
-        node = namespace.get("pod", name)["spec"]["nodeName"]
-        ill = min(gpus_of(namespace, name))
-        number = next(gpu.index for gpu in profiles.load(deploy.MACHINES[node], seed=node).gpus if gpu.uuid == ill)
-        gputopo(cluster.nodes[node], "fail", f"gpu-{number}", "--xid", "79")
-        try:
-            eventually("the GPU has its taint", lambda: ill.lower() in taints(cluster, node))
-            namespace.delete(name)
+    namespace.apply(gangs.job("train", pods=4, gpus=3, words=RESTART))
+    before = gangs.pods_of(namespace, "train", 4)
+    gangs.run_whole(namespace, [one["metadata"]["name"] for one in before.values()])
+    name = before[1]["metadata"]["name"]
+    node = namespace.get("pod", name)["spec"]["nodeName"]
+    ill = min(gpus_of(namespace, name))
+    number = next(gpu.index for gpu in profiles.load(deploy.MACHINES[node], seed=node).gpus if gpu.uuid == ill)
+    gputopo(cluster.nodes[node], "fail", f"gpu-{number}", "--xid", "79")
+    try:
+        eventually("the GPU has its taint", lambda: ill.lower() in taints(cluster, node))
+        namespace.delete(name)
 
-            def anew() -> dict[int, str] | None:
-                pods = gangs.pods_of(namespace, "train", 4)
-                found = {index: one["metadata"]["name"] for index, one in pods.items()}
-                return found if set(gangs.uids(pods).values()).isdisjoint(gangs.uids(before).values()) else None
+        def anew() -> dict[int, str] | None:
+            pods = gangs.pods_of(namespace, "train", 4)
+            found = {index: one["metadata"]["name"] for index, one in pods.items()}
+            return found if set(gangs.uids(pods).values()).isdisjoint(gangs.uids(before).values()) else None
 
-            of = eventually("all pods are others", anew)
-            gangs.run_whole(namespace, list(of.values()))
-        finally:
-            gputopo(cluster.nodes[node], "heal")
-            kill(cluster, agent(cluster, node)["name"])  # else the taint stays for a minute
-        assert ill not in set().union(*(gpus_of(namespace, one) for one in of.values()))
-        assert [namespace.annotation(of[index], names.RANK_HINT) for index in range(4)] == list("0123")
-        assert failed(namespace) == 1
-        job = namespace.get("job", "train")
-        assert not job["spec"].get("suspend")
-        assert not [key for key in job["metadata"].get("labels", {}) if key.startswith(names.PREFIX)]
+        of = eventually("all pods are others", anew)
+        gangs.run_whole(namespace, list(of.values()))
+    finally:
+        gputopo(cluster.nodes[node], "heal")
+        kill(cluster, agent(cluster, node)["name"])  # else the taint stays for a minute
+    assert ill not in set().union(*(gpus_of(namespace, one) for one in of.values()))
+    assert [namespace.annotation(of[index], names.RANK_HINT) for index in range(4)] == list("0123")
+    assert failed(namespace) == 1
+    job = namespace.get("job", "train")
+    assert not job["spec"].get("suspend")
+    assert not [key for key in job["metadata"].get("labels", {}) if key.startswith(names.PREFIX)]
     eventually("the taint is gone", lambda: not taints(cluster, node), timeout_s=120)
     wait_ready(cluster)

@@ -21,6 +21,7 @@ from dradriver.topology.machine import Machine
 from tests import deploy
 from tests.cluster import Cluster, Node
 from tests.e2e import parts
+from tests.e2e.installation import Installation
 from tests.e2e.kubectl import Namespace, eventually, pod
 from tests.e2e.parts import restarts
 from tests.fakes import nvml
@@ -55,7 +56,7 @@ def make_device(node: Node) -> None:
 
 
 @pytest.fixture(scope="module")
-def hardware(driver: Cluster) -> Iterator[Cluster]:
+def hardware(driver: Cluster, installation: Installation) -> Iterator[Cluster]:
     """The driver on nodes with a library; afterwards it simulates again."""
     for node in driver.nodes.values():
         library = folder(node) / LIBRARY
@@ -66,10 +67,12 @@ def hardware(driver: Cluster) -> Iterator[Cluster]:
         make_device(node)
         toolkit(node).write_text(cdi_specification(machine(node.name)))
     try:
-        deploy.install(driver, driver_root=ROOT)
+        installation.install(driver_root=ROOT)
         yield driver
     finally:
-        deploy.install(driver)
+        installation.install()
+        with parts.no_agent(driver, deploy.SHARED[0]):  # else its shared GPUs would stay whole for another minute
+            parts.forget(driver, deploy.SHARED[0])
         for node in driver.nodes.values():
             shutil.rmtree(folder(node))
             toolkit(node).unlink()
@@ -77,7 +80,7 @@ def hardware(driver: Cluster) -> Iterator[Cluster]:
 
 
 def published(cluster: Cluster, node: str) -> Machine | None:
-    found = json.loads(cluster.kubectl("get", "resourceslices", "-o", "json").stdout)["items"]
+    found = cluster.api.objects("resourceslices")
     own = [one for one in msgspec.convert(found, list[ResourceSlice]) if one.spec.pool.name == node]
     return slices.read_machine(own)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -10,7 +11,6 @@ import pytest
 
 from dradriver.api import names
 from dradriver.topology import profiles
-from tests import needs
 from tests.cluster import Cluster
 from tests.cluster.settings import minor_of
 from tests.e2e import field, gangs
@@ -20,12 +20,14 @@ GPU = names.GPU_RESOURCE
 NVLINK = "nvlink"
 
 
-@pytest.fixture(scope="module")
-def a100s(driver: Cluster) -> Iterator[Cluster]:
-    if not field.FOLDER.is_dir():
-        needs.missing(f"no such folder: {field.FOLDER}")
-    with field.supplied(driver):
-        yield driver
+pytestmark = pytest.mark.chart(*field.A100S)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _supplied(cluster: Cluster) -> Iterator[None]:
+    """What the manifests take for granted is there before the chart is installed: an agent reads it when it starts."""
+    with field.supplied(cluster) if field.FOLDER.is_dir() else contextlib.nullcontext():
+        yield
 
 
 @pytest.fixture
@@ -33,11 +35,6 @@ def labelled(namespace: Namespace) -> Namespace:
     words = (f"{key}={value}" for key, value in field.LABELLED.items())
     namespace.cluster.kubectl("label", "namespace", namespace.name, *words)
     return namespace
-
-
-@pytest.fixture
-def supplied(a100s: Cluster, labelled: Namespace) -> Namespace:
-    return labelled
 
 
 def why(namespace: Namespace, name: str) -> str:
@@ -53,71 +50,76 @@ def node_of(namespace: Namespace, name: str) -> str:
     return found
 
 
-def test_every_manifest_is_admitted_as_it_stands(supplied: Namespace) -> None:
+@pytest.mark.shared_data
+def test_every_manifest_is_admitted_as_it_stands(labelled: Namespace) -> None:
     for path in sorted(field.FOLDER.glob("*.yaml")):
-        tried = supplied.kubectl("apply", "--dry-run=server", "-f", str(path), check=False)
+        tried = labelled.kubectl("apply", "--dry-run=server", "-f", str(path), check=False)
         assert (tried.returncode == 0) is (path.stem != "vgpu-pod"), tried.stderr
         assert ("licence server" in tried.stderr) is (path.stem == "vgpu-pod")
 
 
-def test_pods_that_ask_by_limits_alone(supplied: Namespace) -> None:
+@pytest.mark.shared_data
+def test_pods_that_ask_by_limits_alone(labelled: Namespace) -> None:
     """A whole GPU on the A100s, a slice beside it, and three shares of one H100."""
-    applied = supplied.apply(*map(field.load, ("plain-gpu-pod", "mig-pod", "gpushare-deployment")))
+    applied = labelled.apply(*map(field.load, ("plain-gpu-pod", "mig-pod", "gpushare-deployment")))
     assert "privileged" in applied.stderr
     assert "NVIDIA_VISIBLE_DEVICES" in applied.stderr
-    every = field.pods(supplied, 5)
-    supplied.wait_running(*every)
-    assert {node_of(supplied, name) for name in ("gpu-pod", "mig-pod")} == {"node-a"}
-    assert len(allocated(supplied, "gpu-pod")) == 1
-    assert (supplied.annotation("mig-pod", names.PART) or "").startswith("1g.5gb@")
-    assert supplied.devices("mig-pod", "cuda-container")
+    every = field.pods(labelled, 5)
+    labelled.wait_running(*every)
+    assert {node_of(labelled, name) for name in ("gpu-pod", "mig-pod")} == {"node-a"}
+    assert len(allocated(labelled, "gpu-pod")) == 1
+    assert (labelled.annotation("mig-pod", names.PART) or "").startswith("1g.5gb@")
+    assert labelled.devices("mig-pod", "cuda-container")
     replicas = [name for name in every if name.startswith("model-serving")]
-    assert [supplied.annotation(name, names.PART) for name in replicas] == ["25%/4096Mi"] * 3
-    assert len({supplied.annotation(name, names.ALLOCATED) for name in replicas}) == 1
-    diff = supplied.kubectl("diff", "-f", "-", stdin=json.dumps(field.load("plain-gpu-pod")), check=False)
+    assert [labelled.annotation(name, names.PART) for name in replicas] == ["25%/4096Mi"] * 3
+    assert len({labelled.annotation(name, names.ALLOCATED) for name in replicas}) == 1
+    diff = labelled.kubectl("diff", "-f", "-", stdin=json.dumps(field.load("plain-gpu-pod")), check=False)
     assert diff.returncode == 0, diff.stdout
 
 
-def test_an_a100_whose_mig_mode_is_off_stays_whole_and_that_is_said(a100s: Cluster) -> None:
+def test_an_a100_whose_mig_mode_is_off_stays_whole_and_that_is_said(driver: Cluster) -> None:
     gpu = profiles.load("dgx-a100", seed="node-a").gpus[field.MIG_OFF].uuid
-    slices = json.loads(a100s.kubectl("get", "resourceslices", "-o", "json").stdout)["items"]
+    slices = driver.api.objects("resourceslices")
     (device,) = [one for piece in slices for one in piece["spec"]["devices"] if one["name"] == gpu.lower()]
     assert device["attributes"]["type"]["string"] == "gpu"
     assert "allowMultipleAllocations" not in device
-    events = json.loads(a100s.kubectl("get", "events.events.k8s.io", "-A", "-o", "json").stdout)["items"]
+    events = driver.api.objects("events.events.k8s.io")
     assert {one["note"].split()[1] for one in events if one["reason"] == "MigModeOff"} == {gpu}
 
 
-def test_a_job_with_network_cards(supplied: Namespace) -> None:
-    supplied.apply(field.load("ddp-rdma-job"))
-    (name,) = field.pods(supplied, 1)
-    supplied.wait_running(name)
-    assert len(allocated(supplied, name)) == 8
-    assert supplied.annotation(name, names.LEVEL) == NVLINK
-    assert supplied.get("pod", name)["spec"]["containers"][0]["resources"]["limits"] == {"rdma/hca": "2"}
+@pytest.mark.shared_data
+def test_a_job_with_network_cards(labelled: Namespace) -> None:
+    labelled.apply(field.load("ddp-rdma-job"))
+    (name,) = field.pods(labelled, 1)
+    labelled.wait_running(name)
+    assert len(allocated(labelled, name)) == 8
+    assert labelled.annotation(name, names.LEVEL) == NVLINK
+    assert labelled.get("pod", name)["spec"]["containers"][0]["resources"]["limits"] == {"rdma/hca": "2"}
 
 
-def test_a_job_whose_words_stand_above_its_pods(supplied: Namespace) -> None:
-    applied = supplied.apply(field.load("distributed-job"))
+@pytest.mark.shared_data
+def test_a_job_whose_words_stand_above_its_pods(labelled: Namespace) -> None:
+    applied = labelled.apply(field.load("distributed-job"))
     assert applied.stderr == ""
-    both = field.pods(supplied, 2)
-    gangs.run_whole(supplied, both, container="trainer", barrier=minor_of(supplied.cluster.version) >= "1.36")
-    assert {supplied.annotation(name, names.RANK_HINT) for name in both} == {"0", "1"}
-    assert {node_of(supplied, name) for name in both} == {"node-a", "node-b"}
+    both = field.pods(labelled, 2)
+    gangs.run_whole(labelled, both, container="trainer", barrier=minor_of(labelled.cluster.version) >= "1.36")
+    assert {labelled.annotation(name, names.RANK_HINT) for name in both} == {"0", "1"}
+    assert {node_of(labelled, name) for name in both} == {"node-a", "node-b"}
     for name in both:
-        assert len(supplied.devices(name, "trainer")) == 4
-        assert supplied.annotation(name, names.LEVEL) == NVLINK
-        note = json.loads(str(supplied.annotation(name, names.REQUEST)))
+        assert len(labelled.devices(name, "trainer")) == 4
+        assert labelled.annotation(name, names.LEVEL) == NVLINK
+        note = json.loads(str(labelled.annotation(name, names.REQUEST)))
         assert note["gang"] == {"strategy": "pack", "max_nodes": 2, "min_gpus_per_node": 4}
         assert note["request"]["min_bandwidth_gbps"] == 100
 
 
-def test_a_pod_with_words_under_the_articles_prefix(supplied: Namespace) -> None:
-    supplied.kubectl("create", "configmap", "nccl-topology-config")
-    applied = supplied.apply(field.load("required-preferred-pod"))
+@pytest.mark.shared_data
+def test_a_pod_with_words_under_the_articles_prefix(labelled: Namespace) -> None:
+    labelled.kubectl("create", "configmap", "nccl-topology-config")
+    applied = labelled.apply(field.load("required-preferred-pod"))
     assert "NCCL_ALGO" in applied.stderr
-    supplied.wait_running("distributed-trainer")
-    assert len(supplied.devices("distributed-trainer", "trainer")) == 8
+    labelled.wait_running("distributed-trainer")
+    assert len(labelled.devices("distributed-trainer", "trainer")) == 8
 
 
 def limited(name: str, **resources: Any) -> dict[str, Any]:

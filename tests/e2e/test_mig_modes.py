@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -50,7 +49,7 @@ def places(namespace: Namespace, *pods: str) -> dict[str, tuple[str, str]]:
 
 
 def test_every_placement_is_a_device_of_the_same_counters(driver: Cluster) -> None:
-    slices = json.loads(driver.kubectl("get", "resourceslices", "-o", "json").stdout)["items"]
+    slices = driver.api.objects("resourceslices")
     own = [piece["spec"] for piece in slices if piece["spec"].get("nodeName") == NODE]
     of = gpu(PLACEMENTS)
     devices = [d for spec in own for d in spec.get("devices", ()) if d["name"].startswith(of.uuid.lower())]

@@ -24,13 +24,24 @@ from dradriver.topology import profiles
 from tests import deploy, needs
 from tests.cluster import Cluster, build
 from tests.cluster.settings import PROMETHEUS_OPERATOR
+from tests.e2e.installation import Installation
 from tests.e2e.kubectl import Namespace, eventually, pod
+from tests.e2e.parts import agent, kill
 from tests.e2e.test_node_health import gputopo
 from tests.fakes.ports import kept_port
 
 RULES: Final = deploy.CHART / "monitoring" / "rules.yaml"
 KINDS: Final = ("podmonitors", "servicemonitors", "prometheusrules")
 SCRAPE_S: Final = 2
+TEAM: Final = "t-monitored"
+_METRICS: Final = ("service", "podMonitor", "serviceMonitor", "dashboard", "prometheusRule")
+pytestmark = pytest.mark.chart(
+    *(f"metrics.{part}.enabled=true" for part in _METRICS),
+    f"policies.tenants.team.namespaces[0]={TEAM}",
+    "policies.tenants.team.cap[0].gpus=16",
+    "policies.prices.currency=EUR",
+    "policies.prices.gpus[0].perHour=2",
+)
 
 
 class Prometheus:
@@ -45,7 +56,7 @@ class Prometheus:
         ca = folder / "ca.crt"
         ca.write_bytes(base64.b64decode(server["certificate-authority-data"]))
         address = urllib.parse.urlsplit(server["server"])
-        found = json.loads(cluster.kubectl("-n", deploy.NAMESPACE, "get", "pods", "-o", "json").stdout)["items"]
+        found = cluster.api.objects("pods", namespace=deploy.NAMESPACE)
         scrapes = []
         for one in found:
             ports = {port["name"]: port["containerPort"] for port in one["spec"]["containers"][0]["ports"]}
@@ -97,36 +108,52 @@ class Prometheus:
         return bool(targets) and all(target["health"] == "up" for target in targets)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _kinds(cluster: Cluster, installation: Installation) -> Iterator[None]:
+    """The Prometheus operator's kinds are there before the chart that has objects of them, and go after it."""
+    folder = build.source(PROMETHEUS_OPERATOR) / "example" / "prometheus-operator-crd"
+    for kind in KINDS:
+        cluster.kubectl("apply", "--server-side", "-f", str(folder / f"monitoring.coreos.com_{kind}.yaml"))
+        path = f"/apis/monitoring.coreos.com/v1/{kind}"
+        eventually(f"{kind} are served", lambda path=path: cluster.api.get(path))  # type: ignore[misc]
+    yield
+    installation.install()
+    for kind in KINDS:
+        cluster.kubectl("delete", f"crd/{kind}.monitoring.coreos.com")
+
+
 @pytest.fixture
-def prometheus(driver: Cluster, tmp_path: Path, namespace: Namespace) -> Iterator[Prometheus]:
-    """One that scrapes a driver with a tenant that has a cap, the namespace's."""
-    deploy.install(
-        driver,
-        f"policies.tenants.team.namespaces[0]={namespace.name}",
-        "policies.tenants.team.cap[0].gpus=16",
-        "policies.prices.currency=EUR",
-        "policies.prices.gpus[0].perHour=2",
-    )
+def team(driver: Cluster) -> Iterator[Namespace]:
+    """The namespace of a tenant that has a cap."""
+    team = Namespace(driver, TEAM)
+    driver.kubectl("create", "namespace", TEAM)
+    yield team
+    team.kubectl("delete", "pods", "--all", "--timeout=120s")
+    driver.kubectl("delete", "namespace", TEAM, "--wait=false")
+
+
+@pytest.fixture
+def prometheus(driver: Cluster, tmp_path: Path) -> Iterator[Prometheus]:
+    """One that scrapes the driver."""
     with kept_port() as port:
         made = Prometheus(driver, tmp_path, port)
         yield made
         made.stop()
-    deploy.install(driver)
 
 
-def test_every_query_of_the_dashboard_has_something_to_show(prometheus: Prometheus, namespace: Namespace) -> None:
-    cluster = namespace.cluster
+def test_every_query_of_the_dashboard_has_something_to_show(prometheus: Prometheus, team: Namespace) -> None:
+    cluster = team.cluster
     node, gpus = cluster.nodes["node-a"], profiles.load(deploy.MACHINES["node-a"], seed="node-a").gpus
     work = deploy.state_dir(node) / "simulated" / "work"
     work.parent.mkdir(parents=True, exist_ok=True)
     work.write_text("".join(f"{gpu.uuid} {50 * (gpu.index % 2)}\n" for gpu in gpus))
     eventually("every part is scraped", prometheus.ready)
-    namespace.apply(
+    team.apply(
         pod("across", gpus=8, words={names.PREFERRED: "same-numa,nvlink"}, node="node-a"),
         pod("share", words={names.SHARE: "0.5"}),
         pod("never", gpus=8, words={names.POLICY: "nvlink", names.PRODUCT: "none"}),
     )
-    namespace.wait_running("across", "share")
+    team.wait_running("across", "share")
     gputopo(node, "fail", "gpu-7", "--xid", "79")  # no other test's: a fault that comes again stays for longer
     try:
         queries = {query for one in questions.QUESTIONS for panel in one.panels for query, _ in panel.queries}
@@ -146,24 +173,13 @@ def test_every_query_of_the_dashboard_has_something_to_show(prometheus: Promethe
         eventually("these wait for their time, and no others", lambda: alerts() == these, why=alerts)
     finally:
         gputopo(node, "heal")
+        kill(cluster, agent(cluster, node.name)["name"])  # else the taint stays for a minute
         work.unlink()
     rules = [rule for group in prometheus.ask("rules")["groups"] for rule in group["rules"]]
     assert [rule["name"] for rule in rules if rule["health"] != "ok"] == []
 
 
 def test_the_prometheus_operators_kinds_take_what_the_chart_makes(driver: Cluster) -> None:
-    folder = build.source(PROMETHEUS_OPERATOR) / "example" / "prometheus-operator-crd"
-    for kind in KINDS:
-        driver.kubectl("apply", "--server-side", "-f", str(folder / f"monitoring.coreos.com_{kind}.yaml"))
-    try:
-        for kind in KINDS:
-            driver.kubectl("wait", "--for=condition=Established", f"crd/{kind}.monitoring.coreos.com", "--timeout=60s")
-        settings = [f"metrics.{part}.enabled=true" for part in ("service", "podMonitor", "serviceMonitor", "dashboard")]
-        deploy.install(driver, *settings, "metrics.prometheusRule.enabled=true")
-        made = driver.kubectl("-n", deploy.NAMESPACE, "get", ",".join((*KINDS, "configmaps")), "-o", "name").stdout
-        assert len(re.findall("podmonitor.monitoring", made)) == 3
-        assert len(re.findall("servicemonitor.monitoring|prometheusrule.monitoring|-dashboard", made)) == 3
-    finally:
-        deploy.install(driver)
-        for kind in KINDS:
-            driver.kubectl("delete", f"crd/{kind}.monitoring.coreos.com", "--ignore-not-found")
+    made = driver.kubectl("-n", deploy.NAMESPACE, "get", ",".join((*KINDS, "configmaps")), "-o", "name").stdout
+    assert len(re.findall("podmonitor.monitoring", made)) == 3
+    assert len(re.findall("servicemonitor.monitoring|prometheusrule.monitoring|-dashboard", made)) == 3

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 from click.testing import CliRunner
 
@@ -29,7 +27,7 @@ def gputopo(node: Node, *words: str) -> None:
 
 def taints(cluster: Cluster, node: str) -> dict[str, list[str]]:
     """The taints of a node's devices, of those that have any."""
-    items = json.loads(cluster.kubectl("get", "resourceslices", "-o", "json").stdout)["items"]
+    items = cluster.api.objects("resourceslices")
     devices = [device for item in items if item["spec"].get("nodeName") == node for device in item["spec"]["devices"]]
     return {
         device["name"]: [f"{taint['key']}={taint['value']}:{taint['effect']}" for taint in device["taints"]]

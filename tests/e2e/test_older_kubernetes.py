@@ -1,7 +1,6 @@
 """Kubernetes 1.34 and 1.35 keep nothing in slices that divides a GPU: what is safe there is handed out, and said.
 
-1.36 keeps all, and its kubelet asks for health in another way than the newest. Each version has a cluster of its own
-beside the others' one; it is built from source the first time, in some minutes.
+1.36 keeps all, and its kubelet asks for health in another way than the newest. Each version has a cluster of its own.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import pytest
 from dradriver.api import names, seats, slices
 from dradriver.topology.machine import Gpu
 from dradriver.topology.profiles import load
-from tests import deploy, needs
+from tests import deploy, kubernetes_versions, needs
 from tests.cluster import Cluster
 from tests.cluster.settings import DEFAULT_KUBERNETES, KUBERNETES_VERSIONS, minor_of
 from tests.e2e import gangs, parts
@@ -30,7 +29,7 @@ from tests.e2e.kubectl import (
     pod_of_template,
     told_why,
 )
-from tests.e2e.test_gang_losses import may_suspend
+from tests.e2e.test_gang_losses import MAY_SUSPEND
 from tests.e2e.test_node_health import gputopo, taints, unhealthy
 
 Object = dict[str, Any]
@@ -48,7 +47,7 @@ def gpu(number: int) -> Gpu:
     return load(deploy.MACHINES[NODE], seed=NODE).gpus[number]
 
 
-@pytest.fixture(scope="module", params=OLDER)
+@pytest.fixture(scope="module", params=kubernetes_versions.params(OLDER))
 def older(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     needs.real_cluster(request.param)
     cluster = Cluster(f"e2e-{minor_of(request.param)}", version=request.param)
@@ -58,13 +57,13 @@ def older(request: pytest.FixtureRequest) -> Iterator[Cluster]:
         asked = (f"{rule}.nodes[0]={NODE}", f"{rule}.numbers[0]={PLACEMENTS}", f"{rule}.mig=placements")
         of = gpu(STATIC)
         parts.make_instances(parts.simulated(cluster.nodes[NODE], of), of, *INSTANCES)
-        deploy.install(cluster, *asked, exclusive=False)
+        deploy.install(cluster, *asked, MAY_SUSPEND, exclusive=False)
         yield cluster
     finally:
         cluster.down()
 
 
-@pytest.fixture(params=WHOLE)
+@pytest.fixture(params=kubernetes_versions.params(WHOLE))
 def whole(request: pytest.FixtureRequest) -> Iterator[Namespace]:
     needs.real_cluster(request.param)
     cluster = Cluster(f"e2e-{minor_of(request.param)}", version=request.param)
@@ -112,7 +111,7 @@ def test_what_a_server_cannot_keep_is_not_published_and_said_once(older: Cluster
     page = older.kubectl(
         "get", "--raw", f"/api/v1/namespaces/{deploy.NAMESPACE}/pods/{agent}:8081/proxy/metrics"
     ).stdout
-    events = json.loads(older.kubectl("get", "events.events.k8s.io", "-A", "-o", "json").stdout)["items"]
+    events = older.api.objects("events.events.k8s.io")
     told = Counter(e["note"] for e in events if e["reason"] == "ServerLacks" and e["regarding"]["name"] == NODE)
     for lacking in ("taints", "shares", "counters"):
         said = f"the API server keeps no {lacking} in slices"
@@ -148,31 +147,30 @@ def test_a_gang_of_which_half_is_bound_for_long_is_suspended_and_starts_anew_as_
     try:
         namespace.apply(gangs.with_port(pod("holder", node="node-b")))
         namespace.wait_running("holder")
-        with may_suspend(older):
-            job = gangs.job("train", pods=2, gpus=3)
-            gangs.with_port(job["spec"]["template"])
-            namespace.apply(job)
-            before = gangs.pods_of(namespace, "train", 2)
-            eventually("one of them is bound", lambda: sum(map(is_bound, namespace.list("pods"))) == 2)
+        job = gangs.job("train", pods=2, gpus=3)
+        gangs.with_port(job["spec"]["template"])
+        namespace.apply(job)
+        before = gangs.pods_of(namespace, "train", 2)
+        eventually("one of them is bound", lambda: sum(map(is_bound, namespace.list("pods"))) == 2)
 
-            def suspended() -> bool:
-                return names.RESTART in namespace.get("job", "train")["metadata"]["annotations"]
+        def suspended() -> bool:
+            return names.RESTART in namespace.get("job", "train")["metadata"]["annotations"]
 
-            eventually("all are to start anew", suspended, timeout_s=120)
-            namespace.delete("holder")
+        eventually("all are to start anew", suspended, timeout_s=120)
+        namespace.delete("holder")
 
-            def anew() -> list[str] | None:
-                pods = gangs.pods_of(namespace, "train", 2)
-                fresh = set(gangs.uids(pods).values()).isdisjoint(gangs.uids(before).values())
-                return [one["metadata"]["name"] for one in pods.values()] if fresh else None
+        def anew() -> list[str] | None:
+            pods = gangs.pods_of(namespace, "train", 2)
+            fresh = set(gangs.uids(pods).values()).isdisjoint(gangs.uids(before).values())
+            return [one["metadata"]["name"] for one in pods.values()] if fresh else None
 
-            pods = eventually("all pods are others", anew, timeout_s=180)
-            namespace.wait_running(*pods)
-            assert {namespace.get("pod", name)["spec"]["nodeName"] for name in pods} == {"node-a", "node-b"}
-            found = namespace.get("job", "train")
-            assert not found["spec"].get("suspend")
-            assert names.RESTARTING not in found["metadata"].get("labels", {})
-            assert int(found["status"].get("failed", 0)) == 0, "a Job is never made to count a failure"
+        pods = eventually("all pods are others", anew, timeout_s=180)
+        namespace.wait_running(*pods)
+        assert {namespace.get("pod", name)["spec"]["nodeName"] for name in pods} == {"node-a", "node-b"}
+        found = namespace.get("job", "train")
+        assert not found["spec"].get("suspend")
+        assert names.RESTARTING not in found["metadata"].get("labels", {})
+        assert int(found["status"].get("failed", 0)) == 0, "a Job is never made to count a failure"
     finally:
         older.kubectl("delete", "namespace", "t-half", "--timeout=120s")
     eventually("every GPU is free again", lambda: not owners(older))
@@ -199,7 +197,7 @@ def told(namespace: Namespace, pod: str) -> list[Object]:
 
 
 def devices(cluster: Cluster) -> list[Object]:
-    pieces = json.loads(cluster.kubectl("get", "resourceslices", "-o", "json").stdout)["items"]
+    pieces = cluster.api.objects("resourceslices")
     return [d for piece in pieces if piece["spec"].get("nodeName") == NODE for d in piece["spec"].get("devices", ())]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,9 +9,7 @@ import yaml
 
 from dradriver.api import names
 from tests import deploy
-from tests.cluster import Cluster
-from tests.e2e import parts
-from tests.e2e.kubectl import Namespace, claim_template, pod, pod_of_template, told_why
+from tests.e2e.kubectl import Namespace, pod, told_why
 
 Object = dict[str, Any]
 
@@ -139,36 +136,3 @@ def test_a_pod_with_several_slices_is_applied_again_unchanged(namespace: Namespa
     namespace.kubectl("apply", "--server-side", "-f", "-", stdin=text.replace("several", "served"))
     assert namespace.get("pod", "served")["spec"] == after
     assert [container["resources"]["claims"] for container in after["containers"]] == used
-
-
-@pytest.fixture
-def no_controller(driver: Cluster) -> Iterator[None]:
-    deploy.install(driver, exclusive=False)
-    deployment = f"deployment/{deploy.RELEASE}-controller"
-    scale = ("-n", deploy.NAMESPACE, "scale", deployment)
-    driver.kubectl(*scale, "--replicas=0")
-    driver.kubectl(
-        *("-n", deploy.NAMESPACE, "wait", "--for=delete", "pod", "--timeout=60s"),
-        *("-l", "app.kubernetes.io/component=controller"),
-    )
-    yield
-    driver.kubectl(*scale, "--replicas=2")
-    parts.wait_ready(driver)
-    deploy.install(driver)
-
-
-@pytest.mark.usefixtures("no_controller")
-def test_claims_of_templates_need_no_controller(namespace: Namespace) -> None:
-    asked = {
-        "share": (names.SHARE_CLASS, {names.CAPACITY_CORES: "25", names.CAPACITY_MEMORY: "10Gi"}),
-        "slice": (names.MIG_CLASS, {names.CAPACITY_MEMORY_SLICES: "1", names.CAPACITY_COMPUTE_SLICES: "1"}),
-    }
-    users = {f"{name}-{number}": name for name in asked for number in "12"}
-    namespace.apply(*(claim_template(name, *of) for name, of in asked.items()))
-    namespace.apply(*(pod_of_template(user, template, node=NODE) for user, template in users.items()))
-    namespace.wait_running(*users)
-
-    assert namespace.devices("share-1", "main") == namespace.devices("share-2", "main")
-    assert "/dev/nvidia-caps" not in namespace.devices("share-1")
-    first, second = (capabilities(namespace, f"slice-{number}", "main") for number in "12")
-    assert (len(first), len(second), first & second) == (2, 2, set())

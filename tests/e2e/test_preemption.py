@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Iterator
 from typing import Any, Final
@@ -11,7 +10,6 @@ import pytest
 import yaml
 
 from dradriver.api import names
-from tests import deploy
 from tests.cluster import Cluster
 from tests.e2e.kubectl import Namespace, eventually, pod, told_why
 
@@ -29,6 +27,9 @@ BUDGET: Final = {
 }
 
 
+pytestmark = pytest.mark.chart(*ON)
+
+
 @pytest.fixture
 def preempting(driver: Cluster) -> Iterator[Namespace]:
     """A namespace where others end for whoever has the class."""
@@ -36,12 +37,10 @@ def preempting(driver: Cluster) -> Iterator[Namespace]:
     driver.kubectl("create", "namespace", own.name)
     above = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": CLASS}, "value": 1000}
     driver.kubectl("apply", "-f", "-", input=yaml.safe_dump(above))
-    deploy.install(driver, *ON)
     yield own
     own.kubectl("delete", "pods", "--all", "--timeout=120s")
     driver.kubectl("delete", "namespace", own.name, "--wait=false")
     driver.kubectl("delete", "priorityclass", CLASS)
-    deploy.install(driver)
 
 
 def wanting(name: str, *, above: bool = False, **labels: str) -> dict[str, Any]:
@@ -55,16 +54,14 @@ def wanting(name: str, *, above: bool = False, **labels: str) -> dict[str, Any]:
 
 def conditions(own: Namespace, name: str) -> dict[str, str]:
     """Return the reasons of a pod's conditions by type; none where it is gone."""
-    found = own.kubectl("get", "pod", name, "-o", "json", "--ignore-not-found").stdout
-    status = json.loads(found)["status"] if found else {}
+    status: dict[str, Any] = next((one["status"] for one in own.list("pods") if one["metadata"]["name"] == name), {})
     return {one["type"]: one.get("reason", "") for one in status.get("conditions", [])}
 
 
 def events(own: Namespace, name: str) -> str:
     """Return what Events of one reason say of a pod."""
-    done = own.kubectl("get", "events", "--field-selector", f"involvedObject.name={name},reason=PreemptedForGPUs", "-o",
-        "jsonpath={.items[*].message}")  # fmt: skip
-    return done.stdout
+    of_pod = [one for one in own.list("events") if one["involvedObject"]["name"] == name]
+    return " ".join(one["message"] for one in of_pod if one["reason"] == "PreemptedForGPUs")
 
 
 def test_one_ends_for_another_of_higher_priority_and_both_are_told(preempting: Namespace) -> None:

@@ -16,6 +16,7 @@ from dradriver.api import names
 from tests import deploy
 from tests.cluster import Cluster
 from tests.e2e import parts
+from tests.e2e.installation import Installation
 from tests.e2e.kubectl import Namespace, eventually, no_gpu_is_owned_twice, owners, pod
 from tests.e2e.load import NVLINK, SHARE, SLICE, Load, failures
 from tests.e2e.parts import is_prepared, restarts
@@ -30,12 +31,13 @@ EVERYTHING_OF_OURS = (
 
 
 @contextlib.contextmanager
-def installed_afterwards(cluster: Cluster) -> Iterator[None]:
-    """Leave the driver behind as other tests want it, and as it was: the chart of this checkout."""
+def installed_afterwards(installation: Installation) -> Iterator[None]:
+    """Leave the driver behind as it was: the chart of this checkout."""
+    installation.forget()
     try:
         yield
     finally:
-        deploy.install(cluster)
+        installation.install()
 
 
 def newer_chart(folder: Path) -> Path:
@@ -62,7 +64,7 @@ def held(namespace: Namespace) -> dict[str, Any]:
 
 def versions(cluster: Cluster) -> set[tuple[str, str]]:
     """The components of the driver's pods with the version that each says; those that go aside."""
-    pods = json.loads(cluster.kubectl("-n", deploy.NAMESPACE, "get", "pods", "-o", "json").stdout)["items"]
+    pods = cluster.api.objects("pods", namespace=deploy.NAMESPACE)
     alive = [one["metadata"]["labels"] for one in pods if "deletionTimestamp" not in one["metadata"]]
     return {(one["app.kubernetes.io/component"], one["app.kubernetes.io/version"]) for one in alive}
 
@@ -81,7 +83,9 @@ def left(cluster: Cluster) -> list[str]:
     return sorted(set(found))
 
 
-def test_upgrade_rollback_and_uninstallation_under_load(namespace: Namespace, tmp_path: Path) -> None:
+def test_upgrade_rollback_and_uninstallation_under_load(
+    namespace: Namespace, installation: Installation, tmp_path: Path
+) -> None:
     cluster = namespace.cluster
     node = cluster.nodes["node-b"]
     chart = newer_chart(tmp_path)
@@ -94,7 +98,7 @@ def test_upgrade_rollback_and_uninstallation_under_load(namespace: Namespace, tm
     namespace.wait_running(*STEADY)
     had = held(namespace)
     load = Load(namespace)
-    with installed_afterwards(cluster):
+    with installed_afterwards(installation):
         with load.going_on():
             cluster.helm("upgrade", *RELEASE[:1], str(chart), *RELEASE[1:], "--reset-then-reuse-values",
                          "--set", "logFormat=json", "--set", "controller.promise.kept=20",

@@ -5,17 +5,15 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterator
-from typing import Final
 
 import pytest
 
 from dradriver.api import names
-from tests import deploy
 from tests.cluster import Cluster
 from tests.e2e.kubectl import Namespace, eventually, gputopo, pod, told_why
 from tests.e2e.parts import another_leads, kill_leader
 
-ON: Final = ("policies.queue.reservation.afterMinutes=1",)
+pytestmark = pytest.mark.chart("policies.queue.reservation.afterMinutes=1")
 
 
 @pytest.fixture
@@ -23,11 +21,9 @@ def patient(driver: Cluster) -> Iterator[Namespace]:
     """A namespace on a cluster where GPUs are reserved after a minute."""
     own = Namespace(driver, f"t-reserve-{uuid.uuid4().hex[:6]}")
     driver.kubectl("create", "namespace", own.name)
-    deploy.install(driver, *ON)
     yield own
     own.kubectl("delete", "pods", "--all", "--timeout=120s")
     driver.kubectl("delete", "namespace", own.name, "--wait=false")
-    deploy.install(driver)
 
 
 def test_small_ones_no_longer_pass_by_a_large_one_and_the_next_leader_knows_it(patient: Namespace) -> None:

@@ -20,6 +20,8 @@ from tests.cluster import Cluster
 from tests.e2e.kubectl import Namespace, eventually, gputopo, pod
 from tests.e2e.parts import parts
 
+pytestmark = pytest.mark.chart("page.enabled=true")
+
 
 @contextlib.contextmanager
 def forwarded(cluster: Cluster, name: str, port: int) -> Iterator[str]:
@@ -35,19 +37,11 @@ def forwarded(cluster: Cluster, name: str, port: int) -> Iterator[str]:
             process.terminate()
 
 
-@pytest.fixture
-def shown(driver: Cluster) -> Iterator[Cluster]:
-    """The driver with its page."""
-    deploy.install(driver, "page.enabled=true")
-    yield driver
-    deploy.install(driver)
-
-
-def test_the_page_shows_the_cluster_by_its_own_account(shown: Cluster, namespace: Namespace) -> None:
+def test_the_page_shows_the_cluster_by_its_own_account(driver: Cluster, namespace: Namespace) -> None:
     namespace.apply(pod("seen", gpus=2, words={names.POLICY: "best-effort"}, node="node-a"))
     namespace.wait_running("seen")
-    (page,) = parts(shown, "page")
-    with forwarded(shown, page["name"], 8321) as url:
+    (page,) = parts(driver, "page")
+    with forwarded(driver, page["name"], 8321) as url:
 
         def state() -> str:
             with urllib.request.urlopen(f"{url}/api/state", timeout=10) as answer:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import uuid
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -17,24 +16,25 @@ from tests.e2e.kubectl import Namespace, eventually, gputopo, pod, told_why
 from tests.e2e.parts import another_leads, kill_leader
 
 CLASS: Final = "tenants-urgent"
+TEAMS: Final = ("a", "b", "capped", "free")
+pytestmark = pytest.mark.chart(
+    *(f"policies.tenants.{team}.namespaces[0]=t-team-{team}" for team in TEAMS),
+    "policies.tenants.capped.cap[0].gpus=4",
+)
 
 
-@pytest.fixture
-def teams(driver: Cluster) -> Iterator[tuple[Namespace, Namespace]]:
-    """Two namespaces, each a tenant of the policies file."""
-    both = tuple(Namespace(driver, f"t-team-{name}-{uuid.uuid4().hex[:6]}") for name in "ab")
-    for one in both:
-        driver.kubectl("create", "namespace", one.name)
+@pytest.fixture(scope="module")
+def teams(driver: Cluster) -> Iterator[dict[str, Namespace]]:
+    """A namespace for each tenant of the policies file."""
+    teams = {team: Namespace(driver, f"t-team-{team}") for team in TEAMS}
+    for namespace in teams.values():
+        driver.kubectl("create", "namespace", namespace.name)
     urgent = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": CLASS}, "value": 1000}
     driver.kubectl("apply", "-f", "-", input=yaml.safe_dump(urgent))
-    tenants = [f"policies.tenants.{name}.namespaces[0]={one.name}" for name, one in zip("ab", both, strict=True)]
-    deploy.install(driver, *tenants)
-    yield both[0], both[1]
-    for one in both:
-        driver.kubectl("-n", one.name, "delete", "pods", "--all", "--timeout=120s")
-        driver.kubectl("delete", "namespace", one.name, "--wait=false")
+    yield teams
+    for namespace in teams.values():
+        driver.kubectl("delete", "namespace", namespace.name, "--wait=false")
     driver.kubectl("delete", "priorityclass", CLASS)
-    deploy.install(driver)
 
 
 def queue(cluster: Cluster) -> list[dict[str, Any]]:
@@ -47,7 +47,7 @@ def queue(cluster: Cluster) -> list[dict[str, Any]]:
 
 def kept(cluster: Cluster) -> dict[str, float]:
     """Return the GPU-seconds by namespace that the API has."""
-    found = json.loads(cluster.kubectl("-n", deploy.NAMESPACE, "get", "configmaps", "-o", "json").stdout)["items"]
+    found = cluster.api.objects("configmaps", namespace=deploy.NAMESPACE)
     total: dict[str, float] = {}
     for one in found:
         if one["metadata"]["name"] in usage.every_name():
@@ -57,8 +57,8 @@ def kept(cluster: Cluster) -> dict[str, float]:
     return total
 
 
-def test_who_has_had_less_is_first_and_the_next_leader_knows_it(teams: tuple[Namespace, Namespace]) -> None:
-    had, new = teams
+def test_who_has_had_less_is_first_and_the_next_leader_knows_it(teams: dict[str, Namespace]) -> None:
+    had, new = teams["a"], teams["b"]
     cluster = had.cluster
     had.apply(pod("all-of-it", gpus=8, words={names.POLICY: "best-effort"}, node="node-a"))
     had.wait_running("all-of-it")
@@ -84,23 +84,28 @@ def test_who_has_had_less_is_first_and_the_next_leader_knows_it(teams: tuple[Nam
     assert told_why(had, "first")
     new.delete("second")
     had.wait_running("first")
+    had.delete("first")
 
 
-def test_a_cap_parks_its_own_and_nobody_else(teams: tuple[Namespace, Namespace]) -> None:
-    capped, free = teams
-    cluster = capped.cluster
-    tenants = [f"policies.tenants.{name}.namespaces[0]={one.name}" for name, one in zip("ab", teams, strict=True)]
-    deploy.install(cluster, *tenants, "policies.tenants.a.cap[0].gpus=4")
+def test_a_cap_parks_its_own_and_nobody_else(teams: dict[str, Namespace]) -> None:
+    capped, free = teams["capped"], teams["free"]
     capped.apply(pod("within", gpus=3, words={names.POLICY: "best-effort"}, node="node-a"))
     capped.wait_running("within")
     capped.apply(pod("beyond", gpus=2, words={names.POLICY: "best-effort"}, node="node-a"))
     said = told_why(capped, "beyond")
-    assert said.startswith(f"its tenant's cap: tenant a holds 3 of 4 GPUs; this asks for 2: {capped.name}/within 3")
+    assert said.startswith(
+        f"its tenant's cap: tenant capped holds 3 of 4 GPUs; this asks for 2: {capped.name}/within 3"
+    )
     capped.apply(pod("small", gpus=1, words={names.POLICY: "best-effort"}, node="node-a"))
     free.apply(pod("other", gpus=2, words={names.POLICY: "best-effort"}, node="node-a"))
     capped.wait_running("small")
     free.wait_running("other")
-    told = json.loads(gputopo(cluster.kubeconfig, "tenants", "-o", "json").stdout)
-    assert {one["tenant"]: one["gpus"] for one in told if one["tenant"] in ("a", "b")} == {"a": 4, "b": 2}
+    told = json.loads(gputopo(capped.cluster.kubeconfig, "tenants", "-o", "json").stdout)
+    assert {one["tenant"]: one["gpus"] for one in told if one["tenant"] in ("capped", "free")} == {
+        "capped": 4,
+        "free": 2,
+    }
     capped.delete("within")
     capped.wait_running("beyond")
+    capped.delete("beyond", "small")
+    free.delete("other")

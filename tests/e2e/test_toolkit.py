@@ -20,6 +20,7 @@ from dradriver.topology.machine import Machine
 from tests import deploy, needs
 from tests.cluster import Cluster, Node
 from tests.cluster.settings import NVIDIA_TOOLKITS
+from tests.e2e.installation import Installation
 from tests.e2e.kubectl import Namespace, eventually, pod
 from tests.fakes import nvml
 from tests.fakes.server import complete
@@ -57,7 +58,7 @@ def lay(root: Path, whole: Machine) -> None:
 
 
 @pytest.fixture(scope="module")
-def host(driver: Cluster) -> Iterator[Node]:
+def host(driver: Cluster, installation: Installation) -> Iterator[Node]:
     """A node with a driver container's root and a /sys that knows its GPUs; afterwards it simulates again."""
     node, whole = driver.nodes[NODE], machine()
     root, pci = node.folder / "driver", node.folder / "pci"
@@ -69,10 +70,10 @@ def host(driver: Cluster) -> Iterator[Node]:
     node.run("mount", "--bind", root, ROOT)
     node.run("mount", "--bind", pci, _PCI)
     try:
-        deploy.install(driver, driver_root=ROOT)
+        installation.install(driver_root=ROOT)
         yield node
     finally:
-        deploy.install(driver)
+        installation.install()
         node.run("umount", _PCI)
         node.run("umount", ROOT)
         shutil.rmtree(root)

@@ -1,4 +1,4 @@
-"""GPUs of other vendors on a real cluster: AMD's as captured on a machine, Ascend's as a profile has them."""
+"""GPUs of AMD on a real cluster, as captured on a machine; test_vendors_ascend.py has those of Ascend."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ import pytest
 from dradriver.api import names
 from dradriver.node.container_edits import GPU_FILE
 from dradriver.node.vendors.amd import kfd
-from dradriver.node.vendors.ascend.simulated import SHARED
 from dradriver.topology.machine import Machine
 from dradriver.topology.vendors import AMD
-from tests import deploy
 from tests.cluster import Cluster, Node
+from tests.e2e.installation import Installation
 from tests.e2e.kubectl import Namespace, eventually, no_gpu_is_owned_twice, pod
 from tests.e2e.test_hardware import published
 from tests.paths import SHARED_DATA
@@ -73,29 +72,19 @@ def lay(root: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def amd(driver: Cluster) -> Iterator[Cluster]:
+def amd(driver: Cluster, installation: Installation) -> Iterator[Cluster]:
     """The driver on a node whose /sys tells of eight MI210; afterwards it simulates again."""
     if not CAPTURED.exists():
         pytest.skip(f"no {CAPTURED}")
     node = driver.nodes["node-a"]
     lay(folder(node))
-    for name in deploy.MACHINES:
-        driver.kubectl("label", "node", name, f"{deploy.GPUS_PRESENT}=true", "--overwrite")
     try:
-        deploy.install(driver, sys_root=ROOT)
+        installation.install(sys_root=ROOT)
         yield driver
     finally:
-        deploy.install(driver)
+        installation.install()
         shutil.rmtree(folder(node))
         (node.cdi_dir / GPU_FILE).unlink(missing_ok=True)
-
-
-@pytest.fixture(scope="module")
-def ascend(driver: Cluster) -> Iterator[Cluster]:
-    """The driver with a node that pretends to have eight NPUs; afterwards it has GPUs of NVIDIA again."""
-    deploy.install(driver, "simulated.machines.node-b=ascend-910b-x8")
-    yield driver
-    deploy.install(driver)
 
 
 def asks(name: str, resource: str, count: int, *, user: int = 0) -> dict[str, Any]:
@@ -152,16 +141,3 @@ def test_four_gpus_of_amd_are_one_hive_and_any_user_may_open_them(amd: Cluster, 
     namespace.wait_running("second")
     assert given(namespace, "second", found) | numbers == set(range(8))
     assert no_gpu_is_owned_twice(amd)
-
-
-def test_npus_of_ascend_are_handed_out_whole(ascend: Cluster, namespace: Namespace) -> None:
-    found = machine(ascend, "node-b", "ascend")
-    assert len(found.gpus) == 8
-    namespace.apply(asks("npus", "huawei.com/Ascend910", 2))
-    namespace.wait_running("npus")
-    minors = {gpu.index: gpu.minor for gpu in found.gpus}
-    nodes = {f"/dev/davinci{minors[number]}" for number in given(namespace, "npus", found)}
-    assert len(nodes) == 2
-    assert seen(namespace, "npus", "/dev/davinci", *SHARED) == nodes | set(SHARED)
-    variables = namespace.kubectl("exec", "npus", "--", "env").stdout
-    assert not any(word in variables for word in ("NVIDIA", "CUDA", "NCCL", "ASCEND"))
