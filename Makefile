@@ -3,14 +3,20 @@ PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 RUN := .venv/bin/python
 CLUSTER ?= local
-# Tests that need no machine for themselves run on all cores; clusters follow, one after another. 5: none was chosen.
-SIDE_BY_SIDE = tests/unit tests/property tests/page
+# Tests without a cluster keep all cores busy. Tests with one mostly wait, so more of them run side by side than there are cores.
+WITHOUT_CLUSTER = tests/unit tests/property tests/page
+CLUSTER_WORKERS ?= 3
+# Which tests run by their marks, and on which Kubernetes versions; empty MARKS: all tests.
+MARKS = not extended
+VERSIONS =
+# Where ARGS picks tests, a stage may be left without any: pytest's status 5.
+OR_NONE_PICKED = || { status=$$?; [ -n "$(ARGS)" ] && [ $$status -eq 5 ]; }
 # Of a release: what the image runs on, where the chart pulls it from, where on the web its files will be had.
 PLATFORMS ?= linux/amd64 linux/arm64
 REPOSITORY ?= gpu-topology-dra
 URL ?=
 
-.PHONY: install lint unit unit-image test test-owners bench proto metrics reference lock image release demo down
+.PHONY: install lint unit programs test test-without-cluster test-cluster test-all test-owners bench proto metrics reference lock image release demo down
 
 install: .venv/installed  ## the development environment in .venv
 
@@ -31,13 +37,21 @@ lint: install  ## style, types, layers, generated code
 unit: install  ## unit and property tests but the slow ones: no root, no Go, under a minute
 	$(RUN) -m pytest -n auto -m "not slow" tests/unit tests/property $(ARGS)
 
-unit-image: install  ## the unit tests on the image's Python and packages, in .venv-image
-	$(RUN) -m tests.image_python $(ARGS)
+test: test-without-cluster test-cluster  ## the tests of every change; those on a real cluster need Linux, root and Go
 
-test: install  ## everything, the real cluster included where root and Go are at hand
-	@$(RUN) -m tests.cluster build || echo "The tests on the real cluster are left out."
-	$(RUN) -m pytest -n auto $(SIDE_BY_SIDE) $(ARGS) || [ $$? -eq 5 ]
-	$(RUN) -m pytest $(SIDE_BY_SIDE:%=--ignore=%) $(ARGS) || [ $$? -eq 5 ]
+test-all: MARKS =
+test-all: VERSIONS = all
+test-all: test-without-cluster test-cluster test-owners  ## the same on all Kubernetes versions, benchmarks as tests, and test-owners
+
+programs: install  ## what the tests run: Kubernetes, containerd, Helm and others, built once into the cache
+	@$(RUN) -m tests.cluster build $(VERSIONS) || echo "The tests on the real cluster are left out."
+
+test-without-cluster: programs  ## unit, property and page tests, on the image's Python and packages
+	$(RUN) -m tests.image_python -n auto -m "$(MARKS)" $(WITHOUT_CLUSTER) $(ARGS) $(OR_NONE_PICKED)
+
+test-cluster: programs  ## all other tests: contract, e2e, NVIDIA's programs, the cluster itself
+	$(RUN) -m pytest -n $(CLUSTER_WORKERS) -p tests.groups --dist loadscope --no-loadscope-reorder -m "$(MARKS)" \
+		$(WITHOUT_CLUSTER:%=--ignore=%) $(ARGS) $(OR_NONE_PICKED)
 
 test-owners: install  ## gangs by JobSet, LeaderWorkerSet, Kubeflow and Kueue, which are built first; needs what `test` does
 	$(RUN) -m tests.peers.owners $(ARGS)

@@ -1,4 +1,7 @@
-"""`python -m tests.cluster [--name NAME] up|down|status|build [VERSION...]|load IMAGE.tar...|kubectl ...|helm ...`."""
+"""`python -m tests.cluster [--name NAME] COMMAND`: runs a cluster by hand, or builds what clusters are made of.
+
+COMMAND is up, down, status, build [VERSION...|all], load IMAGE.tar..., kubectl ... or helm ....
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from pathlib import Path
 from tests.cluster import build, requirements
 from tests.cluster.errors import ClusterError, Unavailable
 from tests.cluster.local import Cluster
-from tests.cluster.settings import KUBERNETES_VERSIONS, NVIDIA_TOOLKITS
+from tests.cluster.settings import EVERYDAY_VERSIONS, KUBERNETES_VERSIONS, NVIDIA_TOOLKITS
 
 
 def main(arguments: list[str]) -> int:
@@ -30,7 +33,7 @@ def main(arguments: list[str]) -> int:
         case "build":
             requirements.prepare_browser()
             requirements.prepare_compiler()
-            for version in rest or KUBERNETES_VERSIONS:
+            for version in KUBERNETES_VERSIONS if rest == ["all"] else rest or EVERYDAY_VERSIONS:
                 requirements.prepare(version)
                 print(*(target.folder for target in build.targets(version)), sep="\n")
             for version in NVIDIA_TOOLKITS:

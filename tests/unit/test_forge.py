@@ -23,6 +23,7 @@ WORKFLOWS = sorted((FORGE / "workflows").glob("*"))
 TEMPLATES = sorted(path for path in (FORGE / "ISSUE_TEMPLATE").glob("*") if path.name != "config.yml")
 FILES = [*WORKFLOWS, *TEMPLATES, REPO / ".krew.yaml", REPO / "helm/artifacthub-repo.yml"]
 HOST = re.compile(r"\b[a-z0-9-]+(?:\.[a-z0-9-]+)*\.(?:io|com|org|net|dev)\b(?=[/:])")
+MINUTES = {"test": 120, "test-all": 300}  # of jobs that may take more than an hour
 TARGETS = set(re.findall(r"(?m)^([a-z-]+):", (REPO / "Makefile").read_text("utf-8")))
 
 
@@ -46,7 +47,7 @@ def names(paths: list[Path]) -> list[str]:
 
 
 def test_there_are_the_workflows_and_templates_that_are_meant() -> None:
-    assert names(WORKFLOWS) == ["ci.yml", "release.yml"]
+    assert names(WORKFLOWS) == ["ci.yml", "nightly.yml", "release.yml"]
     assert names(TEMPLATES) == ["bug.yml", "feature.yml", "placement.yml"]
 
 
@@ -60,7 +61,7 @@ def test_no_host_is_named_but_examples(path: Path) -> None:
 def test_a_workflow_has_no_right_that_no_job_asks_for(path: Path) -> None:
     assert loaded(path)["permissions"] == {"contents": "read"}
     for name, job in jobs(path).items():
-        assert job["timeout-minutes"] <= 60, name
+        assert job["timeout-minutes"] <= MINUTES.get(name, 60), name
         assert set(job.get("needs", "").split()) <= jobs(path).keys()
 
 
@@ -93,6 +94,17 @@ def test_outputs_that_a_step_reads_are_written_by_one_before() -> None:
             for step, output in re.findall(r"steps\.(\w+)\.outputs\.(\w+)", text):
                 (writer,) = (one for one in job["steps"] if one.get("id") == step)
                 assert f"{output}=$(" in writer["run"]
+
+
+def test_the_main_job_and_the_tests_are_a_command_each_that_the_readme_names() -> None:
+    named = re.findall(r"(?m)^\| `make ([a-z-]+)` \|", (REPO / "README.md").read_text("utf-8"))
+    assert named == ["demo", "test"]
+    assert set(named) <= TARGETS
+
+
+def test_the_strongest_tests_run_in_the_public_workflows() -> None:
+    for file, job, target in (("ci.yml", "test", "test"), ("nightly.yml", "test-all", "test-all")):
+        assert jobs(FORGE / "workflows" / file)[job]["steps"][-1] == {"run": f"make {target}"}
 
 
 def test_units_run_on_every_python_that_is_promised() -> None:

@@ -131,6 +131,7 @@ async def test_a_pod_that_is_told_to_end_has_ended_before_it_goes() -> None:
     assert kubelets.told["r"] <= kubelets.ended["r"]
 
 
+@pytest.mark.extended
 @pytest.mark.cluster
 def test_a_small_gang_is_bound_after_the_end_of_those_that_end_for_it(tmp_path: Path) -> None:
     needs.real_cluster()
@@ -142,6 +143,7 @@ def test_a_small_gang_is_bound_after_the_end_of_those_that_end_for_it(tmp_path: 
     assert not Nodeless("gangs-test").folder.exists()
 
 
+@pytest.mark.extended
 @pytest.mark.cluster
 def test_small_gangs_start_whole_though_the_controller_is_killed(tmp_path: Path) -> None:
     needs.real_cluster()

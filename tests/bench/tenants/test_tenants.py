@@ -102,6 +102,7 @@ def test_who_has_had_more_or_is_at_its_cap_waits(world: World) -> None:
     assert world.wrong() == ["before its turn"]
 
 
+@pytest.mark.extended
 @pytest.mark.cluster
 def test_a_few_teams_keep_their_caps_and_turns(tmp_path: Path) -> None:
     needs.real_cluster()

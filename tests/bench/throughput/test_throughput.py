@@ -49,6 +49,7 @@ spec: {selector: {a: b}, ports: [{name: https, port: 443}]}
     assert chart.objects[2]["ports"] == [{"name": "https", "port": 8443, "protocol": "TCP"}]
 
 
+@pytest.mark.extended
 @pytest.mark.cluster
 def test_all_variants_bind_every_pod(tmp_path: Path) -> None:
     needs.real_cluster()
@@ -66,6 +67,7 @@ def test_all_variants_bind_every_pod(tmp_path: Path) -> None:
     assert not Nodeless("bench-test").folder.exists()
 
 
+@pytest.mark.extended
 @pytest.mark.cluster
 def test_nothing_is_left_when_it_is_ended() -> None:
     needs.real_cluster()

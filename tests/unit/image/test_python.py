@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -55,11 +56,13 @@ def test_a_python_is_taken_by_its_minor() -> None:
     assert (image_python.interpreter(["2.9", here]) or "").endswith(f"python{here}")
 
 
-@pytest.mark.parametrize(("variable", "status"), [("", 0), ("true", 1)])
-def test_without_such_a_python_it_says_what_to_install(
-    variable: str, status: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_without_such_a_python_the_tests_run_in_this_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("CI", variable)
     monkeypatch.setattr(assemble, "read_contents", lambda: {"debian": {"release": {"old": {"python": "2.9"}}}})
-    assert image_python.main([]) == status
-    assert "install python2.9" in capsys.readouterr().err
+    failing = tmp_path / "test_one.py"
+    failing.write_text("import sys\ndef test(): print(sys.executable); assert False\n")
+    assert image_python.main([str(failing), "-p", "no:cacheprovider"]) == pytest.ExitCode.TESTS_FAILED
+    shown = capfd.readouterr()
+    assert "python2.9" in shown.err
+    assert sys.executable in shown.out
