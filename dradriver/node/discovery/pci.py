@@ -51,6 +51,7 @@ class PciTree:
         """Read below ``root``."""
         self._devices = root / "sys/bus/pci/devices"
         self._seats: dict[str, Seat | None] = {}
+        self._folders: dict[str, Path] = {}
 
     def pci_class(self, busid: str) -> str:
         """Return the class (``0x030200``); empty where there is no such device."""
@@ -75,12 +76,18 @@ class PciTree:
     def _read_seat(self, busid: str) -> Seat | None:
         if not is_bus_id(busid) or not os.path.exists(self._devices / busid):
             return None
-        parts = Path(os.path.realpath(self._devices / busid)).parts
+        parts = self._folder(busid).parts
         roots = [i for i, part in enumerate(parts) if _ROOT.fullmatch(part)]
         if not roots:
             return None
         way = [part for part in parts[roots[-1] + 1 :] if is_bus_id(part)]
         return Seat(parts[roots[-1]], tuple(way[-3::-2][::-1]), self._numa(busid))
+
+    def _folder(self, busid: str) -> Path:
+        """Return a device's folder without symbolic links, whose parent is the port above it."""
+        if busid not in self._folders:
+            self._folders[busid] = Path(os.path.realpath(self._devices / busid))
+        return self._folders[busid]
 
     def _numa(self, busid: str) -> int | None:
         node = sysfs.number(self._devices / busid / "numa_node")
@@ -139,7 +146,7 @@ class PciTree:
 
         A speed that is no number does not count; a width that is none counts as 0.
         """
-        device = Path(os.path.realpath(self._devices / busid))
+        device = self._folder(busid)
         own, port = (sysfs.text(folder / "max_link_speed") for folder in (device, device.parent))
         speed = port if _rate(port) < _rate(own) else own
         widths = [sysfs.number(folder / "max_link_width") or 0 for folder in (device, device.parent)]

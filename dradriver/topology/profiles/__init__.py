@@ -8,12 +8,20 @@ mig      MIG profiles of products, for simulated machines
 from __future__ import annotations
 
 import difflib
+import functools
 from importlib import resources
 from importlib.resources.abc import Traversable
+from typing import TYPE_CHECKING
 
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.machine import Machine
 from dradriver.topology.vendors import NVIDIA, VENDORS
+
+if TYPE_CHECKING:
+    from dradriver.topology.profiles.schema import Description
+
+
+_KEPT = 64  # machines that are kept, with their seeds
 
 
 def names(vendor: str = "") -> tuple[str, ...]:
@@ -21,6 +29,7 @@ def names(vendor: str = "") -> tuple[str, ...]:
     return tuple(sorted(name for name, (_, whose) in _files().items() if vendor in ("", whose)))
 
 
+@functools.cache
 def _files() -> dict[str, tuple[Traversable, str]]:
     """Return every profile's file and whose machine it is; NVIDIA's stand here, others' in a folder of their own."""
     here = resources.files(__name__)
@@ -33,6 +42,7 @@ def _files() -> dict[str, tuple[Traversable, str]]:
     }
 
 
+@functools.lru_cache(maxsize=_KEPT)
 def load(name: str, *, seed: str = "") -> Machine:
     """Return the profile's machine; its uuids depend on ``name`` and ``seed`` alone, and two seeds never share one.
 
@@ -44,7 +54,14 @@ def load(name: str, *, seed: str = "") -> Machine:
         near = difflib.get_close_matches(name, files, n=1)
         hint = f"did you mean {near[0]}? " if near else ""
         raise TopologyError(f"{name!r} is no profile; {hint}there are {', '.join(names())}")
-    from dradriver.topology.profiles import schema  # here, for it brings yaml, which other machines do not need
+    return _read(name).machine(seed)
 
-    file, _ = files[name]
-    return schema.read(file.read_text("utf-8"), source=file.name, seed=seed)
+
+@functools.cache
+def _read(name: str) -> Description:
+    """Return what a profile's file says. Parsing takes 20 ms, and a simulation has a seed for each node."""
+    # The import is local because this module needs PyYAML, and programs that load no profile do without PyYAML.
+    from dradriver.topology.profiles import schema
+
+    file, _ = _files()[name]
+    return schema.Description(file.read_text("utf-8"), source=file.name)

@@ -37,13 +37,35 @@ def read(text: str, *, source: str, seed: str = "") -> Machine:
     Raises:
         TopologyError: Naming file, line, the bad value and what is allowed.
     """
-    document = yamltext.read(text, _FORM, source=source)
-    profile = document.convert(Profile)
-    try:
-        return _machine(profile, seed)
-    except TopologyError as error:
-        at, _, says = str(error).partition(": ")
-        raise document.refusal(at, says) from None
+    return Description(text, source=source).machine(seed)
+
+
+class Description:
+    """A profile's text, parsed once for all machines that it describes.
+
+    Args:
+        text: YAML of one ``Profile``.
+        source: The file's name, for messages.
+
+    Raises:
+        TopologyError: Naming file, line, the bad value and what is allowed.
+    """
+
+    def __init__(self, text: str, *, source: str) -> None:
+        self._document = yamltext.read(text, _FORM, source=source)
+        self._profile = self._document.convert(Profile)
+
+    def machine(self, seed: str) -> Machine:
+        """Return the machine, its uuids derived from the profile's name and ``seed``.
+
+        Raises:
+            TopologyError: Naming file, line, the bad value and what is allowed.
+        """
+        try:
+            return _machine(self._profile, seed)
+        except TopologyError as error:
+            at, _, says = str(error).partition(": ")
+            raise self._document.refusal(at, says) from None
 
 
 def _machine(profile: Profile, seed: str) -> Machine:
