@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import kubernetes_validate
 import msgspec
 import yaml
 
@@ -16,6 +15,7 @@ from dradriver.api.pods import Pod
 from dradriver.api.policies.model import DEFAULTS
 from dradriver.api.templates import Template
 from dradriver.queue.placement_request import read_wish
+from tests import schema
 from tests.fakes.admission import admit
 
 Object = dict[str, Any]
@@ -24,7 +24,7 @@ MINORS = ("1.34", "1.36", "1.37")
 
 def objects(text: str) -> list[Object]:
     """Return the documents of a YAML text."""
-    return [document for document in yaml.safe_load_all(text) if document]
+    return [document for document in yaml.load_all(text, yaml.CSafeLoader) if document]
 
 
 def pod_of(document: Object) -> Object | None:
@@ -49,8 +49,7 @@ def has_wish(pod: Object) -> bool:
 
 def check(document: Object) -> None:
     """Fail unless an object is strictly valid, and the webhook has nothing to say against it."""
-    for minor in MINORS:
-        kubernetes_validate.validate(document, minor, strict=True)
+    schema.check(document, minors=MINORS)
     pod = pod_of(document)
     if pod is not None and has_wish(pod):
         verdict = admit(pod)

@@ -88,6 +88,8 @@ class GpuCluster(Stored):
         self.modes: dict[str, Mode] = {}
         self._created = 0
         self._seen: dict[str, int] = {}
+        self._records: dict[str, Any] = {}
+        self._delivered: int | None = None
         self.restart()
 
     def restart(self) -> None:
@@ -104,11 +106,21 @@ class GpuCluster(Stored):
         self.worker.picture.barrier = self.find(RESOURCE_SLICES, seats.SLICE) is not None
         self.worker.begin()
         self._seen.clear()
+        self._records.clear()
+        self._delivered = None
 
     # What reaches the controller.
 
     def deliver(self, *resources: Resource) -> None:
         """Let the controller's reflectors see all that has happened, to some kinds only where any are named."""
+        if self._delivered != self.store.version:
+            self._delivered = None if resources else self.store.version
+            self._deliver(resources)
+        if self._nics_wanted:  # these are read late, by themselves
+            for driver in DRIVERS:
+                self.worker.picture.nics_read(driver)
+
+    def _deliver(self, resources: Collection[Resource]) -> None:
         deleted = [claim for claim in self.store.all(RESOURCE_CLAIMS) if "deletionTimestamp" in claim["metadata"]]
         cleanup.clean(self.store, deleted)
         for source in (*self.sources, *self.nic_sources):
@@ -127,14 +139,10 @@ class GpuCluster(Stored):
                     continue
                 metadata = (after or before or {})["metadata"]
                 key = metadata.get("namespace", ""), metadata["name"]
-                read = Isolated(source.resource.plural, source.read)
-                old, new = (None if obj is None else read(_raw(obj)) for obj in (before, after))
+                old, new = (None if obj is None else self._read(source, obj) for obj in (before, after))
                 if old is not None or new is not None:
                     source.changed(self.worker.picture, Change(key, old, new))
                     self.worker.placed.seen(old, new)
-        if self._nics_wanted:  # these are read late, by themselves
-            for driver in DRIVERS:
-                self.worker.picture.nics_read(driver)
 
     @property
     def _nics_wanted(self) -> bool:
@@ -149,12 +157,18 @@ class GpuCluster(Stored):
         shown = []
         for source in (*self.sources, *self.nic_sources):
             found: dict[tuple[str, str], Any] = {}
-            read = Isolated(source.resource.plural, source.read)
             for key, obj in self.store.of(source.resource).objects.items():
                 if source.fields in (None, f"spec.driver={obj.get('spec', {}).get('driver')}"):
-                    found[key] = read(_raw(obj))
+                    found[key] = self._read(source, obj)
             shown.append((source.resource, {key: one for key, one in found.items() if one is not None}))
         return shown
+
+    def _read(self, source: Source, obj: Object) -> Any:
+        """Return what a reflector keeps of an object, which it reads once for each version."""
+        version = f"{source.resource.plural} {source.fields} {obj['metadata']['resourceVersion']}"
+        if version not in self._records:
+            self._records[version] = Isolated(source.resource.plural, source.read)(_raw(obj))
+        return self._records[version]
 
     async def settle(self) -> None:
         """Let the controller see everything and act until it has nothing more to do."""
@@ -174,7 +188,7 @@ class GpuCluster(Stored):
         """Add a node or change it; with a profile it publishes such a machine, its GPUs handed out as ``mode`` says."""
         labels = {"kubernetes.io/hostname": name, **changes.get("labels", {})}
         free = {"cpu": "64", "memory": "256Gi", "pods": "110", "ephemeral-storage": "1Ti"}
-        self.put(
+        self.store.put(
             NODES,
             {
                 "metadata": {"name": name, "labels": labels, "annotations": changes.get("annotations", {})},
@@ -196,13 +210,13 @@ class GpuCluster(Stored):
 
     def publish(self, node: str, machine: Machine) -> None:
         """Publish a node's pool, a generation higher than before; what that one had and this has not goes."""
-        before = self.find(RESOURCE_SLICES, slices.slice_name(0, node))
+        before = self.store.find(RESOURCE_SLICES, slices.slice_name(0, node))
         generation = 1 if before is None else before["spec"]["pool"]["generation"] + 1
         modes = {gpu.uuid: self.modes.get(node, Mode()) for gpu in machine.gpus}
         for built in slices.build(machine, node=node, node_uid="n", modes=modes):
             built["spec"]["pool"]["generation"] = generation
-            self.put(RESOURCE_SLICES, built)
-        for piece in self.all(RESOURCE_SLICES):
+            self.store.put(RESOURCE_SLICES, built)
+        for piece in self.store.all(RESOURCE_SLICES):
             spec = piece["spec"]
             ours = spec["driver"] == names.DRIVER and spec.get("nodeName") == node
             if ours and spec["pool"]["generation"] < generation:
@@ -210,7 +224,7 @@ class GpuCluster(Stored):
 
     def pod(self, name: str, gpus: Asked | Mapping[str, Asked] = 4, **changes: Any) -> None:
         """Create a pod as the webhook admits it; ``changes`` go into its spec, ``wishes`` into its annotations."""
-        self.put(PODS, self.admitted(name, gpus, **changes))
+        self.store.put(PODS, self.admitted(name, gpus, **changes))
 
     def admitted(self, name: str, gpus: Asked | Mapping[str, Asked] = 4, **changes: Any) -> Object:
         """Return such a pod."""

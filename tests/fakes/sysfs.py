@@ -18,6 +18,7 @@ class Sys:
         self.root = root
         self._machine = machine
         self._ports = 0
+        self._made: set[Path] = set()
         self._folders: list[Path] = []
         tops = self._top_roots()
         for i, device in enumerate(machine.pci):
@@ -47,14 +48,19 @@ class Sys:
         return (self.root / "sys/bus/pci/devices" / busid).resolve()
 
     def _write(self, path: Path, text: str) -> Path:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        self._make(path.parent)
         path.write_text(text + "\n")
         return path
 
     def _link(self, path: Path, target: Path) -> None:
         """Make a relative symbolic link, as all of /sys are."""
-        path.parent.mkdir(parents=True, exist_ok=True)
+        self._make(path.parent)
         path.symlink_to(os.path.relpath(target, path.parent))
+
+    def _make(self, folder: Path) -> None:
+        if folder not in self._made:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._made.add(folder)
 
     def _top_roots(self) -> dict[int, str]:
         """The root complex of each device directly below one: its GPUs', else that of the GPUs it is PHB to."""

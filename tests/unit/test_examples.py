@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
-import kubernetes_validate
 import msgspec
 import pytest
 import yaml
@@ -20,7 +19,7 @@ from dradriver.api.annotations import check_words
 from dradriver.api.parts import count
 from dradriver.api.policies.read import notes, read
 from dradriver.cli.main import main
-from tests import examples
+from tests import examples, schema
 from tests.fakes.admission import admit, viewed
 from tests.manifests import MINORS, check, check_together, has_wish, objects, pod_of
 from tests.paths import REPO
@@ -97,8 +96,7 @@ def test_objects_of_an_example_are_valid_and_its_pods_are_placed(path: Path) -> 
     assert not [one for one in found if one["warnings"]]
     pods = [one["pod"] for one in found if one["ours"] and one["pod"]]
     for pod in pods:
-        for minor in MINORS:
-            kubernetes_validate.validate(pod, minor, strict=True)
+        schema.check(pod, minors=MINORS)
     assert bool(pods) == (path.name not in examples.SCHEDULERS)
     assert all(one["metadata"]["labels"][names.LABEL] == names.LABEL_PLACED for one in pods)
 
@@ -123,8 +121,8 @@ def test_a_policies_file_is_taken_by_all_who_read_it_and_the_chart(path: Path) -
     policies = read(text, source=path.name)
     assert len(policies.tenants) == TENANTS.get(path.name, 0)
     assert notes(policies) == []
-    schema = json.loads((REPO / "helm" / "gpu-topology-dra" / "values.schema.json").read_text())
-    assert not list(jsonschema.Draft7Validator(schema).iter_errors({"policies": yaml.safe_load(text)}))
+    values = json.loads((REPO / "helm" / "gpu-topology-dra" / "values.schema.json").read_text())
+    assert not list(jsonschema.Draft7Validator(values).iter_errors({"policies": yaml.safe_load(text)}))
 
 
 def test_a_pod_may_name_what_the_file_for_teams_says() -> None:

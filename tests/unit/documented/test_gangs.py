@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-import kubernetes_validate
 import msgspec
 import pytest
 import yaml
@@ -13,6 +12,7 @@ import yaml
 from dradriver.api import gang_members, gang_support, gang_waits, names, resolved
 from dradriver.api.gang_owners import _WAYS, Member
 from dradriver.api.pods import Pod
+from tests import schema
 from tests.fakes import owners
 from tests.fakes.admission import admit, defaulted
 from tests.manifests import MINORS
@@ -59,7 +59,7 @@ def pods(workload: Any, template: Any) -> list[Any]:
 @pytest.mark.parametrize("minor", MINORS)
 def test_the_job_runs(minor: str) -> None:
     made, pod = pods(JOB, lambda job: job["spec"]["template"])
-    kubernetes_validate.validate(made, minor, strict=True)
+    schema.check(made, minors=(minor,))
     noted = resolved.read(pod["metadata"]["annotations"])
     assert noted.gang is not msgspec.UNSET
     pod["metadata"]["ownerReferences"] = owners.owned("batch/v1", "Job", "train")

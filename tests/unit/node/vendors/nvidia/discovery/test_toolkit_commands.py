@@ -63,14 +63,13 @@ def test_a_command_that_prints_without_end_is_ended(tmp_path: Path, where: str) 
         ctk.run(Path("/"), [script(tmp_path, f"exec yes {where}")])
 
 
-def test_what_a_command_that_hangs_started_ends_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ctk, "TIMEOUT_S", 0.5)
+def test_what_a_command_that_hangs_started_ends_with_it(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     hold = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
     try:
         with pytest.raises(DriverError, match="timed out"):
-            ctk.run(Path("/"), [script(tmp_path, f"sleep 60 >{pipe} & exec sleep 60")])
+            ctk.run(Path("/"), [script(tmp_path, f"sleep 60 >{pipe} & exec sleep 60")], timeout_s=0.5)
         os.set_blocking(hold, True)
         assert os.read(hold, 1) == b""  # once nobody can write any more
     finally:
