@@ -16,6 +16,9 @@ PLATFORMS ?= linux/amd64 linux/arm64
 REPOSITORY ?= gpu-topology-dra
 URL ?=
 
+# Without compiled modules each worker, and each Python that a test starts, compiles all of them again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: install lint unit programs test test-without-cluster test-cluster test-all test-owners bench proto metrics reference lock image release demo down
 
 install: .venv/installed  ## the development environment in .venv
@@ -35,7 +38,7 @@ lint: install  ## style, types, layers, generated code
 	$(RUN) protos/generate.py --check
 
 unit: install  ## unit and property tests but the slow ones: no root, no Go, under a minute
-	$(RUN) -m pytest -n auto -m "not slow" tests/unit tests/property $(ARGS)
+	$(RUN) -m pytest -n auto --dist worksteal -o faulthandler_timeout=0 -m "not slow" tests/unit tests/property $(ARGS)
 
 test: test-without-cluster test-cluster  ## the tests of every change; those on a real cluster need Linux, root and Go
 
