@@ -17,10 +17,13 @@ import pytest
 from hypothesis import settings
 
 from tests import needs
+from tests.effort import FAST_EXAMPLES, FULL_EXAMPLES
 from tests.paths import REPO
 
 # A loaded machine is no failure, and CI tries the same examples every time.
-settings.register_profile("steady", deadline=None, derandomize=bool(os.environ.get("CI")))
+_IN_CI: Final = bool(os.environ.get("CI"))
+settings.register_profile("steady", deadline=None, derandomize=_IN_CI, max_examples=FULL_EXAMPLES)
+settings.register_profile("fast", deadline=None, derandomize=_IN_CI, max_examples=FAST_EXAMPLES)
 settings.load_profile("steady")
 
 # Else pytest-asyncio asks for a default event loop before its first test, which nobody closes.
@@ -42,9 +45,10 @@ _UNIT: Final = (REPO / "tests" / "unit", REPO / "tests" / "property")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Keep the files of the fast run in memory."""
+    """Try fewer examples in the fast run (``tests/effort.py``), and keep its files in memory."""
     if config.getoption("markexpr") != _FAST_RUN:
         return
+    settings.load_profile("fast")
     # The fast run makes 100,000 small files, which takes ten times as much CPU on a disk.
     if "TMPDIR" not in os.environ and _is_fit_for_files(_MEMORY):
         os.environ["TMPDIR"] = tempfile.tempdir = _MEMORY

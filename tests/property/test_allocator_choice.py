@@ -17,9 +17,10 @@ from dradriver.allocator.sets.shape import shape_of
 from dradriver.allocator.sets.tables import Tables, tables_of
 from dradriver.topology.check import check
 from dradriver.topology.machine import Machine, PathType
+from tests.effort import examples
 from tests.strategies import machines
 
-FEW = settings(max_examples=60)
+FEW = settings(max_examples=examples(60))
 constraints = st.lists(st.sampled_from(Constraint), max_size=2, unique=True).map(tuple)
 
 

@@ -13,9 +13,10 @@ from dradriver.allocator.fleet.gangs import place_gang
 from dradriver.allocator.gang_request import GangRequest
 from dradriver.allocator.request import Choice, Constraint, NoPlaceError, Strategy, Weights, Whole
 from dradriver.topology.machine import Machine
+from tests.effort import examples
 from tests.strategies import machines
 
-FEW = settings(max_examples=60)
+FEW = settings(max_examples=examples(60))
 rates = st.sampled_from((0.0, 0.0, 5.0, 12.0, 25.0, 40.0))
 
 

@@ -18,9 +18,10 @@ from dradriver.allocator.fleet.gangs import place_gang
 from dradriver.allocator.gang_request import GangChoice, GangRequest, Role
 from dradriver.allocator.request import Choice, Constraint, Level, NoPlaceError, Strategy, Whole
 from dradriver.topology.levels import location
+from tests.effort import examples
 from tests.property.test_allocator_gangs import CPUS, FOUR
 
-SOME = settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+SOME = settings(deadline=None, max_examples=examples(100), suppress_health_check=[HealthCheck.too_slow])
 REACHES = ("node", "fabric", "leaf", "spine", "zone", "cluster")
 GONE = "gone"  # a node that the fleet does not know
 

@@ -18,6 +18,7 @@ from dradriver.allocator.request import Choice, NoPlaceError, Whole
 from dradriver.allocator.sets.tables import tables_of
 from dradriver.topology.levels import location
 from dradriver.topology.machine import PathType
+from tests.effort import examples
 from tests.fakes import machines
 
 FOUR = machines.build(
@@ -28,7 +29,7 @@ FOUR = machines.build(
     capability="8.0",
 )
 LEVELS = ("node", "leaf", "spine", "zone")
-SOME = settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+SOME = settings(deadline=None, max_examples=examples(150), suppress_health_check=[HealthCheck.too_slow])
 CPUS = 4  # of a node at most
 
 Key = tuple[float, ...]

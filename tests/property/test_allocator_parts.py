@@ -15,6 +15,7 @@ from dradriver.allocator.parts.offers import ShareRule
 from dradriver.allocator.request import Amount, Mig, MigPart, Part, PartChoice, Share, SharePart, Strategy, Whole
 from dradriver.topology import profiles
 from dradriver.topology.machine import Machine, MigProfile
+from tests.effort import examples
 
 MACHINE = profiles.load("dgx-a100").subset([0, 1, 2])
 GPUS = [gpu.index for gpu in MACHINE.gpus]
@@ -184,7 +185,7 @@ def wanted(request: Share | Mig, choice: PartChoice, offer: Offer) -> bool:
     )
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(
     st.fixed_dictionaries(dict.fromkeys(NODES, OFFERS)), st.fixed_dictionaries(dict.fromkeys(NODES, INSTANCES)), STEPS
 )
@@ -244,7 +245,7 @@ def test_there_is_a_place_exactly_when_brute_force_finds_one_and_it_opens_no_gpu
         books.tell(books.fleet, choice.node)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(
     st.fixed_dictionaries(dict.fromkeys(NODES, st.lists(SHARES | SLICES, max_size=4))),
     st.fixed_dictionaries(dict.fromkeys(NODES, st.frozensets(st.sampled_from(GPUS)))),

@@ -20,6 +20,7 @@ from dradriver.topology.load import read_machine
 from dradriver.topology.machine import Machine
 from dradriver.topology.vendors import AMD
 from tests import rings
+from tests.effort import examples
 from tests.paths import SHARED_DATA
 from tests.strategies import machines
 
@@ -54,7 +55,7 @@ def test_the_best_set_of_every_profile(name: str) -> None:
     assert rings.compare(free_of_rules, largest=4, some=20)[2] == 0
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(machines(max_gpus=6, min_gpus=2), st.data())
 def test_the_best_set_of_any_machine(machine: Machine, data: st.DataObject) -> None:
     count = len(machine.gpus)

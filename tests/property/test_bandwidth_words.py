@@ -18,6 +18,7 @@ from dradriver.api import ladder, names, resolved, slices
 from dradriver.api.errors import WordError
 from dradriver.topology import profiles
 from dradriver.topology.machine import Machine
+from tests.effort import examples, sampled
 from tests.strategies import machines
 
 SIZES: Final = range(2, 9)
@@ -75,7 +76,7 @@ def _alike(members: tuple[dict[str, Any], ...], attribute: str) -> bool:
     return values[0] is not None and all(value == values[0] for value in values)
 
 
-@pytest.mark.parametrize("name", PROFILES)
+@pytest.mark.parametrize("name", sampled(PROFILES))
 def test_placed_and_alone_agree_on_every_profile(name: str) -> None:
     machine = profiles.load(name)
     everything = [gpu.index for gpu in machine.gpus]
@@ -104,7 +105,7 @@ def test_the_line_rate_of_an_hgx_h100_is_what_it_is_called_everywhere() -> None:
             assert any(True for _ in taken(machine, gpus, least)) is there
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(machines(max_gpus=8, min_gpus=2), st.data())
 def test_the_scheduler_takes_no_set_with_less_than_was_asked_for(machine: Machine, data: st.DataObject) -> None:
     gpus = data.draw(st.integers(2, len(machine.gpus)))

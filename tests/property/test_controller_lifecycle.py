@@ -23,6 +23,7 @@ from dradriver.api.policies.modes import Mode
 from dradriver.kube.client import ApiError
 from dradriver.kube.resources import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Resource
 from dradriver.node.discovery.simulated import without
+from tests.effort import examples
 from tests.fakes.gpucluster import GpuCluster, Killed, claim_of
 
 SHARES = (Amount(cores=25), Amount(cores=60), Amount(memory_mib=30_000), Amount(cores=10, memory_mib=60_000))
@@ -229,5 +230,5 @@ class Lifecycle(RuleBasedStateMachine):
 
 TestLifecycle = Lifecycle.TestCase
 TestLifecycle.settings = settings(
-    max_examples=40, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=examples(40), stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )

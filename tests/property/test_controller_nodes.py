@@ -27,6 +27,7 @@ from dradriver.cluster.nodes import classes, labels, table
 from dradriver.cluster.nodes.ask import Ask, ask_of
 from dradriver.cluster.nodes.requests import Amounts, amounts, request_of
 from dradriver.cluster.nodes.table import NodeTable
+from tests.effort import examples
 from tests.fakes.control_plane import fit
 
 NAMES = ("a", "b", "c", "d", "7")
@@ -193,7 +194,7 @@ class Both:
         assert self.table.causes(ask, besides=besides) == tuple(sorted({c for c in causes.values() if c is not None}))
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.data())
 def test_the_arrays_say_what_the_rules_say(data: st.DataObject) -> None:
     with (
@@ -213,7 +214,7 @@ def test_the_arrays_say_what_the_rules_say(data: st.DataObject) -> None:
                 both.agree(pod, data.draw(st.sampled_from([None, *both.plain.pods])))
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.data())
 def test_labels_are_selected_as_the_rules_say_and_stay_so_when_they_change(data: st.DataObject) -> None:
     names = [f"n{number}" for number in range(8)]

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from dradriver.allocator import Constraint, NoPlaceError, Whole, choose
 from dradriver.kube.resources import RESOURCE_CLAIMS
 from dradriver.topology.machine import Machine
+from tests.effort import examples
 from tests.fakes.commands import command_line
 from tests.fakes.gpucluster import GpuCluster
 
@@ -52,7 +53,7 @@ def holdings(draw: st.DrawFn) -> dict[str, list[frozenset[int]]]:
     st.integers(1, 6),
     st.sampled_from([(), (Constraint.NVLINK,), (Constraint.SAME_NUMA,), (Constraint.SAME_PCIE_SWITCH,)]),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_what_would_help_is_the_least_that_would(
     held: dict[str, list[frozenset[int]]], gpus: int, required: tuple[Constraint, ...]
 ) -> None:

@@ -14,6 +14,7 @@ from dradriver.api.errors import WordError
 from dradriver.api.gang_owners import Alone, Facts, Owner
 from dradriver.api.gangs import Gang
 from dradriver.api.objects import OwnerReference
+from tests.effort import sampled
 from tests.fakes.owners import STORIES
 
 LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -72,7 +73,7 @@ def test_any_pod_is_of_a_gang_or_of_none(
     assert told.isprintable()
 
 
-@pytest.mark.parametrize("name", [name for name, build in STORIES.items() if build().owner is not None])
+@pytest.mark.parametrize("name", sampled(name for name, build in STORIES.items() if build().owner is not None))
 @given(data=st.data())
 def test_a_damaged_owner_has_a_size_or_is_refused(name: str, data: st.DataObject) -> None:
     story = STORIES[name]()

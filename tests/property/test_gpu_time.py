@@ -15,6 +15,7 @@ from dradriver.api import usage
 from dradriver.api.pins import Key
 from dradriver.api.usage import Detail
 from dradriver.cluster.gpu_time import GpuTime, Who
+from tests.effort import examples
 
 _MINUTE = 60.0
 _BEGIN = 100 * 3600.0
@@ -125,7 +126,7 @@ def by_claim(story: Story) -> dict[str, float]:
 
 
 @given(_STEPS.filter(lambda steps: all(what != "step" for what, _ in steps)))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_what_is_written_is_what_claims_held(steps: list[tuple[str, int]]) -> None:
     """Nothing ends while nobody leads here, so nothing at all may be lost."""
     story = run(steps)
@@ -134,7 +135,7 @@ def test_what_is_written_is_what_claims_held(steps: list[tuple[str, int]]) -> No
 
 
 @given(_STEPS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_no_second_counts_twice_whatever_the_clock_does(steps: list[tuple[str, int]]) -> None:
     story = run(steps)
     leaps = sum(max(how, 0) for what, how in steps if what == "step") * _MINUTE
@@ -144,7 +145,7 @@ def test_no_second_counts_twice_whatever_the_clock_does(steps: list[tuple[str, i
 
 
 @given(_STEPS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_what_is_known_beside_is_no_more_than_what_was_held(steps: list[tuple[str, int]]) -> None:
     kept = usage.read(run(steps).made[0])
     for hour, detail in kept.details.items():

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from dradriver.node.vendors.amd import reading
 from dradriver.topology import profiles
+from tests.effort import examples
 from tests.fakes.kfd import AmdServer, amd
 from tests.fakes.server import complete
 
@@ -20,7 +21,7 @@ PAIRS = [(i, j) for i in range(8) for j in range(i)]
 
 @given(counts=st.lists(st.integers(0, 4), min_size=len(PAIRS), max_size=len(PAIRS)), ids=st.sets(
     st.integers(1, 2**64 - 1), min_size=8, max_size=8))  # fmt: skip
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 def test_any_links_and_identities_are_read_as_they_are(counts: list[int], ids: set[int]) -> None:
     links = [[0] * 8 for _ in range(8)]
     for (i, j), count in zip(PAIRS, counts, strict=True):

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from dradriver.node.health.kmsg import KernelLog
 from dradriver.node.vendors.nvidia.discovery.specification import Specification
 from dradriver.node.vendors.nvidia.xid_reports import XidReports
+from tests.effort import examples
 from tests.fakes.node import machine
 from tests.fakes.toolkit import specification
 
@@ -53,7 +54,7 @@ def damaged(text: bytes, seed: int) -> bytes:
 
 
 @given(record=st.one_of(st.binary(max_size=300), st.integers(0, 1 << 30).map(lambda seed: damaged(XID, seed))))
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 def test_any_record_of_the_kernels_log_is_taken_or_passed_over(record: bytes) -> None:
     log = KernelLog(Path("/none"), XidReports())
     log.take(record)
@@ -63,7 +64,7 @@ def test_any_record_of_the_kernels_log_is_taken_or_passed_over(record: bytes) ->
 
 @given(seed=st.integers(0, 1 << 30), json=st.booleans())
 @example(seed=7349053, json=False)  # a node named nvidia4 that is not below /dev
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_any_specification_names_gpus_as_they_are_or_is_none(seed: int, json: bool) -> None:
     whole = machine()
     try:

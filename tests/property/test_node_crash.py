@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from tests.bench.crashes import story
+from tests.effort import examples, sampled
 from tests.fakes.crashes import Kill, Node
 from tests.fakes.crowd import CLAIMS
 
@@ -49,9 +50,9 @@ class Crashes(RuleBasedStateMachine):
 
 
 TestCrashes = Crashes.TestCase
-TestCrashes.settings = settings(max_examples=40, stateful_step_count=15, deadline=None)
+TestCrashes.settings = settings(max_examples=examples(40), stateful_step_count=15, deadline=None)
 
 
-@pytest.mark.parametrize("seed", range(150))
+@pytest.mark.parametrize("seed", sampled(range(150)))
 def test_a_seeded_story(seed: int) -> None:
     story(seed)

@@ -20,6 +20,7 @@ from dradriver.errors import DriverError
 from dradriver.node.vendors.nvidia.discovery import binding, reading
 from dradriver.node.vendors.nvidia.discovery.hardware import Hardware
 from dradriver.topology.machine import Machine
+from tests.effort import examples
 from tests.fakes import nvml
 from tests.fakes.hardware import Server
 
@@ -235,7 +236,7 @@ def fresh() -> Iterator[Fresh]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MACHINES)
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(events=st.lists(st.sampled_from(EVENTS), min_size=1, max_size=8), seed=st.integers(0, 1 << 32))
 def test_a_kept_fact_is_what_a_fresh_process_reads(
     name: str, fresh: Fresh, events: list[Callable[[World], None]], seed: int

@@ -18,6 +18,7 @@ from dradriver.topology.nccl import facts
 from dradriver.topology.paths import Place, path_matrix
 from dradriver.topology.profiles import mig
 from dradriver.topology.synthetic import synthetic_uuid
+from tests.effort import examples
 from tests.fakes.hardware import Server
 from tests.fakes.server import arranged
 from tests.strategies import link_matrices
@@ -205,7 +206,7 @@ def on_disk(machine: Machine, use: Callable[[Server], None]) -> None:
         use(Server(machine, Path(folder)))
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(servers())
 def test_every_machine_is_read_as_it_is(machine: Machine) -> None:
     def use(server: Server) -> None:
@@ -218,7 +219,7 @@ CODES = st.sampled_from((2, 3, 4, 13, 15, 16, 25, 999))
 
 
 @pytest.mark.slow
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(servers(), st.data())
 def test_what_fails_costs_nobody_else(machine: Machine, data: st.DataObject) -> None:
     def use(server: Server) -> None:
@@ -265,7 +266,7 @@ NONSENSE = st.one_of(
 
 
 @pytest.mark.slow
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(servers(), st.data())
 def test_what_is_nonsense_costs_nobody_else(machine: Machine, data: st.DataObject) -> None:
     def use(server: Server) -> None:
@@ -298,7 +299,7 @@ JUNK = st.sampled_from((b"", b"\xff\xfe", b"-1", b"99999999999999999999", b"0x",
 
 
 @pytest.mark.slow
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(servers(), st.data(), st.randoms(use_true_random=False))
 def test_no_damage_to_sys_hides_a_gpu_or_breaks_a_link(
     machine: Machine, data: st.DataObject, rng: random.Random

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dradriver.node.nics import ports, troubles
+from tests.effort import examples
 from tests.fakes.nic_tree import DOWN, NicTree
 
 HURT = 3
@@ -61,7 +62,7 @@ def hurt(file: Path, damage: bytes | str) -> None:
         file.symlink_to(file.name)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(damages=st.dictionaries(st.sampled_from(FILES), DAMAGE, min_size=1, max_size=6))
 def test_damage_of_one_card_changes_nothing_of_others(tree: NicTree, damages: dict[str, bytes | str]) -> None:
     layer = "Ethernet" if (tree.port(0) / "gids").exists() else "InfiniBand"

@@ -13,6 +13,7 @@ from dradriver.node.devices.control import Placed
 from dradriver.node.vendors.nvidia.devices.mig_packing import Room, is_plain, left, pack, taken
 from dradriver.topology.machine import MigProfile
 from dradriver.topology.profiles import mig
+from tests.effort import examples
 from tests.fakes.parts import PRODUCT
 
 H100 = mig.profiles(PRODUCT)
@@ -90,7 +91,7 @@ def test_whatever_fits_by_counts_finds_placements_on_an_empty_gpu(profiles: tupl
 
 
 @given(profiles=PRODUCTS, draw=st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_of_all_ways_the_one_is_taken_that_leaves_the_most(
     profiles: tuple[MigProfile, ...], draw: st.DataObject
 ) -> None:

@@ -8,11 +8,12 @@ import pytest
 
 from tests import schema
 from tests.contract.built import BUILDERS
+from tests.effort import sampled
 
 OWN = [what for what in BUILDERS if not what.startswith("chart")]  # tests of the chart render it
 
 
-@pytest.mark.parametrize("what", OWN)
+@pytest.mark.parametrize("what", sampled(OWN, fast=10))
 def test_every_object_keeps_to_the_schemas(what: str) -> None:
     made = BUILDERS[what]("1.36.3")
     assert made

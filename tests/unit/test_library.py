@@ -108,6 +108,7 @@ def test_requests_and_policies_load_no_numpy_and_the_node_agent_and_the_webhook_
     assert python("import sys; from dradriver.allocator import Fleet; print('numpy' in sys.modules)") == "True\n"
 
 
+@pytest.mark.slow
 def test_the_wheel_wants_what_the_library_imports_and_parts_are_extras(metadata: Message) -> None:
     wanted = [Requirement(line) for line in metadata.get_all("Requires-Dist", [])]
     assert {canonicalize_name(one.name) for one in wanted if one.marker is None} == LIBRARY
@@ -118,6 +119,7 @@ def test_the_wheel_holds_types(installed: Path) -> None:
     assert {path.parent.name for path in installed.glob("*/py.typed")} == {"dradriver", "webhook"}
 
 
+@pytest.mark.slow
 def test_examples_run_with_the_library_alone(installed: Path) -> None:
     examples = re.findall(r"```python\n(.*?)```", (REPO / "docs" / "allocator.md").read_text(), flags=re.DOTALL)
     assert examples

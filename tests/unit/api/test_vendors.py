@@ -19,6 +19,7 @@ from dradriver.api.policies.read import read
 from dradriver.topology import profiles
 from dradriver.topology.machine import Machine
 from dradriver.topology.vendors import VENDORS
+from tests.effort import sampled
 from tests.fakes.kfd import on_boards
 
 MODES = [
@@ -53,7 +54,7 @@ def devices(machine: Machine, mode: Mode | None = None) -> list[dict[str, Any]]:
     return [device for piece in built for device in piece["spec"].get("devices", ())]
 
 
-@pytest.mark.parametrize("name", [*profiles.names("nvidia"), *OTHERS])
+@pytest.mark.parametrize("name", sampled([*profiles.names("nvidia"), *OTHERS], fast=6))
 def test_no_device_says_more_than_the_server_takes(name: str) -> None:
     """ResourceSliceMaxAttributesAndCapacitiesPerDevice; a slice with one such device is refused as a whole."""
     machine = telling(profiles.load(name, seed="n"))
@@ -62,7 +63,7 @@ def test_no_device_says_more_than_the_server_takes(name: str) -> None:
             assert len(device["attributes"]) + len(device.get("capacity", ())) <= MOST_SAID == 32
 
 
-@pytest.mark.parametrize("name", [*profiles.names("nvidia"), *OTHERS])
+@pytest.mark.parametrize("name", sampled([*profiles.names("nvidia"), *OTHERS], fast=6))
 def test_whole_gpus_say_of_links_by_names_of_no_vendor_what_they_say_by_those_of_nvlink(name: str) -> None:
     machine = profiles.load(name, seed="n")
     for device in devices(machine):
@@ -74,7 +75,7 @@ def test_whole_gpus_say_of_links_by_names_of_no_vendor_what_they_say_by_those_of
         assert any(key.endswith("GBps") for key in said) <= machine.vendor.rated
 
 
-@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize("name", sampled(OTHERS, fast=3))
 def test_classes_of_releases_that_knew_no_vendor_select_nvidias_alone(name: str) -> None:
     """They select ``type == "gpu"``, and are back after a rollback, while slices of newer agents are still there."""
     assert all(device["attributes"]["type"]["string"] != "gpu" for device in devices(profiles.load(name, seed="n")))

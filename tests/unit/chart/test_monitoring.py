@@ -29,7 +29,7 @@ ALL: Final = tuple(
 
 def rules() -> list[dict[str, Any]]:
     """Return all rules."""
-    return [rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
+    return [rule for group in yaml.load(RULES.read_text(), yaml.CSafeLoader)["groups"] for rule in group["rules"]]
 
 
 ALERTS: Final = {rule["alert"]: rule for rule in rules() if "alert" in rule}
@@ -46,6 +46,7 @@ def test_an_alert_tells_of_every_fault_of_gpus() -> None:
     assert told("GpuTopologyGpuWarns") == by_effect["None"]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)  # in CI on a new machine it is built here
 def test_promtool_takes_the_rules_and_their_tests_pass() -> None:
     promtool = str(needs.prometheus() / "promtool")
@@ -56,7 +57,8 @@ def test_promtool_takes_the_rules_and_their_tests_pass() -> None:
 
 @pytest.mark.parametrize("alert", ALERTS)
 def test_every_alert_is_tested_where_it_fires_and_where_it_does_not(alert: str) -> None:
-    tried = [one for test in yaml.safe_load(TESTS.read_text())["tests"] for one in test.get("alert_rule_test", ())]
+    tests = yaml.load(TESTS.read_text(), yaml.CSafeLoader)["tests"]
+    tried = [one for test in tests for one in test.get("alert_rule_test", ())]
     fires = {bool(one["exp_alerts"]) for one in tried if one["alertname"] == alert}
     assert fires == {True, False}
 
@@ -88,6 +90,7 @@ def named(queries: Iterable[str]) -> set[str]:
     return {name for query in queries for name in re.findall(r"\bgpu_topology[:\w]+", query)}
 
 
+@pytest.mark.slow
 def test_every_query_asks_for_what_there_is() -> None:
     kinds = {metric.name: metric.kind for some in metrics.everywhere().values() for metric in some}
     there = set(RECORDS)

@@ -21,7 +21,7 @@ def rendered(*settings: str, arguments: tuple[str, ...] = ()) -> dict[tuple[str,
         *arguments,
     )
     assert done.returncode == 0, done.stderr
-    return {(d["kind"], d["metadata"]["name"]): d for d in yaml.safe_load_all(done.stdout) if d}
+    return {(d["kind"], d["metadata"]["name"]): d for d in yaml.load_all(done.stdout, yaml.CSafeLoader) if d}
 
 
 def bindings(objects: dict[tuple[str, str], dict[str, Any]]) -> list[dict[str, Any]]:

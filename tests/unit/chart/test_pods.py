@@ -89,6 +89,7 @@ def test_replicas_are_spread_over_nodes_and_zones(part: str) -> None:
     assert only == {"maxSkew": 1, "topologyKey": "rack", "whenUnsatisfiable": "DoNotSchedule"}
 
 
+@pytest.mark.slow
 @helm
 def test_a_quota_for_the_priority_classes_is_there_where_a_cloud_asks_for_it() -> None:
     name = ("ResourceQuota", "gpu-topology-priorities")
@@ -142,6 +143,7 @@ def test_the_viewer_is_bound_to_whom_the_values_name() -> None:
         ]
 
 
+@pytest.mark.slow
 @helm
 @pytest.mark.parametrize("settings", [(), SIMULATED, VARIANTS["addon"]])
 def test_what_helm_test_makes_goes_away_again_and_may_little(settings: tuple[str, ...]) -> None:
@@ -160,5 +162,5 @@ def test_what_helm_test_makes_goes_away_again_and_may_little(settings: tuple[str
     pod = hooks["Pod", "gpu-topology-test"]["spec"]
     assert pod["containers"][0]["args"] == [(CHART / "files/smoke.py").read_text("utf-8"), "reviewed"]
     shown = template(*settings, "webhook.excludedNamespaces[0]=default")
-    (excluded,) = [d for d in yaml.safe_load_all(shown) if d and d["kind"] == "Pod"]
+    (excluded,) = [d for d in yaml.load_all(shown, yaml.CSafeLoader) if d and d["kind"] == "Pod"]
     assert excluded["spec"]["containers"][0]["args"][1] == "excluded"

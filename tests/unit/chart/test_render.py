@@ -10,13 +10,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import kubernetes_validate
 import pytest
 import yaml
 
 from dradriver.api.policies.model import DEFAULTS, plain
 from dradriver.api.policies.read import read
 from dradriver.topology.vendors import NVIDIA, VENDORS
+from tests import schema
 from tests.fakes.chart import CHART, KUBERNETES, SIMULATED, VARIANTS, container, objects, run, template, workload
 from tests.paths import REPO
 from tests.unit.chart.test_values import example
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.helm
 @functools.cache
 def validate(document: str, minor: str) -> None:
     """Check an object strictly; most objects of two variants are the same."""
-    kubernetes_validate.validate(json.loads(document), minor, strict=True)
+    schema.check(json.loads(document), minors=(minor,))
 
 
 def test_lint() -> None:
@@ -61,6 +61,7 @@ def nodes_of(part: str, *settings: str) -> Any:
     return spec.get("nodeSelector"), [f"{e['key']}={e['values'][0]}" if "values" in e else e["key"] for [e] in terms]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", ["node", "mps"])
 def test_the_privileged_agents_run_where_a_label_says_that_there_are_gpus(part: str) -> None:
     mps = VARIANTS["mps"]
@@ -92,6 +93,7 @@ def test_simulated_gpus_are_on_all_nodes() -> None:
     assert nodes_of("node", *SIMULATED) == (None, [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_rendering_twice_gives_the_same_bytes(variant: str) -> None:
     command = ("template", "gpu-topology", str(CHART), "--namespace", "x", "--set", ",".join(VARIANTS[variant]))
@@ -100,6 +102,7 @@ def test_rendering_twice_gives_the_same_bytes(variant: str) -> None:
     assert first.stdout == second.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "namespace", "cure"),
     [
@@ -138,6 +141,7 @@ def test_bad_values_are_refused_with_the_cure(settings: tuple[str, ...], namespa
     assert cure in done.stderr
 
 
+@pytest.mark.slow
 def test_an_upgrade_that_reuses_the_values_of_an_older_chart_renders_the_same() -> None:
     """--reuse-values has the older chart's defaults in the place of this one's, so what is new is not there."""
     assert template("nccl.servers=null", "nccl.tuning=", "policies=null", "openshift=null") == template()
@@ -174,6 +178,7 @@ def test_an_older_kubernetes_is_refused() -> None:
     assert "chart requires kubeVersion" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", ["node", "controller", "webhook", "mps"])
 def test_each_process_knows_its_flags(part: str) -> None:
     """The chart and the code agree: every flag that any variant of the chart writes is in the process's help."""
@@ -193,6 +198,7 @@ def test_each_process_knows_its_flags(part: str) -> None:
     assert {flag for flag in flags if flag not in done.stdout} == set()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("root", "inside"), [("/", "/host"), ("/run/nvidia/driver", "/host/run/nvidia/driver"), ("/opt", "/host/opt")]
 )
@@ -237,7 +243,7 @@ def test_every_part_reads_the_policies_file_from_a_folder_of_its_configmap(part:
 def test_the_policies_of_the_values_are_the_file(tmp_path: Path) -> None:
     values = tmp_path / "values.yaml"
     values.write_text(yaml.safe_dump({"policies": yaml.safe_load(example())}))
-    rendered = [d for d in yaml.safe_load_all(template(values=values)) if d and d["kind"] == "ConfigMap"]
+    rendered = [d for d in yaml.load_all(template(values=values), yaml.CSafeLoader) if d and d["kind"] == "ConfigMap"]
     ((name, text),) = rendered[0]["data"].items()
     assert name == "policies.yaml"
     found = read(text.encode(), source=name)
@@ -254,7 +260,7 @@ def test_what_helm_makes_of_words_is_what_was_meant(tmp_path: Path) -> None:
         "policies:\n  gpus: [{mig: off}]\n"
         "  policies: {a: {nccl: off, require-nvlink: true, min-bandwidth: 100, min-busbw: 12.50, min-memory: 40Gi}}\n"
     )
-    rendered = [d for d in yaml.safe_load_all(template(values=values)) if d and d["kind"] == "ConfigMap"]
+    rendered = [d for d in yaml.load_all(template(values=values), yaml.CSafeLoader) if d and d["kind"] == "ConfigMap"]
     found = read(rendered[0]["data"]["policies.yaml"].encode(), source="x")
     assert found.gpus[0].mig == "off"
     assert found.policies["a"] == {

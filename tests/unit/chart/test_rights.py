@@ -12,6 +12,7 @@ import yaml
 from dradriver.api import annotation_words, gang_sizes, ladder, limits, names, reservations, seats, suspends, usage
 from dradriver.controller.main import LEASE
 from dradriver.kube.resources import POD_DISRUPTION_BUDGETS
+from tests.effort import sampled
 from tests.fakes.chart import CHART, KUBERNETES, SIMULATED, VARIANTS, container, objects, rules, template, workload
 from webhook.admission import Admission
 
@@ -89,6 +90,7 @@ def test_the_values_name_every_kind_that_a_gang_is_made_by() -> None:
     assert not any(one.get("suspend") for one in owners.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "group", "plural", "field"),
     [(kind, *suspends.OBJECTS[kind], ".".join(field)) for kind, field in suspends.FIELDS.items()],
@@ -128,6 +130,7 @@ def test_who_ends_running_pods_may_ask_their_budgets(kind: str) -> None:
     assert right in rules("ClusterRole", "controller", f"controller.gangOwners.{kind}.suspend=true")
 
 
+@pytest.mark.slow
 def test_namespaces_are_read_only_where_a_tenant_has_some_by_their_labels() -> None:
     right = ("", "namespaces", (), {"list", "watch"})
     assert right not in rules("ClusterRole", "controller", "policies.tenants.a.namespaces[0]=x")
@@ -158,6 +161,7 @@ def test_a_policy_of_the_controllers_is_about_the_account_that_it_uses(name: str
     assert binding == {"policyName": f"gpu-topology-{name}", "validationActions": ["Deny"]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_every_right_to_write_for_gangs_has_its_policy(variant: str) -> None:
     rendered = objects(*VARIANTS[variant])
@@ -284,6 +288,7 @@ def test_the_webhooks_reach_only_what_is_ours() -> None:
         assert f"!= '{user}'" in hooks[name]["matchConditions"][0]["expression"]
 
 
+@pytest.mark.slow
 def test_pods_without_our_words_are_translated_where_the_values_say() -> None:
     def selected(*settings: str) -> list[object]:
         hooks = objects(*settings)["MutatingWebhookConfiguration", "gpu-topology-webhook"]["webhooks"]
@@ -355,7 +360,7 @@ def test_a_policy_of_the_agents_is_about_the_account_that_the_agent_uses(
     assert binding == {"policyName": f"gpu-topology-{name}", "validationActions": ["Deny"]}
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", sampled(VARIANTS))
 def test_who_may_write_statuses_of_claims_is_bound_by_the_policy_about_them(variant: str) -> None:
     written = any(
         resource == "resourceclaims/status" for _, resource, _, _ in rules("ClusterRole", "node", *VARIANTS[variant])
@@ -386,7 +391,7 @@ def test_what_changes_a_pods_metadata_past_the_webhook_keeps_every_word_of_ours(
     assert "objectSelector" not in bindings[1]["matchResources"]
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", sampled(VARIANTS))
 def test_no_expression_looks_at_each_of_what_an_object_may_have_thousands_of(variant: str) -> None:
     """Over 36,000 annotations, which any tenant may send, a loop costs an API server 5 s (Kubernetes 1.36.3)."""
     parts: list[dict[str, Any]] = []

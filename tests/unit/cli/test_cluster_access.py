@@ -196,6 +196,7 @@ def test_a_broken_address_is_named_before_a_plugin_runs(home: Path) -> None:
     assert not (home / "told.json").exists()
 
 
+@pytest.mark.slow
 def test_the_official_package_is_imported_for_plugins_only(home: Path) -> None:
     file = write(home / "config", "x", user={"token": base64.b64encode(b"t").decode()})
     script = (

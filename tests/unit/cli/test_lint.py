@@ -20,6 +20,7 @@ from dradriver.cli.linter.admitted import GROUPS
 from dradriver.cli.linter.documents import DocumentError, documents
 from dradriver.cli.linter.patched import patched
 from dradriver.cli.main import main
+from tests.effort import examples
 from tests.fakes.admission import admit
 from tests.paths import REPO, SHARED_DATA
 from webhook.workloads import TEMPLATES
@@ -336,7 +337,7 @@ def test_yaml_is_read_as_kubernetes_reads_it() -> None:
 
 
 @given(st.binary(max_size=400))
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_any_bytes_are_objects_or_an_error(text: bytes) -> None:
     try:
         for one in documents(text, "x"):
@@ -354,7 +355,7 @@ _VALUES = st.recursive(
 
 
 @given(_VALUES, st.sampled_from(["Pod", "Job", "ResourceClaim", "List"]))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_any_object_gets_an_answer(value: object, kind: str) -> None:
     text = json.dumps({"kind": kind, "metadata": {"annotations": {names.POLICY: "nvlink"}}, "spec": value})
     assert lint(text, "-o", "json").exit_code in (0, 1)

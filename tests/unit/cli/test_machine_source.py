@@ -28,6 +28,7 @@ def dgx1(tmp_path: Path) -> Server:
     return Server("dgx1-v100", tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("installed", [True, False])
 def test_topo_shows_this_machine(installed: bool, dgx1: Server) -> None:
     library = {"LD_LIBRARY_PATH": str(nvml.compiled() / "usr/lib64")} if installed else {}
@@ -48,6 +49,7 @@ def test_nccl_explains_this_machine(dgx1: Server) -> None:
     assert (done.returncode, "NCCL" in done.stdout) == (0, True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [["topo"], ["nccl", "explain"], ["nccl", "write"]])
 def test_without_a_driver_it_says_what_to_give(words: list[str], tmp_path: Path) -> None:
     done = run(*words, "--driver-root", str(tmp_path))

@@ -17,6 +17,7 @@ from dradriver.topology.machine import Machine, Nic
 from dradriver.topology.topo_m import writer
 from dradriver.topology.vendors import ASCEND
 from dradriver.view import html, svg
+from tests.effort import sampled
 from tests.fakes.pictures import SVG, boxes, check_nothing_overlaps, seen, texts, tip
 
 HTML = "{http://www.w3.org/1999/xhtml}"
@@ -40,7 +41,7 @@ def tables(text: str) -> dict[str, list[list[str]]]:
     return found
 
 
-@pytest.mark.parametrize("name", [name for name in profiles.names() if name != RACK])
+@pytest.mark.parametrize("name", sampled(name for name in profiles.names() if name != RACK))
 def test_every_cell_of_the_matrix_is_drawn_in_the_order_that_shows_groups(name: str) -> None:
     machine = profiles.load(name)
     order = [*group(machine).order, *range(len(machine.gpus), len(machine.gpus) + len(machine.nics))]
@@ -68,7 +69,7 @@ def test_groups_are_bars_with_their_bandwidth_and_frames_where_members_are_adjac
     assert {kind for kind in kinds if not kind.startswith("bar")} == {"X", "NV", "PIX", "PHB", "SYS"}
 
 
-@pytest.mark.parametrize("name", [name for name in profiles.names() if profiles.load(name).vendor is ASCEND])
+@pytest.mark.parametrize("name", sampled(profiles.names(ASCEND.word), fast=1))
 def test_no_bandwidth_is_shown_of_links_whose_rate_nobody_publishes(name: str) -> None:
     """Nor of what is beside them: that NCCL counts something for the way between two sockets says nothing of HCCL."""
     machine = profiles.load(name)

@@ -15,6 +15,7 @@ from dradriver.cli.verifier import machine as verified
 from dradriver.topology import profiles
 from dradriver.topology.topo_m import writer
 from dradriver.topology.vendors import VENDORS
+from tests.effort import sampled
 
 OTHERS = [name for word in VENDORS if word != "nvidia" for name in profiles.names(word)]
 NVIDIAS = re.compile(r"NVLINK|NVLink|NVSwitch|\bNCCL|NVIDIA|nvidia-smi|CUDA|\bNV[0-9#]")
@@ -27,13 +28,13 @@ def run(*words: str) -> str:
 
 
 @pytest.mark.parametrize("output", ["table", "html", "svg"])
-@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize("name", sampled(OTHERS, fast=3))
 def test_a_machine_is_shown_in_its_vendors_words(name: str, output: str) -> None:
     assert not NVIDIAS.findall(run("topo", "-m", name, "--nccl-version", "2.20", "-o", output))
 
 
 @pytest.mark.parametrize("gpus", ["1", "2", "8"])
-@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize("name", sampled(OTHERS, fast=3))
 def test_a_plan_is_told_in_its_vendors_words(name: str, gpus: str) -> None:
     assert not NVIDIAS.findall(run("plan", "-m", name, "--gpus", gpus))
 

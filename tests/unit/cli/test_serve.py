@@ -252,6 +252,7 @@ async def test_what_is_kept_by_changes_is_what_is_read_anew(cluster: GpuCluster)
             assert kept == await settled(fresh)
 
 
+@pytest.mark.slow
 async def test_beside_nvidias_driver_a_claim_that_comes_later_takes_gpus_from_what_is_free() -> None:
     with ledger(NVIDIA):
         cluster = AddOnCluster()

@@ -29,6 +29,7 @@ def run(*options: str) -> str:
     return result.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", POLICIES)
 def test_every_job_starts_and_leaves_and_no_gpu_is_given_twice(policy: str) -> None:
     jobs = trace.drawn(150, gpus=24, load=1.2, seed=3)

@@ -13,6 +13,7 @@ from dradriver.cli.simulator import shaped, trace
 from dradriver.cli.simulator.job_sizes import JobSizes
 from dradriver.cli.simulator.policies import POLICIES
 from dradriver.topology import profiles
+from tests.effort import sampled
 
 PLACING = [name for name in profiles.names() if len(profiles.load(name).gpus) <= 16]
 QUICK = ("random", "first fit", "ours", "ours, gangs")  # the others take seconds on 16 GPUs
@@ -28,7 +29,7 @@ def finished(*options: str) -> list[int]:
     return [row["finished"] for row in json.loads(result.stdout)]
 
 
-@pytest.mark.parametrize("profile", PLACING)
+@pytest.mark.parametrize("profile", sampled(PLACING, fast=2))
 def test_every_job_leaves_whatever_the_machines_are(profile: str) -> None:
     chosen = [option for policy in QUICK for option in ("--policy", policy)]
     assert finished("-m", profile, "--nodes", "2", "--jobs", "30", *chosen) == [30] * len(QUICK)
@@ -40,7 +41,7 @@ def test_every_job_leaves_under_every_policy(profile: str) -> None:
     assert finished("-m", profile, "--nodes", "2", "--jobs", "30") == [30] * len(POLICIES)
 
 
-@pytest.mark.parametrize("profile", PLACING)
+@pytest.mark.parametrize("profile", sampled(PLACING, fast=2))
 def test_every_order_serves_them(profile: str) -> None:
     ordered = run("-m", profile, "--nodes", "2", "--jobs", "30", "--order", "easy", "--order", "ours", "-o", "json")
     assert ordered.exit_code == 0, ordered.output
@@ -87,6 +88,7 @@ def test_a_trace_runs_where_the_product_has_not_its_numbers(tmp_path: Path) -> N
     assert json.loads(run(*options, "-o", "json").stdout)[0]["mean_wait_s"] == pytest.approx(9 / 3)
 
 
+@pytest.mark.slow
 def test_unlike_machines_have_only_jobs_whose_pods_all_find_one() -> None:
     """32 GPUs of a node of 16 and two of 8 are two pods of 16, for which there is one node."""
     kinds = ("-m", "dgx1-v100", "-m", "dgx2-v100", "--nodes", "3")

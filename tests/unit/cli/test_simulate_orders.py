@@ -17,6 +17,7 @@ from dradriver.cli.simulator.order_figures import OrderResult, over_seeds
 from dradriver.cli.simulator.order_replay import OrderReplay
 from dradriver.cli.simulator.orders import ORDERS, SAME_ALONE
 from dradriver.cli.simulator.trace import Job
+from tests.effort import sampled
 from tests.fakes import machines
 
 HOUR_S = 3600.0
@@ -45,8 +46,9 @@ def run(*options: str) -> str:
     return result.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("declared", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("declared", sampled([0.5, 0.0, 1.0], fast=1))
 def test_every_job_starts_once_and_no_gpu_is_given_twice(order: str, declared: float) -> None:
     weights = (3.0, 1.0)
     jobs = trace.assigned(trace.drawn(150, gpus=24, load=1.3, seed=4), weights=weights, declared=declared, seed=4)
@@ -184,6 +186,7 @@ def test_figures_are_the_mean_over_seeds() -> None:
     assert both.unfairness is None
 
 
+@pytest.mark.slow
 def test_the_command_compares_all_orders(tmp_path: Path) -> None:
     picture = tmp_path / "out.svg"
     options = ("--jobs", "60", "--nodes", "2", "--shape", "philly", "--seeds", "2", "--declared", "0.5")

@@ -18,6 +18,7 @@ from dradriver.api.policies.modes import Mode
 from dradriver.api.policies.tenants import Tenant
 from dradriver.cluster.fleets import Fleets
 from dradriver.cluster.nodes.table import NodeTable
+from tests.effort import sampled
 from tests.unit.cluster.test_inventory import DYNAMIC, SHARED, gpu, inventory, share
 
 NODES = ("x", "y", "z")
@@ -79,7 +80,7 @@ def drawn(rng: random.Random) -> dict[str, Tenant]:
     }
 
 
-@pytest.mark.parametrize("seed", range(16))
+@pytest.mark.parametrize("seed", sampled(range(16)))
 def test_each_tenant_sees_what_is_free_of_its_partition_and_of_nobody_elses(seed: int) -> None:
     rng = random.Random(seed)
     table = NodeTable()

@@ -141,6 +141,7 @@ async def test_rules_that_say_nothing_or_too_much_are_left_to_the_scheduler(spec
     assert (node_of(cluster, "p"), node_of(cluster, "q")) == ("a", "a")
 
 
+@pytest.mark.slow
 @pytest.mark.looptime
 async def test_a_pod_that_one_good_node_takes_comes_to_it_and_looks_at_each_once() -> None:
     """Twenty nodes, all of which but one of its own the scheduler refuses it on, and always in the same words."""
@@ -167,6 +168,7 @@ async def test_a_pod_that_one_good_node_takes_comes_to_it_and_looks_at_each_once
         assert len(looked) == len(set(looked)) == 8
 
 
+@pytest.mark.slow
 @pytest.mark.looptime
 async def test_others_of_its_kind_are_not_narrowed_to_nodes_that_the_scheduler_refuses() -> None:
     cluster = GpuCluster(promise_s=30, unschedulable_s=5)

@@ -117,6 +117,7 @@ def test_alike_pods_share_what_they_take_and_nobody_can_change_it() -> None:
         one.takes["cpu"] = 0  # type: ignore[index]
 
 
+@pytest.mark.slow
 def test_resources_of_a_megabyte_are_counted_and_not_remembered() -> None:
     nothing = {f"example.com/{number:06d}": "0" for number in range(40_000)}
     many = [{"name": "c", "resources": {"requests": nothing | {"cpu": "1"}}}]

@@ -94,6 +94,7 @@ async def test_a_node_that_went_is_not_waited_for() -> None:
     assert await made(tabulator, "b") == ["b"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", [DIES, TALKS, MISSING])
 async def test_a_process_that_is_no_good_is_tried_anew_after_a_pause(
     command: tuple[str, ...], caplog: pytest.LogCaptureFixture

@@ -114,6 +114,7 @@ async def test_a_claim_without_a_volume_restricts_nothing(trouble: str) -> None:
     assert cluster.gpus("p")[0] == "n0"
 
 
+@pytest.mark.slow
 @pytest.mark.looptime
 @pytest.mark.parametrize("trouble", ["is not there", "is not bound", "is not bound to it", "has no class"])
 async def test_a_pod_stays_at_its_gate_until_its_claim_has_what_it_has_not_to_wait_for(trouble: str) -> None:
@@ -181,6 +182,7 @@ def test_of_very_many_volumes_the_first_count() -> None:
     assert claims_of(pod) == tuple(("a", f"c{i}") for i in range(MOST_CLAIMS))
 
 
+@pytest.mark.slow
 @pytest.mark.looptime
 async def test_a_claim_that_is_bound_while_its_pod_waits_is_noticed() -> None:
     cluster = GpuCluster()
@@ -235,6 +237,7 @@ async def test_reads_that_hang_hold_up_their_own_pods_alone_and_not_for_long() -
         assert all(cluster.claim(name) is not None for name in hanging)
 
 
+@pytest.mark.slow
 @pytest.mark.looptime
 async def test_a_first_read_never_stands_behind_those_that_are_made_again() -> None:
     cluster = GpuCluster()
@@ -296,6 +299,7 @@ async def test_an_answer_that_was_asked_for_before_is_not_for_whoever_comes_next
         assert allowed(cluster, "again") == {"n6", "n7", "n8"}
 
 
+@pytest.mark.slow
 @pytest.mark.looptime
 async def test_what_was_read_is_not_forgotten_for_a_server_in_trouble() -> None:
     cluster = GpuCluster()

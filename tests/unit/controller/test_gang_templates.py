@@ -86,6 +86,7 @@ def _unreadable(cluster: GpuCluster) -> None:
     template(cluster, gpus(device_class="example.com"), name="leads")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", [_another, _gone, _unreadable])
 @pytest.mark.parametrize("anew", [False, True], ids=["", "new controller"])
 async def test_what_became_of_the_templates_of_those_that_run_is_all_one(

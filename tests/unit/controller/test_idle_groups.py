@@ -34,6 +34,7 @@ async def test_a_gang_ends_as_a_whole_by_suspending_what_made_it_and_nobody_resu
     assert job["spec"]["suspend"] is True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("others", [{}, {"idle-timeout": "9h"}])
 async def test_a_gangs_single_member_is_never_ended(others: dict[str, str]) -> None:
     world = Idling()
@@ -61,6 +62,7 @@ async def test_a_gang_of_which_one_pod_does_not_ask_for_it_is_not_ended() -> Non
     assert end(world, "a") == (None, None)
 
 
+@pytest.mark.slow
 async def test_a_gang_that_nothing_can_suspend_is_warned_and_stays_whole() -> None:
     world = Idling()
     wishes = {"gang": "g", "gang-size": "2", **WISH}
@@ -87,6 +89,7 @@ async def test_a_jobs_pods_end_together_and_only_once_all_are_idle() -> None:
     assert job["status"].get("failed", 0) == 0
 
 
+@pytest.mark.slow
 async def test_of_a_jobset_all_pods_have_to_be_idle() -> None:
     world = Idling()
     await world.job(JOBSETS, pods=1)

@@ -118,6 +118,7 @@ async def test_nobody_is_ended_who_was_warned_while_the_agent_was_silent() -> No
     assert world.names == ["nb"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("skew", [-7200.0, 7200.0])
 async def test_an_agents_clock_that_is_wrong_makes_nothing_fresh(skew: float) -> None:
     world = Idling()

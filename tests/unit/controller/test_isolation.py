@@ -17,6 +17,7 @@ from tests.fakes.gpucluster import GpuCluster, claim_of
 from tests.fakes.troubles import WEBHOOK, raising, refuse, working
 
 
+@pytest.mark.slow
 @pytest.mark.looptime
 @pytest.mark.parametrize(
     "error",
@@ -241,6 +242,7 @@ async def test_claims_without_pods_are_collected_beside_those_of_a_namespace_tha
     assert not cluster.all(RESOURCE_CLAIMS)
 
 
+@pytest.mark.slow
 @pytest.mark.looptime
 async def test_nothing_is_kept_of_a_claim_that_went_by_itself_while_the_server_wanted_a_pause() -> None:
     cluster = GpuCluster(promise_s=30, unschedulable_s=5)

@@ -299,6 +299,7 @@ async def test_each_waits_for_one_thing_and_who_left_is_forgotten() -> None:
     assert [*lanes._lots, *lanes._waiting, *lanes._size, *lanes._lanes] == []
 
 
+@pytest.mark.slow
 @pytest.mark.looptime
 async def test_of_hundreds_that_wait_for_their_scheduler_as_many_are_looked_at_as_may_go_on(
     monkeypatch: pytest.MonkeyPatch,

@@ -16,6 +16,7 @@ from dradriver.controller import nic_node
 from dradriver.controller.decide import decide
 from dradriver.controller.nic_choice import NoNicsError
 from dradriver.kube.resources import DEVICE_CLASSES, RESOURCE_SLICES
+from tests.effort import sampled
 from tests.fakes import nics
 from tests.fakes.gpucluster import GpuCluster
 from tests.fakes.nic_pods import NEAREST, a_cluster, addresses, asked, gang, gpus, pod, run, template, wanted
@@ -286,7 +287,7 @@ class Case:
         return load.keys() <= set(gpus) and all(load[gpu] in (every, every + bool(some)) for gpu in gpus)
 
 
-@pytest.mark.parametrize("seed", range(150))
+@pytest.mark.parametrize("seed", sampled(range(150)))
 async def test_a_pod_is_placed_if_and_only_if_some_set_of_gpus_and_nics_will_do(seed: int) -> None:
     case = Case(seed)
     cluster = case.cluster()

@@ -10,6 +10,7 @@ import pytest
 from dradriver.api.ledger import AMD, OURS, bound
 from dradriver.kube.resources import RESOURCE_SLICES
 from dradriver.topology import profiles
+from tests.effort import sampled
 from tests.fakes import nics
 from tests.fakes.amdcluster import AmdCluster
 from tests.fakes.gpucluster import GpuCluster
@@ -44,7 +45,7 @@ def near(profile: str) -> dict[int, set[str]]:
 
 
 @pytest.mark.parametrize("near_nic", ["", "required"])
-@pytest.mark.parametrize("profile", MACHINES)
+@pytest.mark.parametrize("profile", sampled(MACHINES, fast=2))
 @pytest.mark.parametrize("count", [1, 2, 4])
 async def test_each_gpu_gets_a_nic_that_is_nearest_to_it(
     device_class: str, profile: str, count: int, near_nic: str

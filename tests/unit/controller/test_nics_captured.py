@@ -111,6 +111,7 @@ async def placed(
     return cluster.gpus(name)[1], found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(SHAPES))
 @pytest.mark.parametrize("count", [1, 2, 4])
 async def test_near_ones_are_found_on_every_captured_machine(name: str, count: int) -> None:
@@ -147,6 +148,7 @@ async def test_a_p5s_claim_is_pinned_to_the_efa_at_its_gpus_root() -> None:
         seen.add(address)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", range(5))
 async def test_the_claims_of_gb200_nodes_are_pinned_as_they_say(which: int) -> None:
     cluster = a_cluster("BM.GPU.GB200-v3.4")

@@ -73,6 +73,7 @@ async def test_gpus_that_are_not_looked_at_are_not_chosen_for_their_nics(monkeyp
     assert found.choice.gpus == (4,), "what is found out of other GPUs is not remembered of the pod's own"
 
 
+@pytest.mark.slow
 async def test_a_look_at_other_gpus_that_ends_early_promises_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nic_places, "MOST_LOOKS", 1)
     cluster = await waiting(monkeypatch, "p", count=2)

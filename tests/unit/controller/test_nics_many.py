@@ -127,6 +127,7 @@ async def test_a_gang_goes_past_any_number_of_nodes_whose_nics_are_near_no_gpu()
     assert {cluster.gpus(name)[0] for name in "pq"} == {"y", "z"}, cluster.note("p", "reason")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tie", [False, True])
 async def test_nodes_whose_nics_are_near_no_gpu_are_not_looked_at(tie: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nic_places, "MOST_LOOKS", 1)  # of 32 nodes each
@@ -163,6 +164,7 @@ def wish_of(cluster: GpuCluster, name: str) -> PlacementRequest:
     return Member(pod, picture.templates.of(pod)).wish
 
 
+@pytest.mark.slow
 async def test_who_asks_again_goes_on_behind_the_nodes_that_were_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nic_places, "MOST_LOOKS", 1)
     cluster = GpuCluster()

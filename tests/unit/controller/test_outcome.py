@@ -75,6 +75,7 @@ def test_a_budget_that_refuses_an_eviction_is_no_trouble_of_the_servers(
     assert outcome(error) is says
 
 
+@pytest.mark.slow
 @pytest.mark.looptime
 @pytest.mark.parametrize(
     "error", [ETCD, QUOTA, ApiError(500, "InternalError", "Internal error occurred: no such patch")]

@@ -58,6 +58,7 @@ class Slowly:
         return str(claim["metadata"]["resourceVersion"])
 
 
+@pytest.mark.slow
 @pytest.mark.looptime
 async def test_a_hundred_pods_of_one_set_cost_a_write_each_and_few_of_the_claim() -> None:
     cluster = GpuCluster()
@@ -77,6 +78,7 @@ async def test_a_hundred_pods_of_one_set_cost_a_write_each_and_few_of_the_claim(
     assert slowly.lifts == 99
 
 
+@pytest.mark.slow
 @pytest.mark.looptime
 @pytest.mark.parametrize(
     "error", [ApiError(500, "InternalError", "no such patch"), Unreachable("PATCH: timeout", timed_out=True)]

@@ -108,6 +108,7 @@ async def test_a_pod_without_a_place_does_not_hold_up_the_next() -> None:
     assert cluster.claim("small") is not None
 
 
+@pytest.mark.slow
 async def test_among_many_full_nodes_the_one_that_becomes_free_is_found() -> None:
     cluster = GpuCluster()
     for number in range(70):

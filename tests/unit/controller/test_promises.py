@@ -69,6 +69,7 @@ async def test_a_label_taken_off_a_waiting_pod_ends_its_promise() -> None:
         assert cluster.claim("p") is None
 
 
+@pytest.mark.slow
 @pytest.mark.looptime
 async def test_pods_that_never_bind_let_others_have_their_turn() -> None:
     cluster = GpuCluster(promise_s=30, unschedulable_s=5)
@@ -84,6 +85,7 @@ async def test_pods_that_never_bind_let_others_have_their_turn() -> None:
     raise AssertionError("the youngest never had its turn")
 
 
+@pytest.mark.slow
 @pytest.mark.looptime
 async def test_pods_that_their_scheduler_never_looks_at_hold_up_their_own_namespace_only() -> None:
     cluster = GpuCluster(promise_s=30, unschedulable_s=5)
@@ -174,6 +176,7 @@ async def test_a_claim_that_was_left_and_whose_pod_cannot_be_lifted_gives_the_gp
         assert cluster.gpus("good")[0] == "a"
 
 
+@pytest.mark.slow
 @pytest.mark.looptime
 async def test_claims_that_linger_after_their_promise_ended_hold_up_no_scheduler() -> None:
     cluster = GpuCluster(promise_s=30, unschedulable_s=5)

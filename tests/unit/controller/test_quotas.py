@@ -89,6 +89,7 @@ async def test_who_waits_for_its_quota_is_served_when_an_older_one_that_wanted_a
         assert cluster.gpus("young")[0] == "a"
 
 
+@pytest.mark.slow
 @pytest.mark.looptime
 async def test_a_pod_that_has_failed_says_its_own_trouble_and_no_longer_that_its_quota_was_busy() -> None:
     cluster = GpuCluster(promise_s=3000, unschedulable_s=5000)

@@ -10,6 +10,7 @@ from tests.fakes.gpucluster import GpuCluster
 from tests.fakes.troubles import refuse, working
 
 
+@pytest.mark.slow
 @pytest.mark.looptime
 async def test_one_pod_among_three_hundred_that_wait_costs_its_own_two_writes() -> None:
     cluster = GpuCluster(promise_s=30, unschedulable_s=5)

@@ -12,6 +12,7 @@ from tests.fakes.reserving import HOUR_S, WAIT_S, Reserving
 LEAF = "network.topology.nvidia.com/leaf"
 
 
+@pytest.mark.slow
 async def test_a_gangs_reservation_keeps_the_nodes_that_are_free_when_it_moves() -> None:
     cluster = Reserving()
     for node in "abc":

@@ -29,6 +29,7 @@ def test_the_schedulers_stand_in_rounds_memory_to_mebibytes_and_equal_shares_to_
     assert [consumed(text, thirds) for text in ("1", "33", "34", "100", "101")] == ["33", "33", "100", "100", None]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("equal", [2, 3, 7, 48])
 async def test_equal_shares_fill_a_gpu_by_the_schedulers_rounding_as_by_our_books(equal: int) -> None:
     cluster = GpuCluster()

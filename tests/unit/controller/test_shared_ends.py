@@ -9,6 +9,7 @@ import pytest
 from dradriver.api import names
 from dradriver.kube.client import ApiError
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
+from tests.effort import sampled
 from tests.fakes.gpucluster import GpuCluster, Killed
 from tests.fakes.sharing import SHARED, cluster_of, drop, finish, gates, owners, settled, the_claim
 
@@ -44,6 +45,7 @@ async def test_a_set_whose_pods_have_finished_ends_and_the_next_of_the_name_gets
     assert owners(cluster) == ["next"]
 
 
+@pytest.mark.slow
 async def test_pods_that_have_finished_do_not_pile_up_as_owners() -> None:
     """A Job's are there until somebody deletes them: thousands would make the claim longer than the server stores."""
     cluster = cluster_of("p0", "stays")
@@ -127,7 +129,7 @@ async def test_whoever_uses_a_claim_belongs_to_it() -> None:
     assert sorted(owners(cluster)) == ["sampler", "trainer"]
 
 
-@pytest.mark.parametrize("kill_at", [*range(1, 8), *range(-7, 0)])
+@pytest.mark.parametrize("kill_at", sampled([*range(1, 8), *range(-7, 0)]))
 async def test_a_crash_at_any_write_loses_nothing(kill_at: int) -> None:
     cluster = cluster_of("trainer", "sampler", "third", nodes="ab")
     cluster.client.kill_at = kill_at

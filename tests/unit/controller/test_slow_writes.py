@@ -75,6 +75,7 @@ async def test_a_server_that_is_slow_to_write_and_quick_to_read_places_pods_all_
         assert not any(cluster.get_pod(f"p{name}")["spec"]["schedulingGates"] for name in "ab")
 
 
+@pytest.mark.slow
 @pytest.mark.looptime
 @pytest.mark.parametrize("hangs_s", [10, 30])
 async def test_pods_whose_writes_hang_again_and_again_keep_few_gpus_from_others(hangs_s: float) -> None:

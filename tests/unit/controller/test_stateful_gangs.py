@@ -63,6 +63,7 @@ async def test_pods_of_kueues_or_of_several_owners_are_left_alone(
     assert cluster.get_pod("s-1")["metadata"]["uid"] == uid
 
 
+@pytest.mark.slow
 @pytest.mark.looptime
 async def test_between_two_times_there_is_a_pause_that_grows() -> None:
     cluster = cluster_of_two()

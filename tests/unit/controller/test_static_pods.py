@@ -76,6 +76,7 @@ async def test_instances_are_there_or_not_and_none_is_made_of_what_is_free() -> 
     assert bound(cluster, "p2") == [True]
 
 
+@pytest.mark.slow
 async def test_a_slice_is_served_by_whatever_has_it_and_by_an_exact_one_first() -> None:
     cluster = GpuCluster()
     cluster.node("dynamic", "hgx-h100", mode=Mode(mig="dynamic"))

@@ -33,6 +33,7 @@ async def holder(cluster: GpuCluster, units: str, seconds: int, *, but: str = ""
     raise AssertionError("nobody had a turn")
 
 
+@pytest.mark.slow
 @pytest.mark.looptime
 async def test_a_gang_that_was_tried_in_vain_is_first_again_once_it_has_backed_off() -> None:
     cluster = GpuCluster(promise_s=30, unschedulable_s=5)
@@ -47,6 +48,7 @@ async def test_a_gang_that_was_tried_in_vain_is_first_again_once_it_has_backed_o
     assert "".join(turns) == "abababc", "another goes first while it backs off, and only then"
 
 
+@pytest.mark.slow
 @pytest.mark.looptime
 @pytest.mark.parametrize("pods", [1, 2])
 async def test_who_is_always_tried_in_vain_is_behind_all_others_after_a_few_times(pods: int) -> None:
@@ -76,6 +78,7 @@ async def test_a_gang_is_as_old_as_the_pod_that_made_it_whole() -> None:
         assert cluster.claim("slow-0") is None
 
 
+@pytest.mark.slow
 @pytest.mark.looptime
 async def test_single_pods_that_are_always_tried_in_vain_hold_up_a_good_one_once_each() -> None:
     cluster = GpuCluster(promise_s=30, unschedulable_s=5)

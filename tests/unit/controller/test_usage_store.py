@@ -19,6 +19,7 @@ from dradriver.api.usage import MOST_BYTES, OTHERS, PLACES, Bucket
 from dradriver.controller.usage_store import FIRST_LOAD_S, UsageStore
 from dradriver.kube.client import ApiError, Client
 from dradriver.kube.resources import CONFIG_MAPS, DEVICE_CLASSES, PODS, RESOURCE_CLAIMS
+from tests.effort import sampled
 from tests.fakes.gpucluster import GpuCluster, Killed, claim_of
 
 OURS = "gpu-topology"
@@ -129,7 +130,7 @@ async def test_the_next_leader_goes_on_from_what_was_written_and_from_the_claims
     assert made.worker.tenants.shares.held("default") == (4.0, 4.0)
 
 
-@pytest.mark.parametrize("write", range(1, 7))
+@pytest.mark.parametrize("write", sampled(range(1, 7), fast=2))
 @pytest.mark.parametrize("stored", [False, True])
 async def test_a_crash_while_a_long_gap_is_written_loses_none_of_it(write: int, stored: bool) -> None:
     made = await cluster()
@@ -181,6 +182,7 @@ async def test_pods_and_what_did_nothing_are_kept_over_a_change_of_the_leader() 
     assert detail.pods == {(bucket, "p"): (4 * 12 * 60, 4 * 7 * 60)}
 
 
+@pytest.mark.slow
 def test_pods_have_the_room_that_is_left_and_those_of_a_row_are_never_more() -> None:
     hours: usage.Hours = {}
     details: usage.Details = {}
@@ -413,6 +415,7 @@ def by_namespace(rows: dict[Bucket, float]) -> dict[str, float]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("namespaces", "owner"), [(3, 250), (270, 250), (700, 10)])
 def test_what_is_too_much_for_one_configmap_is_added_up_by_namespace(namespaces: int, owner: int) -> None:
     buckets = {
@@ -437,6 +440,7 @@ def test_words_of_any_length_end() -> None:
     assert sum(usage.read(made).hours[400_000].values()) == 5.0
 
 
+@pytest.mark.slow
 def test_what_is_of_too_many_namespaces_is_nobodys() -> None:
     buckets = {Bucket(f"{n:05}-{'x' * 57}", "y" * 320, "z" * 63, "whole"): float(n) for n in range(20_000)}
     made = usage.config_map(

@@ -129,6 +129,7 @@ async def test_a_list_keeps_what_its_reader_keeps(api: FakeApiServer, client: Cl
     assert (await client.list(PODS, type=odd))[0] == ["p1", "p3"]
 
 
+@pytest.mark.slow
 async def test_300_writes_that_are_held_do_not_keep_others_waiting(api: FakeApiServer, client: Client) -> None:
     held = asyncio.Event()
     slow = api.fail(times=math.inf, method="POST", mode="hold", until=held)

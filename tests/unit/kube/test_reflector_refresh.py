@@ -82,6 +82,7 @@ async def test_cancelling_a_refresh_leaves_the_reflector_at_work() -> None:
         assert "p" in it.names
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("downtime_s", [5, 40])
 @pytest.mark.parametrize("watch_list", [True, False])
 async def test_after_a_restart_of_the_server_all_is_read_anew_within_5_seconds(

@@ -45,6 +45,7 @@ def test_a_bad_command_line_says_what_to_write(words: list[str], said: str, caps
     assert said in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_node_without_a_machine_is_said_in_one_line_and_ends_with_1(tmp_path: Path) -> None:
     context = {"current-context": "c", "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}]}
     cluster = {"clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}], "users": [{"name": "u"}]}

@@ -62,6 +62,7 @@ async def test_an_agent_hands_out_mig_instances_and_shares_and_takes_them_back()
                 assert (state.server, state.mode) == (None, 0)
 
 
+@pytest.mark.slow
 async def test_after_a_change_of_mig_mode_the_machine_is_read_at_once() -> None:
     part = claim("placed", results=[result("gpu", slices.part_name(GPUS[0].uuid, H100["3g.40gb"].id, 4))])
     with patch.object(Simulated, "read", autospec=True, side_effect=Simulated.read) as read:

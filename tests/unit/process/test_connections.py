@@ -147,6 +147,7 @@ async def test_good_requests_of_one_address_lock_no_other_out() -> None:
             assert await ask(one) == b"HTTP/1.1 200 OK"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("secure", [False, True])
 @pytest.mark.parametrize("sent", [b"", b"GET /good HTTP/1.1\r\n", b"GET /bad HTTP/1.1\r\nHost: x\r\n\r\n"])
 async def test_a_stranger_without_a_good_request_is_closed_in_time(secure: bool, sent: bytes) -> None:
@@ -162,6 +163,7 @@ async def test_a_handshake_that_never_ends_is_closed_in_time() -> None:
         assert await ended(await clients.open(silent=True))
 
 
+@pytest.mark.slow
 async def test_a_good_request_gives_more_time() -> None:
     async with served(secure=False, first_s=2.0) as clients:  # not less, on a slow machine
         known = await clients.open()

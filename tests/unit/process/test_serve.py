@@ -45,6 +45,7 @@ async def test_a_connection_that_is_kept_open_does_not_hold_up_the_end() -> None
             await session.get(f"http://127.0.0.1:{port}/readyz")
 
 
+@pytest.mark.slow
 async def test_connections_that_are_held_open_keep_nobody_else_out() -> None:
     async with serve_health(0, ready=lambda: True, host="127.0.0.1") as port:
         held = []

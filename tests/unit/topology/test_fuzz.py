@@ -7,6 +7,7 @@ import pytest
 from tests.bench import fuzz
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parser", fuzz.parsers(), ids=lambda parser: parser.name)
 def test_damage_is_refused_by_our_error_or_read(parser: fuzz.Parser) -> None:
     assert fuzz.fuzz(parser, inputs=30, rng=random.Random(2)) is None

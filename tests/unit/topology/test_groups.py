@@ -164,6 +164,7 @@ def test_larger_machines_of_quads_are_split_into_these_quads(count: int) -> None
     assert len(sets(groups, 2)) == count // 2
 
 
+@pytest.mark.slow
 def test_sixteen_gpus_with_direct_links_between_all_of_them() -> None:
     strong = {pair: 2 for start in (0, 1) for pair in combinations(range(start, 16, 2), 2)}
     weak = {(i, j): 1 for i in range(0, 16, 2) for j in range(1, 16, 2)}

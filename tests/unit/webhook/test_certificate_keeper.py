@@ -242,6 +242,7 @@ async def test_an_outage_is_logged_once_and_survived(
     assert replica.keeper.ready()
 
 
+@pytest.mark.slow
 async def test_no_request_fails_while_certificates_rotate(api: FakeApiServer, client: Client) -> None:
     """More than a year, two replicas that take turns, and a caller after each change who trusts the caBundle then."""
     clock = Clock()

@@ -128,6 +128,7 @@ async def held(port: int, size: int) -> tuple[asyncio.StreamReader, asyncio.Stre
     return reader, writer
 
 
+@pytest.mark.slow
 async def test_large_bodies_that_never_end_do_not_keep_small_ones_waiting_and_are_refused_in_time() -> None:
     """They hold all bytes that there are for large bodies; more large ones wait for a turn, and in vain."""
     sent = body(defaulted(pod(2, annotations={names.POLICY: "nvlink"})))

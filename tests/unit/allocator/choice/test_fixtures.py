@@ -74,6 +74,7 @@ def test_random_graphs_give_what_brute_force_finds(count: int, seed: int) -> Non
         assert choice.busbw_gbps == pytest.approx(best(machine, free, gpus), abs=0.01)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [14, 16])
 def test_pairs_of_a_large_machine_are_what_brute_force_finds(count: int) -> None:
     machine, rng = random_graph(count, count), random.Random(count)

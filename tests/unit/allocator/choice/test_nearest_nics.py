@@ -23,6 +23,7 @@ from dradriver.allocator.choice.nearest_nics import (
 )
 from dradriver.topology import profiles
 from dradriver.topology.machine import PathType
+from tests.effort import sampled
 
 
 def matrix(seed: int, rows: int, columns: int) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
@@ -31,7 +32,7 @@ def matrix(seed: int, rows: int, columns: int) -> np.ndarray[tuple[int, int], np
     return np.array(drawn, dtype=np.int64)
 
 
-@pytest.mark.parametrize("seed", range(200))
+@pytest.mark.parametrize("seed", sampled(range(200)))
 def test_each_row_has_a_column_of_its_own_and_no_way_costs_less(seed: int) -> None:
     rows, columns = 1 + seed % 4, 1 + seed % 6
     costs = matrix(seed, rows, columns)
@@ -64,7 +65,7 @@ def least(
     return best
 
 
-@pytest.mark.parametrize("seed", range(200))
+@pytest.mark.parametrize("seed", sampled(range(200)))
 def test_every_request_has_its_nics_and_every_gpu_as_many_or_one_less_and_no_way_costs_less(seed: int) -> None:
     own = random.Random(seed)
     gpus, columns, counts = 1 + seed % 3, 1 + seed % 5, [own.randint(1, 2) for _ in range(own.randint(1, 2))]

@@ -23,6 +23,7 @@ from dradriver.allocator.request import (
     Whole,
 )
 from dradriver.topology import profiles
+from tests.effort import sampled
 
 H100 = profiles.load("hgx-h100")
 TOTAL = H100.gpus[0].memory_mib
@@ -77,7 +78,7 @@ def parts(rng: random.Random, offer: Offer) -> dict[int, list[Part]]:
     return found
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", sampled(range(12), fast=1))
 def test_a_fleet_whose_nodes_came_and_went_answers_as_a_new_one(seed: int) -> None:
     rng = random.Random(seed)
     nodes: dict[str, Node] = {}
@@ -96,7 +97,7 @@ def test_a_fleet_whose_nodes_came_and_went_answers_as_a_new_one(seed: int) -> No
                 assert answer(fleet, request, tenant) == answer(made(nodes), request, tenant)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", sampled(range(6), fast=2))
 def test_a_narrowed_fleet_answers_as_one_that_offers_those_gpus_alone(seed: int) -> None:
     rng = random.Random(seed)
     nodes: dict[str, Node] = {name: (offer, parts(rng, offer)) for name, offer in zip("abcdefg", OFFERS, strict=True)}

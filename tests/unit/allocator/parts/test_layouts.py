@@ -59,6 +59,7 @@ def all_packings(product: str) -> frozenset[tuple[Placement, ...]]:
     return frozenset(packings(mig.profiles(product)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("product", ["NVIDIA A30", "NVIDIA H100 80GB HBM3"])
 def test_every_packing_is_a_state_with_the_room_that_brute_force_finds(product: str) -> None:
     profiles, table = mig.profiles(product), layout(product)

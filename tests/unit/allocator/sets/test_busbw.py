@@ -18,6 +18,7 @@ from dradriver.allocator.sets.tables import MAX_GPUS, Tables, tables_of
 from dradriver.topology import profiles, read_machine
 from dradriver.topology.levels import line_gbps
 from dradriver.topology.machine import Gpu, Machine, PathType
+from tests.effort import sampled
 from tests.fakes import machines
 from tests.paths import SHARED_DATA
 from tests.verdicts import TRAINED
@@ -83,7 +84,7 @@ KINDS = {
 
 
 @pytest.mark.shared_data
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", sampled(KINDS))
 def test_machines_at_random_have_the_bandwidth_that_nccl_predicts(kind: str) -> None:
     off: list[bool] = []
     for path in sorted(TRAINED.glob(f"{kind}-*.xml")):

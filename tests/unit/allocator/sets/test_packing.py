@@ -15,6 +15,7 @@ from dradriver.allocator.sets import packing
 from dradriver.allocator.sets.shape import shape_of
 from dradriver.allocator.sets.tables import Tables
 from dradriver.topology.machine import PathType
+from tests.effort import examples
 from tests.fakes import machines
 
 Thirds = Mapping[tuple[int, int], int]
@@ -58,7 +59,7 @@ def links(draw: st.DrawFn) -> tuple[list[list[int]], dict[tuple[int, int], int]]
     return channels, thirds
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(links())
 def test_as_many_rings_are_found_as_there_are(graph: tuple[list[list[int]], dict[tuple[int, int], int]]) -> None:
     channels, thirds = graph

@@ -56,6 +56,7 @@ def back(server: Server, nic: Nic, aside: Path) -> None:
     link.symlink_to(os.path.relpath(folder / nic.name, link.parent))
 
 
+@pytest.mark.slow
 def test_a_card_that_comes_and_goes_with_pods_changes_nothing(server: Server, hardware: Hardware) -> None:
     whole = hardware.read()
     assert whole.nics
@@ -68,6 +69,7 @@ def test_a_card_that_comes_and_goes_with_pods_changes_nothing(server: Server, ha
         assert [hardware.read() for _ in range(5)] == [whole] * 5
 
 
+@pytest.mark.slow
 def test_all_cards_in_pods_do_not_make_it_a_machine_without_rdma(server: Server, hardware: Hardware) -> None:
     whole = hardware.read()
     server.sys._interface("eth0", server.sys.device(whole.nics[0].pci), speed=100_000)
@@ -76,6 +78,7 @@ def test_all_cards_in_pods_do_not_make_it_a_machine_without_rdma(server: Server,
     assert [hardware.read() for _ in range(5)] == [whole] * 5
 
 
+@pytest.mark.slow
 def test_the_next_agent_knows_them_and_the_next_boot_does_not(server: Server, hardware: Hardware) -> None:
     whole = hardware.read()
     file = server.sys.root / "nics.json"
@@ -90,6 +93,7 @@ def down(server: Server, nic: Nic) -> None:
         server.sys.file(f"sys/class/infiniband/{nic.name}/ports/1/{name}", text)
 
 
+@pytest.mark.slow
 def test_a_card_has_the_best_rate_it_was_seen_at_whoever_saw_it(server: Server, hardware: Hardware) -> None:
     whole = hardware.read()
     nic, file = whole.nics[0], server.sys.root / "nics.json"
@@ -115,6 +119,7 @@ def test_a_rate_is_that_of_the_card_and_not_of_another_under_its_name(server: Se
     assert read_nics(server.sys.root, tree, [], kept)[0] == first
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text",
     [
@@ -138,6 +143,7 @@ def test_a_damaged_file_is_no_machine(server: Server, hardware: Hardware, text: 
     assert agent(server, file).read() == whole
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change",
     [

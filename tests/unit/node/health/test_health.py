@@ -68,6 +68,7 @@ def test_one_that_flutters_is_one_fault(clock: Clock) -> None:
     assert (standing.fault.value, standing.since) == ("1", 1_800_000_020)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["driver", "xid", "fabric", "thermal"])  # as quick or slow as any
 def test_no_rhythm_of_a_fault_writes_slices_all_the_time(kind: str) -> None:
     """Looked at every ten seconds for three hours: each change is a write that wakes every scheduler of the cluster."""

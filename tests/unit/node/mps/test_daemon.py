@@ -42,6 +42,7 @@ def test_a_daemon_runs_while_it_is_wanted_with_the_limits_that_are_wanted(node: 
     assert node.log(A)[-1] == "Cmd:quit -t 1"
 
 
+@pytest.mark.slow
 def test_each_gpu_has_its_own_and_none_is_set_where_nothing_is_limited(node: Node) -> None:
     for gpu in (A, B):
         node.files.want(gpu, Server())
@@ -79,6 +80,7 @@ def test_another_process_takes_over_what_runs_and_what_it_no_longer_finds_wanted
     assert (node.files.ready(B), node.of(B).alive()) == (None, False)
 
 
+@pytest.mark.slow
 def test_what_a_daemon_left_that_was_killed_is_in_nobodys_way(node: Node) -> None:
     node.files.want(A, HALF)
     node.look()
@@ -104,6 +106,7 @@ def test_one_that_does_not_end_is_killed_with_its_servers(node: Node, caplog: py
     assert f"process {server} is killed" in caplog.text
 
 
+@pytest.mark.slow
 def test_clients_that_are_left_after_the_last_share_are_not_waited_for(node: Node) -> None:
     node.files.want(A, HALF)
     node.look()
@@ -113,6 +116,7 @@ def test_clients_that_are_left_after_the_last_share_are_not_waited_for(node: Nod
     assert (node.files.ready(A), node.of(A).alive()) == (None, False)
 
 
+@pytest.mark.slow
 def test_nobody_asks_another_gpus_server_whose_it_is(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """Even that hangs where the driver holds its memory, and would hold up the other GPU."""
     node.files.want(A, HALF)
@@ -144,6 +148,7 @@ def test_a_log_does_not_fill_the_disk(node: Node) -> None:
     assert log.stat().st_size == 0
 
 
+@pytest.mark.slow
 def test_a_program_that_cannot_be_killed_is_left_and_not_asked_again(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:

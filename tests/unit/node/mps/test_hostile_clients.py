@@ -19,6 +19,7 @@ from dradriver.node.mps.supervisor import CHECK_S
 from tests.fakes.mps_node import HALF, A, B, Node, alive
 
 
+@pytest.mark.slow
 def test_folders_that_a_client_makes_are_in_nobodys_way(node: Node) -> None:
     """What is mounted into containers is theirs to write to, as root of a container may."""
     node.files.want(A, HALF)
@@ -33,6 +34,7 @@ def test_folders_that_a_client_makes_are_in_nobodys_way(node: Node) -> None:
     assert node.files.of(B).exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("written", ["gone", "1", "another GPU's"])
 def test_a_clients_word_of_the_daemons_process_is_not_believed(written: str, node: Node) -> None:
     for gpu in (A, B):
@@ -52,6 +54,7 @@ def test_a_clients_word_of_the_daemons_process_is_not_believed(written: str, nod
     assert (node.files.ready(A), node.of(B).ask("get_default_active_thread_percentage")) == (None, "50.0")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trap", ["a FIFO", "a link to /dev/zero", "a device", "a folder"])
 def test_what_a_client_puts_in_place_of_the_pid_file_is_not_opened(trap: str, node: Node) -> None:
     node.files.want(A, HALF)
@@ -132,6 +135,7 @@ def test_what_a_client_answers_in_the_daemons_place_is_not_believed(text: bytes,
     assert node.of(A).alive()
 
 
+@pytest.mark.slow
 def test_a_gpu_whose_daemon_cannot_be_asked_takes_no_more_shares_until_it_can(node: Node) -> None:
     node.files.want(A, HALF)
     node.look()
@@ -146,6 +150,7 @@ def test_a_gpu_whose_daemon_cannot_be_asked_takes_no_more_shares_until_it_can(no
     assert node.trouble(A) == ""
 
 
+@pytest.mark.slow
 def test_a_socket_that_came_after_the_daemons_is_not_believed_at_a_start_that_is_tried_again(node: Node) -> None:
     node.say(A, "deaf")  # as one to which a client sets limits again and again
     node.files.want(A, HALF)
@@ -158,6 +163,7 @@ def test_a_socket_that_came_after_the_daemons_is_not_believed_at_a_start_that_is
             assert "a container has taken the daemon's socket" in node.trouble(A)
 
 
+@pytest.mark.slow
 def test_what_says_without_end_is_killed(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     node.files.want(A, HALF)
     node.look()

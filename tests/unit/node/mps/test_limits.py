@@ -11,6 +11,7 @@ from dradriver.node.mps.supervisor import CHECK_S
 from tests.fakes.mps_node import HALF, A, Node
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "limits", [Server(memory_mib=512), Server(memory_mib=2048), Server(memory_mib=40_001), Server(thread_percentage=1)]
 )
@@ -20,6 +21,7 @@ def test_what_was_set_is_read_back_however_it_is_shown(limits: Server, node: Nod
     assert node.trouble(A) == ""
 
 
+@pytest.mark.slow
 def test_a_daemon_that_does_not_take_its_limits_does_not_serve(node: Node, caplog: pytest.LogCaptureFixture) -> None:
     node.say(A, "deaf")
     node.files.want(A, HALF)
@@ -28,6 +30,7 @@ def test_a_daemon_that_does_not_take_its_limits_does_not_serve(node: Node, caplo
     assert "does not keep to" in caplog.text
 
 
+@pytest.mark.slow
 def test_limits_that_a_client_changed_are_set_again(node: Node, caplog: pytest.LogCaptureFixture) -> None:
     """Root of a container has the daemon's uid, and can ask it whatever its folder's owner can."""
     node.files.want(A, HALF)
@@ -47,6 +50,7 @@ def test_limits_that_a_client_changed_are_set_again(node: Node, caplog: pytest.L
     assert caplog.text == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("limit", "more"), [(1024, 2047), (40_000, 40_959)])
 def test_a_limit_that_is_shown_in_whole_gib_is_set_again_whatever_is_shown(limit: int, more: int, node: Node) -> None:
     node.files.want(A, Server(memory_mib=limit))
@@ -58,6 +62,7 @@ def test_a_limit_that_is_shown_in_whole_gib_is_set_again_whatever_is_shown(limit
     assert node.log(A)[-1] == f"Cmd:set_default_device_pinned_mem_limit {A} {limit}M"
 
 
+@pytest.mark.slow
 def test_limits_of_servers_that_run_are_set_again(node: Node, caplog: pytest.LogCaptureFixture) -> None:
     """A server took the daemon's when it started; who speaks to the daemon can give it others, for clients to come."""
     node.files.want(A, HALF)

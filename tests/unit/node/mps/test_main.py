@@ -44,6 +44,7 @@ async def test_the_process_does_all_that(node: Node) -> None:
     assert files.ready(A) is None
 
 
+@pytest.mark.slow
 async def test_a_gpu_whose_driver_hangs_holds_up_no_other(node: Node) -> None:
     files = MpsFolder(node.files.path, boot=boot_id())
     control = NvmlControl(driver_root=None, mps=files)
@@ -62,6 +63,7 @@ async def test_a_gpu_whose_driver_hangs_holds_up_no_other(node: Node) -> None:
         await task
 
 
+@pytest.mark.slow
 async def test_that_a_driver_hangs_is_told_until_it_does_not(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mps, "HANGS_S", 0.0)
     files = MpsFolder(node.files.path, boot=boot_id())

@@ -49,6 +49,7 @@ def unending(monkeypatch: pytest.MonkeyPatch, gone: Callable[[], bool]) -> list[
     return tried
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("known", [True, False])
 def test_a_daemon_that_cannot_be_killed_has_not_ended(
     known: bool, node: Node, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -79,6 +80,7 @@ def test_a_daemon_that_cannot_be_killed_has_not_ended(
     assert "start -d -M for GPU" in node.log(A)[-7]  # under the GPU's name as the agent wrote it
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wanted", [True, False])
 def test_a_hang_is_told_as_long_as_it_lasts(wanted: bool, node: Node) -> None:
     node.files.want(A, HALF)
@@ -95,6 +97,7 @@ def test_a_hang_is_told_as_long_as_it_lasts(wanted: bool, node: Node) -> None:
     assert node.files.ready(A) == node.files.wanted(A)
 
 
+@pytest.mark.slow
 def test_an_answer_that_found_no_room_is_given_when_there_is(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     write, start, full = files.write, Daemon.start, False
 
@@ -139,6 +142,7 @@ def test_a_daemon_that_is_being_started_has_not_ended(node: Node, monkeypatch: p
 NEWER = json.dumps({"gpu": A, "boot": "b", "server": {"memory_mib": "40000Mi"}})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("odd", ["a folder", '{"x":' * 100_000, NEWER, "{", ""])
 def test_a_wish_that_cannot_be_read_leaves_its_daemon_and_all_others_as_they_are(
     odd: str, node: Node, caplog: pytest.LogCaptureFixture
@@ -168,6 +172,7 @@ def test_a_wish_that_cannot_be_read_leaves_its_daemon_and_all_others_as_they_are
     assert not node.of(A).alive()
 
 
+@pytest.mark.slow
 def test_all_stays_as_it_is_where_the_folder_cannot_be_read(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     node.files.want(A, HALF)
     node.look()
@@ -181,6 +186,7 @@ def test_all_stays_as_it_is_where_the_folder_cannot_be_read(node: Node, monkeypa
     assert (node.trouble(A), node.of(A).alive()) == ("", True)
 
 
+@pytest.mark.slow
 def test_one_that_dies_after_each_start_is_started_ever_more_rarely(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -230,6 +236,7 @@ def test_a_surprise_is_told_once_and_tried_ever_more_rarely(
     assert caplog.text.count("Traceback") == 1
 
 
+@pytest.mark.slow
 def test_something_else_that_is_wanted_waits_for_no_pause(node: Node) -> None:
     node.say(A, "old")
     node.files.want(A, Server())
@@ -251,6 +258,7 @@ def test_a_daemon_that_dies_is_started_again(node: Node, caplog: pytest.LogCaptu
     assert f"MPS of GPU {A} died" in caplog.text
 
 
+@pytest.mark.slow
 def test_one_that_cannot_run_is_tried_ever_more_rarely_and_says_why(
     node: Node, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -279,6 +287,7 @@ def test_one_that_cannot_run_is_tried_ever_more_rarely_and_says_why(
     assert node.trouble(A) == ""
 
 
+@pytest.mark.slow
 def test_a_surprise_is_one_gpus(node: Node, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     start = Daemon.start
 

@@ -84,6 +84,7 @@ def test_what_is_seen_and_counted_is_one_loss_also_where_the_counter_is_late(sto
         assert story.card(UP, grow={"link_downed": 1}) == {}
 
 
+@pytest.mark.slow
 def test_losses_that_are_far_apart_are_not_told(story: Story) -> None:
     for _ in range(8):
         assert story.card(grow={"link_downed": 1}) == {}
@@ -104,6 +105,7 @@ def test_an_episode_keeps_its_words_and_ends_once_an_hour_was_calm(story: Story)
     assert said[-1] == {}
 
 
+@pytest.mark.slow
 def test_errors_that_grow_all_the_time(story: Story) -> None:
     said = [story.card(grow={"symbol_error": 1000, "port_rcv_errors": 1}) for _ in range(HOUR)]
     assert said[8] == {}, "one burst, or a few, say nothing"
@@ -125,6 +127,7 @@ def test_so_many_errors_an_hour_are_told_and_fewer_are_not(story: Story, counter
     assert f"{counter} by {most} within 3 min" in said["mlx5_3", "errors"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("counter", ["port_xmit_discards", "excessive_buffer_overrun_errors", "rx_icrc_encapsulated"])
 def test_what_a_cable_does_not_cause_is_not_told(story: Story, counter: str) -> None:
     story.counters[counter] = 5
@@ -137,6 +140,7 @@ def test_a_burst_is_not_told(story: Story) -> None:
     assert not any(story.quiet(HOUR))
 
 
+@pytest.mark.slow
 def test_about_as_many_as_are_too_many_is_one_episode(story: Story) -> None:
     for _ in range(120):
         story.card(grow={"symbol_error": 1})
@@ -169,6 +173,7 @@ def test_a_card_that_pods_take_again_and_again_lost_nothing(story: Story) -> Non
         assert story.card() == {}
 
 
+@pytest.mark.slow
 def test_a_card_whose_interface_pods_take_lost_nothing(tmp_path: Path) -> None:
     story = Story(few(tmp_path, "Ethernet"), "Ethernet")
     for _ in range(20):
@@ -178,6 +183,7 @@ def test_a_card_whose_interface_pods_take_lost_nothing(tmp_path: Path) -> None:
         assert story.card() == {}
 
 
+@pytest.mark.slow
 def test_a_card_whose_interface_pods_have_up_lost_nothing(tmp_path: Path) -> None:
     story = Story(few(tmp_path, "Ethernet"), "Ethernet")
     for _ in range(20):

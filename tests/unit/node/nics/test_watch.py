@@ -103,6 +103,7 @@ async def test_what_does_not_last_is_not_told(tmp_path: Path, heard: Heard) -> N
     assert heard.heard == []
 
 
+@pytest.mark.slow
 async def test_an_hour_of_flapping_and_growing_errors_is_told_once_each_and_so_is_its_end(
     tmp_path: Path, heard: Heard
 ) -> None:
@@ -251,6 +252,7 @@ async def test_there_are_never_more_series_than_cards_that_a_machine_has(tmp_pat
     assert len([one for one in text if "fault" in one[0]]) <= 256
 
 
+@pytest.mark.slow
 async def test_gpudirect_is_asked_until_it_is_known_and_then_now_and_then(tmp_path: Path) -> None:
     tree = eight(tmp_path)
     answers: list[Answer | None] = [None, None, Answer("likely", "by DMA-BUF")]

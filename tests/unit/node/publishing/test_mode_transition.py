@@ -127,6 +127,7 @@ def test_a_claim_that_was_allocated_before_has_time_to_be_prepared() -> None:
 DEVICE = slices.device_name(FIRST)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", [DEVICE, f"{DEVICE}-19-6", f"{DEVICE}-share-3"])
 @pytest.mark.parametrize("restarts", [False, True])
 def test_a_claim_that_is_allocated_and_not_prepared_keeps_its_gpu_as_it_is(device: str, restarts: bool) -> None:
@@ -167,6 +168,7 @@ def test_nothing_changes_while_the_api_server_does_not_say_what_is_allocated() -
     assert node.decide() == (Mode(), False)
 
 
+@pytest.mark.slow
 def test_all_claims_of_the_cluster_are_read_ever_more_rarely_for_one_that_stays() -> None:
     node = Node()
     node.decide()

@@ -299,6 +299,7 @@ async def test_a_gpu_changes_once_no_claim_is_allocated(
         await eventually(lambda: shareable(on) == {device(n) for n in range(8)})
 
 
+@pytest.mark.slow
 async def test_placements_are_several_slices_of_one_generation_counters_first() -> None:
     """An incomplete pool, or one of two generations, is given to nobody."""
     policies = msgspec.structs.replace(DEFAULTS, gpus=(GpuRule(mig="placements"),))

@@ -14,6 +14,7 @@ from tests.fakes.hardware import Server
 from tests.fakes.publishing import READING_S, Noise, Published
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1])
 def test_the_noise_of_a_busy_machine_writes_no_slice(seed: int, tmp_path: Path) -> None:
     server = Server("dgx-h100", tmp_path)
@@ -28,6 +29,7 @@ def test_the_noise_of_a_busy_machine_writes_no_slice(seed: int, tmp_path: Path) 
         found.close()
 
 
+@pytest.mark.slow
 def test_a_link_that_comes_and_goes_is_one_write(tmp_path: Path) -> None:
     server = Server("dgx-h100", tmp_path)
     with patch.dict(os.environ, server.environment()):

@@ -20,6 +20,7 @@ def test_what_repeats_is_said_once_with_the_number_of_places() -> None:
     assert found[0].problem == "dev overrides NVML's number, which starts at 0 in a container (2 places)"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tag", ['<cpu numaid="0"/>', "<cpu a=b/>", '<cpu a="1" a="1"/>', "<{n}/>"])
 def test_a_file_full_of_faults_is_told_in_a_few_lines(tag: str) -> None:
     text = '<system version="1">' + "".join(tag.replace("{n}", f"x{n}") for n in range(20_000)) + "</system>"

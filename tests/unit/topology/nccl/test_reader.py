@@ -189,6 +189,7 @@ def test_what_is_no_topology_file_is_refused(text: str, says: str) -> None:
     assert says in str(caught.value)
 
 
+@pytest.mark.slow
 def test_a_file_of_more_devices_than_a_machine_has_is_refused_at_once() -> None:
     devices = "".join(f'<pci busid="{n:04x}:01:00.0" class="0x030200"/>' for n in range(12_000))
     with pytest.raises(TopologyError, match="12000 GPUs and NICs; at most 512 are read"):

@@ -41,6 +41,7 @@ def test_a_healthy_gpu_has_no_fault(h100: Server) -> None:
     assert h100.read().sound == {h100.machine.gpus[2].uuid}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("query", "answer", "kind", "value", "said"),
     [
@@ -111,6 +112,7 @@ def test_a_gpu_whose_questions_fail_is_unreadable(h100: Server) -> None:
     assert [fault.kind for fault in faults(h100)] == ["unreadable"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in profiles.names("nvidia") if "degraded" not in name])
 def test_no_profile_of_a_sound_machine_has_lost_links(name: str, tmp_path: Path) -> None:
     machine = complete(profiles.load(name))

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from dradriver.topology import codec, profiles
+from tests.effort import sampled
 from tests.fakes.hardware import Server
 
 
-@pytest.mark.parametrize("name", profiles.names("nvidia"))
+@pytest.mark.parametrize("name", sampled(profiles.names("nvidia"), fast=8))
 def test_a_machine_is_read_exactly_as_it_is(name: str, tmp_path: Path) -> None:
     server = Server(name, tmp_path)
     reading = server.read()

@@ -46,6 +46,7 @@ def control(server: Server) -> NvmlControl:
     return NvmlControl(driver_root=nvml.compiled(), mps=MpsFolder(server.file.parent / "mps", boot="b"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("machine", "first", "steady"),
     [("dgx-h100", 600, 120), ("dgx-a100", 650, 220), ("dgx1-v100", 530, 160), ("l40s-x8", 820, 120)],
@@ -179,6 +180,7 @@ def test_profiles_are_asked_for_anew_in_another_mig_mode(h100: Server, found: Ha
     assert found.read().gpus[0].profiles == ()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("answer", ["!3", "!2", "1 1 1 1"])
 def test_a_profile_that_one_odd_answer_hid_is_there_again_once_facts_are_asked_for_anew(
     answer: str, h100: Server, found: Hardware

@@ -65,6 +65,7 @@ def test_whatever_fails_on_one_gpu_the_others_are_all_there(query: str, dgx1: Se
             assert left_out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("query", PAIRS)
 def test_whatever_fails_on_a_pair_all_gpus_are_there(query: str, dgx1: Server) -> None:
     for code in CODES:
@@ -89,6 +90,7 @@ def test_a_bus_id_that_sys_could_not_have_hides_no_other_gpu(dgx1: Server) -> No
     assert said(reading)[0] == "GPU 1: nvmlDeviceGetPciInfo_v3: 'ffffffff:ffff:ff.0' is no bus id"
 
 
+@pytest.mark.slow
 def test_a_gpu_lost_at_any_moment_takes_no_other_with_it(dgx1: Server) -> None:
     for after in range(100):
         dgx1.table["lost 3"] = str(after)
@@ -121,6 +123,7 @@ def test_a_lost_gpu_is_asked_no_more(dgx1: Server) -> None:
     assert len([p for p in reading.problems if p.where.startswith("GPU 3")]) == 2  # the query, and what became of it
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", CODES)
 def test_without_a_count_or_a_driver_nothing_can_be_read_and_it_says_why(code: int, dgx1: Server) -> None:
     for query in ("nvmlDeviceGetCount_v2", "nvmlInitWithFlags"):
@@ -217,6 +220,7 @@ def test_whatever_nonsense_one_gpu_says_the_others_are_all_there(name: str, answ
         server.table[query] = before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("query", "answer", "value"),
     [

@@ -48,6 +48,7 @@ def test_the_linker_finds_the_library_where_it_is_installed(dgx1: Server) -> Non
     assert codec.decode(done.stdout.splitlines()[0]) == dgx1.machine
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["dgx1-v100", "hgx-h100"])
 def test_a_driver_that_lacks_newer_functions_says_links_and_paths_all_the_same(name: str, tmp_path: Path) -> None:
     server = Server(name, tmp_path)
@@ -151,6 +152,7 @@ except RestartError as error:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by_linker", [False, True])
 @pytest.mark.parametrize("linked", [False, True])
 def test_a_library_that_never_worked_is_waited_for_until_there_is_another(

@@ -283,6 +283,7 @@ def test_a_mode_that_waits_for_a_reset_is_told_of(sliced: Server) -> None:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["UUID", "Name", "MemoryInfo", "GpuInstanceId", "ComputeInstanceId"])
 @pytest.mark.parametrize("code", [4, 999])
 def test_a_mig_device_that_fails_costs_no_other(what: str, code: int, sliced: Server) -> None:
