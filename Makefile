@@ -50,7 +50,7 @@ programs: install  ## what the tests run: Kubernetes, containerd, Helm and other
 	@$(RUN) -m tests.cluster build $(VERSIONS) || echo "The tests on the real cluster are left out."
 
 test-without-cluster: programs  ## unit, property and page tests, on the image's Python and packages
-	$(RUN) -m tests.image_python -n auto -m "$(MARKS)" $(WITHOUT_CLUSTER) $(ARGS) $(OR_NONE_PICKED)
+	$(RUN) -m tests.image_python -n auto --dist worksteal -m "$(MARKS)" $(WITHOUT_CLUSTER) $(ARGS) $(OR_NONE_PICKED)
 
 test-cluster: programs  ## all other tests: contract, e2e, NVIDIA's programs, the cluster itself
 	$(RUN) -m pytest -n $(CLUSTER_WORKERS) -p tests.groups --dist loadscope --no-loadscope-reorder -m "$(MARKS)" \

@@ -44,8 +44,7 @@ def interpreter(minors: Iterable[str]) -> str | None:
 
 def tools(dev: str, runtime: str, project: dict[str, Any]) -> str:
     """Return the lock of what tests need beside the image's packages: dev.txt without those and without linters."""
-    groups = project["dependency-groups"]
-    left_out = {_name(entry) for entry in (*groups["lint"], *groups["dev"]) if isinstance(entry, str)}
+    left_out = {_name(entry) for entry in project["dependency-groups"]["lint"]}
     left_out |= {_name(block) for block in _blocks(runtime)}
     return "\n".join(block for block in _blocks(dev) if _name(block) not in left_out) + "\n"
 

@@ -16,7 +16,7 @@ PROJECT: dict[str, Any] = {
     "dependency-groups": {
         "test": ["pytest>=8", "jsonpatch>=1"],
         "lint": ["grpcio-tools==1.76.0"],
-        "dev": [{"include-group": "test"}, "uv>=0.8"],
+        "dev": [{"include-group": "test"}, {"include-group": "lint"}, "uv>=0.8"],
     }
 }
 RUNTIME = "# by make lock\nprotobuf==7.1 \\\n    --hash=sha256:a\nnumpy==2.4 \\\n    --hash=sha256:b\n"
@@ -46,7 +46,7 @@ def test_the_image_that_is_built_here_comes_first(codename: str, wanted: list[st
 
 
 def test_tests_get_the_images_packages_and_no_linters() -> None:
-    kept = "pytest==9.2.0 \\\n    --hash=sha256:f \\\n    --hash=sha256:g\n"
+    kept = "pytest==9.2.0 \\\n    --hash=sha256:f \\\n    --hash=sha256:g\nuv==0.13 \\\n    --hash=sha256:h\n"
     assert image_python.tools(DEV, RUNTIME, PROJECT) == kept
 
 
