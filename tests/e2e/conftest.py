@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -64,12 +64,12 @@ def driver(installation: Installation, request: pytest.FixtureRequest) -> Iterat
     After the module everything that outlives a namespace must be as before.
     """
     marker = request.node.get_closest_marker("chart")
-    settings: tuple[tuple[str, ...], dict[str, Any]] = (marker.args, marker.kwargs) if marker else ((), {})
-    installation.install(*settings[0], **settings[1])
+    install = functools.partial(installation.install, *marker.args, **marker.kwargs) if marker else installation.install
+    install()
     cluster = installation.cluster
     before = standing.read(cluster)
     yield cluster
-    installation.install(*settings[0], **settings[1])
+    install()
 
     def changed() -> list[str]:
         return standing.changes(before, standing.read(cluster))

@@ -39,7 +39,7 @@ def test_what_is_whole_is_not_built_again(tool: Tool) -> None:
     assert tool.builds == 1
 
 
-def test_other_flags_are_built_anew(tool: Tool) -> None:
+def test_other_flags_are_built_again(tool: Tool) -> None:
     tool.target().ensure()
     assert not tool.target("1.0 -race").built
     tool.target("1.0 -race").ensure()
