@@ -12,14 +12,14 @@ import msgspec
 from dradriver import __version__
 from dradriver.api.ledger import bound
 from dradriver.api.policies.model import Policies
-from dradriver.cli.cluster import access, moves
+from dradriver.cli.cluster import access, in_force, moves
 from dradriver.cli.cluster.gangs import stand
 from dradriver.cli.cluster.moves import Goes, Move, Simulation
-from dradriver.cli.cluster.options import output_options, policies_option, server_options
+from dradriver.cli.cluster.options import driver_namespace_option, output_options, policies_option, server_options
 from dradriver.cli.cluster.reading import ClusterError
 from dradriver.cli.cluster.scene import Scene
 from dradriver.cli.cluster.sets import FreeGpus, free_gpus
-from dradriver.cli.inputs import policies_of
+from dradriver.cli.inputs import given_policies
 from dradriver.kube.client import Client
 from dradriver.kube.config import ServerConfig
 from dradriver.view.document import Block, Cell, Column, Document, Notes, Table, report, words
@@ -87,6 +87,7 @@ class Defrag(msgspec.Struct, frozen=True, kw_only=True):
 @click.option("--sets", type=click.IntRange(1, 64), default=4, show_default=True, help="How many sets are looked for.")
 @server_options
 @policies_option
+@driver_namespace_option
 @output_options
 def defrag(
     dry_run: bool,
@@ -95,6 +96,7 @@ def defrag(
     kubeconfig: str | None,
     context: str | None,
     policies_file: str | None,
+    driver_namespace: str | None,
     output: str,
     no_color: bool,
 ) -> None:
@@ -106,13 +108,17 @@ def defrag(
     if not dry_run:
         raise click.UsageError("nothing here moves pods: write --dry-run")
     server = access.server(None if kubeconfig is None else Path(kubeconfig), context)
-    found = asyncio.run(_read(server, policies_of(policies_file), size=gpus, most=sets))
+    file = given_policies(policies_file)
+    found = asyncio.run(_read(server, file, driver_namespace, size=gpus, most=sets))
     show_as(output, document=lambda: document(found), data=lambda: msgspec.to_builtins(found), no_color=no_color)
 
 
-async def _read(server: ServerConfig, policies: Policies, *, size: int, most: int) -> Defrag:
+async def _read(
+    server: ServerConfig, file: Policies | None, driver_namespace: str | None, *, size: int, most: int
+) -> Defrag:
     async with Client(server, user_agent=f"gputopo/{__version__}") as client:
-        scene = Scene(client, server, policies)
+        followed = await in_force.read(client, server, driver_namespace, file)
+        scene = Scene(client, server, followed.policies)
         await scene.read()
         if not scene.whole:
             raise ClusterError(scene.unread[0])
@@ -120,7 +126,7 @@ async def _read(server: ServerConfig, policies: Policies, *, size: int, most: in
         stand(scene)
         movable = moves.units(scene, now=time.time())
         where = await moves.volumes(scene, movable)
-    for trouble in scene.unread:
+    for trouble in filter(None, (followed.trouble, *scene.unread)):
         warn(trouble)
     with bound(scene.ledger):
         now = free_gpus(scene)

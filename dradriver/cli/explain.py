@@ -13,7 +13,7 @@ from dradriver import __version__
 from dradriver.api import names
 from dradriver.api.pods import Pod
 from dradriver.api.policies.model import Policies
-from dradriver.cli.cluster import access, reading
+from dradriver.cli.cluster import access, in_force, reading
 from dradriver.cli.cluster.options import (
     all_namespaces_option,
     driver_namespace_option,
@@ -26,7 +26,7 @@ from dradriver.cli.completion import pods
 from dradriver.cli.explainer import document
 from dradriver.cli.explainer.model import Subject
 from dradriver.cli.explainer.subject import subject
-from dradriver.cli.inputs import policies_of
+from dradriver.cli.inputs import given_policies
 from dradriver.kube.client import ApiError, Client, Unreachable
 from dradriver.kube.config import ServerConfig
 from dradriver.kube.resources import PODS
@@ -48,7 +48,7 @@ def explain(
     kubeconfig: str | None,
     context: str | None,
     policies_file: str | None,
-    driver_namespace: str,
+    driver_namespace: str | None,
     output: str,
     no_color: bool,
 ) -> None:
@@ -73,7 +73,7 @@ def explain(
             no_color=no_color,
         )
         return
-    policies = policies_of(policies_file)
+    policies = given_policies(policies_file)
     asyncio.run(_explain(server, where, name, policies, driver_namespace, output=output, no_color=no_color))
 
 
@@ -87,7 +87,14 @@ async def _waiting(server: ServerConfig, namespace: str | None) -> list[Subject]
 
 
 async def _explain(
-    server: ServerConfig, namespace: str, name: str, policies: Policies, drivers: str, *, output: str, no_color: bool
+    server: ServerConfig,
+    namespace: str,
+    name: str,
+    policies: Policies | None,
+    driver_namespace: str | None,
+    *,
+    output: str,
+    no_color: bool,
 ) -> None:
     async with Client(server, user_agent=f"gputopo/{__version__}") as client:
         pod = await _read(client, server, namespace, name)
@@ -97,6 +104,7 @@ async def _explain(
             sys.stdout.flush()  # people read on while the cluster is being read
         from dradriver.cli.explainer.verdict import verdict  # here: it takes longer to load than the pod to read
 
+        drivers = await in_force.driver_namespace(client, driver_namespace)
         judged = await verdict(client, server, pod, policies, drivers)
     for trouble in judged.unread:
         warn(trouble)

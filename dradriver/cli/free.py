@@ -10,13 +10,13 @@ import msgspec
 
 from dradriver import __version__
 from dradriver.api.policies.model import Policies
-from dradriver.cli.cluster import access
+from dradriver.cli.cluster import access, in_force
 from dradriver.cli.cluster.gangs import stand
-from dradriver.cli.cluster.options import policies_option, server_options
+from dradriver.cli.cluster.options import driver_namespace_option, policies_option, server_options
 from dradriver.cli.cluster.reading import ClusterError
 from dradriver.cli.cluster.scene import Scene
 from dradriver.cli.cluster.sets import FreeGpus, free_gpus
-from dradriver.cli.inputs import policies_of
+from dradriver.cli.inputs import given_policies
 from dradriver.kube.client import Client
 from dradriver.kube.config import ServerConfig
 from dradriver.view.document import Bars, Block, Cell, Column, Document, Notes, Panel, Table, Tone, report, words
@@ -27,6 +27,7 @@ from dradriver.view.output import FORMATS, show_as, warn
 @click.option("-n", "--namespace", metavar="NAME", help="Whose view: parts of some GPUs are one namespace's at a time.")
 @server_options
 @policies_option
+@driver_namespace_option
 @click.option(
     "-o", "--output", type=click.Choice(FORMATS), default="table", show_default=True,
     help="svg and html draw how many sets there are.",
@@ -37,6 +38,7 @@ def free(
     kubeconfig: str | None,
     context: str | None,
     policies_file: str | None,
+    driver_namespace: str | None,
     output: str,
     no_color: bool,
 ) -> None:
@@ -45,17 +47,19 @@ def free(
     Sets are counted as pods would get them, one after another, each size for itself.
     """
     server = access.server(None if kubeconfig is None else Path(kubeconfig), context)
-    left = asyncio.run(_read(server, namespace or server.namespace, policies_of(policies_file)))
+    file = given_policies(policies_file)
+    left = asyncio.run(_read(server, namespace or server.namespace, file, driver_namespace))
     show_as(output, document=lambda: document(left), data=lambda: msgspec.to_builtins(left), no_color=no_color)
 
 
-async def _read(server: ServerConfig, namespace: str, policies: Policies) -> FreeGpus:
+async def _read(server: ServerConfig, namespace: str, file: Policies | None, driver_namespace: str | None) -> FreeGpus:
     async with Client(server, user_agent=f"gputopo/{__version__}") as client:
-        scene = Scene(client, server, policies)
+        followed = await in_force.read(client, server, driver_namespace, file)
+        scene = Scene(client, server, followed.policies)
         await scene.read(pods_too=False)
     if not scene.whole:
         raise ClusterError(scene.unread[0])
-    for trouble in scene.unread:
+    for trouble in filter(None, (followed.trouble, *scene.unread)):
         warn(trouble)
     stand(scene)
     return free_gpus(scene, namespace=namespace)

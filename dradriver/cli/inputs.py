@@ -51,13 +51,22 @@ def called(name: str) -> str:
 
 
 def policies_of(name: str | None) -> Policies:
-    """Return the policies of a file, the defaults without one.
+    """Return the policies of a file, the defaults without one: for commands that look at no cluster.
 
     Raises:
         click.UsageError: It cannot be read, or is bad.
     """
+    return given_policies(name) or DEFAULTS
+
+
+def given_policies(name: str | None) -> Policies | None:
+    """Return the policies of a file, or None if the user names no file.
+
+    Raises:
+        click.UsageError: The file cannot be read, or is bad.
+    """
     if name is None:
-        return DEFAULTS
+        return None
     from dradriver.api.policies.read import PoliciesError, read  # here, for it brings yaml
 
     try:

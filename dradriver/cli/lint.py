@@ -19,7 +19,10 @@ from webhook.admission import Admission
 
 @click.command()
 @click.argument("files", metavar="FILE...", nargs=-1, required=True)
-@click.option("--policies", "policies_file", metavar="FILE", help="The policies file: what names in it stand for.")
+@click.option(
+    "--policies", "policies_file", metavar="FILE",
+    help="The policies file: what names in it stand for. No cluster is asked: without it the defaults count.",
+)  # fmt: skip
 @click.option("--translate", is_flag=True, help="The namespaces are labelled gpu.topology/translate=true.")
 @ledger_option
 @output_options

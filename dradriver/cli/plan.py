@@ -21,7 +21,7 @@ from dradriver.allocator.choice.phrases import wanted
 from dradriver.api.policies.model import DEFAULTS, Policies
 from dradriver.api.quantity import whole
 from dradriver.cli import plan_parts
-from dradriver.cli.cluster.options import server_options
+from dradriver.cli.cluster.options import driver_namespace_option, server_options
 from dradriver.cli.machine_source import SOURCES, nccl_version_option
 from dradriver.cli.plan_question import PlanError, Question, free_gpus, numbers, request, told
 from dradriver.cli.policies import load
@@ -59,7 +59,11 @@ class Answer(msgspec.Struct, kw_only=True, omit_defaults=True):
 @click.option("--containers", metavar="LIST", help="GPUs of each container of the pod: 2,2. Without it one has all.")
 @click.option("--policy", default="", help="What the set must be, as the annotation.  [default: best-effort]")
 @click.option("--workload", default="", metavar="WORD", help="What runs on them, as the annotation: tensor-parallel.")
-@click.option("--policies", "file", metavar="FILE", help="A policies file: names, workloads, weights, NCCL's version.")
+@click.option(
+    "--policies", "file", metavar="FILE",
+    help="A policies file: names, workloads, weights, NCCL's version. Without it the defaults, with --gang those that "
+    "the driver in the cluster follows.",
+)  # fmt: skip
 @click.option("--required", default="", metavar="WORDS", help="More that it must be: same-numa,nvlink.")
 @click.option("--preferred", default="", metavar="WORDS", help="What it should be, best first: nvlink,same-numa.")
 @click.option(
@@ -91,6 +95,7 @@ class Answer(msgspec.Struct, kw_only=True, omit_defaults=True):
 @click.option("--gang", metavar="PODSxGPUS", help="Where so many pods would go in the cluster: 8x8, 4-8x8.")
 @click.option("--near", default="", metavar="LEVEL", help="Of a gang: what must hold all: leaf; or: preferred leaf.")
 @server_options
+@driver_namespace_option
 @click.option("--batch", is_flag=True, help="Questions as JSON lines from stdin, answers as JSON lines, in order.")
 def plan(
     source: str | None,
@@ -109,6 +114,7 @@ def plan(
     near: str,
     kubeconfig: str | None,
     context: str | None,
+    driver_namespace: str | None,
     **words: Any,
 ) -> None:
     """Choose GPUs of a machine for a request, offline; with --gang nodes of a cluster for the pods of a job.
@@ -119,9 +125,11 @@ def plan(
     if batch and file == "-":
         raise click.UsageError("standard input has the questions of --batch; give --policies a file")
     clustered = {"--near": near or None, "--kubeconfig": kubeconfig, "--context": context}
+    clustered |= {"--driver-namespace": driver_namespace}
     if gang is None and (needless := [option for option, value in clustered.items() if value is not None]):
         raise click.UsageError(f"only --gang PODSxGPUS looks at a cluster: give it, or leave out {', '.join(needless)}")
-    policies = DEFAULTS if file is None else load(file)
+    given = None if file is None else load(file)
+    policies = given or DEFAULTS
     if batch and gang is None:
         answer_lines(sys.stdin.buffer, policies)
         return
@@ -145,8 +153,9 @@ def plan(
         alone = {"--machine": source, "--free": free, "--gpus": gpus, "--containers": containers}
         alone |= {"--batch": batch or None, "--message-size": words["message_size"] or None}
         alone |= {"--parts": words["parts"] or None}
-        wish = request(msgspec.structs.replace(question, gpus=plan_gang.gpus(gang, alone)), policies)
-        plan_gang.run(gang, wish, near, policies=policies, server=(kubeconfig, context), output=output)
+        asked = msgspec.structs.replace(question, gpus=plan_gang.gpus(gang, alone))
+        driver = plan_gang.Driver(kubeconfig, context, driver_namespace)
+        plan_gang.run(gang, asked, near, file=given, driver=driver, output=output)
         return
     machine, question = told(read_machine(question.machine), question, policies)
     if output == "json":

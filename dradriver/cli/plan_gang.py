@@ -6,21 +6,22 @@ import asyncio
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 import click
 import msgspec
 
 from dradriver import __version__
-from dradriver.allocator import GangChoice, GangRequest, NoPlaceError, Request, Whole, place_gang
+from dradriver.allocator import GangChoice, GangRequest, NoPlaceError, Whole, place_gang
 from dradriver.allocator.choice.numbering import listed
 from dradriver.allocator.choice.phrases import wanted
 from dradriver.api.policies.model import Policies
-from dradriver.cli.cluster import access
+from dradriver.cli.cluster import access, in_force
 from dradriver.cli.cluster.gangs import stand
 from dradriver.cli.cluster.reading import ClusterError
 from dradriver.cli.cluster.scene import Scene
 from dradriver.cli.cluster.sets import open_nodes
+from dradriver.cli.plan_question import Question, request
 from dradriver.kube.client import Client
 from dradriver.kube.config import ServerConfig
 from dradriver.view.document import Column, Document, Table, report, table, words
@@ -29,6 +30,7 @@ from dradriver.view.plain import plain
 
 _SIZE = re.compile(r"(?a:(?:(\d{1,4})-)?(\d{1,4})x(\d{1,2}))")
 _PREFERRED = "preferred "
+_PARTS: Final = "--gang: the pods of a gang want whole GPUs"
 
 
 def gpus(text: str, alone: Mapping[str, object]) -> int:
@@ -46,30 +48,47 @@ def gpus(text: str, alone: Mapping[str, object]) -> int:
     return _size(text)[2]
 
 
-def run(
-    text: str, wish: Request, near: str, *, policies: Policies, server: tuple[str | None, str | None], output: str
-) -> None:
+class Driver(NamedTuple):
+    """The cluster, and where its driver is: the options of these names."""
+
+    kubeconfig: str | None
+    context: str | None
+    namespace: str | None
+
+
+def run(text: str, question: Question, near: str, *, file: Policies | None, driver: Driver, output: str) -> None:
     """Print where a gang would go.
 
     Args:
         text: The gang, as for ``gpus``.
-        wish: What each pod wants.
+        question: What each pod asks for.
         near: As the annotation: ``leaf``, ``preferred leaf``.
-        policies: As the controller has them.
-        server: The options ``kubeconfig`` and ``context``.
+        file: The policies of the user's file. None takes those that the driver follows.
+        driver: The cluster.
         output: ``table`` or ``json``.
+
+    Raises:
+        ClusterError: The cluster cannot be read.
+        NoPlaceError: There is no place.
+        DriverError: A pod cannot ask for that.
+        click.UsageError: The gang is written wrongly, or its pods ask for parts of GPUs.
     """
-    if not isinstance(wish, Whole):
-        raise click.UsageError("--gang: the pods of a gang want whole GPUs")
+    if question.share or question.memory or question.cores or question.mig_profile:
+        raise click.UsageError(_PARTS)
+    server = access.server(None if driver.kubeconfig is None else Path(driver.kubeconfig), driver.context)
+    scene = asyncio.run(_read(server, file, driver.namespace))
+    wish = request(question, scene.policies)
+    if not isinstance(wish, Whole):  # a policy's name can stand for a part
+        raise click.UsageError(_PARTS)
     least, pods, _ = _size(text)
     near = near.strip()
     level = near.removeprefix(_PREFERRED).strip()
-    request = GangRequest(pod=wish, pods=pods, least_pods=least, near=level, near_required=bool(near) and level == near)
-    choice = place(*server, policies, request)
+    gang = GangRequest(pod=wish, pods=pods, least_pods=least, near=level, near_required=bool(near) and level == near)
+    choice = place(scene, gang)
     if output == "json":
         click.echo(safe_json(msgspec.json.encode(data(choice)).decode()))
     else:
-        show(document(request, choice))
+        show(document(gang, choice))
 
 
 def _size(text: str) -> tuple[int | None, int, int]:
@@ -80,29 +99,27 @@ def _size(text: str) -> tuple[int | None, int, int]:
     return (None if match[1] is None else max(1, int(match[1]))), int(match[2]), int(match[3])
 
 
-def place(kubeconfig: str | None, context: str | None, policies: Policies, request: GangRequest) -> GangChoice:
+def place(scene: Scene, gang: GangRequest) -> GangChoice:
     """Return where a gang would go on nodes that are ready and take new pods, by their GPUs alone.
 
     Raises:
-        ClusterError: The cluster cannot be read.
         NoPlaceError: There is no place.
     """
-    server = access.server(None if kubeconfig is None else Path(kubeconfig), context)
-    scene = asyncio.run(_read(server, policies))
     stand(scene)
     try:
-        return place_gang(scene.picture.inventory.fleet, request, eligible=open_nodes(scene))
+        return place_gang(scene.picture.inventory.fleet, gang, eligible=open_nodes(scene))
     except NoPlaceError as error:
         raise NoPlaceError(plain(str(error))) from None
 
 
-async def _read(server: ServerConfig, policies: Policies) -> Scene:
+async def _read(server: ServerConfig, file: Policies | None, driver_namespace: str | None) -> Scene:
     async with Client(server, user_agent=f"gputopo/{__version__}") as client:
-        scene = Scene(client, server, policies)
+        followed = await in_force.read(client, server, driver_namespace, file)
+        scene = Scene(client, server, followed.policies)
         await scene.read(pods_too=False)
     if not scene.whole:
         raise ClusterError(scene.unread[0])
-    for trouble in scene.unread:
+    for trouble in filter(None, (followed.trouble, *scene.unread)):
         warn(trouble)
     return scene
 

@@ -16,7 +16,7 @@ from dradriver.cli.cluster import access
 from dradriver.cli.cluster.options import driver_namespace_option, output_options, policies_option, server_options
 from dradriver.cli.cluster.scene import Scene
 from dradriver.cli.explainer import turns
-from dradriver.cli.inputs import policies_of
+from dradriver.cli.inputs import given_policies
 from dradriver.kube.config import ServerConfig
 from dradriver.queue.line import Standing
 from dradriver.queue.reservation import Reservation
@@ -63,7 +63,7 @@ def queue(
     kubeconfig: str | None,
     context: str | None,
     policies_file: str | None,
-    driver_namespace: str,
+    driver_namespace: str | None,
     output: str,
     no_color: bool,
 ) -> None:
@@ -73,12 +73,11 @@ def queue(
     place is passed by.
     """
     server = access.server(None if kubeconfig is None else Path(kubeconfig), context)
-    policies = None if policies_file is None else policies_of(policies_file)
-    found = asyncio.run(_read(server, policies, driver_namespace))
+    found = asyncio.run(_read(server, given_policies(policies_file), driver_namespace))
     show_as(output, document=lambda: document(found), data=lambda: msgspec.to_builtins(found), no_color=no_color)
 
 
-async def _read(server: ServerConfig, policies: Policies | None, namespace: str) -> list[Waits]:
+async def _read(server: ServerConfig, policies: Policies | None, namespace: str | None) -> list[Waits]:
     return waits(*await turns.read(server, policies, namespace))
 
 

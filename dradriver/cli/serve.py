@@ -15,7 +15,7 @@ import click
 from dradriver.api.policies.model import Policies
 from dradriver.cli.cluster import access
 from dradriver.cli.cluster.options import driver_namespace_option, policies_option, server_options
-from dradriver.cli.inputs import policies_of
+from dradriver.cli.inputs import given_policies
 from dradriver.cli.page import session
 from dradriver.cli.page.guard import Guard
 from dradriver.cli.page.server import Page
@@ -55,14 +55,14 @@ def serve(
     kubeconfig: str | None,
     context: str | None,
     policies_file: str | None,
-    driver_namespace: str,
+    driver_namespace: str | None,
 ) -> None:
     """Serve a page of the cluster: nodes and who holds their GPUs, who waits and why, what is free, use and health.
 
     It reads with your own rights and changes nothing. What you may not list it says. It ends with Ctrl-C.
     """
     logging.basicConfig(level=logging.ERROR, format="%(name)s: %(message)s")  # what goes wrong the page says
-    policies = None if policies_file is None else policies_of(policies_file)
+    policies = given_policies(policies_file)
 
     def server() -> ServerConfig:
         return access.server(None if kubeconfig is None else Path(kubeconfig), context)
@@ -81,7 +81,7 @@ def serve(
 async def _serve(
     login: Callable[[], ServerConfig],
     policies: Policies | None,
-    driver_namespace: str,
+    driver_namespace: str | None,
     port: int,
     address: str,
     hosts: tuple[str, ...],

@@ -25,7 +25,10 @@ _NAME: Final = re.compile(r"(?=.{1,253}$)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9
 @machine_options
 @click.option("--node", default=NODE, show_default=True, metavar="NAME", help="The node's name.")
 @click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="A label of the node, for --policies.")
-@click.option("--policies", "policies_file", metavar="FILE", help="The policies file: which GPUs are cut up or shared.")
+@click.option(
+    "--policies", "policies_file", metavar="FILE",
+    help="The policies file: which GPUs are cut up or shared. No cluster is asked: without it the defaults count.",
+)  # fmt: skip
 @click.option("-o", "--output", type=click.Choice(("yaml", "json", "table")), default="yaml", show_default=True)
 def slices(
     source: str | None,

@@ -15,7 +15,7 @@ from dradriver.cli.cluster import access
 from dradriver.cli.cluster.options import driver_namespace_option, output_options, policies_option, server_options
 from dradriver.cli.cluster.scene import Scene
 from dradriver.cli.explainer import turns
-from dradriver.cli.inputs import policies_of
+from dradriver.cli.inputs import given_policies
 from dradriver.kube.config import ServerConfig
 from dradriver.queue.line import Standing
 from dradriver.view.document import Cell, Column, Document, Notes, Table, report, words
@@ -74,7 +74,7 @@ def tenants(
     kubeconfig: str | None,
     context: str | None,
     policies_file: str | None,
-    driver_namespace: str,
+    driver_namespace: str | None,
     output: str,
     no_color: bool,
 ) -> None:
@@ -83,12 +83,11 @@ def tenants(
     Tenants are those of the policies file. Of other namespaces those are shown that have GPUs, or wait for some.
     """
     server = access.server(None if kubeconfig is None else Path(kubeconfig), context)
-    policies = None if policies_file is None else policies_of(policies_file)
-    found = asyncio.run(_read(server, policies, driver_namespace))
+    found = asyncio.run(_read(server, given_policies(policies_file), driver_namespace))
     show_as(output, document=lambda: document(found), data=lambda: msgspec.to_builtins(found), no_color=no_color)
 
 
-async def _read(server: ServerConfig, policies: Policies | None, namespace: str) -> list[TenantNow]:
+async def _read(server: ServerConfig, policies: Policies | None, namespace: str | None) -> list[TenantNow]:
     return tenants_now(*await turns.read(server, policies, namespace))
 
 

@@ -15,11 +15,11 @@ from dradriver import __version__
 from dradriver.api.idleness import moment
 from dradriver.api.policies.model import Policies
 from dradriver.cli import usage_files
-from dradriver.cli.cluster import access, reading
+from dradriver.cli.cluster import access, in_force, reading
 from dradriver.cli.cluster.options import FORMATS, driver_namespace_option, server_options
 from dradriver.cli.cluster.reading import ClusterError
 from dradriver.cli.cluster.tenants import Own
-from dradriver.cli.inputs import policies_of
+from dradriver.cli.inputs import given_policies
 from dradriver.cli.period import Period, period
 from dradriver.cli.usage_report import HEADS, By, Report, Row, report
 from dradriver.kube.client import Client
@@ -45,7 +45,9 @@ _DETAILS: Final = ("whole GPU hours", "share hours", "slice hours")
 @click.option(
     "--by", type=click.Choice(tuple(HEADS)), default="namespace", show_default=True, help="Whom to tell apart."
 )
-@click.option("--policies", "policies_file", metavar="FILE", help="A policies file with other prices and tenants.")
+@click.option(
+    "--policies", "policies_file", metavar="FILE", help="Prices and tenants to count by, in place of those in force."
+)
 @driver_namespace_option
 @server_options
 @click.option("-o", "--output", type=click.Choice(_EVERY), default="table", show_default=True)
@@ -55,7 +57,7 @@ def usage(
     end: str,
     by: str,
     policies_file: str | None,
-    driver_namespace: str,
+    driver_namespace: str | None,
     kubeconfig: str | None,
     context: str | None,
     output: str,
@@ -70,7 +72,7 @@ def usage(
         raise click.UsageError("-o xlsx is no text: write it to a file, with > usage.xlsx")
     within = period(begin, end, now=time.time())
     server = access.server(None if kubeconfig is None else Path(kubeconfig), context)
-    policies = None if policies_file is None else policies_of(policies_file)
+    policies = given_policies(policies_file)
     found = asyncio.run(_read(server, driver_namespace, policies, within, cast("By", by)))
     match output:
         case "csv":
@@ -82,12 +84,15 @@ def usage(
             show_as(output, document=lambda: document(found), data=lambda: data(found), no_color=no_color)
 
 
-async def _read(server: ServerConfig, namespace: str, policies: Policies | None, within: Period, by: By) -> Report:
-    own = Own()
+async def _read(
+    server: ServerConfig, driver_namespace: str | None, file: Policies | None, within: Period, by: By
+) -> Report:
+    own = Own(file)
     labels: dict[str, dict[str, str]] = {}
     async with Client(server, user_agent=f"gputopo/{__version__}") as client:
+        namespace = await in_force.driver_namespace(client, driver_namespace)
         await own.read(client, server, namespace)
-        policies = policies or own.policies
+        policies = own.policies
         if by == "tenant" and any(tenant.namespace_labels for tenant in policies.tenants.values()):
             from dradriver.controller.namespaces import Namespace
 
@@ -96,9 +101,9 @@ async def _read(server: ServerConfig, namespace: str, policies: Policies | None,
     if not own.hours:
         where = f"namespace {namespace} has no GPU time"
         raise ClusterError(
-            own.unread[0]
-            if own.unread
-            else f"{where}: the controller writes it once a minute; is the driver there (--driver-namespace NAME)?"
+            own.refused
+            or next(iter(own.unread), "")
+            or f"{where}: the controller writes it once a minute; is the driver there (--driver-namespace NAME)?"
         )
     for trouble in own.unread:
         warn(trouble)

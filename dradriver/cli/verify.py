@@ -14,8 +14,8 @@ from dradriver import __version__
 from dradriver.api import names, slices
 from dradriver.api.dra_objects import ResourceSlice
 from dradriver.api.ledger import OURS, current_ledger
-from dradriver.cli.cluster import access, reading
-from dradriver.cli.cluster.options import driver_namespace_option, ledger_option, output_options, server_options
+from dradriver.cli.cluster import access, in_force, reading
+from dradriver.cli.cluster.options import ledger_option, output_options, server_options
 from dradriver.cli.cluster.reading import ClusterError
 from dradriver.cli.verifier import admission, cluster, job, rights
 from dradriver.cli.verifier.cluster import Seen
@@ -60,7 +60,10 @@ _NOT_LOOKED: Final = 2
     help="With --this-machine: where the container runtime looks for CDI specifications.",
 )  # fmt: skip
 @click.option("-n", "--namespace", default="default", show_default=True, metavar="NAME", help="Where a pod is tried.")
-@driver_namespace_option
+@click.option(
+    "--driver-namespace", default=in_force.NAMESPACE, show_default=True, metavar="NAME",
+    help="Where the driver is installed.",
+)  # fmt: skip
 @ledger_option
 @server_options
 @output_options

@@ -21,8 +21,6 @@ from tests.fakes.apistore import Store
 from tests.fakes.control_plane.devices import result
 from tests.fakes.gpucluster import GpuCluster
 
-DRIVER_NAMESPACE = "gpu-topology"
-
 
 @dataclass
 class Served:
@@ -51,7 +49,7 @@ async def serving(api: FakeApiServer, *, key: bool = False, read: bool = True, p
     """The same of an API server that runs already."""
     page = Page(Guard((), with_key=key))
     async with page.serve(host="127.0.0.1", port=port) as bound:
-        keeping = asyncio.create_task(session.keep(page, lambda: api.config, None, DRIVER_NAMESPACE))
+        keeping = asyncio.create_task(session.keep(page, lambda: api.config, None, None))
         try:
             if read:
                 async with asyncio.timeout(50):

@@ -3,6 +3,8 @@
 * ``access``: which API server, and with whose credentials.
 * ``options``: the options that every command about a cluster has.
 * ``reading``: objects from that server, and what to do where it refuses.
+* ``in_force``: the policies that the driver follows, for every command that decides as it does.
+* ``tenants``: what tenants have had and what is reserved, from the driver's namespace.
 * ``scene``: the same and more as the controller's own picture, for ``gputopo explain`` and ``free``.
 * ``sets``: what is free by size and quality, for ``gputopo free``.
 * ``moves``: moves that would free sets, simulated on it, for ``gputopo defrag``.

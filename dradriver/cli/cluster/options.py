@@ -32,17 +32,15 @@ def all_namespaces_option(command: F) -> F:
 
 
 def policies_option(command: F) -> F:
-    """Give a command the option ``policies_file`` of ``inputs.policies_of``."""
-    said = "The policies file that the controller follows; else the defaults count."
+    """Give a command the option ``policies_file`` of ``inputs.given_policies``."""
+    said = "The policies file to decide by; else the one that the driver in the cluster follows."
     return click.option("--policies", "policies_file", metavar="FILE", help=said)(command)
 
 
 def driver_namespace_option(command: F) -> F:
-    """Give a command the option ``driver_namespace``: where the chart is installed."""
-    said = "Where the driver is installed, and keeps its policies file and GPU time."
-    return click.option("--driver-namespace", default="gpu-topology", show_default=True, metavar="NAME", help=said)(
-        command
-    )
+    """Give a command the option ``driver_namespace`` of ``in_force.driver_namespace``."""
+    said = "Where the driver keeps its policies file and GPU time; else where its webhook is, or gpu-topology."
+    return click.option("--driver-namespace", metavar="NAME", help=said)(command)
 
 
 def ledger_option(command: F) -> F:

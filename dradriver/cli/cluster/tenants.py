@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Any
 
 from dradriver.api import reservations, usage
 from dradriver.api.errors import WordError
 from dradriver.api.policies.model import DEFAULTS, Policies
 from dradriver.api.usage import HOUR_S, Detail, Details, Hours
-from dradriver.cli.cluster import reading
+from dradriver.cli.cluster import in_force, reading
+from dradriver.cli.cluster.in_force import InForce
 from dradriver.cli.cluster.reading import ClusterError
 from dradriver.cluster.gpu_time import decayed
 from dradriver.kube.client import ApiError, Client, Unreachable
@@ -22,35 +23,39 @@ from dradriver.queue.shares import Shares
 from dradriver.queue.tenants import Tenants
 from dradriver.view.plain import plain
 
-_POLICIES: Final = "policies.yaml"
-
 
 class Own:
     """What the driver's namespace says.
 
     Attributes:
-        policies: The policies file there; the defaults where there is none, or it cannot be read.
+        policies: The policies to decide by: those in force, or those of the user's file.
         hours: GPU time.
         details: What is known of it beside.
         until: Until when it was counted, seconds since the epoch; 0 where it was not.
         reserved: What is reserved for whom.
         unread: What could not be read, in words.
+        refused: Why nothing of it could be read; empty if it could.
     """
 
-    def __init__(self) -> None:
-        self.policies = DEFAULTS
+    def __init__(self, file: Policies | None = None) -> None:
+        """Know nothing yet; ``file`` has the policies of the user's file. None takes those in force."""
+        self.policies = file or DEFAULTS
+        self._file = file
         self.hours: Hours = {}
         self.details: Details = {}
         self.until = 0.0
         self.reserved: tuple[Reservation, ...] = ()
         self.unread: list[str] = []
+        self.refused = ""
 
     async def read(self, client: Client, server: ServerConfig, namespace: str) -> None:
         """Read it; what may not be read is said, and is as if it were not there."""
         try:
             found: list[dict[str, Any]] = await reading.listed(client, server, CONFIG_MAPS, dict, namespace=namespace)
         except ClusterError as error:
-            self.unread.append(f"{error}; without these nobody's share is known but by what it has now")
+            trouble = f"{error}." if self._file is not None else in_force.unread(error).trouble
+            self.refused = str(error)
+            self.unread.append(f"{trouble} The tenants' shares count only what they hold now.")
             return
         names = frozenset(usage.every_name())
         kept = [one for config_map in found if usage.name_in(config_map) in names for one in self._kept(config_map)]
@@ -61,8 +66,8 @@ class Own:
         for config_map in found:
             if usage.name_in(config_map) == reservations.NAME:
                 self._reserve(config_map)
-            if isinstance(data := config_map.get("data"), Mapping) and isinstance(text := data.get(_POLICIES), str):
-                self._follow(text, usage.name_in(config_map))
+        if self._file is None:
+            self._follow(in_force.among(found))
 
     async def read_reservations(self, client: Client, server: ServerConfig, namespace: str) -> None:
         """Read what is reserved, and nothing else."""
@@ -85,13 +90,10 @@ class Own:
         except WordError as error:
             self.unread.append(plain(str(error)))
 
-    def _follow(self, text: str, name: str) -> None:
-        from dradriver.api.policies.read import PoliciesError, read  # here, for it brings yaml
-
-        try:
-            self.policies = read(text.encode("utf-8", "replace"), source=plain(name))
-        except PoliciesError as error:
-            self.unread.append(plain(str(error)))
+    def _follow(self, policies: InForce) -> None:
+        self.policies = policies.policies
+        if policies.trouble:
+            self.unread.append(policies.trouble)
 
     def tenants(
         self,

@@ -8,6 +8,7 @@ from dradriver import __version__
 from dradriver.api.errors import WordError
 from dradriver.api.pins import Key
 from dradriver.api.policies.model import Policies
+from dradriver.cli.cluster import in_force
 from dradriver.cli.cluster.gangs import stand
 from dradriver.cli.cluster.scene import Scene
 from dradriver.cli.cluster.tenants import Own
@@ -47,22 +48,22 @@ def turn(scene: Scene, unit: Unit) -> Turn:
     )
 
 
-async def read(server: ServerConfig, policies: Policies | None, namespace: str) -> tuple[Scene, list[Standing]]:
+async def read(server: ServerConfig, policies: Policies | None, namespace: str | None) -> tuple[Scene, list[Standing]]:
     """Return the cluster and all that wait, in order; what may not be read is warned of.
 
     Args:
         server: The API server.
-        policies: What holds; None for what the driver's own namespace has.
-        namespace: The driver's.
+        policies: The policies of the user's file. None takes those in force.
+        namespace: The driver's namespace, if the user names it.
 
     Raises:
         ApiError: The server refuses.
         Unreachable: No answer.
     """
     async with Client(server, user_agent=f"gputopo/{__version__}") as client:
-        own = Own()
-        await own.read(client, server, namespace)
-        scene = Scene(client, server, own.policies if policies is None else policies, own=own)
+        own = Own(policies)
+        await own.read(client, server, await in_force.driver_namespace(client, namespace))
+        scene = Scene(client, server, own.policies, own=own)
         await scene.read()
     for trouble in (*own.unread, *scene.unread):
         warn(trouble)

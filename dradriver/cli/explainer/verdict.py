@@ -14,7 +14,8 @@ from dradriver.api.errors import WordError
 from dradriver.api.ledger import bound
 from dradriver.api.pins import Pin, claim_key
 from dradriver.api.pods import Affinity, NodeAffinity, Pod
-from dradriver.api.policies.model import DEFAULTS, Policies
+from dradriver.api.policies.model import Policies
+from dradriver.cli.cluster import in_force
 from dradriver.cli.cluster.reading import ClusterError
 from dradriver.cli.cluster.scene import Scene
 from dradriver.cli.cluster.tenants import Own
@@ -52,20 +53,16 @@ _ENDS: Final = {  # by the controller's ``WithdrawReason``: why a promise ends t
 }
 
 
-async def verdict(
-    client: Client, server: ServerConfig, pod: Pod, policies: Policies = DEFAULTS, drivers: str = ""
-) -> Verdict:
+async def verdict(client: Client, server: ServerConfig, pod: Pod, policies: Policies | None, drivers: str) -> Verdict:
     """Return what is to be said of a pod, as far as the server lets us read.
 
     Args:
         client: The server's, entered.
         server: The server, for messages.
         pod: The pod.
-        policies: Those that the controller follows.
-        drivers: The namespace that has what tenants have had; empty where nobody knows it.
+        policies: Those that the controller follows, if the caller knows them. None reads them.
+        drivers: The driver's namespace, which has them and what tenants have had; empty where nobody knows it.
     """
-    own = Own()
-    scene = Scene(client, server, policies, own=own)
     key = claim_key(pod)
     unread: list[str] = []
 
@@ -79,6 +76,12 @@ async def verdict(
     if pod.finished or not (pod.placed or pod.static):
         events = await told(pod.metadata.uid, "pod")
         return Verdict(happened=happened.in_order([*happened.own(pod, None), *events]), unread=tuple(unread))
+    if policies is None:
+        followed = await in_force.read(client, server, drivers)
+        policies = followed.policies
+        unread += filter(None, [followed.trouble])
+    own = Own(policies)
+    scene = Scene(client, server, policies, own=own)
     if policies.tenants and drivers:
         await own.read(client, server, drivers)
     elif policies.queue.reservation.after_minutes and drivers:

@@ -50,7 +50,7 @@ class Live:
         Args:
             mirror: What is followed.
             server: The API server, for messages.
-            policies: What holds; None for what the driver's namespace has.
+            policies: The policies of the user's file. None follows those in the driver's namespace.
             driver_namespace: The driver's own; empty for nowhere.
         """
         self.scene: Scene
@@ -108,7 +108,7 @@ class Live:
     async def _read_own(self) -> None:
         if self._anew:
             return
-        own = Own()
+        own = Own(self._policies)
         await own.read(self._mirror, self._server, self._namespace)
         if own.policies != self.scene.own.policies:
             self._anew = True
@@ -117,11 +117,10 @@ class Live:
 
     async def _begin(self) -> set[str]:
         """Read everything that is followed; return all nodes that there are or were."""
-        own = Own()
+        own = Own(self._policies)
         if self._namespace:
             await own.read(self._mirror, self._server, self._namespace)
-        policies = own.policies if self._policies is None else self._policies
-        scene = Scene(self._mirror, self._server, policies, own=own)
+        scene = Scene(self._mirror, self._server, own.policies, own=own)
         await scene.read()
         self.scene = scene
         nodes = {*self.views, *self.doubts}

@@ -11,12 +11,14 @@ from typing import Final, NoReturn
 
 from dradriver import __version__
 from dradriver.api.policies.model import Policies
+from dradriver.cli.cluster import in_force
 from dradriver.cli.page import facts
 from dradriver.cli.page.asked import Asked
 from dradriver.cli.page.live import Live
 from dradriver.cli.page.mirror import Mirror, sources
 from dradriver.cli.page.server import Page
 from dradriver.errors import DriverError
+from dradriver.kube.client import Client
 from dradriver.kube.config import ServerConfig
 from dradriver.kube.resources import Resource
 from dradriver.kube.store import Key
@@ -33,15 +35,15 @@ LOGIN_S: Final = 15.0  # before the next login
 
 
 async def keep(
-    page: Page, login: Callable[[], ServerConfig], policies: Policies | None, driver_namespace: str
+    page: Page, login: Callable[[], ServerConfig], policies: Policies | None, driver_namespace: str | None
 ) -> NoReturn:
     """Keep a page up to date until cancelled.
 
     Args:
         page: The page.
         login: Gives the API server, and credentials that may hold for minutes only.
-        policies: The policies in force; None for those in the driver's namespace.
-        driver_namespace: That namespace.
+        policies: The policies of the user's file. None follows those in the driver's namespace.
+        driver_namespace: That namespace, if the user names it.
     """
     while True:
         try:
@@ -58,8 +60,11 @@ async def keep(
         await asyncio.sleep(LOGIN_S)
 
 
-async def _session(page: Page, server: ServerConfig, policies: Policies | None, driver_namespace: str) -> None:
+async def _session(page: Page, server: ServerConfig, policies: Policies | None, named: str | None) -> None:
     """Follow one login until the server does not know it any more."""
+    agent = f"gputopo/{__version__}"
+    async with Client(server, user_agent=agent) as client:
+        driver_namespace = await in_force.driver_namespace(client, named)
     wake = asyncio.Event()
     live: Live | None = None
 
@@ -68,7 +73,7 @@ async def _session(page: Page, server: ServerConfig, policies: Policies | None, 
             live.changed(resource, key)
         wake.set()
 
-    mirror = Mirror(server, sources(driver_namespace), changed, wake.set, user_agent=f"gputopo/{__version__}")
+    mirror = Mirror(server, sources(driver_namespace), changed, wake.set, user_agent=agent)
     async with mirror, asyncio.TaskGroup() as tasks:
         running: list[asyncio.Task[None]] = [tasks.create_task(mirror.run())]
         reading = tasks.create_task(_until_settled(page, mirror, wake))

@@ -11,8 +11,8 @@ from dradriver.api.usage import Bucket
 from dradriver.kube.resources import CONFIG_MAPS, PODS, RESOURCE_CLAIMS
 from tests.fakes.commands import CommandLine, run_all
 from tests.fakes.gpucluster import GpuCluster, claim_of
+from tests.fakes.installed import DRIVER_NAMESPACE, policies_map
 
-DRIVERS = "gpu-topology"
 POLICIES = """\
 tenants:
   a: {namespaces: [a]}
@@ -27,13 +27,10 @@ def full(cluster: GpuCluster) -> None:
 
 
 def keep(cluster: GpuCluster, text: str = POLICIES, **hours_of: float) -> None:
-    cluster.put(
-        CONFIG_MAPS,
-        {"metadata": {"name": "gpu-topology-policies", "namespace": DRIVERS}, "data": {"policies.yaml": text}},
-    )
+    cluster.put(CONFIG_MAPS, policies_map(text))
     hour = int(time.time() // usage.HOUR_S)
     rows = {Bucket(namespace, "", "", "whole"): hours * 3600 for namespace, hours in hours_of.items()}
-    made = usage.config_map(None, {hour: rows}, until=hour * 3600.0, namespace=DRIVERS, class_uid="")
+    made = usage.config_map(None, {hour: rows}, until=hour * 3600.0, namespace=DRIVER_NAMESPACE, class_uid="")
     cluster.put(CONFIG_MAPS, made)
 
 
@@ -95,7 +92,7 @@ async def test_who_may_not_read_the_drivers_namespace_is_told_and_sees_the_rest(
 async def test_damaged_ones_are_told_of_and_the_rest_counts(cluster: GpuCluster, shell: CommandLine) -> None:
     full(cluster)
     keep(cluster, "tenants: 7", a=1.0)
-    cluster.put(CONFIG_MAPS, {"metadata": {"name": usage.name_of(1), "namespace": DRIVERS}, "data": None})
+    cluster.put(CONFIG_MAPS, {"metadata": {"name": usage.name_of(1), "namespace": DRIVER_NAMESPACE}, "data": None})
     cluster.pod("p", 2)
     await run_all(cluster)
     result = await shell.run("queue", "-o", "json")
@@ -129,7 +126,7 @@ def reserve(cluster: GpuCluster, pod: str, *indices: int, expected_at: float | N
     kept = reservations.Kept(
         who=f"default/{pod}/{uid}", gpus={"n1": devices}, expected_at=expected_at, endless=["b/notebook"], counted_at=1
     )
-    cluster.put(CONFIG_MAPS, reservations.config_map([kept], [], namespace=DRIVERS))
+    cluster.put(CONFIG_MAPS, reservations.config_map([kept], [], namespace=DRIVER_NAMESPACE))
 
 
 async def test_it_says_how_many_gpus_are_reserved_for_whom(cluster: GpuCluster, shell: CommandLine) -> None:

@@ -21,12 +21,13 @@ from dradriver.cli.main import main
 from dradriver.cli.page import mirror, server, session
 from dradriver.cli.page.feed import Feed
 from dradriver.cli.page.guard import Guard, name_of
-from dradriver.kube.resources import CONFIG_MAPS, NODES, PODS, RESOURCE_CLAIMS
+from dradriver.kube.resources import CONFIG_MAPS, MUTATING_WEBHOOKS, NODES, PODS, RESOURCE_CLAIMS
 from dradriver.view.page import FILES
 from tests.fakes.addoncluster import AddOnCluster
 from tests.fakes.commands import run_all
 from tests.fakes.gpucluster import GpuCluster
-from tests.fakes.serving import DRIVER_NAMESPACE, Served, served, serving
+from tests.fakes.installed import policies_map, webhook_configuration
+from tests.fakes.serving import Served, served, serving
 
 
 @pytest.fixture
@@ -226,7 +227,7 @@ async def settled(made: Served) -> dict[str, Any]:
 
 @pytest.mark.slow
 async def test_what_is_kept_by_changes_is_what_is_read_anew(cluster: GpuCluster) -> None:
-    cluster.put(CONFIG_MAPS, {"metadata": {"name": "policies", "namespace": DRIVER_NAMESPACE}, "data": {}})
+    cluster.put(CONFIG_MAPS, policies_map("{}\n"))
     async with served(cluster.store) as made:
         for number in range(4):
             cluster.pod(f"small-{number}", 2)
@@ -242,10 +243,7 @@ async def test_what_is_kept_by_changes_is_what_is_read_anew(cluster: GpuCluster)
         cluster.remove(PODS, "small-1", "default")
         await run_all(cluster)
         policies = "tenants:\n  red: {namespaces: [default], weight: 2, cap: [{gpus: 12}]}\n"
-        cluster.put(
-            CONFIG_MAPS,
-            {"metadata": {"name": "policies", "namespace": DRIVER_NAMESPACE}, "data": {"policies.yaml": policies}},
-        )
+        cluster.put(CONFIG_MAPS, policies_map(policies))
         kept = await settled(made)
         assert "red" in kept["shown/tenants"]
         async with serving(made.api) as fresh:
@@ -334,14 +332,21 @@ async def test_what_may_be_listed_and_not_watched_is_shown_with_the_right_that_l
     monkeypatch.setattr(mirror, "REST_S", 0.05)
     said = 'configmaps is forbidden: User "u" cannot watch resource "configmaps"'
     policies = "tenants:\n  red: {namespaces: [default], weight: 2}\n"
-    named = {"name": "policies", "namespace": DRIVER_NAMESPACE}
     async with served(cluster.store, read=False) as made:
         made.api.fail(times=math.inf, path=r"/configmaps$", watch=True, status=403, reason="Forbidden", message=said)
         told = await _until(made, lambda told: made.page.details is not None and told["unread"] != [])
         assert len(told["unread"]) == 1
         assert "ask for the verb watch on them" in told["unread"][0]
-        cluster.put(CONFIG_MAPS, {"metadata": named, "data": {"policies.yaml": policies}})
+        cluster.put(CONFIG_MAPS, policies_map(policies))
         await _until(made, lambda told: "red" in told["shown/tenants"])
+
+
+async def test_the_policies_are_those_of_the_namespace_where_the_drivers_webhook_is(cluster: GpuCluster) -> None:
+    policies = "tenants:\n  red: {namespaces: [default], weight: 2}\n"
+    cluster.put(CONFIG_MAPS, policies_map(policies, namespace="kube-gpu"))
+    cluster.put(MUTATING_WEBHOOKS, webhook_configuration("kube-gpu"))
+    async with served(cluster.store) as made:
+        await _until(made, lambda told: "red" in told.get("shown/tenants", ""))
 
 
 async def test_between_two_logins_nothing_is_said_to_be_gone(cluster: GpuCluster) -> None:
