@@ -71,6 +71,11 @@ class Nodeless:
             finally:
                 self._remove()
 
+    @property
+    def api(self) -> Api:
+        """The API server, for processes outside."""
+        return Api.of(self._outside)
+
     def enter(self) -> Sequence[str]:
         """Returns the start of a command line that runs the rest inside."""
         return self._sandbox.enter()

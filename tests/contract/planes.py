@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import json
 from collections.abc import Iterator
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from dradriver.kube.client import ApiError, Client
-from dradriver.kube.config import ServerConfig, from_kubeconfig
 from dradriver.kube.resources import Resource
 from tests import needs
+from tests.cluster.api import Api
 from tests.cluster.nodeless import Nodeless
 from tests.cluster.settings import kubernetes_version, minor_of
+from tests.cluster.waiting import wait_for
 
 GONE_S: Final = 60
 # A deleted namespace stays for some five seconds, so namespaces are kept for the next test. Events end by themselves.
@@ -57,12 +55,12 @@ class Planes:
     def restored(self, purpose: str, version: str = "") -> Iterator[Nodeless]:
         """Give the same for a block, and delete afterwards what was made in it."""
         plane = self.get(purpose, version)
-        config = from_kubeconfig(plane.folder / "kubeconfig")
-        before = asyncio.run(_stored(config))
+        api = plane.api
+        before = _stored(api)
         try:
             yield plane
         finally:
-            asyncio.run(_delete_new(config, before))
+            _delete_new(api, before)
 
 
 class _Stored(NamedTuple):
@@ -74,53 +72,30 @@ class _Stored(NamedTuple):
     uid: str
 
 
-async def _stored(config: ServerConfig) -> set[_Stored]:
-    async with Client(config, user_agent="planes", timeout_s=30) as client:
-        return await _list(client, await _deletable(client))
-
-
-async def _delete_new(config: ServerConfig, before: set[_Stored]) -> None:
+def _delete_new(api: Api, before: set[_Stored]) -> None:
     """Delete every object that is not in ``before``, and return once all are gone.
 
     Raises:
-        TimeoutError: Some object stays.
+        ClusterError: Some object stays.
     """
-    async with Client(config, user_agent="planes", timeout_s=30) as client, asyncio.timeout(GONE_S):
-        resources = await _deletable(client)
-        while new := await _list(client, resources) - before:
-            for found in new:
-                path = found.resource.path(found.namespace or None, found.name)
-                with contextlib.suppress(ApiError):  # it ended by itself
-                    await client.connection.request("DELETE", path, body={"gracePeriodSeconds": 0})
-            await asyncio.sleep(0.1)
+
+    def new() -> set[_Stored]:
+        stored = _stored(api) - before
+        for found in stored:
+            api.delete(found.resource, found.name, namespace=found.namespace)
+        return stored
+
+    wait_for("what tests made is deleted", lambda: not new(), seconds=GONE_S, why=lambda: str(new()))
 
 
-async def _list(client: Client, resources: list[Resource]) -> set[_Stored]:
+def _stored(api: Api) -> set[_Stored]:
+    """Return every object that can be deleted, but for what the server makes itself."""
     stored = set()
-    for resource in resources:
-        for item in (await _get(client, resource.path()))["items"]:
-            metadata = item["metadata"]
-            namespace = metadata.get("namespace", "")
-            made_by_server = namespace.startswith("kube-") or (namespace and metadata["name"] in _OF_NAMESPACES)
-            if not made_by_server:
-                stored.add(_Stored(resource, namespace, metadata["name"], metadata["uid"]))
+    for served in api.served():
+        if {"list", "delete"} <= served.verbs and served.resource.plural not in _KEPT:
+            for metadata in (found["metadata"] for found in api.objects(served.resource)):
+                namespace = metadata.get("namespace", "")
+                made_by_server = namespace.startswith("kube-") or (namespace and metadata["name"] in _OF_NAMESPACES)
+                if not made_by_server:
+                    stored.add(_Stored(served.resource, namespace, metadata["name"], metadata["uid"]))
     return stored
-
-
-async def _deletable(client: Client) -> list[Resource]:
-    """Return every resource whose objects can be listed and deleted, each in the version that the server prefers."""
-    groups = [group["preferredVersion"]["groupVersion"] for group in (await _get(client, "/apis"))["groups"]]
-    resources = []
-    for path, group_version in (("/api/v1", "v1"), *((f"/apis/{name}", name) for name in groups)):
-        group, _, version = group_version.rpartition("/")
-        for served in (await _get(client, path))["resources"]:
-            if {"list", "delete"} <= set(served["verbs"]) and served["name"] not in _KEPT:
-                kind = Resource(group, version, served["name"], served["kind"], namespaced=served["namespaced"])
-                resources.append(kind)
-    return resources
-
-
-async def _get(client: Client, path: str) -> dict[str, Any]:
-    # Tests of odd objects store half letters, which msgspec refuses.
-    found: dict[str, Any] = json.loads(await client.connection.request("GET", path))
-    return found

@@ -17,9 +17,10 @@ from dradriver.api import quantity
 from dradriver.api.errors import WordError
 from dradriver.api.slice_features import FIELDS
 from dradriver.kube.client import ApiError, Client
-from dradriver.kube.config import ServerConfig, from_kubeconfig
+from dradriver.kube.config import from_kubeconfig
 from dradriver.kube.resources import Resource
 from tests import kubernetes_versions
+from tests.cluster.nodeless import Nodeless
 from tests.contract.admitted import NAMESPACE
 from tests.contract.built import BUILDERS, Object
 from tests.contract.conftest import ensure_namespace
@@ -37,27 +38,26 @@ LOST_IN: Final = {(1, 34): LOST, (1, 35): (*LOST, "exactly.tolerations")}  # 1.3
 
 
 @pytest.fixture(scope="module", params=kubernetes_versions.params())
-def alone(request: pytest.FixtureRequest, planes: Planes) -> Iterator[tuple[str, ServerConfig]]:
+def plane(request: pytest.FixtureRequest, planes: Planes) -> Iterator[Nodeless]:
     with planes.restored("contract", request.param) as plane:
-        yield request.param, from_kubeconfig(plane.folder / "kubeconfig")
+        yield plane
 
 
-async def test_every_object_is_accepted_and_comes_back_as_sent(alone: tuple[str, ServerConfig]) -> None:
-    version, config = alone
-    major, minor, _ = map(int, version.split("."))
+async def test_every_object_is_accepted_and_comes_back_as_sent(plane: Nodeless) -> None:
+    major, minor, _ = map(int, plane.version.split("."))
     losing = LOST_IN.get((major, minor), ())
     wrong, lost, sent = [], set(), 0
+    config = from_kubeconfig(plane.folder / "kubeconfig")
     async with Client(config, user_agent="contract", timeout_s=30) as client:
         for name in (NAMESPACE, OURS):
             await ensure_namespace(client, name)
-        resources = Resources(client)
         for what, build in BUILDERS.items():
-            objects = await asyncio.to_thread(build, version)
+            objects = await asyncio.to_thread(build, plane.version)
             assert objects, what
             for obj in objects:
                 sent += 1
                 try:
-                    stored = await tried(client, await resources.of(obj), obj)
+                    stored = await tried(client, plane.api.resource(obj), obj)
                 except ApiError as error:
                     wrong.append(f"{what}: {obj['kind']} {obj['metadata'].get('name')}: refused: {error}")
                     continue
@@ -68,31 +68,6 @@ async def test_every_object_is_accepted_and_comes_back_as_sent(alone: tuple[str,
                         wrong.append(f"{what}: {obj['kind']} {obj['metadata'].get('name')}: {path}")
     assert not wrong, f"{len(wrong)} times in {sent} objects:\n" + "\n".join(wrong[:40])
     assert lost == set(losing), "what is kept after all need not stand in the list"
-
-
-class Resources:
-    """The paths of kinds, by what the server says of itself."""
-
-    def __init__(self, client: Client) -> None:
-        self._client = client
-        self._found: dict[str, dict[str, Resource]] = {}
-
-    async def of(self, obj: Object) -> Resource:
-        version = obj["apiVersion"]
-        if version not in self._found:
-            group, _, short = version.rpartition("/")
-            answer = await get(self._client, f"/apis/{version}" if group else f"/api/{version}")
-            self._found[version] = {
-                one["kind"]: Resource(group, short, one["name"], one["kind"], one["namespaced"])
-                for one in answer["resources"]
-                if "/" not in one["name"]
-            }
-        return self._found[version][obj["kind"]]
-
-
-async def get(client: Client, path: str) -> Object:
-    found: Object = msgspec.json.decode(await client.connection.request("GET", path))
-    return found
 
 
 async def tried(client: Client, resource: Resource, obj: Object) -> Object:

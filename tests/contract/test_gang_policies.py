@@ -26,7 +26,6 @@ from dradriver.controller.seat_slice import SeatSlice
 from dradriver.kube.client import ApiError, Client, PatchKind
 from dradriver.kube.resources import DEVICE_CLASSES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Resource
 from tests.contract.conftest import ACCOUNTS
-from tests.contract.test_every_object import Resources
 from tests.contract.test_policies import (
     HERE,
     IN_FORCE_S,
@@ -83,11 +82,10 @@ def suspending(guarded: Guarded) -> Guarded:
 async def _install(guarded: Guarded) -> None:
     before, after = (chart.objects(*some, kubernetes=guarded.version) for some in ((), SUSPENDING))
     async with guarded.admin() as admin:
-        resources = Resources(admin)
         for key, obj in after.items():
             if key not in before or key == ("DeviceClass", seats.CLASS):
-                await admin.create(await resources.of(obj), obj)
-        role = await resources.of(after["ClusterRole", CONTROLLER])
+                await admin.create(guarded.api.resource(obj), obj)
+        role = guarded.api.resource(after["ClusterRole", CONTROLLER])
         now = await admin.get(role, CONTROLLER)
         await admin.update(role, now | {"rules": after["ClusterRole", CONTROLLER]["rules"]})
         await admin.create(JOBS, job("probe"), namespace=TEAM)

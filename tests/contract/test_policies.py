@@ -27,9 +27,9 @@ from dradriver.node.claims import status
 from dradriver.node.claims.checkpoint import PreparedClaim, PreparedDevice
 from dradriver.topology.vendors import AMD
 from tests import kubernetes_versions
+from tests.cluster.api import Api
 from tests.contract.conftest import ACCOUNTS, NOBODYS, ensure_namespace
 from tests.contract.planes import Planes
-from tests.contract.test_every_object import Resources
 from tests.deploy import NAMESPACE as OURS
 from tests.fakes import chart
 
@@ -53,6 +53,7 @@ class Guarded:
     """An API server with the chart's policies in force, its admin, and the configuration of whoever has a token."""
 
     version: str
+    api: Api
     config: ServerConfig
 
     @contextlib.asynccontextmanager
@@ -80,7 +81,7 @@ class Guarded:
 @pytest.fixture(scope="module", params=kubernetes_versions.params())
 def guarded(request: pytest.FixtureRequest, planes: Planes) -> Iterator[Guarded]:
     with planes.restored("contract", request.param) as plane:
-        found = Guarded(request.param, from_kubeconfig(plane.folder / "kubeconfig"))
+        found = Guarded(request.param, plane.api, from_kubeconfig(plane.folder / "kubeconfig"))
         asyncio.run(_install(found))
         yield found
 
@@ -88,12 +89,11 @@ def guarded(request: pytest.FixtureRequest, planes: Planes) -> Iterator[Guarded]
 async def _install(guarded: Guarded) -> None:
     """Install what the chart has of accounts and policies, two nodes, and on each the agent's pod."""
     async with guarded.admin() as admin:
-        resources = Resources(admin)
         for name in (OURS, TEAM, BOUND):
             await ensure_namespace(admin, name)
         for obj in chart.objects(*chart.VARIANTS["partitions"], kubernetes=guarded.version).values():
             if obj["kind"] in KINDS or obj["kind"].startswith("ValidatingAdmissionPolicy"):
-                await admin.create(await resources.of(obj), obj)
+                await admin.create(guarded.api.resource(obj), obj)
         for node in (HERE, THERE):
             await admin.create(NODES, {"metadata": {"name": node}})
             spec = {"nodeName": node, "serviceAccountName": AGENT, "containers": [{"name": "main", "image": "x"}]}
@@ -326,7 +326,7 @@ async def asking(guarded: Guarded) -> AsyncIterator[Client]:
     for hook in webhooks["webhooks"]:
         hook.pop("namespaceSelector")
     async with guarded.admin() as admin:
-        kind = await Resources(admin).of(webhooks)
+        kind = guarded.api.resource(webhooks)
         await admin.create(kind, webhooks)
         try:
             async with asyncio.timeout(IN_FORCE_S):
