@@ -22,6 +22,8 @@ def health(live: Live) -> Document:
                 (mig if gpu.blocked.startswith("in MIG mode") else gpus).append(row)
         if why := live.closed(name):
             nodes.append(words(name, why, str(len(view.gpus)), str(len(view.free))))
+    gone = sorted(live.gone.values(), key=lambda node: natural(node.name))
+    nodes += [words(node.name, node.why, str(len(node.gpus)), "0") for node in gone]
     doubts = tuple(Cell(one, Tone.WARNING) for name in sorted(live.doubts, key=natural) for one in live.doubts[name])
     bad = {0: "no GPU is out of service", 1: "1 GPU is out of service"}.get(
         len(gpus), f"{len(gpus)} GPUs are out of service"
