@@ -208,8 +208,10 @@ def _node(node: NodeView, series: Mapping[str, int]) -> list[Section]:
     title = f"{node.name}: {machine_view.what(node.machine)}, {len(node.free)} free"
     marks = tuple(_mark(view, series) for view in node.gpus)
     picture = machine_view.matrix(node.machine, node.groups, title=title, marks=marks, marked="held by")
+    lost = Notes(lines=tuple(Cell(f"lost: {gpu.described}", Tone.ERROR) for gpu in node.lost))
+    blocks = (_holders(node), lost, picture) if node.lost else (_holders(node), picture)
     return [
-        Section(title=f"Node: {node.name}", blocks=(_holders(node), picture)),
+        Section(title=f"Node: {node.name}", blocks=blocks),
         Section(folded="Groups and devices", blocks=tuple(machine_view.facts(node.machine, node.groups))),
     ]
 
@@ -252,6 +254,7 @@ def data(nodes: Sequence[NodeView], gone: Sequence[GoneNode] = ()) -> list[dict[
             "largest_nvlink_set": _set(node),
             "gpus": [_gpu(view) for view in node.gpus],
             "machine": machine_view.data(node.machine, node.groups),
+            **({"lost": msgspec.to_builtins(node.lost)} if node.lost else {}),
         }
         for node in nodes
     ] + [

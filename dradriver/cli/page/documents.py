@@ -20,6 +20,7 @@ def health(live: Live) -> Document:
             if gpu.blocked:
                 row = words(name, f"GPU{gpu.gpu.index}", gpu.blocked, "; ".join(one.words for one in gpu.holders))
                 (mig if gpu.blocked.startswith("in MIG mode") else gpus).append(row)
+        gpus += [words(name, f"GPU{lost.index}", f"lost: {lost.described}", "") for lost in view.lost]
         if why := live.closed(name):
             nodes.append(words(name, why, str(len(view.gpus)), str(len(view.free))))
     gone = sorted(live.gone.values(), key=lambda node: natural(node.name))

@@ -42,24 +42,28 @@ encoder: Final = msgspec.json.Encoder(order="deterministic")
 def node_piece(live: Live, name: str) -> bytes | None:
     """Return what a node's tile shows, None of a node without GPUs of ours.
 
-    A GPU is one letter: ``f`` free, ``a`` given to a claim, ``s`` given in parts, ``p`` promised, ``b`` out of service.
+    A GPU is one letter: ``f`` free, ``a`` given to a claim, ``s`` given in parts, ``p`` promised, ``b`` out of service,
+    ``m`` missing: the node lost it, and its place stays empty.
     """
     view = live.views.get(name)
     if view is None:
         return _gone_piece(live, name)
     held: dict[str, list[int]] = {}
-    for position, gpu in enumerate(view.gpus):
-        for who in dict.fromkeys(holder.who for holder in gpu.taken_by):
+    cells: list[GpuView | None] = [*view.gpus]
+    for lost in view.lost:  # by index, so each is where it was
+        cells.insert(lost.index, None)
+    for position, gpu in enumerate(cells):
+        for who in dict.fromkeys(holder.who for holder in gpu.taken_by) if gpu is not None else ():
             held.setdefault(cut(who, _LONG), []).append(position)
     shown: dict[str, Any] = {
         "product": cut(view.machine.product, _LONG),
-        "gpus": "".join(map(_letter, view.gpus)),
+        "gpus": "".join("m" if gpu is None else _letter(gpu) for gpu in cells),
         "who": sorted(held.items(), key=lambda item: natural(item[0]))[:_MOST_WHO],
         "more": max(0, len(held) - _MOST_WHO),
         "set": 0 if view.nvlink_set is None else len(view.nvlink_set.gpus),
         "zone": _zone(live, name),
         "closed": live.closed(name),
-        "ill": sum(_ill(gpu) for gpu in view.gpus),
+        "ill": sum(_ill(gpu) for gpu in view.gpus) + len(view.lost),
     }
     return encoder.encode(shown)
 
@@ -136,6 +140,7 @@ def _summary(live: Live) -> dict[str, Any]:
         is_closed = bool(live.closed(name))
         shut += is_closed
         states.update(_state(gpu, is_closed=is_closed) for gpu in view.gpus)
+        states.update("m" * len(view.lost))
     if live.gone:  # which product they are nobody knows any more
         products[AGENT_GONE] = Counter({"a": sum(len(node.gpus) for node in live.gone.values())})
     return {

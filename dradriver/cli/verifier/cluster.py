@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from dradriver import __version__
-from dradriver.api import names, seats, slices
+from dradriver.api import lost_gpus, names, seats, slices
 from dradriver.api.dra_objects import ResourceSlice
 from dradriver.api.errors import WordError
 from dradriver.api.ledger import LEDGERS, OTHERS, OURS, Ledger, current_ledger
@@ -22,6 +22,7 @@ from dradriver.cli.verifier import agents
 from dradriver.cli.verifier.finding import Finding, failed, passed, warned
 from dradriver.cli.verifier.parts import COMPONENT, NODE, Pod, arguments, container_of, pods_of
 from dradriver.cluster.shown.gone_nodes import GoneNode
+from dradriver.node.faults import KINDS
 from dradriver.node.publishing.other_drivers import other_owner
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.versions import numbers
@@ -220,6 +221,7 @@ def _published(seen: Seen) -> Iterator[Finding]:
         broken += bool(trouble)
         good += not trouble
         yield from trouble
+        yield from _lost(name, newest)
         for piece in newest.slices:
             lacking.update(filter(None, piece.metadata.annotations.get(names.SERVER_LACKS, "").split(",")))
     if silent:
@@ -260,6 +262,14 @@ def _trouble(node: str, newest: slices.Generation[ResourceSlice]) -> list[Findin
             f"see the cure in the Event on the node (kubectl describe node {node}), or docs/node.md",
         )
         for key, count in sorted(taints.items())
+    ]
+
+
+def _lost(node: str, newest: slices.Generation[ResourceSlice]) -> list[Finding]:
+    """Return a warning for each GPU that the node lost."""
+    return [
+        warned("lost-gpus", f"{node}: {gpu.described} is not on the node any more", KINDS["lost"].advice)
+        for gpu in lost_gpus.read(newest.slices)
     ]
 
 

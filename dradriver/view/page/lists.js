@@ -7,6 +7,7 @@ const STATES = [
   ["s", "held in parts"],
   ["p", "promised"],
   ["b", "out of service"],
+  ["m", "lost"],
   ["c", "free, on nodes that take no pods"],
 ];
 
