@@ -44,6 +44,7 @@ slice_features  what the API server keeps of a slice
 device_attributes  a GPU as devices of a slice
 mig_devices  the same of a GPU whose MIG instances are made for claims
 slices       a machine as ResourceSlices, and back
+lost_gpus    the GPUs that a node lost, in an annotation of its slice
 plans        which plan of its gang a claim belongs to
 preempts     which pods have to end for a claim, and until when it waits
 seats        what a gang's members wait in until all have their GPUs

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Final
 
 import click
 import msgspec
@@ -17,10 +18,13 @@ from dradriver.cli.cluster.reading import ClusterError
 from dradriver.cli.cluster.scene import Scene
 from dradriver.cli.cluster.sets import FreeGpus, free_gpus
 from dradriver.cli.inputs import given_policies
+from dradriver.cluster.shown.gone_nodes import AGENT_GONE
 from dradriver.kube.client import Client
 from dradriver.kube.config import ServerConfig
 from dradriver.view.document import Bars, Block, Cell, Column, Document, Notes, Panel, Table, Tone, report, words
 from dradriver.view.output import FORMATS, show_as, warn
+
+_MOST_NODES: Final = 5  # that are named
 
 
 @click.command()
@@ -71,6 +75,10 @@ def document(left: FreeGpus) -> Document:
     promised = f"; {left.promised} are promised to pods that are not bound yet" if left.promised else ""
     title = f"{left.free} of {left.gpus} GPUs are free on {left.nodes} nodes{promised}{closed}"
     blocks: list[Block] = [Notes(lines=(Cell(title),))]
+    if left.agents_gone:
+        named = ", ".join(left.agents_gone[:_MOST_NODES]) + ", ..." * (len(left.agents_gone) > _MOST_NODES)
+        said = f"{AGENT_GONE}: {named}; pods run on their GPUs, which are not counted here; see gputopo verify"
+        blocks.append(Notes(lines=(Cell(said, Tone.ERROR),)))
     columns = (
         Column("product"), Column("size", number=True), Column("sets", number=True), Column("level"),
         Column("all-reduce"), Column("nodes", number=True), Column("such as"),
@@ -93,8 +101,8 @@ def document(left: FreeGpus) -> Document:
     heads = ("product", "GPUs", "compute", "memory", "shares of 0.25", "largest share")
     blocks.append(Table(title="Left for shares", columns=tuple(Column(head) for head in heads), rows=shares))
     slices = tuple(words(one.product, one.profile, str(one.slices)) for one in left.slices)
-    named = tuple(Column(head) for head in ("product", "profile", "slices"))
-    blocks.append(Table(title="Left for MIG slices", columns=named, rows=slices))
+    named_columns = tuple(Column(head) for head in ("product", "profile", "slices"))
+    blocks.append(Table(title="Left for MIG slices", columns=named_columns, rows=slices))
     if left.gangs:
         gangs = tuple(words(one.level, str(one.gpus), str(one.pods), str(one.nodes), one.domain) for one in left.gangs)
         counted = (

@@ -14,22 +14,25 @@ from dradriver import __version__
 from dradriver.api import names, slices
 from dradriver.api.dra_objects import ResourceSlice
 from dradriver.api.ledger import OURS, current_ledger
-from dradriver.cli.cluster import access, in_force, reading
+from dradriver.cli.cluster import access, in_force, reading, topo
 from dradriver.cli.cluster.options import ledger_option, output_options, server_options
 from dradriver.cli.cluster.reading import ClusterError
-from dradriver.cli.verifier import admission, cluster, job, rights
+from dradriver.cli.verifier import admission, agents, cluster, job, rights
 from dradriver.cli.verifier.cluster import Seen
 from dradriver.cli.verifier.finding import Finding, Status, failed, warned, worst
 from dradriver.cli.verifier.parts import SELECTOR
+from dradriver.cluster.shown.gone_nodes import GoneNode
 from dradriver.errors import DriverError
 from dradriver.kube.client import ApiError, Client, Unreachable
 from dradriver.kube.config import ServerConfig
 from dradriver.kube.resources import (
+    DAEMON_SETS,
     DEVICE_CLASSES,
     LEASES,
     MUTATING_WEBHOOKS,
     NODES,
     PODS,
+    RESOURCE_CLAIMS,
     RESOURCE_SLICES,
     VALIDATING_WEBHOOKS,
 )  # fmt: skip
@@ -41,6 +44,7 @@ from dradriver.view.plain import plain
 
 _TONES: Final = {Status.PASS: Tone.FREE, Status.WARN: Tone.WARNING, Status.FAIL: Tone.ERROR}
 _NOT_LOOKED: Final = 2
+_VIEWER: Final = "ask for the chart's roles gpu-topology-viewer, which have all rights that gputopo needs"
 
 
 @click.command()
@@ -170,17 +174,21 @@ async def _cluster(server: ServerConfig, driver_namespace: str, namespace: str, 
             if not nodes:
                 raise ClusterError(f"there is no node {node}; kubectl get nodes lists them")
         classes: list[dict[str, Any]] = await reading.listed(client, server, DEVICE_CLASSES, dict)
+        pieces = await reading.listed(client, server, RESOURCE_SLICES, ResourceSlice)
+        gone, wanted, unread = await _agents(client, server, driver_namespace, nodes, pieces)
         seen = Seen(
             nodes=nodes,
-            slices=await reading.listed(client, server, RESOURCE_SLICES, ResourceSlice),
+            slices=pieces,
             pods=await reading.listed(client, server, PODS, dict, namespace=driver_namespace),
             leases=await reading.listed(client, server, LEASES, dict, namespace=driver_namespace),
             classes=frozenset(one["metadata"]["name"] for one in classes),
             namespace=driver_namespace,
             only=node,
+            gone=gone,
+            agents_wanted=wanted,
         )
         now = cluster.clock(client.connection.date)  # leases have times of the cluster, maybe not this machine's
-        found = [*cluster.findings(seen, now=now)]
+        found = [*cluster.findings(seen, now=now), *unread]
         if not node:
             hooks: list[dict[str, Any]] = await reading.listed(client, server, MUTATING_WEBHOOKS, dict)
             hooks += await reading.listed(client, server, VALIDATING_WEBHOOKS, dict)
@@ -194,6 +202,28 @@ async def _cluster(server: ServerConfig, driver_namespace: str, namespace: str, 
             except (ApiError, Unreachable) as error:
                 raise reading.refused(error, server, PODS) from error
     return found
+
+
+async def _agents(
+    client: Client, server: ServerConfig, namespace: str, nodes: list[dict[str, Any]], pieces: list[ResourceSlice]
+) -> tuple[tuple[GoneNode, ...] | None, int, list[Finding]]:
+    """Return the nodes whose agent is gone, how many agents the DaemonSet wants, and what may not be read."""
+    there = {str(one["metadata"]["name"]) for one in nodes}
+    gone: tuple[GoneNode, ...] | None = None
+    wanted, unread = 0, []
+    try:
+        claims = await reading.listed(client, server, RESOURCE_CLAIMS, reading.read_claim)
+        gone = tuple(topo.gone_views(pieces, claims, is_node=there.__contains__))
+    except ClusterError as error:
+        unread.append(warned("agents", f"whether a node lost its agent is not known: {error}", _VIEWER))
+    try:
+        found: list[dict[str, Any]] = await reading.listed(
+            client, server, DAEMON_SETS, dict, namespace=namespace, label_selector=SELECTOR
+        )
+        wanted = agents.desired(found)
+    except ClusterError as error:
+        unread.append(warned("node", f"how many node agents there should be is not known: {error}", _VIEWER))
+    return gone, wanted, unread
 
 
 async def _job(server: ServerConfig, namespace: str, node: str) -> dict[str, Any]:

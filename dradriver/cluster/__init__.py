@@ -26,6 +26,7 @@ neighbours   pods of ours that are not to be beside each other
 kueue_topologies  the levels of the network as Kueue has them
 network      where nodes stand in the network, by their labels
 running_units  what runs on GPUs, unit by unit, and what it would cost to end it
+gone_agents  nodes whose agent is gone while claims hold their GPUs
 refusals     nodes on which the scheduler found no room, by kind of pod
 volumes      where the volumes of waiting pods are, read when one names them
 

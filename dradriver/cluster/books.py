@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from dradriver.allocator.request import Weights
 from dradriver.api.pins import Device, Key, Usage, claim_key, is_set
 from dradriver.api.pods import Pod
 from dradriver.api.seats import GO
+from dradriver.cluster import gone_agents
 from dradriver.cluster.channels import Channels
 from dradriver.cluster.claim_users import MOST, ClaimUsers
 from dradriver.cluster.claims import Accounts
@@ -106,6 +107,10 @@ class Books:
         """Return what a claim holds, of the devices as they are handed out here."""
         given = self.offered.given(key, self.claims.get(key))
         return self.accounts.of(key).holds if given is None else given
+
+    def agents_gone(self, devices: Iterable[Device]) -> dict[str, frozenset[str]]:
+        """Return the nodes whose agent is gone, by what claims hold (``gone_agents.held``), each with these devices."""
+        return gone_agents.gone(devices, has_slices=self.offered.has_slices, is_node=self.nodes.is_there)
 
     # How they are kept.
 

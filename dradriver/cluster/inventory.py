@@ -150,6 +150,10 @@ class Inventory:
         """Return the slices that were taken in, by name."""
         return {name: piece for pieces in self._slices.values() for name, piece in pieces.items()}
 
+    def has_slices(self, pool: str) -> bool:
+        """Return whether a pool has any slice, complete or not."""
+        return bool(self._slices.get(pool))
+
     def slice_of(self, pool: str, name: str) -> SliceRecord | None:
         """Return a pool's slice of that name as it was taken in."""
         return self._slices.get(pool, {}).get(name)

@@ -94,6 +94,10 @@ class JoinedSlices:
         kinds = (kind for pool in self._pools.values() for kind in (pool.machine, pool.devices))
         return {name: piece for kind in kinds for name, piece in kind.items()}
 
+    def has_slices(self, pool: str) -> bool:
+        """Return whether our node agent has any slice in a pool, complete or not."""
+        return pool in self._pools and bool(self._pools[pool].machine)
+
     def slice_of(self, pool: str, name: str) -> SliceRecord | None:
         """Return a pool's slice of that name, whichever driver's, as it was taken in."""
         known = self._pools.get(pool)

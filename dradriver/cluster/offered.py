@@ -89,6 +89,10 @@ class Offered:
         """Return the slices that were taken in, by name."""
         return (self._theirs or self._inventory).slices()
 
+    def has_slices(self, node: str) -> bool:
+        """Return whether a node has any slice of our own driver, complete or not."""
+        return (self._theirs or self._inventory).has_slices(node)
+
     def slice_of(self, pool: str, name: str) -> SliceRecord | None:
         """Return a pool's slice of that name as it was taken in."""
         return (self._theirs or self._inventory).slice_of(pool, name)

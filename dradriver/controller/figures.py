@@ -10,9 +10,10 @@ from typing import Final
 
 from dradriver.allocator.choice.free_sets import SIZES, free_sets
 from dradriver.allocator.fleet import gang_nodes
+from dradriver.api.pins import Device
 from dradriver.api.policies.model import Prices
 from dradriver.api.usage import Bucket
-from dradriver.cluster import gpu_states
+from dradriver.cluster import gone_agents, gpu_states
 from dradriver.cluster.picture import Picture
 from dradriver.controller import causes, metrics
 from dradriver.controller.reasons import Reasons
@@ -48,7 +49,7 @@ class Figures:
         finally:
             for gauge in (
                 metrics.GPUS, metrics.PART_GPUS, metrics.PART_USED, metrics.HELD, metrics.FREE_SETS,
-                metrics.FRAGMENTED, metrics.FREE_WHOLE, metrics.LARGEST_GANG, metrics.PRICES,
+                metrics.FRAGMENTED, metrics.FREE_WHOLE, metrics.LARGEST_GANG, metrics.PRICES, metrics.AGENT_GONE,
             ):  # fmt: skip
                 gauge.set({})
             self._set_waiting({})
@@ -58,7 +59,7 @@ class Figures:
 
         An error in one figure costs that figure alone.
         """
-        for figure in (self._gpus, self._held, self._sets, self._gangs, self._waiting):
+        for figure in (self._gpus, self._held, self._agents, self._sets, self._gangs, self._waiting):
             try:
                 await figure()
             except Exception:
@@ -98,6 +99,15 @@ class Figures:
                 parts[key[1:]] = parts.get(key[1:], 0.0) + gpus
         metrics.HELD.set(by_namespace)
         metrics.PART_USED.set(parts)
+
+    async def _agents(self) -> None:
+        picture = self._picture
+        held: list[Device] = []
+        for number, claim in enumerate(tuple(picture.claims.values()), 1):
+            held += gone_agents.held(claim)
+            if number % _CLAIMS == 0:
+                await asyncio.sleep(0)
+        metrics.AGENT_GONE.set({(node,): float(len(devices)) for node, devices in picture.agents_gone(held).items()})
 
     async def _sets(self) -> None:
         sets: Counter[tuple[str, str, str]] = Counter()

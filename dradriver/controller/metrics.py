@@ -20,6 +20,7 @@ _GPUS: Final = (*map(str, _SIZES), "more")
 _SETS: Final = _GPUS[1:]
 PRODUCTS: Final = 32
 _NAMESPACES: Final = 100
+_NODES: Final = 100
 _PRODUCT: Final = "of GPUs, as machines name them"
 _NAMESPACE: Final = "of claims"
 _KIND: Final = "whole, share, slice"
@@ -118,6 +119,12 @@ PRICES: Final = Amounts(
     most=PRODUCTS,
     product=_PRODUCT,
     currency="as the policies file says, empty where it does not",
+)
+AGENT_GONE: Final = Amounts(
+    "gpu_topology_agent_gone_devices",
+    f"Devices that claims hold on a node that publishes no ResourceSlice of this driver any more, {_COUNTED}",
+    most=_NODES,
+    node="of the devices",
 )
 FREE_SETS: Final = Amounts(
     "gpu_topology_free_sets",

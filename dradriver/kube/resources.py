@@ -96,3 +96,6 @@ PLURALS: Final = tuple(
         if isinstance(one, Resource)
     )
 )
+
+# Only gputopo verify lists them: no reflector follows them, so they need no word in a metric's label.
+DAEMON_SETS: Final = Resource("apps", "v1", "daemonsets", "DaemonSet", namespaced=True)

@@ -54,6 +54,7 @@ async def run(options: Options, *, server: ServerConfig | None = None) -> None:
         registered=lambda: True,
         beside_device_plugin=options.beside_device_plugin,
         refused=found.refused,
+        lost=health,
     )
     machines.looked.add(lambda: health.looked(machines.machine, machines.trouble))
     machines.changed.add(publisher.poke)

@@ -30,6 +30,7 @@ from dradriver.node.discovery.watch import MachineWatch
 from dradriver.node.event import Event
 from dradriver.node.faults import Fault
 from dradriver.node.health.events import PodEvents
+from dradriver.node.health.node_events import NodeEvents
 from dradriver.node.health.record import Record
 from dradriver.node.health.runtime import RuntimeWatch
 from dradriver.node.health.watch import HealthWatch
@@ -100,6 +101,11 @@ class Agent:
             )
         self._record.changed.add(self._tell_faults)
         self._health = HealthWatch(self._record, self._discovery, self._hardware.log)
+        self._node_events = NodeEvents(
+            self._record, self._events, node=self._options.node, about=self._about, place=self._health.place
+        )
+        self._record.changed.add(self._node_events.poke)
+        self._objects.node_changed.add(lambda _: self._node_events.poke())
         self._machines.looked.add(lambda: self._health.looked(self._machines.last_known(), self._machines.trouble))
 
     def _prepare(self) -> None:
@@ -170,6 +176,7 @@ class Agent:
             used=self._preparer.devices,
             beside_device_plugin=self._options.beside_device_plugin,
             refused=self._hardware.refused,
+            lost=self._health,
         )
         self._machines.changed.add(self._publisher.poke)
         self._record.changed.add(self._publisher.poke)
@@ -209,8 +216,8 @@ class Agent:
             logger.error("what was prepared before cannot be put right yet: %s", error)
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._machines.poke)
         parts = (
-            self._policies, self._machines, self._health, self._pod_events, self._plugin, self._publisher,
-            self._reconciler, self._statuses, self._idle, self._not_told,
+            self._policies, self._machines, self._health, self._pod_events, self._node_events, self._plugin,
+            self._publisher, self._reconciler, self._statuses, self._idle, self._not_told,
         )  # fmt: skip
         async with asyncio.TaskGroup() as group:
             for part in parts:

@@ -25,6 +25,8 @@ INK: Final = Shade("#1a1a1a", "#eceef1")
 QUIET: Final = Shade("#5c5f66", "#a4a9b3")  # words that matter less
 LINE: Final = Shade("#c9ccd1", "#4a4e57")
 
+BOX: Final = Shade("#dfe3ea", "#353d4a")  # a rectangle with no fill of its own, which SVG would draw black
+
 FILLS: Final[Mapping[Tone, Shade]] = {
     Tone.SELF: Shade("#d9d9d9", "#3a3e46"),
     Tone.NV: Shade("#7bc96f", "#22662f"),
@@ -78,7 +80,8 @@ def _rules(colours: int) -> list[tuple[str, str, Shade]]:
     """Return selectors, properties and colours."""
     return [
         ("body, .page", "background", PAGE), (".page", "fill", PAGE), ("body", "color", INK), ("text", "fill", INK),
-        ("th, td, h2", "border-color", LINE), ("rect", "stroke", PAGE), (".frame, .promised", "stroke", INK),
+        ("th, td, h2", "border-color", LINE), ("rect", "fill", BOX), ("rect", "stroke", PAGE),
+        (".frame, .promised", "stroke", INK),
         (".bar, .swatch", "stroke", QUIET), ("rect.free", "stroke", LINE),
         *((f"rect.{tone.value}", "fill", shade) for tone, shade in FILLS.items()),
         *((f"td.{tone.value}", "color", shade) for tone, shade in INKS.items()),

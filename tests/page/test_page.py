@@ -14,7 +14,7 @@ from dradriver.cli.page import server
 from dradriver.cli.page.facts import encoder
 from dradriver.cli.page.guard import Guard
 from dradriver.cli.page.server import Page as Shown
-from dradriver.kube.resources import NODES, RESOURCE_SLICES
+from dradriver.kube.resources import NODES, PODS, RESOURCE_SLICES
 from tests.fakes.commands import CommandLine, run_all
 from tests.fakes.gpucluster import GpuCluster
 from tests.fakes.ports import kept_port
@@ -98,6 +98,46 @@ async def test_why_a_pod_waits_is_what_explain_says(cluster: GpuCluster, opens: 
             for owner in option["owners"]:
                 await expect(detail).to_contain_text(f"{owner['namespace']}/{owner['claim']}")
         await expect(page.locator("#detail-title")).to_have_text("Pod default/waits")
+
+
+INSIDE_WORDS = """button => {
+  const text = button.firstChild, found = [];
+  let before;
+  for (let at = 0; at < text.length; at++) {
+    const range = document.createRange();
+    range.setStart(text, at);
+    range.setEnd(text, at + 1);
+    const top = range.getBoundingClientRect().top;
+    const inside = before !== undefined && top > before + 2 && /[a-z0-9]/.test(text.data[at - 1]);
+    if (inside) found.push(text.data.slice(0, at));
+    before = top;
+  }
+  return found;
+}"""
+
+
+@pytest.mark.parametrize("width", [400, 950, 1200, 1400])
+async def test_a_long_reason_breaks_no_pods_name_inside_a_word(cluster: GpuCluster, opens: Opens, width: int) -> None:
+    names = ("short", "llama-pretraining-worker-0123")
+    for name in names:
+        cluster.pod(name, 8, wishes={"required": "nvlink", "product": "*V100*"})
+    await run_all(cluster)
+    for name in names:
+        pod = cluster.get_pod(name)
+        reason = "Waiting: the gang needs 2 x 4 GPUs; 3 GPUs are free on 2 nodes (largest NVLink set: 2). "
+        pod["metadata"]["annotations"]["gpu.topology/reason"] = reason * 4
+        cluster.put(PODS, pod)
+    async with served(cluster.store) as made:
+        page = await opens(made.url, viewport={"width": width, "height": 900})
+        await page.get_by_role("tab", name="Waiting").click()
+        links = page.locator(".waiting .link")
+        await expect(links).to_have_count(2)
+        assert [await link.evaluate(INSIDE_WORDS) for link in await links.all()] == [[], []]
+        await links.last.click()
+        await expect(page.locator(".detail")).to_be_visible()
+        assert [await link.evaluate(INSIDE_WORDS) for link in await links.all()] == [[], []]
+        wide = await page.locator("main").evaluate("main => main.scrollWidth <= main.clientWidth")
+        assert wide, "the table is not wider than its place"
 
 
 async def test_an_opened_node_shows_its_matrix_and_follows_it(cluster: GpuCluster, opens: Opens) -> None:

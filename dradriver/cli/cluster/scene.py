@@ -23,7 +23,7 @@ from dradriver.api.policies.model import DEFAULTS, Policies
 from dradriver.cli.cluster import reading
 from dradriver.cli.cluster.reading import ClusterError, whose
 from dradriver.cli.cluster.tenants import Own
-from dradriver.cluster import pods, records, slice_records, templates, volumes
+from dradriver.cluster import gone_agents, pods, records, slice_records, templates, volumes
 from dradriver.cluster.kueue_topologies import read_topology
 from dradriver.cluster.nic_devices import read_slice
 from dradriver.cluster.nodes.ask import Where
@@ -187,6 +187,12 @@ class Scene:
     def reserved(self, unit: Unit) -> Reservation | None:
         """Return what is reserved for a unit."""
         return next((held for held in self.own.reserved if held.who == unit.who), None)
+
+    def agents_gone(self) -> dict[str, frozenset[str]]:
+        """Return the nodes whose agent is gone, each with the devices that claims hold there."""
+        with bound(self.ledger):
+            held = (device for claim in self.picture.claims.values() for device in gone_agents.held(claim))
+            return self.picture.agents_gone(held)
 
     async def read_templates(self, namespace: str) -> bool:
         """Read the ResourceClaimTemplates of a namespace. Returns whether that may be done."""

@@ -89,6 +89,7 @@ class FreeGpus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         shares: Shares, by product.
         slices: MIG slices, by product and profile.
         gangs: The largest gang of each level of the network, nearest first; none where nothing is known of it.
+        agents_gone: Nodes whose agent is gone, with pods on their GPUs: they publish no GPUs, so none of them counts.
         promised: GPUs, or parts of some, that are kept for pods which are not bound yet, those of gangs with a seat
             among them; they are not free.
     """
@@ -102,6 +103,7 @@ class FreeGpus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     slices: tuple[SlicesLeft, ...]
     gangs: tuple[Gang, ...] = ()
     promised: int = 0
+    agents_gone: tuple[str, ...] = ()
 
 
 def free_gpus(scene: Scene, *, namespace: str = "") -> FreeGpus:
@@ -153,6 +155,7 @@ def free_gpus(scene: Scene, *, namespace: str = "") -> FreeGpus:
         ),
         gangs=largest_gangs(scene, fit),
         promised=_promised(scene),
+        agents_gone=tuple(plain(name) for name in sorted(scene.agents_gone(), key=natural)),
         shares=_by_product(shares),
         slices=tuple(
             SlicesLeft(product=product, profile=profile, slices=count)

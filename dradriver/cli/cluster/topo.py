@@ -3,25 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
+from dradriver import __version__
 from dradriver.allocator import MAX_GPUS
 from dradriver.api import names
 from dradriver.api.dra_objects import ResourceSlice
 from dradriver.api.pins import Claim
 from dradriver.cli import machine_view
 from dradriver.cli.cluster import access, reading
+from dradriver.cluster.records import read_node
+from dradriver.cluster.shown import gone_nodes
 from dradriver.cluster.shown import nodes as cluster_nodes
-from dradriver.cluster.shown.holders import Holder
+from dradriver.cluster.shown.gone_nodes import AGENT_GONE, GoneNode
+from dradriver.cluster.shown.holders import Hold, Holder
 from dradriver.cluster.shown.nodes import GpuView, NodeView
+from dradriver.kube.client import Client
+from dradriver.kube.config import ServerConfig
+from dradriver.kube.resources import NODES
 from dradriver.topology.natural import natural
-from dradriver.view.document import Cell, Column, Document, Entry, Key, Mark, Section, Table, Tone
+from dradriver.view.document import Cell, Column, Document, Entry, Key, Mark, Notes, Section, Table, Tone
 from dradriver.view.output import show_as, warn
 from dradriver.view.plain import plain
+
+T = TypeVar("T", NodeView, GoneNode)
 
 _SUMMARY = ("node", "product", "GPUs", "free", "largest free linked set")
 _TONES = {"free": Tone.FREE, "promised": Tone.PROMISED, "blocked": Tone.BLOCKED}
@@ -38,6 +47,7 @@ def show_cluster(
 ) -> None:
     """Print the cluster's nodes, or only those named, and on stderr a warning for each that cannot be shown.
 
+    A node whose agent is gone is shown by who holds its GPUs: nobody knows its machine any more.
     With a namespace only those of whose GPUs its claims hold some, or are promised some.
 
     Raises:
@@ -45,19 +55,42 @@ def show_cluster(
         ClusterError: It cannot be read, or there is nothing to show.
     """
     server = access.server(None if kubeconfig is None else Path(kubeconfig), context)
-    pieces, claims = asyncio.run(reading.read(server))
-    shown, warnings = views(pieces, claims, only=nodes)
-    for warning in warnings:
+    pieces, claims, there, doubts = asyncio.run(_read(server))
+    every = gone_views(pieces, claims, is_node=there.__contains__)
+    gone = [node for node in every if not nodes or node.name in nodes]
+    wanted = [name for name in nodes if name not in {node.name for node in every}]
+    shown, warnings = views(pieces, claims, only=wanted) if wanted or not nodes else ([], [])
+    for warning in (*doubts, *warnings):
         warn(warning)
-    if not shown:
+    if not shown and not gone:
         known = {piece.spec.pool.name for piece in pieces if piece.spec.driver == names.DRIVER}
         listed = ", ".join(sorted(known, key=natural))
         raise reading.ClusterError(f"{server.url}: nothing to show; nodes with slices of this driver: {listed}")
     if namespace is not None:
         shown = [node for node in shown if any(h.namespace == namespace for gpu in node.gpus for h in gpu.holders)]
-        if not shown:
+        gone = [node for node in gone if any(h.namespace == namespace for _, holders in node.gpus for h in holders)]
+        if not shown and not gone:
             raise reading.ClusterError(f"{server.url}: no claim of namespace {namespace} holds a GPU")
-    show_as(output, document=lambda: document(shown), data=lambda: data(shown), no_color=no_color)
+    show_as(output, document=lambda: document(shown, gone), data=lambda: data(shown, gone), no_color=no_color)
+
+
+async def _read(server: ServerConfig) -> tuple[list[ResourceSlice], list[Claim], frozenset[str], list[str]]:
+    """Return slices, claims, the names of the nodes that may have lost their agent, and what could not be read.
+
+    Nodes are read only if claims hold GPUs where there are no slices: otherwise the command needs no right to do so.
+    """
+    pieces, claims = await reading.read(server)
+    suspects = gone_nodes.without_slices(pieces, claims)
+    if not suspects:
+        return pieces, claims, frozenset(), []
+    try:
+        async with Client(server, user_agent=f"gputopo/{__version__}") as client:
+            nodes = await reading.listed(client, server, NODES, read_node)
+    except reading.ClusterError as error:
+        named = ", ".join(sorted(suspects, key=natural))
+        doubt = f"claims hold GPUs of {named}, which have no slices: agent gone, or node removed? {error}"
+        return pieces, claims, frozenset(), [plain(doubt)]
+    return pieces, claims, frozenset(node.metadata.name for node in nodes), []
 
 
 def views(
@@ -68,7 +101,18 @@ def views(
     Pods, claims and machines are named by others, and a terminal obeys escape sequences.
     """
     shown, warnings = cluster_nodes.views(pieces, claims, only=only)
-    return msgspec.convert(_plain(msgspec.to_builtins(shown)), list[NodeView]), list(map(plain, warnings))
+    return [_plain_as(node, NodeView) for node in shown], list(map(plain, warnings))
+
+
+def gone_views(
+    pieces: Iterable[ResourceSlice], claims: Iterable[Claim], *, is_node: Callable[[str], bool]
+) -> list[GoneNode]:
+    """Return the nodes whose agent is gone (``cluster.shown.gone_nodes``), all text of them safe to print."""
+    return [_plain_as(node, GoneNode) for node in gone_nodes.views(pieces, claims, is_node=is_node)]
+
+
+def _plain_as(value: T, kind: type[T]) -> T:
+    return msgspec.convert(_plain(msgspec.to_builtins(value)), kind)
 
 
 def _plain(value: Any) -> Any:
@@ -79,21 +123,24 @@ def _plain(value: Any) -> Any:
     return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def document(nodes: Sequence[NodeView]) -> Document:
-    """Return the whole view; each holder has one colour over all nodes."""
+def document(nodes: Sequence[NodeView], gone: Sequence[GoneNode] = ()) -> Document:
+    """Return the whole view; each holder has one colour over all nodes. Nodes whose agent is gone come last."""
     key = _key(nodes)
     series = {entry.name: entry.series for entry in key.entries}
     summary = Table(
         columns=tuple(Column(head, number=head in ("GPUs", "free")) for head in _SUMMARY),
-        rows=tuple(tuple(map(Cell, _summary(node))) for node in nodes),
+        rows=(*(tuple(map(Cell, _summary(node))) for node in nodes), *map(_gone_summary, gone)),
     )
     sections = [Section(blocks=(summary, key))]
     for node in nodes:
         sections += _node(node, series)
+    sections += map(_gone_section, gone)
     kinds = {node.machine.vendor: node.machine for node in nodes}
     sections.append(Section(folded="Legend of the matrix", blocks=tuple(map(machine_view.legend, kinds.values()))))
     gpus, free = sum(len(node.gpus) for node in nodes), sum(len(node.free) for node in nodes)
-    title = f"{len(nodes)} node{'s' * (len(nodes) > 1)}, {gpus} GPUs, {free} free"
+    title = f"{len(nodes)} node{'s' * (len(nodes) != 1)}, {gpus} GPUs, {free} free"
+    if gone:
+        title += f"; {len(gone)} node{'s' * (len(gone) > 1)} with its agent gone"
     return Document(title=title, sections=tuple(sections))
 
 
@@ -105,6 +152,27 @@ def node_document(node: NodeView) -> Document:
     legend = Section(folded="Legend of the matrix", blocks=(machine_view.legend(node.machine),))
     title = f"{node.name}: {machine_view.what(node.machine)}, {len(node.free)} free"
     return Document(title=title, sections=(Section(blocks=tuple(reversed(shown.blocks))), facts, legend))
+
+
+def gone_document(node: GoneNode) -> Document:
+    """Return the view of one node whose agent is gone: why that is so, what to do, and who holds what."""
+    return Document(title=f"{node.name}: {AGENT_GONE}", sections=(_gone_section(node),))
+
+
+def _gone_summary(node: GoneNode) -> tuple[Cell, ...]:
+    return Cell(node.name), Cell(AGENT_GONE, Tone.ERROR), Cell(str(len(node.gpus))), Cell("0"), Cell("none")
+
+
+def _gone_section(node: GoneNode) -> Section:
+    rows = tuple(
+        (Cell("" if n else device), Cell(holder.words), Cell(holder.claim))
+        for device, holders in node.gpus
+        for n, holder in enumerate(holders)
+    )
+    table = Table(title="Held by", columns=(Column("device"), Column("holder"), Column("claim")), rows=rows)
+    look = f"kubectl get pods -A -l app.kubernetes.io/component=node --field-selector spec.nodeName={node.name}"
+    lines = (Cell(node.why, Tone.ERROR), Cell(f"Look at its node agent: {look}"))
+    return Section(title=f"Node: {node.name}", blocks=(Notes(lines=lines), table))
 
 
 def _summary(node: NodeView) -> tuple[str, ...]:
@@ -140,8 +208,10 @@ def _node(node: NodeView, series: Mapping[str, int]) -> list[Section]:
     title = f"{node.name}: {machine_view.what(node.machine)}, {len(node.free)} free"
     marks = tuple(_mark(view, series) for view in node.gpus)
     picture = machine_view.matrix(node.machine, node.groups, title=title, marks=marks, marked="held by")
+    lost = Notes(lines=tuple(Cell(f"lost: {gpu.described}", Tone.ERROR) for gpu in node.lost))
+    blocks = (_holders(node), lost, picture) if node.lost else (_holders(node), picture)
     return [
-        Section(title=f"Node: {node.name}", blocks=(_holders(node), picture)),
+        Section(title=f"Node: {node.name}", blocks=blocks),
         Section(folded="Groups and devices", blocks=tuple(machine_view.facts(node.machine, node.groups))),
     ]
 
@@ -175,7 +245,7 @@ def _holders(node: NodeView) -> Table:
     return Table(title="Held by", columns=columns, rows=tuple(rows))
 
 
-def data(nodes: Sequence[NodeView]) -> list[dict[str, Any]]:
+def data(nodes: Sequence[NodeView], gone: Sequence[GoneNode] = ()) -> list[dict[str, Any]]:
     """Return the view as it stands in JSON and YAML; docs/cluster.md describes it, and it only ever grows."""
     return [
         {
@@ -184,8 +254,22 @@ def data(nodes: Sequence[NodeView]) -> list[dict[str, Any]]:
             "largest_nvlink_set": _set(node),
             "gpus": [_gpu(view) for view in node.gpus],
             "machine": machine_view.data(node.machine, node.groups),
+            **({"lost": msgspec.to_builtins(node.lost)} if node.lost else {}),
         }
         for node in nodes
+    ] + [
+        {
+            "node": node.name,
+            "agent": "gone",
+            "free": [],
+            "largest_nvlink_set": None,
+            "gpus": [
+                {"device": device, "state": Hold.ALLOCATED.value, "holders": list(map(_holder, holders))}
+                for device, holders in node.gpus
+            ],
+            "machine": None,
+        }
+        for node in gone
     ]
 
 

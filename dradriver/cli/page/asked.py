@@ -41,10 +41,12 @@ class Asked:
 
     def node(self, name: str) -> Answer | None:
         """Return what is shown of a node; None where there is no such one."""
-        view = self._live.views.get(name)
-        if view is None:
+        if (view := self._live.views.get(name)) is not None:
+            shown = topo.node_document(view)
+        elif (gone := self._live.gone.get(name)) is not None:
+            shown = topo.gone_document(gone)
+        else:
             return None
-        shown = topo.node_document(view)
         return {"title": shown.title, "html": fragment(shown)}
 
     async def pod(self, namespace: str, name: str) -> Answer | None:

@@ -20,8 +20,11 @@ def health(live: Live) -> Document:
             if gpu.blocked:
                 row = words(name, f"GPU{gpu.gpu.index}", gpu.blocked, "; ".join(one.words for one in gpu.holders))
                 (mig if gpu.blocked.startswith("in MIG mode") else gpus).append(row)
+        gpus += [words(name, f"GPU{lost.index}", f"lost: {lost.described}", "") for lost in view.lost]
         if why := live.closed(name):
             nodes.append(words(name, why, str(len(view.gpus)), str(len(view.free))))
+    gone = sorted(live.gone.values(), key=lambda node: natural(node.name))
+    nodes += [words(node.name, node.why, str(len(node.gpus)), "0") for node in gone]
     doubts = tuple(Cell(one, Tone.WARNING) for name in sorted(live.doubts, key=natural) for one in live.doubts[name])
     bad = {0: "no GPU is out of service", 1: "1 GPU is out of service"}.get(
         len(gpus), f"{len(gpus)} GPUs are out of service"

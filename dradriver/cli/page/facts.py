@@ -20,6 +20,7 @@ from dradriver.cli.page.live import Live
 from dradriver.cli.queue import Waits, waits
 from dradriver.cli.tenants import document as tenants_document
 from dradriver.cli.tenants import tenants_now
+from dradriver.cluster.shown.gone_nodes import AGENT_GONE
 from dradriver.cluster.shown.nodes import GpuView
 from dradriver.queue.line import line
 from dradriver.topology.natural import natural
@@ -41,27 +42,57 @@ encoder: Final = msgspec.json.Encoder(order="deterministic")
 def node_piece(live: Live, name: str) -> bytes | None:
     """Return what a node's tile shows, None of a node without GPUs of ours.
 
-    A GPU is one letter: ``f`` free, ``a`` given to a claim, ``s`` given in parts, ``p`` promised, ``b`` out of service.
+    A GPU is one letter: ``f`` free, ``a`` given to a claim, ``s`` given in parts, ``p`` promised, ``b`` out of service,
+    ``m`` missing: the node lost it, and its place stays empty.
     """
     view = live.views.get(name)
     if view is None:
-        return None
+        return _gone_piece(live, name)
     held: dict[str, list[int]] = {}
-    for position, gpu in enumerate(view.gpus):
-        for who in dict.fromkeys(holder.who for holder in gpu.taken_by):
+    cells: list[GpuView | None] = [*view.gpus]
+    for lost in view.lost:  # by index, so each is where it was
+        cells.insert(lost.index, None)
+    for position, gpu in enumerate(cells):
+        for who in dict.fromkeys(holder.who for holder in gpu.taken_by) if gpu is not None else ():
             held.setdefault(cut(who, _LONG), []).append(position)
-    node = live.node(name)
     shown: dict[str, Any] = {
         "product": cut(view.machine.product, _LONG),
-        "gpus": "".join(map(_letter, view.gpus)),
+        "gpus": "".join("m" if gpu is None else _letter(gpu) for gpu in cells),
         "who": sorted(held.items(), key=lambda item: natural(item[0]))[:_MOST_WHO],
         "more": max(0, len(held) - _MOST_WHO),
         "set": 0 if view.nvlink_set is None else len(view.nvlink_set.gpus),
-        "zone": "" if node is None else cut(plain(node.metadata.labels.get(ZONE, "")), _LONG),
+        "zone": _zone(live, name),
         "closed": live.closed(name),
-        "ill": sum(_ill(gpu) for gpu in view.gpus),
+        "ill": sum(_ill(gpu) for gpu in view.gpus) + len(view.lost),
     }
     return encoder.encode(shown)
+
+
+def _gone_piece(live: Live, name: str) -> bytes | None:
+    """Return what the tile of a node shows whose agent is gone: what claims hold there, and that it takes no pods."""
+    gone = live.gone.get(name)
+    if gone is None:
+        return None
+    held: dict[str, list[int]] = {}
+    for position, (_, holders) in enumerate(gone.gpus):
+        for who in dict.fromkeys(holder.who for holder in holders):
+            held.setdefault(cut(who, _LONG), []).append(position)
+    shown: dict[str, Any] = {
+        "product": AGENT_GONE,
+        "gpus": "a" * len(gone.gpus),
+        "who": sorted(held.items(), key=lambda item: natural(item[0]))[:_MOST_WHO],
+        "more": max(0, len(held) - _MOST_WHO),
+        "set": 0,
+        "zone": _zone(live, name),
+        "closed": AGENT_GONE,
+        "ill": 0,
+    }
+    return encoder.encode(shown)
+
+
+def _zone(live: Live, name: str) -> str:
+    node = live.node(name)
+    return "" if node is None else cut(plain(node.metadata.labels.get(ZONE, "")), _LONG)
 
 
 def _letter(view: GpuView) -> str:
@@ -109,9 +140,13 @@ def _summary(live: Live) -> dict[str, Any]:
         is_closed = bool(live.closed(name))
         shut += is_closed
         states.update(_state(gpu, is_closed=is_closed) for gpu in view.gpus)
+        states.update("m" * len(view.lost))
+    if live.gone:  # which product they are nobody knows any more
+        products[AGENT_GONE] = Counter({"a": sum(len(node.gpus) for node in live.gone.values())})
     return {
-        "nodes": len(live.views),
-        "closed": shut,
+        "nodes": len(live.views) + len(live.gone),
+        "closed": shut + len(live.gone),
+        "gone": len(live.gone),
         "products": [[product, dict(sorted(states.items()))] for product, states in sorted(products.items())],
     }
 

@@ -22,6 +22,7 @@ from dradriver.cli.cluster.scene import Scene
 from dradriver.cli.cluster.tenants import Own
 from dradriver.cli.page.mirror import Mirror
 from dradriver.cluster import slice_records
+from dradriver.cluster.shown.gone_nodes import GoneNode
 from dradriver.cluster.shown.nodes import NodeView
 from dradriver.kube.config import ServerConfig
 from dradriver.kube.resources import CONFIG_MAPS, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Resource
@@ -39,6 +40,7 @@ class Live:
     Attributes:
         scene: The controller's picture of it.
         views: Nodes as people are shown them, by name.
+        gone: Nodes whose agent is gone, as people are shown them, by name.
         doubts: Of each node what could not be read of it, or looks wrong.
         pods: Our pods by namespace and name, static ones among them.
         unread: What could not be read, in words.
@@ -55,6 +57,7 @@ class Live:
         """
         self.scene: Scene
         self.views: dict[str, NodeView] = {}
+        self.gone: dict[str, GoneNode] = {}
         self.doubts: dict[str, list[str]] = {}
         self.pods: dict[Key, Pod] = {}
         self._mirror = mirror
@@ -123,7 +126,7 @@ class Live:
         scene = Scene(self._mirror, self._server, own.policies, own=own)
         await scene.read()
         self.scene = scene
-        nodes = {*self.views, *self.doubts}
+        nodes = {*self.views, *self.gone, *self.doubts}
         self._pieces, self._alone, self._claims, self._where, self.pods = {}, set(), {}, {}, {}
         for piece in self._mirror.every(RESOURCE_SLICES):
             nodes |= self._put_piece(piece.metadata.name, piece)
@@ -131,7 +134,7 @@ class Live:
             nodes |= self._put_claim(claim.key, claim)
         for pod in self._mirror.every(PODS):
             self._put_pod((pod.metadata.namespace, pod.metadata.name), pod)
-        return nodes | scene.nodes.keys()
+        return nodes | scene.nodes.keys() | self._claims.keys()
 
     def _take(self, resource: Resource, key: Key) -> set[str]:
         new = self._mirror.find(resource, key)
@@ -199,13 +202,18 @@ class Live:
         """Look at these nodes again."""
         for number, name in enumerate(sorted(dirty)):
             pieces = self._pieces.get(name, {}).values()
+            claims = self._claims.get(name, {}).values()
             self.views.pop(name, None)
+            self.gone.pop(name, None)
             self.doubts.pop(name, None)
             if any(map(_ours, pieces)):
-                found, doubts = topo.views(pieces, self._claims.get(name, {}).values(), only=(name,))
+                found, doubts = topo.views(pieces, claims, only=(name,))
                 self.views |= {view.name: view for view in found}
                 if doubts:
                     self.doubts[name] = doubts
+            elif name in self.scene.nodes:
+                gone = topo.gone_views(pieces, claims, is_node=name.__eq__)
+                self.gone |= {node.name: node for node in gone}
             if number % _AT_ONCE == _AT_ONCE - 1:
                 await asyncio.sleep(0)
 

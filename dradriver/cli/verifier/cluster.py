@@ -11,15 +11,18 @@ from typing import Any, Final
 import msgspec
 
 from dradriver import __version__
-from dradriver.api import names, seats, slices
+from dradriver.api import lost_gpus, names, seats, slices
 from dradriver.api.dra_objects import ResourceSlice
 from dradriver.api.errors import WordError
 from dradriver.api.ledger import LEDGERS, OTHERS, OURS, Ledger, current_ledger
 from dradriver.api.objects import Node, seconds
 from dradriver.api.slice_features import WITHOUT
 from dradriver.cli.cluster.reading import whose
+from dradriver.cli.verifier import agents
 from dradriver.cli.verifier.finding import Finding, failed, passed, warned
 from dradriver.cli.verifier.parts import COMPONENT, NODE, Pod, arguments, container_of, pods_of
+from dradriver.cluster.shown.gone_nodes import GoneNode
+from dradriver.node.faults import KINDS
 from dradriver.node.publishing.other_drivers import other_owner
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.versions import numbers
@@ -41,6 +44,8 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
         classes: Names of device classes.
         namespace: The driver's.
         only: The node that was asked about; empty for all.
+        gone: Nodes whose agent is gone; None if that is not known.
+        agents_wanted: How many node agents the DaemonSet wants; 0 if that is not known.
     """
 
     nodes: list[dict[str, Any]]
@@ -50,6 +55,8 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     classes: frozenset[str]
     namespace: str
     only: str = ""
+    gone: tuple[GoneNode, ...] | None = None
+    agents_wanted: int = 0
 
     def agents(self) -> list[Pod]:
         """Return the pods of node agents."""
@@ -83,6 +90,8 @@ def findings(seen: Seen, *, now: float) -> Iterator[Finding]:
     yield from _versions(seen.nodes)
     yield from _runtimes(seen.nodes)
     yield from _parts(seen)
+    if seen.gone is not None:
+        yield from agents.findings(seen.gone, seen.agents(), seen.namespace)
     yield _leader(seen, now)
     ledger = seen.ledger()
     yield _classes(seen.classes, ledger)
@@ -137,6 +146,8 @@ def _parts(seen: Seen) -> Iterator[Finding]:
         images |= {str(one.get("image", "")) for pod in own if (one := container_of(pod, part)) is not None}
         if not own:
             yield failed(part, "it has no pods", "install the chart, or name its namespace: --driver-namespace NAME")
+        elif part == NODE and (few := agents.too_few(seen.agents_wanted, own, len(ready), seen.namespace)) is not None:
+            yield few
         elif len(ready) < len(own):
             idle = sorted(str(pod["metadata"]["name"]) for pod in own if pod not in ready)
             say = warned if ready and part != "node" else failed
@@ -196,19 +207,21 @@ def _published(seen: Seen) -> Iterator[Finding]:
         if spec.driver == names.DRIVER and not seats.is_seat(spec.driver, spec.pool.name):
             pools.setdefault(spec.pool.name, []).append(piece)
     lacking: Counter[str] = Counter()
-    agents = {str(pod["spec"]["nodeName"]) for pod in seen.agents() if pod["spec"].get("nodeName")}
-    wanted = agents | ({seen.only} if seen.only else pools.keys())
+    having_agents = {str(pod["spec"]["nodeName"]) for pod in seen.agents() if pod["spec"].get("nodeName")}
+    wanted = having_agents | ({seen.only} if seen.only else pools.keys())
     silent, broken, good = [], 0, 0
     for name in sorted(wanted if not seen.only else {seen.only}):
         pieces = pools.get(name, [])
         if not pieces:
-            silent.append(name)
+            if name not in {node.name for node in seen.gone or ()}:
+                silent.append(name)
             continue
         newest = slices.generations(pieces, slices.place_of)[0]
         trouble = _trouble(name, newest)
         broken += bool(trouble)
         good += not trouble
         yield from trouble
+        yield from _lost(name, newest)
         for piece in newest.slices:
             lacking.update(filter(None, piece.metadata.annotations.get(names.SERVER_LACKS, "").split(",")))
     if silent:
@@ -249,6 +262,14 @@ def _trouble(node: str, newest: slices.Generation[ResourceSlice]) -> list[Findin
             f"see the cure in the Event on the node (kubectl describe node {node}), or docs/node.md",
         )
         for key, count in sorted(taints.items())
+    ]
+
+
+def _lost(node: str, newest: slices.Generation[ResourceSlice]) -> list[Finding]:
+    """Return a warning for each GPU that the node lost."""
+    return [
+        warned("lost-gpus", f"{node}: {gpu.described} is not on the node any more", KINDS["lost"].advice)
+        for gpu in lost_gpus.read(newest.slices)
     ]
 
 

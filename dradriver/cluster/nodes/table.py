@@ -238,6 +238,10 @@ class NodeTable:
         self._capacity.use(node, self._rows.get(node), request, -1)
         return any(request.values()) and self.helped(node)
 
+    def is_there(self, name: str) -> bool:
+        """Return whether the API server knows a node of that name."""
+        return name in self._known
+
     def names(self) -> tuple[str, ...]:
         """Return the names of all nodes that the API server knows."""
         return tuple(self._known)

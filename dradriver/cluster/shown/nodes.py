@@ -11,9 +11,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import msgspec
 
 from dradriver.allocator import MAX_GPUS, Choice, Constraint, NoPlaceError, Whole, choose
-from dradriver.api import names, slices
+from dradriver.api import lost_gpus, names, slices
 from dradriver.api.dra_objects import Device, ResourceSlice
 from dradriver.api.ledger import LEDGERS, OTHERS, OURS, Ledger
+from dradriver.api.lost_gpus import LostGpu
 from dradriver.api.pins import Claim
 from dradriver.cluster.devices import gpu_names, identity, is_gpu, slice_words
 from dradriver.cluster.shown.holders import Held, Hold, Holder, Where, held_by
@@ -59,6 +60,7 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
         gpus: Its GPUs, by position in the machine.
         nvlink_set: The largest set of two or more GPUs that ``policy: nvlink`` would give a pod now; None where there
             is none, and on machines that are larger than the allocator places on.
+        lost: GPUs that were on the node and are not there any more, as its agent says.
     """
 
     name: str
@@ -66,6 +68,7 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     groups: Groups
     gpus: tuple[GpuView, ...]
     nvlink_set: Choice | None = None
+    lost: tuple[LostGpu, ...] = ()
 
     @property
     def free(self) -> list[int]:
@@ -83,6 +86,7 @@ class _Node(msgspec.Struct):
         devices: These by our names, under which claims are pinned to them.
         parts: Those of them that are parts of a GPU, by the GPU's device name and their own.
         called: Our names by the driver's, where these are others.
+        lost: The GPUs that the node lost.
     """
 
     name: str
@@ -91,6 +95,7 @@ class _Node(msgspec.Struct):
     devices: dict[str, Device]
     parts: dict[str, dict[str, Device]]
     called: dict[str, str]
+    lost: tuple[LostGpu, ...]
 
 
 _Holders = Mapping[str, Sequence[Holder]]  # by our name of a node's device
@@ -162,7 +167,7 @@ def _node(
         if own not in called:
             parts.setdefault(gpu, {})[own] = devices[own]
     listed = {called.get(own, own): device for own, device in devices.items()}
-    return _Node(name, machine, ledger.driver, listed, parts, called)
+    return _Node(name, machine, ledger.driver, listed, parts, called, lost_gpus.read(current))
 
 
 def _whose(theirs: Sequence[ResourceSlice]) -> Ledger:
@@ -208,7 +213,7 @@ def _view(node: _Node, holders: _Holders) -> NodeView:
             who += [msgspec.structs.replace(holder, part=holder.part or words) for holder in holders.get(part, ())]
         shown = node.devices.get(name) or next(iter(parts.values()), None)
         gpus.append(GpuView(gpu=gpu, holders=tuple(who), blocked=_blocked(gpu, shown, parts.values())))
-    view = NodeView(name=node.name, machine=node.machine, groups=group(node.machine), gpus=tuple(gpus))
+    view = NodeView(name=node.name, machine=node.machine, groups=group(node.machine), gpus=tuple(gpus), lost=node.lost)
     return msgspec.structs.replace(view, nvlink_set=_nvlink_set(node.machine, view.free))
 
 

@@ -1,4 +1,4 @@
-"""Telling the pods that hold a GPU what is wrong with it and what to do, as events."""
+"""Telling the pods that hold a GPU what is wrong with it and what to do, as Events."""
 
 from __future__ import annotations
 
@@ -121,9 +121,9 @@ class PodEvents:
                 self._told[uid] = there
                 for pod in pods:
                     for gpu, fault in sorted(there - told):
-                        await self._write(pod, gpu, fault, ill=True)
+                        await tell(self._events, pod, f"GPU {gpu}", fault, ill=True)
                     for gpu, fault in sorted(told - there):
-                        await self._write(pod, gpu, fault, ill=False)
+                        await tell(self._events, pod, f"GPU {gpu}", fault, ill=False)
         finally:
             self._telling.discard(uid)
 
@@ -141,12 +141,21 @@ class PodEvents:
         users = [user for user in claim.status.reserved_for if user.resource == "pods"]
         return [Reference("Pod", prepared.namespace, user.name, user.uid) for user in users[:_MOST_PODS]]
 
-    async def _write(self, pod: Reference, uuid: str, fault: Fault, *, ill: bool) -> None:
-        message = f"{fault.said}. {fault.advice}" if ill else f"no more: {fault.said}"
-        await self._events.record(
-            about=pod,
-            type="Warning" if ill else "Normal",
-            reason="GPUUnhealthy" if ill else "GPURecovered",
-            message=f"GPU {uuid}: {message}",
-            action="Watching",
-        )
+
+async def tell(events: Recorder, about: Reference, gpu: str, fault: Fault, *, ill: bool) -> None:
+    """Write that a fault of a GPU came, with what to do, or that it is over.
+
+    Args:
+        events: Writes it.
+        about: Whom it is about: a pod that holds the GPU, or the Node.
+        gpu: The GPU in words, at the start of the message.
+        fault: The fault.
+        ill: Whether it came.
+    """
+    await events.record(
+        about=about,
+        type="Warning" if ill else "Normal",
+        reason="GPUUnhealthy" if ill else "GPURecovered",
+        message=f"{gpu}: {fault.said}. {fault.advice}" if ill else f"{gpu}: no more: {fault.said}",
+        action="Watching",
+    )

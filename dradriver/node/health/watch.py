@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from typing import Final
 
+from dradriver.api import lost_gpus
+from dradriver.api.lost_gpus import LostGpu
 from dradriver.node.discovery import Discovery
 from dradriver.node.faults import Fault, Faults, of_all
 from dradriver.node.health.kmsg import KernelLog
@@ -35,6 +38,8 @@ class HealthWatch:
         self._log = log
         self._interval_s = interval_s
         self._known: set[str] = set()
+        self._there: set[str] | None = None  # at the last reading; None before the first
+        self._places: dict[str, LostGpu] = {}  # of each GPU that was ever seen, by uuid
         self._uuids: dict[str, str] = {}  # by bus id; of a GPU that is lost too
         self._own: dict[str, Faults] = {}  # GPUs' own faults, by source
         self._pairs: set[tuple[str, str]] = set()  # GPUs of one package
@@ -53,11 +58,44 @@ class HealthWatch:
             # Of a GPU that was read and cannot be handed out the log says why.
             there = {gpu.uuid for gpu in machine.gpus} | self._discovery.faults.keys()
             self._known |= there
+            self._there = there
+            self._places |= {gpu.uuid: lost_gpus.of(gpu) for gpu in machine.gpus}
             self._pairs |= set(packages.pairs(machine))
-            self._tell("lost", dict.fromkeys(self._known - there, (_LOST,)))
+            self._tell_lost()
         if self._log is not None:  # what was read of it before is over
             self._log.reports.reset([busid for busid, uuid in self._uuids.items() if uuid in self._discovery.reset])
         self._kernel()
+
+    def adopt(self, published: Collection[LostGpu]) -> None:
+        """Take in the GPUs that an earlier agent published as lost: this one never saw them."""
+        strange = [gpu for gpu in published if gpu.uuid not in self._known]
+        for gpu in strange:
+            self._known.add(gpu.uuid)
+            self._places[gpu.uuid] = gpu
+        if strange:
+            self._tell_lost()
+
+    def lost(self) -> tuple[LostGpu, ...]:
+        """Return the GPUs that the node lost and that have a known place, by index; none before the first reading.
+
+        A GPU in whose place on the PCI bus another one is was replaced.
+        """
+        if self._there is None:
+            return ()
+        taken = {self._places[uuid].pci for uuid in self._there if uuid in self._places} - {""}
+        gone = (self._places[uuid] for uuid in self._known - self._there if uuid in self._places)
+        return tuple(sorted(gpu for gpu in gone if gpu.pci not in taken))
+
+    def place(self, uuid: str) -> LostGpu | None:
+        """Return index and PCI address of a GPU as they were last seen; None of one that was never seen."""
+        return self._places.get(uuid)
+
+    def _tell_lost(self) -> None:
+        if self._there is None:
+            return
+        replaced = {uuid for uuid in self._known - self._there if uuid in self._places} - {g.uuid for g in self.lost()}
+        self._known -= replaced
+        self._tell("lost", dict.fromkeys(self._known - self._there, (_LOST,)))
 
     async def run(self) -> None:
         """Look at the kernel's log until cancelled."""

@@ -18,6 +18,7 @@ from dradriver.api.errors import WordError
 Object = dict[str, Any]
 _NO_DIFFERENCES: Final[frozenset[str]] = frozenset()
 _DEFAULTED: Final = frozenset({"timeAdded"})  # the API server fills it in where a taint has none (KEP-5055)
+_OUR_ANNOTATIONS: Final = (names.MACHINE, names.SERVER_LACKS, names.LOST_GPUS)
 _EMPTY: Final[tuple[object, ...]] = (None, "", [], {})  # the API server leaves such fields out
 
 
@@ -119,6 +120,7 @@ def _content(obj: Object) -> Object:
     metadata = obj["metadata"]
     return {
         "machine": metadata.get("annotations", {}).get(names.MACHINE),
+        "lost": metadata.get("annotations", {}).get(names.LOST_GPUS),
         "owners": [owner.get("uid") for owner in metadata.get("ownerReferences") or []],
         "spec": spec,
     }
@@ -159,6 +161,7 @@ def _with_generation(obj: Object, generation: int) -> Object:
 def _replacing(old: Object, new: Object) -> Object:
     """Return the new slice with what others wrote into the old one's metadata."""
     metadata = {key: old["metadata"][key] for key in ("labels", "annotations", "uid") if key in old["metadata"]}
-    metadata["annotations"] = metadata.get("annotations", {}) | new["metadata"].get("annotations", {})
+    theirs = {key: text for key, text in metadata.get("annotations", {}).items() if key not in _OUR_ANNOTATIONS}
+    metadata["annotations"] = theirs | new["metadata"].get("annotations", {})
     metadata["resourceVersion"] = old["metadata"]["resourceVersion"]
     return new | {"metadata": new["metadata"] | metadata}

@@ -16,9 +16,10 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol
 
-from dradriver.api import names, slices
+from dradriver.api import lost_gpus, names, slices
 from dradriver.api.dra_objects import ResourceSlice
 from dradriver.api.ledger import OURS, current_ledger
+from dradriver.api.lost_gpus import LostGpu
 from dradriver.api.objects import Node
 from dradriver.api.policies.model import DEFAULTS
 from dradriver.api.slice_features import SliceFeatures
@@ -62,6 +63,16 @@ class Taints(Protocol):
         """Take in which taints are published, as names of devices with keys, before ``taints`` is called."""
 
 
+class LostGpus(Protocol):
+    """Which GPUs the node lost."""
+
+    def adopt(self, published: Collection[LostGpu], /) -> None:
+        """Take in those that are published, maybe by an earlier agent, before ``lost`` is called."""
+
+    def lost(self) -> Sequence[LostGpu]:
+        """Return them."""
+
+
 class Publisher:
     """Writes this node's slices while ``run`` runs: the machine alone where another driver hands out the GPUs.
 
@@ -83,6 +94,7 @@ class Publisher:
         used: Callable[[], Awaitable[Mapping[str, Collection[str]]]] | None = None,
         beside_device_plugin: bool = False,
         refused: Callable[[], str | None] = lambda: None,
+        lost: LostGpus | None = None,
     ) -> None:
         """Write nothing yet.
 
@@ -98,10 +110,12 @@ class Publisher:
             used: Gives the names of the devices of prepared claims by the GPU's uuid.
             beside_device_plugin: Publish even where something else hands out the same GPUs.
             refused: Says why none of the machine's GPUs can be handed out; None where they can, or there are none.
+            lost: The GPUs that the node lost; without it none is known.
         """
         self._client = client
         self._objects = objects
         self._node = objects.name
+        self._lost_gpus = lost
         self._machine = machine
         self._registered = registered
         self._taints = taints
@@ -199,6 +213,8 @@ class Publisher:
             await self._notices.withheld(node, withheld, twice=owner is not None)
         if self._taints is not None:
             self._taints.adopt(self._tainted())
+        if self._lost_gpus is not None:
+            self._lost_gpus.adopt(lost_gpus.read(self._objects.ours))
         if withheld is not None or not machine.gpus:
             wanted = []
         elif current_ledger() is not OURS:
@@ -206,6 +222,8 @@ class Publisher:
         else:
             wanted = await self._handed_out(node, machine)
         self._lost = any(taint["key"] == GONE for taint in _taints(wanted))
+        if self._lost_gpus is not None:
+            lost_gpus.note(wanted, self._lost_gpus.lost())
         await self._write(wanted)
         self.published = withheld is None
         metrics.DEVICES_PUBLISHED.set(sum(len(obj["spec"].get("devices", ())) for obj in wanted))

@@ -7,6 +7,7 @@ const STATES = [
   ["s", "held in parts"],
   ["p", "promised"],
   ["b", "out of service"],
+  ["m", "lost"],
   ["c", "free, on nodes that take no pods"],
 ];
 
@@ -18,7 +19,8 @@ export function drawSum(sum, summary) {
   const big = element("p", "big", number(all.f ?? 0));
   big.append(element("small", "", ` of ${number(total)} GPUs free`));
   const closed = summary.closed ? `, ${number(summary.closed)} take no pods` : "";
-  left.append(big, element("p", "under", `${number(summary.nodes)} node${summary.nodes === 1 ? "" : "s"}${closed}`));
+  const gone = summary.gone ? `, ${number(summary.gone)} with the agent gone` : "";
+  left.append(big, element("p", "under", `${number(summary.nodes)} node${summary.nodes === 1 ? "" : "s"}${closed}${gone}`));
   const bars = element("div", "bars");
   for (const [product, states] of summary.products) {
     const own = Object.values(states).reduce((one, other) => one + other, 0);

@@ -10,11 +10,13 @@ import pytest
 from prometheus_client import REGISTRY
 
 from dradriver.allocator.request import Amount
+from dradriver.api import slices
 from dradriver.api.policies.model import Price, Prices
 from dradriver.api.policies.modes import Mode
 from dradriver.controller import metrics
 from dradriver.controller.figures import Figures
-from dradriver.kube.resources import PODS, RESOURCE_SLICES
+from dradriver.kube.resources import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
+from tests.fakes.addoncluster import AddOnCluster
 from tests.fakes.gpucluster import GpuCluster
 
 V100 = "Tesla V100-SXM2-32GB"
@@ -43,6 +45,7 @@ def nothing_left() -> Iterator[None]:
         metrics.FREE_SETS,
         metrics.FRAGMENTED,
         metrics.FREE_WHOLE,
+        metrics.AGENT_GONE,
     ):
         gauge.set({})
     metrics.LARGEST_GANG.set({})
@@ -257,3 +260,43 @@ async def test_an_event_says_what_a_pod_got() -> None:
     assert told == [
         ("p", f"GPUs {gpus[0]}, {gpus[1]} of node a: level nvlink, all-reduce predicted 40 GB/s, score 100")
     ]
+
+
+@pytest.mark.looptime
+async def test_nodes_whose_agent_is_gone_are_counted_while_claims_hold_their_gpus() -> None:
+    """Not a node that is idle, one that was removed, or one whose agent is back."""
+    cluster = GpuCluster()
+    for name in ("gone", "back", "idle", "removed", "well"):
+        cluster.node(name)
+        if name != "idle":
+            cluster.rival(f"held-{name}", name, [0, 1])
+    await cluster.settle()
+    for name in ("gone", "back", "idle", "removed"):
+        cluster.remove(RESOURCE_SLICES, slices.slice_name(0, name))
+    cluster.remove(NODES, "removed")
+    await cluster.settle()
+    await counted(cluster)
+    assert values("gpu_topology_agent_gone_devices") == {("gone",): 2, ("back",): 2}
+    cluster.publish("back", cluster.machines["back"])
+    cluster.put(RESOURCE_CLAIMS, {"metadata": {"name": "held-gone", "namespace": "default"}, "status": {}})
+    await cluster.settle()
+    await counted(cluster)
+    assert values("gpu_topology_agent_gone_devices") == {}
+
+
+@pytest.mark.looptime
+@pytest.mark.usefixtures("addon")
+async def test_beside_nvidias_driver_only_claims_that_we_chose_tell_that_our_agent_is_gone() -> None:
+    cluster = AddOnCluster()
+    cluster.node("a")
+    cluster.node("b", None)
+    cluster.offer("b", [])
+    cluster.foreign("theirs", "b", "gpu-0")
+    cluster.pod("ours", 2)
+    await cluster.settle()
+    cluster.schedule()
+    await cluster.settle()
+    cluster.remove(RESOURCE_SLICES, slices.slice_name(0, "a"))
+    await cluster.settle()
+    await counted(cluster)
+    assert values("gpu_topology_agent_gone_devices") == {("a",): 2}

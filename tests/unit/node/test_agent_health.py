@@ -7,13 +7,16 @@ from typing import Any
 
 import pytest
 
+from dradriver.api import lost_gpus
+from dradriver.api.lost_gpus import LostGpu
 from dradriver.kube.resources import EVENTS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from dradriver.node.discovery import failures
 from dradriver.node.discovery.failures import Failure
 from dradriver.node.hardware import Backend
 from dradriver.topology.vendors import NVIDIA
 from tests.fakes.agents import Hanging, becomes, lose, ready_port
-from tests.fakes.node import NODE, NodeUnderTest, a_node, claim, device, eventually, uuid
+from tests.fakes.gpunodes import read_slices
+from tests.fakes.node import NODE, NodeUnderTest, a_node, claim, device, eventually, machine, uuid
 
 
 async def test_gpus_of_a_driver_that_hangs_for_long_are_tainted_and_the_agent_is_not_ready(
@@ -48,12 +51,47 @@ async def test_the_pods_that_hold_a_gpu_are_told_what_is_wrong_and_when_it_is_ov
         await node.kubelet.prepare(node.put_claim(claim("others", [3])))
         await lose(node, "2")
         await eventually(lambda: events() == [("Warning", "GPUUnhealthy", "pod-uid")])
-        (told,) = node.api.all(EVENTS)
+        (told,) = (obj for obj in node.api.all(EVENTS) if obj["involvedObject"]["kind"] == "Pod")
         assert told["message"].startswith(f"GPU {uuid(2)}: it is not on the node any more. Look at the kernel's log")
         assert told["metadata"]["namespace"] == "default"
         await lose(node)
         await eventually(lambda: len(events()) == 2)
         assert events()[0] == ("Normal", "GPURecovered", "pod-uid")
+
+
+async def test_the_node_is_told_of_a_free_gpu_that_is_lost_and_its_slice_keeps_the_place_over_a_restart() -> None:
+    def events() -> list[tuple[str, str]]:
+        found = [obj for obj in node.api.all(EVENTS) if obj["involvedObject"]["kind"] == "Node"]
+        return sorted((obj["reason"], obj["message"]) for obj in found if obj["reason"].startswith("GPU"))
+
+    def counts() -> list[int]:
+        return [obj["count"] for obj in node.api.all(EVENTS) if gone.uuid in obj["message"]]
+
+    def lost() -> list[LostGpu]:
+        pieces = read_slices(*node.slices)
+        return list(lost_gpus.read(pieces)) if pieces and len(pieces[0].spec.devices) == expected else [gone] * 9
+
+    gpu = machine().gpus[2]
+    gone = LostGpu(2, gpu.pci, gpu.uuid)
+    expected = 8
+    async with a_node() as node:
+        async with node.agent():
+            await node.published()
+            assert lost() == []
+            await lose(node, "2")
+            expected = 7
+            await eventually(lambda: events() != [] and lost() == [gone])
+            ((reason, message),) = events()
+            assert reason == "GPUUnhealthy"
+            where = f"Node {NODE}, GPU2 ({gpu.pci}, {gpu.uuid})"
+            assert message.startswith(f"{where}, lost: it is not on the node any more. Look at the kernel's log")
+        async with node.agent():
+            await eventually(lambda: counts() == [2])
+            assert lost() == [gone], "an agent that never saw the GPU knows of it"
+            await lose(node)
+            expected = 8
+            await eventually(lambda: len(events()) == 2 and lost() == [])
+            assert events()[0] == ("GPURecovered", f"{where}, lost: no more: it is not on the node any more")
 
 
 async def test_who_else_is_named_by_a_claim_or_has_its_name_is_told_nothing() -> None:
@@ -75,8 +113,9 @@ async def test_who_else_is_named_by_a_claim_or_has_its_name_is_told_nothing() ->
 
 
 def told(node: NodeUnderTest, reason: str) -> set[tuple[str, str]]:
-    """Whom events of a reason are about, and which GPU they name."""
-    found = (obj for obj in node.api.all(EVENTS) if obj["reason"] == reason)
+    """Which pods events of a reason are about, and which GPU they name."""
+    every = (obj for obj in node.api.all(EVENTS) if obj["involvedObject"]["kind"] == "Pod")
+    found = (obj for obj in every if obj["reason"] == reason)
     return {(obj["involvedObject"]["uid"], obj["message"].split()[1].rstrip(":")) for obj in found}
 
 

@@ -7,6 +7,9 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
+from dradriver.cli import machine_view
+from dradriver.topology import profiles
+from dradriver.topology.groups import group
 from dradriver.view import palette, svg
 from dradriver.view.document import Bars, Cell, Document, Entry, Grouping, Key, Mark, Matrix, Panel, Tone, report
 from tests.fakes.pictures import boxes, check_nothing_overlaps, seen, texts, tip
@@ -144,7 +147,7 @@ def contrast(one: str, other: str) -> float:
     return (high + 0.05) / (low + 0.05)
 
 
-FILLS = [palette.PAGE, *palette.FILLS.values(), *palette.GROUPS, *(palette.series(n) for n in range(200))]
+FILLS = [palette.PAGE, palette.BOX, *palette.FILLS.values(), *palette.GROUPS, *(palette.series(n) for n in range(200))]
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -154,6 +157,34 @@ def test_words_are_legible_on_every_colour(scheme: str) -> None:
     page = getattr(palette.PAGE, scheme)
     inks = [palette.QUIET, *palette.INKS.values()]
     assert [shade for shade in inks if contrast(page, getattr(shade, scheme)) < 4.5] == []
+
+
+def fills(rule: str) -> dict[str, str]:
+    """Return the fill that a style says for each selector."""
+    return {
+        selector.strip(): fill
+        for selectors, fill in re.findall(r"([^{};]+)\{[^{}]*?\bfill: ([^;} ]+)", rule)
+        for selector in selectors.split(",")
+    }
+
+
+def fill_of(kind: str, known: dict[str, str]) -> str:
+    """Return the fill of a rectangle by its classes, then as of any; black if no rule says one."""
+    by_class = [known[name] for one in kind.split() for name in (f".{one}", f"rect.{one}") if name in known]
+    return by_class[-1] if by_class else known.get("rect", "#000000")
+
+
+@pytest.mark.parametrize("machine", ["gb200-nvl72-rack", "dgx1-v100", "dgx-h100"])
+def test_words_are_legible_on_every_box_of_a_machine(machine: str) -> None:
+    """A rectangle without a fill of its own is black in SVG, with words on it in black."""
+    own = profiles.load(machine)
+    root = drawn(machine_view.document(own, group(own)))
+    style = root.findtext("{http://www.w3.org/2000/svg}style") or ""
+    for scheme, rules in zip(("light", "dark"), style.split("@media (prefers-color-scheme: dark) {"), strict=True):
+        known = fills(style.partition("@media")[0]) | fills(rules)
+        ink = getattr(palette.INK, scheme)
+        shown = {box.kind: fill_of(box.kind, known) for box in boxes(root)}
+        assert {kind: fill for kind, fill in shown.items() if fill != "none" and contrast(ink, fill) < 4.5} == {}
 
 
 def test_holders_have_colours_of_their_own() -> None:

@@ -1,0 +1,71 @@
+"""Telling the Node of GPUs that are unhealthy, as Events: a free GPU has no pod that could be told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import NoReturn
+
+from dradriver.api.lost_gpus import LostGpu
+from dradriver.kube.events import Recorder, Reference
+from dradriver.node.faults import Fault
+from dradriver.node.health.events import tell
+from dradriver.node.health.record import Record
+
+
+class NodeEvents:
+    """Writes an Event to the Node for every fault that keeps pods off a GPU, when it comes and when it is over."""
+
+    def __init__(
+        self,
+        record: Record,
+        events: Recorder,
+        *,
+        node: str,
+        about: Callable[[], Reference | None],
+        place: Callable[[str], LostGpu | None],
+    ) -> None:
+        """Tell nobody yet.
+
+        Args:
+            record: Says which faults are in force.
+            events: Writes them.
+            node: The node's name.
+            about: Gives the Node; None until it was read.
+            place: Gives index and PCI address of a GPU by its UUID; None if nobody knows them.
+        """
+        self._record = record
+        self._events = events
+        self._node = node
+        self._about = about
+        self._place = place
+        self._told: frozenset[tuple[str, Fault]] = frozenset()
+        self._changed = asyncio.Event()
+
+    def poke(self) -> None:
+        """Look again: a fault came or is over, or the Node was read."""
+        self._changed.set()
+
+    async def run(self) -> NoReturn:
+        """Tell until cancelled."""
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            if (about := self._about()) is None:
+                continue
+            standing = frozenset(
+                (uuid, one.fault)
+                for uuid, some in self._record.standing().items()
+                for one in some
+                if one.fault.effect == "NoSchedule"
+            )
+            told, self._told = self._told, standing
+            for uuid, fault in sorted(standing - told):
+                await self._write(about, uuid, fault, ill=True)
+            for uuid, fault in sorted(told - standing):
+                await self._write(about, uuid, fault, ill=False)
+
+    async def _write(self, about: Reference, uuid: str, fault: Fault, *, ill: bool) -> None:
+        place = self._place(uuid)
+        gpu = f"GPU {uuid}" if place is None else place.described
+        await tell(self._events, about, f"Node {self._node}, {gpu}, {fault.kind}", fault, ill=ill)
