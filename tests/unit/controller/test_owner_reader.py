@@ -67,6 +67,14 @@ async def test_a_job_says_how_many_its_pods_are() -> None:
     assert lifted(cluster, *both) == both
 
 
+async def test_a_job_starts_without_an_index_that_has_failed_for_good() -> None:
+    cluster = cluster_of("a", "b", "c")
+    job(cluster, 4, status={"failed": 2, "failedIndexes": "3"})
+    three = pods(cluster, "Job", 3)
+    await cluster.settle()
+    assert lifted(cluster, *three) == three
+
+
 async def test_a_number_that_changes_while_the_gang_waits_is_read_again() -> None:
     cluster = cluster_of("a", "b")
     job(cluster, 3)
