@@ -76,6 +76,7 @@ class _Template(Part, frozen=True):
 class _JobSpec(Part, frozen=True):
     parallelism: int | None = None
     completions: int | None = None
+    backoff_limit_per_index: int | None = None
     done: int | None = None
     failed_indexes: str | None = None
 
@@ -230,6 +231,25 @@ def size_from(owner: Owner, found: Mapping[str, Any]) -> Size | Alone:
     if isinstance(size, tuple) and not 1 <= size[0] <= size[1] <= values.MOST_PODS:
         raise WordError(f"{kind} has no number of pods with GPUs from 1 to {values.MOST_PODS}")
     return size
+
+
+def retries_from(owner: Owner, found: Mapping[str, Any]) -> int | None:
+    """Return how often each index of a Job is tried again, None if all indexes share one number of retries.
+
+    Args:
+        owner: What was read; of any other kind than a Job or a JobSet nothing is known.
+        found: The object as the API server has it, decoded JSON.
+    """
+    try:
+        spec = found.get("spec")
+        if owner.kind == "Job":
+            return msgspec.convert(spec, _JobSpec).backoff_limit_per_index
+        if owner.kind == "JobSet":
+            jobs = msgspec.convert(spec, _JobSetSpec).replicated_jobs
+            return next((job.template.spec.backoff_limit_per_index for job in jobs if job.name == owner.role), None)
+    except _ODD:
+        pass
+    return None
 
 
 def _of_job(_: Owner, spec: dict[str, Any]) -> Size | Alone:

@@ -145,7 +145,7 @@ class GangWorker:
             self._picture,
             size.why if isinstance(size, Alone) else size,
             now,
-            done=done_of(self._picture.gangs, first),
+            done=done_of(self._picture.gangs, first, self._sizes),
             promise_s=self._promise_s,
             unschedulable_s=self._unschedulable_s,
         )

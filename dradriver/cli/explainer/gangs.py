@@ -88,7 +88,7 @@ async def read(scene: Scene, pod: Pod) -> Read | None:
         members.append((member, picture.gangs.rank(key)))
     if any(map(_wants_nics, (member for member, _ in members))):
         await scene.read_nics()
-    return Read(of, Unit(*in_order(members), key=own.gang), size, done_of(picture.gangs, of))
+    return Read(of, Unit(*in_order(members), key=own.gang), size, done_of(picture.gangs, of, owners))
 
 
 def _wants_nics(member: Member) -> bool:
