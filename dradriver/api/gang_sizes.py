@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -75,15 +76,18 @@ class _Template(Part, frozen=True):
 class _JobSpec(Part, frozen=True):
     parallelism: int | None = None
     completions: int | None = None
+    backoff_limit_per_index: int | None = None
     done: int | None = None
+    failed_indexes: str | None = None
 
     @property
     def at_once(self) -> int:
-        """How many pods run at once, of those that have not ended well."""
+        """How many pods run at once, of those that have neither ended well nor failed for good."""
         parallelism = 1 if self.parallelism is None else self.parallelism
-        return (
-            parallelism if self.completions is None else min(parallelism, max(1, self.completions - (self.done or 0)))
-        )
+        if self.completions is None:
+            return parallelism
+        over = (self.done or 0) + number_of_indexes(self.failed_indexes or "", self.completions)
+        return min(parallelism, max(1, self.completions - over))
 
 
 class _JobTemplate(Part, frozen=True):
@@ -138,7 +142,13 @@ class _Elastic(Part, frozen=True):
 
 
 COUNT_DOWN: Final = ("Job",)
-"""Whose size is without the pods that have ended well: those of an earlier round are no part of the next."""
+"""Whose size is without the pods that have ended well: those of an earlier round are no part of the next.
+
+It is without the indexes, too, that have failed more often than ``backoffLimitPerIndex`` (KEP-3850): no pod comes for
+them any more.
+"""
+
+_LONGEST_INDEX: Final = 10  # digits
 
 
 _ODD: Final = (msgspec.ValidationError, RecursionError, UnicodeError)
@@ -166,6 +176,35 @@ def why_never(kind: str, spec: Any) -> str:
     return found.why if isinstance(found, Alone) and found.never else ""
 
 
+def number_of_indexes(text: str, completions: int) -> int:
+    """Return how many indexes of a Job a text names, such as ``1,3-5``; what it says of no such index counts nothing.
+
+    Nothing is made for each index. Source: ``parseIndexesFromString`` of Kubernetes 1.35.4,
+    pkg/controller/job/indexed_job_utils.go.
+
+    Args:
+        text: Of the Job's status, with numbers that increase.
+        completions: How many indexes it has.
+    """
+    count = beyond = 0  # the first index that no interval so far has
+    for interval in text.split(","):
+        first, dash, last = interval.partition("-")
+        limits = _index(first), _index(last if dash else first)
+        if limits[0] is None or limits[1] is None:
+            continue
+        begin, end = max(limits[0], beyond), min(limits[1] + 1, completions)
+        if begin < end:
+            count, beyond = count + end - begin, end
+    return count
+
+
+def _index(text: str) -> int | None:
+    """Return a number; the largest that an index can be where it has more digits, and None for any other text."""
+    if not (text.isascii() and text.isdecimal()):
+        return None
+    return int(text) if len(text) <= _LONGEST_INDEX else sys.maxsize
+
+
 def size_from(owner: Owner, found: Mapping[str, Any]) -> Size | Alone:
     """Return how many pods with GPUs a gang has; ``Alone`` where the object says that its pods are no gang.
 
@@ -184,13 +223,33 @@ def size_from(owner: Owner, found: Mapping[str, Any]) -> Size | Alone:
         whole = msgspec.convert(found, _Read)
         if owner.uid and whole.metadata.uid != owner.uid:
             raise WordError(f"{kind} is another one by now")
-        done = {"done": (whole.status or {}).get("succeeded")} if owner.kind in COUNT_DOWN else {}
-        size = read(owner, whole.spec | done)
+        status = whole.status or {}
+        over = {"done": status.get("succeeded"), "failedIndexes": status.get("failedIndexes")}
+        size = read(owner, whole.spec | (over if owner.kind in COUNT_DOWN else {}))
     except _ODD as error:
         raise WordError(f"{kind} is none: {messages.shown(str(error))}") from None
     if isinstance(size, tuple) and not 1 <= size[0] <= size[1] <= values.MOST_PODS:
         raise WordError(f"{kind} has no number of pods with GPUs from 1 to {values.MOST_PODS}")
     return size
+
+
+def retries_from(owner: Owner, found: Mapping[str, Any]) -> int | None:
+    """Return how often each index of a Job is tried again, None if all indexes share one number of retries.
+
+    Args:
+        owner: What was read; of any other kind than a Job or a JobSet nothing is known.
+        found: The object as the API server has it, decoded JSON.
+    """
+    try:
+        spec = found.get("spec")
+        if owner.kind == "Job":
+            return msgspec.convert(spec, _JobSpec).backoff_limit_per_index
+        if owner.kind == "JobSet":
+            jobs = msgspec.convert(spec, _JobSetSpec).replicated_jobs
+            return next((job.template.spec.backoff_limit_per_index for job in jobs if job.name == owner.role), None)
+    except _ODD:
+        pass
+    return None
 
 
 def _of_job(_: Owner, spec: dict[str, Any]) -> Size | Alone:

@@ -169,6 +169,14 @@ class PodSpec(Part, frozen=True):
     scheduling_group: SchedulingGroup | None = None
 
 
+class ContainerStatus(Part, frozen=True):
+    """What a node has allocated to a container, and what the container has; None where the node does not say."""
+
+    name: str = ""
+    allocated_resources: dict[str, str] | None = None
+    resources: ResourceRequirements | None = None
+
+
 class PodStatus(Part, frozen=True):
     """Where a pod's life stands."""
 
@@ -176,6 +184,10 @@ class PodStatus(Part, frozen=True):
     start_time: str | None = None
     nominated_node_name: str = ""
     conditions: list[Condition] = []
+    container_statuses: list[ContainerStatus] = []
+    init_container_statuses: list[ContainerStatus] = []
+    allocated_resources: dict[str, str] | None = None  # of the pod as a whole, as ``spec.resources``
+    resources: ResourceRequirements | None = None
 
 
 class Pod(Part, frozen=True):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
-from dradriver.api import gang_members, gang_owners, names, resolved
+from dradriver.api import gang_members, gang_owners, names, resolved, values
 from dradriver.api.errors import WordError
 from dradriver.api.gang_owners import Alone, Member, Rank
 from dradriver.api.gangs import Gang
@@ -17,6 +17,7 @@ from dradriver.api.pods import Pod
 
 _SAID: Final = '"gang":'  # in the notes of pods that say anything of one
 _GANG: Final = "gang/"  # no pod's name has a slash
+_FAILURES: Final = "batch.kubernetes.io/job-index-failure-count"  # of the index of a pod, before it was made
 
 
 class Membership(msgspec.Struct, frozen=True):
@@ -35,6 +36,22 @@ class Membership(msgspec.Struct, frozen=True):
     maker: str = ""
 
 
+class _Failed(NamedTuple):
+    """A pod that failed: what made it, which index it was, and how often that had failed before."""
+
+    maker: str
+    rank: Rank
+    failures: int
+
+
+def _failed(pod: Pod, of: Membership) -> _Failed | None:
+    """Return a pod that failed of a Job that tries each index again by itself (KEP-3850); None for any other."""
+    failures = values.natural(pod.metadata.annotations.get(_FAILURES, ""))
+    if failures is None or of.member.rank is None or not of.maker:
+        return None
+    return _Failed(of.maker, of.member.rank, failures)
+
+
 class Gangs:
     """All gangs: their living pods, and which have begun to run.
 
@@ -49,6 +66,8 @@ class Gangs:
         self._running: dict[Key, set[Key]] = {}
         self._done: dict[Key, tuple[Key, str]] = {}  # pods that ended well: their gang, and what made them
         self._done_of: dict[Key, collections.Counter[str]] = {}  # how many those are, by gang and maker
+        self._failed: dict[Key, dict[Key, _Failed]] = {}  # pods that failed, by gang
+        self._failed_in: dict[Key, Key] = {}  # the gangs of these
         self._others: dict[Key, Key] = {}  # pods of PodGroups that are no members: which group
         self._others_of: collections.Counter[Key] = collections.Counter()
         self._none: set[Key] = set()  # gangs that turned out to be none
@@ -76,11 +95,15 @@ class Gangs:
         self._waits.pop(key, None)
         if (done := self._done.pop(key, None)) is not None:
             self._count_done(*done, -1)
+        self._forget_failed(key)
         new = None if pod is None else self._read(key, pod)
         if pod is not None and new is not None and (pod.finished or pod.metadata.deletion_timestamp is not None):
             if pod.status.phase == "Succeeded":
                 self._done[key] = new.gang, new.maker
                 self._count_done(new.gang, new.maker, 1)
+            elif pod.status.phase == "Failed" and (failed := _failed(pod, new)) is not None:
+                self._failed.setdefault(new.gang, {})[key] = failed
+                self._failed_in[key] = new.gang
             new = None
         if old is None and new is None:
             return ()
@@ -125,6 +148,18 @@ class Gangs:
             return 0
         makers = {self._of[pod].maker for pod in self.pods(gang)}
         return sum(count for maker, count in done.items() if maker in makers and maker)
+
+    def failed(self, gang: Key, retries: int | None) -> int:
+        """Return for how many indexes of a gang no pod comes any more, since they were tried so often again and failed.
+
+        Args:
+            gang: The gang.
+            retries: ``backoffLimitPerIndex`` of the Jobs that make its pods; None for none.
+        """
+        if retries is None or (pods := self._failed.get(gang)) is None:
+            return 0
+        makers = {self._of[pod].maker for pod in self.pods(gang)}
+        return len({(one.maker, one.rank) for one in pods.values() if one.maker in makers and one.failures >= retries})
 
     def said(self, gang: Key) -> Membership:
         """Return what the pods of a gang say of it: they agree, or the first that says anything of its own says so."""
@@ -188,6 +223,13 @@ class Gangs:
             return None
         makers = (owner.uid for owner in pod.metadata.owner_references if owner.controller)
         return Membership((key[0], _GANG + found.identity), found, wants, next(makers, ""))
+
+    def _forget_failed(self, key: Key) -> None:
+        if (gang := self._failed_in.pop(key, None)) is None:
+            return
+        del self._failed[gang][key]
+        if not self._failed[gang]:
+            del self._failed[gang]
 
     def _count_done(self, gang: Key, maker: str, more: int) -> None:
         counts = self._done_of.setdefault(gang, collections.Counter())

@@ -15,10 +15,10 @@ from typing import Final
 import msgspec
 
 from dradriver.api import gang_owners, ladder, names, resolved
-from dradriver.api.objects import Metadata
+from dradriver.api.objects import Condition, Metadata
 from dradriver.api.pins import KEEP
-from dradriver.api.pods import Container, Pod, PodSpec, ResourceRequirements
-from dradriver.cluster.nodes.requests import request_of
+from dradriver.api.pods import Container, ContainerStatus, Pod, PodSpec, PodStatus, ResourceRequirements
+from dradriver.cluster.nodes.requests import INFEASIBLE, PENDING, is_infeasible, request_of
 from dradriver.kube import codec
 
 SUCCEEDED: Final = "Succeeded"
@@ -28,6 +28,9 @@ LONGEST_LABELS: Final = 8_192  # characters of labels that are kept; of a pod wi
 LONGEST_SELECTOR: Final = 16_384  # characters of a node selector; a longer one selects nothing
 TOO_LONG: Final = {"this-selector-is-too-long": "select fewer labels"}
 _NOTHING: Final = msgspec.Raw(b"{}")
+_NULL: Final = b"null"
+_UNSAID: Final = msgspec.Raw(_NULL)
+_INFEASIBLE: Final = Condition(type=PENDING, reason=INFEASIBLE)
 
 
 class Foreign(msgspec.Struct, frozen=True, gc=False):
@@ -104,7 +107,7 @@ def read(data: msgspec.Raw) -> Pod | Foreign | None:
         uid=pod.metadata.uid,
         resource_version=pod.metadata.resource_version,
         node="" if done else sys.intern(pod.spec.node_name),
-        takes=_takes(pod.spec) if pod.spec.node_name and not done else {},
+        takes=_takes(pod.spec, pod.status) if pod.spec.node_name and not done else {},
     )
     if static and not done:
         return _static(foreign, data)
@@ -134,8 +137,25 @@ def _whole(data: msgspec.Raw) -> Pod:
     )
     if sum(len(key) + len(value) for key, value in spec.node_selector.items()) > LONGEST_SELECTOR:
         spec = msgspec.structs.replace(spec, node_selector=TOO_LONG)
+    status = msgspec.structs.replace(
+        pod.status,
+        container_statuses=_news(pod.status.container_statuses, spec.containers),
+        init_container_statuses=_news(pod.status.init_container_statuses, spec.init_containers),
+    )
     metadata = msgspec.structs.replace(pod.metadata, annotations=ours, labels=labels)
-    return msgspec.structs.replace(pod, metadata=metadata, spec=spec)
+    return msgspec.structs.replace(pod, metadata=metadata, spec=spec, status=status)
+
+
+def _news(statuses: list[ContainerStatus], containers: list[Container]) -> list[ContainerStatus]:
+    """Return the statuses of containers that are being resized; those of all others say what the containers do."""
+    asked = {container.name: container.resources.requests for container in containers}
+
+    def is_news(status: ContainerStatus) -> bool:
+        requests = asked.get(status.name)
+        said = (None if status.resources is None else status.resources.requests, status.allocated_resources)
+        return any(each is not None and each != requests for each in said)
+
+    return [status for status in statuses if is_news(status)]
 
 
 def _kept(key: str, value: str) -> bool:
@@ -164,6 +184,7 @@ class _Metadata(msgspec.Struct, rename="camel", gc=False):
 
 
 class _Container(msgspec.Struct, rename="camel", gc=False):
+    name: str = ""
     resources: msgspec.Raw = _NOTHING
     restart_policy: str | None = None
 
@@ -181,8 +202,24 @@ class _Spec(msgspec.Struct, rename="camel", frozen=True, gc=False):
     resources: msgspec.Raw = _NOTHING
 
 
-class _Status(msgspec.Struct, frozen=True, gc=False):
+class _Condition(msgspec.Struct, frozen=True, gc=False):
+    type: str = ""
+    reason: str = ""
+
+
+class _ContainerStatus(msgspec.Struct, rename="camel", frozen=True, gc=False):
+    name: str = ""
+    allocated_resources: msgspec.Raw = _UNSAID
+    resources: msgspec.Raw = _UNSAID
+
+
+class _Status(msgspec.Struct, rename="camel", frozen=True, gc=False):
     phase: str = ""
+    conditions: list[_Condition] = []
+    container_statuses: list[_ContainerStatus] = []
+    init_container_statuses: list[_ContainerStatus] = []
+    allocated_resources: msgspec.Raw = _UNSAID
+    resources: msgspec.Raw = _UNSAID
 
 
 class _Pod(msgspec.Struct, gc=False):
@@ -191,32 +228,70 @@ class _Pod(msgspec.Struct, gc=False):
     status: _Status = _Status()
 
 
-_Texts = tuple[tuple[bytes, str | None], ...]  # resources as JSON and restart policy of each container
+_Resources = tuple[bytes, bytes, bytes, str | None]
+"""As JSON what is requested, what there is, and what is allocated; and the restart policy of a container."""
 
 
-def _takes(spec: _Spec) -> Mapping[str, int]:
-    containers = tuple([(bytes(c.resources), None) for c in spec.containers])
-    before = tuple([(bytes(c.resources), c.restart_policy) for c in spec.init_containers])
-    whole, overhead = bytes(spec.resources), bytes(spec.overhead)
-    length = len(whole) + len(overhead) + sum([len(text) for text, _ in containers + before])
+def _takes(spec: _Spec, status: _Status) -> Mapping[str, int]:
+    infeasible = is_infeasible(status.conditions)
+    statuses = {one.name: one for one in status.init_container_statuses + status.container_statuses}
+    containers = tuple([_resources(one, statuses.get(one.name), infeasible) for one in spec.containers])
+    before = tuple([_resources(one, statuses.get(one.name), infeasible) for one in spec.init_containers])
+    whole = bytes(spec.resources), bytes(status.resources), bytes(status.allocated_resources), None
+    overhead = bytes(spec.overhead)
+    length = len(overhead) + sum([len(one[0]) + len(one[1]) + len(one[2]) for one in (whole, *containers, *before)])
     count = _count if length <= LONGEST_KEY else _count.__wrapped__
-    return count(containers, before, whole, overhead)
+    return count(containers, before, whole, overhead, infeasible)
+
+
+def _resources(container: _Container, status: _ContainerStatus | None, infeasible: bool) -> _Resources:
+    requested = bytes(container.resources)
+    if status is None:
+        return requested, _NULL, _NULL, container.restart_policy
+    actual, allocated = bytes(status.resources), bytes(status.allocated_resources)
+    # What only repeats the request is left out, so that alike pods share what is counted, resized or not.
+    if not infeasible and actual == requested:
+        actual = _NULL
+    if not infeasible and requested.endswith(b'"requests":' + allocated + b"}"):
+        allocated = _NULL
+    return requested, actual, allocated, container.restart_policy
 
 
 @functools.lru_cache(maxsize=4096)
-def _count(containers: _Texts, before: _Texts, whole: bytes, overhead: bytes) -> Mapping[str, int]:
+def _count(
+    containers: tuple[_Resources, ...],
+    before: tuple[_Resources, ...],
+    whole: _Resources,
+    overhead: bytes,
+    infeasible: bool,
+) -> Mapping[str, int]:
+    main = [_container(at, one) for at, one in enumerate(containers)]
+    init = [_container(at, one) for at, one in enumerate(before, len(containers))]
     spec = PodSpec(
-        containers=[_container(*one) for one in containers],
-        init_containers=[_container(*one) for one in before],
-        resources=codec.decode(whole, ResourceRequirements),
+        containers=[container for container, _ in main],
+        init_containers=[container for container, _ in init],
+        resources=codec.decode(whole[0], ResourceRequirements),
         overhead=codec.decode(overhead, dict[str, str]),
     )
-    request = request_of(Pod(metadata=Metadata(), spec=spec))
+    status = PodStatus(
+        conditions=[_INFEASIBLE] if infeasible else [],
+        container_statuses=[status for _, status in main + init],
+        resources=codec.decode(whole[1], ResourceRequirements | None),
+        allocated_resources=codec.decode(whole[2], dict[str, str] | None),
+    )
+    request = request_of(Pod(metadata=Metadata(), spec=spec, status=status))
     return _shared(tuple(sorted((resource, amount) for resource, amount in request.items() if amount)))
 
 
-def _container(resources: bytes, restart_policy: str | None) -> Container:
-    return Container(resources=codec.decode(resources, ResourceRequirements), restart_policy=restart_policy)
+def _container(at: int, of: _Resources) -> tuple[Container, ContainerStatus]:
+    requested, actual, allocated, restart_policy = of
+    resources = codec.decode(requested, ResourceRequirements)
+    status = ContainerStatus(
+        name=str(at),
+        resources=codec.decode(actual, ResourceRequirements | None),
+        allocated_resources=codec.decode(allocated, dict[str, str] | None),
+    )
+    return Container(name=str(at), resources=resources, restart_policy=restart_policy), status
 
 
 @functools.lru_cache(maxsize=4096)

@@ -89,13 +89,11 @@ class Dispatcher:
         if pod is None or pod.finished or pod.metadata.deletion_timestamp is not None:
             self._forget(key)
             return
-        if self._unread(pod):
-            self._queue.drop(key)
-            return
         gang = self._picture.gangs.of(key)
         if gang is not None and not self._picture.gangs.started(gang.gang):
             self._touch(gang.gang)
             return
+        self._have_read(pod)
         if self._waits(key, pod):
             return
         where = self._picture.volumes.of(pod)
@@ -136,9 +134,8 @@ class Dispatcher:
                 self._touch(pod)
             return
         self._running.forget(key)
-        unread = [pod for pod in pods if self._unread(self._picture.pods[pod])]
-        if unread:
-            return  # all of them are asked for
+        for pod in pods:
+            self._have_read(self._picture.pods[pod])
         alone = [one for pod in pods if (one := self._units.get(pod)) is not None]
         if any(one.busy for one in alone):
             return
@@ -166,14 +163,12 @@ class Dispatcher:
             return False
         return True
 
-    def _unread(self, pod: Pod) -> bool:
-        """Return whether the template of a pod's claim is not read yet; have it and its claims of storage read."""
+    def _have_read(self, pod: Pod) -> None:
+        """Have the template of a pod's claim, and its claims of storage, read; the pod is looked at again then."""
         for claim in self._picture.volumes.unread_of(pod):
             self._volumes.want(claim)
-        if (template := self._picture.templates.unread_of(pod)) is None:
-            return False
-        self._templates.want(template)
-        return True
+        if (template := self._picture.templates.unread_of(pod)) is not None:
+            self._templates.want(template)
 
     def _waits(self, key: Key, pod: Pod) -> bool:
         """Return whether a pod stays at its gate whatever is free; what it was given already ends as ever."""

@@ -19,6 +19,9 @@ class Sizes(Protocol):
     def size(self, unit: Key, owner: Owner) -> Size | Alone | WordError | None:
         """Return what an object says; None while that is not known yet: then the unit is looked at again."""
 
+    def retries(self, unit: Key, owner: Owner) -> int | None:
+        """Return how often an object tries each index again, as it was read for ``size``; None if nobody knows."""
+
 
 def size_of(gang: Key, said: Membership, sizes: Sizes) -> Size | Alone | str:
     """Return how many pods a gang has, that they are none, or why nobody knows; empty while that is being read.
@@ -32,13 +35,20 @@ def size_of(gang: Key, said: Membership, sizes: Sizes) -> Size | Alone | str:
     return gang_members.size(said.member, said.wants, None if read is None else sizes.size(gang, read))
 
 
-def done_of(gangs: Gangs, said: Membership) -> int:
-    """Return how many pods a gang's size counts that need no place: they ended well, or in a PodGroup have no GPUs."""
+def done_of(gangs: Gangs, said: Membership, sizes: Sizes) -> int:
+    """Return how many pods a gang's size counts that need no place.
+
+    They ended well, are of an index that has failed for good, or in a PodGroup have no GPUs.
+    """
     wrote, read = said.wants is not None and said.wants.size is not None, said.member.read
-    if wrote or read is None:
-        return gangs.done(said.gang)
+    done = gangs.done(said.gang)
+    if read is None:
+        return done
+    done += gangs.failed(said.gang, sizes.retries(said.gang, read))
+    if wrote:
+        return done
     others = gangs.others((said.gang[0], read.name)) if read.kind == "PodGroup" else 0
-    return others + (0 if read.kind in gang_sizes.COUNT_DOWN else gangs.done(said.gang))
+    return others + (0 if read.kind in gang_sizes.COUNT_DOWN else done)
 
 
 def size_matters(picture: Picture, gang: Key) -> bool:

@@ -11,6 +11,10 @@ given back  claims deleted, seats told that they are off   they are gone: planne
 
 Whoever kills the controller at any moment leaves one of these, and the next leader goes on from it. Where seats do not
 keep pods from being bound (``Picture.barrier``), it has started once the first of them is bound.
+
+All deadlines of such a gang are checked in ``gang_step``, in ``_overdue`` and where earlier claims go. Nothing returns
+before it: neither a size that is not known, nor what a pod lacks or what of it is not read yet. Who calls it only keeps
+a pause after a failed write. ``next_step`` does the same for single pods.
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ from typing import Final
 
 import msgspec
 
+from dradriver.api.errors import WordError
 from dradriver.api.gang_owners import Rank
 from dradriver.api.gangs import Size
 from dradriver.api.pods import Pod
@@ -98,29 +103,32 @@ Step = Wait | Plan | Lift | Go | GiveBack | Ending
 
 
 def gang_step(
-    unit: Unit, picture: Picture, size: Size, now: float, *, done: int, promise_s: float, unschedulable_s: float
+    unit: Unit, picture: Picture, size: Size | str, now: float, *, done: int, promise_s: float, unschedulable_s: float
 ) -> Step:
     """Return what has to be done for a gang of which no pod is bound or was told to go.
 
     Args:
         unit: The gang: its living pods in the order of their ranks.
         picture: The cluster.
-        size: How few pods it may start with, and how many it has.
+        size: How few pods it may start with, and how many it has; or why that is not known, empty while it is read.
+            Claims that are there go on by the number that they say.
         now: The loop's clock.
         done: Pods that ended well: they need no place.
         promise_s: How long its claims may wait for the scheduler, whatever its size.
         unschedulable_s: How long once the scheduler says of one that it finds no room.
     """
     claims: dict[str, ClaimRecord] = {}
-    blocked = old = ""
+    lacking: dict[str, str] = {}
+    blocked: str | None = None
+    old = ""
     for member in unit.members:
         pod, claim = member.pod, picture.claim_of(member.pod)
-        if claim is not None and not claim.owned_by(member.uid):
-            blocked = blocked or f"claim {claim.metadata.name} belongs to somebody else; delete {_pod(pod)}"
-            continue
-        if claim is None:
-            if pod.gated and (others := next_step.other_gates(pod)):
-                blocked = blocked or f"{_pod(pod)} {next_step.other_gate(others)}"
+        if claim is None or not claim.owned_by(member.uid):
+            why = _blocked(member, picture)
+            blocked = blocked or why
+            lacks = _lacks(member, picture) if why is None else why
+            if lacks is not None:
+                lacking[member.uid] = lacks
             continue
         claims[member.uid] = claim
         if claim.devices is not None and pod.gated:
@@ -134,14 +142,19 @@ def gang_step(
     if isinstance(leaving, GiveBack):
         return leaving
     if not claims:
-        return Wait(reason=blocked) if blocked else _gathering(unit, size, now, done=done)
+        return _gathering(unit, size, lacking, now, done=done)
+    if len(unit.members) - len(lacking) >= _wanted(claims):
+        blocked = None  # the others suffice
     if not (blocked or old or leaving):
-        least = max(1, size[0] - done)
-        return _promised(unit, picture, claims, now, least=least, promise_s=promise_s, unschedulable_s=unschedulable_s)
+        return _promised(
+            unit, picture, claims, lacking, size, now, done=done, promise_s=promise_s, unschedulable_s=unschedulable_s
+        )
     # What the others have is kept for no part of a gang for long.
     kept = tuple(claim for claim in _free(claims) if not claim.deleting)
-    if kept and (blocked or not out):
-        return GiveBack(kept, WithdrawReason.BLOCKED if blocked else WithdrawReason.OUTDATED, blocked)
+    if kept and blocked:
+        return GiveBack(kept, WithdrawReason.BLOCKED, blocked)
+    if kept and not out:
+        return GiveBack(kept, WithdrawReason.OUTDATED)
     reason = blocked or old or LEAVING
     times = [_until(unit, now, promise_s)] if kept else []
     if kept and times[0] <= now:
@@ -149,6 +162,29 @@ def gang_step(
     if leaving is not None and leaving.until is not None:
         times.append(leaving.until)
     return Wait(until=min(times, default=None), reason=reason)
+
+
+def _blocked(member: Member, picture: Picture) -> str | None:
+    """Return who keeps a member from having a claim of its own, for as long as they like; None for nobody."""
+    claim = picture.claim_of(member.pod)
+    if claim is not None:
+        return f"claim {claim.metadata.name} belongs to somebody else; delete {_pod(member.pod)}"
+    others = next_step.other_gates(member.pod) if member.pod.gated else []
+    return f"{_pod(member.pod)} {next_step.other_gate(others)}" if others else None
+
+
+def _lacks(member: Member, picture: Picture) -> str | None:
+    """Return what a member lacks without which no plan can have it; empty while that is read, None for nothing."""
+    pod = member.pod
+    if pod.gated and (why := picture.lacking_of(pod)):
+        return why
+    if picture.templates.unread_of(pod) is not None or (pod.gated and picture.volumes.unread_of(pod)):
+        return ""
+    try:
+        _ = member.wish
+    except WordError as error:
+        return str(error)
+    return None
 
 
 def _inside(member: Member, claim: ClaimRecord) -> bool:
@@ -167,28 +203,44 @@ def _leaving(unit: Unit, claims: Mapping[str, ClaimRecord], now: float) -> Wait 
     return Wait(until=min((until for _, until in times), default=None))
 
 
-def _gathering(unit: Unit, size: Size, now: float, *, done: int) -> Step:
+def _gathering(unit: Unit, size: Size | str, lacking: Mapping[str, str], now: float, *, done: int) -> Step:
+    """Return what is done for a gang without claims; members that lack something are left out if others suffice."""
+    if isinstance(size, str):
+        return Wait(reason=size or None)
     least, most = (max(1, number - done) for number in size)
-    here = len(unit.members)
-    if here < least:
-        beside = f", beside {done} that need no GPUs" if done else ""
-        return Wait(reason=f"{here} of {least} pods of its gang are there{beside}")
-    if here < most and (until := unit.gathered_at(now) + GATHER_S) > now:
+    ready = tuple(member for member in unit.members if member.uid not in lacking)
+    if len(ready) < least:
+        return Wait(reason=_too_few(len(ready), least, lacking, beside=done))
+    if len(ready) < most and (until := unit.gathered_at(now) + GATHER_S) > now:
         return Wait(until=until)
-    return Plan(unit.members[:most], least)
+    return Plan(ready[:most], least)
+
+
+def _too_few(ready: int, wanted: int, lacking: Mapping[str, str], *, beside: int = 0) -> str | None:
+    """Return why a gang's pods are too few, and None while what one lacks is being read."""
+    if why := next(filter(None, lacking.values()), ""):
+        return why
+    if ready + len(lacking) >= wanted:
+        return None
+    others = f", beside {beside} that need no GPUs" if beside else ""
+    return f"{ready + len(lacking)} of {wanted} pods of its gang are there{others}"
 
 
 def _promised(
     unit: Unit,
     picture: Picture,
     claims: Mapping[str, ClaimRecord],
+    lacking: Mapping[str, str],
+    size: Size | str,
     now: float,
     *,
-    least: int,
+    done: int,
     promise_s: float,
     unschedulable_s: float,
 ) -> Step:
     """Return what is done for a gang some of whose members have claims."""
+    # When the claims were made the size was known, and they say how many there are of the plan.
+    least = 1 if isinstance(size, str) else max(1, size[0] - done)
     every = tuple(claims.values())
     have = [member for member in unit.members if member.uid in claims]
     lifted = [member for member in unit.members if not member.pod.gated]
@@ -201,7 +253,7 @@ def _promised(
         taken = tuple(claim for claim, _ in broken) if lifted else every
         return GiveBack(taken, broken[0][1])
     wanted = _wanted(claims)
-    missing = [member for member in unit.members if member.uid not in claims]
+    missing = [member for member in unit.members if member.uid not in claims and member.uid not in lacking]
     if (len(claims) < wanted or wanted < least) and not lifted:
         # Its writer was killed between two of them, or saw others run that did no more, and placed a pod beside them.
         return GiveBack(every, WithdrawReason.OUTDATED)
@@ -214,13 +266,18 @@ def _promised(
         else _waits(unit, ending)
     )
     if isinstance(until, GiveBack):
+        if isinstance(size, str) and size:
+            return msgspec.structs.replace(until, reason=f"{until.reason}; {size}")
         return until
+    unread = any(picture.templates.unread_of(member.pod) for member in have)
     if len(claims) < wanted:
         late = tuple(missing[: wanted - len(claims)])
-        if len(claims) + len(late) == wanted:
-            return Plan(late, len(late), until)
-        return Wait(until=until, reason=f"{len(claims) + len(late)} of {wanted} pods of its gang are there")
+        if len(claims) + len(late) < wanted:
+            return Wait(until=until, reason=_too_few(len(claims) + len(late), wanted, lacking))
+        return Wait(until) if unread else Plan(late, len(late), until)
     if gated := tuple(member for member in have if member.pod.gated):
+        if unread:
+            return Wait(until)
         pins = [claims[member.uid].pin for member in gated]
         if aside := {pin.choice.node for pin in pins if pin is not None} & picture.inventory.aside:
             # Nobody can say if they are right: a leader that begins has no tables of any machine yet.

@@ -140,19 +140,12 @@ class GangWorker:
             for pod in self._picture.gangs.dissolve(unit.key):
                 self._touch(pod)
             return
-        if not isinstance(size, tuple):
-            self._queue.drop(unit.key)
-            if reason := size.why if isinstance(size, Alone) else size:
-                self._tell(unit, reason)
-            return
-        if self._waits_for_others(unit):
-            return
         step = gang_step(
             unit,
             self._picture,
-            size,
+            size.why if isinstance(size, Alone) else size,
             now,
-            done=done_of(self._picture.gangs, first),
+            done=done_of(self._picture.gangs, first, self._sizes),
             promise_s=self._promise_s,
             unschedulable_s=self._unschedulable_s,
         )
@@ -303,7 +296,8 @@ class GangWorker:
         unit.reserved = self._reservations.of(unit)
         try:
             for member in unit.members:
-                _ = member.wish
+                if member in unit.wanting or gang_plan.has_claim(self._picture, member):
+                    _ = member.wish
             reason = self._queue.put(unit)
         except WordError as error:
             self._queue.drop(unit.key)
@@ -327,23 +321,6 @@ class GangWorker:
                 pods = [member.pod for member in unit.members]
                 self._running.anew(unit.key, pods, f"there is no place for it within its nodes: {reason}")
         self._tell(unit, self._reservations.told(unit, reason))
-
-    def _waits_for_others(self, unit: Unit) -> bool:
-        """Return whether a gang's pods cannot start yet: for want of volumes, or of templates that others make.
-
-        Or it is not known yet where the volumes are.
-        """
-        volumes = self._picture.volumes
-        gated = [
-            member.pod for member in unit.members if member.pod.gated and not gang_plan.has_claim(self._picture, member)
-        ]
-        lacking = next((why for pod in gated if (why := self._picture.lacking_of(pod))), "")
-        if lacking:
-            self._tell(unit, lacking)
-        if lacking or any(volumes.unread_of(pod) for pod in gated):
-            self._queue.drop(unit.key)
-            return True
-        return False
 
     def _tell(self, unit: Unit, reason: str) -> None:
         for member in unit.members:

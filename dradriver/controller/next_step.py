@@ -1,7 +1,9 @@
 """What has to be done for one pod now: from its state to a step. Pure; the worker does the step.
 
 A promise is a claim that the scheduler has not allocated. It ends by itself: whatever keeps a lifted pod waiting,
-nobody's GPUs are held for it longer than a deadline.
+nobody's GPUs are held for it longer than a deadline. All deadlines of a pod that is placed by itself are checked here.
+Nothing returns before ``next_step``, whatever the pod lacks or cannot be read of it; only a pause after a failed write
+is kept. ``gang_step`` does the same for gangs that have not started.
 """
 
 from __future__ import annotations
@@ -147,7 +149,7 @@ def next_step(
             # A set that is promised to a pod which another gate still holds would be of use to nobody.
             return Wait(reason=other_gate(others))
         member.joins = ""
-        return _behind(pod, picture) or Place()
+        return _behind(pod, picture) or _place(pod, picture)
     if is_set(claim.key) and (step := _sharing(pod, claim, picture, others)) is not None:
         member.joins = claim.uid
         return step
@@ -161,7 +163,7 @@ def next_step(
             return LetGo(claim)
         return Wait(until=stuck_at, reason=f"waits until its earlier claim {claim.metadata.name} is gone")
     if pod.gated:
-        return _gated(member, claim, picture, others, wall)
+        return _gated(member, claim, picture, others, now, promise_s=promise_s, wall=wall)
     if claim.seat is not None:
         return _seated(member, claim, now)
     if claim.devices is not None:
@@ -172,6 +174,11 @@ def next_step(
     if (ending := ending_for((claim,), picture, now, wall, lasts_s(pod))) is not None and _intact(claim, picture):
         return _preempting(member, claim, ending, now)
     return _promised(member, claim, picture, now, promise_s=promise_s, unschedulable_s=unschedulable_s)
+
+
+def _place(pod: Pod, picture: Picture) -> Step:
+    """Return that a pod wants a place, once the template that says what it asks for is read."""
+    return Wait() if picture.templates.unread_of(pod) is not None else Place()
 
 
 def _preempting(member: Member, claim: ClaimRecord, ending: Ending, now: float) -> Step:
@@ -264,7 +271,7 @@ def _sharing(pod: Pod, claim: ClaimRecord, picture: Picture, others: list[str]) 
             return Wait(reason=f"waits until the earlier claim {name}, whose pods have ended, is gone")
         return None if _same(heir, pod) else Wait(reason=_led(name, heir))
     if pod.gated:
-        return Wait(reason=other_gate(others)) if others else Place()
+        return Wait(reason=other_gate(others)) if others else _place(pod, picture)
     refused = pod.refused
     return Wait(
         texts=_untrue(pod, claim),
@@ -287,7 +294,16 @@ def _unowned(pod: Pod, claim: ClaimRecord | None) -> ClaimRecord | None:
     return None if mine else claim
 
 
-def _gated(member: Member, claim: ClaimRecord, picture: Picture, others: list[str], wall: float) -> Step:
+def _gated(
+    member: Member,
+    claim: ClaimRecord,
+    picture: Picture,
+    others: list[str],
+    now: float,
+    *,
+    promise_s: float,
+    wall: float,
+) -> Step:
     if [uid for uid in claim.users if uid != member.uid]:
         return Wait(
             reason=f"claim {claim.metadata.name} is used by another pod; delete that pod: a claim's GPUs are one pod's"
@@ -299,11 +315,22 @@ def _gated(member: Member, claim: ClaimRecord, picture: Picture, others: list[st
         return Withdraw(claim, WithdrawReason.OUTDATED)
     if others:
         return Withdraw(claim, WithdrawReason.BLOCKED, other_gate(others))
-    if claim.pin is not None and (node := claim.pin.choice.node) in picture.inventory.aside:
-        return Wait(reason=f"waits until the GPUs of its node {node} are assessed")  # nobody can say if it is right
-    if claim.pin is not None and (why := nic_places.unread(picture, member)):
-        return Wait(reason=why)  # the same
-    return Keep(claim)
+    if (why := _unknown(member, claim, picture)) is None:
+        return Keep(claim)
+    member.promise.seen(claim.uid, member.pod.refused, now)
+    until = member.promise.since + promise_s
+    return Wait(until=until, reason=why or None) if now < until else Withdraw(claim, WithdrawReason.OVERDUE, why)
+
+
+def _unknown(member: Member, claim: ClaimRecord, picture: Picture) -> str | None:
+    """Return what has to be known before a gated pod's claim can be said to be right; empty for its template."""
+    if picture.templates.unread_of(member.pod) is not None:
+        return ""
+    if claim.pin is None:
+        return None
+    if (node := claim.pin.choice.node) in picture.inventory.aside:
+        return f"waits until the GPUs of its node {node} are assessed"
+    return nic_places.unread(picture, member) or None
 
 
 def _promised(

@@ -44,6 +44,7 @@ class _Entry:
         self.owner = owner
         self.units: dict[Key, None] = {}
         self.answer: Answer | None = None
+        self.retries: int | None = None
 
 
 class OwnerReader:
@@ -79,14 +80,18 @@ class OwnerReader:
 
         As long as the gang waits the object is read again now and then, for its author may change the number.
         """
-        # A name may be any text, so a plain separator would let two objects be taken for one.
-        key = unit[0], msgspec.json.encode(owner).decode()
+        key = _key(unit, owner)
         entry = self._entries.get(key)
         if entry is None:
             entry = self._entries[key] = _Entry(owner)
             self._rounds.put(key)
         entry.units[unit] = None
         return entry.answer
+
+    def retries(self, unit: Key, owner: Owner) -> int | None:
+        """Return how often a gang's object tries each index again, as read for ``size``; None if nobody knows."""
+        entry = self._entries.get(_key(unit, owner))
+        return None if entry is None else entry.retries
 
     async def run(self) -> None:
         """Read what is wanted until cancelled; what cannot be read is tried again after a pause."""
@@ -123,7 +128,7 @@ class OwnerReader:
         if not entry.units:
             del self._entries[key]
             return False
-        answer = await self._answer(key[0], entry.owner)
+        answer = await self._answer(key[0], entry)
         if (
             isinstance(answer, _TroubleError)
             and entry.answer is not None
@@ -137,7 +142,8 @@ class OwnerReader:
             self._touch(unit)
         return True
 
-    async def _answer(self, namespace: str, owner: Owner) -> Answer:
+    async def _answer(self, namespace: str, entry: _Entry) -> Answer:
+        owner = entry.owner
         one = shown(owner.kind, owner.name)
         if owner.kind not in gang_sizes.OBJECTS:
             return WordError(f"{one}: how many pods such an object has is not known: {_WRITE}")
@@ -150,7 +156,10 @@ class OwnerReader:
                 raw = await self._client.get(resource, owner.name, namespace=namespace, type=msgspec.Raw)
             if len(memoryview(raw)) > MOST_BYTES:
                 return WordError(f"{one} is longer than {MOST_BYTES} bytes, which nobody reads: {_WRITE}")
-            return gang_sizes.size_from(owner, codec.decode(raw, dict))
+            found = codec.decode(raw, dict)
+            size = gang_sizes.size_from(owner, found)
+            entry.retries = gang_sizes.retries_from(owner, found)
+            return size
         except WordError as error:
             return error
         except (codec.BadJson, ValueError) as error:  # no path leads to such a name
@@ -167,6 +176,11 @@ class OwnerReader:
 
 class _TroubleError(WordError):
     """The server gave no answer: that says nothing of the object."""
+
+
+def _key(unit: Key, owner: Owner) -> Key:
+    # A name may be any text, so a plain separator would let two objects be taken for one.
+    return unit[0], msgspec.json.encode(owner).decode()
 
 
 def _same(one: Answer, other: Answer | None) -> bool:

@@ -32,7 +32,7 @@ from dradriver.cluster.picture import Picture
 from dradriver.cluster.placement import Placement
 from dradriver.cluster.records import ClaimRecord
 from dradriver.cluster.running_units import Running, RunningUnit
-from dradriver.controller import metrics
+from dradriver.controller import gang_plan, metrics
 from dradriver.controller.ending import Ending
 from dradriver.controller.evictions import Evictions
 from dradriver.controller.executor import Executor
@@ -155,7 +155,7 @@ class Preemptions:
             return False
         if self._tenants.by_kueue(self._tenants.of(unit.key[0])):
             return False  # Kueue ends others for its own
-        if unit.key in self._picture.gangs and len(unit.wanting) < len(unit.members):
+        if unit.key in self._picture.gangs and any(gang_plan.has_claim(self._picture, one) for one in unit.members):
             return False  # some have places already: the others get theirs beside them
         if self._bound_to_others(unit):
             return False

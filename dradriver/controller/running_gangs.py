@@ -67,7 +67,7 @@ class RunningGangs:
         # One that starts anew misses every pod, however few it may begin with.
         least = max(planned, default=1) - gangs.done(gang)
         if isinstance(size, tuple) and not restarts:
-            fewest = size[0] - done_of(gangs, said)
+            fewest = size[0] - done_of(gangs, said, self._sizes)
             least = min(fewest, least) if planned else fewest  # a pod without GPUs that comes and goes is no loss
         step = running_step(
             pods,

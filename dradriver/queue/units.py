@@ -300,13 +300,19 @@ class Unit:
         return self.members[0]
 
     @property
+    def asking(self) -> tuple[Member, ...]:
+        """Those of its pods that want a place now, as far as ``wanting`` says; else all."""
+        return tuple(member for member in self.members if member in self.wanting) or self.members
+
+    @property
     def kind(self) -> Kind:
         """What units share that find a place or do not.
 
         Raises:
             WordError: What it wishes cannot be read.
         """
-        return (*self.lead.kind[:-1], self.reserved) if self.reserved else self.lead.kind
+        kind = self.asking[0].kind
+        return (*kind[:-1], self.reserved) if self.reserved else kind
 
     @property
     def lasts_s(self) -> int:
@@ -315,7 +321,7 @@ class Unit:
         Raises:
             WordError: What it wishes cannot be read.
         """
-        return longest(member.wish.ask.lasts_s for member in self.members)
+        return longest(member.wish.ask.lasts_s for member in self.asking)
 
     @property
     def who(self) -> str:

@@ -171,8 +171,9 @@ class GangRules:
         pods_of = gang.pods if gang.owner else ()
         done = [pod for key in pods_of if (pod := self._world.pod(key)) is not None and _well(pod)]
         least = max(1, gang.size[0] - len(done))
-        own = any(fit.gates(pod) not in ([], [names.GATE]) for pod in pods)
-        if gang.picky or own or len(pods) < least:
+        # A pod that another's gate holds stops none that suffice without it.
+        pods = [pod for pod in pods if fit.gates(pod) in ([], [names.GATE])]
+        if gang.picky or len(pods) < least:
             return
         caps, gpus = self._world.caps, sum(map(_gpus, pods))
         left = frozenset(node for node in self._world.nodes if caps.leaves(gang.key[0], gpus, node))

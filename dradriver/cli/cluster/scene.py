@@ -16,10 +16,11 @@ from typing import Any, Final
 from dradriver.api import channels, gang_sizes, names
 from dradriver.api.ledger import OTHERS, OURS, Ledger, bound
 from dradriver.api.nics import DRIVERS
-from dradriver.api.objects import Node
+from dradriver.api.objects import Metadata, Node
 from dradriver.api.pins import Claim, Key
 from dradriver.api.pods import Pod
 from dradriver.api.policies.model import DEFAULTS, Policies
+from dradriver.api.templates import Template
 from dradriver.cli.cluster import reading
 from dradriver.cli.cluster.reading import ClusterError, whose
 from dradriver.cli.cluster.tenants import Own
@@ -101,7 +102,6 @@ class Scene:
         self._filled: set[str] = set()
         self._taken: dict[tuple[str, Key], Any] = {}  # by kind and key what the picture has
         self._labels: dict[str, Mapping[str, str]] = {}
-        self._knows_templates = False
 
     async def read(self, *, pods_too: bool = True) -> None:
         """Read slices, claims, nodes, and where pods are to be placed device classes and our pods."""
@@ -199,22 +199,32 @@ class Scene:
         before = len(self.unread)
         for template in await self._list(RESOURCE_CLAIM_TEMPLATES, records.read_template, namespace=namespace):
             self.picture.template_changed(_seen(template))
-        self._knows_templates = len(self.unread) == before
-        return self._knows_templates
+        return len(self.unread) == before
 
     async def read_beside(self, pods: Collection[Pod]) -> None:
         """Read what pods of one namespace name beside their GPUs: templates, and channels where these ask for one."""
         some = [pod for pod in pods if templates.beside(pod)]
-        if not some or not await self.read_templates(some[0].metadata.namespace):
+        if not some:
+            return
+        if not await self.read_templates(some[0].metadata.namespace):
+            self._take_as_there(some)
             return
         if any(self.picture.templates.domain_of(pod) is not None for pod in some):
             selector = f"spec.driver={channels.DRIVER}"
             for piece in await self._list(RESOURCE_SLICES, records.read_channels, field_selector=selector):
                 self.picture.channels_changed(_seen(piece))
 
+    def _take_as_there(self, pods: Collection[Pod]) -> None:
+        """Let the templates that pods name beside that of their GPUs be there: whether they are may not be read."""
+        for pod in pods:
+            namespace = pod.metadata.namespace
+            for name in templates.beside(pod):
+                template = Template(metadata=Metadata(namespace=namespace, name=name), spec=None)
+                self.picture.templates.known.setdefault((namespace, name), template)
+
     def lacking_of(self, pod: Pod) -> str | None:
-        """Return which template a gated pod without a claim waits for, in words; None for none, or if nobody knows."""
-        waits = pod.gated and self.picture.claim_of(pod) is None and self._knows_templates
+        """Return which template a gated pod without a claim waits for, in words; None for none."""
+        waits = pod.gated and self.picture.claim_of(pod) is None
         return self.picture.templates.lacking_of(pod) if waits else None
 
     async def read_nics(self) -> None:
@@ -226,15 +236,20 @@ class Scene:
 
     async def volumes_of(self, pod: Pod) -> Where | volumes.Unbound:
         """Return where a pod's volumes are; as if they were everywhere where that may not be read."""
+        claims = volumes.claims_of(pod)
         try:
-            places = [await volumes.locate(self._client, claim) for claim in volumes.claims_of(pod)]
+            places = [await volumes.locate(self._client, claim) for claim in claims]
         except (ApiError, Unreachable) as error:
+            for claim in claims:
+                self.picture.volumes.read(claim, None)
             self.unread.append(
                 f"{self._server.url}: where the pod's volumes are could not be read ({error}), and it is shown as if "
                 "they were everywhere; you need the verb get on persistentvolumeclaims, persistentvolumes and "
                 "storageclasses"
             )
             return ()
+        for claim, place in zip(claims, places, strict=True):
+            self.picture.volumes.read(claim, place)
         lacking = next((place for place in places if isinstance(place, volumes.Unbound)), None)
         return volumes.together(places) if lacking is None else lacking
 

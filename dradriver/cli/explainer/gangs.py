@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from functools import partial
 from typing import Final, TypeGuard
 
 import msgspec
@@ -23,7 +24,18 @@ from dradriver.cluster.volumes import Unbound
 from dradriver.controller import gang_plan
 from dradriver.controller.ending import Ending
 from dradriver.controller.gang_sizes import done_of, size_of
-from dradriver.controller.gang_step import GiveBack, Go, Lift, Plan, Step, gang_step, in_order, is_seated
+from dradriver.controller.gang_step import (
+    GATHER_S,
+    GiveBack,
+    Go,
+    Lift,
+    Plan,
+    Step,
+    Wait,
+    gang_step,
+    in_order,
+    is_seated,
+)
 from dradriver.controller.next_step import PROMISE_S, UNSCHEDULABLE_S
 from dradriver.queue.units import Member, Unit
 from dradriver.view.plain import plain
@@ -39,14 +51,12 @@ class Read(msgspec.Struct, frozen=True):
         unit: All of its pods that live.
         size: How few pods it may start with, and how many it has; else that it is none, or why nobody knows.
         done: How many of its pods have ended well.
-        lacking: Why a pod of it cannot be placed whatever is free: its volumes, or templates that are not there.
     """
 
     of: Membership
     unit: Unit
     size: Size | Alone | str
     done: int
-    lacking: str
 
 
 async def read(scene: Scene, pod: Pod) -> Read | None:
@@ -78,13 +88,7 @@ async def read(scene: Scene, pod: Pod) -> Read | None:
         members.append((member, picture.gangs.rank(key)))
     if any(map(_wants_nics, (member for member, _ in members))):
         await scene.read_nics()
-    lacking = (
-        where.reason
-        for each, where in zip(pods, places, strict=True)
-        if isinstance(where, Unbound) and each.gated and picture.claim_of(each) is None
-    )
-    why = next((why for each in pods if (why := scene.lacking_of(each))), None) or next(lacking, "")
-    return Read(of, Unit(*in_order(members), key=own.gang), size, done_of(picture.gangs, of), why)
+    return Read(of, Unit(*in_order(members), key=own.gang), size, done_of(picture.gangs, of, owners))
 
 
 def _wants_nics(member: Member) -> bool:
@@ -94,11 +98,21 @@ def _wants_nics(member: Member) -> bool:
         return False
 
 
-def step(scene: Scene, gang: Read, size: Size) -> Step:
-    """Return what the controller would do for a gang that has not started; no time has gone by for it."""
-    return gang_step(
-        gang.unit, scene.picture, size, 0.0, done=gang.done, promise_s=PROMISE_S, unschedulable_s=UNSCHEDULABLE_S
+def step(scene: Scene, gang: Read) -> Step:
+    """Return what the controller would do for a gang that has not started, as if it had waited for more pods."""
+    size = gang.size.why if isinstance(gang.size, Alone) else gang.size
+    at = partial(
+        gang_step,
+        gang.unit,
+        scene.picture,
+        size,
+        done=gang.done,
+        promise_s=PROMISE_S,
+        unschedulable_s=UNSCHEDULABLE_S,
     )
+    first = at(0.0)
+    gathers = isinstance(first, Wait) and first.reason is None and gang.unit.promised_at is None
+    return at(GATHER_S) if gathers else first
 
 
 async def places(

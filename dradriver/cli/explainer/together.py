@@ -8,14 +8,13 @@ import msgspec
 
 from dradriver.allocator.request import NoPlaceError, Whole
 from dradriver.api.errors import WordError
-from dradriver.api.gang_owners import Alone
 from dradriver.api.pods import Pod
 from dradriver.cli.cluster.scene import Scene
 from dradriver.cli.explainer import gang_helps, gangs, rooms, turns
 from dradriver.cli.explainer.gangs import Read
 from dradriver.cli.explainer.model import Verdict
 from dradriver.cli.explainer.places import place_of
-from dradriver.controller.gang_step import Plan, Wait
+from dradriver.controller.gang_step import Plan
 from dradriver.queue.caps import CapError
 
 _HELPS: Final = 3
@@ -25,22 +24,11 @@ async def together(scene: Scene, pod: Pod, gang: Read) -> Verdict:
     """Return what there is to say of a pod whose gang has not started."""
     lead = next(member for member in gang.unit.members if member.uid == pod.metadata.uid)
     shown = gangs.described(scene, gang, pod)
-    size, told = gang.size, gang.lacking
     try:
         wish = lead.wish
-        for member in gang.unit.members:
-            _ = member.wish
     except WordError as error:
         return Verdict(reason=str(error), gang=shown)
-    if not isinstance(size, tuple):
-        told = size.why if isinstance(size, Alone) else size
-    if told or not isinstance(size, tuple):
-        return Verdict(reason=told, gang=shown)
-    step = gangs.step(scene, gang, size)
-    if shown.state == "waiting" and isinstance(step, Wait):
-        step = Plan(
-            gang.unit.members[: size[1]], max(1, size[0] - gang.done)
-        )  # of a gang that waits for more than the fewest there are
+    step = gangs.step(scene, gang)
     if not isinstance(step, Plan):
         claim = scene.picture.claim_of(pod)
         pin = claim.pin if claim is not None and claim.owned_by(pod.metadata.uid) else None

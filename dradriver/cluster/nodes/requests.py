@@ -1,19 +1,19 @@
 """CPU, memory and everything else that a pod takes, counted as kube-scheduler counts it.
 
 Amounts are integers from 0 to 2**63 - 1: CPU in thousandths, all else in whole units. Source of the arithmetic:
-``PodRequests`` in ``k8s.io/component-helpers/resource``.
+``PodRequests`` in ``k8s.io/component-helpers/resource``, with ``UseStatusResources`` as kube-scheduler calls it.
 """
 
 from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Iterable, Mapping
+from typing import Final, Protocol
 
 from dradriver.api import quantity
 from dradriver.api.errors import WordError
-from dradriver.api.pods import Pod
+from dradriver.api.pods import Container, ContainerStatus, Pod, ResourceRequirements
 
 logger = logging.getLogger(__name__)
 
@@ -21,6 +21,8 @@ LARGEST: Final = 2**63 - 1
 PODS: Final = "pods"
 CPU: Final = "cpu"
 POD_LEVEL: Final = ("cpu", "memory", "hugepages-")  # what a pod can request as a whole
+PENDING: Final = "PodResizePending"  # the condition of a pod whose resize its node has not begun
+INFEASIBLE: Final = "Infeasible"  # its reason where the node never can
 _LONGEST: Final = 64  # characters; the API server writes quantities with about 20 at most
 
 Amounts = dict[str, int]
@@ -47,13 +49,16 @@ def request_of(pod: Pod) -> Amounts:
 
     Init containers run one after another before the others; those with ``restartPolicy: Always`` (sidecars, KEP-753)
     stay, so each later init container and all main containers run beside them. What the pod requests as a whole counts
-    instead of its containers' sums (KEP-2837).
+    instead of its containers' sums (KEP-2837). While a pod is resized in place (KEP-1287) the largest counts of what it
+    requests, what its node has allocated and what it has; without the first if its node can never do the resize.
     """
+    infeasible = is_infeasible(pod.status.conditions)
+    statuses = {one.name: one for one in (*pod.status.init_container_statuses, *pod.status.container_statuses)}
     # In place, for a pod may have thousands of containers with a resource of its own each.
     total: Amounts = {}
     peak: Amounts = {}
     for container in pod.spec.init_containers:
-        asked = amounts(container.resources.requests)
+        asked = _asked(container, statuses, infeasible=infeasible)
         stays = container.restart_policy == "Always"
         for resource, amount in asked.items():
             beside = total.get(resource, 0) + amount
@@ -61,14 +66,70 @@ def request_of(pod: Pod) -> Amounts:
             if stays:
                 total[resource] = beside
     for container in pod.spec.containers:
-        _add(total, amounts(container.resources.requests))
+        _add(total, _asked(container, statuses, infeasible=infeasible))
     for resource, amount in peak.items():
         total[resource] = max(total.get(resource, 0), amount)
-    whole = pod.spec.resources.requests
-    total.update(amounts({key: text for key, text in whole.items() if key.startswith(POD_LEVEL)}))
-    _add(total, amounts(pod.spec.overhead))
+    overhead = amounts(pod.spec.overhead)
+    total.update(_asked_as_a_whole(pod, overhead, infeasible=infeasible))
+    _add(total, overhead)
     _add(total, {PODS: 1})
     return {resource: min(amount, LARGEST) for resource, amount in total.items()}
+
+
+class Told(Protocol):
+    """A condition of a pod."""
+
+    @property
+    def type(self) -> str:
+        """What it is about."""
+
+    @property
+    def reason(self) -> str:
+        """Why it is so, in a word."""
+
+
+def is_infeasible(conditions: Iterable[Told]) -> bool:
+    """Return whether a pod's node has said that it can never do the resize that the pod's spec asks for."""
+    for condition in conditions:
+        if condition.type == PENDING:
+            return condition.reason == INFEASIBLE
+    return False
+
+
+def _asked(container: Container, statuses: Mapping[str, ContainerStatus], *, infeasible: bool) -> Amounts:
+    spec, status = amounts(container.resources.requests), statuses.get(container.name)
+    known = [] if status is None else _known(status.resources, status.allocated_resources)
+    return _largest(known if known and infeasible else [spec, *known])
+
+
+def _asked_as_a_whole(pod: Pod, overhead: Amounts, *, infeasible: bool) -> Amounts:
+    spec = _pod_level(amounts(pod.spec.resources.requests))
+    if not spec:
+        return {}
+    # The node counts the overhead in.
+    known = [
+        {resource: max(amount - overhead.get(resource, 0), 0) for resource, amount in _pod_level(each).items()}
+        for each in _known(pod.status.resources, pod.status.allocated_resources)
+    ]
+    return _largest(known if known and infeasible else [spec, *known])
+
+
+def _known(actual: ResourceRequirements | None, allocated: Mapping[str, str] | None) -> list[Amounts]:
+    """Return what a status says, as far as it says anything."""
+    known = [] if actual is None else [amounts(actual.requests)]
+    return known if allocated is None else [*known, amounts(allocated)]
+
+
+def _pod_level(asked: Amounts) -> Amounts:
+    return {resource: amount for resource, amount in asked.items() if resource.startswith(POD_LEVEL)}
+
+
+def _largest(several: list[Amounts]) -> Amounts:
+    largest, *others = several
+    for other in others:
+        for resource, amount in other.items():
+            largest[resource] = max(largest.get(resource, 0), amount)
+    return largest
 
 
 def _add(total: Amounts, more: Amounts) -> None:

@@ -40,6 +40,37 @@ def test_of_a_job_the_smaller_number_counts(spec: dict[str, Any], size: int) -> 
 
 
 @pytest.mark.parametrize(
+    ("failed", "completions", "succeeded", "size"),
+    [
+        (None, 4, 0, 4),
+        ("", 4, 0, 4),
+        ("2", 4, 0, 3),
+        ("1,3", 4, 0, 2),
+        ("0-2", 4, 0, 1),
+        ("0-3", 4, 0, 1),  # nothing is left to run: it is over as soon as its controller has seen that
+        ("1,3-5", 8, 1, 3),
+        ("1", 8, 0, 4),  # there are others to run in its place
+        ("0-2000000000", 4, 0, 1),
+        ("0-99999999999999999999", 4, 0, 1),
+        ("7", 4, 0, 4),  # of a larger number of completions, before that was lowered
+        ("1-9", 4, 0, 1),
+        ("1,1,1-1", 4, 0, 3),
+        ("2-1", 4, 0, 4),
+        ("-1", 4, 0, 4),
+        ("x,2,3-y,", 4, 0, 3),
+        ("\u0662", 4, 0, 4),
+        ("9" * 100_000, 4, 0, 4),
+    ],
+)
+def test_indexes_that_have_failed_for_good_are_no_pods_of_a_job(
+    failed: str | None, completions: int, succeeded: int, size: int
+) -> None:
+    status = {"succeeded": succeeded} | ({} if failed is None else {"failedIndexes": failed})
+    found = job(parallelism=4, completions=completions) | {"status": status}
+    assert gang_sizes.size_from(JOB, found) == (size, size)
+
+
+@pytest.mark.parametrize(
     ("found", "told"),
     [
         (job(parallelism=0), "has no number of pods with GPUs from 1 to 9999"),

@@ -66,6 +66,19 @@ async def test_a_gang_of_a_range_may_start_before_all_are_there(cluster: GpuClus
     assert "3 of 4 are there, 2 are enough to start" in (await shell.run("explain", "train-1")).stdout
 
 
+async def test_a_pod_without_its_volume_that_is_not_needed_is_left_out(cluster: GpuCluster, shell: CommandLine) -> None:
+    for number in range(3):
+        cluster.node(f"n{number}")
+    volume = {"name": "data", "persistentVolumeClaim": {"claimName": "absent"}}
+    cluster.pod("train-9", 8, wishes={"gang": "train", "gang-size": "3"}, volumes=[volume])
+    gang(cluster, 3, there=2)
+    found = await shell.data("explain train-1")
+    assert found["reason"] == "waits for PersistentVolumeClaim 'absent', which is not there; create it in its namespace"
+    gang(cluster, 3, there=3)
+    found = await shell.data("explain train-1")
+    assert found["reason"] == "there are places for 3 pods of its gang now"
+
+
 async def test_a_gang_of_which_nobody_knows_the_size(cluster: GpuCluster, shell: CommandLine) -> None:
     cluster.node("n1")
     cluster.pod("train-0", 8, wishes={"gang": "train"})

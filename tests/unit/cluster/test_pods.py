@@ -103,6 +103,35 @@ def test_the_share_is_counted_as_for_every_pod(spec: Any) -> None:
     assert dict(kept.takes) == {key: amount for key, amount in request_of(whole).items() if amount}
 
 
+@pytest.mark.parametrize(
+    "status",
+    [
+        {},
+        {"allocatedResources": {"cpu": "1", "memory": "1Gi"}},
+        {"resources": {"requests": {"cpu": "1", "memory": "2Gi"}, "limits": {"cpu": "5"}}},
+        {"allocatedResources": {"cpu": "1"}, "resources": {"requests": {"cpu": "3"}}},
+    ],
+)
+@pytest.mark.parametrize("whole", [{}, {"resources": {"requests": {"cpu": "7"}}, "overhead": {"cpu": "1"}}])
+@pytest.mark.parametrize("reason", ["", "Deferred", "Infeasible"])
+def test_a_resize_is_counted_as_for_every_pod(status: Any, whole: Any, reason: str) -> None:
+    sidecar = {"name": "s", "restartPolicy": "Always", "resources": {"requests": {"cpu": "9"}}}
+    sent = pod(initContainers=[sidecar], **whole)
+    sent["status"] |= {"containerStatuses": [{"name": "c"} | status], "initContainerStatuses": [{"name": "s"} | status]}
+    sent["status"] |= status if whole else {}
+    sent["status"]["conditions"] = [{"type": "PodResizePending", "status": "True", "reason": reason}] if reason else []
+    kept = read(sent)
+
+    assert isinstance(kept, Foreign)
+    decoded = codec.decode(json.dumps(sent).encode(), Pod)
+    assert dict(kept.takes) == {key: amount for key, amount in request_of(decoded).items() if amount}
+    ours = read(sent | {"metadata": sent["metadata"] | {"labels": OURS}})
+    assert isinstance(ours, Pod)
+    assert request_of(ours) == request_of(decoded)
+    if reason == "Infeasible" and status and not whole:
+        assert kept.takes["cpu"] < 9000
+
+
 def test_alike_pods_share_what_they_take_and_nobody_can_change_it() -> None:
     one, other = read(pod("p1")), read(pod("p2", node="n2"))
     limited = [{"name": "c", "resources": {"requests": {"cpu": "1500m", "memory": "1Gi"}, "limits": {"cpu": "2"}}}]

@@ -13,7 +13,7 @@ from dradriver.controller.gang_step import GATHER_S
 from dradriver.kube.client import ApiError, Unreachable
 from dradriver.kube.resources import PODS, Resource
 from tests.fakes.apistore import Object
-from tests.fakes.control_plane.jobs import JOBS
+from tests.fakes.control_plane.jobs import JOBS, JOBSETS
 from tests.fakes.gpucluster import GpuCluster
 from tests.fakes.troubles import working
 
@@ -65,6 +65,66 @@ async def test_a_job_says_how_many_its_pods_are() -> None:
     both = first + pods(cluster, "Job", 1, first=1)
     await cluster.settle()
     assert lifted(cluster, *both) == both
+
+
+async def test_a_job_starts_without_an_index_that_has_failed_for_good() -> None:
+    cluster = cluster_of("a", "b", "c")
+    job(cluster, 4, status={"failed": 2, "failedIndexes": "3"})
+    three = pods(cluster, "Job", 3)
+    await cluster.settle()
+    assert lifted(cluster, *three) == three
+
+
+def of_jobset(cluster: GpuCluster, index: int, *, failures: int = 0, attempt: int = 0, failed: bool = False) -> str:
+    """Create a pod of a JobSet's only Job, which retries each index by itself."""
+    key, name = "jobset.sigs.k8s.io/", f"train-w-0-{index}-{attempt}"
+    pod = cluster.admitted(name, 8, wishes={"gang": "auto"})
+    pod["metadata"]["ownerReferences"] = [
+        {"apiVersion": "batch/v1", "kind": "Job", "name": "train-w-0", "uid": "job", "controller": True}
+    ]
+    texts = {"batch.kubernetes.io/job-completion-index": str(index), key + "jobset-name": "train",
+             key + "jobset-uid": UID, key + "replicatedjob-name": "w", key + "job-index": "0"}  # fmt: skip
+    pod["metadata"]["labels"] |= texts
+    pod["metadata"]["annotations"]["batch.kubernetes.io/job-index-failure-count"] = str(failures)
+    pod["status"]["phase"] = "Failed" if failed else "Pending"
+    cluster.put(PODS, pod)
+    return name
+
+
+@pytest.mark.parametrize(("limit", "starts"), [(0, True), (1, True), (2, False), (None, False)])
+async def test_a_jobset_starts_without_an_index_that_has_failed_for_good(limit: int | None, starts: bool) -> None:
+    cluster = cluster_of("a", "b", "c")
+    spec = {"parallelism": 4, "completions": 4, "completionMode": "Indexed"}
+    spec |= {} if limit is None else {"backoffLimitPerIndex": limit}
+    roles = [{"name": "w", "replicas": 1, "template": {"spec": spec}}]
+    cluster.put(JOBSETS, {"metadata": {"name": "train", "namespace": "default", "uid": UID},
+                          "spec": {"replicatedJobs": roles}})  # fmt: skip
+    for tried in range(2):  # what failed first says less, and counts once
+        of_jobset(cluster, 3, failures=tried, attempt=tried, failed=True)
+    three = [of_jobset(cluster, index) for index in range(3)]
+    await cluster.settle()
+    assert lifted(cluster, *three) == (three if starts else [])
+    if not starts:
+        assert cluster.note(three[0], "reason") == "3 of 4 pods of its gang are there"
+
+
+@pytest.mark.parametrize(("failures", "starts"), [(0, False), (1, True)])
+async def test_a_size_that_the_author_wrote_is_less_an_index_that_has_failed_for_good(
+    failures: int, starts: bool
+) -> None:
+    cluster = cluster_of("a", "b")
+    spec = {"parallelism": 2, "completions": 2, "completionMode": "Indexed", "backoffLimitPerIndex": 1}
+    cluster.put(JOBS, {"metadata": {"name": "train", "namespace": "default", "uid": UID}, "spec": spec})
+    for index in range(2):
+        pod = cluster.admitted(f"train-{index}", 8, wishes={"gang": "auto", "gang-size": "2"})
+        owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": UID, "controller": True}
+        pod["metadata"]["ownerReferences"] = [owner]
+        pod["metadata"]["labels"]["batch.kubernetes.io/job-completion-index"] = str(index)
+        pod["metadata"]["annotations"]["batch.kubernetes.io/job-index-failure-count"] = str(failures * index)
+        pod["status"]["phase"] = "Failed" if index else "Pending"
+        cluster.put(PODS, pod)
+    await cluster.settle()
+    assert lifted(cluster, "train-0") == (["train-0"] if starts else [])
 
 
 async def test_a_number_that_changes_while_the_gang_waits_is_read_again() -> None:

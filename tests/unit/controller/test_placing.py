@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import msgspec
 import pytest
@@ -133,6 +134,27 @@ async def test_a_node_with_good_links_but_no_cpu_left_is_not_chosen() -> None:
     cluster.pod("p", requests={"cpu": "8"})
     await cluster.settle()
     assert cluster.gpus("p")[0] == "b"
+
+
+async def test_a_resize_that_its_node_cannot_do_takes_no_cpu_from_others() -> None:
+    cluster = GpuCluster()
+    cluster.node("a")
+    container = {"name": "c", "resources": {"requests": {"cpu": "64"}}}
+    had = {"name": "c", "allocatedResources": {"cpu": "2"}, "resources": {"requests": {"cpu": "2"}}}
+    pending = {"type": "PodResizePending", "status": "True", "reason": "Deferred"}
+    resized: dict[str, Any] = {
+        "metadata": {"name": "resized", "namespace": "other"},
+        "spec": {"nodeName": "a", "containers": [container]},
+        "status": {"phase": "Running", "containerStatuses": [had], "conditions": [pending]},
+    }
+    cluster.put(PODS, resized)
+    cluster.pod("p", 1, requests={"cpu": "6"})
+    await cluster.settle()
+    assert cluster.claim("p") is None
+    resized["status"] |= {"conditions": [pending | {"reason": "Infeasible"}]}
+    cluster.put(PODS, resized)
+    await cluster.settle()
+    assert cluster.gpus("p")[0] == "a"
 
 
 async def test_cpu_promised_to_a_lifted_pod_is_not_promised_again() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -65,6 +67,77 @@ def test_what_a_pod_requests_as_a_whole_counts_instead_of_its_containers() -> No
     whole = ResourceRequirements(requests={"cpu": "6"})
     asked = request_of(msgspec.structs.replace(several, spec=msgspec.structs.replace(several.spec, resources=whole)))
     assert asked == {"cpu": 6250, "memory": 2**30, "rdma/hca": 1, "pods": 1}
+
+
+def resized(status: dict[str, Any], spec: dict[str, Any] | None = None) -> dict[str, int]:
+    """Return the request of a pod with this status, whose container c requests 8 CPU."""
+    asked = {"containers": [{"name": "c", "resources": {"requests": {"cpu": "8", "memory": "1Gi"}}}]}
+    return request_of(msgspec.convert({"metadata": {"name": "p"}, "spec": asked | (spec or {}), "status": status}, Pod))
+
+
+def has(allocated: str | None, actual: str | None, name: str = "c") -> dict[str, Any]:
+    """Return the status of a container with CPU that its node has allocated to it, and that it has."""
+    told: dict[str, Any] = {"name": name}
+    told |= {} if allocated is None else {"allocatedResources": {"cpu": allocated, "memory": "1Gi"}}
+    return told | ({} if actual is None else {"resources": {"requests": {"cpu": actual, "memory": "1Gi"}}})
+
+
+def pending(reason: str) -> dict[str, Any]:
+    """Return the condition of a pod whose resize its node has not begun."""
+    return {"type": "PodResizePending", "status": "True", "reason": reason}
+
+
+@pytest.mark.parametrize(
+    ("allocated", "actual", "conditions", "cpu"),
+    [
+        ("2", "2", [pending("Infeasible")], 2000),
+        ("2", "3", [pending("Infeasible")], 3000),  # it is shrinking
+        ("2", None, [pending("Infeasible")], 2000),
+        (None, "2", [pending("Infeasible")], 2000),
+        (None, None, [pending("Infeasible")], 8000),  # its status says nothing
+        ("2", "2", [pending("Deferred")], 8000),
+        ("8", "2", [{"type": "PodResizeInProgress", "status": "True", "reason": "Infeasible"}], 8000),
+        ("8", "9", [], 9000),
+        ("9", "8", [], 9000),
+        ("8", "8", [], 8000),
+        ("2", "2", [{"type": "Ready", "status": "True"}, pending("Infeasible")], 2000),
+        ("2", "2", [pending("Deferred"), pending("Infeasible")], 8000),  # the first of them counts
+    ],
+)
+def test_a_resize_that_its_node_cannot_do_takes_nothing(
+    allocated: str | None, actual: str | None, conditions: list[dict[str, Any]], cpu: int
+) -> None:
+    found = resized({"containerStatuses": [has(allocated, actual)], "conditions": conditions})
+    assert found == {"cpu": cpu, "memory": 2**30, "pods": 1}
+
+
+def test_each_container_has_its_own_status_and_sidecars_have_one_too() -> None:
+    sidecar = {"name": "s", "restartPolicy": "Always", "resources": {"requests": {"cpu": "4"}}}
+    other = {"name": "d", "resources": {"requests": {"cpu": "1"}}}
+    main = {"name": "c", "resources": {"requests": {"cpu": "8"}}}
+    status = {
+        "containerStatuses": [{"name": "d"}, has("2", "2"), has("64", "64", "nobody")],
+        "initContainerStatuses": [has("1", "1", "s")],
+        "conditions": [pending("Infeasible")],
+    }
+    found = resized(status, {"containers": [main, other], "initContainers": [sidecar]})
+    assert found["cpu"] == 2000 + 1000 + 1000
+
+
+@pytest.mark.parametrize(
+    ("status", "cpu"),
+    [
+        ({}, 8000),
+        ({"conditions": [pending("Infeasible")]}, 8000),
+        ({"allocatedResources": {"cpu": "3"}, "conditions": [pending("Infeasible")]}, 2000),
+        ({"resources": {"requests": {"cpu": "4"}}, "conditions": [pending("Infeasible")]}, 3000),
+        ({"resources": {"requests": {"cpu": "12"}}}, 11000),
+        ({"allocatedResources": {"cpu": "3"}}, 8000),
+    ],
+)
+def test_what_a_pod_requests_as_a_whole_is_resized_as_a_whole(status: dict[str, Any], cpu: int) -> None:
+    whole = {"resources": {"requests": {"cpu": "8"}}, "overhead": {"cpu": "1"}}
+    assert resized(status, whole)["cpu"] == cpu + 1000
 
 
 def test_a_quantity_that_is_none_counts_as_nothing_and_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:
