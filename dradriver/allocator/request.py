@@ -6,6 +6,7 @@ A request is one of three: ``Whole`` GPUs, a ``Share`` of one for each container
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
 from fnmatch import fnmatchcase
 
 import msgspec
@@ -261,13 +262,40 @@ class PartChoice(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", ta
 class NoPlaceError(DriverError):
     """No free set fits. The message gives the reason and the nearest thing that is possible.
 
-    Attributes:
-        stable: A sentence that stays the same as GPUs come and go: what was asked, and whether all GPUs being free
-            would help. The message itself where that says no more.
+    ``stable`` is a sentence that stays the same as GPUs come and go: what was asked, and whether all GPUs being free
+    would help. It is the message itself where that says no more.
     """
 
     reason = "NoPlace"
 
     def __init__(self, message: str, *, stable: str = "") -> None:
         super().__init__(message)
-        self.stable = stable or message
+        self._stable = stable or message
+
+    @property
+    def stable(self) -> str:
+        """Return the sentence that stays the same as GPUs come and go."""
+        return self._stable
+
+
+class LazyNoPlaceError(NoPlaceError):
+    """No free set fits. Why is found out when the message is first read: a search reads it of no try but the last."""
+
+    def __init__(self, explain: Callable[[], NoPlaceError]) -> None:
+        """Make one; ``explain`` returns the error with the message."""
+        super().__init__("")
+        self._explain = explain
+        self._explained: NoPlaceError | None = None
+
+    def _error(self) -> NoPlaceError:
+        if self._explained is None:
+            self._explained = self._explain()
+        return self._explained
+
+    def __str__(self) -> str:
+        return str(self._error())
+
+    @property
+    def stable(self) -> str:
+        """Return the sentence that stays the same as GPUs come and go."""
+        return self._error().stable

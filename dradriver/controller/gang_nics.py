@@ -106,13 +106,16 @@ class Search:
             if self._skips:
                 self.rows = every & ~short & ~supposed
 
-    def learn(self, error: ShortError) -> None:
-        """Take in why a plan was nothing.
+    def learn(self, error: ShortError, *, is_last: bool = False) -> None:
+        """Take in why a plan was nothing. If it was the last one to be looked at, the next search looks elsewhere.
 
         Raises:
             NoNicsError: No other plan is looked at.
         """
         self._looks += 1
+        if is_last:
+            self._looks = MOST_LOOKS + 1
+            self._short.update(error.short)
         if self._looks > MOST_LOOKS or self._dealt:
             raise self.refusal() or error
         self._seen.update(error.short, error.others)

@@ -13,8 +13,9 @@ import numpy as np
 
 from dradriver.allocator import place_gang
 from dradriver.allocator.fleet.fleet import Fleet
+from dradriver.allocator.fleet.gang_effort import Effort
 from dradriver.allocator.gang_request import GangChoice
-from dradriver.allocator.request import Choice, NoPlaceError
+from dradriver.allocator.request import Choice, LazyNoPlaceError, NoPlaceError
 from dradriver.api import names, plans, results
 from dradriver.api.affinity import anywhere
 from dradriver.api.gangs import Gang
@@ -49,6 +50,7 @@ def plan(
     late: Member | None = None,
     rows: Bools | None = None,
     fleet: Fleet | None = None,
+    effort: Effort | None = None,
 ) -> dict[Member, Placement]:
     """Return the places of those members of a gang that have no claim, near those that have one.
 
@@ -63,12 +65,17 @@ def plan(
         late: The one that comes to the others; what may have been intended for it before counts no more.
         rows: The nodes that are looked at: (rows,); None for all.
         fleet: What is looked at in the place of the picture's own: as if some claims were not there.
+        effort: What all tries of one look at the gang may look at; None for one of its own. Once it is spent, the plan
+            is greedy, and for as few as the gang may begin with.
 
     Raises:
-        NoPlaceError: There are no places for all of them; it says why.
+        NoPlaceError: There are no places for all of them. Why is found out when its message is read.
         WordError: A member asks for what no gang can have.
     """
-    place = partial(_places, picture, wants=wants, identity=identity, least=least, home=home or {}, late=late)
+    effort = Effort() if effort is None else effort
+    place = partial(
+        _places, picture, wants=wants, identity=identity, least=least, home=home or {}, late=late, effort=effort
+    )
 
     def places(some: Sequence[Member]) -> dict[Member, Placement]:
         search = gang_nics.Search(picture, some, wants, avoid=avoid, rows=rows, fleet=fleet)
@@ -76,9 +83,9 @@ def plan(
             try:
                 return place(some, avoid=search.avoid, rows=search.rows, fleet=search.fleet, sets=search.sets)
             except gang_nics.ShortError as error:
-                search.learn(error)
+                search.learn(error, is_last=effort.is_spent)
             except NoPlaceError as error:
-                if not search.deal():
+                if effort.is_spent or not search.deal():
                     raise search.refusal() or error from None
 
     try:
@@ -89,15 +96,20 @@ def plan(
         if fewer is None or fewer >= len(members) or len(kinds) == 1:
             raise  # the allocator has tried with fewer
         for kind in ((), *kinds[:MOST_FIRST]):  # for one of them there may be no place at all
+            if kind and effort.is_spent:
+                break
             first = set(kind)
             order = [*kind, *(member for member in members if member not in first)]
-            if (found := _first_of(order, fewer, places)) is not None:
+            if (found := _first_of(order, fewer, places, effort)) is not None:
                 return found
         raise
 
 
 def _first_of(
-    members: Sequence[Member], least: int, places: Callable[[Sequence[Member]], dict[Member, Placement]]
+    members: Sequence[Member],
+    least: int,
+    places: Callable[[Sequence[Member]], dict[Member, Placement]],
+    effort: Effort,
 ) -> dict[Member, Placement] | None:
     """Return places for as many of a gang's first pods as have some; None where fewer than that have.
 
@@ -106,7 +118,7 @@ def _first_of(
     """
     best: dict[Member, Placement] | None = None
     low, high = least, len(members) - 1
-    while low <= high:  # where so many fit, so do fewer
+    while low <= high and not (best is not None and effort.is_spent):  # where so many fit, so do fewer
         middle = (low + high + 1) // 2 if best is not None else low
         try:
             best = places(members[:middle])
@@ -130,6 +142,7 @@ def _places(
     rows: Bools | None,
     fleet: Fleet | None,
     sets: Mapping[Member, gang_nics.Dealt],
+    effort: Effort,
 ) -> dict[Member, Placement]:
     kept = {member: own for member in members if member is not late and (own := _kept(picture, member)) is not None}
     namespace = members[0].key[0]
@@ -146,18 +159,12 @@ def _places(
         fixed=fixed,
         home={index[member]: own for member, own in sets.items() if member in index}
         | {index[member]: kept.choice for member, kept in home.items() if member in index},
+        effort=effort,
     )
     try:
         found = place(asked.request, eligible_by_role=asked.eligible)
     except NoPlaceError as error:
-        if any(ranking.any_aside(picture, fit) for fit in asked.eligible):  # how much there is, it cannot know
-            raise NoPlaceError(
-                f"no place on the nodes that are known; nodes left out: {ranking.UNKNOWN_KIND}"
-            ) from None
-        kept_from = (
-            ranking.bound(picture, members[0].wish) + _left_out(picture, members, rows) + gang_nics.told(members)
-        )
-        raise NoPlaceError(f"{error}{kept_from}", stable=f"{error.stable}{kept_from}") from None
+        raise LazyNoPlaceError(partial(_explained, picture, members, asked, rows, error)) from None
     # One that comes to others goes where they are, or where the lost one was.
     rather = None if kept or home else _favoured(picture, members, asked)
     if rather is not None:
@@ -167,6 +174,16 @@ def _places(
     placed = dict(zip(asked.members, found.pods, strict=False))  # fewer where it begins with fewer
     hostnames = _hostnames(picture, dict.fromkeys(choice.node for choice in placed.values()), asked)
     return _placements(picture, identity, placed, found, kept, hostnames, home)
+
+
+def _explained(
+    picture: Picture, members: Sequence[Member], asked: Asked, rows: Bools | None, error: NoPlaceError
+) -> NoPlaceError:
+    """Return what is said of an error of the allocator: it knows no nodes but those that it was offered."""
+    if any(ranking.any_aside(picture, fit) for fit in asked.eligible):  # how much there is, it cannot know
+        return NoPlaceError(f"no place on the nodes that are known; nodes left out: {ranking.UNKNOWN_KIND}")
+    kept_from = ranking.bound(picture, members[0].wish) + _left_out(picture, members, rows) + gang_nics.told(members)
+    return NoPlaceError(f"{error}{kept_from}", stable=f"{error.stable}{kept_from}")
 
 
 def _left_out(picture: Picture, members: Sequence[Member], rows: Bools | None) -> str:

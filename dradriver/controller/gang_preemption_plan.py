@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from dradriver.allocator.fleet.gang_effort import Effort
 from dradriver.allocator.request import NoPlaceError, Whole
 from dradriver.api.errors import WordError
 from dradriver.api.gangs import Gang
@@ -192,8 +193,9 @@ class _Search:
     ) -> None:
         self._picture, self._scene, self._overlay, self._ending = picture, scene, overlay, ending
         self._units = {unit.key: (unit, priority) for unit, priority in scene.units}
+        effort = Effort()
         self._plan: Callable[[], dict[Member, Placement]] = lambda: gang_plan.plan(
-            picture, members, wants, identity=identity, least=least, avoid=avoid, fleet=overlay.fleet
+            picture, members, wants, identity=identity, least=least, avoid=avoid, fleet=overlay.fleet, effort=effort
         )
 
     def places(self, units: Collection[RunningUnit]) -> dict[Member, Placement] | None:

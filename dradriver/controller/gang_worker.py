@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+from dradriver.allocator.fleet.gang_effort import Effort
 from dradriver.allocator.request import NoPlaceError
 from dradriver.api import gang_members
 from dradriver.api.errors import WordError
@@ -206,11 +207,14 @@ class GangWorker:
             for node in self._picture.refusals.of(member.pod, asyncio.get_running_loop().time())
         }
         tried = tuple(unit.failures.tried)
-        for avoid in dict.fromkeys(((*tried, *refused), tried, ())):
+        effort = Effort()
+        avoids = list(dict.fromkeys(((*tried, *refused), tried, ())))
+        for number, avoid in enumerate(avoids):
             try:
                 places = gang_plan.plan(
                     self._picture, chosen, first.wants,
                     identity=first.member.identity, least=unit.least, avoid=avoid, rows=left.rows, fleet=left.fleet,
+                    effort=effort.part(len(avoids) - number),
                 )  # fmt: skip
             except NoPlaceError as error:
                 if not avoid:  # pods are told no figures that change

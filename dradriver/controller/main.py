@@ -45,7 +45,7 @@ async def serve(args: Options) -> None:
     from dradriver.cluster.tabulating import Tabulator
     from dradriver.controller import idle_pods, namespaces, policies, reasons, seat_slice, unread_claims
     from dradriver.controller.controller import Controller
-    from dradriver.kube import config
+    from dradriver.kube import config, leader_thread
     from dradriver.kube.client import Client
     from dradriver.kube.leader import LeaderElector
     from dradriver.process import memory
@@ -80,16 +80,24 @@ async def serve(args: Options) -> None:
             configmap=args.policies_configmap,
             instance=args.identity,
         )
-        elector = LeaderElector(
-            client,
-            namespace=args.namespace,
-            name=LEASE,
-            identity=args.identity,
-            lease_duration_s=args.lease_duration,
-            renew_deadline_s=args.renew_deadline,
-            retry_period_s=args.retry_period,
-            config_map=args.policies_configmap,
-        )
+        progress = leader_thread.Progress(args.renew_deadline / 2)
+
+        async def election(work: leader_thread.Work) -> None:
+            own = config.load(args.kubeconfig)  # the other connections are of the other loop
+            async with Client(own, user_agent=f"gpu-topology-controller/{__version__}") as for_lease:
+                elector = LeaderElector(
+                    for_lease,
+                    namespace=args.namespace,
+                    name=LEASE,
+                    identity=args.identity,
+                    lease_duration_s=args.lease_duration,
+                    renew_deadline_s=args.renew_deadline,
+                    retry_period_s=args.retry_period,
+                    config_map=args.policies_configmap,
+                    makes_progress=progress.is_recent,
+                )
+                await elector.run(work)
+
         async with serve_health(args.health_port, ready=controller.ready), asyncio.TaskGroup() as tasks:
             tasks.create_task(file.run())
             tasks.create_task(controller.watch())
@@ -97,7 +105,8 @@ async def serve(args: Options) -> None:
             await controller.synced()
             memory.settle()
             tasks.create_task(memory.collect())
-            await elector.run(controller.work)
+            tasks.create_task(progress.run())
+            await leader_thread.elect(election, controller.work)
 
 
 def parse(argv: list[str]) -> Options:

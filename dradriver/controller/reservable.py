@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 
 from dradriver.allocator.fleet.fleet import Fleet
+from dradriver.allocator.fleet.gang_effort import Effort
 from dradriver.allocator.request import NoPlaceError, Whole
 from dradriver.api.errors import WordError
 from dradriver.api.pins import Device, Key
@@ -185,12 +186,13 @@ class Reservable:
         names = [node for _, node in ready]
         low, high = 1, len(names)
         leaving = self._taken(gpu for node in names for gpu in _all(self._picture, node))
-        if not names or (plan := self._plan(unit, limits, names, ends, leaving)) is None:
+        effort = Effort()
+        if not names or (plan := self._plan(unit, limits, names, ends, leaving, effort)) is None:
             return None
         while low < high:  # where so many nodes do, more of them do, too
             await asyncio.sleep(0)
             middle = (low + high) // 2
-            if (fewer := self._plan(unit, limits, names[:middle], ends, leaving)) is None:
+            if (fewer := self._plan(unit, limits, names[:middle], ends, leaving, effort)) is None:
                 low = middle + 1
             else:
                 high, plan = middle, fewer
@@ -204,6 +206,7 @@ class Reservable:
         names: Sequence[str],
         ends: _Ends,
         leaving: Collection[tuple[str, Amounts]],
+        effort: Effort,
     ) -> Mapping[Member, Placement] | None:
         picture, first = self._picture, self._picture.gangs.said(unit.key)
         fleet = self._idle_fleet(unit.key[0])
@@ -217,7 +220,7 @@ class Reservable:
             with picture.nodes.without(leaving):  # those without GPUs stay, with what they have of CPU and memory
                 return gang_plan.plan(
                     picture, members, first.wants, identity=first.member.identity, least=unit.least, avoid=others,
-                    fleet=fleet,
+                    fleet=fleet, effort=effort,
                 )  # fmt: skip
         except NoPlaceError:
             return None

@@ -15,6 +15,7 @@ store       what a reflector keeps, and how it tells of changes
 backoff     how long to leave alone what failed
 workqueue   objects that want work: namespaces side by side, pauses after failures
 leader      leader election on a Lease
+leader_thread  the same in a thread of its own, so that a busy loop costs no lease
 events      Events about objects, each text counted once
 labels      metrics with labels of known words
 metrics     the reflectors' metrics

@@ -50,6 +50,7 @@ class LeaderElector:
         retry_period_s: float = 2,
         config_map: str = "",
         end_process: Callable[[int], object] = os._exit,
+        makes_progress: Callable[[], bool] = lambda: True,
     ) -> None:
         """Make a candidate; nothing is asked of the server before ``run``.
 
@@ -63,6 +64,7 @@ class LeaderElector:
             retry_period_s: How often a leader renews, and the limit of each attempt.
             config_map: One of the Lease's namespace, with which a Lease that is made here goes; empty: it stays.
             end_process: Called with status 1 when cancelled work does not stop in time.
+            makes_progress: Whether the work can go on; the lease is neither taken nor renewed while it cannot.
         """
         if not 0 < retry_period_s * JITTER < renew_deadline_s < lease_duration_s:
             raise ValueError(
@@ -78,6 +80,7 @@ class LeaderElector:
         self._retry_period_s = retry_period_s
         self._config_map = config_map
         self._end_process = end_process
+        self._makes_progress = makes_progress
         self._observed: tuple[Any, ...] = ()
         self._observed_at = 0.0
         self._renewed_at: float | None = None  # when the last successful renewal was sent; None when not the leader
@@ -156,6 +159,10 @@ class LeaderElector:
         Raises:
             _LostError: We led, and another holds it.
         """
+        # A leader that hangs must not keep others from leading, though the thread that renews for it is well.
+        if not self._makes_progress():
+            logger.warning("lease %s/%s: not renewed, this process makes no progress", self._namespace, self._name)
+            return False
         try:
             async with asyncio.timeout(self._retry_period_s):
                 return await self._take()

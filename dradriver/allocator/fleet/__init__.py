@@ -15,6 +15,8 @@ fleet        all of it: the nodes of a cluster, ranked for one pod
 gang_nodes   the nodes that a gang's pods may go to, with CPU and memory, and how many pods they hold
 gang_domains which part of the network a gang goes to, and the same positions there
 gang_plan    how many pods of one role on which nodes of it: few parts, equal ones
+gang_effort  how much a search may cost
+gang_sums    whether a part of the network can hold a gang at all
 gang_shares  how roles are shared over nodes, where every way is looked at
 gang_search  plans for all roles, level by level
 gang_refusals  why a gang has no place

@@ -10,16 +10,16 @@ import numpy as np
 
 from dradriver.allocator.choice import ladder, phrases
 from dradriver.allocator.fleet.fleet import Fleet
+from dradriver.allocator.fleet.gang_effort import Effort
 from dradriver.allocator.fleet.gang_nodes import GangNodes, largest, node_table
 from dradriver.allocator.fleet.gang_search import Taken, nothing_taken, search
-from dradriver.allocator.fleet.gang_shares import Effort
 from dradriver.allocator.fleet.refusals import never
 from dradriver.allocator.gang_request import GangRequest
 from dradriver.allocator.request import NoPlaceError
 from dradriver.topology.levels import CLUSTER, FABRIC, NODE
 
 _NOT_FOUND = "no place was found for all of them at once"
-_GAVE_UP = "there are too many ways to share them to look at all"
+_GAVE_UP = "the search ended at its limit before it had looked at all plans, pods with equal requests need less search"
 
 
 def of_those_that_stay(request: GangRequest, broken: str) -> NoPlaceError:
@@ -30,9 +30,9 @@ def of_those_that_stay(request: GangRequest, broken: str) -> NoPlaceError:
 
 def refusal(
     fleet: Fleet, tables: Sequence[GangNodes], request: GangRequest, counts: Sequence[int], *,
-    taken: Taken | None, gave_up: bool,
+    taken: Taken | None, effort: Effort,
 ) -> NoPlaceError:  # fmt: skip
-    """The refusal of a gang.
+    """The refusal of a gang. Looks for the reason with what is left of ``effort``; without anything left it says less.
 
     Args:
         fleet: The cluster.
@@ -40,21 +40,21 @@ def refusal(
         request: What was wanted.
         counts: For each role the pods that were to find a place; fewer than it has where some have theirs.
         taken: What has its place; None for nothing, of equal pods alone.
-        gave_up: Whether not every way was looked at.
+        effort: What was spent on the search, and whether not every way was looked at.
     """
-    what = _wanted(request)
+    what, gave_up, effort = _wanted(request), effort.gave_up, effort.rest()
     if (lost := sum(counts)) < sum(role.pods for role in request.members):
         stable = f"{what}, of which {lost} {'has' if lost == 1 else 'have'} no place now"
-        reason = _of_late_ones(fleet, tables, request, counts, taken=taken, gave_up=gave_up)
+        reason = _of_late_ones(fleet, tables, request, counts, taken=taken, gave_up=gave_up, effort=effort)
         return NoPlaceError(f"{stable}: {reason}", stable=stable)
     smallest = request if request.least_pods is None else msgspec.structs.replace(request, pods=request.least_pods)
-    could, reason = _could_hold(fleet, smallest)
+    could, reason = _could_hold(fleet, smallest, effort)
     if could:
-        stable = _NOT_FOUND if request.roles else "eligible nodes have no place for all of them at once"
-        reason = _nearest(fleet, tables, smallest, gave_up=gave_up)
+        stable = _unknown(gave_up) if request.roles else "eligible nodes have no place for all of them at once"
+        reason = _nearest(fleet, tables, smallest, gave_up=gave_up, effort=effort)
     else:
         stable = reason or "this cluster has no place for all of them even when all its GPUs are free"
-        reason = reason or _nearest(fleet, tables, smallest, gave_up=gave_up)
+        reason = reason or _nearest(fleet, tables, smallest, gave_up=gave_up, effort=effort)
     return NoPlaceError(f"{what}: no; {reason}", stable=f"{what}: no; {stable}")
 
 
@@ -88,12 +88,12 @@ _NO_LIMIT: dict[str, Any] = {
 
 def _of_late_ones(
     fleet: Fleet, tables: Sequence[GangNodes], request: GangRequest, counts: Sequence[int], *,
-    taken: Taken | None, gave_up: bool,
+    taken: Taken | None, gave_up: bool, effort: Effort,
 ) -> str:  # fmt: skip
     most = sum(min(int(nodes.capacity.sum()), count) for nodes, count in zip(tables, counts, strict=True))
     if most < sum(counts):
         return f"{'at most ' if most else ''}{most} would find one"
-    return _without(fleet, tables, request, counts, taken=taken) or _unknown(gave_up)
+    return _without(fleet, tables, request, counts, taken=taken, effort=effort) or _unknown(gave_up)
 
 
 def _unknown(gave_up: bool) -> str:
@@ -101,18 +101,21 @@ def _unknown(gave_up: bool) -> str:
 
 
 def _without(
-    fleet: Fleet, tables: Sequence[GangNodes], request: GangRequest, counts: Sequence[int], *, taken: Taken | None
+    fleet: Fleet, tables: Sequence[GangNodes], request: GangRequest, counts: Sequence[int], *,
+    taken: Taken | None, effort: Effort,
 ) -> str:  # fmt: skip
     """Without which one of its limits the gang would have a place; empty where that is not known of any."""
+    if effort.is_spent:
+        return ""
     for field, words in _limits(request).items():
         wider = msgspec.structs.replace(request, **{field: _NO_LIMIT[field]})
         widest = wider.near if wider.near_required and wider.near else CLUSTER
-        if search(fleet, wider, tables, counts, taken=taken, widest=widest, effort=Effort()) is not None:
+        if search(fleet, wider, tables, counts, taken=taken, widest=widest, effort=effort) is not None:
             return f'there would be a place without "{words}"'
     return ""
 
 
-def _could_hold(fleet: Fleet, request: GangRequest) -> tuple[bool, str]:
+def _could_hold(fleet: Fleet, request: GangRequest, effort: Effort) -> tuple[bool, str]:
     """Whether the cluster may have a place for all pods when all its GPUs are free; if not, why, where it is known."""
     members = request.members
     tables = [node_table(fleet, role, ladder.required(role.pod)).all_free() for role in members]
@@ -122,12 +125,13 @@ def _could_hold(fleet: Fleet, request: GangRequest) -> tuple[bool, str]:
             return False, never(fleet.groups, role.pod)
     taken = nothing_taken(fleet, None) if len(members) > 1 else None
     near = _nearest_level(fleet, request)
-    effort = Effort()
+    if effort.is_spent:
+        return True, ""
     if search(fleet, request, tables, counts, taken=taken, widest=near, effort=effort) is not None or effort.gave_up:
         return True, ""
     wider = msgspec.structs.replace(request, one_fabric=False)
     if near == CLUSTER or search(
-        fleet, wider, tables, counts, taken=taken, widest=CLUSTER, effort=Effort()
+        fleet, wider, tables, counts, taken=taken, widest=CLUSTER, effort=effort
     ) is None:  # fmt: skip
         return False, ""
     for role, nodes in zip(members, tables, strict=True):
@@ -146,7 +150,9 @@ def _nearest_level(fleet: Fleet, request: GangRequest) -> str:
     return FABRIC if request.one_fabric and reaches.index(near) > reaches.index(FABRIC) else near
 
 
-def _nearest(fleet: Fleet, tables: Sequence[GangNodes], request: GangRequest, *, gave_up: bool) -> str:
+def _nearest(
+    fleet: Fleet, tables: Sequence[GangNodes], request: GangRequest, *, gave_up: bool, effort: Effort
+) -> str:  # fmt: skip
     for role, nodes in zip(request.members, tables, strict=True):
         most = int(nodes.capacity.sum())
         if most < role.pods:
@@ -156,24 +162,24 @@ def _nearest(fleet: Fleet, tables: Sequence[GangNodes], request: GangRequest, *,
             return f"{most} of {which} would find a place in the whole cluster{alone}"
     if request.roles:
         counts = [role.pods for role in request.members]
-        found = _without(fleet, tables, request, counts, taken=nothing_taken(fleet, None))
-        return found or (_unknown(gave_up) + _each_alone(fleet, tables, request))
-    return _nearest_of_equal_ones(fleet, tables[0], request)
+        found = _without(fleet, tables, request, counts, taken=nothing_taken(fleet, None), effort=effort)
+        return found or (_unknown(gave_up) + _each_alone(fleet, tables, request, effort))
+    return _nearest_of_equal_ones(fleet, tables[0], request, effort)
 
 
-def _each_alone(fleet: Fleet, tables: Sequence[GangNodes], request: GangRequest) -> str:
+def _each_alone(fleet: Fleet, tables: Sequence[GangNodes], request: GangRequest, effort: Effort) -> str:
     """That each role would have places if the others were not there, where that is so."""
     if request.min_gpus_per_node:  # which they reach together
         return ""
     for role, nodes in zip(request.members, tables, strict=True):
         own = msgspec.structs.replace(request, pod=role.pod, pods=role.pods, needs=role.needs, roles=())
         widest = request.near if request.near_required else CLUSTER
-        if search(fleet, own, [nodes], [role.pods], taken=None, widest=widest, effort=Effort()) is None:
+        if search(fleet, own, [nodes], [role.pods], taken=None, widest=widest, effort=effort) is None:
             return f"; the {role.pods} with {phrases.wanted(role.pod)} have none even without the others"
     return "; each kind would have places without the others"
 
 
-def _nearest_of_equal_ones(fleet: Fleet, nodes: GangNodes, request: GangRequest) -> str:
+def _nearest_of_equal_ones(fleet: Fleet, nodes: GangNodes, request: GangRequest, effort: Effort) -> str:
     if request.max_nodes is not None:
         most = int(np.sort(nodes.capacity)[::-1][: request.max_nodes].sum())
         if most < request.pods:
@@ -193,7 +199,7 @@ def _nearest_of_equal_ones(fleet: Fleet, nodes: GangNodes, request: GangRequest)
             where = most_here.domain if near != NODE else most_here.nodes[0] if most_here.nodes else ""
             named = f"the {near} with most room" + (f", {where}," if where else "")
             return f"{named} holds {most_here.pods} of them now"
-    return _without(fleet, [nodes], request, [request.pods], taken=None) or _NOT_FOUND
+    return _without(fleet, [nodes], request, [request.pods], taken=None, effort=effort) or _NOT_FOUND
 
 
 def _slow(fleet: Fleet, wanted_gbps: float) -> str:

@@ -12,9 +12,10 @@ import numpy as np
 from dradriver.allocator.fleet import gang_domains, gang_shares
 from dradriver.allocator.fleet.fleet import Fleet
 from dradriver.allocator.fleet.gang_domains import Wish
+from dradriver.allocator.fleet.gang_effort import CALL, ROLE_CALLS, Effort
 from dradriver.allocator.fleet.gang_nodes import GangNodes, room
 from dradriver.allocator.fleet.gang_plan import Around, Plan, plan
-from dradriver.allocator.fleet.gang_shares import Effort
+from dradriver.allocator.fleet.gang_sums import hold_all, sums
 from dradriver.allocator.gang_request import GangRequest, Role
 from dradriver.allocator.request import Strategy
 from dradriver.allocator.sets.subsets import Ints
@@ -83,7 +84,8 @@ def search(
 
     The level is the narrowest that can be. Members that differ, and those that come to others, are placed one role
     after another, those with the most GPUs first, then in every other order; where that finds no place in any domain
-    of a level, all ways to share them are looked at (``gang_shares``).
+    of a level, all ways to share them are looked at (``gang_shares``). Once ``effort`` is spent the plan is greedy: of
+    each level only the domain with the most free GPUs is tried, in one order of the roles.
 
     Args:
         fleet: The cluster.
@@ -92,7 +94,7 @@ def search(
         counts: For each role the pods that have no place yet.
         taken: What has its place; None for nothing, of equal pods alone.
         widest: The widest level that will do.
-        effort: What may be spent.
+        effort: What may be spent. Equal pods cost little, and what they cost does not count.
     """
     levels = _Levels(fleet, request, widest)
     names = levels.names
@@ -107,12 +109,15 @@ def search(
             if found is not None:
                 return (found,)
             continue
-        numbers = _candidates(levels, tables, counts, taken=taken, level=level)
+        effort.spend(sum(map(_reading, tables)))
+        numbers = _candidates(levels, request, tables, counts, taken=taken, level=level)
         every = [_Domain(fleet, request, tables, counts, taken, levels, level, number) for number in numbers]
         some = every if len(every) <= 2 * _MOST_DOMAINS else every[:_MOST_DOMAINS] + every[-_MOST_DOMAINS:]
-        plans = next(filter(None, (domain.role_after_role() for domain in some)), None)
+        plans = next(filter(None, (domain.role_after_role(effort) for domain in some)), None)
         if plans is None:
             plans = next(filter(None, (domain.in_any_way(effort) for domain in reversed(every))), None)
+        if plans is None and effort.is_spent and every:
+            plans = every[-1].greedy()
         if plans is not None:
             return plans
     return None
@@ -129,14 +134,15 @@ def most_pods(fleet: Fleet, request: GangRequest, nodes: GangNodes, widest: str)
     for level in reversed(levels.names):
         domain = levels.of(nodes, level)
         at = np.flatnonzero((domain >= 0) & (nodes.capacity >= wish.least))
-        at = at[np.lexsort((-nodes.capacity[at], domain[at]))]
-        owner = domain[at]
-        place = np.arange(len(at)) - np.searchsorted(owner, owner)  # of a node among those of its domain
-        among = place < wish.most
-        most = max(most, int(np.bincount(owner[among], nodes.capacity[at[among]]).max(initial=0)))
+        most = max(most, int(sums(domain[at], nodes.capacity[at], wish.most).max(initial=0)))
         if most >= request.pods:
             return request.pods
     return most
+
+
+def _reading(nodes: GangNodes) -> int:
+    """How many evaluations of nodes it costs to go through a role's nodes once."""
+    return 10 * CALL + 10 * len(nodes.kind)
 
 
 def unmet(fleet: Fleet, request: GangRequest, taken: Taken, *, whole: bool) -> str:
@@ -245,9 +251,10 @@ def _around(fleet: Fleet, nodes: GangNodes, level: str, taken: Taken | None = No
 
 
 def _candidates(
-    levels: _Levels, tables: Sequence[GangNodes], counts: Sequence[int], *, taken: Taken, level: str
+    levels: _Levels, request: GangRequest, tables: Sequence[GangNodes], counts: Sequence[int], *,
+    taken: Taken, level: str,
 ) -> list[int]:  # fmt: skip
-    """Domains of a level that have room for each role by itself and GPUs for all, those with the fewest GPUs first."""
+    """Domains of a level that may have room for all roles, those with the fewest GPUs first."""
     if taken.gpus.any():
         own = np.flatnonzero(taken.gpus)
         of_own = own if level == NODE else levels.sites(level)[taken.sites[own]]
@@ -266,6 +273,8 @@ def _candidates(
     gpus = np.bincount(whose[whose >= 0], np.bitwise_count(free[whose >= 0]), minlength=int(fits.max(initial=0)) + 1)
     wanted = sum(nodes.request.gpus * count for nodes, count in zip(tables, counts, strict=True))
     fits = fits[gpus[fits] >= wanted]
+    if len(tables) > 1:
+        fits = fits[hold_all(request, tables, counts, whose=whose, free=free, amounts=taken.amounts)[fits]]
     out: list[int] = fits[np.argsort(gpus[fits], kind="stable")].tolist()
     return out
 
@@ -287,9 +296,13 @@ class _Domain(NamedTuple):
         inside = nodes.only(np.flatnonzero(self.levels.of(nodes, self.level) == self.number))
         return taken.left(inside, self.request.members[role])
 
-    def role_after_role(self) -> Found | None:
-        """Plans for all roles in some order; None where one finds no place."""
-        return next(filter(None, map(self._in_order, self._orders())), None)
+    def role_after_role(self, effort: Effort) -> Found | None:
+        """Plans for all roles in some order; None where one finds no place, or it is too much work."""
+        return next(filter(None, (self._in_order(order, effort) for order in self._orders())), None)
+
+    def greedy(self) -> Found | None:
+        """Plans for all roles in the first order; None where one finds no place."""
+        return self._in_order(next(self._orders()), None)
 
     def _orders(self) -> Iterator[tuple[int, ...]]:
         """In which orders roles are placed, those with the most GPUs and the most needs first at first."""
@@ -300,11 +313,16 @@ class _Domain(NamedTuple):
             return iter([tuple(some)])
         return itertools.permutations(some)
 
-    def _in_order(self, order: Sequence[int]) -> Found | None:
+    def _in_order(self, order: Sequence[int], effort: Effort | None) -> Found | None:
+        if effort is not None and effort.is_spent:
+            return None
         so_far = self.taken.copy()
         plans: list[Plan | None] = [None] * len(self.tables)
         for at in order:
             role, left = self.request.members[at], self._here(at, so_far)
+            cost = ROLE_CALLS * CALL + 10 * len(self.tables[at].kind) + 100 * len(left.kind)
+            if effort is not None and not effort.spend(cost):
+                return None
             wish = _wish(self.request, role, self.counts[at], so_far.nodes)
             around = _around(self.fleet, left, self.level, so_far)
             found = plan(left, np.zeros(len(left.kind), dtype=np.int64), wish, around)
@@ -319,6 +337,8 @@ class _Domain(NamedTuple):
     def in_any_way(self, effort: Effort) -> Found | None:
         """Plans for all roles wherever there are some, however they are shared; None too where it is too much work."""
         request, some = self.request, [at for at in range(len(self.tables)) if self.counts[at]]
+        if effort.is_spent or not effort.spend(sum(_reading(self.tables[at]) for at in some)):
+            return None
         here = {at: self._here(at, self.taken) for at in some}
         asked = gang_shares.Asked(
             [request.members[at] for at in some], [self.counts[at] for at in some], request.min_gpus_per_node,

@@ -14,12 +14,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from dradriver.allocator.fleet.gang_effort import CALL, ROLE_CALLS, Effort
 from dradriver.allocator.fleet.gang_nodes import GangNodes, disjoint_sets, pod_capacity
 from dradriver.allocator.gang_request import Role
 from dradriver.allocator.sets.subsets import Bools, Ints
 
-_MOST_STEPS = 50_000_000  # array elements that are looked at: about a quarter of a second
-_CALL = 2_000  # of these a call of numpy costs as much as
 _MOST_CELLS = 1 << 25  # of the record of how everything was reached
 _MOST_OPTIONS = 1 << 12  # numbers of pods on one node
 _MANY = np.iinfo(np.int64).max // 2
@@ -27,20 +26,6 @@ _NO_LIMIT = np.iinfo(np.int64).max
 
 Sets = tuple[tuple[int, ...], ...]
 """Of each role the sets of its pods on one node, as masks."""
-
-
-class Effort:
-    """How much may still be looked at; ``gave_up`` once it was not enough."""
-
-    def __init__(self, steps: int = _MOST_STEPS) -> None:
-        self._left = steps
-        self.gave_up = False
-
-    def spend(self, steps: int) -> bool:
-        """Whether so much may be done."""
-        self._left -= steps
-        self.gave_up |= self._left < 0
-        return not self.gave_up
 
 
 class Asked(NamedTuple):
@@ -73,7 +58,7 @@ def shares(
     """
     cells = int(np.prod([count + 1 for count in asked.counts], dtype=np.float64))
     ranks = np.unique(np.concatenate([nodes.name_rank for nodes in tables]))
-    if not effort.spend(100 * len(ranks) + cells):
+    if not effort.spend(ROLE_CALLS * CALL + 100 * len(ranks) + cells):
         return None
     at = np.full((len(tables), len(ranks)), -1, dtype=np.int64)
     for role, nodes in enumerate(tables):
@@ -92,14 +77,14 @@ def shares(
         used[key] = used.get(key, 0) + new
         if used[key] > most:  # so many of them are enough
             continue
-        if not len(own) or not effort.spend(len(own) * (cells + _CALL)):
+        if not len(own) or not effort.spend(len(own) * (cells + CALL)):
             return None
         if cells * len(steps) > _MOST_CELLS:
             effort.gave_up = True
             return None
         best, reached = _with_node(best, own, new=new)
         steps.append((number, own, reached))
-    if effort.gave_up or best.flat[-1] > min(most, _MANY - 1):
+    if effort.is_spent or best.flat[-1] > min(most, _MANY - 1):
         return None
     out: dict[int, Sets] = {}
     left = np.array(asked.counts)
@@ -173,12 +158,14 @@ class _OneNode:
         number = int(np.prod(capacity + 1, dtype=np.float64))
         if number > _MOST_OPTIONS:
             self._effort.gave_up = True
-        if not self._effort.spend(number * 100):
+        if number > _MOST_OPTIONS or not self._effort.spend(number * 100):
             return np.zeros((0, len(capacity)), dtype=np.int64)
         every = np.array(list(itertools.product(*(range(most + 1) for most in capacity.tolist()))), dtype=np.int64)
         total, wanted = every @ self._sizes + self._gpus[node], every @ self._needs
         enough = (total >= self._asked.least) | (total == 0)
         every = every[enough & ((wanted <= self._free[node]) | (wanted == 0)).all(axis=1)]
+        if not self._effort.spend(5 * CALL * len(every)):
+            return np.zeros((0, len(capacity)), dtype=np.int64)
         fits = [self.sets(node, vector) is not None for vector in every]
         out: Ints = every[np.array(fits, dtype=np.bool_)]
         return out
@@ -221,7 +208,7 @@ class _OneNode:
         allowed: Bools = tables.allowed(nodes.criteria[int(nodes.kind[own])])[members]
         fewer = tuple(count - (number == role) for number, count in enumerate(counts))
         for mask in members[allowed & (members & ~masks[role] == 0)].tolist():
-            if not self._effort.spend(_CALL):
+            if not self._effort.spend(CALL):
                 return None
             rest = self._in_any_way(node, tuple(each & ~mask for each in masks), fewer)
             if rest is not None:

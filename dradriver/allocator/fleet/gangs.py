@@ -16,6 +16,7 @@ from __future__ import annotations
 import bisect
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from typing import Protocol
 
 import msgspec
@@ -25,6 +26,7 @@ from dradriver.allocator.choice import ladder
 from dradriver.allocator.choice.choose import check
 from dradriver.allocator.fleet import gang_refusals
 from dradriver.allocator.fleet.fleet import Eligible, Fleet
+from dradriver.allocator.fleet.gang_effort import CALL, Effort
 from dradriver.allocator.fleet.gang_nodes import GangNodes, node_table
 from dradriver.allocator.fleet.gang_search import (
     Found,
@@ -36,9 +38,8 @@ from dradriver.allocator.fleet.gang_search import (
     unmet,
     with_fabrics,
 )
-from dradriver.allocator.fleet.gang_shares import Effort
 from dradriver.allocator.gang_request import GangChoice, GangRequest, Role
-from dradriver.allocator.request import Choice, NoPlaceError
+from dradriver.allocator.request import Choice, LazyNoPlaceError, NoPlaceError
 from dradriver.allocator.sets.subsets import Ints
 from dradriver.topology.levels import CLUSTER, NODE
 from dradriver.topology.vendors import VENDORS
@@ -65,6 +66,7 @@ def place_gang(
     amounts: Ints | None = None,
     fixed: Mapping[int, Choice] | None = None,
     home: Mapping[int, Home] | None = None,
+    effort: Effort | None = None,
 ) -> GangChoice:
     """A place for every pod of the gang.
 
@@ -80,14 +82,20 @@ def place_gang(
             its GPUs count: it is near none, and in nobody's way.
         home: What other members had rather have, by index, as the places where they were: they get it if its GPUs are
             free, the request can have them, and the whole gang is within its limits then.
+        effort: What may be looked at, in this call and in others that are given the same; None for one of its own.
+            Once it is spent the plan is greedy: what is preferred does not count, and of each level of the network only
+            the domain with the most free GPUs is tried.
 
     Raises:
-        NoPlaceError: Not all pods have a place; the message says how many would have one.
+        NoPlaceError: Not all pods have a place; the message says how many would have one. It is made when it is read.
     """
     _check(fleet, request)
     request = with_fabrics(fleet, request)
     by_role = [eligible] * len(request.members) if eligible_by_role is None else eligible_by_role
+    effort = Effort() if effort is None else effort
     every = _rungs(fleet, request, by_role, amounts)
+    if len(every[0]) > 1:
+        effort.spend(len(every) * sum(10 * CALL + 50 * len(nodes.kind) for nodes in every[0]))
     kept = _kept(request, fixed or {})
     counts = _counts(request.members, kept)
     if not any(counts):
@@ -100,7 +108,6 @@ def place_gang(
         most = most_pods(fleet, request, every[-1][0], widest)
         if most >= max(request.least_pods, 1):
             request = msgspec.structs.replace(request, pods=most, least_pods=None)
-    effort = Effort()
     if home and taken is not None and (back := _back(fleet, request, every[-1], kept, home, taken.copy())) is not None:
         found = _placed(fleet, request, every, kept | back[0], back[1], effort)
         if found is not None:
@@ -109,7 +116,8 @@ def place_gang(
     found = _placed(fleet, request, every, kept, beside, effort)
     if found is not None:
         return found
-    raise gang_refusals.refusal(fleet, every[-1], request, counts, taken=taken, gave_up=effort.gave_up)
+    refusal = partial(gang_refusals.refusal, fleet, every[-1], request, counts, taken=taken, effort=effort)
+    raise LazyNoPlaceError(refusal)
 
 
 def _check(fleet: Fleet, request: GangRequest) -> None:
@@ -160,6 +168,9 @@ def _placed(
         if any(int(nodes.capacity.sum()) < count for nodes, count in zip(tables, counts, strict=True)):
             continue
         for limit in widest:
+            is_last = tables is every[-1] and limit == widest[-1]
+            if effort.is_spent and taken is not None and not is_last:
+                continue  # what is preferred does not count any more
             found = search(fleet, request, tables, counts, taken=taken, widest=limit, effort=effort)
             if found is not None:
                 return _described(fleet, request, found, kept)

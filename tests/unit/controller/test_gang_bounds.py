@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
+from types import FrameType
 from typing import Any
 
 import pytest
 
+from dradriver.allocator.fleet.gang_effort import Effort
 from dradriver.api import names, plans
-from dradriver.controller import gang_roles, gang_step, gang_worker
+from dradriver.controller import gang_plan, gang_roles, gang_step, gang_worker
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS, Resource
+from dradriver.queue.units import Member
 from tests.fakes.apistore import Object
 from tests.fakes.gang_pods import gang
 from tests.fakes.gpucluster import GpuCluster
@@ -162,3 +166,63 @@ async def test_a_gang_that_comes_again_is_looked_at_though_the_one_before_went_b
     await worker.turn()
     assert worker.busy, "its claims are made"
     await cluster.settle()
+
+
+async def _calls_of_a_look(shapes: int) -> tuple[GpuCluster, int]:
+    """Return a cluster with a gang of eight pods of 5 GPUs and two of 4, in so many shapes, and a look's calls.
+
+    No leaf of eight nodes has room for nine of them: each pod of 5 GPUs leaves three of its node. That there is room
+    for either size alone, and that there are GPUs enough, does not tell.
+    """
+    cluster = GpuCluster()
+    for number in range(32):
+        cluster.node(f"n{number:02}", labels={"network.topology.nvidia.com/leaf": f"l{number // 8}"})
+    for number in range(10):
+        cluster.pod(
+            f"train-{number}", 5 if number < 8 else 4, wishes={"gang": "train", "gang-size": "9-10", "near": "leaf"},
+            requests={"cpu": f"{1000 + number % shapes}m"},
+        )  # fmt: skip
+    cluster.deliver()
+    calls = 0
+
+    def count(frame: FrameType, event: str, _: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        await cluster.worker.rest()
+    finally:
+        sys.setprofile(before)
+    return cluster, calls
+
+
+@pytest.mark.looptime
+async def test_a_gang_of_many_shapes_costs_little_more_than_one_of_two() -> None:
+    _, few = await _calls_of_a_look(1)
+    cluster, calls = await _calls_of_a_look(10)
+    assert calls < 3 * few
+    assert cluster.claim("train-0") is None
+    await asyncio.sleep(2)  # of the test's clock: a pod is told nothing in its first second
+    await cluster.settle()
+    assert "the search ended at its limit" in str(cluster.note("train-0", "reason"))
+
+
+async def test_without_anything_left_to_search_with_a_gang_begins_with_as_few_as_it_may() -> None:
+    cluster = GpuCluster()
+    for node in "abcdef":
+        cluster.node(node)
+    for number in range(6):
+        cpu = "100" if number == 4 else f"{1000 + number}m"
+        cluster.pod(f"train-{number}", 8, wishes={"gang": "train", "gang-size": "2-6"}, requests={"cpu": cpu})
+    cluster.deliver()
+    picture = cluster.worker.picture
+    members = [Member(picture.pods["default", f"train-{number}"], None, ()) for number in range(6)]
+
+    def names_of(effort: Effort) -> list[str]:
+        places = gang_plan.plan(picture, members, None, identity="train", least=2, effort=effort)
+        return [member.key[1] for member in places]
+
+    assert names_of(Effort()) == ["train-0", "train-1", "train-2", "train-3"]
+    assert names_of(Effort(0)) == ["train-0", "train-1"]

@@ -170,6 +170,21 @@ async def test_a_short_outage_is_survived() -> None:
         assert not b.began
 
 
+async def test_a_leader_that_makes_no_progress_loses_the_lease_and_takes_it_again_when_it_does() -> None:
+    progress = True
+    async with FakeApiServer() as api, candidates(api, "a", makes_progress=lambda: progress) as (a,):
+        await asyncio.sleep(20)
+        progress = False
+        renewed = max(request.time for request in api.requests if request.method == "PUT")
+        await asyncio.sleep(30)
+        assert [pytest.approx(renewed + 10, abs=0.1)] == a.ended
+        assert max(request.time for request in api.requests if request.method == "PUT") == renewed
+        assert not a.working
+        progress = True
+        await asyncio.sleep(30)
+        assert a.working
+
+
 async def test_a_dead_leader_is_followed_after_its_lease_by_our_clock() -> None:
     async with FakeApiServer() as api:
         # Its clock is a year ahead, and it is dead.

@@ -1,0 +1,90 @@
+"""How much a search for a gang's places may cost, and what there is once that is spent."""
+
+from __future__ import annotations
+
+import pytest
+
+from dradriver.allocator import NoPlaceError, Role, Whole, place_gang
+from dradriver.allocator.fleet.fleet import Fleet
+from dradriver.allocator.fleet.gang_effort import Effort
+from dradriver.allocator.gang_request import GangRequest
+from dradriver.allocator.request import LazyNoPlaceError
+from dradriver.topology.levels import location
+from tests.fakes import machines
+
+FIVE, FOUR = Whole(containers=(5,)), Whole(containers=(4,))
+
+
+def leaves(*sizes: int) -> Fleet:
+    """Return empty nodes of eight GPUs, so many on each leaf."""
+    fleet = Fleet()
+    for leaf, nodes in enumerate(sizes):
+        for number in range(nodes):
+            name = f"{leaf}-{number}"
+            fleet.set_node(name, machines.dgx_h100(), range(8), row=len(fleet.nodes))
+            fleet.set_location(name, location(leaf=str(leaf)))
+    return fleet
+
+
+def gang(fives: int, fours: int, *, near: str = "") -> GangRequest:
+    return GangRequest(pod=FIVE, pods=fives, roles=(Role(pod=FOUR, pods=fours),), near=near, near_required=bool(near))
+
+
+def test_a_spent_effort_gives_a_greedy_plan_in_the_narrowest_part_that_has_most_free() -> None:
+    effort = Effort(0)
+    choice = place_gang(leaves(3, 4, 3), gang(2, 3), effort=effort)
+    assert {pod.node[0] for pod in choice.pods} == {"1"}
+    assert effort.gave_up
+    assert choice == place_gang(leaves(3, 4, 3), gang(2, 3), effort=Effort(0))
+
+
+def test_several_calls_spend_one_effort() -> None:
+    effort = Effort(10_000_000)
+    while not effort.is_spent:
+        with pytest.raises(NoPlaceError):
+            place_gang(leaves(2, 2, 2), gang(2, 1, near="leaf"), effort=effort)
+    with pytest.raises(NoPlaceError, match="the search ended at its limit") as caught:
+        place_gang(leaves(2, 2, 2), gang(2, 1, near="leaf"), effort=effort)
+    assert "the search ended at its limit" in caught.value.stable
+
+
+def test_equal_pods_cost_nothing() -> None:
+    effort = Effort(0)
+    place_gang(leaves(2, 2), GangRequest(pod=FIVE, pods=4), effort=effort)
+    assert not effort.is_spent
+
+
+def test_a_part_is_spent_by_itself_and_of_the_whole() -> None:
+    effort = Effort(100)
+    part = effort.part(2)
+    assert part.spend(50)
+    assert not part.spend(10)
+    assert not effort.is_spent
+    assert effort.spend(40)
+    assert not effort.spend(1)
+
+
+def test_parts_that_cannot_hold_all_cost_no_search() -> None:
+    """Each leaf has GPUs for all, and room for either kind alone."""
+    effort = Effort(1_000_000)
+    with pytest.raises(NoPlaceError):
+        place_gang(leaves(*[3] * 30), gang(3, 4, near="leaf"), effort=effort)
+    assert not effort.is_spent
+
+
+def test_why_is_found_out_once_and_only_when_it_is_read() -> None:
+    asked = 0
+
+    def explain() -> NoPlaceError:
+        nonlocal asked
+        asked += 1
+        return NoPlaceError("no place for 3 pods", stable="no place")
+
+    error = LazyNoPlaceError(explain)
+    assert asked == 0
+    assert (str(error), error.stable, str(error), asked) == (
+        "no place for 3 pods",
+        "no place",
+        "no place for 3 pods",
+        1,
+    )
