@@ -68,9 +68,11 @@ class Preemptable:
         priority = -wanting.order[0]
         units, ending = self._running.all()
         to_end = self.to_end()
-        late = now - self.terms.margin_seconds
-        ends = [one for one in ending if one.ends_at() >= late]
-        changes = [one.ends_at() + self.terms.margin_seconds for one in ends]
+        margin_s, grace_s = self.terms.margin_seconds, self.terms.longest_grace_seconds
+        ends = [one for one in ending if now - margin_s <= one.ends_at() <= now + grace_s]
+        changes = [one.ends_at() + margin_s for one in ends]
+        # A pod's owner can delete it with a grace of years: until its end is near others go on as if it stayed.
+        changes += [one.ends_at() - grace_s for one in ending if one.ends_at() > now + grace_s]
         may: list[tuple[RunningUnit, int]] = []
         caps: dict[str, int | None] = {}
         since = now - self.terms.min_run_minutes * MINUTE_S
@@ -100,6 +102,8 @@ class Preemptable:
     def _ends(self, unit: RunningUnit) -> bool:
         """Return whether the policies let a unit end at some time, and there is a way."""
         terms = self.terms
+        if unit.grace_s > terms.longest_grace_seconds:
+            return False
         if terms.unpreemptable_tenants and self._tenants.of(unit.key[0]) in terms.unpreemptable_tenants:
             return False
         classes = terms.unpreemptable_classes

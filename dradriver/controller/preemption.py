@@ -53,6 +53,7 @@ MOST_ASKED: Final = 8  # units of one tenant with a cap whose cap is looked at i
 FIRST_PAUSE_S: Final = 1.0  # between two tries for one unit
 LONGEST_PAUSE_S: Final = 30.0
 NAMED: Final = 3  # units that a reason names
+SAME_DAY_S: Final = 12 * 3600.0  # from which on a reason says the day, too
 OFF: Final = "preemption was switched off in the policies file"
 
 
@@ -222,7 +223,7 @@ class Preemptions:
         """
         grace_s = max(unit.grace_s for unit in victims)
         until = max(now + grace_s, *(one.ends_at() for one in beside), 0.0) + self._terms.margin_seconds
-        why = self._why(victims, now + grace_s)
+        why = self._why(victims, now, grace_s)
         left = {unit.key: unit for unit in victims}
         out: dict[Member, Placement] = {}
         for member, own in places.items():
@@ -242,11 +243,12 @@ class Preemptions:
         return out
 
     @staticmethod
-    def _why(victims: Sequence[RunningUnit], at: float) -> str:
+    def _why(victims: Sequence[RunningUnit], now: float, grace_s: float) -> str:
         ordered = sorted(victims, key=lambda unit: unit.key)
         names = [f"{unit.shown} (priority {unit.priority})" for unit in ordered[:NAMED]]
         more = f" and {len(victims) - NAMED} more" if len(victims) > NAMED else ""
-        by = f"{time.strftime('%H:%M:%S', time.gmtime(at))} UTC"
+        day = "%Y-%m-%d " if grace_s >= SAME_DAY_S else ""
+        by = f"{time.strftime(f'{day}%H:%M:%S', time.gmtime(now + grace_s))} UTC"
         ends = "end" if len(victims) > 1 else "ends"
         return f"preempts {', '.join(names)}{more}, which {ends} by {by}"
 
