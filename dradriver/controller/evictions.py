@@ -88,16 +88,18 @@ class Evictions:
         """
         units = tuple(units)
         spaces: dict[str, list[Pod]] = {}
+        evicted = {one.pod.metadata.uid for unit in units for one in unit.pods if not self._is_suspended(one.pod)}
         for unit in units:
             for one in unit.pods:
                 spaces.setdefault(one.key[0], []).append(one.pod)
-        for namespace, pods in spaces.items():
+        for pods in spaces.values():
             try:
-                await ask_budgets(self._client, pods)
-            except RefusedError:
+                await ask_budgets(self._client, pods, evicted=evicted)
+            except RefusedError as error:
                 metrics.PREEMPTION_REFUSALS.inc()
+                about = error.pods or {pod.metadata.uid for pod in pods}
                 for unit in units:
-                    if unit.pods[0].key[0] == namespace:
+                    if any(one.pod.metadata.uid in about for one in unit.pods):
                         self.refuse(unit.key)
                 raise
 
@@ -173,7 +175,7 @@ class Evictions:
         gangs: dict[Key, list[Pod]] = {}
         for pod in pods:
             of = self._picture.gangs.of(_key(pod))
-            if of is not None and _suspended_by(pod):
+            if of is not None and self._is_suspended(pod):
                 gangs.setdefault(of.gang, []).append(pod)
             else:
                 alone.append(pod)
@@ -194,6 +196,10 @@ class Evictions:
             if not stands():
                 raise MovedOnError("nobody need end for it any more")
             await self._evict(pod, why)
+
+    def _is_suspended(self, pod: Pod) -> bool:
+        """Return whether a pod ends by suspending its owner, and not by the Eviction API."""
+        return self._picture.gangs.of(_key(pod)) is not None and bool(_suspended_by(pod))
 
     async def _evict(self, pod: Pod, why: str) -> None:
         namespace, name = key = _key(pod)
