@@ -24,6 +24,7 @@ from dradriver.controller.owner_restarts import DONE, OwnerRestarts
 from dradriver.controller.owner_tops import RefusedError
 from dradriver.controller.reasons import Record
 from dradriver.kube.client import ApiError, Client
+from dradriver.queue.tenants import MINUTE_S
 
 logger = logging.getLogger(__name__)
 
@@ -59,6 +60,7 @@ class Evictions:
         self._suspendable = frozenset(suspendable)
         self._refused: dict[Key, float] = {}  # until when, by units
         self._told: dict[str, float] = {}  # by pods' uids, until when they need not be told again: it is not seen yet
+        self._ended: dict[tuple[Key, str], float] = {}  # when each unit was told first, by its uid if it is a pod
         self._stopped: dict[Key, tuple[float, str]] = {}  # of those for whom they had to end: until when, and why
 
     def may_end(self, unit: RunningUnit) -> bool:
@@ -73,6 +75,12 @@ class Evictions:
     def refused_for(self, unit: Key) -> float:
         """Return for how many seconds more a unit is nobody's victim because it could not be ended; 0 for none."""
         return max(self._refused.get(unit, 0.0) - asyncio.get_running_loop().time(), 0.0)
+
+    def ended(self) -> tuple[tuple[Key, float], ...]:
+        """Return the units that were told to end within the last minute, each with how many seconds ago."""
+        now = asyncio.get_running_loop().time()
+        self._ended = {one: at for one, at in self._ended.items() if now < at + MINUTE_S}
+        return tuple((unit, now - at) for (unit, _), at in self._ended.items())
 
     def begin(self, unit: Key) -> None:
         """Take in that others are to end for a unit, whatever was so of those of before."""
@@ -186,7 +194,9 @@ class Evictions:
             if answer and answer != DONE:
                 self._restarts.take_back(gang)
                 self.refuse(gang)
+                self._ended.pop((gang, ""), None)
                 raise RefusedError(answer)
+            self._ended.setdefault((gang, ""), now)
         if gangs:
             self._told |= dict.fromkeys((pod.metadata.uid for pod in alone), now + ASKED_S)
             return  # it is looked at again
@@ -221,6 +231,8 @@ class Evictions:
         self._told[pod.metadata.uid] = asyncio.get_running_loop().time() + TOLD_S
         if not there:  # a reflector will show that it is gone
             return
+        now = asyncio.get_running_loop().time()
+        self._ended.setdefault((unit, pod.metadata.uid if of is None else ""), now)
         logger.info("pod %s/%s is evicted %s", namespace, name, why)
         metrics.PREEMPTED_PODS.inc()
         if self._record is not None:

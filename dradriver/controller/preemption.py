@@ -204,7 +204,7 @@ class Preemptions:
             if found is None:
                 return 0, changes_at
             places, victims, beside = {unit.lead: found.placement}, found.victims, found.beside
-        if len(victims) > most and (until := self._preemptable.counted_until()) is not None:
+        if len(victims) > most and (until := self._preemptable.counted_until(now)) is not None:
             # One for whom more have to end than may within a minute has its turn when nobody had to in one.
             return 0, min(changes_at, until)
         self._commit(unit, self._named(places, victims, beside, now), victims, now)
@@ -256,7 +256,7 @@ class Preemptions:
         """Promise places to a unit, and have that written; nobody is told to end before it stands."""
         for member, own in places.items():
             self._picture.promise(member.wish.claim, member.key, own)
-        self._preemptable.count(now, [one.owner for one in victims])
+        self._preemptable.spare(now, [one.owner for one in victims])
         unit.finds_place()
         self._evictions.begin(unit.key)
         self._queue.drop(unit.key)
