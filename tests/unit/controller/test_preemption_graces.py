@@ -1,7 +1,8 @@
-"""Preemption and how long pods take to end: graces of years, and pods that are ending already."""
+"""Preemption and how long it waits: graces of years, pods that are ending already, and those whom nobody ends for."""
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 import json
 from typing import Any
@@ -13,7 +14,9 @@ from dradriver.api import names
 from dradriver.api.policies.model import Policies
 from dradriver.api.policies.tenants import Queue
 from dradriver.kube.resources import PODS
+from tests.fakes.control_plane.scheduler import Scheduler
 from tests.fakes.preempting import KUBELET, ON, Contested, contested
+from tests.fakes.troubles import working
 
 
 def terms(cluster: Contested, **changes: Any) -> None:
@@ -81,3 +84,27 @@ async def test_a_pod_that_its_owner_lets_end_for_years_stops_nobody_elses_preemp
     promise = json.loads(cluster.claim("me")["metadata"]["annotations"][names.PREEMPTS])  # type: ignore[index]
     assert promise["until"] < promise["at"] + 3600
     assert [victim[1] for victim in promise["victims"]] == ["low"]
+
+
+@pytest.mark.looptime
+async def test_a_gang_for_which_others_end_waits_longer_for_the_scheduler_in_all_its_pods() -> None:
+    cluster = Contested()
+    cluster.unschedulable_s = 5.0
+    cluster.restart()
+    for node in "ab":
+        cluster.node(node)
+    await cluster.run(("low", 8, 0))
+    pods = ["me-0", "me-1"]
+    for pod in pods:
+        cluster.pod(pod, 8, priority=10, wishes={"gang": "me", "gang-size": "2"})
+    async with working(cluster):
+        await asyncio.sleep(1)
+        (beside,) = (pod for pod in pods if cluster.gpus(pod)[0] != cluster.gpus("low")[0])
+        Scheduler(cluster.store).refuse(cluster.get_pod(beside))
+        promised = cluster.claim(beside)
+        await asyncio.sleep(4)
+        cluster.gone("low")
+        await asyncio.sleep(13)
+        assert cluster.claim(beside) == promised, "given back sooner, another could have what others ended for"
+        await asyncio.sleep(4)
+        assert cluster.claim(beside) != promised
