@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
+from typing import Final
 
 from dradriver.api import suspends
 from dradriver.api.messages import shown
 from dradriver.api.objects import Metadata, Part
 from dradriver.api.pods import LabelSelector, Pod
 from dradriver.cluster.neighbours import chosen_by
+from dradriver.controller.outcome import Outcome, outcome
 from dradriver.controller.owner_tops import RefusedError
 from dradriver.kube.client import ApiError, Client
 from dradriver.kube.resources import POD_DISRUPTION_BUDGETS, PODS
+
+MOST_NAMED: Final = 3  # budgets that a reason names
 
 
 class _Spec(Part, frozen=True):
@@ -28,11 +32,16 @@ class _Budget(Part, frozen=True):
     status: _Status = _Status()
 
 
-async def ask_budgets(client: Client, running: Sequence[Pod]) -> None:
+async def ask_budgets(client: Client, running: Sequence[Pod], *, evicted: Collection[str] = ()) -> None:
     """Raise unless these running pods of a namespace may all be ended together.
 
     The Eviction API would ask for one pod after the other, and fail a Job. So all must be within what each budget
     allows just now; who may not read budgets cannot know that.
+
+    Args:
+        client: The API server.
+        running: The pods.
+        evicted: Uids of those that the Eviction API is to end, which ends no pod that two budgets choose.
 
     Raises:
         RefusedError: They may not, or nobody can tell.
@@ -48,14 +57,32 @@ async def ask_budgets(client: Client, running: Sequence[Pod]) -> None:
         raise RefusedError(
             "pods of it run, and the controller may not read PodDisruptionBudgets: grant it list on them"
         ) from None
+    chosen: dict[str, list[str]] = {}  # names of budgets, by uids of pods
     for budget in budgets:
-        pods = chosen_by(budget.spec.selector, frozenset({namespace}))
-        count = 0 if pods is None else sum(pods.has(namespace, pod.metadata.labels) for pod in running)
-        if count > budget.status.disruptions_allowed:
-            raise RefusedError(
-                f"PodDisruptionBudget {shown(budget.metadata.name)} allows {budget.status.disruptions_allowed} "
-                f"disruptions now, and {count} of its pods run: let it allow as many"
+        name, pods = budget.metadata.name, chosen_by(budget.spec.selector, frozenset({namespace}))
+        own = [] if pods is None else [pod for pod in running if pods.has(namespace, pod.metadata.labels)]
+        if len(own) > budget.status.disruptions_allowed:
+            raise _refused(
+                own,
+                f"PodDisruptionBudget {shown(name)} allows {budget.status.disruptions_allowed} "
+                f"disruptions now, and {len(own)} of its pods run: let it allow as many",
             )
+        for pod in own:
+            chosen.setdefault(pod.metadata.uid, []).append(name)
+    for pod in running:
+        names = chosen.get(pod.metadata.uid, [])
+        if len(names) > 1 and pod.metadata.uid in evicted:
+            raise _refused(
+                [pod],
+                f"pod {shown(f'{namespace}/{pod.metadata.name}')} has {len(names)} PodDisruptionBudgets "
+                f"({', '.join(map(shown, names[:MOST_NAMED]))}), and the Eviction API supports one: let one choose it",
+            )
+
+
+def _refused(pods: Iterable[Pod], why: str) -> RefusedError:
+    error = RefusedError(why)
+    error.pods = frozenset(pod.metadata.uid for pod in pods)
+    return error
 
 
 async def evict(client: Client, pod: Pod, *, as_seen: bool, chart_value: str, refused: str) -> bool:
@@ -69,8 +96,8 @@ async def evict(client: Client, pod: Pod, *, as_seen: bool, chart_value: str, re
         refused: What a refusal begins with.
 
     Raises:
-        RefusedError: A budget forbids it, or the controller may not.
-        ApiError: The server refuses; ``conflict`` where it is another pod by now, or has changed.
+        RefusedError: A budget forbids it, the controller may not, or it is refused for what this pod is.
+        ApiError: The server is in trouble; ``conflict`` where it is another pod by now, or has changed.
         Unreachable: No answer.
     """
     metadata = pod.metadata
@@ -92,8 +119,19 @@ async def evict(client: Client, pod: Pod, *, as_seen: bool, chart_value: str, re
             raise no from None
         if error.forbidden:
             raise RefusedError(f"the controller may not evict pods: set {chart_value} in the chart's values") from None
+        if _is_about_the_pod(error):
+            raise RefusedError(f"{refused}: {error.message}") from None
         raise
     return True
+
+
+def _is_about_the_pod(error: ApiError) -> bool:
+    """Return whether an eviction is refused for this pod alone: asking again helps nobody, and other pods may end.
+
+    A 504 may have ended the pod all the same.
+    """
+    concern = outcome(error)
+    return concern is Outcome.OBJECT or (concern is Outcome.MOMENT and error.status == 500)
 
 
 async def delete(client: Client, pods: Sequence[Pod]) -> None:

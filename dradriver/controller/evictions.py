@@ -24,6 +24,7 @@ from dradriver.controller.owner_restarts import DONE, OwnerRestarts
 from dradriver.controller.owner_tops import RefusedError
 from dradriver.controller.reasons import Record
 from dradriver.kube.client import ApiError, Client
+from dradriver.queue.tenants import MINUTE_S
 
 logger = logging.getLogger(__name__)
 
@@ -59,6 +60,7 @@ class Evictions:
         self._suspendable = frozenset(suspendable)
         self._refused: dict[Key, float] = {}  # until when, by units
         self._told: dict[str, float] = {}  # by pods' uids, until when they need not be told again: it is not seen yet
+        self._ended: dict[tuple[Key, str], float] = {}  # when each unit was told first, by its uid if it is a pod
         self._stopped: dict[Key, tuple[float, str]] = {}  # of those for whom they had to end: until when, and why
 
     def may_end(self, unit: RunningUnit) -> bool:
@@ -74,6 +76,12 @@ class Evictions:
         """Return for how many seconds more a unit is nobody's victim because it could not be ended; 0 for none."""
         return max(self._refused.get(unit, 0.0) - asyncio.get_running_loop().time(), 0.0)
 
+    def ended(self) -> tuple[tuple[Key, float], ...]:
+        """Return the units that were told to end within the last minute, each with how many seconds ago."""
+        now = asyncio.get_running_loop().time()
+        self._ended = {one: at for one, at in self._ended.items() if now < at + MINUTE_S}
+        return tuple((unit, now - at) for (unit, _), at in self._ended.items())
+
     def begin(self, unit: Key) -> None:
         """Take in that others are to end for a unit, whatever was so of those of before."""
         self._stopped.pop(unit, None)
@@ -88,16 +96,18 @@ class Evictions:
         """
         units = tuple(units)
         spaces: dict[str, list[Pod]] = {}
+        evicted = {one.pod.metadata.uid for unit in units for one in unit.pods if not self._is_suspended(one.pod)}
         for unit in units:
             for one in unit.pods:
                 spaces.setdefault(one.key[0], []).append(one.pod)
-        for namespace, pods in spaces.items():
+        for pods in spaces.values():
             try:
-                await ask_budgets(self._client, pods)
-            except RefusedError:
+                await ask_budgets(self._client, pods, evicted=evicted)
+            except RefusedError as error:
                 metrics.PREEMPTION_REFUSALS.inc()
+                about = error.pods or {pod.metadata.uid for pod in pods}
                 for unit in units:
-                    if unit.pods[0].key[0] == namespace:
+                    if any(one.pod.metadata.uid in about for one in unit.pods):
                         self.refuse(unit.key)
                 raise
 
@@ -173,7 +183,7 @@ class Evictions:
         gangs: dict[Key, list[Pod]] = {}
         for pod in pods:
             of = self._picture.gangs.of(_key(pod))
-            if of is not None and _suspended_by(pod):
+            if of is not None and self._is_suspended(pod):
                 gangs.setdefault(of.gang, []).append(pod)
             else:
                 alone.append(pod)
@@ -184,7 +194,9 @@ class Evictions:
             if answer and answer != DONE:
                 self._restarts.take_back(gang)
                 self.refuse(gang)
+                self._ended.pop((gang, ""), None)
                 raise RefusedError(answer)
+            self._ended.setdefault((gang, ""), now)
         if gangs:
             self._told |= dict.fromkeys((pod.metadata.uid for pod in alone), now + ASKED_S)
             return  # it is looked at again
@@ -194,6 +206,10 @@ class Evictions:
             if not stands():
                 raise MovedOnError("nobody need end for it any more")
             await self._evict(pod, why)
+
+    def _is_suspended(self, pod: Pod) -> bool:
+        """Return whether a pod ends by suspending its owner, and not by the Eviction API."""
+        return self._picture.gangs.of(_key(pod)) is not None and bool(_suspended_by(pod))
 
     async def _evict(self, pod: Pod, why: str) -> None:
         namespace, name = key = _key(pod)
@@ -215,6 +231,8 @@ class Evictions:
         self._told[pod.metadata.uid] = asyncio.get_running_loop().time() + TOLD_S
         if not there:  # a reflector will show that it is gone
             return
+        now = asyncio.get_running_loop().time()
+        self._ended.setdefault((unit, pod.metadata.uid if of is None else ""), now)
         logger.info("pod %s/%s is evicted %s", namespace, name, why)
         metrics.PREEMPTED_PODS.inc()
         if self._record is not None:

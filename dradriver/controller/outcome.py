@@ -58,7 +58,11 @@ def outcome(error: DriverError) -> Outcome:
         return Outcome.MOMENT if error.timed_out else Outcome.SERVER
     if not isinstance(error, ApiError) or "webhook" in error.message or "denied" in error.message:
         return Outcome.OBJECT
+    storage = any(text in error.message for text in _STORAGE)
     match error.status:
+        # A pod under several budgets (pkg/registry/core/pod/storage/eviction.go of Kubernetes 1.36).
+        case 500 if error.request.endswith("/eviction") and error.is_status and not (error.api_reason or storage):
+            return Outcome.OBJECT
         case 429 if error.request.endswith("/eviction") and error.api_reason:
             return Outcome.MOMENT  # a disruption budget's; who limits requests sends no Status
         case 401 | 429 | 503:
@@ -66,7 +70,6 @@ def outcome(error: DriverError) -> Outcome:
         case 504:
             return Outcome.MOMENT
         case status if status >= 500:
-            storage = any(text in error.message for text in _STORAGE)
             return Outcome.SERVER if storage or error.api_reason != "InternalError" else Outcome.MOMENT
         case 409:
             return Outcome.MOMENT  # of a creation it is a quota that another creation has changed

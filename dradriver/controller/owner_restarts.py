@@ -99,6 +99,7 @@ class OwnerRestarts:
         """
         self._client, self._kinds, self._pods, self._touch = client, kinds, pods, touch
         self._asks: dict[Key, _Ask] = {}
+        self._refused: dict[Key, tuple[float, str]] = {}  # until when a gang cannot be started anew, and why
         self._restarts: dict[Key, _Restart] = {}
         self._deleted: dict[Key, tuple[float, int]] = {}  # until when the pods of a gang are not deleted again
         self._queue = WorkQueue(self._work, pause_s=FIRST_PAUSE_S, longest_s=LONGEST_PAUSE_S)
@@ -114,6 +115,10 @@ class OwnerRestarts:
         """
         loss, now = _digest(pods), asyncio.get_running_loop().time()
         known = self._asks.get(gang)
+        until, why = self._refused.get(gang, (0.0, ""))
+        if now < until and (known is None or not known.open):
+            # Who asks for other pods of the gang is refused the same: two who ask would not let each other know.
+            return why
         if known is not None and (known.open or known.loss == loss):
             if not known.open and now - known.since >= AGAIN_S and pods:
                 known.open, known.pods = True, tuple(pods)
@@ -173,11 +178,11 @@ class OwnerRestarts:
                     again_at = await self._begin(key, ask)
         except RefusedError as error:
             assert ask is not None, "only those who ask are refused"
-            self._close(key, ask, str(error))
+            self._refuse(key, ask, str(error))
         except (DriverError, TimeoutError) as error:
             conflict = isinstance(error, ApiError) and error.conflict  # somebody was first
             if restart is None and ask is not None and not conflict and _is_refusal(error):
-                self._close(key, ask, f"it cannot be started anew: {error}")
+                self._refuse(key, ask, f"it cannot be started anew: {error}")
             else:
                 if not conflict:
                     logger.warning("%s/%s, which is started anew: %s; trying again", *key, str(error) or "no answer")
@@ -328,6 +333,14 @@ class OwnerRestarts:
             del self._restarts[key]
         for gang, ask in restart.asks.items():
             self._close(gang, ask, DONE)
+
+    def _refuse(self, gang: Key, ask: _Ask, answer: str) -> None:
+        now = asyncio.get_running_loop().time()
+        self._refused.pop(gang, None)
+        self._refused[gang] = now + AGAIN_S, answer
+        if len(self._refused) > MOST_KEPT:
+            del self._refused[next(iter(self._refused))]
+        self._close(gang, ask, answer)
 
     def _close(self, gang: Key, ask: _Ask, answer: str) -> None:
         ask.open, ask.pods, ask.since = False, (), asyncio.get_running_loop().time()

@@ -31,10 +31,12 @@ class RefusedError(DriverError):
 
     Attributes:
         retry_after_s: For how long the server wants not to be asked again; None where it did not say.
+        pods: Uids of the pods for which it is; empty where it is not for any in particular.
     """
 
     reason = "NotPermitted"
     retry_after_s: float | None = None
+    pods: frozenset[str] = frozenset()
 
 
 class Top(msgspec.Struct, frozen=True):

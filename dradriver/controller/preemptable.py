@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import collections
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 import msgspec
 
+from dradriver.api.pins import Key
 from dradriver.api.policies.tenants import Preemption as Terms
+from dradriver.api.preempts import Preempts
+from dradriver.cluster import conflicts
 from dradriver.cluster.picture import Picture
 from dradriver.cluster.running_units import RunningUnit, RunningUnits
 from dradriver.controller.evictions import Evictions
@@ -45,32 +47,43 @@ class Preemptable:
         self.terms = Terms()
         self._picture, self._tenants, self._evictions, self._whose = picture, tenants, evictions, whose
         self._running = RunningUnits(picture)
-        self._ended: collections.deque[tuple[float, int]] = collections.deque()  # when how many units had to end
+        self._before: list[tuple[float, int]] = []  # when how many units were told to end by those who led before
         self._spared: dict[str, float] = {}  # what made those that had to end, and until when that is spared
         self._restored = False
 
     def begin(self) -> None:
         """Take in that this process leads from now on: whom others have had ended the claims tell."""
-        self._ended.clear()
+        self._before.clear()
         self._restored = False
 
     def left(self, now: float) -> int:
-        """Return how many units may have to end still, of those that may within a minute."""
-        self._remember(now)
-        return self.terms.units_per_minute - sum(count for _, count in self._ended)
+        """Return how many units may have to end still, of those that may within a minute.
 
-    def counted_until(self) -> float | None:
+        Those count that were told to, and those of plans under way. A plan that comes to nothing costs nobody anything.
+        """
+        self._remember(now)
+        ended = [unit for unit, _ in self._evictions.ended()]
+        planned = self._planned().difference(ended)
+        return self.terms.units_per_minute - len(ended) - len(planned) - sum(count for _, count in self._before)
+
+    def counted_until(self, now: float) -> float | None:
         """Return when those count no more that had to end last, seconds since the epoch; None where none had to."""
-        return self._ended[-1][0] + MINUTE_S if self._ended else None
+        times = [at + MINUTE_S for at, _ in self._before]
+        times += [now + MINUTE_S - ago_s for _, ago_s in self._evictions.ended()]
+        if self._planned():
+            times.append(now + MINUTE_S)
+        return max(times, default=None)
 
     def scene(self, wanting: Unit, now: float) -> tuple[Scene, float]:
         """Return who may have to end for somebody, and who ends already; and when that changes without any event."""
         priority = -wanting.order[0]
         units, ending = self._running.all()
         to_end = self.to_end()
-        late = now - self.terms.margin_seconds
-        ends = [one for one in ending if one.ends_at() >= late]
-        changes = [one.ends_at() + self.terms.margin_seconds for one in ends]
+        margin_s, grace_s = self.terms.margin_seconds, self.terms.longest_grace_seconds
+        ends = [one for one in ending if now - margin_s <= one.ends_at() <= now + grace_s]
+        changes = [one.ends_at() + margin_s for one in ends]
+        # A pod's owner can delete it with a grace of years: until its end is near others go on as if it stayed.
+        changes += [one.ends_at() - grace_s for one in ending if one.ends_at() > now + grace_s]
         may: list[tuple[RunningUnit, int]] = []
         caps: dict[str, int | None] = {}
         since = now - self.terms.min_run_minutes * MINUTE_S
@@ -100,6 +113,8 @@ class Preemptable:
     def _ends(self, unit: RunningUnit) -> bool:
         """Return whether the policies let a unit end at some time, and there is a way."""
         terms = self.terms
+        if unit.grace_s > terms.longest_grace_seconds:
+            return False
         if terms.unpreemptable_tenants and self._tenants.of(unit.key[0]) in terms.unpreemptable_tenants:
             return False
         classes = terms.unpreemptable_classes
@@ -109,28 +124,37 @@ class Preemptable:
 
     def to_end(self) -> frozenset[str]:
         """Return the uids of pods that have to end for somebody already."""
+        return frozenset(uid for preempts in self._plans() for uid in preempts.uids)
+
+    def _plans(self) -> Iterator[Preempts]:
+        """Give what claims say of those who have to end for them, also claims that are about to be created."""
         accounts = self._picture.accounts
         promised = (claim.preempts for claim in accounts.preempting() if claim.devices is None)
-        every = (*promised, *(place.preempts for place in accounts.placements()))
-        return frozenset(uid for one in every if one is not None for uid in one.uids)
+        for preempts in (*promised, *(place.preempts for place in accounts.placements())):
+            if preempts is not None:
+                yield preempts
+
+    def _planned(self) -> set[Key]:
+        """Return the units that have to end for somebody, were not told so yet, and were not refused lately."""
+        units = {unit for preempts in self._plans() for unit in self._untold(preempts)}
+        return {unit for unit in units if not self._evictions.refused_for(unit)}
+
+    def _untold(self, preempts: Preempts) -> set[Key]:
+        pods = conflicts.living(self._picture, preempts)
+        keys = ((one.metadata.namespace, one.metadata.name) for one in pods if one.metadata.deletion_timestamp is None)
+        return {key if (of := self._picture.gangs.of(key)) is None else of.gang for key in keys}
 
     def _remember(self, now: float) -> None:
         """Forget what is over; a leader that begins learns from the claims whom its predecessors have had ended."""
         if not self._restored:
             self._restored = True
-            plans = {
-                (one.preempts.at, one.preempts.spare) for one in self._picture.accounts.preempting() if one.preempts
-            }
-            for at, spare in sorted(plans):
-                self.count(float(at), spare)
-        while self._ended and self._ended[0][0] <= now - MINUTE_S:
-            self._ended.popleft()
+            noted = (claim.preempts for claim in self._picture.accounts.preempting())
+            plans = {(one.at, one.spare): len(self._untold(one)) for one in noted if one is not None}
+            for (at, spare), untold in sorted(plans.items()):
+                self._before.append((float(at), max(len(spare) - untold, 0)))
+                self.spare(at, spare)
+        self._before = [(at, count) for at, count in self._before if now < at + MINUTE_S]
         self._spared = {owner: until for owner, until in self._spared.items() if now < until}
-
-    def count(self, at: float, owners: Sequence[str]) -> None:
-        """Take in that units had to end at a time, by what made each; those are spared from now on."""
-        self._ended.append((at, len(owners)))
-        self.spare(at, owners)
 
     def spare(self, at: float, owners: Iterable[str]) -> None:
         """Take in that what these have made had to end at a time."""

@@ -53,6 +53,7 @@ MOST_ASKED: Final = 8  # units of one tenant with a cap whose cap is looked at i
 FIRST_PAUSE_S: Final = 1.0  # between two tries for one unit
 LONGEST_PAUSE_S: Final = 30.0
 NAMED: Final = 3  # units that a reason names
+SAME_DAY_S: Final = 12 * 3600.0  # from which on a reason says the day, too
 OFF: Final = "preemption was switched off in the policies file"
 
 
@@ -203,7 +204,7 @@ class Preemptions:
             if found is None:
                 return 0, changes_at
             places, victims, beside = {unit.lead: found.placement}, found.victims, found.beside
-        if len(victims) > most and (until := self._preemptable.counted_until()) is not None:
+        if len(victims) > most and (until := self._preemptable.counted_until(now)) is not None:
             # One for whom more have to end than may within a minute has its turn when nobody had to in one.
             return 0, min(changes_at, until)
         self._commit(unit, self._named(places, victims, beside, now), victims, now)
@@ -222,7 +223,7 @@ class Preemptions:
         """
         grace_s = max(unit.grace_s for unit in victims)
         until = max(now + grace_s, *(one.ends_at() for one in beside), 0.0) + self._terms.margin_seconds
-        why = self._why(victims, now + grace_s)
+        why = self._why(victims, now, grace_s)
         left = {unit.key: unit for unit in victims}
         out: dict[Member, Placement] = {}
         for member, own in places.items():
@@ -242,11 +243,12 @@ class Preemptions:
         return out
 
     @staticmethod
-    def _why(victims: Sequence[RunningUnit], at: float) -> str:
+    def _why(victims: Sequence[RunningUnit], now: float, grace_s: float) -> str:
         ordered = sorted(victims, key=lambda unit: unit.key)
         names = [f"{unit.shown} (priority {unit.priority})" for unit in ordered[:NAMED]]
         more = f" and {len(victims) - NAMED} more" if len(victims) > NAMED else ""
-        by = f"{time.strftime('%H:%M:%S', time.gmtime(at))} UTC"
+        day = "%Y-%m-%d " if grace_s >= SAME_DAY_S else ""
+        by = f"{time.strftime(f'{day}%H:%M:%S', time.gmtime(now + grace_s))} UTC"
         ends = "end" if len(victims) > 1 else "ends"
         return f"preempts {', '.join(names)}{more}, which {ends} by {by}"
 
@@ -254,7 +256,7 @@ class Preemptions:
         """Promise places to a unit, and have that written; nobody is told to end before it stands."""
         for member, own in places.items():
             self._picture.promise(member.wish.claim, member.key, own)
-        self._preemptable.count(now, [one.owner for one in victims])
+        self._preemptable.spare(now, [one.owner for one in victims])
         unit.finds_place()
         self._evictions.begin(unit.key)
         self._queue.drop(unit.key)

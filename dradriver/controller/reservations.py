@@ -33,7 +33,8 @@ from dradriver.queue.waiting import Queue
 
 logger = logging.getLogger(__name__)
 
-LOOK_S: Final = 5.0  # between two looks at who is blocked
+LOOK_S: Final = 5.0  # between two looks at who is blocked, and at whether those with a reservation wait still
+SHORTEST_PAUSE_S: Final = 0.01
 WRITE_S: Final = 60.0  # between two writes of what has only grown
 SOON_S: Final = 5.0  # after which it is written that more stands idle
 HOPELESS_S: Final = 300.0  # after which a set is looked for again for one for whom there was none
@@ -80,6 +81,7 @@ class Reservations:
         self._touch, self._wake, self._clock = touch, wake, clock or time.time
         self._reservable = Reservable(picture, self._clock)
         self._held: dict[str, Reservation] = {}  # by whom they are for
+        self._by_key: dict[Key, str] = {}  # whom these are for, by its pod or gang
         self._idle: dict[str, int] = {}  # how many GPUs of each stand idle now
         self._since: dict[str, stored.Since] = {}
         self._hopeless: dict[str, float] = {}
@@ -114,6 +116,12 @@ class Reservations:
         if not self._held or self.terms is None:
             return ()
         return reserved_for.open_to(unit, self._held.values(), self.terms, self._clock(), later_s)
+
+    def looked_at(self, key: Key) -> None:
+        """Take in that a pod or a gang was looked at: if it does not wait any more, its reservation ends at once."""
+        who = self._by_key.get(key)
+        if who is not None and not self._waits(who):
+            self._woken.set()
 
     def told(self, unit: Unit, reason: str) -> str:
         """Return why a unit waits with what is reserved for it."""
@@ -303,16 +311,21 @@ class Reservations:
         return sum(bool(inventory.usable(gpu, None)) and not inventory.holders(gpu) for gpu in held.gpus)
 
     def _pause_s(self) -> float:
-        """Return how long nothing is to be done: until the next look, or until one has cost as much as it may."""
+        """Return how long nothing is to be done: until the next look, or until one has cost as much as it may.
+
+        The account of a large reservation runs out after weeks; that its reason ends no event may tell before.
+        """
         now, terms = self._clock(), self.terms
         if terms is None:
             return LOOK_S
         ends = (reservation.runs_out_at(each, self._idle.get(who, 0), terms) for who, each in self._held.items())
-        return max(min((at - now for at in ends if at is not None), default=LOOK_S), 0.01) if self._held else LOOK_S
+        pauses = (at - now for at in ends if at is not None)
+        return max(min([LOOK_S, *pauses]), SHORTEST_PAUSE_S)
 
     def _apply(self, who: str = "", *, news: bool = True) -> None:
         """Have the picture keep what is reserved now, and whoever it concerns be looked at; news are written soon."""
         self._count(self._clock())
+        self._by_key = {key_of(name): name for name in self._held}
         self._idle = {name: idle for name, idle in self._idle.items() if name in self._held}
         self._picture.inventory.reserve({gpu: held.who for held in self._held.values() for gpu in held.gpus})
         self._picture.version += 1

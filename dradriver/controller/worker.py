@@ -290,6 +290,7 @@ class Worker:
     def _guarded(self, key: Key) -> None:
         try:
             self._dispatcher.look(key)
+            self.reservations.looked_at(key)
         except Exception:  # a bug in what one pod meets must not stop the others
             logger.exception("pod %s/%s: an error in this program; trying again later", *key)
             if (unit := self._units.get(key)) is not None:

@@ -45,11 +45,13 @@ class ApiError(DriverError):
 
     Attributes:
         status: HTTP status, or the code of an ERROR event.
-        api_reason: The Status object's reason, such as ``AlreadyExists``; empty when the answer was no Status.
+        api_reason: The Status object's reason, such as ``AlreadyExists``; empty when the answer was no Status, or one
+            without a reason.
         message: The Status object's message.
         details: The Status object's details.
         retry_after_s: How long the server asked to wait, or None.
         request: What was asked: method and path; empty for an ERROR event.
+        is_status: Whether the answer was a Status object, and no proxy's page.
     """
 
     reason = "ApiError"
@@ -63,6 +65,7 @@ class ApiError(DriverError):
         *,
         retry_after_s: float | None = None,
         request: str = "",
+        is_status: bool = False,
     ) -> None:
         self.status = status
         self.api_reason = api_reason
@@ -70,6 +73,7 @@ class ApiError(DriverError):
         self.details = dict(details or {})
         self.retry_after_s = retry_after_s
         self.request = request
+        self.is_status = is_status or bool(api_reason)
         super().__init__(": ".join(part for part in (request, f"{status} {api_reason}".strip(), message) if part))
 
     @property
@@ -118,6 +122,7 @@ class Unreadable(ApiError):  # noqa: N818 - what the object is
 
 
 class _Status(msgspec.Struct):
+    kind: str = ""
     message: str = ""
     reason: str = ""
     code: int = 0
@@ -152,6 +157,7 @@ def from_status(
         told.details,
         retry_after_s=wait_s,
         request=request,
+        is_status=told.kind == "Status",
     )
 
 

@@ -27,6 +27,9 @@ FOUND = (  # faults once: what is drawn changes with the stories, so each has a 
     ("preempting", 6107),  # one that was gone, which a watch had not shown yet, was told to end again and again
     ("gangs_owned", 312144),  # a late pod was placed below another leaf than others on a node of unknown GPUs
     ("gangs_owned", 1000337),  # whom a predecessor suspended when the next led already was found five minutes later
+    ("preempting", 59000097),  # two asked for a Job that may not be suspended, and neither saw the other's refusal
+    ("preempting", 68100013),  # a gang for which others ended keeps its promises for the scheduler's pause, rightly
+    ("preempting", 55),  # another leader took a promise back while the server told the first that it stands
 )
 # Of stories about reservations those in which a controller without one of their rules is found out.
 RESERVED = (3, 4, 12, 30, 31, 36, 37)

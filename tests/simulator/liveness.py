@@ -15,7 +15,7 @@ from tests.fakes.control_plane.scheduler import OURS
 from tests.simulator import preempting, sharing
 from tests.simulator.cast import claim_of
 from tests.simulator.gang_rules import GangRules
-from tests.simulator.gangs import Gang
+from tests.simulator.gangs import Gang, plan_of
 from tests.simulator.invariants import Invariants
 from tests.simulator.replicas import PROMISE_S, UNSCHEDULABLE_S, Replicas
 from tests.simulator.state import State
@@ -117,7 +117,7 @@ class Liveness:
             elif preempting.waits(world.server, claim):
                 yield State("who preempts does not wait for ever", uid, preempting.LONGEST_S, f"{text} waits", key)
             elif truth.live(claim) and not claim.get("status", {}).get("allocation") and self._served(key):
-                pause_s = SCHEDULER_PAUSE_S if names.PREEMPTS in fit.notes_of(claim) else 0.0
+                pause_s = SCHEDULER_PAUSE_S if self._preempts(claim) else 0.0
                 yield State("promises end", uid, PROMISE_S + MARGIN_S, f"{text} is a promise", key)
                 refused_at = self._invariants.unschedulable_at.get(made.pod[1], 0.0)
                 nominated = "nominatedNodeName" in pod.get("status", {})
@@ -127,6 +127,15 @@ class Liveness:
                     if self._first_part(claim) and truth.fits(uid):
                         name = "a part that the scheduler overlooks gets its claim anew"
                         yield State(name, uid, OVERLOOKED_S, f"{text} fits", key)
+
+    def _preempts(self, claim: Object) -> bool:
+        """Return whether others have to end for a claim, or had to, or for another one of its gang's plan.
+
+        Its gang waits as one: were one claim given back sooner, others would have ended in vain.
+        """
+        plan = plan_of(claim)[0]
+        every = (other for other in self._world.server.all(RESOURCE_CLAIMS) if plan and plan_of(other)[0] == plan)
+        return any(names.PREEMPTS in fit.notes_of(other) for other in (claim, *every))
 
     def _set(self, claim: Object) -> Iterator[State]:
         """What may not last of a claim that pods share: it ends with them, and its promise as one pod's does."""

@@ -21,6 +21,7 @@ from tests.simulator.world import Node, World
 
 MARGIN_S: Final = 10.0
 GRACE_S: Final = 30.0
+ANSWER_S: Final = 0.02
 LONGEST_S: Final = GRACE_S + MARGIN_S + 8.0
 ON: Final = Policies(
     queue=Queue(
@@ -83,7 +84,7 @@ class PreemptionRules:
     def __init__(self, world: World, replicas: Replicas, broken: Callable[[str, str], None]) -> None:
         self._world, self._replicas, self._broken = world, replicas, broken
         self._evicted: set[str] = set()
-        self._gone: dict[str, tuple[int, Object]] = {}  # promises that ended: at which version, and what they were
+        self._gone: dict[str, tuple[float, Object]] = {}  # promises that ended: when, and what they were
         world.on_policies = lambda policies: replicas.follow(policies, lambda: 0.0)
         world.server.listeners.append(self._happened)
 
@@ -91,7 +92,7 @@ class PreemptionRules:
         call, old, new = self._world.server.acting, event.old, event.new
         ended = new is None or "deletionTimestamp" in new["metadata"] or bool(new.get("status", {}).get("allocation"))
         if event.plural == RESOURCE_CLAIMS.plural and old is not None and ended and victims_of(old):
-            self._gone.setdefault(old["metadata"]["uid"], (event.version, old))
+            self._gone.setdefault(old["metadata"]["uid"], (self._world.loop.now, old))
         if (
             event.plural == PODS.plural
             and call is not None
@@ -101,7 +102,7 @@ class PreemptionRules:
         ):
             was = "deletionTimestamp" in old["metadata"]
             if not was and (new is None or "deletionTimestamp" in new["metadata"]):
-                self._told(old, call.version)
+                self._told(old, call.at)
         if event.plural == JOBS.plural and call is not None and new is not None and old is not None:
             said = fit.notes_of(new).get(names.RESTART, "{}")
             record = json.loads(said) if said != fit.notes_of(old).get(names.RESTART) else {}
@@ -110,16 +111,16 @@ class PreemptionRules:
                 and not old["spec"].get("suspend")
                 and record.get("why", "").startswith("for ")
             ):
-                self._suspended(new, call.version)
+                self._suspended(new, call.at)
 
-    def _told(self, pod: Object, sent: int) -> None:
+    def _told(self, pod: Object, sent: float) -> None:
         metadata = pod["metadata"]
         if metadata["uid"] in self._evicted:
             self._broken("nobody is told twice to end", f"{metadata['name']}")
         self._evicted.add(metadata["uid"])
         self._planned(pod, sent)
 
-    def _suspended(self, job: Object, sent: int) -> None:
+    def _suspended(self, job: Object, sent: float) -> None:
         uid = job["metadata"]["uid"]
         for pod in self._world.server.all(PODS):
             owners = pod["metadata"].get("ownerReferences") or ()
@@ -128,7 +129,7 @@ class PreemptionRules:
                 self._planned(pod, sent)
                 return  # others of it may have come since
 
-    def _planned(self, pod: Object, sent: int) -> None:
+    def _planned(self, pod: Object, sent: float) -> None:
         """Look whether a promise stands for which a pod has to end, its pod lifted and of a higher priority."""
         uid, namespace = pod["metadata"]["uid"], pod["metadata"]["namespace"]
         standing = [
@@ -136,8 +137,9 @@ class PreemptionRules:
             for claim in self._world.server.all(RESOURCE_CLAIMS)
             if uid in victims_of(claim) and claim["metadata"]["uid"] not in self._gone
         ]
-        # One that ended while the request was under way nobody could know of.
-        standing += [claim for version, claim in self._gone.values() if version > sent and uid in victims_of(claim)]
+        # One that ended while the request was under way nobody could know of, nor while the server said that it stands.
+        known = sent - ANSWER_S
+        standing += [claim for ended, claim in self._gone.values() if ended > known and uid in victims_of(claim)]
         if not standing:
             self._broken("nobody ends without a promise", f"pod {namespace}/{pod['metadata']['name']}")
         for claim in standing:

@@ -52,6 +52,7 @@ Minutes = Annotated[float, Meta(ge=0, le=10_000)]
 TenantWeight = Annotated[float, Meta(gt=0, le=1000)]
 CapGpus = Annotated[float, Meta(ge=0, le=1_000_000)]
 Seconds = Annotated[float, Meta(ge=0, le=3600)]
+GraceSeconds = Annotated[float, Meta(ge=0, le=86_400)]
 PerMinute = Annotated[int, Meta(ge=1, le=10_000)]
 PriorityClassName = Annotated[
     str, Meta(pattern=r"\A[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?\Z", description="the name of a PriorityClass")

@@ -14,6 +14,7 @@ from dradriver.api.policies.fields import (
     CapGpus,
     Days,
     Gpus,
+    GraceSeconds,
     Hours,
     LabelKey,
     LabelValue,
@@ -109,6 +110,8 @@ class Preemption(Section, frozen=True):
         units_per_minute: How many units may have to end within a minute, in all of the cluster.
         back_off_minutes: For how long what made the pods of a unit that had to end is spared after that.
         margin_seconds: How much longer than the longest grace of those that end their GPUs are kept for whom they end.
+        longest_grace_seconds: The longest time that a victim may take to end. A unit with a longer grace never has to
+            end, and a pod that is ending already is not waited for while more than this is left to it.
         unpreemptable_classes: PriorityClasses whose pods never have to end.
         unpreemptable_tenants: Tenants whose pods never have to.
     """
@@ -118,6 +121,7 @@ class Preemption(Section, frozen=True):
     units_per_minute: PerMinute = 10
     back_off_minutes: Minutes = 30.0
     margin_seconds: Seconds = 30.0
+    longest_grace_seconds: GraceSeconds = 3600.0
     unpreemptable_classes: Annotated[
         tuple[PriorityClassName, ...], Meta(max_length=MOST_NAMES, description="a list of names of PriorityClasses")
     ] = ()

@@ -14,6 +14,7 @@ from tests.fakes.apirules import Refused
 from tests.fakes.apistore import Key, Object, Store
 
 CONDITION: Final = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}
+SEVERAL: Final = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support."
 
 
 def evict(
@@ -33,9 +34,15 @@ def evict(
             raise Refused(409, "Conflict", f'"{key[1]}": Precondition failed: {name} differs')
     ending = "deletionTimestamp" in pod["metadata"] or pod.get("status", {}).get("phase") != "Running"
     if not ending:
-        for budget in store.all(POD_DISRUPTION_BUDGETS):
-            if budget["metadata"]["namespace"] == key[0] and _chooses(budget, pod):
-                _take(store, budget)
+        budgets = [
+            budget
+            for budget in store.all(POD_DISRUPTION_BUDGETS)
+            if budget["metadata"]["namespace"] == key[0] and _chooses(budget, pod)
+        ]
+        if len(budgets) > 1:
+            raise Refused(500, "", SEVERAL)
+        for budget in budgets:
+            _take(store, budget)
     store.edit(PODS, key, lambda pod: pod["status"].setdefault("conditions", []).append(dict(CONDITION)))
     if delete is not None:
         delete(key)

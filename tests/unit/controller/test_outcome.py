@@ -9,6 +9,7 @@ import pytest
 from dradriver.controller.outcome import Outcome, outcome
 from dradriver.errors import DriverError
 from dradriver.kube.client import ApiError, Unreachable
+from dradriver.kube.errors import from_status
 from dradriver.kube.resources import RESOURCE_CLAIMS
 from tests.fakes.gpucluster import GpuCluster
 from tests.fakes.troubles import WEBHOOK, refuse, working
@@ -25,6 +26,7 @@ QUOTA = ApiError(
     "to the latest version and try again",
     request=CREATE,
 )
+SEVERAL = b'{"kind": "Status", "code": 500, "message": "This pod has more than one PodDisruptionBudget"}'
 BUDGET = "Cannot evict pod as it would violate the pod's disruption budget."
 
 
@@ -73,6 +75,19 @@ def test_a_budget_that_refuses_an_eviction_is_no_trouble_of_the_servers(
 ) -> None:
     error = ApiError(429, reason, BUDGET if reason else "Too many requests, please try again later.", request=request_)
     assert outcome(error) is says
+
+
+@pytest.mark.parametrize(
+    ("body", "request_", "says"),
+    [
+        (SEVERAL, EVICT, Outcome.OBJECT),
+        (SEVERAL, CREATE, Outcome.SERVER),
+        (b"upstream failed", EVICT, Outcome.SERVER),
+        (b'{"kind": "Status", "code": 500, "message": "etcdserver: request timed out"}', EVICT, Outcome.SERVER),
+    ],
+)
+def test_a_pod_that_cannot_be_evicted_is_no_trouble_of_the_servers(body: bytes, request_: str, says: Outcome) -> None:
+    assert outcome(from_status(body, status=500, request=request_)) is says
 
 
 @pytest.mark.slow

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from dradriver.kube.resources import PODS
@@ -168,3 +170,39 @@ async def test_a_gang_that_may_have_reserved_gpus_is_as_near_as_it_asks_to_be() 
     cluster.node(other, labels={"zone": "y"})
     await cluster.end(*gone)
     assert not cluster.runs("train-0"), "one node of each zone is free"
+
+
+async def _seconds_until_released(cluster: Reserving) -> float:
+    """Return how long GPUs stay reserved, by the clock that reservations are judged by; at most ten minutes."""
+    began = cluster.now
+    while cluster.held and cluster.now < began + 600:
+        await asyncio.sleep(1)
+        cluster.now += 1
+    return cluster.now - began
+
+
+@pytest.mark.looptime
+@pytest.mark.parametrize("shown", [True, False], ids=["the end is shown", "nothing is looked at"])
+async def test_what_a_gang_that_is_gone_had_reserved_is_free_at_once(shown: bool) -> None:
+    cluster = Reserving()
+    for node in "ab":
+        cluster.node(node)
+    await cluster.settle()
+    for name in ("s0", "s1"):
+        await cluster.run(name, 8)
+    pods = gang(cluster, 2, name="train")
+    await cluster.settle()
+    await cluster.later(WAIT_S)
+    assert sum(len(held.gpus) for held in cluster.held) == 16
+    await cluster.end("s0")
+    at_work = asyncio.create_task(cluster.worker.reservations.run(None))
+    await asyncio.sleep(20)
+    cluster.now += 20
+    assert cluster.held
+    cluster.remove(PODS, pods[0], "default")
+    cluster.remove(PODS, pods[1], "default")
+    cluster.deliver()
+    if shown:
+        await cluster.settle()
+    assert await _seconds_until_released(cluster) <= (1 if shown else 30)
+    at_work.cancel()

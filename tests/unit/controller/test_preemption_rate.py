@@ -1,0 +1,111 @@
+"""How many have to end within a minute: those that were told to, and nobody else's plans that came to nothing."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+import pytest
+
+from dradriver.api.policies.model import Policies
+from dradriver.api.policies.tenants import Queue
+from dradriver.kube.client import ApiError
+from dradriver.kube.resources import POD_DISRUPTION_BUDGETS, PODS
+from tests.fakes.apistore import Object
+from tests.fakes.preempting import ON, Contested, contested
+from tests.fakes.troubles import working
+
+NO_DISRUPTION: Object = {
+    "metadata": {"name": "kept", "namespace": "default"},
+    "spec": {"selector": {"matchLabels": {"app": "kept"}}},
+    "status": {"disruptionsAllowed": 0},
+}
+FORBIDS = ApiError(429, "TooManyRequests", "it would violate the budget", request="POST /pods/low-a/eviction")
+
+
+def on(node: str) -> Object:
+    return {"nodeSelector": {"kubernetes.io/hostname": node}}
+
+
+async def bounded(nodes: str, most: int = 1) -> Contested:
+    """Return a cluster with a full node each, of which so many units may have to end within a minute."""
+    cluster = await contested(nodes=nodes)
+    for node in nodes:
+        await cluster.run((f"low-{node}", 8, 0), **on(node))
+    follow(cluster, most)
+    return cluster
+
+
+def follow(cluster: Contested, most: int = 1) -> None:
+    preemption = msgspec.structs.replace(ON.queue.preemption, units_per_minute=most)
+    cluster.worker.follow(Policies(queue=Queue(preemption=preemption)))
+
+
+@pytest.mark.looptime
+@pytest.mark.parametrize("when", ["before", "at last"])
+async def test_what_a_budget_refused_leaves_the_minute_to_others(when: str) -> None:
+    cluster = await bounded("ab")
+    if when == "before":
+        cluster.store.edit(PODS, ("default", "low-a"), lambda pod: pod["metadata"]["labels"].update(app="kept"))
+        cluster.put(POD_DISRUPTION_BUDGETS, NO_DISRUPTION)
+    else:
+        cluster.client.refuse["evict"] = [FORBIDS]
+    cluster.pod("first", 8, priority=10, **on("a"))
+    async with working(cluster):
+        await asyncio.sleep(1)
+        cluster.pod("second", 8, priority=10, **on("b"))
+        await asyncio.sleep(20)
+    assert cluster.ending() == ["low-b"]
+
+
+@pytest.mark.looptime
+async def test_a_plan_that_its_pod_does_not_need_any_more_leaves_the_minute_to_others() -> None:
+    cluster = await bounded("ab")
+    cluster.client.refuse["evict"] = [ApiError(503, "ServiceUnavailable", "not now")] * 3
+    cluster.pod("first", 8, priority=10, **on("a"))
+    async with working(cluster):
+        await asyncio.sleep(1)
+        cluster.remove(PODS, "first", "default")
+        cluster.collect()
+        cluster.client.refuse["evict"] = []
+        cluster.pod("second", 8, priority=10, **on("b"))
+        await asyncio.sleep(20)
+    assert cluster.ending() == ["low-b"]
+
+
+@pytest.mark.looptime
+async def test_who_was_told_to_end_counts_for_a_minute_though_it_is_gone() -> None:
+    cluster = await bounded("ab")
+    cluster.pod("first", 8, priority=10, **on("a"))
+    async with working(cluster):
+        await asyncio.sleep(1)
+        assert cluster.ending() == ["low-a"]
+        cluster.gone("low-a")
+        await asyncio.sleep(1)
+        cluster.schedule()
+        cluster.pod("second", 8, priority=10, **on("b"))
+        await asyncio.sleep(50)
+        assert cluster.ending() == []
+        await asyncio.sleep(50)
+        assert cluster.ending() == ["low-b"]
+
+
+async def test_the_next_leader_counts_whom_the_last_one_told_to_end() -> None:
+    cluster = await bounded("ab")
+    cluster.pod("first", 8, priority=10, **on("a"))
+    await cluster.settle()
+    cluster.gone("low-a")
+    cluster.restart()
+    follow(cluster)
+    await cluster.settle()
+    cluster.pod("second", 8, priority=10, **on("b"))
+    await cluster.settle()
+    assert cluster.ending() == []
+
+
+async def test_plans_under_way_count_until_all_are_told() -> None:
+    cluster = await bounded("abcd", most=2)
+    for node in "abcd":
+        cluster.pod(f"me-{node}", 8, priority=10, **on(node))
+    await cluster.settle()
+    assert len(cluster.ending()) == 2
