@@ -67,8 +67,12 @@ class HealthWatch:
         self._kernel()
 
     def adopt(self, published: Collection[LostGpu]) -> None:
-        """Take in the GPUs that an earlier agent published as lost: this one never saw them."""
-        strange = [gpu for gpu in published if gpu.uuid not in self._known]
+        """Take in the GPUs that an earlier agent published as lost: this one never saw them.
+
+        A GPU in whose place on the PCI bus another one is was replaced: it is not lost any more.
+        """
+        taken = self._taken()
+        strange = [gpu for gpu in published if gpu.uuid not in self._known and gpu.pci not in taken]
         for gpu in strange:
             self._known.add(gpu.uuid)
             self._places[gpu.uuid] = gpu
@@ -76,26 +80,24 @@ class HealthWatch:
             self._tell_lost()
 
     def lost(self) -> tuple[LostGpu, ...]:
-        """Return the GPUs that the node lost and that have a known place, by index; none before the first reading.
-
-        A GPU in whose place on the PCI bus another one is was replaced.
-        """
+        """Return the GPUs that the node lost and whose place is empty, by index; none before the first reading."""
         if self._there is None:
             return ()
-        taken = {self._places[uuid].pci for uuid in self._there if uuid in self._places} - {""}
+        taken = self._taken()
         gone = (self._places[uuid] for uuid in self._known - self._there if uuid in self._places)
         return tuple(sorted(gpu for gpu in gone if gpu.pci not in taken))
+
+    def _taken(self) -> set[str]:
+        """Return the PCI addresses of the GPUs that are there."""
+        return {self._places[uuid].pci for uuid in self._there or () if uuid in self._places} - {""}
 
     def place(self, uuid: str) -> LostGpu | None:
         """Return index and PCI address of a GPU as they were last seen; None of one that was never seen."""
         return self._places.get(uuid)
 
     def _tell_lost(self) -> None:
-        if self._there is None:
-            return
-        replaced = {uuid for uuid in self._known - self._there if uuid in self._places} - {g.uuid for g in self.lost()}
-        self._known -= replaced
-        self._tell("lost", dict.fromkeys(self._known - self._there, (_LOST,)))
+        if self._there is not None:
+            self._tell("lost", dict.fromkeys(self._known - self._there, (_LOST,)))
 
     async def run(self) -> None:
         """Look at the kernel's log until cancelled."""
