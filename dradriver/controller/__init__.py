@@ -5,6 +5,7 @@ dispatcher  the unit of a pod or a gang that changed, and who looks at it
 pod_worker  looks at single pods, and at those of gangs that run
 namespaces  labels of namespaces, while tenants have some by them
 next_step  what has to be done for one pod now; when a promise ends
+pod_steps  all that can have to be done for one
 withdraw_reasons  why it ends
 decide      where a pod goes: from the picture to a placement
 ranking     which sets on which nodes, best first; where there are none, why

@@ -19,7 +19,8 @@ from dradriver.controller.decide import FEW_NODES, MOST_NODES, decide, revalidat
 from dradriver.controller.ending import Ending
 from dradriver.controller.executor import Executor
 from dradriver.controller.gang_writer import GangWriter
-from dradriver.controller.next_step import Go, Keep, LetGo, Place, Settle, Wait, Withdraw, next_step
+from dradriver.controller.next_step import next_step
+from dradriver.controller.pod_steps import Go, Keep, LetGo, Place, Settle, Wait, Withdraw
 from dradriver.controller.preemption import Preemptions
 from dradriver.controller.reasons import Reasons
 from dradriver.controller.reservations import Reservations

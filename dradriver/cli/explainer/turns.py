@@ -13,7 +13,8 @@ from dradriver.cli.cluster.gangs import stand
 from dradriver.cli.cluster.scene import Scene
 from dradriver.cli.cluster.tenants import Own
 from dradriver.cli.explainer.model import Turn
-from dradriver.controller.next_step import Place, next_step
+from dradriver.controller.next_step import next_step
+from dradriver.controller.pod_steps import Place
 from dradriver.kube.client import Client
 from dradriver.kube.config import ServerConfig
 from dradriver.queue import reservation

@@ -31,9 +31,10 @@ from dradriver.cluster.records import ClaimRecord
 from dradriver.cluster.volumes import Unbound
 from dradriver.controller.decide import MOST_NODES, decide, revalidate
 from dradriver.controller.ending import Ending
-from dradriver.controller.next_step import Go, Keep, LetGo, Settle, Wait, Withdraw, next_step
-from dradriver.controller.next_step import Place as WantsPlace
+from dradriver.controller.next_step import next_step
 from dradriver.controller.nic_choice import NoNicsError, figures
+from dradriver.controller.pod_steps import Go, Keep, LetGo, Settle, Wait, Withdraw
+from dradriver.controller.pod_steps import Place as WantsPlace
 from dradriver.kube.client import Client
 from dradriver.kube.config import ServerConfig
 from dradriver.queue.caps import CapError

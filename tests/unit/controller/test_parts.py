@@ -11,7 +11,8 @@ from dradriver.api import names, slices
 from dradriver.api.parts import Asked
 from dradriver.api.policies.modes import Mode
 from dradriver.api.slice_features import SliceFeatures
-from dradriver.controller.next_step import Wait, Withdraw, next_step
+from dradriver.controller.next_step import next_step
+from dradriver.controller.pod_steps import Wait, Withdraw
 from dradriver.controller.withdraw_reasons import WithdrawReason
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from dradriver.queue.units import Member
