@@ -9,6 +9,7 @@ import os
 import sys
 from pathlib import Path
 
+from tests import deploy
 from tests.cluster import build, requirements
 from tests.cluster.errors import ClusterError, Unavailable
 from tests.cluster.local import Cluster
@@ -39,6 +40,7 @@ def main(arguments: list[str]) -> int:
             for version in NVIDIA_TOOLKITS:
                 print(build.nvidia_toolkit(version).ensure())
             print(build.prometheus().ensure())
+            print(deploy.build_image())
         case "load" if rest:
             for tar in rest:
                 cluster.load_image(Path(tar))

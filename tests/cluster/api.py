@@ -14,11 +14,13 @@ import json
 import ssl
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from dradriver.kube.resources import Resource
 from tests.cluster.errors import ClusterError
+
+TIMEOUT_S: Final = 60  # of one request: three clusters on two cores can keep a server busy for long
 
 
 class Served(NamedTuple):
@@ -132,7 +134,7 @@ class Api:
 
     def _request(self, path: str, *, method: str = "GET", body: str | None = None) -> tuple[int, str]:
         """Returns the status and the body of an answer; 0 and the error if there is none."""
-        connection = http.client.HTTPSConnection(self._host, self._port, context=self._tls, timeout=10)
+        connection = http.client.HTTPSConnection(self._host, self._port, context=self._tls, timeout=TIMEOUT_S)
         try:
             connection.request(method, path, body, self._headers | {"Content-Type": "application/json"})
             answer = connection.getresponse()

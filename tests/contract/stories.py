@@ -26,13 +26,16 @@ Object = dict[str, Any]
 
 NAMESPACE: Final = "default"
 BOUND_S: Final = 60
+ENDED_S: Final = 20  # within which a story that is too slow ends what it started
 
 
 def tell(plane: Nodeless, module: str, *, timeout_s: float) -> None:
     """Run ``python -m tests.contract.MODULE`` inside a control plane, and fail as it does."""
-    command = [*plane.enter(), "env", f"--chdir={REPO}", sys.executable, "-m", f"tests.contract.{module}"]
-    done = subprocess.run([*command, plane.folder.name], check=False, capture_output=True, text=True, timeout=timeout_s)
-    assert done.returncode == 0, done.stdout + done.stderr
+    # A story that is too slow must end inside: its controller would disturb the next story there.
+    limit = ["timeout", f"--kill-after={ENDED_S}", str(timeout_s)]
+    command = [*plane.enter(), *limit, "env", f"--chdir={REPO}", sys.executable, "-m", f"tests.contract.{module}"]
+    done = subprocess.run([*command, plane.folder.name], check=False, capture_output=True, text=True)
+    assert done.returncode == 0, f"{done.stdout}{done.stderr}status {done.returncode}; 124: not within {timeout_s:g} s"
 
 
 def client(plane: Nodeless) -> Client:

@@ -43,8 +43,11 @@ def _position(item: pytest.Item) -> tuple[bool, bool, str]:
 def cluster(worker_id: str) -> Iterator[Cluster]:
     """The cluster of this process; one that runs already as `e2e` is used and kept."""
     needs.real_cluster()
-    cluster = Cluster("e2e" if worker_id == "master" else f"e2e-{worker_id}")
-    kept = cluster.is_up()
+    by_hand = worker_id == "master"
+    cluster = Cluster("e2e" if by_hand else f"e2e-{worker_id}")
+    kept = by_hand and cluster.is_up()
+    if not kept:
+        cluster.down()  # a killed run may have left it
     cluster.up()
     yield cluster
     if not kept:

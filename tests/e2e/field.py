@@ -99,10 +99,16 @@ def supplied(cluster: Cluster) -> Iterator[None]:
     for node_name, labels in _LABELS.items():
         cluster.kubectl("label", "node", node_name, "--overwrite", *(f"{key}={value}" for key, value in labels.items()))
     _set_cards(cluster, "2")
-    _turn_mig_on(cluster, "node-a", MIG_ON)
+    hardware = deploy.state_dir(cluster.nodes["node-a"]) / "simulated" / HARDWARE
+    before = hardware.read_text() if hardware.exists() else None
+    _turn_mig_on(hardware, "node-a", MIG_ON)
     try:
         yield
     finally:
+        if before is None:
+            hardware.unlink(missing_ok=True)
+        else:
+            hardware.write_text(before)
         _set_cards(cluster, None)
         for node_name, labels in _LABELS.items():
             cluster.kubectl("label", "node", node_name, *(f"{key}-" for key in labels))
@@ -114,10 +120,9 @@ def _set_cards(cluster: Cluster, count: str | None) -> None:
         cluster.kubectl("patch", "node", node, "--subresource=status", "--type=merge", "-p", patch)
 
 
-def _turn_mig_on(cluster: Cluster, node: str, number: int) -> None:
+def _turn_mig_on(file: Path, node: str, number: int) -> None:
     """Do what an administrator does before instances are made on an A100, which changes its mode at a reset only."""
     gpu = profiles.load("dgx-a100", seed=node).gpus[number]
-    file = deploy.state_dir(cluster.nodes[node]) / "simulated" / HARDWARE
     file.parent.mkdir(parents=True, exist_ok=True)
     state = json.loads(file.read_text()) if file.exists() else {}
     file.write_text(json.dumps(state | {gpu.uuid: {"mig": True}}))

@@ -8,17 +8,23 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from dradriver.api import names
 from tests import deploy
 from tests.cluster import Cluster, Node
+from tests.cluster.api import Served
 
 State = Mapping[str, str]
 
-_KINDS: Final = (
-    *("nodes", "namespaces", "deviceclasses", "priorityclasses", "clusterroles", "clusterrolebindings"),
-    *("customresourcedefinitions", "validatingadmissionpolicies", "validatingadmissionpolicybindings"),
-    *("validatingwebhookconfigurations", "mutatingwebhookconfigurations", "persistentvolumes"),
+# Kinds without a namespace that the cluster's own parts write at any time. Of slices see `_devices`.
+_BUSY: Final = (
+    *("apiservices", "certificatesigningrequests", "componentstatuses", "csinodes", "ipaddresses", "resourceslices"),
 )
-_OURS: Final = ("daemonsets", "deployments", "services", "serviceaccounts", "jobs")
+# Kinds that tests can leave in the namespaces that stay.
+_OF_NAMESPACES: Final = (
+    *("daemonsets", "deployments", "services", "serviceaccounts", "jobs", "roles", "rolebindings", "resourcequotas"),
+    *("networkpolicies", "poddisruptionbudgets", "resourceclaims", "resourceclaimtemplates"),
+)
+_OF_DEFAULT: Final = (*_OF_NAMESPACES, "pods", "configmaps", "secrets", "persistentvolumeclaims")
 # Fields that the API server, a kubelet or Helm writes at any time, and those that a new installation has otherwise.
 _VOLATILE: Final = (
     *("resourceVersion", "generation", "uid", "creationTimestamp", "managedFields", "annotations", "status"),
@@ -29,10 +35,11 @@ _VOLATILE: Final = (
 def read(cluster: Cluster) -> State:
     """Return a digest of each object that stands in the cluster, and the text of what stands on each node."""
     api = cluster.api
-    found = [obj for kind in _KINDS for obj in api.objects(kind)]
-    found += [obj for kind in _OURS for obj in api.objects(kind, namespace=deploy.NAMESPACE)]
+    found = [obj for served in api.served() if _stands(served) for obj in api.objects(served.resource)]
+    found += [obj for kind in _OF_NAMESPACES for obj in api.objects(kind, namespace=deploy.NAMESPACE)]
+    found += [obj for kind in _OF_DEFAULT for obj in api.objects(kind, namespace="default")]
     found.append(api.object("configmap", f"{deploy.RELEASE}-policies", namespace=deploy.NAMESPACE))
-    state = {f"{obj['kind']} {obj['metadata']['name']}": _digest(obj) for obj in found if not _of_a_test(obj)}
+    state = {_name(obj): _digest(obj) for obj in found if not _of_a_test(obj)}
     state |= _devices(api.objects("resourceslices"))
     for node in cluster.nodes.values():
         state[f"{node.name}: mounts"] = "\n".join(_mounts(node))
@@ -49,8 +56,20 @@ def changes(before: State, after: State) -> list[str]:
     ]
 
 
+def _stands(served: Served) -> bool:
+    """Return whether all objects of a kind outlive the namespaces of tests."""
+    return not served.resource.namespaced and "list" in served.verbs and served.resource.plural not in _BUSY
+
+
+def _name(obj: Mapping[str, Any]) -> str:
+    metadata = obj["metadata"]
+    return " ".join(filter(None, (obj["kind"], metadata.get("namespace"), metadata["name"])))
+
+
 def _digest(obj: Mapping[str, Any]) -> str:
     content = _steady(obj)
+    annotations = obj["metadata"].get("annotations", {})
+    content["annotations"] = {key: text for key, text in annotations.items() if key.startswith(names.PREFIX)}
     if obj["kind"] == "Node":
         content["resources"] = sorted(obj["status"]["allocatable"])
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
@@ -64,13 +83,19 @@ def _steady(value: Any) -> Any:
 
 
 def _devices(slices: list[dict[str, Any]]) -> State:
-    """Return the devices of each driver on each node with the number of their taints."""
+    """Return the devices of each driver on each node with their types and taints."""
     devices: dict[str, list[str]] = {}
     for piece in slices:
         spec = piece["spec"]
-        names = [f"{device['name']} {len(device.get('taints', ()))}" for device in spec.get("devices") or ()]
-        devices.setdefault(f"devices of {spec['driver']} on {spec.get('nodeName', 'no node')}", []).extend(names)
-    return {where: " ".join(sorted(names)) for where, names in devices.items()}
+        texts = map(_device, spec.get("devices") or ())
+        devices.setdefault(f"devices of {spec['driver']} on {spec.get('nodeName', 'no node')}", []).extend(texts)
+    return {where: " ".join(sorted(texts)) for where, texts in devices.items()}
+
+
+def _device(device: Mapping[str, Any]) -> str:
+    kind = device.get("attributes", {}).get("type", {}).get("string", "")
+    taints = sorted(taint["key"] for taint in device.get("taints", ()))
+    return ":".join((device["name"], kind, *taints))
 
 
 def _of_a_test(obj: Mapping[str, Any]) -> bool:

@@ -77,6 +77,7 @@ def test_pods_that_ask_by_limits_alone(labelled: Namespace) -> None:
     assert diff.returncode == 0, diff.stdout
 
 
+@pytest.mark.shared_data
 def test_an_a100_whose_mig_mode_is_off_stays_whole_and_that_is_said(driver: Cluster) -> None:
     gpu = profiles.load("dgx-a100", seed="node-a").gpus[field.MIG_OFF].uuid
     slices = driver.api.objects("resourceslices")

@@ -56,7 +56,8 @@ class Prometheus:
         ca = folder / "ca.crt"
         ca.write_bytes(base64.b64decode(server["certificate-authority-data"]))
         address = urllib.parse.urlsplit(server["server"])
-        found = cluster.api.objects("pods", namespace=deploy.NAMESPACE)
+        pods = cluster.api.objects("pods", namespace=deploy.NAMESPACE)
+        found = [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]  # others end
         scrapes = []
         for one in found:
             ports = {port["name"]: port["containerPort"] for port in one["spec"]["containers"][0]["ports"]}
@@ -129,7 +130,7 @@ def team(driver: Cluster) -> Iterator[Namespace]:
     driver.kubectl("create", "namespace", TEAM)
     yield team
     team.kubectl("delete", "pods", "--all", "--timeout=120s")
-    driver.kubectl("delete", "namespace", TEAM, "--wait=false")
+    driver.kubectl("delete", "namespace", TEAM, "--timeout=120s")
 
 
 @pytest.fixture

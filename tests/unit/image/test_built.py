@@ -12,6 +12,7 @@ from pathlib import PurePosixPath
 import pytest
 
 from image import assemble, build
+from tests import needs
 from tests.cluster.errors import Unavailable
 from tests.cluster.settings import cache_folder
 
@@ -23,7 +24,7 @@ ARCHIVE = cache_folder() / "image" / "gpu-topology-dra.tar"
 @pytest.fixture(scope="module")
 def built() -> None:
     if not ARCHIVE.exists():
-        pytest.skip("no image was built here yet: python -m image.build")
+        needs.missing("no image was built here yet: make programs")
 
 
 @pytest.fixture(scope="module")

@@ -60,9 +60,17 @@ def test_without_such_a_python_the_tests_run_in_this_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(assemble, "read_contents", lambda: {"debian": {"release": {"old": {"python": "2.9"}}}})
+    monkeypatch.delenv("CI", raising=False)
     failing = tmp_path / "test_one.py"
     failing.write_text("import sys\ndef test(): print(sys.executable); assert False\n")
     assert image_python.main([str(failing), "-p", "no:cacheprovider"]) == pytest.ExitCode.TESTS_FAILED
     shown = capfd.readouterr()
     assert "python2.9" in shown.err
     assert sys.executable in shown.out
+
+
+def test_in_ci_there_must_be_such_a_python(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(assemble, "read_contents", lambda: {"debian": {"release": {"old": {"python": "2.9"}}}})
+    monkeypatch.setenv("CI", "true")
+    assert image_python.main(["--version"]) == 1
+    assert "Install python2.9" in capfd.readouterr().err
