@@ -30,9 +30,9 @@ def of_those_that_stay(request: GangRequest, broken: str) -> NoPlaceError:
 
 def refusal(
     fleet: Fleet, tables: Sequence[GangNodes], request: GangRequest, counts: Sequence[int], *,
-    taken: Taken | None, effort: Effort,
+    taken: Taken | None, gave_up: bool, effort: Effort,
 ) -> NoPlaceError:  # fmt: skip
-    """The refusal of a gang. Looks for the reason with what is left of ``effort``; without anything left it says less.
+    """The refusal of a gang. Looks for the reason with ``effort``; if that is spent it says less.
 
     Args:
         fleet: The cluster.
@@ -40,9 +40,10 @@ def refusal(
         request: What was wanted.
         counts: For each role the pods that were to find a place; fewer than it has where some have theirs.
         taken: What has its place; None for nothing, of equal pods alone.
-        effort: What was spent on the search, and whether not every way was looked at.
+        gave_up: Whether the search ended before it had looked at every way.
+        effort: What may be spent on the reason.
     """
-    what, gave_up, effort = _wanted(request), effort.gave_up, effort.rest()
+    what = _wanted(request)
     if (lost := sum(counts)) < sum(role.pods for role in request.members):
         stable = f"{what}, of which {lost} {'has' if lost == 1 else 'have'} no place now"
         reason = _of_late_ones(fleet, tables, request, counts, taken=taken, gave_up=gave_up, effort=effort)

@@ -116,7 +116,8 @@ def place_gang(
     found = _placed(fleet, request, every, kept, beside, effort)
     if found is not None:
         return found
-    refusal = partial(gang_refusals.refusal, fleet, every[-1], request, counts, taken=taken, effort=effort)
+    refusal = partial(gang_refusals.refusal, fleet, every[-1], request, counts,
+                      taken=taken, gave_up=effort.gave_up, effort=effort.rest())  # fmt: skip
     raise LazyNoPlaceError(refusal)
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from dradriver.allocator import NoPlaceError, Role, Whole, place_gang
 from dradriver.allocator.fleet.fleet import Fleet
-from dradriver.allocator.fleet.gang_effort import Effort
+from dradriver.allocator.fleet.gang_effort import MOST_EVALUATIONS, Effort
 from dradriver.allocator.gang_request import GangRequest
 from dradriver.allocator.request import LazyNoPlaceError
 from dradriver.topology.levels import location
@@ -62,6 +62,14 @@ def test_a_part_is_spent_by_itself_and_of_the_whole() -> None:
     assert not effort.is_spent
     assert effort.spend(40)
     assert not effort.spend(1)
+
+
+def test_why_there_is_no_place_does_not_change_with_what_later_tries_spend() -> None:
+    effort = Effort()
+    with pytest.raises(NoPlaceError) as caught:
+        place_gang(leaves(2, 2, 2), gang(2, 1, near="leaf"), effort=effort)
+    effort.spend(10 * MOST_EVALUATIONS)
+    assert 'there would be a place without "near leaf"' in str(caught.value)
 
 
 def test_parts_that_cannot_hold_all_cost_no_search() -> None:
