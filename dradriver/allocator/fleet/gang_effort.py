@@ -59,3 +59,13 @@ class Effort:
         Later tries with fewer pods spend this one and not what is returned.
         """
         return Effort(self.left // 2)
+
+
+def efforts(tries: int) -> list[Effort]:
+    """Return what each of several tries of one look at a gang may spend, the last of which avoids no nodes.
+
+    The last has as much as the only try of a gang would have, whatever the others spent: that it was tried before
+    takes no place from a gang. The others share as much again, so a look costs at most twice what one try costs.
+    """
+    avoiding = Effort()
+    return [*(avoiding.part(tries - 1) for _ in range(tries - 1)), Effort()]

@@ -6,7 +6,7 @@ import pytest
 
 from dradriver.allocator import NoPlaceError, Role, Whole, place_gang
 from dradriver.allocator.fleet.fleet import Fleet
-from dradriver.allocator.fleet.gang_effort import MOST_EVALUATIONS, Effort
+from dradriver.allocator.fleet.gang_effort import MOST_EVALUATIONS, Effort, efforts
 from dradriver.allocator.gang_request import GangRequest
 from dradriver.allocator.request import LazyNoPlaceError
 from dradriver.topology.levels import location
@@ -72,6 +72,16 @@ def test_a_part_is_spent_when_the_whole_is() -> None:
     effort.spend(101)
     assert part.is_spent
     assert not part.spend(1)
+
+
+@pytest.mark.parametrize("tries", [1, 2, 3])
+def test_the_last_try_may_spend_what_an_only_try_may_and_the_others_as_much_together(tries: int) -> None:
+    *avoiding, last = efforts(tries)
+    assert len(avoiding) == tries - 1
+    for effort in avoiding:
+        assert effort.left == MOST_EVALUATIONS // len(avoiding)
+        effort.spend(effort.left)
+    assert last.left == MOST_EVALUATIONS
 
 
 EIGHT_SHAPES = ((4, 1), (3, 3), (4, 2), (3, 2), (3, 3), (2, 3), (2, 2), (2, 1))
