@@ -65,8 +65,8 @@ def plan(
         late: The one that comes to the others; what may have been intended for it before counts no more.
         rows: The nodes that are looked at: (rows,); None for all.
         fleet: What is looked at in the place of the picture's own: as if some claims were not there.
-        effort: What all tries of one look at the gang may look at; None for one of its own. Once it is spent, the plan
-            is greedy, and for as few as the gang may begin with.
+        effort: What this call may look at, with all pods and with fewer; None for what one try may cost. Once it is
+            spent, the plan is greedy, and for as few as the gang may begin with.
 
     Raises:
         NoPlaceError: There are no places for all of them. Why is found out when its message is read.

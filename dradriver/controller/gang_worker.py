@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from dradriver.allocator.fleet.gang_effort import Effort
+from dradriver.allocator.fleet.gang_effort import efforts
 from dradriver.allocator.request import NoPlaceError
 from dradriver.api import gang_members
 from dradriver.api.errors import WordError
@@ -207,14 +207,13 @@ class GangWorker:
             for node in self._picture.refusals.of(member.pod, asyncio.get_running_loop().time())
         }
         tried = tuple(unit.failures.tried)
-        effort = Effort()
         avoids = list(dict.fromkeys(((*tried, *refused), tried, ())))
-        for number, avoid in enumerate(avoids):
+        for avoid, effort in zip(avoids, efforts(len(avoids)), strict=True):
             try:
                 places = gang_plan.plan(
                     self._picture, chosen, first.wants,
                     identity=first.member.identity, least=unit.least, avoid=avoid, rows=left.rows, fleet=left.fleet,
-                    effort=effort.part(len(avoids) - number),
+                    effort=effort,
                 )  # fmt: skip
             except NoPlaceError as error:
                 if not avoid:  # pods are told no figures that change

@@ -9,7 +9,6 @@ from typing import Final, Protocol
 
 import msgspec
 
-from dradriver.allocator.fleet.gang_effort import Effort
 from dradriver.allocator.request import NoPlaceError
 from dradriver.api.pins import Key
 from dradriver.api.pods import Pod
@@ -124,8 +123,6 @@ class RunningGangs:
         fleets, namespace = self._picture.fleets, unit.key[0]
         fleets.locate(self._picture.nodes.labels(), namespace)
 
-        effort = Effort()
-
         def among(avoid: tuple[str, ...]) -> Placement:
             places = gang_plan.plan(
                 self._picture,
@@ -138,7 +135,6 @@ class RunningGangs:
                 rows=left.rows,
                 # Only looked at: giving it up and keeping it again would wake all who wait, this pod too, and again.
                 fleet=left.fleet or (None if kept is None else fleets.without(kept.claim, namespace=namespace)),
-                effort=effort,
             )
             return places[unit.lead]
 

@@ -12,14 +12,14 @@ from dradriver.allocator.choice import ladder, phrases
 from dradriver.allocator.fleet.fleet import Fleet
 from dradriver.allocator.fleet.gang_effort import Effort
 from dradriver.allocator.fleet.gang_nodes import GangNodes, largest, node_table
-from dradriver.allocator.fleet.gang_search import Taken, nothing_taken, search
+from dradriver.allocator.fleet.gang_search import Taken, most_pods, nothing_taken, search
 from dradriver.allocator.fleet.refusals import never
 from dradriver.allocator.gang_request import GangRequest
 from dradriver.allocator.request import NoPlaceError
 from dradriver.topology.levels import CLUSTER, FABRIC, NODE
 
 _NOT_FOUND = "no place was found for all of them at once"
-_GAVE_UP = "the search ended at its limit before it had looked at all plans, pods with equal requests need less search"
+_GAVE_UP = "The search ended at its limit before it had tried every plan."
 
 
 def of_those_that_stay(request: GangRequest, broken: str) -> NoPlaceError:
@@ -30,9 +30,9 @@ def of_those_that_stay(request: GangRequest, broken: str) -> NoPlaceError:
 
 def refusal(
     fleet: Fleet, tables: Sequence[GangNodes], request: GangRequest, counts: Sequence[int], *,
-    taken: Taken | None, effort: Effort,
+    taken: Taken | None, gave_up: bool, effort: Effort,
 ) -> NoPlaceError:  # fmt: skip
-    """The refusal of a gang. Looks for the reason with what is left of ``effort``; without anything left it says less.
+    """The refusal of a gang. Looks for the reason with ``effort``; if that is spent it says less.
 
     Args:
         fleet: The cluster.
@@ -40,9 +40,10 @@ def refusal(
         request: What was wanted.
         counts: For each role the pods that were to find a place; fewer than it has where some have theirs.
         taken: What has its place; None for nothing, of equal pods alone.
-        effort: What was spent on the search, and whether not every way was looked at.
+        gave_up: Whether the search ended before it had looked at every way.
+        effort: What may be spent on the reason.
     """
-    what, gave_up, effort = _wanted(request), effort.gave_up, effort.rest()
+    what = _wanted(request)
     if (lost := sum(counts)) < sum(role.pods for role in request.members):
         stable = f"{what}, of which {lost} {'has' if lost == 1 else 'have'} no place now"
         reason = _of_late_ones(fleet, tables, request, counts, taken=taken, gave_up=gave_up, effort=effort)
@@ -50,7 +51,7 @@ def refusal(
     smallest = request if request.least_pods is None else msgspec.structs.replace(request, pods=request.least_pods)
     could, reason = _could_hold(fleet, smallest, effort)
     if could:
-        stable = _unknown(gave_up) if request.roles else "eligible nodes have no place for all of them at once"
+        stable = _unknown(request, gave_up) if request.roles else "eligible nodes have no place for all of them at once"
         reason = _nearest(fleet, tables, smallest, gave_up=gave_up, effort=effort)
     else:
         stable = reason or "this cluster has no place for all of them even when all its GPUs are free"
@@ -93,11 +94,15 @@ def _of_late_ones(
     most = sum(min(int(nodes.capacity.sum()), count) for nodes, count in zip(tables, counts, strict=True))
     if most < sum(counts):
         return f"{'at most ' if most else ''}{most} would find one"
-    return _without(fleet, tables, request, counts, taken=taken, effort=effort) or _unknown(gave_up)
+    return _without(fleet, tables, request, counts, taken=taken, effort=effort) or _unknown(request, gave_up)
 
 
-def _unknown(gave_up: bool) -> str:
-    return f"{_NOT_FOUND}; {_GAVE_UP}" if gave_up else _NOT_FOUND
+def _unknown(request: GangRequest, gave_up: bool, more: str = "") -> str:
+    """That no place was found, and ``more``; if the search gave up, also that it did, and what needs less search."""
+    if not gave_up:
+        return f"{_NOT_FOUND}{more}"
+    wider = "" if request.max_nodes is None else ", or a larger max-nodes,"
+    return f"{_NOT_FOUND}{more}. {_GAVE_UP} Fewer different requests{wider} need less search"
 
 
 def _without(
@@ -105,9 +110,9 @@ def _without(
     taken: Taken | None, effort: Effort,
 ) -> str:  # fmt: skip
     """Without which one of its limits the gang would have a place; empty where that is not known of any."""
-    if effort.is_spent:
-        return ""
     for field, words in _limits(request).items():
+        if effort.is_spent:
+            break
         wider = msgspec.structs.replace(request, **{field: _NO_LIMIT[field]})
         widest = wider.near if wider.near_required and wider.near else CLUSTER
         if search(fleet, wider, tables, counts, taken=taken, widest=widest, effort=effort) is not None:
@@ -163,18 +168,18 @@ def _nearest(
     if request.roles:
         counts = [role.pods for role in request.members]
         found = _without(fleet, tables, request, counts, taken=nothing_taken(fleet, None), effort=effort)
-        return found or (_unknown(gave_up) + _each_alone(fleet, tables, request, effort))
+        return found or _unknown(request, gave_up, _each_alone(fleet, tables, request))
     return _nearest_of_equal_ones(fleet, tables[0], request, effort)
 
 
-def _each_alone(fleet: Fleet, tables: Sequence[GangNodes], request: GangRequest, effort: Effort) -> str:
+def _each_alone(fleet: Fleet, tables: Sequence[GangNodes], request: GangRequest) -> str:
     """That each role would have places if the others were not there, where that is so."""
     if request.min_gpus_per_node:  # which they reach together
         return ""
     for role, nodes in zip(request.members, tables, strict=True):
         own = msgspec.structs.replace(request, pod=role.pod, pods=role.pods, needs=role.needs, roles=())
         widest = request.near if request.near_required else CLUSTER
-        if search(fleet, own, [nodes], [role.pods], taken=None, widest=widest, effort=effort) is None:
+        if most_pods(fleet, own, nodes, widest) < role.pods:
             return f"; the {role.pods} with {phrases.wanted(role.pod)} have none even without the others"
     return "; each kind would have places without the others"
 

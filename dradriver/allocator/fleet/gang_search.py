@@ -84,8 +84,9 @@ def search(
 
     The level is the narrowest that can be. Members that differ, and those that come to others, are placed one role
     after another, those with the most GPUs first, then in every other order; where that finds no place in any domain
-    of a level, all ways to share them are looked at (``gang_shares``). Once ``effort`` is spent the plan is greedy: of
-    each level only the domain with the most free GPUs is tried, in one order of the roles.
+    of a level, all ways to share them are looked at (``gang_shares``). Half of ``effort`` is kept for that. Once the
+    other half is spent and nothing is found, the plan is greedy: the search tries only the domain of each level with
+    the most free GPUs, in one order of the roles.
 
     Args:
         fleet: The cluster.
@@ -102,6 +103,7 @@ def search(
         alone = request if taken is None else msgspec.structs.replace(request, min_gpus_per_node=0)
         many = {level: _number(levels, alone, tables[0], counts[0], level) for level in names}
         names = sorted(names, key=lambda level: -many[level])
+    by_role = effort.part(2)
     for level in names:
         if taken is None:
             wish = _wish(request, request.members[0], counts[0])
@@ -113,10 +115,10 @@ def search(
         numbers = _candidates(levels, request, tables, counts, taken=taken, level=level)
         every = [_Domain(fleet, request, tables, counts, taken, levels, level, number) for number in numbers]
         some = every if len(every) <= 2 * _MOST_DOMAINS else every[:_MOST_DOMAINS] + every[-_MOST_DOMAINS:]
-        plans = next(filter(None, (domain.role_after_role(effort) for domain in some)), None)
+        plans = next(filter(None, (domain.role_after_role(by_role) for domain in some)), None)
         if plans is None:
             plans = next(filter(None, (domain.in_any_way(effort) for domain in reversed(every))), None)
-        if plans is None and effort.is_spent and every:
+        if plans is None and by_role.is_spent and every:
             plans = every[-1].greedy()
         if plans is not None:
             return plans
@@ -320,7 +322,7 @@ class _Domain(NamedTuple):
         plans: list[Plan | None] = [None] * len(self.tables)
         for at in order:
             role, left = self.request.members[at], self._here(at, so_far)
-            cost = ROLE_CALLS * CALL + 10 * len(self.tables[at].kind) + 100 * len(left.kind)
+            cost = ROLE_CALLS * CALL + 10 * len(self.tables[at].kind) + 400 * len(left.kind)
             if effort is not None and not effort.spend(cost):
                 return None
             wish = _wish(self.request, role, self.counts[at], so_far.nodes)

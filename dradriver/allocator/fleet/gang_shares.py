@@ -7,7 +7,6 @@ numbers of pods can be placed on the nodes so far, and with how few of them. The
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -57,6 +56,9 @@ def shares(
         effort: What may be spent.
     """
     cells = int(np.prod([count + 1 for count in asked.counts], dtype=np.float64))
+    if cells > _MOST_CELLS:  # nothing is spent on what is never done
+        effort.gave_up = True
+        return None
     ranks = np.unique(np.concatenate([nodes.name_rank for nodes in tables]))
     if not effort.spend(ROLE_CALLS * CALL + 100 * len(ranks) + cells):
         return None
@@ -160,15 +162,36 @@ class _OneNode:
             self._effort.gave_up = True
         if number > _MOST_OPTIONS or not self._effort.spend(number * 100):
             return np.zeros((0, len(capacity)), dtype=np.int64)
-        every = np.array(list(itertools.product(*(range(most + 1) for most in capacity.tolist()))), dtype=np.int64)
-        total, wanted = every @ self._sizes + self._gpus[node], every @ self._needs
-        enough = (total >= self._asked.least) | (total == 0)
-        every = every[enough & ((wanted <= self._free[node]) | (wanted == 0)).all(axis=1)]
+        every: Ints = np.indices(capacity + 1).reshape(len(capacity), -1).T
+        gpus, wanted = every @ self._sizes, every @ self._needs
+        total = gpus + self._gpus[node]
+        fits = (gpus <= self._usable(node)) & ((total >= self._asked.least) | (total == 0))
+        every = every[fits & ((wanted <= self._free[node]) | (wanted == 0)).all(axis=1)]
+        if self._takes_any_sets(node):
+            return every
         if not self._effort.spend(5 * CALL * len(every)):
             return np.zeros((0, len(capacity)), dtype=np.int64)
-        fits = [self.sets(node, vector) is not None for vector in every]
-        out: Ints = every[np.array(fits, dtype=np.bool_)]
+        has_sets = [self.sets(node, vector) is not None for vector in every]
+        out: Ints = every[np.array(has_sets, dtype=np.bool_)]
         return out
+
+    def _usable(self, node: int) -> int:
+        """How many GPUs of a node some role can use."""
+        return int(np.bitwise_or.reduce(self._mask[:, node])).bit_count()
+
+    def _takes_any_sets(self, node: int) -> bool:
+        """Whether all roles may have any sets of the same GPUs: then their number alone decides what fits."""
+        roles = np.flatnonzero(self._capacity[node])
+        if len(set(self._mask[roles, node].tolist())) > 1:
+            return False
+        for role in roles.tolist():
+            nodes, at = self._tables[role], int(self._at[role, node])
+            tables, mask = nodes.group(at).tables, int(self._mask[role, node])
+            members = tables.members(nodes.request.gpus)
+            inside = members[members & ~mask == 0]
+            if not tables.allowed(nodes.criteria[int(nodes.kind[at])])[inside].all():
+                return False
+        return True
 
     def sets(self, node: int, vector: Ints) -> Sets | None:
         """Sets for so many pods of each role; None where they do not fit. Role after role, then in every way."""

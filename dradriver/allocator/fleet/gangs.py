@@ -109,14 +109,15 @@ def place_gang(
         if most >= max(request.least_pods, 1):
             request = msgspec.structs.replace(request, pods=most, least_pods=None)
     if home and taken is not None and (back := _back(fleet, request, every[-1], kept, home, taken.copy())) is not None:
-        found = _placed(fleet, request, every, kept | back[0], back[1], effort)
+        found = _placed(fleet, request, every, kept | back[0], back[1], effort.part(2))
         if found is not None:
             return found
     beside = taken if kept or len(request.members) > 1 else None
     found = _placed(fleet, request, every, kept, beside, effort)
     if found is not None:
         return found
-    refusal = partial(gang_refusals.refusal, fleet, every[-1], request, counts, taken=taken, effort=effort)
+    refusal = partial(gang_refusals.refusal, fleet, every[-1], request, counts,
+                      taken=taken, gave_up=effort.gave_up, effort=effort.rest())  # fmt: skip
     raise LazyNoPlaceError(refusal)
 
 
@@ -164,14 +165,16 @@ def _placed(
     widest = [request.near] if request.near in reaches else []
     if not (widest and request.near_required):
         widest = list(dict.fromkeys((*widest, CLUSTER)))
+    preferred = effort.part(2)  # half is kept for what is required
     for tables in every:
         if any(int(nodes.capacity.sum()) < count for nodes, count in zip(tables, counts, strict=True)):
             continue
         for limit in widest:
             is_last = tables is every[-1] and limit == widest[-1]
-            if effort.is_spent and taken is not None and not is_last:
+            if preferred.is_spent and taken is not None and not is_last:
                 continue  # what is preferred does not count any more
-            found = search(fleet, request, tables, counts, taken=taken, widest=limit, effort=effort)
+            most = effort if is_last else preferred
+            found = search(fleet, request, tables, counts, taken=taken, widest=limit, effort=most)
             if found is not None:
                 return _described(fleet, request, found, kept)
     return None

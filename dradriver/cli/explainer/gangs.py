@@ -120,7 +120,8 @@ async def places(
 ) -> dict[Member, Placement] | NoPlaceError | WordError:
     """Return the places that the controller would give members of a gang now, near those that have one.
 
-    Others' pods count on all nodes that are named, as in the controller's picture.
+    Others' pods count on all nodes that are named, as in the controller's picture. The search may cost what the
+    controller's last try may, which avoids no node.
 
     Args:
         scene: The cluster.

@@ -199,14 +199,14 @@ async def _calls_of_a_look(shapes: int) -> tuple[GpuCluster, int]:
 
 
 @pytest.mark.looptime
-async def test_a_gang_of_many_shapes_costs_little_more_than_one_of_two() -> None:
+async def test_a_gang_of_many_shapes_costs_no_more_than_the_limit_of_a_look() -> None:
     _, few = await _calls_of_a_look(1)
     cluster, calls = await _calls_of_a_look(10)
-    assert calls < 3 * few
+    assert calls < 10 * few
     assert cluster.claim("train-0") is None
     await asyncio.sleep(2)  # of the test's clock: a pod is told nothing in its first second
     await cluster.settle()
-    assert "the search ended at its limit" in str(cluster.note("train-0", "reason"))
+    assert "no place for all of them even when all its GPUs are free" in str(cluster.note("train-0", "reason"))
 
 
 async def test_without_anything_left_to_search_with_a_gang_begins_with_as_few_as_it_may() -> None:

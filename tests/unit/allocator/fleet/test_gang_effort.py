@@ -6,7 +6,7 @@ import pytest
 
 from dradriver.allocator import NoPlaceError, Role, Whole, place_gang
 from dradriver.allocator.fleet.fleet import Fleet
-from dradriver.allocator.fleet.gang_effort import Effort
+from dradriver.allocator.fleet.gang_effort import MOST_EVALUATIONS, Effort, efforts
 from dradriver.allocator.gang_request import GangRequest
 from dradriver.allocator.request import LazyNoPlaceError
 from dradriver.topology.levels import location
@@ -43,9 +43,11 @@ def test_several_calls_spend_one_effort() -> None:
     while not effort.is_spent:
         with pytest.raises(NoPlaceError):
             place_gang(leaves(2, 2, 2), gang(2, 1, near="leaf"), effort=effort)
-    with pytest.raises(NoPlaceError, match="the search ended at its limit") as caught:
+    with pytest.raises(NoPlaceError, match="The search ended at its limit") as caught:
         place_gang(leaves(2, 2, 2), gang(2, 1, near="leaf"), effort=effort)
-    assert "the search ended at its limit" in caught.value.stable
+    assert caught.value.stable.endswith(
+        "The search ended at its limit before it had tried every plan. Fewer different requests need less search"
+    )
 
 
 def test_equal_pods_cost_nothing() -> None:
@@ -62,6 +64,64 @@ def test_a_part_is_spent_by_itself_and_of_the_whole() -> None:
     assert not effort.is_spent
     assert effort.spend(40)
     assert not effort.spend(1)
+
+
+def test_a_part_is_spent_when_the_whole_is() -> None:
+    effort = Effort(100)
+    part = effort.part(2)
+    effort.spend(101)
+    assert part.is_spent
+    assert not part.spend(1)
+
+
+@pytest.mark.parametrize("tries", [1, 2, 3])
+def test_the_last_try_may_spend_what_an_only_try_may_and_the_others_as_much_together(tries: int) -> None:
+    *avoiding, last = efforts(tries)
+    assert len(avoiding) == tries - 1
+    for effort in avoiding:
+        assert effort.left == MOST_EVALUATIONS // len(avoiding)
+        effort.spend(effort.left)
+    assert last.left == MOST_EVALUATIONS
+
+
+EIGHT_SHAPES = ((4, 1), (3, 3), (4, 2), (3, 2), (3, 3), (2, 3), (2, 2), (2, 1))
+"""GPUs and pods: 48 GPUs, which six nodes hold if sizes are mixed well. Largest first takes a seventh."""
+
+
+def eight_shapes(*, max_nodes: int, near: str = "") -> GangRequest:
+    roles = [
+        Role(pod=Whole(containers=(gpus,)), pods=pods, needs=(number,))
+        for number, (gpus, pods) in enumerate(EIGHT_SHAPES)
+    ]
+    first, *others = roles
+    return GangRequest(
+        pod=first.pod, pods=first.pods, needs=first.needs, roles=tuple(others),
+        max_nodes=max_nodes, near=near, near_required=bool(near),
+    )  # fmt: skip
+
+
+def test_many_shapes_find_the_few_nodes_that_hold_them() -> None:
+    choice = place_gang(leaves(8, 8), eight_shapes(max_nodes=6))
+    assert len(choice.nodes) == 6
+
+
+def test_many_parts_of_the_network_leave_enough_to_try_every_plan_in_one() -> None:
+    """Role after role finds no place on any of 40 leaves, and may cost more than a look may."""
+    choice = place_gang(leaves(*[6] * 40), eight_shapes(max_nodes=6, near="leaf"))
+    assert len(choice.nodes) == 6
+
+
+def test_why_there_is_no_place_does_not_change_with_what_later_tries_spend() -> None:
+    effort = Effort()
+    with pytest.raises(NoPlaceError) as caught:
+        place_gang(leaves(2, 2, 2), gang(2, 1, near="leaf"), effort=effort)
+    effort.spend(10 * MOST_EVALUATIONS)
+    assert 'there would be a place without "near leaf"' in str(caught.value)
+
+
+def test_a_gang_with_a_limit_of_nodes_is_told_what_needs_less_search() -> None:
+    with pytest.raises(NoPlaceError, match="Fewer different requests, or a larger max-nodes, need less search"):
+        place_gang(leaves(8, 8), eight_shapes(max_nodes=6), effort=Effort(1_000_000))
 
 
 def test_parts_that_cannot_hold_all_cost_no_search() -> None:
