@@ -19,6 +19,7 @@ from dradriver.cluster.picture import Picture
 from dradriver.cluster.running_units import RunningUnit
 from dradriver.controller import metrics
 from dradriver.controller.budgets import ask_budgets, evict
+from dradriver.controller.eviction_refusals import EvictionRefusals
 from dradriver.controller.outcome import MovedOnError
 from dradriver.controller.owner_restarts import DONE, OwnerRestarts
 from dradriver.controller.owner_tops import RefusedError
@@ -28,7 +29,7 @@ from dradriver.queue.tenants import MINUTE_S
 
 logger = logging.getLogger(__name__)
 
-REFUSED_S: Final = 60.0  # for which a unit is nobody's victim that a budget, or a missing right, kept from ending
+REASON_S: Final = 60.0  # for which it is known why others could not be ended for a unit
 ASKED_S: Final = 1.0  # after which it is asked what became of the suspension of an owner
 AGAIN_S: Final = 5.0  # after which those are told again whose end was refused
 TOLD_S: Final = 30.0  # that a reflector may be behind
@@ -58,7 +59,7 @@ class Evictions:
         """
         self._client, self._picture, self._restarts, self._record = client, picture, restarts, record
         self._suspendable = frozenset(suspendable)
-        self._refused: dict[Key, float] = {}  # until when, by units
+        self._refusals = EvictionRefusals()
         self._told: dict[str, float] = {}  # by pods' uids, until when they need not be told again: it is not seen yet
         self._ended: dict[tuple[Key, str], float] = {}  # when each unit was told first, by its uid if it is a pod
         self._stopped: dict[Key, tuple[float, str]] = {}  # of those for whom they had to end: until when, and why
@@ -74,7 +75,7 @@ class Evictions:
 
     def refused_for(self, unit: Key) -> float:
         """Return for how many seconds more a unit is nobody's victim because it could not be ended; 0 for none."""
-        return max(self._refused.get(unit, 0.0) - asyncio.get_running_loop().time(), 0.0)
+        return self._refusals.left_alone_s(unit, asyncio.get_running_loop().time())
 
     def ended(self) -> tuple[tuple[Key, float], ...]:
         """Return the units that were told to end within the last minute, each with how many seconds ago."""
@@ -113,9 +114,7 @@ class Evictions:
 
     def refuse(self, unit: Key) -> None:
         """Take in that a unit could not be ended."""
-        now = asyncio.get_running_loop().time()
-        left = {key: until for key, until in self._refused.items() if now < until}
-        self._refused = left | {unit: now + REFUSED_S}
+        self._refusals.add(unit, asyncio.get_running_loop().time())
 
     def why_not(self, unit: Key) -> str:
         """Return why somebody could not be ended for a unit lately; empty where nothing kept anybody from it."""
@@ -196,6 +195,8 @@ class Evictions:
                 self.refuse(gang)
                 self._ended.pop((gang, ""), None)
                 raise RefusedError(answer)
+            if answer:
+                self._refusals.forget(gang)
             self._ended.setdefault((gang, ""), now)
         if gangs:
             self._told |= dict.fromkeys((pod.metadata.uid for pod in alone), now + ASKED_S)
@@ -229,6 +230,7 @@ class Evictions:
                 raise MovedOnError(f"pod {namespace}/{name} was changed meanwhile") from None
             raise
         self._told[pod.metadata.uid] = asyncio.get_running_loop().time() + TOLD_S
+        self._refusals.forget(unit)
         if not there:  # a reflector will show that it is gone
             return
         now = asyncio.get_running_loop().time()
@@ -243,7 +245,7 @@ def _noted(known: dict[Key, tuple[float, str]], unit: Key, why: str) -> dict[Key
     """Return what is noted for a while, with one more, and without what is over."""
     now = asyncio.get_running_loop().time()
     left = {key: each for key, each in known.items() if now < each[0]}
-    return left | {unit: (now + REFUSED_S, why)}
+    return left | {unit: (now + REASON_S, why)}
 
 
 def _suspended_by(pod: Pod) -> tuple[str, ...]:

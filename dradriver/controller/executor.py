@@ -14,6 +14,7 @@ from dradriver.cluster.records import ClaimRecord
 from dradriver.controller import metrics
 from dradriver.controller.api_writer import ApiWriter
 from dradriver.controller.outcome import CrowdedError, MovedOnError, Outcome, PausedError, UnsureError, outcome
+from dradriver.controller.owner_tops import RefusedError
 from dradriver.controller.placed import Placed
 from dradriver.controller.pod_steps import Settle, Wait, Withdraw
 from dradriver.controller.reasons import Reasons
@@ -21,7 +22,7 @@ from dradriver.controller.withdraw_reasons import WithdrawReason, again
 from dradriver.errors import DriverError
 from dradriver.kube.client import ApiError, Unreachable
 from dradriver.queue.lanes import SLOW_S, Lanes, Slot
-from dradriver.queue.units import Member, Unit
+from dradriver.queue.units import LONGEST_BACKOFF_S, Member, Unit
 
 logger = logging.getLogger(__name__)
 
@@ -29,12 +30,19 @@ SERVER_BACKOFF_S: Final = 1.0  # for one unit; the lanes pause all
 ALONE: Final = 3  # times that one unit met the server's trouble while others' writes went well
 OBJECT_BACKOFF_S: Final = 1.0
 PROMISE_BACKOFF_S: Final = 5.0
+# The longest wait of a unit for which others could not be ended: these are left alone, and it may have others ended.
+REFUSED_BACKOFF_S: Final = 8.0
 MOST_READS: Final = 16  # at once, of one gang
 QUICK: Final = 0.25  # of the time that a write hangs: a server that reads in less is not what holds it up
 OWN_ERROR: Final = "an error in the controller, see its log"
 
 Action = Coroutine[Any, Any, None]
 """Writes for one unit, under way."""
+
+
+def longest_backoff_s(cause: WithdrawReason) -> float:
+    """Return for how many seconds a unit waits at most that was failed so and has lost what it was promised."""
+    return REFUSED_BACKOFF_S if cause is WithdrawReason.UNENDED else LONGEST_BACKOFF_S
 
 
 class Executor:
@@ -129,11 +137,19 @@ class Executor:
         """Find out whether the claims of a unit's pods were created."""
         self.start(unit, lambda _: self._ask(unit))
 
-    def fail(self, unit: Unit, reason: str, *, first_s: float = OBJECT_BACKOFF_S, in_turn: bool = False) -> None:
+    def fail(
+        self,
+        unit: Unit,
+        reason: str,
+        *,
+        first_s: float = OBJECT_BACKOFF_S,
+        longest_s: float = LONGEST_BACKOFF_S,
+        in_turn: bool = False,
+    ) -> None:
         """Let a unit wait, each time twice as long, and say why; ``in_turn``: that costs it no turn."""
         if not in_turn:
             unit.fall_back(self._newest())
-        unit.failures.back_off(asyncio.get_running_loop().time(), first_s=first_s)
+        unit.failures.back_off(asyncio.get_running_loop().time(), first_s=first_s, longest_s=longest_s)
         unit.failures.times += 1
         self._wait(unit, reason)
 
@@ -209,6 +225,8 @@ class Executor:
                     self._lanes.succeeded()
                 text = error.message if isinstance(error, ApiError) and error.message else str(error)
                 self.fail(unit, text, in_turn=concern is Outcome.MOMENT)
+        except RefusedError as error:
+            self.fail(unit, str(error), longest_s=REFUSED_BACKOFF_S)
         except DriverError as error:
             self.fail(unit, str(error))
         except Exception:
@@ -353,7 +371,7 @@ class Executor:
             if (
                 step.cause is not WithdrawReason.UNSCHEDULABLE
             ):  # the scheduler may just be slow there, with a volume perhaps
-                self.fail(unit, step.reason, first_s=PROMISE_BACKOFF_S)
+                self.fail(unit, step.reason, first_s=PROMISE_BACKOFF_S, longest_s=longest_backoff_s(step.cause))
                 return
             unit.failures.tried.append(node)
             now = asyncio.get_running_loop().time()

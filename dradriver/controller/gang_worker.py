@@ -19,7 +19,7 @@ from dradriver.cluster.picture import Picture
 from dradriver.cluster.placement import Placement
 from dradriver.controller import gang_plan, metrics
 from dradriver.controller.ending import Ending
-from dradriver.controller.executor import OBJECT_BACKOFF_S, PROMISE_BACKOFF_S, Executor
+from dradriver.controller.executor import OBJECT_BACKOFF_S, PROMISE_BACKOFF_S, Executor, longest_backoff_s
 from dradriver.controller.gang_sizes import Sizes, done_of, size_of
 from dradriver.controller.gang_step import GiveBack, Go, Lift, Plan, Wait, gang_step, in_order
 from dradriver.controller.gang_writer import GangWriter
@@ -279,7 +279,8 @@ class GangWorker:
                     unit.failures.tried.append(claim.pin.choice.node)
                     self._picture.refusals.add(member.pod, claim.pin.choice.node, now)
         quick = step.cause is WithdrawReason.UNSCHEDULABLE and not unit.failures.times
-        self._executor.fail(unit, step.reason, first_s=OBJECT_BACKOFF_S if quick else PROMISE_BACKOFF_S)
+        first_s = OBJECT_BACKOFF_S if quick else PROMISE_BACKOFF_S
+        self._executor.fail(unit, step.reason, first_s=first_s, longest_s=longest_backoff_s(step.cause))
 
     def _lift(self, unit: Unit, step: Lift, first: Membership) -> None:
         have = [member for member in unit.members if gang_plan.has_claim(self._picture, member)]

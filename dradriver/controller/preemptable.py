@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 
 from dradriver.api.pins import Key
+from dradriver.api.pods import Pod
 from dradriver.api.policies.tenants import Preemption as Terms
 from dradriver.api.preempts import Preempts
 from dradriver.cluster import conflicts
@@ -135,13 +136,30 @@ class Preemptable:
                 yield preempts
 
     def _planned(self) -> set[Key]:
-        """Return the units that have to end for somebody, were not told so yet, and were not refused lately."""
-        units = {unit for preempts in self._plans() for unit in self._untold(preempts)}
-        return {unit for unit in units if not self._evictions.refused_for(unit)}
+        """Return the units that have to end for somebody and were not told so yet, but none that is not told any more.
+
+        If one is refused before any other has begun to end, the plan is given up. Afterwards it is asked again and
+        again, and may end at any moment.
+        """
+        plans: dict[tuple[int, str], list[Preempts]] = {}  # of a gang each claim has its part of the same plan
+        for preempts in self._plans():
+            plans.setdefault((preempts.at, preempts.why), []).append(preempts)
+        planned: set[Key] = set()
+        for parts in plans.values():
+            pods = {pod.metadata.uid: pod for preempts in parts for pod in self._untold_pods(preempts)}
+            begun = len(pods) < len({uid for preempts in parts for uid in preempts.uids})
+            planned |= {unit for unit in self._units(pods.values()) if begun or not self._evictions.refused_for(unit)}
+        return planned
 
     def _untold(self, preempts: Preempts) -> set[Key]:
-        pods = conflicts.living(self._picture, preempts)
-        keys = ((one.metadata.namespace, one.metadata.name) for one in pods if one.metadata.deletion_timestamp is None)
+        return self._units(self._untold_pods(preempts))
+
+    def _untold_pods(self, preempts: Preempts) -> list[Pod]:
+        living = conflicts.living(self._picture, preempts)
+        return [pod for pod in living if pod.metadata.deletion_timestamp is None]
+
+    def _units(self, pods: Iterable[Pod]) -> set[Key]:
+        keys = ((pod.metadata.namespace, pod.metadata.name) for pod in pods)
         return {key if (of := self._picture.gangs.of(key)) is None else of.gang for key in keys}
 
     def _remember(self, now: float) -> None:

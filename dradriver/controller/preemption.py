@@ -38,6 +38,7 @@ from dradriver.controller.evictions import Evictions
 from dradriver.controller.executor import Executor
 from dradriver.controller.gang_preemption_plan import place_together
 from dradriver.controller.outcome import MovedOnError
+from dradriver.controller.owner_tops import RefusedError
 from dradriver.controller.preemptable import Preemptable
 from dradriver.controller.preemption_plan import place
 from dradriver.queue.caps import Limits
@@ -321,15 +322,18 @@ class Preemptions:
             if not await self._executor.stand(naming):  # its reflector may be behind, and nobody is to end in vain
                 raise MovedOnError("what was promised to it does not stand any more")
             self._executor.go_on(slot)
-            await self._evictions.end(
-                unit.key,
-                pods,
-                last=held,
-                stands=stands,
-                begun=ending.begun,
-                why=who,
-                go_on=lambda: self._executor.go_on(slot),
-            )
+            try:
+                await self._evictions.end(
+                    unit.key,
+                    pods,
+                    last=held,
+                    stands=stands,
+                    begun=ending.begun,
+                    why=who,
+                    go_on=lambda: self._executor.go_on(slot),
+                )
+            except RefusedError as error:  # `stops` says so next, and what was promised is given back for it
+                raise MovedOnError(str(error)) from None
 
         self._executor.start(unit, tell)
 

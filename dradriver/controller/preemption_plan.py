@@ -20,12 +20,15 @@ from dradriver.cluster.nodes.columns import Bools
 from dradriver.cluster.picture import Picture
 from dradriver.cluster.placement import Placement
 from dradriver.cluster.running_units import Running, RunningUnit, by_node
-from dradriver.controller.decide import MOST_NODES, decide
+from dradriver.controller.decide import decide
 from dradriver.controller.preemption_cost import FEW, Cost, Piece, choices, cost_of, least
 from dradriver.queue.placement_request import PlacementRequest
 
 MOST_TRIES: Final = 128  # simulations for one pod
 MOST_OF_NODE: Final = 24  # of them on one node
+# Nodes that a pod is kept to once its gate is gone, which cannot be changed later. If a webhook keeps the pods of the
+# first ones from ending, it needs the others. They slow its binding down (``decide.MOST_NODES``); few pods preempt.
+MOST_KEPT_TO: Final = 64
 
 
 class Scene(msgspec.Struct, frozen=True):
@@ -135,7 +138,7 @@ def place(picture: Picture, wish: PlacementRequest, scene: Scene, *, avoid: Coll
     while bounds and tries > 0:
         bound, name, node = heapq.heappop(bounds)
         if best is not None and bound > best[0]:
-            others += [name, *(one[1] for one in heapq.nsmallest(MOST_NODES, bounds))]
+            others += [name, *(one[1] for one in heapq.nsmallest(MOST_KEPT_TO, bounds))]
             break
         search = _Search(picture, wish, overlay, node, units, ending.get(name, ()), min(tries, MOST_OF_NODE))
         found = search.cheapest()
@@ -154,7 +157,7 @@ def place(picture: Picture, wish: PlacementRequest, scene: Scene, *, avoid: Coll
 
 def _with_others(picture: Picture, found: Found, others: Sequence[str]) -> Found:
     """Let the pod be kept to other nodes, too, on which others could end for it: another plan may be about these."""
-    names = [found.placement.node, *(name for name in others if not picture.inventory.counted(name))][:MOST_NODES]
+    names = [found.placement.node, *(name for name in others if not picture.inventory.counted(name))][:MOST_KEPT_TO]
     hostnames = {name: picture.nodes.hostname(name) for name in names}
     return msgspec.structs.replace(found, placement=msgspec.structs.replace(found.placement, hostnames=hostnames))
 

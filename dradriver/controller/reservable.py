@@ -46,17 +46,18 @@ class Reservable:
     def is_for(self, unit: Unit) -> bool:
         """Return whether GPUs can be reserved for a unit: it wants whole ones, of its own, on any node that it may.
 
-        Of a gang all pods wait; one that comes to a gang which runs has its place near the others. When NICs come free
-        nobody knows, and GPUs would stand idle for a pod that waits for these.
+        All pods of a gang wait. Only those that want a place are looked at, for the gang does not need the others. One
+        that comes to a gang which runs has its place near the others. When NICs come free nobody knows, and GPUs would
+        stand idle for a pod that waits for these.
         """
         try:
-            every = [member.wish for member in unit.members]
+            wishes = [member.wish for member in unit.asking]
         except WordError:
             return False
         alone = unit.key == unit.lead.key
         return all(
             isinstance(wish.request, Whole) and not wish.shared and wish.nics is None and member.pod.gated
-            for member, wish in zip(unit.members, every, strict=True)
+            for member, wish in zip(unit.asking, wishes, strict=True)
         ) and (not unit.lead.near if alone else not any(gang_plan.is_placed(self._picture, m) for m in unit.members))
 
     def here(self, gpus: Sequence[Device], besides: Iterable[Key] = ()) -> Candidate:
@@ -112,7 +113,7 @@ class Reservable:
         return fit
 
     def _open_to_any(self, unit: Unit, limits: Limits) -> Bools:
-        found: Bools = np.logical_or.reduce([self._open(member.wish, unit.lasts_s) for member in unit.members])
+        found: Bools = np.logical_or.reduce([self._open(member.wish, unit.lasts_s) for member in unit.asking])
         return found & ~self._picture.nodes.named(limits.closed)
 
     async def _of_pod(self, unit: Unit, limits: Limits) -> AsyncIterator[tuple[Ready, Candidate | None]]:
@@ -215,7 +216,7 @@ class Reservable:
             if pool is not None and node in fleet.nodes:
                 fleet.set_free(node, pool.numbers({device for _, device in ends.ready(node)}))
         others = set(fleet.nodes).difference(names)
-        members = limits.members or unit.members
+        members = limits.members or unit.asking
         try:
             with picture.nodes.without(leaving):  # those without GPUs stay, with what they have of CPU and memory
                 return gang_plan.plan(

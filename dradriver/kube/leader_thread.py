@@ -15,7 +15,10 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-BEAT_S: Final = 0.5  # between two signs of progress of the loop
+LONGEST_BEAT_S: Final = 0.5  # between two signs of progress of the loop
+BEATS: Final = (
+    4  # signs of progress within the time after which a loop makes none: a healthy loop may be late with some
+)
 
 Work = Callable[[], Awaitable[None]]
 
@@ -40,14 +43,14 @@ class Progress:
         """Show the progress of this loop until cancelled."""
         while True:
             self.show()
-            await asyncio.sleep(BEAT_S)
+            await asyncio.sleep(min(self._most_s / BEATS, LONGEST_BEAT_S))
 
 
 async def elect(election: Callable[[Work], Awaitable[None]], work: Work) -> None:
     """Run an election in a thread with a loop of its own, and the work of the leader in this loop.
 
-    Returns when the election returns, and raises what it raises. If this is cancelled, the election is, and has ended
-    when this ends.
+    Returns when the election returns, and raises what it raises. If this is cancelled, once or again, the election is,
+    and has ended when this ends.
 
     Args:
         election: Called in the thread with what starts the work, as ``LeaderElector.run``. If that is cancelled, the
@@ -86,9 +89,11 @@ async def elect(election: Callable[[Work], Awaitable[None]], work: Work) -> None
         await asyncio.shield(ended)
     except asyncio.CancelledError:
         if not ended.done():
-            (await asyncio.wrap_future(started))()
-            await asyncio.wait([ended])
-            _ = ended.exception() if not ended.cancelled() else None
+            started.add_done_callback(lambda cancel: cancel.result()())  # at once if it has begun
+        while not ended.done():  # a second cancellation must not leave the election behind either
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait([ended])
+        _ = ended.exception() if not ended.cancelled() else None
         raise
 
 

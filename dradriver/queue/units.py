@@ -115,9 +115,9 @@ class Failures:
         """Let it wait so long."""
         self.not_before = now + seconds
 
-    def back_off(self, now: float, *, first_s: float) -> None:
+    def back_off(self, now: float, *, first_s: float, longest_s: float = LONGEST_BACKOFF_S) -> None:
         """Let it wait twice as long for each time that it failed before, without counting this one."""
-        self.pause(now, wait_s(self.times, first_s=first_s, longest_s=LONGEST_BACKOFF_S))
+        self.pause(now, wait_s(self.times, first_s=first_s, longest_s=longest_s))
 
     def lost(self, now: float, times: int) -> None:
         """Let it wait for a claim that vanished: whoever deletes it may go on doing so.

@@ -10,7 +10,7 @@ import msgspec
 from dradriver.allocator import Role, Whole, largest_gang
 from dradriver.allocator.request import NoPlaceError
 from dradriver.api.errors import WordError
-from dradriver.api.pins import Key
+from dradriver.api.pins import Key, claim_key
 from dradriver.cli.cluster.scene import Scene
 from dradriver.cli.explainer import rooms
 from dradriver.cli.explainer.gangs import Read
@@ -33,7 +33,7 @@ def helps(scene: Scene, gang: Read, wanting: Collection[Member], *, least: int |
     members = [
         member for member in gang.unit.members if member in wanting or gang_plan.has_claim(scene.picture, member)
     ]
-    own = {member.wish.claim for member in members}
+    own = {key for member in members if (key := claim_key(member.pod)) is not None}
 
     def would_do(claims: Collection[Key]) -> bool:
         fleet = scene.picture.fleets.without(*claims, namespace=gang.unit.key[0])
@@ -88,8 +88,11 @@ def _shown(scene: Scene, claims: tuple[Key, ...]) -> tuple[Help, ...]:
 
 
 def room(scene: Scene, gang: Read) -> tuple[GangRoom, ...]:
-    """Return how many pods like a gang's first one each level of the network holds now, with CPU and memory."""
-    fleet, wish = scene.picture.fleets.of(gang.unit.key[0]), gang.unit.lead.wish
+    """Return how many pods like a gang's first one each level of the network holds now, with CPU and memory.
+
+    That is the first of those that want a place: what another asks for need not be readable.
+    """
+    fleet, wish = scene.picture.fleets.of(gang.unit.key[0]), gang.unit.asking[0].wish
     if not isinstance(wish.request, Whole):
         return ()
     resources = sorted(resource for resource, _ in wish.ask.amounts)

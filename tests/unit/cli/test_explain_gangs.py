@@ -56,6 +56,26 @@ async def test_members_here_and_missing(cluster: GpuCluster, shell: CommandLine)
     assert "2 of 3 are there" in said
 
 
+async def test_a_first_pod_that_is_not_needed_and_cannot_be_read_says_nothing_of_the_others(
+    cluster: GpuCluster, shell: CommandLine
+) -> None:
+    cluster.node("n1")
+    claims = [{"name": "gpus", "resourceClaimName": claim_of("train-0")}]
+    words = {"gang": "train", "gang-size": "2"}
+    cluster.pod("train-0", 1, wishes=words | {"template": "gpus/all"}, resourceClaims=claims)
+    request = {"name": "gpu", "exactly": {"deviceClassName": "gpu.topology", "allocationMode": "All"}}
+    template = {
+        "metadata": {"name": "all", "namespace": "default"},
+        "spec": {"spec": {"devices": {"requests": [request]}}},
+    }
+    cluster.put(RESOURCE_CLAIM_TEMPLATES, template)
+    for name in ("train-1", "train-2"):
+        cluster.pod(name, 8, wishes=words)
+    found = await shell.data("explain train-1")
+    assert found["reason"].startswith("2 pods with 8 GPUs each: no")
+    assert found["gang"]["room"] == [{"level": "cluster", "pods": 1, "domain": ""}]
+
+
 async def test_a_gang_of_a_range_may_start_before_all_are_there(cluster: GpuCluster, shell: CommandLine) -> None:
     for number in range(3):
         cluster.node(f"n{number}")

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Collection
+from typing import Any
 
 import pytest
 
 from dradriver.kube.client import ApiError
-from dradriver.kube.resources import POD_DISRUPTION_BUDGETS, PODS
+from dradriver.kube.resources import POD_DISRUPTION_BUDGETS, PODS, Resource
+from tests.fakes.apistore import Object
 from tests.fakes.control_plane.evicting import SEVERAL
 from tests.fakes.preempting import Contested, contested
 from tests.fakes.troubles import WEBHOOK, working
@@ -56,6 +59,68 @@ async def test_an_answer_about_one_pod_has_another_chosen_and_nobody_else_wait(a
         await asyncio.sleep(40)
     assert cluster.evicted()[:1] == ["one"]
     assert cluster.ending() == ["two"]
+
+
+def forbid(cluster: Contested, pods: Collection[str]) -> None:
+    """Put pods under budgets of their own that allow no disruption."""
+    for name in pods:
+        cluster.store.edit(
+            PODS, ("default", name), lambda pod: pod["metadata"]["labels"].update(app=pod["metadata"]["name"])
+        )
+        cluster.put(
+            POD_DISRUPTION_BUDGETS,
+            {
+                "metadata": {"name": name, "namespace": "default"},
+                "spec": {"selector": {"matchLabels": {"app": name}}},
+                "status": {"disruptionsAllowed": 0},
+            },
+        )
+
+
+def fail_webhook(cluster: Contested, pods: Collection[str]) -> None:
+    """Let a webhook fail each eviction of some pods."""
+    original = cluster.client.create
+
+    async def create(resource: Resource, obj: Object, **options: Any) -> Any:
+        if options.get("subresource") == "eviction" and obj["metadata"]["name"] in pods:
+            raise ANSWERS["a webhook that fails"]
+        return await original(resource, obj, **options)
+
+    cluster.client.create = create  # type: ignore[method-assign]
+
+
+@pytest.mark.looptime
+@pytest.mark.parametrize("keep", [forbid, fail_webhook])
+@pytest.mark.parametrize("count", [2, 6, pytest.param(12, marks=pytest.mark.slow)])
+async def test_many_that_cannot_be_ended_keep_no_other_from_ending(
+    keep: Callable[[Contested, Collection[str]], None], count: int
+) -> None:
+    decoys = [f"decoy-{number}" for number in range(count)]
+    nodes = "abcdefghijklm"[: count + 1]
+    cluster = await contested(*((name, 8, 0) for name in decoys), ("other", 8, 5), nodes=nodes)
+    keep(cluster, decoys)
+    cluster.deliver()
+    cluster.pod("me", 8, priority=10)
+    async with working(cluster), asyncio.timeout(300):
+        while not cluster.ending():
+            await asyncio.sleep(1)
+    assert cluster.ending() == ["other"]
+
+
+@pytest.mark.looptime
+async def test_who_was_refused_is_ended_once_it_may_be() -> None:
+    cluster = await contested(("one", 8, 0))
+    forbid(cluster, ["one"])
+    cluster.deliver()
+    cluster.pod("me", 8, priority=10)
+    async with working(cluster):
+        await asyncio.sleep(20)
+        assert cluster.ending() == []
+        cluster.remove(POD_DISRUPTION_BUDGETS, "one", "default")
+        await asyncio.sleep(60)
+        cluster.node("b", None, unschedulable=True)  # an event: the clock on the wall stands still here
+        await asyncio.sleep(30)
+    assert cluster.ending() == ["one"]
 
 
 @pytest.mark.looptime

@@ -103,6 +103,30 @@ async def test_the_next_leader_counts_whom_the_last_one_told_to_end() -> None:
     assert cluster.ending() == []
 
 
+@pytest.mark.looptime
+async def test_one_that_is_refused_counts_while_its_plan_goes_on() -> None:
+    cluster = await contested(nodes="ab")
+    await cluster.run(("one", 4, 0), ("two", 4, 0), **on("a"))
+    await cluster.run(("low-b", 8, 0), **on("b"))
+    follow(cluster, 2)
+
+    def end(key: tuple[str, str]) -> None:
+        cluster.client.refuse["evict"] = [FORBIDS] * 100
+        cluster.end(key)
+
+    cluster.client.ends = end
+    cluster.pod("first", 8, priority=10, **on("a"))
+    async with working(cluster):
+        await asyncio.sleep(10)
+        assert len(cluster.ending()) == 1
+        cluster.pod("second", 8, priority=10, **on("b"))
+        await asyncio.sleep(15)
+        assert "low-b" not in cluster.evicted()  # it would be the third within a minute if the refused one may end
+        cluster.client.refuse["evict"] = []
+        await asyncio.sleep(15)
+    assert cluster.ending() == ["one", "two"]
+
+
 async def test_plans_under_way_count_until_all_are_told() -> None:
     cluster = await bounded("abcd", most=2)
     for node in "abcd":

@@ -7,7 +7,7 @@ import pytest
 from dradriver.api.policies.model import Policies
 from dradriver.api.policies.read import read
 from dradriver.api.policies.tenants import Preemption, Queue
-from dradriver.controller import evictions, preemption
+from dradriver.controller import eviction_refusals, evictions, preemption
 from dradriver.kube.resources import POD_DISRUPTION_BUDGETS, PODS
 from dradriver.queue.reservation import Terms
 from tests.fakes.preempting import Contested
@@ -36,7 +36,8 @@ class _Passing(Reserving, Contested):  # type: ignore[misc]
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preemption, "FIRST_PAUSE_S", 0.0)
-    monkeypatch.setattr(evictions, "REFUSED_S", 0.0)
+    monkeypatch.setattr(eviction_refusals, "FIRST_S", 0.0)
+    monkeypatch.setattr(evictions, "REASON_S", 0.0)
 
 
 async def full(monkeypatch: pytest.MonkeyPatch, min_run_minutes: float = 0.0) -> _Passing:

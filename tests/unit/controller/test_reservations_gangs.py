@@ -9,6 +9,7 @@ import pytest
 from dradriver.kube.resources import PODS
 from dradriver.queue.reservation import Terms
 from tests.fakes.gang_pods import gang
+from tests.fakes.gpucluster import claim_of
 from tests.fakes.reserving import HOUR_S, WAIT_S, Reserving
 
 LEAF = "network.topology.nvidia.com/leaf"
@@ -82,6 +83,24 @@ async def test_a_gang_gets_all_its_gpus_reserved_as_one() -> None:
     await cluster.end("s2")
     assert cluster.runs("train-0")
     assert cluster.runs("train-1")
+
+
+@pytest.mark.parametrize("extra", ["train-0a", "train-9"])
+async def test_a_pod_that_is_not_needed_and_cannot_be_read_keeps_no_gpus_from_its_gang(extra: str) -> None:
+    cluster = Reserving()
+    for node in "ab":
+        cluster.node(node)
+    await cluster.settle()
+    for name in ("s0", "s1"):
+        await cluster.run(name, 8, activeDeadlineSeconds=HOUR_S)
+    gang(cluster, 2, name="train")
+    claims = [{"name": "gpus", "resourceClaimName": claim_of(extra)}]
+    words = {"gang": "train", "gang-size": "2", "template": "gpus/absent"}
+    cluster.pod(extra, 1, wishes=words, resourceClaims=claims)
+    await cluster.settle()
+    await cluster.later(WAIT_S)
+    (held,) = cluster.held
+    assert {node for node, _ in held.gpus} == {"a", "b"}
 
 
 @pytest.mark.parametrize("others", ["dgx1-v100", "hgx-h100"])

@@ -128,6 +128,56 @@ async def test_who_cancels_it_waits_for_the_work_and_for_the_lease_to_be_given_b
     assert holder(store) == ""
 
 
+async def test_who_cancels_it_again_waits_for_the_election_all_the_same() -> None:
+    begun, stopping, may_end, has_ended = (threading.Event() for _ in range(4))
+
+    async def election(_: Work) -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopping.set()
+            may_end.wait(LIMIT_S)  # as while the lease is given back
+            has_ended.set()
+
+    async def work() -> None:
+        raise AssertionError("nobody starts it")
+
+    running = asyncio.ensure_future(elect(election, work))
+    assert await asyncio.to_thread(begun.wait, LIMIT_S)
+    running.cancel()
+    assert await asyncio.to_thread(stopping.wait, LIMIT_S)
+    for _ in range(2):
+        running.cancel()
+        await asyncio.wait([running], timeout=0)
+    assert not running.done()
+    may_end.set()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert has_ended.is_set()
+
+
+async def test_who_cancels_it_twice_before_it_has_begun_waits_too() -> None:
+    threads: list[threading.Thread] = []
+
+    async def election(_: Work) -> None:
+        threads.append(threading.current_thread())
+        await asyncio.Event().wait()
+
+    async def work() -> None:
+        raise AssertionError("nobody starts it")
+
+    running = asyncio.ensure_future(elect(election, work))
+    for _ in range(2):
+        await asyncio.wait([running], timeout=0)
+        running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    for thread in threads:
+        await asyncio.to_thread(thread.join, LIMIT_S)
+        assert not thread.is_alive()
+
+
 async def test_an_error_of_the_work_passes_through() -> None:
     async def work() -> None:
         raise RuntimeError("oops")
@@ -147,4 +197,16 @@ async def test_progress_is_what_was_shown_within_the_last_seconds() -> None:
     running = asyncio.ensure_future(progress.run())
     await asyncio.sleep(60)
     assert progress.is_recent()
+    running.cancel()
+
+
+@pytest.mark.looptime
+@pytest.mark.parametrize("most_s", [0.1, 0.5, 5.0])
+async def test_a_loop_that_runs_makes_progress_at_any_time_whatever_the_bound(most_s: float) -> None:
+    loop = asyncio.get_running_loop()
+    progress = Progress(most_s, loop.time)
+    running = asyncio.ensure_future(progress.run())
+    for _ in range(100):
+        await asyncio.sleep(most_s / 10)
+        assert progress.is_recent()
     running.cancel()
