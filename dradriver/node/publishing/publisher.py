@@ -214,7 +214,7 @@ class Publisher:
         if self._taints is not None:
             self._taints.adopt(self._tainted())
         if self._lost_gpus is not None:
-            self._lost_gpus.adopt(lost_gpus.read(self._objects.ours))
+            self._lost_gpus.adopt(lost_gpus.read(self._objects.ours, machine))
         if withheld is not None or not machine.gpus:
             wanted = []
         elif current_ledger() is not OURS:

@@ -69,7 +69,7 @@ async def test_the_node_is_told_of_a_free_gpu_that_is_lost_and_its_slice_keeps_t
 
     def lost() -> list[LostGpu]:
         pieces = read_slices(*node.slices)
-        return list(lost_gpus.read(pieces)) if pieces and len(pieces[0].spec.devices) == expected else [gone] * 9
+        return list(lost_gpus.read(pieces, None)) if pieces and len(pieces[0].spec.devices) == expected else [gone] * 9
 
     gpu = machine().gpus[2]
     gone = LostGpu(2, gpu.pci, gpu.uuid)
