@@ -102,7 +102,7 @@ async def _read(
         where = f"namespace {namespace} has no GPU time"
         raise ClusterError(
             own.refused
-            or next(iter(own.unread), "")
+            or next((said for said in own.unread if said != own.trouble), "")
             or f"{where}: the controller writes it once a minute; is the driver there (--driver-namespace NAME)?"
         )
     for trouble in own.unread:

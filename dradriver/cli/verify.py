@@ -65,8 +65,8 @@ _VIEWER: Final = "ask for the chart's roles gpu-topology-viewer, which have all 
 )  # fmt: skip
 @click.option("-n", "--namespace", default="default", show_default=True, metavar="NAME", help="Where a pod is tried.")
 @click.option(
-    "--driver-namespace", default=in_force.NAMESPACE, show_default=True, metavar="NAME",
-    help="Where the driver is installed.",
+    "--driver-namespace", metavar="NAME",
+    help="Where the driver is installed; else where its webhook is, or gpu-topology.",
 )  # fmt: skip
 @ledger_option
 @server_options
@@ -79,7 +79,7 @@ def verify(
     host_root: Path,
     cdi_root: Path,
     namespace: str,
-    driver_namespace: str,
+    driver_namespace: str | None,
     kubeconfig: str | None,
     context: str | None,
     output: str,
@@ -103,7 +103,7 @@ def verify(
             made = asyncio.run(_job(server(), driver_namespace, node))
             show_documents([made])
             name = f"job/{made['metadata']['name']}"
-            logs = f"kubectl -n {driver_namespace} logs -f --pod-running-timeout=5m {name}"
+            logs = f"kubectl -n {made['metadata']['namespace']} logs -f --pod-running-timeout=5m {name}"
             click.echo(plain(f"What it finds, once it is applied: {logs}"), err=True)
             return
         if this_machine:
@@ -121,7 +121,7 @@ def verify(
 def _machine(
     server: Callable[[], ServerConfig],
     node: str | None,
-    namespace: str,
+    driver_namespace: str | None,
     driver_root: Path | None,
     host_root: Path,
     cdi_root: Path,
@@ -141,7 +141,7 @@ def _machine(
     ledger = current_ledger()
     if node is not None:
         try:
-            pieces = asyncio.run(_published(server(), node))
+            pieces, namespace = asyncio.run(_published(server(), node, driver_namespace))
             ledger = ledger if ledger is not OURS else cluster.ledger_of(pieces)
             if own is None:
                 said = "there is no machine to compare them with: this one cannot be read"
@@ -156,18 +156,22 @@ def _machine(
     return found
 
 
-async def _published(server: ServerConfig, node: str) -> list[ResourceSlice]:
+async def _published(server: ServerConfig, node: str, driver_namespace: str | None) -> tuple[list[ResourceSlice], str]:
+    """Return a node's slices of all drivers, and the namespace where the driver is installed."""
     async with Client(server, user_agent=f"gputopo/{__version__}") as client:
         of_node = f"spec.nodeName={node}"
-        return await reading.listed(client, server, RESOURCE_SLICES, ResourceSlice, field_selector=of_node)
+        pieces = await reading.listed(client, server, RESOURCE_SLICES, ResourceSlice, field_selector=of_node)
+        return pieces, await in_force.driver_namespace(client, driver_namespace)
 
 
 def _machine_of(pieces: Iterable[ResourceSlice]) -> Machine | None:
     return slices.read_machine([one for one in pieces if one.spec.driver == names.DRIVER])
 
 
-async def _cluster(server: ServerConfig, driver_namespace: str, namespace: str, node: str) -> list[Finding]:
+async def _cluster(server: ServerConfig, named: str | None, namespace: str, node: str) -> list[Finding]:
+    """Return what is found; ``named`` is the driver's namespace if the user names it."""
     async with Client(server, user_agent=f"gputopo/{__version__}") as client:
+        driver_namespace = await in_force.driver_namespace(client, named)
         nodes: list[dict[str, Any]] = await reading.listed(client, server, NODES, dict)
         if node:
             nodes = [one for one in nodes if one["metadata"]["name"] == node]
@@ -226,8 +230,9 @@ async def _agents(
     return gone, wanted, unread
 
 
-async def _job(server: ServerConfig, namespace: str, node: str) -> dict[str, Any]:
+async def _job(server: ServerConfig, driver_namespace: str | None, node: str) -> dict[str, Any]:
     async with Client(server, user_agent=f"gputopo/{__version__}") as client:
+        namespace = await in_force.driver_namespace(client, driver_namespace)
         pods: list[dict[str, Any]] = await reading.listed(
             client, server, PODS, dict, namespace=namespace, label_selector=SELECTOR
         )

@@ -43,7 +43,8 @@ async def run(options: Options, *, server: ServerConfig | None = None) -> None:
     objects = NodeObjects(client, options.node)
     found = hardware.backend(options, objects.released, prepares=False)
     machines = MachineWatch(found.discovery, interval_s=options.rediscover_s)
-    health = HealthWatch(Record(), found.discovery, found.log)
+    record = Record()
+    health = HealthWatch(record, found.discovery, found.log, boot=hardware.boot_of(options))
     sys_root = options.sys_root or options.host_root
     on_host = found.log is not None
     cards = [nics.of_host(sys_root, machines.last_known, node=options.node)] if on_host else []
@@ -58,6 +59,7 @@ async def run(options: Options, *, server: ServerConfig | None = None) -> None:
     )
     machines.looked.add(lambda: health.looked(machines.machine, machines.trouble))
     machines.changed.add(publisher.poke)
+    record.changed.add(publisher.poke)  # a GPU that is lost for long is not published any more
     driver = current_ledger().driver
     logger.info("agent of node %s, %s's GPUs, which %s hands out", options.node, found.vendor.word, driver)
     async with (

@@ -17,6 +17,7 @@ from dradriver.cli.main import main
 from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.apistore import Store
 from tests.fakes.gpucluster import GpuCluster
+from tests.fakes.installed import install
 
 
 class CommandLine:
@@ -57,7 +58,8 @@ class CommandLine:
 
 @asynccontextmanager
 async def command_line(store: Store, folder: Path, *, namespace: str = "default") -> AsyncIterator[CommandLine]:
-    """Serve a store and give the command that reads it."""
+    """Serve a store, in which the chart is installed, and give the command that reads it."""
+    install(store)
     async with FakeApiServer(store=store, token="secret") as api:
         yield CommandLine(api, folder, namespace=namespace)
 

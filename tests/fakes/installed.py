@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tests.fakes.apistore import Object
+from dradriver.kube.resources import CONFIG_MAPS
+from tests.fakes.apistore import Object, Store
 
 DRIVER_NAMESPACE = "gpu-topology"
 
@@ -11,6 +12,13 @@ def policies_map(text: str, *, namespace: str = DRIVER_NAMESPACE) -> Object:
     """Return the ConfigMap with a policies file."""
     metadata = {"name": "any-policies", "namespace": namespace, "labels": _labels("policies")}
     return {"metadata": metadata, "data": {"policies.yaml": text}}
+
+
+def install(store: Store) -> None:
+    """Put the ConfigMap of a chart without policies into a cluster, unless there is one of this namespace."""
+    policies = policies_map("{}\n")
+    if store.find(CONFIG_MAPS, policies["metadata"]["name"], DRIVER_NAMESPACE) is None:
+        store.put(CONFIG_MAPS, policies)
 
 
 def webhook_configuration(namespace: str) -> Object:

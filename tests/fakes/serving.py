@@ -20,6 +20,7 @@ from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.apistore import Store
 from tests.fakes.control_plane.devices import result
 from tests.fakes.gpucluster import GpuCluster
+from tests.fakes.installed import install
 
 
 @dataclass
@@ -47,6 +48,7 @@ async def served(store: Store, *, key: bool = False, read: bool = True) -> Async
 @contextlib.asynccontextmanager
 async def serving(api: FakeApiServer, *, key: bool = False, read: bool = True, port: int = 0) -> AsyncIterator[Served]:
     """The same of an API server that runs already."""
+    install(api.store)
     page = Page(Guard((), with_key=key))
     async with page.serve(host="127.0.0.1", port=port) as bound:
         keeping = asyncio.create_task(session.keep(page, lambda: api.config, None, None))

@@ -1,6 +1,9 @@
 """The policies that the driver in a cluster follows, for every command that decides as the driver does.
 
 The chart writes them into a ConfigMap of its namespace. Commands ask for them here, so that none decides by others.
+The chart always renders that ConfigMap. If it is absent, the namespace is not the driver's or an administrator deleted
+the ConfigMap, and every command says so. A cluster without any driver is no exception: a user who may not read all
+namespaces cannot tell it from a driver in another namespace.
 """
 
 from __future__ import annotations
@@ -30,8 +33,9 @@ class InForce(msgspec.Struct, frozen=True):
     """Policies, and whether they are those that the driver follows.
 
     Attributes:
-        policies: The policies to decide by. The defaults if the cluster has none, or they cannot be read.
-        trouble: Why they cannot be read, and what the user can do. Empty if nothing is wrong. Safe to print.
+        policies: The policies to decide by. The defaults if those in force are not found or cannot be read.
+        trouble: Why they are not found or cannot be read, and what the user can do. Empty if nothing is wrong. Safe to
+            print.
     """
 
     policies: Policies
@@ -82,11 +86,17 @@ async def read(client: Client, server: ServerConfig, name: str | None, file: Pol
         )
     except ClusterError as error:
         return unread(error)
-    return among(config_maps)
+    return among(config_maps, namespace)
 
 
-def among(config_maps: Iterable[Mapping[str, Any]]) -> InForce:
-    """Return the policies in the chart's ConfigMap, which is one of these; the defaults if it is not."""
+def among(config_maps: Iterable[Mapping[str, Any]], namespace: str) -> InForce:
+    """Return the policies in the chart's ConfigMap.
+
+    Args:
+        config_maps: ConfigMaps of the namespace. If none of them is the chart's, the result is the defaults, with a
+            trouble.
+        namespace: The namespace where the driver is installed, or is guessed to be.
+    """
     for config_map in config_maps:
         metadata, data = config_map.get("metadata"), config_map.get("data")
         if not isinstance(metadata, Mapping) or not isinstance(data, Mapping):
@@ -95,7 +105,8 @@ def among(config_maps: Iterable[Mapping[str, Any]]) -> InForce:
         ours = isinstance(labels, Mapping) and labels.items() >= _LABELS.items()
         if ours and isinstance(text := data.get(KEY), str):
             return _parsed(text, f"ConfigMap {metadata.get('namespace')}/{metadata.get('name')}")
-    return InForce(DEFAULTS)
+    why = f"namespace {namespace} has no policies ConfigMap of the chart"
+    return _defaults(why, "name the driver's namespace with --driver-namespace NAME")
 
 
 def unread(error: ClusterError) -> InForce:

@@ -35,6 +35,7 @@ class Own:
         reserved: What is reserved for whom.
         unread: What could not be read, in words.
         refused: Why nothing of it could be read; empty if it could.
+        trouble: Why the policies in force are not known; empty if they are. ``unread`` has it, too.
     """
 
     def __init__(self, file: Policies | None = None) -> None:
@@ -47,6 +48,7 @@ class Own:
         self.reserved: tuple[Reservation, ...] = ()
         self.unread: list[str] = []
         self.refused = ""
+        self.trouble = ""
 
     async def read(self, client: Client, server: ServerConfig, namespace: str) -> None:
         """Read it; what may not be read is said, and is as if it were not there."""
@@ -67,7 +69,7 @@ class Own:
             if usage.name_in(config_map) == reservations.NAME:
                 self._reserve(config_map)
         if self._file is None:
-            self._follow(in_force.among(found))
+            self._follow(in_force.among(found, namespace))
 
     async def read_reservations(self, client: Client, server: ServerConfig, namespace: str) -> None:
         """Read what is reserved, and nothing else."""
@@ -91,7 +93,7 @@ class Own:
             self.unread.append(plain(str(error)))
 
     def _follow(self, policies: InForce) -> None:
-        self.policies = policies.policies
+        self.policies, self.trouble = policies.policies, policies.trouble
         if policies.trouble:
             self.unread.append(policies.trouble)
 

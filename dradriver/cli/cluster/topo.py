@@ -13,6 +13,7 @@ from dradriver import __version__
 from dradriver.allocator import MAX_GPUS
 from dradriver.api import names
 from dradriver.api.dra_objects import ResourceSlice
+from dradriver.api.lost_gpus import LostGpu
 from dradriver.api.pins import Claim
 from dradriver.cli import machine_view
 from dradriver.cli.cluster import access, reading
@@ -254,7 +255,7 @@ def data(nodes: Sequence[NodeView], gone: Sequence[GoneNode] = ()) -> list[dict[
             "largest_nvlink_set": _set(node),
             "gpus": [_gpu(view) for view in node.gpus],
             "machine": machine_view.data(node.machine, node.groups),
-            **({"lost": msgspec.to_builtins(node.lost)} if node.lost else {}),
+            **({"lost": [_lost(gpu) for gpu in node.lost]} if node.lost else {}),
         }
         for node in nodes
     ] + [
@@ -271,6 +272,10 @@ def data(nodes: Sequence[NodeView], gone: Sequence[GoneNode] = ()) -> list[dict[
         }
         for node in gone
     ]
+
+
+def _lost(gpu: LostGpu) -> dict[str, Any]:
+    return {"index": gpu.index, "pci": gpu.pci, "uuid": gpu.uuid}
 
 
 def _set(node: NodeView) -> dict[str, Any] | None:

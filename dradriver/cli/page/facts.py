@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 import msgspec
@@ -37,6 +37,21 @@ _STATES: Final = {"free": "f", "allocated": "a", "promised": "p", "blocked": "b"
 Pieces = dict[str, bytes]
 
 encoder: Final = msgspec.json.Encoder(order="deterministic")
+
+
+def node_pieces(live: Live, names: Iterable[str]) -> dict[str, bytes | None]:
+    """Return what the tiles of nodes show, by name; None of one without GPUs of ours.
+
+    A node that meets an error in this program is left out of ``live``, and has no tile. The others are shown.
+    """
+    pieces: dict[str, bytes | None] = {}
+    for name in names:
+        try:
+            pieces[name] = node_piece(live, name)
+        except Exception as error:
+            live.leave_out(name, error)
+            pieces[name] = None
+    return pieces
 
 
 def node_piece(live: Live, name: str) -> bytes | None:

@@ -27,6 +27,7 @@ from dradriver.cluster.shown.nodes import NodeView
 from dradriver.kube.config import ServerConfig
 from dradriver.kube.resources import CONFIG_MAPS, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Resource
 from dradriver.kube.store import Key
+from dradriver.view.plain import plain
 
 logger = logging.getLogger(__name__)
 
@@ -201,21 +202,35 @@ class Live:
     async def _look(self, dirty: set[str]) -> None:
         """Look at these nodes again."""
         for number, name in enumerate(sorted(dirty)):
-            pieces = self._pieces.get(name, {}).values()
-            claims = self._claims.get(name, {}).values()
-            self.views.pop(name, None)
-            self.gone.pop(name, None)
-            self.doubts.pop(name, None)
-            if any(map(_ours, pieces)):
-                found, doubts = topo.views(pieces, claims, only=(name,))
-                self.views |= {view.name: view for view in found}
-                if doubts:
-                    self.doubts[name] = doubts
-            elif name in self.scene.nodes:
-                gone = topo.gone_views(pieces, claims, is_node=name.__eq__)
-                self.gone |= {node.name: node for node in gone}
+            try:
+                self._look_at(name)
+            except Exception as error:  # what one node's objects say costs no other node its tile
+                self.leave_out(name, error)
             if number % _AT_ONCE == _AT_ONCE - 1:
                 await asyncio.sleep(0)
+
+    def _look_at(self, name: str) -> None:
+        pieces = self._pieces.get(name, {}).values()
+        claims = self._claims.get(name, {}).values()
+        self.views.pop(name, None)
+        self.gone.pop(name, None)
+        self.doubts.pop(name, None)
+        if any(map(_ours, pieces)):
+            found, doubts = topo.views(pieces, claims, only=(name,))
+            self.views |= {view.name: view for view in found}
+            if doubts:
+                self.doubts[name] = doubts
+        elif name in self.scene.nodes:
+            gone = topo.gone_views(pieces, claims, is_node=name.__eq__)
+            self.gone |= {node.name: node for node in gone}
+
+    def leave_out(self, name: str, error: Exception) -> None:
+        """Show nothing of a node but that its objects met an error in this program, until they change."""
+        logger.error("node %s cannot be shown", name, exc_info=error)
+        self.views.pop(name, None)
+        self.gone.pop(name, None)
+        why = f"an error in this program: {type(error).__name__}: {error}"
+        self.doubts[name] = [plain(f"node {name}: {why}; it is left out")]
 
     def node(self, name: str) -> Node | None:
         """Return a node, as far as nodes may be read."""

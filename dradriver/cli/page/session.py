@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Final, NoReturn
 
 from dradriver import __version__
@@ -120,7 +120,8 @@ async def _follow(
             live.read_anew()
         try:
             dirty = await live.update()
-            nodes: Mapping[str, bytes | None] = {name: facts.node_piece(live, name) for name in dirty}
+            # First the nodes: one that cannot be shown is left out of what the rest is made from.
+            nodes = facts.node_pieces(live, dirty)
             page.feed.publish(nodes, facts.common(live, server=server.url))
             page.details = details
         except Exception as error:  # a bug that one object meets must not end the page: it says so and goes on

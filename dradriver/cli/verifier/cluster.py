@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import email.utils
 import time
 from collections import Counter
@@ -267,9 +268,12 @@ def _trouble(node: str, newest: slices.Generation[ResourceSlice]) -> list[Findin
 
 def _lost(node: str, newest: slices.Generation[ResourceSlice]) -> list[Finding]:
     """Return a warning for each GPU that the node lost."""
+    machine = None
+    with contextlib.suppress(TopologyError):  # of which there is a finding already
+        machine = slices.read_machine(newest.slices)
     return [
         warned("lost-gpus", f"{node}: {gpu.described} is not on the node any more", KINDS["lost"].advice)
-        for gpu in lost_gpus.read(newest.slices)
+        for gpu in lost_gpus.read(newest.slices, machine)
     ]
 
 

@@ -167,7 +167,7 @@ def _node(
         if own not in called:
             parts.setdefault(gpu, {})[own] = devices[own]
     listed = {called.get(own, own): device for own, device in devices.items()}
-    return _Node(name, machine, ledger.driver, listed, parts, called, lost_gpus.read(current))
+    return _Node(name, machine, ledger.driver, listed, parts, called, lost_gpus.read(current, machine))
 
 
 def _whose(theirs: Sequence[ResourceSlice]) -> Ledger:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+import time
+from collections.abc import Callable, Collection
 from typing import Final
+
+import msgspec
 
 from dradriver.api import lost_gpus
 from dradriver.api.lost_gpus import LostGpu
@@ -16,6 +19,7 @@ from dradriver.topology.amd import packages
 from dradriver.topology.machine import Machine
 
 INTERVAL_S: Final = 5.0
+REMEMBERED_S: Final = 7 * 24 * 3600  # how long a GPU is told of as lost
 _LOST: Final = Fault("lost", "", "it is not on the node any more")
 
 
@@ -23,7 +27,14 @@ class HealthWatch:
     """Tells the record what is wrong; the kernel's log is looked at also while the driver hangs."""
 
     def __init__(
-        self, record: Record, discovery: Discovery, log: KernelLog | None, *, interval_s: float = INTERVAL_S
+        self,
+        record: Record,
+        discovery: Discovery,
+        log: KernelLog | None,
+        *,
+        interval_s: float = INTERVAL_S,
+        boot: str = "",
+        wall: Callable[[], float] = time.time,
     ) -> None:
         """Look at nothing yet.
 
@@ -32,14 +43,22 @@ class HealthWatch:
             discovery: Says what the last reading found wrong.
             log: The kernel's; None for GPUs that it knows nothing of.
             interval_s: How often to look at it.
+            boot: The id of the node's boot. GPUs that were lost in another boot are forgotten. Empty does not compare.
+            wall: Seconds since 1970.
         """
         self._record = record
         self._discovery = discovery
         self._log = log
         self._interval_s = interval_s
-        self._known: set[str] = set()
+        self._boot = boot
+        self._wall = wall
+        self._known: set[str] = set()  # GPUs that are there, or are told of as lost
         self._there: set[str] | None = None  # at the last reading; None before the first
         self._places: dict[str, LostGpu] = {}  # of each GPU that was ever seen, by uuid
+        self._since: dict[str, int] = {}  # when a GPU was first seen to be lost, seconds since 1970, by uuid
+        self._replaced: set[str] = set()  # lost GPUs in whose place a new one is: told of, but not published
+        self._forgotten: set[str] = set()  # lost GPUs that are not told of any more
+        self._waiting: tuple[Collection[LostGpu], Machine | None] = (), None  # adopted before the first reading
         self._uuids: dict[str, str] = {}  # by bus id; of a GPU that is lost too
         self._own: dict[str, Faults] = {}  # GPUs' own faults, by source
         self._pairs: set[tuple[str, str]] = set()  # GPUs of one package
@@ -57,47 +76,83 @@ class HealthWatch:
             self._uuids |= {gpu.pci: gpu.uuid for gpu in machine.gpus if gpu.pci}
             # Of a GPU that was read and cannot be handed out the log says why.
             there = {gpu.uuid for gpu in machine.gpus} | self._discovery.faults.keys()
-            self._known |= there
-            self._there = there
-            self._places |= {gpu.uuid: lost_gpus.of(gpu) for gpu in machine.gpus}
+            self._take(machine, there)
             self._pairs |= set(packages.pairs(machine))
-            self._tell_lost()
         if self._log is not None:  # what was read of it before is over
             self._log.reports.reset([busid for busid, uuid in self._uuids.items() if uuid in self._discovery.reset])
         self._kernel()
 
-    def adopt(self, published: Collection[LostGpu]) -> None:
+    def _take(self, machine: Machine, there: set[str]) -> None:
+        """Take in which GPUs are there."""
+        # On the first reading nobody knows which GPUs are new.
+        came = {gpu.pci for gpu in machine.gpus if gpu.uuid not in self._places} if self._there is not None else set()
+        self._known |= there
+        self._there = there
+        self._forgotten -= there
+        self._places |= {gpu.uuid: lost_gpus.of(gpu) for gpu in machine.gpus}
+        self._replaced |= {
+            uuid for uuid in self._gone() if uuid in self._places and self._places[uuid].pci in came - {""}
+        }
+        self._replaced -= there
+        waiting, self._waiting = self._waiting, ((), None)
+        self.adopt(*waiting)
+        self._tell_lost()
+
+    def adopt(self, published: Collection[LostGpu], earlier: Machine | None = None) -> None:
         """Take in the GPUs that an earlier agent published as lost: this one never saw them.
 
-        A GPU in whose place on the PCI bus another one is was replaced: it is not lost any more.
+        Some are forgotten: those that have been lost for ``REMEMBERED_S``, were lost in another boot of the node, or
+        were replaced. Another GPU at the same PCI address replaces one only if it was not on the node before: addresses
+        move to other GPUs when the bus is numbered again.
+
+        Args:
+            published: The lost GPUs.
+            earlier: The machine that the earlier agent published with them; None if it is not known.
         """
-        taken = self._taken()
-        strange = [gpu for gpu in published if gpu.uuid not in self._known and gpu.pci not in taken]
+        if self._there is None:
+            self._waiting = published, earlier
+            return
+        before = self._there
+        if earlier is not None:
+            before = {gpu.uuid for gpu in earlier.gpus} | {gpu.uuid for gpu in published}
+        came = {self._places[uuid].pci for uuid in self._there - before if uuid in self._places} - {""}
+        now_s = int(self._wall())
+        strange = [
+            gpu
+            for gpu in published
+            if gpu.uuid not in self._known | self._forgotten
+            and gpu.pci not in came
+            and (not gpu.boot or not self._boot or gpu.boot == self._boot)
+        ]
         for gpu in strange:
             self._known.add(gpu.uuid)
             self._places[gpu.uuid] = gpu
+            # A clock that was set back must not keep it for longer.
+            self._since[gpu.uuid] = min(gpu.since or now_s, now_s)
         if strange:
             self._tell_lost()
 
     def lost(self) -> tuple[LostGpu, ...]:
-        """Return the GPUs that the node lost and whose place is empty, by index; none before the first reading."""
-        if self._there is None:
-            return ()
-        taken = self._taken()
-        gone = (self._places[uuid] for uuid in self._known - self._there if uuid in self._places)
-        return tuple(sorted(gpu for gpu in gone if gpu.pci not in taken))
+        """Return the GPUs that the node lost and that no new one replaced, by index; none before the first reading."""
+        gone = [self._places[uuid] for uuid in self._gone() - self._replaced if uuid in self._places]
+        replace = msgspec.structs.replace
+        return tuple(sorted(replace(gpu, since=self._since.get(gpu.uuid, 0), boot=self._boot) for gpu in gone))
 
-    def _taken(self) -> set[str]:
-        """Return the PCI addresses of the GPUs that are there."""
-        return {self._places[uuid].pci for uuid in self._there or () if uuid in self._places} - {""}
+    def _gone(self) -> set[str]:
+        """Return the GPUs that are told of as lost, by uuid."""
+        return set() if self._there is None else self._known - self._there
 
     def place(self, uuid: str) -> LostGpu | None:
         """Return index and PCI address of a GPU as they were last seen; None of one that was never seen."""
         return self._places.get(uuid)
 
     def _tell_lost(self) -> None:
-        if self._there is not None:
-            self._tell("lost", dict.fromkeys(self._known - self._there, (_LOST,)))
+        now_s = int(self._wall())
+        self._since = {uuid: self._since.get(uuid, now_s) for uuid in self._gone()}
+        old = {uuid for uuid, since in self._since.items() if now_s - since >= REMEMBERED_S}
+        self._known -= old
+        self._forgotten |= old
+        self._tell("lost", dict.fromkeys(self._gone(), (_LOST,)))
 
     async def run(self) -> None:
         """Look at the kernel's log until cancelled."""

@@ -66,8 +66,8 @@ class Taints(Protocol):
 class LostGpus(Protocol):
     """Which GPUs the node lost."""
 
-    def adopt(self, published: Collection[LostGpu], /) -> None:
-        """Take in those that are published, maybe by an earlier agent, before ``lost`` is called."""
+    def adopt(self, published: Collection[LostGpu], earlier: Machine | None, /) -> None:
+        """Take in those that are published, maybe by an earlier agent, and with which machine, before ``lost``."""
 
     def lost(self) -> Sequence[LostGpu]:
         """Return them."""
@@ -214,7 +214,8 @@ class Publisher:
         if self._taints is not None:
             self._taints.adopt(self._tainted())
         if self._lost_gpus is not None:
-            self._lost_gpus.adopt(lost_gpus.read(self._objects.ours))
+            published_lost = lost_gpus.read(self._objects.ours, None)
+            self._lost_gpus.adopt(published_lost, self._objects.earlier() if published_lost else None)
         if withheld is not None or not machine.gpus:
             wanted = []
         elif current_ledger() is not OURS:

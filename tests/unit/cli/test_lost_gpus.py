@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
+from typing import cast
 
+import msgspec
 import pytest
 
 from dradriver.api import lost_gpus, names, slices
+from dradriver.api.dra_objects import ResourceSlice
+from dradriver.api.lost_gpus import LostGpu
+from dradriver.cli.cluster import topo
+from dradriver.cli.page import facts
+from dradriver.cli.page.live import Live
+from dradriver.cluster.shown.gone_nodes import GoneNode
+from dradriver.cluster.shown.nodes import NodeView
 from dradriver.kube.resources import RESOURCE_SLICES
 from dradriver.node.discovery.simulated import without
 from tests.fakes.commands import CommandLine
@@ -48,11 +58,16 @@ async def test_topo_names_them(cluster: GpuCluster, shell: CommandLine) -> None:
     assert "lost" not in node
 
 
-async def test_verify_warns(cluster: GpuCluster, shell: CommandLine) -> None:
+async def verified(shell: CommandLine) -> list[tuple[str, str]]:
+    """Return what ``verify`` says of lost GPUs."""
     shell.api.fail(times=math.inf, method="POST", path=REVIEWS, status=201, body=b'{"status":{"allowed":true}}')
     shell.api.fail(times=math.inf, method="POST", path="/pods$", status=400, message=DENIED)
     found = json.loads((await shell.run("verify", "-o", "json")).stdout)["findings"]
-    said = [(one["status"], one["said"]) for one in found if one["check"] == "lost-gpus"]
+    return [(one["status"], one["said"]) for one in found if one["check"] == "lost-gpus"]
+
+
+async def test_verify_warns(cluster: GpuCluster, shell: CommandLine) -> None:
+    said = await verified(shell)
     gpus = cluster.machines["n1"].gpus
     assert said == [
         ("WARN", f"n1: GPU{gpu.index} ({gpu.pci}, {gpu.uuid}) is not on the node any more")
@@ -72,9 +87,107 @@ async def test_the_page_shows_an_empty_cell_where_each_was(cluster: GpuCluster) 
 
 @pytest.mark.parametrize("text", ["", "{", "null", '[{"index": "x"}]', "[" * 100_000, '[{"index":0,"pci":"\\ud800"'])
 async def test_a_damaged_annotation_is_no_lost_gpu(text: str, cluster: GpuCluster, shell: CommandLine) -> None:
+    forge(cluster, text)
+    (node,) = await shell.data("topo --cluster")
+    assert "lost" not in node
+
+
+def forge(cluster: GpuCluster, text: str) -> None:
+    """Have the annotation of a node's slice say this."""
     piece = cluster.find(RESOURCE_SLICES, slices.slice_name(0, "n1"))
     assert piece is not None
     piece["metadata"]["annotations"][names.LOST_GPUS] = text
     cluster.put(RESOURCE_SLICES, piece)
+
+
+GOOD = {"index": 2, "pci": "0000:3b:00.0", "uuid": "GPU-lost"}
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"index": 10**30},
+        {"index": 128},
+        {"index": -1},
+        {"pci": "0" * 65},
+        {"uuid": "u" * 65},
+        {"boot": "b" * 65},
+        {"since": -1},
+        {"since": "yesterday"},
+        {"uuid": None},
+    ],
+)
+async def test_an_entry_out_of_bounds_is_left_out_and_the_others_stay(
+    bad: dict[str, object], cluster: GpuCluster, shell: CommandLine
+) -> None:
+    cluster.node("n2")
+    forge(cluster, json.dumps([{**GOOD, "uuid": "GPU-other", **bad}, GOOD]))
+    node, other = await shell.data("topo --cluster")
+    assert node["lost"] == [GOOD]
+    assert "lost" not in other
+    async with served(cluster.store) as made:
+        told = pieces(made)
+        assert (told["node/n1"]["gpus"], told["node/n2"]["gpus"]) == ("afmffff", "ffffffff")
+        assert told["unread"] == []
+
+
+@pytest.mark.parametrize("odd", ["\x1b[31m" * 12, "\u202e" * 64, "a\nb"])
+async def test_odd_characters_reach_no_terminal_and_stop_nothing(
+    odd: str, cluster: GpuCluster, shell: CommandLine
+) -> None:
+    forge(cluster, json.dumps([{"index": 1, "pci": odd, "uuid": odd}]))
+    result = await shell.run("topo --cluster")
+    assert (result.exit_code, result.stderr) == (0, ""), result.output
+    assert odd not in result.stdout
+    async with served(cluster.store) as made:
+        assert pieces(made)["unread"] == []
+
+
+async def test_a_gpu_that_is_there_is_not_lost(cluster: GpuCluster, shell: CommandLine) -> None:
+    """An older agent, as after a rollback, leaves the annotation as it is when a GPU is back."""
+    machine = cluster.machines["n1"]
+    cluster.publish("n1", machine)
+    forge(cluster, json.dumps([{"index": 2, "pci": machine.gpus[2].pci, "uuid": machine.gpus[2].uuid}]))
     (node,) = await shell.data("topo --cluster")
     assert "lost" not in node
+    async with served(cluster.store) as made:
+        assert pieces(made)["node/n1"]["gpus"] == "afffffff"
+    assert await verified(shell) == []
+
+
+async def test_a_gpu_that_is_named_twice_is_lost_once(cluster: GpuCluster, shell: CommandLine) -> None:
+    forge(cluster, json.dumps([GOOD, {**GOOD, "index": 3}]))
+    (node,) = await shell.data("topo --cluster")
+    assert node["lost"] == [GOOD]
+
+
+def test_a_node_that_cannot_be_shown_leaves_the_others_shown(cluster: GpuCluster) -> None:
+    """Each update of the page passes all nodes through here, so an error of one of them must not end it."""
+    cluster.node("n2")
+    found, _ = topo.views([msgspec.convert(piece, ResourceSlice) for piece in cluster.all(RESOURCE_SLICES)], ())
+    first, second = found
+    odd = msgspec.structs.replace(first, lost=(LostGpu(10**30, "", "u"),))
+    live = Shown({"n1": odd, "n2": second})
+    told = facts.node_pieces(cast("Live", live), ("n1", "n2"))
+    assert told["n1"] is None
+    assert told["n2"] is not None
+    assert json.loads(told["n2"])["gpus"] == "ffffffff"
+    assert live.left_out == ["n1"]
+
+
+class Shown:
+    """What the page asks of the cluster about nodes."""
+
+    def __init__(self, views: Mapping[str, NodeView]) -> None:
+        self.views = views
+        self.gone: Mapping[str, GoneNode] = {}
+        self.left_out: list[str] = []
+
+    def closed(self, name: str) -> str:
+        return ""
+
+    def node(self, name: str) -> None:
+        return None
+
+    def leave_out(self, name: str, error: Exception) -> None:
+        self.left_out.append(name)

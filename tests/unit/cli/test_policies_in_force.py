@@ -14,6 +14,8 @@ from tests.fakes.chart import template
 from tests.fakes.commands import CommandLine, run_all
 from tests.fakes.gpucluster import GpuCluster
 from tests.fakes.installed import DRIVER_NAMESPACE, policies_map, webhook_configuration
+from tests.fakes.serving import serving
+from tests.unit.cli.test_serve import pieces
 
 CAP = "tenants: {vision: {namespaces: [default], cap: [{gpus: 4}]}}\n"
 RACKS = "network: {levels: [example.com/rack]}\n"
@@ -134,14 +136,32 @@ async def test_what_cannot_be_parsed_is_told_with_its_place_and_the_defaults_cou
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-async def test_a_cluster_without_any_has_the_defaults_and_no_word_is_lost_on_it(
+async def test_where_the_charts_config_map_is_missing_that_is_told_in_one_line(
     cluster: GpuCluster, shell: CommandLine, command: str
 ) -> None:
-    cluster.node("n1")
-    cluster.pod("waits", 6)
-    await run_all(cluster)
+    await capped(cluster)
+    cluster.remove(CONFIG_MAPS, "any-policies", DRIVER_NAMESPACE)
     result = await shell.run(command)
-    assert (result.exit_code, result.stderr) == (0, ""), result.output
+    assert result.exit_code == 0, result.output
+    assert result.stderr == f"warning: {absent(DRIVER_NAMESPACE)}\n"
+
+
+async def test_the_page_tells_that_the_charts_config_map_is_missing(cluster: GpuCluster, shell: CommandLine) -> None:
+    await capped(cluster)
+    async with serving(shell.api) as made:
+        assert pieces(made)["unread"] == []
+        cluster.remove(CONFIG_MAPS, "any-policies", DRIVER_NAMESPACE)
+        while pieces(made)["unread"] != [absent(DRIVER_NAMESPACE)]:
+            await made.page.feed.news(made.page.feed.version)
+
+
+def absent(namespace: str) -> str:
+    """Return what is said where a namespace does not have the chart's ConfigMap."""
+    return (
+        "the policies in force could not be read, so the defaults count: "
+        f"namespace {namespace} has no policies ConfigMap of the chart. Give them with --policies FILE, or "
+        "name the driver's namespace with --driver-namespace NAME."
+    )
 
 
 async def test_a_pod_that_is_not_the_drivers_needs_none(cluster: GpuCluster, shell: CommandLine) -> None:
@@ -165,14 +185,18 @@ async def test_the_drivers_namespace_is_where_its_webhook_is(cluster: GpuCluster
     cluster.put(MUTATING_WEBHOOKS, webhook_configuration("kube-gpu"))
     assert "its tenant's cap" in (await shell.data("explain", "waits"))["reason"]
     assert [one["tenant"] for one in await shell.data("tenants")] == ["vision"]
-    assert await shell.data("tenants", "--driver-namespace", "elsewhere") == []
+    elsewhere = await shell.run("tenants", "-o", "json", "--driver-namespace", "elsewhere")
+    assert (elsewhere.exit_code, elsewhere.stdout.strip()) == (0, "[]")
+    assert elsewhere.stderr == f"warning: {absent('elsewhere')}\n"
 
 
 async def test_who_may_not_read_webhooks_names_the_drivers_namespace(cluster: GpuCluster, shell: CommandLine) -> None:
     await capped(cluster, namespace="kube-gpu")
     cluster.put(MUTATING_WEBHOOKS, webhook_configuration("kube-gpu"))
     shell.api.fail(path="webhookconfigurations", status=403, reason="Forbidden", message="no", times=math.inf)
-    assert await shell.data("tenants") == []
+    cluster.remove(CONFIG_MAPS, "any-policies", DRIVER_NAMESPACE)
+    guessed = await shell.run("explain", "waits", "-o", "json")
+    assert (guessed.exit_code, guessed.stderr) == (0, f"warning: {absent(DRIVER_NAMESPACE)}\n")
     found = await shell.data("explain", "waits", "--driver-namespace", "kube-gpu")
     assert "its tenant's cap" in found["reason"]
 

@@ -27,6 +27,7 @@ from dradriver.topology import profiles
 from tests.fakes import chart, nvidia
 from tests.fakes.commands import CommandLine
 from tests.fakes.gpucluster import GpuCluster
+from tests.fakes.installed import webhook_configuration
 from webhook import certificates
 
 OURS = "gpu-topology"
@@ -332,6 +333,23 @@ async def test_a_webhook_that_is_not_asked_and_rights_that_are_missing(cluster: 
     assert found["webhook-asked"] == [("FAIL", "nobody refused a pod with a bad word in namespace default")]
     assert {status for status, _ in found["rights"]} == {"WARN"}
     assert not [one for one in cluster.all(PODS) if one["metadata"]["name"].startswith("gputopo")]
+
+
+async def test_the_drivers_namespace_is_where_its_webhook_is(well: GpuCluster, shell: CommandLine) -> None:
+    for name in ("node", "controller", "webhook"):
+        pod = part(name)
+        well.remove(PODS, pod["metadata"]["name"], OURS)
+        well.put(PODS, pod | {"metadata": pod["metadata"] | {"namespace": "kube-gpu"}})
+    assert (await shell.run("verify n1 --job")).exit_code == 2
+    well.put(MUTATING_WEBHOOKS, webhook_configuration("kube-gpu"))
+    result = await shell.run("verify n1 --job")
+    assert yaml.safe_load(result.stdout)["metadata"]["namespace"] == "kube-gpu"
+    assert "--driver-namespace=kube-gpu" in result.stdout
+    assert "kubectl -n kube-gpu logs" in result.stderr
+    found = json.loads((await shell.run("verify n1 -o json")).stdout)["findings"]
+    assert [one["status"] for one in found if one["check"] in ("node", "webhook")] == ["PASS", "PASS"]
+    other = await shell.run("verify n1 --job", "--driver-namespace", OURS)
+    assert (other.exit_code, "namespace gpu-topology has no node agent" in other.stderr) == (2, True)
 
 
 async def test_the_job_has_the_agents_image_account_and_driver(well: GpuCluster, shell: CommandLine) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import msgspec
 import pytest
 
 from dradriver.api import lost_gpus
@@ -69,7 +70,9 @@ async def test_the_node_is_told_of_a_free_gpu_that_is_lost_and_its_slice_keeps_t
 
     def lost() -> list[LostGpu]:
         pieces = read_slices(*node.slices)
-        return list(lost_gpus.read(pieces)) if pieces and len(pieces[0].spec.devices) == expected else [gone] * 9
+        if not pieces or len(pieces[0].spec.devices) != expected:
+            return [gone] * 9
+        return [msgspec.structs.replace(gpu, since=0, boot="") for gpu in lost_gpus.read(pieces, None)]
 
     gpu = machine().gpus[2]
     gone = LostGpu(2, gpu.pci, gpu.uuid)
@@ -92,6 +95,26 @@ async def test_the_node_is_told_of_a_free_gpu_that_is_lost_and_its_slice_keeps_t
             expected = 8
             await eventually(lambda: len(events()) == 2 and lost() == [])
             assert events()[0] == ("GPURecovered", f"{where}, lost: no more: it is not on the node any more")
+
+
+async def test_a_gpu_that_is_lost_is_forgotten_after_a_reboot_but_not_when_the_kubelet_starts() -> None:
+    def lost() -> list[str]:
+        return [gpu.uuid for gpu in lost_gpus.read(read_slices(*node.slices), None)] if node.slices else [""]
+
+    async with a_node() as node:
+        folder = node.state / "simulated"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "boot_id").write_text("first")
+        async with node.agent():
+            await node.published()
+            await lose(node, "2")
+            await eventually(lambda: lost() == [uuid(2)])
+            node.api.remove(RESOURCE_SLICES, node.slices[0]["metadata"]["name"])  # the kubelet starts again
+            await node.kubelet.register(next(iter(node.kubelet.seen)))
+            await eventually(lambda: lost() == [uuid(2)])
+        (folder / "boot_id").write_text("second")
+        async with node.agent():
+            await eventually(lambda: lost() == [])
 
 
 async def test_who_else_is_named_by_a_claim_or_has_its_name_is_told_nothing() -> None:
