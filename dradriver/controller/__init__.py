@@ -42,6 +42,7 @@ gang_preemption_plan  the same of a gang
 preemption_cost  what it costs to end units
 ending       whom to tell to end for some claims, and until when to wait
 evictions    pods that end for others: evicted, or their owner suspended
+eviction_refusals  which of these could not be evicted, and until when they are left alone
 budgets      disruption budgets of pods that are ended together
 
 Writing:
