@@ -255,6 +255,7 @@ def test_members_that_differ_have_the_nearest_places_within_their_limits(story: 
     check(story)
 
 
+@pytest.mark.slow
 @SOME
 @given(stories(roles=3))
 def test_members_of_three_kinds_have_the_nearest_places_within_their_limits(story: Story) -> None:

@@ -143,6 +143,7 @@ def test_equal_pods_are_placed_as_well_as_can_be(
     neighbours_are_together(fleet, choice)
 
 
+@pytest.mark.slow
 @SOME
 @given(st.data())
 def test_of_many_domains_the_best_is_taken(data: st.DataObject) -> None:

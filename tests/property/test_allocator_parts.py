@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterator
 
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -185,6 +186,7 @@ def wanted(request: Share | Mig, choice: PartChoice, offer: Offer) -> bool:
     )
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=examples(150))
 @given(
     st.fixed_dictionaries(dict.fromkeys(NODES, OFFERS)), st.fixed_dictionaries(dict.fromkeys(NODES, INSTANCES)), STEPS
@@ -245,6 +247,7 @@ def test_there_is_a_place_exactly_when_brute_force_finds_one_and_it_opens_no_gpu
         books.tell(books.fleet, choice.node)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=examples(150))
 @given(
     st.fixed_dictionaries(dict.fromkeys(NODES, st.lists(SHARES | SLICES, max_size=4))),

@@ -29,6 +29,7 @@ OTHERS = [*profiles.names("amd"), *profiles.names("ascend")]
 BY_HAND = {"topo_4p4h", "topo_8p1h_1"}  # which no machine is
 
 
+@pytest.mark.slow
 @pytest.mark.shared_data
 @pytest.mark.parametrize("path", MODELS, ids=lambda path: path.stem)
 def test_the_best_set_of_every_dump(path: Path) -> None:

@@ -76,6 +76,7 @@ def _alike(members: tuple[dict[str, Any], ...], attribute: str) -> bool:
     return values[0] is not None and all(value == values[0] for value in values)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sampled(PROFILES))
 def test_placed_and_alone_agree_on_every_profile(name: str) -> None:
     machine = profiles.load(name)

@@ -73,6 +73,7 @@ def multisets(profiles: Sequence[MigProfile]) -> list[tuple[MigProfile, ...]]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("profiles", [H100, A30], ids=["H100", "A30"])
 def test_from_an_empty_gpu_all_that_can_be_placed_is(profiles: tuple[MigProfile, ...]) -> None:
     for wanted in multisets(profiles):

@@ -200,6 +200,7 @@ def test_an_escape_that_is_no_character_is_refused(text: str) -> None:
     assert said(text).startswith("policies.yaml:1: ")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("one", ["[", "{", "{a: ", "- ", "? "])
 def test_a_text_of_brackets_is_not_read_to_its_end(one: str, monkeypatch: pytest.MonkeyPatch) -> None:
     composed = 0

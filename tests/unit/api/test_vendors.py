@@ -95,6 +95,7 @@ def test_on_eight_gpus_of_a_fabric_only_the_rates_are_missing() -> None:
     assert {key for key in said if key.startswith("link")} == {"linkDomain", "linkGroup2", "linkGroup4", "linkGroup8"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OTHERS)
 def test_nothing_of_cuda_is_said_of_other_vendors_gpus(name: str) -> None:
     for device in devices(profiles.load(name, seed="n")):

@@ -65,6 +65,7 @@ def test_the_node_agent_alone_may_be_privileged(
         assert security(objects, part) == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
 
 
+@pytest.mark.slow
 def test_a_simulated_agent_is_not_privileged_and_reaches_the_kubelets_folders() -> None:
     objects = rendered(*SIMULATED, "openshift.enabled=true")
     assert security(objects, "node")["seLinuxOptions"] == {"type": "spc_t"}

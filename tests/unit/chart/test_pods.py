@@ -65,6 +65,7 @@ def test_pods_carry_what_the_values_say(part: str) -> None:
     assert set(made["spec"]["affinity"]["nodeAffinity"]) == {"preferredDuringSchedulingIgnoredDuringExecution"}
 
 
+@pytest.mark.slow
 @helm
 def test_mps_is_where_the_agents_affinity_is() -> None:
     settings = ("mps.enabled=true", "node.affinity.podAntiAffinity.a=b")

@@ -109,6 +109,7 @@ def test_what_may_be_suspended_is_bound_to_that_by_a_policy(kind: str, group: st
     assert free == [{name} for name in field.split(".")]
 
 
+@pytest.mark.slow
 def test_pods_are_evicted_only_where_the_values_say_so_and_then_idle_ones_are_ended() -> None:
     right = ("", "pods/eviction", (), {"create"})
 
@@ -123,6 +124,7 @@ def test_pods_are_evicted_only_where_the_values_say_so_and_then_idle_ones_are_en
     assert says("controller.evictions=true")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["Job", "LeaderWorkerSet"])
 def test_who_ends_running_pods_may_ask_their_budgets(kind: str) -> None:
     right = ("policy", "poddisruptionbudgets", (), {"list"})
@@ -466,6 +468,7 @@ def test_only_a_claim_with_a_choice_is_beyond_the_bounds() -> None:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kubernetes", KUBERNETES)
 def test_claims_of_parts_are_bounded_everywhere_and_say_their_amounts_where_the_server_keeps_them(
     kubernetes: str,

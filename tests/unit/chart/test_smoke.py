@@ -99,6 +99,7 @@ def test_the_webhook_refuses_its_claim(ledger: Ledger) -> None:
     assert f"name: {SMOKE.WEBHOOK}\n" in (CHART / "templates/webhook/configuration.yaml").read_text("utf-8")
 
 
+@pytest.mark.slow
 def test_outside_of_a_pod_it_says_so() -> None:
     done = subprocess.run(
         [sys.executable, "-c", (CHART / "files/smoke.py").read_text("utf-8"), "reviewed"],

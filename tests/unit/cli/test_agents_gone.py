@@ -217,6 +217,7 @@ async def _until(made: Served, key: str, value: Any) -> None:
         await made.page.feed.news(made.page.feed.version)
 
 
+@pytest.mark.slow
 async def test_the_page_keeps_its_tile_and_says_when_the_agent_is_back(cluster: GpuCluster) -> None:
     async with served(cluster.store) as made:
         told = pieces(made)

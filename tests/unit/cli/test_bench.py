@@ -126,6 +126,7 @@ def terminated(message: str) -> dict[str, Any]:
     return {"phase": "Succeeded", "containerStatuses": [{"state": {"terminated": {"message": message}}}]}
 
 
+@pytest.mark.slow
 async def test_a_run_beside_its_prediction(cluster: GpuCluster, shell: CommandLine) -> None:
     making = asyncio.ensure_future(ended(cluster, terminated(PRINTED[-1500:])))
     found = await shell.data("bench allreduce", "--image", "nccl", "--gpus", "2")
@@ -134,6 +135,7 @@ async def test_a_run_beside_its_prediction(cluster: GpuCluster, shell: CommandLi
     assert (found["predicted_gbps"], found["measured"]["busbw_gbps"], found["ratio"]) == (340.0, 320.14, 0.942)
 
 
+@pytest.mark.slow
 async def test_a_pod_that_left_nothing(cluster: GpuCluster, shell: CommandLine) -> None:
     making = asyncio.ensure_future(ended(cluster, {"phase": "Failed", "reason": "Evicted"}))
     result = await shell.run("bench allreduce", "--image", "nccl")

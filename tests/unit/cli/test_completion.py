@@ -10,6 +10,8 @@ import sys
 import tomllib
 from pathlib import Path
 
+import pytest
+
 from dradriver.cli import main as cli
 from dradriver.cli.completion import lines
 from dradriver.cli.main import main
@@ -58,6 +60,7 @@ def test_every_program_is_there() -> None:
         assert callable(getattr(importlib.import_module(module), name))
 
 
+@pytest.mark.slow
 def test_help_says_what_users_type() -> None:
     said = "from dradriver.cli.main import plugin; plugin()"
     done = subprocess.run([sys.executable, "-c", said, "explain", "-h"], capture_output=True, text=True, check=True)

@@ -37,6 +37,7 @@ def test_topo_shows_this_machine(installed: bool, dgx1: Server) -> None:
     assert topo_m.read(done.stdout).links == dgx1.machine.links
 
 
+@pytest.mark.slow
 def test_what_cannot_be_read_is_a_warning(dgx1: Server) -> None:
     dgx1.table["lost 3"] = "0"
     done = run("topo", "--driver-root", str(nvml.compiled()), **dgx1.environment())

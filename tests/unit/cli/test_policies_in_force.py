@@ -146,6 +146,7 @@ async def test_where_the_charts_config_map_is_missing_that_is_told_in_one_line(
     assert result.stderr == f"warning: {absent(DRIVER_NAMESPACE)}\n"
 
 
+@pytest.mark.slow
 async def test_the_page_tells_that_the_charts_config_map_is_missing(cluster: GpuCluster, shell: CommandLine) -> None:
     await capped(cluster)
     async with serving(shell.api) as made:
@@ -201,6 +202,7 @@ async def test_who_may_not_read_webhooks_names_the_drivers_namespace(cluster: Gp
     assert "its tenant's cap" in found["reason"]
 
 
+@pytest.mark.slow
 @pytest.mark.helm
 async def test_they_are_found_as_the_chart_installs_them(cluster: GpuCluster, shell: CommandLine) -> None:
     cap = "policies.tenants.vision"

@@ -169,6 +169,7 @@ async def events(response: aiohttp.ClientResponse) -> Any:
             yield json.loads(line[6:])
 
 
+@pytest.mark.slow
 async def test_events_have_what_changed_and_a_reader_without_a_version_begins_anew(cluster: GpuCluster) -> None:
     async with served(cluster.store) as made, aiohttp.ClientSession() as client:
         async with client.get(f"{made.url}api/events") as response:
@@ -182,6 +183,7 @@ async def test_events_have_what_changed_and_a_reader_without_a_version_begins_an
         assert told["set"]["summary"]["products"][0] == ["NVIDIA H100 80GB HBM3", {"a": 3, "f": 5}]
 
 
+@pytest.mark.slow
 async def test_readers_are_bounded(cluster: GpuCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "MOST_STREAMS", 2)
     async with served(cluster.store) as made, aiohttp.ClientSession() as client:
@@ -280,6 +282,7 @@ async def test_a_user_of_one_namespace_sees_what_is_theirs_and_is_told_so(cluste
         ]
 
 
+@pytest.mark.slow
 async def test_rights_that_come_later_are_used(cluster: GpuCluster) -> None:
     async with served(cluster.store, read=False) as made:
         fault = made.api.fail(times=math.inf, path=r"/nodes$", status=403, reason="Forbidden")
@@ -301,6 +304,7 @@ async def _until(made: Served, holds: Callable[[dict[str, Any]], bool]) -> dict[
 ALL_NAMESPACES = r"v1/(pods|resourceclaims)$"
 
 
+@pytest.mark.slow
 async def test_what_may_not_be_read_any_more_is_shown_no_more(cluster: GpuCluster) -> None:
     cluster.pod("waits", 8, wishes={"required": "nvlink"})
     cluster.pod("theirs", 8, namespace="other")
@@ -313,6 +317,7 @@ async def test_what_may_not_be_read_any_more_is_shown_no_more(cluster: GpuCluste
         assert told["unread"][1] == "pods are shown of namespace default alone: you may not list those of all"
 
 
+@pytest.mark.slow
 async def test_all_namespaces_are_tried_again_where_one_is_shown(
     cluster: GpuCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -326,6 +331,7 @@ async def test_all_namespaces_are_tried_again_where_one_is_shown(
         await _until(made, lambda told: "pod/other/theirs" in told and told["unread"] == [])
 
 
+@pytest.mark.slow
 async def test_what_may_be_listed_and_not_watched_is_shown_with_the_right_that_lacks(
     cluster: GpuCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -371,6 +377,7 @@ async def test_credentials_that_end_are_made_anew(cluster: GpuCluster, monkeypat
         assert pieces(made)["unread"] == []
 
 
+@pytest.mark.slow
 async def test_one_odd_object_costs_no_other_anything(cluster: GpuCluster) -> None:
     async with served(cluster.store) as made:
         for number, spec in enumerate(({}, {"devices": {"requests": None}}, {"devices": 7})):

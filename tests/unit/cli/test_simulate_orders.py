@@ -116,6 +116,7 @@ def test_shares_are_the_weights_while_all_have_work_waiting() -> None:
     assert ours.contended > 0.9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("order", "other"), SAME_ALONE.items())
 def test_orders_by_tenant_are_others_of_these_with_one_tenant(order: str, other: str) -> None:
     drawn = trace.drawn(200, gpus=16, load=1.2, seed=2)

@@ -103,6 +103,7 @@ def test_colours_on_a_terminal_only_where_they_are_wanted(
     assert topo_m.read(output).links == profiles.load("dgx1-v100").links
 
 
+@pytest.mark.slow
 def test_nothing_is_imported_that_is_not_needed(tmp_path: Path) -> None:
     saved = tmp_path / "saved.json"
     saved.write_text(codec.encode(profiles.load("dgx1-v100")))

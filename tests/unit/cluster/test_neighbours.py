@@ -193,6 +193,7 @@ async def test_others_of_its_kind_are_not_narrowed_to_nodes_that_the_scheduler_r
         assert first in allowed(cluster, "db-2")
 
 
+@pytest.mark.slow
 @pytest.mark.looptime
 async def test_a_pod_that_was_bound_by_hand_keeps_no_gpus_and_is_told() -> None:
     cluster = GpuCluster(promise_s=30, unschedulable_s=5)

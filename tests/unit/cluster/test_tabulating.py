@@ -110,6 +110,7 @@ async def test_a_process_that_is_no_good_is_tried_anew_after_a_pause(
     assert await made(tabulator, "a") == ["a"]
 
 
+@pytest.mark.slow
 async def test_a_kind_that_takes_too_long_is_given_up_and_the_others_have_their_turn(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -255,6 +255,7 @@ async def test_a_kind_is_followed_in_the_newest_version_that_there_is_and_while_
         running.cancel()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("status", [403, 404, 500])
 async def test_a_controller_that_cannot_read_rules_is_ready_all_the_same(
     api: FakeApiServer, status: int, monkeypatch: pytest.MonkeyPatch

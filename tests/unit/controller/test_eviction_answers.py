@@ -38,6 +38,7 @@ def budgets(cluster: Contested, pod: str, *names: str) -> None:
         )
 
 
+@pytest.mark.slow
 @pytest.mark.looptime
 @pytest.mark.parametrize("answer", ANSWERS)
 async def test_an_answer_about_one_pod_has_another_chosen_and_nobody_else_wait(answer: str) -> None:
@@ -107,6 +108,7 @@ async def test_many_that_cannot_be_ended_keep_no_other_from_ending(
     assert cluster.ending() == ["other"]
 
 
+@pytest.mark.slow
 @pytest.mark.looptime
 async def test_who_was_refused_is_ended_once_it_may_be() -> None:
     cluster = await contested(("one", 8, 0))

@@ -33,6 +33,7 @@ def ranked(cluster: GpuCluster, name: str, index: int) -> None:
     cluster.put(PODS, pod)
 
 
+@pytest.mark.slow
 @pytest.mark.looptime
 async def test_a_gang_that_gathers_is_looked_at_no_more_often_for_what_its_pods_went_through(
     monkeypatch: pytest.MonkeyPatch,
@@ -198,6 +199,7 @@ async def _calls_of_a_look(shapes: int) -> tuple[GpuCluster, int]:
     return cluster, calls
 
 
+@pytest.mark.slow
 @pytest.mark.looptime
 async def test_a_gang_of_many_shapes_costs_no_more_than_the_limit_of_a_look() -> None:
     _, few = await _calls_of_a_look(1)

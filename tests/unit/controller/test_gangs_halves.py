@@ -65,6 +65,7 @@ async def test_what_the_scheduler_refuses_is_waited_for_once_though_the_gang_sta
     assert cluster.claim("train-0") != claim, "six seconds after it was refused"
 
 
+@pytest.mark.slow
 @pytest.mark.looptime
 async def test_a_gang_that_needs_much_search_finds_places_again_after_the_scheduler_refused_it(
     monkeypatch: pytest.MonkeyPatch,

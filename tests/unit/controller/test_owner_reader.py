@@ -152,6 +152,7 @@ async def test_nothing_is_kept_of_a_gang_that_is_gone() -> None:
     assert len(cluster.worker._owner_reader) == 0
 
 
+@pytest.mark.slow
 async def test_it_reads_again_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(owner_reader, "AGAIN_S", 0.01)
     cluster = cluster_of("a", "b")

@@ -529,6 +529,7 @@ async def test_a_gang_that_is_to_restart_does_so_once_for_a_lost_pod_and_loses_o
     assert "it lost a pod" in it.record().why
 
 
+@pytest.mark.slow
 @pytest.mark.looptime
 async def test_a_gang_whose_owner_was_once_refused_starts_anew_although_nothing_else_happens(
     monkeypatch: pytest.MonkeyPatch,

@@ -194,6 +194,7 @@ async def test_without_the_right_a_jobs_gang_never_ends(right: tuple[str, ...], 
     assert cluster.ending() == []
 
 
+@pytest.mark.slow
 @pytest.mark.looptime
 async def test_an_owner_that_refuses_has_the_promise_given_back_and_nobody_ended() -> None:
     cluster, train = await trained("Job")

@@ -41,6 +41,7 @@ def follow(cluster: Contested, most: int = 1) -> None:
     cluster.worker.follow(Policies(queue=Queue(preemption=preemption)))
 
 
+@pytest.mark.slow
 @pytest.mark.looptime
 @pytest.mark.parametrize("when", ["before", "at last"])
 async def test_what_a_budget_refused_leaves_the_minute_to_others(when: str) -> None:
@@ -73,6 +74,7 @@ async def test_a_plan_that_its_pod_does_not_need_any_more_leaves_the_minute_to_o
     assert cluster.ending() == ["low-b"]
 
 
+@pytest.mark.slow
 @pytest.mark.looptime
 async def test_who_was_told_to_end_counts_for_a_minute_though_it_is_gone() -> None:
     cluster = await bounded("ab")

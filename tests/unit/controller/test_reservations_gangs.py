@@ -103,6 +103,7 @@ async def test_a_pod_that_is_not_needed_and_cannot_be_read_keeps_no_gpus_from_it
     assert {node for node, _ in held.gpus} == {"a", "b"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("others", ["dgx1-v100", "hgx-h100"])
 async def test_a_gang_is_as_near_as_it_says_by_what_nodes_labels_are_now(others: str) -> None:
     cluster = Reserving()

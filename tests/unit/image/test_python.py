@@ -56,6 +56,7 @@ def test_a_python_is_taken_by_its_minor() -> None:
     assert (image_python.interpreter(["2.9", here]) or "").endswith(f"python{here}")
 
 
+@pytest.mark.slow
 def test_without_such_a_python_the_tests_run_in_this_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -125,6 +125,7 @@ def test_the_chart_of_a_forges_release_pulls_from_its_registry(tmp_path: Path) -
     assert images == {f"registry.example.com:5000/team/gpu-topology-dra:{packages.version(REPO)}"}
 
 
+@pytest.mark.slow
 def test_a_changelog_goes_on_from_the_last_one(tmp_path: Path) -> None:
     root = checkout(tmp_path / "checkout", seconds=10**9)
     shutil.rmtree(root / "changes")

@@ -59,6 +59,7 @@ async def test_the_lease_is_renewed_while_the_loop_with_the_work_does_nothing_el
     assert holder(store) == ""
 
 
+@pytest.mark.slow
 async def test_a_loop_that_hangs_loses_the_lease_and_its_process_is_ended() -> None:
     ended = threading.Event()
     client = Counted(Store())

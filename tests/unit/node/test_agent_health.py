@@ -164,6 +164,7 @@ async def test_while_the_driver_hangs_a_new_claim_waits_and_those_that_are_prepa
             assert (await waiting)[asked[2][2]].error == ""
 
 
+@pytest.mark.slow
 async def test_a_gpu_with_a_process_is_tainted_and_its_new_claim_waits() -> None:
     def held() -> list[str]:
         devices = node.slices[0]["spec"]["devices"]

@@ -47,6 +47,7 @@ async def test_a_disk_that_keeps_an_agent_from_its_first_work_does_not_keep_it_f
             await eventually(lambda: list(node.specs) == before)
 
 
+@pytest.mark.slow
 async def test_an_agent_that_is_replaced_ends_its_calls_first(caplog: pytest.LogCaptureFixture) -> None:
     """One may wait for a GPU whose pod is still ending; the kubelet tries a call that was cut again after a minute."""
     caplog.set_level("INFO")

@@ -67,6 +67,7 @@ print(json.dumps([sorted(before), sorted(sys.modules)]))
 """
 
 
+@pytest.mark.slow
 def test_help_imports_nothing_heavy_and_the_agent_nothing_it_must_not() -> None:
     done = subprocess.run(
         [sys.executable, "-c", LOADED], cwd=REPO, capture_output=True, text=True, check=True, timeout=60

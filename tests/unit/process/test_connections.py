@@ -172,6 +172,7 @@ async def test_a_good_request_gives_more_time() -> None:
         assert await ask(known) == b"HTTP/1.1 200 OK"
 
 
+@pytest.mark.slow
 async def test_a_connection_that_goes_idle_is_closed_in_time() -> None:
     async with served(secure=True, idle_s=0.2) as clients:
         known = await clients.open()

@@ -74,6 +74,7 @@ def test_an_authority_is_replaced_in_three_steps(first: Bundle) -> None:
     assert authorities(dropped) == [newest]
 
 
+@pytest.mark.slow
 def test_years_pass_with_a_trusted_certificate_each_day(first: Bundle) -> None:
     """Each day's certificate must be trusted by who last heard of the authorities the day before."""
     bundle = first

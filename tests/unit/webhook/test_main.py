@@ -109,6 +109,7 @@ def test_mounted_certificates_need_a_folder(capsys: pytest.CaptureFixture[str]) 
     assert "--certificate-dir" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_server_imports_nothing_heavy() -> None:
     script = (
         "import sys, webhook.__main__, webhook.server, webhook.admission, webhook.mounted_certificate; print(sorted("

@@ -50,6 +50,7 @@ def test_one_fabric_is_taken_or_none_whatever_a_wider_level_has() -> None:
         assert len(fabrics(place_gang(fleet, request))) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("zone", ["z", ""])
 def test_otherwise_it_takes_the_fewest_fabrics_that_hold_it(zone: str) -> None:
     seed = random.Random(11)

@@ -53,6 +53,7 @@ def near_nics(machine: Machine, choice: Choice) -> list[set[str]]:
     return out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sampled(name for name in [*OTHERS, "dgx-h100"] if len(profiles.load(name).gpus) >= 8))
 def test_pods_get_gpus_and_so_nics_at_equal_positions(name: str) -> None:
     """The second node has others free, too, and lower numbers, which alone would be taken where all are linked."""

@@ -78,6 +78,7 @@ def parts(rng: random.Random, offer: Offer) -> dict[int, list[Part]]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", sampled(range(12), fast=1))
 def test_a_fleet_whose_nodes_came_and_went_answers_as_a_new_one(seed: int) -> None:
     rng = random.Random(seed)
@@ -97,6 +98,7 @@ def test_a_fleet_whose_nodes_came_and_went_answers_as_a_new_one(seed: int) -> No
                 assert answer(fleet, request, tenant) == answer(made(nodes), request, tenant)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", sampled(range(6), fast=2))
 def test_a_narrowed_fleet_answers_as_one_that_offers_those_gpus_alone(seed: int) -> None:
     rng = random.Random(seed)

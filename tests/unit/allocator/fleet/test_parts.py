@@ -214,6 +214,7 @@ def test_many_kinds_of_parts_are_dealt_out_all_the_same() -> None:
     assert max(cores) <= 100
 
 
+@pytest.mark.slow
 def test_many_different_parts_find_the_one_node_with_a_place_behind_many_fuller_ones() -> None:
     # 40 % are left of each GPU, which is enough in sum, and yet only for one part each.
     fuller = {f"a-{number:02}": [share(gpu, 60) for gpu in range(7)] for number in range(40)}

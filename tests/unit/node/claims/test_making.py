@@ -81,6 +81,7 @@ async def test_a_claim_that_is_given_back_while_it_is_made_is_undone_after_it(wo
     assert world.nothing()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("other", [False, True])
 async def test_a_prepare_that_waits_for_the_hardware_does_not_outlive_the_unprepare_after_it(
     world: Sliced, other: bool

@@ -143,6 +143,7 @@ async def test_all_gpus_have_the_fault_until_it_is_mended(short_path: Path) -> N
         running.cancel()
 
 
+@pytest.mark.slow
 @pytest.mark.cluster
 @pytest.mark.parametrize("cdi", [True, False])
 async def test_a_real_containerd_says_it(short_path: Path, cdi: bool) -> None:

@@ -16,6 +16,7 @@ from dradriver.node.mps.supervisor import CHECK_S
 from tests.fakes.mps_node import HALF, A, B, Node, alive
 
 
+@pytest.mark.slow
 def test_a_daemon_runs_while_it_is_wanted_with_the_limits_that_are_wanted(node: Node) -> None:
     node.look()
     assert node.files.ready(A) is None

@@ -19,6 +19,7 @@ from tests.fakes import mps_control
 from tests.fakes.mps_node import HALF, A
 
 
+@pytest.mark.slow
 def test_a_daemons_folders_are_mounts_of_a_size_of_their_own_that_go_with_it(outside: Path) -> None:
     path = mps_control.write(outside / "bin")
     folder = outside / "mps" / A.lower()
@@ -62,6 +63,7 @@ def test_a_daemons_mounts_are_labelled_where_selinux_is_on(tmp_path: Path, monke
     assert all(options.endswith(f',context="{selinux.CONTEXT}"') for options in asked.values())
 
 
+@pytest.mark.slow
 def test_a_daemon_starts_where_selinux_knows_no_label_for_containers(
     outside: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

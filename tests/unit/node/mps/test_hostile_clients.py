@@ -78,6 +78,7 @@ def test_what_a_client_puts_in_place_of_the_pid_file_is_not_opened(trap: str, no
     assert (node.files.ready(A), alive(pid)) == (None, False)
 
 
+@pytest.mark.slow
 def test_a_tenants_process_that_is_called_so_is_nobodys_daemon(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the same name and variables, but in a control group of its own, as containers are."""
     pipe = node.files.of(A) / "pipe"

@@ -247,6 +247,7 @@ def test_something_else_that_is_wanted_waits_for_no_pause(node: Node) -> None:
     assert node.trouble(A) == ""
 
 
+@pytest.mark.slow
 def test_a_daemon_that_dies_is_started_again(node: Node, caplog: pytest.LogCaptureFixture) -> None:
     node.files.want(A, HALF)
     node.look()
@@ -304,6 +305,7 @@ def test_a_surprise_is_one_gpus(node: Node, monkeypatch: pytest.MonkeyPatch, cap
     assert "a bug" in caplog.text
 
 
+@pytest.mark.slow
 def test_an_end_says_that_nothing_serves_any_more(node: Node) -> None:
     node.files.want(A, Server())
     node.look()

@@ -111,6 +111,7 @@ async def test_a_server_that_forgets_a_field_after_it_was_asked_is_found_out() -
         assert on.lacked == [(NODE, "taints")]
 
 
+@pytest.mark.slow
 async def test_two_versions_that_disagree_do_not_write_without_end(caplog: pytest.LogCaptureFixture) -> None:
     async with stage() as on, Client(on.api.config, user_agent="other") as client:
         await on.settled(devices=8)

@@ -36,6 +36,7 @@ def test_eight_mi210_are_two_hives_of_four(tmp_path: Path) -> None:
     assert machine.link_gbps == 36.0
 
 
+@pytest.mark.slow
 def test_mi308_in_qpx_is_refused(tmp_path: Path) -> None:
     root = captured("kfd-topology-parsing-mi308.tar.gz", "topology-parsing-mi308/topology/nodes", tmp_path)
     found = reading.discover(root)

@@ -327,6 +327,7 @@ class Lingering(SimulatedGpu):
         super().destroy_compute_instance(gpu, instance, compute)
 
 
+@pytest.mark.slow
 async def test_a_device_that_is_in_use_for_a_moment_is_waited_for(world: Sliced) -> None:
     world.device_manager = world.kinds(Lingering(world.folder / "hardware.json", world.gpu))
     await world.prepare("c", at(0, "3g.40gb", 4))

@@ -90,6 +90,7 @@ def test_a_driver_that_knows_the_first_version_of_the_fabrics_state_tells_it_too
     assert [(fault.kind, fault.value) for fault in faults(h100)] == [("fabric", "in-progress")]
 
 
+@pytest.mark.slow
 def test_what_a_driver_does_not_know_is_no_fault_and_no_problem(h100: Server) -> None:
     for query in ("nvmlDeviceGetTotalEccErrors 2", "nvmlDeviceGetRemappedRows 2", "nvmlDeviceGetFieldValues 2 230 0"):
         for code in (2, 3, 13, 25):

@@ -91,6 +91,7 @@ def test_each_driver_tells_its_profiles_and_makes_an_instance(h100: Server, tmp_
     assert control.create_compute_instance(gpu.uuid, 9) == 0
 
 
+@pytest.mark.slow
 async def test_with_each_driver_an_agent_publishes_hands_out_and_taints(
     driver: str, h100: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:

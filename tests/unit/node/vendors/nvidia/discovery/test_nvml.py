@@ -11,6 +11,7 @@ from tests.effort import sampled
 from tests.fakes.hardware import Server
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sampled(profiles.names("nvidia"), fast=8))
 def test_a_machine_is_read_exactly_as_it_is(name: str, tmp_path: Path) -> None:
     server = Server(name, tmp_path)

@@ -59,6 +59,7 @@ def test_a_driver_that_lacks_newer_functions_says_links_and_paths_all_the_same(n
     assert problems == "[]"
 
 
+@pytest.mark.slow
 def test_without_a_library_it_says_what_to_do(dgx1: Server, tmp_path: Path) -> None:
     done = in_another_process(dgx1, LD_LIBRARY_PATH="")
     advice = "libnvidia-ml.so.1 was not found; install the NVIDIA driver, or name its file system with --driver-root"

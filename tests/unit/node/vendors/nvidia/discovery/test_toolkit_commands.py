@@ -63,6 +63,7 @@ def test_a_command_that_prints_without_end_is_ended(tmp_path: Path, where: str) 
         ctk.run(Path("/"), [script(tmp_path, f"exec yes {where}")])
 
 
+@pytest.mark.slow
 def test_what_a_command_that_hangs_started_ends_with_it(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
