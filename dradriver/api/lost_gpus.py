@@ -17,7 +17,7 @@ from dradriver.api.dra_objects import ResourceSlice
 from dradriver.topology.machine import Gpu, Machine
 
 _MOST: Final = 128  # GPUs of a node (``slices.MOST_GPUS``)
-_LONGEST: Final = 64  # characters of an address, a UUID and a boot's id; they have 40 at most
+_LONGEST: Final = 64  # characters of an address and of a UUID; they have 40 at most
 
 
 class LostGpu(msgspec.Struct, frozen=True, order=True, omit_defaults=True):
@@ -29,14 +29,12 @@ class LostGpu(msgspec.Struct, frozen=True, order=True, omit_defaults=True):
         uuid: Its UUID.
         since: When it was first seen to be lost, in whole seconds since 1970. 0 if that is not known: older releases
             did not write it.
-        boot: The id of the node's boot at that time; empty if that is not known.
     """
 
     index: int
     pci: str
     uuid: str
     since: int = 0
-    boot: str = ""
 
     @property
     def described(self) -> str:
@@ -49,7 +47,7 @@ _ENTRY: Final = msgspec.json.Decoder(LostGpu)
 
 
 def _is_sound(gpu: LostGpu) -> bool:
-    return 0 <= gpu.index < _MOST and gpu.since >= 0 and max(map(len, (gpu.pci, gpu.uuid, gpu.boot))) <= _LONGEST
+    return 0 <= gpu.index < _MOST and gpu.since >= 0 and max(map(len, (gpu.pci, gpu.uuid))) <= _LONGEST
 
 
 def of(gpu: Gpu) -> LostGpu:

@@ -44,7 +44,7 @@ async def run(options: Options, *, server: ServerConfig | None = None) -> None:
     found = hardware.backend(options, objects.released, prepares=False)
     machines = MachineWatch(found.discovery, interval_s=options.rediscover_s)
     record = Record()
-    health = HealthWatch(record, found.discovery, found.log, boot=hardware.boot_of(options))
+    health = HealthWatch(record, found.discovery, found.log)
     sys_root = options.sys_root or options.host_root
     on_host = found.log is not None
     cards = [nics.of_host(sys_root, machines.last_known, node=options.node)] if on_host else []

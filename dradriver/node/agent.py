@@ -100,8 +100,7 @@ class Agent:
                 sys_root, self._machines.last_known, node=self._options.node, events=self._events, about=self._about
             )
         self._record.changed.add(self._tell_faults)
-        boot = hardware.boot_of(self._options)
-        self._health = HealthWatch(self._record, self._discovery, self._hardware.log, boot=boot)
+        self._health = HealthWatch(self._record, self._discovery, self._hardware.log)
         self._node_events = NodeEvents(
             self._record, self._events, node=self._options.node, about=self._about, place=self._health.place
         )

@@ -33,7 +33,6 @@ class HealthWatch:
         log: KernelLog | None,
         *,
         interval_s: float = INTERVAL_S,
-        boot: str = "",
         wall: Callable[[], float] = time.time,
     ) -> None:
         """Look at nothing yet.
@@ -43,14 +42,12 @@ class HealthWatch:
             discovery: Says what the last reading found wrong.
             log: The kernel's; None for GPUs that it knows nothing of.
             interval_s: How often to look at it.
-            boot: The id of the node's boot. GPUs that were lost in another boot are forgotten. Empty does not compare.
             wall: Seconds since 1970.
         """
         self._record = record
         self._discovery = discovery
         self._log = log
         self._interval_s = interval_s
-        self._boot = boot
         self._wall = wall
         self._known: set[str] = set()  # GPUs that are there, or are told of as lost
         self._there: set[str] | None = None  # at the last reading; None before the first
@@ -101,9 +98,9 @@ class HealthWatch:
     def adopt(self, published: Collection[LostGpu], earlier: Machine | None = None) -> None:
         """Take in the GPUs that an earlier agent published as lost: this one never saw them.
 
-        Some are forgotten: those that have been lost for ``REMEMBERED_S``, were lost in another boot of the node, or
-        were replaced. Another GPU at the same PCI address replaces one only if it was not on the node before: addresses
-        move to other GPUs when the bus is numbered again.
+        Some are forgotten: those that have been lost for ``REMEMBERED_S``, and those that were replaced. Another GPU at
+        the same PCI address replaces one only if it was not on the node before: addresses move to other GPUs when the
+        bus is numbered again.
 
         Args:
             published: The lost GPUs.
@@ -117,13 +114,7 @@ class HealthWatch:
             before = {gpu.uuid for gpu in earlier.gpus} | {gpu.uuid for gpu in published}
         came = {self._places[uuid].pci for uuid in self._there - before if uuid in self._places} - {""}
         now_s = int(self._wall())
-        strange = [
-            gpu
-            for gpu in published
-            if gpu.uuid not in self._known | self._forgotten
-            and gpu.pci not in came
-            and (not gpu.boot or not self._boot or gpu.boot == self._boot)
-        ]
+        strange = [gpu for gpu in published if gpu.uuid not in self._known | self._forgotten and gpu.pci not in came]
         for gpu in strange:
             self._known.add(gpu.uuid)
             self._places[gpu.uuid] = gpu
@@ -135,8 +126,7 @@ class HealthWatch:
     def lost(self) -> tuple[LostGpu, ...]:
         """Return the GPUs that the node lost and that no new one replaced, by index; none before the first reading."""
         gone = [self._places[uuid] for uuid in self._gone() - self._replaced if uuid in self._places]
-        replace = msgspec.structs.replace
-        return tuple(sorted(replace(gpu, since=self._since.get(gpu.uuid, 0), boot=self._boot) for gpu in gone))
+        return tuple(sorted(msgspec.structs.replace(gpu, since=self._since.get(gpu.uuid, 0)) for gpu in gone))
 
     def _gone(self) -> set[str]:
         """Return the GPUs that are told of as lost, by uuid."""

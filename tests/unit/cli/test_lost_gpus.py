@@ -111,7 +111,6 @@ GOOD = {"index": 2, "pci": "0000:3b:00.0", "uuid": "GPU-lost"}
         {"index": -1},
         {"pci": "0" * 65},
         {"uuid": "u" * 65},
-        {"boot": "b" * 65},
         {"since": -1},
         {"since": "yesterday"},
         {"uuid": None},

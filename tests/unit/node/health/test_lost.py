@@ -14,16 +14,15 @@ from tests.fakes.agents import Hanging
 from tests.fakes.node import machine
 
 BEGIN_S = 1_700_000_000
-BOOT = "boot-1"
 
 
 class Agent:
     """What one process of the agent knows of the node's GPUs, with a clock of its own."""
 
-    def __init__(self, *, now_s: float = BEGIN_S, boot: str = BOOT) -> None:
+    def __init__(self, *, now_s: float = BEGIN_S) -> None:
         self.now_s = now_s
         self.record = Record()
-        self.watch = HealthWatch(self.record, Hanging(), None, boot=boot, wall=lambda: self.now_s)
+        self.watch = HealthWatch(self.record, Hanging(), None, wall=lambda: self.now_s)
 
     def reads(self, found: Machine) -> None:
         self.watch.looked(found, None)
@@ -41,7 +40,7 @@ class Agent:
 WHOLE = machine()
 GONE = WHOLE.gpus[2]
 LEFT = without(WHOLE, {"2"})
-ENTRY = LostGpu(2, GONE.pci, GONE.uuid, BEGIN_S, BOOT)
+ENTRY = LostGpu(2, GONE.pci, GONE.uuid, BEGIN_S)
 
 
 def lost_by(now_s: float = BEGIN_S) -> Agent:
@@ -65,7 +64,7 @@ def renumbered(found: Machine) -> Machine:
     return msgspec.structs.replace(found, gpus=gpus)
 
 
-def test_it_is_noted_when_it_was_lost_and_in_which_boot() -> None:
+def test_it_is_noted_when_it_was_lost() -> None:
     agent = lost_by()
     agent.now_s += 60
     agent.reads(LEFT)
@@ -95,19 +94,18 @@ def test_it_ends_a_week_after_it_was_lost_and_what_is_published_still_does_not_b
 
 @pytest.mark.parametrize("is_read_first", [True, False])
 @pytest.mark.parametrize(
-    ("entry", "after_s", "boot", "is_told"),
+    ("entry", "after_s", "is_told"),
     [
-        (ENTRY, 60, BOOT, True),
-        (ENTRY, REMEMBERED_S, BOOT, False),
-        (ENTRY, 60, "boot-2", False),
-        (LostGpu(2, GONE.pci, GONE.uuid), REMEMBERED_S, BOOT, True),  # an older release wrote it
-        (ENTRY, -60, BOOT, True),
+        (ENTRY, 60, True),
+        (ENTRY, REMEMBERED_S, False),
+        (LostGpu(2, GONE.pci, GONE.uuid), REMEMBERED_S, True),  # an older release wrote it
+        (ENTRY, -60, True),
     ],
 )
 def test_a_restarted_agent_tells_of_it_until_then(
-    entry: LostGpu, after_s: int, boot: str, is_told: bool, is_read_first: bool
+    entry: LostGpu, after_s: int, is_told: bool, is_read_first: bool
 ) -> None:
-    agent = Agent(now_s=BEGIN_S + after_s, boot=boot)
+    agent = Agent(now_s=BEGIN_S + after_s)
     if is_read_first:
         agent.reads(LEFT)
     agent.watch.adopt([entry], LEFT)
@@ -165,5 +163,5 @@ def test_a_gpu_that_was_lost_too_and_is_back_at_its_address_does_not_end_it() ->
     other = WHOLE.gpus[3]
     agent = Agent()
     agent.reads(renumbered(LEFT))
-    agent.watch.adopt([ENTRY, LostGpu(3, other.pci, other.uuid, BEGIN_S, BOOT)], without(WHOLE, {"2", "3"}))
+    agent.watch.adopt([ENTRY, LostGpu(3, other.pci, other.uuid, BEGIN_S)], without(WHOLE, {"2", "3"}))
     assert agent.published == [GONE.uuid]
