@@ -39,7 +39,7 @@ async def read(server: ServerConfig) -> tuple[list[ResourceSlice], list[Claim]]:
     """Return this driver's slices, the other driver's where some of ours describe a machine alone, and all claims.
 
     Raises:
-        ClusterError: The server does not answer or refuses, or there is no slice of this driver.
+        ClusterError: The server does not answer or refuses.
         ConfigError: The credentials are no usable ones.
     """
     from dradriver.api.slices import is_machine_alone  # here: explain says its first words without it
@@ -47,8 +47,6 @@ async def read(server: ServerConfig) -> tuple[list[ResourceSlice], list[Claim]]:
     async with Client(server, user_agent=f"gputopo/{__version__}") as client:
         pieces = await listed(client, server, RESOURCE_SLICES, ResourceSlice, field_selector=of_driver(OURS))
         pieces = [one for one in pieces if not seats.is_seat(one.spec.driver, one.spec.pool.name)]
-        if not pieces:
-            raise ClusterError(nothing_published(server))
         claims = await listed(client, server, RESOURCE_CLAIMS, read_claim)
         if alone := {piece.spec.pool.name for piece in pieces if is_machine_alone(piece)}:
             theirs = {

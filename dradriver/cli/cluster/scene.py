@@ -94,6 +94,7 @@ class Scene:
         self.nodes: dict[str, Node] = {}
         self.unread: list[str] = []
         self.whole = True
+        self._refused: set[Resource] = set()
         self._client = client
         self._server = server
         self.policies = policies
@@ -188,8 +189,15 @@ class Scene:
         """Return what is reserved for a unit."""
         return next((held for held in self.own.reserved if held.who == unit.who), None)
 
+    @property
+    def sees_agents(self) -> bool:
+        """Whether slices, claims and nodes were read: what may not be read is not missing."""
+        return self._refused.isdisjoint(_NEEDED)
+
     def agents_gone(self) -> dict[str, frozenset[str]]:
-        """Return the nodes whose agent is gone, each with the devices that claims hold there."""
+        """Return the nodes whose agent is gone, each with the devices that claims hold there; {} if nobody can tell."""
+        if not self.sees_agents:
+            return {}
         with bound(self.ledger):
             held = (device for claim in self.picture.claims.values() for device in gone_agents.held(claim))
             return self.picture.agents_gone(held)
@@ -322,6 +330,7 @@ class Scene:
         try:
             return await reading.listed(self._client, self._server, resource, kind, **selectors)
         except ClusterError as error:
+            self._refused.add(resource)
             if resource in _NEEDED:
                 self.whole = False
             if (text := str(error)) not in self.unread:

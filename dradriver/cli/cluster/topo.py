@@ -58,6 +58,8 @@ def show_cluster(
     server = access.server(None if kubeconfig is None else Path(kubeconfig), context)
     pieces, claims, there, doubts = asyncio.run(_read(server))
     every = gone_views(pieces, claims, is_node=there.__contains__)
+    if not pieces and not every:
+        raise reading.ClusterError(reading.nothing_published(server))
     gone = [node for node in every if not nodes or node.name in nodes]
     wanted = [name for name in nodes if name not in {node.name for node in every}]
     shown, warnings = views(pieces, claims, only=wanted) if wanted or not nodes else ([], [])

@@ -220,7 +220,7 @@ class Live:
             self.views |= {view.name: view for view in found}
             if doubts:
                 self.doubts[name] = doubts
-        elif name in self.scene.nodes:
+        elif name in self.scene.nodes and self.scene.sees_agents:
             gone = topo.gone_views(pieces, claims, is_node=name.__eq__)
             self.gone |= {node.name: node for node in gone}
 

@@ -109,6 +109,24 @@ async def test_free_says_so(cluster: GpuCluster, shell: CommandLine) -> None:
     assert "agent gone: n2; pods run on their GPUs" in (await shell.run("free")).stdout
 
 
+async def test_that_slices_may_not_be_read_is_no_false_alarm(cluster: GpuCluster) -> None:
+    async with served(cluster.store, read=False) as made:
+        made.api.fail(path=r"/resourceslices$", times=math.inf, status=403, reason="Forbidden", message="by a test")
+        assert [key for key in pieces(made) if key.startswith("node/")] == []
+
+
+async def test_that_every_agent_is_gone_is_seen(cluster: GpuCluster, shell: CommandLine) -> None:
+    cluster.rival("young", "n1", [0])
+    unpublish(cluster, "n1")
+    shown = (await shell.run("topo --cluster")).stdout
+    assert [line.split()[:3] for line in shown.splitlines() if line[:2] in ("n1", "n2")] == [
+        ["n1", "agent", "gone"],
+        ["n2", "agent", "gone"],
+    ]
+    async with served(cluster.store) as made:
+        assert {key for key in pieces(made) if key.startswith("node/")} == {"node/n1", "node/n2"}
+
+
 @NO_REASON
 async def test_free_raises_no_false_alarm(change: Any, cluster: GpuCluster, shell: CommandLine) -> None:
     change(cluster)
