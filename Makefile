@@ -37,7 +37,7 @@ lint: install  ## style, types, layers, generated code
 	$(RUN) -m mypy
 	$(RUN) protos/generate.py --check
 
-unit: install  ## unit and property tests but the slow ones: no root, no Go, about a minute
+unit: install  ## unit and property tests but the slow ones: no root, no Go, one to two minutes
 	$(RUN) -m pytest -n auto --dist worksteal -o faulthandler_timeout=0 -m "not slow" tests/unit tests/property $(ARGS)
 
 test: test-without-cluster test-cluster  ## the tests of every change; those on a real cluster need Linux, root and Go
