@@ -21,8 +21,9 @@ from dradriver.controller.reasons import Reasons
 from dradriver.controller.withdraw_reasons import WithdrawReason, again
 from dradriver.errors import DriverError
 from dradriver.kube.client import ApiError, Unreachable
+from dradriver.queue.backoffs import LONGEST_BACKOFF_S
 from dradriver.queue.lanes import SLOW_S, Lanes, Slot
-from dradriver.queue.units import LONGEST_BACKOFF_S, Member, Unit
+from dradriver.queue.units import Member, Unit
 
 logger = logging.getLogger(__name__)
 

@@ -1,6 +1,7 @@
 """Pods that wait for GPUs: who they are, in which order, and whom it is worth asking about. No I/O.
 
-units    who gets a place together, what it was promised, and how it has failed
+units    who gets a place together, and what it was promised
+backoffs  how a unit has failed, and until when it is left alone
 placement_request  what a pod asks for, parsed once
 kinds    who finds a place or not as others do
 waiting  who wants a place, in which order

@@ -9,7 +9,7 @@ from dradriver.api import plans, values
 from dradriver.cli.explainer import gangs
 from dradriver.cluster import kept_places
 from dradriver.controller import gang_plan, gang_step, next_step
-from dradriver.queue import units
+from dradriver.queue import backoffs
 from tests.paths import REPO
 
 PAGE = (REPO / "docs" / "gangs.md").read_text("utf-8")
@@ -38,7 +38,7 @@ def test_the_figures_are_the_codes() -> None:
     assert "30 s and 0.1 s for each pod, five minutes at most" in starts
     assert (next_step.UNSCHEDULABLE_S, next_step.SCHEDULER_PAUSE_S) == (5, 10)
     assert "5 s later, or 15 s" in starts
-    assert (gang_step.GATHER_S, gang_plan.MOST_ALTERNATES, units.LONGEST_BACKOFF_S) == (2, 8, 120)
+    assert (gang_step.GATHER_S, gang_plan.MOST_ALTERNATES, backoffs.LONGEST_BACKOFF_S) == (2, 8, 120)
     assert "from four on, 2 s after" in starts
     assert "as many others, eight at most" in starts
     assert kept_places.KEPT_S == 120

@@ -1,0 +1,87 @@
+"""How a unit has failed, and until when it is left alone for that."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from dradriver.kube.backoff import wait_s
+
+LONGEST_BACKOFF_S: Final = 120.0
+_LOST_S: Final = 0.25
+_MOVED_S: Final = 0.1  # usually an event comes first
+_LONGEST_MOVED_S: Final = 6.4
+
+
+class Failures:
+    """How often a unit has failed, in each way, and when it may be tried again.
+
+    Attributes:
+        not_before: When it may be tried again, by the loop's clock.
+        times: How often in a row it was refused, or its promise not kept.
+        tried: Nodes on which its promise was not kept.
+    """
+
+    def __init__(self) -> None:
+        self.not_before = 0.0
+        self.times = 0
+        self.tried: list[str] = []
+        self._moved = 0  # how often in a row another writer was first
+        self._again = 0  # how often in a row all was taken back, after the first time
+        self._anew_at = -math.inf  # when it might begin anew the last time
+        self._alone = 0  # how often in a row it met the server's trouble after another's write had gone well
+        self._successes: int | None = None  # of all, when it met the server's trouble last
+
+    def pause(self, now: float, seconds: float) -> None:
+        """Let it wait so long."""
+        self.not_before = now + seconds
+
+    def back_off(self, now: float, *, first_s: float, longest_s: float = LONGEST_BACKOFF_S) -> None:
+        """Let it wait twice as long for each time that it failed before, without counting this one."""
+        self.pause(now, wait_s(self.times, first_s=first_s, longest_s=longest_s))
+
+    def lost(self, now: float, times: int) -> None:
+        """Let it wait for a claim that vanished: whoever deletes it may go on doing so.
+
+        The garbage collector does, of a pod that is gone and still shown to us.
+        """
+        self.pause(now, wait_s(times, first_s=_LOST_S, longest_s=LONGEST_BACKOFF_S))
+
+    def moved(self, now: float, *, at_once: bool) -> None:
+        """Take in that another writer was first; the first time it may go on at once where that does no harm."""
+        if self._moved or not at_once:
+            self.pause(now, wait_s(self._moved, first_s=_MOVED_S, longest_s=_LONGEST_MOVED_S))
+        self._moved += 1
+
+    def begins_anew(self, now: float) -> bool:
+        """Take in that what it had was taken back, right as it was. Returns whether it waits, as that was so lately."""
+        self._again = self._again + 1 if now - self._anew_at <= LONGEST_BACKOFF_S else 0
+        if self._again:
+            self.pause(now, wait_s(self._again - 1, first_s=_LOST_S, longest_s=LONGEST_BACKOFF_S))
+        self._anew_at = max(now, self.not_before)
+        return self._again > 0
+
+    def meets_trouble(self, successes: int) -> int:
+        """Take in that the server failed it, and how many writes of all have gone well so far.
+
+        Returns how often in a row that was so although others' writes went well.
+        """
+        if self._successes is not None and successes > self._successes:
+            self._alone += 1
+        self._successes = successes
+        return self._alone
+
+    def written(self) -> None:
+        """Take in that its writes went well."""
+        self._moved = self._alone = 0
+
+    def begin_again(self) -> None:
+        """Take in that it is tried on nodes again on which it was tried: all have had their turn."""
+        if self.tried:
+            self.tried.clear()
+            self.times += 1
+
+    def forgive(self) -> None:
+        """Forget all: it asks for something else now."""
+        self.not_before, self.times, self._anew_at = 0.0, 0, -math.inf
+        self.tried.clear()
