@@ -16,8 +16,7 @@ from dradriver.cli.cluster import access, in_force, moves
 from dradriver.cli.cluster.gangs import stand
 from dradriver.cli.cluster.moves import Goes, Move, Simulation
 from dradriver.cli.cluster.options import driver_namespace_option, output_options, policies_option, server_options
-from dradriver.cli.cluster.reading import ClusterError
-from dradriver.cli.cluster.scene import Scene
+from dradriver.cli.cluster.scene import read_whole
 from dradriver.cli.cluster.sets import FreeGpus, free_gpus
 from dradriver.cli.inputs import given_policies
 from dradriver.kube.client import Client
@@ -118,15 +117,12 @@ async def _read(
 ) -> Defrag:
     async with Client(server, user_agent=f"gputopo/{__version__}") as client:
         followed = await in_force.read(client, server, driver_namespace, file)
-        scene = Scene(client, server, followed.policies)
-        await scene.read()
-        if not scene.whole:
-            raise ClusterError(scene.unread[0])
+        scene = await read_whole(client, server, followed)
         await scene.fill(scene.picture.inventory.fleet.nodes)
         stand(scene)
         movable = moves.units(scene, now=time.time())
         where = await moves.volumes(scene, movable)
-    for trouble in filter(None, (followed.trouble, *scene.unread)):
+    for trouble in scene.unread:
         warn(trouble)
     with bound(scene.ledger):
         now = free_gpus(scene)

@@ -14,8 +14,7 @@ from dradriver.api.policies.model import Policies
 from dradriver.cli.cluster import access, in_force
 from dradriver.cli.cluster.gangs import stand
 from dradriver.cli.cluster.options import driver_namespace_option, policies_option, server_options
-from dradriver.cli.cluster.reading import ClusterError
-from dradriver.cli.cluster.scene import Scene
+from dradriver.cli.cluster.scene import read_whole
 from dradriver.cli.cluster.sets import FreeGpus, free_gpus
 from dradriver.cli.inputs import given_policies
 from dradriver.cluster.shown.gone_nodes import AGENT_GONE
@@ -59,11 +58,8 @@ def free(
 async def _read(server: ServerConfig, namespace: str, file: Policies | None, driver_namespace: str | None) -> FreeGpus:
     async with Client(server, user_agent=f"gputopo/{__version__}") as client:
         followed = await in_force.read(client, server, driver_namespace, file)
-        scene = Scene(client, server, followed.policies)
-        await scene.read(pods_too=False)
-    if not scene.whole:
-        raise ClusterError(scene.unread[0])
-    for trouble in filter(None, (followed.trouble, *scene.unread)):
+        scene = await read_whole(client, server, followed, pods_too=False)
+    for trouble in scene.unread:
         warn(trouble)
     stand(scene)
     return free_gpus(scene, namespace=namespace)

@@ -13,10 +13,11 @@ import msgspec
 from dradriver import __version__
 from dradriver.api import idleness
 from dradriver.api.pins import Claim
+from dradriver.api.policies.model import DEFAULTS
 from dradriver.cli.cluster import access
+from dradriver.cli.cluster.in_force import InForce
 from dradriver.cli.cluster.options import all_namespaces_option, namespace_option, output_options, server_options
-from dradriver.cli.cluster.reading import ClusterError
-from dradriver.cli.cluster.scene import Scene
+from dradriver.cli.cluster.scene import Scene, read_whole
 from dradriver.cluster.gpu_parts import gpus_of
 from dradriver.controller.idle_units import timeout_s
 from dradriver.kube.client import Client
@@ -87,10 +88,7 @@ def idle(
 
 async def _read(server: ServerConfig) -> list[Idle]:
     async with Client(server, user_agent=f"gputopo/{__version__}") as client:
-        scene = Scene(client, server)
-        await scene.read()
-    if not scene.whole:
-        raise ClusterError(scene.unread[0])
+        scene = await read_whole(client, server, InForce(DEFAULTS))
     for trouble in scene.unread:
         warn(trouble)
     return idle_claims(scene, now=time.time())

@@ -18,8 +18,7 @@ from dradriver.allocator.choice.phrases import wanted
 from dradriver.api.policies.model import Policies
 from dradriver.cli.cluster import access, in_force
 from dradriver.cli.cluster.gangs import stand
-from dradriver.cli.cluster.reading import ClusterError
-from dradriver.cli.cluster.scene import Scene
+from dradriver.cli.cluster.scene import Scene, read_whole
 from dradriver.cli.cluster.sets import open_nodes
 from dradriver.cli.plan_question import Question, request
 from dradriver.kube.client import Client
@@ -115,11 +114,8 @@ def place(scene: Scene, gang: GangRequest) -> GangChoice:
 async def _read(server: ServerConfig, file: Policies | None, driver_namespace: str | None) -> Scene:
     async with Client(server, user_agent=f"gputopo/{__version__}") as client:
         followed = await in_force.read(client, server, driver_namespace, file)
-        scene = Scene(client, server, followed.policies)
-        await scene.read(pods_too=False)
-    if not scene.whole:
-        raise ClusterError(scene.unread[0])
-    for trouble in filter(None, (followed.trouble, *scene.unread)):
+        scene = await read_whole(client, server, followed, pods_too=False)
+    for trouble in scene.unread:
         warn(trouble)
     return scene
 

@@ -15,7 +15,7 @@ from dradriver.api import names, slices
 from dradriver.api.dra_objects import ResourceSlice
 from dradriver.api.ledger import OURS, current_ledger
 from dradriver.cli.cluster import access, in_force, reading, topo
-from dradriver.cli.cluster.options import ledger_option, output_options, server_options
+from dradriver.cli.cluster.options import driver_namespace_option, ledger_option, output_options, server_options
 from dradriver.cli.cluster.reading import ClusterError
 from dradriver.cli.verifier import admission, agents, cluster, job, rights
 from dradriver.cli.verifier.cluster import Seen
@@ -64,10 +64,7 @@ _VIEWER: Final = "ask for the chart's roles gpu-topology-viewer, which have all 
     help="With --this-machine: where the container runtime looks for CDI specifications.",
 )  # fmt: skip
 @click.option("-n", "--namespace", default="default", show_default=True, metavar="NAME", help="Where a pod is tried.")
-@click.option(
-    "--driver-namespace", metavar="NAME",
-    help="Where the driver is installed; else where its webhook is, or gpu-topology.",
-)  # fmt: skip
+@driver_namespace_option
 @ledger_option
 @server_options
 @output_options

@@ -39,7 +39,7 @@ def policies_option(command: F) -> F:
 
 def driver_namespace_option(command: F) -> F:
     """Give a command the option ``driver_namespace`` of ``in_force.driver_namespace``."""
-    said = "Where the driver keeps its policies file and GPU time; else where its webhook is, or gpu-topology."
+    said = "Where the driver is installed; else where its webhook is, or gpu-topology."
     return click.option("--driver-namespace", metavar="NAME", help=said)(command)
 
 

@@ -22,6 +22,7 @@ from dradriver.api.pods import Pod
 from dradriver.api.policies.model import DEFAULTS, Policies
 from dradriver.api.templates import Template
 from dradriver.cli.cluster import reading
+from dradriver.cli.cluster.in_force import InForce
 from dradriver.cli.cluster.reading import ClusterError, whose
 from dradriver.cli.cluster.tenants import Own
 from dradriver.cluster import gone_agents, pods, records, slice_records, templates, volumes
@@ -78,7 +79,7 @@ class Scene:
         claims: All claims, with the names of those who use them, by namespace and name.
         nodes: All nodes, by name.
         unread: What could not be read, in words.
-        whole: Whether nothing is missing without which no place can be looked for.
+        sees_agents: Whether slices, claims and nodes could be read: what may not be read is not missing.
         tenants: Who has had how much, as far as that was read.
         caps: What of it they may have at a time.
     """
@@ -93,8 +94,8 @@ class Scene:
         self.claims: dict[Key, Claim] = {}
         self.nodes: dict[str, Node] = {}
         self.unread: list[str] = []
-        self.whole = True
-        self._refused: set[Resource] = set()
+        self.sees_agents = True
+        self._is_empty = False
         self._client = client
         self._server = server
         self.policies = policies
@@ -118,7 +119,7 @@ class Scene:
                 self._list(NAMESPACES, Namespace) if self.tenants.by_labels else _nothing(),
             )
             if self.whole and not slices:
-                self.whole = False
+                self._is_empty = True
                 self.unread.append(reading.nothing_published(self._server))
             slices += await self._theirs(slices)
             with bound(self.ledger):
@@ -190,9 +191,9 @@ class Scene:
         return next((held for held in self.own.reserved if held.who == unit.who), None)
 
     @property
-    def sees_agents(self) -> bool:
-        """Whether slices, claims and nodes were read: what may not be read is not missing."""
-        return self._refused.isdisjoint(_NEEDED)
+    def whole(self) -> bool:
+        """Whether nothing is missing without which no place can be looked for."""
+        return self.sees_agents and not self._is_empty
 
     def agents_gone(self) -> dict[str, frozenset[str]]:
         """Return the nodes whose agent is gone, each with the devices that claims hold there; {} if nobody can tell."""
@@ -330,12 +331,31 @@ class Scene:
         try:
             return await reading.listed(self._client, self._server, resource, kind, **selectors)
         except ClusterError as error:
-            self._refused.add(resource)
             if resource in _NEEDED:
-                self.whole = False
+                self.sees_agents = False
             if (text := str(error)) not in self.unread:
                 self.unread.append(text)
             return []
+
+
+async def read_whole(client: Client, server: ServerConfig, followed: InForce, *, pods_too: bool = True) -> Scene:
+    """Return the cluster, for a command that can say nothing of a part of it.
+
+    Args:
+        client: The API server's client, entered.
+        server: The API server, for messages.
+        followed: The policies to decide by. If they have a trouble, it is the first of ``Scene.unread``.
+        pods_too: As for ``Scene.read``.
+
+    Raises:
+        ClusterError: Something is missing without which no place can be looked for.
+    """
+    scene = Scene(client, server, followed.policies)
+    await scene.read(pods_too=pods_too)
+    if not scene.whole:
+        raise ClusterError(scene.unread[0])
+    scene.unread[:0] = filter(None, [followed.trouble])
+    return scene
 
 
 async def _nothing() -> list[Any]:

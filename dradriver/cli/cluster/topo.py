@@ -56,8 +56,7 @@ def show_cluster(
         ClusterError: It cannot be read, or there is nothing to show.
     """
     server = access.server(None if kubeconfig is None else Path(kubeconfig), context)
-    pieces, claims, there, doubts = asyncio.run(_read(server))
-    every = gone_views(pieces, claims, is_node=there.__contains__)
+    pieces, claims, every, doubts = asyncio.run(_read(server))
     if not pieces and not every:
         raise reading.ClusterError(reading.nothing_published(server))
     gone = [node for node in every if not nodes or node.name in nodes]
@@ -77,23 +76,24 @@ def show_cluster(
     show_as(output, document=lambda: document(shown, gone), data=lambda: data(shown, gone), no_color=no_color)
 
 
-async def _read(server: ServerConfig) -> tuple[list[ResourceSlice], list[Claim], frozenset[str], list[str]]:
-    """Return slices, claims, the names of the nodes that may have lost their agent, and what could not be read.
+async def _read(server: ServerConfig) -> tuple[list[ResourceSlice], list[Claim], list[GoneNode], list[str]]:
+    """Return slices, claims, the nodes whose agent is gone with text that is safe to print, and what is not known.
 
     Nodes are read only if claims hold GPUs where there are no slices: otherwise the command needs no right to do so.
     """
     pieces, claims = await reading.read(server)
-    suspects = gone_nodes.without_slices(pieces, claims)
+    suspects = gone_nodes.views(pieces, claims, is_node=lambda _: True)
     if not suspects:
-        return pieces, claims, frozenset(), []
+        return pieces, claims, [], []
     try:
         async with Client(server, user_agent=f"gputopo/{__version__}") as client:
             nodes = await reading.listed(client, server, NODES, read_node)
     except reading.ClusterError as error:
-        named = ", ".join(sorted(suspects, key=natural))
+        named = ", ".join(node.name for node in suspects)
         doubt = f"claims hold GPUs of {named}, which have no slices: agent gone, or node removed? {error}"
-        return pieces, claims, frozenset(), [plain(doubt)]
-    return pieces, claims, frozenset(node.metadata.name for node in nodes), []
+        return pieces, claims, [], [plain(doubt)]
+    there = {node.metadata.name for node in nodes}
+    return pieces, claims, [_plain_as(node, GoneNode) for node in suspects if node.name in there], []
 
 
 def views(

@@ -21,6 +21,7 @@ from dradriver.cli.queue import Waits, waits
 from dradriver.cli.tenants import document as tenants_document
 from dradriver.cli.tenants import tenants_now
 from dradriver.cluster.shown.gone_nodes import AGENT_GONE
+from dradriver.cluster.shown.holders import Holder
 from dradriver.cluster.shown.nodes import GpuView
 from dradriver.queue.line import line
 from dradriver.topology.natural import natural
@@ -63,18 +64,13 @@ def node_piece(live: Live, name: str) -> bytes | None:
     view = live.views.get(name)
     if view is None:
         return _gone_piece(live, name)
-    held: dict[str, list[int]] = {}
     cells: list[GpuView | None] = [*view.gpus]
     for lost in view.lost:  # by index, so each is where it was
         cells.insert(lost.index, None)
-    for position, gpu in enumerate(cells):
-        for who in dict.fromkeys(holder.who for holder in gpu.taken_by) if gpu is not None else ():
-            held.setdefault(cut(who, _LONG), []).append(position)
     shown: dict[str, Any] = {
         "product": cut(view.machine.product, _LONG),
         "gpus": "".join("m" if gpu is None else _letter(gpu) for gpu in cells),
-        "who": sorted(held.items(), key=lambda item: natural(item[0]))[:_MOST_WHO],
-        "more": max(0, len(held) - _MOST_WHO),
+        **_held_by(() if gpu is None else gpu.taken_by for gpu in cells),
         "set": 0 if view.nvlink_set is None else len(view.nvlink_set.gpus),
         "zone": _zone(live, name),
         "closed": live.closed(name),
@@ -88,21 +84,26 @@ def _gone_piece(live: Live, name: str) -> bytes | None:
     gone = live.gone.get(name)
     if gone is None:
         return None
-    held: dict[str, list[int]] = {}
-    for position, (_, holders) in enumerate(gone.gpus):
-        for who in dict.fromkeys(holder.who for holder in holders):
-            held.setdefault(cut(who, _LONG), []).append(position)
     shown: dict[str, Any] = {
         "product": AGENT_GONE,
         "gpus": "a" * len(gone.gpus),
-        "who": sorted(held.items(), key=lambda item: natural(item[0]))[:_MOST_WHO],
-        "more": max(0, len(held) - _MOST_WHO),
+        **_held_by(holders for _, holders in gone.gpus),
         "set": 0,
         "zone": _zone(live, name),
         "closed": AGENT_GONE,
         "ill": 0,
     }
     return encoder.encode(shown)
+
+
+def _held_by(holders: Iterable[Iterable[Holder]]) -> dict[str, Any]:
+    """Return who holds which positions of a tile, the first of them by name, and how many more hold any."""
+    positions: dict[str, list[int]] = {}
+    for position, each in enumerate(holders):
+        for who in dict.fromkeys(holder.who for holder in each):
+            positions.setdefault(cut(who, _LONG), []).append(position)
+    shown = sorted(positions.items(), key=lambda item: natural(item[0]))[:_MOST_WHO]
+    return {"who": shown, "more": max(0, len(positions) - _MOST_WHO)}
 
 
 def _zone(live: Live, name: str) -> str:

@@ -40,12 +40,6 @@ def published(pieces: Iterable[ResourceSlice]) -> frozenset[str]:
     return frozenset(piece.spec.pool.name for piece in pieces if piece.spec.driver == names.DRIVER)
 
 
-def without_slices(pieces: Iterable[ResourceSlice], claims: Iterable[Claim]) -> frozenset[str]:
-    """Return the nodes, there or removed, where claims hold GPUs and that have no slices."""
-    found = views(pieces, claims, is_node=lambda _: True)
-    return frozenset(node.name for node in found)
-
-
 def views(
     pieces: Iterable[ResourceSlice], claims: Iterable[Claim], *, is_node: Callable[[str], bool]
 ) -> list[GoneNode]:
