@@ -70,7 +70,7 @@ def read(pool: Iterable[ResourceSlice], machine: Machine | None) -> tuple[LostGp
         machine: The node's. GPUs that it has are not lost, whatever the slices say. None if it is not known.
 
     Returns:
-        None if the text cannot be read. Entries that cannot be read, or are out of bounds, are left out.
+        The entries that can be read and are within bounds; no entry if the whole text cannot be read.
     """
     texts = (piece.metadata.annotations.get(names.LOST_GPUS) for piece in pool)
     text = next((one for one in texts if one is not None), "[]")

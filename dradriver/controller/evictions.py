@@ -97,7 +97,7 @@ class Evictions:
         """
         units = tuple(units)
         spaces: dict[str, list[Pod]] = {}
-        evicted = {one.pod.metadata.uid for unit in units for one in unit.pods if not self._is_suspended(one.pod)}
+        evicted = {one.pod.metadata.uid for unit in units for one in unit.pods if self._suspended_with(one.pod) is None}
         for unit in units:
             for one in unit.pods:
                 spaces.setdefault(one.key[0], []).append(one.pod)
@@ -181,9 +181,8 @@ class Evictions:
         alone: list[Pod] = []
         gangs: dict[Key, list[Pod]] = {}
         for pod in pods:
-            of = self._picture.gangs.of(_key(pod))
-            if of is not None and self._is_suspended(pod):
-                gangs.setdefault(of.gang, []).append(pod)
+            if (gang := self._suspended_with(pod)) is not None:
+                gangs.setdefault(gang, []).append(pod)
             else:
                 alone.append(pod)
         now = asyncio.get_running_loop().time()
@@ -208,9 +207,10 @@ class Evictions:
                 raise MovedOnError("nobody need end for it any more")
             await self._evict(pod, why)
 
-    def _is_suspended(self, pod: Pod) -> bool:
-        """Return whether a pod ends by suspending its owner, and not by the Eviction API."""
-        return self._picture.gangs.of(_key(pod)) is not None and bool(_suspended_by(pod))
+    def _suspended_with(self, pod: Pod) -> Key | None:
+        """Return the gang of a pod that ends by suspending its owner; None if the Eviction API ends the pod."""
+        of = self._picture.gangs.of(_key(pod))
+        return of.gang if of is not None and _suspended_by(pod) else None
 
     async def _evict(self, pod: Pod, why: str) -> None:
         namespace, name = key = _key(pod)

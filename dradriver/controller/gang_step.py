@@ -124,7 +124,7 @@ def gang_step(
     for member in unit.members:
         pod, claim = member.pod, picture.claim_of(member.pod)
         if claim is None or not claim.owned_by(member.uid):
-            why = _blocked(member, picture)
+            why = _blocked(member, claim)
             blocked = blocked or why
             lacks = _lacks(member, picture) if why is None else why
             if lacks is not None:
@@ -164,9 +164,13 @@ def gang_step(
     return Wait(until=min(times, default=None), reason=reason)
 
 
-def _blocked(member: Member, picture: Picture) -> str | None:
-    """Return who keeps a member from having a claim of its own, for as long as they like; None for nobody."""
-    claim = picture.claim_of(member.pod)
+def _blocked(member: Member, claim: ClaimRecord | None) -> str | None:
+    """Return who keeps a member from having a claim of its own, for as long as they like; None if no one does.
+
+    Args:
+        member: A member without a claim of its own.
+        claim: The claim in its place, which belongs to somebody else; None if there is none.
+    """
     if claim is not None:
         return f"claim {claim.metadata.name} belongs to somebody else; delete {_pod(member.pod)}"
     others = next_step.other_gates(member.pod) if member.pod.gated else []

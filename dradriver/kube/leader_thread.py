@@ -16,9 +16,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 LONGEST_BEAT_S: Final = 0.5  # between two signs of progress of the loop
-BEATS: Final = (
-    4  # signs of progress within the time after which a loop makes none: a healthy loop may be late with some
-)
+# Signs of progress within the time after which a loop makes none: a healthy loop may be late with some.
+BEATS: Final = 4
 
 Work = Callable[[], Awaitable[None]]
 

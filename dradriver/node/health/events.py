@@ -121,9 +121,9 @@ class PodEvents:
                 self._told[uid] = there
                 for pod in pods:
                     for gpu, fault in sorted(there - told):
-                        await tell(self._events, pod, f"GPU {gpu}", fault, ill=True)
+                        await tell(self._events, pod, f"GPU {gpu}", fault, is_unhealthy=True)
                     for gpu, fault in sorted(told - there):
-                        await tell(self._events, pod, f"GPU {gpu}", fault, ill=False)
+                        await tell(self._events, pod, f"GPU {gpu}", fault, is_unhealthy=False)
         finally:
             self._telling.discard(uid)
 
@@ -142,7 +142,7 @@ class PodEvents:
         return [Reference("Pod", prepared.namespace, user.name, user.uid) for user in users[:_MOST_PODS]]
 
 
-async def tell(events: Recorder, about: Reference, gpu: str, fault: Fault, *, ill: bool) -> None:
+async def tell(events: Recorder, about: Reference, gpu: str, fault: Fault, *, is_unhealthy: bool) -> None:
     """Write that a fault of a GPU came, with what to do, or that it is over.
 
     Args:
@@ -150,12 +150,12 @@ async def tell(events: Recorder, about: Reference, gpu: str, fault: Fault, *, il
         about: Whom it is about: a pod that holds the GPU, or the Node.
         gpu: The GPU in words, at the start of the message.
         fault: The fault.
-        ill: Whether it came.
+        is_unhealthy: Whether it came.
     """
     await events.record(
         about=about,
-        type="Warning" if ill else "Normal",
-        reason="GPUUnhealthy" if ill else "GPURecovered",
-        message=f"{gpu}: {fault.said}. {fault.advice}" if ill else f"{gpu}: no more: {fault.said}",
+        type="Warning" if is_unhealthy else "Normal",
+        reason="GPUUnhealthy" if is_unhealthy else "GPURecovered",
+        message=f"{gpu}: {fault.said}. {fault.advice}" if is_unhealthy else f"{gpu}: no more: {fault.said}",
         action="Watching",
     )

@@ -61,11 +61,11 @@ class NodeEvents:
             )
             told, self._told = self._told, standing
             for uuid, fault in sorted(standing - told):
-                await self._write(about, uuid, fault, ill=True)
+                await self._write(about, uuid, fault, is_unhealthy=True)
             for uuid, fault in sorted(told - standing):
-                await self._write(about, uuid, fault, ill=False)
+                await self._write(about, uuid, fault, is_unhealthy=False)
 
-    async def _write(self, about: Reference, uuid: str, fault: Fault, *, ill: bool) -> None:
+    async def _write(self, about: Reference, uuid: str, fault: Fault, *, is_unhealthy: bool) -> None:
         place = self._place(uuid)
         gpu = f"GPU {uuid}" if place is None else place.described
-        await tell(self._events, about, f"Node {self._node}, {gpu}, {fault.kind}", fault, ill=ill)
+        await tell(self._events, about, f"Node {self._node}, {gpu}, {fault.kind}", fault, is_unhealthy=is_unhealthy)
