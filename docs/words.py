@@ -132,19 +132,16 @@ MEANINGS: Final[dict[str, tuple[str, str]]] = {
     names.ON_MEMBER_LOSS: ("", "when a pod is lost: another takes its place, or all pods start anew"),
 }  # fmt: skip
 RESULTS: Final = {
-    names.NODE: "the node that was chosen",
-    names.ALLOCATED: "the GPUs' uuids",
-    names.RING_ORDER: "the machine's numbers of the GPUs, in the order of the best ring",
-    names.BANDWIDTH: "the weakest step of that ring: of NVLinks the line rate in one direction, as in "
-    "`min-bandwidth`; over PCIe and between sockets what NCCL counts; not of Huawei's NPUs, of whose links nobody "
-    "says what they carry",
-    names.BUSBW: "predicted all-reduce bus bandwidth, as nccl-tests counts it",
-    names.LEVEL: "the ring's worst step: `nvlink`, `pcie-switch`, `pcie-root`, `numa`, `node` "
-    "([beside nvidia-smi's words](glossary.md#levels-beside-nvidia-smis-words))",
-    names.SCORE: "0 to 100, against the best such a machine can give",
-    names.FALLBACK: "what was preferred and not had",
-    names.PART: "of a part of a GPU: `25%/20480Mi` of compute and memory, or the MIG profile and where it starts, "
-    "`1g.10gb@6`",
+    names.ALLOCATED: "the UUIDs of the GPUs",
+    names.RING_ORDER: "the indices of the GPUs on their node, in the order of the best ring",
+    names.BANDWIDTH: "the rate of the slowest link of that ring in one direction, as in `min-bandwidth`; only on a pod "
+    "without `busbw`, for example on AMD's GPUs, and never on Huawei's NPUs, whose link rate is not published",
+    names.BUSBW: "the all-reduce bus bandwidth that NCCL should reach, as nccl-tests counts it; not for a single GPU",
+    names.LEVEL: "the slowest kind of link in the ring: `nvlink`, `pcie-switch`, `pcie-root`, `numa`, `node` "
+    "([compared with nvidia-smi](glossary.md#levels-beside-nvidia-smis-words))",
+    names.FALLBACK: "the preferences that this set does not meet",
+    names.PART: "on a pod with fractions of GPUs: compute and memory of each share, `25%/20480Mi`, or profile and "
+    "first memory slice of each MIG slice, `1g.10gb@6`",
     names.RANK_HINT: "the pod's place in the order of its gang, from 0 ([gangs.md](gangs.md#what-is-written-back))",
     names.GANG_NODES: "its gang's nodes, in the order of the ranks",
     names.GANG_REACH: "what holds them together: `node`, `fabric`, a level of the network, or `cluster`",

@@ -180,13 +180,10 @@ def authors_affinity(pod: pod_view.Pod) -> Any:
     Raises:
         WordError: The note or the affinity is damaged.
     """
-    note = pod.written.get(names.AFFINITY)
-    if note is None:
-        return desired.AS_SENT
     selector = pod_view.selector(pod.spec)
-    if selector is None or not selector.node_selector_terms:
+    if selector is None or not selector.node_selector_terms or not affinity.is_narrowed(pod.written, selector):
         return desired.AS_SENT
-    own = affinity.read_note(note)
+    own = affinity.authors(pod.written)
     return None if own is None else affinity.plain(own)
 
 

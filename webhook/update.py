@@ -204,15 +204,14 @@ def _deadline(pod: pod_view.Pod, live: pod_view.Pod, policies: Policies) -> tupl
 
 
 def _affinity(pod: pod_view.Pod, live: pod_view.Pod) -> tuple[Any, list[str]]:
-    note = live.written.get(names.AFFINITY)
-    if note is None:
+    if not affinity.is_narrowed(live.written, pod_view.selector(live.spec)):
         return create.authors_affinity(pod), []  # the manifest may be a copy of a placed pod, while the live one waits
     sent, was = pod_view.required(pod.spec), pod_view.required(live.spec)
     if pod_view.same(sent, was) or (selector := pod_view.selector(pod.spec)) == pod_view.selector(live.spec):
         return desired.AS_SENT, []
     wish = None if pod_view.same(was, pod_view.ABSENT) else was
     try:
-        authors = selector is None or selector == affinity.read_note(note)
+        authors = selector is None or selector == affinity.authors(live.written)
     except WordError:
         authors = False
     return wish, [] if authors else [_KEPT]

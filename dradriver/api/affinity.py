@@ -67,9 +67,41 @@ def narrow(pod: Pod, hostnames: Mapping[str, str], patch: Patch) -> None:
     patch.add(*_NODE, REQUIRED, value={"nodeSelectorTerms": terms})
 
 
-def note(pod: Pod) -> str:
-    """Return the author's own required affinity as the text of the ``affinity`` note."""
-    return msgspec.json.encode(required(pod)).decode()
+def is_narrowed(annotations: Mapping[str, str], selector: NodeSelector | None) -> bool:
+    """Return whether the controller has kept a pod to some nodes.
+
+    Args:
+        annotations: The pod's.
+        selector: The pod's required node affinity.
+    """
+    return names.AFFINITY in annotations or (names.ALLOCATED in annotations and _has_only_names(selector))
+
+
+def authors(annotations: Mapping[str, str]) -> NodeSelector | None:
+    """Return the required affinity that the author of a narrowed pod wrote; None without one.
+
+    Raises:
+        WordError: The note was changed into something that is none.
+    """
+    text = annotations.get(names.AFFINITY)
+    return None if text is None else read_note(text)
+
+
+def _has_only_names(selector: NodeSelector | None) -> bool:
+    """Return whether each term is one that ``narrow`` gives to a pod without terms of its own."""
+    if selector is None or not selector.node_selector_terms:
+        return False
+    return all(
+        not term.match_expressions
+        and [(e.key, e.operator, len(e.values or ())) for e in term.match_fields or ()] == [("metadata.name", "In", 1)]
+        for term in selector.node_selector_terms
+    )
+
+
+def note(pod: Pod) -> str | None:
+    """Return the author's own required affinity as the text of the ``affinity`` note; None without one."""
+    selector = required(pod)
+    return None if selector is None else msgspec.json.encode(selector).decode()
 
 
 def read_note(text: str) -> NodeSelector | None:

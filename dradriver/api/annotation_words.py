@@ -8,6 +8,7 @@ GPU, what of a note is checked again, and which version a note has. A new word t
 from __future__ import annotations
 
 import enum
+import functools
 import math
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
@@ -113,9 +114,6 @@ def _is_rate(value: float) -> bool:
 
 def _each_once(value: tuple[Constraint, ...]) -> bool:
     return len(value) <= len(Constraint)
-
-
-_ALL_WRITTEN: Final = 3  # the last version of notes whose every field is written, said or not
 
 
 def _is_many(value: int) -> bool:
@@ -282,14 +280,24 @@ def version_aside(told: Mapping[str, str]) -> int:
 
 
 def as_written(request: Request) -> dict[str, Any]:
-    """Return a request as pods' notes and shared claims have it.
+    """Return a request as pods' notes and shared claims have it: without the fields that have their defaults.
 
-    A field of a word that came after the first ones is in it only where it is said: an older controller refuses a
-    field that it does not know, and is to read what all others ask for.
+    People read a short note more easily. An older controller refuses a field that it does not know, and must read the
+    notes of pods that do not use the field. So a field's default must never change.
     """
     plain: dict[str, Any] = msgspec.to_builtins(request)
-    later = {word.field for word in OF_REQUESTS if word.since > _ALL_WRITTEN and not _says(request, word)}
-    return {field: value for field, value in plain.items() if field not in later}
+    defaults = _defaults(type(request))
+    return {field: value for field, value in plain.items() if field not in defaults or value != defaults[field]}
+
+
+@functools.cache
+def _defaults(kind: type[Request]) -> dict[str, Any]:
+    """Return the defaults of the fields that have one, as JSON."""
+    return {
+        field.encode_name: msgspec.to_builtins(field.default)
+        for field in msgspec.structs.fields(kind)
+        if field.default is not msgspec.NODEFAULT
+    }
 
 
 def _says(request: Request, word: Word) -> bool:

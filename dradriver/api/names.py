@@ -76,9 +76,7 @@ RING_ORDER: Final = PREFIX + "ring-order"
 BANDWIDTH: Final = PREFIX + "bandwidth"
 BUSBW: Final = PREFIX + "busbw"
 LEVEL: Final = PREFIX + "level"
-SCORE: Final = PREFIX + "score"
 FALLBACK: Final = PREFIX + "fallback"
-NODE: Final = PREFIX + "node"
 PART: Final = PREFIX + "part"  # of each GPU in ``ALLOCATED``, in its order: 25%/20480Mi, or 1g.10gb@6
 RANK_HINT: Final = PREFIX + "rank-hint"  # which one in its gang a pod had better be; the driver sets no ranks
 GANG_NODES: Final = PREFIX + "gang-nodes"  # its gang's nodes in the order of the ranks
@@ -87,9 +85,14 @@ GANG_BUSBW: Final = PREFIX + "gang-busbw"  # predicted for the whole gang
 REASON: Final = PREFIX + "reason"  # why the pod waits
 IDLE_END: Final = PREFIX + "idle-end"  # when it is ended unless its GPUs work until then; on its claim, too
 RESULTS: Final = (
-    ALLOCATED, RING_ORDER, BANDWIDTH, BUSBW, LEVEL, SCORE, FALLBACK, NODE, PART, RANK_HINT, GANG_NODES, GANG_REACH,
+    ALLOCATED, RING_ORDER, BANDWIDTH, BUSBW, LEVEL, FALLBACK, PART, RANK_HINT, GANG_NODES, GANG_REACH,
     GANG_BUSBW, REASON, IDLE_END,
 )  # fmt: skip
+
+# Results that earlier builds wrote. The pod's `spec.nodeName` and the claim's `CHOICE` say the same.
+NODE: Final = PREFIX + "node"
+SCORE: Final = PREFIX + "score"
+FORMER_RESULTS: Final = (NODE, SCORE)
 
 # Annotations of other objects.
 MACHINE: Final = PREFIX + "machine"  # on a node's first slice: the whole Machine as JSON

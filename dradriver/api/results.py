@@ -8,11 +8,14 @@ from typing import Final
 from dradriver.allocator.request import Choice, Part, PartChoice, SharePart
 from dradriver.api import names
 
-_CHOSEN: Final = tuple(name for name in names.RESULTS if name != names.IDLE_END)  # that says what becomes of it later
+# `IDLE_END` is not among them: it says what happens to the pod later.
+_CHOSEN: Final = tuple(name for name in (*names.RESULTS, *names.FORMER_RESULTS) if name != names.IDLE_END)
 
 
 def written(choice: Choice | PartChoice, uuids: Mapping[int, str]) -> dict[str, str | None]:
-    """Return the annotations that tell a pod's author what the pod got; None for those to take away.
+    """Return the annotations that tell a pod's author what the pod got; None for those to remove.
+
+    The rest of the choice is in the claim's annotation `CHOICE`.
 
     Args:
         choice: What was chosen.
@@ -23,18 +26,17 @@ def written(choice: Choice | PartChoice, uuids: Mapping[int, str]) -> dict[str, 
         return dict.fromkeys(_CHOSEN) | {
             names.ALLOCATED: ",".join(uuids[part.gpu] for part in parts),
             names.PART: ",".join(map(described, parts)),
-            names.NODE: choice.node,
         }
-    alone = len(choice.gpus) == 1  # nobody to talk to
+    # A single GPU has no peer, so no bandwidth. The rate of links stands only where NCCL's bandwidth is not predicted.
+    busbw_gbps, bandwidth_gbps = (0.0, 0.0) if len(choice.gpus) == 1 else (choice.busbw_gbps, choice.bandwidth_gbps)
     return {
+        **dict.fromkeys(names.FORMER_RESULTS),
         names.ALLOCATED: ",".join(uuids[index] for index in choice.gpus),
         names.RING_ORDER: ",".join(str(index) for index in choice.ring),
-        names.BANDWIDTH: gbps(choice.bandwidth_gbps) if choice.bandwidth_gbps and not alone else None,
-        names.BUSBW: gbps(choice.busbw_gbps) if choice.busbw_gbps and not alone else None,
+        names.BANDWIDTH: gbps(bandwidth_gbps) if bandwidth_gbps and not busbw_gbps else None,
+        names.BUSBW: gbps(busbw_gbps) if busbw_gbps else None,
         names.LEVEL: choice.level.value,
-        names.SCORE: str(choice.score),
         names.FALLBACK: ",".join(word.value for word in choice.fallback) or None,
-        names.NODE: choice.node,
         names.PART: None,
         names.REASON: None,
     }

@@ -96,7 +96,7 @@ def allreduce(
     """
     if file is not None:
         measured = nccl_tests.read(content(file).decode("utf-8", "replace"))
-        found = _compared({}, measured, predicted)
+        found = _compared(measured, predicted)
     else:
         if image is None:
             raise click.UsageError("--image: name one with nccl-tests in it, or --read what it printed")
@@ -111,7 +111,7 @@ def allreduce(
             return
         server = access.server(None if kubeconfig is None else Path(kubeconfig), context)
         pod = asyncio.run(_run(server, job, timeout_s=timeout_s))
-        found = _compared(pod["metadata"].get("annotations") or {}, nccl_tests.read(_printed(pod)), None)
+        found = _compared(nccl_tests.read(_printed(pod)), None, pod)
     show_as(output, document=lambda: document(found), data=lambda: msgspec.to_builtins(found), no_color=no_color)
     if found.measured.wrong:
         raise click.exceptions.Exit(1)
@@ -159,11 +159,12 @@ def _printed(pod: dict[str, Any]) -> str:
     raise NcclTestsError(f"pod {plain(str(pod['metadata']['name']))} left nothing behind: {plain(str(told))}")
 
 
-def _compared(annotations: dict[str, str], measured: Measured, predicted: float | None) -> Compared:
+def _compared(measured: Measured, predicted: float | None, pod: dict[str, Any] | None = None) -> Compared:
+    annotations = {} if pod is None else pod["metadata"].get("annotations") or {}
     if predicted is None and (said := annotations.get(names.BUSBW)) is not None:
         predicted = nccl_tests.number(said)
     return Compared(
-        node=plain(annotations.get(names.NODE, "")),
+        node="" if pod is None else plain((pod.get("spec") or {}).get("nodeName") or ""),
         gpus=tuple(plain(each) for each in annotations.get(names.ALLOCATED, "").split(",") if each),
         level=plain(annotations.get(names.LEVEL, "")),
         measured=measured,

@@ -300,6 +300,10 @@ def _overlooked(member: Member, claim: ClaimRecord, picture: Picture) -> bool:
     return summed and conflicts.fits(picture, claim)
 
 
+# Earlier builds wrote these on pods that do not get them now. They are true, so no pod is written again to remove them.
+_MORE_BEFORE: Final = (*names.FORMER_RESULTS, names.BANDWIDTH)
+
+
 def _untrue(pod: Pod, claim: ClaimRecord | None) -> dict[str, str | None]:
     """Return the annotations that do not say what the pod's claim holds; a stranger's claim says nothing.
 
@@ -313,7 +317,7 @@ def _untrue(pod: Pod, claim: ClaimRecord | None) -> dict[str, str | None]:
     wanted = claim.pin.texts
     del wanted[names.REASON]
     written = pod.metadata.annotations
-    if all(written.get(key) == value for key, value in wanted.items()):
+    if all(written.get(key) == value for key, value in wanted.items() if key not in _MORE_BEFORE):
         return {}
     return wanted
 

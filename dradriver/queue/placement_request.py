@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from dradriver.allocator.request import NoPlaceError, Request, Whole
-from dradriver.api import ladder, names, resolved, templates
+from dradriver.api import affinity, ladder, names, resolved, templates
 from dradriver.api.errors import WordError
 from dradriver.api.ledger import OURS, current_ledger
 from dradriver.api.messages import shown
@@ -128,7 +128,7 @@ def _without_end(ask: Ask) -> Ask:
 
 def _narrowed(pod: Pod) -> bool:
     """Return whether a pod was lifted for some nodes; one that was handed over may go to any."""
-    return not pod.gated and names.AFFINITY in pod.metadata.annotations
+    return not pod.gated and affinity.is_narrowed(pod.metadata.annotations, affinity.required(pod))
 
 
 def _by_template(wish: PlacementRequest, name: str, template: Template | None) -> PlacementRequest:

@@ -102,7 +102,7 @@ async def _install(guarded: Guarded) -> None:
         await claim(admin, "probe", HERE)
         async with guarded.agent(HERE) as here, guarded.agent("") as nowhere, asyncio.timeout(IN_FORCE_S):
             for turn in itertools.count():
-                forged = change(admin, PODS, "probe", noted({names.NODE: str(turn)}))
+                forged = change(admin, PODS, "probe", noted({names.ALLOCATED: str(turn)}))
                 refused = [await said(forged), await said(change(nowhere, RESOURCE_CLAIMS, "probe", {"status": {}}))]
                 if all("gpu-topology-" in text for text in refused) and not await said(tell(here, admin, "probe")):
                     return

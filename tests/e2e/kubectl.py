@@ -112,6 +112,11 @@ class Namespace:
         text: str | None = self.get("pod", name)["metadata"].get("annotations", {}).get(key)
         return text
 
+    def node(self, name: str) -> str:
+        """Return the node that a pod is bound to; empty for none."""
+        node: str = self.get("pod", name)["spec"].get("nodeName", "")
+        return node
+
     def devices(self, name: str, container: str = "main") -> set[str]:
         """Return the GPU device nodes that the container sees."""
         shown = self.kubectl("exec", name, "-c", container, "--", "ls", "/dev").stdout.split()

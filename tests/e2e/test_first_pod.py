@@ -1,4 +1,4 @@
-"""The README's first steps lead a newcomer to a placed pod, on a cluster that has nothing yet."""
+"""The README's steps lead a newcomer to a placed pod, on a cluster that has nothing yet, and print what it shows."""
 
 from __future__ import annotations
 
@@ -6,15 +6,20 @@ import json
 import re
 import shlex
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+import yaml
 
 from dradriver.api import names
-from tests import deploy, needs
+from tests import consoles, deploy, needs
 from tests.cluster import Cluster
+from tests.e2e import documented
 from tests.paths import REPO
+from tests.snippets import snippets
 
-COUNTED = {"Two": 2, "two": 2, "Three": 3, "three": 3}
+README = consoles.README.read_text("utf-8")
+SIMULATED = ("--set", "discovery=simulated", "--set", "simulated.default=dgx-h100")
 
 
 @pytest.fixture
@@ -23,36 +28,31 @@ def bare() -> Iterator[Cluster]:
     cluster = Cluster("first-pod")
     cluster.up()
     try:
-        cluster.load_image(deploy.build_image())  # in the place of a registry
+        cluster.load_image(deploy.build_image())  # the first two steps, in the tests' own way
         yield cluster
     finally:
         cluster.down()
 
 
-def section() -> str:
-    (found,) = re.findall(r"(?ms)^## The first pod\n(.*?)^## ", (REPO / "README.md").read_text("utf-8"))
-    return str(found)
+def step() -> list[str]:
+    """Return the words of the third step: the command of Helm."""
+    (section,) = re.findall(r"(?ms)^## Install\n(.*?)^## ", README)
+    assert re.findall(r"(?m)^(\d)\. ", section) == ["1", "2", "3"]
+    assert " ".join(SIMULATED) in section
+    (line,) = re.findall(r"(?m)^ +(helm .+)$", section)
+    return shlex.split(line)[1:]
 
 
-def steps() -> list[list[str]]:
-    return [shlex.split(line) for line in re.findall(r"(?m)^    (.+)$", section())]
-
-
-def test_as_many_steps_as_are_said() -> None:
-    counts = re.findall(r"(\w+) commands lead to a pod with the right GPUs, (\w+) more", section())
-    assert [sum(COUNTED[word] for word in said) for said in counts] == [len(steps())]
-
-
-def test_the_first_steps_as_written(bare: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_steps_and_the_sessions_as_written(bare: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(REPO)
-    for tool, *words in steps():
-        if tool == "helm":
-            bare.helm(*words, "--set", f"image.tag={deploy.TAG}")
-        else:
-            assert tool == "kubectl"
-            said = bare.kubectl(*words).stdout
-    for key in (names.ALLOCATED, names.RING_ORDER, names.BUSBW, names.SCORE):
-        assert f"{key}:" in said
-    pod = json.loads(bare.kubectl("get", "pod", "nvlink-quad", "-o", "json").stdout)
-    assert len(pod["metadata"]["annotations"][names.ALLOCATED].split(",")) == 4
-    assert pod["metadata"]["annotations"][names.LEVEL] == "nvlink"
+    bare.helm(*step(), *SIMULATED, "--set", f"image.tag={deploy.TAG}")
+    trainer = yaml.safe_load(next(snippets(README)).text)
+    trainer["spec"]["containers"][0]["imagePullPolicy"] = "IfNotPresent"  # in the place of a registry
+    bare.kubectl("apply", "-f", "-", input=yaml.safe_dump(trainer))
+    bare.kubectl("wait", "--for=condition=Ready", "pod/trainer", "--timeout=60s")
+    (tmp_path / "readme").mkdir()
+    documented.run(bare, consoles.README, tmp_path / "readme")
+    (tmp_path / "install").mkdir()
+    documented.run(bare, consoles.INSTALL, tmp_path / "install")
+    made = json.loads(bare.kubectl("get", "pod", "trainer", "-o", "json").stdout)
+    assert len(made["metadata"]["annotations"][names.ALLOCATED].split(",")) == 4

@@ -168,7 +168,8 @@ def stored(admitted: Object, *, uid: str = "5b1c") -> Object:
 def lifted(live: Object, *, nodes: tuple[str, ...] = ("n1", "n2")) -> Object:
     """Return a waiting pod as the controller leaves it: narrowed, its results written, the gate gone."""
     view = msgspec.convert(live, Pod)
-    notes = {names.AFFINITY: affinity.note(view), names.ALLOCATED: "GPU-0,GPU-1", names.NODE: nodes[0]}
+    own = affinity.note(view)
+    notes = {names.ALLOCATED: "GPU-0,GPU-1"} | ({} if own is None else {names.AFFINITY: own})
     narrowing = Patch()
     affinity.narrow(view, {node: node for node in nodes}, narrowing)
     made: Object = jsonpatch.apply_patch(live, narrowing.ops)

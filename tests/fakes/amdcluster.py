@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from dradriver.api import slices
+import msgspec
+
+from dradriver.allocator.request import Choice
+from dradriver.api import names, slices
 from dradriver.api.ledger import AMD, current_ledger
 from dradriver.api.parts import Asked
 from dradriver.kube.resources import RESOURCE_CLAIMS, RESOURCE_SLICES
@@ -59,8 +62,7 @@ class AmdCluster(GpuCluster):
         """Return the node and the GPUs that a pod's claim is pinned to, by their addresses."""
         claim = self.claim(pod)
         assert claim is not None
-        node = self.note(pod, "node")
-        assert node is not None
+        node = msgspec.json.decode(claim["metadata"]["annotations"][names.CHOICE], type=Choice).node
         wanted = set(pinned(claim))
         return node, [gpu.index for gpu in self.machines[node].gpus if gpu.pci in wanted]
 

@@ -184,7 +184,7 @@ class Lifecycle(RuleBasedStateMachine):
                 devices = [re.sub(r"-[0-9]{1,3}-[0-9]$", "", device) for device in every]  # of a placement
                 said = (self.cluster.note(name, "allocated") or "").lower().split(",")
                 assert sorted(devices) == sorted(said)
-                assert pod["spec"]["nodeName"] == self.cluster.note(name, "node")
+                assert pod["spec"]["nodeName"] == self.cluster.gpus(name)[0]
 
     def owners(self) -> collections.Counter[tuple[str, str]]:
         return collections.Counter(

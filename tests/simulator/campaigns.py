@@ -5,6 +5,7 @@ Good pods are among what each of them does, and wait for nobody: what they may e
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable
 from typing import Final, Literal
@@ -80,7 +81,9 @@ def bound_by_hand(world: World, rng: random.Random, at: float) -> None:
         for name in pods:
             pod = world.pod(("default", name))
             if pod is not None and not fit.gates(pod) and not pod["spec"].get("nodeName"):
-                node = fit.notes_of(pod).get(names.NODE) or min(world.nodes)
+                claim = world.server.find(RESOURCE_CLAIMS, fit.claim_names(pod)[0], "default")
+                choice = "{}" if claim is None else fit.notes_of(claim).get(names.CHOICE, "{}")
+                node = json.loads(choice).get("node") or min(world.nodes)
                 world.trace("pod %s is bound to %s by hand", name, node)
                 status = {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "True"}]}
                 world.server.put(PODS, pod | {"spec": pod["spec"] | {"nodeName": node}, "status": status})

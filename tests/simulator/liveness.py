@@ -178,8 +178,8 @@ class Liveness:
             homes = self._world.truth.homes
             has = sorted(homes[result["device"]].gpu[1] for result in results(claim) if result["device"] in homes)
             said = sorted(filter(None, notes.get(names.ALLOCATED, "").lower().split(",")))
-            if has and (said != has or notes.get(names.NODE) != node):
-                text = f"pod {key} on {node} has {has} and says {said} on {notes.get(names.NODE)}"
+            if has and said != has:
+                text = f"pod {key} on {node} has {has} and says {said}"
                 yield State("annotations name what a bound pod has", uid, NOTES_S, text, key)
         allocated = claim is not None and bool(results(claim))  # who was bound by hand waits for GPUs that never come
         shared = sharing.claim_of(pod)

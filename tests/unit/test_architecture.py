@@ -43,6 +43,15 @@ def test_what_a_newcomer_looks_for_is_where_the_table_says(path: str, name: str)
     assert not name or name in defined(REPO / path), f"write in ARCHITECTURE.md where it went: {path}::{name}"
 
 
+def test_each_of_the_ten_lines_names_a_module_that_is_there() -> None:
+    text = (REPO / "ARCHITECTURE.md").read_text().partition("## The life of a pod in ten lines\n")[2]
+    lines = re.findall(r"(?m)^\d+\. .*$", text.partition("\n## ")[0])
+    assert len(lines) == 10
+    named = [re.findall(r"`([\w/]+\.py)`", line) for line in lines]
+    assert [len(modules) for modules in named] == [1, 1, 1, 1, 1, 1, 1, 1, 0, 1], "the ninth is kube-scheduler's"
+    assert all((REPO / module).is_file() for modules in named for module in modules)
+
+
 def packages() -> list[Path]:
     rooms = ("api", "cluster", "controller", "kube", "node", "process", "queue", "topology", "yamltext")
     found = sorted(init.parent for room in rooms for init in (REPO / "dradriver" / room).rglob("__init__.py"))

@@ -536,7 +536,15 @@ def test_every_reason_has_a_cause_for_metrics() -> None:
 
 
 def test_all_causes_are_there() -> None:
-    known = {table.NOT_READY, classes.CORDONED, classes.TAINTED, classes.UNSELECTED, table.GONE, classes.TOO_MANY}
+    known = {
+        table.NOT_READY,
+        table.GOING,
+        classes.CORDONED,
+        classes.TAINTED,
+        classes.UNSELECTED,
+        table.GONE,
+        classes.TOO_MANY,
+    }
     known |= {ranking.UNKNOWN_KIND, neighbours.BESIDE, classes.ELSEWHERE}
     known |= {channels.LACKING, channels.OTHERS, channels.TAKEN}
     told = set(quoted("Causes"))

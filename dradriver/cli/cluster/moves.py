@@ -282,8 +282,9 @@ def _as_new(pod: Pod) -> Pod:
     Raises:
         WordError: What was noted of that is damaged.
     """
-    text = pod.metadata.annotations.get(names.AFFINITY)
-    required = affinity.required(pod) if text is None else affinity.read_note(text)
+    required = affinity.required(pod)
+    if affinity.is_narrowed(pod.metadata.annotations, required):
+        required = affinity.authors(pod.metadata.annotations)
     spec = msgspec.structs.replace(
         pod.spec,
         node_name="",

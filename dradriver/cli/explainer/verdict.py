@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from dradriver.allocator.request import Choice, NoPlaceError, Whole
-from dradriver.api import affinity, names
+from dradriver.api import affinity
 from dradriver.api.errors import WordError
 from dradriver.api.ledger import bound
 from dradriver.api.pins import Pin, claim_key
@@ -298,11 +298,10 @@ async def _having(scene: Scene, pod: Pod, wish: PlacementRequest | None, pin: Pi
 
 def _as_written(pod: Pod) -> Pod:
     """Return a pod as it was before it was narrowed to its nodes: it might have gone to any other then."""
-    note = pod.metadata.annotations.get(names.AFFINITY)
-    if note is None:
+    if not affinity.is_narrowed(pod.metadata.annotations, affinity.required(pod)):
         return pod
     try:
-        required = affinity.read_note(note)
+        required = affinity.authors(pod.metadata.annotations)
     except WordError:
         return pod
     own = Affinity(node_affinity=NodeAffinity(required_during_scheduling_ignored_during_execution=required))

@@ -26,8 +26,8 @@ others: over an object with forty thousand annotations an API server would compu
 'memory', 'cores', 'mig-profile', 'nccl', 'workload', 'claim', 'placement', 'when-full', 'spot',
 'shared-claim', 'max-duration', 'gang', 'gang-size', 'multi-node-policy', 'max-nodes', 'min-gpus-per-node', 'min-network-bandwidth', 'near',
 'on-member-loss', 'idle-timeout', 'request', 'affinity', 'template', 'allocated', 'ring-order', 'bandwidth', 'busbw',
-'level', 'score', 'fallback', 'node', 'part', 'rank-hint', 'gang-nodes', 'gang-reach', 'gang-busbw', 'reason',
-'idle-end']
+'level', 'fallback', 'part', 'rank-hint', 'gang-nodes', 'gang-reach', 'gang-busbw', 'reason',
+'idle-end', 'node', 'score']
 {{- end }}
 
 {{/* Vendors whose classes are their own, with the extended resource that their GPUs are: dradriver/topology/vendors.py. */}}

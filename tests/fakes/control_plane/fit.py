@@ -96,22 +96,17 @@ def why_not(pod: Object, node: Object) -> str | None:
 
 
 def repelled(pod: Object, node: str, pods: Iterable[Object]) -> bool:
-    """Return whether required anti-affinity keeps a pod off a node: one of those is there, or was lifted for it."""
+    """Return whether required anti-affinity keeps a pod off a node."""
     affinity = (pod["spec"].get("affinity") or {}).get("podAntiAffinity") or {}
     terms = affinity.get(REQUIRED) or []
     return bool(terms) and any(
-        _there(other) == node
+        other["spec"].get("nodeName") == node
         and other["metadata"]["namespace"] == pod["metadata"]["namespace"]
         and other["metadata"]["name"] != pod["metadata"]["name"]
         and not finished(other)
         and any(_labelled(other, term["labelSelector"]["matchLabels"]) for term in terms)
         for other in pods
     )
-
-
-def _there(pod: Object) -> str:
-    bound: str = pod["spec"].get("nodeName") or ""
-    return bound or ("" if gates(pod) else notes_of(pod).get(names.NODE, ""))
 
 
 def _labelled(pod: Object, wanted: dict[str, str]) -> bool:

@@ -147,7 +147,7 @@ def test_the_pods_containers_keep_their_order() -> None:
 
 
 def test_results_and_notes_are_no_wishes() -> None:
-    words = dict.fromkeys((*names.RESULTS, *names.NOTES), "anything")
+    words = dict.fromkeys((*names.RESULTS, *names.FORMER_RESULTS, *names.NOTES), "anything")
 
     assert Whole(containers=(4,)) == parse(words, FOUR)
 

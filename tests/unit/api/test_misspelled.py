@@ -25,6 +25,7 @@ MISSES = {
 OTHERS = (
     *annotation_words.KEYS,
     *names.NOTES,
+    *names.FORMER_RESULTS,
     "gpu.topology/unknown",  # refused, not warned of
     "gpu-topology.example.com/required",
     "gpu-topology.example.com/anything",

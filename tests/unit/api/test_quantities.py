@@ -152,8 +152,10 @@ def test_a_copy_of_a_narrowed_pod_gets_its_affinity_back(required: dict[str, Any
     own = {"requiredDuringSchedulingIgnoredDuringExecution": required} if required else {}
     pod = gated({"affinity": {"nodeAffinity": own}})
     narrowed = narrowed_to_hosts(pod)
-    narrowed["metadata"]["annotations"][names.AFFINITY] = affinity.note(typed(pod))
-    selector = affinity.read_note(narrowed["metadata"]["annotations"][names.AFFINITY])
+    noted = affinity.note(typed(pod))
+    written = {names.ALLOCATED: "GPU-1"} | ({} if noted is None else {names.AFFINITY: noted})
+    assert affinity.is_narrowed(written, affinity.required(typed(narrowed)))
+    selector = affinity.authors(written)
     back = Patch()
     members = narrowed["spec"]["affinity"]
     affinity.put_required(back, members, members["nodeAffinity"], selector and affinity.plain(selector))

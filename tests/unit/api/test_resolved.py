@@ -30,6 +30,19 @@ def test_a_note_is_plain_json_with_its_version() -> None:
     assert (plain["request"]["kind"], plain["request"]["required"]) == ("whole", ["nvlink"])
 
 
+def test_a_note_with_every_field_is_read_as_one_without_defaults() -> None:
+    """Commit f73f0e72 wrote the fields that have their defaults, too."""
+    written = (
+        '{"version":2,"containers":["c0"],"request":{"kind":"whole","strategy":"best-fit","product":"","architecture":"",'
+        '"min_memory_mib":0,"min_driver":"","min_cuda":"","containers":[4],"required":["nvlink"],"preferred":[],'
+        '"min_bandwidth_gbps":0.0,"min_busbw_gbps":0.0,"include":[],"exclude":[],"max_cross_nvswitch_gpus":null,'
+        '"prefer_same_numa":false,"weights":{"nvlink":40,"pcie":25,"numa":20,"memory":10,"power":5}}}'
+    )
+    now = resolved.write(resolved.resolve({names.POLICY: "nvlink"}, {"c0": 4}))
+    assert now == '{"version":2,"containers":["c0"],"request":{"kind":"whole","containers":[4],"required":["nvlink"]}}'
+    assert resolved.read({names.REQUEST: written}) == resolved.read({names.REQUEST: now})
+
+
 @pytest.mark.parametrize("word", [names.MIN_DRIVER, names.MIN_CUDA])
 def test_a_request_that_older_releases_would_read_past_has_a_version_that_they_refuse(word: str) -> None:
     """They know versions 1 and 2, and skipped members of a request that they had never heard of."""

@@ -377,7 +377,7 @@ def test_what_changes_a_pods_metadata_past_the_webhook_keeps_every_word_of_ours(
     said = {rule["operations"][0]: rule["resources"] for rule in policy["matchConstraints"]["resourceRules"]}
     assert said == {"UPDATE": ["pods/status"], "CREATE": ["pods/binding", "bindings"]}
     (kept,) = (one["expression"] for one in policy["variables"] if one["name"] == "words")
-    ours = (*annotation_words.KEYS, *names.NOTES, *names.RESULTS)
+    ours = (*annotation_words.KEYS, *names.NOTES, *names.RESULTS, *names.FORMER_RESULTS)
     assert [names.PREFIX + word for word in re.findall("'(.*?)'", kept)] == list(ours)
     annotations, label = (validation["expression"] for validation in policy["validations"])
     assert annotations.startswith(f"['{names.PREFIX}', '{names.ALIAS_PREFIX}'].all(prefix, variables.words.all(word,")

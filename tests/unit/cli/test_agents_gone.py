@@ -220,8 +220,7 @@ async def test_beside_nvidias_driver_a_claim_that_we_chose_tells(shell: CommandL
         addon.node("n2")
         addon.pod("ours", 2)
         await run_all(addon)
-    node = cluster.note("ours", "node")
-    assert node is not None
+    node, _ = addon.gpus("ours")
     assert [status for status, _, _ in await _agents(shell)] == ["PASS"]
     unpublish(cluster, node)
     ((status, said, _),) = await _agents(shell)

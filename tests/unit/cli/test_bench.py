@@ -116,10 +116,10 @@ async def ended(cluster: GpuCluster, status: dict[str, Any]) -> None:
     while not (jobs := cluster.all(_JOBS)):
         await asyncio.sleep(0.01)
     name = jobs[0]["metadata"]["name"]
-    said = {names.NODE: "n1", names.ALLOCATED: "GPU-a,GPU-b", names.LEVEL: "nvlink", names.BUSBW: "340"}
+    said = {names.ALLOCATED: "GPU-a,GPU-b", names.LEVEL: "nvlink", names.BUSBW: "340"}
     labels = {"batch.kubernetes.io/job-name": name}
     metadata = {"name": f"{name}-x", "namespace": "default", "labels": labels, "annotations": said}
-    cluster.put(PODS, {"metadata": metadata, "spec": {}, "status": status})
+    cluster.put(PODS, {"metadata": metadata, "spec": {"nodeName": "n1"}, "status": status})
 
 
 def terminated(message: str) -> dict[str, Any]:

@@ -33,7 +33,8 @@ async def test_as_many_sets_are_counted_as_pods_find_a_place(
     await run_all(cluster)
     got: dict[tuple[str, str, float], int] = {}
     for number in range(16):
-        if (node := cluster.note(f"pod-{number}", "node")) is not None:
+        if cluster.claim(f"pod-{number}") is not None:
+            node, _ = cluster.gpus(f"pod-{number}")
             level = cluster.note(f"pod-{number}", "level") or ""
             busbw = cluster.note(f"pod-{number}", "busbw") or "0GB/s"
             key = node, level if size > 1 else "", float(busbw.removesuffix("GB/s"))

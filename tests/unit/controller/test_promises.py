@@ -55,6 +55,23 @@ async def test_a_pod_that_says_other_gpus_than_its_claim_holds_is_put_right() ->
 
 
 @pytest.mark.looptime
+async def test_a_pod_that_an_earlier_build_placed_is_not_written_again() -> None:
+    cluster = GpuCluster()
+    cluster.node("a")
+    cluster.pod("p", 2)
+    async with working(cluster):
+        await asyncio.sleep(1)
+        cluster.schedule()
+        await asyncio.sleep(1)
+        pod = cluster.get_pod("p")
+        earlier = {names.NODE: "a", names.SCORE: "100", names.BANDWIDTH: "50GB/s", names.AFFINITY: "null"}
+        pod["metadata"]["annotations"] |= earlier
+        cluster.put(PODS, pod)
+        await asyncio.sleep(1)
+        assert cluster.get_pod("p")["metadata"]["annotations"] == pod["metadata"]["annotations"]
+
+
+@pytest.mark.looptime
 async def test_a_label_taken_off_a_waiting_pod_ends_its_promise() -> None:
     cluster = GpuCluster()
     cluster.node("a")

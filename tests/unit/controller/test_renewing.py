@@ -47,10 +47,16 @@ async def test_a_pin_that_another_claim_took_is_renewed_under_the_same_name() ->
 
 async def test_a_pin_moves_to_another_of_the_pods_nodes_and_the_pod_says_so() -> None:
     cluster = await lifted("a", "b")
+    pod = cluster.get_pod("p")
+    pod["metadata"]["annotations"][names.NODE] = "a"  # by an earlier build
+    cluster.put(PODS, pod)
     cluster.rival("rival", "a", range(8))
     await cluster.settle()
     assert cluster.gpus("p")[0] == "b"
-    assert cluster.note("p", "node") == "b"
+    assert cluster.note("p", "node") is None
+    assert cluster.note("p", "allocated") == ",".join(
+        cluster.machines["b"].gpus[index].uuid for index in cluster.gpus("p")[1]
+    )
 
 
 async def test_outside_its_nodes_a_pod_cannot_go_and_is_told_so() -> None:
@@ -207,7 +213,7 @@ async def test_killed_at_any_write_of_a_renewal_the_next_controller_ends_it(kill
     await cluster.settle()
     assert cluster.gpus("p")[0] == "b"
     cluster.schedule()
-    assert cluster.get_pod("p")["spec"]["nodeName"] == "b" == cluster.note("p", "node")
+    assert cluster.get_pod("p")["spec"]["nodeName"] == "b"
 
 
 async def test_a_claim_whose_pod_is_gone_is_deleted_unless_another_pod_uses_it() -> None:

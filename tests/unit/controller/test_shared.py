@@ -34,7 +34,7 @@ async def test_pods_of_one_name_get_one_set_the_first_of_them_chooses() -> None:
     cluster.schedule()
     await cluster.settle()
     assert cluster.get_pod("sampler")["spec"]["nodeName"] == node
-    for key in ("allocated", "ring-order", "bandwidth", "busbw", "level", "score", "node"):
+    for key in ("allocated", "ring-order", "busbw", "level"):
         assert cluster.note("sampler", key) == cluster.note("trainer", key) is not None, key
     assert cluster.note("sampler", "reason") is None
 

@@ -252,9 +252,15 @@ TERMS = [{"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]
     [{}, affine(TERMS), {"affinity": {"podAntiAffinity": {}}}],
     ids=["no affinity", "required affinity", "another affinity"],
 )
-def test_a_copy_of_a_placed_pod_gets_a_claim_and_a_choice_of_its_own(spec: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "written", [{}, {names.AFFINITY: "null", names.NODE: "n1", names.SCORE: "100"}], ids=["now", "before"]
+)
+def test_a_copy_of_a_placed_pod_gets_a_claim_and_a_choice_of_its_own(
+    spec: dict[str, Any], written: dict[str, str]
+) -> None:
     made = create(4, 2, spec=spec)
     original = running(lifted(stored(made)))
+    original["metadata"]["annotations"] = written | original["metadata"]["annotations"]
     original["metadata"]["name"] = "copy"
     verdict = admit(original)
     copied = verdict.admitted
@@ -266,6 +272,12 @@ def test_a_copy_of_a_placed_pod_gets_a_claim_and_a_choice_of_its_own(spec: dict[
     assert copied["metadata"]["annotations"] == made["metadata"]["annotations"]
     assert copied["spec"]["containers"] == made["spec"]["containers"]
     assert verdict.warnings == []
+
+
+def test_an_author_who_writes_a_result_keeps_the_affinity() -> None:
+    sent = pod(4, annotations=NVLINK | {names.ALLOCATED: "GPU-1"}, spec=affine(TERMS))
+    made = admit(sent).admitted
+    assert made["spec"]["affinity"] == sent["spec"]["affinity"]
 
 
 def test_a_copy_with_another_limit_is_warned_that_the_note_counts() -> None:

@@ -1,0 +1,278 @@
+"""Draw the diagrams of the documents as SVG files in docs/images, each for a light and for a dark page.
+
+Usage: python -m docs.diagrams
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from html import escape
+from pathlib import Path
+from typing import Final, NamedTuple
+
+FOLDER: Final = Path(__file__).resolve().parent / "images"
+THEMES: Final = {
+    "light": {
+        "text": "#1f2328",
+        "dim": "#59636e",
+        "line": "#818b98",
+        "fill": "#f6f8fa",
+        "own": "#ddf4ff",
+        "page": "#ffffff",
+    },
+    "dark": {
+        "text": "#f0f6fc",
+        "dim": "#9198a1",
+        "line": "#6e7681",
+        "fill": "#151b23",
+        "own": "#10305a",
+        "page": "#0d1117",
+    },
+}
+_FONT: Final = "font-family=\"-apple-system, 'Segoe UI', 'Noto Sans', 'DejaVu Sans', Helvetica, Arial, sans-serif\""
+_LINE: Final = 17  # pixels between two lines of text
+
+
+class Box(NamedTuple):
+    """A rectangle with a title and lines of text below it, in pixels.
+
+    Attributes:
+        x: Left edge.
+        y: Upper edge.
+        wide: Width.
+        high: Height.
+        title: What stands in bold at the top.
+        lines: What stands below.
+        own: Whether it is a part of this project.
+    """
+
+    x: int
+    y: int
+    wide: int
+    high: int
+    title: str
+    lines: tuple[str, ...] = ()
+    own: bool = True
+
+    @property
+    def middle(self) -> tuple[int, int]:
+        """The point in the middle."""
+        return self.x + self.wide // 2, self.y + self.high // 2
+
+    @property
+    def right(self) -> int:
+        """The right edge."""
+        return self.x + self.wide
+
+    @property
+    def bottom(self) -> int:
+        """The lower edge."""
+        return self.y + self.high
+
+
+class Arrow(NamedTuple):
+    """A line through points with a head at its end.
+
+    Attributes:
+        points: Where it runs.
+        lines: What is written at `at`.
+        at: The middle of the first line of text.
+    """
+
+    points: tuple[tuple[int, int], ...]
+    lines: tuple[str, ...] = ()
+    at: tuple[int, int] = (0, 0)
+
+
+class Label(NamedTuple):
+    """Text without a box; `x` is its middle, `y` its base line."""
+
+    x: int
+    y: int
+    text: str
+    bold: bool = False
+
+
+class Diagram(NamedTuple):
+    """A picture, with the sentence that readers get who do not see it."""
+
+    wide: int
+    high: int
+    title: str
+    shapes: tuple[Box | Arrow | Label, ...]
+
+
+def _overview() -> Diagram:
+    """Return what happens to a pod, from the author's annotation to its GPUs."""
+    step, wide, top, high = 254, 152, 52, 92
+    parts = (
+        ("Webhook", ("checks the request,", "adds a gate and", "the name of a claim"), True),
+        ("Controller", ("chooses the best free", "GPUs in the cluster,", "removes the gate"), True),
+        ("kube-scheduler", ("allocates the claim,", "binds the pod", "(not modified)"), False),
+        ("Node agent", ("prepares the GPUs:", "CDI, MIG, shares,", "NCCL topology"), True),
+    )
+    boxes = tuple(Box(12 + i * step, top, wide, high, title, lines, own) for i, (title, lines, own) in enumerate(parts))
+    middle, edge, turn = boxes[0].middle[1], boxes[0].bottom, boxes[0].bottom + 52
+    first, second, third, last = (box.middle[0] for box in boxes)
+    passed = ("gated Pod", "ResourceClaim", "allocation")
+    return Diagram(
+        4 * step - step + wide + 24,
+        turn + 34,
+        "The webhook reads a pod's annotation. The controller chooses GPUs and creates a ResourceClaim. kube-scheduler "
+        "allocates it. The node agent prepares the GPUs, and publishes them with their topology as ResourceSlices.",
+        (
+            *boxes,
+            *(
+                Arrow(((a.right + 4, middle), (b.x - 4, middle)), (text,), ((a.right + b.x) // 2, middle - 10))
+                for (a, b), text in zip(itertools.pairwise(boxes), passed, strict=True)
+            ),
+            Arrow(((first, 26), (first, top - 4))),
+            Label(first + 46, 18, "Pod with gpu.topology/policy: nvlink"),
+            Arrow(((last, top - 4), (last, 26))),
+            Label(last, 18, "container with its GPUs"),
+            Arrow(
+                ((last, edge + 4), (last, turn), (second, turn), (second, edge + 4)),
+                ("ResourceSlices: GPUs with NVLink, NUMA, PCIe and NIC topology",),
+                ((last + second) // 2, turn + 20),
+            ),
+            Arrow(((third, turn), (third, edge + 4))),
+        ),
+    )
+
+
+def _map() -> Diagram:
+    """Return the folders of the code, a lower layer below those that import it."""
+    left, gap, wide = 150, 10, 700
+    rows: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
+        ("command line", (("dradriver/cli", "gputopo, kubectl gputopo"),)),
+        ("pictures, pages", (("dradriver/view", "tables, SVG, HTML"),)),
+        (
+            "processes",
+            (
+                ("webhook", "answers admission reviews"),
+                ("dradriver/controller", "next step, decide, write"),
+                ("dradriver/node", "publish, prepare, health"),
+            ),
+        ),
+        ("waiting pods", (("dradriver/queue", "order, shares, caps"),)),
+        ("cluster cache", (("dradriver/cluster", "nodes, GPUs, claims, pods"),)),
+        ("every process", (("dradriver/process", "options, health, metrics, policies file"),)),
+        ("API server", (("dradriver/kube", "client, reflector, leader election"),)),
+        ("objects, no I/O", (("dradriver/api", "annotations, claims, slices, policies"),)),
+        ("choice, numpy", (("dradriver/allocator", "sets, choice, parts, fleet"),)),
+        ("a machine", (("dradriver/topology", "GPUs, links, NUMA, PCIe, NICs, NCCL's files"),)),
+        ("base", (("dradriver/yamltext", "YAML with places"), ("dradriver/errors", "DriverError"))),
+    )
+    shapes: list[Box | Arrow | Label] = [Label(left // 2, 24, "layer", bold=True)]
+    y = 36
+    for label, boxes in rows:
+        each = (wide - gap * (len(boxes) - 1)) // len(boxes)
+        shapes.append(Label(left // 2, y + 27, label))
+        shapes += [Box(left + i * (each + gap), y, each, 44, name, (text,)) for i, (name, text) in enumerate(boxes)]
+        y += 44 + gap
+    shapes.append(Label(left + wide // 2, 24, "An upper layer imports lower ones, never the other way.", bold=True))
+    return Diagram(left + wide + 12, y, "The folders of the code in layers", tuple(shapes))
+
+
+def _gang() -> Diagram:
+    """Return the states of a gang, and what leads from one to the next."""
+    step, wide, top, high = 172, 138, 20, 62
+    states = (
+        ("gathering", ("pods arrive,", "all gated")),
+        ("waiting", ("all are there,", "no place for all")),
+        ("planned", ("claims with", "one plan")),
+        ("lifted", ("gates removed,", "8 nodes at most")),
+        ("seated", ("GPUs allocated,", "none bound")),
+    )
+    boxes = [Box(12 + i * step, top, wide, high, title, lines) for i, (title, lines) in enumerate(states)]
+    _, waiting, planned, lifted, seated = boxes
+    back = Box(planned.x, 150, wide, high, "given back", ("claims deleted,", "GPUs free again"))
+    started = Box(seated.x, 150, wide, high, "started", ("all pods bound,", "then running"))
+    edge, late = waiting.bottom + 3, back.y + 20
+    return Diagram(
+        5 * step - 10,
+        232,
+        "A gang gathers, waits for a place, is planned, lifted, seated and started. At the deadline the controller "
+        "releases everything, and the gang waits again.",
+        (
+            *boxes,
+            back,
+            started,
+            *(Arrow(((a.right + 3, a.middle[1]), (b.x - 3, a.middle[1]))) for a, b in itertools.pairwise(boxes)),
+            Arrow(((seated.middle[0], edge), (started.middle[0], started.y - 3))),
+            Arrow(((planned.middle[0], edge), (back.middle[0], back.y - 3))),
+            Arrow(
+                ((lifted.middle[0], edge), (lifted.middle[0], late), (back.right + 3, late)),
+                ("deadline",),
+                (lifted.middle[0] - 34, late - 8),
+            ),
+            Arrow(((seated.x + 18, edge), (seated.x + 18, 128), (lifted.middle[0], 128))),
+            Arrow(((back.x - 3, back.middle[1]), (waiting.middle[0], back.middle[1]), (waiting.middle[0], edge))),
+        ),
+    )
+
+
+DIAGRAMS: Final = {"overview": _overview, "layers": _map, "gang": _gang}
+
+
+def _svg(diagram: Diagram, colours: Mapping[str, str]) -> str:
+    """Return a diagram as SVG with its own background."""
+    head = f'<path d="M0 0L9 4.5L0 9z" fill="{colours["line"]}"/>'
+    size = 'viewBox="0 0 9 9" refX="8" refY="4.5" markerWidth="6" markerHeight="6"'
+    marker = f'<marker id="head" {size} orient="auto">{head}</marker>'
+    return "\n".join(
+        (
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {diagram.wide} {diagram.high}" '
+            f'width="{diagram.wide}" height="{diagram.high}" role="img" font-size="13" {_FONT}>',
+            f"<title>{escape(diagram.title)}</title>",
+            f"<defs>{marker}</defs>",
+            f'<rect width="{diagram.wide}" height="{diagram.high}" fill="{colours["page"]}"/>',
+            *(line for shape in diagram.shapes for line in _lines(shape, colours)),
+            "</svg>\n",
+        )
+    )
+
+
+def _lines(shape: Box | Arrow | Label, colours: Mapping[str, str]) -> Iterator[str]:
+    if isinstance(shape, Label):
+        yield _text(shape.x, shape.y, shape.text, colours["text"], bold=shape.bold)
+        return
+    if isinstance(shape, Arrow):
+        points = " ".join(f"{x},{y}" for x, y in shape.points)
+        stroke = f'stroke="{colours["line"]}" stroke-width="1.5"'
+        yield f'<polyline points="{points}" fill="none" {stroke} marker-end="url(#head)"/>'
+        x, y = shape.at
+        for number, line in enumerate(shape.lines):
+            yield _text(x, y + number * _LINE, line, colours["text"])
+        return
+    fill = colours["own" if shape.own else "fill"]
+    yield (
+        f'<rect x="{shape.x}" y="{shape.y}" width="{shape.wide}" height="{shape.high}" rx="6" fill="{fill}" '
+        f'stroke="{colours["line"]}"/>'
+    )
+    middle = shape.x + shape.wide // 2
+    first = shape.y + (shape.high - _LINE * (len(shape.lines) + 1)) // 2 + 13
+    yield _text(middle, first, shape.title, colours["text"], bold=True)
+    for number, line in enumerate(shape.lines, start=1):
+        yield _text(middle, first + number * _LINE, line, colours["dim"])
+
+
+def _text(x: int, y: int, text: str, colour: str, *, bold: bool = False) -> str:
+    weight = ' font-weight="600"' if bold else ""
+    return f'<text x="{x}" y="{y}" text-anchor="middle" fill="{colour}"{weight}>{escape(text)}</text>'
+
+
+def pictures() -> dict[Path, str]:
+    """Return the text of every picture by its file."""
+    return {
+        FOLDER / f"{name}-{theme}.svg": _svg(draw(), colours)
+        for name, draw in DIAGRAMS.items()
+        for theme, colours in THEMES.items()
+    }
+
+
+if __name__ == "__main__":
+    FOLDER.mkdir(exist_ok=True)
+    for path, text in pictures().items():
+        path.write_text(text, encoding="utf-8")
