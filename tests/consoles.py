@@ -17,12 +17,13 @@ PAGES: Final = (README, EXAMPLES, GANGS, INSTALL, TROUBLESHOOTING)  # those that
 LEFT_OUT: Final = "..."  # a line that stands for any lines
 # What differs from run to run, and what it is compared as.
 _VARIES: Final = (
-    (re.compile(r"\b\d+ (second|minute|hour)s?\b"), "TIME"),
-    (re.compile(r"\b(\d+(\.\d+)?(ms|s|m|h|d))+\b(?! )|\b(\d+(ms|s|m|h|d))+\b"), "TIME"),
+    (re.compile(r"\b\d+ (ms|s|min|h)\b"), "TIME"),
+    (re.compile(r"\b(\d+(ms|s|m|h|d))+\b"), "TIME"),
     (re.compile(r"\b\d{4}-\d\d-\d\dT[\d:]+Z"), "DATE"),
     (re.compile(r"\b\d+\.\d+\.\d+\.\d+\b"), "ADDRESS"),
     (re.compile(r"\bgpus-[a-z2-7]{10}\b"), "CLAIM"),
     (re.compile(r"\b(gang-job-\d)-[a-z0-9]{5}\b"), r"\1-POD"),
+    (re.compile(r"\b(Pod |by )[a-z0-9-]+/"), r"\1NAMESPACE/"),
 )
 
 

@@ -15,6 +15,7 @@ from dradriver.api import names
 from tests import consoles, deploy, needs
 from tests.cluster import Cluster
 from tests.e2e import documented
+from tests.e2e.kubectl import eventually
 from tests.paths import REPO
 from tests.snippets import snippets
 
@@ -50,6 +51,8 @@ def test_the_steps_and_the_sessions_as_written(bare: Cluster, tmp_path: Path, mo
     trainer["spec"]["containers"][0]["imagePullPolicy"] = "IfNotPresent"  # in the place of a registry
     bare.kubectl("apply", "-f", "-", input=yaml.safe_dump(trainer))
     bare.kubectl("wait", "--for=condition=Ready", "pod/trainer", "--timeout=60s")
+    placed = ("get", "events", "--field-selector", "reason=PlacedOnGPUs", "-o", "name")
+    eventually("an Event says what the pod got", lambda: bare.kubectl(*placed).stdout)
     (tmp_path / "readme").mkdir()
     documented.run(bare, consoles.README, tmp_path / "readme")
     (tmp_path / "install").mkdir()
