@@ -20,7 +20,7 @@ from tests.paths import REPO
 from tests.snippets import snippets
 
 README = consoles.README.read_text("utf-8")
-SIMULATED = ("--set", "discovery=simulated", "--set", "simulated.default=dgx-h100")
+SIMULATED = ("--set", "discovery=simulated", "--set", "simulated.default=dgx1-v100")
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def step() -> list[str]:
     (section,) = re.findall(r"(?ms)^## Install\n(.*?)^## ", README)
     assert re.findall(r"(?m)^(\d)\. ", section) == ["1", "2", "3"]
     assert " ".join(SIMULATED) in section
-    (line,) = re.findall(r"(?m)^ +(helm .+)$", section)
+    (line,) = re.findall(r"`(helm install [^`]+)`", section)
     return shlex.split(line)[1:]
 
 

@@ -37,10 +37,10 @@ def test_the_figures_are_the_codes() -> None:
     assert (next_step.PROMISE_S, gang_step.MEMBER_S, gang_step.LONGEST_S) == (30, 0.1, 300)
     assert "30 s plus 0.1 s for each pod, at most five minutes" in starts
     assert (next_step.UNSCHEDULABLE_S, next_step.SCHEDULER_PAUSE_S) == (5, 10)
-    assert "5 s later, or 15 s" in starts
+    assert "only 5 s more. It waits 15 s" in starts
     assert (gang_step.GATHER_S, gang_plan.MOST_ALTERNATES, backoffs.LONGEST_BACKOFF_S) == (2, 8, 120)
     assert "starts 2 s after the last pod arrived, with at least four pods" in starts
-    assert "as many others, eight at most" in starts
+    assert "the same number of others, at most eight others" in starts
     assert kept_places.KEPT_S == 120
     assert "for two minutes" in section("A lost member")
     assert f"above {plans.MOST_NODES} nodes" in section("What is written back")

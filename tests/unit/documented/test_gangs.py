@@ -29,7 +29,7 @@ def row(one: gang_support.Row) -> str:
 
 
 def test_the_table_of_the_page_is_that_of_admission() -> None:
-    body = PAGE.partition("\n## With what else\n")[2].strip().splitlines()
+    body = PAGE.partition("\n## Together with other features\n")[2].strip().splitlines()
     assert body[2:] == [row(one) for one in gang_support.TABLE]
 
 
