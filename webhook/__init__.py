@@ -2,7 +2,8 @@
 
 A review of a pod goes down this list once: it is read, decided about, and answered by a patch.
 
-    server        HTTP: bodies within bounds, answers; ``inflight`` is how many bytes are held at once
+    server        HTTP: bodies within bounds, answers; ``body`` cuts off slow senders, ``inflight`` shares the bytes
+                  of large bodies among the addresses that send them
     admission     which reviews are answered by what, counted; ``review`` is the form of question and answer
     pod_view      a pod as it is read: typed, only the fields that decisions are made from
     bounds        how much of each the pod may hold

@@ -9,61 +9,85 @@ import asyncio
 import contextlib
 import logging
 import ssl
+import time
 from collections.abc import AsyncIterator
 from typing import Final
 
-from aiohttp import StreamReader, hdrs, web
+from aiohttp import hdrs, web
 from multidict import CIMultiDict
 
 from dradriver.process.connections import Connections, Handler, listening
 from webhook import review
 from webhook.admission import Admission
+from webhook.body import GRACE_S, Body
 from webhook.inflight import Budget
 
 logger = logging.getLogger(__name__)
 
 MOST_BYTES: Final = 8 << 20  # of a body: a review holds two objects of at most 3 MiB (apiserver's MaxRequestBodyBytes)
-SMALL: Final = 1 << 16  # bytes: what nearly every review is below
-SMALL_BYTES: Final = 8 << 20  # of small bodies at once
-LARGE_BYTES: Final = 12 << 20  # of all others: they never keep the small ones waiting
-WAIT_S: Final = 4.0  # for a body's turn and for the body itself; the API server waits 5 s by default
-READ_BYTES: Final = 1 << 14  # of a body that waits for its turn: the HTTP parser holds up to four times as many
+SMALL: Final = 1 << 16  # bytes: what nearly every review is below; bodies as small as this wait for nothing
+LARGE_BYTES: Final = 12 << 20  # of all larger bodies at once
+WAIT_S: Final = 4.0  # for a body, its turn and its answer; the API server waits 5 s by default
+READ_BYTES: Final = 1 << 14  # of a large body before its turn; TLS and the HTTP parser hold up to six times as many
 CONNECTIONS: Final = 512  # three API servers that each admit 250 pods at the same moment, over two replicas
 
 
 class Endpoint:
-    """Answers POST to the paths of ``Admission``."""
+    """Answers POST to the paths of ``Admission``.
 
-    def __init__(self, admission: Admission, *, wait_s: float = WAIT_S) -> None:
+    Args:
+        admission: Answers reviews.
+        wait_s: Seconds that a request may take.
+        grace_s: See ``Body``.
+    """
+
+    def __init__(self, admission: Admission, *, wait_s: float = WAIT_S, grace_s: float = GRACE_S) -> None:
         self._admission = admission
-        self._wait_s = wait_s
-        self._small, self._large = Budget(SMALL_BYTES), Budget(LARGE_BYTES)
+        self._wait_s, self._grace_s = wait_s, grace_s
+        self._large = Budget(LARGE_BYTES)
+        self._large_answer = asyncio.Lock()
+        self._pause_end = 0.0  # by the loop's clock: until then no large body is answered
 
     async def handle(self, http: web.BaseRequest) -> web.Response:
-        """Return the answer; a body that is no review gets 400, one over the bound 413, one that waits too long 429."""
+        """Return the answer; a body that is no review gets 400, one over the bound 413, one that takes too long 429."""
         paths = self._admission.paths
         if http.path not in paths:
             return web.Response(status=404, text=f"write one of {', '.join(paths)}, not {http.path[:64]!r}")
         if http.method != hdrs.METH_POST:
             return web.Response(status=405, headers={hdrs.ALLOW: hdrs.METH_POST})
         content = http.content
-        if content.is_eof():  # all of it came with its head, which bounds it: nothing to wait for
+        # Nearly all reviews come as a whole with their head.
+        if content.is_eof() and content.total_bytes <= SMALL:
             return self._answer(http.path, content.read_nowait())
-        size = http.content_length
-        size = MOST_BYTES if size is None else size
+        size = MOST_BYTES if http.content_length is None else http.content_length
         if size > MOST_BYTES:
             return _refused(413, f"a body of {size} bytes; a review has at most {MOST_BYTES}")
-        budget = self._small if size <= SMALL else self._large
         try:
-            async with asyncio.timeout(self._wait_s), budget.lent(size):
-                body = await _read(content, size)
-                if body is None:
-                    return _refused(413, f"a body of more than {size} bytes")
-                return self._answer(http.path, body)
+            async with asyncio.timeout(self._wait_s) as limit:
+                body = Body(content, limit=limit, grace_s=self._grace_s)
+                # A small body waits for no turn. A large one waits for its turn only after it has sent so much.
+                if await body.read(SMALL if size <= SMALL else READ_BYTES):
+                    return self._answer(http.path, body.whole())
+                async with self._large.lent(size, address=http.remote or "", revoke=body.cut_off):
+                    if not await body.read(size, is_waited_for=self._large.is_waited_for):
+                        return _refused(413, f"a body of more than {size} bytes")
+                    return await self._answer_large(http.path, body)
         except ConnectionError:
             return _refused(400, "the connection ended before the body did")  # nobody hears it
         except TimeoutError:
+            if body.is_cut_off:
+                return _refused(429, f"the body came too slowly: {body.length} bytes so far; ask again")
             return _refused(429, "too many bytes of reviews are under way; ask again")
+
+    async def _answer_large(self, path: str, body: Body) -> web.Response:
+        """Answer one large body at a time, and leave at least half of the loop's time to small ones."""
+        async with self._large_answer:
+            await asyncio.sleep(self._pause_end - asyncio.get_running_loop().time())
+            began = time.perf_counter()
+            try:
+                return self._answer(path, body.whole())
+            finally:
+                self._pause_end = asyncio.get_running_loop().time() + time.perf_counter() - began
 
     def _answer(self, path: str, body: bytes) -> web.Response:
         try:
@@ -76,17 +100,6 @@ class Endpoint:
 
 
 _JSON: Final = CIMultiDict({hdrs.CONTENT_TYPE: "application/json"})
-
-
-async def _read(content: StreamReader, most: int) -> bytes | None:
-    """Return a body; None for one that is longer than it may be."""
-    parts, length = [], 0
-    while part := await content.readany():
-        parts.append(part)
-        length += len(part)
-        if length > most:
-            return None
-    return b"".join(parts)
 
 
 def _refused(status: int, text: str) -> web.Response:

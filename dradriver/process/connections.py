@@ -121,9 +121,14 @@ def _close(held: _Held) -> None:
 
 
 class _Tls(sslproto.SSLProtocol):
-    """asyncio's TLS with a buffer of one record (RFC 8446, 5.1): its own has 256 KiB for each connection."""
+    """asyncio's TLS with buffers of one and two records (RFC 8446, 5.1): its own have 256 KiB each per connection."""
 
     max_size = 1 << 14
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        # Of what has arrived and waits to be decrypted. It must be more than one record, which is read as a whole.
+        self._set_read_buffer_limits(2 * self.max_size)  # type: ignore[attr-defined]  # typeshed lacks it
 
 
 class _Arrived(asyncio.Protocol):
@@ -176,7 +181,7 @@ async def listening(
 
     def speak() -> asyncio.BaseProtocol:
         http = server()
-        return http if context is None else _Tls(loop, http, context, None, server_side=True)  # type: ignore[arg-type]  # nobody waits
+        return http if context is None else _Tls(loop, http, context, None, server_side=True)  # nobody waits
 
     listener = await loop.create_server(lambda: _Arrived(connections, speak), host, port, backlog=AT_ONCE)
     for bound in listener.sockets:

@@ -10,11 +10,13 @@ import json
 import ssl
 from collections.abc import AsyncIterator
 from typing import Any
+from unittest import mock
 
 import aiohttp
 import pytest
 from aiohttp import web
-from aiohttp.test_utils import RawTestServer, TestClient
+from aiohttp.base_protocol import BaseProtocol
+from aiohttp.test_utils import RawTestServer, TestClient, make_mocked_request
 from prometheus_client import REGISTRY
 
 from dradriver.api import config, names
@@ -148,6 +150,29 @@ async def test_large_bodies_that_never_end_do_not_keep_small_ones_waiting_and_ar
         padded = json.dumps(body(defaulted(pod(2)), padding="x" * server.SMALL))
         async with session.post(f"http://127.0.0.1:{port}/mutate-pods", data=padded) as answer:
             assert answer.status == 200
+
+
+async def test_other_work_is_done_between_two_large_answers() -> None:
+    done = []
+
+    class Recording(Admission):
+        def answer(self, path: str, body: bytes) -> bytes:
+            done.append("answer")
+            asyncio.get_running_loop().call_soon(done.append, "other")
+            return super().answer(path, body)
+
+    handle = server.Endpoint(Recording(controller_user=CONTROLLER)).handle
+    padded = json.dumps(body(defaulted(pod(2)), padding="x" * server.SMALL)).encode()
+
+    def request() -> web.BaseRequest:
+        content = aiohttp.StreamReader(mock.create_autospec(BaseProtocol), 1 << 16)
+        content.feed_data(padded)
+        content.feed_eof()
+        return make_mocked_request("POST", "/mutate-pods", {"Content-Length": str(len(padded))}, payload=content)
+
+    answers = await asyncio.gather(*(handle(request()) for _ in range(3)))
+    assert [answer.status for answer in answers] == [200, 200, 200]
+    assert done[:5] == ["answer", "other"] * 2 + ["answer"]
 
 
 async def test_a_compressed_body_is_not_unpacked() -> None:
