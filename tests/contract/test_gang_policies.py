@@ -16,12 +16,16 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any, Final
 
+import msgspec
 import pytest
 
-from dradriver.api import names, seats
+from dradriver.api import names, seats, suspends
 from dradriver.api.dra_objects import ResourceClaim
 from dradriver.cluster.picture import Picture
 from dradriver.controller.gang_writer import MANAGER
+from dradriver.controller.owner_kinds import OwnerKinds
+from dradriver.controller.owner_restarts import OwnerRestarts
+from dradriver.controller.owner_tops import left_suspended
 from dradriver.controller.seat_slice import SeatSlice
 from dradriver.kube.client import ApiError, Client, PatchKind
 from dradriver.kube.resources import DEVICE_CLASSES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Resource
@@ -99,6 +103,7 @@ async def _install(guarded: Guarded) -> None:
                     await said(controller.create(RESOURCE_SLICES, offering("probe"), dry_run=True)),
                     await said(suspend(controller, "probe", {"backoffLimit": 3 + turn})),
                     await said(controller.delete(PODS, f"probe-{turn}", namespace=TEAM)),
+                    await said(suspend(admin, "probe", {}, labels={names.RESTARTING: str(turn)})),
                 ]
                 if all("gpu-topology-" in text and "denied" in text for text in refused[::2] + refused[3:]) and (
                     refused[1] and not await said(go(controller, admin, "probe-seat"))
@@ -354,6 +359,104 @@ async def test_the_controller_suspends_jobs_where_the_values_say_and_changes_not
             assert "gpu-topology-suspends-jobs" in await said(suspend(controller, "trains", spec)), spec
         assert (await controller.list(JOBS, namespace=TEAM))[0]
         assert await said(controller.delete(JOBS, "trains", namespace=TEAM))
+
+
+RECORD: Final = '{"uid":"%s","gang":"gang/g","loss":"0","why":"for a test","at":"2026-01-02T03:04:05Z"}'
+"""A record as commit f73f0e72 wrote it."""
+
+
+def record(owner: Object) -> Object:
+    return {names.RESTART: RECORD % owner["metadata"]["uid"]}
+
+
+async def test_only_the_controller_marks_an_owner_as_suspended_by_it(suspending: Guarded) -> None:
+    marked = {names.RESTARTING: "true"}
+    async with suspending.admin() as admin, as_account(suspending, OURS, CONTROLLER) as controller:
+        made = await admin.create(JOBS, job("forged"), namespace=TEAM)
+        note = record(made)
+        forged: dict[str, Object] = {
+            "the label": {"labels": marked},
+            "the label and the record": {"labels": marked, "annotations": note},
+            "the record": {"annotations": note},
+            "a record that is over": {"annotations": {names.RESTART: note[names.RESTART][:-1] + ',"over":true}'}},
+            "an empty record": {"annotations": {names.RESTART: ""}},
+            "the note of an idle owner": {"annotations": {names.IDLE: "{}"}},
+        }
+        for what, metadata in forged.items():
+            for subresource in ("", "status"):
+                body = {"metadata": metadata}
+                refusal = await said(change(admin, JOBS, "forged", body, subresource=subresource))
+                assert "gpu-topology-owner-marks" in refusal, f"{what} by {subresource or 'an update'}"
+        born = job("born") | {"metadata": {"name": "born", "labels": marked}}
+        assert "gpu-topology-owner-marks" in await said(admin.create(JOBS, born, namespace=TEAM))
+        left, whole = await left_suspended(controller, OwnerKinds(controller))
+        assert (left, whole) == ([], True)
+
+
+async def test_a_restored_or_copied_owner_may_have_the_record_of_another_and_is_nobodys_to_resume(
+    suspending: Guarded,
+) -> None:
+    async with suspending.admin() as admin, as_account(suspending, OURS, CONTROLLER) as controller:
+        other = await admin.create(JOBS, job("original"), namespace=TEAM)
+        notes = record(other) | {names.IDLE: "{}"}
+        copied = await admin.create(
+            JOBS, job("copied") | {"metadata": {"name": "copied", "annotations": notes}}, namespace=TEAM
+        )
+        assert copied["metadata"]["annotations"] == notes
+        assert suspends.record_of(msgspec.convert(copied, suspends.Suspendable)) is None
+        body = {"metadata": {"annotations": record(copied)}}
+        assert "gpu-topology-owner-marks" in await said(change(admin, JOBS, "copied", body, subresource=""))
+        left, _ = await left_suspended(controller, OwnerKinds(controller))
+        assert left == []
+
+
+async def test_others_may_change_and_take_over_an_owner_that_the_controller_suspended(suspending: Guarded) -> None:
+    async with suspending.admin() as admin, as_account(suspending, OURS, CONTROLLER) as controller:
+        for name in ("label", "all", "replaced"):
+            made = await admin.create(JOBS, job(name), namespace=TEAM)
+            told = await suspend(
+                controller, name, {"suspend": True}, labels={names.RESTARTING: "true"}, annotations=record(made)
+            )
+            for metadata in (
+                {"labels": {names.RESTARTING: "other"}},
+                {"annotations": {names.RESTART: RECORD % "x"}},
+            ):
+                assert "gpu-topology-owner-marks" in await said(suspend(admin, name, {}, **metadata))
+            await suspend(admin, name, {"parallelism": 0}, labels={"a": "b"}, annotations={"c": "d"})
+            await change(admin, JOBS, name, {"status": {"active": 0}})
+            if name == "replaced":
+                now = await admin.get(JOBS, name, namespace=TEAM)
+                now["metadata"] |= {"labels": {}, "annotations": {}}
+                await admin.update(JOBS, now)
+            else:
+                taken: Object = {"labels": {names.RESTARTING: None}}
+                if name == "all":
+                    taken |= {"annotations": {names.RESTART: None}}
+                await suspend(admin, name, {}, **taken)
+            again = await said(suspend(admin, name, {}, labels={names.RESTARTING: "true"}))
+            assert "gpu-topology-owner-marks" in again, "whoever took it over does not hand it back"
+            assert told["metadata"]["labels"][names.RESTARTING] == "true"
+        left, _ = await left_suspended(controller, OwnerKinds(controller))
+        assert left == []
+
+
+async def test_an_owner_that_the_previous_release_suspended_is_resumed(suspending: Guarded) -> None:
+    async with suspending.admin() as admin, as_account(suspending, OURS, CONTROLLER) as controller:
+        made = await admin.create(JOBS, job("older"), namespace=TEAM)
+        marks = {"labels": {names.RESTARTING: "true"}, "annotations": record(made)}
+        await suspend(controller, "older", {"suspend": True}, **marks)
+        restarts = OwnerRestarts(controller, OwnerKinds(controller), pods={}, touch=lambda _: None)
+        running = asyncio.create_task(restarts.run())
+        try:
+            async with asyncio.timeout(60):
+                while names.RESTARTING in (now := await admin.get(JOBS, "older", namespace=TEAM))["metadata"].get(
+                    "labels", {}
+                ):
+                    await asyncio.sleep(0.2)
+        finally:
+            running.cancel()
+        assert now["spec"]["suspend"] is False
+        assert '"over":true' in now["metadata"]["annotations"][names.RESTART]
 
 
 async def test_the_controller_deletes_pods_of_stateful_sets_and_no_others(suspending: Guarded) -> None:
