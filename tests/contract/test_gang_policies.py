@@ -21,14 +21,23 @@ import pytest
 
 from dradriver.api import names, seats, suspends
 from dradriver.api.dra_objects import ResourceClaim
+from dradriver.api.pods import Pod
 from dradriver.cluster.picture import Picture
+from dradriver.controller.budgets import evict
 from dradriver.controller.gang_writer import MANAGER
 from dradriver.controller.owner_kinds import OwnerKinds
 from dradriver.controller.owner_restarts import OwnerRestarts
-from dradriver.controller.owner_tops import left_suspended
+from dradriver.controller.owner_tops import RefusedError, left_suspended
 from dradriver.controller.seat_slice import SeatSlice
 from dradriver.kube.client import ApiError, Client, PatchKind
-from dradriver.kube.resources import DEVICE_CLASSES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Resource
+from dradriver.kube.resources import (
+    DEVICE_CLASSES,
+    POD_DISRUPTION_BUDGETS,
+    PODS,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+    Resource,
+)
 from tests.contract.conftest import ACCOUNTS
 from tests.contract.test_policies import (
     HERE,
@@ -457,6 +466,44 @@ async def test_an_owner_that_the_previous_release_suspended_is_resumed(suspendin
             running.cancel()
         assert now["spec"]["suspend"] is False
         assert '"over":true' in now["metadata"]["annotations"][names.RESTART]
+
+
+async def test_a_dry_run_says_whether_an_owner_can_be_suspended_and_suspends_nothing(suspending: Guarded) -> None:
+    async with suspending.admin() as admin, as_account(suspending, OURS, CONTROLLER) as controller:
+        body = job("tried")
+        body["spec"] |= {"suspend": False, "parallelism": 0}
+        made = await admin.create(JOBS, body, namespace=TEAM)
+        owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "tried", "controller": True}
+        metadata = {"name": "member", "namespace": TEAM, "ownerReferences": [owner | {"uid": made["metadata"]["uid"]}]}
+        member = msgspec.convert({"metadata": metadata, "spec": {}}, Pod)
+        restarts = OwnerRestarts(controller, OwnerKinds(controller), pods={}, touch=lambda _: None)
+        await restarts.check((TEAM, "gang/g"), [member], "for a test")
+        now = await admin.get(JOBS, "tried", namespace=TEAM)
+        assert now["spec"]["suspend"] is False
+        assert names.RESTARTING not in now["metadata"].get("labels", {})
+        others = OwnerRestarts(admin, OwnerKinds(admin), pods={}, touch=lambda _: None)
+        with pytest.raises(RefusedError, match="the controller may not suspend 'Job tried'"):
+            await others.check((TEAM, "gang/g"), [member], "for a test")
+
+
+async def test_a_dry_run_says_whether_a_pod_can_be_evicted_and_evicts_none(suspending: Guarded) -> None:
+    async with suspending.admin() as admin:
+        spec = {"minAvailable": 1, "selector": {"matchLabels": {"app": "kept"}}}
+        await admin.create(POD_DISRUPTION_BUDGETS, {"metadata": {"name": "kept"}, "spec": spec}, namespace=TEAM)
+        for name in ("kept", "free"):
+            await admin.create(PODS, pod(name, labels={"app": name}), namespace=TEAM)
+            await change(admin, PODS, name, {"status": {"phase": "Running"}})
+
+            async def tried(name: str = name) -> bool:
+                known = await admin.get(PODS, name, namespace=TEAM, type=Pod)
+                return await evict(admin, known, as_seen=True, chart_value="x", refused="no", dry_run=True)
+
+            if name == "kept":
+                with pytest.raises(RefusedError, match="disruption budget"):
+                    await tried()
+            else:
+                assert await tried()
+            assert "deletionTimestamp" not in (await admin.get(PODS, name, namespace=TEAM))["metadata"]
 
 
 async def test_the_controller_deletes_pods_of_stateful_sets_and_no_others(suspending: Guarded) -> None:
