@@ -67,7 +67,11 @@ SEAT: Final = result(seats.POOL, seats.DEVICE) | {"request": "seat", "shareID": 
 PLACED: Final = {names.LABEL: names.LABEL_PLACED}
 STATEFUL_SETS: Final = Resource("apps", "v1", "statefulsets", "StatefulSet", namespaced=True)
 JOBS: Final = Resource("batch", "v1", "jobs", "Job", namespaced=True)
-SUSPENDING: Final = tuple(f"controller.gangOwners.{kind}.suspend=true" for kind in ("Job", "StatefulSet"))
+JOBSETS: Final = Resource("jobset.x-k8s.io", "v1alpha2", "jobsets", "JobSet", namespaced=True)
+DEFINITIONS: Final = Resource(
+    "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", namespaced=False
+)
+SUSPENDING: Final = tuple(f"controller.gangOwners.{kind}.suspend=true" for kind in ("Job", "JobSet", "StatefulSet"))
 POLICYS: Final = ("tells of a GPU", "tells of a claim that is not its own", "is an agent that lets a pod go")
 _KEYS: Final = map("".join, itertools.product(string.ascii_letters, repeat=3))
 MOST: Final = dict.fromkeys(itertools.islice(_KEYS, 40_000), "")  # annotations, as any tenant may send
@@ -400,6 +404,45 @@ async def test_only_the_controller_marks_an_owner_as_suspended_by_it(suspending:
         assert "gpu-topology-owner-marks" in await said(admin.create(JOBS, born, namespace=TEAM))
         left, whole = await left_suspended(controller, OwnerKinds(controller))
         assert (left, whole) == ([], True)
+
+
+async def test_owners_of_a_kind_that_is_installed_after_the_policy_are_guarded_too(suspending: Guarded) -> None:
+    free = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    schema = {"openAPIV3Schema": {"type": "object", "properties": {"spec": free, "status": free}}}
+    version = {"name": JOBSETS.version, "served": True, "storage": True, "schema": schema}
+    version |= {"subresources": {"status": {}}}
+    spec: Object = {"group": JOBSETS.group, "scope": "Namespaced", "versions": [version]}
+    spec |= {"names": {"kind": "JobSet", "plural": "jobsets", "singular": "jobset", "listKind": "JobSetList"}}
+    name = f"{JOBSETS.plural}.{JOBSETS.group}"
+    async with suspending.admin() as admin, as_account(suspending, OURS, CONTROLLER) as controller:
+        await admin.create(DEFINITIONS, {"metadata": {"name": name}, "spec": spec})
+        try:
+            async with asyncio.timeout(IN_FORCE_S):
+                while not await admin.serves(JOBSETS):
+                    await asyncio.sleep(0.2)
+            body: Object = {"apiVersion": JOBSETS.api_version, "kind": JOBSETS.kind}
+            body |= {"metadata": {"name": "sets"}, "spec": {"x": 1}}
+            made = await admin.create(JOBSETS, body, namespace=TEAM)
+            marks: Object = {"labels": {names.RESTARTING: "true"}, "annotations": record(made)}
+            async with asyncio.timeout(IN_FORCE_S):
+                while "gpu-topology-owner-marks" not in await said(
+                    change(admin, JOBSETS, "sets", {"metadata": marks}, subresource="")
+                ):
+                    await asyncio.sleep(0.2)
+                    await change(admin, JOBSETS, "sets", {"metadata": {"labels": None}}, subresource="")
+            await change(admin, JOBSETS, "sets", {"metadata": marks, "status": {"y": 1}})
+            now = await admin.get(JOBSETS, "sets", namespace=TEAM)
+            assert now["status"] == {"y": 1}
+            assert names.RESTARTING not in now["metadata"].get("labels", {}), "a status changes no metadata"
+            told = await controller.patch(
+                JOBSETS, "sets", {"metadata": marks, "spec": {"suspend": True}}, kind=PatchKind.MERGE, namespace=TEAM
+            )
+            assert told["spec"] == {"x": 1, "suspend": True}
+        finally:
+            await admin.delete(DEFINITIONS, name)
+            async with asyncio.timeout(IN_FORCE_S):
+                while await admin.serves(JOBSETS):
+                    await asyncio.sleep(0.2)
 
 
 async def test_a_restored_or_copied_owner_may_have_the_record_of_another_and_is_nobodys_to_resume(
