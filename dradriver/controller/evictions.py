@@ -35,7 +35,10 @@ ASKED_S: Final = 1.0  # after which it is asked what became of the suspension of
 AGAIN_S: Final = 5.0  # after which those are told again whose end was refused
 TOLD_S: Final = 30.0  # that a reflector may be behind
 CHART_VALUE: Final = "controller.preemption"
-LATE: Final = "others would need longer to end than its tentative placement lasts: nobody was told to end"
+LATE: Final = (
+    "the pods that must end for it need longer than its tentative placement lasts. If this repeats, raise "
+    "queue.preemption.marginSeconds"
+)
 
 
 class Evictions:
