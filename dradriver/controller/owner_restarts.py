@@ -90,6 +90,7 @@ class _Restart(msgspec.Struct):
     name: str
     uid: str
     until: float  # when it is resumed whatever there still is
+    gang: Key | None  # for which a predecessor suspended it, as its record says
     asks: dict[Key, _Ask]
     left: dict[Key, str] | None = None  # its pods that are still there, with their uids
 
@@ -185,7 +186,8 @@ class OwnerRestarts:
 
     def suspended(self) -> frozenset[Key]:
         """Return the gangs whose owners are suspended now."""
-        return frozenset(gang for restart in self._restarts.values() for gang in restart.asks)
+        restarts = self._restarts.values()
+        return frozenset(gang for restart in restarts for gang in (restart.gang, *restart.asks) if gang is not None)
 
     def take_back(self, gang: Key) -> None:
         """Forget what was asked for a gang; what is suspended already is resumed all the same."""
@@ -317,7 +319,9 @@ class OwnerRestarts:
             self._over(top.key, restart)
             restart = None
         if restart is None:
-            restart = _Restart(top.resource, metadata.name, metadata.uid, now + LONGEST_S, {})
+            record = suspends.under_way(top.found)
+            gang = None if record is None else (metadata.namespace, record.gang)
+            restart = _Restart(top.resource, metadata.name, metadata.uid, now + LONGEST_S, gang, {})
             self._restarts[top.key] = restart
             self._queue.put_at(top.key, now + LOOK_S / 4)
         return restart

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime
 import hashlib
 import json
@@ -23,7 +24,7 @@ from dradriver.kube.client import ApiError
 from dradriver.kube.resources import POD_DISRUPTION_BUDGETS, PODS, Resource
 from tests.fakes.apistore import Object
 from tests.fakes.control_plane.jobs import JOBS, Jobs
-from tests.fakes.gpucluster import claim_of
+from tests.fakes.gpucluster import Killed, claim_of
 from tests.fakes.preempting import ON, Contested, contested
 from tests.fakes.troubles import WEBHOOK, working
 
@@ -296,6 +297,32 @@ async def test_what_was_begun_is_finished_though_the_server_refuses_the_rest_for
         await asyncio.sleep(30)
         assert cluster.claim("me") is not None
         assert "preempts" in (cluster.note("me", "reason") or "")
+
+
+@pytest.mark.looptime
+async def test_the_next_leader_finishes_what_was_begun_though_an_owner_refuses_meanwhile() -> None:
+    it = await trains(2)
+    patch = it.cluster.client.patch
+
+    async def killed(resource: Resource, name: str, body: Any, **more: Any) -> Any:
+        answer = await patch(resource, name, body, **more)
+        if resource == JOBS and not more.get("dry_run"):
+            raise Killed
+        return answer
+
+    it.cluster.client.patch = killed  # type: ignore[method-assign]
+    me = it.gang()
+    with contextlib.suppress(Killed, BaseExceptionGroup):
+        await it.cluster.settle()
+    (begun,) = it.suspended()
+    (other,) = set(it.names) - {begun}
+    at_kueue(it, other)
+    it.cluster.restart()
+    async with working(it.cluster):
+        await asyncio.sleep(5)
+    assert it.suspended() == [begun]
+    assert all(it.cluster.claim(pod) is not None for pod in me)
+    assert "preempts" in (it.cluster.note(me[0], "reason") or "")
 
 
 @pytest.mark.looptime
