@@ -24,7 +24,7 @@ ALIASES: Final = {
 }
 """Annotations that mean the same as one of ours."""
 _KNOWN: Final = (*annotation_words.KEYS, *ALIASES)
-_WRITTEN: Final = frozenset((*names.NOTES, *names.RESULTS, *names.FORMER_RESULTS, names.RESTART))
+_WRITTEN: Final = frozenset((*names.NOTES, *names.RESULTS, *names.FORMER_RESULTS, names.RESTART, names.IDLE))
 
 
 def is_ours(key: str) -> bool:

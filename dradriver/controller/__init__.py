@@ -35,6 +35,7 @@ owner_reader  how many pods a gang has, from the object that makes them
 owner_kinds  in which version the server has such objects
 owner_restarts  gangs started anew: their owners suspended and resumed
 owner_tops   which object is suspended for some pods
+owner_suspension  whether it can be suspended now, and the write that does it
 preemption   who gets GPUs that others of lower priority have, and what becomes of it
 preemptable  who may have to end: by the policies, and by who had to lately
 preemption_plan  whom a pod would have ended

@@ -85,7 +85,9 @@ def _refused(pods: Iterable[Pod], why: str) -> RefusedError:
     return error
 
 
-async def evict(client: Client, pod: Pod, *, as_seen: bool, chart_value: str, refused: str) -> bool:
+async def evict(
+    client: Client, pod: Pod, *, as_seen: bool, chart_value: str, refused: str, dry_run: bool = False
+) -> bool:
     """Have a pod end, as far as its disruption budgets allow it. Returns whether it was there.
 
     Args:
@@ -94,6 +96,7 @@ async def evict(client: Client, pod: Pod, *, as_seen: bool, chart_value: str, re
         as_seen: Whether it must not have changed since either.
         chart_value: What gives the right.
         refused: What a refusal begins with.
+        dry_run: Whether the server only says whether it would end the pod.
 
     Raises:
         RefusedError: A budget forbids it, the controller may not, or it is refused for what this pod is.
@@ -109,10 +112,12 @@ async def evict(client: Client, pod: Pod, *, as_seen: bool, chart_value: str, re
         "deleteOptions": {"preconditions": seen},
     }
     try:
-        await client.create(PODS, body, namespace=metadata.namespace, subresource="eviction")
+        await client.create(PODS, body, namespace=metadata.namespace, subresource="eviction", dry_run=dry_run)
     except ApiError as error:
         if error.not_found:
             return False
+        if dry_run and cannot_be_tried(error):
+            return True
         if error.status == 429 and error.api_reason:  # who limits requests sends no Status
             no = RefusedError(f"{refused}: {error.message}")
             no.retry_after_s = error.retry_after_s
@@ -123,6 +128,14 @@ async def evict(client: Client, pod: Pod, *, as_seen: bool, chart_value: str, re
             raise RefusedError(f"{refused}: {error.message}") from None
         raise
     return True
+
+
+def cannot_be_tried(error: ApiError) -> bool:
+    """Return whether a dry run is refused only because somebody's webhook does not support dry runs.
+
+    Source: Kubernetes 1.36, staging/src/k8s.io/apiserver/pkg/admission/plugin/webhook/errors/statuserror.go.
+    """
+    return error.status == 400 and "does not support dry run" in error.message
 
 
 def _is_about_the_pod(error: ApiError) -> bool:

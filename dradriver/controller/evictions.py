@@ -21,7 +21,8 @@ from dradriver.controller import metrics
 from dradriver.controller.budgets import ask_budgets, evict
 from dradriver.controller.eviction_refusals import EvictionRefusals
 from dradriver.controller.outcome import MovedOnError
-from dradriver.controller.owner_restarts import DONE, OwnerRestarts
+from dradriver.controller.owner_restarts import OwnerRestarts
+from dradriver.controller.owner_suspension import DONE
 from dradriver.controller.owner_tops import RefusedError
 from dradriver.controller.reasons import Record
 from dradriver.kube.client import ApiError, Client
@@ -34,6 +35,10 @@ ASKED_S: Final = 1.0  # after which it is asked what became of the suspension of
 AGAIN_S: Final = 5.0  # after which those are told again whose end was refused
 TOLD_S: Final = 30.0  # that a reflector may be behind
 CHART_VALUE: Final = "controller.preemption"
+LATE: Final = (
+    "the pods that must end for it need longer than its tentative placement lasts. If this repeats, raise "
+    "queue.preemption.marginSeconds"
+)
 
 
 class Evictions:
@@ -61,6 +66,7 @@ class Evictions:
         self._suspendable = frozenset(suspendable)
         self._refusals = EvictionRefusals()
         self._told: dict[str, float] = {}  # by pods' uids, until when they need not be told again: it is not seen yet
+        self._evicted: dict[str, float] = {}  # the same of those that were evicted
         self._ended: dict[tuple[Key, str], float] = {}  # when each unit was told first, by its uid if it is a pod
         self._stopped: dict[Key, tuple[float, str]] = {}  # of those for whom they had to end: until when, and why
 
@@ -87,29 +93,32 @@ class Evictions:
         """Take in that others are to end for a unit, whatever was so of those of before."""
         self._stopped.pop(unit, None)
 
-    async def ask(self, units: Iterable[RunningUnit]) -> None:
-        """Raise unless disruption budgets let all of these units end now.
+    async def ask(self, pods: Collection[Pod]) -> None:
+        """Raise unless disruption budgets let all of these pods end now.
 
         Raises:
             RefusedError: They do not, or nobody can tell.
             ApiError: The server refuses, other than for want of the right.
             Unreachable: No answer.
         """
-        units = tuple(units)
+        try:
+            await self._ask(pods)
+        except RefusedError:
+            metrics.PREEMPTION_REFUSALS.inc()
+            raise
+
+    async def _ask(self, pods: Collection[Pod]) -> None:
         spaces: dict[str, list[Pod]] = {}
-        evicted = {one.pod.metadata.uid for unit in units for one in unit.pods if self._suspended_with(one.pod) is None}
-        for unit in units:
-            for one in unit.pods:
-                spaces.setdefault(one.key[0], []).append(one.pod)
-        for pods in spaces.values():
+        evicted = {pod.metadata.uid for pod in pods if self._suspended_with(pod) is None}
+        for pod in pods:
+            spaces.setdefault(pod.metadata.namespace, []).append(pod)
+        for some in spaces.values():
             try:
-                await ask_budgets(self._client, pods, evicted=evicted)
+                await ask_budgets(self._client, some, evicted=evicted)
             except RefusedError as error:
-                metrics.PREEMPTION_REFUSALS.inc()
-                about = error.pods or {pod.metadata.uid for pod in pods}
-                for unit in units:
-                    if any(one.pod.metadata.uid in about for one in unit.pods):
-                        self.refuse(unit.key)
+                about = error.pods or {pod.metadata.uid for pod in some}
+                for unit in {self._unit(pod) for pod in pods if pod.metadata.uid in about}:
+                    self.refuse(unit)
                 raise
 
     def refuse(self, unit: Key) -> None:
@@ -121,10 +130,22 @@ class Evictions:
         until, why = self._stopped.get(unit, (0.0, ""))
         return why if asyncio.get_running_loop().time() < until else ""
 
+    def has_begun(self, pods: Iterable[Pod]) -> bool:
+        """Return whether one of some pods was told to end, or its owner suspended, though no pod shows it yet."""
+        suspended = self._restarts.suspended()
+        for pod in pods:
+            if (gang := self._suspended_with(pod)) is not None:
+                if gang in suspended:
+                    return True
+            elif pod.metadata.uid in self._evicted:
+                return True
+        return False
+
     def untold(self, pods: Iterable[Pod]) -> tuple[Pod, ...]:
         """Return those of some pods that were not told to end a moment ago."""
         now = asyncio.get_running_loop().time()
         self._told = {uid: until for uid, until in self._told.items() if now < until}
+        self._evicted = {uid: until for uid, until in self._evicted.items() if now < until}
         return tuple(pod for pod in pods if pod.metadata.uid not in self._told)
 
     async def end(
@@ -135,10 +156,14 @@ class Evictions:
         last: Collection[str],
         stands: Callable[[], bool],
         begun: bool,
+        until: float,
         why: str,
         go_on: Callable[[], None],
     ) -> None:
         """Tell pods to end that have not been told so yet.
+
+        Nobody is told before the API server has accepted, in dry runs, every write that ends these pods, and unless
+        they can end in time.
 
         Owners first, and nobody else before their pods go: what an owner refuses would have others end in vain. Those
         whose GPUs are wanted are last: once they are gone nobody would tell the others of their gangs.
@@ -149,6 +174,7 @@ class Evictions:
             last: Uids of those that have what is wanted.
             stands: Whether they have to end still: asked before each.
             begun: Whether others have begun to end: then it is tried again for as long as there is time.
+            until: When the tentative placement for which they end is over, by the loop's clock.
             why: For whom, in words.
             go_on: Called before each further write.
 
@@ -159,15 +185,50 @@ class Evictions:
             Unreachable: No answer.
         """
         try:
+            if not begun:
+                await self._check(pods, until=until, why=why, go_on=go_on)
             await self._end(pods, last=last, stands=stands, why=why, go_on=go_on)
         except RefusedError as error:
             metrics.PREEMPTION_REFUSALS.inc()
-            self._stopped = _noted(self._stopped, unit, str(error))
-            if not begun:
+            if not (begun or self.has_begun(pods)):
+                self._stopped = _noted(self._stopped, unit, str(error))
                 raise
             logger.info("%s/%s: %s; trying again", *unit, error)
             again_at = asyncio.get_running_loop().time() + AGAIN_S
             self._told |= dict.fromkeys((pod.metadata.uid for pod in pods), again_at)
+
+    async def _check(self, pods: Sequence[Pod], *, until: float, why: str, go_on: Callable[[], None]) -> None:
+        """Raise unless all of these pods can end in time, as far as the API server can tell.
+
+        A single write needs no dry run: if the server refuses it, nobody has ended.
+        """
+        gangs, alone = self._split(pods)
+        if len(gangs) + len(alone) > 1:
+            await self._ask(pods)
+            for gang, members in gangs.items():
+                go_on()
+                try:
+                    await self._restarts.check(gang, members, why)
+                except RefusedError:
+                    self.refuse(gang)
+                    raise
+            for pod in alone:
+                go_on()
+                await self._evict(pod, why, dry_run=True)
+            go_on()
+        if asyncio.get_running_loop().time() + max(pod.grace_s for pod in pods) > until:
+            raise RefusedError(LATE)
+
+    def _split(self, pods: Iterable[Pod]) -> tuple[dict[Key, list[Pod]], list[Pod]]:
+        """Return the pods that end by suspending an owner, by gang, and those that the Eviction API ends."""
+        gangs: dict[Key, list[Pod]] = {}
+        alone: list[Pod] = []
+        for pod in pods:
+            if (gang := self._suspended_with(pod)) is not None:
+                gangs.setdefault(gang, []).append(pod)
+            else:
+                alone.append(pod)
+        return gangs, alone
 
     async def _end(
         self,
@@ -178,17 +239,11 @@ class Evictions:
         why: str,
         go_on: Callable[[], None],
     ) -> None:
-        alone: list[Pod] = []
-        gangs: dict[Key, list[Pod]] = {}
-        for pod in pods:
-            if (gang := self._suspended_with(pod)) is not None:
-                gangs.setdefault(gang, []).append(pod)
-            else:
-                alone.append(pod)
+        gangs, alone = self._split(pods)
         now = asyncio.get_running_loop().time()
         for gang, members in gangs.items():
             self._told |= dict.fromkeys((pod.metadata.uid for pod in members), now + ASKED_S)
-            answer = self._restarts.ask(gang, members, why, wanted=stands)
+            answer = self._restarts.ask(gang, members, why, wanted=stands, at_once=True)
             if answer and answer != DONE:
                 self._restarts.take_back(gang)
                 self.refuse(gang)
@@ -212,16 +267,22 @@ class Evictions:
         of = self._picture.gangs.of(_key(pod))
         return of.gang if of is not None and _suspended_by(pod) else None
 
-    async def _evict(self, pod: Pod, why: str) -> None:
+    def _unit(self, pod: Pod) -> Key:
+        """Return the key of the unit that a pod belongs to: of its gang, or its own."""
+        of = self._picture.gangs.of(_key(pod))
+        return _key(pod) if of is None else of.gang
+
+    async def _evict(self, pod: Pod, why: str, *, dry_run: bool = False) -> None:
         namespace, name = key = _key(pod)
         known = self._picture.pods.get(key)
         if known is None or known.metadata.uid != pod.metadata.uid or known.metadata.deletion_timestamp is not None:
             return
-        of = self._picture.gangs.of(key)
-        unit = key if of is None else of.gang
+        unit = self._unit(pod)
         refused = f"pod {shown(f'{namespace}/{name}')} may not be evicted"
         try:
-            there = await evict(self._client, known, as_seen=True, chart_value=CHART_VALUE, refused=refused)
+            there = await evict(
+                self._client, known, as_seen=True, chart_value=CHART_VALUE, refused=refused, dry_run=dry_run
+            )
         except RefusedError:
             self.refuse(unit)
             raise
@@ -229,12 +290,14 @@ class Evictions:
             if error.conflict:
                 raise MovedOnError(f"pod {namespace}/{name} was changed meanwhile") from None
             raise
-        self._told[pod.metadata.uid] = asyncio.get_running_loop().time() + TOLD_S
+        if dry_run:
+            return
+        self._told[pod.metadata.uid] = self._evicted[pod.metadata.uid] = asyncio.get_running_loop().time() + TOLD_S
         self._refusals.forget(unit)
         if not there:  # a reflector will show that it is gone
             return
         now = asyncio.get_running_loop().time()
-        self._ended.setdefault((unit, pod.metadata.uid if of is None else ""), now)
+        self._ended.setdefault((unit, pod.metadata.uid if unit == key else ""), now)
         logger.info("pod %s/%s is evicted %s", namespace, name, why)
         metrics.PREEMPTED_PODS.inc()
         if self._record is not None:

@@ -7,11 +7,10 @@ it by its label, and an object that others have changed is left as they want it.
 from __future__ import annotations
 
 import asyncio
-import datetime
-import hashlib
+import collections
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -22,9 +21,20 @@ from dradriver.api.suspends import Suspendable
 from dradriver.controller.budgets import ask_budgets, delete
 from dradriver.controller.outcome import Outcome, outcome
 from dradriver.controller.owner_kinds import OwnerKinds
+from dradriver.controller.owner_suspension import (
+    DONE,
+    PAUSED,
+    digest,
+    is_done,
+    patch,
+    pause_s,
+    refuse_kueues,
+    suspend,
+    try_to_suspend,
+)
 from dradriver.controller.owner_tops import RefusedError, Top, left_suspended, maker, top_of
 from dradriver.errors import DriverError
-from dradriver.kube.client import ApiError, Client, PatchKind
+from dradriver.kube.client import ApiError, Client
 from dradriver.kube.errors import asked_s
 from dradriver.kube.resources import Resource
 from dradriver.kube.workqueue import WorkQueue
@@ -40,12 +50,11 @@ ANSWER_S: Final = 30.0  # for all requests of one step
 AGAIN_S: Final = 60.0  # after which what was not permitted is tried again, where somebody still asks
 FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 60.0
-MOST: Final = 64  # owners that are suspended at once
-MOST_IN_NAMESPACE: Final = 8
+# Owners that are suspended at once. A namespace with none always has room for its first.
+MOST: Final = 64
+MOST_IN_NAMESPACE: Final = 8  # also the most that a namespace counts for, whatever marks its tenant could write
 MOST_KEPT: Final = 4096  # answers
 
-DONE: Final = "it was started anew, and these pods of it are there still"
-PAUSED: Final = "it was started anew a short time ago: it is again after a pause"
 UNWANTED: Final = "nobody wants it any more"
 NONE_LEFT: Final = "it has no pods"
 
@@ -58,6 +67,7 @@ class _Ask(msgspec.Struct):
         pods: These, until there is an answer.
         reason: What is noted for people.
         wanted: Whether it is to be still: asked before anything is written.
+        at_once: Whether it need not wait until fewer owners are suspended.
         open: Whether there is no answer yet.
         answer: Why it cannot be; empty where it can.
         since: When that was found out, by the loop's clock.
@@ -67,6 +77,7 @@ class _Ask(msgspec.Struct):
     pods: Sequence[Pod]
     reason: str
     wanted: Callable[[], bool] = lambda: True
+    at_once: bool = False
     open: bool = True
     answer: str = ""
     since: float = 0.0
@@ -79,6 +90,7 @@ class _Restart(msgspec.Struct):
     name: str
     uid: str
     until: float  # when it is resumed whatever there still is
+    gang: Key | None  # for which a predecessor suspended it, as its record says
     asks: dict[Key, _Ask]
     left: dict[Key, str] | None = None  # its pods that are still there, with their uids
 
@@ -104,7 +116,15 @@ class OwnerRestarts:
         self._deleted: dict[Key, tuple[float, int]] = {}  # until when the pods of a gang are not deleted again
         self._queue = WorkQueue(self._work, pause_s=FIRST_PAUSE_S, longest_s=LONGEST_PAUSE_S)
 
-    def ask(self, gang: Key, pods: Sequence[Pod], reason: str, *, wanted: Callable[[], bool] = lambda: True) -> str:
+    def ask(
+        self,
+        gang: Key,
+        pods: Sequence[Pod],
+        reason: str,
+        *,
+        wanted: Callable[[], bool] = lambda: True,
+        at_once: bool = False,
+    ) -> str:
         """Have all of a gang start anew, once for these pods. Returns why that cannot be; empty while it is under way.
 
         Args:
@@ -112,14 +132,16 @@ class OwnerRestarts:
             pods: Its living pods: of an owner that can be suspended all go, also others', of any other owner these.
             reason: What is noted for people.
             wanted: Whether it is to be still: asked before anything is written.
+            at_once: Whether it need not wait until fewer owners are suspended: of a plan all are suspended, or none.
         """
-        loss, now = _digest(pods), asyncio.get_running_loop().time()
+        loss, now = digest(pods), asyncio.get_running_loop().time()
         known = self._asks.get(gang)
         until, why = self._refused.get(gang, (0.0, ""))
         if now < until and (known is None or not known.open):
             # Who asks for other pods of the gang is refused the same: two who ask would not let each other know.
             return why
         if known is not None and (known.open or known.loss == loss):
+            known.at_once |= at_once
             if not known.open and now - known.since >= AGAIN_S and pods:
                 known.open, known.pods = True, tuple(pods)
                 self._queue.put(gang)
@@ -130,13 +152,46 @@ class OwnerRestarts:
         if len(self._asks) >= MOST_KEPT:
             for key in [key for key, ask in self._asks.items() if not ask.open][: MOST_KEPT // 4]:
                 del self._asks[key]
-        self._asks[gang] = _Ask(loss, tuple(pods), reason, wanted)
+        self._asks[gang] = _Ask(loss, tuple(pods), reason, wanted, at_once)
         self._queue.put(gang)
         return ""
 
+    async def check(self, gang: Key, pods: Sequence[Pod], reason: str) -> None:
+        """Raise unless the owner of a gang's pods can be suspended now, as far as the API server can tell.
+
+        Args:
+            gang: The gang.
+            pods: Its living pods.
+            reason: What would be noted for people.
+
+        Raises:
+            RefusedError: It cannot; the text says why.
+            ApiError: The server is in trouble.
+            Unreachable: No answer.
+        """
+        until, why = self._refused.get(gang, (0.0, ""))
+        if asyncio.get_running_loop().time() < until:
+            raise RefusedError(why)
+        try:
+            await try_to_suspend(self._client, self._kinds, gang, pods, reason)
+        except ApiError as error:
+            if error.conflict or not _is_refusal(error):
+                raise
+            raise RefusedError(f"it cannot be started anew: {error}") from None
+        # What was answered before does not count any more.
+        if (known := self._asks.get(gang)) is not None:
+            known.answer = ""
+            if not known.open:
+                del self._asks[gang]
+
+    def suspended(self) -> frozenset[Key]:
+        """Return the gangs whose owners are suspended now."""
+        restarts = self._restarts.values()
+        return frozenset(gang for restart in restarts for gang in (restart.gang, *restart.asks) if gang is not None)
+
     def take_back(self, gang: Key) -> None:
         """Forget what was asked for a gang; what is suspended already is resumed all the same."""
-        if (ask := self._asks.get(gang)) is not None and not any(gang in one.asks for one in self._restarts.values()):
+        if (ask := self._asks.get(gang)) is not None and gang not in self.suspended():
             del self._asks[gang]
             ask.open = False
 
@@ -196,25 +251,22 @@ class OwnerRestarts:
 
     async def _begin(self, gang: Key, ask: _Ask) -> float | None:
         """Begin, or answer; returns when to try again, where it is too early."""
-        if any(suspends.of_kueue(pod.metadata) for pod in ask.pods):
-            raise RefusedError("Kueue has admitted its pods, and starts them anew itself: leave them to it")
+        refuse_kueues(ask.pods)
         if all(maker(pod).kind == suspends.DELETES for pod in ask.pods):
             return await self._delete(gang, ask)
         top = await top_of(self._client, self._kinds, ask.pods)
-        before = suspends.record_of(top.found)
         if suspends.under_way(top.found) is not None:
             self._take_up(top).asks[gang] = ask
             return None
-        if before is not None and before.over and before.loss == ask.loss:
+        if is_done(top, ask.loss):
             self._close(gang, ask, DONE)
             return None
         if why := suspends.obstacle(top.resource.kind, top.found):
             raise RefusedError(why)
-        now = datetime.datetime.now(datetime.UTC)
-        wait_s = 0.0 if before is None else before.due_in_s(now)
+        wait_s = pause_s(top)
         if wait_s > 0:
             self._tell(gang, ask, PAUSED)
-        if wait_s > 0 or not self._room(gang[0]):
+        if wait_s > 0 or not (ask.at_once or self._has_room(gang[0])):
             return asyncio.get_running_loop().time() + max(LOOK_S, wait_s)
         running = [pod for pod in self._of(top).values() if pod.spec.node_name]
         if running:
@@ -222,14 +274,7 @@ class OwnerRestarts:
         if not ask.wanted():
             self._close(gang, ask, UNWANTED)
             return None
-        record = suspends.record(top.found, gang=gang[1], loss=ask.loss, why=ask.reason, now=now)
-        try:
-            await self._patch(top, suspends.suspend(top.resource.kind, top.found, record))
-        except ApiError as error:
-            if not error.forbidden:
-                raise
-            right = suspends.grant(top.resource.kind, "suspend")
-            raise RefusedError(f"the controller may not suspend {top}: {right}, or suspend and resume it") from None
+        await suspend(self._client, top, gang=gang, loss=ask.loss, reason=ask.reason)
         logger.info("%s of namespace %s is suspended, to be resumed: %s", top, gang[0], ask.reason)
         ask.answer = ""
         self._take_up(top).asks[gang] = ask
@@ -255,11 +300,14 @@ class OwnerRestarts:
         self._close(gang, ask, DONE)
         return None
 
-    def _room(self, namespace: str) -> bool:
-        """Return whether another owner may be suspended now; one that stays so for too long takes nobody's turn."""
+    def _has_room(self, namespace: str) -> bool:
+        """Return whether another owner may be suspended now; one that stays so for too long counts no more."""
         now = asyncio.get_running_loop().time()
-        busy = [key[0] for key, restart in self._restarts.items() if now < restart.until]
-        return len(busy) < MOST and busy.count(namespace) < MOST_IN_NAMESPACE
+        counts = collections.Counter(key[0] for key, restart in self._restarts.items() if now < restart.until)
+        if not counts[namespace]:
+            return True
+        busy = sum(min(count, MOST_IN_NAMESPACE) for count in counts.values())
+        return counts[namespace] < MOST_IN_NAMESPACE and busy < MOST
 
     # What is suspended.
 
@@ -271,7 +319,9 @@ class OwnerRestarts:
             self._over(top.key, restart)
             restart = None
         if restart is None:
-            restart = _Restart(top.resource, metadata.name, metadata.uid, now + LONGEST_S, {})
+            record = suspends.under_way(top.found)
+            gang = None if record is None else (metadata.namespace, record.gang)
+            restart = _Restart(top.resource, metadata.name, metadata.uid, now + LONGEST_S, gang, {})
             self._restarts[top.key] = restart
             self._queue.put_at(top.key, now + LOOK_S / 4)
         return restart
@@ -290,13 +340,15 @@ class OwnerRestarts:
             self._over(key, restart)  # whoever took the record away sees to the rest
             return None
         if not found.suspended or found.kueues:
-            await self._patch(top, suspends.let_go(found, record))
+            await patch(self._client, top, suspends.let_go(found, record))
             self._over(key, restart)
             return None
         now = asyncio.get_running_loop().time()
         if now < restart.until and not self._gone(top, restart):
-            return now + LOOK_S
-        await self._patch(top, suspends.resume(top.resource.kind, found, record))
+            # The controller reads at most MOST_IN_NAMESPACE owners of a namespace in LOOK_S, however many are marked.
+            count = sum(namespace == key[0] for namespace, _ in self._restarts)
+            return min(now + LOOK_S * max(1.0, count / MOST_IN_NAMESPACE), restart.until)
+        await patch(self._client, top, suspends.resume(top.resource.kind, found, record))
         logger.info("%s of namespace %s is resumed", top, key[0])
         self._over(key, restart)
         return None
@@ -321,12 +373,6 @@ class OwnerRestarts:
         """Return the pods of ours that an object has made and that have not ended."""
         kind, made_by = top.resource.kind, top.found.metadata
         return {k: pod for k, pod in self._pods.items() if not pod.finished and suspends.belongs(pod, kind, made_by)}
-
-    async def _patch(self, top: Top, body: dict[str, Any]) -> None:
-        metadata = top.found.metadata
-        await self._client.patch(
-            top.resource, metadata.name, body, kind=PatchKind.MERGE, namespace=metadata.namespace, type=msgspec.Raw
-        )
 
     def _over(self, key: Key, restart: _Restart) -> None:
         if self._restarts.get(key) is restart:  # else another object of that name is being started anew by now
@@ -353,10 +399,6 @@ class OwnerRestarts:
             logger.info("%s/%s is not started anew: %s", *gang, answer)
         ask.answer = answer
         self._touch(gang)
-
-
-def _digest(pods: Sequence[Pod]) -> str:
-    return hashlib.sha256(",".join(sorted(pod.metadata.uid for pod in pods)).encode()).hexdigest()[:32]
 
 
 def _is_refusal(error: Exception) -> bool:

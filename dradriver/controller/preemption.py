@@ -271,7 +271,7 @@ class Preemptions:
         self, unit: Unit, places: dict[Member, Placement], victims: Sequence[RunningUnit], slot: Slot
     ) -> None:
         try:
-            await self._evictions.ask(victims)
+            await self._evictions.ask([one.pod for unit in victims for one in unit.pods])
         except BaseException:
             for member in places:
                 self._picture.release(member.wish.claim)
@@ -291,13 +291,17 @@ class Preemptions:
 
         Once some have begun to end, what is free of it is worth waiting for.
         """
-        if ending.begun:
+        if self._begun(ending):
             return ""
         why = self._evictions.why_not(unit.key) if self._terms.enabled else OFF
         if why:
             for preempts in (claim.preempts for claim in ending.claims if claim.preempts is not None):
                 self._preemptable.spare_no_more(preempts.spare)
         return why
+
+    def _begun(self, ending: Ending) -> bool:
+        """Return whether somebody has begun to end, also if no pod shows it yet."""
+        return ending.begun or self._evictions.has_begun(ending.pods)
 
     def end(self, unit: Unit, ending: Ending) -> None:
         """Have those told to end who were not; those whose end was switched off since go on."""
@@ -328,7 +332,8 @@ class Preemptions:
                     pods,
                     last=held,
                     stands=stands,
-                    begun=ending.begun,
+                    begun=self._begun(ending),
+                    until=ending.until,
                     why=who,
                     go_on=lambda: self._executor.go_on(slot),
                 )

@@ -194,9 +194,10 @@ class Client:
         namespace: str | None = None,
         subresource: str | None = None,
         field_manager: str | None = None,
+        dry_run: bool = False,
         type: type[T] = dict,  # type: ignore[assignment]
     ) -> T:
-        """Change an object and return it as stored.
+        """Change an object and return it as stored, or, in a dry run, as it would be.
 
         Args:
             resource: The object's kind.
@@ -206,11 +207,14 @@ class Client:
             namespace: The object's.
             subresource: What of the object is changed: ``status``.
             field_manager: Who applies; what others have applied of the same fields is overwritten.
+            dry_run: Whether the server checks the change and does not store it.
             type: What the answer is read as.
         """
         content = body.ops if isinstance(body, Patch) else body
         path = resource.path(namespace, name) + (f"/{subresource}" if subresource else "")
         params = {"fieldManager": field_manager, "force": "true"} if field_manager else {}
+        if dry_run:
+            params["dryRun"] = "All"
         return _decode(
             await self.connection.request("PATCH", path, params=params, body=content, content_type=kind.value), type
         )

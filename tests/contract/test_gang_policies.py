@@ -16,15 +16,28 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any, Final
 
+import msgspec
 import pytest
 
-from dradriver.api import names, seats
+from dradriver.api import names, seats, suspends
 from dradriver.api.dra_objects import ResourceClaim
+from dradriver.api.pods import Pod
 from dradriver.cluster.picture import Picture
+from dradriver.controller.budgets import evict
 from dradriver.controller.gang_writer import MANAGER
+from dradriver.controller.owner_kinds import OwnerKinds
+from dradriver.controller.owner_restarts import OwnerRestarts
+from dradriver.controller.owner_tops import RefusedError, left_suspended
 from dradriver.controller.seat_slice import SeatSlice
 from dradriver.kube.client import ApiError, Client, PatchKind
-from dradriver.kube.resources import DEVICE_CLASSES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Resource
+from dradriver.kube.resources import (
+    DEVICE_CLASSES,
+    POD_DISRUPTION_BUDGETS,
+    PODS,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+    Resource,
+)
 from tests.contract.conftest import ACCOUNTS
 from tests.contract.test_policies import (
     HERE,
@@ -54,7 +67,11 @@ SEAT: Final = result(seats.POOL, seats.DEVICE) | {"request": "seat", "shareID": 
 PLACED: Final = {names.LABEL: names.LABEL_PLACED}
 STATEFUL_SETS: Final = Resource("apps", "v1", "statefulsets", "StatefulSet", namespaced=True)
 JOBS: Final = Resource("batch", "v1", "jobs", "Job", namespaced=True)
-SUSPENDING: Final = tuple(f"controller.gangOwners.{kind}.suspend=true" for kind in ("Job", "StatefulSet"))
+JOBSETS: Final = Resource("jobset.x-k8s.io", "v1alpha2", "jobsets", "JobSet", namespaced=True)
+DEFINITIONS: Final = Resource(
+    "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", namespaced=False
+)
+SUSPENDING: Final = tuple(f"controller.gangOwners.{kind}.suspend=true" for kind in ("Job", "JobSet", "StatefulSet"))
 POLICYS: Final = ("tells of a GPU", "tells of a claim that is not its own", "is an agent that lets a pod go")
 _KEYS: Final = map("".join, itertools.product(string.ascii_letters, repeat=3))
 MOST: Final = dict.fromkeys(itertools.islice(_KEYS, 40_000), "")  # annotations, as any tenant may send
@@ -99,6 +116,7 @@ async def _install(guarded: Guarded) -> None:
                     await said(controller.create(RESOURCE_SLICES, offering("probe"), dry_run=True)),
                     await said(suspend(controller, "probe", {"backoffLimit": 3 + turn})),
                     await said(controller.delete(PODS, f"probe-{turn}", namespace=TEAM)),
+                    await said(suspend(admin, "probe", {}, labels={names.RESTARTING: str(turn)})),
                 ]
                 if all("gpu-topology-" in text and "denied" in text for text in refused[::2] + refused[3:]) and (
                     refused[1] and not await said(go(controller, admin, "probe-seat"))
@@ -354,6 +372,181 @@ async def test_the_controller_suspends_jobs_where_the_values_say_and_changes_not
             assert "gpu-topology-suspends-jobs" in await said(suspend(controller, "trains", spec)), spec
         assert (await controller.list(JOBS, namespace=TEAM))[0]
         assert await said(controller.delete(JOBS, "trains", namespace=TEAM))
+
+
+RECORD: Final = '{"uid":"%s","gang":"gang/g","loss":"0","why":"for a test","at":"2026-01-02T03:04:05Z"}'
+"""A record as commit f73f0e72 wrote it."""
+
+
+def record(owner: Object) -> Object:
+    return {names.RESTART: RECORD % owner["metadata"]["uid"]}
+
+
+async def test_only_the_controller_marks_an_owner_as_suspended_by_it(suspending: Guarded) -> None:
+    marked = {names.RESTARTING: "true"}
+    async with suspending.admin() as admin, as_account(suspending, OURS, CONTROLLER) as controller:
+        made = await admin.create(JOBS, job("forged"), namespace=TEAM)
+        note = record(made)
+        forged: dict[str, Object] = {
+            "the label": {"labels": marked},
+            "the label and the record": {"labels": marked, "annotations": note},
+            "the record": {"annotations": note},
+            "a record that is over": {"annotations": {names.RESTART: note[names.RESTART][:-1] + ',"over":true}'}},
+            "an empty record": {"annotations": {names.RESTART: ""}},
+            "the note of an idle owner": {"annotations": {names.IDLE: "{}"}},
+        }
+        for what, metadata in forged.items():
+            for subresource in ("", "status"):
+                body = {"metadata": metadata}
+                refusal = await said(change(admin, JOBS, "forged", body, subresource=subresource))
+                assert "gpu-topology-owner-marks" in refusal, f"{what} by {subresource or 'an update'}"
+        born = job("born") | {"metadata": {"name": "born", "labels": marked}}
+        assert "gpu-topology-owner-marks" in await said(admin.create(JOBS, born, namespace=TEAM))
+        left, whole = await left_suspended(controller, OwnerKinds(controller))
+        assert (left, whole) == ([], True)
+
+
+async def test_owners_of_a_kind_that_is_installed_after_the_policy_are_guarded_too(suspending: Guarded) -> None:
+    free = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    schema = {"openAPIV3Schema": {"type": "object", "properties": {"spec": free, "status": free}}}
+    version = {"name": JOBSETS.version, "served": True, "storage": True, "schema": schema}
+    version |= {"subresources": {"status": {}}}
+    spec: Object = {"group": JOBSETS.group, "scope": "Namespaced", "versions": [version]}
+    spec |= {"names": {"kind": "JobSet", "plural": "jobsets", "singular": "jobset", "listKind": "JobSetList"}}
+    name = f"{JOBSETS.plural}.{JOBSETS.group}"
+    async with suspending.admin() as admin, as_account(suspending, OURS, CONTROLLER) as controller:
+        await admin.create(DEFINITIONS, {"metadata": {"name": name}, "spec": spec})
+        try:
+            async with asyncio.timeout(IN_FORCE_S):
+                while not await admin.serves(JOBSETS):
+                    await asyncio.sleep(0.2)
+            body: Object = {"apiVersion": JOBSETS.api_version, "kind": JOBSETS.kind}
+            body |= {"metadata": {"name": "sets"}, "spec": {"x": 1}}
+            made = await admin.create(JOBSETS, body, namespace=TEAM)
+            marks: Object = {"labels": {names.RESTARTING: "true"}, "annotations": record(made)}
+            async with asyncio.timeout(IN_FORCE_S):
+                while "gpu-topology-owner-marks" not in await said(
+                    change(admin, JOBSETS, "sets", {"metadata": marks}, subresource="")
+                ):
+                    await asyncio.sleep(0.2)
+                    await change(admin, JOBSETS, "sets", {"metadata": {"labels": None}}, subresource="")
+            await change(admin, JOBSETS, "sets", {"metadata": marks, "status": {"y": 1}})
+            now = await admin.get(JOBSETS, "sets", namespace=TEAM)
+            assert now["status"] == {"y": 1}
+            assert names.RESTARTING not in now["metadata"].get("labels", {}), "a status changes no metadata"
+            told = await controller.patch(
+                JOBSETS, "sets", {"metadata": marks, "spec": {"suspend": True}}, kind=PatchKind.MERGE, namespace=TEAM
+            )
+            assert told["spec"] == {"x": 1, "suspend": True}
+        finally:
+            await admin.delete(DEFINITIONS, name)
+            async with asyncio.timeout(IN_FORCE_S):
+                while await admin.serves(JOBSETS):
+                    await asyncio.sleep(0.2)
+
+
+async def test_a_restored_or_copied_owner_may_have_the_record_of_another_and_is_nobodys_to_resume(
+    suspending: Guarded,
+) -> None:
+    async with suspending.admin() as admin, as_account(suspending, OURS, CONTROLLER) as controller:
+        other = await admin.create(JOBS, job("original"), namespace=TEAM)
+        notes = record(other) | {names.IDLE: "{}"}
+        copied = await admin.create(
+            JOBS, job("copied") | {"metadata": {"name": "copied", "annotations": notes}}, namespace=TEAM
+        )
+        assert copied["metadata"]["annotations"] == notes
+        assert suspends.record_of(msgspec.convert(copied, suspends.Suspendable)) is None
+        body = {"metadata": {"annotations": record(copied)}}
+        assert "gpu-topology-owner-marks" in await said(change(admin, JOBS, "copied", body, subresource=""))
+        left, _ = await left_suspended(controller, OwnerKinds(controller))
+        assert left == []
+
+
+async def test_others_may_change_and_take_over_an_owner_that_the_controller_suspended(suspending: Guarded) -> None:
+    async with suspending.admin() as admin, as_account(suspending, OURS, CONTROLLER) as controller:
+        for name in ("label", "all", "replaced"):
+            made = await admin.create(JOBS, job(name), namespace=TEAM)
+            told = await suspend(
+                controller, name, {"suspend": True}, labels={names.RESTARTING: "true"}, annotations=record(made)
+            )
+            for metadata in (
+                {"labels": {names.RESTARTING: "other"}},
+                {"annotations": {names.RESTART: RECORD % "x"}},
+            ):
+                assert "gpu-topology-owner-marks" in await said(suspend(admin, name, {}, **metadata))
+            await suspend(admin, name, {"parallelism": 0}, labels={"a": "b"}, annotations={"c": "d"})
+            await change(admin, JOBS, name, {"status": {"active": 0}})
+            if name == "replaced":
+                now = await admin.get(JOBS, name, namespace=TEAM)
+                now["metadata"] |= {"labels": {}, "annotations": {}}
+                await admin.update(JOBS, now)
+            else:
+                taken: Object = {"labels": {names.RESTARTING: None}}
+                if name == "all":
+                    taken |= {"annotations": {names.RESTART: None}}
+                await suspend(admin, name, {}, **taken)
+            again = await said(suspend(admin, name, {}, labels={names.RESTARTING: "true"}))
+            assert "gpu-topology-owner-marks" in again, "whoever took it over does not hand it back"
+            assert told["metadata"]["labels"][names.RESTARTING] == "true"
+        left, _ = await left_suspended(controller, OwnerKinds(controller))
+        assert left == []
+
+
+async def test_an_owner_that_the_previous_release_suspended_is_resumed(suspending: Guarded) -> None:
+    async with suspending.admin() as admin, as_account(suspending, OURS, CONTROLLER) as controller:
+        made = await admin.create(JOBS, job("older"), namespace=TEAM)
+        marks = {"labels": {names.RESTARTING: "true"}, "annotations": record(made)}
+        await suspend(controller, "older", {"suspend": True}, **marks)
+        restarts = OwnerRestarts(controller, OwnerKinds(controller), pods={}, touch=lambda _: None)
+        running = asyncio.create_task(restarts.run())
+        try:
+            async with asyncio.timeout(60):
+                while names.RESTARTING in (now := await admin.get(JOBS, "older", namespace=TEAM))["metadata"].get(
+                    "labels", {}
+                ):
+                    await asyncio.sleep(0.2)
+        finally:
+            running.cancel()
+        assert now["spec"]["suspend"] is False
+        assert '"over":true' in now["metadata"]["annotations"][names.RESTART]
+
+
+async def test_a_dry_run_says_whether_an_owner_can_be_suspended_and_suspends_nothing(suspending: Guarded) -> None:
+    async with suspending.admin() as admin, as_account(suspending, OURS, CONTROLLER) as controller:
+        body = job("tried")
+        body["spec"] |= {"suspend": False, "parallelism": 0}
+        made = await admin.create(JOBS, body, namespace=TEAM)
+        owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "tried", "controller": True}
+        metadata = {"name": "member", "namespace": TEAM, "ownerReferences": [owner | {"uid": made["metadata"]["uid"]}]}
+        member = msgspec.convert({"metadata": metadata, "spec": {}}, Pod)
+        restarts = OwnerRestarts(controller, OwnerKinds(controller), pods={}, touch=lambda _: None)
+        await restarts.check((TEAM, "gang/g"), [member], "for a test")
+        now = await admin.get(JOBS, "tried", namespace=TEAM)
+        assert now["spec"]["suspend"] is False
+        assert names.RESTARTING not in now["metadata"].get("labels", {})
+        others = OwnerRestarts(admin, OwnerKinds(admin), pods={}, touch=lambda _: None)
+        with pytest.raises(RefusedError, match="the controller may not suspend 'Job tried'"):
+            await others.check((TEAM, "gang/g"), [member], "for a test")
+
+
+async def test_a_dry_run_says_whether_a_pod_can_be_evicted_and_evicts_none(suspending: Guarded) -> None:
+    async with suspending.admin() as admin:
+        spec = {"minAvailable": 1, "selector": {"matchLabels": {"app": "kept"}}}
+        await admin.create(POD_DISRUPTION_BUDGETS, {"metadata": {"name": "kept"}, "spec": spec}, namespace=TEAM)
+        for name in ("kept", "free"):
+            await admin.create(PODS, pod(name, labels={"app": name}), namespace=TEAM)
+            await change(admin, PODS, name, {"status": {"phase": "Running"}})
+
+            async def tried(name: str = name) -> bool:
+                known = await admin.get(PODS, name, namespace=TEAM, type=Pod)
+                return await evict(admin, known, as_seen=True, chart_value="x", refused="no", dry_run=True)
+
+            if name == "kept":
+                with pytest.raises(RefusedError, match="disruption budget"):
+                    await tried()
+            else:
+                assert await tried()
+            assert "deletionTimestamp" not in (await admin.get(PODS, name, namespace=TEAM))["metadata"]
 
 
 async def test_the_controller_deletes_pods_of_stateful_sets_and_no_others(suspending: Guarded) -> None:

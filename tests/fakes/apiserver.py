@@ -206,7 +206,8 @@ class FakeApiServer(Stored):
             case "GET", str(name):
                 return _json(200, self.store.get(target.where, (target.namespace, name)))
             case "POST", str(name) if target.subresource == "eviction":
-                evict(self.store, (target.namespace, name), request.body["deleteOptions"]["preconditions"])
+                wanted, dry = request.body["deleteOptions"]["preconditions"], request.query.get("dryRun") == "All"
+                evict(self.store, (target.namespace, name), wanted, dry=dry)
                 return _json(201, {"kind": "Status", "apiVersion": "v1", "status": "Success"})
             case "POST", None:
                 dry = request.query.get("dryRun") == "All"
@@ -226,7 +227,8 @@ class FakeApiServer(Stored):
         key = (target.namespace, name)
         kind = request.headers["Content-Type"]
         new = patched(self.store.get(target.where, key), kind, request.body)
-        return self.store.replace(target.where, key, new, subresource=target.subresource)
+        dry = request.query.get("dryRun") == "All"
+        return self.store.replace(target.where, key, new, subresource=target.subresource, dry=dry)
 
     def _list(self, request: Request, target: _Target) -> Object:
         chosen = _selector(request, target)

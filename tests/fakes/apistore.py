@@ -146,7 +146,14 @@ class Store:
         return obj if dry else self._write(where, key, obj)
 
     def replace(
-        self, where: Collection, key: Key, obj: Object, *, subresource: str = "", whole: bool = False
+        self,
+        where: Collection,
+        key: Key,
+        obj: Object,
+        *,
+        subresource: str = "",
+        whole: bool = False,
+        dry: bool = False,
     ) -> Object:
         """Store a new state of an object that exists, by the rules of an update (``whole``: all of it, status too)."""
         old = self.get(where, key)
@@ -176,6 +183,8 @@ class Store:
             return old
         if not whole:
             check_change(where.plural, old, obj)
+        if dry:
+            return obj
         if obj["metadata"].get("deletionTimestamp") and not obj["metadata"].get("finalizers"):
             self._remove(where, key)
             return obj

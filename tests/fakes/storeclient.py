@@ -39,7 +39,8 @@ class Call:
 
     @property
     def writes(self) -> bool:
-        return self.verb in ("create", "update", "patch", "delete", "evict")
+        """Whether it may be one of a test's writes: a dry run of a change of what is there changes nothing."""
+        return self.verb in ("create", "update", "delete") or (self.verb in ("patch", "evict") and not self.dry)
 
     @property
     def key(self) -> Key:
@@ -96,7 +97,7 @@ class StoreClient:
     ) -> Any:
         body = _sent(obj)
         if subresource == "eviction":
-            return await self._evict(body)
+            return await self._evict(body, dry=dry_run)
         namespace = namespace or body["metadata"].get("namespace")
         if resource.namespaced and not namespace:
             raise ValueError(f"a {resource.kind} needs a namespace")
@@ -138,15 +139,17 @@ class StoreClient:
         subresource: str | None = None,
         field_manager: str | None = None,
         force: bool = False,
+        dry_run: bool = False,
         type: Any = dict,  # noqa: A002
     ) -> Any:
         sent = _sent(getattr(body, "ops", body))
         call = self._call("patch", resource, namespace, name, sent)
+        call.dry = dry_run
 
         def act() -> Object:
             where = self.store.of(resource)
             new = patched(self.store.get(where, call.key), kind.value, sent)
-            return self.store.replace(where, call.key, new, subresource=subresource or "")
+            return self.store.replace(where, call.key, new, subresource=subresource or "", dry=dry_run)
 
         return _typed(await self._send(call, act), type)
 
@@ -170,12 +173,13 @@ class StoreClient:
             raise
         return True
 
-    async def _evict(self, body: Object) -> Any:
+    async def _evict(self, body: Object, *, dry: bool) -> Any:
         metadata, wanted = body["metadata"], body["deleteOptions"]["preconditions"]
         call = self._call("evict", PODS, metadata["namespace"], metadata["name"], wanted)
+        call.dry = dry
 
         def act() -> Object:
-            evict(self.store, call.key, wanted, delete=self.ends)
+            evict(self.store, call.key, wanted, delete=self.ends, dry=dry)
             return {"kind": "Status", "status": "Success"}
 
         return await self._send(call, act)

@@ -18,7 +18,12 @@ SEVERAL: Final = "This pod has more than one PodDisruptionBudget, which the evic
 
 
 def evict(
-    store: Store, key: Key, preconditions: dict[str, Any], *, delete: Callable[[Key], object] | None = None
+    store: Store,
+    key: Key,
+    preconditions: dict[str, Any],
+    *,
+    delete: Callable[[Key], object] | None = None,
+    dry: bool = False,
 ) -> None:
     """Evict a pod, or refuse to.
 
@@ -27,6 +32,7 @@ def evict(
         key: The pod.
         preconditions: Its uid and version.
         delete: How a pod goes, if not at once.
+        dry: Whether it is only asked.
     """
     pod = store.get(store.of(PODS), key)
     for name, wanted in preconditions.items():
@@ -42,7 +48,9 @@ def evict(
         if len(budgets) > 1:
             raise Refused(500, "", SEVERAL)
         for budget in budgets:
-            _take(store, budget)
+            _take(store, budget, dry=dry)
+    if dry:
+        return
     store.edit(PODS, key, lambda pod: pod["status"].setdefault("conditions", []).append(dict(CONDITION)))
     if delete is not None:
         delete(key)
@@ -56,11 +64,12 @@ def _chooses(budget: Object, pod: Object) -> bool:
     return all(labels.get(name) == value for name, value in wanted.items())
 
 
-def _take(store: Store, budget: Object) -> None:
+def _take(store: Store, budget: Object, *, dry: bool) -> None:
     name, allowed = budget["metadata"]["name"], budget["status"]["disruptionsAllowed"]
     if allowed < 1:
         message = "Cannot evict pod as it would violate the pod's disruption budget."
         causes = [{"reason": "DisruptionBudget", "message": f"The disruption budget {name} needs more pods"}]
         raise Refused(429, "TooManyRequests", message, {"causes": causes})
     key = budget["metadata"]["namespace"], name
-    store.edit(POD_DISRUPTION_BUDGETS, key, lambda one: one["status"].update(disruptionsAllowed=allowed - 1))
+    if not dry:
+        store.edit(POD_DISRUPTION_BUDGETS, key, lambda one: one["status"].update(disruptionsAllowed=allowed - 1))

@@ -100,7 +100,11 @@ def test_what_may_be_suspended_is_bound_to_that_by_a_policy(kind: str, group: st
     assert owners_rights(*settings) == owners_rights() | {(group, plural): {"get", "list", "patch"}, BUDGETS: {"list"}}
     only = {key for key in objects(*settings) if key not in objects()}
     name = f"gpu-topology-suspends-{plural}"
-    assert only == {("ValidatingAdmissionPolicy", name), ("ValidatingAdmissionPolicyBinding", name)}
+    kinds = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
+    assert only == {(kind, policy) for kind in kinds for policy in (name, "gpu-topology-owner-marks")}
+    marks = objects(*settings)["ValidatingAdmissionPolicy", "gpu-topology-owner-marks"]["spec"]
+    (rule,) = marks["matchConstraints"]["resourceRules"]
+    assert (rule["apiGroups"], rule["resources"]) == ([group], [plural, f"{plural}/status"])
     policy = objects(*settings)["ValidatingAdmissionPolicy", name]["spec"]
     (rule,) = policy["matchConstraints"]["resourceRules"]
     assert (rule["apiGroups"], rule["resources"], rule["operations"]) == ([group], [plural], ["UPDATE"])
@@ -424,6 +428,26 @@ def test_the_claims_policy_keeps_every_mark_that_is_read() -> None:
         names.HANDED_OVER,
         names.IDLE_END,
     }
+
+
+def test_the_marks_of_suspended_owners_are_the_controllers_alone_of_each_kind_that_it_may_suspend() -> None:
+    rendered = objects(*VARIANTS["gangs"])
+    policy = rendered["ValidatingAdmissionPolicy", "gpu-topology-owner-marks"]["spec"]
+    assert policy["failurePolicy"] == "Fail"
+    rules_of = policy["matchConstraints"]["resourceRules"]
+    assert {(rule["apiGroups"][0], rule["resources"][0]) for rule in rules_of} == {
+        suspends.OBJECTS[kind] for kind in suspends.FIELDS
+    }
+    assert {tuple(rule["operations"]) for rule in rules_of} == {("CREATE", "UPDATE")}
+    label, annotations = (validation["expression"] for validation in policy["validations"])
+    assert set(re.findall("'(.*?)'", label)) == {names.RESTARTING}
+    assert set(re.findall("'(.*?)'", annotations)) == {names.RESTART, names.IDLE}
+    exempt, marked = (condition["expression"] for condition in policy["matchConditions"])
+    assert exempt == "request.userInfo.username != 'system:serviceaccount:gpu-topology:gpu-topology-controller'"
+    assert set(re.findall("'(.*?)'", marked)) == {names.RESTARTING, names.RESTART, names.IDLE}
+    binding = rendered["ValidatingAdmissionPolicyBinding", "gpu-topology-owner-marks"]["spec"]
+    assert binding == {"policyName": "gpu-topology-owner-marks", "validationActions": ["Deny"]}
+    assert ("ValidatingAdmissionPolicy", "gpu-topology-owner-marks") not in objects(), "it suspends nothing by default"
 
 
 def test_the_claims_policy_is_about_everybody_but_the_account_that_the_controller_uses() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from dradriver.api import names, suspends
 from dradriver.controller import owner_restarts, owner_tops
-from dradriver.controller.owner_restarts import DONE, PAUSED
+from dradriver.controller.owner_suspension import DONE, PAUSED
 from dradriver.kube.client import ApiError, Unreachable
 from dradriver.kube.resources import POD_DISRUPTION_BUDGETS, PODS, Resource
 from tests.effort import sampled
@@ -513,6 +513,96 @@ async def test_so_many_are_suspended_at_once_and_no_more(monkeypatch: pytest.Mon
         suspended = max(suspended, sum(job["spec"].get("suspend", False) for job in cluster.all(JOBS)))
     assert suspended == 1
     assert sum(names.RESTART in job["metadata"].get("annotations", {}) for job in cluster.all(JOBS)) == 2
+
+
+async def test_what_was_answered_before_does_not_count_once_the_owner_can_be_suspended() -> None:
+    cluster = GpuCluster()
+    asking(cluster, "default", "unwanted", wanted=lambda: False)
+    await cluster.worker.sweep()
+    restarts, pods = cluster.worker._restarts, [cluster.worker.picture.pods["default", "unwanted"]]
+    gang = "default", "gang/unwanted"
+    assert restarts.ask(gang, pods, "r") == owner_restarts.UNWANTED
+    await restarts.check(gang, pods, "r")
+    assert suspended_in(cluster, "default") == []
+    assert restarts.ask(gang, pods, "r", at_once=True) == ""
+    await cluster.worker.sweep()
+    assert suspended_in(cluster, "default") == ["unwanted"]
+    assert restarts.suspended() == {gang}
+    await restarts.check(gang, pods, "r")
+
+
+def marked(cluster: GpuCluster, namespace: str, count: int) -> None:
+    """Let a namespace have Jobs that look as if the controller had suspended them, with pods that never go."""
+    for number in range(count):
+        name = f"{namespace}-{number}"
+        record = suspends.Record(uid=name, gang="g", loss="l", why="w", at="2026-01-02T03:04:05Z")
+        metadata = {"name": name, "namespace": namespace, "uid": name, "labels": {names.RESTARTING: "true"}}
+        metadata |= {"annotations": {names.RESTART: msgspec.json.encode(record).decode()}}
+        cluster.put(JOBS, {"metadata": metadata, "spec": {"suspend": True}})
+
+
+def asking(cluster: GpuCluster, namespace: str, *jobs: str, wanted: Callable[[], bool] = lambda: True) -> None:
+    """Ask that Jobs of one pod each start anew."""
+    restarts = cluster.worker._restarts
+    for name in jobs:
+        pod = cluster.admitted(name, 8, namespace=namespace, wishes={"gang": "auto"})
+        owner = {"apiVersion": "batch/v1", "kind": "Job", "name": name, "uid": name, "controller": True}
+        pod["metadata"]["ownerReferences"] = [owner]
+        cluster.put(PODS, pod)
+        cluster.put(JOBS, {"metadata": {"name": name, "namespace": namespace, "uid": name}, "spec": {}})
+    cluster.deliver()
+    for name in jobs:
+        restarts.ask((namespace, f"gang/{name}"), [cluster.worker.picture.pods[namespace, name]], "r", wanted=wanted)
+
+
+def suspended_in(cluster: GpuCluster, namespace: str) -> list[str]:
+    jobs = [job for job in cluster.all(JOBS) if job["metadata"]["namespace"] == namespace]
+    return [job["metadata"]["name"] for job in jobs if job["spec"].get("suspend")]
+
+
+@pytest.mark.parametrize("count", [1, 70])
+async def test_what_one_namespace_has_marked_keeps_no_other_from_its_own(count: int) -> None:
+    cluster = GpuCluster()
+    marked(cluster, "tenant", count)
+    await cluster.worker._restarts.find()
+    asking(cluster, "default", *(f"job-{number}" for number in range(owner_restarts.MOST_IN_NAMESPACE + 1)))
+    await cluster.worker.sweep()
+    assert len(suspended_in(cluster, "default")) == owner_restarts.MOST_IN_NAMESPACE
+    asking(cluster, "tenant", "job-of-tenant")
+    await cluster.worker.sweep()
+    assert ("job-of-tenant" in suspended_in(cluster, "tenant")) == (count == 1)
+
+
+async def test_a_namespace_with_nothing_suspended_always_has_room_for_its_first() -> None:
+    cluster = GpuCluster()
+    for number in range(owner_restarts.MOST // owner_restarts.MOST_IN_NAMESPACE):
+        marked(cluster, f"tenant-{number}", owner_restarts.MOST_IN_NAMESPACE)
+    await cluster.worker._restarts.find()
+    asking(cluster, "default", "first", "second")
+    await cluster.worker.sweep()
+    assert suspended_in(cluster, "default") == ["first"]
+
+
+@pytest.mark.looptime
+async def test_so_many_suspended_owners_of_a_namespace_are_read_in_a_second_and_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = GpuCluster()
+    marked(cluster, "tenant", 200)
+    get, reads = cluster.client.get, itertools.count()
+
+    async def counted(resource: Resource, *args: Any, **more: Any) -> Any:
+        if resource == JOBS:
+            next(reads)
+        return await get(resource, *args, **more)
+
+    monkeypatch.setattr(cluster.client, "get", counted)
+    leads = asyncio.create_task(cluster.worker._restarts.run())
+    await asyncio.sleep(60)
+    assert next(reads) <= 200 + 60 * owner_restarts.MOST_IN_NAMESPACE
+    await asyncio.sleep(owner_restarts.LONGEST_S)
+    assert suspended_in(cluster, "tenant") == []
+    leads.cancel()
 
 
 async def test_a_gang_that_is_to_restart_does_so_once_for_a_lost_pod_and_loses_one_failure() -> None:

@@ -219,6 +219,18 @@ async def test_json_patch_changes_and_its_test_refuses(api: FakeApiServer, clien
     assert raised.value.invalid
 
 
+async def test_a_patch_in_a_dry_run_is_checked_and_changes_nothing(api: FakeApiServer, client: Client) -> None:
+    stored = api.put(PODS, pod("p"))
+    body = {"metadata": {"labels": {"x": "y"}, "resourceVersion": stored["metadata"]["resourceVersion"]}}
+    tried = await client.patch(PODS, "p", body, kind=PatchKind.MERGE, namespace="a", dry_run=True)
+    assert tried["metadata"]["labels"] == {"x": "y"}
+    assert await client.get(PODS, "p", namespace="a") == stored
+    body["metadata"]["resourceVersion"] = "0"
+    with pytest.raises(ApiError) as refused:
+        await client.patch(PODS, "p", body, kind=PatchKind.MERGE, namespace="a", dry_run=True)
+    assert refused.value.conflict
+
+
 async def test_merge_patch_removes_with_null(api: FakeApiServer, client: Client) -> None:
     api.put(PODS, pod("p", annotations={"a": "1", "b": "2"}))
 

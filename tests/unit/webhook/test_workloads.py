@@ -117,6 +117,16 @@ def test_results_and_notes_are_no_words() -> None:
     assert asked(workload("Job", template(4), words=noted)).patch == []
 
 
+@pytest.mark.parametrize("note", [names.RESTART, names.IDLE])
+def test_what_the_controller_notes_on_an_owner_is_neither_refused_nor_copied(note: str) -> None:
+    before = asked(workload("Job", template(4), words=WORDS)).admitted
+    after = copy.deepcopy(before)
+    after["metadata"]["annotations"][note] = "{}"
+    verdict = asked(after, old=before)
+    assert verdict.allowed
+    assert verdict.patch == []
+
+
 @pytest.mark.parametrize("spec", [None, [], 3, {"template": 3}, {"template": {"metadata": []}}, {"template": None}])
 def test_what_is_none_is_refused_or_left_to_the_api_server(spec: Any) -> None:
     verdict = asked({"kind": "Job", "metadata": {"annotations": WORDS}, "spec": spec})
