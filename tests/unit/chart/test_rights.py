@@ -217,7 +217,7 @@ def test_least_privilege_of_the_controller() -> None:
     assert rules("Role", "controller") == [
         ("coordination.k8s.io", "leases", (LEASE,), {"get", "update"}),
         ("coordination.k8s.io", "leases", (), {"create"}),
-        ("", "configmaps", ("gpu-topology-policies",), {"get"}),
+        ("", "configmaps", ("gpu-topology-policies",), {"get", "list", "watch"}),
         ("", "configmaps", tuple(usage.every_name()), {"get", "update"}),
         ("", "configmaps", (reservations.NAME,), {"get", "update"}),
         ("", "configmaps", (), {"create"}),
