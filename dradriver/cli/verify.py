@@ -191,6 +191,8 @@ async def _cluster(server: ServerConfig, named: str | None, namespace: str, node
         now = cluster.clock(client.connection.date)  # leases have times of the cluster, maybe not this machine's
         found = [*cluster.findings(seen, now=now), *unread]
         if not node:
+            stored = await in_force.read(client, server, driver_namespace)
+            found.append(cluster.policies_in_use(seen.leases, stored, driver_namespace))
             hooks: list[dict[str, Any]] = await reading.listed(client, server, MUTATING_WEBHOOKS, dict)
             hooks += await reading.listed(client, server, VALIDATING_WEBHOOKS, dict)
             found += admission.certificates(hooks, driver_namespace, now=now)

@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence, Set
 
 from dradriver.allocator import Fleet
 from dradriver.api.pins import Device, Key
+from dradriver.api.policies.model import Policies
 from dradriver.api.policies.partitions import OTHERS
-from dradriver.api.policies.tenants import Tenant
 from dradriver.cluster import network
 from dradriver.cluster.inventory import Inventory
 from dradriver.cluster.kueue_topologies import KueueTopologies, KueueTopology
@@ -35,15 +35,17 @@ class Fleets:
 
     # Who may have what.
 
-    def follow(self, tenants: Mapping[str, Tenant]) -> None:
-        """Take in the tenants of the policies in force: who found no place may have one by other partitions."""
-        if self.views.follow(tenants, self._inventory.pools()):
+    def follow(self, policies: Policies) -> None:
+        """Take in the policies in force: who found no place may have one by other partitions."""
+        self._inventory.follow(policies)
+        if self.views.follow(policies.tenants, self._inventory.pools()):
             for name in self._inventory.pools():
                 self._inventory.marked(name, True)
             self._help_all()
 
     def relabelled(self, name: str) -> None:
         """Take in that a node's labels may be others: then its GPUs may be others' than they were."""
+        self._inventory.set_exclusive(name)
         if self.views.moved(name, self._inventory.pool(name)):
             self._inventory.marked(name, True)
             self._nodes.helped(name)

@@ -11,8 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dradriver.allocator import Amount, Fleet
+from dradriver.api import slices
 from dradriver.api.ledger import current_ledger
 from dradriver.api.pins import Device, Key, MigSlice, Pin, Usage
+from dradriver.api.policies.model import DEFAULTS, Policies
+from dradriver.api.policies.modes import mode_of
 from dradriver.cluster import pools
 from dradriver.cluster.exclusive_namespaces import ExclusiveNamespaces
 from dradriver.cluster.gpu_parts import GpuKinds
@@ -65,6 +68,7 @@ class Inventory:
         self._dirty: set[str] = set()
         self._free = np.zeros(64, dtype=np.int64)
         self._tenants = ExclusiveNamespaces()
+        self._policies = DEFAULTS
 
     def tenant(self, namespace: str) -> int:
         """Return the number by which the fleet knows who has parts of GPUs that are of one namespace at a time."""
@@ -117,6 +121,27 @@ class Inventory:
             self._mark(name)
             self._nodes.helped(name)
 
+    def follow(self, policies: Policies) -> None:
+        """Take in by the policies in force which GPUs have parts of one namespace at a time.
+
+        Node agents publish it, too, but they read the policies later: a GPU is exclusive as soon as either says so.
+        """
+        if policies.known and policies.gpus != self._policies.gpus:
+            self._policies = policies
+            for name in self._pools:
+                self.set_exclusive(name)
+
+    def set_exclusive(self, name: str) -> None:
+        """Take in that a node's labels may be others, by which policies select its GPUs."""
+        pool = self._pools.get(name)
+        if pool is None:
+            return
+        devices = self._exclusive(name, pool)
+        if devices != pool.exclusive:
+            pool.exclusive = devices
+            self._mark(name)
+            self._nodes.helped(name)
+
     def set_tables(self, name: str) -> None:
         """Take in that the tables of a node's machine are there."""
         self.aside.discard(name)
@@ -125,6 +150,7 @@ class Inventory:
 
     def set_node(self, name: str) -> None:
         """Take in that a node came or went: without a row of its own it has no place in the arrays."""
+        self.set_exclusive(name)
         self._offer(name)
 
     def hold(self, claim: Key, devices: Mapping[Device, Usage]) -> set[Device]:
@@ -297,12 +323,23 @@ class Inventory:
             self._slices.pop(name, None)
         elif (pool := pools.read(name, pieces.values())) is not None:
             self._pools[name] = pool
+            pool.exclusive = self._exclusive(name, pool)
             self._assess(name, pool)  # also in a standby, which may have to place pods soon
         self.kinds.set(name, self._pools.get(name))
         if name not in self._pools:
             self.tables.forget(name)
             self.aside.discard(name)
         self._offer(name)
+
+    def _exclusive(self, name: str, pool: Pool) -> frozenset[str]:
+        if not pool.parts or not any(rule.exclusive_to for rule in self._policies.gpus):
+            return frozenset()
+        labels = self._nodes.labels_of(name)
+        modes = {
+            slices.device_name(gpu.uuid): mode_of(self._policies, node=name, labels=labels, gpu=gpu)
+            for gpu in pool.machine.gpus
+        }
+        return frozenset(device for device, mode in modes.items() if mode is not None and mode.exclusive_to)
 
     def _mark(self, name: str, *, anew: bool = False) -> None:
         self._dirty.add(name)

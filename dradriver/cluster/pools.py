@@ -31,6 +31,8 @@ class Pool(msgspec.Struct):
         offered: The same as slices can be had of it: instances that are there already are all that their GPU can have.
         ill: Names of the devices that are not usable because something is wrong with them.
         seats: Whether the node's agent prepares claims with seats.
+        exclusive: Names of the devices whose parts are of one namespace at a time by the policies in force, in addition
+            to those whose agents have published it.
         row: The node's row that the fleet has it under; None while it has not.
     """
 
@@ -43,7 +45,13 @@ class Pool(msgspec.Struct):
     offered: Machine
     ill: frozenset[str] = frozenset()
     seats: bool = False
+    exclusive: frozenset[str] = frozenset()
     row: int | None = None
+
+    def is_exclusive(self, device: str) -> bool:
+        """Return whether the parts of a device are of one namespace at a time."""
+        parts = self.parts.get(device)
+        return parts is not None and (parts.exclusive or device in self.exclusive)
 
     def numbers(self, devices: Collection[str]) -> set[int]:
         """Return the machine's own numbers of the GPUs that are these devices, by their names."""

@@ -63,7 +63,7 @@ def remaining(pool: Pool, held: Mapping[str, Mapping[Key, Usage]]) -> Remaining:
             continue
         if how.only:
             only.add(number)
-        if how.exclusive:
+        if pool.is_exclusive(device):
             tenants[number] = {namespace for namespace, _ in held[device]}
         if how.sliced:
             sliced.add(number)
@@ -104,7 +104,7 @@ def fits_beside(pool: Pool | None, device: str, taken: Usage, loads: Mapping[Key
     if pool is None or gpu is None:
         return False  # nobody knows how much of it there is
     parts = pool.parts.get(device)
-    if parts is not None and parts.exclusive and any(own != namespace for own, _ in loads):
+    if pool.is_exclusive(device) and any(own != namespace for own, _ in loads):
         return False
     every = [*taken, *(part for load in loads.values() if load is not None for part in load)]
     amounts = [part for part in every if isinstance(part, Amount)]

@@ -14,7 +14,7 @@ class Cause(StrEnum):
     GPUS = "gpus"  # no set that it may have is free
     NEVER = "never"  # the cluster has no such set, also when it is empty
     NODES = "nodes"  # no node with GPUs can run it
-    RESERVED = "reserved"  # what is free is kept for others, by a reservation or a partition
+    RESERVED = "reserved"  # what is free is kept for others, by a reservation, a partition or exclusiveTo
     CAP = "cap"  # its tenant's, or the namespace's quota
     GANG = "gang"  # others of its gang are missing, or have no place
     ENDING = "ending"  # others end for it
@@ -56,6 +56,7 @@ _PHRASES: Final[tuple[tuple[str, Cause], ...]] = (
     ("reserved for one that has waited for longer", Cause.RESERVED),
     ("left out are all GPUs but those of tenant", Cause.RESERVED),
     ("left out are GPUs that are a tenant's alone", Cause.RESERVED),
+    ("another namespace uses fractions of", Cause.RESERVED),
     ("so no claim is given devices by this constraint", Cause.NEVER),
     ("no eligible node has", Cause.GPUS),
     ("none so far beside GPUs that are free", Cause.GPUS),

@@ -41,6 +41,7 @@ async def serve(args: Options) -> None:
     Raises:
         ConfigError: The API server's address or credentials cannot be read.
     """
+    from dradriver.api import names
     from dradriver.api.ledger import LEDGERS, bind
     from dradriver.cluster.tabulating import Tabulator
     from dradriver.controller import idle_pods, namespaces, policies, reasons, seat_slice, unread_claims
@@ -72,7 +73,7 @@ async def serve(args: Options) -> None:
             say_idle=idle_pods.recorder(client, instance=args.identity),
             ends_idle=args.end_idle,
         )
-        file = policies.follow(
+        policies_file = policies.follow(
             controller,
             client,
             args.policies,
@@ -95,14 +96,16 @@ async def serve(args: Options) -> None:
                     retry_period_s=args.retry_period,
                     config_map=args.policies_configmap,
                     makes_progress=progress.is_recent,
+                    annotations=lambda: {names.POLICIES: policies_file.in_force.fingerprint},
                 )
                 await elector.run(work)
 
         async with serve_health(args.health_port, ready=controller.ready), asyncio.TaskGroup() as tasks:
-            tasks.create_task(file.run())
+            tasks.create_task(policies_file.run())
             tasks.create_task(controller.watch())
-            # Whoever leads must be able to work at once.
+            # Whoever leads must be able to work at once, and by the policies that count now.
             await controller.synced()
+            await policies_file.first_read()
             memory.settle()
             tasks.create_task(memory.collect())
             tasks.create_task(progress.run())
@@ -122,7 +125,7 @@ def parse(argv: list[str]) -> Options:
         "--policies-configmap",
         default="",
         metavar="NAME",
-        help="ConfigMap of --policies, for Events about a bad one; default: none",
+        help="ConfigMap of --policies, to be watched, and for Events about a bad one; default: the file alone",
     )
     parser.add_argument("--lease-duration", type=int, default=15, metavar="S", help="default 15")
     parser.add_argument("--renew-deadline", type=float, default=10, metavar="S", help="default 10")

@@ -1,6 +1,7 @@
-"""The controller's policies file; one that is bad is told as an Event about its ConfigMap.
+"""The controller's policies, which it watches in their ConfigMap; a bad one is an Event about that ConfigMap.
 
-The controller tells it for all: every process reads the same file, and a thousand agents need not say so too.
+The controller enforces caps, partitions and reservations, so it must not wait for a mounted file. It writes the Event
+for all processes: they read the same ConfigMap, and a thousand agents need not say so too.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from dradriver.kube.client import Client
 from dradriver.kube.events import Recorder, Reference
 from dradriver.kube.resources import CONFIG_MAPS
 from dradriver.process.policies_file import PoliciesFile
+from dradriver.process.watched_policies import WatchedPolicies
 
 logger = logging.getLogger(__name__)
 
@@ -26,20 +28,26 @@ _ACTION: Final = "Reloading"
 def follow(
     controller: Controller, client: Client, path: Path | None, *, namespace: str, configmap: str, instance: str
 ) -> PoliciesFile:
-    """Return the file, to be run; the controller chooses by it, from its first state on.
+    """Return the policies, to be run; the controller chooses by them, from their first state on.
 
     Args:
         controller: The controller.
         client: An entered client.
-        path: The file; None for the defaults.
+        path: The mounted file; None for the defaults.
         namespace: The ConfigMap's.
-        configmap: The name of the ConfigMap that the file is of; empty where no Event is wanted.
+        configmap: The name of the ConfigMap that the file is of; empty to read the file alone, without Events.
         instance: The replica that writes Events.
     """
-    tell = recorder(client, namespace=namespace, name=configmap, instance=instance) if configmap else None
-    file = PoliciesFile(path, on_change=controller.follow, on_trouble=tell)
-    controller.follow(file.in_force)
-    return file
+    policies: PoliciesFile
+    if path is None or not configmap:
+        policies = PoliciesFile(path, on_change=controller.follow)
+    else:
+        tell = recorder(client, namespace=namespace, name=configmap, instance=instance)
+        policies = WatchedPolicies(
+            client, path, namespace=namespace, name=configmap, on_change=controller.follow, on_trouble=tell
+        )
+    controller.follow(policies.in_force)
+    return policies
 
 
 def recorder(client: Client, *, namespace: str, name: str, instance: str) -> Callable[[str], Awaitable[None]]:

@@ -197,7 +197,7 @@ class Worker:
 
     def follow(self, policies: Policies) -> None:
         """Put units in order, and reserve GPUs, by these policies from now on."""
-        self.picture.fleets.follow(policies.tenants)
+        self.picture.fleets.follow(policies)
         self.reservations.follow(policies)
         self._preemptions.follow(policies)
         if self.tenants.follow(policies):

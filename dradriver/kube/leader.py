@@ -11,7 +11,7 @@ import datetime
 import logging
 import os
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 from dradriver.errors import DriverError
@@ -51,6 +51,7 @@ class LeaderElector:
         config_map: str = "",
         end_process: Callable[[int], object] = os._exit,
         makes_progress: Callable[[], bool] = lambda: True,
+        annotations: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
         """Make a candidate; nothing is asked of the server before ``run``.
 
@@ -65,6 +66,7 @@ class LeaderElector:
             config_map: One of the Lease's namespace, with which a Lease that is made here goes; empty: it stays.
             end_process: Called with status 1 when cancelled work does not stop in time.
             makes_progress: Whether the work can go on; the lease is neither taken nor renewed while it cannot.
+            annotations: What the leader says of itself, in annotations of the Lease, with each renewal.
         """
         if not 0 < retry_period_s * JITTER < renew_deadline_s < lease_duration_s:
             raise ValueError(
@@ -81,6 +83,7 @@ class LeaderElector:
         self._config_map = config_map
         self._end_process = end_process
         self._makes_progress = makes_progress
+        self._annotations = annotations
         self._observed: tuple[Any, ...] = ()
         self._observed_at = 0.0
         self._renewed_at: float | None = None  # when the last successful renewal was sent; None when not the leader
@@ -181,6 +184,7 @@ class LeaderElector:
             if not error.not_found:
                 raise
             metadata = {"name": self._name, "namespace": self._namespace} | await self._owners()
+            metadata = self._annotated(metadata)
             new = {"apiVersion": LEASES.api_version, "kind": LEASES.kind, "metadata": metadata}
             began = clock()
             await self._client.create(LEASES, new | {"spec": self._spec({})})
@@ -199,7 +203,8 @@ class LeaderElector:
                 return False
         began = clock()
         # The version that came with the lease lets only one of several candidates win.
-        await self._client.update(LEASES, lease | {"spec": spec | self._spec(spec)})
+        metadata = self._annotated(lease["metadata"])
+        await self._client.update(LEASES, lease | {"metadata": metadata, "spec": spec | self._spec(spec)})
         self._renewed_at = began
         return True
 
@@ -215,6 +220,10 @@ class LeaderElector:
             return {}
         owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": self._config_map, "uid": found["metadata"]["uid"]}
         return {"ownerReferences": [owner]}
+
+    def _annotated(self, metadata: dict[str, Any]) -> dict[str, Any]:
+        says = self._annotations()
+        return metadata | {"annotations": {**(metadata.get("annotations") or {}), **says}} if says else metadata
 
     def _spec(self, old: dict[str, Any]) -> dict[str, Any]:
         now = _micro_time()

@@ -60,6 +60,14 @@ class PoliciesFile(Followed):
         self.step()
         self._on_change = on_change
 
+    @property
+    def source(self) -> str:
+        """What the policies are read from, for messages."""
+        return str(self._path)
+
+    async def first_read(self) -> None:
+        """Return once the policies in force are those of the source that counts; a file was read at the start."""
+
     def step(self) -> None:
         """Take what the file holds, where it was not taken yet."""
         try:
@@ -70,10 +78,10 @@ class PoliciesFile(Followed):
                 self.in_force, self.trouble = DEFAULTS, None
                 self._count()
             else:
-                self._refuse(f"{self._path} is gone")
+                self._refuse(f"{self.source} is gone")
         except OSError as error:
             self._taken = None
-            self._refuse(f"{self._path} cannot be read: {error}")
+            self._refuse(f"{self.source} cannot be read: {error}")
 
     def take(self, contents: tuple[bytes, ...]) -> None:
         """Put the content into force, if it is good."""
@@ -89,12 +97,12 @@ class PoliciesFile(Followed):
             self._refuse(str(error))
             return
         except Exception as error:  # a bug in reading it must not end every process that has the file
-            logger.exception("%s: an error in this program", self._path)
+            logger.exception("%s: an error in this program", self.source)
             self._refuse(f"{self._path.name} cannot be read: an error in this program: {error}")
             return
         self.in_force, self.trouble = policies, None
         self._count()
-        logger.info("%s is in force, digest %012x", self._path, policies.digest)
+        logger.info("%s is in force, digest %s", self.source, policies.fingerprint)
         for note in notes(policies):
             logger.info("%s: %s", self._path.name, note)
         if self._on_change is not None:

@@ -62,7 +62,15 @@ class Followed(abc.ABC):
         Raises:
             OSError, UnicodeDecodeError: A file cannot be read, or ``take`` refused; what was taken before goes on.
         """
-        contents = tuple(file.read_bytes() for file in self._files)
+        contents = self.contents()
         if contents != self._taken:
             self.take(contents)
             self._taken = contents
+
+    def contents(self) -> tuple[bytes, ...]:
+        """Return what the files hold now.
+
+        Raises:
+            OSError: A file cannot be read.
+        """
+        return tuple(file.read_bytes() for file in self._files)

@@ -74,6 +74,12 @@ VARIANTS: dict[str, tuple[str, ...]] = {
         "policies.tenants.open.schedulerPlaced=allow",
         "policies.tenants.any.namespaces[0]=any",
     ),
+    "exclusive": (
+        "policies.gpus[0].numbers[0]=1",
+        "policies.gpus[0].shared=time-slicing",
+        "policies.gpus[0].exclusiveTo=namespace",
+        "policies.gpus[1].mig=dynamic",
+    ),
     "mps": ("mps.enabled=true", "driverRoot=/run/nvidia/driver", "kubeletRoot=/data/kubelet"),
     "page": ("page.enabled=true",),
     "proxied": (

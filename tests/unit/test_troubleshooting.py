@@ -145,6 +145,15 @@ async def _full(cluster: GpuCluster) -> None:
     cluster.pod("p", Amount(cores=50))
 
 
+@says("another namespace uses fractions of")
+async def _another_namespaces(cluster: GpuCluster) -> None:
+    cluster.node("a", mode=Mode(shared="time-slicing", exclusive_to="namespace"))
+    cluster.rival("rival", "a", range(1, 8))
+    cluster.pod("q", Amount(cores=25), namespace="other")
+    await cluster.settle()
+    cluster.pod("p", Amount(cores=50))
+
+
 @says("has room for that even when it is empty")
 async def _too_large(cluster: GpuCluster) -> None:
     cluster.node("a", mode=SHARED)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from dradriver.allocator.fleet.part_nodes import Nodes, one_part
 from dradriver.allocator.fleet.part_sets import several_parts
 from dradriver.allocator.parts import phrases
 from dradriver.allocator.parts.asks import Ask
+from dradriver.allocator.parts.layouts import NONE
 from dradriver.allocator.parts.rooms import Rooms, largest_share
 from dradriver.allocator.parts.shares import Shares
 from dradriver.allocator.parts.slices import Slices
@@ -44,7 +46,7 @@ def rank(
     ]
     places = (one_part if sum(ask.wanted) == 1 else several_parts)(ask, every, limit)
     if not places:
-        raise _refusal(ask, every, explain=explain)
+        raise _refusal(ask, every, tenant, explain=explain)
     return [place.choice(ask) for place in places]
 
 
@@ -60,7 +62,7 @@ def _nodes(ask: Ask, group: NodeGroup, rooms: Rooms, eligible: Bools | None) -> 
     return Nodes(group, rooms, eligible, suitable, rings.mask_of(tuple(np.flatnonzero(most).tolist())) & suitable)
 
 
-def _refusal(ask: Ask, every: Sequence[Nodes], *, explain: bool) -> NoPlaceError:
+def _refusal(ask: Ask, every: Sequence[Nodes], tenant: int, *, explain: bool) -> NoPlaceError:
     """Why there is no place; the message names the nearest thing that is possible, where that is wanted."""
     what = phrases.wanted(ask.request)
     word = "MIG slices" if ask.sliced else "shares"
@@ -74,8 +76,10 @@ def _refusal(ask: Ask, every: Sequence[Nodes], *, explain: bool) -> NoPlaceError
         return NoPlaceError(f"{what}: no; no node of this cluster has room for so much, even when nothing is on it")
     else:
         stable = "no eligible node has room for that"
-    stable = f"{what}: no; {stable}"
-    return NoPlaceError(f"{stable}{_nearest(ask, offering)}" if explain else stable, stable=stable)
+    reason = f"{what}: no; {stable}"
+    kept = _kept_from(ask, offering, tenant)
+    stable = reason if kept is None else f"{reason}; another namespace uses fractions of GPUs with room for it"
+    return NoPlaceError(f"{reason}{_nearest(ask, offering, kept)}" if explain else stable, stable=stable)
 
 
 def _ever(ask: Ask, nodes: Nodes) -> bool:
@@ -100,17 +104,74 @@ def _instead(ask: Ask, offering: Sequence[Nodes]) -> str:
     return f"; there are {', '.join(known) or 'no profiles'}"
 
 
-def _nearest(ask: Ask, offering: Sequence[Nodes]) -> str:
-    """What to say of the node that has the most left of one GPU that is in use by parts."""
-    best: tuple[int, str, str] | None = None
+class _KeptFrom(NamedTuple):
+    """GPUs that have room for a part that is wanted, and are another namespace's while that has parts of them.
+
+    Attributes:
+        gpus: How many there are.
+        most: The most that is left of one of them.
+    """
+
+    gpus: int
+    most: _Most
+
+
+class _Most(NamedTuple):
+    """The most that is left of one GPU. The smallest of several has the most.
+
+    Attributes:
+        room: How much that is, as a negative number.
+        node: The name of the GPU's node.
+        left: How much that is, in words.
+    """
+
+    room: int
+    node: str
+    left: str
+
+
+def _kept_from(ask: Ask, offering: Sequence[Nodes], tenant: int) -> _KeptFrom | None:
+    """The GPUs that only ``exclusiveTo: namespace`` keeps from a tenant; None if there are none."""
+    gpus, most = 0, list[_Most]()
     for nodes in offering:
-        rooms = nodes.rooms
-        room = ask.room(rooms)
-        slots = nodes.able(room.max(axis=0, initial=0) > 0)
-        if not len(slots):
+        assert nodes.group.rooms is not None, "its nodes offer parts"
+        rooms = nodes.group.rooms
+        has_room = rooms.is_kept_from(tenant)
+        if not has_room.any():
             continue
-        slot = int(slots[room[:, slots].max(axis=0).argmax()])
-        position = int(room[:, slot].argmax())
-        candidate = (-int(room[position, slot]), nodes.group.names[slot], ask.said(ask.left(rooms, position, slot)))
-        best = candidate if best is None else min(best, candidate)
-    return "; nothing is left of any GPU that is in use by parts" if best is None else f"; {best[1]} has {best[2]} left"
+        fits = [ask.costs(rooms, kind) < NONE for kind in range(len(ask.wanted))]
+        has_room &= _suitable(nodes) & np.logical_or.reduce(fits)
+        slots = nodes.able(np.logical_or.reduce(has_room))
+        gpus += int(has_room[:, slots].sum())
+        most += _most_left(ask, nodes, rooms, has_room)
+    return _KeptFrom(gpus, min(most)) if most else None
+
+
+def _suitable(nodes: Nodes) -> Bools:
+    """Which positions have GPUs of the kind that is wanted: (g, 1)."""
+    return np.array([[bool(nodes.suitable >> position & 1)] for position in range(len(nodes.rooms.memory_mib))])
+
+
+def _most_left(ask: Ask, nodes: Nodes, rooms: Rooms, among: Bools) -> list[_Most]:
+    """The most that eligible nodes of one kind have left of one of these GPUs; empty if nothing is left of any."""
+    room = np.where(among, ask.room(rooms), 0)
+    slots = nodes.able(room.max(axis=0, initial=0) > 0)
+    if not len(slots):
+        return []
+    slot = int(slots[room[:, slots].max(axis=0).argmax()])
+    position = int(room[:, slot].argmax())
+    left = ask.said(ask.left(rooms, position, slot))
+    return [_Most(-int(room[position, slot]), nodes.group.names[slot], left)]
+
+
+def _nearest(ask: Ask, offering: Sequence[Nodes], kept: _KeptFrom | None) -> str:
+    """What to say of the GPUs in use by parts: which has the most left, and which are another namespace's."""
+    open_to = [most for nodes in offering for most in _most_left(ask, nodes, nodes.rooms, _suitable(nodes))]
+    reason = f"; {min(open_to).node} has {min(open_to).left} left" if open_to else ""
+    if kept is not None:
+        gpus = "1 GPU" if kept.gpus == 1 else f"{kept.gpus} GPUs"
+        reason += (
+            f"; another namespace uses fractions of {gpus} with room for it (exclusiveTo: namespace), the most is left "
+            f"on {kept.most.node}: {kept.most.left}"
+        )
+    return reason or "; no GPU in use by fractions has anything left for it"

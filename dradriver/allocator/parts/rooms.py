@@ -13,7 +13,7 @@ from dradriver.allocator.parts.layouts import layouts_of
 from dradriver.allocator.parts.offers import ShareRule
 from dradriver.allocator.request import Amount, MigPart, Part, SharePart
 from dradriver.allocator.sets import rings
-from dradriver.allocator.sets.subsets import Array, Ints
+from dradriver.allocator.sets.subsets import Array, Bools, Ints
 from dradriver.topology.machine import Machine
 
 ALL_CORES = 100
@@ -125,8 +125,7 @@ class Rooms:
 
     def seen_by(self, tenant: int) -> Rooms:
         """These rooms as a tenant sees them, to be read only: nothing is left of GPUs that are another tenant's."""
-        tenants = self._tenants[:, : len(self._masks)]
-        theirs = (tenants != 0) & (tenants != tenant)
+        theirs = self.is_kept_from(tenant)
         if not theirs.any():
             return self
         seen = copy.copy(self)
@@ -137,6 +136,12 @@ class Rooms:
         bits = np.uint16(1) << np.arange(len(theirs), dtype=np.uint16)
         seen._told = self.told_masks & ~np.bitwise_or.reduce(np.where(theirs, bits[:, None], np.uint16(0)), axis=0)
         return seen
+
+    def is_kept_from(self, tenant: int) -> Bools:
+        """Which GPUs have parts of another tenant, and are for that tenant alone: (g, nodes)."""
+        tenants = self._tenants[:, : len(self._masks)]
+        out: Bools = (tenants != 0) & (tenants != tenant)
+        return out
 
     def copied(self) -> Rooms:
         """A copy; what changes in it changes nothing here, nor the other way round."""

@@ -257,6 +257,11 @@ class Policies(Sections, frozen=True):
         return self.digest
 
     @property
+    def fingerprint(self) -> str:
+        """The digest as logs, the controller's Lease and ``gputopo verify`` write it."""
+        return f"{self.digest:012x}"
+
+    @property
     def preference(self) -> request.Weights:
         """The weights as the allocator takes them."""
         own = msgspec.structs.asdict(self.weights)

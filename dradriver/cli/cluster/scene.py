@@ -173,7 +173,7 @@ class Scene:
         picture = self.picture
         self.tenants = self.own.tenants(self.policies, picture.gpu_time.now(), self._labels)
         picture.fleets.views.partition_of = self.tenants.partition_of
-        picture.fleets.follow(self.policies.tenants)
+        picture.fleets.follow(self.policies)
         self.caps = Caps(self.tenants, picture, lambda: None)
         picture.inventory.reserve({gpu: held.who for held in self.own.reserved for gpu in held.gpus})
 

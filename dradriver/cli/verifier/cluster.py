@@ -18,6 +18,7 @@ from dradriver.api.errors import WordError
 from dradriver.api.ledger import LEDGERS, OTHERS, OURS, Ledger, current_ledger
 from dradriver.api.objects import Node, seconds
 from dradriver.api.slice_features import WITHOUT
+from dradriver.cli.cluster.in_force import InForce
 from dradriver.cli.cluster.reading import whose
 from dradriver.cli.verifier import agents
 from dradriver.cli.verifier.finding import Finding, failed, passed, warned
@@ -30,6 +31,7 @@ from dradriver.topology.versions import numbers
 
 _OLDEST, _NEWEST = (1, 34), (1, 37)
 PARTS: Final = (NODE, "controller", "webhook")
+LEASE: Final = "gpu-topology-controller"
 _LATE_S: Final = 60.0
 _MOST: Final = 5  # that are named
 
@@ -175,9 +177,7 @@ def _is_ready(pod: Mapping[str, Any]) -> bool:
 
 def _leader(seen: Seen, now: float) -> Finding:
     cure = f"look at the controller's log: kubectl -n {seen.namespace} logs -l {COMPONENT}=controller"
-    spec = next(
-        (one.get("spec") or {} for one in seen.leases if one["metadata"]["name"] == "gpu-topology-controller"), None
-    )
+    spec = next((one.get("spec") or {} for one in seen.leases if one["metadata"]["name"] == LEASE), None)
     if spec is None or not spec.get("holderIdentity"):
         return failed("leader", "no controller leads, so no pod is placed", cure)
     renewed = seconds(spec.get("renewTime"))
@@ -189,6 +189,33 @@ def _leader(seen: Seen, now: float) -> Finding:
             "compare the clocks of the control plane and of the controller's node: whether it still leads is not known",
         )  # fmt: skip
     return passed("leader", f"{spec['holderIdentity']} leads")
+
+
+def policies_in_use(leases: Iterable[Mapping[str, Any]], stored: InForce, namespace: str) -> Finding:
+    """Return whether the controller that leads uses the policies that the ConfigMap holds.
+
+    Args:
+        leases: Those of the driver's namespace.
+        stored: The policies in the chart's ConfigMap.
+        namespace: The driver's.
+    """
+    if stored.trouble:
+        return warned("policies", stored.trouble, "gputopo policies check FILE names what is wrong in a policies file")
+    lease = next((one for one in leases if one["metadata"]["name"] == LEASE), None)
+    digest = str(((lease or {}).get("metadata", {}).get("annotations") or {}).get(names.POLICIES, ""))
+    log = f"kubectl -n {namespace} logs -l {COMPONENT}=controller"
+    if not digest:
+        return warned(
+            "policies", "no controller says which policies it uses",
+            f"see the check leader; a controller of an older release says nothing: {log}",
+        )  # fmt: skip
+    if digest != stored.policies.fingerprint:
+        return warned(
+            "policies",
+            f"the controller uses policies with digest {digest}, and the ConfigMap has {stored.policies.fingerprint}",
+            f"repeat this command after 10 s; if it says the same, the controller cannot read the ConfigMap: {log}",
+        )  # fmt: skip
+    return passed("policies", f"the controller uses those of the ConfigMap, digest {digest}")
 
 
 def _classes(found: frozenset[str], ledger: Ledger) -> Finding:

@@ -9,7 +9,18 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from dradriver.api import annotation_words, gang_sizes, ladder, limits, names, reservations, seats, suspends, usage
+from dradriver.api import (
+    annotation_words,
+    exclusive,
+    gang_sizes,
+    ladder,
+    limits,
+    names,
+    reservations,
+    seats,
+    suspends,
+    usage,
+)
 from dradriver.controller.main import LEASE
 from dradriver.kube.resources import POD_DISRUPTION_BUDGETS
 from tests.effort import sampled
@@ -221,7 +232,7 @@ def test_least_privilege_of_the_controller() -> None:
     assert rules("Role", "controller") == [
         ("coordination.k8s.io", "leases", (LEASE,), {"get", "update"}),
         ("coordination.k8s.io", "leases", (), {"create"}),
-        ("", "configmaps", ("gpu-topology-policies",), {"get"}),
+        ("", "configmaps", ("gpu-topology-policies",), {"get", "list", "watch"}),
         ("", "configmaps", tuple(usage.every_name()), {"get", "update"}),
         ("", "configmaps", (reservations.NAME,), {"get", "update"}),
         ("", "configmaps", (), {"create"}),
@@ -531,6 +542,29 @@ def test_reviews_come_from_the_api_server_and_metrics_are_read_by_whom_the_value
     assert metrics["from"] == [{"namespaceSelector": {"matchLabels": {"team": "monitoring"}}}]
     for part in ("node", "controller"):
         assert [rule["from"] for rule in ingress(part, *VARIANTS["full"])] == [metrics["from"]]
+
+
+def test_claims_of_gpus_that_are_one_namespaces_are_the_controllers_where_the_webhook_is_asked() -> None:
+    rendered = objects(*VARIANTS["exclusive"])
+    kinds = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
+    assert {key for key in rendered if key not in objects()} == {(kind, "gpu-topology-exclusive") for kind in kinds}
+    policy, binding = (rendered[kind, "gpu-topology-exclusive"]["spec"] for kind in kinds)
+    (where,) = binding["matchResources"]["namespaceSelector"]["matchExpressions"]
+    hooks = rendered["ValidatingWebhookConfiguration", "gpu-topology-webhook"]["webhooks"]
+    assert [where] == hooks[0]["namespaceSelector"]["matchExpressions"]
+    said = {one["name"]: one["expression"] for one in policy["variables"]}
+    assert yaml.safe_load(said["classes"]) == [names.SHARE_CLASS]
+    assert yaml.safe_load(said["capacities"]) == [names.CAPACITY_CORES, f"{names.DRIVER}/{names.CAPACITY_CORES}"]
+    assert f"'{exclusive.ELSEWHERE}'" in policy["validations"][0]["expression"]
+    assert f"annotation {names.SHARE} or {names.MIG_PROFILE} on the pod" in policy["validations"][0]["message"]
+    slices = objects("policies.gpus[0].mig=dynamic", "policies.gpus[0].exclusiveTo=namespace")
+    variables = slices["ValidatingAdmissionPolicy", "gpu-topology-exclusive"]["spec"]["variables"]
+    assert yaml.safe_load(variables[1]["expression"]) == [names.MIG_CLASS]
+    assert {names.CAPACITY_MEMORY_SLICES, names.CAPACITY_COMPUTE_SLICES} < set(
+        yaml.safe_load(variables[2]["expression"])
+    )
+    addon = objects(*VARIANTS["exclusive"], *VARIANTS["addon"])
+    assert (kinds[0], "gpu-topology-exclusive") not in addon
 
 
 def test_only_namespaces_of_tenants_with_a_partition_are_kept_from_what_the_scheduler_places() -> None:

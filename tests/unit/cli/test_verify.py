@@ -17,17 +17,26 @@ import pytest
 import yaml
 
 from dradriver.api import ledger, names, slices
+from dradriver.api.policies.read import read
 from dradriver.cli.verifier import admission, machine, parts
 from dradriver.cli.verifier import cluster as cluster_checks
 from dradriver.cli.verifier import job as job_of
 from dradriver.cli.verifier.finding import Status
 from dradriver.cli.verify import verify
-from dradriver.kube.resources import DEVICE_CLASSES, LEASES, MUTATING_WEBHOOKS, NODES, PODS, RESOURCE_SLICES
+from dradriver.kube.resources import (
+    CONFIG_MAPS,
+    DEVICE_CLASSES,
+    LEASES,
+    MUTATING_WEBHOOKS,
+    NODES,
+    PODS,
+    RESOURCE_SLICES,
+)
 from dradriver.topology import profiles
 from tests.fakes import chart, nvidia
 from tests.fakes.commands import CommandLine
 from tests.fakes.gpucluster import GpuCluster
-from tests.fakes.installed import webhook_configuration
+from tests.fakes.installed import policies_map, webhook_configuration
 from webhook import certificates
 
 OURS = "gpu-topology"
@@ -81,10 +90,14 @@ def well(cluster: GpuCluster, shell: CommandLine) -> GpuCluster:
     return cluster
 
 
-def lease(cluster: GpuCluster, renewed: float) -> None:
+def lease(cluster: GpuCluster, renewed: float, policies: str | None = "{}\n") -> None:
+    """Have a controller lead that uses the policies with this text, or says nothing of them."""
     moment = datetime.datetime.fromtimestamp(renewed, datetime.UTC).isoformat().replace("+00:00", "Z")
     spec = {"holderIdentity": "controller-a", "renewTime": moment}
-    cluster.put(LEASES, {"metadata": {"name": "gpu-topology-controller", "namespace": OURS}, "spec": spec})
+    metadata: dict[str, Any] = {"name": "gpu-topology-controller", "namespace": OURS}
+    if policies is not None:
+        metadata["annotations"] = {names.POLICIES: read(policies.encode(), source="x").fingerprint}
+    cluster.put(LEASES, {"metadata": metadata, "spec": spec})
 
 
 def hook(cluster: GpuCluster, ca: str, *, excluded: Sequence[str] = ()) -> None:
@@ -112,6 +125,7 @@ async def test_where_all_is_well_nothing_but_pass_is_said(well: GpuCluster, shel
     found = await said(shell)
     assert {status for every in found.values() for status, _ in every} == {"PASS"}, found
     assert found["slices"] == [("PASS", "1 nodes publish a machine")]
+    assert found["policies"][0][1].startswith("the controller uses those of the ConfigMap, digest ")
     assert "refused a pod with a bad word" in found["webhook-asked"][0][1]
     assert not [one for one in shell.api.requests if one.method == "POST" and one.path.endswith("/pods")
                 and one.query.get("dryRun") != "All"], "no pod is made"  # fmt: skip
@@ -163,6 +177,18 @@ def _future_leader(cluster: GpuCluster) -> None:
     lease(cluster, time.time() + 3600)
 
 
+def _older_policies(cluster: GpuCluster) -> None:
+    lease(cluster, time.time(), "weights: {nvlink: 1}")
+
+
+def _older_controller(cluster: GpuCluster) -> None:
+    lease(cluster, time.time(), None)
+
+
+def _bad_policies(cluster: GpuCluster) -> None:
+    cluster.put(CONFIG_MAPS, policies_map("gpu: []"))
+
+
 def _excluded(cluster: GpuCluster) -> None:
     hook(cluster, bundle(300), excluded=["default"])
 
@@ -193,6 +219,9 @@ def _lacks(cluster: GpuCluster) -> None:
     [
         (_no_leader, "leader", "FAIL", "last said so at"),
         (_future_leader, "leader", "WARN", "which is yet to come"),
+        (_older_policies, "policies", "WARN", "and the ConfigMap has"),
+        (_older_controller, "policies", "WARN", "no controller says which policies it uses"),
+        (_bad_policies, "policies", "WARN", "did you mean gpus?"),
         (_excluded, "webhook-asked", "WARN", "about no pod of namespace default"),
         (_no_class, "device-classes", "FAIL", names.MIG_CLASS),
         (_no_class, "device-classes", "FAIL", "amd.gpu.topology"),

@@ -14,6 +14,7 @@ from dradriver.allocator import Fleet
 from dradriver.api.objects import Node
 from dradriver.api.pins import Key, Usage
 from dradriver.api.policies.fields import Gpus
+from dradriver.api.policies.model import Policies
 from dradriver.api.policies.modes import Mode
 from dradriver.api.policies.tenants import Tenant
 from dradriver.cluster.fleets import Fleets
@@ -91,7 +92,7 @@ def test_each_tenant_sees_what_is_free_of_its_partition_and_of_nobody_elses(seed
     fleets.views.partition_of = lambda namespace: (
         namespace if namespace in tenants and tenants[namespace].partition is not None else ""
     )
-    fleets.follow(tenants)
+    fleets.follow(Policies(tenants=tenants))
     for step in range(30):
         what = rng.randrange(4)
         node = rng.choice(NODES)
@@ -106,7 +107,7 @@ def test_each_tenant_sees_what_is_free_of_its_partition_and_of_nobody_elses(seed
             found.hold(rng.choice(tuple(found.holds.claims()) or (("a", "c0"),)), {})
         elif step % 5 == 0:
             tenants = drawn(rng)
-            fleets.follow(tenants)
+            fleets.follow(Policies(tenants=tenants))
         namespace = rng.choice(NAMESPACES)
         whole = found.fleet
         seen = fleets.of(namespace)
@@ -143,10 +144,10 @@ def test_without_partitions_all_look_at_the_same_fleet() -> None:
     table = NodeTable()
     found = inventory("x", table=table)
     fleets = Fleets(found, table)
-    fleets.follow({"a": Tenant(namespaces=("a",))})
+    fleets.follow(Policies(tenants={"a": Tenant(namespaces=("a",))}))
     assert fleets.of("a") is found.fleet
     fleets.views.partition_of = lambda namespace: namespace if namespace == "a" else ""
-    fleets.follow({"a": Tenant(namespaces=("a",), partition=Gpus(numbers=(1,)))})
+    fleets.follow(Policies(tenants={"a": Tenant(namespaces=("a",), partition=Gpus(numbers=(1,)))}))
     assert fleets.of("a") is not found.fleet
     assert fleets.of("b") is found.fleet, "what is nobody's alone is everybody's"
 
@@ -160,10 +161,12 @@ def test_whose_gpus_are_that_two_want_to_themselves_is_said_once(caplog: pytest.
     for node in NODES:
         relabel(table, node, "red")
     fleets.follow(
-        {
-            "zeal": Tenant(namespaces=("zeal",), partition=one, exclusive=True),
-            "apt": Tenant(namespaces=("apt",), partition=other, exclusive=True),
-        }
+        Policies(
+            tenants={
+                "zeal": Tenant(namespaces=("zeal",), partition=one, exclusive=True),
+                "apt": Tenant(namespaces=("apt",), partition=other, exclusive=True),
+            }
+        )
     )
     with caplog.at_level(logging.WARNING):
         assert free(fleets.of("apt")) == {"x": {0, 1}, "y": {0, 1}}
@@ -181,7 +184,7 @@ def test_a_view_goes_on_by_small_steps() -> None:
     found = inventory(*NODES, table=table)
     fleets = Fleets(found, table)
     fleets.views.partition_of = lambda namespace: namespace
-    fleets.follow({"a": Tenant(namespaces=("a",), partition=Gpus(nodes=("x",)))})
+    fleets.follow(Policies(tenants={"a": Tenant(namespaces=("a",), partition=Gpus(nodes=("x",)))}))
     fleets.of("a")
     found.hold(("b", "c"), {gpu("y"): None})
     found.hold(("b", "d"), {gpu("x"): None})
@@ -198,7 +201,7 @@ def test_what_a_view_has_wrong_is_found() -> None:
     found = inventory(*NODES, table=table)
     fleets = Fleets(found, table)
     fleets.views.partition_of = lambda namespace: namespace
-    fleets.follow({"a": Tenant(namespaces=("a",), partition=Gpus(nodes=("x",), numbers=(1, 2)))})
+    fleets.follow(Policies(tenants={"a": Tenant(namespaces=("a",), partition=Gpus(nodes=("x",), numbers=(1, 2)))}))
     view = fleets.of("a")
     assert all(map(fleets.is_right, NODES))
     view.set_free("x", (1,))
@@ -206,7 +209,7 @@ def test_what_a_view_has_wrong_is_found() -> None:
     found.set_node("x")
     assert fleets.of("a").free("x") == {1, 2}
     relabel(table, "x", "red")
-    fleets.follow({"a": Tenant(namespaces=("a",), partition=Gpus(node_selector={"pool": "red"}))})
+    fleets.follow(Policies(tenants={"a": Tenant(namespaces=("a",), partition=Gpus(node_selector={"pool": "red"}))}))
     fleets.of("a")
     relabel(table, "x", "blue")
     assert not fleets.is_right("x"), "its labels are others, and nobody has said so"

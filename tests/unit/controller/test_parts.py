@@ -9,7 +9,9 @@ import pytest
 from dradriver.allocator.request import Amount
 from dradriver.api import names, slices
 from dradriver.api.parts import Asked
+from dradriver.api.policies.model import UNKNOWN
 from dradriver.api.policies.modes import Mode
+from dradriver.api.policies.read import read
 from dradriver.api.slice_features import SliceFeatures
 from dradriver.controller.next_step import next_step
 from dradriver.controller.pod_steps import Wait, Withdraw
@@ -207,6 +209,43 @@ async def test_a_gpu_of_one_namespace_only_takes_no_shares_of_another() -> None:
     assert found is not None
     assert cluster.gpus("r") == cluster.gpus("p")
     assert cluster.machines["a"].gpus[cluster.gpus("p")[1][0]].uuid not in str(found)
+
+
+@pytest.mark.parametrize("mode", [Mode(shared="time-slicing"), Mode(mig="dynamic"), Mode(mig="placements")])
+async def test_a_gpu_is_of_one_namespace_from_when_the_policies_say_so_and_not_when_its_agent_does(mode: Mode) -> None:
+    """The agent, which reads the policies later, still publishes the GPUs without ``exclusiveTo``."""
+    cluster = GpuCluster()
+    labels = {"pool": "blue"}
+    cluster.node("a", "hgx-h100", mode=mode, labels=labels)
+    cut = "shared: time-slicing" if mode.shared != "none" else f"mig: {mode.mig}"
+    part: Asked = QUARTER if mode.shared != "none" else ("1g.10gb",)
+    rule = f"gpus: [{{nodeSelector: {{pool: red}}, {cut}, exclusiveTo: namespace}}]"
+    cluster.worker.follow(read(rule.encode(), source="x"))
+
+    async def shares_a_gpu(number: int) -> bool:
+        pods = [(f"p{number}", "default"), (f"q{number}", "other")]
+        found = []
+        for pod, namespace in pods:
+            cluster.pod(pod, part, namespace=namespace)
+            await step(cluster)
+            found.append(cluster.find(RESOURCE_CLAIMS, claim_of(pod), namespace))
+        gpus = [{gpu.index for gpu in cluster.machines["a"].gpus if gpu.uuid in str(claim)} for claim in found]
+        assert all(gpus)
+        for pod, namespace in pods:
+            cluster.remove(PODS, pod, namespace)
+        cluster.collect()
+        await step(cluster)
+        return gpus[0] == gpus[1]
+
+    assert await shares_a_gpu(0)
+    cluster.node("a", "hgx-h100", mode=mode, labels={"pool": "red"})
+    assert not await shares_a_gpu(1), "the node's label has changed"
+    cluster.worker.follow(UNKNOWN)
+    assert not await shares_a_gpu(2), "what the policies say is not known"
+    cluster.worker.follow(read(b"{}", source="x"))
+    assert await shares_a_gpu(3)
+    cluster.worker.follow(read(f"gpus: [{{{cut}, exclusiveTo: namespace}}]".encode(), source="x"))
+    assert not await shares_a_gpu(4)
 
 
 async def refused(amount: Asked, *, mode: Mode) -> tuple[GpuCluster, Member]:

@@ -125,8 +125,44 @@ async def test_an_event_is_written_also_where_the_configmap_cannot_be_read(api: 
     assert event["involvedObject"]["name"] == "gone"
 
 
-async def test_the_process_follows_its_file_and_tells_of_a_bad_one(api: FakeApiServer, tmp_path: Path) -> None:
-    api.put(CONFIG_MAPS, MAP)
+CAPPED = "tenants: {a: {namespaces: [default], cap: [{gpus: 2}]}}"
+DIVIDED = "tenants: {b: {namespaces: [other], partition: {nodes: [n1]}, exclusive: true}}"
+
+
+@pytest.mark.parametrize(
+    ("text", "placed", "why"), [(CAPPED, 2, "its tenant's cap"), (DIVIDED, 8, "a tenant's alone"), ("", 16, "?")]
+)
+async def test_caps_and_partitions_are_in_force_once_they_are_stored(
+    api: FakeApiServer, tmp_path: Path, text: str, placed: int, why: str
+) -> None:
+    """The controller places pods that were created right after the ConfigMap; the mounted file stays the old one."""
+    cluster = GpuCluster()
+    cluster.store = api.store
+    for node in ("n1", "n2"):
+        cluster.node(node)
+    (file := tmp_path / "policies.yaml").write_text("{}")
+    api.put(CONFIG_MAPS, MAP | {"data": {"policies.yaml": "{}"}})
+    pods = [f"p{number:02}" for number in range(16)]
+    async with Client(api.config, user_agent="test") as client, asyncio.TaskGroup() as tasks:
+        controller = Controller(client)
+        watched = policies.follow(controller, client, file, namespace="system", configmap="policies", instance="me")
+        running = [tasks.create_task(work()) for work in (watched.run, controller.watch, controller.work)]
+        await controller.synced()
+        await watched.first_read()
+        api.put(CONFIG_MAPS, MAP | {"data": {"policies.yaml": text}})
+        for name in pods:
+            cluster.pod(name, 1)
+        async with asyncio.timeout(50):
+            while not all(cluster.claim(name) or why in (cluster.note(name, "reason") or "-") for name in pods):
+                cluster.schedule()
+                await asyncio.sleep(0)
+        for task in running:
+            task.cancel()
+    assert sum(cluster.claim(name) is not None for name in pods) == placed
+
+
+async def test_the_process_follows_its_policies_and_tells_of_bad_ones(api: FakeApiServer, tmp_path: Path) -> None:
+    api.put(CONFIG_MAPS, MAP | {"data": {"policies.yaml": "gpu: []"}})
     kubeconfig, file = tmp_path / "config", tmp_path / "policies.yaml"
     config = {
         "current-context": "c",
@@ -135,7 +171,7 @@ async def test_the_process_follows_its_file_and_tells_of_a_bad_one(api: FakeApiS
         "users": [{"name": "u", "user": {}}],
     }
     kubeconfig.write_text(json.dumps(config))
-    file.write_text("gpu: []")
+    file.write_text("gpus: []")
     words = ["--namespace=system", "--identity=me", "--health-port=0", f"--kubeconfig={kubeconfig}"]
     options = parse([*words, f"--policies={file}", "--policies-configmap=policies"])
     process = asyncio.create_task(serve(options))

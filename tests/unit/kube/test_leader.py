@@ -312,6 +312,19 @@ async def test_unknown_fields_of_the_lease_are_kept() -> None:
             assert lease(api)["holderIdentity"] == "a"
 
 
+async def test_the_lease_says_of_its_leader_what_that_is_now() -> None:
+    says = {"x/policies": "1"}
+    async with FakeApiServer() as api:
+        api.put(LEASES, {"metadata": {"name": "x", "namespace": "ns", "annotations": {"y": "kept"}}})
+        async with candidates(api, "a", annotations=lambda: says):
+            for digest in ("1", "2"):
+                says["x/policies"] = digest
+                await asyncio.sleep(3)
+                found = api.find(LEASES, "x", "ns")
+                assert found is not None
+                assert found["metadata"]["annotations"] == {"y": "kept", "x/policies": digest}
+
+
 async def test_times_are_utc_wherever_the_process_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", "Asia/Tokyo")
     time.tzset()

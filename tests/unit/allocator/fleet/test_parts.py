@@ -121,8 +121,41 @@ def test_a_gpu_that_is_taken_whole_or_ill_takes_no_part() -> None:
     found = fleet({"a": []}, held=range(1, 8))
     assert first(found, HALF).gpus == (0,)
     found.set_free("a", [])
-    with pytest.raises(NoPlaceError, match="no eligible node has room for that; nothing is left of any GPU"):
+    with pytest.raises(NoPlaceError, match="no eligible node has room for that; no GPU in use by fractions has"):
         found.rank(HALF)
+
+
+QUARTERS = Offer(shared=EIGHT, sliced=EIGHT, tenants=((0, 1), (1, 1), (2, 2)))
+
+
+@pytest.mark.parametrize(
+    ("request_", "said"),
+    [
+        (HALF, r"of 2 GPUs with room for it \(exclusiveTo: namespace\), the most is left on a: 75 % and 61170 MiB$"),
+        (Share(amounts=(Amount(cores=80),)), r"room for that; a has 40 % and 32624 MiB left$"),
+        (Share(amounts=(Amount(cores=60), Amount(cores=75))), r"a has 40 % .* left; another .* of 2 GPUs with room"),
+        (Share(amounts=(Amount(cores=75), Amount(cores=80))), r"a has 40 % .* left; another .* of 1 GPU with room"),
+    ],
+)
+def test_gpus_that_are_another_namespaces_are_the_cause_where_they_have_room(request_: Share, said: str) -> None:
+    """The reason names no pod and no namespace."""
+    found = fleet({"a": [share(0, 25), share(1, 30), share(2, 60)]}, offer=QUARTERS, held=range(3, 8))
+    with pytest.raises(NoPlaceError, match=said) as refused:
+        found.rank(request_, tenant=2)
+    cause = "another namespace uses fractions of GPUs with room for it"
+    assert (cause in refused.value.stable) == ("with room" in said)
+    assert not any(character.isdigit() for character in refused.value.stable.partition(": no; ")[2])
+
+
+def test_slices_of_another_namespaces_gpu_are_the_cause_and_a_node_that_is_left_out_is_not() -> None:
+    parts = {"a": [mig(0, "1g.10gb", 6)], "b": [mig(0, "1g.10gb", 6)]}
+    found = fleet(parts, offer=Offer(sliced=frozenset({0}), tenants=((0, 1),)))
+    with pytest.raises(NoPlaceError, match=r"of 2 GPUs with room .* on a: room for 1g.10gb, "):
+        found.rank(slices("1g.10gb"), tenant=2)
+    with pytest.raises(NoPlaceError, match=r"of 1 GPU with room .* on b: room"):
+        found.rank(slices("1g.10gb"), tenant=2, eligible=["b"])
+    with pytest.raises(NoPlaceError, match=r"room for that; no GPU in use by fractions has anything left for it$"):
+        found.rank(slices("7g.80gb"), tenant=2)
 
 
 def test_an_empty_gpu_is_opened_out_of_a_broken_pair_before_one_of_a_whole_one() -> None:

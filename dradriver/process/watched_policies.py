@@ -1,0 +1,111 @@
+"""The policies in force in a process that watches their ConfigMap through the API server.
+
+The kubelet brings a changed ConfigMap into its mounted file more than a minute late. A process that keeps tenants
+apart cannot wait for that: the controller uses this class. There is one source at a time. Until the API server has
+answered for the first time, the mounted file counts. From then on the ConfigMap counts, and the file is never read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Final, NoReturn
+
+import msgspec
+
+from dradriver.api.objects import Metadata
+from dradriver.api.policies.model import Policies
+from dradriver.kube.client import Client
+from dradriver.kube.reflector import Reflector
+from dradriver.kube.resources import CONFIG_MAPS
+from dradriver.process.policies_file import PoliciesFile
+
+logger = logging.getLogger(__name__)
+
+FIRST_READ_S: Final = 5.0
+
+
+class _ConfigMap(msgspec.Struct, frozen=True):
+    metadata: Metadata
+    data: dict[str, str] | None = None
+
+
+class WatchedPolicies(PoliciesFile):
+    """Follows the ConfigMap while ``run`` runs.
+
+    A ConfigMap that is bad, absent or without the file's key is trouble, and the last good policies stay in force. So
+    they do while the API server cannot be reached, or refuses to show the ConfigMap.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        path: Path,
+        *,
+        namespace: str,
+        name: str,
+        on_change: Callable[[Policies], None] | None = None,
+        on_trouble: Callable[[str], Awaitable[None]] | None = None,
+    ) -> None:
+        """Read the mounted file.
+
+        Args:
+            client: An entered client, whose account may list and watch the ConfigMap of this name.
+            path: The mounted file. Its name is the key in the ConfigMap.
+            namespace: The ConfigMap's namespace.
+            name: The ConfigMap's name.
+            on_change: Called with other policies that came into force, in the watch event that brought them.
+            on_trouble: See ``PoliciesFile``.
+        """
+        self._file, self._key = path, (namespace, name)
+        self._reflector = Reflector(
+            client,
+            CONFIG_MAPS,
+            _ConfigMap,
+            namespace=namespace,
+            field_selector=f"metadata.name={name}",
+            on_change=lambda _: self.step(),
+        )
+        super().__init__(path, on_change=on_change, on_trouble=on_trouble)
+
+    @property
+    def source(self) -> str:
+        """What the policies are read from, for messages."""
+        if not self._reflector.synced.is_set():
+            return super().source
+        return f"{self._file.name} of ConfigMap {'/'.join(self._key)}"
+
+    def contents(self) -> tuple[bytes, ...]:
+        """Return what the ConfigMap holds, or the mounted file before the API server's first answer.
+
+        Raises:
+            FileNotFoundError: There is no such ConfigMap, or it has no such key.
+            OSError: The mounted file cannot be read.
+        """
+        if not self._reflector.synced.is_set():
+            return super().contents()
+        config_map = self._reflector.store.get(self._key)
+        text = None if config_map is None else (config_map.data or {}).get(self._file.name)
+        if text is None:
+            raise FileNotFoundError(self.source)
+        return (text.encode(),)
+
+    async def first_read(self) -> None:
+        """Return once the API server has answered while ``run`` runs, or after a few seconds without an answer."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(FIRST_READ_S):
+                await self._reflector.synced.wait()
+        self.step()
+        if not self._reflector.synced.is_set():
+            name = "/".join(self._key)
+            logger.warning("ConfigMap %s: no answer of the API server yet; %s counts until then", name, self._file)
+
+    async def run(self) -> NoReturn:
+        """Follow the ConfigMap until cancelled, and tell of trouble."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._reflector.run())
+            while True:
+                await super().run()
