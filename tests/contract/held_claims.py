@@ -14,7 +14,7 @@ from typing import Any, Final
 from dradriver.api import names, slices
 from dradriver.api.policies.modes import Mode
 from dradriver.kube.client import ApiError, Client, PatchKind
-from dradriver.kube.resources import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
+from dradriver.kube.resources import CONFIG_MAPS, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
 from dradriver.topology import profiles
 from tests.cluster.nodeless import Nodeless
 from tests.contract import stories
@@ -47,13 +47,14 @@ class Story:
             await self._client.create(PODS, made)
         claim = await self.seated("train-0", "train-1")
         for finalizers in ([names.FINALIZER, KEPT], [KEPT]):
-            body = {"metadata": {"finalizers": finalizers}}
+            body: Object = {"metadata": {"finalizers": finalizers}}
             try:
                 await self._client.patch(RESOURCE_CLAIMS, claim, body, kind=PatchKind.MERGE, namespace=NAMESPACE)
             except ApiError as error:
                 assert "gpu-topology-finalizers" in error.message, error
             else:
                 raise AssertionError("a finalizer was put on the claim of a pod at the gang barrier")
+        await self.block(claim)
         began = time.monotonic()
         for name in ("train-0", "train-1"):
             await self._client.delete(PODS, name, namespace=NAMESPACE)
@@ -62,7 +63,19 @@ class Story:
             await self._client.create(PODS, made)
         for name in ("next-0", "next-1"):
             await stories.bound(self._client, name)
+        body = {"metadata": {"finalizers": None}}
+        await self._client.patch(CONFIG_MAPS, "blocks", body, kind=PatchKind.MERGE, namespace=NAMESPACE)
         sys.stderr.write(f"GPUs of a deleted gang were given to others within {time.monotonic() - began:.1f} s\n")
+
+    async def block(self, claim: str) -> None:
+        """Have a claim's deletion wait for another object, which stays."""
+        found = await self._client.get(RESOURCE_CLAIMS, claim, namespace=NAMESPACE)
+        owner: Object = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "name": claim}
+        owner |= {"uid": found["metadata"]["uid"], "blockOwnerDeletion": True}
+        body = {"metadata": {"name": "blocks", "finalizers": [KEPT], "ownerReferences": [owner]}}
+        await self._client.create(CONFIG_MAPS, body, namespace=NAMESPACE)
+        body = {"metadata": {"finalizers": [names.FINALIZER, "foregroundDeletion"]}}
+        await self._client.patch(RESOURCE_CLAIMS, claim, body, kind=PatchKind.MERGE, namespace=NAMESPACE)
 
     async def seated(self, *pods: str) -> str:
         """Return the name of the first claim of these pods that has its GPUs while its pod is not bound."""
