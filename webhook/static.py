@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from dradriver.allocator.request import Share, Whole
-from dradriver.api import annotation_words, exclusive, ladder, names, values
+from dradriver.api import annotation_words, exclusive, ladder, names, search_limits, values
 from dradriver.api.errors import WordError
 from dradriver.api.pins import KEEP
 from dradriver.api.policies.model import Policies
@@ -30,16 +30,20 @@ def check(found: Resolved, policies: Policies) -> None:
     """Raise unless the scheduler can follow a pod's words, or need not.
 
     Raises:
-        WordError: A word that no claim can say, or a share of GPUs that the scheduler gives none of; the message names
-            the word that asks for such a claim, too.
+        WordError: A word that no claim can say, more than the scheduler can search for, or a share of GPUs that the
+            scheduler gives none of; the message names the word that asks for such a claim, too.
     """
     why = {names.PLACEMENT: found.placement, names.WHEN_FULL: found.when_full}
     for key, said in why.items():
         if isinstance(said, str):
             try:
-                ladder.spec(found)
+                spec = ladder.spec(found)
             except WordError as error:
                 raise WordError(f"{key}: {said} contradicts another word: {error}") from None
+            try:
+                search_limits.check(spec)
+            except WordError as error:
+                raise WordError(f"{key}: {said}: {error}. Remove it, and the driver chooses the GPUs") from None
             if isinstance(found.request, Share) and exclusive.every(policies):
                 raise WordError(
                     f"{key}: {said} leaves the share to kube-scheduler, which does not know that every GPU that is "

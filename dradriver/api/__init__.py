@@ -32,6 +32,7 @@ simple_cel   selectors that can be read here
 pins         what a claim holds, or is promised
 exclusive    GPUs whose parts are of one namespace at a time: whom the scheduler alone serves keeps off them
 ladder       what a request comes to for the scheduler alone: groups, and alternatives
+search_limits  how much a claim may leave to the search of the scheduler
 same_spec  whether two specs ask for the same, however they are written
 config       the opaque configuration of a claim
 affinity     a pod narrowed to chosen nodes, and back

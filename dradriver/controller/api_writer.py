@@ -202,6 +202,24 @@ class ApiWriter:
         patch.test("metadata", "finalizers", 0, value=names.FINALIZER).remove("metadata", "finalizers", 0)
         await self._client.patch(RESOURCE_CLAIMS, name, patch, kind=PatchKind.JSON, namespace=namespace, type=Claim)
 
+    async def release(self, claim: ClaimRecord) -> None:
+        """Take all finalizers from a claim that was deleted, has no devices and that nobody uses.
+
+        Raises:
+            MovedOnError: It is gone, or was changed.
+            ApiError: The server refuses.
+            Unreachable: No answer.
+        """
+        namespace, name = claim.key
+        seen = {"uid": claim.uid, "resourceVersion": claim.metadata.resource_version}
+        body = {"metadata": seen | {"finalizers": None}}
+        try:
+            await self._client.patch(RESOURCE_CLAIMS, name, body, kind=PatchKind.MERGE, namespace=namespace, type=Claim)
+        except ApiError as error:
+            if not (error.conflict or error.not_found):
+                raise
+            raise MovedOnError(f"claim {namespace}/{name} was changed meanwhile") from None
+
     async def hand_over(self, pod: Pod, wish: PlacementRequest, why: str, slot: Slot, *, has_claim: bool) -> None:
         """Let the scheduler have a pod that has no place, or has it already, with a claim that promises nothing.
 

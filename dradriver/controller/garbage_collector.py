@@ -27,7 +27,7 @@ LONGEST_PAUSE_S: Final = 40.0  # of a claim that cannot be deleted
 
 
 class Collector:
-    """Deletes claims whose pod is gone, where Kubernetes did not do it by the owner reference."""
+    """Deletes claims whose pod is gone, where Kubernetes did not do it by the owner reference, or cannot finish it."""
 
     def __init__(self, client: Client, picture: Picture, writer: ApiWriter, lanes: Lanes, *, grace_s: float) -> None:
         """``grace_s``: how long a claim without its pod, or a write that no reflector shows, is left to come right."""
@@ -74,7 +74,10 @@ class Collector:
             self._due.done(key)  # the next sweep finds it again, if it is there still
             return
         try:
-            if not await self._wanted(claim):
+            if claim.deleting:
+                await self._writer.release(claim)
+                logger.info("claim %s/%s: its pod is gone; its finalizers are removed", *key)
+            elif not await self._wanted(claim):
                 await self._writer.withdraw(claim)
                 logger.info("claim %s/%s: its pod is gone; deleted", *key)
             self._due.done(key)
@@ -90,10 +93,12 @@ class Collector:
     def _orphaned(self, claim: ClaimRecord) -> bool:
         """Return whether a claim of ours is one that no pod wants.
 
-        A claim that another pod uses is left alone, and one that is being deleted needs nobody's help. One without an
-        owner is what ``kubectl delete pod --cascade=orphan`` leaves.
+        A claim that another pod uses is left alone, and so is one that is being deleted and still has its devices: the
+        claim controller takes these. After that the claim must go: the scheduler keeps a deleted pod's devices while
+        it exists, up to its binding timeout, and a dependent object or a finalizer could keep it. One without an owner
+        is what ``kubectl delete pod --cascade=orphan`` leaves.
         """
-        if not (claim.ours or claim.handed_over) or claim.users or claim.deleting:
+        if not (claim.ours or claim.handed_over) or claim.users or (claim.deleting and claim.devices is not None):
             return False
         return not any(_wants(pod, claim) for pod in self._picture.claim_users.owners(claim))
 

@@ -17,6 +17,7 @@ from dradriver.api import (
     limits,
     names,
     reservations,
+    search_limits,
     seats,
     suspends,
     usage,
@@ -518,6 +519,42 @@ def test_claims_of_parts_are_bounded_everywhere_and_say_their_amounts_where_the_
     assert not any("\n" in validation["message"] for validation in policy["validations"]), "the server refuses them"
     binding = rendered["ValidatingAdmissionPolicyBinding", "gpu-topology-parts"]["spec"]
     assert binding == {"policyName": "gpu-topology-parts", "validationActions": ["Deny"]}
+
+
+def test_the_chart_and_the_code_have_the_same_limits_of_what_the_scheduler_searches_for() -> None:
+    """tests/contract/test_claim_policies.py has both judge the same claims."""
+    policy = objects()["ValidatingAdmissionPolicy", "gpu-topology-parts"]["spec"]
+    parts, gpus, different = (one["expression"] for one in policy["validations"][:3])
+    one, several, alternatives = (
+        search_limits.IN_ONE_REQUEST,
+        search_limits.IN_SEVERAL_REQUESTS,
+        search_limits.WITH_ALTERNATIVES,
+    )
+    assert re.findall(r"<= (\d+)", gpus) == ["1", str(one), str(several), str(alternatives)]
+    assert re.findall(r"<= (\d+)", different) == ["1", str(search_limits.DIFFERENT)]
+    assert set(re.findall(r"[?:] (\d+)\)", parts)) == {str(several), str(search_limits.DIFFERENT)}
+
+
+def test_claims_of_mig_slices_may_ask_for_less_where_each_placement_is_a_device() -> None:
+    def told(*settings: str) -> str:
+        policy = objects(*settings)["ValidatingAdmissionPolicy", "gpu-topology-parts"]["spec"]
+        return str(policy["validations"][0]["message"])
+
+    assert "of several requests: 4" in told("policies.gpus[0].mig=placements")
+    assert told("policies.gpus[0].mig=dynamic") == told("policies=null") == told()
+
+
+def test_claims_of_gpus_have_finalizers_of_kubernetes_only() -> None:
+    for settings in ((), VARIANTS["addon"]):
+        rendered = objects(*settings)
+        policy = rendered["ValidatingAdmissionPolicy", "gpu-topology-finalizers"]["spec"]
+        (rule,) = policy["matchConstraints"]["resourceRules"]
+        assert (rule["operations"], rule["resources"]) == (["CREATE", "UPDATE"], ["resourceclaims"])
+        (check,) = policy["validations"]
+        assert names.FINALIZER in check["expression"], "the controller's claims have it from the start"
+        assert policy["failurePolicy"] == "Fail"
+        binding = rendered["ValidatingAdmissionPolicyBinding", "gpu-topology-finalizers"]["spec"]
+        assert binding == {"policyName": "gpu-topology-finalizers", "validationActions": ["Deny"]}
 
 
 def ingress(part: str, *settings: str) -> list[dict[str, Any]]:

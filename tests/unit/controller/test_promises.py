@@ -245,6 +245,24 @@ async def test_a_claim_whose_owner_was_taken_away_is_collected() -> None:
     assert cluster.gpus("q")[0] == "a"
 
 
+@pytest.mark.parametrize("pod_stays", [False, True])
+async def test_a_deleted_claim_without_its_pod_loses_what_keeps_it(pod_stays: bool) -> None:
+    """The scheduler keeps the GPUs of a pod that was deleted before it was bound while the claim exists."""
+    cluster = GpuCluster()
+    cluster.node("a")
+    cluster.pod("p", 8)
+    await cluster.settle()
+    claim = cluster.claim("p")
+    assert claim is not None
+    claim["metadata"]["finalizers"] = ["foregroundDeletion", "example.com/older"]
+    cluster.put(RESOURCE_CLAIMS, claim)
+    cluster.remove(RESOURCE_CLAIMS, claim_of("p"), "default")
+    if not pod_stays:
+        cluster.remove(PODS, "p", "default")
+    await cluster.settle()
+    assert (cluster.claim("p") is not None) == pod_stays
+
+
 WHOLE, DYNAMIC, PLACEMENTS = Mode(), Mode(mig="dynamic"), Mode(mig="placements")
 
 

@@ -61,6 +61,33 @@ def test_what_the_author_set_is_kept_by_the_template() -> None:
     assert built["spec"]["spec"]["devices"]["config"][0]["opaque"]["parameters"]["keepEnv"] == ["NCCL_ALGO"]
 
 
+@pytest.mark.parametrize("words", [{names.PLACEMENT: "static"}, {names.WHEN_FULL: "hand-over"}])
+@pytest.mark.parametrize("gpus", [(16,), (4, 4), (1, 1, 1, 1), (2, 2, 2)])
+def test_as_much_as_the_scheduler_can_search_for_is_left_to_it(words: dict[str, str], gpus: tuple[int, ...]) -> None:
+    assert admit(defaulted(pod(*gpus, annotations=words))).allowed
+
+
+@pytest.mark.parametrize("words", [{names.PLACEMENT: "static"}, {names.WHEN_FULL: "hand-over"}])
+@pytest.mark.parametrize(
+    ("gpus", "told"),
+    [
+        ((17,), "17 GPUs; one request asks for at most 16"),
+        ((8, 8), "16 GPUs in 2 requests"),
+        ((1,) * 9, "9 GPUs in 9 requests"),
+        ((2,) * 4, "8 GPUs in 4 requests with 12 alternatives"),
+    ],
+)
+def test_more_than_the_scheduler_can_search_for_is_refused(
+    words: dict[str, str], gpus: tuple[int, ...], told: str
+) -> None:
+    message = admit(defaulted(pod(*gpus, annotations=words))).message
+    ((key, value),) = words.items()
+    assert message.startswith(f"{key}: {value}: kube-scheduler would have to search too long for {told}"), message
+    assert message.endswith("Remove it, and the driver chooses the GPUs")
+    plain = admit(defaulted(pod(*gpus, annotations={names.POLICY: "best-effort"})))
+    assert plain.allowed, "the driver's choice leaves nothing to search"
+
+
 def test_too_many_variables_are_refused() -> None:
     sent = defaulted(pod(2, annotations=STATIC))
     sent["spec"]["containers"][0]["env"] = [{"name": f"NCCL_{n}", "value": ""} for n in range(65)]
