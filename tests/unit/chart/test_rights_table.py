@@ -165,7 +165,7 @@ RIGHTS: Final = (
         Right(
             "webhook", f"{kind}webhookconfigurations.admissionregistration.k8s.io", "get patch",
             "webhook/certificate_keeper.py",
-            NAMED, f"{STOLEN}::test_the_token_of_the_webhook_is_good_for_its_own_configurations",
+            NAMED, f"{STOLEN}::test_the_token_of_the_webhook_writes_the_bundles_of_its_configurations",
         )
         for kind in ("mutating", "validating")
     ),
