@@ -19,7 +19,7 @@ from typing import Any, Final
 import msgspec
 import pytest
 
-from dradriver.api import names, seats, suspends
+from dradriver.api import claims, names, seats, slices, suspends
 from dradriver.api.dra_objects import ResourceClaim
 from dradriver.api.pods import Pod
 from dradriver.cluster.picture import Picture
@@ -128,12 +128,13 @@ async def _install(guarded: Guarded) -> None:
 async def claim(admin: Client, controller: Client, name: str, **metadata: Any) -> Object:
     """Create a claim of the controller with a GPU, a seat, and another driver's device, of which its status tells."""
     requests = [{"name": one, "exactly": {"deviceClassName": "example.com"}} for one in ("main", "seat")]
-    body = {"metadata": {"name": name, "labels": PLACED} | metadata, "spec": {"devices": {"requests": requests}}}
+    user = await admin.get(PODS, "probe", namespace=TEAM)
+    head = {"name": name, "labels": PLACED, "ownerReferences": [claims.owner("probe", user["metadata"]["uid"])]}
+    body = {"metadata": head | metadata, "spec": {"devices": {"requests": requests}}}
     await controller.create(RESOURCE_CLAIMS, body, namespace=TEAM)
     results = [result(HERE), SEAT, result(HERE, driver="other.example.com")]
     where = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [HERE]}]}
     allocation = {"devices": {"results": results}, "nodeSelector": {"nodeSelectorTerms": [where]}}
-    user = await admin.get(PODS, "probe", namespace=TEAM)
     used = [{"resource": "pods", "name": "probe", "uid": user["metadata"]["uid"]}]
     await change(admin, RESOURCE_CLAIMS, name, {"status": {"allocation": allocation, "reservedFor": used}})
     told = {"devices": [entry(HERE, "other.example.com")]}
@@ -202,7 +203,9 @@ async def test_a_stolen_token_of_the_controller_changes_nothing_else_of_a_claim(
         unmarked = {"allocation": own["allocation"] | {"devices": {"results": [SEAT | {"request": "main"}]}}}
         await change(admin, RESOURCE_CLAIMS, "plain", {"status": unmarked})
         there = (await admin.get(RESOURCE_CLAIMS, "plain", namespace=TEAM))["status"]
-        ours = {"metadata": {"name": "fresh", "labels": PLACED}}
+        probe = await admin.get(PODS, "probe", namespace=TEAM)
+        owners = [claims.owner("probe", probe["metadata"]["uid"])]
+        ours = {"metadata": {"name": "fresh", "labels": PLACED, "ownerReferences": owners}}
         await controller.create(RESOURCE_CLAIMS, plain | ours, namespace=TEAM)
         share = {key: SEAT[key] for key in ("shareID",) if suspending.version >= "1.36"}
         seat = {key: SEAT[key] for key in ("driver", "pool", "device")} | share
@@ -250,8 +253,8 @@ async def test_the_controller_offers_seats_and_nothing_else_and_agents_offer_non
         keeper = SeatSlice(controller, picture)
         assert await keeper.look()
         assert picture.barrier == (suspending.version >= "1.36")
-        slices, _ = await admin.list(RESOURCE_SLICES)
-        assert [one["metadata"]["name"] for one in slices] == ([seats.SLICE] if picture.barrier else [])
+        published, _ = await admin.list(RESOURCE_SLICES)
+        assert [one["metadata"]["name"] for one in published] == ([seats.SLICE] if picture.barrier else [])
         if not picture.barrier:
             await controller.create(RESOURCE_SLICES, seats.resource_slice())
         made = await admin.get(RESOURCE_SLICES, seats.SLICE)
@@ -269,11 +272,12 @@ async def test_the_controller_offers_seats_and_nothing_else_and_agents_offer_non
         changed = made | {"spec": made["spec"] | {"devices": [seat | gpu]}}
         assert "gpu-topology-seats" in await said(controller.update(RESOURCE_SLICES, changed))
 
-        theirs = offering("n1-gpus", nodeName=HERE, pool={"name": HERE, "generation": 1, "resourceSliceCount": 1})
+        agents = slices.slice_name(0, HERE)
+        theirs = offering(agents, nodeName=HERE, pool={"name": HERE, "generation": 1, "resourceSliceCount": 1})
         del theirs["spec"]["allNodes"]
         node = await here.create(RESOURCE_SLICES, theirs)
         assert await said(controller.update(RESOURCE_SLICES, node | {"spec": node["spec"] | {"devices": [seat | gpu]}}))
-        assert await said(controller.delete(RESOURCE_SLICES, "n1-gpus"))
+        assert await said(controller.delete(RESOURCE_SLICES, agents))
 
         for client, policy in ((here, "gpu-topology-slices"), (stranger, "cannot")):
             assert policy in await said(client.create(RESOURCE_SLICES, offering("gang-seats-of-mine")))
@@ -281,7 +285,7 @@ async def test_the_controller_offers_seats_and_nothing_else_and_agents_offer_non
             assert policy in await said(client.delete(RESOURCE_SLICES, seats.SLICE))
         assert await admin.get(RESOURCE_SLICES, seats.SLICE) == made
         assert await controller.delete(RESOURCE_SLICES, seats.SLICE), "one that cannot be mended is made anew"
-        await admin.delete(RESOURCE_SLICES, "n1-gpus")
+        await admin.delete(RESOURCE_SLICES, agents)
 
 
 async def test_what_an_administrator_did_to_the_slice_is_mended(suspending: Guarded) -> None:

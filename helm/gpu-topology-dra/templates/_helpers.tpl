@@ -281,6 +281,50 @@ text.contains("gpu.topology/") || text.contains("gpu-topology.example.com/"))
   expression: request.userInfo.username != {{ include "user" (list . "controller") | squote }}
 {{- end }}
 
+{{/* Namespaces that the driver leaves alone, as JSON, which is CEL, too. */}}
+{{- define "exemptNamespaces" -}}
+{{- concat (list "kube-system" .Release.Namespace) (.Values.webhook.excludedNamespaces | default list) | uniq | toJson -}}
+{{- end }}
+
+{{/* A match condition: a policy that bounds what the controller's account may do. */}}
+{{- define "byController" -}}
+- name: controller
+  expression: request.userInfo.username == {{ include "user" (list . "controller") | squote }}
+{{- end }}
+
+{{/* A validation: the controller writes nothing in those namespaces. Argument: root. */}}
+{{- define "notExempt" -}}
+- expression: "!(request.namespace in {{ include "exemptNamespaces" . | replace "\"" "'" }})"
+  reason: Forbidden
+  message: >-
+    the controller may not write in {{ include "exemptNamespaces" . | fromJsonArray | join ", " }}, which the driver leaves alone
+{{- end }}
+
+{{/*
+Variables for a policy. The last is the new and the old object's annotations, or labels, without those of the driver, as
+text. The text of a map is {"key": "value", "key": "value"}, sorted by keys, with every quote inside escaped. So the driver's
+entries stand together, and what is before the first and behind the last of them is compared. A loop over the map in CEL
+would take time by the square of the entries. Each variable may cost as much as an expression, so there are several of them.
+Argument: annotations or labels.
+*/}}
+{{- define "others" -}}
+- name: {{ . }}Text
+  expression: >-
+    [object, oldObject].filter(entity, entity != null).map(entity, "%s".format([entity.metadata.?{{ . }}.orValue({})]))
+- name: {{ . }}Entries
+  expression: 'variables.{{ . }}Text.map(text, text == "{}" ? "}" : ", " + text.substring(1))'
+- name: {{ . }}Pieces
+  expression: variables.{{ . }}Entries.map(entries, entries.split(', "gpu.topology/'))
+- name: {{ . }}End
+  expression: >-
+    variables.{{ . }}Pieces.map(pieces, size(pieces) == 1 ? -2 : pieces[size(pieces) - 1].indexOf('", "'))
+- name: others{{ title . }}
+  expression: >-
+    [0, size(variables.{{ . }}Pieces) - 1].map(i, [variables.{{ . }}Pieces[i]].map(pieces, pieces[0] +
+    (variables.{{ . }}End[i] == -2 ? "" : variables.{{ . }}End[i] == -1 ? "}" :
+    pieces[size(pieces) - 1].substring(variables.{{ . }}End[i] + 1)))[0])
+{{- end }}
+
 {{/* What all webhooks have in common. Arguments: root, path, and where not in all namespaces one more expression. */}}
 {{- define "webhookCommon" -}}
 {{- $root := index . 0 -}}
@@ -292,7 +336,7 @@ namespaceSelector:
   matchExpressions:
     - key: kubernetes.io/metadata.name
       operator: NotIn
-      values: {{- concat (list "kube-system" $root.Release.Namespace) ($root.Values.webhook.excludedNamespaces | default list) | uniq | toYaml | nindent 8 }}
+      values: {{- include "exemptNamespaces" $root | fromJsonArray | toYaml | nindent 8 }}
     {{- if gt (len .) 2 }}
     - {{ index . 2 }}
     {{- end }}

@@ -18,7 +18,7 @@ def test_every_process_is_told_and_by_default_none(part: str) -> None:
 
 def test_the_node_agent_may_read_nodes_and_write_slices_and_no_more() -> None:
     assert rules("ClusterRole", "node", *ADDON) == [
-        ("resource.k8s.io", "resourceslices", (), {"get", "list", "watch", "create", "update", "delete"}),
+        ("resource.k8s.io", "resourceslices", (), {"list", "watch", "create", "update", "delete"}),
         ("", "nodes", (), {"get", "list", "watch"}),
     ]
 

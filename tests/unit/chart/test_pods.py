@@ -10,6 +10,7 @@ import yaml
 
 from docs import values
 from dradriver.kube import resources
+from dradriver.node.agent import COMPONENT
 from tests.fakes.chart import CHART, SIMULATED, VARIANTS, objects, rules, template, workload
 from tests.paths import REPO
 
@@ -42,7 +43,7 @@ def test_names_start_with_what_the_values_say() -> None:
     assert set(named) == renamed
     text = yaml.safe_dump_all(named.values())
     kept = ("gpu-topology-usage-", "gpu-topology-reservations", "gpu-topology-controller", "gpu-topology-dra")
-    others = set(re.findall(r"\bgpu-topology-[a-z-]+", text)) - {"gpu-topology-dra"}
+    others = set(re.findall(r"\bgpu-topology-[a-z-]+", text)) - {"gpu-topology-dra", COMPONENT}
     assert [name for name in others if not name.startswith(kept)] == [], "a reference to what is not there"
     assert named["Role", "gpus-controller"]["rules"][0]["resourceNames"] == ["gpu-topology-controller"], "the Lease"
 

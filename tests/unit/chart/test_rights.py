@@ -47,7 +47,7 @@ def test_least_privilege_of_the_node_agent() -> None:
             "resource.k8s.io",
             "resourceslices",
             (),
-            {"get", "list", "watch", "create", "update", "delete"},
+            {"list", "watch", "create", "update", "delete"},
         ),
         ("resource.k8s.io", "resourceclaims", (), {"get", "list"}),
         ("resource.k8s.io", "resourceclaims/status", (), {"patch"}),
@@ -122,7 +122,7 @@ def test_what_may_be_suspended_is_bound_to_that_by_a_policy(kind: str, group: st
     assert (rule["apiGroups"], rule["resources"], rule["operations"]) == ([group], [plural], ["UPDATE"])
     assert rule["apiVersions"] == ["*"]
     free = [set(re.findall('key == "(.*?)"', one["expression"])) for one in policy["validations"]]
-    assert free == [{name} for name in field.split(".")]
+    assert [keys for keys in free if keys] == [{name} for name in field.split(".")]
 
 
 @pytest.mark.slow
@@ -165,10 +165,14 @@ def test_pods_are_deleted_only_where_their_owner_cannot_be_suspended(kind: str) 
 
 
 @pytest.mark.parametrize(
-    "name", ["nominations", "seats", "seat-statuses", "suspends-jobs", "suspends-mpijobs", "deletions"]
+    "name",
+    [
+        *("nominations", "seats", "seat-statuses", "suspends-jobs", "suspends-mpijobs", "deletions"),
+        *("pod-writes", "claim-writes", "template-writes", "evictions"),
+    ],
 )
 def test_a_policy_of_the_controllers_is_about_the_account_that_it_uses(name: str) -> None:
-    rendered = objects(*VARIANTS["gangs"])
+    rendered = objects(*VARIANTS["gangs"], "controller.evictions=true")
     policy = rendered["ValidatingAdmissionPolicy", f"gpu-topology-{name}"]["spec"]
     account = workload("controller")["spec"]["template"]["spec"]["serviceAccountName"]
     (by,) = (condition["expression"] for condition in policy["matchConditions"])
@@ -209,19 +213,20 @@ def test_the_chart_and_the_code_mean_the_same_seat() -> None:
 
 
 def test_least_privilege_of_the_controller() -> None:
-    reads = {"get", "list", "watch"}
+    follows = {"list", "watch"}
+    reads = {"get", *follows}
     assert rules("ClusterRole", "controller") == [
         ("", "pods", (), reads | {"patch"}),
-        ("", "nodes", (), reads),
-        ("resource.k8s.io", "resourceslices", (), reads),
+        ("", "nodes", (), follows),
+        ("resource.k8s.io", "resourceslices", (), follows),
+        ("resource.k8s.io", "devicetaintrules", (), follows),
         ("resource.k8s.io", "deviceclasses", (), reads),
-        ("resource.k8s.io", "devicetaintrules", (), reads),
         ("resource.k8s.io", "resourceclaimtemplates", (), reads | {"create", "delete"}),
         ("resource.k8s.io", "resourceclaims", (), reads | {"create", "patch", "delete"}),
-        ("kueue.x-k8s.io", "topologies", (), reads),
+        ("kueue.x-k8s.io", "topologies", (), follows),
         ("", "pods/status", (), {"patch"}),
         ("resource.k8s.io", "resourceslices", (), {"create"}),
-        ("resource.k8s.io", "resourceslices", (seats.SLICE,), {"update", "delete"}),
+        ("resource.k8s.io", "resourceslices", (seats.SLICE,), {"get", "update", "delete"}),
         ("resource.k8s.io", "resourceclaims/status", (), {"patch"}),
         ("resource.k8s.io", "resourceclaims/driver", (names.DRIVER,), {"arbitrary-node:patch"}),
         *((group, plural, (), {"get"}) for _, (group, plural) in sorted(gang_sizes.OBJECTS.items())),
@@ -422,6 +427,8 @@ def test_no_expression_looks_at_each_of_what_an_object_may_have_thousands_of(var
     assert parts
     for part in parts:
         expression = re.sub(r'"%s"\.format\(\[.*?\]\)', "text", part["expression"])
+        # The texts of the new and the old object: two of each.
+        expression = re.sub(r"variables\.[a-z]+(Text|Entries|Pieces)\b", "two", expression)
         looped = re.findall(r"(\S*)\.(?:all|exists|exists_one|map|filter)\(", expression)
         assert not [over for over in looped if re.search("(?i)annotations|labels|limits", over)], part
         if any("ontainers" in over for over in looped):
