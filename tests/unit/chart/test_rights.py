@@ -271,6 +271,7 @@ def test_the_webhooks_reach_only_what_is_ours() -> None:
     assert {name: hook["failurePolicy"] for name, hook in hooks.items()} == {
         "create.pods.gpu.topology": "Fail",
         "translate.pods.gpu.topology": "Fail",
+        "notes.pods.gpu.topology": "Fail",
         "update.pods.gpu.topology": "Ignore",
         "workloads.gpu.topology": "Fail",
         "claims.gpu.topology": "Fail",
@@ -286,7 +287,7 @@ def test_the_webhooks_reach_only_what_is_ours() -> None:
         assert excluded["operator"] == "NotIn"
         assert excluded["values"] == ["kube-system", "gpu-topology"]
     user = next(a for a in container("webhook")["args"] if a.startswith("--controller-user=")).partition("=")[2]
-    for name in ("update.pods.gpu.topology", "claims.gpu.topology"):
+    for name in ("notes.pods.gpu.topology", "update.pods.gpu.topology", "claims.gpu.topology"):
         assert f"!= '{user}'" in hooks[name]["matchConditions"][0]["expression"]
 
 
