@@ -380,11 +380,9 @@ async def test_what_only_the_scheduler_places_is_kept_out_of_a_partition(guarded
         requests = [{"name": "main", "exactly": exactly}]
         return {"metadata": {"name": name}, "spec": {"devices": {"requests": requests}}}
 
-    handed = {names.REQUEST: '{"version":2,"when_full":"hand-over"}'}
     whole = {"deviceClassName": names.DEVICE_CLASS, "allocationMode": "ExactCount", "count": 1}
     refused: dict[str, tuple[Resource, Object, str]] = {
         "static": (PODS, pod("static", labels={names.LABEL: names.LABEL_STATIC}), names.PLACEMENT),
-        "handed over": (PODS, pod("handed", annotations=handed), names.WHEN_FULL),
         "untranslated": (PODS, limited("limited", {names.GPU_RESOURCE: "1"}), "gpu.topology/translate"),
         "a MIG device": (PODS, limited("mig", {"nvidia.com/mig-1g.10gb": "1"}), "gpu.topology/translate"),
         "an NPU": (PODS, limited("npu", {"huawei.com/npu": "1"}), "gpu.topology/translate"),
@@ -413,5 +411,6 @@ async def test_what_only_the_scheduler_places_is_kept_out_of_a_partition(guarded
                 assert not await said(admin.create(resource, body, namespace=TEAM)), what
         for what, (resource, body) in passes.items():
             assert not await said(admin.create(resource, body, namespace=BOUND)), what
-        grown = await said(admin.patch(PODS, "placed", noted(handed), kind=PatchKind.MERGE, namespace=BOUND))
-        assert names.WHEN_FULL in grown, "nor does one that is there become such a pod"
+        static = noted(labels={names.LABEL: names.LABEL_STATIC})
+        grown = await said(admin.patch(PODS, "placed", static, kind=PatchKind.MERGE, namespace=BOUND))
+        assert names.PLACEMENT in grown, "nor does one that is there become such a pod"

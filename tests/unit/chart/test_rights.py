@@ -526,9 +526,10 @@ def test_only_namespaces_of_tenants_with_a_partition_are_kept_from_what_the_sche
     pods, claims = (rendered["ValidatingAdmissionPolicy", name]["spec"] for name in names)
     (rule,) = pods["matchConstraints"]["resourceRules"]
     assert (rule["resources"], rule["operations"]) == (["pods"], ["CREATE", "UPDATE"])
-    (by,) = claims["matchConditions"]
+    assert "matchConditions" not in claims, "the controller is bound, too"
+    by, _ = claims["variables"]
     account = workload("controller")["spec"]["template"]["spec"]["serviceAccountName"]
-    assert by["expression"] == f"request.userInfo.username != 'system:serviceaccount:gpu-topology:{account}'"
+    assert by["expression"] == f"request.userInfo.username == 'system:serviceaccount:gpu-topology:{account}'"
 
 
 @pytest.mark.parametrize(
@@ -543,7 +544,7 @@ def test_claims_of_every_class_that_gives_gpus_are_kept_out_of_a_partition(
 ) -> None:
     rendered = objects(*VARIANTS["partitions"], *settings)
     policy = rendered["ValidatingAdmissionPolicy", "gpu-topology-partitions-claims"]["spec"]
-    (validation,) = policy["validations"]
+    _, validation = policy["validations"]
     assert set(re.findall('"([a-z.]+)"', validation["expression"])) == classes
     made = {key[1] for key in rendered if key[0] == "DeviceClass"} - {"seat.gpu.topology"}
     assert made <= classes
