@@ -1,8 +1,8 @@
 """The resolved request: what the webhook made of a pod's words and limits, as a versioned note on the pod.
 
-Words are read once, at admission. The controller reads this note and never a word, so that both always mean the same;
-a note that an author sent is overwritten. Whoever can write it while the webhook is away gains nothing: what a tenant
-may have is decided elsewhere, and a note that is damaged costs that pod its place, nobody else anything.
+Words are read once, at admission. The controller reads this note and never a word, so that both always mean the same.
+The webhook overwrites a note that an author sends, and the API server refuses to change one while no webhook answers.
+The controller checks caps and partitions all the same. A damaged note costs that pod its place, nobody else anything.
 """
 
 from __future__ import annotations

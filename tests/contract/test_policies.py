@@ -270,13 +270,18 @@ async def test_a_pods_status_is_written_as_ever(guarded: Guarded) -> None:
 
 
 @pytest.mark.parametrize("subresource", ["ephemeralcontainers", "resize"])
-async def test_other_subresources_of_a_pod_change_no_metadata(guarded: Guarded, subresource: str) -> None:
+async def test_other_subresources_of_a_pod_change_neither_metadata_nor_gates(
+    guarded: Guarded, subresource: str
+) -> None:
+    ours = {"schedulingGates": [{"name": names.GATE}], "resourceClaims": [{"name": "x", "resourceClaimName": "y"}]}
     async with guarded.admin() as admin:
-        await admin.create(PODS, pod(subresource), namespace=TEAM)
-        forged = noted({names.REQUEST: '{"main":8}'}, {names.LABEL: None})
+        made = pod(subresource)
+        await admin.create(PODS, made | {"spec": made["spec"] | ours}, namespace=TEAM)
+        forged = noted({names.REQUEST: '{"main":8}'}, {names.LABEL: None}) | {"spec": dict.fromkeys(ours)}
         await change(admin, PODS, subresource, forged, subresource=subresource)
-        kept = (await admin.get(PODS, subresource, namespace=TEAM))["metadata"]
-        assert {key: kept[key] for key in ("annotations", "labels")} == MARKS
+        kept = await admin.get(PODS, subresource, namespace=TEAM)
+        assert {key: kept["metadata"][key] for key in ("annotations", "labels")} == MARKS
+        assert {key: kept["spec"][key] for key in ours} == ours
 
 
 async def test_a_pod_is_bound_without_notes(guarded: Guarded) -> None:
