@@ -112,6 +112,12 @@ def deny(request: Request, message: str, *, code: int = 400, reason: str = "BadR
     return _encode({"uid": request.uid, "allowed": False, "status": status})
 
 
+def failure(code: int, message: str) -> bytes:
+    """Return a Status for a review that gets no answer; the API server shows its message to people."""
+    status = {"status": "Failure", "code": code, "message": message}
+    return _ENCODER.encode({"apiVersion": "v1", "kind": "Status"} | status)
+
+
 def shorten(text: str, most: int) -> str:
     """Return the text on one line, cut to so many characters."""
     cut = text if len(text) <= most else text[: most - 1] + "…"

@@ -16,6 +16,7 @@ from typing import Final
 from aiohttp import hdrs, web
 from multidict import CIMultiDict
 
+from dradriver.api import names
 from dradriver.process.connections import Connections, Handler, listening
 from webhook import review
 from webhook.admission import Admission
@@ -49,7 +50,11 @@ class Endpoint:
         self._pause_end = 0.0  # by the loop's clock: until then no large body is answered
 
     async def handle(self, http: web.BaseRequest) -> web.Response:
-        """Return the answer; a body that is no review gets 400, one over the bound 413, one that takes too long 429."""
+        """Return the answer; a body that is no review gets 400, one over the bound 413, one that takes too long 429.
+
+        None of the three has a review's answer: the API server refuses the object, or lets it pass where the webhook's
+        ``failurePolicy`` is Ignore. It shows users the message of a Status in the body.
+        """
         paths = self._admission.paths
         if http.path not in paths:
             return web.Response(status=404, text=f"write one of {', '.join(paths)}, not {http.path[:64]!r}")
@@ -61,7 +66,7 @@ class Endpoint:
             return self._answer(http.path, content.read_nowait())
         size = MOST_BYTES if http.content_length is None else http.content_length
         if size > MOST_BYTES:
-            return _refused(413, f"a body of {size} bytes; a review has at most {MOST_BYTES}")
+            return _refused(413, _TOO_LARGE.format(size))
         try:
             async with asyncio.timeout(self._wait_s) as limit:
                 body = Body(content, limit=limit, grace_s=self._grace_s)
@@ -70,7 +75,7 @@ class Endpoint:
                     return self._answer(http.path, body.whole())
                 async with self._large.lent(size, address=http.remote or "", revoke=body.cut_off):
                     if not await body.read(size, is_waited_for=self._large.is_waited_for):
-                        return _refused(413, f"a body of more than {size} bytes")
+                        return _refused(413, _TOO_LARGE.format(f"more than {size}"))
                     return await self._answer_large(http.path, body)
         except ConnectionError:
             return _refused(400, "the connection ended before the body did")  # nobody hears it
@@ -95,16 +100,22 @@ class Endpoint:
         except review.ReviewError as error:
             text = review.shorten(str(error), review.MOST_MESSAGE)
             logger.warning("refused a body of %d bytes: %s", len(body), text)
-            return web.Response(status=400, text=text)
+            return web.Response(status=400, body=review.failure(400, text), headers=_JSON)
         return web.Response(body=answer, headers=_JSON)
 
 
 _JSON: Final = CIMultiDict({hdrs.CONTENT_TYPE: "application/json"})
+_TOO_LARGE: Final = (
+    f"old and new object have {{}} bytes of JSON together, and {names.DRIVER} reads at most {MOST_BYTES}: "
+    "make the object smaller, and count each <, > and & in it as six bytes"
+)
 
 
 def _refused(status: int, text: str) -> web.Response:
     logger.warning("answered %d: %s", status, text)
-    response = web.Response(status=status, text=text, headers={hdrs.RETRY_AFTER: "1"} if status == 429 else None)
+    response = web.Response(status=status, body=review.failure(status, text), headers=_JSON)
+    if status == 429:
+        response.headers[hdrs.RETRY_AFTER] = "1"
     response.force_close()  # the rest of the body is not wanted
     return response
 

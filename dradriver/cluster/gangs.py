@@ -8,14 +8,13 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from dradriver.api import gang_members, gang_owners, names, resolved, values
+from dradriver.api import gang_members, gang_owners, resolved, values
 from dradriver.api.errors import WordError
 from dradriver.api.gang_owners import Alone, Member, Rank
 from dradriver.api.gangs import Gang
 from dradriver.api.pins import Key
 from dradriver.api.pods import Pod
 
-_SAID: Final = '"gang":'  # in the notes of pods that say anything of one
 _GANG: Final = "gang/"  # no pod's name has a slash
 _FAILURES: Final = "batch.kubernetes.io/job-index-failure-count"  # of the index of a pod, before it was made
 
@@ -209,7 +208,8 @@ class Gangs:
 
     def _read(self, key: Key, pod: Pod) -> Membership | None:
         group = pod.spec.scheduling_group
-        if (group is None or not group.pod_group_name) and _SAID not in pod.metadata.annotations.get(names.REQUEST, ""):
+        in_group = group is not None and bool(group.pod_group_name)
+        if not in_group and resolved.rare(pod.metadata.annotations).gang is msgspec.UNSET:
             return None
         try:
             noted = resolved.read(pod.metadata.annotations).gang

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
 
 import msgspec
 
-from dradriver.api import names, resolved, suspends
+from dradriver.api import resolved, suspends
 from dradriver.api.errors import WordError
 from dradriver.api.pins import Key, claim_key, is_set
 from dradriver.api.pods import Pod
 from dradriver.cluster.picture import Picture
 from dradriver.cluster.records import ClaimRecord
-
-_SAID: Final = '"idle_timeout_s":'  # in the notes of pods that say so
 
 
 class Unit(msgspec.Struct, frozen=True):
@@ -80,7 +77,7 @@ def timeout_s(pod: Pod) -> int | None:
     The others may not want to end, and without them nothing would be free.
     """
     claim = claim_key(pod)
-    if claim is None or is_set(claim) or _SAID not in pod.metadata.annotations.get(names.REQUEST, ""):
+    if claim is None or is_set(claim) or resolved.rare(pod.metadata.annotations).idle_timeout_s is msgspec.UNSET:
         return None
     try:
         said = resolved.read(pod.metadata.annotations).idle_timeout_s

@@ -9,9 +9,11 @@ from functools import partial
 from typing import Final
 
 from dradriver.allocator.request import NoPlaceError
+from dradriver.api import names
 from dradriver.api.claims import digest
 from dradriver.api.errors import WordError
 from dradriver.api.pins import Key
+from dradriver.api.values import HAND_OVER
 from dradriver.cluster.nodes.columns import Bools
 from dradriver.cluster.picture import Picture
 from dradriver.cluster.placement import Placement
@@ -29,10 +31,15 @@ from dradriver.controller.withdraw_reasons import WithdrawReason
 from dradriver.queue.caps import CapError, Caps, Left
 from dradriver.queue.lanes import Lanes
 from dradriver.queue.placement_request import why
+from dradriver.queue.tenants import Tenants
 from dradriver.queue.units import Member, Unit
 from dradriver.queue.waiting import Queue
 
 LOOK_S: Final = 0.25  # between two looks whether a place is free that is about to be
+_KEPT: Final = (
+    "the pod is not handed over to kube-scheduler, which does not know the partition of tenant {}: remove "
+    f"{names.WHEN_FULL}: {HAND_OVER}, or write schedulerPlaced: allow for the tenant"
+)
 MANY: Final = 16  # waiting pods, from which on the scheduler's time counts more than a choice of nodes
 
 
@@ -51,6 +58,7 @@ class PodWorker:
         caps: Caps,
         reservations: Reservations,
         preemptions: Preemptions,
+        tenants: Tenants,
         *,
         at: Callable[[float, Key], None],
         promise_s: float,
@@ -61,6 +69,7 @@ class PodWorker:
         self._picture, self._queue, self._lanes, self._reasons = picture, queue, lanes, reasons
         self._executor, self._seats, self._running = executor, seats, running
         self._caps, self._reservations, self._preemptions = caps, reservations, preemptions
+        self._tenants = tenants
         self._at = at
         self._promise_s, self._unschedulable_s, self._hand_over_s = promise_s, unschedulable_s, hand_over_s
 
@@ -147,9 +156,12 @@ class PodWorker:
 
     def without_place(self, unit: Unit, reason: str) -> None:
         """Tell a unit why it waits, or hand it over once it has waited: the pod before it may just be ending."""
-        if unit.lead.wish.alone is not None and not self._queue.closed(unit.key):  # the scheduler heeds no cap
+        # The scheduler knows neither caps nor partitions.
+        if unit.lead.wish.alone is not None and not self._caps.closed(unit):
             now = asyncio.get_running_loop().time()
-            if now < (until := unit.looks_since(now) + self._hand_over_s):
+            if tenant := self._tenants.kept_from_scheduler(unit.key[0]):
+                reason = f"{reason}; {_KEPT.format(tenant)}"
+            elif now < (until := unit.looks_since(now) + self._hand_over_s):
                 self._at(until, unit.key)
             elif self._lanes.obstacle(unit.key, unit.order) is None:
                 self._queue.drop(unit.key)
@@ -172,7 +184,8 @@ class PodWorker:
     def _keep(self, unit: Unit, member: Member, step: Keep) -> None:
         try:
             alone = member.wish.alone
-            if alone is not None and step.claim.handed_over == digest(alone):
+            kept = self._tenants.kept_from_scheduler(unit.key[0])
+            if alone is not None and not kept and step.claim.handed_over == digest(alone):
                 self._executor.hand_over(unit, member, "there was no place for it", has_claim=True)
                 return
             placement = revalidate(self._picture, member.wish, step.claim)

@@ -143,7 +143,7 @@ class Worker:
         self._preemptions.write_gang = self._gangs.write
         self._pods = PodWorker(
             self.picture, self._queue, self._lanes, self.reasons, self._executor, gang_writer, self._running,
-            self.caps, self.reservations, self._preemptions, at=self._at, promise_s=promise_s,
+            self.caps, self.reservations, self._preemptions, self.tenants, at=self._at, promise_s=promise_s,
             unschedulable_s=unschedulable_s, hand_over_s=hand_over_s,
         )  # fmt: skip
         self._template_reader = TemplateReader(client, self.picture)

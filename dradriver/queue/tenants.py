@@ -113,6 +113,17 @@ class Tenants:
         found = self._tenants.get(tenant)
         return tenant if found is not None and found.partition is not None else ""
 
+    def kept_from_scheduler(self, namespace: str) -> str:
+        """Return whose partition keeps kube-scheduler from placing the units of a namespace by itself; empty for none.
+
+        As long as the tenant of a namespace is not known, the namespace is one of its own and keeps the scheduler, too.
+        """
+        tenant = self.of(namespace)
+        found = self._tenants.get(tenant)
+        if found is None:
+            return "" if self.known(namespace) else tenant
+        return tenant if found.partition is not None and found.scheduler_placed == "refuse" else ""
+
     def by_kueue(self, tenant: str) -> bool:
         """Return whether Kueue says who of a tenant is next and how much it may have: then nothing here does."""
         found = self._tenants.get(tenant)

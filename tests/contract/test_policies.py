@@ -270,13 +270,18 @@ async def test_a_pods_status_is_written_as_ever(guarded: Guarded) -> None:
 
 
 @pytest.mark.parametrize("subresource", ["ephemeralcontainers", "resize"])
-async def test_other_subresources_of_a_pod_change_no_metadata(guarded: Guarded, subresource: str) -> None:
+async def test_other_subresources_of_a_pod_change_neither_metadata_nor_gates(
+    guarded: Guarded, subresource: str
+) -> None:
+    ours = {"schedulingGates": [{"name": names.GATE}], "resourceClaims": [{"name": "x", "resourceClaimName": "y"}]}
     async with guarded.admin() as admin:
-        await admin.create(PODS, pod(subresource), namespace=TEAM)
-        forged = noted({names.REQUEST: '{"main":8}'}, {names.LABEL: None})
+        made = pod(subresource)
+        await admin.create(PODS, made | {"spec": made["spec"] | ours}, namespace=TEAM)
+        forged = noted({names.REQUEST: '{"main":8}'}, {names.LABEL: None}) | {"spec": dict.fromkeys(ours)}
         await change(admin, PODS, subresource, forged, subresource=subresource)
-        kept = (await admin.get(PODS, subresource, namespace=TEAM))["metadata"]
-        assert {key: kept[key] for key in ("annotations", "labels")} == MARKS
+        kept = await admin.get(PODS, subresource, namespace=TEAM)
+        assert {key: kept["metadata"][key] for key in ("annotations", "labels")} == MARKS
+        assert {key: kept["spec"][key] for key in ours} == ours
 
 
 async def test_a_pod_is_bound_without_notes(guarded: Guarded) -> None:
@@ -380,11 +385,9 @@ async def test_what_only_the_scheduler_places_is_kept_out_of_a_partition(guarded
         requests = [{"name": "main", "exactly": exactly}]
         return {"metadata": {"name": name}, "spec": {"devices": {"requests": requests}}}
 
-    handed = {names.REQUEST: '{"version":2,"when_full":"hand-over"}'}
     whole = {"deviceClassName": names.DEVICE_CLASS, "allocationMode": "ExactCount", "count": 1}
     refused: dict[str, tuple[Resource, Object, str]] = {
         "static": (PODS, pod("static", labels={names.LABEL: names.LABEL_STATIC}), names.PLACEMENT),
-        "handed over": (PODS, pod("handed", annotations=handed), names.WHEN_FULL),
         "untranslated": (PODS, limited("limited", {names.GPU_RESOURCE: "1"}), "gpu.topology/translate"),
         "a MIG device": (PODS, limited("mig", {"nvidia.com/mig-1g.10gb": "1"}), "gpu.topology/translate"),
         "an NPU": (PODS, limited("npu", {"huawei.com/npu": "1"}), "gpu.topology/translate"),
@@ -413,5 +416,6 @@ async def test_what_only_the_scheduler_places_is_kept_out_of_a_partition(guarded
                 assert not await said(admin.create(resource, body, namespace=TEAM)), what
         for what, (resource, body) in passes.items():
             assert not await said(admin.create(resource, body, namespace=BOUND)), what
-        grown = await said(admin.patch(PODS, "placed", noted(handed), kind=PatchKind.MERGE, namespace=BOUND))
-        assert names.WHEN_FULL in grown, "nor does one that is there become such a pod"
+        static = noted(labels={names.LABEL: names.LABEL_STATIC})
+        grown = await said(admin.patch(PODS, "placed", static, kind=PatchKind.MERGE, namespace=BOUND))
+        assert names.PLACEMENT in grown, "nor does one that is there become such a pod"

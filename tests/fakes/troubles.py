@@ -1,4 +1,4 @@
-"""A controller that works by itself, and what can go wrong with the writes of one namespace."""
+"""A controller that works by itself, and what can go wrong: writes of one namespace, the note of a pod."""
 
 from __future__ import annotations
 
@@ -7,6 +7,10 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+import msgspec
+
+from dradriver.api import names
+from dradriver.kube.resources import PODS
 from tests.fakes.gpucluster import GpuCluster
 
 WEBHOOK = 'Internal error occurred: failed calling webhook "x.example.com": connection refused'
@@ -53,3 +57,13 @@ def raising(error: Exception) -> Callable[[], Any]:
         raise error
 
     return answer
+
+
+def respell(cluster: GpuCluster, name: str, word: str) -> None:
+    """Write the note of a pod as other JSON with the same meaning: with spaces, and with an escape in a word."""
+    pod = cluster.get_pod(name)
+    note = msgspec.json.format(pod["metadata"]["annotations"][names.REQUEST], indent=1)
+    assert word in note
+    note = note.replace(word, f"\\u{ord(word[0]):04x}{word[1:]}")
+    annotations = pod["metadata"]["annotations"] | {names.REQUEST: note}
+    cluster.put(PODS, pod | {"metadata": pod["metadata"] | {"annotations": annotations}})

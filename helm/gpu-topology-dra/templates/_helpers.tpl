@@ -275,6 +275,21 @@ A pattern, or starts of more than ten letters, would cost more than CEL may spen
 text.contains("gpu.topology/") || text.contains("gpu-topology.example.com/"))
 {{- end }}
 
+{{/*
+Whether an update changes what is the driver's on a pod, as CEL: our annotations, our label, our gate, or the names of its
+claims. It looks at no annotation or label but ours. The API server adds no gate in an update.
+*/}}
+{{- define "changesOurs" -}}
+{{- $mark := printf "%s/placement" (include "driver" .) | squote -}}
+['{{ include "driver" . }}/', 'gpu-topology.example.com/'].exists(prefix,
+{{ include "words" . }}.exists(word,
+object.metadata.?annotations[?prefix + word] != oldObject.metadata.?annotations[?prefix + word])) ||
+object.metadata.?labels[?{{ $mark }}] != oldObject.metadata.?labels[?{{ $mark }}] ||
+{'name': {{ $mark }}} in oldObject.spec.?schedulingGates.orValue([]) &&
+!({'name': {{ $mark }}} in object.spec.?schedulingGates.orValue([])) ||
+object.spec.?resourceClaims != oldObject.spec.?resourceClaims
+{{- end }}
+
 {{/* A match condition: the controller may do as it decided, even while no webhook answers. */}}
 {{- define "notByController" -}}
 - name: not-by-controller

@@ -293,3 +293,18 @@ def test_any_note_is_read_or_refused(text: str) -> None:
         assert names.REQUEST in str(refusal)
     else:
         assert isinstance(found, Resolved)
+
+
+@pytest.mark.parametrize("words", [{}, {names.GANG: "a", names.GANG_SIZE: "2"}, {names.IDLE_TIMEOUT: "30m"}])
+@pytest.mark.parametrize("indent", [-1, 0, 2])
+def test_rare_fields_are_those_that_a_note_has(words: dict[str, str], indent: int) -> None:
+    found = resolved.resolve(words, {"main": 4})
+    rare = resolved.rare({names.REQUEST: msgspec.json.format(resolved.write(found), indent=indent)})
+    for field in resolved.Rare.__struct_fields__:
+        assert (getattr(rare, field) is msgspec.UNSET) is (getattr(found, field) is msgspec.UNSET)
+
+
+@given(st.text(max_size=200) | st.sampled_from(["", "null", "[]", "[" * 100_000, '{"gang":', "x" * 20_000, LATER]))
+def test_no_note_is_refused_for_its_rare_fields(text: str) -> None:
+    resolved.rare({})
+    resolved.rare({names.REQUEST: text})

@@ -292,6 +292,7 @@ def test_the_webhooks_reach_only_what_is_ours() -> None:
     assert {name: hook["failurePolicy"] for name, hook in hooks.items()} == {
         "create.pods.gpu.topology": "Fail",
         "translate.pods.gpu.topology": "Fail",
+        "notes.pods.gpu.topology": "Fail",
         "update.pods.gpu.topology": "Ignore",
         "workloads.gpu.topology": "Fail",
         "claims.gpu.topology": "Fail",
@@ -307,7 +308,7 @@ def test_the_webhooks_reach_only_what_is_ours() -> None:
         assert excluded["operator"] == "NotIn"
         assert excluded["values"] == ["kube-system", "gpu-topology"]
     user = next(a for a in container("webhook")["args"] if a.startswith("--controller-user=")).partition("=")[2]
-    for name in ("update.pods.gpu.topology", "claims.gpu.topology"):
+    for name in ("notes.pods.gpu.topology", "update.pods.gpu.topology", "claims.gpu.topology"):
         assert f"!= '{user}'" in hooks[name]["matchConditions"][0]["expression"]
 
 
@@ -627,9 +628,10 @@ def test_only_namespaces_of_tenants_with_a_partition_are_kept_from_what_the_sche
     pods, claims = (rendered["ValidatingAdmissionPolicy", name]["spec"] for name in names)
     (rule,) = pods["matchConstraints"]["resourceRules"]
     assert (rule["resources"], rule["operations"]) == (["pods"], ["CREATE", "UPDATE"])
-    (by,) = claims["matchConditions"]
+    assert "matchConditions" not in claims, "the controller is bound, too"
+    by, _ = claims["variables"]
     account = workload("controller")["spec"]["template"]["spec"]["serviceAccountName"]
-    assert by["expression"] == f"request.userInfo.username != 'system:serviceaccount:gpu-topology:{account}'"
+    assert by["expression"] == f"request.userInfo.username == 'system:serviceaccount:gpu-topology:{account}'"
 
 
 @pytest.mark.parametrize(
@@ -644,7 +646,7 @@ def test_claims_of_every_class_that_gives_gpus_are_kept_out_of_a_partition(
 ) -> None:
     rendered = objects(*VARIANTS["partitions"], *settings)
     policy = rendered["ValidatingAdmissionPolicy", "gpu-topology-partitions-claims"]["spec"]
-    (validation,) = policy["validations"]
+    _, validation = policy["validations"]
     assert set(re.findall('"([a-z.]+)"', validation["expression"])) == classes
     made = {key[1] for key in rendered if key[0] == "DeviceClass"} - {"seat.gpu.topology"}
     assert made <= classes

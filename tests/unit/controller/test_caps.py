@@ -289,6 +289,22 @@ async def test_whom_a_cap_parks_is_not_handed_over_to_the_scheduler() -> None:
     assert cluster.get_pod("second")["spec"]["schedulingGates"]
 
 
+@pytest.mark.looptime
+async def test_whom_a_cap_parks_is_not_handed_over_with_others_of_its_kind() -> None:
+    cluster = cluster_of(capped(4), a="dgx1-v100")
+    cluster.hand_over_s = 5.0
+    cluster.restart()
+    cluster.worker.follow(capped(4))
+    cluster.rival("x", "a", range(8))
+    async with working(cluster):
+        for name, namespace in (("theirs", "others"), ("second", "default")):
+            cluster.pod(name, 4, namespace=namespace, wishes={"policy": "nvlink", "when-full": "hand-over"})
+            await asyncio.sleep(1)
+        await asyncio.sleep(10)
+    assert placed(cluster, "theirs", namespace="others") == ["theirs"]
+    assert placed(cluster, "second") == []
+
+
 async def test_who_shares_a_set_that_is_there_asks_for_nothing_more() -> None:
     cluster = cluster_of(capped(4), a="dgx1-v100")
     for name in ("first", "second"):

@@ -14,6 +14,7 @@ from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
 from tests.effort import sampled
 from tests.fakes.gang_pods import bound, claims, gang, lifted, nodes, running
 from tests.fakes.gpucluster import GpuCluster, Killed
+from tests.fakes.troubles import respell
 
 
 async def test_a_gang_waits_until_all_its_pods_are_there() -> None:
@@ -33,6 +34,16 @@ async def test_a_gang_waits_until_all_its_pods_are_there() -> None:
     assert [cluster.note(pod, "rank-hint") for pod in pods] == ["0", "1", "2"]
     assert cluster.note("train-0", "reason") is None
     assert cluster.note("train-0", "gang-nodes") == ",".join(cluster.gpus(pod)[0] for pod in pods)
+
+
+async def test_a_gang_is_one_however_the_json_of_its_notes_is_written() -> None:
+    cluster = nodes("abc")
+    pods = gang(cluster, 3, there=2)
+    for pod in pods:
+        respell(cluster, pod, "gang")
+    await cluster.settle()
+    assert claims(cluster, pods) == []
+    assert cluster.note("train-0", "reason") == "2 of 3 pods of its gang are there"
 
 
 async def test_without_places_for_all_nobody_gets_one() -> None:

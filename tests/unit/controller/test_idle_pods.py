@@ -14,6 +14,7 @@ from dradriver.kube.client import ApiError
 from dradriver.kube.resources import POD_DISRUPTION_BUDGETS, PODS
 from tests.fakes.idling import END, SINCE, WARNED, WISH, Idling, budget, end, notebook
 from tests.fakes.storeclient import Call
+from tests.fakes.troubles import respell
 
 
 async def test_who_does_not_ask_for_it_is_told_once_and_never_ended() -> None:
@@ -57,6 +58,14 @@ async def test_a_warning_stays_on_a_pod_that_has_a_part_of_a_gpu() -> None:
     await world.later(51)
     await world.cluster.settle()
     assert end(world) == (END, END)
+
+
+async def test_it_is_ended_however_the_json_of_its_note_is_written() -> None:
+    world = Idling()
+    await notebook(world)
+    respell(world.cluster, "nb", "idle_timeout_s")
+    await world.later(61)
+    assert world.names == []
 
 
 async def test_a_short_time_is_no_shorter_than_the_warning() -> None:

@@ -15,6 +15,7 @@ from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
 from tests.fakes.control_plane.devices import pinned
 from tests.fakes.gang_pods import gang
 from tests.fakes.gpucluster import GpuCluster, Killed, claim_of
+from tests.fakes.troubles import respell
 
 OURS = "ours: {namespaces: [default], partition: {nodeSelector: {pool: red}}}"
 
@@ -236,3 +237,61 @@ async def test_what_a_cap_leaves_of_a_node_is_within_the_partition() -> None:
         cluster.pod(pod, 1)
     await step(cluster)
     assert sorted((place(cluster, pod, "default") or ("", [0]))[1] for pod in "pqr") == [[0], [2], [4]]
+
+
+HAND_OVER = {"policy": "nvlink", "when-full": "hand-over"}
+
+
+@pytest.mark.parametrize("is_forged", [False, True])
+async def test_no_pod_of_a_partition_is_handed_over(is_forged: bool) -> None:
+    cluster = cluster_of(OURS, a="blue", b="red")
+    cluster.rival("x", "b", range(8))
+    cluster.pod("p", 4, wishes=HAND_OVER)
+    if is_forged:
+        respell(cluster, "p", "hand-over")
+    await step(cluster)
+    assert cluster.claim("p") is None
+    assert cluster.get_pod("p")["spec"]["schedulingGates"] == [{"name": names.GATE}]
+    assert reason(cluster, "p").endswith(
+        "; the pod is not handed over to kube-scheduler, which does not know the partition of tenant ours: remove "
+        "gpu.topology/when-full: hand-over, or write schedulerPlaced: allow for the tenant"
+    )
+    cluster.remove(RESOURCE_CLAIMS, "x", "default")
+    await step(cluster)
+    assert place(cluster, "p", "default") == ("b", [0, 1, 2, 3]), "it waits for a place in its partition"
+
+
+@pytest.mark.parametrize(
+    "tenant", [OURS.replace("}}}", "}}, schedulerPlaced: allow}"), "ours: {namespaces: [default]}"]
+)
+async def test_a_pod_that_the_scheduler_may_place_is_handed_over(tenant: str) -> None:
+    cluster = cluster_of(OURS, a="blue", b="red")
+    for name, node in (("x", "a"), ("y", "b")):
+        cluster.rival(name, node, range(8))
+    cluster.pod("p", 4, wishes=HAND_OVER)
+    await step(cluster)
+    assert cluster.claim("p") is None
+    follow(cluster, tenant)
+    await step(cluster)
+    claim = cluster.claim("p")
+    assert claim is not None, "the file has changed"
+    assert claim["metadata"]["labels"] == {names.LABEL: names.LABEL_HANDED_OVER}
+
+
+async def test_a_pod_whose_tenant_gets_a_partition_while_it_is_handed_over_is_not() -> None:
+    cluster = cluster_of("ours: {namespaces: [default]}", a="blue", b="red")
+    for name, node in (("x", "a"), ("y", "b")):
+        cluster.rival(name, node, range(8))
+    cluster.pod("p", 4, wishes=HAND_OVER)
+    cluster.client.kill_at = -1  # the claim is made, and the gate is not lifted
+    with pytest.raises(Killed):
+        await cluster.settle()
+    assert cluster.claim("p") is not None
+    cluster.restart()
+    follow(cluster, OURS)
+    await step(cluster)
+    assert cluster.claim("p") is None
+    assert "not handed over" in reason(cluster, "p")
+    cluster.remove(RESOURCE_CLAIMS, "y", "default")
+    await step(cluster)
+    assert place(cluster, "p", "default") == ("b", [0, 1, 2, 3])

@@ -114,6 +114,15 @@ async def test_a_body_over_the_bound_is_refused_however_it_is_sent(http: Http, s
         assert answer.status == expected
 
 
+async def test_a_body_over_the_bound_is_answered_with_a_status_that_says_what_to_do(http: Http) -> None:
+    """The API server shows users the message of a Status, and nothing of another body."""
+    async with http.post("/mutate-pods", data=io.BytesIO(b" " * (server.MOST_BYTES + 1))) as answer:
+        status = await answer.json()
+    assert (status["kind"], status["apiVersion"], status["status"], status["code"]) == ("Status", "v1", "Failure", 413)
+    assert status["message"].startswith(f"old and new object have {server.MOST_BYTES + 1} bytes of JSON together")
+    assert "make the object smaller" in status["message"]
+
+
 async def test_only_the_two_paths_are_posted_to(http: Http) -> None:
     async with http.post("/mutate", data=b"{}") as answer:
         assert answer.status == 404

@@ -1,0 +1,42 @@
+"""What the controller may create in a namespace with a partition, on a real API server of each version."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from dradriver.api import names
+from dradriver.kube.resources import RESOURCE_CLAIMS
+from tests.contract.test_gang_policies import CONTROLLER, as_account
+from tests.contract.test_policies import BOUND, IN_FORCE_S, TEAM, Guarded, guarded, said
+from tests.deploy import NAMESPACE as OURS
+
+__all__ = ["guarded"]
+pytestmark = [pytest.mark.cluster, pytest.mark.helm]
+
+Object = dict[str, Any]
+
+
+def claim(label: str, **annotations: str) -> Object:
+    """Return a claim that the controller makes, of any GPU."""
+    requests = [{"name": "main", "exactly": {"deviceClassName": names.DEVICE_CLASS}}]
+    noted = {names.PREFIX + key: text for key, text in annotations.items()}
+    metadata = {"name": f"claim-{label}", "labels": {names.LABEL: label}, "annotations": noted}
+    return {"metadata": metadata, "spec": {"devices": {"requests": requests}}}
+
+
+async def test_the_controller_hands_no_pod_of_a_partition_to_the_scheduler(guarded: Guarded) -> None:
+    handed_over = claim(names.LABEL_HANDED_OVER, **{"handed-over": "a digest"})
+    placed = claim(names.LABEL_PLACED, choice="{}")
+    async with as_account(guarded, OURS, CONTROLLER) as controller:
+        async with asyncio.timeout(IN_FORCE_S):
+            while not (
+                refusal := await said(controller.create(RESOURCE_CLAIMS, handed_over, namespace=BOUND, dry_run=True))
+            ):
+                await asyncio.sleep(0.2)
+        assert "has a partition" in refusal
+        assert names.WHEN_FULL in refusal
+        for namespace, body in ((TEAM, handed_over), (BOUND, placed)):
+            assert not await said(controller.create(RESOURCE_CLAIMS, body, namespace=namespace)), namespace
