@@ -97,7 +97,9 @@ def test_a_stateful_set_that_makes_its_pods_at_once(namespace: Namespace) -> Non
     }
     namespace.apply(stateful_set)
     pods = [f"workers-{number}" for number in range(3)]
-    namespace.kubectl("wait", "--for=create", *(f"pod/{name}" for name in pods))
+    # One by one: kubectl fails if it waits for several objects of which only some are there.
+    for name in pods:
+        namespace.kubectl("wait", "--for=create", f"pod/{name}")
     gangs.run_whole(namespace, pods)
     assert [namespace.annotation(name, names.RANK_HINT) for name in pods] == ["0", "1", "2"]
 
