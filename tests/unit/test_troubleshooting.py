@@ -491,6 +491,8 @@ IN_THE_CODE: Final = (  # what takes minutes, or a bug, to come about
     "not all were tried that the claim's requests allow",
     "it was bound to node",
     "preempts",
+    "need longer than its tentative placement lasts",
+    "the pod is not handed over to kube-scheduler",
     "did not end for it in time",
     "cannot start as one gang",
     "starts pods one by one",
