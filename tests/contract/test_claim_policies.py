@@ -10,10 +10,10 @@ from typing import Any, Final
 
 import pytest
 
-from dradriver.api import names, search_limits, seats
+from dradriver.api import claims, names, search_limits, seats
 from dradriver.api.errors import WordError
 from dradriver.kube.client import Client, PatchKind
-from dradriver.kube.resources import RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
+from dradriver.kube.resources import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
 from tests.contract.test_gang_policies import CONTROLLER, as_account
 from tests.contract.test_policies import IN_FORCE_S, TEAM, Guarded, guarded, said
 from tests.deploy import NAMESPACE as OURS
@@ -183,10 +183,12 @@ def ways(request: Object) -> list[Object]:
 
 async def test_the_controllers_pinned_claims_may_ask_for_more(guarded: Guarded, admin: Client) -> None:
     placed, over = {names.LABEL: names.LABEL_PLACED}, {names.LABEL: names.LABEL_HANDED_OVER}
+    owners = [claims.owner("p", "00000000-0000-4000-8000-000000000001")]
     async with as_account(guarded, OURS, CONTROLLER) as controller:
         for what in ("nine containers", "nine MIG slices", "a gang barrier"):
-            assert await refusal(controller, REFUSED[what], labels=placed) == "", what
-            assert "gpu-topology-parts" in await refusal(controller, REFUSED[what], labels=over), what
+            assert await refusal(controller, REFUSED[what], labels=placed, ownerReferences=owners) == "", what
+            handed_over = await refusal(controller, REFUSED[what], labels=over, ownerReferences=owners)
+            assert "gpu-topology-parts" in handed_over, what
     assert "gpu-topology" in await refusal(admin, REFUSED["nine containers"], labels=placed)
 
 
@@ -213,8 +215,15 @@ async def test_a_finalizer_is_refused_in_whatever_way_it_is_written(guarded: Gua
 
     body = {"spec": TAKEN["eight GPUs"]}
     await admin.create(RESOURCE_CLAIMS, body | {"metadata": {"name": "written"}}, namespace=TEAM)
+    probe = await admin.get(PODS, "probe", namespace=TEAM)
+    owners = [claims.owner("probe", probe["metadata"]["uid"])]
     async with as_account(guarded, OURS, CONTROLLER) as controller:
-        made = {"name": "placed", "labels": {names.LABEL: names.LABEL_PLACED}, "finalizers": [names.FINALIZER]}
+        made = {
+            "ownerReferences": owners,
+            "name": "placed",
+            "labels": {names.LABEL: names.LABEL_PLACED},
+            "finalizers": [names.FINALIZER],
+        }
         other = {"spec": TAKEN["others' devices"]}  # in the add-on the class is another driver's
         await controller.create(RESOURCE_CLAIMS, other | {"metadata": made}, namespace=TEAM)
     for name in ("written", "placed"):

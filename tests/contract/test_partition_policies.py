@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dradriver.api import names
+from dradriver.api import claims, names
 from dradriver.kube.resources import RESOURCE_CLAIMS
 from tests.contract.test_gang_policies import CONTROLLER, as_account
 from tests.contract.test_policies import BOUND, IN_FORCE_S, TEAM, Guarded, guarded, said
@@ -23,7 +23,9 @@ def claim(label: str, **annotations: str) -> Object:
     """Return a claim that the controller makes, of any GPU."""
     requests = [{"name": "main", "exactly": {"deviceClassName": names.DEVICE_CLASS}}]
     noted = {names.PREFIX + key: text for key, text in annotations.items()}
-    metadata = {"name": f"claim-{label}", "labels": {names.LABEL: label}, "annotations": noted}
+    owners = [claims.owner("p", "00000000-0000-4000-8000-000000000001")]
+    marks = {"labels": {names.LABEL: label}, "annotations": noted}
+    metadata = {"name": f"claim-{label}", "ownerReferences": owners, **marks}
     return {"metadata": metadata, "spec": {"devices": {"requests": requests}}}
 
 

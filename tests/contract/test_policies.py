@@ -21,7 +21,7 @@ from dradriver.api import names
 from dradriver.api.dra_objects import ResourceClaim
 from dradriver.kube.client import ApiError, Client, PatchKind
 from dradriver.kube.config import ServerConfig, from_kubeconfig
-from dradriver.kube.resources import NODES, PODS, RESOURCE_CLAIMS, Resource
+from dradriver.kube.resources import NODES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, Resource
 from dradriver.node.api_server import FIELD_MANAGER
 from dradriver.node.claims import status
 from dradriver.node.claims.checkpoint import PreparedClaim, PreparedDevice
@@ -45,6 +45,7 @@ KINDS: Final = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding")
 MARKS: Final = {"labels": {names.LABEL: names.LABEL_PLACED}, "annotations": {names.REQUEST: '{"main":1}'}}
 ANNOTATIONS: Final = 256 * 1024  # bytes of all of an object's
 LIMIT_S: Final = 120  # of one request: a pod with all the annotations that it can have costs the server seconds
+GPUS: Final = [{"name": "main", "exactly": {"deviceClassName": names.DEVICE_CLASS}}]
 IN_FORCE_S: Final = 60  # the API server looks at policies once a second, on a loaded machine less often
 
 
@@ -84,6 +85,17 @@ def guarded(request: pytest.FixtureRequest, planes: Planes) -> Iterator[Guarded]
         found = Guarded(request.param, plane.api, from_kubeconfig(plane.folder / "kubeconfig"))
         asyncio.run(_install(found))
         yield found
+    asyncio.run(_until_without_force(found))
+
+
+async def _until_without_force(guarded: Guarded) -> None:
+    """Return once the server asks none of the policies any more, which were deleted: the next module needs that."""
+    marked = {"metadata": {"name": "probe", "labels": {names.LABEL: names.LABEL_STATIC}}, "spec": {"spec": {}}}
+    kept = {"metadata": {"name": "probe", "finalizers": ["example.com/a"]}, "spec": {"devices": {"requests": GPUS}}}
+    async with guarded.admin() as admin, asyncio.timeout(IN_FORCE_S):
+        for resource, body in ((RESOURCE_CLAIM_TEMPLATES, marked), (RESOURCE_CLAIMS, kept)):
+            while "gpu-topology-" in await said(admin.create(resource, body, namespace=TEAM, dry_run=True)):
+                await asyncio.sleep(0.2)
 
 
 async def _install(guarded: Guarded) -> None:

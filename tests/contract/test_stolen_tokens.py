@@ -400,7 +400,7 @@ async def test_the_token_of_the_controller_is_good_for_its_own_claims_only(accou
         "an annotation": ("pinned", {"metadata": {"annotations": {"a": "b"}}}),
         "a label": ("pinned", {"metadata": {"labels": {"a": "b"}}}),
         "our label": ("pinned", {"metadata": {"labels": {names.LABEL: names.LABEL_HANDED_OVER}}}),
-        "a finalizer more": ("pinned", {"metadata": {"finalizers": [names.FINALIZER, "example.com/a"]}}),
+        "a finalizer more": ("pinned", {"metadata": {"finalizers": [names.FINALIZER, "orphan"]}}),
         "none": ("pinned", unprotect),
     }
     for what, (name, change_of) in forged.items():

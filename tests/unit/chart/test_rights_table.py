@@ -139,6 +139,10 @@ RIGHTS: Final = (
         NAMED, "tests/unit/chart/test_rights.py::test_least_privilege_of_the_controller",
     ),
     Right(
+        "controller", "configmaps", "list watch", "dradriver/process/watched_policies.py",
+        NAMED, "tests/contract/test_watched_policies.py::test_what_is_stored_is_in_force_without_a_file",
+    ),
+    Right(
         "controller", "configmaps", "create", "dradriver/controller/reservation_store.py",
         "creations", f"{STOLEN}::test_in_the_drivers_namespace_the_accounts_create_only_what_they_keep_there",
     ),
