@@ -7,8 +7,10 @@ owner its own record says what it was suspended for. Disruption budgets count fo
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
-from collections.abc import Callable, Collection, Iterable, Sequence
+import math
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import Final
 
 from dradriver.api import gang_owners, suspends
@@ -35,9 +37,10 @@ ASKED_S: Final = 1.0  # after which it is asked what became of the suspension of
 AGAIN_S: Final = 5.0  # after which those are told again whose end was refused
 TOLD_S: Final = 30.0  # that a reflector may be behind
 CHART_VALUE: Final = "controller.preemption"
+AT_ONCE: Final = 16  # writes of a plan: a webhook that is slow or dead holds up each of them
 LATE: Final = (
-    "the pods that must end for it need longer than its tentative placement lasts. If this repeats, raise "
-    "queue.preemption.marginSeconds"
+    "the pods that must end for it need longer than its tentative placement lasts. If this repeats, look for a webhook "
+    "that answers slowly, or raise queue.preemption.marginSeconds"
 )
 
 
@@ -185,8 +188,8 @@ class Evictions:
             Unreachable: No answer.
         """
         try:
-            if not begun:
-                await self._check(pods, until=until, why=why, go_on=go_on)
+            # If some have begun to end, the place is waited for in any case, but nobody else ends in vain.
+            await self._check(pods, until=math.inf if begun else until, why=why, go_on=go_on)
             await self._end(pods, last=last, stands=stands, why=why, go_on=go_on)
         except RefusedError as error:
             metrics.PREEMPTION_REFUSALS.inc()
@@ -200,23 +203,39 @@ class Evictions:
     async def _check(self, pods: Sequence[Pod], *, until: float, why: str, go_on: Callable[[], None]) -> None:
         """Raise unless all of these pods can end in time, as far as the API server can tell.
 
-        A single write needs no dry run: if the server refuses it, nobody has ended.
+        A single write needs no dry run: if the server refuses it, nobody has ended. The real writes take as long as the
+        dry runs did.
         """
-        gangs, alone = self._split(pods)
-        if len(gangs) + len(alone) > 1:
-            await self._ask(pods)
-            for gang, members in gangs.items():
-                go_on()
-                try:
-                    await self._restarts.check(gang, members, why)
-                except RefusedError:
-                    self.refuse(gang)
-                    raise
-            for pod in alone:
-                go_on()
-                await self._evict(pod, why, dry_run=True)
+
+        async def suspend(gang: Key, members: Sequence[Pod]) -> None:
             go_on()
-        if asyncio.get_running_loop().time() + max(pod.grace_s for pod in pods) > until:
+            try:
+                await self._restarts.check(gang, members, why)
+            except RefusedError:
+                self.refuse(gang)
+                raise
+
+        async def evict_one(pod: Pod) -> None:
+            go_on()
+            await self._evict(pod, why, dry_run=True)
+
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        gangs, alone = self._split(pods)
+        latest = until - max(pod.grace_s for pod in pods)
+        try:
+            if len(gangs) + len(alone) > 1:
+                async with asyncio.timeout_at(None if math.isinf(latest) else latest):
+                    await self._ask(pods)
+                    await _together(functools.partial(suspend, gang, members) for gang, members in gangs.items())
+                    await _together(functools.partial(evict_one, pod) for pod in alone)
+                go_on()
+            late = 2 * loop.time() - began > latest
+        except TimeoutError:
+            late = True
+        if late:
+            for unit in {self._unit(pod) for pod in pods}:
+                self.refuse(unit)
             raise RefusedError(LATE)
 
     def _split(self, pods: Iterable[Pod]) -> tuple[dict[Key, list[Pod]], list[Pod]]:
@@ -255,12 +274,16 @@ class Evictions:
         if gangs:
             self._told |= dict.fromkeys((pod.metadata.uid for pod in alone), now + ASKED_S)
             return  # it is looked at again
-        for number, pod in enumerate(sorted(alone, key=lambda pod: pod.metadata.uid in last)):
-            if number:
-                go_on()
+
+        async def evict_one(pod: Pod) -> None:
+            go_on()
             if not stands():
                 raise MovedOnError("nobody need end for it any more")
             await self._evict(pod, why)
+
+        for is_last in (False, True):
+            some = [pod for pod in alone if (pod.metadata.uid in last) == is_last]
+            await _together(functools.partial(evict_one, pod) for pod in some)
 
     def _suspended_with(self, pod: Pod) -> Key | None:
         """Return the gang of a pod that ends by suspending its owner; None if the Eviction API ends the pod."""
@@ -302,6 +325,22 @@ class Evictions:
         metrics.PREEMPTED_PODS.inc()
         if self._record is not None:
             await self._record(pod, f"evicted {why}")
+
+
+async def _together(calls: Iterable[Callable[[], Awaitable[None]]]) -> None:
+    """Run calls, ``AT_ONCE`` at a time. The first error ends the others and is raised."""
+    places = asyncio.Semaphore(AT_ONCE)
+
+    async def run(call: Callable[[], Awaitable[None]]) -> None:
+        async with places:
+            await call()
+
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            for call in calls:
+                tasks.create_task(run(call))
+    except ExceptionGroup as group:
+        raise group.exceptions[0] from None
 
 
 def _noted(known: dict[Key, tuple[float, str]], unit: Key, why: str) -> dict[Key, tuple[float, str]]:

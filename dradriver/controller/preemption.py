@@ -53,6 +53,7 @@ MOST_LOOKS: Final = 4  # plans that are tried in one look: each takes some ten m
 MOST_ASKED: Final = 8  # units of one tenant with a cap whose cap is looked at in one look: thousands may be parked
 FIRST_PAUSE_S: Final = 1.0  # between two tries for one unit
 LONGEST_PAUSE_S: Final = 30.0
+LEAST_MARGIN_S: Final = 5.0  # for the writes of a plan
 NAMED: Final = 3  # units that a reason names
 SAME_DAY_S: Final = 12 * 3600.0  # from which on a reason says the day, too
 OFF: Final = "preemption was switched off in the policies file"
@@ -184,7 +185,7 @@ class Preemptions:
             avoid |= self._picture.nodes.gone_by(math.inf)
         elif unit.lasts_s:  # it begins when those have ended
             latest = max((now + scene.grace_s, *(one.ends_at() for one in scene.ending)))
-            avoid |= self._picture.nodes.gone_by(latest + self._terms.margin_seconds + 1 + unit.lasts_s)
+            avoid |= self._picture.nodes.gone_by(latest + self._margin_s + 1 + unit.lasts_s)
         places: dict[Member, Placement]
         if unit.key in self._picture.gangs:
             said = self._picture.gangs.said(unit.key)
@@ -211,6 +212,11 @@ class Preemptions:
         self._commit(unit, self._named(places, victims, beside, now), victims, now)
         return len(victims), changes_at
 
+    @property
+    def _margin_s(self) -> float:
+        """How much longer than the longest grace the place is kept: the writes need some seconds of it."""
+        return max(self._terms.margin_seconds, LEAST_MARGIN_S)
+
     def _named(
         self,
         places: Mapping[Member, Placement],
@@ -223,7 +229,7 @@ class Preemptions:
         Those are all that have something of its node; of a gang all pods, at the first place that it is in the way of.
         """
         grace_s = max(unit.grace_s for unit in victims)
-        until = max(now + grace_s, *(one.ends_at() for one in beside), 0.0) + self._terms.margin_seconds
+        until = max(now + grace_s, *(one.ends_at() for one in beside), 0.0) + self._margin_s
         why = self._why(victims, now, grace_s)
         left = {unit.key: unit for unit in victims}
         out: dict[Member, Placement] = {}

@@ -481,9 +481,11 @@ async def test_others_may_change_and_take_over_an_owner_that_the_controller_susp
             await suspend(admin, name, {"parallelism": 0}, labels={"a": "b"}, annotations={"c": "d"})
             await change(admin, JOBS, name, {"status": {"active": 0}})
             if name == "replaced":
-                now = await admin.get(JOBS, name, namespace=TEAM)
-                now["metadata"] |= {"labels": {}, "annotations": {}}
-                await admin.update(JOBS, now)
+                while True:  # the Job's controller writes it meanwhile
+                    now = await admin.get(JOBS, name, namespace=TEAM)
+                    now["metadata"] |= {"labels": {}, "annotations": {}}
+                    if not await said(admin.update(JOBS, now)):
+                        break
             else:
                 taken: Object = {"labels": {names.RESTARTING: None}}
                 if name == "all":

@@ -28,6 +28,7 @@ from tests.fakes.gpucluster import Killed, claim_of
 from tests.fakes.preempting import ON, Contested, contested
 from tests.fakes.troubles import WEBHOOK, working
 
+NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 UNSUPPORTED = 'admission webhook "x.example.com" does not support dry run'
 
 
@@ -234,6 +235,51 @@ async def test_no_pod_is_evicted_if_the_server_would_not_evict_another_of_the_pl
             reasons.add(cluster.note("me", "reason") or "")
     assert cluster.ending() == []
     assert any(WEBHOOK in reason for reason in reasons), reasons
+
+
+@pytest.mark.looptime
+async def test_nobody_else_is_evicted_in_vain_while_a_pod_of_the_plan_ends_by_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = await contested(("one", 2, 0), ("two", 3, 0), ("three", 3, 0))
+    loop = asyncio.get_running_loop()
+    ahead_s = NOW.timestamp() - loop.time()
+    monkeypatch.setattr(time, "time", lambda: loop.time() + ahead_s)
+    cluster.end(("default", "one"))
+    gone_at = f"{NOW + datetime.timedelta(seconds=25):%Y-%m-%dT%H:%M:%SZ}"
+    cluster.store.edit(PODS, ("default", "one"), lambda pod: pod["metadata"].update(deletionTimestamp=gone_at))
+    await cluster.settle()
+    refuse_evictions(cluster, "three")
+    cluster.pod("me", 8, priority=10)
+    async with working(cluster):
+        await asyncio.sleep(5)
+    assert cluster.ending() == ["one"]
+
+
+@pytest.mark.looptime
+@pytest.mark.parametrize("margin_s", [0.0, 30.0])
+async def test_slow_evictions_keep_no_plan_from_being_carried_out(
+    monkeypatch: pytest.MonkeyPatch, margin_s: float
+) -> None:
+    """As with a webhook that does not answer and whose failurePolicy is Ignore."""
+    cluster = await contested(*((f"p{number}", 1, 0) for number in range(8)))
+    terms = msgspec.structs.replace(ON.queue.preemption, margin_seconds=margin_s, units_per_minute=100)
+    cluster.worker.follow(Policies(queue=Queue(preemption=terms)))
+    loop = asyncio.get_running_loop()
+    ahead_s = time.time() - loop.time()
+    monkeypatch.setattr(time, "time", lambda: loop.time() + ahead_s)
+    original = cluster.client.create
+
+    async def slow(resource: Resource, obj: Object, **options: Any) -> Any:
+        if options.get("subresource") == "eviction":
+            await asyncio.sleep(10.0 if margin_s else 1.0)
+        return await original(resource, obj, **options)
+
+    cluster.client.create = slow  # type: ignore[method-assign]
+    cluster.pod("me", 8, priority=10)
+    async with working(cluster):
+        await asyncio.sleep(25)
+    assert len(cluster.ending()) == 8
 
 
 @pytest.mark.looptime
