@@ -33,6 +33,8 @@ _PHRASES: Final[tuple[tuple[str, Cause], ...]] = (
     ("whose its namespace is", Cause.CAP),
     ("preempts", Cause.ENDING),
     ("did not end for it in time", Cause.ENDING),
+    ("need longer than its tentative placement lasts", Cause.ENDING),
+    ("is not handed over to kube-scheduler", Cause.RESERVED),
     ("are reserved for it", Cause.ENDING),
     ("waits until its gang has been started anew", Cause.GANG),
     ("pods of its gang are there", Cause.GANG),

@@ -339,7 +339,7 @@ async def _together(calls: Iterable[Callable[[], Awaitable[None]]]) -> None:
         async with asyncio.TaskGroup() as tasks:
             for call in calls:
                 tasks.create_task(run(call))
-    except ExceptionGroup as group:
+    except BaseExceptionGroup as group:
         raise group.exceptions[0] from None
 
 
