@@ -296,6 +296,15 @@ object.spec.?resourceClaims != oldObject.spec.?resourceClaims
   expression: request.userInfo.username != {{ include "user" (list . "controller") | squote }}
 {{- end }}
 
+{{/* A match condition. The controller chose the devices of a claim that it pinned. The scheduler chooses those of a claim that
+the controller hands over, so such a claim is looked at. */}}
+{{- define "notPinned" -}}
+- name: not-pinned-by-controller
+  expression: >-
+    request.userInfo.username != {{ include "user" (list . "controller") | squote }} ||
+    object.metadata.?labels["gpu.topology/placement"].orValue("") != "placed"
+{{- end }}
+
 {{/* Namespaces that the driver leaves alone, as JSON, which is CEL, too. */}}
 {{- define "exemptNamespaces" -}}
 {{- concat (list "kube-system" .Release.Namespace) (.Values.webhook.excludedNamespaces | default list) | uniq | toJson -}}

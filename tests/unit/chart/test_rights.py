@@ -597,6 +597,8 @@ def test_claims_of_gpus_that_are_one_namespaces_are_the_controllers_where_the_we
     (where,) = binding["matchResources"]["namespaceSelector"]["matchExpressions"]
     hooks = rendered["ValidatingWebhookConfiguration", "gpu-topology-webhook"]["webhooks"]
     assert [where] == hooks[0]["namespaceSelector"]["matchExpressions"]
+    (condition,) = policy["matchConditions"]
+    assert condition == hooks[0]["matchConditions"][0], "what the controller hands over is looked at, too"
     said = {one["name"]: one["expression"] for one in policy["variables"]}
     assert yaml.safe_load(said["classes"]) == [names.SHARE_CLASS]
     assert yaml.safe_load(said["capacities"]) == [names.CAPACITY_CORES, f"{names.DRIVER}/{names.CAPACITY_CORES}"]
