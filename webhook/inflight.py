@@ -15,6 +15,9 @@ from typing import Final
 
 from webhook.body import RATE
 
+# For so many seconds small bodies overtake a large one. A request times out after ``server.WAIT_S``, and a large body
+# gets its loan a term or two after it is due.
+MOST_DELAY_S: Final = 1.0
 TERM_S: Final = 0.5  # no loan is revoked before; an API server sends the largest body in a fifth of that
 
 
@@ -31,7 +34,8 @@ class _Loan:
 class Budget:
     """Bytes that are lent out: first to the address that holds least, then to the body that is due first.
 
-    A body is due after the time that it takes at ``RATE``: small bodies overtake large ones, and none waits forever.
+    A body is due after the time that it takes at ``RATE``, and after ``MOST_DELAY_S`` at the latest. So small bodies
+    overtake large ones, and none waits forever.
     An address that sends alone can hold all bytes. If an address waits that holds less than another, the oldest loan of
     the address that holds most is revoked once its term is over. Loans of one address never revoke each other.
 
@@ -60,7 +64,8 @@ class Budget:
             address: The sender's.
             revoke: Makes the block end soon; it may be called more than once.
         """
-        loan = _Loan(address, size, revoke, due=asyncio.get_running_loop().time() + size / RATE)
+        due = asyncio.get_running_loop().time() + min(size / RATE, MOST_DELAY_S)
+        loan = _Loan(address, size, revoke, due=due)
         self._waiting.append(loan)
         self._lend()
         try:

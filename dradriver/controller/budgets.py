@@ -16,6 +16,8 @@ from dradriver.kube.client import ApiError, Client
 from dradriver.kube.resources import POD_DISRUPTION_BUDGETS, PODS
 
 MOST_NAMED: Final = 3  # budgets that a reason names
+MOST_CHARACTERS: Final = 500  # of what an admission policy or a webhook says
+_ADMISSION: Final = ("ValidatingAdmissionPolicy", "admission webhook")
 
 
 class _Spec(Part, frozen=True):
@@ -123,7 +125,7 @@ async def evict(
             no.retry_after_s = error.retry_after_s
             raise no from None
         if error.forbidden:
-            raise RefusedError(f"the controller may not evict pods: set {chart_value} in the chart's values") from None
+            raise not_permitted(error, "evict pods", f"set {chart_value} in the chart's values") from None
         if _is_about_the_pod(error):
             raise RefusedError(f"{refused}: {error.message}") from None
         raise
@@ -136,6 +138,19 @@ def cannot_be_tried(error: ApiError) -> bool:
     Source: Kubernetes 1.36, staging/src/k8s.io/apiserver/pkg/admission/plugin/webhook/errors/statuserror.go.
     """
     return error.status == 400 and "does not support dry run" in error.message
+
+
+def not_permitted(error: ApiError, what: str, advice: str) -> RefusedError:
+    """Return the refusal of a write that the server answered with 403.
+
+    Args:
+        error: The answer. An admission policy or a webhook says itself what it refuses.
+        what: What the controller may not do.
+        advice: How to grant the right, for an account that does not have it.
+    """
+    if any(text in error.message for text in _ADMISSION):
+        advice = error.message[:MOST_CHARACTERS]
+    return RefusedError(f"the controller may not {what}: {advice}")
 
 
 def _is_about_the_pod(error: ApiError) -> bool:
@@ -164,6 +179,6 @@ async def delete(client: Client, pods: Sequence[Pod]) -> None:
         except ApiError as error:
             if error.forbidden:
                 right = suspends.grant(suspends.DELETES, "suspend")
-                raise RefusedError(f"the controller may not delete its pods: {right}, or delete them") from None
+                raise not_permitted(error, "delete its pods", f"{right}, or delete them") from None
             if not error.conflict:  # another pod of that name: the one that was meant is gone
                 raise

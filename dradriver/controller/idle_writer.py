@@ -13,7 +13,7 @@ from dradriver.api import idleness, names, suspends
 from dradriver.api.pins import Claim, Key
 from dradriver.api.pods import Pod
 from dradriver.cluster.records import ClaimRecord
-from dradriver.controller.budgets import ask_budgets, evict
+from dradriver.controller.budgets import ask_budgets, evict, not_permitted
 from dradriver.controller.idle_units import Unit, suspended_owner
 from dradriver.controller.owner_kinds import OwnerKinds
 from dradriver.controller.owner_tops import RefusedError, Top, top_of
@@ -124,7 +124,7 @@ class IdleWriter:
             if not error.forbidden:
                 raise
             right = suspends.grant(top.resource.kind, "suspend")
-            raise RefusedError(f"the controller may not suspend {top}: {right}, or suspend it yourself") from None
+            raise not_permitted(error, f"suspend {top}", f"{right}, or suspend it yourself") from None
         logger.info("%s of namespace %s is suspended: %s", top, metadata.namespace, why)
 
     async def _evict(self, pod: Pod, why: str) -> None:

@@ -12,7 +12,7 @@ import msgspec
 from dradriver.api import suspends
 from dradriver.api.pins import Key
 from dradriver.api.pods import Pod
-from dradriver.controller.budgets import cannot_be_tried
+from dradriver.controller.budgets import cannot_be_tried, not_permitted
 from dradriver.controller.owner_kinds import OwnerKinds
 from dradriver.controller.owner_tops import RefusedError, Top, top_of
 from dradriver.kube.client import ApiError, Client, PatchKind
@@ -55,7 +55,7 @@ async def suspend(client: Client, top: Top, *, gang: Key, loss: str, reason: str
     """Suspend an object with a record, or only have the server check that.
 
     Raises:
-        RefusedError: The controller has no right to.
+        RefusedError: The controller may not.
         ApiError: The server refuses; ``conflict`` if the object has changed.
         Unreachable: No answer.
     """
@@ -69,7 +69,7 @@ async def suspend(client: Client, top: Top, *, gang: Key, loss: str, reason: str
         if not error.forbidden:
             raise
         right = suspends.grant(top.resource.kind, "suspend")
-        raise RefusedError(f"the controller may not suspend {top}: {right}, or suspend and resume it") from None
+        raise not_permitted(error, f"suspend {top}", f"{right}, or suspend and resume it") from None
 
 
 async def patch(client: Client, top: Top, body: dict[str, Any], *, dry_run: bool = False) -> None:

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 import pytest
 
-from dradriver.api import exclusive, names
+from dradriver.api import claims, exclusive, names
 from dradriver.kube.client import ApiError, Client
 from dradriver.kube.config import ServerConfig, from_kubeconfig
 from dradriver.kube.resources import RESOURCE_CLAIMS
@@ -113,10 +113,21 @@ def of(capacity: str) -> Object:
 _COUNT: Final = itertools.count()
 
 
-async def said(client: Client, requests: list[Object] | None, namespace: str = TEAM) -> str:
-    """Return how a claim with these requests is refused; empty where it is not."""
+async def said(client: Client, requests: list[Object] | None, namespace: str = TEAM, *, label: str = "") -> str:
+    """Return how a claim with these requests is refused; empty where it is not.
+
+    Args:
+        client: Creates the claim.
+        requests: The claim's requests; None for a claim without devices.
+        namespace: The claim's namespace.
+        label: The value of the driver's label. A claim with the label belongs to a pod, as the controller's claims do.
+    """
     spec: Object = {} if requests is None else {"devices": {"requests": requests}}
-    body = {"metadata": {"name": f"c{next(_COUNT)}"}, "spec": spec}
+    metadata: Object = {"name": f"c{next(_COUNT)}"}
+    if label:
+        owner = claims.owner("p", "00000000-0000-4000-8000-000000000001")
+        metadata |= {"labels": {names.LABEL: label}, "ownerReferences": [owner]}
+    body = {"metadata": metadata, "spec": spec}
     try:
         await client.create(RESOURCE_CLAIMS, body, namespace=namespace)
     except ApiError as error:
@@ -139,13 +150,15 @@ async def said(client: Client, requests: list[Object] | None, namespace: str = T
         [{"name": "r1", "exactly": way("example.com")}, *exactly(names.SHARE_CLASS)],
     ],
 )
-async def test_a_claim_that_may_get_a_fraction_is_refused_and_not_the_controllers(
+async def test_a_claim_that_may_get_a_fraction_is_refused_unless_the_controller_pinned_it(
     server: Served, requests: list[Object]
 ) -> None:
     async with clients(server) as (admin, controller):
         by_amount = requests[0].get("exactly", {}).get("deviceClassName") == names.DEVICE_CLASS
-        assert (REFUSED in await said(admin, requests)) == (server.keeps_amounts or not by_amount)
-        assert REFUSED not in await said(controller, requests)
+        is_seen = server.keeps_amounts or not by_amount
+        assert (REFUSED in await said(admin, requests)) == is_seen
+        assert (REFUSED in await said(controller, requests, label=names.LABEL_HANDED_OVER)) == is_seen
+        assert not await said(controller, requests, label=names.LABEL_PLACED)
 
 
 @pytest.mark.parametrize(
@@ -161,13 +174,13 @@ async def test_a_claim_that_may_get_a_fraction_is_refused_and_not_the_controller
     ],
 )
 async def test_what_is_no_fraction_or_keeps_off_is_stored(server: Served, requests: list[Object] | None) -> None:
-    async with clients(server) as (admin, _):
+    async with clients(server) as (admin, controller):
         assert await said(admin, requests) == ""
+        assert await said(controller, requests, label=names.LABEL_HANDED_OVER) == ""
 
 
 async def test_the_largest_claim_costs_no_more_than_the_server_allows(server: Served) -> None:
     """The largest that the chart's other policies let pass."""
-    ways = [way(names.SHARE_CLASS, *(OTHER for _ in range(31)), KEEPS_OFF) for _ in range(2)]
-    large = [{"name": f"r{number}"} | {"firstAvailable": first(*ways)[0]["firstAvailable"]} for number in range(2)]
+    ways = [way(names.SHARE_CLASS, *(OTHER for _ in range(31)), KEEPS_OFF) for _ in range(8)]
     async with clients(server) as (admin, _):
-        assert await said(admin, large) == ""
+        assert await said(admin, first(*ways)) == ""

@@ -55,7 +55,8 @@ Request = Callable[[Client], Awaitable[Any]]
 
 WEBHOOK: Final = "gpu-topology-webhook"
 EXEMPT: Final = "kube-system"
-SETTINGS: Final = (*SUSPENDING, "controller.evictions=true")
+EXCLUDED: Final = "excluded-later"
+SETTINGS: Final = (*SUSPENDING, "controller.evictions=true", f"webhook.excludedNamespaces[0]={EXCLUDED}")
 ROLES: Final = ("ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
 GATES: Final = [{"name": names.GATE}]
 LABELS: Final = {names.LABEL: names.LABEL_PLACED}
@@ -99,7 +100,8 @@ async def accounts(bounded: Guarded) -> AsyncIterator[Accounts]:
 async def _install(guarded: Guarded) -> None:
     before = chart.objects(*chart.VARIANTS["partitions"], kubernetes=guarded.version)
     async with guarded.admin() as admin:
-        await ensure_namespace(admin, EXEMPT)
+        for namespace in (EXEMPT, EXCLUDED):
+            await ensure_namespace(admin, namespace)
         for (kind, name), obj in chart.objects(*SETTINGS, kubernetes=guarded.version).items():
             if kind in ROLES and name in (CONTROLLER, WEBHOOK):
                 with contextlib.suppress(ApiError):
@@ -182,17 +184,17 @@ def placed(*nodes: str, **texts: str | None) -> Placement:
     return Placement(choice=CHOICE, hostnames={node: node for node in nodes}, uuids={}, texts=written)
 
 
-async def lift(accounts: Accounts, name: str) -> Object:
+async def lift(accounts: Accounts, name: str, *, namespace: str = TEAM) -> Object:
     """Have the controller remove a pod's gate, as it does, then write on it; return the pod."""
     writer = PodWriter(accounts.controller, Picture(lambda _: None, lambda: None))
-    pod = await accounts.admin.get(PODS, name, namespace=TEAM, type=Pod)
+    pod = await accounts.admin.get(PODS, name, namespace=namespace, type=Pod)
     await writer.tell(pod, 'Waiting: 4 GPUs, "quoted", x')
-    pod = await accounts.admin.get(PODS, name, namespace=TEAM, type=Pod)
+    pod = await accounts.admin.get(PODS, name, namespace=namespace, type=Pod)
     # The last two are what earlier builds wrote.
     await writer.lift(pod, placed(HERE, THERE, allocated=HERE, ring_order="0", reason=None, node=HERE, score="100"))
-    pod = await accounts.admin.get(PODS, name, namespace=TEAM, type=Pod)
+    pod = await accounts.admin.get(PODS, name, namespace=namespace, type=Pod)
     await writer.annotate(pod, {names.RANK_HINT: "3", names.NODE: None, names.IDLE_END: "2030-01-01T00:00:00Z"})
-    return await accounts.admin.get(PODS, name, namespace=TEAM)
+    return await accounts.admin.get(PODS, name, namespace=namespace)
 
 
 def letters(size: int) -> Any:
@@ -285,7 +287,7 @@ async def test_the_token_of_the_controller_changes_nothing_else_of_pods(accounts
     await admin.create(PODS, body_of("lifted", metadata=metadata, schedulingGates=[{"name": "a.b/c"}]), namespace=TEAM)
     await admin.create(PODS, body_of("others", metadata={"labels": {}}), namespace=TEAM)
     privileged = {"name": "main", "image": "x", "securityContext": {"privileged": True}}
-    await admin.create(PODS, body_of("system", containers=[privileged]), namespace=EXEMPT)
+    await admin.create(PODS, body_of("system", containers=[privileged], schedulingGates=GATES), namespace=EXEMPT)
     image = Patch().replace("spec", "containers", 0, "image", value="evil")
     required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [TERM]}}
     note = {names.REASON: "x"}
@@ -293,6 +295,7 @@ async def test_the_token_of_the_controller_changes_nothing_else_of_pods(accounts
         "another's pod": (TEAM, "others", {"metadata": {"annotations": note}}),
         "another's image": (TEAM, "others", image),
         "a system pod": (EXEMPT, "system", {"metadata": {"annotations": note}}),
+        "a system pod's gate": (EXEMPT, "system", {"spec": {"schedulingGates": []}}),
         "a system pod's image": (EXEMPT, "system", image),
         "an image": (TEAM, "gated", image),
         "a deadline": (TEAM, "gated", {"spec": {"activeDeadlineSeconds": 1}}),
@@ -349,6 +352,21 @@ async def test_the_token_of_the_controller_changes_nothing_else_of_pods(accounts
     assert "gpu-topology-nominations" in refusal
     await admin.patch(PODS, "gated", {"metadata": {"finalizers": []}}, kind=PatchKind.MERGE, namespace=TEAM)
     await admin.patch(PODS, "lifted", {"metadata": {"finalizers": []}}, kind=PatchKind.MERGE, namespace=TEAM)
+
+
+async def test_pods_that_wait_in_a_namespace_that_is_excluded_later_are_placed(accounts: Accounts) -> None:
+    controller = accounts.controller
+    waiting = await accounts.admin.create(PODS, body_of("waiting", schedulingGates=GATES), namespace=EXCLUDED)
+    for name, label in (("pinned", names.LABEL_PLACED), ("handed", names.LABEL_HANDED_OVER)):
+        await controller.create(RESOURCE_CLAIMS, claim(name, label=label, pod=waiting), namespace=EXCLUDED)
+    made = template(ladder.template_name("a note"), names.LABEL_STATIC)
+    await controller.create(RESOURCE_CLAIM_TEMPLATES, made, namespace=EXCLUDED)
+    about = {"apiVersion": "v1", "kind": "Pod", "name": "waiting", "namespace": EXCLUDED}
+    await controller.create(EVENTS, event("e", component="gpu-topology", about=about))
+    assert not (await lift(accounts, "waiting", namespace=EXCLUDED))["spec"].get("schedulingGates")
+    await accounts.admin.create(PODS, body_of("others", metadata={"labels": {}}), namespace=EXCLUDED)
+    refusal = await said(annotate(controller, "others", {names.REASON: "x"}, namespace=EXCLUDED))
+    assert "gpu-topology-pod-writes" in refusal
 
 
 async def test_pods_end_by_the_controller_only_where_the_driver_works(accounts: Accounts) -> None:

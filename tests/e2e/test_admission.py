@@ -140,7 +140,7 @@ def test_an_agent_writes_only_its_own_nodes_slices(namespace: Namespace) -> None
         piece = {
             "apiVersion": "resource.k8s.io/v1",
             "kind": "ResourceSlice",
-            "metadata": {"name": f"fffff-{node}-{driver}"},
+            "metadata": {"name": f"fffff-{driver}-{node}"},
             "spec": {
                 "driver": driver,
                 "nodeName": node,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -22,14 +23,24 @@ from tests.e2e.test_placement import QUADS
 
 Object = dict[str, Any]
 MANAGER = "gang"
+BINDING = ("validatingadmissionpolicybinding", "gpu-topology-parts")  # it keeps seats for the controller
 
 
 @pytest.fixture(scope="module")
-def seat(driver: Cluster) -> None:
-    """The seat, which the controller publishes."""
+def seat(driver: Cluster) -> Iterator[None]:
+    """The seat, which the controller publishes, and for which these tests may ask like the controller."""
     if minor_of(driver.version) < "1.36":
         pytest.skip("the API server keeps binding conditions from Kubernetes 1.36 on")
     driver.kubectl("wait", "--for=create", f"resourceslice/{seats.SLICE}", "--timeout=60s")
+    binding = json.loads(driver.kubectl("get", *BINDING, "-o", "json").stdout)
+    for field in ("uid", "resourceVersion", "creationTimestamp", "generation"):
+        binding["metadata"].pop(field, None)
+    driver.kubectl("delete", *BINDING)
+    tried = ("-n", "default", "create", "--dry-run=server", "-f", "-")
+    asked = json.dumps(claim("seat", 4))
+    eventually("a claim may ask for a seat", lambda: not driver.kubectl(*tried, input=asked, check=False).returncode)
+    yield
+    driver.kubectl("create", "-f", "-", input=json.dumps(binding))
 
 
 def published(cluster: Cluster) -> Object | None:

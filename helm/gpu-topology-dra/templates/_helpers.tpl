@@ -296,9 +296,26 @@ object.spec.?resourceClaims != oldObject.spec.?resourceClaims
   expression: request.userInfo.username != {{ include "user" (list . "controller") | squote }}
 {{- end }}
 
-{{/* Namespaces that the driver leaves alone, as JSON, which is CEL, too. */}}
+{{/* A match condition. The controller chose the devices of a claim that it pinned. The scheduler chooses those of a claim that
+the controller hands over, so such a claim is looked at. */}}
+{{- define "notPinned" -}}
+- name: not-pinned-by-controller
+  expression: >-
+    request.userInfo.username != {{ include "user" (list . "controller") | squote }} ||
+    object.metadata.?labels["gpu.topology/placement"].orValue("") != "placed"
+{{- end }}
+
+{{/*
+Namespaces in which the controller's account never writes, as JSON, which is CEL, too. Those that the values exclude are not
+among them: the webhook looks at no new pod there, but pods that waited before must still get their claims.
+*/}}
+{{- define "systemNamespaces" -}}
+{{- list "kube-system" .Release.Namespace | uniq | toJson -}}
+{{- end }}
+
+{{/* Namespaces whose objects the webhook does not look at, as JSON. */}}
 {{- define "exemptNamespaces" -}}
-{{- concat (list "kube-system" .Release.Namespace) (.Values.webhook.excludedNamespaces | default list) | uniq | toJson -}}
+{{- concat (include "systemNamespaces" . | fromJsonArray) (.Values.webhook.excludedNamespaces | default list) | uniq | toJson -}}
 {{- end }}
 
 {{/* A match condition: a policy that bounds what the controller's account may do. */}}
@@ -307,12 +324,11 @@ object.spec.?resourceClaims != oldObject.spec.?resourceClaims
   expression: request.userInfo.username == {{ include "user" (list . "controller") | squote }}
 {{- end }}
 
-{{/* A validation: the controller writes nothing in those namespaces. Argument: root. */}}
-{{- define "notExempt" -}}
-- expression: "!(request.namespace in {{ include "exemptNamespaces" . | replace "\"" "'" }})"
+{{/* A validation: the controller writes nothing in the system namespaces. Argument: root. */}}
+{{- define "notSystem" -}}
+- expression: "!(request.namespace in {{ include "systemNamespaces" . | replace "\"" "'" }})"
   reason: Forbidden
-  message: >-
-    the controller may not write in {{ include "exemptNamespaces" . | fromJsonArray | join ", " }}, which the driver leaves alone
+  message: the controller may not write in {{ include "systemNamespaces" . | fromJsonArray | join ", " }}
 {{- end }}
 
 {{/*

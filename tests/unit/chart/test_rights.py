@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any, Final
@@ -181,6 +182,25 @@ def test_a_policy_of_the_controllers_is_about_the_account_that_it_uses(name: str
     assert all(one["reason"] == "Forbidden" for one in policy["validations"]), "not Invalid, which would be mended"
     binding = rendered["ValidatingAdmissionPolicyBinding", f"gpu-topology-{name}"]["spec"]
     assert binding == {"policyName": f"gpu-topology-{name}", "validationActions": ["Deny"]}
+
+
+def test_namespaces_that_the_webhook_leaves_out_bound_admission_and_not_the_account_of_the_controller() -> None:
+    """A pod that waited there before is still placed."""
+    rendered = objects(*VARIANTS["gangs"], "controller.evictions=true", "webhook.excludedNamespaces[0]=monitoring")
+    named = {name for (kind, name), obj in rendered.items() if "monitoring" in json.dumps(obj)}
+    assert named == {"gpu-topology-webhook"}
+    for name in (
+        "pod-writes",
+        "claim-writes",
+        "template-writes",
+        "nominations",
+        "events",
+        "evictions",
+        "suspends-jobs",
+    ):
+        policy = rendered["ValidatingAdmissionPolicy", f"gpu-topology-{name}"]["spec"]
+        (message,) = [rule["message"] for rule in policy["validations"] if "kube-system" in rule["expression"]]
+        assert message.endswith("in kube-system, gpu-topology"), name
 
 
 @pytest.mark.slow
@@ -597,6 +617,8 @@ def test_claims_of_gpus_that_are_one_namespaces_are_the_controllers_where_the_we
     (where,) = binding["matchResources"]["namespaceSelector"]["matchExpressions"]
     hooks = rendered["ValidatingWebhookConfiguration", "gpu-topology-webhook"]["webhooks"]
     assert [where] == hooks[0]["namespaceSelector"]["matchExpressions"]
+    (condition,) = policy["matchConditions"]
+    assert condition == hooks[0]["matchConditions"][0], "what the controller hands over is looked at, too"
     said = {one["name"]: one["expression"] for one in policy["variables"]}
     assert yaml.safe_load(said["classes"]) == [names.SHARE_CLASS]
     assert yaml.safe_load(said["capacities"]) == [names.CAPACITY_CORES, f"{names.DRIVER}/{names.CAPACITY_CORES}"]

@@ -232,6 +232,22 @@ async def test_a_refused_claim_leaves_the_gate_and_the_reason() -> None:
     assert "exceeded quota" in (cluster.note("p", "reason") or "")
 
 
+@pytest.mark.looptime
+async def test_a_pod_whose_claim_a_policy_refuses_says_why_and_goes_on_waiting() -> None:
+    cluster = full("p")
+    denied = "ValidatingAdmissionPolicy 'exclusive' with binding 'exclusive' denied request: parts are of one namespace"
+    cluster.client.refuse["create"] = [ApiError(422, "Invalid", denied)] * 1000
+    async with working(cluster):
+        await asyncio.sleep(60)
+        assert cluster.claim("p") is None
+        assert cluster.get_pod("p")["spec"]["schedulingGates"] == [{"name": names.GATE}]
+        assert "parts are of one namespace" in (cluster.note("p", "reason") or "")
+        assert 2 < [verb for verb, _ in cluster.client.writes].count("create") < 15
+        cluster.client.refuse["create"].clear()
+        await asyncio.sleep(60)
+        assert cluster.claim("p") is not None
+
+
 async def test_by_a_template_it_is_the_templates_claim() -> None:
     cluster = full()
     requests = [{"name": "g", "exactly": {"deviceClassName": "gpu.topology", "count": 2}}]
