@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from dradriver.api import names
+from dradriver.api import exclusive, names
 from tests import deploy
 from tests.e2e.kubectl import Namespace, pod, told_why
 
@@ -15,7 +15,9 @@ Object = dict[str, Any]
 
 
 def claim(device_class: str, requests: Object | None, *, ladder: bool = False) -> Object:
+    """Return a claim that keeps off GPUs of one namespace, as a claim of a user has to."""
     one: Object = {"deviceClassName": device_class} | ({"capacity": {"requests": requests}} if requests else {})
+    one |= {"selectors": [{"cel": {"expression": exclusive.ELSEWHERE}}]}
     request = {"name": "g", "firstAvailable": [one | {"name": "a"}]} if ladder else {"name": "g", "exactly": one}
     return {
         "apiVersion": "resource.k8s.io/v1",
