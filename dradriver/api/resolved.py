@@ -242,7 +242,7 @@ def read(annotations: Mapping[str, str]) -> Resolved:
 def rare(annotations: Mapping[str, str]) -> Rare:
     """Return the rare fields of a note; none of a pod without a note, or of a note that ``read`` refuses to decode.
 
-    It takes a hundredth of the time of ``read``, which most pods are spared so.
+    It takes a tenth of the time of ``read``, which most pods do not need.
     """
     text = annotations.get(names.REQUEST)
     if text is None or len(text) > LONGEST:

@@ -30,6 +30,7 @@ gang_plan    where all pods of a gang go, on one picture
 gang_roles   what the allocator is asked for it: its pods by what they want, and where each may go
 gang_nics    which NICs of other drivers its pods get
 gang_writer  a plan's claims as a whole, and the seats
+several_writes  writes for one unit, a few at once
 seat_slice   the slice that has the seats, and whether they can be relied on
 owner_reader  how many pods a gang has, from the object that makes them
 owner_kinds  in which version the server has such objects

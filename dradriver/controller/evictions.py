@@ -10,7 +10,7 @@ import asyncio
 import functools
 import logging
 import math
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final
 
 from dradriver.api import gang_owners, suspends
@@ -19,7 +19,7 @@ from dradriver.api.pins import Key
 from dradriver.api.pods import Pod
 from dradriver.cluster.picture import Picture
 from dradriver.cluster.running_units import RunningUnit
-from dradriver.controller import metrics
+from dradriver.controller import metrics, several_writes
 from dradriver.controller.budgets import ask_budgets, evict
 from dradriver.controller.eviction_refusals import EvictionRefusals
 from dradriver.controller.outcome import MovedOnError
@@ -37,7 +37,7 @@ ASKED_S: Final = 1.0  # after which it is asked what became of the suspension of
 AGAIN_S: Final = 5.0  # after which those are told again whose end was refused
 TOLD_S: Final = 30.0  # that a reflector may be behind
 CHART_VALUE: Final = "controller.preemption"
-AT_ONCE: Final = 16  # writes of a plan: a webhook that is slow or dead holds up each of them
+AT_ONCE: Final = 16  # writes of one plan
 LATE: Final = (
     "the pods that must end for it need longer than its tentative placement lasts. If this repeats, look for a webhook "
     "that answers slowly, or raise queue.preemption.marginSeconds"
@@ -204,7 +204,7 @@ class Evictions:
         """Raise unless all of these pods can end in time, as far as the API server can tell.
 
         A single write needs no dry run: if the server refuses it, nobody has ended. The real writes take as long as the
-        dry runs did.
+        dry runs did: a webhook that is slow or dead holds up each of them.
         """
 
         async def suspend(gang: Key, members: Sequence[Pod]) -> None:
@@ -227,8 +227,9 @@ class Evictions:
             if len(gangs) + len(alone) > 1:
                 async with asyncio.timeout_at(None if math.isinf(latest) else latest):
                     await self._ask(pods)
-                    await _together(functools.partial(suspend, gang, members) for gang, members in gangs.items())
-                    await _together(functools.partial(evict_one, pod) for pod in alone)
+                    dry_runs = [functools.partial(suspend, gang, members) for gang, members in gangs.items()]
+                    await several_writes.each(dry_runs, at_once=AT_ONCE)
+                    await several_writes.each((functools.partial(evict_one, pod) for pod in alone), at_once=AT_ONCE)
                 go_on()
             late = 2 * loop.time() - began > latest
         except TimeoutError:
@@ -283,7 +284,7 @@ class Evictions:
 
         for is_last in (False, True):
             some = [pod for pod in alone if (pod.metadata.uid in last) == is_last]
-            await _together(functools.partial(evict_one, pod) for pod in some)
+            await several_writes.each((functools.partial(evict_one, pod) for pod in some), at_once=AT_ONCE)
 
     def _suspended_with(self, pod: Pod) -> Key | None:
         """Return the gang of a pod that ends by suspending its owner; None if the Eviction API ends the pod."""
@@ -325,22 +326,6 @@ class Evictions:
         metrics.PREEMPTED_PODS.inc()
         if self._record is not None:
             await self._record(pod, f"evicted {why}")
-
-
-async def _together(calls: Iterable[Callable[[], Awaitable[None]]]) -> None:
-    """Run calls, ``AT_ONCE`` at a time. The first error ends the others and is raised."""
-    places = asyncio.Semaphore(AT_ONCE)
-
-    async def run(call: Callable[[], Awaitable[None]]) -> None:
-        async with places:
-            await call()
-
-    try:
-        async with asyncio.TaskGroup() as tasks:
-            for call in calls:
-                tasks.create_task(run(call))
-    except BaseExceptionGroup as group:
-        raise group.exceptions[0] from None
 
 
 def _noted(known: dict[Key, tuple[float, str]], unit: Key, why: str) -> dict[Key, tuple[float, str]]:

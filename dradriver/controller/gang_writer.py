@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import datetime
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from dradriver.api import seats
 from dradriver.api.pins import Claim, Key
@@ -17,6 +17,7 @@ from dradriver.cluster import conflicts
 from dradriver.cluster.picture import Picture
 from dradriver.cluster.placement import Placement
 from dradriver.cluster.records import ClaimRecord, claim_record
+from dradriver.controller import several_writes
 from dradriver.controller.api_writer import ApiWriter
 from dradriver.controller.outcome import MovedOnError, Outcome, UnsureError, outcome
 from dradriver.controller.placed import Placed
@@ -208,34 +209,16 @@ class GangWriter:
         pod = self._picture.pods.get(member.key)
         return pod if pod is not None and pod.metadata.uid == member.uid else member.pod
 
-    async def _each(self, actions: Iterable[Callable[[], Coroutine[Any, Any, Any]]], slot: Slot) -> None:
+    async def _each(self, actions: Iterable[several_writes.Action], slot: Slot) -> None:
         """Do all of some writes, a few at once. Raises the worst of what went wrong, once none is under way."""
-        room = asyncio.Semaphore(1 if self._lanes.troubled else AT_ONCE)
-        stopped = False
 
-        async def one(action: Callable[[], Coroutine[Any, Any, Any]]) -> BaseException | None:
-            nonlocal stopped
-            async with room:
-                try:
-                    if not stopped:
-                        self._writer.go_on(slot)
-                        await action()
-                except Exception as error:  # all others are told of it first
-                    stopped = True
-                    if isinstance(error, ApiError) and error.retry_after_s and outcome(error) is Outcome.SERVER:
-                        self._lanes.failed(error)  # whatever becomes of the others, which may hang
-                    return error
-            return None
+        async def go_on(action: several_writes.Action) -> None:
+            self._writer.go_on(slot)
+            await action()
 
-        errors = [error for error in await asyncio.gather(*map(one, actions)) if error is not None]
-        if errors:
-            raise min(errors, key=_mildness)
+        at_once = 1 if self._lanes.troubled else AT_ONCE
+        await several_writes.each((partial(go_on, action) for action in actions), at_once=at_once, on_error=self._heed)
 
-
-def _mildness(error: BaseException) -> int:
-    """Return how little an error says: what one write says that is unsure, or of the server, counts for all."""
-    if isinstance(error, UnsureError):
-        return 0
-    if isinstance(error, (ApiError, Unreachable)):
-        return 1 if outcome(error) is Outcome.SERVER else 2
-    return 3
+    def _heed(self, error: Exception) -> None:
+        if isinstance(error, ApiError) and error.retry_after_s and outcome(error) is Outcome.SERVER:
+            self._lanes.failed(error)
