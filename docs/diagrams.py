@@ -72,17 +72,9 @@ class Box(NamedTuple):
 
 
 class Arrow(NamedTuple):
-    """A line through points with a head at its end.
-
-    Attributes:
-        points: Where it runs.
-        lines: What is written at `at`.
-        at: The middle of the first line of text.
-    """
+    """A line through points with a head at its end."""
 
     points: tuple[tuple[int, int], ...]
-    lines: tuple[str, ...] = ()
-    at: tuple[int, int] = (0, 0)
 
 
 class Label(NamedTuple):
@@ -123,19 +115,17 @@ def _overview() -> Diagram:
         "allocates it. The node agent prepares the GPUs, and publishes them with their topology as ResourceSlices.",
         (
             *boxes,
+            *(Arrow(((a.right + 4, middle), (b.x - 4, middle))) for a, b in itertools.pairwise(boxes)),
             *(
-                Arrow(((a.right + 4, middle), (b.x - 4, middle)), (text,), ((a.right + b.x) // 2, middle - 10))
+                Label((a.right + b.x) // 2, middle - 10, text)
                 for (a, b), text in zip(itertools.pairwise(boxes), passed, strict=True)
             ),
             Arrow(((first, 26), (first, top - 4))),
             Label(first + 46, 18, "Pod with gpu.topology/policy: nvlink"),
             Arrow(((last, top - 4), (last, 26))),
             Label(last, 18, "container with its GPUs"),
-            Arrow(
-                ((last, edge + 4), (last, turn), (second, turn), (second, edge + 4)),
-                ("ResourceSlices: GPUs with NVLink, NUMA, PCIe and NIC topology",),
-                ((last + second) // 2, turn + 20),
-            ),
+            Arrow(((last, edge + 4), (last, turn), (second, turn), (second, edge + 4))),
+            Label((last + second) // 2, turn + 20, "ResourceSlices: GPUs with NVLink, NUMA, PCIe and NIC topology"),
             Arrow(((third, turn), (third, edge + 4))),
         ),
     )
@@ -202,11 +192,8 @@ def _gang() -> Diagram:
             *(Arrow(((a.right + 3, a.middle[1]), (b.x - 3, a.middle[1]))) for a, b in itertools.pairwise(boxes)),
             Arrow(((seated.middle[0], edge), (started.middle[0], started.y - 3))),
             Arrow(((planned.middle[0], edge), (back.middle[0], back.y - 3))),
-            Arrow(
-                ((lifted.middle[0], edge), (lifted.middle[0], late), (back.right + 3, late)),
-                ("deadline",),
-                (lifted.middle[0] - 34, late - 8),
-            ),
+            Arrow(((lifted.middle[0], edge), (lifted.middle[0], late), (back.right + 3, late))),
+            Label(lifted.middle[0] - 34, late - 8, "deadline"),
             Arrow(((seated.x + 18, edge), (seated.x + 18, 128), (lifted.middle[0], 128))),
             Arrow(((back.x - 3, back.middle[1]), (waiting.middle[0], back.middle[1]), (waiting.middle[0], edge))),
         ),
@@ -242,9 +229,6 @@ def _lines(shape: Box | Arrow | Label, colours: Mapping[str, str]) -> Iterator[s
         points = " ".join(f"{x},{y}" for x, y in shape.points)
         stroke = f'stroke="{colours["line"]}" stroke-width="1.5"'
         yield f'<polyline points="{points}" fill="none" {stroke} marker-end="url(#head)"/>'
-        x, y = shape.at
-        for number, line in enumerate(shape.lines):
-            yield _text(x, y + number * _LINE, line, colours["text"])
         return
     fill = colours["own" if shape.own else "fill"]
     yield (

@@ -32,6 +32,16 @@ NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 UNSUPPORTED = 'admission webhook "x.example.com" does not support dry run'
 
 
+async def reasons_of(cluster: Contested, pod: str, *, looks: int) -> set[str]:
+    """Let the controller work, look at a pod ten times a second, and return the reasons that it had."""
+    reasons: set[str] = set()
+    async with working(cluster):
+        for _ in range(looks):
+            await asyncio.sleep(0.1)
+            reasons.add(cluster.note(pod, "reason") or "")
+    return reasons
+
+
 class Trains:
     """Nodes that are full, each with a Job whose two pods are a gang."""
 
@@ -183,11 +193,7 @@ async def test_no_owner_is_suspended_if_one_of_the_plan_cannot_be(
     name = it.names[which]
     why = obstacle(it, name)
     me = it.gang()
-    reasons: set[str] = set()
-    async with working(it.cluster):
-        for _ in range(150):
-            await asyncio.sleep(0.1)
-            reasons.add(it.cluster.note(me[0], "reason") or "")
+    reasons = await reasons_of(it.cluster, me[0], looks=150)
     assert not [other for other in it.names if other != name and it.job(other)["spec"].get("suspend")]
     assert it.cluster.ending() == []
     assert any(why in reason for reason in reasons), reasons
@@ -228,11 +234,7 @@ async def test_no_pod_is_evicted_if_the_server_would_not_evict_another_of_the_pl
     cluster = await contested(("one", 4, 0), ("two", 4, 0))
     refuse_evictions(cluster, refused)
     cluster.pod("me", 8, priority=10)
-    reasons: set[str] = set()
-    async with working(cluster):
-        for _ in range(50):
-            await asyncio.sleep(0.1)
-            reasons.add(cluster.note("me", "reason") or "")
+    reasons = await reasons_of(cluster, "me", looks=50)
     assert cluster.ending() == []
     assert any(WEBHOOK in reason for reason in reasons), reasons
 
@@ -386,11 +388,7 @@ async def test_nobody_is_told_to_end_if_it_is_too_late_to_begin(monkeypatch: pyt
 
     it.cluster.client.patch = slow  # type: ignore[method-assign]
     me = it.gang()
-    reasons: set[str] = set()
-    async with working(it.cluster):
-        for _ in range(100):
-            await asyncio.sleep(0.1)
-            reasons.add(it.cluster.note(me[0], "reason") or "")
+    reasons = await reasons_of(it.cluster, me[0], looks=100)
     assert it.suspended() == []
     assert it.cluster.ending() == []
     assert any(LATE in reason for reason in reasons), reasons

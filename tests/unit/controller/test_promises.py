@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -37,8 +39,9 @@ async def test_the_answer_to_a_creation_that_was_lost_is_found_out() -> None:
         assert [verb for verb, _ in cluster.client.writes] == ["create", "patch"]
 
 
-@pytest.mark.looptime
-async def test_a_pod_that_says_other_gpus_than_its_claim_holds_is_put_right() -> None:
+@contextlib.asynccontextmanager
+async def bound() -> AsyncIterator[GpuCluster]:
+    """Give a cluster whose controller works, with a bound pod ``p`` of two GPUs."""
     cluster = GpuCluster()
     cluster.node("a")
     cluster.pod("p", 2)
@@ -46,6 +49,12 @@ async def test_a_pod_that_says_other_gpus_than_its_claim_holds_is_put_right() ->
         await asyncio.sleep(1)
         cluster.schedule()
         await asyncio.sleep(1)
+        yield cluster
+
+
+@pytest.mark.looptime
+async def test_a_pod_that_says_other_gpus_than_its_claim_holds_is_put_right() -> None:
+    async with bound() as cluster:
         true = cluster.note("p", "allocated")
         pod = cluster.get_pod("p")
         pod["metadata"]["annotations"][names.ALLOCATED] = "GPU-of-somebody-else"
@@ -56,13 +65,7 @@ async def test_a_pod_that_says_other_gpus_than_its_claim_holds_is_put_right() ->
 
 @pytest.mark.looptime
 async def test_a_pod_that_an_earlier_build_placed_is_not_written_again() -> None:
-    cluster = GpuCluster()
-    cluster.node("a")
-    cluster.pod("p", 2)
-    async with working(cluster):
-        await asyncio.sleep(1)
-        cluster.schedule()
-        await asyncio.sleep(1)
+    async with bound() as cluster:
         pod = cluster.get_pod("p")
         earlier = {names.NODE: "a", names.SCORE: "100", names.BANDWIDTH: "50GB/s", names.AFFINITY: "null"}
         pod["metadata"]["annotations"] |= earlier
