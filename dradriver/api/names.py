@@ -97,7 +97,7 @@ FORMER_RESULTS: Final = (NODE, SCORE)
 # Annotations of other objects.
 MACHINE: Final = PREFIX + "machine"  # on a node's first slice: the whole Machine as JSON
 SERVER_LACKS: Final = PREFIX + "server-lacks"  # there too: names of the features that the API server lacks
-POLICIES: Final = PREFIX + "policies"  # on the controller's Lease: the digest of the policies that the leader uses
+POLICIES: Final = PREFIX + "policies"  # on the controller's Lease: LEADER=DIGEST, of the policies that it uses
 LOST_GPUS: Final = PREFIX + "lost-gpus"  # there too: the GPUs that the node lost, as JSON (``lost_gpus``)
 FINALIZER: Final = "resource.kubernetes.io/delete-protection"  # Kubernetes' own, on every allocated claim
 HANDED_OVER: Final = PREFIX + "handed-over"  # on a claim without a pin: a digest of what it was made from

@@ -17,7 +17,7 @@ from dradriver.api.ledger import OURS, current_ledger
 from dradriver.cli.cluster import access, in_force, reading, topo
 from dradriver.cli.cluster.options import driver_namespace_option, ledger_option, output_options, server_options
 from dradriver.cli.cluster.reading import ClusterError
-from dradriver.cli.verifier import admission, agents, cluster, job, rights
+from dradriver.cli.verifier import admission, agents, cluster, job, rights, used_policies
 from dradriver.cli.verifier.cluster import Seen
 from dradriver.cli.verifier.finding import Finding, Status, failed, warned, worst
 from dradriver.cli.verifier.parts import SELECTOR
@@ -192,7 +192,8 @@ async def _cluster(server: ServerConfig, named: str | None, namespace: str, node
         found = [*cluster.findings(seen, now=now), *unread]
         if not node:
             stored = await in_force.read(client, server, driver_namespace)
-            found.append(cluster.policies_in_use(seen.leases, stored, driver_namespace))
+            used = await used_policies.ask(client, seen.pods, driver_namespace)
+            found.append(used_policies.finding(seen.leases, used, stored, driver_namespace))
             hooks: list[dict[str, Any]] = await reading.listed(client, server, MUTATING_WEBHOOKS, dict)
             hooks += await reading.listed(client, server, VALIDATING_WEBHOOKS, dict)
             found += admission.certificates(hooks, driver_namespace, now=now)

@@ -96,20 +96,24 @@ async def serve(args: Options) -> None:
                     retry_period_s=args.retry_period,
                     config_map=args.policies_configmap,
                     makes_progress=progress.is_recent,
-                    annotations=lambda: {names.POLICIES: policies_file.in_force.fingerprint},
+                    annotations=lambda: {names.POLICIES: f"{args.identity}={policies_file.in_force.fingerprint}"},
                 )
                 await elector.run(work)
+
+        async def lead() -> None:
+            await policies_file.read_again()
+            await controller.work()
 
         async with serve_health(args.health_port, ready=controller.ready), asyncio.TaskGroup() as tasks:
             tasks.create_task(policies_file.run())
             tasks.create_task(controller.watch())
-            # Whoever leads must be able to work at once, and by the policies that count now.
+            # A leader must be able to work at once, and by the policies that count now.
             await controller.synced()
             await policies_file.first_read()
             memory.settle()
             tasks.create_task(memory.collect())
             tasks.create_task(progress.run())
-            await leader_thread.elect(election, controller.work)
+            await leader_thread.elect(election, lead)
 
 
 def parse(argv: list[str]) -> Options:

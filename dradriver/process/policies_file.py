@@ -68,6 +68,10 @@ class PoliciesFile(Followed):
     async def first_read(self) -> None:
         """Return once the policies in force are those of the source that counts; a file was read at the start."""
 
+    async def read_again(self) -> None:
+        """Return once the policies in force are the source's newest."""
+        self.step()
+
     def step(self) -> None:
         """Take what the file holds, where it was not taken yet."""
         try:

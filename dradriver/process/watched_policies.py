@@ -18,14 +18,15 @@ import msgspec
 
 from dradriver.api.objects import Metadata
 from dradriver.api.policies.model import Policies
-from dradriver.kube.client import Client
+from dradriver.errors import DriverError
+from dradriver.kube.client import ApiError, Client, Unreachable
 from dradriver.kube.reflector import Reflector
 from dradriver.kube.resources import CONFIG_MAPS
 from dradriver.process.policies_file import PoliciesFile
 
 logger = logging.getLogger(__name__)
 
-FIRST_READ_S: Final = 5.0
+READ_S: Final = 5.0
 
 
 class _ConfigMap(msgspec.Struct, frozen=True):
@@ -36,8 +37,9 @@ class _ConfigMap(msgspec.Struct, frozen=True):
 class WatchedPolicies(PoliciesFile):
     """Follows the ConfigMap while ``run`` runs.
 
-    A ConfigMap that is bad, absent or without the file's key is trouble, and the last good policies stay in force. So
-    they do while the API server cannot be reached, or refuses to show the ConfigMap.
+    A ConfigMap that is bad, absent or without the file's key is trouble, and the last good policies stay in force. The
+    same holds if the API server refuses to show the ConfigMap any more. An API server that cannot be reached is no
+    trouble: the last good policies are the newest ones that anybody can know.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class WatchedPolicies(PoliciesFile):
             on_trouble: See ``PoliciesFile``.
         """
         self._file, self._key = path, (namespace, name)
+        self._refusal: ApiError | None = None
         self._reflector = Reflector(
             client,
             CONFIG_MAPS,
@@ -68,6 +71,7 @@ class WatchedPolicies(PoliciesFile):
             namespace=namespace,
             field_selector=f"metadata.name={name}",
             on_change=lambda _: self.step(),
+            on_trouble=self._troubled,
         )
         super().__init__(path, on_change=on_change, on_trouble=on_trouble)
 
@@ -83,10 +87,12 @@ class WatchedPolicies(PoliciesFile):
 
         Raises:
             FileNotFoundError: There is no such ConfigMap, or it has no such key.
-            OSError: The mounted file cannot be read.
+            OSError: The mounted file cannot be read, or the API server refuses to show the ConfigMap.
         """
         if not self._reflector.synced.is_set():
             return super().contents()
+        if self._refusal is not None:
+            raise OSError(str(self._refusal))
         config_map = self._reflector.store.get(self._key)
         text = None if config_map is None else (config_map.data or {}).get(self._file.name)
         if text is None:
@@ -96,12 +102,29 @@ class WatchedPolicies(PoliciesFile):
     async def first_read(self) -> None:
         """Return once the API server has answered while ``run`` runs, or after a few seconds without an answer."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(FIRST_READ_S):
+            async with asyncio.timeout(READ_S):
                 await self._reflector.synced.wait()
         self.step()
         if not self._reflector.synced.is_set():
             name = "/".join(self._key)
             logger.warning("ConfigMap %s: no answer of the API server yet; %s counts until then", name, self._file)
+
+    async def read_again(self) -> None:
+        """Return once the policies are at least as new as the ConfigMap at the call, or after a few seconds.
+
+        A watch that fell silent shows nothing for more than a minute. A process that begins to act calls this first.
+        """
+        if not self._reflector.synced.is_set():
+            return
+        try:
+            await self._reflector.refresh(READ_S)
+        except Unreachable as error:
+            logger.warning("%s may be older than the API server's: %s", self.source, error)
+
+    def _troubled(self, error: DriverError | None) -> None:
+        """Note whether the API server refuses to show the ConfigMap; None if it shows it."""
+        self._refusal = error if isinstance(error, ApiError) and error.status in (401, 403) else None
+        self.step()
 
     async def run(self) -> NoReturn:
         """Follow the ConfigMap until cancelled, and tell of trouble."""

@@ -18,11 +18,10 @@ from dradriver.api.errors import WordError
 from dradriver.api.ledger import LEDGERS, OTHERS, OURS, Ledger, current_ledger
 from dradriver.api.objects import Node, seconds
 from dradriver.api.slice_features import WITHOUT
-from dradriver.cli.cluster.in_force import InForce
 from dradriver.cli.cluster.reading import whose
 from dradriver.cli.verifier import agents
-from dradriver.cli.verifier.finding import Finding, failed, passed, warned
-from dradriver.cli.verifier.parts import COMPONENT, NODE, Pod, arguments, container_of, pods_of
+from dradriver.cli.verifier.finding import Finding, failed, first_few, passed, warned
+from dradriver.cli.verifier.parts import COMPONENT, LEASE, NODE, Pod, arguments, container_of, is_ready, pods_of
 from dradriver.cluster.shown.gone_nodes import GoneNode
 from dradriver.node.faults import KINDS
 from dradriver.node.publishing.other_drivers import other_owner
@@ -31,9 +30,7 @@ from dradriver.topology.versions import numbers
 
 _OLDEST, _NEWEST = (1, 34), (1, 37)
 PARTS: Final = (NODE, "controller", "webhook")
-LEASE: Final = "gpu-topology-controller"
 _LATE_S: Final = 60.0
-_MOST: Final = 5  # that are named
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,7 +126,7 @@ def _runtimes(nodes: Iterable[Mapping[str, Any]]) -> Iterator[Finding]:
     )
     if old:
         yield warned(
-            "cdi", f"{_some(old)} have containerd 1.x, where CDI is off unless it is turned on",
+            "cdi", f"{first_few(old)} have containerd 1.x, where CDI is off unless it is turned on",
             "set enable_cdi = true for its CRI plugin, or run gputopo verify --job NODE, which asks the runtime",
         )  # fmt: skip
     else:
@@ -145,7 +142,7 @@ def _parts(seen: Seen) -> Iterator[Finding]:
     images: set[str] = set()
     for part in PARTS:
         own = pods_of(seen.pods, part)
-        ready = [pod for pod in own if _is_ready(pod)]
+        ready = [pod for pod in own if is_ready(pod)]
         images |= {str(one.get("image", "")) for pod in own if (one := container_of(pod, part)) is not None}
         if not own:
             yield failed(part, "it has no pods", "install the chart, or name its namespace: --driver-namespace NAME")
@@ -155,7 +152,7 @@ def _parts(seen: Seen) -> Iterator[Finding]:
             idle = sorted(str(pod["metadata"]["name"]) for pod in own if pod not in ready)
             say = warned if ready and part != "node" else failed
             yield say(
-                part, f"{len(ready)} of {len(own)} pods are ready; not {_some(idle)}",
+                part, f"{len(ready)} of {len(own)} pods are ready; not {first_few(idle)}",
                 f"kubectl -n {seen.namespace} logs {idle[0]} -c {part}; where it has no log: kubectl -n "
                 f"{seen.namespace} describe pod {idle[0]}",
             )  # fmt: skip
@@ -163,16 +160,11 @@ def _parts(seen: Seen) -> Iterator[Finding]:
             yield passed(part, f"{len(ready)} pods are ready")
     if len(images) > 1:
         yield warned(
-            "versions", f"the parts run images {_some(sorted(images))}",
+            "versions", f"the parts run images {first_few(sorted(images))}",
             f"wait for the rollout, or look why it stopped: kubectl -n {seen.namespace} get pods",
         )  # fmt: skip
     elif images:
         yield passed("versions", f"all parts run {min(images)}; this is gputopo {__version__}")
-
-
-def _is_ready(pod: Mapping[str, Any]) -> bool:
-    conditions = (pod.get("status") or {}).get("conditions") or ()
-    return any(one.get("type") == "Ready" and one.get("status") == "True" for one in conditions)
 
 
 def _leader(seen: Seen, now: float) -> Finding:
@@ -191,41 +183,14 @@ def _leader(seen: Seen, now: float) -> Finding:
     return passed("leader", f"{spec['holderIdentity']} leads")
 
 
-def policies_in_use(leases: Iterable[Mapping[str, Any]], stored: InForce, namespace: str) -> Finding:
-    """Return whether the controller that leads uses the policies that the ConfigMap holds.
-
-    Args:
-        leases: Those of the driver's namespace.
-        stored: The policies in the chart's ConfigMap.
-        namespace: The driver's.
-    """
-    if stored.trouble:
-        return warned("policies", stored.trouble, "gputopo policies check FILE names what is wrong in a policies file")
-    lease = next((one for one in leases if one["metadata"]["name"] == LEASE), None)
-    digest = str(((lease or {}).get("metadata", {}).get("annotations") or {}).get(names.POLICIES, ""))
-    log = f"kubectl -n {namespace} logs -l {COMPONENT}=controller"
-    if not digest:
-        return warned(
-            "policies", "no controller says which policies it uses",
-            f"see the check leader; a controller of an older release says nothing: {log}",
-        )  # fmt: skip
-    if digest != stored.policies.fingerprint:
-        return warned(
-            "policies",
-            f"the controller uses policies with digest {digest}, and the ConfigMap has {stored.policies.fingerprint}",
-            f"repeat this command after 10 s; if it says the same, the controller cannot read the ConfigMap: {log}",
-        )  # fmt: skip
-    return passed("policies", f"the controller uses those of the ConfigMap, digest {digest}")
-
-
 def _classes(found: frozenset[str], ledger: Ledger) -> Finding:
     wanted, cure = {*ledger.vendor_of, names.SHARE_CLASS, names.MIG_CLASS}, "install the chart, or upgrade it"
     if ledger is not OURS:
         wanted, cure = {ledger.device_class}, f"install the driver {ledger.driver}, or upgrade it"
     if missing := sorted(wanted - found):
         cure += ": it brings them"
-        return failed("device-classes", f"there is no DeviceClass {_some(missing)}", cure)
-    return passed("device-classes", _some(sorted(wanted)))
+        return failed("device-classes", f"there is no DeviceClass {first_few(missing)}", cure)
+    return passed("device-classes", first_few(sorted(wanted)))
 
 
 def _published(seen: Seen) -> Iterator[Finding]:
@@ -255,7 +220,7 @@ def _published(seen: Seen) -> Iterator[Finding]:
     if silent:
         say = failed if seen.only else warned
         yield say(
-            "slices", f"{_some(silent)}: no slices of this driver",
+            "slices", f"{first_few(silent)}: no slices of this driver",
             "a node without GPUs has none; else look at its agent's log, or run gputopo verify --job NODE",
         )  # fmt: skip
     if good:
@@ -311,7 +276,7 @@ def _offered(seen: Seen, ledger: Ledger) -> Finding:
     there = {piece.spec.node_name for piece in seen.slices if piece.spec.driver == ledger.driver and piece.spec.devices}
     if lacking := sorted(wanted - there):
         return failed(
-            "slices", f"{_some(lacking)}: no devices of {ledger.driver}, which hands out the GPUs",
+            "slices", f"{first_few(lacking)}: no devices of {ledger.driver}, which hands out the GPUs",
             "look at that driver's kubelet plugin on the node: kubectl get pods -A --field-selector "
             f"spec.nodeName={lacking[0]}",
         )  # fmt: skip
@@ -344,11 +309,6 @@ def _beside(seen: Seen, ledger: Ledger) -> Iterator[Finding]:
     if not found:
         than = "" if ledger is OURS else f" than {ledger.driver}"
         yield passed("other-drivers", f"nothing else{than} hands out GPUs of these nodes")
-
-
-def _some(found: list[str]) -> str:
-    more = f" and {len(found) - _MOST} more" if len(found) > _MOST else ""
-    return ", ".join(found[:_MOST]) + more
 
 
 def clock(date: str = "") -> float:

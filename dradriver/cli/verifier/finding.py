@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Final
 
 import msgspec
 
 from dradriver.view.plain import plain
+
+_MOST: Final = 5  # names in one sentence
 
 
 class Status(enum.Enum):
@@ -53,3 +56,9 @@ def worst(findings: Iterable[Finding]) -> Status:
     """Return the worst of them."""
     found = {one.status for one in findings}
     return next((status for status in (Status.FAIL, Status.WARN) if status in found), Status.PASS)
+
+
+def first_few(texts: Sequence[str]) -> str:
+    """Return the first five of the texts, and how many more there are."""
+    more = f" and {len(texts) - _MOST} more" if len(texts) > _MOST else ""
+    return ", ".join(texts[:_MOST]) + more

@@ -10,6 +10,8 @@ Pod = Mapping[str, Any]
 COMPONENT: Final = "app.kubernetes.io/component"
 _PART_OF: Final = ("app.kubernetes.io/part-of", "gpu-topology")
 NODE: Final = "node"
+WEBHOOK: Final = "webhook"
+LEASE: Final = "gpu-topology-controller"  # of the controller that leads
 SELECTOR: Final = f"{COMPONENT}={NODE},{_PART_OF[0]}={_PART_OF[1]}"
 _OVER: Final = ("Succeeded", "Failed")
 
@@ -28,6 +30,12 @@ def pods_of(pods: Iterable[Pod], part: str) -> list[Pod]:
 def container_of(pod: Pod, part: str) -> Mapping[str, Any] | None:
     """Return the part's own container: others may have been put beside it."""
     return next((one for one in pod["spec"]["containers"] if one.get("name") == part), None)
+
+
+def is_ready(pod: Pod) -> bool:
+    """Return whether the kubelet reports the pod as ready."""
+    conditions = (pod.get("status") or {}).get("conditions") or ()
+    return any(each.get("type") == "Ready" and each.get("status") == "True" for each in conditions)
 
 
 def arguments(container: Mapping[str, Any]) -> dict[str, str]:

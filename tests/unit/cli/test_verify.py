@@ -35,6 +35,7 @@ from dradriver.kube.resources import (
 from dradriver.topology import profiles
 from tests.fakes import chart, nvidia
 from tests.fakes.commands import CommandLine
+from tests.fakes.faults import Fault
 from tests.fakes.gpucluster import GpuCluster
 from tests.fakes.installed import policies_map, webhook_configuration
 from webhook import certificates
@@ -56,7 +57,10 @@ def part(
             "nodeName": node,
             "serviceAccountName": "agent",
             "imagePullSecrets": [{"name": "pull"}],
-            "containers": [{"name": "injected", "image": "mesh:7"}, {"name": name, "image": image, "args": words}],
+            "containers": [
+                {"name": "injected", "image": "mesh:7"},
+                {"name": name, "image": image, "args": words, "ports": [{"name": "health", "containerPort": 8081}]},
+            ],
         },
         "status": {"conditions": [{"type": "Ready", "status": ready}]},
     }
@@ -82,6 +86,7 @@ def well(cluster: GpuCluster, shell: CommandLine) -> GpuCluster:
     cluster.put(NODES, node | {"status": node["status"] | {"nodeInfo": info}})
     for name in ("node", "controller", "webhook"):
         cluster.put(PODS, part(name))
+    uses(shell, "node|webhook", "{}\n")
     for name in (*ledger.OURS.vendor_of, names.SHARE_CLASS, names.MIG_CLASS):
         cluster.put(DEVICE_CLASSES, {"metadata": {"name": name}, "spec": {}})
     lease(cluster, time.time())
@@ -90,13 +95,22 @@ def well(cluster: GpuCluster, shell: CommandLine) -> GpuCluster:
     return cluster
 
 
-def lease(cluster: GpuCluster, renewed: float, policies: str | None = "{}\n") -> None:
-    """Have a controller lead that uses the policies with this text, or says nothing of them."""
+def uses(shell: CommandLine, processes: str, policies: str) -> Fault:
+    """Have the metrics of these processes, of the node n1, say that they use the policies with this text."""
+    digest = float(read(policies.encode(), source="x").digest)
+    metrics = f"# TYPE gpu_topology_policies_digest gauge\ngpu_topology_policies_digest {digest!r}\n"
+    path = f"/api/v1/namespaces/{OURS}/pods/({processes})-n1:8081/proxy/metrics$"
+    return shell.api.fail(times=math.inf, method="GET", path=path, body=metrics.encode())
+
+
+def lease(cluster: GpuCluster, renewed: float, policies: str | None = "{}\n", *, writer: str = "controller-a") -> None:
+    """Have a controller lead, and this writer have noted that it uses the policies with this text, if any."""
     moment = datetime.datetime.fromtimestamp(renewed, datetime.UTC).isoformat().replace("+00:00", "Z")
     spec = {"holderIdentity": "controller-a", "renewTime": moment}
     metadata: dict[str, Any] = {"name": "gpu-topology-controller", "namespace": OURS}
     if policies is not None:
-        metadata["annotations"] = {names.POLICIES: read(policies.encode(), source="x").fingerprint}
+        fingerprint = read(policies.encode(), source="x").fingerprint
+        metadata["annotations"] = {names.POLICIES: f"{writer}={fingerprint}"}
     cluster.put(LEASES, {"metadata": metadata, "spec": spec})
 
 
@@ -125,7 +139,9 @@ async def test_where_all_is_well_nothing_but_pass_is_said(well: GpuCluster, shel
     found = await said(shell)
     assert {status for every in found.values() for status, _ in every} == {"PASS"}, found
     assert found["slices"] == [("PASS", "1 nodes publish a machine")]
-    assert found["policies"][0][1].startswith("the controller uses those of the ConfigMap, digest ")
+    assert found["policies"][0][1].startswith(
+        "the controller and 2 pods of webhook and node agents use those of the ConfigMap, digest "
+    )
     assert "refused a pod with a bad word" in found["webhook-asked"][0][1]
     assert not [one for one in shell.api.requests if one.method == "POST" and one.path.endswith("/pods")
                 and one.query.get("dryRun") != "All"], "no pod is made"  # fmt: skip
@@ -185,6 +201,10 @@ def _older_controller(cluster: GpuCluster) -> None:
     lease(cluster, time.time(), None)
 
 
+def _predecessors_policies(cluster: GpuCluster) -> None:
+    lease(cluster, time.time(), writer="controller-b")
+
+
 def _bad_policies(cluster: GpuCluster) -> None:
     cluster.put(CONFIG_MAPS, policies_map("gpu: []"))
 
@@ -221,6 +241,7 @@ def _lacks(cluster: GpuCluster) -> None:
         (_future_leader, "leader", "WARN", "which is yet to come"),
         (_older_policies, "policies", "WARN", "and the ConfigMap has"),
         (_older_controller, "policies", "WARN", "no controller says which policies it uses"),
+        (_predecessors_policies, "policies", "WARN", "no controller says which policies it uses"),
         (_bad_policies, "policies", "WARN", "did you mean gpus?"),
         (_excluded, "webhook-asked", "WARN", "about no pod of namespace default"),
         (_no_class, "device-classes", "FAIL", names.MIG_CLASS),
@@ -242,6 +263,34 @@ async def test_what_is_wrong(
     harm(well)
     result = await said(shell, status=1 if status == "FAIL" else int(harm is _old_kubelet))
     assert any(one == status and text in what for one, what in result[check]), result[check]
+
+
+async def test_a_process_with_older_policies_is_named(well: GpuCluster, shell: CommandLine) -> None:
+    well.put(PODS, part("node", "n2"))
+    shell.api.fail(times=math.inf, path="/node-n2:8081/proxy", body=b"gpu_topology_policies_digest 7.0\n")
+    status, text = (await said(shell))["policies"][0]
+    assert status == "WARN"
+    assert text.startswith("node-n2 use other policies than the controller and the ConfigMap, digest ")
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        ({"status": 403, "reason": "Forbidden"}, "injected"),
+        ({"status": 503, "body": b"no route"}, "503"),
+        ({"body": b"gpu_topology_policies_digest x\n"}, "could not convert"),
+    ],
+)
+async def test_a_process_that_cannot_be_asked_is_named(
+    answer: dict[str, Any], why: str, well: GpuCluster, shell: CommandLine
+) -> None:
+    well.put(PODS, part("webhook", "n2"))
+    well.put(PODS, part("webhook", "n3", ready="False"))
+    shell.api.fail(times=math.inf, path="/webhook-n2:8081/proxy", **answer)
+    status, text = (await said(shell))["policies"][0]
+    assert status == "WARN"
+    assert text.startswith("which policies webhook-n2 use is not known: webhook-n2: ")
+    assert why in text
 
 
 async def test_a_leader_is_judged_by_the_servers_clock(

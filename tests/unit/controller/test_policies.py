@@ -17,7 +17,7 @@ from dradriver.controller.controller import Controller
 from dradriver.controller.main import parse, serve
 from dradriver.kube.client import Client
 from dradriver.kube.config import ServerConfig
-from dradriver.kube.resources import CONFIG_MAPS, EVENTS, PODS
+from dradriver.kube.resources import CONFIG_MAPS, EVENTS, LEASES, PODS
 from dradriver.topology.machine import Machine, PathType
 from tests.fakes import machines
 from tests.fakes.apiserver import FakeApiServer
@@ -161,9 +161,10 @@ async def test_caps_and_partitions_are_in_force_once_they_are_stored(
     assert sum(cluster.claim(name) is not None for name in pods) == placed
 
 
-async def test_the_process_follows_its_policies_and_tells_of_bad_ones(api: FakeApiServer, tmp_path: Path) -> None:
-    api.put(CONFIG_MAPS, MAP | {"data": {"policies.yaml": "gpu: []"}})
-    kubeconfig, file = tmp_path / "config", tmp_path / "policies.yaml"
+@contextlib.asynccontextmanager
+async def process(api: FakeApiServer, folder: Path, text: str) -> AsyncIterator[asyncio.Task[None]]:
+    """A controller that runs while the block does, with this text in the mounted file."""
+    kubeconfig, file = folder / "config", folder / "policies.yaml"
     config = {
         "current-context": "c",
         "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
@@ -171,18 +172,47 @@ async def test_the_process_follows_its_policies_and_tells_of_bad_ones(api: FakeA
         "users": [{"name": "u", "user": {}}],
     }
     kubeconfig.write_text(json.dumps(config))
-    file.write_text("gpus: []")
+    file.write_text(text)
     words = ["--namespace=system", "--identity=me", "--health-port=0", f"--kubeconfig={kubeconfig}"]
-    options = parse([*words, f"--policies={file}", "--policies-configmap=policies"])
-    process = asyncio.create_task(serve(options))
+    often = ["--retry-period=0.2", "--renew-deadline=1", "--lease-duration=2"]
+    options = parse([*words, *often, f"--policies={file}", "--policies-configmap=policies"])
+    task = asyncio.create_task(serve(options))
     try:
         async with asyncio.timeout(50):
-            while not api.all(EVENTS):
-                assert not process.done()
-                await asyncio.sleep(0)
+            yield task
     finally:
-        process.cancel()
+        task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
-            await process
+            await task
+
+
+async def test_the_process_follows_its_policies_and_tells_of_bad_ones(api: FakeApiServer, tmp_path: Path) -> None:
+    api.put(CONFIG_MAPS, MAP | {"data": {"policies.yaml": "gpu: []"}})
+    async with process(api, tmp_path, "gpus: []") as running:
+        while not api.all(EVENTS):
+            assert not running.done()
+            await asyncio.sleep(0)
     (event,) = api.all(EVENTS)
     assert "did you mean gpus?" in event["message"]
+
+
+async def test_a_new_leader_reads_its_policies_first_though_its_watch_says_nothing(
+    api: FakeApiServer, tmp_path: Path
+) -> None:
+    api.put(CONFIG_MAPS, MAP | {"data": {"policies.yaml": "{}"}})
+    elected = asyncio.Event()
+    api.fail(times=1, path="/leases", mode="hold", until=elected)
+    async with process(api, tmp_path, "{}") as running:
+        while not any(request.path.endswith("/leases/gpu-topology-controller") for request in api.requests):
+            assert not running.done()
+            await asyncio.sleep(0)
+        silent = api.fail(path="/configmaps$", watch=True, mode="silence")
+        api.disconnect()
+        while not silent.hits:
+            await asyncio.sleep(0)
+        api.put(CONFIG_MAPS, MAP | {"data": {"policies.yaml": CAPPED}})
+        elected.set()
+        wanted = f"me={read(CAPPED.encode(), source='x').fingerprint}"
+        while not any(wanted in (lease["metadata"].get("annotations") or {}).values() for lease in api.all(LEASES)):
+            assert not running.done()
+            await asyncio.sleep(0)

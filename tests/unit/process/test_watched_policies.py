@@ -132,3 +132,50 @@ async def test_an_object_as_large_as_the_server_stores_is_read(api: FakeApiServe
     put(api, "# " + "\u00e9" * 30_000 + "\n" + TWO)
     async with following(api, tmp_path / "policies.yaml") as policies:
         assert policies.in_force.weights.nvlink == 2
+
+
+async def test_a_refusal_after_the_first_read_is_trouble_until_it_ends(api: FakeApiServer, tmp_path: Path) -> None:
+    (file := tmp_path / "policies.yaml").write_text(ONE)
+    put(api, TWO)
+    told: list[str] = []
+
+    async def tell(trouble: str) -> None:
+        told.append(trouble)
+
+    async with following(api, file, tell) as policies:
+        fault = api.fail(times=math.inf, **FORBIDDEN)
+        api.disconnect()
+        await asyncio.sleep(LATE_S)
+        assert len(told) == 1
+        assert "policies.yaml of ConfigMap system/policies cannot be read: " in told[0]
+        assert policies.in_force.weights.nvlink == 2
+        fault.stop()
+        put(api, ONE)
+        await asyncio.sleep(60)
+        assert (policies.in_force.weights.nvlink, policies.trouble) == (1, None)
+
+
+async def test_a_process_that_begins_to_act_reads_behind_a_silent_watch(api: FakeApiServer, tmp_path: Path) -> None:
+    (file := tmp_path / "policies.yaml").write_text(ONE)
+    put(api, ONE)
+    async with following(api, file) as policies:
+        fault = api.fail(times=math.inf, path="/configmaps$", watch=True, mode="silence")
+        api.disconnect()
+        await asyncio.sleep(TICK_S)
+        put(api, TWO)
+        await asyncio.sleep(TICK_S)
+        assert policies.in_force.weights.nvlink == 1, "the watch says nothing"
+        fault.stop()
+        await policies.read_again()
+        assert policies.in_force.weights.nvlink == 2
+
+
+async def test_a_server_without_an_answer_does_not_stop_a_process_that_begins_to_act(
+    api: FakeApiServer, tmp_path: Path
+) -> None:
+    (file := tmp_path / "policies.yaml").write_text(ONE)
+    put(api, TWO)
+    async with following(api, file) as policies:
+        api.fail(times=math.inf, path="/configmaps$", mode="hang")
+        await policies.read_again()
+        assert policies.in_force.weights.nvlink == 2
