@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -70,11 +70,12 @@ class Kubectl:
 
     async def apply(self, chart: Chart) -> None:
         """Create or change all objects of a chart."""
-        await self("apply", "--server-side", "--force-conflicts", "-f", "-", text=_listed(chart))
+        await self("apply", "--server-side", "--force-conflicts", "-f", "-", text=_listed(chart.objects))
 
     async def remove(self, chart: Chart) -> None:
-        """Delete them and wait until they are gone."""
-        await self("delete", "--ignore-not-found", "-f", "-", text=_listed(chart))
+        """Delete them and wait until they are gone; the namespace stays, which the next chart needs."""
+        objects = [each for each in chart.objects if each["kind"] != "Namespace"]
+        await self("delete", "--ignore-not-found", "--timeout=60s", "-f", "-", text=_listed(objects))
 
     async def token(self, part: str) -> str:
         """Return a token of a part's service account, good for a day."""
@@ -126,5 +127,5 @@ def _endpoints(service: Mapping[str, Any], *, port: int) -> dict[str, Any]:
     }
 
 
-def _listed(chart: Chart) -> str:
-    return json.dumps({"apiVersion": "v1", "kind": "List", "items": chart.objects})
+def _listed(objects: Sequence[Mapping[str, Any]]) -> str:
+    return json.dumps({"apiVersion": "v1", "kind": "List", "items": objects})
