@@ -81,7 +81,7 @@ def writes(results: Sequence[Figures]) -> str:
     lines = [f"{results[0]['variant']}: ms CPU a write: {' '.join(parts)}, and ms until the next one"]
     for each in results:
         costs = " ".join(f"{each['cpu_ms'].get(part, 0.0):5.2f}" for part in parts)
-        lines.append(f"{each['write']:<40}{costs}   {each['ms']:5.2f}")
+        lines.append(f"{each['write']:<46}{costs}   {each['ms']:5.2f}")
     return "\n".join(lines)
 
 

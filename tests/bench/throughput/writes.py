@@ -24,6 +24,17 @@ _OWN = frozenset(
     {"uid", "resourceVersion", "creationTimestamp", "managedFields", "generation", "ownerReferences"}
 )  # of one object
 
+# The largest objects that a tenant may write: policies see them whole.
+_LONG = "x" * 250_000
+_LONG_ENVIRONMENT = [{"name": f"V{number}", "value": "y" * 2500} for number in range(100)]
+_MANY_REQUESTS = [
+    {
+        "name": f"r{number}",
+        "firstAvailable": [{"name": f"a{each}", "deviceClassName": "other.example.com"} for each in range(8)],
+    }
+    for number in range(32)
+]
+
 Object = dict[str, Any]
 Step = Callable[[int], Awaitable[object]]
 
@@ -95,7 +106,20 @@ def _steps(stage: Stage, controller: Client, pod: Object, claim: Object) -> Mapp
 
     async def touch(number: int) -> None:
         body = {"metadata": {"annotations": {"example.com/measured": "1"}}}
-        await controller.patch(PODS, f"plain-{number}", body, kind=PatchKind.MERGE, namespace=NAMESPACE)
+        await stage.client.patch(PODS, f"plain-{number}", body, kind=PatchKind.MERGE, namespace=NAMESPACE)
+
+    async def large(number: int) -> None:
+        containers = [{**each, "resources": {}, "env": _LONG_ENVIRONMENT} for each in gated["containers"]]
+        metadata = {"name": f"large-{number}", "namespace": NAMESPACE, "annotations": {"example.com/long": _LONG}}
+        await stage.client.create(PODS, sent | {"metadata": metadata, "spec": gated | {"containers": containers}})
+
+    async def touch_large(number: int) -> None:
+        body = {"metadata": {"annotations": {"example.com/measured": "1"}}}
+        await stage.client.patch(PODS, f"large-{number}", body, kind=PatchKind.MERGE, namespace=NAMESPACE)
+
+    async def many_requests(number: int) -> None:
+        body = {"metadata": {"name": f"many-{number}"}, "spec": {"devices": {"requests": _MANY_REQUESTS}}}
+        await stage.client.create(RESOURCE_CLAIMS, body, namespace=NAMESPACE)
 
     return {
         "POST a pod without our words": plain,
@@ -103,4 +127,7 @@ def _steps(stage: Stage, controller: Client, pod: Object, claim: Object) -> Mapp
         "POST its claim": pinned,
         "PATCH the pod as lifting does": lift,
         "PATCH one annotation of a pod": touch,
+        "POST a pod of 500 kB without our words": large,
+        "PATCH one annotation of a pod of 500 kB": touch_large,
+        "POST another driver's claim, 32 x 8 requests": many_requests,
     }
