@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import looptime
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from tests import needs
 from tests.effort import FAST_EXAMPLES, FULL_EXAMPLES
@@ -22,8 +22,9 @@ from tests.paths import REPO
 
 # A loaded machine is no failure, and CI tries the same examples every time.
 _IN_CI: Final = bool(os.environ.get("CI"))
-settings.register_profile("steady", deadline=None, derandomize=_IN_CI, max_examples=FULL_EXAMPLES)
-settings.register_profile("fast", deadline=None, derandomize=_IN_CI, max_examples=FAST_EXAMPLES)
+_PATIENT: Final = settings(deadline=None, derandomize=_IN_CI, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("steady", _PATIENT, max_examples=FULL_EXAMPLES)
+settings.register_profile("fast", _PATIENT, max_examples=FAST_EXAMPLES)
 settings.load_profile("steady")
 
 # Else pytest-asyncio asks for a default event loop before its first test, which nobody closes.

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dradriver.allocator.fleet.fleet import Fleet
@@ -21,7 +21,7 @@ from dradriver.topology.levels import location
 from tests.effort import examples
 from tests.property.test_allocator_gangs import CPUS, FOUR
 
-SOME = settings(deadline=None, max_examples=examples(100), suppress_health_check=[HealthCheck.too_slow])
+SOME = settings(deadline=None, max_examples=examples(100))
 REACHES = ("node", "fabric", "leaf", "spine", "zone", "cluster")
 GONE = "gone"  # a node that the fleet does not know
 

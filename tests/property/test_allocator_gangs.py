@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dradriver.allocator.fleet.fleet import Fleet
@@ -29,7 +29,7 @@ FOUR = machines.build(
     capability="8.0",
 )
 LEVELS = ("node", "leaf", "spine", "zone")
-SOME = settings(deadline=None, max_examples=examples(150), suppress_health_check=[HealthCheck.too_slow])
+SOME = settings(deadline=None, max_examples=examples(150))
 CPUS = 4  # of a node at most
 
 Key = tuple[float, ...]

@@ -172,7 +172,6 @@ async def test_what_only_an_answer_has_told_yet_is_no_difference() -> None:
     assert CLAIM in cluster.worker.picture.claims
 
 
-@pytest.mark.looptime
 async def test_a_change_that_an_error_swallowed_is_taken_in_within_a_minute(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -201,7 +200,6 @@ async def test_a_change_that_an_error_swallowed_is_taken_in_within_a_minute(
             running.cancel()
 
 
-@pytest.mark.looptime
 async def test_slices_of_nics_are_audited_once_they_are_read() -> None:
     async with FakeApiServer() as api:
         cluster = GpuCluster()

@@ -289,7 +289,6 @@ async def test_whom_a_cap_parks_is_not_handed_over_to_the_scheduler() -> None:
     assert cluster.get_pod("second")["spec"]["schedulingGates"]
 
 
-@pytest.mark.looptime
 async def test_whom_a_cap_parks_is_not_handed_over_with_others_of_its_kind() -> None:
     cluster = cluster_of(capped(4), a="dgx1-v100")
     cluster.hand_over_s = 5.0
@@ -358,7 +357,6 @@ async def test_only_the_first_of_many_is_told_new_figures() -> None:
     assert not plan.called
 
 
-@pytest.mark.looptime
 async def test_a_controller_that_works_by_itself_looks_at_it_at_once() -> None:
     cluster = cluster_of(capped(4), a="dgx1-v100", b="dgx1-v100")
     cluster.pod("first", 4)

@@ -232,6 +232,7 @@ async def test_gangs_of_a_leader_that_cannot_find_out_of_seats_go_without_after_
         await running.until(lambda: running.is_lifted("train-0") and running.is_lifted("train-1"))
 
 
+@pytest.mark.real_time
 async def test_the_process_hands_out_the_devices_that_its_option_names(tmp_path: Path) -> None:
     async with FakeApiServer() as api:
         with bound(NVIDIA):

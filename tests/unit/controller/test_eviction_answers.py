@@ -39,7 +39,6 @@ def budgets(cluster: Contested, pod: str, *names: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.looptime
 @pytest.mark.parametrize("answer", ANSWERS)
 async def test_an_answer_about_one_pod_has_another_chosen_and_nobody_else_wait(answer: str) -> None:
     cluster = await contested(("one", 8, 0), ("two", 8, 5), nodes="ab")
@@ -90,7 +89,6 @@ def fail_webhook(cluster: Contested, pods: Collection[str]) -> None:
     cluster.client.create = create  # type: ignore[method-assign]
 
 
-@pytest.mark.looptime
 @pytest.mark.parametrize("keep", [forbid, fail_webhook])
 @pytest.mark.parametrize("count", [2, 6, pytest.param(12, marks=pytest.mark.slow)])
 async def test_many_that_cannot_be_ended_keep_no_other_from_ending(
@@ -109,7 +107,6 @@ async def test_many_that_cannot_be_ended_keep_no_other_from_ending(
 
 
 @pytest.mark.slow
-@pytest.mark.looptime
 async def test_who_was_refused_is_ended_once_it_may_be() -> None:
     cluster = await contested(("one", 8, 0))
     forbid(cluster, ["one"])
@@ -125,7 +122,6 @@ async def test_who_was_refused_is_ended_once_it_may_be() -> None:
     assert cluster.ending() == ["one"]
 
 
-@pytest.mark.looptime
 async def test_who_is_refused_keeps_no_neighbour_from_ending() -> None:
     cluster = await contested(("one", 4, 0), ("two", 2, 0), ("three", 2, 5))
     budgets(cluster, "two", "first", "second")
@@ -135,7 +131,6 @@ async def test_who_is_refused_keeps_no_neighbour_from_ending() -> None:
     assert cluster.ending() == ["one", "three"]
 
 
-@pytest.mark.looptime
 async def test_trouble_of_the_servers_storage_is_nobodys_refusal() -> None:
     cluster = await contested(("one", 8, 0), ("two", 8, 5), nodes="ab")
     cluster.client.refuse["evict"] = [ApiError(500, "", "etcdserver: request timed out", request=EVICTION)]

@@ -65,7 +65,6 @@ def gpus() -> dict[str, float]:
     return found
 
 
-@pytest.mark.looptime
 async def test_gpus_by_what_becomes_of_them() -> None:
     cluster = GpuCluster()
     cluster.node("a")
@@ -82,7 +81,6 @@ async def test_gpus_by_what_becomes_of_them() -> None:
     assert values("gpu_topology_gpus_held") == {("default", V100, "whole"): 2}
 
 
-@pytest.mark.looptime
 async def test_ill_and_withheld_gpus_are_told_apart() -> None:
     cluster = GpuCluster()
     cluster.node("a")
@@ -96,7 +94,6 @@ async def test_ill_and_withheld_gpus_are_told_apart() -> None:
     assert gpus() == {"ill": 1, "withheld": 1, "free": 6}
 
 
-@pytest.mark.looptime
 async def test_parts_and_what_of_them_is_used() -> None:
     cluster = GpuCluster()
     cluster.node("a", mode=Mode(shared="time-slicing"))
@@ -110,7 +107,6 @@ async def test_parts_and_what_of_them_is_used() -> None:
     assert values("gpu_topology_gpus_in_parts_used") == {(V100, "share"): pytest.approx(0.75)}
 
 
-@pytest.mark.looptime
 async def test_what_gpus_cost() -> None:
     cluster = GpuCluster()
     cluster.node("a")
@@ -121,7 +117,6 @@ async def test_what_gpus_cost() -> None:
     assert values("gpu_topology_gpu_price_per_hour") == {(V100, "EUR"): 1.5}
 
 
-@pytest.mark.looptime
 async def test_free_sets_and_the_largest_gang() -> None:
     cluster = GpuCluster()
     for name in "abc":
@@ -135,7 +130,6 @@ async def test_free_sets_and_the_largest_gang() -> None:
     assert values("gpu_topology_largest_gang_pods") == {("cluster", "8"): 2}
 
 
-@pytest.mark.looptime
 async def test_waiting_pods_by_cause() -> None:
     cluster = GpuCluster()
     cluster.node("a")
@@ -148,7 +142,6 @@ async def test_waiting_pods_by_cause() -> None:
     assert waiting == {"gpus": 1, "never": 1}
 
 
-@pytest.mark.looptime
 async def test_a_replica_that_stands_by_tells_nothing() -> None:
     cluster = GpuCluster()
     cluster.node("a")
@@ -161,7 +154,6 @@ async def test_a_replica_that_stands_by_tells_nothing() -> None:
     assert gpus() == {}
 
 
-@pytest.mark.looptime
 async def test_an_error_in_one_figure_costs_that_figure_alone(caplog: pytest.LogCaptureFixture) -> None:
     cluster = GpuCluster()
     cluster.node("a")
@@ -173,7 +165,6 @@ async def test_an_error_in_one_figure_costs_that_figure_alone(caplog: pytest.Log
     assert "_held of the metrics is not counted" in caplog.text
 
 
-@pytest.mark.looptime
 @pytest.mark.parametrize(
     ("profile", "held", "said"),
     [
@@ -196,7 +187,6 @@ async def test_what_is_fragmented_is_measured_by_the_machine(
     assert tuple(sum(each.values()) for each in found) == said
 
 
-@pytest.mark.looptime
 async def test_a_gpu_whose_slices_are_all_ill_is_ill() -> None:
     cluster = GpuCluster()
     cluster.node("a", "dgx-a100", mode=Mode(mig="placements"))
@@ -212,7 +202,6 @@ async def test_a_gpu_whose_slices_are_all_ill_is_ill() -> None:
     assert gpus() == {"ill": 1, "free": 7}
 
 
-@pytest.mark.looptime
 async def test_what_a_pod_got() -> None:
     names = {
         "placements": "gpu_topology_placements_total", "got": "gpu_topology_placement_preferences_total",
@@ -234,7 +223,6 @@ async def test_what_a_pod_got() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.looptime
 async def test_an_event_says_what_a_pod_got() -> None:
     told: list[tuple[str, str]] = []
 
@@ -262,7 +250,6 @@ async def test_an_event_says_what_a_pod_got() -> None:
     ]
 
 
-@pytest.mark.looptime
 async def test_nodes_whose_agent_is_gone_are_counted_while_claims_hold_their_gpus() -> None:
     """Not a node that is idle, one that was removed, or one whose agent is back."""
     cluster = GpuCluster()
@@ -284,7 +271,6 @@ async def test_nodes_whose_agent_is_gone_are_counted_while_claims_hold_their_gpu
     assert values("gpu_topology_agent_gone_devices") == {}
 
 
-@pytest.mark.looptime
 @pytest.mark.usefixtures("addon")
 async def test_beside_nvidias_driver_only_claims_that_we_chose_tell_that_our_agent_is_gone() -> None:
     cluster = AddOnCluster()

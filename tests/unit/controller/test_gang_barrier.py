@@ -61,7 +61,6 @@ async def test_all_are_bound_once_all_have_their_seats() -> None:
     await cluster.settle()
 
 
-@pytest.mark.looptime
 async def test_a_gang_of_which_one_finds_no_room_gives_all_back_and_starts_within_its_nodes() -> None:
     cluster = cluster_of("abcd", unschedulable_s=0.0)
     pods = [f"train-{i}" for i in range(3)]
@@ -86,7 +85,6 @@ async def test_a_gang_of_which_one_finds_no_room_gives_all_back_and_starts_withi
     assert {pod: cluster.get_pod(pod)["metadata"]["uid"] for pod in pods} == uids, "no pod was touched"
 
 
-@pytest.mark.looptime
 async def test_a_gang_without_room_holds_nothing_after_its_deadline() -> None:
     cluster = cluster_of("abc", promise_s=30.0, unschedulable_s=5.0)
     pods = [f"train-{i}" for i in range(3)]
@@ -114,7 +112,6 @@ async def test_a_gang_without_room_holds_nothing_after_its_deadline() -> None:
 
 
 @pytest.mark.parametrize("kill_at", sampled([*range(1, 10), *(-n for n in range(1, 10))]))
-@pytest.mark.looptime
 async def test_a_leader_killed_at_any_write_leaves_what_the_next_goes_on_from(kill_at: int) -> None:
     cluster = cluster_of("abc")
     pods = gang(cluster, 3)
@@ -135,7 +132,6 @@ async def test_a_leader_killed_at_any_write_leaves_what_the_next_goes_on_from(ki
     assert bound(cluster, pods) == pods
 
 
-@pytest.mark.looptime
 async def test_a_member_that_loses_its_place_before_all_have_theirs_holds_nothing_for_long() -> None:
     cluster = cluster_of("ab", promise_s=30.0, unschedulable_s=5.0)
     cluster.pod("train-0", 8, wishes={"gang": "train", "gang-size": "2"}, requests={"cpu": "32"})
@@ -157,7 +153,6 @@ async def test_a_member_that_loses_its_place_before_all_have_theirs_holds_nothin
     assert cluster.store.all(RESOURCE_CLAIMS) == []
 
 
-@pytest.mark.looptime
 async def test_a_member_that_loses_its_seat_after_the_others_went_gets_another_place() -> None:
     cluster = cluster_of("abc", promise_s=30.0, unschedulable_s=5.0)
     for i in range(2):
@@ -178,7 +173,6 @@ async def test_a_member_that_loses_its_seat_after_the_others_went_gets_another_p
 
 
 @pytest.mark.parametrize("barrier", [True, False])
-@pytest.mark.looptime
 async def test_a_gang_whose_gates_somebody_keeps_shut_keeps_its_gpus_from_nobody(
     monkeypatch: pytest.MonkeyPatch, barrier: bool
 ) -> None:
@@ -203,7 +197,6 @@ async def test_a_gang_whose_gates_somebody_keeps_shut_keeps_its_gpus_from_nobody
     assert all("denied" in (cluster.note(pod, "reason") or "") for pod in pods)
 
 
-@pytest.mark.looptime
 async def test_no_nomination_outlives_its_plan() -> None:
     cluster = GpuCluster(promise_s=30.0)
     for node in "ab":
@@ -225,7 +218,6 @@ async def test_no_nomination_outlives_its_plan() -> None:
     assert "nominatedNodeName" not in cluster.get_pod("train-0")["status"]
 
 
-@pytest.mark.looptime
 async def test_a_range_of_which_one_pod_comes_anew_asks_for_that_pod_alone() -> None:
     cluster = cluster_of("ab", promise_s=30.0, unschedulable_s=5.0)
     for i in range(3):

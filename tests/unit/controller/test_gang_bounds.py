@@ -34,7 +34,6 @@ def ranked(cluster: GpuCluster, name: str, index: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.looptime
 async def test_a_gang_that_gathers_is_looked_at_no_more_often_for_what_its_pods_went_through(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -104,7 +103,6 @@ async def test_a_plan_of_more_pods_than_there_can_be_is_none() -> None:
     assert record.planned is None
 
 
-@pytest.mark.looptime
 async def test_a_share_in_a_gang_is_told_what_to_write() -> None:
     cluster = GpuCluster()
     for node in "abc":
@@ -142,7 +140,6 @@ async def test_pods_that_were_lifted_for_one_plan_ask_for_the_same_again() -> No
     assert affinities[0] == affinities[1] == affinities[2]
 
 
-@pytest.mark.looptime
 async def test_a_gang_that_comes_again_is_looked_at_though_the_one_before_went_before_its_next_look() -> None:
     cluster = GpuCluster()
     for node in "ab":
@@ -200,7 +197,6 @@ async def _calls_of_a_look(shapes: int) -> tuple[GpuCluster, int]:
 
 
 @pytest.mark.slow
-@pytest.mark.looptime
 async def test_a_gang_of_many_shapes_costs_no_more_than_the_limit_of_a_look() -> None:
     _, few = await _calls_of_a_look(1)
     cluster, calls = await _calls_of_a_look(10)

@@ -18,8 +18,6 @@ from tests.unit.controller.test_owner_reader import job
 from tests.unit.controller.test_owner_reader import pods as pods_of
 from tests.unit.controller.test_template_reader import put, request, spec
 
-pytestmark = pytest.mark.looptime
-
 VOLUME: dict[str, Any] = {"volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "absent"}}]}
 OTHER_GATE: dict[str, Any] = {"schedulingGates": [{"name": names.GATE}, {"name": "example.com/other"}]}
 OTHER_TEMPLATE: dict[str, Any] = {

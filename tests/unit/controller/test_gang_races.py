@@ -98,7 +98,6 @@ async def test_a_plan_of_fewer_than_the_gang_s_size_is_given_back_before_any_gat
     assert lifted(cluster, [*pods, "train-1"]) == [*pods, "train-1"]
 
 
-@pytest.mark.looptime
 async def test_a_gang_that_cannot_replace_a_lost_member_holds_nothing_after_its_deadline() -> None:
     cluster = cluster_of("abc", promise_s=30.0)
     pods = gang(cluster, 3)
@@ -122,7 +121,6 @@ async def test_a_gang_that_cannot_replace_a_lost_member_holds_nothing_after_its_
     assert bound(cluster, pods) == []
 
 
-@pytest.mark.looptime
 async def test_what_a_restarted_scheduler_does_not_let_go_of_goes_all_the_same() -> None:
     cluster = cluster_of("ab", promise_s=30.0)
     pods = gang(cluster, 2)
@@ -159,7 +157,6 @@ async def test_a_leader_that_sees_old_pods_takes_nothing_from_those_that_run() -
     assert all("deletionTimestamp" not in claim["metadata"] for claim in cluster.store.all(RESOURCE_CLAIMS))
 
 
-@pytest.mark.looptime
 async def test_the_claim_of_a_pod_that_is_bound_unseen_is_not_taken_back() -> None:
     cluster = cluster_of("ab", promise_s=30.0)
     pods = gang(cluster, 2)
@@ -177,7 +174,6 @@ async def test_the_claim_of_a_pod_that_is_bound_unseen_is_not_taken_back() -> No
     assert {met["type"] for entry in told for met in entry["conditions"]} == {seats.GO}
 
 
-@pytest.mark.looptime
 async def test_a_gang_with_a_range_begins_with_fewer_though_some_of_its_pods_were_lifted_before() -> None:
     cluster = cluster_of("abc", promise_s=30.0)
     pods = gang(cluster, 3)
@@ -282,7 +278,6 @@ async def test_a_gang_that_a_strangers_claim_holds_up_holds_nothing() -> None:
     assert "belongs to somebody else" in (cluster.note(pods[0], "reason") or "")
 
 
-@pytest.mark.looptime
 async def test_a_late_pod_is_tried_again_on_a_node_where_the_scheduler_refused_it() -> None:
     cluster = GpuCluster(promise_s=30.0, unschedulable_s=1.0)
     for node in "ab":
@@ -307,7 +302,6 @@ async def test_a_late_pod_is_tried_again_on_a_node_where_the_scheduler_refused_i
     assert bound(cluster, pods) == pods
 
 
-@pytest.mark.looptime
 async def test_a_gang_with_a_range_begins_with_those_that_may_go_anywhere_where_others_may_not() -> None:
     cluster = cluster_of("ab", promise_s=30.0)
     pods = ["train-0", "train-1"]
@@ -323,7 +317,6 @@ async def test_a_gang_with_a_range_begins_with_those_that_may_go_anywhere_where_
     assert bound(cluster, pods) == ["train-1"]
 
 
-@pytest.mark.looptime
 async def test_two_leaders_do_not_undo_each_others_plans_as_fast_as_they_can() -> None:
     cluster = nodes("ab")
     pods = gang(cluster, 2)
@@ -345,7 +338,6 @@ async def test_two_leaders_do_not_undo_each_others_plans_as_fast_as_they_can() -
     assert 1 < undone < 10
 
 
-@pytest.mark.looptime
 async def test_no_gate_opens_while_claims_are_being_taken_back_because_a_write_hung() -> None:
     cluster = nodes("abc")
     pods = gang(cluster, 3)

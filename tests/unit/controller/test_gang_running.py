@@ -114,7 +114,6 @@ class Asked:
         return "not here"
 
 
-@pytest.mark.looptime
 async def test_one_of_which_half_is_bound_is_to_start_anew_after_its_deadline_however_often_it_is_looked_at() -> None:
     cluster = GpuCluster(promise_s=30.0)
     asked = cluster.worker._running._restarts = Asked()

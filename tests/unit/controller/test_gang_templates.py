@@ -10,8 +10,6 @@ from dradriver.kube.resources import PODS, RESOURCE_CLAIM_TEMPLATES
 from tests.fakes.gpucluster import GpuCluster
 from tests.fakes.nic_pods import NEAREST, a_cluster, addresses, given, gpus, pod, run, template, wanted
 
-pytestmark = pytest.mark.looptime
-
 
 def member(cluster: GpuCluster, name: str, template: str = "t", *, near: bool = False) -> None:
     words = {"near_nic": "required"} if near else {}

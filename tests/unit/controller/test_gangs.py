@@ -182,7 +182,6 @@ async def test_a_kept_place_ends_with_the_gang() -> None:
     assert cluster.claim("other") is not None
 
 
-@pytest.mark.looptime
 async def test_a_kept_place_ends_after_a_while() -> None:
     cluster, pods = await running("ab")
     cluster.pod("other", 8)
@@ -226,7 +225,6 @@ def counted(name: str, **labels: str) -> float:
     return REGISTRY.get_sample_value(f"gpu_topology_{name}", labels) or 0.0
 
 
-@pytest.mark.looptime
 async def test_gangs_are_counted_by_state_and_how_long_they_take_and_why_they_are_given_back() -> None:
     cluster = GpuCluster(promise_s=1.0)
     for node in "ab":

@@ -13,7 +13,6 @@ from tests.fakes.gang_pods import bound, claims, gang
 from tests.fakes.gpucluster import GpuCluster
 
 
-@pytest.mark.looptime
 async def test_a_pod_that_only_the_scheduler_finds_no_room_for_is_tried_on_its_node_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -38,7 +37,6 @@ async def test_a_pod_that_only_the_scheduler_finds_no_room_for_is_tried_on_its_n
     assert claims(cluster, pods) == pods
 
 
-@pytest.mark.looptime
 async def test_what_the_scheduler_refuses_is_waited_for_once_though_the_gang_starts_and_ends_meanwhile(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -66,7 +64,6 @@ async def test_what_the_scheduler_refuses_is_waited_for_once_though_the_gang_sta
 
 
 @pytest.mark.slow
-@pytest.mark.looptime
 async def test_a_gang_that_needs_much_search_finds_places_again_after_the_scheduler_refused_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

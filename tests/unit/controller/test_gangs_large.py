@@ -16,7 +16,6 @@ from tests.fakes.gang_pods import gang
 from tests.fakes.gpucluster import GpuCluster
 
 
-@pytest.mark.looptime
 async def test_a_large_gang_is_looked_at_once_for_many_events(monkeypatch: pytest.MonkeyPatch) -> None:
     looks = 0
 

@@ -55,7 +55,6 @@ async def test_a_pod_without_a_place_is_lifted_with_a_ladder() -> None:
     assert "4 GPUs" in reason
 
 
-@pytest.mark.looptime
 async def test_a_place_that_comes_soon_is_waited_for() -> None:
     cluster = full()
     cluster.hand_over_s = 5.0
@@ -180,7 +179,6 @@ async def test_a_claim_whose_pod_is_gone_goes_too() -> None:
     assert cluster.claim("p") is None
 
 
-@pytest.mark.looptime
 async def test_a_lift_that_somebodys_webhook_holds_up_takes_no_claim_back() -> None:
     cluster = full("p")
     refuse(cluster, "default", lambda: asyncio.sleep(3), verbs=("patch",))
@@ -207,7 +205,6 @@ async def test_a_claim_that_somebody_deletes_is_made_anew() -> None:
     assert cluster.gpus("q")[0] == "b"
 
 
-@pytest.mark.looptime
 async def test_a_claim_that_goes_again_and_again_is_made_more_and_more_seldom() -> None:
     cluster = full("p")
 
@@ -232,7 +229,6 @@ async def test_a_refused_claim_leaves_the_gate_and_the_reason() -> None:
     assert "exceeded quota" in (cluster.note("p", "reason") or "")
 
 
-@pytest.mark.looptime
 async def test_a_pod_whose_claim_a_policy_refuses_says_why_and_goes_on_waiting() -> None:
     cluster = full("p")
     denied = "ValidatingAdmissionPolicy 'exclusive' with binding 'exclusive' denied request: parts are of one namespace"

@@ -18,7 +18,6 @@ from tests.fakes.troubles import WEBHOOK, raising, refuse, working
 
 
 @pytest.mark.slow
-@pytest.mark.looptime
 @pytest.mark.parametrize(
     "error",
     [
@@ -45,7 +44,6 @@ async def test_a_namespace_whose_writes_fail_delays_nobody_else(error: Exception
         assert cluster.gpus("good")[0] == "a"
 
 
-@pytest.mark.looptime
 async def test_trouble_with_the_server_itself_stops_all_and_is_over_with_it() -> None:
     cluster = GpuCluster(promise_s=30, unschedulable_s=5)
     cluster.node("a", "dgx-h100")
@@ -68,7 +66,6 @@ async def test_trouble_with_the_server_itself_stops_all_and_is_over_with_it() ->
         assert all(cluster.claim(f"p{number}") is not None for number in range(8))
 
 
-@pytest.mark.looptime
 async def test_pods_whose_claims_a_busy_quota_does_not_take_keep_their_turns_and_hold_up_no_other_namespace() -> None:
     cluster = GpuCluster(promise_s=30, unschedulable_s=5)
     cluster.node("a")
@@ -90,7 +87,6 @@ async def test_pods_whose_claims_a_busy_quota_does_not_take_keep_their_turns_and
     assert created[3:] == [claim_of(f"p{number}") for number in (0, 0, 0, 0, 0, 1, 2)]
 
 
-@pytest.mark.looptime
 async def test_retry_after_is_heeded() -> None:
     cluster = GpuCluster()
     cluster.node("a")
@@ -103,7 +99,6 @@ async def test_retry_after_is_heeded() -> None:
         assert cluster.gpus("p")[0] == "a"
 
 
-@pytest.mark.looptime
 async def test_retry_after_is_heeded_between_two_writes_for_one_pod(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = GpuCluster()
     cluster.node("a")
@@ -126,7 +121,6 @@ async def test_retry_after_is_heeded_between_two_writes_for_one_pod(monkeypatch:
         assert not cluster.get_pod("q")["spec"]["schedulingGates"]
 
 
-@pytest.mark.looptime
 async def test_retry_after_is_heeded_by_all_where_only_the_end_of_an_old_claim_meets_it() -> None:
     cluster = GpuCluster()
     cluster.node("a")
@@ -144,7 +138,6 @@ async def test_retry_after_is_heeded_by_all_where_only_the_end_of_an_old_claim_m
         assert cluster.gpus("q")[0] == "a"
 
 
-@pytest.mark.looptime
 async def test_an_error_of_the_program_while_it_looks_at_one_pod_stops_no_other(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -170,7 +163,6 @@ async def test_an_error_of_the_program_while_it_looks_at_one_pod_stops_no_other(
     assert "a bug" in caplog.text
 
 
-@pytest.mark.looptime
 async def test_an_error_of_the_program_about_one_machine_costs_that_node_alone(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -197,7 +189,6 @@ async def test_an_error_of_the_program_about_one_machine_costs_that_node_alone(
     assert "node a-odd" in caplog.text
 
 
-@pytest.mark.looptime
 async def test_a_lift_that_is_refused_gives_the_gpus_back() -> None:
     cluster = GpuCluster()
     cluster.node("a")
@@ -222,7 +213,6 @@ async def test_a_standby_remembers_nothing_of_what_it_need_not_do() -> None:
     assert not standby.busy
 
 
-@pytest.mark.looptime
 async def test_claims_without_pods_are_collected_beside_those_of_a_namespace_that_hangs() -> None:
     cluster = GpuCluster(promise_s=30, unschedulable_s=5)
     cluster.node("a")
@@ -243,7 +233,6 @@ async def test_claims_without_pods_are_collected_beside_those_of_a_namespace_tha
 
 
 @pytest.mark.slow
-@pytest.mark.looptime
 async def test_nothing_is_kept_of_a_claim_that_went_by_itself_while_the_server_wanted_a_pause() -> None:
     cluster = GpuCluster(promise_s=30, unschedulable_s=5)
     cluster.worker._collector._grace_s = 0.5

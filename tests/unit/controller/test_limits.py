@@ -31,7 +31,6 @@ def age(pod: Object) -> tuple[str, str]:
     return pod["metadata"]["creationTimestamp"], pod["metadata"]["uid"]
 
 
-@pytest.mark.looptime
 async def test_sixteen_writes_are_under_way_and_no_more() -> None:
     lanes, slots = Lanes(nothing), []
     for _ in range(MOST):
@@ -45,7 +44,6 @@ async def test_sixteen_writes_are_under_way_and_no_more() -> None:
     assert lanes.idle
 
 
-@pytest.mark.looptime
 async def test_writes_that_hang_give_their_slots_away_and_clog_their_own_namespace_only() -> None:
     lanes = Lanes(nothing)
     slow: list[Slot] = []
@@ -65,7 +63,6 @@ async def test_writes_that_hang_give_their_slots_away_and_clog_their_own_namespa
     assert lanes.room()
 
 
-@pytest.mark.looptime
 async def test_each_write_has_its_own_time_and_only_a_slow_one_gives_the_slot_away() -> None:
     lanes = Lanes(nothing)
     slow: list[Slot] = []
@@ -84,7 +81,6 @@ async def test_each_write_has_its_own_time_and_only_a_slow_one_gives_the_slot_aw
     assert (len(slow), slot.since, lanes.idle) == (2, None, True)
 
 
-@pytest.mark.looptime
 async def test_hanging_writes_of_many_namespaces_stop_nobody_else() -> None:
     lanes = Lanes(nothing)
     for number in range(2 * MOST_SLOW_IN_ALL):
@@ -96,7 +92,6 @@ async def test_hanging_writes_of_many_namespaces_stop_nobody_else() -> None:
     assert lanes.obstacle(("good", "p"), FIRST) is None
 
 
-@pytest.mark.looptime
 async def test_failures_of_writes_that_were_under_way_together_count_once() -> None:
     lanes = Lanes(nothing)
     for _ in range(16):
@@ -105,7 +100,6 @@ async def test_failures_of_writes_that_were_under_way_together_count_once() -> N
     assert lanes.room()
 
 
-@pytest.mark.looptime
 async def test_trouble_pauses_all_twice_as_long_each_time_and_one_success_ends_that() -> None:
     woken: list[float] = []
     lanes = Lanes(lambda: woken.append(asyncio.get_running_loop().time()))
@@ -128,7 +122,6 @@ async def test_trouble_pauses_all_twice_as_long_each_time_and_one_success_ends_t
     assert lanes.room()
 
 
-@pytest.mark.looptime
 async def test_a_quota_that_is_too_busy_pauses_its_namespace_alone_and_lets_in_one_after_the_other() -> None:
     lanes = Lanes(nothing)
     for pause_s in (0.1, 0.2):
@@ -154,7 +147,6 @@ async def test_a_quota_that_is_too_busy_pauses_its_namespace_alone_and_lets_in_o
     assert not lanes._lanes, "nothing is kept of a namespace where nobody wants to write"
 
 
-@pytest.mark.looptime
 async def test_a_busy_quota_holds_up_claims_and_no_other_writes() -> None:
     lanes = Lanes(nothing)
     slot = lanes.take("n", ignore)
@@ -169,7 +161,6 @@ async def test_a_busy_quota_holds_up_claims_and_no_other_writes() -> None:
     assert lanes.obstacle(("n", "b"), (0, "b", "")) is WaitReason.QUOTA, "this says nothing of the quota"
 
 
-@pytest.mark.looptime
 async def test_a_write_that_hangs_after_a_conflict_holds_up_no_other_of_its_namespace() -> None:
     lanes = Lanes(nothing)
     slot = lanes.take("n", ignore)
@@ -185,7 +176,6 @@ async def test_a_write_that_hangs_after_a_conflict_holds_up_no_other_of_its_name
     assert lanes.obstacle(("n", "p"), FIRST) is None
 
 
-@pytest.mark.looptime
 async def test_nothing_is_kept_of_a_namespace_whose_last_unit_found_no_place() -> None:
     lanes = Lanes(nothing)
     slot = lanes.take("n", ignore)
@@ -199,7 +189,6 @@ async def test_nothing_is_kept_of_a_namespace_whose_last_unit_found_no_place() -
     assert not lanes._lanes
 
 
-@pytest.mark.looptime
 async def test_the_time_that_the_server_asks_for_counts() -> None:
     lanes = Lanes(nothing)
     lanes.failed(ApiError(429, retry_after_s=7))
@@ -252,7 +241,6 @@ def test_nothing_is_kept_of_schedulers_and_namespaces_that_are_gone() -> None:
     assert len(pace._bound) == 11, "those of the last ten seconds"
 
 
-@pytest.mark.looptime
 async def test_who_waits_goes_on_in_turn_when_its_cause_is_over() -> None:
     lanes = Lanes(nothing)
     lanes.failed(ApiError(503))
@@ -280,7 +268,6 @@ async def test_who_waits_goes_on_in_turn_when_its_cause_is_over() -> None:
     assert [lanes.next(lambda: None) for _ in range(2)] == [("n", "e"), None]
 
 
-@pytest.mark.looptime
 async def test_each_waits_for_one_thing_and_who_left_is_forgotten() -> None:
     lanes = Lanes(nothing)
     slots = [lanes.take("tenant", ignore) for _ in range(MOST)]
@@ -300,7 +287,6 @@ async def test_each_waits_for_one_thing_and_who_left_is_forgotten() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.looptime
 async def test_of_hundreds_that_wait_for_their_scheduler_as_many_are_looked_at_as_may_go_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

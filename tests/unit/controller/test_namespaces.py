@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import pytest
-
 from dradriver.api.objects import Metadata
 from dradriver.api.policies.model import Policies
 from dradriver.api.policies.tenants import Cap, Tenant
@@ -105,7 +103,6 @@ async def test_the_controller_watches_namespaces_while_the_file_has_labels() -> 
             watching.cancel()
 
 
-@pytest.mark.looptime
 async def test_of_one_that_several_claim_it_is_said_once() -> None:
     said: list[tuple[str, str]] = []
 

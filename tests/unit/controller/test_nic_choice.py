@@ -23,8 +23,6 @@ from tests.fakes.nic_pods import NEAREST, a_cluster, addresses, asked, gang, gpu
 from tests.fakes.nics import SRIOV
 from tests.unit.controller.test_nics_many import functions, wish_of
 
-pytestmark = pytest.mark.looptime
-
 OF_SRIOV = f'device.attributes["{SRIOV}"]'
 
 

@@ -35,8 +35,6 @@ from tests.fakes.nic_pods import (
 from tests.fakes.nics import DRANET, DRANET_CLASS, SRIOV
 from tests.paths import REPO
 
-pytestmark = pytest.mark.looptime
-
 Object = dict[str, Any]
 
 

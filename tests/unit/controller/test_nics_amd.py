@@ -16,8 +16,6 @@ from tests.fakes.amdcluster import AmdCluster
 from tests.fakes.gpucluster import GpuCluster
 from tests.fakes.nic_pods import a_cluster, addresses, asked, given, gpus, pod, run, template, wanted
 
-pytestmark = pytest.mark.looptime
-
 LEDGERS = {"amd.gpu.topology": (OURS, GpuCluster), "gpu.amd.com": (AMD, AmdCluster)}
 MACHINES = ["mi300x-x8", "mi250-x4"]
 

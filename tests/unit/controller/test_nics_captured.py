@@ -20,7 +20,7 @@ from tests.fakes import nics
 from tests.fakes.gpucluster import GpuCluster, claim_of
 from tests.paths import SHARED_DATA
 
-pytestmark = [pytest.mark.looptime, pytest.mark.shared_data]
+pytestmark = pytest.mark.shared_data
 
 Object = dict[str, Any]
 FOLDER = SHARED_DATA / "vendors" / "nic"

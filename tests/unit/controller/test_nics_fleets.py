@@ -19,8 +19,6 @@ from tests.fakes.nic_pods import NEAREST, addresses, gpus, pod, template, wanted
 from tests.fakes.reserving import Reserving
 from tests.unit.controller.test_nics_many import near_node, wish_of
 
-pytestmark = pytest.mark.looptime
-
 HOUR_S = 3600
 
 

@@ -18,8 +18,6 @@ from tests.fakes.gpucluster import GpuCluster
 from tests.fakes.nic_pods import NEAREST, RDMA, a_cluster, addresses, gang, given, gpus, pod, run, template, wanted
 from tests.fakes.nics import SRIOV
 
-pytestmark = pytest.mark.looptime
-
 Counts: TypeAlias = tuple[int, ...]  # by switch
 
 CARDS = (  # of a DGX A100, by the switch that they share with two GPUs

@@ -10,8 +10,6 @@ from tests.fakes.gpucluster import GpuCluster, Killed
 from tests.fakes.nic_pods import a_cluster, gang, given, gpus, pod, run, template, wanted
 from tests.fakes.nics import DRANET_CLASS
 
-pytestmark = pytest.mark.looptime
-
 UNREAD = "waits until the slices of drivers dra.net, sriovnetwork.k8snetworkplumbingwg.io are read"
 NO_CLASS = "waits for DeviceClass 'dranet.net', which is not there"
 NO_TEMPLATE = "waits for ResourceClaimTemplate 't', which is not there; create it in its namespace"

@@ -24,8 +24,6 @@ from tests.fakes.gpucluster import GpuCluster
 from tests.fakes.nic_pods import NEAREST, gang, given, gpus, pod, run, template, wanted
 from tests.fakes.nics import SRIOV
 
-pytestmark = pytest.mark.looptime
-
 
 def functions(cluster: GpuCluster, node: str, each: int = 16) -> None:
     """Add a node whose cards have so many virtual functions each."""

@@ -27,8 +27,6 @@ from tests.fakes.nic_pods import (
 )
 from tests.fakes.nics import DRANET
 
-pytestmark = pytest.mark.looptime
-
 Object = dict[str, Any]
 EVERY = sorted(NEAREST.values())
 NOTHING = 'device.attributes["dra.net"].ifName.matches("^nothing")'

@@ -12,8 +12,6 @@ from tests.fakes.nics import DRANET, SRIOV
 from tests.unit.cluster.test_taint_rules import apply, withdraw
 from tests.unit.controller.test_nics_many import wish_of
 
-pytestmark = pytest.mark.looptime
-
 
 @pytest.mark.parametrize("effect", ["NoSchedule", "NoExecute"])
 async def test_no_nic_is_chosen_that_a_rule_taints_until_it_is_gone(effect: str) -> None:

@@ -17,8 +17,6 @@ from tests.fakes.gpucluster import Killed, claim_of
 from tests.fakes.nic_pods import NEAREST, a_cluster, addresses, given, gpus, pod, run, template, wanted
 from tests.fakes.nics import DRANET
 
-pytestmark = pytest.mark.looptime
-
 Object = dict[str, Any]
 
 

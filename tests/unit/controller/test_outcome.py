@@ -91,7 +91,6 @@ def test_a_pod_that_cannot_be_evicted_is_no_trouble_of_the_servers(body: bytes, 
 
 
 @pytest.mark.slow
-@pytest.mark.looptime
 @pytest.mark.parametrize(
     "error", [ETCD, QUOTA, ApiError(500, "InternalError", "Internal error occurred: no such patch")]
 )
@@ -109,7 +108,6 @@ async def test_what_says_nothing_of_a_pod_costs_it_no_turn(error: ApiError) -> N
         assert placed == [f"gpus-p{number:02d}" for number in range(16)], "not those behind them"
 
 
-@pytest.mark.looptime
 async def test_etcd_in_trouble_pauses_all_and_the_oldest_are_first_once_it_is_over() -> None:
     cluster = GpuCluster(promise_s=300, unschedulable_s=5)
     for name in "abcd":

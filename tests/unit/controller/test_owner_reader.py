@@ -167,7 +167,6 @@ async def test_it_reads_again_by_itself(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize("version", ["v1alpha2", "v1beta1"])
-@pytest.mark.looptime
 async def test_a_pod_group_is_read_in_the_version_that_the_server_has(version: str) -> None:
     cluster = cluster_of("a", "b")
     both = pods(cluster, "PodGroup", 2)
@@ -180,7 +179,6 @@ async def test_a_pod_group_is_read_in_the_version_that_the_server_has(version: s
     assert lifted(cluster, *both) == both
 
 
-@pytest.mark.looptime
 async def test_pods_of_a_pod_group_that_have_no_gpus_are_counted_and_not_waited_for() -> None:
     def launcher(**more: Any) -> None:
         spec = {"schedulingGroup": {"podGroupName": "train"}, "containers": [{"name": "main"}]} | more
@@ -205,7 +203,6 @@ async def test_pods_of_a_pod_group_that_have_no_gpus_are_counted_and_not_waited_
     assert lifted(cluster, *both) == both
 
 
-@pytest.mark.looptime
 async def test_the_end_of_a_pod_of_a_pod_group_that_has_no_gpus_is_no_loss() -> None:
     cluster = GpuCluster(promise_s=30.0)
     for node in "ab":

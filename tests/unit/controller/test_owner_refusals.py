@@ -15,7 +15,6 @@ from tests.fakes.preempting import Contested
 from tests.fakes.troubles import working
 
 
-@pytest.mark.looptime
 async def test_a_job_that_may_not_be_suspended_is_asked_for_once_a_minute_whoever_asks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

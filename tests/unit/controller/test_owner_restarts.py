@@ -583,7 +583,6 @@ async def test_a_namespace_with_nothing_suspended_always_has_room_for_its_first(
     assert suspended_in(cluster, "default") == ["first"]
 
 
-@pytest.mark.looptime
 async def test_so_many_suspended_owners_of_a_namespace_are_read_in_a_second_and_no_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -620,7 +619,6 @@ async def test_a_gang_that_is_to_restart_does_so_once_for_a_lost_pod_and_loses_o
 
 
 @pytest.mark.slow
-@pytest.mark.looptime
 async def test_a_gang_whose_owner_was_once_refused_starts_anew_although_nothing_else_happens(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -59,7 +59,6 @@ class Slowly:
 
 
 @pytest.mark.slow
-@pytest.mark.looptime
 async def test_a_hundred_pods_of_one_set_cost_a_write_each_and_few_of_the_claim() -> None:
     cluster = GpuCluster()
     cluster.node("a", allocatable={"pods": "110"})
@@ -79,7 +78,6 @@ async def test_a_hundred_pods_of_one_set_cost_a_write_each_and_few_of_the_claim(
 
 
 @pytest.mark.slow
-@pytest.mark.looptime
 @pytest.mark.parametrize(
     "error", [ApiError(500, "InternalError", "no such patch"), Unreachable("PATCH: timeout", timed_out=True)]
 )
@@ -112,7 +110,6 @@ async def test_what_a_patch_of_many_meets_is_over_with_it(error: Exception) -> N
     assert not batches._writing
 
 
-@pytest.mark.looptime
 async def test_a_claim_that_is_another_by_now_gets_none_of_those_who_wait() -> None:
     cluster = cluster_of("trainer")
     await settled(cluster)

@@ -129,6 +129,7 @@ CAPPED = "tenants: {a: {namespaces: [default], cap: [{gpus: 2}]}}"
 DIVIDED = "tenants: {b: {namespaces: [other], partition: {nodes: [n1]}, exclusive: true}}"
 
 
+@pytest.mark.real_time
 @pytest.mark.parametrize(
     ("text", "placed", "why"), [(CAPPED, 2, "its tenant's cap"), (DIVIDED, 8, "a tenant's alone"), ("", 16, "?")]
 )
@@ -186,6 +187,7 @@ async def process(api: FakeApiServer, folder: Path, text: str) -> AsyncIterator[
             await task
 
 
+@pytest.mark.real_time
 async def test_the_process_follows_its_policies_and_tells_of_bad_ones(api: FakeApiServer, tmp_path: Path) -> None:
     api.put(CONFIG_MAPS, MAP | {"data": {"policies.yaml": "gpu: []"}})
     async with process(api, tmp_path, "gpus: []") as running:
@@ -196,6 +198,7 @@ async def test_the_process_follows_its_policies_and_tells_of_bad_ones(api: FakeA
     assert "did you mean gpus?" in event["message"]
 
 
+@pytest.mark.real_time
 async def test_a_new_leader_reads_its_policies_first_though_its_watch_says_nothing(
     api: FakeApiServer, tmp_path: Path
 ) -> None:

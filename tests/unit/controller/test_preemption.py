@@ -168,7 +168,6 @@ async def test_a_disruption_budget_keeps_its_pods_and_is_named() -> None:
     assert "PodDisruptionBudget 'kept' allows 0" in (cluster.note("me", "reason") or "")
 
 
-@pytest.mark.looptime
 async def test_a_budget_that_forbids_it_only_when_it_is_asked_has_another_chosen() -> None:
     cluster = await contested(("one", 8, 0), ("two", 8, 5), nodes="ab")
     cluster.client.refuse["evict"] = [
@@ -181,7 +180,6 @@ async def test_a_budget_that_forbids_it_only_when_it_is_asked_has_another_chosen
     assert cluster.evicted() == ["one", "two"]
 
 
-@pytest.mark.looptime
 async def test_one_that_is_gone_and_was_not_seen_to_go_is_told_once() -> None:
     cluster = await contested(("low", 8, 0))
     cluster.client.refuse["evict"] = [ApiError(404, "NotFound", "it is gone", request="POST /pods/low/eviction")] * 50
@@ -191,7 +189,6 @@ async def test_one_that_is_gone_and_was_not_seen_to_go_is_told_once() -> None:
     assert cluster.evicted() == ["low"]
 
 
-@pytest.mark.looptime
 async def test_without_the_right_nobody_is_a_victim_and_it_says_so() -> None:
     cluster = await contested(("low", 8, 0))
     cluster.client.refuse["evict"] = [ApiError(403, "Forbidden", "may not")]

@@ -195,7 +195,6 @@ async def test_without_the_right_a_jobs_gang_never_ends(right: tuple[str, ...], 
 
 
 @pytest.mark.slow
-@pytest.mark.looptime
 async def test_an_owner_that_refuses_has_the_promise_given_back_and_nobody_ended() -> None:
     cluster, train = await trained("Job")
     cluster.store.edit(JOBS, ("default", "train"), lambda job: job["metadata"].update(labels={"kueue.x-k8s.io/q": "q"}))
@@ -210,7 +209,6 @@ async def test_an_owner_that_refuses_has_the_promise_given_back_and_nobody_ended
     assert cluster.ending() == []
 
 
-@pytest.mark.looptime
 async def test_a_pod_that_comes_to_a_gang_which_need_not_end_after_all_has_its_place(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

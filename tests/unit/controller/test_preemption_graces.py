@@ -86,7 +86,6 @@ async def test_a_pod_that_its_owner_lets_end_for_years_stops_nobody_elses_preemp
     assert [victim[1] for victim in promise["victims"]] == ["low"]
 
 
-@pytest.mark.looptime
 async def test_a_gang_for_which_others_end_waits_longer_for_the_scheduler_in_all_its_pods() -> None:
     cluster = Contested()
     cluster.unschedulable_s = 5.0

@@ -42,7 +42,6 @@ def follow(cluster: Contested, most: int = 1) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.looptime
 @pytest.mark.parametrize("when", ["before", "at last"])
 async def test_what_a_budget_refused_leaves_the_minute_to_others(when: str) -> None:
     cluster = await bounded("ab")
@@ -59,7 +58,6 @@ async def test_what_a_budget_refused_leaves_the_minute_to_others(when: str) -> N
     assert cluster.ending() == ["low-b"]
 
 
-@pytest.mark.looptime
 async def test_a_plan_that_its_pod_does_not_need_any_more_leaves_the_minute_to_others() -> None:
     cluster = await bounded("ab")
     cluster.client.refuse["evict"] = [ApiError(503, "ServiceUnavailable", "not now")] * 3
@@ -75,7 +73,6 @@ async def test_a_plan_that_its_pod_does_not_need_any_more_leaves_the_minute_to_o
 
 
 @pytest.mark.slow
-@pytest.mark.looptime
 async def test_who_was_told_to_end_counts_for_a_minute_though_it_is_gone() -> None:
     cluster = await bounded("ab")
     cluster.pod("first", 8, priority=10, **on("a"))
@@ -105,7 +102,6 @@ async def test_the_next_leader_counts_whom_the_last_one_told_to_end() -> None:
     assert cluster.ending() == []
 
 
-@pytest.mark.looptime
 async def test_one_that_is_refused_counts_while_its_plan_goes_on() -> None:
     cluster = await contested(nodes="ab")
     await cluster.run(("one", 4, 0), ("two", 4, 0), **on("a"))

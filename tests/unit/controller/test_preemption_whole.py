@@ -183,7 +183,6 @@ def refuse_patch(it: Trains, job: str, error: ApiError) -> None:
     it.cluster.client.patch = patch  # type: ignore[method-assign]
 
 
-@pytest.mark.looptime
 @pytest.mark.parametrize("obstacle", [at_kueue, suspended, ended, gone, another, paused, in_vain, forbidden, denied])
 @pytest.mark.parametrize("which", [0, -1])
 async def test_no_owner_is_suspended_if_one_of_the_plan_cannot_be(
@@ -199,7 +198,6 @@ async def test_no_owner_is_suspended_if_one_of_the_plan_cannot_be(
     assert any(why in reason for reason in reasons), reasons
 
 
-@pytest.mark.looptime
 async def test_a_webhook_that_supports_no_dry_run_keeps_nobody_from_ending() -> None:
     it = await trains(2)
     original = it.cluster.client.patch
@@ -228,7 +226,6 @@ def refuse_evictions(cluster: Contested, pod: str, *, dry_too: bool = True) -> N
     cluster.client.create = create  # type: ignore[method-assign]
 
 
-@pytest.mark.looptime
 @pytest.mark.parametrize("refused", ["one", "two"])
 async def test_no_pod_is_evicted_if_the_server_would_not_evict_another_of_the_plan(refused: str) -> None:
     cluster = await contested(("one", 4, 0), ("two", 4, 0))
@@ -239,7 +236,6 @@ async def test_no_pod_is_evicted_if_the_server_would_not_evict_another_of_the_pl
     assert any(WEBHOOK in reason for reason in reasons), reasons
 
 
-@pytest.mark.looptime
 async def test_nobody_else_is_evicted_in_vain_while_a_pod_of_the_plan_ends_by_itself(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -258,7 +254,6 @@ async def test_nobody_else_is_evicted_in_vain_while_a_pod_of_the_plan_ends_by_it
     assert cluster.ending() == ["one"]
 
 
-@pytest.mark.looptime
 @pytest.mark.parametrize("margin_s", [0.0, 30.0])
 async def test_slow_evictions_keep_no_plan_from_being_carried_out(
     monkeypatch: pytest.MonkeyPatch, margin_s: float
@@ -284,7 +279,6 @@ async def test_slow_evictions_keep_no_plan_from_being_carried_out(
     assert len(cluster.ending()) == 8
 
 
-@pytest.mark.looptime
 async def test_no_pod_is_evicted_if_a_budget_has_come_to_refuse_the_last() -> None:
     cluster = await contested(("one", 4, 0), ("two", 4, 0))
     for pod in ("one", "two"):
@@ -311,7 +305,6 @@ async def test_no_pod_is_evicted_if_a_budget_has_come_to_refuse_the_last() -> No
     assert cluster.claim("me") is None
 
 
-@pytest.mark.looptime
 async def test_no_owner_is_suspended_if_a_pod_of_the_plan_cannot_be_evicted() -> None:
     it = await trains(1)
     it.cluster.node("other")
@@ -325,7 +318,6 @@ async def test_no_owner_is_suspended_if_a_pod_of_the_plan_cannot_be_evicted() ->
     assert it.cluster.ending() == []
 
 
-@pytest.mark.looptime
 async def test_what_was_begun_is_finished_though_the_server_refuses_the_rest_for_a_while() -> None:
     cluster = await contested(("one", 4, 0), ("two", 4, 0))
     refuse_evictions(cluster, "two", dry_too=False)
@@ -347,7 +339,6 @@ async def test_what_was_begun_is_finished_though_the_server_refuses_the_rest_for
         assert "preempts" in (cluster.note("me", "reason") or "")
 
 
-@pytest.mark.looptime
 async def test_the_next_leader_finishes_what_was_begun_though_an_owner_refuses_meanwhile() -> None:
     it = await trains(2)
     patch = it.cluster.client.patch
@@ -373,7 +364,6 @@ async def test_the_next_leader_finishes_what_was_begun_though_an_owner_refuses_m
     assert "preempts" in (it.cluster.note(me[0], "reason") or "")
 
 
-@pytest.mark.looptime
 async def test_nobody_is_told_to_end_if_it_is_too_late_to_begin(monkeypatch: pytest.MonkeyPatch) -> None:
     it = await trains(2)
     it.follow(margin_seconds=5.0)

@@ -19,7 +19,6 @@ from tests.fakes.gpucluster import GpuCluster, Killed, claim_of
 from tests.fakes.troubles import raising, refuse, working
 
 
-@pytest.mark.looptime
 async def test_the_answer_to_a_creation_that_was_lost_is_found_out() -> None:
     cluster = GpuCluster()
     cluster.node("a")
@@ -52,7 +51,6 @@ async def bound() -> AsyncIterator[GpuCluster]:
         yield cluster
 
 
-@pytest.mark.looptime
 async def test_a_pod_that_says_other_gpus_than_its_claim_holds_is_put_right() -> None:
     async with bound() as cluster:
         true = cluster.note("p", "allocated")
@@ -63,7 +61,6 @@ async def test_a_pod_that_says_other_gpus_than_its_claim_holds_is_put_right() ->
         assert cluster.note("p", "allocated") == true
 
 
-@pytest.mark.looptime
 async def test_a_pod_that_an_earlier_build_placed_is_not_written_again() -> None:
     async with bound() as cluster:
         pod = cluster.get_pod("p")
@@ -74,7 +71,6 @@ async def test_a_pod_that_an_earlier_build_placed_is_not_written_again() -> None
         assert cluster.get_pod("p")["metadata"]["annotations"] == pod["metadata"]["annotations"]
 
 
-@pytest.mark.looptime
 async def test_a_label_taken_off_a_waiting_pod_ends_its_promise() -> None:
     cluster = GpuCluster()
     cluster.node("a")
@@ -90,7 +86,6 @@ async def test_a_label_taken_off_a_waiting_pod_ends_its_promise() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.looptime
 async def test_pods_that_never_bind_let_others_have_their_turn() -> None:
     cluster = GpuCluster(promise_s=30, unschedulable_s=5)
     cluster.node("a")
@@ -106,7 +101,6 @@ async def test_pods_that_never_bind_let_others_have_their_turn() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.looptime
 async def test_pods_that_their_scheduler_never_looks_at_hold_up_their_own_namespace_only() -> None:
     cluster = GpuCluster(promise_s=30, unschedulable_s=5)
     for number in range(40):
@@ -121,7 +115,6 @@ async def test_pods_that_their_scheduler_never_looks_at_hold_up_their_own_namesp
         assert any("until its scheduler has bound" in text for text in told)
 
 
-@pytest.mark.looptime
 async def test_a_claim_that_is_being_deleted_for_ever_holds_nothing() -> None:
     cluster = GpuCluster(promise_s=30, unschedulable_s=5)
     cluster.node("a")
@@ -162,7 +155,6 @@ async def test_a_lifted_pod_says_what_it_gets_before_its_claim_is_there() -> Non
     assert cluster.client.writes[-2:] == [("patch", "p"), ("create", claim_of("p"))]
 
 
-@pytest.mark.looptime
 async def test_a_claim_with_our_label_and_no_requests_holds_nothing() -> None:
     cluster = GpuCluster()
     cluster.node("a")
@@ -180,7 +172,6 @@ async def test_a_claim_with_our_label_and_no_requests_holds_nothing() -> None:
     assert cluster.gpus("q")[0] == "a"
 
 
-@pytest.mark.looptime
 async def test_a_claim_that_was_left_and_whose_pod_cannot_be_lifted_gives_the_gpus_back() -> None:
     cluster = GpuCluster(promise_s=30, unschedulable_s=5)
     cluster.node("a")
@@ -197,7 +188,6 @@ async def test_a_claim_that_was_left_and_whose_pod_cannot_be_lifted_gives_the_gp
 
 
 @pytest.mark.slow
-@pytest.mark.looptime
 async def test_claims_that_linger_after_their_promise_ended_hold_up_no_scheduler() -> None:
     cluster = GpuCluster(promise_s=30, unschedulable_s=5)
     for number in range(20):
@@ -215,7 +205,6 @@ async def test_claims_that_linger_after_their_promise_ended_hold_up_no_scheduler
         assert cluster.claim("good") is not None
 
 
-@pytest.mark.looptime
 async def test_a_claim_that_is_being_deleted_takes_no_cpu() -> None:
     cluster = GpuCluster(promise_s=30, unschedulable_s=5)
     cluster.node("a", allocatable={"cpu": "4"})
@@ -342,7 +331,6 @@ def _meddle(cluster: GpuCluster) -> None:
         cluster.put(RESOURCE_CLAIMS, claim)
 
 
-@pytest.mark.looptime
 @pytest.mark.parametrize("gang", [{}, {"gang": "g", "gang-size": "2"}], ids=["alone", "gang"])
 async def test_a_promise_that_is_taken_back_again_and_again_costs_a_growing_pause_and_is_told(
     gang: dict[str, str],

@@ -31,7 +31,6 @@ def refuse_claim(cluster: GpuCluster, pod: str, answer: Callable[[], Any]) -> No
     cluster.client.create = refusing  # type: ignore[method-assign]
 
 
-@pytest.mark.looptime
 async def test_a_claim_that_a_webhook_denies_by_a_conflict_stops_no_other_of_its_namespace() -> None:
     cluster = GpuCluster(promise_s=30, unschedulable_s=5)
     cluster.node("a")
@@ -46,7 +45,6 @@ async def test_a_claim_that_a_webhook_denies_by_a_conflict_stops_no_other_of_its
         assert cluster.note("bad", "reason") == denied
 
 
-@pytest.mark.looptime
 async def test_gpus_are_given_back_while_a_quota_is_busy() -> None:
     cluster = GpuCluster(promise_s=30, unschedulable_s=5)
     cluster.node("a", "dgx-h100")
@@ -63,7 +61,6 @@ async def test_gpus_are_given_back_while_a_quota_is_busy() -> None:
         assert cluster.find(RESOURCE_CLAIMS, claim_of("other"), "other") is not None
 
 
-@pytest.mark.looptime
 async def test_who_waits_for_its_quota_is_served_when_an_older_one_that_wanted_a_place_is_gone() -> None:
     cluster = GpuCluster(promise_s=3000, unschedulable_s=5000)
     cluster.node("a", "dgx-h100")
@@ -90,7 +87,6 @@ async def test_who_waits_for_its_quota_is_served_when_an_older_one_that_wanted_a
 
 
 @pytest.mark.slow
-@pytest.mark.looptime
 async def test_a_pod_that_has_failed_says_its_own_trouble_and_no_longer_that_its_quota_was_busy() -> None:
     cluster = GpuCluster(promise_s=3000, unschedulable_s=5000)
     cluster.node("a", "dgx-h100")

@@ -11,7 +11,6 @@ from tests.fakes.troubles import refuse, working
 
 
 @pytest.mark.slow
-@pytest.mark.looptime
 async def test_one_pod_among_three_hundred_that_wait_costs_its_own_two_writes() -> None:
     cluster = GpuCluster(promise_s=30, unschedulable_s=5)
     cluster.node("a")
@@ -33,7 +32,6 @@ async def test_one_pod_among_three_hundred_that_wait_costs_its_own_two_writes() 
         assert len(cluster.client.writes) - before <= 2
 
 
-@pytest.mark.looptime
 async def test_a_reason_that_changes_is_written_every_thirty_seconds_at_most() -> None:
     cluster = GpuCluster(promise_s=30, unschedulable_s=5)
     cluster.node("a")
@@ -45,7 +43,6 @@ async def test_a_reason_that_changes_is_written_every_thirty_seconds_at_most() -
     assert 1 <= len([verb for verb, _ in cluster.client.writes if verb == "patch"]) <= 3
 
 
-@pytest.mark.looptime
 async def test_a_reason_becomes_true_again_without_any_event_about_its_pod() -> None:
     cluster = GpuCluster()
     cluster.node("a", allocatable={"cpu": "0"})
@@ -58,7 +55,6 @@ async def test_a_reason_becomes_true_again_without_any_event_about_its_pod() -> 
         assert "no node of this cluster has such a set" in (cluster.note("p", "reason") or "")
 
 
-@pytest.mark.looptime
 async def test_an_extended_resource_that_a_device_class_serves_keeps_no_pod_waiting() -> None:
     cluster = GpuCluster()
     cluster.node("a")
@@ -71,7 +67,6 @@ async def test_an_extended_resource_that_a_device_class_serves_keeps_no_pod_wait
         assert cluster.gpus("p")[0] == "a"
 
 
-@pytest.mark.looptime
 async def test_reasons_of_others_do_not_wait_for_a_namespace_that_hangs() -> None:
     cluster = GpuCluster(promise_s=30, unschedulable_s=5)
     cluster.node("a")
@@ -84,7 +79,6 @@ async def test_reasons_of_others_do_not_wait_for_a_namespace_that_hangs() -> Non
         assert cluster.note("good", "reason")
 
 
-@pytest.mark.looptime
 async def test_a_gang_that_was_told_how_many_are_there_is_told_soon_why_it_has_no_place() -> None:
     cluster = GpuCluster()
     cluster.node("a")

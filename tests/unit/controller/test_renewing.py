@@ -105,7 +105,6 @@ async def test_a_pool_that_is_away_for_a_moment_renews_nothing() -> None:
     assert cluster.claim("p") == before
 
 
-@pytest.mark.looptime
 async def test_an_unschedulable_pod_gives_its_gpus_back_and_is_tried_on_another_of_its_nodes_later() -> None:
     cluster = await lifted("a", "b", unschedulable_s=4)
     say(cluster, conditions=[UNSCHEDULABLE])
@@ -125,7 +124,6 @@ async def test_an_unschedulable_pod_gives_its_gpus_back_and_is_tried_on_another_
         assert cluster.note("p", "reason") is None
 
 
-@pytest.mark.looptime
 async def test_a_pod_that_no_scheduler_looks_at_holds_gpus_for_thirty_seconds_and_no_more() -> None:
     cluster = GpuCluster(promise_s=30)
     cluster.node("a")
@@ -142,7 +140,6 @@ async def test_a_pod_that_no_scheduler_looks_at_holds_gpus_for_thirty_seconds_an
     assert "no-such" in (cluster.note("p", "reason") or "")
 
 
-@pytest.mark.looptime
 async def test_a_pod_with_a_nominated_node_is_left_alone_but_not_for_ever() -> None:
     cluster = await lifted("a", "b", unschedulable_s=5, promise_s=30)
     before = cluster.claim("p")

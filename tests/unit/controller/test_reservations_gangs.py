@@ -201,7 +201,6 @@ async def _seconds_until_released(cluster: Reserving) -> float:
     return cluster.now - began
 
 
-@pytest.mark.looptime
 @pytest.mark.parametrize("shown", [True, False], ids=["the end is shown", "nothing is looked at"])
 async def test_what_a_gang_that_is_gone_had_reserved_is_free_at_once(shown: bool) -> None:
     cluster = Reserving()

@@ -6,8 +6,6 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
-import pytest
-
 from dradriver.api.pods import Pod
 from dradriver.cluster.picture import Picture
 from dradriver.cluster.pods import Foreign
@@ -18,8 +16,6 @@ from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
 from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.control_plane.devices import result
 from tests.fakes.gpucluster import GpuCluster, claim_of
-
-pytestmark = pytest.mark.looptime
 
 SILENCE_S = 75.0  # a watch from a version that the server has not is left after this
 

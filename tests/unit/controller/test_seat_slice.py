@@ -196,7 +196,6 @@ async def test_a_refusal_is_told_and_trouble_of_the_server_leaves_all_as_it_was(
     assert cluster.barrier
 
 
-@pytest.mark.looptime
 async def test_a_leader_makes_it_anew_within_a_minute_and_a_standby_knows_of_no_barrier() -> None:
     cluster = Cluster()
     async with cluster.led():
@@ -215,7 +214,6 @@ async def test_a_leader_makes_it_anew_within_a_minute_and_a_standby_knows_of_no_
         assert cluster.barrier, "known before anything is planned"
 
 
-@pytest.mark.looptime
 async def test_a_server_that_fails_is_asked_ever_more_seldom_and_a_new_leader_does_not_wait_for_it() -> None:
     cluster = Cluster()
     down = ApiError(503, "ServiceUnavailable", "down")
@@ -244,7 +242,6 @@ async def test_the_event_is_about_the_class() -> None:
     assert (event["reason"], event["type"], event["message"]) == ("NoSeats", "Warning", "no seats")
 
 
-@pytest.mark.looptime
 async def test_a_server_that_wants_a_pause_has_it_whatever_changes() -> None:
     cluster = Cluster()
     cluster.client.refuse["try"] = [ApiError(429, "TooManyRequests", "later", retry_after_s=20.0)]
@@ -256,7 +253,6 @@ async def test_a_server_that_wants_a_pause_has_it_whatever_changes() -> None:
         assert cluster.barrier
 
 
-@pytest.mark.looptime
 async def test_a_first_look_that_found_nothing_out_is_none() -> None:
     cluster = Cluster()
     cluster.picture.barrier = None

@@ -12,7 +12,6 @@ from dradriver.controller.several_writes import each
 from dradriver.kube.client import ApiError
 
 
-@pytest.mark.looptime
 async def test_after_an_error_none_begins_those_under_way_end_and_the_worst_is_raised() -> None:
     ended: list[str] = []
     errors: list[Exception] = []

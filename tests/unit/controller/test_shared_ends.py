@@ -172,7 +172,6 @@ async def test_when_the_first_that_has_no_place_is_gone_the_next_is_asked() -> N
     assert not gates(cluster, "sampler")
 
 
-@pytest.mark.looptime
 async def test_a_set_that_was_given_back_is_promised_to_its_pods_in_turn() -> None:
     cluster = cluster_of("trainer", "sampler", "third", promise_s=30.0)
     await cluster.settle()

@@ -13,7 +13,6 @@ from tests.fakes.gpucluster import GpuCluster, claim_of
 from tests.fakes.troubles import refuse, working
 
 
-@pytest.mark.looptime
 async def test_writes_that_hang_hold_up_neither_writers_nor_gpus_for_more_than_a_second() -> None:
     cluster = GpuCluster(promise_s=30, unschedulable_s=5)
     cluster.node("a")
@@ -26,7 +25,6 @@ async def test_writes_that_hang_hold_up_neither_writers_nor_gpus_for_more_than_a
         assert cluster.gpus("good")[0] == "a"
 
 
-@pytest.mark.looptime
 async def test_a_lift_that_hangs_holds_gpus_for_a_second_and_no_more() -> None:
     cluster = GpuCluster(promise_s=30, unschedulable_s=5)
     cluster.node("a")
@@ -47,7 +45,6 @@ async def test_a_lift_that_hangs_holds_gpus_for_a_second_and_no_more() -> None:
         assert cluster.gpus("good")[0] == "a"
 
 
-@pytest.mark.looptime
 async def test_a_server_that_is_slow_for_all_costs_nobody_the_gpus_that_were_chosen() -> None:
     cluster = GpuCluster(promise_s=30, unschedulable_s=5)
     cluster.node("a")
@@ -60,7 +57,6 @@ async def test_a_server_that_is_slow_for_all_costs_nobody_the_gpus_that_were_cho
         assert not cluster.get_pod("p")["spec"]["schedulingGates"]
 
 
-@pytest.mark.looptime
 @pytest.mark.parametrize("takes_s", [1.5, 5])
 async def test_a_server_that_is_slow_to_write_and_quick_to_read_places_pods_all_the_same(takes_s: float) -> None:
     """A write that were ended after less would never be done; one that were given as long would keep GPUs as long."""
@@ -76,7 +72,6 @@ async def test_a_server_that_is_slow_to_write_and_quick_to_read_places_pods_all_
 
 
 @pytest.mark.slow
-@pytest.mark.looptime
 @pytest.mark.parametrize("hangs_s", [10, 30])
 async def test_pods_whose_writes_hang_again_and_again_keep_few_gpus_from_others(hangs_s: float) -> None:
     cluster = GpuCluster(promise_s=60, unschedulable_s=30)
@@ -98,7 +93,6 @@ async def test_pods_whose_writes_hang_again_and_again_keep_few_gpus_from_others(
     assert sum(kept) / len(kept) < 2.5
 
 
-@pytest.mark.looptime
 async def test_a_lift_that_hangs_after_a_creation_that_was_slow_holds_gpus_for_a_second_and_no_more() -> None:
     cluster = GpuCluster(promise_s=30, unschedulable_s=5)
     cluster.node("a")
@@ -113,7 +107,6 @@ async def test_a_lift_that_hangs_after_a_creation_that_was_slow_holds_gpus_for_a
         assert cluster.gpus("good")[0] == "a"
 
 
-@pytest.mark.looptime
 async def test_a_lift_whose_answer_is_late_keeps_its_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = GpuCluster(promise_s=30, unschedulable_s=5)
     cluster.node("a")
@@ -131,7 +124,6 @@ async def test_a_lift_whose_answer_is_late_keeps_its_gpus(monkeypatch: pytest.Mo
         assert cluster.gpus("p")[0] == "a"
 
 
-@pytest.mark.looptime
 async def test_a_gang_whose_writes_hang_is_no_server_that_is_slow() -> None:
     """Each of its pods is asked for in 30 ms: one after another that would take half as long as the write hangs."""
     cluster = GpuCluster(promise_s=30, unschedulable_s=5)
@@ -155,7 +147,6 @@ async def test_a_gang_whose_writes_hang_is_no_server_that_is_slow() -> None:
         assert cluster.claim("good") is not None
 
 
-@pytest.mark.looptime
 async def test_a_pause_that_the_server_asks_one_of_a_gang_for_is_kept_though_another_hangs() -> None:
     cluster = GpuCluster(promise_s=30, unschedulable_s=5)
     for name in "abc":

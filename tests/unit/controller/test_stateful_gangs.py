@@ -42,7 +42,6 @@ async def rounds(cluster: GpuCluster, count: int = 4) -> None:
     await cluster.settle()
 
 
-@pytest.mark.looptime
 @pytest.mark.parametrize(
     ("labels", "owners"), [({"kueue_x-k8s_io__queue-name": "q"}, ("s", "s")), ({}, ("s", "other"))]
 )
@@ -64,7 +63,6 @@ async def test_pods_of_kueues_or_of_several_owners_are_left_alone(
 
 
 @pytest.mark.slow
-@pytest.mark.looptime
 async def test_between_two_times_there_is_a_pause_that_grows() -> None:
     cluster = cluster_of_two()
     for index in (0, 1):
@@ -86,7 +84,6 @@ async def test_between_two_times_there_is_a_pause_that_grows() -> None:
     assert 2 <= len(anew) <= 4, anew
 
 
-@pytest.mark.looptime
 @pytest.mark.parametrize("size", ["3", "2-3"])
 async def test_a_gang_that_is_to_start_anew_does_so_however_few_it_may_begin_with(size: str) -> None:
     cluster = GpuCluster(promise_s=30.0)

@@ -390,7 +390,6 @@ async def test_a_template_that_cannot_be_read_is_read_later() -> None:
     assert cluster.claim("p") is not None
 
 
-@pytest.mark.looptime
 async def test_a_template_that_comes_is_read_at_once_and_one_that_cannot_be_soon_again() -> None:
     cluster = GpuCluster()
     cluster.node("a")
@@ -414,7 +413,6 @@ async def test_a_template_that_comes_is_read_at_once_and_one_that_cannot_be_soon
     assert cluster.claim("u") is not None
 
 
-@pytest.mark.looptime
 async def test_fat_templates_of_a_namespace_hold_up_those_of_no_other() -> None:
     cluster = GpuCluster()
     cluster.node("a")

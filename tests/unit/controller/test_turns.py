@@ -34,7 +34,6 @@ async def holder(cluster: GpuCluster, units: str, seconds: int, *, but: str = ""
 
 
 @pytest.mark.slow
-@pytest.mark.looptime
 async def test_a_gang_that_was_tried_in_vain_is_first_again_once_it_has_backed_off() -> None:
     cluster = GpuCluster(promise_s=30, unschedulable_s=5)
     for node in "xy":
@@ -49,7 +48,6 @@ async def test_a_gang_that_was_tried_in_vain_is_first_again_once_it_has_backed_o
 
 
 @pytest.mark.slow
-@pytest.mark.looptime
 @pytest.mark.parametrize("pods", [1, 2])
 async def test_who_is_always_tried_in_vain_is_behind_all_others_after_a_few_times(pods: int) -> None:
     cluster = GpuCluster(promise_s=30, unschedulable_s=5)
@@ -61,7 +59,6 @@ async def test_who_is_always_tried_in_vain_is_behind_all_others_after_a_few_time
         assert await holder(cluster, "h", 8 * (IN_TURN + 1) * LONGEST_S) == "h"
 
 
-@pytest.mark.looptime
 async def test_a_gang_is_as_old_as_the_pod_that_made_it_whole() -> None:
     cluster = GpuCluster(promise_s=30, unschedulable_s=5)
     cluster.node("x")
@@ -79,7 +76,6 @@ async def test_a_gang_is_as_old_as_the_pod_that_made_it_whole() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.looptime
 async def test_single_pods_that_are_always_tried_in_vain_hold_up_a_good_one_once_each() -> None:
     cluster = GpuCluster(promise_s=30, unschedulable_s=5)
     cluster.node("x")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
-
 from dradriver.controller.controller import Controller
 from dradriver.controller.unread_claims import MOST, UnreadClaims, recorder
 from dradriver.kube.client import Client
@@ -13,8 +11,6 @@ from dradriver.kube.isolated import Identity, Unread
 from dradriver.kube.resources import EVENTS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
 from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.gpucluster import GpuCluster
-
-pytestmark = pytest.mark.looptime
 
 HALF = {"devices": {"config": [{"opaque": {"driver": "other.example.com", "parameters": {"a": "\ud800"}}}]}}
 

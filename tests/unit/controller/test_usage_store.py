@@ -490,7 +490,6 @@ def test_a_list_is_no_configmap() -> None:
         usage.read(cast("dict[str, Any]", {"metadata": None}))
 
 
-@pytest.mark.looptime
 async def test_a_new_leader_waits_to_know_what_tenants_had_and_not_for_long() -> None:
     made = await cluster()
     loop = asyncio.get_running_loop()
