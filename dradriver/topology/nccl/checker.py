@@ -50,6 +50,7 @@ _NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,8})|0x[0-9a-fA-F]{1,8}")
 _NUMA = re.compile(r"-1|0|[1-9][0-9]{0,5}")
 _ARCHS = ("x86_64", "arm64", "ppc64")
 _VENDORS = ("GenuineIntel", "AuthenticAMD", *facts.ZHAOXIN)
+_UNLISTED = ("HygonGenuine",)  # what other x86 CPUs in GPU servers say of themselves
 _MOST_GAPS = 64
 
 
@@ -174,7 +175,7 @@ def _cpu(cpu: Element, notes: Notes) -> None:
     if arch is not None and arch not in _ARCHS:
         notes.add("arch", cpu.at("arch"), text=arch)
     if intel_or_amd and vendor is not None and vendor not in _VENDORS:
-        notes.add("vendor", cpu.at("vendor"), text=vendor)
+        notes.add("vendor-unlisted" if vendor in _UNLISTED else "vendor", cpu.at("vendor"), text=vendor)
     for name in ("familyid", "modelid"):
         if cpu.get(name) is not None and not _NUMBER.fullmatch(cpu.get(name) or ""):
             notes.add("no-number", cpu.at(name), name=name, text=cpu.get(name))

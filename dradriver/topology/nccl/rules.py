@@ -134,6 +134,10 @@ RULES = {
         "vendor {text!r}: NCCL takes it for another CPU",
         "write GenuineIntel, AuthenticAMD, CentaurHauls or '  Shanghai  '",
     ),
+    "vendor-unlisted": _warning(
+        "vendor {text!r}: NCCL knows no bandwidth between the sockets of such CPUs and counts 5000 GB/s",
+        "write what /proc/cpuinfo has",
+    ),
     "no-number": _error("{name} {text!r} is no decimal number", "write a decimal number"),
     "no-model": _error("familyid without modelid: NCCL refuses it on Intel and Zhaoxin", "write both or neither"),
     "cpu-facts": _error(

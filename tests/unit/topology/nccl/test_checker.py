@@ -75,6 +75,7 @@ BROKEN: dict[str, tuple[str, int, int]] = {
     "affinity": (swap(GOOD, "0000000f", "0-15"), 3, 19),
     "arch": (swap(GOOD, "x86_64", "amd64"), 3, 39),
     "vendor": (swap(GOOD, "GenuineIntel", "Intel"), 3, 53),
+    "vendor-unlisted": (swap(GOOD, "GenuineIntel", "HygonGenuine"), 3, 53),
     "no-number": (swap(GOOD, 'familyid="6"', 'familyid="six"'), 3, 75),
     "no-model": (swap(GOOD, ' modelid="143"', ""), 3, 75),
     "cpu-facts": (swap(NET, ' arch="x86_64"', ""), 3, 3),

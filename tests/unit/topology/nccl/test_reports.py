@@ -29,6 +29,16 @@ def test_what_nccl_takes_has_warnings_alone(name: str, rule: str) -> None:
     assert rule in {finding.rule for finding in found}
 
 
+def test_what_is_written_of_a_file_with_other_words_is_taken() -> None:
+    text = (FOLDER / "20-h100-link-speed-without-pcie.xml").read_text()
+    for speed in ("32.0 GT/s", "Gen5", "Unknown"):
+        for vendor in ("GenuineIntel", "AMD"):
+            changed = text.replace("32.0 GT/s", speed).replace("GenuineIntel", vendor)
+            written = nccl.write(nccl.read(changed))
+            assert not [finding for finding in nccl.check(written) if finding.error]
+            assert written.count('link_speed="32.0 GT/s PCIe"') == (0 if speed == "Unknown" else 8)
+
+
 def test_gpus_of_two_linked_switches_are_pxb_and_as_fast_as_below_one() -> None:
     machine = read_machine(FOLDER / "37-pcilink-between-switches.xml")
     assert machine.paths[0][1] is PathType.PXB
