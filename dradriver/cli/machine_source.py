@@ -12,6 +12,7 @@ from dradriver.errors import DriverError
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.load import read_machine
 from dradriver.topology.machine import Machine
+from dradriver.topology.topo_m.implied import assumed
 from dradriver.topology.vendors import AMD
 from dradriver.view.output import warn
 
@@ -67,8 +68,15 @@ def read(
     if product or cpu or nccl_version:
         from dradriver.topology.complete import complete  # here, for few need it
 
-        return complete(machine, product=product, cpu=cpu, nccl_version=nccl_version)
+        machine = complete(machine, product=product, cpu=cpu, nccl_version=nccl_version)
+    warn_of_assumed(machine)
     return machine
+
+
+def warn_of_assumed(machine: Machine) -> None:
+    """Print what was assumed of a machine whose source does not name its GPUs."""
+    if guess := assumed(machine):
+        warn(guess)
 
 
 def _own(driver_root: Path | None) -> Machine:
