@@ -26,10 +26,11 @@ from dradriver.cli.machine_source import SOURCES, nccl_version_option, warn_of_a
 from dradriver.cli.plan_question import PlanError, Question, free_gpus, numbers, request, told
 from dradriver.cli.policies import load
 from dradriver.errors import DriverError
+from dradriver.topology import peer_access
 from dradriver.topology.load import read_machine
 from dradriver.topology.machine import Machine
 from dradriver.view.document import Document, report, table
-from dradriver.view.output import safe_json, show
+from dradriver.view.output import safe_json, show, warn
 
 
 class Answer(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -159,6 +160,9 @@ def plan(
         return
     machine, question = told(read_machine(question.machine), question, policies)
     warn_of_assumed(machine)
+    for i, others in peer_access.kept_off(machine).items():
+        named = ", ".join(f"GPU {machine.gpus[j].index}" for j in others)
+        warn(f"GPU {machine.gpus[i].index} is left out: its links are up, but it has no peer access to {named}")
     if output == "json":
         click.echo(as_line(reply(machine, question, policies)))
         return

@@ -21,6 +21,7 @@ from dradriver.node.vendors.nvidia.discovery import binding, condition, links
 from dradriver.node.vendors.nvidia.discovery.gpus import GpuFacts, Gpus, read_gpus
 from dradriver.node.vendors.nvidia.discovery.nvml import Nvml, NvmlError
 from dradriver.node.vendors.nvidia.discovery.nvml_query import NEWER, Answers, NvmlQuery
+from dradriver.topology import peer_access
 from dradriver.topology.check import check
 from dradriver.topology.machine import Gpu, Machine, PathType
 from dradriver.topology.nccl import facts
@@ -147,7 +148,7 @@ def _describe(
             problems.append(Problem(f"GPU {gpu.index}", "/sys", said))
     cards = nics.read_nics(root, tree, problems, kept)
     switched = links.switch_links(gpus, pci_class=tree.pci_class)
-    matrix = links.link_matrix(nvml, gpus, switched, problems, answers)
+    matrix, refused = links.link_matrix(nvml, gpus, switched, problems, answers)
     places = tuple(seat.place if (seat := tree.seat(gpu.pci)) else Place() for gpu in gpus)
     _note_fabrics(gpus, problems)
     cpu, virtual = sysfs.cpu(root, proc_root=proc_root)
@@ -183,6 +184,16 @@ def _describe(
     ]
     whole = not (every.lost or every.silent or virtual or tree.gpus() - {gpu.pci for gpu in gpus})
     short = health_links.lost(linked, whole=whole)
+    # These are kept off already, or have no peer access for another reason.
+    apart = [
+        gpu.mig is not None or gpu.uuid in short or any(fault.kind == "fabric" for fault in conditions[gpu.uuid].faults)
+        for gpu in gpus
+    ]
+    pairs = peer_access.faulty(
+        [(i, j) for i, j in refused if not apart[i] and not apart[j]],
+        switched=[i for i, count in enumerate(switched) if count and not apart[i]],
+    )
+    short |= health_links.refused(machine, peer_access.fewest(pairs))
     unsure = frozenset(gpu.uuid for gpu in gpus if gpu.unsure)
     failing = Fault("unreadable", "", "NVML does not answer all questions about it")
     return Reading(
