@@ -22,15 +22,14 @@ from dradriver.api.policies.model import DEFAULTS, Policies
 from dradriver.api.quantity import whole
 from dradriver.cli import plan_parts
 from dradriver.cli.cluster.options import driver_namespace_option, server_options
-from dradriver.cli.machine_source import SOURCES, nccl_version_option, warn_of_assumed
+from dradriver.cli.machine_source import SOURCES, nccl_version_option, warn_of
 from dradriver.cli.plan_question import PlanError, Question, free_gpus, numbers, request, told
 from dradriver.cli.policies import load
 from dradriver.errors import DriverError
-from dradriver.topology import peer_access
 from dradriver.topology.load import read_machine
 from dradriver.topology.machine import Machine
 from dradriver.view.document import Document, report, table
-from dradriver.view.output import safe_json, show, warn
+from dradriver.view.output import safe_json, show
 
 
 class Answer(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -159,10 +158,7 @@ def plan(
         plan_gang.run(gang, asked, near, file=given, driver=driver, output=output)
         return
     machine, question = told(read_machine(question.machine), question, policies)
-    warn_of_assumed(machine)
-    for i, others in peer_access.kept_off(machine).items():
-        named = ", ".join(f"GPU {machine.gpus[j].index}" for j in others)
-        warn(f"GPU {machine.gpus[i].index} is left out: its links are up, but it has no peer access to {named}")
+    warn_of(machine)
     if output == "json":
         click.echo(as_line(reply(machine, question, policies)))
         return

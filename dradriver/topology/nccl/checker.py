@@ -195,13 +195,14 @@ def _cpu(cpu: Element, notes: Notes) -> None:
 
 def _hosts(cpus: Sequence[Element], notes: Notes) -> None:
     """Note NCCL's word for the host: one and the same for all CPUs is as good as none, for NCCL 2.21 to 2.26, too."""
-    noted = [cpu for cpu in cpus if cpu.get("host_hash") is not None]
-    for cpu in noted:
-        other = next((one.get("host_hash") for one in cpus if one.get("host_hash") != cpu.get("host_hash")), "")
-        if other == "":
+    hosts = list(dict.fromkeys(cpu.get("host_hash") for cpu in cpus))
+    for cpu in cpus:
+        host = cpu.get("host_hash")
+        if host is not None and len(hosts) == 1:
             notes.add("own-note", cpu.at("host_hash"), once="own host_hash", name="host_hash")
-        else:
-            notes.add("host-hash", cpu.at("host_hash"), once="host-hash", text=cpu.get("host_hash"), other=other)
+        elif host is not None:
+            other = next(other for other in hosts if other != host)
+            notes.add("host-hash", cpu.at("host_hash"), once="host-hash", text=host, other=other)
 
 
 def _masks(cpus: Sequence[Element], notes: Notes) -> None:

@@ -26,12 +26,12 @@ def is_switch(pci: Element) -> bool:
 
 def links(switches: Iterable[Element]) -> Links:
     """Return the links that both switches have; NCCL refuses the others, or drops them."""
-    out = {
+    targets = {
         reduced(pci.get("busid") or ""): {reduced(c.get("target") or "") for c in pci.children if c.name == "pcilink"}
         for pci in switches
         if is_switch(pci)
     }
-    return {a: frozenset(b for b in out[a] if b != a and a in out.get(b, ())) for a in out}
+    return {a: frozenset(b for b in targets[a] if b != a and a in targets.get(b, ())) for a in targets}
 
 
 def joined(links: Links) -> Callable[[Place, Place], bool]:

@@ -376,7 +376,10 @@ def test_gpus_without_peer_access_are_in_no_set_together(tmp_path: Path) -> None
     for gpus in (1, 2, 7):
         done = plan("--gpus", str(gpus), "-o", "json")
         assert 1 not in json.loads(done.stdout)["gpus"]
-        assert done.stderr == ("warning: GPU 1 is left out: its links are up, but it has no peer access to GPU 0\n")
+        assert done.stderr.startswith("warning: GPU 1: its links are up, but it has no peer access to GPU 0: a node")
+    topo = CliRunner().invoke(main, ["topo", "-m", str(file)])
+    assert topo.stderr.startswith("warning: GPU 1: its links are up, but it has no peer access to GPU 0")
+    assert "8            none" in topo.stdout
     for words in (("--gpus", "8"), ("--gpus", "2", "--include", "0,1"), ("--gpus", "2", "--free", "0,1")):
         done = plan(*words)
         assert (done.exit_code, done.stdout) == (1, "")
