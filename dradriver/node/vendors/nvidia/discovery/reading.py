@@ -127,6 +127,14 @@ def _answers(nvml: Nvml, gpu: GpuFacts) -> bool:
         return False
 
 
+def _is_in_mig_mode(nvml: Nvml, gpu: GpuFacts) -> bool:
+    """Return whether a GPU is in MIG mode, or is by now: a claim may have changed that since it was asked."""
+    try:
+        return gpu.mig is not None or nvml.mig_mode(gpu.handle)[0]
+    except NvmlError:
+        return False
+
+
 def _describe(
     nvml: Nvml,
     every: Gpus,
@@ -185,13 +193,16 @@ def _describe(
     whole = not (every.lost or every.silent or virtual or tree.gpus() - {gpu.pci for gpu in gpus})
     short = health_links.lost(linked, whole=whole)
     # These are kept off already, or have no peer access for another reason.
-    apart = [
-        gpu.mig is not None or gpu.uuid in short or any(fault.kind == "fabric" for fault in conditions[gpu.uuid].faults)
-        for gpu in gpus
-    ]
+    apart = {
+        i
+        for i in {i for pair in refused for i in pair}
+        if gpus[i].uuid in short
+        or any(fault.kind == "fabric" for fault in conditions[gpus[i].uuid].faults)
+        or _is_in_mig_mode(nvml, gpus[i])
+    }
     pairs = peer_access.faulty(
-        [(i, j) for i, j in refused if not apart[i] and not apart[j]],
-        switched=[i for i, count in enumerate(switched) if count and not apart[i]],
+        [(i, j) for i, j in refused if i not in apart and j not in apart],
+        switched=[i for i, count in enumerate(switched) if count and i not in apart],
     )
     short |= health_links.refused(machine, peer_access.fewest(pairs))
     unsure = frozenset(gpu.uuid for gpu in gpus if gpu.unsure)

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
+from dradriver.node.vendors.nvidia.discovery import binding
+from dradriver.node.vendors.nvidia.discovery.nvml import Handle, Nvml
+from dradriver.node.vendors.nvidia.discovery.reading import discover
 from dradriver.topology.machine import PathType
+from tests.fakes import nvml
 from tests.fakes.hardware import Server, said, without
 
 
@@ -144,6 +149,36 @@ def test_a_gpu_in_mig_mode_has_no_peer_access_and_is_not_at_fault(tmp_path: Path
     server = Server("hgx-h100", tmp_path)
     server.table["nvmlDeviceGetMigMode 3"] = "1 1"
     assert refuse(server, *((3, b) for b in range(8) if b != 3)) == {}
+
+
+class MigModeMeanwhile:
+    """An open NVML of which one GPU comes into MIG mode after it was asked whether it is."""
+
+    def __init__(self, opened: Nvml, uuid: str) -> None:
+        self._opened, self._uuid, self._on = opened, uuid, False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._opened, name)
+
+    def nvlink_p2p(self, a: Handle, b: Handle) -> bool:
+        self._on = True
+        return self._uuid not in (self._opened.uuid(a), self._opened.uuid(b))
+
+    def mig_mode(self, gpu: Handle) -> tuple[bool, bool]:
+        return (True, True) if self._on and self._opened.uuid(gpu) == self._uuid else self._opened.mig_mode(gpu)
+
+
+def test_a_gpu_that_comes_into_mig_mode_during_a_reading_is_not_at_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = Server("hgx-h100", tmp_path)
+    for name, value in server.environment().items():
+        monkeypatch.setenv(name, value)
+    with binding.opened(driver_root=nvml.compiled()) as opened:
+        meanwhile = MigModeMeanwhile(opened, server.machine.gpus[3].uuid)
+        reading = discover(cast("Nvml", meanwhile), root=server.sys.root)
+    assert not any(reading.machine.links[3])
+    assert not any(reading.faults.values())
 
 
 def test_a_gpu_that_is_kept_off_for_its_links_takes_no_other_along(tmp_path: Path) -> None:
