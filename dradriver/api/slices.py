@@ -15,7 +15,7 @@ from dradriver.api.policies.modes import Mode
 from dradriver.api.slice_features import ALL, SliceFeatures
 from dradriver.topology import codec
 from dradriver.topology.errors import TopologyError
-from dradriver.topology.groups import Groups, group
+from dradriver.topology.groups import Groups, group, unlinked
 from dradriver.topology.machine import Gpu, Machine
 from dradriver.topology.vendors import VENDORS
 
@@ -69,7 +69,7 @@ def build(
     if features.lacking:
         annotations[names.SERVER_LACKS] = ",".join(features.lacking)
     kept_off = [i for i, gpu in enumerate(machine.gpus) if any(map(_blocks, taints.get(gpu.uuid, ())))]
-    groups = group(_apart(machine, kept_off))
+    groups = group(unlinked(machine, kept_off))
     out = () if features.taints else kept_off
     by_gpu: list[list[device_attributes.Device]] = []
     sets: list[dict[str, Any]] = []
@@ -317,14 +317,3 @@ def _runs(groups: Iterable[list[dict[str, Any]]], most: int) -> list[list[dict[s
 
 def _blocks(taint: Mapping[str, Any]) -> bool:
     return taint.get("effect") != "None"
-
-
-def _apart(machine: Machine, positions: Collection[int]) -> Machine:
-    """Return the machine with these GPUs linked to none."""
-    if not positions:
-        return machine
-    links = tuple(
-        tuple(0 if i in positions or j in positions else count for j, count in enumerate(row))
-        for i, row in enumerate(machine.links)
-    )
-    return msgspec.structs.replace(machine, links=links)

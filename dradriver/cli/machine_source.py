@@ -9,9 +9,11 @@ from typing import Any, Final, TypeVar
 import click
 
 from dradriver.errors import DriverError
+from dradriver.topology import peer_access
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.load import read_machine
 from dradriver.topology.machine import Machine
+from dradriver.topology.topo_m.implied import assumed
 from dradriver.topology.vendors import AMD
 from dradriver.view.output import warn
 
@@ -67,8 +69,21 @@ def read(
     if product or cpu or nccl_version:
         from dradriver.topology.complete import complete  # here, for few need it
 
-        return complete(machine, product=product, cpu=cpu, nccl_version=nccl_version)
+        machine = complete(machine, product=product, cpu=cpu, nccl_version=nccl_version)
+    warn_of(machine)
     return machine
+
+
+def warn_of(machine: Machine) -> None:
+    """Print what was assumed of GPUs that the source does not name, and which of them no pod gets."""
+    if guess := assumed(machine):
+        warn(guess)
+    for i, others in peer_access.kept_off(machine).items():
+        named = ", ".join(f"GPU {machine.gpus[j].index}" for j in others)
+        warn(
+            f"GPU {machine.gpus[i].index}: its links are up, but it has no peer access to {named}: a node taints it, "
+            "and gputopo plan leaves it out"
+        )
 
 
 def _own(driver_root: Path | None) -> Machine:

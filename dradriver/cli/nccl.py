@@ -17,11 +17,12 @@ from dradriver.topology.nccl import explain as advice
 from dradriver.topology.nccl.like import lost
 from dradriver.topology.nccl.notes import Finding
 from dradriver.topology.nccl.tree import reduced
-from dradriver.topology.nccl.writer import VIRTUAL_PATH, write_file
+from dradriver.topology.nccl.writer import VIRTUAL_PATH, without_rate, write_file
 from dradriver.view.document import Cell, Notes, Tone, report, words
 from dradriver.view.output import show, warn
 
 _MOST_BYTES = 1 << 20
+_MOST_NAMED = 4  # devices in one warning
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -72,6 +73,13 @@ def _guesses(machine: Machine, *, made_up: bool, like: Machine | None) -> Iterat
     if made_up:
         yield "the source has no bus ids, those in the file are made up: give the GPUs' own with --bus-ids"
     if machine.pci:
+        unknown = without_rate(machine) if like is None else []
+        if unknown:
+            more = f" and {len(unknown) - _MOST_NAMED} more" if len(unknown) > _MOST_NAMED else ""
+            yield (
+                f"{', '.join(unknown[:_MOST_NAMED])}{more}: the source does not say the PCIe rate, so NCCL takes it "
+                'for Gen 3: write it into the source as link_speed="32.0 GT/s PCIe"'
+            )
         return
     if not all(gpu.product for gpu in machine.gpus):
         rate = machine.gpus[0].pcie_gbps

@@ -22,7 +22,7 @@ from dradriver.api.policies.model import DEFAULTS, Policies
 from dradriver.api.quantity import whole
 from dradriver.cli import plan_parts
 from dradriver.cli.cluster.options import driver_namespace_option, server_options
-from dradriver.cli.machine_source import SOURCES, nccl_version_option
+from dradriver.cli.machine_source import SOURCES, nccl_version_option, warn_of
 from dradriver.cli.plan_question import PlanError, Question, free_gpus, numbers, request, told
 from dradriver.cli.policies import load
 from dradriver.errors import DriverError
@@ -158,6 +158,7 @@ def plan(
         plan_gang.run(gang, asked, near, file=given, driver=driver, output=output)
         return
     machine, question = told(read_machine(question.machine), question, policies)
+    warn_of(machine)
     if output == "json":
         click.echo(as_line(reply(machine, question, policies)))
         return

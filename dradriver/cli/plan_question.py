@@ -13,6 +13,7 @@ from dradriver.api import annotation_words, names
 from dradriver.api.annotations import parse
 from dradriver.api.policies.model import DEFAULTS, Policies
 from dradriver.errors import DriverError
+from dradriver.topology import peer_access
 from dradriver.topology.machine import Machine
 from dradriver.topology.vendors import VENDORS
 
@@ -146,8 +147,10 @@ def request(question: Question, policies: Policies = DEFAULTS) -> Request:
 
 
 def free_gpus(machine: Machine, question: Question) -> Sequence[int]:
-    """The numbers of the free GPUs: those named, else all that are not in MIG mode."""
-    return [gpu.index for gpu in machine.gpus if gpu.mig is None] if question.free is None else question.free
+    """The numbers of the free GPUs: those named, else all that are not in MIG mode; none that its node keeps off."""
+    free = [gpu.index for gpu in machine.gpus if gpu.mig is None] if question.free is None else question.free
+    off = {machine.gpus[i].index for i in peer_access.kept_off(machine)}
+    return [index for index in free if index not in off]
 
 
 def numbers(text: str, *, option: str) -> list[int]:

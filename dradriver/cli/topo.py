@@ -9,7 +9,8 @@ import click
 from dradriver.cli import machine_view
 from dradriver.cli.machine_source import machine_options, nccl_version_option, read
 from dradriver.topology import profiles
-from dradriver.topology.groups import group
+from dradriver.topology.groups import group, unlinked
+from dradriver.topology.peer_access import kept_off
 from dradriver.view.document import report, table
 from dradriver.view.output import FORMATS, show, show_as
 
@@ -68,7 +69,7 @@ def topo(
         _list()
         return
     machine = read(source, driver_root=driver_root, product=product, cpu=cpu, nccl_version=nccl_version)
-    groups = group(machine)
+    groups = group(unlinked(machine, kept_off(machine)))
     show_as(
         output,
         document=lambda: machine_view.document(machine, groups),

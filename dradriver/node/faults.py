@@ -61,7 +61,8 @@ KINDS: Final[dict[str, FaultKind]] = {
     ),
     "nvlink": FaultKind(
         effect="NoSchedule",
-        advice="Look at nvidia-smi nvlink -s; reset all GPUs, then reseat the bridge or baseboard if it stays.",
+        advice="Look at nvidia-smi nvlink -s and nvidia-smi topo -p2p n; reset all GPUs, then reseat the bridge or "
+        "baseboard if it stays.",
     ),
     # Those that were contained (XID 94) count too, after which the GPU takes new work (NVIDIA "GPU Memory Error
     # Management"). For one that does not there is another taint: xid (48, 64, 95, 140), row-remap-failed, recovery.

@@ -14,6 +14,7 @@ amd           AMD's parts, and the texts of their tools
 ascend        Ascend's products, and the texts of ``npu-smi``
 vendors       whose GPUs a machine has
 paths         PCIe paths from places in the PCI tree
+peer_access   linked GPUs that refuse each other peer access, and which of them pods must not have
 rings         which sets have a ring of links, and how strong its weakest step can be
 groups        disjoint groups of well linked GPUs, and an order in which good sets are neighbours
 levels        how far two GPUs are from each other, within a server and between servers

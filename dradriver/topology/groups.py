@@ -72,6 +72,17 @@ def group(machine: Machine) -> Groups:
     )
 
 
+def unlinked(machine: Machine, positions: Collection[int]) -> Machine:
+    """Return the machine with these GPUs, which pods are kept off, linked to none: they are in no group."""
+    if not positions:
+        return machine
+    links = tuple(
+        tuple(0 if i in positions or j in positions else count for j, count in enumerate(row))
+        for i, row in enumerate(machine.links)
+    )
+    return msgspec.structs.replace(machine, links=links)
+
+
 @functools.lru_cache(maxsize=_KEPT)
 def _group(machine: Machine) -> Groups:
     """Return the groups of a machine that has only the fields that they depend on."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 
 from dradriver.topology.machine import PathType
@@ -36,6 +38,19 @@ def pcie_path(a: Place, b: Place) -> PathType:
     return PathType.PHB
 
 
-def path_matrix(rows: tuple[Place, ...], columns: tuple[Place, ...]) -> tuple[tuple[PathType, ...], ...]:
-    """Return the paths from every row's place to every column's, rows x columns; one and the same object is SELF."""
-    return tuple(tuple(PathType.SELF if a is b else pcie_path(a, b) for b in columns) for a in rows)
+def path_matrix(
+    rows: tuple[Place, ...], columns: tuple[Place, ...], *, joined: Callable[[Place, Place], bool] = lambda *_: False
+) -> tuple[tuple[PathType, ...], ...]:
+    """Return the paths from every row's place to every column's, rows x columns; one and the same object is SELF.
+
+    Args:
+        rows: Places.
+        columns: Places.
+        joined: Says of two places whether links between their switches join them: then they are PXB at most.
+    """
+
+    def path(a: Place, b: Place) -> PathType:
+        tree = pcie_path(a, b)
+        return PathType.PXB if tree > PathType.PXB and joined(a, b) else tree
+
+    return tuple(tuple(PathType.SELF if a is b else path(a, b) for b in columns) for a in rows)

@@ -38,6 +38,12 @@ NET = GOOD.replace(
 SWITCHED = re.sub(
     r'target="0000:0[23]:00.0" (count="4") tclass="0x030200"', r'target="0000:0a:00.0" \1 tclass="0x068000"', LINKED
 )
+PCILINKED = GOOD.replace(
+    "    </pci>\n",
+    '    <pcilink target="0000:41:00.0"/></pci>\n'
+    '    <pci busid="0000:41:00.0" class="0x060400"><pcilink target="0000:01:00.0"/>'
+    '<pci busid="0000:42:00.0" class="0x030200" link_speed="32.0 GT/s PCIe" link_width="16"/></pci>\n',
+)
 
 
 def swap(base: str, old: str, new: str) -> str:

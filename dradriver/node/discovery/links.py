@@ -1,9 +1,9 @@
-"""Links that a GPU should have and has not: fewer than its siblings."""
+"""Links that a GPU should have and has not, fewer than its siblings, and links that cannot be used."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -62,3 +62,20 @@ def lost(gpus: Iterable[Linked], *, whole: bool = True) -> dict[str, tuple[Fault
         if gpu.links < best[gpu.product]
         and (gpu.product in switched or (gpu.links and missing[gpu.product] < best[gpu.product]))
     }
+
+
+def refused(machine: Machine, kept_off: Mapping[int, tuple[int, ...]]) -> dict[str, tuple[Fault, ...]]:
+    """Return the fault of each GPU without peer access to others, by uuid.
+
+    Args:
+        machine: The machine.
+        kept_off: As ``peer_access.fewest`` returns it.
+    """
+    return {
+        machine.gpus[i].uuid: (Fault("nvlink", "refused", _refused(machine, others)),) for i, others in kept_off.items()
+    }
+
+
+def _refused(machine: Machine, others: tuple[int, ...]) -> str:
+    named = ", ".join(f"GPU {machine.gpus[j].index}" for j in others)
+    return f"its NVLinks are up, but peer access to {named} is refused: NCCL ends with an error if a job has both"

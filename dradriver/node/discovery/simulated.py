@@ -14,7 +14,7 @@ from dradriver.node.discovery import failures, links
 from dradriver.node.errors import SetupError
 from dradriver.node.faults import Fault, Faults
 from dradriver.node.gpu_work import GpuWork
-from dradriver.topology import load, profiles
+from dradriver.topology import load, peer_access, profiles
 from dradriver.topology.machine import Gpu, Machine
 from dradriver.topology.vendors import NVIDIA
 
@@ -124,7 +124,7 @@ class Simulated:
         """Return the fault of each GPU that has fewer links than it should: others' GPUs do not all have as many."""
         now = links.of_machine(machine)
         if self.vendor is NVIDIA:
-            return links.lost(now)
+            return links.refused(machine, peer_access.kept_off(machine)) | links.lost(now)
         before = {one.uuid: one.links for one in links.of_machine(self._whole)}
         return {
             one.uuid: (Fault("nvlink", "lost", f"{one.links} of {before[one.uuid]} {self.vendor.link} links are up"),)

@@ -3,6 +3,7 @@
 xml           NCCL's dialect of XML
 tree          the devices of a file, each with its place
 links         NVLink counts
+pcilinks      links between PCIe switches
 facts         how NCCL counts bandwidth
 reader        from a file to a machine
 writer        from a machine to a file

@@ -9,14 +9,15 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from dradriver.topology import cpulist
 from dradriver.topology.machine import Machine, PciDevice
 from dradriver.topology.nccl import device_rules, facts
-from dradriver.topology.nccl.device_rules import below, elements
+from dradriver.topology.nccl.device_rules import below
 from dradriver.topology.nccl.invent import INVENTED, words
 from dradriver.topology.nccl.limits import MAX_CHILDREN, wanted_nodes
 from dradriver.topology.nccl.notes import Finding, Notes, finding
 from dradriver.topology.nccl.tree import IDS, reduced
-from dradriver.topology.nccl.xml import Element, parse
+from dradriver.topology.nccl.xml import Element, elements, parse
 
 MAX_ELEMENTS = 255
 SAFE_ELEMENTS = 200
@@ -32,7 +33,10 @@ _ADDED: dict[str, tuple[str, ...]] = {  # what some NCCL adds to an element that
 }  # fmt: skip
 _ADDED_TO_INVENTED = ("link_speed", "link_width")  # empty, for /sys has no such device
 _MAX_CHILDREN_2_21 = 128
-_OF_THE_WHOLE = {"no-cpu", "no-gpu", "numa-missing", "one-way", "dropped", "no-links", "lacks-gpu", "numa-lacks"}
+_OF_THE_WHOLE = {
+    "no-cpu", "no-gpu", "numa-missing", "one-way", "dropped", "no-links", "lacks-gpu", "numa-lacks", "pcilink-one-way",
+    "pcilink-dropped",
+}  # fmt: skip
 _CHILDREN = {  # an element in another place is skipped, with all that is in it
     "system": {"cpu"},
     "cpu": {"pci", "nic"},
@@ -46,6 +50,7 @@ _NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,8})|0x[0-9a-fA-F]{1,8}")
 _NUMA = re.compile(r"-1|0|[1-9][0-9]{0,5}")
 _ARCHS = ("x86_64", "arm64", "ppc64")
 _VENDORS = ("GenuineIntel", "AuthenticAMD", *facts.ZHAOXIN)
+_UNLISTED = ("HygonGenuine",)  # what other x86 CPUs in GPU servers say of themselves
 _MOST_GAPS = 64
 
 
@@ -90,13 +95,16 @@ def _system(root: Element, notes: Notes, machine: Machine | None) -> None:
     for cpu in cpus:
         _numaid(cpu, lines, notes)
         _cpu(cpu, notes)
+    _hosts(cpus, notes)
+    _masks(cpus, notes)
     numas: set[int | None] = set()
     if machine is not None:
         numas = {gpu.numa for gpu in machine.gpus} | {device.numa for device in machine.pci or ()}
     nodes = {cpu.get("numaid"): cpu for cpu in cpus if any(child.name == "pci" for child in cpu.children)}
     unnumbered = nodes.get("-1")  # where a flat virtual machine has all its devices
     if unnumbered is not None and device_rules.has_gpu(unnumbered) and len(nodes) > 1 and None not in numas:
-        notes.add("numaid-mixed", unnumbered.at("numaid"), text=-1)
+        rule = "numaid-unnumbered" if machine is None else "numaid-mixed"
+        notes.add(rule, unnumbered.at("numaid"), text=-1)
     top = max(lines, default=0)
     missing = [str(numa) for numa in range(min(top, _MOST_GAPS)) if numa not in lines]
     if missing:
@@ -167,18 +175,50 @@ def _cpu(cpu: Element, notes: Notes) -> None:
     if arch is not None and arch not in _ARCHS:
         notes.add("arch", cpu.at("arch"), text=arch)
     if intel_or_amd and vendor is not None and vendor not in _VENDORS:
-        notes.add("vendor", cpu.at("vendor"), text=vendor)
+        notes.add("vendor-unlisted" if vendor in _UNLISTED else "vendor", cpu.at("vendor"), text=vendor)
     for name in ("familyid", "modelid"):
         if cpu.get(name) is not None and not _NUMBER.fullmatch(cpu.get(name) or ""):
             notes.add("no-number", cpu.at(name), name=name, text=cpu.get(name))
     if vendor in ("GenuineIntel", *facts.ZHAOXIN) and cpu.get("familyid") is not None and cpu.get("modelid") is None:
         notes.add("no-model", cpu.at("familyid"))
-    if cpu.get("host_hash") is not None:
-        notes.add("host-hash", cpu.at("host_hash"), once="host-hash")
-    needed = ("affinity", "arch", "vendor", "familyid", "modelid") if intel_or_amd else ("affinity", "arch")
-    missing = [name for name in needed if cpu.get(name) is None]
-    if missing and below(cpu, "net"):
-        notes.add("cpu-facts", cpu.place, text=", ".join(missing))
+    # What topo.cc ends without. The rest it reads if it is there, and /sys has no mask of the CPUs on no NUMA node.
+    needed = ["arch", *(["vendor"] if intel_or_amd else [])]
+    model = ["familyid", "modelid"] if intel_or_amd else []
+    mask_of_node = ["affinity"] if cpu.get("numaid") != "-1" else []
+    if vendor != "AuthenticAMD":
+        needed, model = [*needed, *model], []
+    for rule, names in (("cpu-facts", needed), ("cpu-filled", [*mask_of_node, *model])):
+        missing = [name for name in names if cpu.get(name) is None]
+        if missing and below(cpu, "net"):
+            notes.add(rule, cpu.place, text=", ".join(missing))
+
+
+def _hosts(cpus: Sequence[Element], notes: Notes) -> None:
+    """Note NCCL's word for the host: one and the same for all CPUs is as good as none, for NCCL 2.21 to 2.26, too."""
+    hosts = list(dict.fromkeys(cpu.get("host_hash") for cpu in cpus))
+    for cpu in cpus:
+        host = cpu.get("host_hash")
+        if host is not None and len(hosts) == 1:
+            notes.add("own-note", cpu.at("host_hash"), once="own host_hash", name="host_hash")
+        elif host is not None:
+            other = next(other for other in hosts if other != host)
+            notes.add("host-hash", cpu.at("host_hash"), once="host-hash", text=host, other=other)
+
+
+def _masks(cpus: Sequence[Element], notes: Notes) -> None:
+    """Note CPUs that two NUMA nodes with devices have."""
+    masks: list[tuple[int, int]] = []  # line and mask
+    taken = told = 0
+    for cpu in cpus:
+        text = cpu.get("affinity") or ""
+        mask = int(text.replace(",", ""), 16) if _MASK.fullmatch(text) else 0
+        if mask & taken and told < _MOST_GAPS:
+            told += 1
+            line, other = next((line, other) for line, other in masks if other & mask)
+            shared = cpulist.from_mask(f"{mask & other:x}")
+            notes.add("affinity-shared", cpu.at("affinity"), text=shared, line=line)
+        taken |= mask
+        masks.append((cpu.place[0], mask))
 
 
 def _compare(root: Element, machine: Machine, notes: Notes) -> None:

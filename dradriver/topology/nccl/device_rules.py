@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
-from dradriver.topology.nccl import facts
+from dradriver.topology.nccl import facts, pcilinks
 from dradriver.topology.nccl.invent import INVENTED
 from dradriver.topology.nccl.links import MOST_LINKS, SWITCH_CLASS
 from dradriver.topology.nccl.notes import Notes
 from dradriver.topology.nccl.tree import IDS, MOST_LANES, reduced
-from dradriver.topology.nccl.xml import Element
+from dradriver.topology.nccl.xml import Element, elements
 
 _HIDDEN_SWITCH = ("fffffff:ffff:ff", "fffffff:ff:ff.0")  # what NVML says in a virtual machine
 _BUS_ID = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
@@ -24,14 +23,6 @@ _OVERRIDES = {
     "sm": "the compute capability",
     "gdr": "whether GPUDirect RDMA works",
 }
-
-
-def elements(root: Element, name: str) -> Iterator[Element]:
-    """Yield every element of that name below ``root``, in the file's order."""
-    for child in root.children:
-        if child.name == name:
-            yield child
-        yield from elements(child, name)
 
 
 def below(element: Element, name: str) -> bool:
@@ -55,9 +46,28 @@ def check(root: Element, notes: Notes) -> None:
     names: dict[str, Element] = {}
     for net in elements(root, "net"):
         _net(net, names, notes)
+    _pcilinks(root, notes)
+
+
+def _pcilinks(root: Element, notes: Notes) -> None:
+    """Check links between PCIe switches, which NCCL follows in both directions."""
+    switches = {reduced(pci.get("busid") or ""): pci for pci in elements(root, "pci") if pcilinks.is_switch(pci)}
+    links = {
+        (busid, reduced(link.get("target") or "")): link
+        for busid, pci in switches.items()
+        for link in pci.children
+        if link.name == "pcilink"
+    }
     for link in elements(root, "pcilink"):
-        if not _BUS_ID.fullmatch(link.get("target") or ""):
+        if not _BUS_ID.fullmatch(reduced(link.get("target") or "")):
             notes.add("pcilink", link.at("target"), text=link.get("target"))
+    for (busid, target), link in links.items():
+        if not _BUS_ID.fullmatch(target):
+            continue
+        if target not in switches or target == busid:
+            notes.add("pcilink-dropped", link.at("target"), text=target)
+        elif (target, busid) not in links:
+            notes.add("pcilink-one-way", link.at("target"), name=busid, target=target)
 
 
 def _gpus(pci: Element) -> list[Element]:
@@ -125,8 +135,8 @@ def _speed(pci: Element, notes: Notes, *, network: bool) -> None:
     for name, value in (("link_speed", speed), ("link_width", width)):
         if value is None and network:
             notes.add("no-speed", pci.place, name=name)
-    if speed == "":
-        notes.add("speed-empty", pci.at("link_speed"), once="speed-empty")
+    if speed is not None and speed.lower() in facts.NO_SPEED:
+        notes.add("speed-empty", pci.at("link_speed"), once="speed-empty", text=speed)
     elif speed is not None and facts.lane_rate(speed) is None:
         notes.add("speed", pci.at("link_speed"), once=f"speed {speed}", text=speed)
     if width == "":

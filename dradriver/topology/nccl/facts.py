@@ -11,6 +11,9 @@ _PER_LANE = {"2.5": 15, "5": 30, "8": 60, "16": 120, "32": 240, "64": 480}  # NC
 LINK_SPEEDS = {f"{rate} GT/s": number for rate, number in _PER_LANE.items() if rate != "64"} | {
     f"{rate if '.' in rate else rate + '.0'} GT/s PCIe": number for rate, number in _PER_LANE.items()
 }
+NO_SPEED = ("", "unknown", "unknown speed")  # what /sys has, in any letters, if it does not say
+_RATE = re.compile(r"([0-9]{1,2}(?:\.[0-9])?) ?GT/s.*", re.IGNORECASE | re.ASCII)
+_GENERATION = re.compile(r"(?:PCIe? ?)?Gen(?:eration)? ?([1-6])(?:\.0)?", re.IGNORECASE | re.ASCII)
 _INTEGER = re.compile(r"[ \t\n\v\f\r]*([+-]?)(0[xX][0-9a-fA-F]{1,15}|0[0-7]{0,15}|[1-9][0-9]{0,15})")
 ZHAOXIN = ("CentaurHauls", "  Shanghai  ")  # as the CPU says it, blanks included
 ARCHITECTURES = {6: "pascal", 7: "volta", 8: "ampere", 9: "hopper", 10: "blackwell", 12: "blackwell"}
@@ -29,6 +32,18 @@ def integer(text: str) -> int:
 def lane_rate(speed: str) -> int | None:
     """Return NCCL's number for a signalling rate, None for one that it does not know; the words' beginning decides."""
     return next((number for words, number in LINK_SPEEDS.items() if speed.startswith(words)), None)
+
+
+def known_speed(speed: str) -> str:
+    """Return a signalling rate in words that NCCL knows, empty if the text says none: Gen5 is ``32.0 GT/s PCIe``."""
+    if lane_rate(speed) is not None:
+        return speed
+    rate, generation = _RATE.fullmatch(speed.strip()), _GENERATION.fullmatch(speed.strip())
+    known = [f"{rate if '.' in rate else rate + '.0'} GT/s PCIe" for rate in _PER_LANE]
+    if generation is not None:
+        return known[int(generation[1]) - 1]
+    words = f"{float(rate[1]):.1f} GT/s PCIe" if rate is not None else ""
+    return words if words in known else ""
 
 
 def pci_gbps(speed: str, width: int) -> float:

@@ -8,7 +8,7 @@ from dradriver.topology.machine import Gpu, Machine, Nic, PathType, PciDevice
 from dradriver.topology.nccl import facts
 
 INVENTED = "ffff:ff:"  # no server has this bus: clouds name the switches so that stand for hidden ones
-_BRIDGE = "0x060400"
+BRIDGE = "0x060400"
 _GPU = "0x030200"
 _NIC = {"infiniband": "0x020700"}
 _OF_NOBODY = "ffff:ffff:ffff:ffff"
@@ -23,9 +23,10 @@ def invent(machine: Machine) -> tuple[PciDevice, ...]:
     The switches are ``ffff:ff:00.0`` and on, as the clouds' own files have them: /sys knows none of these, so no rank
     adds anything to them.
     """
-    devices: list[tuple[Gpu | Nic, str, float]] = [(gpu, _GPU, gpu.pcie_gbps) for gpu in machine.gpus]
+    devices: list[tuple[Gpu | Nic, float]] = [(gpu, gpu.pcie_gbps) for gpu in machine.gpus]
     fastest = max(gpu.pcie_gbps for gpu in machine.gpus)
-    devices += [(nic, _NIC.get(nic.kind, "0x020000"), fastest) for nic in machine.nics]
+    devices += [(nic, fastest) for nic in machine.nics]
+    kinds = classes(machine)
     near = _labels(machine, PathType.PIX)
     tree: list[PciDevice] = []
     switches = 0
@@ -43,10 +44,16 @@ def invent(machine: Machine) -> tuple[PciDevice, ...]:
                 parent = len(tree)
                 tree.append(switch(switches, above, numa, fastest))
                 switches += 1
-            for device, kind, gbps in (devices[outer[n]] for n in members):
+            for device, gbps in (devices[outer[n]] for n in members):
                 if device.pci:
-                    tree.append(PciDevice(device.pci, parent, numa, kind, "", *words(gbps)))
+                    tree.append(PciDevice(device.pci, parent, numa, kinds[device.pci], "", *words(gbps)))
     return tuple(tree)
+
+
+def classes(machine: Machine) -> dict[str, str]:
+    """Return the PCI class of each NIC and GPU by bus id."""
+    nics = {nic.pci: _NIC.get(nic.kind, "0x020000") for nic in machine.nics}
+    return nics | {gpu.pci: _GPU for gpu in machine.gpus}
 
 
 def words(gbps: float) -> tuple[str, int]:
@@ -67,7 +74,7 @@ def switch_id(number: int) -> str:
 
 def switch(number: int, parent: int | None, numa: int | None, gbps: float) -> PciDevice:
     """Return an invented switch; the arguments are those of ``switch_id``, ``PciDevice`` and ``words``."""
-    return PciDevice(switch_id(number), parent, numa, _BRIDGE, _OF_NOBODY, *words(gbps))
+    return PciDevice(switch_id(number), parent, numa, BRIDGE, _OF_NOBODY, *words(gbps))
 
 
 def numaid(device: PciDevice) -> int:

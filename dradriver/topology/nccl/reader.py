@@ -2,7 +2,8 @@
 
 A file without ``<gpu>`` elements, as clouds ship them, says nothing of NVLink: NCCL asks the driver then, and the
 machine read here has no links. Root complexes are not in such files either: two devices that share no bridge are NODE
-within a NUMA node, never PHB, so that nothing seems nearer than it is.
+within a NUMA node, never PHB, so that nothing seems nearer than it is. Below switches that a ``<pcilink>`` joins they
+are PXB, as to NCCL.
 
 RCCL writes the same of AMD's machines as version 2, with ``<xgmi>`` in place of ``<nvlink>`` and ``gcn`` in place of
 ``sm``. There a bus id may stand twice, as in two of the models that come with RCCL: both are devices of their own, as
@@ -12,7 +13,7 @@ to RCCL, and the PCI tree, in which nobody could tell them apart, is left out.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -21,11 +22,11 @@ from dradriver.topology.amd import parts
 from dradriver.topology.check import check, is_bus_id
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.machine import Cpu, Gpu, Machine, NumaNode
-from dradriver.topology.nccl import facts
+from dradriver.topology.nccl import facts, pcilinks
 from dradriver.topology.nccl.invent import INVENTED
 from dradriver.topology.nccl.links import link_counts
 from dradriver.topology.nccl.tree import Devices, Leaf, error, number, walk
-from dradriver.topology.nccl.xml import Element, parse
+from dradriver.topology.nccl.xml import Element, elements, parse
 from dradriver.topology.paths import Place, path_matrix
 from dradriver.topology.synthetic import synthetic_uuid
 from dradriver.topology.vendors import AMD
@@ -93,7 +94,8 @@ def read(text: str, *, name: str = "", seed: str = "") -> Machine:
     count = len(devices.gpus) + len(devices.nics)
     if count > _MOST_DEVICES:
         raise error(root, None, f"{count} GPUs and NICs; at most {_MOST_DEVICES} are read")
-    return _machine(devices, nodes, _cpu(cpus), name=name, seed=seed)
+    joined = pcilinks.joined(pcilinks.links(elements(root, "pci")))
+    return _machine(devices, nodes, _cpu(cpus), joined, name=name, seed=seed)
 
 
 def _numa(cpu: Element) -> int | None:
@@ -122,7 +124,15 @@ def _cpu(cpus: Sequence[Element]) -> Cpu | None:
     return None
 
 
-def _machine(devices: Devices, nodes: dict[int, NumaNode], cpu: Cpu | None, *, name: str, seed: str) -> Machine:
+def _machine(
+    devices: Devices,
+    nodes: dict[int, NumaNode],
+    cpu: Cpu | None,
+    joined: Callable[[Place, Place], bool],
+    *,
+    name: str,
+    seed: str,
+) -> Machine:
     leaves = sorted(devices.gpus, key=lambda leaf: leaf.busid)
     numbers = [number(leaf.gpu, "dev", 9999) if leaf.gpu else None for leaf in leaves]
     if None in numbers or len(set(numbers)) < len(numbers):
@@ -142,9 +152,9 @@ def _machine(devices: Devices, nodes: dict[int, NumaNode], cpu: Cpu | None, *, n
                 for i, (index, leaf) in enumerate(numbered)
             ),
             links=links,
-            paths=path_matrix(places, places),
+            paths=path_matrix(places, places, joined=joined),
             nics=tuple(nic for nic, _ in nics),
-            nic_paths=path_matrix(tuple(place for _, place in nics), places),
+            nic_paths=path_matrix(tuple(place for _, place in nics), places, joined=joined),
             numa=tuple(nodes[node] for node in sorted(nodes)),
             link_gbps=_link_gbps(leaves) if any(map(any, links)) or any(switched) else 0.0,
             socket_gbps=facts.socket_gbps(cpu),

@@ -20,6 +20,7 @@ class Rule(msgspec.Struct, frozen=True):
 _REFUSED = "every NCCL refuses the file"
 _NO_BANDWIDTH = "count is a number of links, no bandwidth"
 _BUS_ID = "write it as /sys does: 0000:06:00.0"
+_NUMA_NODE = "the number that /sys/bus/pci/devices/…/numa_node has"
 _NODES = "write every NUMA node, an empty <cpu …/> is enough"
 
 
@@ -104,8 +105,12 @@ RULES = {
         'write numaid="0", …',
     ),
     "numaid-mixed": _error(
-        "GPUs below numaid {text} beside numbered nodes: NCCL looks there for what /sys has on no node alone",
-        "write the number that /sys/bus/pci/devices/…/numa_node has",
+        "GPUs below numaid {text} next to numbered nodes: NCCL looks there for what /sys has on no node alone",
+        f"write {_NUMA_NODE}",
+    ),
+    "numaid-unnumbered": _warning(
+        "GPUs below numaid {text} next to numbered nodes: that is right only if /sys has these GPUs on no NUMA node",
+        f"compare it with {_NUMA_NODE}",
     ),
     "numaid-unused": _warning("numaid {text!r} of a <cpu> without devices: NCCL leaves it out", "write its number"),
     "numaid-twice": _error("numaid {text} stands in line {line} too: NCCL looks the first up", "write each once"),
@@ -119,10 +124,19 @@ RULES = {
     "affinity-unused": _warning(
         "affinity {text!r} is no mask; NCCL leaves a <cpu> without devices out", "write a mask: 0000ffff,ffffffff"
     ),
+    "affinity-shared": _warning(
+        "CPU {text} is in the affinity of the <cpu> in line {line}, too, but belongs to one NUMA node: NCCL binds "
+        "threads to far CPUs",
+        "write the text of /sys/devices/system/node/nodeN/cpumap of each node",
+    ),
     "arch": _error("arch {text!r}: NCCL takes it for another CPU", "write x86_64, arm64 or ppc64"),
     "vendor": _error(
         "vendor {text!r}: NCCL takes it for another CPU",
         "write GenuineIntel, AuthenticAMD, CentaurHauls or '  Shanghai  '",
+    ),
+    "vendor-unlisted": _warning(
+        "vendor {text!r}: NCCL knows no bandwidth between the sockets of such CPUs and counts 5000 GB/s",
+        "write what /proc/cpuinfo has",
     ),
     "no-number": _error("{name} {text!r} is no decimal number", "write a decimal number"),
     "no-model": _error("familyid without modelid: NCCL refuses it on Intel and Zhaoxin", "write both or neither"),
@@ -130,7 +144,15 @@ RULES = {
         "no {text}, but a <net> below: NCCL since 2.23 ends with 'Attribute … of node cpu not found' on all ranks",
         "write {text}, or remove the <net>",
     ),
-    "host-hash": _error("host_hash: NCCL before 2.27 takes another host's for another machine", "remove it"),
+    "cpu-filled": _warning(
+        "no {text}, but a <net> below: ranks with a GPU below add what the node has, others do not, so that NCCL "
+        "since 2.23 may see the CPU as two",
+        "write {text} as NCCL does, or remove the <net>",
+    ),
+    "host-hash": _error(
+        "host_hash {text!r}, but another <cpu> has {other!r}: NCCL 2.21 to 2.26 takes them for CPUs of two machines",
+        "remove it everywhere",
+    ),
     # PCI devices.
     "busid": _error(
         "busid {text!r}: NCCL compares letter by letter and adds the device a second time, on no NUMA node", _BUS_ID
@@ -201,7 +223,7 @@ RULES = {
         "write 2.5, 5.0, 8.0, 16.0, 32.0 or 64.0 GT/s PCIe",
     ),
     "speed-empty": _warning(
-        "link_speed is empty, as a virtual machine's /sys has it: NCCL takes it for Gen 3",
+        "link_speed {text!r}, as a virtual machine's /sys has it: NCCL takes it for Gen 3",
         "write that of the server: 32.0 GT/s PCIe",
     ),
     "width-most": _error("link_width {text}: NCCL multiplies whatever it reads, no PCIe link is as wide", "write 16"),
@@ -209,6 +231,11 @@ RULES = {
     "width-empty": _warning("link_width is empty: NCCL takes it for x16", 'write link_width="16"'),
     "two-gpus": _error("a second <gpu> in one <pci>: NCCL uses the first", "give each GPU its own <pci>"),
     "pcilink": _error("target {text!r} is no bus id", _BUS_ID),
+    "pcilink-one-way": _error(
+        "a <pcilink> from {name} to {target}, but none back: NCCL since 2.22 ends with 'Failed to find reverse path'",
+        "write one in each of the two switches",
+    ),
+    "pcilink-dropped": _warning("{text} is no other switch of the file: NCCL drops the <pcilink>", "remove it"),
     # GPUs and links.
     "override": _warning("{name} overrides {text}", "remove it"),
     "own-note": _warning("{name} is NCCL's own note", "remove it"),
@@ -247,7 +274,7 @@ RULES = {
     "no-tclass": _warning("no tclass: NCCL assumes a switch and says so nowhere", 'write tclass="0x068000"'),
     "tclass": _error("tclass {text!r} of a GPU: NCCL takes it for a switch", "write 0x030200"),
     "switch-class": _warning("tclass {text!r}: NCCL takes all but GPUs and CPUs for switches", "write 0x068000"),
-    "dropped": _error("{text} is not in the file: NCCL drops the link", "write all GPUs or none"),
+    "dropped": _warning("{text} is not in the file: NCCL drops the link", "nothing, if no job has that GPU"),
     "one-way": _error(
         "{count} links from {name} to {target}, but {back} back: NCCL ends with 'Failed to find reverse path'",
         "write the same number at both GPUs",

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -19,7 +19,8 @@ from dradriver.topology import cpulist
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.machine import Cpu, Machine, NumaNode, PciDevice
 from dradriver.topology.nccl import facts
-from dradriver.topology.nccl.invent import invent, numaid
+from dradriver.topology.nccl.checker import check
+from dradriver.topology.nccl.invent import BRIDGE, classes, invent, numaid
 from dradriver.topology.nccl.like import with_paths
 from dradriver.topology.nccl.limits import MAX_CHILDREN, spread, wanted_nodes
 from dradriver.topology.nccl.tree import IDS
@@ -27,6 +28,10 @@ from dradriver.topology.vendors import NVIDIA
 
 MOST_ELEMENTS = 200  # of 256: NCCL counts again after merging the trees of all ranks, with NICs and GPUs added
 MOST_TEXT = 250
+_MOST_SHOWN = 120  # letters of a line that is not written
+_BUS_ID = len("0000:06:00.0")  # NCCL compares letter by letter, and writes four digits of domain
+_ARCHS = {"amd64": "x86_64", "x64": "x86_64", "aarch64": "arm64", "ppc64le": "ppc64"}
+_VENDORS = {"intel": "GenuineIntel", "amd": "AuthenticAMD"}
 VIRTUAL_PATH = "/var/run/nvidia-topologyd/virtualTopology.xml"  # where NCCL looks without being told
 
 
@@ -42,8 +47,8 @@ def write(machine: Machine, *, like: Machine | None = None, gpus: Sequence[int] 
             one of them is nearer to. All by default.
 
     Raises:
-        TopologyError: A fact is missing that a file needs, the devices of ``like`` cannot be told apart, or the file
-            would be larger than NCCL reads safely.
+        TopologyError: A fact is missing that a file needs, the devices of ``like`` cannot be told apart, or ``check``
+            would find an error in the file, or it would be larger than NCCL reads safely.
     """
     if machine.vendor is not NVIDIA:
         raise TopologyError(
@@ -59,10 +64,12 @@ def write(machine: Machine, *, like: Machine | None = None, gpus: Sequence[int] 
             "cpu: the CPUs' model is not known, and NCCL refuses files without it; name it (--cpu), describe the "
             "machine by a profile or an NCCL dump, or run this on the node itself"
         )
+    cpu = _known_cpu(machine.cpu)
     for gpu in machine.gpus:
-        if len(gpu.pci) != len("0000:06:00.0"):
+        if len(gpu.pci) != _BUS_ID:
             raise TopologyError(f"GPU{gpu.index}: bus id {gpu.pci!r}; a file needs one with a domain of four digits")
-    devices = spread([_as_known(device, known.get(device.busid)) for device in _wanted(machine)])
+    kinds = classes(machine)
+    devices = spread([_spelled(_as_known(device, known.get(device.busid)), kinds) for device in _wanted(machine)])
     listed = {device.busid for device in devices}
     for gpu in machine.gpus:
         if gpu.pci not in listed:
@@ -82,8 +89,18 @@ def write(machine: Machine, *, like: Machine | None = None, gpus: Sequence[int] 
     lines = ['<system version="1">']
     for node in nodes:
         tops = [i for i, d in enumerate(devices) if d.parent is None and numaid(d) == node.id]
-        lines += _element("cpu", _cpu(node, machine.cpu), _children(devices, tops, 2), 1)
-    return "\n".join([*lines, "</system>"]) + "\n"
+        lines += _element("cpu", _cpu(node, cpu), _children(devices, tops, 2), 1)
+    text = "\n".join([*lines, "</system>"]) + "\n"
+    refused = next((finding for finding in check(text) if finding.error), None)
+    if refused is not None:
+        place = text.splitlines()[refused.line - 1].strip()[:_MOST_SHOWN]
+        raise TopologyError(f"{place}: {refused.problem}; {refused.cure}")
+    return text
+
+
+def without_rate(machine: Machine) -> list[str]:
+    """Return the bus ids of the GPUs and bridges above them whose PCIe rate the machine does not say."""
+    return [device.busid for device in _wanted(machine) if not facts.known_speed(device.link_speed)]
 
 
 def write_file(text: str, path: Path) -> None:
@@ -122,7 +139,7 @@ def _wanted(machine: Machine) -> tuple[PciDevice, ...]:
     tree = machine.pci or invent(machine)
     leaves = {gpu.pci for gpu in machine.gpus}
     if machine.virtual is not False or not machine.pci:
-        leaves |= {nic.pci for nic in machine.nics}
+        leaves |= {nic.pci for nic in machine.nics if len(nic.pci) <= _BUS_ID}  # others NCCL finds, but by no such name
     keep: set[int] = set()
     for i, device in enumerate(tree):
         above: int | None = i if device.busid in leaves else None
@@ -144,6 +161,18 @@ def _as_known(device: PciDevice, known: PciDevice | None) -> PciDevice:
     if facts.lane_rate(known.link_speed) is None:
         return device
     return msgspec.structs.replace(device, link_speed=known.link_speed, link_width=known.link_width)
+
+
+def _spelled(device: PciDevice, kinds: Mapping[str, str]) -> PciDevice:
+    """Return ``device`` with its class, and its rate in words that NCCL knows; empty, for Gen 3, if it says none."""
+    kind = device.kind or kinds.get(device.busid, BRIDGE)
+    return msgspec.structs.replace(device, kind=kind, link_speed=facts.known_speed(device.link_speed))
+
+
+def _known_cpu(cpu: Cpu) -> Cpu:
+    """Return ``cpu`` by the names that NCCL knows."""
+    arch = _ARCHS.get(cpu.arch.lower(), cpu.arch)
+    return msgspec.structs.replace(cpu, arch=arch, vendor=_VENDORS.get(cpu.vendor.lower(), cpu.vendor))
 
 
 def _nodes(machine: Machine, devices: Sequence[PciDevice]) -> list[NumaNode]:

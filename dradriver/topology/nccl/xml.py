@@ -7,6 +7,7 @@ file can be imported, and every place where some NCCL between 2.18 and 2.30 woul
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import NoReturn
 
 import msgspec
@@ -88,6 +89,14 @@ def parse(text: str) -> Document:
     root = next((one for one in roots if one.name == "system"), roots[0] if roots else None)
     others = [one for one in roots if one is not root]
     return Document(root, others, parser.notes.findings(), broken, parser.whole)
+
+
+def elements(root: Element, name: str) -> Iterator[Element]:
+    """Yield every element of that name below ``root``, in the file's order."""
+    for child in root.children:
+        if child.name == name:
+            yield child
+        yield from elements(child, name)
 
 
 class _Parser:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from dradriver.topology.amd import smi
-from dradriver.topology.machine import PathType
+from dradriver.topology.machine import Machine, PathType
 from dradriver.topology.vendors import AMD, NVIDIA, Vendor
 
 
@@ -50,8 +50,8 @@ def implied(
     """Return what is most likely of the GPUs and CPUs.
 
     A bridge joins one peer by 4 links of a GA102 (3 where one is down), 2 of a V100, 12 of an A100, more of a Hopper.
-    Of direct links to several peers a P100 has 4, a V100 6, an A100 12 in all. To switches a V100 has 6, an A100 12 (an
-    A800 8), a Hopper or Blackwell 18.
+    Of direct links to several peers a P100 has 4, a V100 6, an A100 12, a Hopper 18 in all. To switches a V100 has 6,
+    an A100 12 (an A800 8), a Hopper or Blackwell 18. More than 12 are a Hopper's or newer: ``assumed`` says so.
 
     Of both CPUs that such GPUs are sold with, those are the likelier that join GPUs as the text has them: in servers
     with Broadwell (DGX-1) or AMD's CPUs two may be below one host bridge (PHB), with Intel's from Skylake on they are
@@ -75,6 +75,23 @@ def implied(
     return likely
 
 
+def assumed(machine: Machine) -> str:
+    """Return what was assumed of GPUs that a text does not name, if other GPUs with such links are faster; else empty.
+
+    Args:
+        machine: A machine, read from any source; of those that name GPUs or their bus ids nothing was assumed.
+    """
+    named = any(gpu.product or gpu.pci for gpu in machine.gpus)
+    if named or machine.vendor is not NVIDIA or machine.link_gbps != _HOPPER.link_gbps:
+        return ""
+    most = max(gpu.switch_links or sum(row) for gpu, row in zip(machine.gpus, machine.links, strict=True))
+    return (
+        f"the text does not name the GPUs, which have up to {most} links: they are taken for Hopper (compute "
+        f"capability 9.0, {machine.link_gbps:g} GB/s a link, PCIe 5), but may be newer: name them with --product, as "
+        "H200 or B200"
+    )
+
+
 def _of_links(links: Sequence[Sequence[int]], *, switched: bool) -> Implied:
     most, total = max(map(max, links)), max(map(sum, links))
     if switched:
@@ -83,7 +100,7 @@ def _of_links(links: Sequence[Sequence[int]], *, switched: bool) -> Implied:
         return msgspec.structs.replace(_SWITCHED, pcie_gbps=24.0) if most > 6 else _SWITCHED
     if most == 0:
         return _NO_LINKS
-    if most > 12:
+    if total > 12:
         return _HOPPER
     if total > 6:
         return _A100

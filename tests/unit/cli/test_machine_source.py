@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from dradriver.cli.main import main
-from dradriver.topology import topo_m
+from dradriver.topology import profiles, topo_m
 from tests.fakes import nvml
 from tests.fakes.hardware import Server
 from tests.paths import REPO
@@ -74,3 +74,27 @@ def test_help_and_page_name_every_text_that_is_taken(command: tuple[str, ...]) -
     for text in TEXTS:
         assert text in helped
         assert text in page
+
+
+@pytest.mark.parametrize("words", [["topo"], ["plan", "--gpus", "4"]])
+def test_what_is_assumed_of_gpus_that_a_text_does_not_name_is_a_warning(words: list[str], tmp_path: Path) -> None:
+    file = tmp_path / "h100.txt"
+    mesh = topo_m.write(profiles.load("a100-x4-mesh"))
+    file.write_text(mesh.replace("NV4", "NV6"))
+    found = CliRunner().invoke(main, [*words, "-m", str(file)])
+    assert found.exit_code == 0
+    assert "do not name" not in found.stdout
+    assert found.stderr.startswith(
+        "warning: the text does not name the GPUs, which have up to 18 links: they are taken for"
+    )
+    assert "Hopper (compute capability 9.0, 20.6 GB/s a link, PCIe 5), but may be newer: name them with" in found.stderr
+    file.write_text(mesh)
+    assert CliRunner().invoke(main, [*words, "-m", str(file)]).stderr == ""
+    assert CliRunner().invoke(main, [*words, "-m", "hgx-h100"]).stderr == ""
+
+
+def test_nothing_is_assumed_of_gpus_that_the_user_names(tmp_path: Path) -> None:
+    file = tmp_path / "h100.txt"
+    file.write_text(topo_m.write(profiles.load("hgx-h100")))
+    for words in (["topo"], ["plan", "--gpus", "4"]):
+        assert CliRunner().invoke(main, [*words, "-m", str(file), "--product", "NVIDIA B200"]).stderr == ""

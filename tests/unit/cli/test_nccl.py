@@ -27,6 +27,15 @@ def test_what_is_written_is_taken(tmp_path: Path) -> None:
     assert run("check", str(file)).output.endswith(", with 1 warning\n")
 
 
+def test_a_rate_that_the_source_does_not_say_is_warned_of(tmp_path: Path) -> None:
+    source, file = tmp_path / "source.xml", tmp_path / "topo.xml"
+    source.write_text(nccl.write(profiles.load("hgx-h100")).replace("32.0 GT/s PCIe", "Unknown"))
+    result = run("write", "-m", str(source), "-o", str(file))
+    assert result.exit_code == 0
+    assert " more: the source does not say the PCIe rate, so NCCL takes it for Gen 3" in result.stderr
+    assert run("check", str(file)).exit_code == 0
+
+
 def test_a_text_is_written_with_what_it_does_not_say(tmp_path: Path) -> None:
     text, file = tmp_path / "a40.txt", tmp_path / "topo.xml"
     text.write_text(topo_m.write(profiles.load("a40-x8-bridge-pairs")))

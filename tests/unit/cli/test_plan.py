@@ -361,3 +361,25 @@ def test_the_instances_that_a_machine_has_are_all_that_their_gpu_gives(tmp_path:
 def test_parts_that_cannot_be(question: dict[str, object], told: str) -> None:
     (answer,) = answers(run("--batch", lines=[{"machine": "hgx-h100"} | question]))
     assert told in str(answer["error"])
+
+
+def test_gpus_without_peer_access_are_in_no_set_together(tmp_path: Path) -> None:
+    machine = profiles.load("hgx-h100")
+    links = [list(row) for row in machine.links]
+    links[0][1] = links[1][0] = 0
+    file = tmp_path / "refused.json"
+    file.write_text(codec.encode(msgspec.structs.replace(machine, links=tuple(map(tuple, links)))))
+
+    def plan(*words: str) -> Result:
+        return CliRunner().invoke(main, ["plan", "-m", str(file), *words])
+
+    for gpus in (1, 2, 7):
+        done = plan("--gpus", str(gpus), "-o", "json")
+        assert 1 not in json.loads(done.stdout)["gpus"]
+        assert done.stderr.startswith("warning: GPU 1: its links are up, but it has no peer access to GPU 0: a node")
+    topo = CliRunner().invoke(main, ["topo", "-m", str(file)])
+    assert topo.stderr.startswith("warning: GPU 1: its links are up, but it has no peer access to GPU 0")
+    assert "8            none" in topo.stdout
+    for words in (("--gpus", "8"), ("--gpus", "2", "--include", "0,1"), ("--gpus", "2", "--free", "0,1")):
+        done = plan(*words)
+        assert (done.exit_code, done.stdout) == (1, "")

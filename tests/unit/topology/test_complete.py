@@ -33,6 +33,9 @@ def links(count: int, pairs: dict[tuple[int, int], int]) -> list[list[int]]:
         (links(4, {(0, 3): 18}), "9.0", 48.0, 20.6),  # H100 PCIe
         (links(4, {(0, 1): 2}), "7.0", 12.0, 20.0),  # V100 PCIe
         (links(4, dict.fromkeys(((0, 1), (1, 2), (2, 3), (0, 3), (0, 2), (1, 3)), 4)), "8.0", 24.0, 20.0),  # Perlmutter
+        (links(4, dict.fromkeys(((0, 1), (1, 2), (2, 3), (0, 3), (0, 2), (1, 3)), 6)), "9.0", 48.0, 20.6),  # H100, NV6
+        (links(3, dict.fromkeys(((0, 1), (1, 2), (0, 2)), 9)), "9.0", 48.0, 20.6),
+        (links(4, {(0, 1): 6, (1, 2): 6, (2, 3): 6, (0, 3): 6, (0, 2): 1}), "9.0", 48.0, 20.6),  # with links down
         (machines.dgx1().links, "7.0", 12.0, 20.0),
         (
             links(4, dict.fromkeys(((0, 1), (1, 2), (2, 3), (0, 3)), 2)),

@@ -68,6 +68,14 @@ def test_switches_are_told_from_direct_links(name: str, links: int, gbps: float)
 
 
 @pytest.mark.shared_data
+def test_a_mesh_of_more_links_than_an_ampere_has_is_a_hoppers() -> None:
+    machine = topo_m.read((SHARED_DATA / "reports" / "25-h100x4-nv6-mesh-interleaved-cpus.txt").read_text())
+    assert {(gpu.compute_capability, gpu.pcie_gbps, gpu.switch_links) for gpu in machine.gpus} == {("9.0", 48.0, 0)}
+    assert machine.link_gbps == 20.6
+    assert [gpu.numa for gpu in machine.gpus] == [3, 1, 7, 5]
+
+
+@pytest.mark.shared_data
 def test_what_single_files_are_there_for() -> None:
     assert topo_m.read(_text("k80x4-legacy-legend-mlx4.txt")).nics[0].name == "mlx4_0"
     perlmutter = topo_m.read(_text("perlmutter-a100x4-nv4-mesh.txt"))

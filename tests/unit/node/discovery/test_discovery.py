@@ -22,7 +22,7 @@ from dradriver.node.gpu_work import GpuWork
 from dradriver.topology import codec
 from dradriver.topology.machine import Gpu, Machine
 from tests.fakes.node import NODE, eventually, machine, uuid
-from tests.paths import REPO
+from tests.paths import REPO, SHARED_DATA
 
 
 def simulated(folder: Path, node: str = NODE) -> Simulated:
@@ -42,6 +42,15 @@ def test_a_gpu_that_is_named_lost_is_gone_until_it_is_not(tmp_path: Path, line: 
     assert [gpu.uuid for gpu in found.read().gpus] == [uuid(i) for i in (0, 1, 3, 4, 5, 6, 7)]
     (tmp_path / "lost").unlink()
     assert found.read() == machine()
+
+
+@pytest.mark.shared_data
+def test_of_two_gpus_without_peer_access_a_simulated_node_keeps_one_off(tmp_path: Path) -> None:
+    source = SHARED_DATA / "reports" / "30-hgx-p2p-refused-between-two.json"
+    found = Simulated(str(source), node=NODE, folder=tmp_path)
+    gpus = found.read().gpus
+    faults = {uuid: [fault.key for fault in some] for uuid, some in found.faults.items() if some}
+    assert faults == {gpus[1].uuid: ["gpu.topology/nvlink"]}
 
 
 def test_a_lost_gpu_shifts_indices_and_nothing_else() -> None:

@@ -8,7 +8,18 @@ import pytest
 from dradriver.topology import nccl
 from dradriver.topology.machine import NumaNode
 from dradriver.topology.nccl.rules import RULES
-from tests.fakes.nccl_files import BESIDE_A_MACHINE, BOTH, GOOD, LINKED, NET, SWITCHED, machine_of, rules, swap
+from tests.fakes.nccl_files import (
+    BESIDE_A_MACHINE,
+    BOTH,
+    GOOD,
+    LINKED,
+    NET,
+    PCILINKED,
+    SWITCHED,
+    machine_of,
+    rules,
+    swap,
+)
 
 # For each rule a file that breaks it, and where: line and column.
 BROKEN: dict[str, tuple[str, int, int]] = {
@@ -57,16 +68,19 @@ BROKEN: dict[str, tuple[str, int, int]] = {
     "unknown": (swap(GOOD, '  <cpu numaid="1"/>', '  <nvswitch/><cpu numaid="1"/>'), 9, 3),
     "no-cpu": ('<system version="1"></system>', 1, 1),
     "numaid": (swap(GOOD, 'numaid="0" ', ""), 3, 3),
-    "numaid-mixed": (swap(BOTH, 'numaid="0"', 'numaid="-1"'), 3, 8),
+    "numaid-unnumbered": (swap(BOTH, 'numaid="0"', 'numaid="-1"'), 3, 8),
     "numaid-unused": (swap(GOOD, 'numaid="1"', ""), 9, 3),
     "numaid-twice": (swap(GOOD, '<cpu numaid="1"/>', '<cpu numaid="0"><pci busid="0000:09:00.0"/></cpu>'), 9, 8),
     "numa-missing": (swap(GOOD, 'numaid="1"', 'numaid="2"'), 2, 1),
     "affinity": (swap(GOOD, "0000000f", "0-15"), 3, 19),
     "arch": (swap(GOOD, "x86_64", "amd64"), 3, 39),
     "vendor": (swap(GOOD, "GenuineIntel", "Intel"), 3, 53),
+    "vendor-unlisted": (swap(GOOD, "GenuineIntel", "HygonGenuine"), 3, 53),
     "no-number": (swap(GOOD, 'familyid="6"', 'familyid="six"'), 3, 75),
     "no-model": (swap(GOOD, ' modelid="143"', ""), 3, 75),
     "cpu-facts": (swap(NET, ' arch="x86_64"', ""), 3, 3),
+    "affinity-shared": (swap(BOTH, '<cpu numaid="1"', '<cpu numaid="1" affinity="00000ff8"'), 9, 19),
+    "cpu-filled": (swap(NET, ' affinity="0000000f"', ""), 3, 3),
     "host-hash": (swap(GOOD, 'numaid="0"', 'numaid="0" host_hash="0x1"'), 3, 19),
     "busid": (swap(GOOD, "0000:03:00.0", "3"), 6, 12),
     "busid-form": (swap(GOOD, "0000:03:00.0", "00000000:0A:00.0"), 6, 12),
@@ -96,6 +110,8 @@ BROKEN: dict[str, tuple[str, int, int]] = {
     "width-empty": (swap(GOOD, 'link_width="16"', 'link_width=""'), 4, 160),
     "two-gpus": (swap(LINKED, "<gpu>", "<gpu/><gpu>"), 5, 56),
     "pcilink": (swap(GOOD, "    </pci>", '<pcilink target="1"/></pci>'), 7, 10),
+    "pcilink-one-way": (swap(PCILINKED, '<pcilink target="0000:01:00.0"/>', ""), 7, 14),
+    "pcilink-dropped": (swap(GOOD, "    </pci>", '<pcilink target="0000:02:00.0"/></pci>'), 7, 10),
     "override": (swap(LINKED, "<gpu>", '<gpu sm="90">'), 5, 55),
     "own-note": (swap(LINKED, "<gpu>", '<gpu rank="0">'), 5, 55),
     "believed": (LINKED, 5, 55),
@@ -120,7 +136,7 @@ BROKEN: dict[str, tuple[str, int, int]] = {
 }  # fmt: skip
 
 
-ALSO_BESIDE = {"not-rate", "not-numa"}
+ALSO_BESIDE = {"not-rate", "not-numa", "numaid-mixed"}
 
 
 def test_every_rule_has_a_file_that_breaks_it() -> None:
@@ -145,10 +161,8 @@ FINE_AND_IS_NOT: dict[str, str] = {
     "an element's name of 300 characters": BROKEN["long-element"][0],
     "an invented switch without class": BROKEN["no-class-switch"][0],
     "32.0 GT/s": swap(GOOD, "32.0 GT/s PCIe", "32.0 GT/s"),
-    "numaid -1": BROKEN["numaid-mixed"][0],
     "host_hash": BROKEN["host-hash"][0],
     "an unknown element around a GPU": re.sub(r'(<pci busid="0000:02.*?/>)', r"<slot>\1</slot>", GOOD),
-    "a GPU missing from a dump": re.sub(r'<pci busid="0000:03.*?</pci>\n', "", LINKED),
     "a link width of 999": BROKEN["width-most"][0],
     "a switch link missing": swap(SWITCHED, '<nvlink target="0000:0a:00.0" count="4" tclass="0x068000"/>', ""),
     "a switch link of 0": BROKEN["switch-lost"][0],
@@ -178,6 +192,13 @@ FINE_AND_IS_NOT: dict[str, str] = {
 
 
 NOTHING_CHANGES: dict[str, str] = {
+    "numaid -1, which /sys may have, too": BROKEN["numaid-unnumbered"][0],
+    "a GPU missing from a dump": re.sub(r'<pci busid="0000:03.*?</pci>\n', "", LINKED),
+    "one host's word on all CPUs": GOOD.replace("<cpu ", '<cpu host_hash="0x1" '),
+    "a CPU that two nodes have": BROKEN["affinity-shared"][0],
+    "no mask of CPUs above a NIC": BROKEN["cpu-filled"][0],
+    "a link to a switch that is not in the file": BROKEN["pcilink-dropped"][0],
+    "a rate that /sys does not know": swap(GOOD, "32.0 GT/s PCIe", "Unknown speed"),
     "target of a switch link": BROKEN["switch-target"][0],
     "class of a switch link": BROKEN["switch-class"][0],
     "tclass of a GPU's link missing": BROKEN["switch-guess"][0],
@@ -305,6 +326,40 @@ def test_nccl_looks_below_no_device_of_another_class(kind: str) -> None:
     assert "pcilink-place" not in rules(swap(GOOD, "    </pci>", '<pcilink target="0000:81:00.0"/></pci>'))
 
 
+def test_a_link_between_switches_is_fine_in_both_directions_and_an_error_in_one() -> None:
+    assert rules(PCILINKED) == []
+    assert rules(PCILINKED.replace('target="0000:', 'target="00000000:')) == []  # NCCL compares numbers here
+    one_way = nccl.check(BROKEN["pcilink-one-way"][0])
+    assert [(finding.rule, finding.error) for finding in one_way] == [("pcilink-one-way", True)]
+    assert "from 0000:01:00.0 to 0000:41:00.0, but none back: NCCL since 2.22 ends" in one_way[0].problem
+
+
+def test_each_node_without_a_mask_is_as_nccl_dumps_it_where_sys_has_none() -> None:
+    none = swap(NET, ' affinity="0000000f"', "")
+    assert rules(none) == ["cpu-filled", "net"]
+    alone = none.replace('<cpu numaid="1"/>', "").replace('numaid="0"', 'numaid="-1"')
+    assert rules(alone) == ["net"]  # there is no such node in /sys
+    arm = re.sub(r'arch="x86_64" vendor="\w+" familyid="6" modelid="143"', 'arch="arm64"', none)
+    assert rules(arm.replace('<cpu numaid="1"/>', "").replace('numaid="0"', 'numaid="-1"')) == ["net"]
+    amd = swap(NET, 'vendor="GenuineIntel" familyid="6" modelid="143"', 'vendor="AuthenticAMD"')
+    assert rules(amd) == ["cpu-filled", "net"]  # NCCL asks for the model of Intel's and Zhaoxin's alone
+
+
+def test_masks_that_overlap_are_told_with_the_cpus_and_the_other_node() -> None:
+    found = [finding for finding in nccl.check(BROKEN["affinity-shared"][0]) if finding.rule == "affinity-shared"]
+    assert found[0].problem.startswith("CPU 3 is in the affinity of the <cpu> in line 3, too")
+    apart = swap(BOTH, '<cpu numaid="1"', '<cpu numaid="1" affinity="00000ff0"')
+    assert rules(apart) == []
+    wide = apart.replace('"00000ff0"', '"0000000f,00000000"')  # bit 0 of another group of 32
+    assert rules(wide) == []
+
+
+def test_words_for_the_host_are_wrong_where_two_cpus_have_different_ones() -> None:
+    same = GOOD.replace("<cpu ", '<cpu host_hash="0x1" ')
+    assert rules(same) == ["own-note"]
+    assert rules(swap(same, '0x1" numaid="1"', '0x2" numaid="1"')) == ["host-hash"]
+
+
 def test_letters_of_several_bytes_are_long_earlier() -> None:
     assert rules(swap(GOOD, 'version="1"', 'version="1" name="' + "é" * 126 + '"')) == []
     assert rules(swap(GOOD, 'version="1"', 'version="1" name="' + "é" * 127 + '"')) == ["long-value"]
@@ -331,7 +386,7 @@ def test_cpus_of_other_kinds_need_no_model() -> None:
     assert arm != NET
     assert rules(arm) == ["net"]
     assert rules(arm.replace('arch="arm64"', 'arch="arm64" vendor="ARM"')) == ["net"]
-    assert "cpu-facts" in rules(arm.replace(' affinity="0000000f"', ""))
+    assert "cpu-filled" in rules(arm.replace(' affinity="0000000f"', ""))
 
 
 @pytest.mark.parametrize("name", ["link_speed", "link_width"])

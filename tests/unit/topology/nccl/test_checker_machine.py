@@ -47,6 +47,13 @@ def test_ids_that_a_file_does_not_have_are_none_of_another_device() -> None:
     assert rules(swap(GOOD, ' vendor="0x1000"', ""), machine_of(GOOD)) == []
 
 
+def test_gpus_below_no_node_are_wrong_where_the_machine_has_them_all_on_nodes() -> None:
+    text = swap(BOTH, 'numaid="0"', 'numaid="-1"')
+    found = [finding.rule for finding in nccl.check(text, machine=machine_of(BOTH)) if finding.error]
+    assert found == ["numa-lacks", "numaid-mixed"]
+    assert not [finding for finding in nccl.check(text, machine=machine_of(text)) if finding.error]
+
+
 def test_a_device_on_no_node_in_the_file_is_on_none_beside_its_machine() -> None:
     text = GOOD.replace('<cpu numaid="1"/>', "").replace('numaid="0"', 'numaid="-1"')
     assert "not-numa" not in rules(text, machine_of(GOOD))

@@ -112,6 +112,57 @@ def test_the_tree_gives_paths_numbers_and_facts() -> None:
     assert machine.cpu == Cpu(arch="x86_64", vendor="AuthenticAMD", family=25, model=1)
 
 
+def switches(*links: tuple[int, int], numa: tuple[int, ...], below: int = 0) -> str:
+    """A file of a GPU and a NIC below each of some switches, joined by links.
+
+    Args:
+        links: Pairs of switches.
+        numa: Each switch's NUMA node.
+        below: How many more switches there are between each switch and its devices.
+    """
+    cpus = ""
+    for node in sorted(set(numa)):
+        cpus += f'<cpu numaid="{node}" arch="x86_64" vendor="GenuineIntel" familyid="6" modelid="143">'
+        for n in (n for n, own in enumerate(numa) if own == node):
+            peers = [b for a, b in links if a == n] + [a for a, b in links if b == n]
+            cpus += f'<pci busid="{n:04x}:01:00.0" class="0x060400">'
+            cpus += "".join(f'<pcilink target="{peer:04x}:01:00.0"/>' for peer in peers)
+            cpus += "".join(f'<pci busid="{n:04x}:02:{m:02x}.0" class="0x060400">' for m in range(below))
+            cpus += f'<pci busid="{n:04x}:03:00.0" class="0x030200"/><pci busid="{n:04x}:04:00.0" class="0x020700"/>'
+            cpus += "</pci>" * (below + 1)
+        cpus += "</cpu>"
+    return f'<system version="1">{cpus}</system>'
+
+
+@pytest.mark.parametrize(
+    ("links", "numa", "below", "path"),
+    [
+        ((), (0, 0), 0, PathType.NODE),
+        (((0, 1),), (0, 0), 0, PathType.PXB),
+        (((0, 1),), (0, 1), 0, PathType.PXB),
+        (((0, 1),), (0, 0), 2, PathType.PXB),
+        (((0, 2), (2, 1)), (0, 0, 0), 0, PathType.PXB),  # four steps, as many as by way of the CPU, and faster
+        (((0, 2), (2, 3), (3, 1)), (0, 0, 0, 0), 0, PathType.NODE),  # five, and by way of the CPU four
+        (((0, 2), (2, 3), (3, 1)), (0, 1, 0, 0), 0, PathType.PXB),  # five, as many as by way of both CPUs
+        (((0, 2), (2, 3), (3, 4), (4, 1)), (0, 1, 0, 0, 0), 0, PathType.SYS),
+    ],
+)
+def test_links_between_switches_join_what_is_below_them(
+    links: tuple[tuple[int, int], ...], numa: tuple[int, ...], below: int, path: PathType
+) -> None:
+    """As NCCL's paths.cc searches: fewest steps first, then the faster way."""
+    machine = nccl.read(switches(*links, numa=numa, below=below))
+    assert machine.paths[0][1] is machine.paths[1][0] is path
+    assert machine.nic_paths[0][1] is machine.nic_paths[1][0] is path
+
+
+def test_links_between_switches_that_one_side_lacks_or_that_lead_nowhere_are_none() -> None:
+    text = switches((0, 1), numa=(0, 0))
+    assert nccl.read(text.replace('<pcilink target="0000:01:00.0"/>', "")).paths[0][1] is PathType.NODE
+    assert nccl.read(text.replace('target="0001:01:00.0"', 'target="0009:01:00.0"')).paths[0][1] is PathType.NODE
+    assert nccl.read(text.replace('target="', 'target="0000')).paths[0][1] is PathType.PXB  # NVML's long form
+
+
 def test_without_dev_everywhere_bus_ids_number_the_gpus() -> None:
     machine = nccl.read(SMALL.replace('dev="1"', ""))
     assert [(gpu.index, gpu.pci) for gpu in machine.gpus] == [(0, "0000:02:00.0"), (1, "0000:03:00.0")]

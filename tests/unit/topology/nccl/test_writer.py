@@ -10,7 +10,7 @@ from dradriver.topology import nccl, profiles
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.machine import Cpu, Machine, Nic, NumaNode, PathType, PciDevice
 from dradriver.topology.nccl.explain import explain, flattened
-from dradriver.topology.nccl.writer import MOST_ELEMENTS, write_file
+from dradriver.topology.nccl.writer import MOST_ELEMENTS, without_rate, write_file
 from tests.paths import SHARED_DATA
 
 DUMP = SHARED_DATA / "nccl_xml" / "simllm-hgx-h200-8x-vastai.xml"
@@ -149,6 +149,9 @@ def test_a_flat_virtual_machine_gets_the_paths_of_the_server_below_it() -> None:
     assert [row.index(PathType.PIX) for row in again.nic_paths] == list(range(8))
 
 
+BELOW = msgspec.structs.replace(profiles.load("rtx-a6000-x4-pairs").gpus[0], pci="0000:05:00.0")
+
+
 def chain(bridges: int) -> tuple[PciDevice, ...]:
     """The GPU below so many bridges, one below another."""
     above = [PciDevice(f"0000:{n:02x}:01.0", n - 1 if n else None, 0, "0x060400") for n in range(bridges)]
@@ -163,11 +166,75 @@ def chain(bridges: int) -> tuple[PciDevice, ...]:
         ({"numa": (NumaNode(id=0, cpumap=",".join(["ffffffff"] * 30)),)}, "affinity: 'ffffffff,.*269 characters"),
         ({"pci": chain(200)}, f"205 elements; .*: {MOST_ELEMENTS} is the most"),
         ({"cpu": Cpu(arch='x86"')}, "arch: 'x86\"', 4 characters"),
+        (
+            {"cpu": Cpu(arch="riscv64")},
+            "<cpu .*: arch 'riscv64': NCCL takes it for another CPU; write x86_64",
+        ),
+        ({"cpu": Cpu(arch="x86_64", vendor="VIA")}, "vendor 'VIA': NCCL takes it for another CPU; write GenuineIntel"),
+        ({"pci": chain(70)}, "nested deeper than 64 elements"),
+        (
+            {"pci": (*TREE[:2], msgspec.structs.replace(TREE[1], busid="0000:05:00.0", parent=1)), "gpus": (BELOW,)},
+            "a <pci> in a device with class 0x030200",
+        ),
     ],
 )
 def test_what_nccl_would_refuse_is_not_written(fields: dict[str, object], says: str) -> None:
     with pytest.raises(TopologyError, match=says):
         nccl.write(box(**fields))
+
+
+@pytest.mark.parametrize(
+    ("said", "written"),
+    [
+        ("32.0 GT/s PCIe", "32.0 GT/s PCIe"),
+        ("32 GT/s", "32 GT/s"),  # an old kernel's words, which NCCL knows
+        ("32.0 GT/s", "32.0 GT/s PCIe"),
+        ("8.0GT/s", "8.0 GT/s PCIe"),
+        ("64 GT/s", "64.0 GT/s PCIe"),
+        ("2.5 gt/s pcie", "2.5 GT/s PCIe"),
+        ("Gen5", "32.0 GT/s PCIe"),
+        ("PCIe Gen 4", "16.0 GT/s PCIe"),
+        ("gen1", "2.5 GT/s PCIe"),
+        ("Gen6", "64.0 GT/s PCIe"),
+        ("Unknown", ""),
+        ("Unknown speed", ""),
+        ("32.0", ""),
+        ("7.0 GT/s", ""),
+        ("Gen9", ""),
+    ],
+)
+def test_a_rate_is_written_in_words_that_nccl_knows(said: str, written: str) -> None:
+    machine = box(pci=tuple(msgspec.structs.replace(device, link_speed=said) for device in TREE))
+    text = nccl.write(machine)
+    assert text.count(f'link_speed="{written}"') == 2
+    assert not [finding for finding in nccl.check(text, machine=machine) if finding.error]
+    assert without_rate(machine) == ([] if written else ["0000:01:00.0", "0000:02:00.0"])
+
+
+@pytest.mark.parametrize(
+    ("cpu", "written"),
+    [
+        (Cpu(arch="amd64", vendor="AMD", family=25, model=1), 'arch="x86_64" vendor="AuthenticAMD" familyid="175"'),
+        (Cpu(arch="x86_64", vendor="Intel", family=6, model=143), 'arch="x86_64" vendor="GenuineIntel" familyid="6"'),
+        (Cpu(arch="aarch64"), 'arch="arm64">'),
+        (Cpu(arch="x86_64", vendor="HygonGenuine", family=24), 'arch="x86_64" vendor="HygonGenuine"'),
+    ],
+)
+def test_a_cpu_is_written_by_the_names_that_nccl_knows(cpu: Cpu, written: str) -> None:
+    text = nccl.write(box(cpu=cpu))
+    assert written in text
+    assert not [finding for finding in nccl.check(text) if finding.error]
+
+
+def test_a_class_that_the_source_does_not_say_is_written() -> None:
+    text = nccl.write(box(pci=tuple(msgspec.structs.replace(device, kind="") for device in TREE), virtual=True))
+    assert text == nccl.write(box(virtual=True)).replace("0x020700", "0x020000")
+
+
+def test_a_nic_whose_domain_nccl_cannot_write_is_left_out() -> None:
+    nic, tree = Nic(name="mlx5_0", pci="10000:04:00.0", numa=0), list(TREE)
+    tree[3] = msgspec.structs.replace(TREE[3], busid=nic.pci)
+    assert nccl.write(box(nics=(nic,), pci=tuple(tree), virtual=True)) == nccl.write(box())
 
 
 @pytest.mark.parametrize("busid", ["", "00010000:02:00.0"])

@@ -9,6 +9,7 @@ from dradriver.node.discovery.problem import Problem
 from dradriver.node.vendors.nvidia.discovery.gpus import GpuFacts, Link
 from dradriver.node.vendors.nvidia.discovery.nvml import REMOTE_GPU, REMOTE_SWITCH, REMOTE_UNKNOWN, Nvml
 from dradriver.node.vendors.nvidia.discovery.nvml_query import NEWER, Answers, NvmlQuery
+from dradriver.topology.peer_access import Pair
 
 Matrix = tuple[tuple[int, ...], ...]
 
@@ -38,14 +39,15 @@ def _ends_in_switch(link: Link, here: set[str], pci_class: Callable[[str], str])
 
 def link_matrix(
     nvml: Nvml, gpus: Sequence[GpuFacts], switched: Sequence[int], problems: list[Problem], answers: Answers
-) -> Matrix:
+) -> tuple[Matrix, list[Pair]]:
     """Return g x g numbers of links: direct ones, and over switches the smaller of both sides' links to them.
 
-    A pair that NVML knows to have no peer access over NVLink (a fabric manager that does not run or has other
-    partitions, MIG mode) has 0.
+    A pair that NVML knows to have no peer access over NVLink (a fault, a fabric manager that does not run or has other
+    partitions, MIG mode) has 0. Such pairs of positions are returned, too.
     """
     direct = [Counter(link.remote for link in _to_gpus(gpu)) for gpu in gpus]
     matrix = [[0] * len(gpus) for _ in gpus]
+    refused: list[Pair] = []
     for i in range(len(gpus)):
         for j in range(i):
             asked = of_two(gpus[j], gpus[i], problems, answers)
@@ -56,9 +58,10 @@ def link_matrix(
             ends = gpus[j].handle, gpus[i].handle
             if count and not asked.ask(nvml.nvlink_p2p, *ends, default=True, quiet=NEWER):
                 asked.note("nvmlDeviceGetP2PStatus", f"no peer access over NVLink; their {count} links do not count")
+                refused.append((j, i))
                 count = 0
             matrix[i][j] = matrix[j][i] = count
-    return tuple(tuple(row) for row in matrix)
+    return tuple(tuple(row) for row in matrix), refused
 
 
 def of_two(one: GpuFacts, other: GpuFacts, problems: list[Problem], answers: Answers) -> NvmlQuery:

@@ -21,6 +21,7 @@ from dradriver.node.vendors.nvidia.discovery import binding, condition, links
 from dradriver.node.vendors.nvidia.discovery.gpus import GpuFacts, Gpus, read_gpus
 from dradriver.node.vendors.nvidia.discovery.nvml import Nvml, NvmlError
 from dradriver.node.vendors.nvidia.discovery.nvml_query import NEWER, Answers, NvmlQuery
+from dradriver.topology import peer_access
 from dradriver.topology.check import check
 from dradriver.topology.machine import Gpu, Machine, PathType
 from dradriver.topology.nccl import facts
@@ -126,6 +127,14 @@ def _answers(nvml: Nvml, gpu: GpuFacts) -> bool:
         return False
 
 
+def _is_in_mig_mode(nvml: Nvml, gpu: GpuFacts) -> bool:
+    """Return whether a GPU is in MIG mode, or is by now: a claim may have changed that since it was asked."""
+    try:
+        return gpu.mig is not None or nvml.mig_mode(gpu.handle)[0]
+    except NvmlError:
+        return False
+
+
 def _describe(
     nvml: Nvml,
     every: Gpus,
@@ -147,7 +156,7 @@ def _describe(
             problems.append(Problem(f"GPU {gpu.index}", "/sys", said))
     cards = nics.read_nics(root, tree, problems, kept)
     switched = links.switch_links(gpus, pci_class=tree.pci_class)
-    matrix = links.link_matrix(nvml, gpus, switched, problems, answers)
+    matrix, refused = links.link_matrix(nvml, gpus, switched, problems, answers)
     places = tuple(seat.place if (seat := tree.seat(gpu.pci)) else Place() for gpu in gpus)
     _note_fabrics(gpus, problems)
     cpu, virtual = sysfs.cpu(root, proc_root=proc_root)
@@ -183,6 +192,19 @@ def _describe(
     ]
     whole = not (every.lost or every.silent or virtual or tree.gpus() - {gpu.pci for gpu in gpus})
     short = health_links.lost(linked, whole=whole)
+    # These are kept off already, or have no peer access for another reason.
+    apart = {
+        i
+        for i in {i for pair in refused for i in pair}
+        if gpus[i].uuid in short
+        or any(fault.kind == "fabric" for fault in conditions[gpus[i].uuid].faults)
+        or _is_in_mig_mode(nvml, gpus[i])
+    }
+    pairs = peer_access.faulty(
+        [(i, j) for i, j in refused if i not in apart and j not in apart],
+        switched=[i for i, count in enumerate(switched) if count and i not in apart],
+    )
+    short |= health_links.refused(machine, peer_access.fewest(pairs))
     unsure = frozenset(gpu.uuid for gpu in gpus if gpu.unsure)
     failing = Fault("unreadable", "", "NVML does not answer all questions about it")
     return Reading(

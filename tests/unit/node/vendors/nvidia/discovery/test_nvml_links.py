@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
+from dradriver.node.vendors.nvidia.discovery import binding
+from dradriver.node.vendors.nvidia.discovery.nvml import Handle, Nvml
+from dradriver.node.vendors.nvidia.discovery.reading import discover
 from dradriver.topology.machine import PathType
+from tests.fakes import nvml
 from tests.fakes.hardware import Server, said, without
 
 
@@ -98,6 +103,88 @@ def test_a_pair_without_peer_access_has_no_links(tmp_path: Path) -> None:
     assert reading.machine.links[0] == (0, 18, 18, 18, 0, 0, 0, 0)
     assert len(reading.problems) == 16
     assert "no peer access over NVLink; their 18 links do not count" in said(reading)[0]
+    assert not any(reading.faults.values())
+
+
+def refuse(server: Server, *pairs: tuple[int, int]) -> dict[int, list[str]]:
+    """What is wrong with each GPU, by its number, where these pairs have no peer access."""
+    server.table |= {f"nvmlDeviceGetP2PStatus 2 {a} {b}": "5" for pair in pairs for a, b in (pair, pair[::-1])}
+    reading = server.read()
+    by_uuid = {gpu.uuid: gpu.index for gpu in reading.machine.gpus}
+    return {
+        by_uuid[uuid]: [f"{fault.key}={fault.value}:{fault.effect}" for fault in some]
+        for uuid, some in reading.faults.items()
+        if some
+    }
+
+
+REFUSED = ["gpu.topology/nvlink=refused:NoSchedule"]
+
+
+@pytest.mark.parametrize("name", ["hgx-h100", "dgx-a100", "a100-pcie-x8-bridge-pairs", "dgx1-v100", "a100-x4-mesh"])
+def test_of_a_pair_whose_links_are_up_without_peer_access_one_gpu_is_kept_off(name: str, tmp_path: Path) -> None:
+    """NCCL ends with an error in a job that has both, over switches and over direct links."""
+    server = Server(name, tmp_path)
+    assert refuse(server, (0, 1)) == {1: REFUSED}
+    (fault,) = next(some for some in server.read().faults.values() if some)
+    assert fault.said.startswith("its NVLinks are up, but peer access to GPU 0 is refused: NCCL ends with an error")
+
+
+def test_a_gpu_that_no_other_reaches_is_the_one_that_is_kept_off(tmp_path: Path) -> None:
+    assert refuse(Server("hgx-h100", tmp_path), *((3, b) for b in range(8) if b != 3)) == {3: REFUSED}
+
+
+def test_without_a_fabric_manager_no_pair_has_peer_access_and_none_is_at_fault(tmp_path: Path) -> None:
+    pairs = [(a, b) for a in range(8) for b in range(a)]
+    assert refuse(Server("dgx-a100", tmp_path), *pairs) == {}  # an Ampere's driver does not tell how the fabric is
+
+
+def test_a_gpu_that_has_not_joined_the_fabric_is_told_of_by_its_fabric_alone(tmp_path: Path) -> None:
+    server = Server("hgx-h100", tmp_path)
+    server.table["nvmlDeviceGetGpuFabricInfoV 3"] = "2 0 0 " + "0" * 32
+    assert refuse(server, *((3, b) for b in range(8) if b != 3)) == {3: ["gpu.topology/fabric=in-progress:NoSchedule"]}
+
+
+def test_a_gpu_in_mig_mode_has_no_peer_access_and_is_not_at_fault(tmp_path: Path) -> None:
+    server = Server("hgx-h100", tmp_path)
+    server.table["nvmlDeviceGetMigMode 3"] = "1 1"
+    assert refuse(server, *((3, b) for b in range(8) if b != 3)) == {}
+
+
+class MigModeMeanwhile:
+    """An open NVML of which one GPU comes into MIG mode after it was asked whether it is."""
+
+    def __init__(self, opened: Nvml, uuid: str) -> None:
+        self._opened, self._uuid, self._on = opened, uuid, False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._opened, name)
+
+    def nvlink_p2p(self, a: Handle, b: Handle) -> bool:
+        self._on = True
+        return self._uuid not in (self._opened.uuid(a), self._opened.uuid(b))
+
+    def mig_mode(self, gpu: Handle) -> tuple[bool, bool]:
+        return (True, True) if self._on and self._opened.uuid(gpu) == self._uuid else self._opened.mig_mode(gpu)
+
+
+def test_a_gpu_that_comes_into_mig_mode_during_a_reading_is_not_at_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = Server("hgx-h100", tmp_path)
+    for name, value in server.environment().items():
+        monkeypatch.setenv(name, value)
+    with binding.opened(driver_root=nvml.compiled()) as opened:
+        meanwhile = MigModeMeanwhile(opened, server.machine.gpus[3].uuid)
+        reading = discover(cast("Nvml", meanwhile), root=server.sys.root)
+    assert not any(reading.machine.links[3])
+    assert not any(reading.faults.values())
+
+
+def test_a_gpu_that_is_kept_off_for_its_links_takes_no_other_along(tmp_path: Path) -> None:
+    server = Server("hgx-h100", tmp_path)
+    server.table["nvmlDeviceGetNvLinkState 0 5"] = "0"
+    assert refuse(server, (0, 1)) == {0: ["gpu.topology/nvlink=lost:NoSchedule"]}
 
 
 def test_a_link_has_the_bandwidth_of_its_rate_where_the_part_is_not_known(tmp_path: Path) -> None:

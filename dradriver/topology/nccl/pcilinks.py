@@ -1,0 +1,66 @@
+"""Links between PCIe switches (``<pcilink>``), by which NCCL since 2.22 goes past the CPU.
+
+Switches of Broadcom can be joined so. NCCL counts such a path as PXB (``ncclTopoAddPciLinks`` in ``topo.cc``,
+``ncclTopoSetPaths`` in ``paths.cc``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from dradriver.topology.nccl.tree import reduced
+from dradriver.topology.nccl.xml import Element
+from dradriver.topology.paths import Place
+
+Links = Mapping[str, frozenset[str]]
+"""The switches that each switch is linked to, by bus id; both sides have the link."""
+
+_PAST_THE_CPU = 2  # links from a switch to another one through the CPU
+
+
+def is_switch(pci: Element) -> bool:
+    """Return whether a ``<pci>`` is a switch to NCCL: neither a GPU nor a NIC, by what is in it and by its class."""
+    kind = (pci.get("class") or "").lower()
+    return not kind.startswith(("0x02", "0x03", "0x0680")) and not any(c.name in ("gpu", "nic") for c in pci.children)
+
+
+def links(switches: Iterable[Element]) -> Links:
+    """Return the links that both switches have; NCCL refuses the others, or drops them."""
+    targets = {
+        reduced(pci.get("busid") or ""): {reduced(c.get("target") or "") for c in pci.children if c.name == "pcilink"}
+        for pci in switches
+        if is_switch(pci)
+    }
+    return {a: frozenset(b for b in targets[a] if b != a and a in targets.get(b, ())) for a in targets}
+
+
+def joined(links: Links) -> Callable[[Place, Place], bool]:
+    """Return what says of two places whether NCCL takes the links between their switches, not the CPU.
+
+    It takes the way with fewer steps; of two with as many the links, which are faster.
+    """
+    ways = {switch: _steps(links, switch) for switch, others in links.items() if others}
+
+    def linked(place: Place) -> list[tuple[int, str]]:
+        return [(depth, switch) for depth, switch in enumerate(place.switches) if switch in ways]
+
+    def by_links(a: Place, b: Place) -> bool:
+        most = _PAST_THE_CPU + (a.numa is None or a.numa != b.numa)
+        return any(
+            other in ways[switch] and ways[switch][other] <= most + i + j
+            for i, switch in linked(a)
+            for j, other in linked(b)
+        )
+
+    return by_links
+
+
+def _steps(links: Links, start: str) -> dict[str, int]:
+    """Return the fewest links from a switch to each that it reaches."""
+    steps, border = {start: 0}, [start]
+    for switch in border:
+        for other in links[switch]:
+            if other not in steps:
+                steps[other] = steps[switch] + 1
+                border.append(other)
+    return steps

@@ -1,0 +1,58 @@
+"""GPUs that refuse each other peer access although links between them are up: no pod may have both.
+
+NCCL asks for the peer access of every pair that it sees linked, whether or not a ring joins the two, and ends the job
+with "unhandled cuda error" (``ncclTopoCheckP2p`` in ``paths.cc``). The scheduler cannot be told that two devices do not
+go together, so one of them is kept from pods. The node agent taints it, and ``gputopo plan`` leaves it out.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable
+from itertools import combinations
+
+from dradriver.topology.machine import Machine
+
+Pair = tuple[int, int]
+
+
+def kept_off(machine: Machine) -> dict[int, tuple[int, ...]]:
+    """Return the positions of GPUs to keep from pods, each with those that it has no peer access to.
+
+    Of direct links the machine does not say whether a pair without any lost its peer access: it is taken for unlinked.
+    """
+    switched = [i for i, gpu in enumerate(machine.gpus) if gpu.switch_links and gpu.mig is None]
+    refused = [(i, j) for i, j in combinations(switched, 2) if not machine.links[i][j]]
+    return fewest(faulty(refused, switched=switched))
+
+
+def faulty(refused: Iterable[Pair], *, switched: Collection[int]) -> set[Pair]:
+    """Return those of ``refused`` that are a fault: links are up, and nothing else explains that access is refused.
+
+    Two things explain it for GPUs on switches. A fabric manager that does not run lets no pair reach each other. One
+    with partitions lets the GPUs of each reach each other, and no others.
+
+    Args:
+        refused: Pairs of positions of GPUs that are used whole, whose links are up, and that have no peer access.
+        switched: Positions of those GPUs whose links end in switches; all other pairs of them have peer access.
+    """
+    pairs = set(refused)
+    of_switches = {(i, j) for i, j in pairs if i in switched and j in switched}
+    partitions = {frozenset(j for j in switched if j == i or not {(i, j), (j, i)} & of_switches) for i in switched}
+    are_apart = sum(map(len, partitions)) == len(switched)
+    sizes = {len(partition) for partition in partitions}
+    if are_apart and (sizes == {1} or 1 not in sizes):
+        return pairs - of_switches
+    return pairs
+
+
+def fewest(pairs: Collection[Pair]) -> dict[int, tuple[int, ...]]:
+    """Return positions such that every pair has one of them, with the other ones: most pairs first, then the last."""
+    chosen: dict[int, tuple[int, ...]] = {}
+    left = set(pairs)
+    while left:
+        count = Counter(i for pair in left for i in pair)
+        most = max(count, key=lambda i: (count[i], i))
+        chosen[most] = tuple(sorted(i + j - most for i, j in left if most in (i, j)))
+        left = {pair for pair in left if most not in pair}
+    return chosen
