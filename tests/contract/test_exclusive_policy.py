@@ -22,6 +22,7 @@ from dradriver.kube.resources import RESOURCE_CLAIMS
 from dradriver.topology.versions import numbers
 from tests import kubernetes_versions
 from tests.cluster.api import Api
+from tests.contract import admitted
 from tests.contract.conftest import ACCOUNTS, ensure_namespace
 from tests.contract.planes import Planes
 from tests.deploy import NAMESPACE as OURS
@@ -177,6 +178,12 @@ async def test_what_is_no_fraction_or_keeps_off_is_stored(server: Served, reques
     async with clients(server) as (admin, controller):
         assert await said(admin, requests) == ""
         assert await said(controller, requests, label=names.LABEL_HANDED_OVER) == ""
+
+
+async def test_what_the_controller_hands_over_keeps_off(server: Served) -> None:
+    async with clients(server) as (_, controller):
+        for body in admitted.handed_over(""):
+            await controller.create(RESOURCE_CLAIMS, body, namespace=TEAM, dry_run=True)
 
 
 async def test_the_largest_claim_costs_no_more_than_the_server_allows(server: Served) -> None:
