@@ -93,23 +93,26 @@ def spec(found: Resolved, *, keep_env: tuple[str, ...] = ()) -> dict[str, Any]:
     return {"devices": devices}
 
 
-def demanding(spec: Mapping[str, Any], request: Whole, requests: Collection[str] | None = None) -> dict[str, Any]:
+def demanding(spec: Mapping[str, Any], request: Request, requests: Collection[str] | None = None) -> dict[str, Any]:
     """Return the spec of a claim as an author's template has it, with what the words demand beside.
 
     What they only prefer is not in it: the template's requests are ``exactly`` ones.
 
     Args:
         spec: The template's, which ``templates.read`` has read.
-        request: The pod's words, and how many GPUs the template asks for.
-        requests: Names of its requests for whole GPUs of this driver; None for all of them.
+        request: The pod's words, and which GPUs or parts of GPUs the template asks for.
+        requests: Names of its requests for these; None for all of them.
 
     Raises:
         WordError: A word that no claim can say.
     """
-    _check(request)
+    required: list[str] = []
+    if isinstance(request, Whole):
+        _check(request)
+        required = _required(request) if request.gpus > 1 else []
     devices: dict[str, Any] = dict(spec["devices"])
     said = {constraint.get("matchAttribute") for constraint in devices.get("constraints") or ()}
-    if more := [attribute for attribute in (_required(request) if request.gpus > 1 else ()) if attribute not in said]:
+    if more := [attribute for attribute in required if attribute not in said]:
         every = [entry["name"] for entry in devices["requests"] if requests is None or entry["name"] in requests]
         constraints = [{"requests": every, "matchAttribute": attribute} for attribute in more]
         devices["constraints"] = [*(devices.get("constraints") or ()), *constraints]
@@ -244,10 +247,10 @@ def _group(gpus: int) -> int | None:
 def _selectors(request: Request) -> list[str]:
     """Return what every device must be, as CEL expressions. Text from a pod is in them as JSON strings only.
 
-    The scheduler does not know whose parts are on a GPU, so no share is of one that is one namespace's at a time.
+    The scheduler does not know whose parts are on a GPU, so no part is of one that is one namespace's at a time.
     """
     of = f'device.attributes["{names.ATTRIBUTE_DOMAIN}"]'
-    expressions = [exclusive.ELSEWHERE] if isinstance(request, Share) else []
+    expressions = [] if isinstance(request, Whole) else [exclusive.ELSEWHERE]
     # Of an attribute that is read by ?. the server does not know how long it is at most, and refuses what works on it.
     if request.product:
         if re.search(r"[*?\[]", request.product):

@@ -13,6 +13,7 @@ from dradriver.api.errors import WordError
 from dradriver.api.ledger import OURS, current_ledger
 from dradriver.api.messages import shown
 from dradriver.api.nics import NicAsk
+from dradriver.api.parts import COMMON
 from dradriver.api.pins import Key, claim_key, is_set, kept_env
 from dradriver.api.pods import Pod
 from dradriver.api.templates import Template
@@ -149,19 +150,19 @@ def _by_template(wish: PlacementRequest, name: str, template: Template | None) -
 
 
 def _alone(asked: PlacementRequest, words: Request) -> dict[str, Any] | None:
-    """Return what the scheduler gets of a pod with a template: that, and what the words demand of a set of whole GPUs.
+    """Return what the scheduler gets of a pod with a template: that, and what the words demand.
 
     None where no claim can say these, which admission refuses: such a pod waits rather than get less.
     """
     assert asked.template is not None, "read from one"
-    if not isinstance(asked.request, Whole) or not isinstance(words, Whole):
-        return asked.template.spec
+    # Without what was read of the template's own selectors, which stand in its requests as they are.
+    if isinstance(asked.request, Whole) and isinstance(words, Whole):
+        request: Request = msgspec.structs.replace(words, containers=asked.request.containers)
+    else:
+        common = {field: getattr(words, field) for field in COMMON}
+        request = msgspec.structs.replace(asked.request, **common)
     try:
-        return ladder.demanding(
-            asked.template.spec,
-            msgspec.structs.replace(words, containers=asked.request.containers),
-            asked.requests,
-        )
+        return ladder.demanding(asked.template.spec, request, asked.requests)
     except WordError:
         return None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 from tests.cluster.oci import qualified
@@ -133,14 +134,23 @@ def kubelet(*, node: NodeAddress, certificates: Path, resolv_conf: Path, cgroup:
     )
 
 
-def scheduler(*, kubeconfig: Path) -> str:
-    """Returns the scheduler's configuration, with client limits that do not hold it back."""
+def scheduler(*, kubeconfig: Path, devices: Mapping[str, str]) -> str:
+    """Returns the scheduler's configuration, with client limits that do not hold it back.
+
+    ``devices`` are arguments of its plugin for devices, as ``filterTimeout``.
+    """
     return json.dumps(
         {
             "apiVersion": "kubescheduler.config.k8s.io/v1",
             "kind": "KubeSchedulerConfiguration",
             "leaderElection": {"leaderElect": False},
             "clientConnection": {"kubeconfig": str(kubeconfig), "qps": 5000, "burst": 5000},
+            "profiles": [
+                {
+                    "schedulerName": "default-scheduler",
+                    "pluginConfig": [{"name": "DynamicResources", "args": dict(devices)}] if devices else [],
+                }
+            ],
         },
         indent=2,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import socket
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from tests.cluster import configs, kubeconfig
@@ -19,8 +20,12 @@ _CLIENTS = {"controller-manager": "system:kube-controller-manager", "scheduler":
 class ControlPlane:
     """The four parts, their certificates, and the way to them from outside."""
 
-    def __init__(self, folder: Path, sandbox: Sandbox, admin_kubeconfig: Path) -> None:
+    def __init__(
+        self, folder: Path, sandbox: Sandbox, admin_kubeconfig: Path, *, devices: Mapping[str, str] | None = None
+    ) -> None:
+        """``devices`` are arguments of the scheduler's plugin for devices."""
         self.folder = folder
+        self._devices = dict(devices or {})
         self._sandbox = sandbox
         self._admin_kubeconfig = admin_kubeconfig
 
@@ -40,7 +45,7 @@ class ControlPlane:
         for node in NODES:
             hosts = (node.name, node.address)
             authority.issue(node.name, f"system:node:{node.name}", group="system:nodes", hosts=hosts)
-        scheduler = configs.scheduler(kubeconfig=self.folder / "scheduler.kubeconfig")
+        scheduler = configs.scheduler(kubeconfig=self.folder / "scheduler.kubeconfig", devices=self._devices)
         (self.folder / "scheduler.json").write_text(scheduler)
         return authority
 

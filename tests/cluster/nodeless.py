@@ -36,9 +36,24 @@ class Nodeless:
         helm: The path of Helm.
     """
 
-    def __init__(self, name: str, version: str | None = None, *, api_server: Mapping[str, str] | None = None) -> None:
-        """``api_server`` are more flags of the API server's."""
+    def __init__(
+        self,
+        name: str,
+        version: str | None = None,
+        *,
+        api_server: Mapping[str, str] | None = None,
+        devices: Mapping[str, str] | None = None,
+    ) -> None:
+        """Make one that does not run yet.
+
+        Args:
+            name: Its folder's name, in the cache.
+            version: Kubernetes version; None for the one that tests run on.
+            api_server: More flags of the API server's.
+            devices: Arguments of the scheduler's plugin for devices.
+        """
         self._api_server = _API_SERVER | dict(api_server or {})
+        self._devices = devices
         self.version = version or kubernetes_version()
         self.folder = cache_folder() / name
         self.kubeconfig = self.folder / "kubeconfig-inside"
@@ -95,7 +110,8 @@ class Nodeless:
     def _start(self) -> None:
         begun = time.monotonic()
         self.folder.mkdir(parents=True)
-        plane = self._plane = ControlPlane(self.folder / "control-plane", self._sandbox, self._outside)
+        folder = self.folder / "control-plane"
+        plane = self._plane = ControlPlane(folder, self._sandbox, self._outside, devices=self._devices)
         authority = plane.write_files()
         self._sandbox.start()
         network.alone(self._sandbox)

@@ -6,6 +6,7 @@ They may not have the scheduler search for long, and no finalizer may keep them 
 from __future__ import annotations
 
 import asyncio
+import copy
 from typing import Any, Final
 
 import pytest
@@ -181,12 +182,22 @@ def ways(request: Object) -> list[Object]:
     return request.get("firstAvailable") or [request["exactly"]]
 
 
+def pinned(claim: Object) -> Object:
+    """Return the spec of a claim with a selector in each request that names as many GPUs as it asks for."""
+    made = copy.deepcopy(claim)
+    for entry in made["devices"]["requests"]:
+        if entry["exactly"]["deviceClassName"] != seats.CLASS:
+            uuids = [f"GPU-{number}" for number in range(entry["exactly"]["count"])]
+            entry["exactly"]["selectors"] = [{"cel": {"expression": claims.uuid_selector(uuids)}}]
+    return made
+
+
 async def test_the_controllers_pinned_claims_may_ask_for_more(guarded: Guarded, admin: Client) -> None:
     placed, over = {names.LABEL: names.LABEL_PLACED}, {names.LABEL: names.LABEL_HANDED_OVER}
     owners = [claims.owner("p", "00000000-0000-4000-8000-000000000001")]
     async with as_account(guarded, OURS, CONTROLLER) as controller:
         for what in ("nine containers", "nine MIG slices", "a gang barrier"):
-            assert await refusal(controller, REFUSED[what], labels=placed, ownerReferences=owners) == "", what
+            assert await refusal(controller, pinned(REFUSED[what]), labels=placed, ownerReferences=owners) == "", what
             handed_over = await refusal(controller, REFUSED[what], labels=over, ownerReferences=owners)
             assert "gpu-topology-parts" in handed_over, what
     assert "gpu-topology" in await refusal(admin, REFUSED["nine containers"], labels=placed)
@@ -224,8 +235,8 @@ async def test_a_finalizer_is_refused_in_whatever_way_it_is_written(guarded: Gua
             "labels": {names.LABEL: names.LABEL_PLACED},
             "finalizers": [names.FINALIZER],
         }
-        other = {"spec": TAKEN["others' devices"]}  # in the add-on the class is another driver's
-        await controller.create(RESOURCE_CLAIMS, other | {"metadata": made}, namespace=TEAM)
+        own = {"spec": pinned(TAKEN["eight GPUs"])}
+        await controller.create(RESOURCE_CLAIMS, own | {"metadata": made}, namespace=TEAM)
     for name in ("written", "placed"):
         before = await now(name)
         for kind, how in (

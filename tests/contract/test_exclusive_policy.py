@@ -22,6 +22,7 @@ from dradriver.kube.resources import RESOURCE_CLAIMS
 from dradriver.topology.versions import numbers
 from tests import kubernetes_versions
 from tests.cluster.api import Api
+from tests.contract import admitted
 from tests.contract.conftest import ACCOUNTS, ensure_namespace
 from tests.contract.planes import Planes
 from tests.deploy import NAMESPACE as OURS
@@ -36,6 +37,7 @@ CONTROLLER: Final = "gpu-topology-controller"
 KINDS: Final = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding")
 IN_FORCE_S: Final = 60
 LIMIT_S: Final = 60
+NIC_CLASS: Final = "dranet.net"
 REFUSED: Final = "parts are of one namespace at a time"
 KEEPS_OFF: Final = {"cel": {"expression": exclusive.ELSEWHERE}}
 OTHER: Final = {"cel": {"expression": f'device.driver == "{names.DRIVER}" && "x" != ""'}}
@@ -143,11 +145,11 @@ async def said(client: Client, requests: list[Object] | None, namespace: str = T
         exactly(names.SHARE_CLASS, OTHER),
         exactly(names.DEVICE_CLASS, **of(names.CAPACITY_CORES)),
         exactly(names.DEVICE_CLASS, **of(f"{names.DRIVER}/{names.CAPACITY_CORES}")),
-        first(way("example.com"), way(names.SHARE_CLASS)),
+        first(way(NIC_CLASS), way(names.SHARE_CLASS)),
         first(way(names.SHARE_CLASS, KEEPS_OFF), way(names.SHARE_CLASS)),
         exactly(names.SHARE_CLASS, {"cel": {"expression": f"{exclusive.ELSEWHERE} || true"}}),
         exactly(names.SHARE_CLASS, {"cel": {"expression": f"true // {exclusive.ELSEWHERE}"}}),
-        [{"name": "r1", "exactly": way("example.com")}, *exactly(names.SHARE_CLASS)],
+        [{"name": "r1", "exactly": way(NIC_CLASS)}, *exactly(names.SHARE_CLASS)],
     ],
 )
 async def test_a_claim_that_may_get_a_fraction_is_refused_unless_the_controller_pinned_it(
@@ -158,7 +160,14 @@ async def test_a_claim_that_may_get_a_fraction_is_refused_unless_the_controller_
         is_seen = server.keeps_amounts or not by_amount
         assert (REFUSED in await said(admin, requests)) == is_seen
         assert (REFUSED in await said(controller, requests, label=names.LABEL_HANDED_OVER)) == is_seen
-        assert not await said(controller, requests, label=names.LABEL_PLACED)
+        assert REFUSED not in await said(controller, requests, label=names.LABEL_PLACED)
+
+
+@pytest.mark.parametrize("device_class", AMOUNTS)
+async def test_a_fraction_that_the_controller_pinned_is_let_in(server: Served, device_class: str) -> None:
+    pinned = exactly(device_class, {"cel": {"expression": claims.uuid_selector(["GPU-1"])}})
+    async with clients(server) as (_, controller):
+        assert await said(controller, pinned, label=names.LABEL_PLACED) == ""
 
 
 @pytest.mark.parametrize(
@@ -170,13 +179,19 @@ async def test_a_claim_that_may_get_a_fraction_is_refused_unless_the_controller_
         exactly("example.com", **of(names.CAPACITY_CORES)),
         exactly(names.SHARE_CLASS, OTHER, KEEPS_OFF),
         exactly(names.SHARE_CLASS, {"cel": {"expression": f"{exclusive.ELSEWHERE}\n"}}),
-        first(way("example.com"), way(names.SHARE_CLASS, KEEPS_OFF)),
+        first(way(NIC_CLASS), way(names.SHARE_CLASS, KEEPS_OFF)),
     ],
 )
 async def test_what_is_no_fraction_or_keeps_off_is_stored(server: Served, requests: list[Object] | None) -> None:
     async with clients(server) as (admin, controller):
         assert await said(admin, requests) == ""
-        assert await said(controller, requests, label=names.LABEL_HANDED_OVER) == ""
+        assert REFUSED not in await said(controller, requests, label=names.LABEL_HANDED_OVER)
+
+
+async def test_what_the_controller_hands_over_keeps_off(server: Served) -> None:
+    async with clients(server) as (_, controller):
+        for body in admitted.handed_over(""):
+            await controller.create(RESOURCE_CLAIMS, body, namespace=TEAM, dry_run=True)
 
 
 async def test_the_largest_claim_costs_no_more_than_the_server_allows(server: Served) -> None:

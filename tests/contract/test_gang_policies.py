@@ -64,6 +64,8 @@ Object = dict[str, Any]
 CONTROLLER: Final = "gpu-topology-controller"
 SHARE: Final = "11111111-2222-4333-8444-555555555555"
 SEAT: Final = result(seats.POOL, seats.DEVICE) | {"request": "seat", "shareID": SHARE}
+NAMED: Final = [{"cel": {"expression": claims.uuid_selector(["GPU-1"])}}]
+GPU: Final = {"name": "main", "exactly": {"deviceClassName": names.DEVICE_CLASS, "selectors": NAMED}}
 PLACED: Final = {names.LABEL: names.LABEL_PLACED}
 STATEFUL_SETS: Final = Resource("apps", "v1", "statefulsets", "StatefulSet", namespaced=True)
 JOBS: Final = Resource("batch", "v1", "jobs", "Job", namespaced=True)
@@ -127,7 +129,7 @@ async def _install(guarded: Guarded) -> None:
 
 async def claim(admin: Client, controller: Client, name: str, **metadata: Any) -> Object:
     """Create a claim of the controller with a GPU, a seat, and another driver's device, of which its status tells."""
-    requests = [{"name": one, "exactly": {"deviceClassName": "example.com"}} for one in ("main", "seat")]
+    requests = [GPU, seats.request()]
     user = await admin.get(PODS, "probe", namespace=TEAM)
     head = {"name": name, "labels": PLACED, "ownerReferences": [claims.owner("probe", user["metadata"]["uid"])]}
     body = {"metadata": head | metadata, "spec": {"devices": {"requests": requests}}}
@@ -197,8 +199,7 @@ async def test_a_stolen_token_of_the_controller_changes_nothing_else_of_a_claim(
         own = (await claim(admin, controller, "own-seat"))["status"]
         user = [{"resource": "pods", "name": "q", "uid": str(uuid.uuid4())}]
         others = own["devices"]
-        requests = [{"name": "main", "exactly": {"deviceClassName": "example.com"}}]
-        plain: Object = {"spec": {"devices": {"requests": requests}}}
+        plain: Object = {"spec": {"devices": {"requests": [GPU]}}}
         await admin.create(RESOURCE_CLAIMS, plain | {"metadata": {"name": "plain"}}, namespace=TEAM)
         unmarked = {"allocation": own["allocation"] | {"devices": {"results": [SEAT | {"request": "main"}]}}}
         await change(admin, RESOURCE_CLAIMS, "plain", {"status": unmarked})

@@ -20,8 +20,9 @@ Object = dict[str, Any]
 
 
 def claim(label: str, **annotations: str) -> Object:
-    """Return a claim that the controller makes, of any GPU."""
-    requests = [{"name": "main", "exactly": {"deviceClassName": names.DEVICE_CLASS}}]
+    """Return a claim that the controller makes, of one GPU."""
+    selectors = [{"cel": {"expression": claims.uuid_selector(["GPU-1"])}}]
+    requests = [{"name": "main", "exactly": {"deviceClassName": names.DEVICE_CLASS, "selectors": selectors}}]
     noted = {names.PREFIX + key: text for key, text in annotations.items()}
     owners = [claims.owner("p", "00000000-0000-4000-8000-000000000001")]
     marks = {"labels": {names.LABEL: label}, "annotations": noted}

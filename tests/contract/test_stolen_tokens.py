@@ -9,8 +9,9 @@ import asyncio
 import base64
 import contextlib
 import itertools
+import re
 import string
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -19,6 +20,7 @@ import pytest
 from dradriver.allocator.request import Choice, Level
 from dradriver.api import claims, ladder, names, reservations, seats, slice_features, slices, usage
 from dradriver.api.jsonpatch import Patch
+from dradriver.api.ledger import OTHERS
 from dradriver.api.pods import Pod
 from dradriver.cluster.picture import Picture
 from dradriver.cluster.placement import Placement
@@ -31,6 +33,7 @@ from dradriver.kube.resources import (
     EVENTS,
     LEASES,
     MUTATING_WEBHOOKS,
+    NAMESPACES,
     NODES,
     PODS,
     RESOURCE_CLAIM_TEMPLATES,
@@ -41,6 +44,7 @@ from dradriver.kube.resources import (
     Resource,
 )
 from dradriver.node.agent import COMPONENT
+from tests.contract import built
 from tests.contract.conftest import NOBODYS, ensure_namespace
 from tests.contract.test_gang_policies import CONTROLLER, JOBS, SUSPENDING, as_account, job, suspend
 from tests.contract.test_policies import HERE, IN_FORCE_S, TEAM, THERE, Guarded, change, guarded, said
@@ -60,7 +64,10 @@ SETTINGS: Final = (*SUSPENDING, "controller.evictions=true", f"webhook.excludedN
 ROLES: Final = ("ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
 GATES: Final = [{"name": names.GATE}]
 LABELS: Final = {names.LABEL: names.LABEL_PLACED}
-REQUESTS: Final = [{"name": "main", "exactly": {"deviceClassName": "example.com"}}]
+NAMED: Final = {"selectors": [{"cel": {"expression": claims.uuid_selector(["GPU-1"])}}]}
+GPU: Final = {"deviceClassName": names.DEVICE_CLASS}
+NIC: Final = {"deviceClassName": "dranet.net"}
+REQUESTS: Final = [{"name": "main", "exactly": GPU | NAMED}]
 ANNOTATION_BYTES: Final = 256 * 1024
 """What the annotations of an object may have at most, keys and values together."""
 CHOICE: Final = Choice(
@@ -135,12 +142,12 @@ def body_of(name: str, **spec: Any) -> Object:
     }
 
 
-def claim(name: str, *, label: str = "", pod: Object | None = None) -> Object:
+def claim(name: str, *, label: str = "", pod: Object | None = None, requests: Sequence[Object] = REQUESTS) -> Object:
     metadata: Object = {"name": name} | ({"labels": {names.LABEL: label}} if label else {})
     if pod is not None:
         metadata["ownerReferences"] = [claims.owner(pod["metadata"]["name"], pod["metadata"]["uid"])]
         metadata["finalizers"] = [names.FINALIZER]
-    return {"metadata": metadata, "spec": {"devices": {"requests": REQUESTS}}}
+    return {"metadata": metadata, "spec": {"devices": {"requests": list(requests)}}}
 
 
 def template(name: str, label: str = "") -> Object:
@@ -371,13 +378,12 @@ async def test_pods_that_wait_in_a_namespace_that_is_excluded_later_are_placed(a
 
 async def test_pods_end_by_the_controller_only_where_the_driver_works(accounts: Accounts) -> None:
     made = await accounts.admin.create(PODS, body_of("idle"), namespace=TEAM)
-    await accounts.admin.create(PODS, body_of("needed"), namespace=EXEMPT)
-    there = await accounts.admin.get(PODS, "needed", namespace=EXEMPT)
-    for refusal in (
-        await said(evict(accounts.controller, "needed", EXEMPT, there["metadata"]["uid"])),
-        await said(evict(accounts.controller, "idle", TEAM)),
-    ):
-        assert "gpu-topology-evictions" in refusal
+    for namespace in (EXEMPT, EXCLUDED):
+        needed = await accounts.admin.create(PODS, body_of("needed"), namespace=namespace)
+        refusal = await said(evict(accounts.controller, "needed", namespace, needed["metadata"]["uid"]))
+        assert "gpu-topology-evictions" in refusal, namespace
+        assert namespace in refusal
+    assert "gpu-topology-evictions" in await said(evict(accounts.controller, "idle", TEAM))
     assert "gpu-topology-deletions" in await said(accounts.controller.delete(PODS, "needed", namespace=EXEMPT))
     await evict(accounts.controller, "idle", TEAM, made["metadata"]["uid"])
 
@@ -440,6 +446,87 @@ async def test_the_token_of_the_controller_is_good_for_its_own_claims_only(accou
         await controller.patch(RESOURCE_CLAIMS, "handed", unprotect, kind=PatchKind.JSON, namespace=TEAM)
     except ApiError as error:  # the controller manager was faster
         assert policy not in error.message
+
+
+OF_CLAIMS: Final = (
+    "claims of whole GPUs",
+    "claims that pods share",
+    "claims of shares",
+    "claims of slices",
+    "claims of slices that are devices",
+    "claims by templates",
+    "claims handed over",
+)
+
+
+@pytest.mark.parametrize("kind", OF_CLAIMS)
+async def test_the_controller_creates_what_its_code_builds(accounts: Accounts, kind: str) -> None:
+    for body in built.BUILDERS[kind](accounts.guarded.version):
+        body["metadata"]["namespace"] = TEAM
+        requests = body["spec"]["devices"]["requests"]
+        create = accounts.controller.create(RESOURCE_CLAIMS, body, namespace=TEAM, dry_run=True)
+        others = {ledger.device_class for ledger in OTHERS}
+        if any(entry.get("exactly", {}).get("deviceClassName") in others for entry in requests):
+            assert "for GPUs of gpu.topology only" in await said(create)
+        else:
+            await create
+
+
+def exactly(*ways: Object) -> list[Object]:
+    return [{"name": f"r{number}", "exactly": way} for number, way in enumerate(ways)]
+
+
+def named(text: str, **more: Any) -> Object:
+    return GPU | {"selectors": [{"cel": {"expression": text}}]} | more
+
+
+SEAT: Final = {"deviceClassName": seats.CLASS}
+UUID: Final = claims.uuid_selector(["GPU-1"])
+BY_LADDER: Final[list[Object]] = [{"name": "main", "firstAvailable": [GPU | NAMED | {"name": "a"}]}]
+FORGED: Final[dict[str, list[Object]]] = {
+    "nothing": [],
+    "others' devices": exactly({"deviceClassName": "example.com"} | NAMED),
+    "GPUs and others' devices": exactly(GPU | NAMED, {"deviceClassName": "example.com"}),
+    "NICs alone": exactly(NIC),
+    "a gang barrier alone": exactly(SEAT),
+    "all GPUs": exactly(GPU | NAMED | {"allocationMode": "All"}),
+    "admin access": exactly(GPU | NAMED | {"adminAccess": True}),
+}
+UNNAMED: Final[dict[str, list[Object]]] = {
+    "any GPU": exactly(GPU),
+    "one of two": exactly(named(claims.uuid_selector(["GPU-1", "GPU-2"]))),
+    "two of one": exactly(named(UUID, count=2)),
+    "any of one's kind": exactly(named('device.attributes["gpu.topology"].?type.orValue("") == "gpu"')),
+    "this one or any": exactly(named(f"{UUID} || true")),
+    "this one or any, by a choice": exactly(named(f"{UUID} ? true : true")),
+    "not this one": exactly(named(f"!({UUID})")),
+    "one, then any": exactly(GPU | NAMED, GPU),
+    "any share": exactly({"deviceClassName": names.SHARE_CLASS}),
+    "alternatives": [BY_LADDER[0] | {"firstAvailable": [GPU | NAMED | {"name": "a"}, GPU | {"name": "b"}]}],
+    "two gang barriers": exactly(GPU | NAMED, SEAT, SEAT),
+}
+
+
+async def test_the_token_of_the_controller_creates_no_other_claims(accounts: Accounts) -> None:
+    user = await accounts.admin.create(PODS, body_of("claimant"), namespace=TEAM)
+    # Without this label the API server itself refuses adminAccess.
+    watched = {"metadata": {"labels": {"resource.kubernetes.io/admin-access": "true"}}}
+    await accounts.admin.patch(NAMESPACES, TEAM, watched, kind=PatchKind.MERGE)
+    refused = re.compile("gpu-topology-(claim-writes|parts)")
+
+    async def create(requests: list[Object], label: str) -> str:
+        body = claim("forged", label=label, pod=user, requests=requests)
+        return await said(accounts.controller.create(RESOURCE_CLAIMS, body, namespace=TEAM, dry_run=True))
+
+    for what, requests in FORGED.items():
+        for label in (names.LABEL_PLACED, names.LABEL_HANDED_OVER):
+            assert refused.search(await create(requests, label)), (what, label)
+    for what, requests in UNNAMED.items():
+        assert refused.search(await create(requests, names.LABEL_PLACED)), what
+    for requests in (exactly(GPU | NAMED, SEAT), exactly(GPU | NAMED, NIC)):
+        assert await create(requests, names.LABEL_PLACED) == ""
+    for requests in (exactly(GPU), BY_LADDER, exactly(GPU, NIC)):
+        assert await create(requests, names.LABEL_HANDED_OVER) == ""
 
 
 async def _get(admin: Client, name: str) -> Object:

@@ -36,6 +36,11 @@ amd: amd.com/gpu
 ascend: huawei.com/npu
 {{- end }}
 
+{{/* DeviceClasses of NICs by the names that the drivers' own manifests give them, as JSON: dradriver/api/nics.py. */}}
+{{- define "nicClasses" -}}
+["dranet", "dra.net", "dranet.net", "efa.networking.k8s.aws", "sriovnetwork.k8snetworkplumbingwg.io"]
+{{- end }}
+
 {{/* Limits of pods that ask for GPUs, as a regular expression: dradriver/api/limits.py. */}}
 {{- define "gpuLimits" -}}nvidia[.]com/(v?gpu|mig-)|aliyun[.]com/gpu-|amd[.]com/gpu|huawei[.]com/(Ascend|npu){{- end }}
 
@@ -313,7 +318,7 @@ among them: the webhook looks at no new pod there, but pods that waited before m
 {{- list "kube-system" .Release.Namespace | uniq | toJson -}}
 {{- end }}
 
-{{/* Namespaces whose objects the webhook does not look at, as JSON. */}}
+{{/* Namespaces whose objects the webhook does not look at, and in which the controller evicts no pod, as JSON. */}}
 {{- define "exemptNamespaces" -}}
 {{- concat (include "systemNamespaces" . | fromJsonArray) (.Values.webhook.excludedNamespaces | default list) | uniq | toJson -}}
 {{- end }}

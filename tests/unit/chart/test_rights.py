@@ -188,19 +188,20 @@ def test_namespaces_that_the_webhook_leaves_out_bound_admission_and_not_the_acco
     """A pod that waited there before is still placed."""
     rendered = objects(*VARIANTS["gangs"], "controller.evictions=true", "webhook.excludedNamespaces[0]=monitoring")
     named = {name for (kind, name), obj in rendered.items() if "monitoring" in json.dumps(obj)}
-    assert named == {"gpu-topology-webhook"}
+    assert named == {"gpu-topology-webhook", "gpu-topology-evictions"}
     for name in (
         "pod-writes",
         "claim-writes",
         "template-writes",
         "nominations",
         "events",
-        "evictions",
         "suspends-jobs",
     ):
         policy = rendered["ValidatingAdmissionPolicy", f"gpu-topology-{name}"]["spec"]
         (message,) = [rule["message"] for rule in policy["validations"] if "kube-system" in rule["expression"]]
         assert message.endswith("in kube-system, gpu-topology"), name
+    evictions = rendered["ValidatingAdmissionPolicy", "gpu-topology-evictions"]["spec"]["validations"]
+    assert evictions[0]["message"].endswith("in kube-system, gpu-topology, monitoring")
 
 
 @pytest.mark.slow

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
-from dradriver.api import names
+from dradriver.api import exclusive, names
 from dradriver.kube.client import ApiError
 from dradriver.kube.resources import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
 from tests.fakes.control_plane.devices import result
@@ -291,6 +292,39 @@ async def test_by_a_template_it_is_also_what_the_words_demand() -> None:
     first, *more = devices["requests"][0]["exactly"]["selectors"]
     assert first == selector
     assert [one["cel"]["expression"].rpartition("?")[2] for one in more] == ["nvlinkGroup4AnyGBps.orValue(0) >= 25"]
+
+
+A_SHARE = {"deviceClassName": names.SHARE_CLASS, "capacity": {"requests": {"cores": "25", "memory": "4Gi"}}}
+A_SLICE = {
+    "deviceClassName": names.MIG_CLASS,
+    "capacity": {"requests": {"memorySlices": "1", "computeSlices": "1"}},
+}
+PROFILE = {"mig": {"g": {"profile": "1g.10gb"}}}
+
+
+@pytest.mark.parametrize(("exactly", "told"), [(A_SHARE, {}), (A_SLICE, PROFILE)], ids=["share", "slice"])
+async def test_by_a_template_of_parts_it_keeps_off_gpus_of_one_namespace_and_gets_what_the_words_demand(
+    exactly: dict[str, Any], told: dict[str, Any]
+) -> None:
+    cluster = full()
+    selector = {"cel": {"expression": 'device.attributes["gpu.topology"].architecture == "hopper"'}}
+    nic = {"name": "n", "exactly": {"deviceClassName": "dranet"}}
+    parameters = {"apiVersion": names.CONFIG_API_VERSION, "kind": names.CONFIG_KIND} | told
+    config = [{"opaque": {"driver": names.DRIVER, "parameters": parameters}, "requests": ["g"]}]
+    requests = [{"name": "g", "exactly": exactly | {"selectors": [selector]}}, nic]
+    spec = {"devices": {"requests": requests, "config": config}}
+    cluster.put(RESOURCE_CLAIM_TEMPLATES, {"metadata": {"name": "t", "namespace": "default"}, "spec": {"spec": spec}})
+    claims = [{"name": "gpus", "resourceClaimName": claim_of("p")}]
+    words = {"template": "gpus/t", "min-memory": "80Gi", "when-full": "hand-over"}
+    cluster.pod("p", 1, wishes=words, resourceClaims=claims)
+    await cluster.settle()
+    claim = cluster.claim("p")
+    assert claim is not None
+    parts, beside = claim["spec"]["devices"]["requests"]
+    first, elsewhere, memory = (entry["cel"]["expression"] for entry in parts["exactly"]["selectors"])
+    assert (first, elsewhere) == (selector["cel"]["expression"], exclusive.ELSEWHERE)
+    assert 'compareTo(quantity("81920Mi")) >= 0' in memory
+    assert beside == nic
 
 
 async def test_a_template_that_cannot_say_the_words_is_not_handed_over() -> None:
