@@ -13,7 +13,7 @@ from dradriver.kube.config import from_kubeconfig
 from tests.bench.gangs import options
 from tests.bench.gangs.big import big
 from tests.bench.gangs.churn import Churn
-from tests.bench.gangs.preempt import ON, preempt, tell
+from tests.bench.gangs.preempt import ON, policies, preempt
 from tests.bench.throughput import chart, launch
 from tests.bench.throughput.driver import Driver
 from tests.bench.throughput.launch import say
@@ -33,7 +33,7 @@ async def main(plane: Nodeless, asked: argparse.Namespace) -> int:
     found = await chart.render(plane.helm, asked.tree, plane.folder / "helm", *([ON] if others_end else []))
     folder = plane.folder / "driver"
     if others_end:
-        tell(found, folder / "policies.yaml")
+        found.use_policies(policies(), folder / "policies.yaml")
     driver = Driver(asked.tree, found, folder, profiles=asked.profile)
     async with Client(from_kubeconfig(plane.kubeconfig), user_agent="gangs", timeout_s=120) as client:
         stage = Stage(

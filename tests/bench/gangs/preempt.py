@@ -11,7 +11,6 @@ import argparse
 import asyncio
 import random
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any, Final
 
 import yaml
@@ -21,7 +20,6 @@ from tests.bench.gangs.kubelets import Kubelets
 from tests.bench.gangs.seen import Pod, Seen, now, seeing
 from tests.bench.gangs.verdicts import Clock, Verdicts
 from tests.bench.throughput import workloads
-from tests.bench.throughput.chart import Chart
 from tests.bench.throughput.crowd import crowd
 from tests.bench.throughput.numbers import percentile
 from tests.bench.throughput.stage import Stage
@@ -38,12 +36,9 @@ _PROMISED_S: Final = 10.0  # from the end of the last victim to the last bound p
 _AT_ONCE: Final = 16
 
 
-def tell(found: Chart, file: Path) -> None:
-    """Have controller and webhook read a policies file in which others end for those of higher priority."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(yaml.safe_dump({"queue": {"preemption": _TERMS}}))
-    for part, words in found.arguments.items():
-        found.arguments[part] = [f"--policies={file}" if word.startswith("--policies=") else word for word in words]
+def policies() -> str:
+    """Return policies by which pods end for those of higher priority."""
+    return str(yaml.safe_dump({"queue": {"preemption": _TERMS}}))
 
 
 async def preempt(stage: Stage, asked: argparse.Namespace, say: Callable[[str], None]) -> dict[str, Any]:

@@ -9,7 +9,6 @@ import os
 import random
 import shutil
 import time
-from pathlib import Path
 from typing import Any, Final
 
 import yaml
@@ -47,7 +46,7 @@ async def main(plane: Nodeless, asked: argparse.Namespace) -> int:
     folder = plane.folder / "driver"
     folder.mkdir(parents=True)
     teams = _teams(asked.teams, asked.nodes * 8)
-    _tell(found, teams, folder / "policies.yaml")
+    found.use_policies(_policies(teams), folder / "policies.yaml")
     driver = Driver(REPO, found, folder, profiles=None)
     async with Client(from_kubeconfig(plane.kubeconfig), user_agent="tenants", timeout_s=120) as client:
         stage = Stage(
@@ -88,15 +87,12 @@ def _teams(count: int, gpus: int) -> dict[str, Team]:
     }
 
 
-def _tell(found: chart.Chart, teams: dict[str, Team], file: Path) -> None:
-    """Have controller and webhook read a policies file with these teams."""
+def _policies(teams: dict[str, Team]) -> str:
+    """Return policies with these teams."""
     tenants = {
         name: {"namespaces": [name], "weight": team.weight, "cap": [{"gpus": team.cap}]} for name, team in teams.items()
     }
-    content = {"tenants": tenants, "queue": {"aheadMinutes": _AHEAD_MINUTES}}
-    file.write_text(yaml.safe_dump(content))
-    for part, words in found.arguments.items():
-        found.arguments[part] = [f"--policies={file}" if word.startswith("--policies=") else word for word in words]
+    return str(yaml.safe_dump({"tenants": tenants, "queue": {"aheadMinutes": _AHEAD_MINUTES}}))
 
 
 async def _run(stage: Stage, asked: argparse.Namespace, teams: dict[str, Team]) -> dict[str, Any]:

@@ -43,6 +43,16 @@ class Chart:
             self.objects.append(_endpoints(service, port=self.port("webhook", "--port")))
         self.objects.insert(0, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
 
+    def use_policies(self, text: str, file: Path) -> None:
+        """Have all parts follow these policies: in the chart's ConfigMap, and in the file that is mounted from it."""
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+        for each in self.objects:
+            if each["kind"] == "ConfigMap" and file.name in (each.get("data") or {}):
+                each["data"][file.name] = text
+        for part, words in self.arguments.items():
+            self.arguments[part] = [f"--policies={file}" if word.startswith("--policies=") else word for word in words]
+
     def port(self, part: str, option: str) -> int:
         """Return the number that a part's option has."""
         return next(int(word.partition("=")[2]) for word in self.arguments[part] if word.startswith(f"{option}="))

@@ -20,9 +20,7 @@ from tests.cluster.errors import ClusterError
 _WAIT_S = 60
 _AT_ONCE = 8
 _GATED = "example.com/measured"  # keeps the scheduler away from what is measured
-_OWN = frozenset(
-    {"uid", "resourceVersion", "creationTimestamp", "managedFields", "generation", "ownerReferences"}
-)  # of one object
+_OWN = frozenset({"uid", "resourceVersion", "creationTimestamp", "managedFields", "generation"})  # of one object
 
 # The largest objects that a tenant may write: policies see them whole.
 _LONG = "x" * 250_000
@@ -87,6 +85,8 @@ def _steps(stage: Stage, controller: Client, pod: Object, claim: Object) -> Mapp
     }
     lifted = {"metadata": {"annotations": notes}, "spec": {"affinity": pod["spec"]["affinity"]}}
 
+    uids: dict[str, str] = {}  # of our pods, by their names
+
     async def plain(number: int) -> None:
         metadata = {"name": f"plain-{number}", "namespace": NAMESPACE}
         containers = [{**each, "resources": {}} for each in gated["containers"]]
@@ -94,11 +94,15 @@ def _steps(stage: Stage, controller: Client, pod: Object, claim: Object) -> Mapp
 
     async def ours(number: int) -> None:
         metadata = sent["metadata"] | {"name": f"ours-{number}"}
-        await stage.client.create(PODS, sent | {"metadata": metadata, "spec": gated})
+        made = await stage.client.create(PODS, sent | {"metadata": metadata, "spec": gated})
+        uids[made["metadata"]["name"]] = made["metadata"]["uid"]
 
     async def pinned(number: int) -> None:
+        name = f"ours-{number}"
+        owners = [owner | {"name": name, "uid": uids[name]} for owner in claim["metadata"]["ownerReferences"]]
         metadata = {key: value for key, value in claim["metadata"].items() if key not in _OWN}
-        body = {"metadata": metadata | {"name": f"{names.CLAIM_PREFIX}measured-{number}"}, "spec": claim["spec"]}
+        metadata |= {"name": f"{names.CLAIM_PREFIX}measured-{number}", "ownerReferences": owners}
+        body = {"metadata": metadata, "spec": claim["spec"]}
         await controller.create(RESOURCE_CLAIMS, body, namespace=NAMESPACE)
 
     async def lift(number: int) -> None:
