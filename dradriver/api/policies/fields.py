@@ -39,6 +39,7 @@ SignedWeight = Annotated[float, Meta(ge=-1000, le=1000)]
 Gbps = Annotated[float, Meta(gt=0, le=100_000)]
 Factor = Annotated[float, Meta(ge=1, le=16)]
 EqualShares = Annotated[int, Meta(ge=2, le=48)]  # an MPS server of Volta and later has 48 clients
+DevShmMib = Annotated[int, Meta(ge=64, le=500_000)]
 PolicyName = Annotated[str, Meta(pattern=rf"\A{values.LABEL}\Z", description="a name in lower case, as train-fast")]
 SchedulerName = Annotated[str, Meta(pattern=r"\A[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?\Z", examples=["gpu-scheduler"])]
 InstanceType = Annotated[str, Meta(pattern=rf"\A{_LABEL}\Z", examples=["p5.48xlarge"])]

@@ -250,7 +250,7 @@ class SimulatedGpu:
         with self.state(gpu) as state:
             if state.mig:
                 raise _refused("nvidia-cuda-mps-control", NOT_SUPPORTED)
-            if state.server not in (None, server):
+            if state.server is not None and not state.server.limits_as(server):
                 raise _refused("nvidia-cuda-mps-control", IN_USE)
             state.server = server
         if self._mps is not None:
