@@ -84,7 +84,7 @@ MigWord: TypeAlias = Literal["off", "static", "dynamic", "placements"]
 SharedWord: TypeAlias = Literal["none", "mps", "time-slicing"]
 XidWord: TypeAlias = Literal["ignore", "warn", "taint"]
 NicWord: TypeAlias = Literal["dranet", "sriov"]
-XidNumber = Annotated[str, Meta(pattern=r"\A[1-9][0-9]{0,3}\Z", description="an XID's number, as 94")]
+XidNumber = Annotated[str, Meta(pattern=r"\A[1-9][0-9]{0,4}\Z", description="an XID's or SXid's number, as 94")]
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
