@@ -15,11 +15,12 @@ from dradriver.api import device_attributes, names
 from dradriver.api.policies.modes import Mode
 from dradriver.topology.groups import Groups
 from dradriver.topology.machine import Gpu, Machine, MigDevice, MigProfile
+from dradriver.topology.mig_limits import Limit, binding_limits
 
 MOST_SETS: Final = 8  # of counters in a slice, resource/v1 types.go of 1.35
+_MOST_COUNTERS: Final = 32  # in a set, ditto
 
 _HOPPER: Final = (9, 0)  # compute capability; from there on MIG mode changes without a reset (NVIDIA's MIG user guide)
-_MEDIA: Final = "media"
 _PART_OF_INSTANCE: Final = re.compile(r"[0-9]+c\.")  # 1c.3g.40gb: it does not take all of its instance
 
 
@@ -112,15 +113,17 @@ def placements(
 ) -> list[device_attributes.Device]:
     """Return a GPU as a device for each placement of each profile, and whole where it can be.
 
-    All take of the same counters, so what overlaps is never handed out together. Counters are memory slices alone, and
-    the media engine where a profile has it: on all known GPUs no set of placements that memory allows takes more
-    compute than there is. Starts descend, because the scheduler takes what comes first, and the largest profiles can
-    only start at 0.
+    All take of the same counters, so the scheduler never hands out together what the GPU cannot have together. The
+    counters are the memory slices and the limits that can be reached before these run out, as few as possible: the
+    scheduler converts all of them for each pod. Starts descend, because the scheduler takes what comes first, and the
+    largest profiles can only start at 0. A profile whose limit finds no place among the counters is left out.
     """
     gpu = machine.gpus[position]
+    uncounted = binding_limits(gpu.profiles)[len(_counted_limits(gpu)) :]
     parts = [
         _placement(machine, position, mode, profile, start, name=name)
         for profile in sorted(gpu.profiles, key=lambda profile: (profile.size, profile.name))
+        if not any(limit.needs[profile] for limit in uncounted)
         for start in sorted(profile.starts, reverse=True)
     ]
     if not can_be_whole(gpu):
@@ -132,12 +135,9 @@ def placements(
 
 def counters(gpu: Gpu) -> dict[str, Any]:
     """Return the counters that a GPU's placements share."""
-    end = max(start + profile.size for profile in gpu.profiles for start in profile.starts)
-    memory_slices = [f"memory-slice-{number}" for number in range(end)]
-    return {
-        counter: {"value": "1"}
-        for counter in (*memory_slices, *([_MEDIA] if any(map(_has_media, gpu.profiles)) else ()))
-    }
+    memory_slices = {f"memory-slice-{number}": 1 for number in range(_end(gpu))}
+    limits = {limit.name: limit.total for limit in _counted_limits(gpu)}
+    return _values(memory_slices | limits)
 
 
 def placement_name(gpu: str, profile: int, start: int) -> str:
@@ -148,11 +148,10 @@ def placement_name(gpu: str, profile: int, start: int) -> str:
 def _placement(
     machine: Machine, position: int, mode: Mode, profile: MigProfile, start: int, *, name: str
 ) -> device_attributes.Device:
-    taken = [f"memory-slice-{number}" for number in range(start, start + profile.size)]
-    media = [_MEDIA] if _has_media(profile) else []
-    counted = {counter: {"value": "1"} for counter in (*taken, *media)}
+    memory_slices = {f"memory-slice-{number}": 1 for number in range(start, start + profile.size)}
+    limits = {limit.name: limit.needs[profile] for limit in _counted_limits(machine.gpus[position])}
     device = _instance(machine, position, mode, profile, start, name=name)
-    return device | {"consumesCounters": [{"counterSet": name, "counters": counted}]}
+    return device | {"consumesCounters": [{"counterSet": name, "counters": _values(memory_slices | limits)}]}
 
 
 def _instance(
@@ -177,5 +176,14 @@ def _instance(
     }
 
 
-def _has_media(profile: MigProfile) -> bool:
-    return "+me" in profile.name
+def _end(gpu: Gpu) -> int:
+    return max(start + profile.size for profile in gpu.profiles for start in profile.starts)
+
+
+def _counted_limits(gpu: Gpu) -> tuple[Limit, ...]:
+    """Return the limits that have a counter."""
+    return binding_limits(gpu.profiles)[: _MOST_COUNTERS - _end(gpu)]
+
+
+def _values(counts: Mapping[str, int]) -> dict[str, Any]:
+    return {counter: {"value": str(count)} for counter, count in counts.items() if count}

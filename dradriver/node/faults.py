@@ -21,12 +21,14 @@ class FaultKind(msgspec.Struct, frozen=True, kw_only=True):
         advice: What to do, in a sentence.
         comes_s: How long it must be seen at every look before it counts: not at all for what is not there by chance.
         leaves_s: How long it must be gone before it is over: what comes and goes would be written again and again.
+        is_taint: Whether it is a taint of the device, too; else the pods that hold the GPU are told, and the log.
     """
 
     effect: Effect
     advice: str
     comes_s: float = 0.0
     leaves_s: float = 60.0
+    is_taint: bool = True
 
 
 KINDS: Final[dict[str, FaultKind]] = {
@@ -58,6 +60,16 @@ KINDS: Final[dict[str, FaultKind]] = {
     ),
     "xid-warning": FaultKind(
         effect="None", advice="Look the XID up in NVIDIA's list; new pods get the GPU all the same."
+    ),
+    "sxid": FaultKind(
+        effect="NoSchedule",
+        advice="Look at the log of nvidia-fabricmanager.service; reset all GPUs with their NVSwitches (nvidia-smi -r) "
+        "or reboot the node.",
+    ),
+    "sxid-warning": FaultKind(
+        effect="None",
+        advice="Look the SXid up in NVIDIA's Fabric Manager guide; new pods get the GPU all the same.",
+        is_taint=False,
     ),
     "nvlink": FaultKind(
         effect="NoSchedule",

@@ -20,6 +20,7 @@ groups        disjoint groups of well linked GPUs, and an order in which good se
 levels        how far two GPUs are from each other, within a server and between servers
 network_levels  the levels of a cluster's network, and where nodes stand in it, by their labels
 cpulist       sets of CPUs as the kernel writes them
+mig_limits    what MIG instances of a GPU run out of in addition to memory slices: engines, compute slices
 natural       the order in which people count
 synthetic     identities for machines that have none
 errors        what is wrong with a description

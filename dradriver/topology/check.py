@@ -24,6 +24,8 @@ _MIG_PROFILE = re.compile(r"[1-9][0-9]?g\.[1-9][0-9]{0,3}gb([+-][a-z]{1,8}(\.[a-
 _MAX_NUMBER = 1e12
 MOST_PROFILES = 32  # of one GPU
 _MOST_SLICES = 16
+_MOST_ENGINES = 16  # kinds of them; NVML tells of five
+MOST_OF_AN_ENGINE = 1024
 _MOST_LANES = 64
 MAX_LINKS = 1024  # far above any part; keeps nonsense out of later arithmetic
 
@@ -169,6 +171,10 @@ def check_profile(profile: MigProfile, at: str) -> None:
         raise TopologyError(f"{at}: {profile.size} slices at {starts}; a GPU has at most {_MOST_SLICES}")
     if list(starts) != sorted(set(starts)):
         raise TopologyError(f"{at}.starts: {starts}; write each once, ascending")
+    if len(profile.engines) > _MOST_ENGINES or any(not 0 <= count <= MOST_OF_AN_ENGINE for count in profile.engines):
+        raise TopologyError(
+            f"{at}.engines: {profile.engines}; write at most {_MOST_ENGINES} numbers from 0 to {MOST_OF_AN_ENGINE}"
+        )
 
 
 def _check_rest(machine: Machine) -> None:

@@ -63,6 +63,7 @@ class MigProfile(msgspec.Struct, frozen=True, array_like=True):
         most: How many there can be at a time.
         starts: First memory slice of each placement that it may have, ascending.
         size: Memory slices.
+        engines: How many engines of each of ``mig_limits.ENGINES`` it has; empty where the source does not say.
     """
 
     id: int
@@ -72,6 +73,7 @@ class MigProfile(msgspec.Struct, frozen=True, array_like=True):
     most: int
     starts: tuple[int, ...]
     size: int
+    engines: tuple[int, ...] = ()
 
 
 class Gpu(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -17,6 +17,7 @@ from typing import Final
 from dradriver.node.devices.control import Placed
 from dradriver.node.vendors.nvidia.devices.mig_packing import Room, is_plain, pack, taken
 from dradriver.topology.machine import MigProfile
+from dradriver.topology.mig_limits import binding_limits
 from dradriver.topology.profiles import mig
 
 PRODUCTS: Final = ("NVIDIA H100 80GB HBM3", "NVIDIA A30")
@@ -31,14 +32,14 @@ def packed(profiles: Sequence[MigProfile], room: Room, profile: MigProfile) -> i
 
 def first(profiles: Sequence[MigProfile], room: Room, profile: MigProfile) -> int | None:
     """The lowest free start."""
-    most = max(one.compute for one in profiles)
-    return next((start for start in profile.starts if room.fits(profile, start, most)), None)
+    limits = binding_limits(tuple(profiles))
+    return next((start for start in profile.starts if room.fits(profile, start, limits)), None)
 
 
 def last(profiles: Sequence[MigProfile], room: Room, profile: MigProfile) -> int | None:
     """The highest free start: what a scheduler does with placements that are listed so."""
-    most = max(one.compute for one in profiles)
-    return next((start for start in reversed(profile.starts) if room.fits(profile, start, most)), None)
+    limits = binding_limits(tuple(profiles))
+    return next((start for start in reversed(profile.starts) if room.fits(profile, start, limits)), None)
 
 
 def run(profiles: Sequence[MigProfile], choose: Choose, *, requests: int, load: float, seed: int) -> tuple[int, int]:

@@ -451,6 +451,20 @@ QUERY(nvmlDeviceGetRemappedRows,
       (code == OK && sscanf(value, "%u %u %u %u", corrected, uncorrected, pending, failed) != 4) ? INVALID_ARGUMENT
                                                                                                : code)
 TWO_NUMBERS(nvmlDeviceGetMigMode)
+
+int nvmlDeviceGetMemoryAffinity(struct device *device, unsigned size, unsigned long *masks, unsigned scope)
+{
+    const char *value = NULL;
+    int code = of(device, "nvmlDeviceGetMemoryAffinity", "", &value);
+    if (code != OK)
+        return code;
+    if (scope || size < 1) /* NVML_AFFINITY_SCOPE_NODE alone is in the table */
+        return INVALID_ARGUMENT;
+    memset(masks, 0, size * sizeof *masks);
+    masks[0] = strtoul(value, NULL, 0);
+    return OK;
+}
+
 QUERY(nvmlDeviceGetMaxMigDeviceCount, (struct device *device, unsigned *out), /* none where there is no MIG, says nvml.h */
       of(device, "nvmlDeviceGetMaxMigDeviceCount", "", &value),
       code == NOT_SUPPORTED ? (*out = 0, OK) : number(code, value, out))

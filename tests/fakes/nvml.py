@@ -117,6 +117,8 @@ def mig_table(gpu: int, profiles: Sequence[MigProfile]) -> Table:
         numbers[number] = f"{one.id} {one.compute} {one.most} {one.memory_mib} MIG {one.name}"
         spans = " ".join(f"{start}:{one.size}" for start in one.starts)
         answers[f"nvmlDeviceGetGpuInstancePossiblePlacements_v2 {gpu} {one.id}"] = spans
+        if one.engines:
+            answers[f"profile engines {gpu} {one.id}"] = " ".join(map(str, one.engines))
     return answers | {f"nvmlDeviceGetGpuInstanceProfileInfoV {gpu} {n}": about for n, about in numbers.items()}
 
 

@@ -163,6 +163,8 @@ int nvmlDeviceGetGpuInstanceProfileInfoV(struct device *device, unsigned profile
     if (code == OK && sscanf(value, "%u %u %u %llu %95[^\n]", &out->id, &out->slices, &out->instances, &out->memory,
                              out->name) != 5)
         return INVALID_ARGUMENT;
+    if (code == OK && of_link(device, "profile engines", out->id, &value) == OK)
+        sscanf(value, "%u %u %u %u %u", &out->copy, &out->decoders, &out->encoders, &out->jpeg, &out->ofa);
     return code;
 }
 

@@ -50,10 +50,11 @@ def rules(draw: st.DrawFn) -> dict[str, Any]:
         {"shared": st.sampled_from(("mps", "time-slicing"))},
         optional={"mig": st.just("off"), "exclusiveTo": st.just("namespace")},
     )
+    by_mps = st.fixed_dictionaries({"shared": st.just("mps"), "devShmMib": st.sampled_from((64, 512, 500_000))})
     sizes: st.SearchStrategy[dict[str, Any]] = st.sampled_from(
         ({}, {"equalShares": 2}, {"equalShares": 48}, *({"memoryOvercommit": factor} for factor in (1.0, 1.5, 16.0)))
     )
-    said: dict[str, Any] = draw(st.one_of(whole, cut, shared))
+    said: dict[str, Any] = draw(st.one_of(whole, cut, shared, by_mps))
     return draw(which) | said | (draw(sizes) if said.get("shared", "none") != "none" else {})
 
 
@@ -88,6 +89,7 @@ def expected(found: list[dict[str, Any]], node: str, labels: dict[str, str], gpu
                 "memory_overcommit": rule.get("memoryOvercommit", 1.0),
                 "equal_shares": rule.get("equalShares", 0),
                 "exclusive_to": rule.get("exclusiveTo", ""),
+                "dev_shm_mib": rule.get("devShmMib", 0),
             }
     return Mode(**mode)
 

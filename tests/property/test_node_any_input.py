@@ -17,6 +17,7 @@ from tests.fakes.node import machine
 from tests.fakes.toolkit import specification
 
 XID = b"4,12345,1000000,-;NVRM: Xid (PCI:0000:3b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
+SXID = b"4,12345,1000000,-;nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): 20034, Fatal, Link 30 LTSSM Fault Up"
 TEXT = yaml.safe_dump(specification(machine())).encode()
 
 
@@ -53,7 +54,12 @@ def damaged(text: bytes, seed: int) -> bytes:
     return bytes(out)
 
 
-@given(record=st.one_of(st.binary(max_size=300), st.integers(0, 1 << 30).map(lambda seed: damaged(XID, seed))))
+@given(
+    record=st.one_of(
+        st.binary(max_size=300),
+        st.builds(damaged, st.sampled_from((XID, SXID)), st.integers(0, 1 << 30)),
+    )
+)
 @settings(max_examples=examples(500), deadline=None)
 def test_any_record_of_the_kernels_log_is_taken_or_passed_over(record: bytes) -> None:
     log = KernelLog(Path("/none"), XidReports())

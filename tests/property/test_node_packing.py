@@ -14,33 +14,20 @@ from dradriver.node.vendors.nvidia.devices.mig_packing import Room, is_plain, le
 from dradriver.topology.machine import MigProfile
 from dradriver.topology.profiles import mig
 from tests.effort import examples
+from tests.fakes.mig_model import possible
 from tests.fakes.parts import PRODUCT
 
 H100 = mig.profiles(PRODUCT)
 A30 = mig.profiles("NVIDIA A30")
-PRODUCTS = st.sampled_from([H100, A30])
-
-
-def slices(profile: MigProfile, start: int) -> set[int]:
-    return set(range(start, start + profile.size))
-
-
-def allowed(profiles: Sequence[MigProfile], placed: Sequence[tuple[MigProfile, int]]) -> bool:
-    """Whether a GPU can have these instances at a time."""
-    used = [one for profile, start in placed for one in slices(profile, start)]
-    most = max(profile.compute for profile in profiles)
-    return (
-        len(used) == len(set(used))
-        and sum(profile.compute for profile, _ in placed) <= most
-        and all(sum(p.id == one.id for p, _ in placed) <= one.most for one in profiles)
-        and all(start in profile.starts for profile, start in placed)
-    )
+RTX = mig.profiles("NVIDIA RTX PRO 6000 Blackwell Server Edition")
+EACH = pytest.mark.parametrize("profiles", [H100, A30, RTX], ids=["H100", "A30", "RTX PRO 6000"])
+PRODUCTS = st.sampled_from([H100, A30, RTX])
 
 
 def ways(profiles: Sequence[MigProfile], wanted: Sequence[MigProfile]) -> Iterator[tuple[int, ...]]:
     """Every way to place them on an empty GPU."""
     for starts in itertools.product(*(profile.starts for profile in wanted)):
-        if allowed(profiles, list(zip(wanted, starts, strict=True))):
+        if possible(profiles, list(zip(wanted, starts, strict=True))):
             yield starts
 
 
@@ -74,17 +61,17 @@ def multisets(profiles: Sequence[MigProfile]) -> list[tuple[MigProfile, ...]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("profiles", [H100, A30], ids=["H100", "A30"])
+@EACH
 def test_from_an_empty_gpu_all_that_can_be_placed_is(profiles: tuple[MigProfile, ...]) -> None:
     for wanted in multisets(profiles):
         starts = pack(profiles, Room(), wanted)
         feasible = next(ways(profiles, wanted), None) is not None
         assert (starts is not None) == feasible, [one.name for one in wanted]
         if starts is not None:
-            assert allowed(profiles, list(zip(wanted, starts, strict=True)))
+            assert possible(profiles, list(zip(wanted, starts, strict=True)))
 
 
-@pytest.mark.parametrize("profiles", [H100, A30], ids=["H100", "A30"])
+@EACH
 def test_whatever_fits_by_counts_finds_placements_on_an_empty_gpu(profiles: tuple[MigProfile, ...]) -> None:
     plain = [wanted for wanted in multisets(profiles) if all(map(is_plain, wanted))]
     assert all(pack(profiles, Room(), wanted) is not None for wanted in plain)
@@ -99,14 +86,14 @@ def test_of_all_ways_the_one_is_taken_that_leaves_the_most(
     there: list[tuple[MigProfile, int]] = []
     for one in draw.draw(st.lists(st.sampled_from(profiles), max_size=3)):
         start = draw.draw(st.sampled_from(one.starts))
-        if allowed(profiles, [*there, (one, start)]):
+        if possible(profiles, [*there, (one, start)]):
             there.append((one, start))
     wanted = draw.draw(st.lists(st.sampled_from(profiles), min_size=1, max_size=3))
     room = taken(profiles, [Placed(one.id, start) for one, start in there])
     every = [
         starts
         for starts in itertools.product(*(profile.starts for profile in wanted))
-        if allowed(profiles, [*there, *zip(wanted, starts, strict=True)])
+        if possible(profiles, [*there, *zip(wanted, starts, strict=True)])
     ]
     found = pack(profiles, room, wanted)
     if not every:
@@ -127,7 +114,7 @@ def most(profiles: Sequence[MigProfile], placed: list[tuple[MigProfile, int]], p
     """How many more of a profile there can be, by trying all."""
     for count in range(profile.most, 0, -1):
         for starts in itertools.combinations(profile.starts, count):
-            if allowed(profiles, [*placed, *((profile, start) for start in starts)]):
+            if possible(profiles, [*placed, *((profile, start) for start in starts)]):
                 return count
     return 0
 

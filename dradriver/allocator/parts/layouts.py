@@ -1,13 +1,15 @@
 """Every state that MIG instances can bring a GPU into, computed once a kind of GPU from its own placements.
 
-A state says which memory slices are taken and, where they can run out before memory does, how many compute slices and
-how many instances of a profile. A GPU of today has some hundred states, so what holds of each is a table.
+A state says which memory slices are taken, and how much of each limit that can be reached before memory runs out
+(``mig_limits.py``: media engines, compute slices). A GPU of today has some hundred states, so what holds of each is a
+table.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Hashable, Iterable
+import operator
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
@@ -15,6 +17,7 @@ from numpy.typing import NDArray
 
 from dradriver.allocator.sets.kept import Kept
 from dradriver.topology.machine import Machine, MigProfile
+from dradriver.topology.mig_limits import Limit, binding_limits
 
 NONE = 1 << 30  # a cost that nothing has
 _MOST_STATES = 1 << 13
@@ -30,7 +33,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 Counts = tuple[int, ...]
 Profiles = tuple[MigProfile, ...]
-_Key = tuple[int, int, Counts]  # memory slices as a mask, compute slices, instances of the profiles that are counted
+_Key = tuple[int, Counts]  # memory slices as a mask, what is taken of each limit
 
 
 class _States(NamedTuple):
@@ -39,26 +42,16 @@ class _States(NamedTuple):
     Attributes:
         after: Where a profile's number and a start lead from each.
         keys: The number of each.
-        counted: Profiles whose instances are counted: there may be fewer than would have room.
-        compute: Compute slices of the GPU; 0 where memory runs out first.
+        needs: What an instance of each profile takes of each limit.
     """
 
     after: list[dict[tuple[int, int], int]]
     keys: dict[_Key, int]
-    counted: Counts
-    compute: int
+    needs: list[Counts]
 
     def by_slices(self) -> list[int]:
         """The states' numbers, those with the fewest memory slices taken first: every placement leads on."""
         return [number for key, number in sorted(self.keys.items(), key=lambda item: item[0][0].bit_count())]
-
-    def most_compute(self, profiles: tuple[MigProfile, ...]) -> int:
-        """The most compute slices that instances which fit together can take."""
-        most = [0] * len(self.after)
-        for state in self.by_slices():
-            for (number, _), then in self.after[state].items():
-                most[then] = max(most[then], most[state] + profiles[number].compute)
-        return max(most)
 
 
 class Way(NamedTuple):
@@ -112,7 +105,7 @@ class Layout:
         self.worth: NDArray[np.int32] = room @ (1 << weight)
         self.free = np.zeros(self.closed + 1, dtype=np.int32)
         slices = functools.reduce(int.__or__, _spans(profiles), 0).bit_count()
-        for (taken, _, _), state in states.keys.items():
+        for (taken, _), state in states.keys.items():
             self.free[state] = slices - taken.bit_count()
         self.cost = np.full(shape, NONE, dtype=np.int32)
         self.start = np.full(shape, -1, dtype=np.int64)
@@ -127,16 +120,14 @@ class Layout:
 
     def state(self, instances: Iterable[tuple[str, int]]) -> int:
         """The state of a GPU with these instances (profile name, start); ``closed`` where it is none of the states."""
-        states = self._states
-        slices, compute, counts = 0, 0, (0,) * len(states.counted)
+        slices, used = next(iter(self._states.keys))
         for name, start in instances:
             number = self.number.get(name)
             if number is None or slices & _span(self.profiles[number], start):
                 return self.closed
             slices |= _span(self.profiles[number], start)
-            compute += self.profiles[number].compute if states.compute else 0
-            counts = _plus(counts, states.counted.index(number)) if number in states.counted else counts
-        return states.keys.get((slices, compute, counts), self.closed)
+            used = _sum(used, self._states.needs[number])
+        return self._states.keys.get((slices, used), self.closed)
 
     def ways(self, state: int, wanted: Counts) -> dict[Counts, Way]:
         """The cheapest way for each count of instances by profile up to ``wanted`` that fits; all zero is one."""
@@ -240,38 +231,30 @@ def known(profiles: Profiles) -> bool:
 
 
 def _layout(profiles: Profiles) -> Layout | None:
-    free = _reachable(profiles, counted=(), compute=0) if profiles else None
-    if free is None:
+    if not profiles or _reachable(profiles, ()) is None:
         return None
-    loose = Layout(profiles, free)
-    if loose.free[0] == sum(span.bit_count() for span in _spans(profiles)):
-        return loose  # none is in another's way: instances that are there already are there together
-    counted = tuple(n for n, profile in enumerate(profiles) if loose.most[0, n] > profile.most)
-    total = max(profile.compute for profile in profiles)
-    compute = total if free.most_compute(profiles) > total else 0
-    if not counted and not compute:
-        return loose
-    bound = _reachable(profiles, counted=counted, compute=compute)
-    return None if bound is None else Layout(profiles, bound)
+    states = _reachable(profiles, binding_limits(profiles))
+    return None if states is None else Layout(profiles, states)
 
 
-def _reachable(profiles: tuple[MigProfile, ...], *, counted: tuple[int, ...], compute: int) -> _States | None:
-    """All states that can be reached from the empty GPU with at most so much compute (0: any); None for too many."""
-    keys: dict[_Key, int] = {(0, 0, (0,) * len(counted)): 0}
+def _reachable(profiles: tuple[MigProfile, ...], limits: Sequence[Limit]) -> _States | None:
+    """All states that can be reached from the empty GPU within these limits; None for too many."""
+    totals = [limit.total for limit in limits]
+    needs = [tuple(limit.needs[profile] for limit in limits) for profile in profiles]
+    keys: dict[_Key, int] = {(0, (0,) * len(limits)): 0}
     queue = list(keys)
     after: list[dict[tuple[int, int], int]] = []
     steps = 0
-    for slices, used, counts in queue:
+    for slices, used in queue:
         transitions: dict[tuple[int, int], int] = {}
         for number, profile in enumerate(profiles):
-            then_used = used + profile.compute if compute else 0
-            if then_used > compute or (number in counted and counts[counted.index(number)] >= profile.most):
+            then_used = _sum(used, needs[number])
+            if any(map(operator.gt, then_used, totals)):
                 continue
-            then_counts = _plus(counts, counted.index(number)) if number in counted else counts
             for start in profile.starts:
                 if slices & _span(profile, start):
                     continue
-                then = (slices | _span(profile, start), then_used, then_counts)
+                then = (slices | _span(profile, start), then_used)
                 if then not in keys:
                     keys[then] = len(keys)
                     queue.append(then)
@@ -280,7 +263,7 @@ def _reachable(profiles: tuple[MigProfile, ...], *, counted: tuple[int, ...], co
         steps += len(transitions)
         if len(keys) > _MOST_STATES or steps > _MOST_STEPS:
             return None
-    return _States(after, keys, counted, compute)
+    return _States(after, keys, needs)
 
 
 def _spans(profiles: tuple[MigProfile, ...]) -> list[int]:
@@ -291,6 +274,10 @@ def _spans(profiles: tuple[MigProfile, ...]) -> list[int]:
 def _span(profile: MigProfile, start: int) -> int:
     """The memory slices of a placement as a mask."""
     return ((1 << profile.size) - 1) << start
+
+
+def _sum(counts: Counts, more: Counts) -> Counts:
+    return tuple(map(operator.add, counts, more))
 
 
 def _plus(counts: Counts, at: int) -> Counts:

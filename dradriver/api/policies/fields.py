@@ -39,6 +39,7 @@ SignedWeight = Annotated[float, Meta(ge=-1000, le=1000)]
 Gbps = Annotated[float, Meta(gt=0, le=100_000)]
 Factor = Annotated[float, Meta(ge=1, le=16)]
 EqualShares = Annotated[int, Meta(ge=2, le=48)]  # an MPS server of Volta and later has 48 clients
+DevShmMib = Annotated[int, Meta(ge=64, le=500_000)]
 PolicyName = Annotated[str, Meta(pattern=rf"\A{values.LABEL}\Z", description="a name in lower case, as train-fast")]
 SchedulerName = Annotated[str, Meta(pattern=r"\A[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?\Z", examples=["gpu-scheduler"])]
 InstanceType = Annotated[str, Meta(pattern=rf"\A{_LABEL}\Z", examples=["p5.48xlarge"])]
@@ -83,7 +84,7 @@ MigWord: TypeAlias = Literal["off", "static", "dynamic", "placements"]
 SharedWord: TypeAlias = Literal["none", "mps", "time-slicing"]
 XidWord: TypeAlias = Literal["ignore", "warn", "taint"]
 NicWord: TypeAlias = Literal["dranet", "sriov"]
-XidNumber = Annotated[str, Meta(pattern=r"\A[1-9][0-9]{0,3}\Z", description="an XID's number, as 94")]
+XidNumber = Annotated[str, Meta(pattern=r"\A[1-9][0-9]{0,4}\Z", description="an XID's or SXid's number, as 94")]
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):

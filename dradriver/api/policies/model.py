@@ -21,6 +21,7 @@ from dradriver.api.policies.fields import (
     MOST_TENANTS,
     ClassName,
     Currency,
+    DevShmMib,
     EqualShares,
     Factor,
     Gbps,
@@ -60,6 +61,7 @@ class GpuRule(Gpus, frozen=True, omit_defaults=True):
         memory_overcommit: How many times its memory may be promised to shares.
         equal_shares: In how many equal shares it is had; None: each has a size of its own.
         exclusive_to: ``namespace``: at any time only one namespace has parts of the GPU.
+        dev_shm_mib: What the ``/dev/shm`` of all shares by MPS of one GPU holds; None for the node agent's default.
     """
 
     mig: MigWord | None = None
@@ -67,6 +69,7 @@ class GpuRule(Gpus, frozen=True, omit_defaults=True):
     memory_overcommit: Factor = 1.0
     equal_shares: EqualShares | None = None
     exclusive_to: Literal["", "namespace"] = ""
+    dev_shm_mib: DevShmMib | None = None
 
 
 class Workloads(Section, frozen=True, rename="kebab"):

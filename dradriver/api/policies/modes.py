@@ -14,13 +14,17 @@ from dradriver.topology.vendors import VENDORS
 
 
 class Mode(msgspec.Struct, frozen=True, kw_only=True):
-    """What of a GPU is handed out; the fields are those of ``GpuRule``, decided. ``equal_shares`` is 0 for any size."""
+    """What of a GPU is handed out; the fields are those of ``GpuRule``, decided.
+
+    ``equal_shares`` is 0 for any size, ``dev_shm_mib`` 0 for the default.
+    """
 
     mig: MigWord = "off"
     shared: SharedWord = "none"
     memory_overcommit: float = 1.0
     equal_shares: int = 0
     exclusive_to: Literal["", "namespace"] = ""
+    dev_shm_mib: int = 0
 
     @property
     def form(self) -> tuple[MigWord, SharedWord, int]:
@@ -62,6 +66,7 @@ def mode_of(policies: Policies, *, node: str, labels: Mapping[str, str], gpu: Gp
         memory_overcommit=rule.memory_overcommit,
         equal_shares=rule.equal_shares or 0,
         exclusive_to=rule.exclusive_to,
+        dev_shm_mib=rule.dev_shm_mib or 0,
     )
 
 

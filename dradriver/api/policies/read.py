@@ -128,6 +128,8 @@ def _check_rules(sections: Sections) -> None:
                 f"beside equalShares: {rule.equal_shares}, which have equal parts of the memory there is; leave one of "
                 "the two out",
             )
+        if rule.dev_shm_mib is not None and rule.shared != "mps":
+            raise _PlacedError(f"{at}.devShmMib", "of GPUs that are not shared by MPS; write shared: mps next to it")
         if rule.exclusive_to and not (shared or cut):
             raise _PlacedError(f"{at}.exclusiveTo", "of GPUs that have no parts; write shared or mig beside it")
 

@@ -63,12 +63,19 @@ class MpsShare(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         thread_percentage: The share's own limit of threads; None where all shares are equal.
         equal: The limits of every share of the GPU; None where each has its own.
         mode: The compute mode that the GPU had before its first share; None of agents that did not note it.
+        shm_mib: What the ``/dev/shm`` of all shares of the GPU holds; None for the default.
     """
 
     memory_mib: int | None = None
     thread_percentage: int | None = None
     equal: Server | None = None
     mode: int | None = None
+    shm_mib: int | None = None
+
+    @property
+    def server(self) -> Server:
+        """The daemon that serves it."""
+        return msgspec.structs.replace(self.equal or Server(), shm_mib=self.shm_mib)
 
 
 class MpsServed(msgspec.Struct, frozen=True):

@@ -36,11 +36,12 @@ class Reports(Protocol):
     def reset(self, busids: Iterable[str]) -> None:
         """Forget all that was reported of GPUs that were reset since."""
 
-    def faults(self, uuids: Mapping[str, str]) -> dict[str, tuple[Fault, ...]]:
+    def faults(self, uuids: Mapping[str, str], switched: Collection[str] = ()) -> dict[str, tuple[Fault, ...]]:
         """Return the faults that were reported, by uuid.
 
         Args:
             uuids: The GPUs' uuids by bus id.
+            switched: Uuids of those that switches join; empty where nobody knows.
         """
 
 

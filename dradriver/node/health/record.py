@@ -140,7 +140,10 @@ class Record:
 
     def taints(self) -> dict[str, list[dict[str, Any]]]:
         """Return the faults in force as taints of devices, by uuid."""
-        return {uuid: [_taint(one) for one in some[:_MOST_TAINTS]] for uuid, some in self.standing().items()}
+        by_uuid = {
+            uuid: [one for one in some if KINDS[one.fault.kind].is_taint] for uuid, some in self.standing().items()
+        }
+        return {uuid: [_taint(one) for one in some[:_MOST_TAINTS]] for uuid, some in by_uuid.items() if some}
 
 
 def _taint(standing: Standing) -> dict[str, Any]:

@@ -59,6 +59,7 @@ class HealthWatch:
         self._uuids: dict[str, str] = {}  # by bus id; of a GPU that is lost too
         self._own: dict[str, Faults] = {}  # GPUs' own faults, by source
         self._pairs: set[tuple[str, str]] = set()  # GPUs of one package
+        self._switched: set[str] = set()  # GPUs that switches join
 
     def looked(self, machine: Machine | None, trouble: str | None) -> None:
         """Take in a reading, or that there was none.
@@ -75,6 +76,7 @@ class HealthWatch:
             there = {gpu.uuid for gpu in machine.gpus} | self._discovery.faults.keys()
             self._take(machine, there)
             self._pairs |= set(packages.pairs(machine))
+            self._switched |= {gpu.uuid for gpu in machine.gpus if gpu.switch_links}
         if self._log is not None:  # what was read of it before is over
             self._log.reports.reset([busid for busid, uuid in self._uuids.items() if uuid in self._discovery.reset])
         self._kernel()
@@ -160,7 +162,7 @@ class HealthWatch:
         self._log.read()
         sound = [busid for busid, uuid in self._uuids.items() if uuid in self._discovery.sound]
         self._log.reports.sound(sound, self._discovery.read_s)
-        self._tell("kernel", self._log.reports.faults(self._uuids))
+        self._tell("kernel", self._log.reports.faults(self._uuids, self._switched))
 
     def _tell(self, source: str, faults: Faults) -> None:
         """Tell the record of faults, and of those that the other GPU of a package has for them."""

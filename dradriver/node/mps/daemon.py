@@ -27,7 +27,8 @@ from typing import IO, Final
 from dradriver.node import files, selinux
 from dradriver.node.errors import SetupError
 from dradriver.node.mps import enter, limits
-from dradriver.node.mps.files import Server
+from dradriver.node.mps.files import SHM_MIB, Server
+from dradriver.node.mps.shm import SharedFolder
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +42,7 @@ _LOOK_S: Final = 0.05
 _MOST_SAID: Final = 1 << 16
 _MOST_LOG: Final = 16 << 20  # bytes of a log on the host's disk, to which each connection of a client adds lines
 _MOST_ENVIRON: Final = 1 << 17
-_MOUNTS: Final = {"pipe": "size=16m,nr_inodes=16k,mode=0755", "shm": "mode=1777"}  # of memory half, as elsewhere
+_FOLDERS: Final = ("pipe", "shm")  # file systems in memory
 
 
 class Daemon:
@@ -73,6 +74,7 @@ class Daemon:
             "CUDA_MPS_PIPE_DIRECTORY": str(pipe),
             "CUDA_MPS_LOG_DIRECTORY": str(log),
         }
+        self._shared = SharedFolder(folder / "shm")
         self._known: _Process | None = None
         self._control: tuple[int, int] | None = None  # the socket that the daemon made to be asked by
         self._hangs: subprocess.Popen[bytes] | None = None  # what was asked last, where it cannot even be killed
@@ -90,15 +92,28 @@ class Daemon:
             for name in ("pipe", "log", "shm"):
                 (self.folder / name).mkdir(parents=True, exist_ok=True)
             if self._root is not None:
-                for name, options in _MOUNTS.items():
-                    _mount(self.folder / name, options)
+                for name in _FOLDERS:
+                    _mount(self.folder / name, _options(name, server))
             self._control = None
             self._run(["-d", "-M"])  # -M: else users wait for each other's servers to end
             self._until(self.alive, _START_S, "has not started")
             self._until(lambda: not self.alive() or self._answers(), _START_S, "does not answer")
             if not self.alive():
                 raise SetupError(f"MPS of GPU {self._gpu} started and died at once: {self.folder / 'log'}")
+        elif self._root is not None:
+            self._resize(server)
         self.restore(server)
+
+    def tidy(self) -> None:
+        """Remove what clients that have ended left in their common ``/dev/shm``.
+
+        Raises:
+            OSError: The folder cannot be read.
+        """
+        daemon = [process.pid for process in (*self._servers(), *([self._known] if self._known else []))]
+        if removed := self._shared.tidy(daemon):
+            message = "GPU %s: removed %d files that clients left in the /dev/shm of its shares: %.200s"
+            logger.info(message, self._gpu, len(removed), ", ".join(map(repr, removed)))
 
     def alive(self) -> bool:
         """Return whether it runs."""
@@ -215,10 +230,18 @@ class Daemon:
 
     def _clear(self) -> None:
         """Remove what a daemon left that is gone: a new one would take it for its own."""
-        for name in _MOUNTS:
+        for name in _FOLDERS:
             enter.unmount(self.folder / name)
             for path in (self.folder / name).glob("*"):  # of an agent before there was a mount
                 files.remove(path, durable=False)
+
+    def _resize(self, server: Server) -> None:
+        """Give ``shm`` the size that is wanted now; it keeps its own while it holds more than that."""
+        try:
+            enter.resize(self.folder / "shm", _options("shm", server))
+        except OSError as error:
+            message = "the /dev/shm of GPU %s keeps its size, not %s MiB: %s"
+            logger.warning(message, self._gpu, server.shm_mib or SHM_MIB, error)
 
     def _run(self, words: Sequence[str], text: str = "") -> str:
         """Run the program and return what it printed. Its output is a file: a daemon may keep it open for ever."""
@@ -261,6 +284,13 @@ class Daemon:
             if time.monotonic() >= until:
                 raise SetupError(f"MPS of GPU {self._gpu} {said}: {self.folder / 'log'}")
             time.sleep(_LOOK_S)
+
+
+def _options(name: str, server: Server) -> str:
+    """Return the options of a folder's file system. Inodes are memory of the kernel's, which no size bounds."""
+    if name == "pipe":
+        return "size=16m,nr_inodes=16k,mode=0755"
+    return f"size={server.shm_mib or SHM_MIB}m,nr_inodes=64k,mode=1777"
 
 
 def _mount(folder: Path, options: str) -> None:

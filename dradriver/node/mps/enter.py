@@ -41,6 +41,15 @@ def mount(target: Path, options: str) -> None:
     _mount("mps", target, "tmpfs", _NOSUID | _NODEV | _NOEXEC, options)
 
 
+def resize(target: Path, options: str) -> None:
+    """Give a mount of ``mount`` other limits.
+
+    Raises:
+        OSError: It holds more than that already.
+    """
+    _mount("mps", target, "tmpfs", _REMOUNT | _NOSUID | _NODEV | _NOEXEC, options)
+
+
 def unmount(target: Path) -> None:
     """Take a mount away; none there is fine. Who has it open keeps it until the end.
 

@@ -19,6 +19,7 @@ from dradriver.node.errors import SetupError
 
 _WANTED: Final = "wanted.json"
 _READY: Final = "ready.json"
+SHM_MIB: Final = 8192
 STALE_S: Final = 60.0  # by an answer so old nothing serves: the process that gave it is gone
 
 
@@ -28,10 +29,16 @@ class Server(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     Attributes:
         memory_mib: Device memory in MiB.
         thread_percentage: Share of the GPU's threads, 1 to 100.
+        shm_mib: What the ``/dev/shm`` of all clients together holds, in MiB; None is ``SHM_MIB``.
     """
 
     memory_mib: int | None = None
     thread_percentage: int | None = None
+    shm_mib: int | None = None
+
+    def limits_as(self, other: Server) -> bool:
+        """Return whether each client gets the same at most; what they have together may change at any time."""
+        return (self.memory_mib, self.thread_percentage) == (other.memory_mib, other.thread_percentage)
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):

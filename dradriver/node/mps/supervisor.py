@@ -152,9 +152,20 @@ class Supervisor:
             logger.info("MPS serves shares of GPU %s: %s", wanted.gpu, wanted.server)
         elif self._clock() - kept.checked_s >= CHECK_S:
             self._check(name, kept)
+        self._tidy(name, kept)
         self._answer(name, msgspec.structs.replace(wanted, trouble=kept.trouble))
         if not kept.trouble:
             self._said.pop(name, None)
+
+    def _tidy(self, name: str, kept: _Kept) -> None:
+        """Remove what clients left; what keeps from that keeps nobody from serving."""
+        what = f"{name}, /dev/shm of its shares"
+        try:
+            kept.daemon.tidy()
+        except OSError as error:
+            self._say(what, f"what clients left stays: {error}")
+        else:
+            self._said.pop(what, None)
 
     def _check(self, name: str, kept: _Kept) -> None:
         """Give the daemon its limits back; while that fails no further share is served."""

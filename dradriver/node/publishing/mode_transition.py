@@ -113,7 +113,9 @@ class ModeTransitions:
         mode = self.modes.get(gpu.uuid)
         if mode is None:
             raise NotYetError(f"how GPU {gpu.uuid} is shared is not known yet")
-        return Sharing(by="mps" if mode.shared == "mps" else "time-slicing", equal=mode.equal_shares)
+        by_mps = mode.shared == "mps"
+        shm_mib = mode.dev_shm_mib or None
+        return Sharing(by="mps" if by_mps else "time-slicing", equal=mode.equal_shares, shm_mib=shm_mib)
 
     def makes_instances(self, gpu: str) -> bool:
         """Return whether MIG instances are made for claims on the GPU with this uuid.

@@ -19,6 +19,7 @@ _NVIDIA: Final = "0x10de"
 _AMD: Final = f"0x{parts.PCI_VENDOR}"
 _DISPLAY: Final = "0x03"
 _COMPUTES: Final = ("0x0302", "0x12")  # 3D controllers, and processing accelerators
+_UNKNOWN: Final = f"0x{parts.HYGON}"  # its DCUs show as AMD's GPUs do, by a fork of AMD's driver
 
 
 class Present(NamedTuple):
@@ -44,8 +45,10 @@ def look(root: Path) -> Present:
     tree, devices = PciTree(root), root / "sys/bus/pci/devices"
     there: Counter[Vendor] = Counter()
     large: set[Vendor] = set()
+    unknown = 0
     for busid in sysfs.entries(devices):
         kind, made_by = tree.pci_class(busid), tree.vendor(busid)
+        unknown += made_by == _UNKNOWN and kind.startswith((_DISPLAY, *_COMPUTES))
         vendor = {_NVIDIA: NVIDIA, _AMD: AMD}.get(made_by)
         if vendor is None or not kind.startswith((_DISPLAY, *_COMPUTES)):
             continue
@@ -64,4 +67,8 @@ def look(root: Path) -> Present:
         count = f"{there[other]} device{'s' if there[other] > 1 else ''} of {other.word} left out"
         beside = f"{there[chosen]} of {chosen.word}, {why}"
         left_out = f"{count} beside {beside}; the chart's discovery names another vendor"
+    if unknown:
+        many = "s" if unknown > 1 else ""
+        strange = f"{unknown} device{many} of {parts.maker(parts.HYGON)} left out: they are not AMD's"
+        left_out = f"{left_out}; {strange}" if left_out else strange
     return Present(chosen, left_out=left_out)

@@ -8,6 +8,7 @@ from typing import Final
 import msgspec
 
 PCI_VENDOR: Final = "1002"
+HYGON: Final = "1d94"  # whose DCUs a fork of AMD's driver shows as AMD's GPUs
 _GCN = re.compile(r"(?:gfx)?(9[0-9a-f]{2})")
 # One xGMI link, GB/s in one direction (RCCL, topo.h); gfx95x is counted as gfx94x.
 _LINK_GBPS: Final = {"gfx906": 24.0, "gfx908": 24.0, "gfx90a": 36.0}
@@ -45,6 +46,11 @@ PARTS: Final = {  # by PCI device id (the pci.ids database; AMD's data sheets)
     "75a0": Part("AMD Instinct MI350X", "gfx950", 288 << 10, 48.0),
     "75a3": Part("AMD Instinct MI355X", "gfx950", 288 << 10, 48.0),
 }
+
+
+def maker(vendor: str) -> str:
+    """Return who made a device, for people, by its PCI vendor id in hex."""
+    return f"Hygon ({vendor})" if vendor == HYGON else f"vendor {vendor}"
 
 
 def architecture(gcn: str) -> str:

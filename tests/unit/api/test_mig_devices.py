@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 import pytest
 
-from dradriver.api import slices
+from dradriver.api import names, slices
 from dradriver.api.dra_objects import ResourceSlice
 from dradriver.api.policies.modes import Mode
 from dradriver.api.slice_features import ALL, SliceFeatures
+from dradriver.node.publishing import pool
 from dradriver.topology import profiles
 from dradriver.topology.machine import Gpu, Machine, MigDevice
+from dradriver.topology.mig_limits import binding_limits
 
 Object = dict[str, Any]
 
@@ -103,8 +106,8 @@ def test_what_overlaps_on_the_gpu_overlaps_in_the_counters(kind: str) -> None:
 
     for a, b in itertools.combinations(parts, 2):
         counters = [set(device["consumesCounters"][0]["counters"]) for device in (a, b)]
-        media = "+me" in text(a, "profile") and "+me" in text(b, "profile")
-        assert bool(counters[0] & counters[1]) == (bool(span(a) & span(b)) or media)
+        engines = [by_name[text(device, "profile")].engines[-1] for device in (a, b)]  # OFA, of which a GPU has one
+        assert bool(counters[0] & counters[1]) == (bool(span(a) & span(b)) or all(engines))
 
 
 def test_the_whole_gpu_takes_all_counters_and_is_there_where_mig_mode_needs_no_reset() -> None:
@@ -162,6 +165,31 @@ def test_everybody_can_rebuild_the_machine_from_several_slices() -> None:
     typed = [msgspec.convert(piece, ResourceSlice) for piece in build(machine, PLACEMENTS)]
 
     assert slices.read_machine(typed) == machine
+
+
+def test_slices_of_an_agent_that_counted_media_alone_are_read_and_replaced() -> None:
+    """That agent told of no engines, and its only counter for them was ``media``."""
+    machine = one_gpu("hgx-h100")
+    new = build(machine, PLACEMENTS)
+    old = json.loads(json.dumps(new).replace('"ofa-engines"', '"media"'))
+    document = json.loads(old[0]["metadata"]["annotations"][names.MACHINE])
+    for gpu in document["gpus"]:
+        gpu["profiles"] = [profile[:7] for profile in gpu["profiles"]]
+    old[0]["metadata"]["annotations"][names.MACHINE] = json.dumps(document)
+    for number, piece in enumerate(old):
+        piece["metadata"]["resourceVersion"] = str(number)
+        piece["spec"]["pool"]["generation"] = 3
+
+    earlier = slices.read_machine([msgspec.convert(piece, ResourceSlice) for piece in old])
+    assert earlier is not None
+    (gpu,) = earlier.gpus
+    assert [profile.name for profile in gpu.profiles] == [profile.name for profile in machine.gpus[0].profiles]
+    (limit,) = binding_limits(gpu.profiles)
+    assert {profile.name for profile, need in limit.needs.items() if need} == {"1g.10gb+me"}
+
+    todo = pool.writes(new, old, tolerated={})
+    assert [piece["metadata"]["name"] for piece in todo.update] == [piece["metadata"]["name"] for piece in new]
+    assert (todo.create, todo.delete, todo.generation) == ([], [], 4)
 
 
 def whole_or_parts(found: Sequence[Object], gpu: Gpu) -> int:

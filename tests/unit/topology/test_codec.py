@@ -140,6 +140,28 @@ def test_two_ids_that_differ_in_case_alone_would_be_one_device() -> None:
         codec.encode(msgspec.structs.replace(machine, gpus=(machine.gpus[0], twin, *machine.gpus[2:])))
 
 
+def test_profiles_are_read_of_writers_with_and_without_engines() -> None:
+    """Older agents told of no engines; a newer one may know more about a profile."""
+    machine = profiles.load("hgx-h100", seed="n")
+    document = json.loads(codec.encode(machine))
+    for gpu in document["gpus"]:
+        gpu["profiles"] = [[*profile, "newer"] for profile in gpu["profiles"]]
+    assert codec.decode(json.dumps(document)) == machine
+    for gpu in document["gpus"]:
+        gpu["profiles"] = [profile[:7] for profile in gpu["profiles"]]
+    old = codec.decode(json.dumps(document))
+    assert {profile.engines for gpu in old.gpus for profile in gpu.profiles} == {()}
+    assert [profile.name for profile in old.gpus[0].profiles] == [p.name for p in machine.gpus[0].profiles]
+
+
+@pytest.mark.parametrize("engines", [[-1], [1025], [0] * 17])
+def test_engines_that_no_gpu_has_are_refused(engines: list[int]) -> None:
+    document = json.loads(codec.encode(profiles.load("hgx-h100", seed="n")))
+    document["gpus"][0]["profiles"][0][7] = engines
+    with pytest.raises(TopologyError, match=r"gpus\[0\]\.profiles\[0\]\.engines: .*at most 16 numbers from 0 to 1024"):
+        codec.decode(json.dumps(document))
+
+
 def test_fields_of_a_newer_writer_are_skipped() -> None:
     machine = profiles.load("dgx1-v100")
     document = json.loads(codec.encode(machine))

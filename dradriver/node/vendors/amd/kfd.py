@@ -33,11 +33,11 @@ _MOST: Final = {
     "location_id": (1 << 32) - 1,
     "domain": (1 << 32) - 1,
     "device_id": (1 << 16) - 1,
+    "vendor_id": (1 << 16) - 1,
     "gfx_target_version": (1 << 32) - 1,
     "drm_render_minor": (1 << 20) - 1,
     "local_mem_size": MOST_BYTES,
 }
-AMD: Final = 0x1002
 
 
 class KfdNode(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,6 +50,7 @@ class KfdNode(msgspec.Struct, frozen=True, kw_only=True):
             to a guest.
         pci: Bus id, as /sys has it, of the PCI function; in a partition the function is the partition's number.
         device: PCI device id in hex: ``740f``.
+        vendor: PCI vendor id in hex: ``1002``; empty where it is not told.
         gfx: ``gfx90a``; empty where it is not told.
         render: N of ``/dev/dri/renderDN``; None where it is not told.
         memory_mib: Its memory; 0 where it is not told.
@@ -70,6 +71,7 @@ class KfdNode(msgspec.Struct, frozen=True, kw_only=True):
     hive: int
     links: Mapping[int, int] | None
     cpus: Mapping[int, int]
+    vendor: str = ""
     odd: tuple[str, ...] = ()
 
     @property
@@ -139,6 +141,7 @@ def _gpu(folder: Path, number: int, told: Mapping[str, int]) -> KfdNode:
         hive=said.get("hive_id", 0),
         links=links,
         cpus=cpus,
+        vendor=f"{vendor:04x}" if (vendor := said.get("vendor_id", 0)) else "",
         odd=tuple(odd),
     )
 

@@ -19,7 +19,7 @@ from dradriver.node.errors import SetupError
 from dradriver.node.vendors.amd import drm, kfd
 from dradriver.node.vendors.amd.drm import Drm
 from dradriver.node.vendors.amd.kfd import Kfd, KfdNode
-from dradriver.topology.amd.parts import PARTS, PCI_VENDOR, link_gbps
+from dradriver.topology.amd.parts import PARTS, PCI_VENDOR, link_gbps, maker
 from dradriver.topology.check import check
 from dradriver.topology.machine import Gpu, Machine, PathType
 from dradriver.topology.nccl import facts
@@ -97,6 +97,19 @@ def discover(
         for number in topology.silent
     ]
     silent = len(topology.silent)
+    tree = PciTree(root)
+    theirs = {gpu.number: vendor for gpu in topology.gpus if (vendor := _other_vendor(gpu, tree))}
+    for gpu in topology.gpus:
+        if gpu.number in theirs:
+            reason = f"it is made by {theirs[gpu.number]}, not by AMD; left out: nothing is known of such parts"
+            problems.append(Problem(f"GPU {gpu.pci}", "vendor_id", reason))
+    if theirs:
+        of_amd = tuple(gpu for gpu in topology.gpus if gpu.number not in theirs)
+        if not of_amd:
+            return Reading(
+                machine=empty, refused="; ".join(map(str, problems)), problems=tuple(problems), silent=silent
+            )
+        topology = msgspec.structs.replace(topology, gpus=of_amd)
     if (refused := _partitioned(root, topology, problems)) is not None:
         return Reading(machine=empty, refused=refused, problems=tuple(problems), silent=silent)
     minors = {gpu.uuid: drm.read(root, gpu.pci, gpu.render) for gpu in topology.gpus}
@@ -112,6 +125,15 @@ def discover(
         silent=silent,
         unsure=frozenset(gpu.uuid for gpu in gpus if gpu.links is None),
     )
+
+
+def _other_vendor(gpu: KfdNode, tree: PciTree) -> str:
+    """Return who made a GPU of KFD if that is not AMD: forks of amdgpu show other makers' parts in the same way.
+
+    Empty for AMD, and where neither KFD nor /sys tells.
+    """
+    vendors = (gpu.vendor, tree.vendor(gpu.pci).removeprefix("0x"))
+    return next((maker(vendor) for vendor in vendors if vendor not in ("", PCI_VENDOR)), "")
 
 
 def _partitioned(root: Path, topology: Kfd, problems: list[Problem]) -> str | None:

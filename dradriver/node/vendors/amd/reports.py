@@ -68,6 +68,10 @@ class AmdReports:
         for busid in busids:
             self._faults.pop(busid, None)
 
-    def faults(self, uuids: Mapping[str, str]) -> dict[str, tuple[Fault, ...]]:
+    def faults(
+        self,
+        uuids: Mapping[str, str],
+        switched: Collection[str] = (),  # noqa: ARG002  # no switches report in the log
+    ) -> dict[str, tuple[Fault, ...]]:
         """Return the faults that were reported, by uuid; ``uuids`` has these by bus id."""
         return {uuids[busid]: tuple(some.values()) for busid, some in self._faults.items() if some and busid in uuids}

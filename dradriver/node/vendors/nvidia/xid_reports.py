@@ -1,4 +1,4 @@
-"""XIDs, NVIDIA's driver's own reports of errors, from the kernel's log (NVIDIA "XID Errors")."""
+"""XIDs, NVIDIA's driver's own reports of errors, from the kernel's log (NVIDIA "XID Errors"), and switches' SXids."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import msgspec
 from dradriver.api.policies.fields import XidWord
 from dradriver.node.faults import Fault
 from dradriver.node.vendors.nvidia import xids
+from dradriver.node.vendors.nvidia.sxid_reports import SxidReports
 from dradriver.node.vendors.nvidia.xids import RECOVERY_CHANGED, Xid
 
 WARNED_S: Final = 3600.0  # after an XID that only warns
@@ -50,6 +51,7 @@ class XidReports:
         """
         self._words = words
         self._clock = clock
+        self._switches = SxidReports(words=words, clock=clock, warned_s=WARNED_S)
         self._noted: dict[str, dict[Xid, _Noted]] = {}  # by bus id, in the order in which they came first
 
     def sound(self, busids: Collection[str], said_s: float) -> None:
@@ -61,16 +63,20 @@ class XidReports:
 
     def reset(self, busids: Iterable[str]) -> None:
         """Forget all that was read of GPUs that were reset since."""
-        for busid in busids:
+        gpus = list(busids)
+        for busid in gpus:
             self._noted.pop(busid, None)
+        self._switches.reset(gpus)
 
-    def faults(self, uuids: Mapping[str, str]) -> dict[str, tuple[Fault, ...]]:
+    def faults(self, uuids: Mapping[str, str], switched: Collection[str] = ()) -> dict[str, tuple[Fault, ...]]:
         """Return the faults that the log tells of: of each GPU the first XID that taints, and the first that warns.
 
         Args:
             uuids: The GPUs' uuids by bus id (``0000:06:00.0``).
+            switched: Uuids of those that NVSwitches join; empty where nobody knows: all may be.
         """
-        by_uuid: dict[str, tuple[Fault, ...]] = {}
+        joined = {busid: uuid for busid, uuid in uuids.items() if not switched or uuid in switched}
+        by_uuid = dict.fromkeys(joined.values(), faults) if (faults := self._switches.faults(joined)) else {}
         for busid, some in self._noted.items():
             first: dict[str, Fault] = {}
             for xid, word in self._in_force(some).items():
@@ -80,7 +86,7 @@ class XidReports:
                 said = f"XID {xid.number} in the kernel's log{', which asks for ' if asks else ''}{asks}"
                 first.setdefault(kind, Fault(kind, str(xid.number), said))
             if first and busid in uuids:
-                by_uuid[uuids[busid]] = tuple(first.values())
+                by_uuid[uuids[busid]] = (*first.values(), *by_uuid.get(uuids[busid], ()))
         return by_uuid
 
     def _in_force(self, some: Mapping[Xid, _Noted]) -> dict[Xid, XidWord]:
@@ -94,7 +100,9 @@ class XidReports:
         """Take in one record of the kernel: its text, and when it came, seconds of the log's clock."""
         if text.startswith(_LOADED):
             self._noted.clear()  # another driver, or the same one started anew
+            self._switches.loaded()
             return
+        self._switches.take(text, at_s)
         line = _XID.match(text)
         if line is None:
             return

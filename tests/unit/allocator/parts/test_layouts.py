@@ -10,10 +10,12 @@ import pytest
 from dradriver.allocator.parts.layouts import NONE, Layout, layout_of
 from dradriver.topology.machine import MigProfile
 from dradriver.topology.profiles import mig
+from tests.fakes import mig_model
 
 Placement = tuple[str, int]
 
-PRODUCTS = ["NVIDIA A30", "NVIDIA A100-SXM4-40GB", "NVIDIA H100 80GB HBM3", "NVIDIA B200"]
+RTX = "NVIDIA RTX PRO 6000 Blackwell Server Edition"
+PRODUCTS = ["NVIDIA A30", "NVIDIA A100-SXM4-40GB", "NVIDIA H100 80GB HBM3", "NVIDIA B200", RTX]
 
 
 def layout(product: str) -> Layout:
@@ -22,20 +24,10 @@ def layout(product: str) -> Layout:
     return found
 
 
-def span(profile: MigProfile, start: int) -> set[int]:
-    return set(range(start, start + profile.size))
-
-
 def possible(profiles: tuple[MigProfile, ...], placed: tuple[Placement, ...]) -> bool:
     """Return whether instances can be there together, by NVML's own rules."""
     by_name = {profile.name: profile for profile in profiles}
-    every = [span(by_name[name], start) for name, start in placed]
-    names = [name for name, _ in placed]
-    return (
-        len(set().union(*every)) == sum(map(len, every))
-        and sum(by_name[name].compute for name in names) <= max(profile.compute for profile in profiles)
-        and all(names.count(name) <= by_name[name].most for name in names)
-    )
+    return mig_model.possible(profiles, [(by_name[name], start) for name, start in placed])
 
 
 def packings(profiles: tuple[MigProfile, ...]) -> set[tuple[Placement, ...]]:
@@ -60,7 +52,7 @@ def all_packings(product: str) -> frozenset[tuple[Placement, ...]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("product", ["NVIDIA A30", "NVIDIA H100 80GB HBM3"])
+@pytest.mark.parametrize("product", ["NVIDIA A30", "NVIDIA H100 80GB HBM3", RTX])
 def test_every_packing_is_a_state_with_the_room_that_brute_force_finds(product: str) -> None:
     profiles, table = mig.profiles(product), layout(product)
     every = all_packings(product)
@@ -112,16 +104,35 @@ def test_from_an_empty_gpu_every_multiset_that_fits_by_counts_finds_placements(p
     compute = max(profile.compute for profile in profiles)
     ways = table.ways(0, tuple(profile.most for profile in profiles))
     assert len(ways) > 10
-    for counts in itertools.product(*(range(profile.most + 1) for profile in profiles)):
-        by_counts = (
-            sum(n * p.size for n, p in zip(counts, profiles, strict=True)) <= slices
-            and sum(n * p.compute for n, p in zip(counts, profiles, strict=True)) <= compute
-        )
-        assert (counts in ways) == by_counts
-        if by_counts:
-            placed = [(profiles[number].name, start) for number, start in ways[counts].placements]
-            assert [sum(name == p.name for name, _ in placed) for p in profiles] == list(counts)
-            assert possible(profiles, tuple(placed))
+    by_counts = [
+        counts
+        for counts in counts_up_to([p.size for p in profiles], slices)
+        if sum(n * p.compute for n, p in zip(counts, profiles, strict=True)) <= compute
+        and all(n <= p.most for n, p in zip(counts, profiles, strict=True))
+        and not engines_exceeded(profiles, counts)
+    ]
+    assert set(ways) == set(by_counts)
+    for counts in by_counts:
+        placed = [(profiles[number].name, start) for number, start in ways[counts].placements]
+        assert [sum(name == p.name for name, _ in placed) for p in profiles] == list(counts)
+        assert possible(profiles, tuple(placed))
+
+
+def counts_up_to(sizes: list[int], room: int) -> list[tuple[int, ...]]:
+    """Every count of each size that together take no more room."""
+    if not sizes:
+        return [()]
+    first, *others = sizes
+    return [(n, *more) for n in range(room // first + 1) for more in counts_up_to(others, room - n * first)]
+
+
+def engines_exceeded(profiles: tuple[MigProfile, ...], counts: tuple[int, ...]) -> bool:
+    """Whether instances need more engines of a kind than the GPU has, if instances do not share that kind."""
+    for needs in zip(*(profile.engines for profile in profiles), strict=True):
+        shared = any(need * profile.most > max(needs) for need, profile in zip(needs, profiles, strict=True))
+        if not shared and sum(n * need for n, need in zip(counts, needs, strict=True)) > max(needs):
+            return True
+    return False
 
 
 def test_what_is_put_down_first_spoils_least() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from pathlib import Path
 
+import msgspec
 import pytest
 from prometheus_client import REGISTRY
 
@@ -186,6 +187,28 @@ def test_an_xid_is_over_once_a_reading_shows_that_the_gpu_was_reset(tmp_path: Pa
         watch.looked(machine(), None)
         discovery.reset = frozenset()
     assert record.standing() == {}
+
+
+def test_a_fatal_sxid_taints_the_gpus_of_the_fabric_and_another_one_is_told_without_a_taint(tmp_path: Path) -> None:
+    server = machine()
+    joined = (msgspec.structs.replace(gpu, switch_links=18 if gpu.index < 4 else 0) for gpu in server.gpus)
+    server = msgspec.structs.replace(server, gpus=tuple(joined))
+    path = tmp_path / "kmsg"
+    line = "nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): 20034, Fatal, Link 30 LTSSM Fault Up"
+    path.write_text("4,1,1,-;nvidia-nvswitch1: SXid (PCI:0000:c2:00.0): 12028, Non-fatal, Link 32 egress error")
+    record = Record(clock=lambda: 100.0)
+    watch = HealthWatch(record, Hanging(), KernelLog(path, XidReports(clock=lambda: 100.0)))
+    watch.looked(server, None)
+    kinds = {at: [one.fault.kind for one in some] for at, some in record.standing().items()}
+    assert kinds == {uuid(n): ["sxid-warning"] for n in range(4)}
+    assert record.taints() == {}
+
+    path.write_text(f"4,1,1,-;{line}")
+    record = Record(clock=lambda: 100.0)
+    watch = HealthWatch(record, Hanging(), KernelLog(path, XidReports(clock=lambda: 100.0)))
+    watch.looked(server, None)
+    taints = {at: [(one["key"], one["value"], one["effect"]) for one in some] for at, some in record.taints().items()}
+    assert taints == {uuid(n): [("gpu.topology/sxid", "20034", "NoSchedule")] for n in range(4)}
 
 
 def test_an_xid_stays_until_the_driver_says_that_the_gpu_is_well(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from dradriver.node import selinux
@@ -19,8 +20,15 @@ from tests.fakes import mps_control
 from tests.fakes.mps_node import HALF, A
 
 
+def mebibytes(folder: Path) -> int:
+    mounted = os.statvfs(folder)
+    return mounted.f_blocks * mounted.f_frsize >> 20
+
+
 @pytest.mark.slow
-def test_a_daemons_folders_are_mounts_of_a_size_of_their_own_that_go_with_it(outside: Path) -> None:
+def test_a_daemons_folders_are_mounts_of_a_size_of_their_own_that_go_with_it(
+    outside: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     path = mps_control.write(outside / "bin")
     folder = outside / "mps" / A.lower()
     daemon = Daemon(A, folder, root=Path("/"), path=path, quit_s=1)
@@ -36,6 +44,14 @@ def test_a_daemons_folders_are_mounts_of_a_size_of_their_own_that_go_with_it(out
         assert full.f_blocks * full.f_frsize == 16 << 20
         assert full.f_files <= 16 << 10
         assert stat.S_IMODE((folder / "shm").stat().st_mode) == 0o1777
+        assert mebibytes(folder / "shm") == 8192  # for all shares together, not half of the host's memory
+        assert os.statvfs(folder / "shm").f_files <= 64 << 10
+        daemon.start(msgspec.structs.replace(HALF, shm_mib=256))
+        assert mebibytes(folder / "shm") == 256
+        (folder / "shm/left").write_bytes(bytes(2 << 20))
+        daemon.start(msgspec.structs.replace(HALF, shm_mib=1))
+        assert mebibytes(folder / "shm") == 256  # it holds more than that; the log says so
+        assert "keeps its size, not 1 MiB" in caplog.text
         assert (folder / "pipe/control").is_socket()
         deep = os.open(folder / "pipe", os.O_RDONLY)
         for _ in range(2000):  # deeper than any walk in Python goes

@@ -49,6 +49,24 @@ def unending(monkeypatch: pytest.MonkeyPatch, gone: Callable[[], bool]) -> list[
     return tried
 
 
+class Unreadable(Daemon):
+    """The daemon of a GPU whose /dev/shm of shares cannot be read."""
+
+    def tidy(self) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(self.folder / "shm"))
+
+
+def test_a_dev_shm_that_cannot_be_read_keeps_nobody_from_serving(node: Node, caplog: pytest.LogCaptureFixture) -> None:
+    node.files.want(A, HALF)
+    supervisor = Supervisor(
+        node.files, lambda gpu, folder: Unreadable(gpu, folder, root=None, path=node.path, quit_s=1)
+    )
+    for _ in range(3):
+        look(supervisor)
+    assert node.trouble(A) == ""
+    assert caplog.text.count("what clients left stays: [Errno 13] Permission denied") == 1
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("known", [True, False])
 def test_a_daemon_that_cannot_be_killed_has_not_ended(

@@ -19,6 +19,8 @@ RAPHAEL = ("0x1002", "0x164e", "0x030000")  # of a CPU
 RADEON = ("0x1002", "0x744c", "0x030000")
 ASPEED = ("0x1a03", "0x2000", "0x030000")  # of a management controller
 AUDIO = ("0x1002", "0xab30", "0x040300")
+HYGON_DCU = ("0x1d94", "0x6210", "0x038000")
+HYGON_CRYPTO = ("0x1d94", "0x1456", "0x108000")
 EPYC_CRYPTO = ("0x1022", "0x1456", "0x108000")
 
 
@@ -36,6 +38,9 @@ EPYC_CRYPTO = ("0x1022", "0x1456", "0x108000")
         ((RTX_4090, RADEON), NVIDIA),
         ((MI210, RTX_4090), AMD),
         ((NVIDIA_H100, AUDIO), NVIDIA),
+        ((HYGON_DCU, HYGON_DCU), NVIDIA),  # as a node without GPUs
+        ((HYGON_DCU, MI210), AMD),
+        ((HYGON_DCU, RTX_4090), NVIDIA),
     ],
 )
 def test_the_vendor_with_gpus_for_data_centres_is_published(
@@ -62,6 +67,9 @@ def test_where_two_vendors_have_some_nothing_is_and_the_words_say_what_to_do(tmp
             "1 device of amd left out beside 2 of nvidia, which are for data centres",
         ),
         ((MI300X, RTX_4090, RTX_4090), "2 devices of nvidia left out beside 1 of amd, which are for data centres"),
+        ((HYGON_DCU, HYGON_DCU, HYGON_CRYPTO), "2 devices of Hygon (1d94) left out: they are not AMD's"),
+        ((HYGON_DCU, MI210), "1 device of Hygon (1d94) left out: they are not AMD's"),
+        ((HYGON_CRYPTO, NVIDIA_H100), None),
         ((RTX_4090, RADEON), "1 device of amd left out beside 1 of nvidia, for a node publishes one vendor's only"),
     ],
 )

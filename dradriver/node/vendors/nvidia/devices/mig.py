@@ -27,6 +27,7 @@ from dradriver.node.vendors.nvidia.devices import mig_packing
 from dradriver.node.vendors.nvidia.devices.capabilities import Capabilities
 from dradriver.node.vendors.nvidia.devices.mig_packing import MigRequest
 from dradriver.topology.machine import Gpu, Machine, MigProfile
+from dradriver.topology.mig_limits import binding_limits
 
 logger = logging.getLogger(__name__)
 
@@ -106,6 +107,7 @@ class Mig:
         noted = [entry for entry in beside if isinstance(entry.wanted, MigPlace)]
         owned = [entry.wanted.placed for entry in noted if entry.in_load(driver)]
         self._tell(gpu, {number: placed for number, placed in there.items() if placed not in owned})
+        limits = binding_limits(every)
         room = mig_packing.taken(every, {*there.values(), *(entry.wanted.placed for entry in noted)})
         settled: list[MigPlace | None] = [None] * len(intents)
         open_: list[tuple[int, MigProfile]] = []
@@ -126,9 +128,9 @@ class Mig:
             if start not in profile.starts:
                 known = ", ".join(map(str, profile.starts))
                 raise ClaimError(f"device {intent.device}: {profile.name} cannot start at {start}; it can at {known}")
-            if not room.fits(profile, start, max(p.compute for p in every)):
+            if not room.fits(profile, start, limits):
                 raise DeviceBusyError(f"device {intent.device}: {mig_packing.in_the_way(at, every, there, owned)}")
-            room = room.put(profile, start)
+            room = room.put(profile, start, limits)
             settled[n] = MigPlace.of(profile, start)
         starts = mig_packing.pack(every, room, [profile for _, profile in open_])
         if starts is None:

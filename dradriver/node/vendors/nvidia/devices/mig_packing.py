@@ -5,13 +5,13 @@ The choice is exact: a GPU has few placements.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from dradriver.node.devices.control import Placed
 from dradriver.node.errors import ClaimError
 from dradriver.topology.machine import MigProfile
+from dradriver.topology.mig_limits import Limit, binding_limits
 
 
 class MigRequest(NamedTuple):
@@ -37,27 +37,24 @@ class Room(NamedTuple):
 
     Attributes:
         slices: Memory slices, as a mask.
-        compute: Number of compute slices.
-        counts: Number of instances, by profile id.
+        used: How much of each of the GPU's limits (engines, compute slices); empty if nothing is taken.
     """
 
     slices: int = 0
-    compute: int = 0
-    counts: tuple[tuple[int, int], ...] = ()
+    used: tuple[int, ...] = ()
 
-    def fits(self, profile: MigProfile, start: int, most_compute: int) -> bool:
+    def fits(self, profile: MigProfile, start: int, limits: Sequence[Limit]) -> bool:
         """Return whether an instance can be put there."""
-        return (
-            not self.slices & span(profile, start)
-            and self.compute + profile.compute <= most_compute
-            and dict(self.counts).get(profile.id, 0) < profile.most
+        used = self.used or (0,) * len(limits)
+        return not self.slices & span(profile, start) and all(
+            taken + limit.needs[profile] <= limit.total for taken, limit in zip(used, limits, strict=True)
         )
 
-    def put(self, profile: MigProfile, start: int) -> Room:
+    def put(self, profile: MigProfile, start: int, limits: Sequence[Limit]) -> Room:
         """Return what is taken with an instance there."""
-        counts = dict(self.counts)
-        counts[profile.id] = counts.get(profile.id, 0) + 1
-        return Room(self.slices | span(profile, start), self.compute + profile.compute, tuple(sorted(counts.items())))
+        used = self.used or (0,) * len(limits)
+        then = (taken + limit.needs[profile] for taken, limit in zip(used, limits, strict=True))
+        return Room(self.slices | span(profile, start), tuple(then))
 
 
 def span(profile: MigProfile, start: int) -> int:
@@ -68,11 +65,12 @@ def span(profile: MigProfile, start: int) -> int:
 def taken(profiles: Sequence[MigProfile], placed: Iterable[Placed]) -> Room:
     """Return what instances take of a GPU; one of a profile that is not known takes all."""
     by_id = {profile.id: profile for profile in profiles}
+    limits = binding_limits(tuple(profiles))
     room = Room()
     for at in placed:
         if at.profile not in by_id:
-            return Room(slices=-1, compute=_compute(profiles))
-        room = room.put(by_id[at.profile], at.start)
+            return Room(slices=-1)
+        room = room.put(by_id[at.profile], at.start, limits)
     return room
 
 
@@ -113,10 +111,11 @@ def pack(profiles: Sequence[MigProfile], room: Room, wanted: Sequence[MigProfile
     so on; among equals small ones go to high slices, as some large profiles can only be at the lowest. As with
     ``nvidia-smi`` nothing that is there is moved, so a later wish may find no place although enough slices are free.
     """
+    limits = binding_limits(tuple(profiles))
     order = sorted(range(len(wanted)), key=lambda n: (-wanted[n].size, -wanted[n].compute, wanted[n].id))
     sorted_wanted = [wanted[n] for n in order]
     best = max(
-        (((left(profiles, after), starts), starts) for after, starts in _ways(profiles, room, sorted_wanted)),
+        (((left(profiles, after), starts), starts) for after, starts in _ways(limits, room, sorted_wanted)),
         default=None,
     )
     if best is None:
@@ -130,15 +129,17 @@ def in_the_way(
 ) -> str:
     """Return what is in the way, those that nobody's entry explains above all."""
     by_id = {profile.id: profile for profile in every}
+    limits = binding_limits(tuple(every))
+
+    def excludes(other: MigProfile, start: int, at: Placed) -> bool:
+        shared = (limit.needs[other] and limit.needs[by_id[at.profile]] for limit in limits)
+        return bool(span(other, start) & span(by_id[at.profile], at.start)) or any(shared)
+
     unknown = [
         f"instance {number} ({by_id[other.profile].name if other.profile in by_id else other.profile} at {other.start})"
         for number, other in there.items()
         if other not in owned
-        and (
-            at is None
-            or other.profile not in by_id
-            or span(by_id[other.profile], other.start) & span(by_id[at.profile], at.start)
-        )
+        and (at is None or other.profile not in by_id or excludes(by_id[other.profile], other.start, at))
     ]
     if unknown:
         return f"no claim of this node made {', '.join(unknown)}; destroy it by nvidia-smi mig, or leave the GPU to it"
@@ -147,8 +148,9 @@ def in_the_way(
 
 def left(profiles: Sequence[MigProfile], room: Room) -> tuple[int, ...]:
     """Return how many instances of each plain profile still fit, those of the largest first."""
+    limits = binding_limits(tuple(profiles))
     plain = sorted((p for p in profiles if is_plain(p)), key=lambda p: (-p.size, -p.compute, p.id))
-    return tuple(_most(profile, room, _compute(profiles)) for profile in plain)
+    return tuple(_most(profile, room, limits) for profile in plain)
 
 
 def is_plain(profile: MigProfile) -> bool:
@@ -157,7 +159,7 @@ def is_plain(profile: MigProfile) -> bool:
 
 
 def _ways(
-    profiles: Sequence[MigProfile], room: Room, wanted: Sequence[MigProfile], least: int = -1
+    limits: Sequence[Limit], room: Room, wanted: Sequence[MigProfile], least: int = -1
 ) -> Iterator[tuple[Room, tuple[int, ...]]]:
     """Yield what is taken after each way of placing all, and the starts; alike instances in one order only."""
     if not wanted:
@@ -165,22 +167,19 @@ def _ways(
         return
     first, rest = wanted[0], wanted[1:]
     for start in first.starts:
-        if start > least and room.fits(first, start, _compute(profiles)):
+        if start > least and room.fits(first, start, limits):
             alike = bool(rest) and rest[0].id == first.id
-            for after, starts in _ways(profiles, room.put(first, start), rest, start if alike else -1):
+            for after, starts in _ways(limits, room.put(first, start, limits), rest, start if alike else -1):
                 yield after, (start, *starts)
 
 
-def _most(profile: MigProfile, room: Room, most_compute: int) -> int:
+def _most(profile: MigProfile, room: Room, limits: Sequence[Limit]) -> int:
     """Return how many instances of one profile still fit: intervals of one length, taken from the lowest."""
     count, end = 0, 0
     for start in sorted(profile.starts):
         if start >= end and not room.slices & span(profile, start):
             count, end = count + 1, start + profile.size
-    by_compute = (most_compute - room.compute) // profile.compute if profile.compute else math.inf
-    by_count = profile.most - dict(room.counts).get(profile.id, 0)
-    return int(max(0, min(count, by_compute, by_count)))
-
-
-def _compute(profiles: Sequence[MigProfile]) -> int:
-    return max((profile.compute for profile in profiles), default=0)
+    for taken, limit in zip(room.used or (0,) * len(limits), limits, strict=True):
+        if limit.needs[profile]:
+            count = min(count, (limit.total - taken) // limit.needs[profile])
+    return max(0, count)

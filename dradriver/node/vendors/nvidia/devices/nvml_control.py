@@ -198,7 +198,7 @@ class NvmlControl:
     def start_mps(self, gpu: str, server: Server) -> None:
         """Have the process that runs MPS daemons serve shares with these limits."""
         before = self._mps.wanted(gpu)
-        if before is not None and before.server != server:
+        if before is not None and not before.server.limits_as(server):
             said = f"its shares are served with other limits ({before.server}) until the last of them is given back"
             raise HardwareError("nvidia-cuda-mps-control", IN_USE, f"GPU {gpu}: {said}")
         self._mps.want(gpu, server)
@@ -206,7 +206,7 @@ class NvmlControl:
     def check_mps(self, gpu: str, server: Server) -> None:
         """Raise unless the process that runs MPS daemons says that shares are served with these limits."""
         ready = self._mps.ready(gpu)
-        if ready is None or ready.server != server or ready.trouble:
+        if ready is None or not ready.server.limits_as(server) or ready.trouble:
             raise self._mps_error(gpu, "does not serve")
 
     def stop_mps(self, gpu: str) -> None:

@@ -46,10 +46,12 @@ class Sharing(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         by: By what.
         equal: The number of equal shares that it is divided into, whose limits bind; 0 where each share says its own.
+        shm_mib: What the ``/dev/shm`` of all shares by MPS holds; None for the default.
     """
 
     by: Literal["time-slicing", "mps"] = "time-slicing"
     equal: int = 0
+    shm_mib: int | None = None
 
 
 class TimeSliced(Whole):
@@ -101,8 +103,8 @@ class Mps:
         if sharing.equal:
             share = _part(gpu, sharing.equal)
         if sharing.equal or device_attributes.gpu_of_share(wish.device) is not None:
-            return Found(gpu, MpsShare(equal=share), _told(share))
-        own = MpsShare(memory_mib=share.memory_mib, thread_percentage=share.thread_percentage)
+            return Found(gpu, MpsShare(equal=share, shm_mib=sharing.shm_mib), _told(share))
+        own = MpsShare(memory_mib=share.memory_mib, thread_percentage=share.thread_percentage, shm_mib=sharing.shm_mib)
         return Found(gpu, own, _told(share))
 
     def settle(self, control: Control, intents: Sequence[MpsChange], beside: Sequence[Made]) -> list[MpsShare]:
@@ -122,7 +124,7 @@ class Mps:
     def make(self, control: Control, made: MpsChange) -> Iterator[MpsChange]:
         """Ask for the GPU's daemon, which runs already for a later share, and yield the share as served."""
         control.set_compute_mode(made.uuid, modes.EXCLUSIVE_PROCESS)
-        control.start_mps(made.uuid, made.wanted.equal or Server())
+        control.start_mps(made.uuid, made.wanted.server)
         yield msgspec.structs.replace(made, done=MpsServed())
 
     def undo(self, control: Control, made: MpsChange, beside: Sequence[Made]) -> None:
@@ -134,7 +136,7 @@ class Mps:
 
     def check(self, control: Control, made: MpsChange) -> None:
         """Raise unless the GPU's daemon serves by now; whoever runs it may take long to start it."""
-        control.check_mps(made.uuid, made.wanted.equal or Server())
+        control.check_mps(made.uuid, made.wanted.server)
 
     def there(self, control: Control, made: MpsChange) -> bool:
         """Return True: whoever runs daemons starts one that ended, and the mode is set again where a reset undid it."""

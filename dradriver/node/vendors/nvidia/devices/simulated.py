@@ -34,6 +34,7 @@ from dradriver.node.devices.control import (
 from dradriver.node.errors import HardwareError
 from dradriver.node.mps.files import MpsFolder, Server
 from dradriver.topology.machine import Gpu, MigDevice, MigProfile
+from dradriver.topology.mig_limits import every_limit
 from dradriver.topology.profiles import mig
 
 _SAID: Final = {
@@ -181,11 +182,10 @@ class SimulatedGpu:
             if known is None or start not in known.starts:
                 raise _refused(call, INVALID_ARGUMENT)
             there = list(state.instances.values())
+            placed = [p for instance in there for p in every if p.id == instance.profile]
             full = {n for instance in there for n in range(instance.start, instance.start + instance.size)}
-            if (
-                full & set(range(start, start + known.size))
-                or sum(instance.compute for instance in there) + known.compute > max(p.compute for p in every)
-                or sum(instance.profile == known.id for instance in there) >= known.most
+            if full & set(range(start, start + known.size)) or any(
+                sum(limit.needs[profile] for profile in (*placed, known)) > limit.total for limit in every_limit(every)
             ):
                 raise _refused(call, INSUFFICIENT_RESOURCES)
             number = next(n for n in range(1, 16) if n not in state.instances)
@@ -250,7 +250,7 @@ class SimulatedGpu:
         with self.state(gpu) as state:
             if state.mig:
                 raise _refused("nvidia-cuda-mps-control", NOT_SUPPORTED)
-            if state.server not in (None, server):
+            if state.server is not None and not state.server.limits_as(server):
                 raise _refused("nvidia-cuda-mps-control", IN_USE)
             state.server = server
         if self._mps is not None:

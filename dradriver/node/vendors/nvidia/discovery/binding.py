@@ -39,6 +39,7 @@ _ANCESTORS: Final = {  # nvmlGpuTopologyLevel_t; two GPUs of one board (0) share
 
 # The largest answers that are believed, far above any part: what is beyond is nonsense of a broken GPU or library.
 _MOST_GPUS: Final = 1024
+_NODE_MASKS: Final = 16  # of 64 bits: Linux has at most 1024 NUMA nodes (CONFIG_NODES_SHIFT)
 _MOST_BYTES: Final = 1 << 44
 _MOST_MILLIWATTS: Final = 100_000_000
 _MOST_MBPS: Final = 10_000_000
@@ -166,6 +167,11 @@ class _Binding(NvmlCalls):
 
     def bus_id(self, gpu: Handle) -> str:
         return _bus_id(self.ask("nvmlDeviceGetPciInfo_v3", gpu))
+
+    def numa_nodes(self, gpu: Handle) -> tuple[int, ...]:
+        scope = self.module.NVML_AFFINITY_SCOPE_NODE
+        masks = self.ask("nvmlDeviceGetMemoryAffinity", gpu, _NODE_MASKS, scope)
+        return tuple(64 * n + bit for n, mask in enumerate(masks) for bit in range(64) if int(mask) >> bit & 1)
 
     def product(self, gpu: Handle) -> str:
         return self.text("nvmlDeviceGetName", gpu)

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from dradriver.node.vendors.nvidia.discovery.nvml import INVALID_ARGUMENT, NOT_SUPPORTED, UNKNOWN, NvmlError
 from dradriver.node.vendors.nvidia.discovery.nvml_calls import NvmlCalls
-from dradriver.topology.check import MOST_PROFILES, check_profile, is_mig_profile
+from dradriver.topology.check import MOST_OF_AN_ENGINE, MOST_PROFILES, check_profile, is_mig_profile
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.machine import MigProfile
 
@@ -22,6 +22,8 @@ logger = logging.getLogger(__name__)
 
 _MOST_NUMBERS: Final = 64  # of the enumeration
 _MOST_PLACEMENTS: Final = 64
+_ENGINES: Final = ("copyEngineCount", "decoderCount", "encoderCount", "jpegCount", "ofaCount")
+"""Fields of nvmlGpuInstanceProfileInfo_v2_t, in the order of ``mig_limits.ENGINES``."""
 _PLACEMENTS: Final = "nvmlDeviceGetGpuInstancePossiblePlacements"
 
 Ask = Callable[..., Any]
@@ -128,12 +130,23 @@ def _profile(calls: NvmlCalls, gpu: object, info: Any) -> MigProfile | None:
         most=int(info.instanceCount),
         starts=tuple(sorted({int(placement.start) for placement in placements})),
         size=sizes.pop(),
+        engines=_engines(info),
     )
     try:
         check_profile(profile, f"profile {profile.id}")
     except TopologyError as error:
         raise NvmlError(_PLACEMENTS, UNKNOWN, str(error)) from error
     return profile
+
+
+def _engines(info: Any) -> tuple[int, ...]:
+    """Return how many engines of each kind an instance has; empty if NVML does not say.
+
+    A number that no GPU can have counts as 0.
+    """
+    counts = tuple(int(getattr(info, field, 0)) for field in _ENGINES)
+    possible = tuple(count if count <= MOST_OF_AN_ENGINE else 0 for count in counts)
+    return possible if any(possible) else ()
 
 
 @functools.lru_cache(maxsize=_MOST_NUMBERS)  # once for all GPUs, and not at every question

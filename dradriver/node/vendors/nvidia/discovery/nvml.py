@@ -111,6 +111,12 @@ class Nvml(Protocol):
     def bus_id(self, gpu: Handle) -> str:
         """Return the bus id as /sys writes it: ``0000:06:00.0``."""
 
+    def numa_nodes(self, gpu: Handle) -> tuple[int, ...]:
+        """Return the NUMA nodes whose memory is nearest, those of the ``NUMA Affinity`` of ``nvidia-smi topo -m``.
+
+        Not ``nvmlDeviceGetNumaNodeId``: that is the node that a Grace GPU's own memory is, which has no CPUs.
+        """
+
     def product(self, gpu: Handle) -> str:
         """Return the product's full name, of a MIG device with the profile: ``NVIDIA A100-SXM4-40GB MIG 1g.5gb``."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
@@ -13,17 +13,17 @@ from dradriver.node.discovery import links as health_links
 from dradriver.node.discovery import nics, sysfs
 from dradriver.node.discovery.kept_nics import KeptNics
 from dradriver.node.discovery.links import Linked
-from dradriver.node.discovery.pci import PciTree
+from dradriver.node.discovery.pci import PciTree, Seat
 from dradriver.node.discovery.problem import Problem
 from dradriver.node.errors import SetupError
 from dradriver.node.faults import Fault, Faults
 from dradriver.node.vendors.nvidia.discovery import binding, condition, links
 from dradriver.node.vendors.nvidia.discovery.gpus import GpuFacts, Gpus, read_gpus
-from dradriver.node.vendors.nvidia.discovery.nvml import Nvml, NvmlError
+from dradriver.node.vendors.nvidia.discovery.nvml import INVALID_ARGUMENT, Nvml, NvmlError
 from dradriver.node.vendors.nvidia.discovery.nvml_query import NEWER, Answers, NvmlQuery
 from dradriver.topology import peer_access
 from dradriver.topology.check import check
-from dradriver.topology.machine import Gpu, Machine, PathType
+from dradriver.topology.machine import Gpu, Machine, NumaNode, PathType
 from dradriver.topology.nccl import facts
 from dradriver.topology.paths import Place, pcie_path
 
@@ -157,17 +157,23 @@ def _describe(
     cards = nics.read_nics(root, tree, problems, kept)
     switched = links.switch_links(gpus, pci_class=tree.pci_class)
     matrix, refused = links.link_matrix(nvml, gpus, switched, problems, answers)
-    places = tuple(seat.place if (seat := tree.seat(gpu.pci)) else Place() for gpu in gpus)
+    nodes = sysfs.numa_nodes(root)
+    seats = [tree.seat(gpu.pci) for gpu in gpus]
+    numas = [_numa(nvml, gpu, seat, nodes, problems, answers) for gpu, seat in zip(gpus, seats, strict=True)]
+    places = tuple(
+        Place(numa=numa) if seat is None else msgspec.structs.replace(seat, numa=numa).place
+        for seat, numa in zip(seats, numas, strict=True)
+    )
     _note_fabrics(gpus, problems)
     cpu, virtual = sysfs.cpu(root, proc_root=proc_root)
     machine = Machine(
         name=sysfs.product_name(root),
-        gpus=tuple(_gpu(gpu, tree, count) for gpu, count in zip(gpus, switched, strict=True)),
+        gpus=tuple(_gpu(gpu, tree, numa, count) for gpu, numa, count in zip(gpus, numas, switched, strict=True)),
         links=matrix,
         paths=_paths(nvml, gpus, places, problems, answers),
         nics=tuple(card.nic for card in cards),
         nic_paths=nics.nic_paths(cards, places, tree),
-        numa=sysfs.numa_nodes(root),
+        numa=nodes,
         link_gbps=_link_gbps(gpus),
         socket_gbps=facts.socket_gbps(cpu),
         cuda_version=asked.ask_once(nvml.cuda_version, default="", quiet=NEWER, needed=False),
@@ -222,7 +228,25 @@ def _describe(
     )
 
 
-def _gpu(gpu: GpuFacts, tree: PciTree, switch_links: int) -> Gpu:
+def _numa(
+    nvml: Nvml,
+    gpu: GpuFacts,
+    seat: Seat | None,
+    nodes: Sequence[NumaNode],
+    problems: list[Problem],
+    answers: Answers,
+) -> int | None:
+    """Return a GPU's NUMA node by /sys, and by NVML if the firmware gave /sys none (-1); None if neither names one."""
+    if seat is not None and seat.numa is not None:
+        return seat.numa
+    asked = NvmlQuery(f"GPU {gpu.index}", problems, answers, who=gpu.uuid)
+    none: tuple[int, ...] = ()
+    nearest = asked.ask_once(nvml.numa_nodes, gpu.handle, default=none, quiet=NEWER | {INVALID_ARGUMENT}, needed=False)
+    with_cpus = {node.id for node in nodes if node.cpus or node.cpumap} & set(nearest)
+    return with_cpus.pop() if len(with_cpus) == 1 else None
+
+
+def _gpu(gpu: GpuFacts, tree: PciTree, numa: int | None, switch_links: int) -> Gpu:
     seat = tree.seat(gpu.pci)
     return Gpu(
         index=gpu.index,
@@ -230,7 +254,7 @@ def _gpu(gpu: GpuFacts, tree: PciTree, switch_links: int) -> Gpu:
         minor=gpu.minor,
         pci=gpu.pci,
         pcie_root=None if seat is None else seat.root,
-        numa=None if seat is None else seat.numa,
+        numa=numa,
         product=gpu.product,
         architecture=facts.architecture(gpu.sm),
         compute_capability="" if gpu.capability is None else "{}.{}".format(*gpu.capability),

@@ -58,6 +58,33 @@ def test_a_part_that_is_not_known_is_called_what_the_driver_calls_it_else_by_its
     assert {gpu.board for gpu in gpus} == {""}
 
 
+def test_parts_of_another_maker_that_a_fork_of_the_driver_shows_are_not_published_as_amds(tmp_path: Path) -> None:
+    """Hygon's DCUs stand in KFD's topology like AMD's GPUs; the maker is told by KFD, or by /sys."""
+    written = server(tmp_path)
+    for gpu in range(8):
+        properties = written.node(gpu) / "properties"
+        properties.write_text(properties.read_text().replace(f"vendor_id {0x1002}", f"vendor_id {0x1D94}"))
+    found = reading.discover(tmp_path)
+    assert found.machine.gpus == ()
+    assert found.refused is not None
+    assert "it is made by Hygon (1d94), not by AMD; left out" in found.refused
+    with pytest.raises(SetupError, match=r"no GPU of AMD .* Hygon \(1d94\)"):
+        reading.read(tmp_path)
+
+
+def test_next_to_parts_of_another_maker_amds_own_are_published(tmp_path: Path) -> None:
+    written = server(tmp_path)
+    (written.device(2) / "vendor").write_text("0x1d94\n")
+    properties = written.node(5) / "properties"
+    properties.write_text(properties.read_text().replace(f"vendor_id {0x1002}", "vendor_id 4660"))
+    found = reading.discover(tmp_path)
+    others = [gpu.uuid for gpu in written.machine.gpus if gpu.index not in (2, 5)]
+    assert [gpu.uuid for gpu in found.machine.gpus] == others
+    assert found.refused is None
+    told = [str(problem) for problem in found.problems]
+    assert [text.partition("made by ")[2].partition(",")[0] for text in told] == ["Hygon (1d94)", "vendor 1234"]
+
+
 def test_a_drivers_own_version_is_told(tmp_path: Path) -> None:
     server(tmp_path).file("sys/module/amdgpu/version", "6.12.12")
     assert reading.discover(tmp_path).machine.driver_version == "6.12.12"

@@ -10,13 +10,15 @@ from typing import Any
 import msgspec
 import pytest
 
+from dradriver.api import slices
 from dradriver.node.devices.control import Placed
 from dradriver.node.devices.hardware_journal import HardwareJournal, Made
 from dradriver.node.devices.records import MigPlace
 from dradriver.node.errors import ClaimError, DeviceBusyError, HardwareError
 from dradriver.node.vendors.nvidia.devices.simulated import SimulatedGpu
 from dradriver.topology.machine import MigProfile
-from tests.fakes.node import claim, eventually, uuid
+from dradriver.topology.profiles import mig
+from tests.fakes.node import claim, eventually, result, uuid
 from tests.fakes.parts import PROFILES
 from tests.fakes.reconciling import reconciler
 from tests.fakes.slicing import Sliced, at, pin, some
@@ -88,6 +90,19 @@ async def test_a_gpu_that_does_not_tell_its_instances_is_not_taken_for_one_witho
     control.silent = False
     await world.preparer().clean()
     assert (world.placed(0), world.made) == ([], {})
+
+
+async def test_an_unknown_instance_that_has_all_media_engines_is_in_the_way_of_others_and_named(world: Sliced) -> None:
+    """It takes no memory slice of theirs: NVML would refuse them, and they would be tried again for ever."""
+    world.products[0] = ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "12.0")
+    world.set({7})
+    profiles = {profile.name: profile for profile in mig.profiles(world.products[0][0])}
+    stranger(world, 0, profiles["1g.24gb+me.all"], 3)
+    plain, without = (slices.part_name(uuid(0), profiles[name].id, 0) for name in ("1g.24gb", "1g.24gb-me"))
+    with pytest.raises(DeviceBusyError, match=r"no claim of this node made instance 1 \(1g.24gb\+me.all at 3\)"):
+        await world.prepare("c", result("gpu", plain))
+    await world.prepare("d", result("gpu", without))
+    assert sorted(placed.start for placed in world.gpus.gpu_instances(uuid(0)).values()) == [0, 3]
 
 
 @pytest.mark.parametrize("how", [at(0, "2g.20gb", 4), some(0, 4, 4, "s")])

@@ -325,6 +325,17 @@ def test_mps_is_wanted_by_a_file_and_serves_when_the_answer_says_so(driver: Driv
         driver.control.stop_mps(GPU)
 
 
+def test_the_size_of_dev_shm_changes_while_shares_are_served(driver: Driver) -> None:
+    """An MPS process of another release knows of no size: it serves nevertheless."""
+    driver.control.start_mps(GPU, Server())
+    driver.control.start_mps(GPU, Server(shm_mib=256))
+    wanted = driver.mps.wanted(GPU)
+    assert wanted is not None
+    assert wanted.server == Server(shm_mib=256)
+    driver.mps.answer(msgspec.structs.replace(wanted, server=Server()))
+    driver.control.check_mps(GPU, Server(shm_mib=256))
+
+
 def test_what_was_wanted_before_a_reboot_is_not(driver: Driver) -> None:
     driver.mps.want(GPU, Server())
     later = MpsFolder(driver.mps.path, boot="c")

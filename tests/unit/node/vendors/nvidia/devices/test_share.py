@@ -275,6 +275,20 @@ async def test_shares_that_are_devices_are_equal_and_so_are_their_limits(world: 
     assert world.state(gpu).server == Server(memory_mib=memory, thread_percentage=100 // shares)
 
 
+@pytest.mark.parametrize("gpu", [EQUAL, OWN])
+async def test_the_size_of_dev_shm_is_the_newest_shares(world: Shared, gpu: int) -> None:
+    sizes = []
+    for name, shm_mib in (("a", None), ("b", 512)):
+        world.sharing[uuid(gpu)] = msgspec.structs.replace(world.sharing[uuid(gpu)], shm_mib=shm_mib)
+        await world.prepare(name, share(gpu, "25", "4Gi", name))
+        server = world.state(gpu).server
+        sizes.append(server and server.shm_mib)
+    assert sizes == [None, 512]
+    before = world.made
+    await world.prepare("a", share(gpu, "25", "4Gi", "a"))  # the kubelet asks again
+    assert world.made == before
+
+
 async def test_shares_of_a_gpu_that_is_shared_otherwise_now_wait_for_those_of_before(world: Shared) -> None:
     await world.prepare("a", share(OWN, "25", "4Gi", "a"))
     world.sharing[uuid(OWN)] = Sharing()

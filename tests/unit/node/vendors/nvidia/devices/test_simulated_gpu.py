@@ -121,6 +121,26 @@ def test_an_a30_has_four_slices(tmp_path: Path) -> None:
     gpu.create_gpu_instance(GPU, a30["1g.6gb+me"], 0)
 
 
+def test_media_engines_run_out_before_slices_do(tmp_path: Path) -> None:
+    rtx = simulated(tmp_path, "NVIDIA RTX PRO 6000 Blackwell Server Edition")
+    profiles = {profile.name: profile for profile in rtx.profiles(GPU)}
+    rtx.create_gpu_instance(GPU, profiles["1g.24gb+me.all"], 3)
+    for name in ("1g.24gb", "1g.24gb+me", "1g.24gb+gfx", "2g.48gb", "2g.48gb+me.all"):
+        with refused(INSUFFICIENT_RESOURCES):
+            rtx.create_gpu_instance(GPU, profiles[name], 0)
+    rtx.create_gpu_instance(GPU, profiles["2g.48gb-me"], 0)
+    rtx.create_gpu_instance(GPU, profiles["1g.24gb-me"], 2)
+
+
+def test_an_a30_has_the_media_extension_once(tmp_path: Path) -> None:
+    gpu = simulated(tmp_path, "NVIDIA A30")
+    a30 = {profile.name: profile for profile in gpu.profiles(GPU)}
+    gpu.create_gpu_instance(GPU, a30["1g.6gb+me"], 0)
+    with refused(INSUFFICIENT_RESOURCES):
+        gpu.create_gpu_instance(GPU, a30["2g.12gb+me"], 2)
+    gpu.create_gpu_instance(GPU, a30["2g.12gb"], 2)
+
+
 def test_mig_off_has_no_instances_and_mig_on_no_compute_mode(sliced: SimulatedGpu) -> None:
     with refused(NOT_SUPPORTED):
         sliced.create_gpu_instance("GPU-b", H100["1g.10gb"], 0)

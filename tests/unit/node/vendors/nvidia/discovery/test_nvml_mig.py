@@ -216,6 +216,17 @@ def test_a_profile_of_a_form_that_is_not_known_costs_no_other_and_is_said_once(
     assert caplog.text.count("MIG profile 9 is left out") == 1
 
 
+def test_engines_that_are_not_told_or_cannot_be_are_none(sliced: Server) -> None:
+    """A driver that leaves the fields alone, or fills them with all ones, forbids no instance."""
+    sliced.table |= {f"profile engines {gpu} 19": "1 4294967295 0 1 0" for gpu in range(8)}
+    del sliced.table["profile engines 0 9"]
+    first, second, *_ = sliced.read().machine.gpus
+    engines = {gpu.uuid: {profile.name: profile.engines for profile in gpu.profiles} for gpu in (first, second)}
+    assert engines[first.uuid] == engines[second.uuid] | {"3g.40gb": ()}
+    assert engines[second.uuid]["1g.10gb"] == (1, 0, 0, 1, 0)
+    assert engines[second.uuid]["7g.80gb"] == (8, 7, 0, 7, 1)
+
+
 def test_two_profiles_of_one_name_are_the_first_of_them_and_it_is_said(
     sliced: Server, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -1,0 +1,131 @@
+"""The ``/dev/shm`` that all clients of one daemon share: what a client leaves in it goes when the client ends.
+
+A file does not say who made it. So the keeper looks which containers hold it: a process whose ``/dev/shm`` this is, and
+that has it open or mapped. When all of these containers have ended, and nobody holds it, it is removed. A file that no
+look has seen held stays until the daemon ends: it may be a living client's, which closed it. So does a folder: clients
+nest them deeper than any walk goes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+_NEW_S: Final = 1.0  # between two looks for those who hold a new file
+_ALL_S: Final = 10.0  # between two looks at all files
+_REST: Final = 10  # times as long as a look takes: clients may make it long
+_MOST_MAPS: Final = 1 << 26  # bytes of one process's list of mappings
+
+
+class _Client(msgspec.Struct):
+    """A container: what its processes hold now, mapped files by inode and open ones by name."""
+
+    mapped: set[int] = msgspec.field(default_factory=set)
+    opened: set[str] = msgspec.field(default_factory=set)
+
+
+class SharedFolder:
+    """The folder of one daemon."""
+
+    def __init__(
+        self, folder: Path, *, proc: Path = Path("/proc"), clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Look at nothing yet.
+
+        Args:
+            folder: Where it is mounted.
+            proc: The kernel's list of all processes of the host.
+            clock: Seconds that only grow.
+        """
+        self._folder = folder
+        self._proc = proc
+        self._clock = clock
+        self._owners: dict[int, set[int]] = {}  # by inode: mount namespaces of containers that held the file
+        self._next_s = self._all_s = clock()
+
+    def tidy(self, daemon: Collection[int]) -> list[str]:
+        """Remove what clients have left that have ended; return the names.
+
+        Args:
+            daemon: Processes of the daemon and its servers: they hold files for their clients.
+
+        Raises:
+            OSError: The folder cannot be read.
+        """
+        began_s = self._clock()
+        if began_s < self._next_s:
+            return []
+        self._next_s = began_s + _NEW_S
+        files = self._files()
+        if not files or (began_s < self._all_s and files.keys() <= self._owners.keys()):
+            return []
+        clients = self._clients()
+        daemons = {space for pid in daemon if (space := self._space(pid))}
+        owners, removed = {}, []
+        for inode, name in files.items():
+            holders = {space for space, client in clients.items() if inode in client.mapped or name in client.opened}
+            known = (self._owners.get(inode, set()) | holders) - daemons
+            if known and not holders and not known & clients.keys():
+                self._remove(name, inode)
+                removed.append(name)
+            else:
+                owners[inode] = known
+        self._owners = owners
+        ended_s = self._clock()
+        self._next_s = ended_s + max(_NEW_S, _REST * (ended_s - began_s))
+        self._all_s = ended_s + _ALL_S
+        return removed
+
+    def _files(self) -> dict[int, str]:
+        """Return the names of all that is no folder, by inode."""
+        with os.scandir(self._folder) as entries:
+            return {entry.inode(): entry.name for entry in entries if not entry.is_dir(follow_symlinks=False)}
+
+    def _remove(self, name: str, inode: int) -> None:
+        path = self._folder / name
+        with contextlib.suppress(FileNotFoundError):
+            if path.lstat().st_ino == inode:
+                path.unlink()
+
+    def _clients(self) -> dict[int, _Client]:
+        """Return the containers whose ``/dev/shm`` this is, by their mount namespace."""
+        device = os.stat(self._folder).st_dev
+        clients: dict[int, _Client] = {}
+        for pid in (int(path.name) for path in self._proc.iterdir() if path.name.isdecimal()):
+            process = self._proc / str(pid)
+            with contextlib.suppress(OSError):  # it is over
+                if (process / "root/dev/shm").stat().st_dev == device and (space := self._space(pid)):
+                    client = clients.setdefault(space, _Client())
+                    client.mapped |= _mapped(process / "maps", device)
+                    client.opened |= _opened(process / "fd")
+        return clients
+
+    def _space(self, pid: int) -> int:
+        """Return a process's mount namespace, which a container's processes share; 0 of one that is over."""
+        with contextlib.suppress(OSError):
+            return (self._proc / str(pid) / "ns/mnt").stat().st_ino
+        return 0
+
+
+def _mapped(path: Path, device: int) -> set[int]:
+    """Return the inodes of a file system that a process has mapped: proc_pid_maps(5)."""
+    number = f"{os.major(device):02x}:{os.minor(device):02x}".encode()
+    with path.open("rb") as file:
+        lines = [line.split(maxsplit=5) for line in file.read(_MOST_MAPS).splitlines()]
+    return {int(words[4]) for words in lines if len(words) > 4 and words[3] == number}
+
+
+def _opened(folder: Path) -> set[str]:
+    """Return the names of a process's open files, of whatever folder: to follow one may hang."""
+    names = set()
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            with contextlib.suppress(OSError):
+                names.add(os.readlink(entry.path).rpartition("/")[2])
+    return names
