@@ -101,9 +101,10 @@ def _nic(device: Device, driver: NicDriver, pool: str) -> Nic | None:
 def _value(attribute: Mapping[str, Any]) -> Value:
     """Return what the scheduler makes of an attribute: the first of its fields, in the order in which it asks."""
     for kind in _KINDS:
-        value = attribute.get(kind)
+        value: Any = attribute.get(kind)
         if value is not None:
-            if type(value) is _LITERALS.get(kind):
+            python_type = type(value)
+            if python_type is _LITERALS.get(kind):
                 return sys.intern(value) if isinstance(value, str) and len(value) <= 64 else value
             return Other("" if kind in _LITERALS else kind, repr(value))
     return Other("", "")

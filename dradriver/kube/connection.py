@@ -7,7 +7,6 @@ import contextlib
 from collections.abc import AsyncIterator, Mapping
 from typing import Final, Self
 
-import msgspec
 import yarl
 
 from dradriver.kube import codec
