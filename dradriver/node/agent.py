@@ -143,7 +143,12 @@ class Agent:
         self._idle = IdleWatch(idle.asked_of(self._discovery), self._preparer.prepared, lambda: self._machines.machine)
         self._statuses = Statuses(self._api.apply_status, self._idle.idle_since)
         self._pod_events = PodEvents(
-            self._record, self._events, prepared=self._preparer.prepared, get_claim=self._api.claim
+            self._record,
+            self._events,
+            prepared=self._preparer.prepared,
+            get_claim=self._api.claim,
+            node=options.node,
+            place=self._health.place,
         )
         self._preparer.made_ready.add(
             self._in_use, self._statuses.put, lambda _claim, _prepared: self._pod_events.poke()
