@@ -72,10 +72,11 @@ metrics: install  ## docs/metrics.md from the code; the dashboard and docs/quest
 	$(RUN) -m docs.metrics
 	$(RUN) -m docs.questions
 
-reference: install  ## docs/commands.md, the tables of docs/words.md, the chart's README and docs/images
+reference: install  ## docs/commands.md, tables of docs/words.md and docs/node.md, the chart's README and docs/images
 	$(RUN) -m docs.commands
 	$(RUN) -m docs.words
 	$(RUN) -m docs.values
+	$(RUN) -m docs.faults
 	$(RUN) -m docs.diagrams
 
 lock: install  ## requirements/ from pyproject.toml

@@ -15,7 +15,24 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-Value: TypeAlias = str | int | bool
+Literal: TypeAlias = str | int | bool
+"""What a selector can write."""
+
+
+class Other(msgspec.Struct, frozen=True):
+    """A value that no literal equals: a version or a list.
+
+    Attributes:
+        kind: The field of the slice: ``version``, ``strings``; empty for one that is not known here.
+        text: The value, to compare it with that of another device.
+    """
+
+    kind: str
+    text: str
+
+
+Value: TypeAlias = Literal | Other
+"""What an attribute of a device can be."""
 
 LONGEST: Final = 4096  # characters of an expression
 _MOST_TERMS: Final = 64
@@ -44,25 +61,30 @@ class Term(msgspec.Struct, frozen=True):
 
     attribute: str
     operation: str
-    value: Value | tuple[Value, ...]
-    otherwise: Value | None = None
+    value: Literal | tuple[Literal, ...]
+    otherwise: Literal | None = None
 
     def of(self, driver: str, attributes: Mapping[str, Value]) -> bool:
-        """Return whether it holds of a device; not of one of which it cannot be said."""
+        """Return whether the scheduler finds it to hold of a device; not if it fails there.
+
+        Values of different types are not equal, and that is no failure. Every other operation fails on them, as any
+        does on an attribute that is missing (cel-go, ``common/types``; what a value is to CEL:
+        k8s.io/dynamic-resource-allocation, ``cel/compile.go``).
+        """
         have = driver if self.attribute == "driver" else attributes.get(self.attribute, self.otherwise)
-        if have is None:
+        if have is None or (isinstance(have, Other) and not have.kind):
             return False
         if self.operation == "in":
             assert isinstance(self.value, tuple)
-            return any(_alike(have, one) and have == one for one in self.value)
-        if isinstance(self.value, tuple) or not _alike(have, self.value):
-            return False
+            return any(_is_alike(have, literal) and have == literal for literal in self.value)
+        if isinstance(self.value, tuple) or not _is_alike(have, self.value):
+            return self.operation == "!="
         compare = _COMPARES.get(self.operation) or _OF_TEXT[self.operation]
         return bool(compare(have, self.value))  # type: ignore[arg-type]
 
 
-def _alike(one: Value, other: Value) -> bool:
-    return type(one) is type(other)
+def _is_alike(value: Value, literal: Literal) -> bool:
+    return type(value) is type(literal)
 
 
 class _OddError(Exception):
@@ -90,6 +112,14 @@ def read(expression: str) -> tuple[Term, ...] | None:
 def hold(terms: Sequence[Term], driver: str, attributes: Mapping[str, Value]) -> bool:
     """Return whether all of some terms hold of a device with these attributes, by their full names."""
     return all(term.of(driver, attributes) for term in terms)
+
+
+def _term(attribute: str, operation: str, value: Literal | tuple[Literal, ...], otherwise: Literal | None) -> Term:
+    """Return a term that the API server takes: the driver is a text, and the values of a list have one type."""
+    values = value if isinstance(value, tuple) else (value,)
+    if len(set(map(type, values))) > 1 or (attribute == "driver" and not isinstance(values[0], str)):
+        raise _OddError
+    return Term(attribute, operation, value, otherwise)
 
 
 def _tokens(expression: str) -> Iterator[tuple[str, str]]:
@@ -126,24 +156,24 @@ class _Parser:
             return inner
         if self._next("sign", "!"):
             attribute, otherwise = self._attribute()
-            return (Term(attribute, "==", False, otherwise),)
+            return (_term(attribute, "==", False, otherwise),)
         return (self._said(*self._attribute()),)
 
-    def _said(self, attribute: str, otherwise: Value | None) -> Term:
+    def _said(self, attribute: str, otherwise: Literal | None) -> Term:
         kind, text = self._peek()
         if kind == "sign" and text in _COMPARES:
             self._at += 1
             value = self._value()
             if text not in ("==", "!=") and isinstance(value, bool):
                 raise _OddError
-            return Term(attribute, text, value, otherwise)
+            return _term(attribute, text, value, otherwise)
         if self._next("word", "in"):
             self._must("sign", "[")
             values = [self._value()]
             while self._next("sign", ","):
                 values.append(self._value())
             self._must("sign", "]")
-            return Term(attribute, "in", tuple(values), otherwise)
+            return _term(attribute, "in", tuple(values), otherwise)
         if self._next("sign", "."):
             asked = self._word()
             if asked not in _OF_TEXT:
@@ -153,10 +183,10 @@ class _Parser:
             self._must("sign", ")")
             if not isinstance(value, str):
                 raise _OddError
-            return Term(attribute, asked, value, otherwise)
-        return Term(attribute, "==", True, otherwise)
+            return _term(attribute, asked, value, otherwise)
+        return _term(attribute, "==", True, otherwise)
 
-    def _attribute(self) -> tuple[str, Value | None]:
+    def _attribute(self) -> tuple[str, Literal | None]:
         """Return the attribute's full name, and what a device without it has in its place."""
         self._must("word", "device")
         self._must("sign", ".")
@@ -183,7 +213,7 @@ class _Parser:
         self._must("sign", ")")
         return f"{domain}/{name}", otherwise
 
-    def _value(self) -> Value:
+    def _value(self) -> Literal:
         kind, text = self._peek()
         self._at += 1
         if kind == "text":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -12,10 +12,14 @@ from dradriver.api import names
 from dradriver.api.dra_objects import Device, ResourceSlice
 from dradriver.api.nics import DRIVERS, Given, NicDriver, Tolerated
 from dradriver.api.objects import Taint
-from dradriver.api.simple_cel import Value
+from dradriver.api.simple_cel import Other, Value
 from dradriver.cluster.nodes.taints import pattern_of, patterns
 from dradriver.cluster.slice_records import PoolSlice, place_in_pool
 from dradriver.kube import codec
+
+# In the order of getAttributeValue (k8s.io/dynamic-resource-allocation, cel/compile.go).
+_KINDS: Final = ("ints", "bools", "strings", "versions", "int", "bool", "string", "version")
+_LITERALS: Final[Mapping[str, type]] = {"int": int, "bool": bool, "string": str}
 
 
 class Nic(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -74,9 +78,8 @@ def read_slice(data: msgspec.Raw) -> NicSlice | None:
 
 def _nic(device: Device, driver: NicDriver, pool: str) -> Nic | None:
     attributes = {
-        sys.intern(name if "/" in name else f"{driver.name}/{name}"): value
+        sys.intern(name if "/" in name else f"{driver.name}/{name}"): _value(said)
         for name, said in device.attributes.items()
-        if (value := _scalar(said)) is not None
     }
     address = attributes.get(f"{driver.domain}/{driver.address}")
     if not isinstance(address, str) or not address:
@@ -95,8 +98,13 @@ def _nic(device: Device, driver: NicDriver, pool: str) -> Nic | None:
     )
 
 
-def _scalar(said: Mapping[str, Any]) -> Value | None:
-    value = said.get("string", said.get("int", said.get("bool")))
-    if isinstance(value, str):
-        return sys.intern(value) if len(value) <= 64 else value
-    return value if isinstance(value, int) else None
+def _value(attribute: Mapping[str, Any]) -> Value:
+    """Return what the scheduler makes of an attribute: the first of its fields, in the order in which it asks."""
+    for kind in _KINDS:
+        value: Any = attribute.get(kind)
+        if value is not None:
+            python_type = type(value)
+            if python_type is _LITERALS.get(kind):
+                return sys.intern(value) if isinstance(value, str) and len(value) <= 64 else value
+            return Other("" if kind in _LITERALS else kind, repr(value))
+    return Other("", "")

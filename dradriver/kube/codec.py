@@ -79,6 +79,25 @@ def decode(data: bytes | msgspec.Raw, type: Any) -> Any:  # noqa: A002 - what ms
     return value
 
 
+def encode(value: object) -> bytes:
+    """Return a value as JSON, with U+FFFD where a text has half a surrogate pair, as Go writes it.
+
+    Python has such texts of names of files, and of others' JSON.
+    """
+    try:
+        return msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        return msgspec.json.encode(_whole_texts(msgspec.to_builtins(value, enc_hook=msgspec.json.decode)))
+
+
+def _whole_texts(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, dict):
+        return {_whole_texts(key): _whole_texts(item) for key, item in value.items()}
+    return [_whole_texts(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
 def decode_part(data: bytes | msgspec.Raw, type: Any, keep: Callable[[Any], T]) -> T:  # noqa: A002
     """Return what ``keep`` makes of an object that is decoded as ``decode`` does.
 

@@ -7,9 +7,9 @@ import contextlib
 from collections.abc import AsyncIterator, Mapping
 from typing import Final, Self
 
-import msgspec
 import yarl
 
+from dradriver.kube import codec
 from dradriver.kube.config import ServerConfig
 from dradriver.kube.errors import Unreachable, from_status
 from dradriver.kube.http import aiohttp
@@ -79,7 +79,7 @@ class Connection:
             Unreachable: It gives no answer in time.
             ConfigError: The token's file cannot be read.
         """
-        content = None if body is None else msgspec.json.encode(body)
+        content = None if body is None else codec.encode(body)
         response = await self._open(method, path, params=params, content=content, content_type=content_type)
         try:
             if most is None:

@@ -15,6 +15,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from dradriver.errors import DriverError
+from dradriver.kube import codec
 from dradriver.kube.client import ApiError, Client, PatchKind
 from dradriver.kube.resources import EVENTS
 
@@ -89,7 +90,7 @@ class Recorder:
 
     def _name(self, about: Reference, *texts: str) -> str:
         """Return a name that is the same for the same text about the same object, whichever replica writes it."""
-        told = msgspec.json.encode([self._component, about, *texts])
+        told = codec.encode([self._component, about, *texts])
         digest = hashlib.sha256(told).hexdigest()[:16]
         return f"{about.name[: LONGEST_NAME - 1 - len(digest)].rstrip('-.')}.{digest}"
 

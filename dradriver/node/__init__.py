@@ -16,6 +16,7 @@ mps         MPS control daemons, in a process of their own
 journal     a ledger on disk
 gpu_work    what a GPU did between two looks
 faults      what can be wrong with a GPU, and what to do about it
+repairs     what values of a fault mean, and their repairs
 container_edits  what a container is given
 files       files that are all there or not at all
 selinux     labels for what containers are given of the host's

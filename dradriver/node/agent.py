@@ -77,7 +77,13 @@ class Agent:
         )
         self._hardware = hardware.backend(options, self._objects.released, xids=lambda: self._policies.in_force.xids)
         self._discovery = self._hardware.discovery
-        self._machines = MachineWatch(self._discovery, interval_s=options.rediscover_s, earlier=self._objects.earlier)
+        self._machines = MachineWatch(
+            self._discovery,
+            interval_s=options.rediscover_s,
+            earlier=self._objects.earlier,
+            is_stale=self._hardware.is_stale,
+            withdraw=self._withdraw,
+        )
         self._processes = gpu_processes.asked_of(self._discovery)
         self._watch_health()
         self._prepare()
@@ -119,7 +125,7 @@ class Agent:
             state_dir=options.state_dir,
             cdi_root=options.cdi_root,
             get_claim=self._api.claim,
-            machine=lambda: self._machines.machine,
+            machine=lambda: self._machines.current,
             device_manager=hardware.device_manager(
                 options,
                 self._hardware,
@@ -137,7 +143,12 @@ class Agent:
         self._idle = IdleWatch(idle.asked_of(self._discovery), self._preparer.prepared, lambda: self._machines.machine)
         self._statuses = Statuses(self._api.apply_status, self._idle.idle_since)
         self._pod_events = PodEvents(
-            self._record, self._events, prepared=self._preparer.prepared, get_claim=self._api.claim
+            self._record,
+            self._events,
+            prepared=self._preparer.prepared,
+            get_claim=self._api.claim,
+            node=options.node,
+            place=self._health.place,
         )
         self._preparer.made_ready.add(
             self._in_use, self._statuses.put, lambda _claim, _prepared: self._pod_events.poke()
@@ -233,6 +244,10 @@ class Agent:
     def _active_ports(self, machine: Machine) -> Mapping[str, Sequence[int]] | None:
         """Return the active ports of network cards as they were last read; simulated ones have one each."""
         return {nic.name: (1,) for nic in machine.nics} if self._nics is None else self._nics.active()
+
+    async def _withdraw(self) -> None:
+        """Remove the specifications of claims whose parts of GPUs went with a load of the driver."""
+        await self._preparer.recover()
 
     def _mode_switched(self) -> None:
         """Read the machine again: a change of MIG mode may have changed minor numbers, too."""

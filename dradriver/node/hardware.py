@@ -50,12 +50,14 @@ class Backend(NamedTuple):
         discovery: Reads it.
         refused: Says why nothing of it is published although it has GPUs; None while that is not so.
         log: The kernel's, with what the vendor's driver reports there; None for simulated GPUs.
+        is_stale: Says whether the driver was loaded anew since the last reading.
     """
 
     vendor: Vendor
     discovery: Discovery
     refused: Callable[[], str | None] = lambda: None
     log: KernelLog | None = None
+    is_stale: Callable[[], bool] = lambda: False
 
 
 def backend(
@@ -89,9 +91,10 @@ def backend(
         if prepares:
             base = AmdSpecification(cdi_root=options.cdi_root, root=root, on_host=below(options.host_root, root) or "/")
         gpus, reports = AmdGpus(root=root, base=base, nics=cards), AmdReports()
-        return Backend(AMD, gpus, lambda: gpus.refused, _log(options, reports))
+        return Backend(AMD, gpus, lambda: gpus.refused, _log(options, reports), gpus.is_stale)
     gpus_of_nvidia = _nvidia(options, released, cards, prepares=prepares)
-    return Backend(NVIDIA, gpus_of_nvidia, log=_log(options, XidReports(words=xids)))
+    log = _log(options, XidReports(words=xids))
+    return Backend(NVIDIA, gpus_of_nvidia, log=log, is_stale=gpus_of_nvidia.is_stale)
 
 
 def _log(options: Options, reports: Reports) -> KernelLog:

@@ -7,6 +7,7 @@ one that a newer version of the agent wrote, which may be the agent of before a 
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import logging
@@ -30,7 +31,6 @@ Stamp = tuple[int, int, int]
 _SUFFIX: Final = ".json"
 _NEWER: Final = re.compile(r"(.+)\.json\.newer-(\d{1,9})")
 _LAST_VERSION: Final = 999_999_999
-_AHEAD_NS: Final = 60 * 10**9  # what a clock is put back by without anybody noticing
 # What one file alone can have: a bad sector, a directory or a ring of links in its place. What keeps all files from
 # being read (no descriptor is left, the disk is gone) is no damage: then nobody knows what is held.
 _DAMAGE: Final = frozenset({errno.EIO, errno.EISDIR, errno.ELOOP, errno.ENXIO, errno.EBADMSG, errno.EUCLEAN})
@@ -63,7 +63,7 @@ class Journal(Generic[T]):
         version: int,
         key: Callable[[T], str],
     ) -> None:
-        """Open a folder's entries; no file is touched.
+        """Open a folder's entries; no file is changed.
 
         Args:
             folder: Where the files are; made when the first is written.
@@ -75,7 +75,7 @@ class Journal(Generic[T]):
         self._readers = dict(readers)
         self._version = version
         self._key = key
-        self._opened_ns = time.time_ns()
+        self._at_start = self._stamps()
         self._foreign: set[str] = set()  # entries of a newer agent that runs beside this one
         self._read: dict[str, Entry[T]] = {}  # decoded before, and still so while the file has the same stamp
 
@@ -226,6 +226,15 @@ class Journal(Generic[T]):
             else:
                 files.move(path, self._path(match[1]))
 
+    def _stamps(self) -> dict[str, Stamp]:
+        """Return the stamps of all files by key; none of what cannot be looked at."""
+        stamps = {}
+        with contextlib.suppress(OSError):
+            for path in self._folder.glob(f"*{_SUFFIX}"):
+                with contextlib.suppress(OSError):
+                    stamps[path.stem] = _stamp(path.stat())
+        return stamps
+
     def _aside(self) -> Iterable[Path]:
         """Return the files set aside; of all keys, because Python keeps every pattern that it ever compiled."""
         return self._folder.glob(f"*{_SUFFIX}.*-*")
@@ -248,12 +257,12 @@ class Journal(Generic[T]):
         return value
 
     def _newer(self, path: Path, stamp: Stamp, version: int) -> None:
-        """Set a newer agent's file aside, unless it was written since this process started.
+        """Set a newer agent's file aside if it is as this process found it at its start.
 
-        Then that agent runs, and this one is about to be replaced by it. A file of the future tells of a clock that was
-        put back, and of no agent.
+        If it was written since, that agent runs, and this one is about to be replaced by it. No clock is asked: it may
+        have been put forward or back since.
         """
-        if not self._opened_ns <= stamp[0] <= time.time_ns() + _AHEAD_NS:
+        if self._at_start.get(path.stem) == stamp:
             self._set_aside(path, f"newer-{version}", f"of version {version}, newer than {self._version}")
             metrics.CHECKPOINT_NEWER.inc()
         elif path.stem not in self._foreign:

@@ -146,7 +146,8 @@ class Nic(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fals
         numa: NUMA node, or None where the machine does not say.
         kind: ``infiniband``, ``roce``, ``efa``, ``ethernet``; empty where not known.
         gbps: Line rate, GB/s in one direction (400 Gbit/s is 50); 0 where not known.
-        parent: Name of the physical function that this SR-IOV virtual function belongs to; empty for others.
+        parent: Name of the physical function that this virtual or scalable function belongs to, its bus id if it has
+            no name; empty for others.
         members: Names of the interfaces that this bond is made of; empty for others.
     """
 

@@ -78,6 +78,22 @@ class NicTree:
         if parent is not None:
             self._link(device / "physfn", self.device(parent))
 
+    def scalable(self, number: int, *, of: int, port: Mapping[str, str] = UP) -> None:
+        """Write ``mlx5_<number>``, a scalable function: its device is on the auxiliary bus, below that of its card."""
+        device = self.device(of) / f"mlx5_core.sf.{number}"
+        own = device / f"infiniband/mlx5_{number}"
+        for name, text in {**port, "link_layer": "InfiniBand"}.items():
+            self._write(own / "ports/1" / name, text)
+        self._link(own / "device", device)
+        self._link(self.root / f"sys/class/infiniband/mlx5_{number}", own)
+        self._link(self.root / f"sys/bus/auxiliary/devices/{device.name}", device)
+
+    def rename(self, number: int, name: str) -> None:
+        """Have the kernel know a card under another name."""
+        own = self.device(number) / f"infiniband/mlx5_{number}"
+        (self.root / f"sys/class/infiniband/mlx5_{number}").unlink()
+        self._link(self.root / f"sys/class/infiniband/{name}", own.rename(own.with_name(name)))
+
     def vports(self, number: int, ports: int, *, up: str = "", interfaces: bool = True) -> None:
         """Put a card into switchdev mode: port 1 is the card's own, the others are functions', by representors.
 

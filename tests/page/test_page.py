@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from playwright.async_api import Page, expect
 
+from dradriver.api import slices
 from dradriver.cli.page import server
 from dradriver.cli.page.facts import encoder
 from dradriver.cli.page.guard import Guard
@@ -56,6 +57,57 @@ async def test_nodes_stand_in_their_zones_with_their_gpus(cluster: GpuCluster, o
         label = await tile(page, "n1").get_attribute("aria-label")
         assert label == "n1, Tesla V100-SXM2-32GB, of 8 GPUs 2 free, 6 held"
         assert "default/old, a claim without pod: 6 GPUs" in (await tile(page, "n1").get_attribute("title") or "")
+
+
+def taint(cluster: GpuCluster, node: str, *indices: int) -> None:
+    """Have a node's agent say that some of its GPUs have fallen off the bus."""
+    named = {slices.device_name(gpu.uuid) for gpu in cluster.machines[node].gpus if gpu.index in indices}
+    for piece in [one for one in cluster.all(RESOURCE_SLICES) if one["spec"]["nodeName"] == node]:
+        for device in piece["spec"]["devices"]:
+            if device["name"] in named:
+                device["taints"] = [{"key": "gpu.topology/xid", "value": "79", "effect": "NoSchedule"}]
+        cluster.put(RESOURCE_SLICES, piece)
+
+
+SHAPE = """(cell) => {
+  const style = getComputedStyle(cell);
+  return { colour: style.backgroundColor, pattern: style.backgroundImage !== "none", round: style.borderRadius };
+}"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_an_unhealthy_gpu_has_another_colour_and_shape_than_one_that_is_held(
+    cluster: GpuCluster, opens: Opens, scheme: Any
+) -> None:
+    taint(cluster, "n1", 5, 7)  # 0 to 5 are held
+    async with served(cluster.store) as made:
+        page = await opens(made.url, color_scheme=scheme)
+        cells = tile(page, "n1").locator(".cell")
+        await expect(cells).to_have_class([*["cell a"] * 5, "cell x", "cell f", "cell u"])
+        await expect(tile(page, "n1").locator(".line span")).to_have_text("2 out")
+        label = await tile(page, "n1").get_attribute("aria-label")
+        assert label == "n1, Tesla V100-SXM2-32GB, of 8 GPUs 1 free, 5 held, 1 unhealthy, 1 unhealthy and held"
+        held, both, unhealthy = [await cells.nth(at).evaluate(SHAPE) for at in (0, 5, 7)]
+        for wrong in (both, unhealthy):
+            assert wrong["colour"] != held["colour"]
+            assert (wrong["round"], wrong["pattern"]) == ("50%", True) != (held["round"], held["pattern"])
+        assert both["colour"] != unhealthy["colour"]
+        await expect(page.locator(".legend")).to_contain_text("1 unhealthy and held")
+        assert await page.evaluate(CONTRASTS) == []
+
+
+async def test_the_health_tab_has_the_number_of_unhealthy_gpus(cluster: GpuCluster, opens: Opens) -> None:
+    async with served(cluster.store) as made:
+        page = await opens(made.url)
+        badge = page.locator("#count-health")
+        await expect(tile(page, "n1")).to_be_visible()
+        await expect(badge).to_have_text("")
+        await expect(badge).to_be_hidden()
+        taint(cluster, "n1", 5, 7)
+        await expect(badge).to_have_text("2")
+        await expect(page.get_by_role("tab", name="Health")).to_have_attribute("title", "2 GPUs are unhealthy or lost")
+        await page.get_by_role("tab", name="Health").click()
+        await expect(page.locator("main")).to_contain_text("2 GPUs are out of service")
 
 
 async def test_what_changes_is_seen_without_a_reload(cluster: GpuCluster, opens: Opens) -> None:
@@ -363,7 +415,7 @@ async def test_a_tab_that_nobody_looks_at_holds_no_connection(
 async def test_many_nodes_that_change_together_are_drawn_once(opens: Opens) -> None:
     names = [f"node-{number:03d}" for number in range(200)]
     head = {"product": "H100", "who": [], "more": 0, "set": 0, "zone": "", "closed": "", "ill": 0}
-    told = {"nodes": 200, "closed": 0, "products": [], "server": "x", "waiting": 0, "listed": 0}
+    told = {"nodes": 200, "closed": 0, "unhealthy": 0, "products": [], "server": "x", "waiting": 0, "listed": 0}
     common = {"summary": encoder.encode(told), "unread": b"[]"}
     shown = Shown(Guard((), with_key=False))
 

@@ -58,8 +58,9 @@ def node_pieces(live: Live, names: Iterable[str]) -> dict[str, bytes | None]:
 def node_piece(live: Live, name: str) -> bytes | None:
     """Return what a node's tile shows, None of a node without GPUs of ours.
 
-    A GPU is one letter: ``f`` free, ``a`` given to a claim, ``s`` given in parts, ``p`` promised, ``b`` out of service,
-    ``m`` missing: the node lost it, and its place stays empty.
+    A GPU is one letter: ``f`` free, ``a`` given to a claim, ``s`` given in parts, ``p`` promised, ``b`` in MIG mode and
+    in no claim, ``u`` unhealthy, ``x`` unhealthy and in a claim, ``m`` missing: the node lost it, and its place stays
+    empty.
     """
     view = live.views.get(name)
     if view is None:
@@ -74,7 +75,7 @@ def node_piece(live: Live, name: str) -> bytes | None:
         "set": 0 if view.nvlink_set is None else len(view.nvlink_set.gpus),
         "zone": _zone(live, name),
         "closed": live.closed(name),
-        "ill": sum(_ill(gpu) for gpu in view.gpus) + len(view.lost),
+        "ill": sum(_is_unhealthy(gpu) for gpu in view.gpus) + len(view.lost),
     }
     return encoder.encode(shown)
 
@@ -112,11 +113,13 @@ def _zone(live: Live, name: str) -> str:
 
 
 def _letter(view: GpuView) -> str:
+    if _is_unhealthy(view):
+        return "u" if view.state == "blocked" else "x"
     parts = any(holder.part or holder.share for holder in view.taken_by)
     return "s" if parts and view.state == "allocated" else _STATES[view.state]
 
 
-def _ill(view: GpuView) -> bool:
+def _is_unhealthy(view: GpuView) -> bool:
     return bool(view.blocked) and not view.blocked.startswith("in MIG mode")
 
 
@@ -150,19 +153,21 @@ def _minute() -> float:
 
 def _summary(live: Live) -> dict[str, Any]:
     products: dict[str, Counter[str]] = {}
-    shut = 0
+    shut = unhealthy = 0
     for name, view in live.views.items():
         states = products.setdefault(view.machine.product, Counter())
         is_closed = bool(live.closed(name))
         shut += is_closed
         states.update(_state(gpu, is_closed=is_closed) for gpu in view.gpus)
         states.update("m" * len(view.lost))
+        unhealthy += sum(map(_is_unhealthy, view.gpus)) + len(view.lost)
     if live.gone:  # which product they are nobody knows any more
         products[AGENT_GONE] = Counter({"a": sum(len(node.gpus) for node in live.gone.values())})
     return {
         "nodes": len(live.views) + len(live.gone),
         "closed": shut + len(live.gone),
         "gone": len(live.gone),
+        "unhealthy": unhealthy,
         "products": [[product, dict(sorted(states.items()))] for product, states in sorted(products.items())],
     }
 

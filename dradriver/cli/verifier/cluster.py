@@ -23,7 +23,7 @@ from dradriver.cli.verifier import agents
 from dradriver.cli.verifier.finding import Finding, failed, first_few, passed, warned
 from dradriver.cli.verifier.parts import COMPONENT, LEASE, NODE, Pod, arguments, container_of, is_ready, pods_of
 from dradriver.cluster.shown.gone_nodes import GoneNode
-from dradriver.node.faults import KINDS
+from dradriver.node.faults import KINDS, Fault
 from dradriver.node.publishing.other_drivers import other_owner
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.versions import numbers
@@ -246,16 +246,26 @@ def _trouble(node: str, newest: slices.Generation[ResourceSlice]) -> list[Findin
     if machine is None:
         return [failed("slices", f"{node}: no slice has the machine", cure)]
     taints = Counter(
-        taint.key for piece in newest.slices for device in piece.spec.devices for taint in device.taints or ()
+        (taint.key, taint.value)
+        for piece in newest.slices
+        for device in piece.spec.devices
+        for taint in device.taints or ()
     )
     return [
         warned(
-            "taints",
-            f"{node}: {count} devices have the taint {key}",
-            f"see the cure in the Event on the node (kubectl describe node {node}), or docs/node.md",
+            "taints", f"{node}: {count} devices have the taint {key}{'=' if value else ''}{value}", _cure(key, value)
         )
-        for key, count in sorted(taints.items())
+        for (key, value), count in sorted(taints.items())
     ]
+
+
+def _cure(key: str, value: str) -> str:
+    """Return what to do about a taint: the repair of its fault, if it is one of a GPU's."""
+    kind = key.removeprefix(names.PREFIX)
+    if key.startswith(names.PREFIX) and kind in KINDS:
+        fault = Fault(kind, value, "")
+        return f"{fault.words}; {fault.advice[:1].lower()}{fault.advice[1:].rstrip('.')}"
+    return f"docs/node.md says what {key} is, if the node agent wrote it"
 
 
 def _lost(node: str, newest: slices.Generation[ResourceSlice]) -> list[Finding]:

@@ -44,7 +44,9 @@ def findings(
         yield _card(nic, ill.get(nic.name, []), alike, machine)
     if functions := [nic for nic in after if nic.function]:
         active = sum(any(port.up for port in nic.ports) for nic in functions)
-        yield passed("nics", f"{len(functions)} virtual functions, {active} with an active port")
+        more = ports.count(host_root) - len(after)
+        left_out = f", and {more} more that are not looked at" if more > 0 else ""
+        yield passed("nics", f"{len(functions)} virtual and scalable functions, {active} with an active port{left_out}")
     if cards:
         yield _errors(before, after)
         yield from _losses(after)

@@ -2,7 +2,8 @@
 
 Server-side apply, because the list has other drivers' entries too, which a patch of the whole list would drop. All that
 is needed for it are rights on this driver's own entries of claims on the agent's own node. What cannot be
-written is tried a few times, and again when the claim is next compared with the API.
+written is tried a few times, and again when the claim is next compared with the API. Each claim has its own writer, so
+one whose writes fail or get no answer holds up no other.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ import msgspec
 from dradriver.api import idleness, names
 from dradriver.api.dra_objects import ResourceClaim
 from dradriver.api.objects import seconds
+from dradriver.errors import DriverError
 from dradriver.kube.backoff import wait_s
-from dradriver.kube.errors import ApiError, Unreachable
+from dradriver.kube.errors import ApiError
 from dradriver.node import metrics
 from dradriver.node.claims.checkpoint import PreparedClaim, PreparedDevice
 from dradriver.node.claims.container_env import choice_of, ring_of
@@ -30,14 +32,14 @@ READY: Final = ("Ready", "True")
 IdleSince = Callable[[str], datetime.datetime | None]
 Apply = Callable[[str, str, dict[str, Any]], Awaitable[object]]
 
-_WAITING: Final = 256  # claims; each is some kilobytes
+_WAITING: Final = 256  # claims; each is some kilobytes, and a connection while the server does not answer
 _TRIES: Final = 5
 _PAUSE_S: Final = 2.0
 _LONGEST_PAUSE_S: Final = 16.0
 
 
 class Statuses:
-    """Writes statuses one after the other, beside what the kubelet waits for."""
+    """Writes the statuses of all claims side by side, in addition to what the kubelet waits for."""
 
     def __init__(self, apply: Apply, idle_since: IdleSince = lambda _: None) -> None:
         """Write nothing yet.
@@ -49,20 +51,20 @@ class Statuses:
         """
         self._apply = apply
         self._idle_since = idle_since
-        self._queue: asyncio.Queue[str] = asyncio.Queue(_WAITING)
-        self._waiting: dict[str, dict[str, Any]] = {}  # by uid, the newest of each
+        self._waiting: dict[str, dict[str, Any]] = {}  # by uid, the newest of each, until it is written
+        self._writing: set[str] = set()  # uids that have a writer
+        self._changed = asyncio.Event()
         self._written: set[str] = set()
         self._refused = ""
 
     def put(self, claim: ResourceClaim, prepared: PreparedClaim) -> None:
         """Have the claim's status written; where too many wait, it is not."""
-        try:
-            if prepared.uid not in self._waiting:
-                self._queue.put_nowait(prepared.uid)
-            now, since = datetime.datetime.now(datetime.UTC), self._idle_since(prepared.uid)
-            self._waiting[prepared.uid] = body(claim, prepared, now=now, idle_since=since)
-        except asyncio.QueueFull:
+        if prepared.uid not in self._waiting and len(self._waiting) >= _WAITING:
             metrics.STATUS_LOST.inc()
+            return
+        now, since = datetime.datetime.now(datetime.UTC), self._idle_since(prepared.uid)
+        self._waiting[prepared.uid] = body(claim, prepared, now=now, idle_since=since)
+        self._changed.set()
 
     def check(self, claim: ResourceClaim, prepared: PreparedClaim) -> None:
         """Have a claim's status written anew unless it says what the claim's devices are now.
@@ -92,34 +94,61 @@ class Statuses:
     def forget(self, uid: str) -> None:
         """Forget a claim that is not prepared any more."""
         self._written.discard(uid)
+        self._waiting.pop(uid, None)
 
     async def run(self) -> None:
         """Write what comes, until cancelled."""
-        while True:
-            await self._write(self._waiting.pop(await self._queue.get()))
+        async with asyncio.TaskGroup() as group:
+            while True:
+                await self._changed.wait()
+                self._changed.clear()
+                for uid in [uid for uid in self._waiting if uid not in self._writing]:
+                    self._writing.add(uid)
+                    group.create_task(self._write(uid))
 
-    async def _write(self, applied: dict[str, Any]) -> None:
-        namespace, name = applied["metadata"]["namespace"], applied["metadata"]["name"]
-        for tried in range(_TRIES):
-            try:
-                await self._apply(namespace, name, applied)
-                self._written.add(applied["metadata"]["uid"])
-                self._refused = ""
-                return
-            except Unreachable as error:
-                said = str(error)
-            except ApiError as error:
-                said = str(error)
-                if error.not_found or error.conflict:  # gone, or another one now
-                    return
-                if error.status < 500 and error.status != 429:
-                    break
-            if tried < _TRIES - 1:
-                await asyncio.sleep(wait_s(tried, first_s=_PAUSE_S, longest_s=_LONGEST_PAUSE_S))
+    async def _write(self, uid: str) -> None:
+        """Write one claim's status, always the newest, until none waits."""
+        failures = 0
+        try:
+            while (applied := self._waiting.get(uid)) is not None:
+                error = await self._try(applied)
+                failures += 1
+                if error is not None and _passes(error) and failures < _TRIES:
+                    await asyncio.sleep(wait_s(failures - 1, first_s=_PAUSE_S, longest_s=_LONGEST_PAUSE_S))
+                    continue
+                if error is not None:
+                    self._give_up(applied, error)
+                if self._waiting.get(uid) is applied:
+                    del self._waiting[uid]
+                failures = 0
+        finally:
+            self._writing.discard(uid)
+
+    async def _try(self, applied: dict[str, Any]) -> DriverError | None:
+        """Write a claim's status once; return why it is not written, None if it is, or if the claim is gone."""
+        metadata = applied["metadata"]
+        try:
+            await self._apply(metadata["namespace"], metadata["name"], applied)
+        except DriverError as error:
+            is_gone = isinstance(error, ApiError) and (error.not_found or error.conflict)  # or another one now
+            return None if is_gone else error
+        self._written.add(metadata["uid"])
+        self._refused = ""
+        return None
+
+    def _give_up(self, applied: dict[str, Any], error: DriverError) -> None:
         metrics.STATUS_LOST.inc()
-        if said != self._refused:
-            self._refused = said
-            logger.warning("the status of claim %s/%s cannot be written: %s", namespace, name, said)
+        if str(error) != self._refused:
+            self._refused = str(error)
+            metadata = applied["metadata"]
+            logger.warning(
+                "the status of claim %s/%s cannot be written: %s", metadata["namespace"], metadata["name"], error
+            )
+
+
+def _passes(error: DriverError) -> bool:
+    """Return whether a write may succeed later that failed with this error."""
+    return not isinstance(error, ApiError) or error.status >= 500 or error.status == 429
 
 
 def body(

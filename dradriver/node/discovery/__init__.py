@@ -6,7 +6,9 @@ failures   what is broken on a simulated machine
 sysfs      NUMA nodes, CPU and name, from /sys and /proc
 pci        the PCI tree of /sys
 nics       network cards
+nic_functions  their virtual and scalable functions
 kept_nics  those that pods have
+driver_load  whether a driver was loaded anew since it was read
 links      links that a GPU should have and has not
 debounce   what is published, which does not flutter
 nothing    a machine none of whose GPUs is handed out

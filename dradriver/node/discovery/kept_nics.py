@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from dradriver.node import files
+from dradriver.node.discovery.nic_functions import is_scalable
 from dradriver.node.discovery.pci import PciTree
 from dradriver.topology.check import is_bus_id
 from dradriver.topology.machine import Nic
@@ -31,10 +32,17 @@ class FoundNic(msgspec.Struct, frozen=True):
     Attributes:
         nic: The NIC.
         busids: PCI functions through which it sends: one, or those of a bond's members.
+        scalable: Its device on the auxiliary bus (``mlx5_core.sf.4``) if it is a scalable function; empty for others.
     """
 
     nic: Nic
     busids: tuple[str, ...]
+    scalable: str = ""
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """The devices that no other NIC has."""
+        return (self.scalable,) if self.scalable else self.busids
 
 
 class _Written(msgspec.Struct, frozen=True):
@@ -61,19 +69,20 @@ class KeptNics:
         self._said = ""
 
     def gone(self, found: Sequence[FoundNic], tree: PciTree) -> list[FoundNic]:
-        """Return the known cards that were not found, whose PCI functions are there and no found card's.
+        """Return the known cards that were not found, whose devices are there and no found card's.
 
         Args:
             found: The cards that /sys has.
             tree: The PCI tree.
         """
         names = {card.nic.name for card in found}
-        busids = {busid for card in found for busid in card.busids}
+        devices = {device for card in found for device in card.devices}
         return [
             card
             for card in self._read()
             if card.nic.name not in names
-            and busids.isdisjoint(card.busids)
+            and devices.isdisjoint(card.devices)
+            and (not card.scalable or tree.has_auxiliary(card.scalable))
             and all(tree.pci_class(busid).startswith(_NETWORK) for busid in card.busids)
         ]
 
@@ -87,7 +96,7 @@ class KeptNics:
 
     def names(self) -> dict[str, str]:
         """Return the known cards' names by PCI function: a function's parent may be in a pod."""
-        return {card.nic.pci: card.nic.name for card in self._read() if card.nic.pci}
+        return {card.nic.pci: card.nic.name for card in self._read() if card.nic.pci and not card.scalable}
 
     def keep(self, cards: Sequence[FoundNic]) -> None:
         """Remember the cards; what cannot be written now is written with the next reading."""
@@ -135,6 +144,7 @@ def _are_cards(cards: Sequence[FoundNic]) -> bool:
 def _is_card(card: FoundNic) -> bool:
     nic = card.nic
     places = all(map(is_bus_id, card.busids)) and (not nic.pci or is_bus_id(nic.pci))
+    places = places and (not card.scalable or is_scalable(card.scalable))
     numbers = all(0 <= number <= _MOST for number in (nic.gbps, nic.numa or 0))
     return bool(nic.name and card.busids and places and numbers)
 

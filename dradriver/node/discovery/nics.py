@@ -7,17 +7,17 @@ taken for the nearest NIC of a GPU.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from dradriver.node.discovery import sysfs
+from dradriver.node.discovery import nic_functions, sysfs
 from dradriver.node.discovery.kept_nics import FoundNic, KeptNics, in_order
 from dradriver.node.discovery.pci import PciTree
 from dradriver.node.discovery.problem import Problem
 from dradriver.topology.machine import Nic, PathType
 from dradriver.topology.paths import Place, pcie_path
 
-_MOST_NICS = 64  # a machine with more is described without its virtual functions
+_MOST_NICS = 64  # a machine with more is described without its functions, then without the last of its cards
 _AMAZON = "0x1d0f"
 _LAYERS = {"InfiniBand": "infiniband", "Ethernet": "roce"}
 _RATE = re.compile(r"(\d{1,6}(?:\.\d{1,3})?) Gb/sec")
@@ -37,12 +37,24 @@ def read_nics(root: Path, tree: PciTree, problems: list[Problem], kept: KeptNics
     cards = cards or _with_gone(_ethernet(root, tree, kept), kept, tree, rdma=False)
     cards = kept.at_best(cards)
     kept.keep(cards)
-    if len(cards) > _MOST_NICS:
-        functions = [card.nic.name for card in cards if card.nic.parent]
-        cards = [card for card in cards if not card.nic.parent]
-        said = f"{len(functions)} virtual functions left out, more than {_MOST_NICS} NICs are too many to publish"
+    cards, left_out = _bounded(cards)
+    if left_out:
+        said = f"{left_out} left out, more than {_MOST_NICS} NICs are too many to publish"
         problems.append(Problem("machine", "NICs", said))
     return tuple(cards)
+
+
+def _bounded(cards: list[FoundNic]) -> tuple[list[FoundNic], str]:
+    """Return the NICs to publish, and the count of each kind that is left out in words; empty for none."""
+    if len(cards) <= _MOST_NICS:
+        return cards, ""
+    whole = [card for card in cards if not card.nic.parent]
+    counts = {
+        "virtual functions": sum(bool(card.nic.parent) and not card.scalable for card in cards),
+        "scalable functions": sum(bool(card.scalable) for card in cards),
+        "other NICs": max(0, len(whole) - _MOST_NICS),
+    }
+    return whole[:_MOST_NICS], " and ".join(f"{count} {kind}" for kind, count in counts.items() if count)
 
 
 def _with_gone(found: list[FoundNic], kept: KeptNics, tree: PciTree, *, rdma: bool) -> list[FoundNic]:
@@ -53,7 +65,7 @@ def _with_gone(found: list[FoundNic], kept: KeptNics, tree: PciTree, *, rdma: bo
 def _rdma(root: Path, tree: PciTree, kept: KeptNics) -> list[FoundNic]:
     folder = root / "sys/class/infiniband"
     busids = {name: busid for name in sysfs.entries(folder) if (busid := tree.above(folder / name / "device"))}
-    names = kept.names() | {busid: name for name, busid in busids.items()}
+    names = _names(folder, busids, kept)
     cards = []
     for name, busid in busids.items():
         ports = [folder / name / "ports" / port for port in sysfs.entries(folder / name / "ports")]
@@ -69,6 +81,7 @@ def _rdma(root: Path, tree: PciTree, kept: KeptNics) -> list[FoundNic]:
                 tree,
                 name=name,
                 busid=busid,
+                scalable=nic_functions.scalable(folder / name / "device"),
                 kind=kind,
                 gbps=max(rates, default=0) / 8,
                 members=members,
@@ -80,8 +93,12 @@ def _rdma(root: Path, tree: PciTree, kept: KeptNics) -> list[FoundNic]:
 
 def _ethernet(root: Path, tree: PciTree, kept: KeptNics) -> list[FoundNic]:
     folder = root / "sys/class/net"
-    busids = {name: busid for name in sysfs.entries(folder) if (busid := _card(tree, folder / name))}
-    names = kept.names() | {busid: name for name, busid in busids.items()}
+    busids = {
+        name: busid
+        for name in sysfs.entries(folder)
+        if (busid := _card(tree, folder / name)) and not nic_functions.is_representor(folder / name)
+    }
+    names = _names(folder, busids, kept)
     bonds = {name: members for name in sysfs.entries(folder) if (members := _members(root, name))}
     taken = {member for members in bonds.values() for member in members}
     cards = []
@@ -89,9 +106,26 @@ def _ethernet(root: Path, tree: PciTree, kept: KeptNics) -> list[FoundNic]:
         if name in taken or (name not in bonds and name not in busids):
             continue
         gbps = max(0, sysfs.number(folder / name / "speed") or 0) / 8000  # Mbit/s; -1 while the link is down
-        busid, members = busids.get(name, ""), bonds.get(name, ())
-        cards.append(_nic(root, tree, name=name, busid=busid, kind="ethernet", gbps=gbps, members=members, names=names))
+        cards.append(
+            _nic(
+                root,
+                tree,
+                name=name,
+                busid=busids.get(name, ""),
+                scalable=nic_functions.scalable(folder / name / "device"),
+                kind="ethernet",
+                gbps=gbps,
+                members=bonds.get(name, ()),
+                names=names,
+            )
+        )
     return [card for card in cards if card.busids]
+
+
+def _names(folder: Path, busids: Mapping[str, str], kept: KeptNics) -> dict[str, str]:
+    """Return each PCI function's NIC; a scalable function has the bus id of its card, and is not that card."""
+    whole = {busid: name for name, busid in busids.items() if not nic_functions.scalable(folder / name / "device")}
+    return kept.names() | whole
 
 
 def _nic(
@@ -100,26 +134,27 @@ def _nic(
     *,
     name: str,
     busid: str,
+    scalable: str,
     kind: str,
     gbps: float,
     members: Sequence[str],
     names: dict[str, str],
 ) -> FoundNic:
-    """Return a NIC; ``names`` has each PCI function's NIC, for the parents of virtual functions."""
+    """Return a NIC; ``names`` has each PCI function's NIC, for the parents of virtual and scalable functions."""
     net = root / "sys/class/net"
     through = [card for member in members if (card := _card(tree, net / member))] or [busid] * bool(busid)
     nodes = {seat.numa if (seat := tree.seat(card)) else None for card in through}
-    function = tree.above(root / "sys/bus/pci/devices" / busid / "physfn") if busid else ""
+    physical = busid if scalable else tree.above(root / "sys/bus/pci/devices" / busid / "physfn") if busid else ""
     nic = Nic(
         name=name,
         pci="" if members else busid,
         numa=nodes.pop() if len(nodes) == 1 else None,
         kind=kind,
         gbps=gbps,
-        parent=names.get(function, ""),
+        parent=names.get(physical, physical),
         members=tuple(members),
     )
-    return FoundNic(nic, tuple(through))
+    return FoundNic(nic, tuple(through), scalable)
 
 
 def _card(tree: PciTree, interface: Path) -> str:

@@ -50,6 +50,7 @@ class PciTree:
     def __init__(self, root: Path) -> None:
         """Read below ``root``."""
         self._devices = root / "sys/bus/pci/devices"
+        self._auxiliary = root / "sys/bus/auxiliary/devices"
         self._seats: dict[str, Seat | None] = {}
         self._folders: dict[str, Path] = {}
 
@@ -61,6 +62,10 @@ class PciTree:
     def vendor(self, busid: str) -> str:
         """Return the vendor (``0x15b3``); empty where it is not known."""
         return sysfs.text(self._devices / busid / "vendor")
+
+    def has_auxiliary(self, name: str) -> bool:
+        """Return whether a device (``mlx5_core.sf.4``) is on the auxiliary bus."""
+        return os.path.exists(self._auxiliary / name)
 
     def gpus(self) -> set[str]:
         """Return the bus ids of NVIDIA's GPUs, whoever drives them: a virtual machine's are bound to ``vfio-pci``."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from dradriver.errors import DriverError
@@ -22,6 +22,7 @@ PATIENCE_S: Final = 30.0  # eight sleeping GPUs wake up in less
 HANGS_S: Final = 60.0  # a driver that has not answered for so long does not
 READINGS: Final = 5  # in a row that fail before it is said of the GPUs
 AGAIN_S: Final = 2.0  # after a reading that failed
+LOOK_S: Final = 1.0  # between two looks whether the driver was loaded anew
 
 
 class MachineWatch:
@@ -40,6 +41,8 @@ class MachineWatch:
         *,
         interval_s: float,
         earlier: Callable[[], Machine | None] = lambda: None,
+        is_stale: Callable[[], bool] = lambda: False,
+        withdraw: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         """Read nothing yet.
 
@@ -47,7 +50,12 @@ class MachineWatch:
             discovery: How to read it.
             interval_s: How often.
             earlier: Gives the machine as it is published, by an agent before this one.
+            is_stale: Says whether the driver was loaded anew since the last reading.
+            withdraw: Takes back what containers would get by that reading, when it becomes stale.
         """
+        self._is_stale = is_stale
+        self._withdraw = withdraw
+        self._was_stale = False
         self.changed: Event[[]] = Event()
         self.looked: Event[[]] = Event()
         self._earlier = earlier
@@ -75,13 +83,40 @@ class MachineWatch:
         try:
             while True:
                 await self._look()
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(min(AGAIN_S, self._interval_s) if self._failed else self._interval_s):
-                        await self._again.wait()
+                await self._pause()
                 self._again.clear()
         finally:
             if not self._reading:  # a driver that hangs is left hanging
                 self._discovery.close()
+
+    @property
+    def current(self) -> Machine | None:
+        """The machine as it was last read; None from when the driver is loaded anew until it is read again."""
+        if self._is_stale():
+            self.poke()
+            return None
+        return self.machine
+
+    async def _pause(self) -> None:
+        """Wait until the machine is to be read again: after a while, after a ``poke``, or since its driver is another.
+
+        A driver takes longer to be unloaded and loaded again than the time between two looks.
+        """
+        loop = asyncio.get_running_loop()
+        until = loop.time() + (min(AGAIN_S, self._interval_s) if self._failed else self._interval_s)
+        while (left_s := until - loop.time()) > 0 and not self._again.is_set():
+            is_stale = self._is_stale()
+            if is_stale and not self._was_stale and self._withdraw is not None:
+                try:
+                    await self._withdraw()
+                except (DriverError, OSError) as error:
+                    logger.error("what the driver of before gave to containers cannot be taken back: %s", error)
+            self._was_stale = is_stale
+            if is_stale and not self._failed:
+                return
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(min(LOOK_S, left_s)):
+                    await self._again.wait()
 
     def poke(self) -> None:
         """Have the machine read again now."""

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, Protocol
 
 from dradriver.api.dra_objects import ResourceClaim
+from dradriver.api.lost_gpus import LostGpu
 from dradriver.errors import DriverError
 from dradriver.kube.backoff import wait_s
 from dradriver.kube.client import ApiError
@@ -24,6 +25,9 @@ GET_S: Final = 10.0
 FIRST_RETRY_S: Final = 2.0
 LONGEST_RETRY_S: Final = 60.0
 _MOST_PODS: Final = 64  # of one claim: it may have 256 consumers
+
+
+Place = Callable[[str], LostGpu | None]
 
 
 class GetClaim(Protocol):
@@ -47,6 +51,8 @@ class PodEvents:
         *,
         prepared: Callable[[], Awaitable[Mapping[str, Entry[PreparedClaim]]]],
         get_claim: GetClaim,
+        node: str,
+        place: Place,
         retry_s: float = FIRST_RETRY_S,
     ) -> None:
         """Tell nobody yet.
@@ -56,12 +62,16 @@ class PodEvents:
             events: Writes them.
             prepared: Gives the claims that are prepared on this node.
             get_claim: Says which pods use a claim.
+            node: The node's name.
+            place: Gives number and PCI address of a GPU by its UUID; None if nobody knows them.
             retry_s: How soon to try again where somebody could not be told; twice as long each time.
         """
         self._record = record
         self._events = events
         self._prepared = prepared
         self._get_claim = get_claim
+        self._node = node
+        self._place = place
         self._retry_s = retry_s
         self._claims: dict[str, PreparedClaim] = {}  # those prepared, by uid, when last looked
         self._told: dict[str, frozenset[tuple[str, Fault]]] = {}  # to a claim's pods
@@ -121,11 +131,14 @@ class PodEvents:
                 self._told[uid] = there
                 for pod in pods:
                     for gpu, fault in sorted(there - told):
-                        await tell(self._events, pod, f"GPU {gpu}", fault, is_unhealthy=True)
+                        await tell(self._events, pod, self._named(gpu), fault, is_unhealthy=True)
                     for gpu, fault in sorted(told - there):
-                        await tell(self._events, pod, f"GPU {gpu}", fault, is_unhealthy=False)
+                        await tell(self._events, pod, self._named(gpu), fault, is_unhealthy=False)
         finally:
             self._telling.discard(uid)
+
+    def _named(self, uuid: str) -> str:
+        return named(self._node, self._place(uuid), uuid)
 
     async def _pods(self, prepared: PreparedClaim) -> list[Reference]:
         """Return the pods that use a claim; errors are those of reading it. One that is gone has none."""
@@ -142,6 +155,11 @@ class PodEvents:
         return [Reference("Pod", prepared.namespace, user.name, user.uid) for user in users[:_MOST_PODS]]
 
 
+def named(node: str, place: LostGpu | None, uuid: str) -> str:
+    """Return node and GPU in words: its number, PCI address and UUID, the UUID alone if its place is not known."""
+    return f"Node {node}, {f'GPU {uuid}' if place is None else place.described}"
+
+
 async def tell(events: Recorder, about: Reference, gpu: str, fault: Fault, *, is_unhealthy: bool) -> None:
     """Write that a fault of a GPU came, with what to do, or that it is over.
 
@@ -156,6 +174,6 @@ async def tell(events: Recorder, about: Reference, gpu: str, fault: Fault, *, is
         about=about,
         type="Warning" if is_unhealthy else "Normal",
         reason="GPUUnhealthy" if is_unhealthy else "GPURecovered",
-        message=f"{gpu}: {fault.said}. {fault.advice}" if is_unhealthy else f"{gpu}: no more: {fault.said}",
+        message=f"{gpu}, {fault.kind}: {fault.described if is_unhealthy else f'no more: {fault.said}'}",
         action="Watching",
     )

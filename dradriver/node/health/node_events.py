@@ -6,10 +6,9 @@ import asyncio
 from collections.abc import Callable
 from typing import NoReturn
 
-from dradriver.api.lost_gpus import LostGpu
 from dradriver.kube.events import Recorder, Reference
 from dradriver.node.faults import Fault
-from dradriver.node.health.events import tell
+from dradriver.node.health.events import Place, named, tell
 from dradriver.node.health.record import Record
 
 
@@ -23,7 +22,7 @@ class NodeEvents:
         *,
         node: str,
         about: Callable[[], Reference | None],
-        place: Callable[[str], LostGpu | None],
+        place: Place,
     ) -> None:
         """Tell nobody yet.
 
@@ -32,7 +31,7 @@ class NodeEvents:
             events: Writes them.
             node: The node's name.
             about: Gives the Node; None until it was read.
-            place: Gives index and PCI address of a GPU by its UUID; None if nobody knows them.
+            place: Gives number and PCI address of a GPU by its UUID; None if nobody knows them.
         """
         self._record = record
         self._events = events
@@ -66,6 +65,5 @@ class NodeEvents:
                 await self._write(about, uuid, fault, is_unhealthy=False)
 
     async def _write(self, about: Reference, uuid: str, fault: Fault, *, is_unhealthy: bool) -> None:
-        place = self._place(uuid)
-        gpu = f"GPU {uuid}" if place is None else place.described
-        await tell(self._events, about, f"Node {self._node}, {gpu}, {fault.kind}", fault, is_unhealthy=is_unhealthy)
+        gpu = named(self._node, self._place(uuid), uuid)
+        await tell(self._events, about, gpu, fault, is_unhealthy=is_unhealthy)

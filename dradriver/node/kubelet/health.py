@@ -112,7 +112,7 @@ class HealthStream:
 
     def _device(self, uuid: str, name: str, words: Any) -> Any:
         faults = [one.fault for one in self._standing().get(uuid, ())]
-        said = [f"{fault.said[:1].upper()}{fault.said[1:]}. {fault.advice}" for fault in faults]
+        said = [f"{fault.described[:1].upper()}{fault.described[1:]}" for fault in faults]
         well = all(fault.effect == "None" for fault in faults)
         return words.DeviceHealth(
             device=words.DeviceIdentifier(pool_name=self._node, device_name=name),

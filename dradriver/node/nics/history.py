@@ -45,7 +45,7 @@ class History:
     """What ports did within the last hour, reading by reading.
 
     A port is compared with itself only where it was here in both readings: what happens to a card that a pod has, or
-    to one that is switched off, is no loss. Virtual functions are not judged.
+    to one that is switched off, is no loss. Functions are not judged.
     """
 
     def __init__(self) -> None:

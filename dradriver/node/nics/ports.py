@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from dradriver.node.discovery import sysfs
+from dradriver.node.discovery import nic_functions, sysfs
 from dradriver.topology.check import is_bus_id
 
 ACTIVE: Final = "ACTIVE"
@@ -44,8 +44,6 @@ _TEXT: Final = re.compile(r"[!-~][ -~]{0,63}")
 _COUNT: Final = re.compile(r"[0-9]{1,20}")
 _FLAGS: Final = re.compile(r"0x[0-9a-f]{1,8}")
 _IFF_UP: Final = 0x1
-# What net/core/devlink.c calls the other end of a PCI function's port; a card's own port is "p0", or has no such name.
-_REPRESENTOR: Final = re.compile(r"(?:c[0-9]+)?pf[0-9]+(?:(?:vf|sf)[0-9]+)?")
 _IPV4: Final = re.compile(r"(0000:){5}ffff:(?!0000:0000)[0-9a-f]{4}:[0-9a-f]{4}")
 _ROCE_V2: Final = "RoCE v2"
 
@@ -100,7 +98,7 @@ class NicState(msgspec.Struct, frozen=True, kw_only=True):
         product: ``hca_type`` (``MT4129``), else the PCI ids; empty where neither can be read.
         board: ``board_id`` (``MT_0000000838``): the same board has the same firmware; empty where it cannot be read.
         firmware: ``28.39.1002``; empty where it cannot be read.
-        function: Whether it is an SR-IOV virtual function, whose port is as those that gave it away want it.
+        function: Whether it is a virtual or scalable function, whose port is as those that gave it away want it.
         ports: By number.
     """
 
@@ -114,15 +112,25 @@ class NicState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read(root: Path) -> tuple[NicState, ...]:
-    """Return the RDMA devices that this network namespace has, in natural order of their names.
+    """Return the RDMA devices that this network namespace has: whole cards, then functions, by their names.
 
-    One that a pod has in RDMA's exclusive mode is not among them.
+    One that a pod has in RDMA's exclusive mode is not among them. Of more than 256 the last functions are left out.
 
     Args:
         root: ``/``, or where the host's /sys is mounted.
     """
-    names = [name for name in sysfs.entries(root / _CLASS) if _NAME.fullmatch(name)]
+    names = _names(root)
+    names.sort(key=lambda name: nic_functions.is_function(root / _CLASS / name / "device"))
     return tuple(_nic(root / _CLASS / name, name) for name in names[:_MOST_NICS])
+
+
+def count(root: Path) -> int:
+    """Return how many RDMA devices there are, those included that ``read`` leaves out."""
+    return len(_names(root))
+
+
+def _names(root: Path) -> list[str]:
+    return [name for name in sysfs.entries(root / _CLASS) if _NAME.fullmatch(name)]
 
 
 def _nic(folder: Path, name: str) -> NicState:
@@ -133,9 +141,8 @@ def _nic(folder: Path, name: str) -> NicState:
     interfaces = _Interfaces(device, several=layers.count(ETHERNET) > 1)
     try:
         parts = (folder / "device").resolve().parts
-        function = (device / "physfn").exists()
     except (OSError, RuntimeError):  # RuntimeError: links in a circle
-        parts, function = (), False
+        parts = ()
     pci = next((part for part in reversed(parts) if is_bus_id(part)), "")
     ids = [_text(device / file) for file in ("vendor", "device")]
     return NicState(
@@ -144,7 +151,7 @@ def _nic(folder: Path, name: str) -> NicState:
         product=_text(folder / "hca_type") or (":".join(ids) if all(ids) else ""),
         board=_text(folder / "board_id"),
         firmware=_text(folder / "fw_ver"),
-        function=function,
+        function=nic_functions.is_function(device),
         ports=tuple(
             _port(folder / "ports" / str(n), n, layer, interfaces) for n, layer in zip(numbers, layers, strict=True)
         ),
@@ -161,9 +168,7 @@ class _Interfaces:
         self._several = several  # Ethernet ports
         self._net = device / "net"
         self._there = sysfs.entries(self._net)
-        self._own = [
-            name for name in self._there if not _REPRESENTOR.fullmatch(sysfs.text(self._net / name / "phys_port_name"))
-        ]
+        self._own = [name for name in self._there if not nic_functions.is_representor(self._net / name)]
 
     def flags(self, port: Path) -> list[int | None]:
         """Return the flags of the interfaces by which a port is judged, None for what cannot be read.

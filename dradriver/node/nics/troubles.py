@@ -70,7 +70,7 @@ def troubles(nics: Sequence[NicState], *, known_up: Collection[At] = ()) -> tupl
 
 
 def siblings(nics: Sequence[NicState]) -> list[list[Seen]]:
-    """Return the ports of all cards but virtual functions, those together that should be alike."""
+    """Return the ports of all cards but functions, those together that should be alike."""
     groups: dict[tuple[str, str, str], list[Seen]] = {}
     for nic in nics:
         for port in nic.ports if not nic.function else ():

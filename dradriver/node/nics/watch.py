@@ -218,5 +218,5 @@ def active(nics: Sequence[NicState]) -> dict[str, tuple[int, ...]]:
 
 
 def _ports(nics: Sequence[NicState]) -> list[tuple[At, ports.Port]]:
-    """Return the ports of all cards but virtual functions."""
+    """Return the ports of all cards but functions."""
     return [(At(nic.name, port.number), port) for nic in nics if not nic.function for port in nic.ports]

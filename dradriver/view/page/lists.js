@@ -6,7 +6,9 @@ const STATES = [
   ["a", "held"],
   ["s", "held in parts"],
   ["p", "promised"],
-  ["b", "out of service"],
+  ["b", "in MIG mode"],
+  ["u", "unhealthy"],
+  ["x", "unhealthy and held"],
   ["m", "lost"],
   ["c", "free, on nodes that take no pods"],
 ];

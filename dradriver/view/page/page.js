@@ -64,6 +64,9 @@ function drawCommon() {
   if (!summary) return;
   byId("server").textContent = summary.server;
   byId("count-waiting").textContent = summary.waiting ? number(summary.waiting) : "";
+  const { unhealthy } = summary;
+  byId("count-health").textContent = unhealthy ? number(unhealthy) : "";
+  byId("tab-health").title = unhealthy ? `${number(unhealthy)} GPU${unhealthy === 1 ? " is" : "s are"} unhealthy or lost` : "";
   drawSum(byId("sum"), summary);
 }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dradriver.api import simple_cel
-from dradriver.api.simple_cel import Value
+from dradriver.api.simple_cel import Other, Value
 
 NIC: dict[str, Value] = {
     "dra.net/rdma": True,
@@ -45,10 +45,7 @@ A = 'device.attributes["dra.net"]'
         (f'{A}.?ipv4.orValue("") == ""', True),
         (f"{A}.?sriov.orValue(true) == true", True),
         (f"!{A}.?sriov.orValue(false)", True),
-        # Of different types nothing is said: CEL has no such comparison.
-        (f'{A}.numaNode == "0"', False),
-        (f"{A}.rdma == 1", False),
-        (f"{A}.rdma != 1", False),
+        (f"!{A}.rdmaDevice", False),
         (f"{A}.numaNode in [true]", False),
     ],
 )
@@ -56,6 +53,64 @@ def test_what_can_be_read_holds_or_not(expression: str, holds: bool) -> None:
     terms = simple_cel.read(expression)
     assert terms is not None
     assert simple_cel.hold(terms, "dra.net", NIC) is holds
+
+
+# What the scheduler's own evaluator (k8s.io/dynamic-resource-allocation 0.37.2, cel-go 0.29.2) says of each expression
+# with an attribute of each type: T true, F false, E it fails.
+TYPES: dict[str, Value | None] = {
+    "string": "1.2.3",
+    "int": 1,
+    "bool": True,
+    "version": Other("version", "1.2.3"),
+    "strings": Other("strings", '["1.2.3"]'),
+    "ints": Other("ints", "[1]"),
+    "bools": Other("bools", "[true]"),
+    "versions": Other("versions", '["1.2.3"]'),
+    "missing": None,
+}
+
+
+@pytest.mark.parametrize(
+    ("expression", "verdicts"),
+    [
+        #                           string, int, bool, version, strings, ints, bools, versions, missing
+        (f'{A}.x == "1.2.3"', "TFFEFFFFE"),
+        (f"{A}.x == 1", "FTFEFFFFE"),
+        (f"{A}.x == true", "FFTEFFFFE"),
+        (f'{A}.x != "1.2.3"', "FTTTTTTTE"),
+        (f"{A}.x != 1", "TFTTTTTTE"),
+        (f"{A}.x != true", "TTFTTTTTE"),
+        (f'{A}.x < "2"', "TEEEEEEEE"),
+        (f"{A}.x <= 1", "ETEEEEEEE"),
+        (f"{A}.x", "EETEEEEEE"),
+        (f"!{A}.x", "EEFEEEEEE"),
+        (f'{A}.x in ["1.2.3"]', "TFFEFFFFE"),
+        (f"{A}.x in [1, 2]", "FTFEFFFFE"),
+        (f'{A}.x.startsWith("1.")', "TEEEEEEEE"),
+        (f'{A}.x.endsWith(".3")', "TEEEEEEEE"),
+        (f'{A}.x.contains("2")', "TEEEEEEEE"),
+        (f'{A}.?x.orValue("") == ""', "FFFEFFFFT"),
+        (f'{A}.?x.orValue("") != ""', "TTTTTTTTF"),
+        (f'{A}.?x.orValue("") in ["", "a"]', "FFFEFFFFT"),
+        (f"{A}.?x.orValue(false) == false", "FFFEFFFFT"),
+        (f"!{A}.?x.orValue(false)", "EEFEEEEET"),
+        (f"{A}.?x.orValue(0) < 1", "EFEEEEEET"),
+        (f"{A}.?x.orValue(0) != 1", "TFTTTTTTT"),
+    ],
+)
+def test_a_value_of_each_type_is_to_a_selector_what_it_is_to_the_scheduler(expression: str, verdicts: str) -> None:
+    terms = simple_cel.read(expression)
+    assert terms is not None
+    for (kind, value), verdict in zip(TYPES.items(), verdicts, strict=True):
+        attributes = {} if value is None else {"dra.net/x": value}
+        assert simple_cel.hold(terms, "dra.net", attributes) is (verdict == "T"), kind
+
+
+def test_nothing_holds_of_a_value_that_is_not_known_here() -> None:
+    for expression in (f'{A}.x != "a"', f"{A}.x != 1", f'{A}.?x.orValue("") == ""', f"!{A}.?x.orValue(false)"):
+        terms = simple_cel.read(expression)
+        assert terms is not None
+        assert not simple_cel.hold(terms, "dra.net", {"dra.net/x": Other("", "1.5")})
 
 
 @pytest.mark.parametrize(
@@ -67,7 +122,8 @@ def test_what_can_be_read_holds_or_not(expression: str, holds: bool) -> None:
         f"{A}.numaNode == 1.5", f"{A}.numaNode == 1u", f"{A}.rdma < true", f"{A}.rdma in []", "device", "device.",
         f"{A}.version.compareTo(semver('1.0.0')) > 0", f"{A}.rdma == null", "(" * 70 + f"{A}.rdma" + ")" * 70,
         " && ".join([f"{A}.rdma"] * 65), f'{A}.rdmaDevice == "{"x" * 5000}"', "\ud800",
-        f"{A}.numaNode == 9999999999999999999",
+        f"{A}.numaNode == 9999999999999999999", f'{A}.numaNode in [1, "1"]', "device.driver", "!device.driver",
+        "device.driver == 1", "device.driver in [true]",
     ],
 )  # fmt: skip
 def test_what_cannot_be_read_is_left_to_the_scheduler(expression: str) -> None:

@@ -293,6 +293,38 @@ async def test_a_process_that_cannot_be_asked_is_named(
     assert why in text
 
 
+async def test_a_taint_is_said_with_the_repair_of_its_fault(well: GpuCluster, shell: CommandLine) -> None:
+    piece = well.find(RESOURCE_SLICES, slices.slice_name(0, "n1"))
+    assert piece is not None
+    piece["spec"]["devices"][0]["taints"] = [
+        {"key": "gpu.topology/xid", "value": "79", "effect": "NoSchedule"},
+        {"key": "gpu.topology/ecc", "value": "uncorrected", "effect": "None"},
+        {"key": "example.com/mine", "effect": "None"},
+    ]
+    well.put(RESOURCE_SLICES, piece)
+    result = await shell.run("verify", "-o", "json")
+    found = [one for one in json.loads(result.stdout)["findings"] if one["check"] == "taints"]
+    assert [(one["status"], one["said"], one["cure"]) for one in found] == [
+        (
+            "WARN",
+            "n1: 1 devices have the taint example.com/mine",
+            "docs/node.md says what example.com/mine is, if the node agent wrote it",
+        ),
+        (
+            "WARN",
+            "n1: 1 devices have the taint gpu.topology/ecc=uncorrected",
+            "memory errors that could not be corrected; reset the GPU once nobody uses it: the bad rows are remapped "
+            "then; new pods get it all the same",
+        ),
+        (
+            "WARN",
+            "n1: 1 devices have the taint gpu.topology/xid=79",
+            "the GPU has fallen off the bus; drain the node and reboot it. If it comes again, have the GPU and its "
+            "slot checked",
+        ),
+    ]
+
+
 async def test_a_leader_is_judged_by_the_servers_clock(
     well: GpuCluster, shell: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

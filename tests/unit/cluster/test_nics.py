@@ -13,6 +13,7 @@ import pytest
 
 from dradriver.api import simple_cel
 from dradriver.api.nics import NicAsk, NicRequest
+from dradriver.api.simple_cel import Other
 from dradriver.cluster.nic_devices import Nic, NicSlice, read_slice
 from dradriver.cluster.nics import Nics
 from dradriver.cluster.nodes.table import NodeTable
@@ -94,10 +95,20 @@ def test_a_device_without_an_address_is_none_that_can_be_pinned(attributes: Obje
     assert [nic.address for nic in made({"name": "eth0v1", "attributes": attributes}, nics.device(A)).nics] == [A]
 
 
-def test_names_without_a_domain_are_the_drivers_own_and_odd_values_are_left_out() -> None:
+def test_names_without_a_domain_are_the_drivers_own_and_no_value_is_left_out() -> None:
     said = {"pciAddress": {"string": A}, "numaNode": {"int": -1}, "rdma": {"bool": True}, "v": {"version": "1.0.0"}}
-    (nic,) = made({"name": "x", "attributes": said | {"many": {"ints": [1]}}}).nics
-    assert nic.attributes == {"dra.net/pciAddress": A, "dra.net/numaNode": -1, "dra.net/rdma": True}
+    odd = {"many": {"ints": [1]}, "null": {"string": None, "int": 2}, "new": {"float": 1.5}, "bad": {"int": "1"}}
+    (nic,) = made({"name": "x", "attributes": said | odd}).nics
+    assert nic.attributes == {
+        "dra.net/pciAddress": A,
+        "dra.net/numaNode": -1,
+        "dra.net/rdma": True,
+        "dra.net/v": Other("version", "'1.0.0'"),
+        "dra.net/many": Other("ints", "[1]"),
+        "dra.net/null": 2,
+        "dra.net/new": Other("", ""),
+        "dra.net/bad": Other("", "'1'"),
+    }
     assert (nic.numa, nic.root, nic.taints) == (None, None, ())
     (own,) = made(nics.function("0000:18:00.1", A), driver=SRIOV).nics
     assert (own.address, own.parent, own.numa) == ("0000:18:00.1", A, None)

@@ -118,3 +118,9 @@ def test_a_part_is_kept_and_said_to_be_one() -> None:
         codec.decode_part(b'{"metadata":{"name":"c"},"text":5}', Kept, lambda one: one.metadata.name)
     assert raised.value.kept == "c"
     assert codec.decode_part(b'{"metadata":{"name":"c"}}', Kept, lambda one: one.metadata.name) == "c"
+
+
+def test_what_is_written_has_no_half_of_a_letter() -> None:
+    value = {"a\ud83d": ["\udc00", ("\ud83d\ude00", 1, None, True)], "raw": msgspec.Raw(b"[1]")}
+    assert json.loads(codec.encode(value)) == {"a\ufffd": ["\ufffd", ["\U0001f600", 1, None, True]], "raw": [1]}
+    assert codec.encode({"b": "\xe9"}) == '{"b":"\xe9"}'.encode()

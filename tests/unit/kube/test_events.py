@@ -121,6 +121,21 @@ async def test_an_object_without_namespace_has_its_events_in_default(api: FakeAp
     assert "namespace" not in event["involvedObject"]
 
 
+@pytest.mark.parametrize("codes", [(0xD83D,), (0xDC00,), (0xDE00, 0xD83D)])
+async def test_half_a_letter_is_one_that_is_not_known(
+    codes: tuple[int, ...], api: FakeApiServer, client: Client
+) -> None:
+    half = "".join(map(chr, codes))
+    mine = recorder(client)
+    for _ in range(2):
+        await tell(mine, f"file a{half}b", reason=f"Bad{half}")
+    (event,) = api.all(EVENTS)
+    unknown = "\ufffd" * len(half)
+    assert (event["message"], event["reason"], event["count"]) == (f"file a{unknown}b", f"Bad{unknown}", 2)
+    await tell(mine, "file a\ud83d\ude00b")
+    assert sorted(event["message"] for event in api.all(EVENTS)) == sorted([f"file a{unknown}b", "file a\U0001f600b"])
+
+
 async def test_texts_are_bounded(api: FakeApiServer, client: Client) -> None:
     long = Reference(kind="Pod", namespace="a", name=".".join(["x" * 62] * 4), uid="u")
     await tell(recorder(client), "ü" * 5000, about=long)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Any
 
 import msgspec
@@ -53,7 +54,8 @@ async def test_the_pods_that_hold_a_gpu_are_told_what_is_wrong_and_when_it_is_ov
         await lose(node, "2")
         await eventually(lambda: events() == [("Warning", "GPUUnhealthy", "pod-uid")])
         (told,) = (obj for obj in node.api.all(EVENTS) if obj["involvedObject"]["kind"] == "Pod")
-        assert told["message"].startswith(f"GPU {uuid(2)}: it is not on the node any more. Look at the kernel's log")
+        where = f"Node {NODE}, GPU2 ({machine().gpus[2].pci}, {uuid(2)}), lost"
+        assert told["message"].startswith(f"{where}: it is not on the node any more. Look at the kernel's log")
         assert told["metadata"]["namespace"] == "default"
         await lose(node)
         await eventually(lambda: len(events()) == 2)
@@ -140,7 +142,7 @@ def told(node: NodeUnderTest, reason: str) -> set[tuple[str, str]]:
     """Which pods events of a reason are about, and which GPU they name."""
     every = (obj for obj in node.api.all(EVENTS) if obj["involvedObject"]["kind"] == "Pod")
     found = (obj for obj in every if obj["reason"] == reason)
-    return {(obj["involvedObject"]["uid"], obj["message"].split()[1].rstrip(":")) for obj in found}
+    return {(obj["involvedObject"]["uid"], re.findall(r"GPU-[0-9a-f-]+", obj["message"])[0]) for obj in found}
 
 
 async def test_while_the_driver_hangs_a_new_claim_waits_and_those_that_are_prepared_are_served(

@@ -11,8 +11,9 @@ from types import MappingProxyType
 from typing import Final
 
 from dradriver.node.container_edits import Edits, cdi_id
-from dradriver.node.discovery import sysfs
+from dradriver.node.discovery import driver_load, sysfs
 from dradriver.node.discovery.debounce import Debounce
+from dradriver.node.discovery.driver_load import DriverLoad
 from dradriver.node.discovery.kept_nics import KeptNics
 from dradriver.node.discovery.problem import Problem, log_changes
 from dradriver.node.errors import SetupError
@@ -27,6 +28,7 @@ from dradriver.topology.machine import Gpu, Machine
 
 logger = logging.getLogger(__name__)
 
+_DRIVER: Final = "amdgpu"  # its module
 READINGS: Final = 3  # in a row that are no good before they count
 _AWAY: Final = Fault("driver", "", "amdgpu does not have it now as a GPU that can be handed out")
 _UNREADABLE: Final = Fault("unreadable", "", "not all of the driver's files about it can be read")
@@ -76,6 +78,7 @@ class AmdGpus:
         self._silent = 0
         self._told: tuple[Problem, ...] = ()
         self.refused: str | None = None
+        self._load: DriverLoad | None = None  # of which the last reading is
 
     def edits(self, gpu: Gpu) -> Edits:
         """Return the id of the GPU in the specification of this node's GPUs, which brings its device nodes."""
@@ -88,6 +91,7 @@ class AmdGpus:
             SetupError: It cannot be read now, which says nothing of its GPUs.
         """
         began_s = time.monotonic()
+        load = self._load_now()
         own = os.path.exists(self._root / sysfs.CPUINFO)
         proc_root = self._proc_root or (self._root if own else Path("/"))
         try:
@@ -109,8 +113,25 @@ class AmdGpus:
         away = [uuid for uuid, pci in self._seen.items() if uuid not in read.nodes and self._device(pci).exists()]
         self.faults = dict.fromkeys(away, (_AWAY,)) | {uuid: self._faults(read, uuid) for uuid in read.nodes}
         machine, left_out = self._usable(read)
+        self._load = load
+        if self.is_stale():
+            raise SetupError("the driver was loaded anew while its GPUs were read")
         self._tell((*read.problems, *left_out))
         return self._steady.machine(machine) if machine.gpus else machine
+
+    def is_stale(self) -> bool:
+        """Return whether the driver was loaded anew since the last reading.
+
+        Then no container starts by the numbers that its GPUs had: the file that brings them is removed.
+        """
+        if self._load is None or self._load.outlives(self._load_now()):
+            return False
+        if self._base is not None:
+            self._base.keep({})
+        return True
+
+    def _load_now(self) -> DriverLoad:
+        return driver_load.read(self._root, _DRIVER)
 
     def _faults(self, read: Reading, uuid: str) -> tuple[Fault, ...]:
         counted = self._ras.read(uuid, self._device(read.nodes[uuid].pci))

@@ -4,6 +4,7 @@ import errno
 import hashlib
 import logging
 import os
+import re
 import time
 import tracemalloc
 from collections.abc import Callable
@@ -160,10 +161,10 @@ def test_what_an_older_agent_wrote_gives_the_same_spec(tmp_path: Path, version: 
     ]
 
 
-def newer(path: Path) -> bytes:
-    text = path.read_bytes().replace(f'"version":{VERSION}'.encode(), b'"version":9')
+def newer(path: Path, *, version: int = 9, written_s: float = -60) -> bytes:
+    text = re.sub(rb'"version":\d+', b'"version":%d' % version, path.read_bytes(), count=1)
     path.write_bytes(text)
-    os.utime(path, (time.time() - 60,) * 2)
+    os.utime(path, (time.time() + written_s,) * 2)
     return text
 
 
@@ -172,6 +173,7 @@ def test_a_newer_agents_file_is_set_aside_and_in_nobodys_way(tmp_path: Path, cap
     checkpoint.write(prepared("u-1"))
     checkpoint.write(prepared("u-2"))
     text = newer(tmp_path / "u-1.json")
+    checkpoint = Checkpoint(tmp_path)
     count = metrics.CHECKPOINT_NEWER._value.get()
     assert list(checkpoint.read()) == ["u-2"]
     assert metrics.CHECKPOINT_NEWER._value.get() == count + 1
@@ -184,10 +186,27 @@ def test_a_newer_agents_file_is_set_aside_and_in_nobodys_way(tmp_path: Path, cap
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("written_s", [-86_400, -60, 0, 60, 86_400])
+def test_what_a_newer_agent_writes_beside_this_one_is_left_alone_whatever_the_clock_says(
+    tmp_path: Path, written_s: float
+) -> None:
+    Checkpoint(tmp_path).write(prepared("u-1"))
+    checkpoint = Checkpoint(tmp_path)
+    for version in (9, 10):
+        newer(tmp_path / "u-1.json", version=version, written_s=written_s)
+        assert (list(checkpoint.read()), checkpoint.kept(), checkpoint.foreign("u-1")) == ([], {"u-1"}, True)
+        checkpoint.sweep()
+        assert [path.name for path in tmp_path.iterdir()] == ["u-1.json"]
+    later = Checkpoint(tmp_path)  # after a rollback
+    assert (list(later.read()), later.kept(), later.foreign("u-1")) == ([], {"u-1"}, False)
+    assert [path.name for path in tmp_path.iterdir()] == ["u-1.json.newer-10"]
+
+
 def test_an_entry_that_was_rebuilt_counts_and_the_newer_one_is_kept_beside_it(tmp_path: Path) -> None:
     checkpoint = Checkpoint(tmp_path)
     checkpoint.write(prepared("u-1"))
     newer(tmp_path / "u-1.json")
+    checkpoint = Checkpoint(tmp_path)
     checkpoint.read()
     checkpoint.write(prepared("u-1"))
     assert (list(checkpoint.read()), checkpoint.kept(), checkpoint.newer()) == (["u-1"], set(), {})

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import datetime
 import json
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from dradriver.api import names
-from dradriver.kube.errors import ApiError
+from dradriver.kube.errors import ApiError, ConfigError
 from dradriver.node.claims import status
 from dradriver.node.claims.prepare import Preparer
 from dradriver.node.claims.reconcile import Reconciler
@@ -186,3 +188,88 @@ async def test_since_when_it_is_ready_stays_when_something_else_is_said(world: S
     (one,) = told
     assert one["conditions"][0]["lastTransitionTime"] == "2026-01-02T03:04:05Z"
     assert (one["data"]["idleSince"], one["data"]["idleSeen"]) == ("2026-01-02T03:04:05Z", "2026-01-02T04:04:05Z")
+
+
+class Unequal:
+    """An API server that takes the statuses of some claims only."""
+
+    def __init__(self, bad: Callable[[], Awaitable[None]]) -> None:
+        self._bad = bad
+        self.taken: list[str] = []
+
+    async def apply(self, namespace: str, name: str, _body: object) -> None:
+        if name.startswith("bad"):
+            await self._bad()
+        self.taken.append(f"{namespace}/{name}")
+
+
+async def _refuse() -> None:
+    raise ApiError(500)
+
+
+async def _hang() -> None:
+    await asyncio.Event().wait()
+
+
+async def _token_gone() -> None:
+    raise ConfigError("/token cannot be read")
+
+
+@pytest.mark.parametrize("bad", [_refuse, _hang, _token_gone])
+async def test_claims_whose_writes_fail_hold_up_no_other(world: Sliced, bad: Callable[[], Awaitable[None]]) -> None:
+    prepared = await world.prepare("c", *ASKED)
+    server = Unequal(bad)
+    statuses = Statuses(server.apply)
+    writing = asyncio.create_task(statuses.run())
+    for name in (*(f"bad-{number}" for number in range(200)), "good", "good-2"):
+        obj = claim(name, results=ASKED)
+        statuses.put(typed(obj), msgspec.structs.replace(prepared, uid=f"uid-{name}", name=name))
+    await asyncio.sleep(1)
+    assert server.taken == ["default/good", "default/good-2"]
+    statuses.put(typed(claim("good", results=ASKED)), msgspec.structs.replace(prepared, uid="uid-good", name="good"))
+    await asyncio.sleep(1)
+    assert server.taken == ["default/good", "default/good-2", "default/good"]
+    assert not writing.done()
+    writing.cancel()
+
+
+async def test_of_one_claim_the_newest_is_written_and_never_two_at_once(world: Sliced) -> None:
+    prepared = await world.prepare("c", *ASKED)
+    obj = typed(claim("c", results=ASKED))
+    idle: list[datetime.datetime | None] = [None]
+    answer = asyncio.Event()
+    written: list[Any] = []
+
+    async def apply(_namespace: str, _name: str, body: Any) -> None:
+        written.append(body["status"]["devices"][0]["data"].get("idleSince"))
+        await answer.wait()
+
+    statuses = Statuses(apply, lambda _: idle[0])
+    writing = asyncio.create_task(statuses.run())
+    for hour in range(3):
+        idle[0] = SINCE + datetime.timedelta(hours=hour)
+        statuses.put(obj, prepared)
+        await asyncio.sleep(1)
+    assert written == ["2026-01-02T03:04:05Z"], "the first has no answer yet"
+    answer.set()
+    await asyncio.sleep(1)
+    assert written == ["2026-01-02T03:04:05Z", "2026-01-02T05:04:05Z"]
+    writing.cancel()
+
+
+async def test_the_status_of_a_claim_that_was_given_back_is_not_tried_again(world: Sliced) -> None:
+    prepared = await world.prepare("c", *ASKED)
+    asked: list[str] = []
+
+    async def apply(_namespace: str, name: str, _body: object) -> None:
+        asked.append(name)
+        raise ApiError(503)
+
+    statuses = Statuses(apply)
+    writing = asyncio.create_task(statuses.run())
+    statuses.put(typed(claim("c", results=ASKED)), prepared)
+    await asyncio.sleep(1)
+    statuses.forget(prepared.uid)
+    await asyncio.sleep(600)
+    assert asked == ["c"]
+    writing.cancel()

@@ -149,6 +149,31 @@ async def test_a_poke_reads_the_machine_at_once() -> None:
 
 
 @pytest.mark.looptime
+async def test_a_machine_whose_driver_is_loaded_anew_is_nobodys_until_it_is_read_again() -> None:
+    less = without(machine(), {"2"})
+    done: list[str] = []
+    stale = False
+
+    async def withdraw() -> None:
+        done.append("withdrawn")
+        raise OSError("disk full")
+
+    found = Scripted(machine(), SetupError("the driver is let go"), less)
+    watch = MachineWatch(found, interval_s=1000, is_stale=lambda: stale, withdraw=withdraw)
+    task = asyncio.create_task(watch.run())
+    await asyncio.sleep(100)
+    assert (watch.current, done) == (machine(), [])
+    stale = True
+    assert (watch.current, watch.machine) == (None, machine())
+    await asyncio.sleep(1)
+    assert (watch.current, watch.machine, done) == (None, machine(), ["withdrawn"])
+    stale = False
+    await asyncio.sleep(AGAIN_S)
+    assert (watch.current, done) == (less, ["withdrawn"])
+    task.cancel()
+
+
+@pytest.mark.looptime
 async def test_a_machine_that_cannot_be_read_at_first_is_read_later() -> None:
     watch = MachineWatch(Scripted(SetupError("not yet"), machine()), interval_s=10)
     task = asyncio.create_task(watch.run())

@@ -20,6 +20,7 @@ from dradriver.topology import profiles
 from dradriver.topology.machine import Machine, Nic
 from tests.fakes import nvml
 from tests.fakes.hardware import Server
+from tests.fakes.nic_tree import NicTree
 from tests.fakes.server import complete
 
 
@@ -128,6 +129,7 @@ def test_a_rate_is_that_of_the_card_and_not_of_another_under_its_name(server: Se
         '{"boot": "boot-1", "nics": [{"nic": {"name": ""}, "busids": ["0000:01:00.0"]}]}',
         '{"boot": "boot-1", "nics": [{"nic": {"name": "x", "gbps": -1}, "busids": ["0000:01:00.0"]}]}',
         '{"boot": "boot-1", "nics": [{"nic": {"name": "x"}, "busids": []}]}',
+        '{"boot": "boot-1", "nics": [{"nic": {"name": "x"}, "busids": ["0000:01:00.0"], "scalable": "../../x"}]}',
         '{"boot": "boot-1", "nics": [{"nic": {"name": "x"}, "busids": ["../../etc"]}]}',
         "[" * 100_000,
         "\ud800",
@@ -218,6 +220,29 @@ def test_a_function_whose_parent_is_in_a_pod_has_it_still(tmp_path: Path) -> Non
     assert {card.nic.name: card.nic.parent for card in whole if card.nic.parent} == {vf.name: pf.name}
     take(server, pf)
     assert read() == whole
+
+
+def test_scalable_functions_and_their_card_are_kept_apart(tmp_path: Path) -> None:
+    tree = NicTree(tmp_path)
+    tree.card(0)
+    for number in (1, 2):
+        tree.scalable(number, of=0)
+    file = tmp_path / "nics.json"
+
+    def read() -> tuple[FoundNic, ...]:
+        return read_nics(tmp_path, PciTree(tmp_path), [], KeptNics(file, boot="boot-1"))
+
+    whole = read()
+    assert [(card.nic.name, card.nic.parent) for card in whole] == [
+        ("mlx5_0", ""),
+        ("mlx5_1", "mlx5_0"),
+        ("mlx5_2", "mlx5_0"),
+    ]
+    for number in (0, 1):
+        (tmp_path / f"sys/class/infiniband/mlx5_{number}").unlink()  # a pod has it
+        assert read() == whole
+    (tmp_path / "sys/bus/auxiliary/devices/mlx5_core.sf.1").unlink()
+    assert [card.nic.name for card in read()] == ["mlx5_0", "mlx5_2"]
 
 
 def test_interfaces_that_pods_have_are_kept_too(tmp_path: Path) -> None:

@@ -52,6 +52,15 @@ class Tree:
         self.link(f"class/infiniband/{name}", port.parents[1])
         return port
 
+    def scalable(self, name: str, card: str, number: int) -> Path:
+        """Write an RDMA device of a scalable function: the function is on the auxiliary bus, below its card."""
+        path = f"{card}/mlx5_core.sf.{number}"
+        port = self.write(f"{path}/infiniband/{name}/ports/1", link_layer="Ethernet", rate="400 Gb/sec (4X NDR)")
+        (port.parents[1] / "device").symlink_to("../..")
+        self.link(f"class/infiniband/{name}", port.parents[1])
+        self.link(f"bus/auxiliary/devices/mlx5_core.sf.{number}", self.root / "sys/devices" / path)
+        return port
+
     def interface(self, name: str, path: str, **files: str) -> Path:
         folder = self.write(f"{path}/net/{name}", **files)
         self.link(f"class/net/{name}", folder)
@@ -247,6 +256,67 @@ def test_a_crowd_of_virtual_functions_is_left_out_and_told_of(tree: Tree) -> Non
     assert [str(p) for p in problems] == [
         "machine: NICs: 64 virtual functions left out, more than 64 NICs are too many to publish"
     ]
+
+
+def test_a_virtual_function_of_a_card_without_a_name_names_its_bus_id(tree: Tree) -> None:
+    tree.device(NIC)
+    tree.rdma("mlx5_1", f"{SWITCH}/0000:17:00.0/0000:18:00.1")
+    (tree.root / "sys/devices" / SWITCH / "0000:17:00.0/0000:18:00.1/physfn").symlink_to("../0000:18:00.0")
+    assert [(nic.name, nic.parent) for nic in tree.nics()] == [("mlx5_1", "0000:18:00.0")]
+
+
+def test_a_scalable_function_names_its_card_whatever_their_order(tree: Tree) -> None:
+    tree.rdma("mlx5_2", NIC, layer="Ethernet")
+    tree.scalable("mlx5_1", NIC, 4)
+    tree.scalable("mlx5_3", NIC, 5)
+    tree.interface("eth0", f"{NIC}/mlx5_core.sf.4")
+    assert [(nic.name, nic.pci, nic.parent, nic.gbps) for nic in tree.nics()] == [
+        ("mlx5_1", "0000:18:00.0", "mlx5_2", 50.0),
+        ("mlx5_2", "0000:18:00.0", "", 50.0),
+        ("mlx5_3", "0000:18:00.0", "mlx5_2", 50.0),
+    ]
+
+
+def _told(tree: Tree) -> tuple[list[str], list[str]]:
+    problems: list[Problem] = []
+    found = nics.read_nics(tree.root, tree.pci(), problems)
+    return [one.nic.name for one in found], [problem.said.partition(",")[0] for problem in problems]
+
+
+def test_a_crowd_of_scalable_functions_is_left_out_and_told_of(tree: Tree) -> None:
+    tree.rdma("rocep24s0", NIC, layer="Ethernet")
+    for n in range(64):
+        tree.scalable(f"mlx5_{n}", NIC, n)
+    assert _told(tree) == (["rocep24s0"], ["64 scalable functions left out"])
+
+
+def test_a_crowd_of_functions_of_a_card_without_a_name_is_left_out(tree: Tree) -> None:
+    tree.device(NIC)
+    for n in range(60):
+        path = f"{SWITCH}/0000:17:00.0/0000:18:{n // 8 + 1:02x}.{n % 8}"
+        tree.rdma(f"mlx5_{n}", path)
+        (tree.root / "sys/devices" / path / "physfn").symlink_to("../0000:18:00.0")
+    for n in range(5):
+        tree.scalable(f"mlx5_{60 + n}", NIC, n)
+    assert _told(tree) == ([], ["60 virtual functions and 5 scalable functions left out"])
+
+
+def test_of_a_crowd_that_says_nothing_of_functions_the_last_are_left_out(tree: Tree) -> None:
+    """A virtual machine has functions without their card."""
+    for n in range(70):
+        tree.rdma(f"mlx5_{n}", f"pci0000:00/0000:00:{n // 8 + 1:02x}.{n % 8}")
+    assert _told(tree) == ([f"mlx5_{n}" for n in range(64)], ["6 other NICs left out"])
+
+
+def test_a_crowd_of_interfaces_of_functions_is_left_out(tree: Tree) -> None:
+    tree.device(NIC, kind="0x020000")
+    tree.interface("eth0", NIC, speed="100000", phys_port_name="p0")
+    for n in range(70):
+        tree.interface(f"eth0_{n}", NIC, speed="100000", phys_port_name=f"pf0sf{n}")
+    assert _told(tree) == (["eth0"], [])
+    for n in range(70):
+        tree.interface(f"sf{n}", f"{NIC}/mlx5_core.sf.{n}", speed="100000")
+    assert _told(tree) == (["eth0"], ["70 scalable functions left out"])
 
 
 def test_a_bond_of_rdma_has_members_and_the_nearest_of_their_paths(tree: Tree) -> None:

@@ -8,6 +8,7 @@ import math
 from collections.abc import AsyncIterator, Mapping
 
 from dradriver.api.dra_objects import ResourceClaim
+from dradriver.api.lost_gpus import LostGpu
 from dradriver.kube.client import Client
 from dradriver.kube.events import Recorder
 from dradriver.kube.resources import EVENTS, RESOURCE_CLAIMS
@@ -40,7 +41,15 @@ class Node:
             one = PreparedClaim(uid=namespace, namespace=namespace, name="c", devices=(device,))
             self._prepared[namespace] = Entry(one, (0, 0, 0))
         recorder = Recorder(client, component="c", instance="i")
-        self.events = PodEvents(self.record, recorder, prepared=self._read, get_claim=self._get_claim, retry_s=0.01)
+        self.events = PodEvents(
+            self.record,
+            recorder,
+            prepared=self._read,
+            get_claim=self._get_claim,
+            node="gpu-7",
+            place=lambda uuid: LostGpu(3, "0000:4e:00.0", uuid) if uuid == "a" else None,
+            retry_s=0.01,
+        )
         self.record.changed.add(self.events.poke)
 
     async def _read(self) -> Mapping[str, Entry[PreparedClaim]]:
@@ -107,3 +116,19 @@ async def test_what_was_over_before_anybody_could_be_told_is_not_told() -> None:
         await eventually(lambda: node.told() == ["a"])
         (event,) = node.api.all(EVENTS)
         assert "XID 79" in event["message"]
+
+
+async def test_a_pod_is_told_which_gpu_what_is_wrong_and_what_to_do() -> None:
+    xid = Fault("xid", "79", "XID 79 in the kernel's log, which asks for a reboot of the node")
+    async with a_node("a", "b") as node:
+        node.record.tell("kernel", {"b": (xid,)})
+        node.record.tell("readings", {"a": (LOST,)})
+        await eventually(lambda: node.told() == ["a", "b"])
+        node.record.tell("readings", {})
+        await eventually(lambda: node.told("GPURecovered") == ["a"])
+        assert sorted(event["message"] for event in node.api.all(EVENTS)) == [
+            f"Node gpu-7, GPU b, xid: {xid.said}: the GPU has fallen off the bus. Drain the node and reboot it. If it "
+            "comes again, have the GPU and its slot checked.",
+            f"Node gpu-7, GPU3 (0000:4e:00.0, a), lost: {LOST.said}. {LOST.advice}",
+            f"Node gpu-7, GPU3 (0000:4e:00.0, a), lost: no more: {LOST.said}",
+        ]

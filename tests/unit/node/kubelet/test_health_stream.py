@@ -103,7 +103,9 @@ async def test_a_fault_is_told_at_once_with_what_to_do_and_so_is_its_end(on: Sta
     found = await asyncio.wait_for(waiting, 1)
     health, message = found[device(2)]
     assert health == v1.UNHEALTHY
-    assert message.startswith("XID 79 in the kernel's log. Look the XID up")
+    assert message.startswith(
+        "XID 79 in the kernel's log: the GPU has fallen off the bus. Drain the node and reboot it."
+    )
     assert "Its clocks are lowered because it is too hot. " in message
     assert found[device(3)][0] == v1.HEALTHY
     assert "too hot" in found[device(3)][1]

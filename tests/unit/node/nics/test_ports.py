@@ -127,3 +127,16 @@ def test_there_are_never_more_than_can_be_told(tmp_path: Path) -> None:
     found = ports.read(tmp_path)
     assert len(found) == 256
     assert len(found[0].ports) == 16
+
+
+def test_whole_cards_are_read_whatever_crowd_of_functions_there_is(tmp_path: Path) -> None:
+    tree = NicTree(tmp_path)
+    tree.card(0)
+    for number in range(300):
+        tree.scalable(number + 1, of=0)
+    tree.rename(0, "rocep0s0")
+    read = ports.read(tree.root)
+    assert ports.count(tree.root) == 301
+    assert (len(read), read[0].name, read[0].function) == (256, "rocep0s0", False)
+    assert all(nic.function for nic in read[1:])
+    assert {nic.pci for nic in read} == {"0000:00:00.0"}

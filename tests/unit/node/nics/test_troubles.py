@@ -140,11 +140,13 @@ def test_a_card_with_a_port_on_each_link_layer_has_one_on_ethernet(tmp_path: Pat
     assert ("mlx5_2", 2, "down") in found(tree)
 
 
-def test_virtual_functions_are_neither_judged_nor_compared_with(tmp_path: Path) -> None:
+def test_functions_are_neither_judged_nor_compared_with(tmp_path: Path) -> None:
     tree = eight(tmp_path)
     tree.card(8, port=DOWN, parent=0)
     tree.card(9, port=UP | {"rate": "800 Gb/sec (8X NDR)"}, parent=0)
     tree.card(10, fw_ver="1.0.0", parent=0)
+    tree.scalable(11, of=0, port=DOWN)
+    tree.scalable(12, of=0, port=UP | {"rate": "800 Gb/sec (8X NDR)"})
     assert found(tree) == []
 
 

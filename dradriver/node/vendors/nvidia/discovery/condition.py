@@ -7,6 +7,7 @@ from typing import Final
 import msgspec
 
 from dradriver.node.faults import Fault
+from dradriver.node.repairs import RECOVERIES
 from dradriver.node.vendors.nvidia.discovery.nvml import FABRIC_IN_PROGRESS, INVALID_ARGUMENT, Fabric, Handle, Nvml
 from dradriver.node.vendors.nvidia.discovery.nvml_query import NEWER, NvmlQuery
 
@@ -14,13 +15,13 @@ _QUIET: Final = NEWER | {INVALID_ARGUMENT}
 
 # nvml.h, nvmlDeviceGpuRecoveryAction_t.
 _RECOVERY: Final = {
-    1: ("reset", "the driver asks for a reset of the GPU"),
-    2: ("reboot", "the driver asks for a reboot of the node"),
-    3: ("drain-p2p", "the driver asks to end traffic between this GPU and others"),
-    4: ("drain-reset", "the driver asks to drain the GPU, then to reset it"),
-    5: ("imex", "the driver asks to recover the IMEX domain"),
-    6: ("bus-reset", "the driver asks for a reset of the GPU's bus"),
-    7: ("reboot", "the driver asks for a reboot of the system"),
+    1: "reset",
+    2: "reboot",
+    3: "drain-p2p",
+    4: "drain-reset",
+    5: "imex",
+    6: "bus-reset",
+    7: "reboot",
 }
 
 # nvml.h, nvmlClocksEventReason…: those that an administrator should know of. A power cap (4) is how a busy GPU runs.
@@ -78,7 +79,8 @@ def read(nvml: Nvml, gpu: Handle, fabric: Fabric, asked: NvmlQuery) -> Condition
         faults.append(Fault("row-remap-pending", "", "a bad row of its memory is remapped at its next reset"))
     action = asked.ask(nvml.recovery_action, gpu, default=None, quiet=_QUIET)
     if action is not None and action in _RECOVERY:
-        faults.append(Fault("recovery", *_RECOVERY[action]))
+        asked_for = _RECOVERY[action]
+        faults.append(Fault("recovery", asked_for, RECOVERIES[asked_for].words))
     faults += _fabric(fabric)
     faults += _slow(asked.ask(nvml.slow_reasons, gpu, default=0, quiet=_QUIET))
     return Condition(tuple(faults), action == 0, pending)

@@ -11,8 +11,9 @@ from types import MappingProxyType
 from typing import Final
 
 from dradriver.node.container_edits import GPU_KIND, Edits, cdi_id
-from dradriver.node.discovery import sysfs
+from dradriver.node.discovery import driver_load, sysfs
 from dradriver.node.discovery.debounce import Debounce
+from dradriver.node.discovery.driver_load import DriverLoad
 from dradriver.node.discovery.kept_nics import KeptNics
 from dradriver.node.discovery.problem import Problem, log_changes
 from dradriver.node.errors import RestartError, SetupError
@@ -42,7 +43,7 @@ logger = logging.getLogger(__name__)
 
 READINGS: Final = 3  # in a row that are no good before they count
 _NO_DRIVER: Final = frozenset({LIBRARY_NOT_FOUND, DRIVER_NOT_LOADED, DRIVER_MISMATCH})
-_MODULE: Final = "sys/module/nvidia"
+_DRIVER: Final = "nvidia"  # its module
 
 
 class Hardware:
@@ -91,6 +92,7 @@ class Hardware:
         self._seen: set[str] = set()
         self._gone: set[str] = set()
         self._rows: dict[str, bool] = {}
+        self._load: DriverLoad | None = None  # of which the last reading is
 
     def edits(self, gpu: Gpu) -> Edits:
         """Return the id of the GPU in NVIDIA's own specification, which brings its device nodes and the libraries."""
@@ -123,12 +125,30 @@ class Hardware:
         except OSError as error:
             raise SetupError(f"the host's {self._host_root / 'sys'} cannot be looked at: {error}") from error
 
+    def is_stale(self) -> bool:
+        """Return whether the driver was loaded anew since the last reading.
+
+        Then no container starts by the numbers that its GPUs had: the file that brings them is removed.
+        """
+        if self._load is None or self._load.outlives(self._load_now()):
+            return False
+        if self._base is not None:
+            try:
+                self._base.withdraw()
+            except OSError as error:
+                logger.error("containers may get another GPU than theirs: %s", error)
+        return True
+
+    def _load_now(self) -> DriverLoad:
+        return driver_load.read(self._host_root, _DRIVER)
+
     def close(self) -> None:
         """Let go of the driver; the next reading takes hold of it again."""
         self._session.end()
 
     def _read(self, nvml: Nvml) -> Machine:
         self._worked = True
+        load = self._load_now()
         began_s = time.monotonic()
         proc_root = self._host_root if os.path.exists(self._host_root / sysfs.CPUINFO) else Path("/")
         read = reading.discover(nvml, root=self._host_root, proc_root=proc_root, answers=self._answers, kept=self._nics)
@@ -143,6 +163,9 @@ class Hardware:
         self.reset = self._were_reset(read)
         self._answers.unsettle(self.reset)
         machine, unnamed = self._usable(read.machine)
+        self._load = load
+        if self.is_stale():
+            raise SetupError("the driver was loaded anew while its GPUs were read")
         self._tell((*read.problems, *unnamed))
         return self._steady.machine(machine)
 
@@ -165,11 +188,13 @@ class Hardware:
             SetupError: It is: the last state stands.
         """
         self.close()
-        if (self._host_root / _MODULE).exists():
+        if self._load_now().module:
             raise SetupError(f"the driver is let go: {reason}")
         return self._none(f"the driver is not loaded: {reason}")
 
     def _none(self, said: str) -> Machine:
+        if self.is_stale():
+            self._load = self._load_now()
         # Those that were there are not lost.
         self.faults = dict.fromkeys(self._seen, (Fault("driver", "", f"there is no driver for it: {said}"),))
         self.sound = frozenset()

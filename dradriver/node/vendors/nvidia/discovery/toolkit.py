@@ -132,6 +132,14 @@ class BaseSpecification:
             self._tidy_s = self._clock() + STAYS_S
         return {uuid: self._said(uuid) for uuid in self._left_out(lacks, whole, driver_version)}
 
+    def withdraw(self) -> None:
+        """Remove the file: by the numbers in it a container would get another GPU.
+
+        Raises:
+            OSError: It is still there.
+        """
+        files.remove(self._path, durable=False)
+
     def _outdated(self) -> bool:
         """Return whether the file has containers run another agent's hooks, and is to be made anew for this one's.
 

@@ -228,6 +228,24 @@ def test_numbers_that_others_have_after_a_reboot_are_written_anew(server: AmdSer
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="device nodes are root's to make")
+def test_by_numbers_of_a_load_of_the_driver_that_is_over_no_container_starts(server: AmdServer, tmp_path: Path) -> None:
+    lay(server)
+    bound, busid = server.root / "sys/bus/pci/drivers/amdgpu", "0000:63:00.0"
+    bound.mkdir(parents=True)
+    (bound / busid).symlink_to("../../../../devices")
+    gpus = AmdGpus(root=server.root, base=AmdSpecification(cdi_root=tmp_path / "cdi", root=server.root))
+    gpus.read()
+    assert not gpus.is_stale()
+    (bound / "fresh").symlink_to("../../../../devices")
+    (bound / "fresh").rename(bound / busid)
+    assert gpus.is_stale()
+    assert not (tmp_path / "cdi" / GPU_FILE).exists()
+    gpus.read()
+    assert not gpus.is_stale()
+    assert len(written(tmp_path / "cdi")["devices"]) == 8
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="device nodes are root's to make")
 def test_a_gpu_whose_nodes_the_host_lacks_is_left_out_and_said(
     server: AmdServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

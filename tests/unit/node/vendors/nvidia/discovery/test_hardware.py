@@ -338,6 +338,70 @@ def test_a_gpu_that_no_specification_names_is_left_out_and_one_in_mig_mode_stays
     found.close()
 
 
+def load_module(server: Server) -> None:
+    """Have the kernel load the driver's module anew."""
+    module = server.sys.root / "sys/module/nvidia"
+    fresh = server.sys.root / "sys/module/fresh"
+    fresh.mkdir(parents=True)  # before the old one goes, so that it has another number
+    shutil.rmtree(module, ignore_errors=True)
+    fresh.rename(module)
+
+
+def nodes_by_gpu(folder: Path) -> dict[str, str]:
+    """The device node that our own specification brings for each GPU, by uuid."""
+    devices = msgspec.json.decode((folder / "gpu.topology-gpu.json").read_bytes())["devices"]
+    return {one["name"]: one["containerEdits"]["deviceNodes"][0]["path"] for one in devices if one["name"] != "driver"}
+
+
+def test_by_numbers_of_a_load_of_the_driver_that_is_over_no_container_starts(dgx1: Server, tmp_path: Path) -> None:
+    folder = tmp_path / "cdi"
+    base = BaseSpecification(cdi_root=folder, host_root=dgx1.sys.root, driver_root=None)
+    found = Hardware(driver_root=nvml.compiled(), host_root=dgx1.sys.root, base=base)
+    load_module(dgx1)
+    dgx1.sys.file("etc/cdi/nvidia.json", cdi_specification(dgx1.machine))
+    found.read()
+    assert not found.is_stale()
+    assert nodes_by_gpu(folder) == {gpu.uuid: f"/dev/nvidia{gpu.index}" for gpu in dgx1.machine.gpus}
+    load_module(dgx1)
+    assert found.is_stale()
+    assert not (folder / "gpu.topology-gpu.json").exists()
+    minors = [3, 2, 1, 0, 7, 6, 5, 4]
+    gpus = tuple(msgspec.structs.replace(gpu, minor=minors[gpu.index]) for gpu in dgx1.machine.gpus)
+    dgx1.table |= {f"nvmlDeviceGetMinorNumber {gpu.index}": str(gpu.minor) for gpu in gpus}
+    dgx1.environment()
+    dgx1.sys.file("etc/cdi/nvidia.json", cdi_specification(msgspec.structs.replace(dgx1.machine, gpus=gpus)))
+    found.close()
+    assert found.read().gpus == gpus
+    assert not found.is_stale()
+    assert nodes_by_gpu(folder) == {gpu.uuid: f"/dev/nvidia{gpu.minor}" for gpu in gpus}
+    shutil.rmtree(dgx1.sys.root / "sys/module/nvidia")
+    assert found.is_stale()
+    dgx1.fail("nvmlInitWithFlags", DRIVER_NOT_LOADED)
+    dgx1.environment()
+    found.close()
+    assert found.read().gpus == ()
+    assert not found.is_stale(), "a node without GPUs is read no more often"
+    found.close()
+
+
+def test_a_gpu_that_is_bound_anew_makes_a_reading_stale_and_one_that_comes_or_goes_does_not(dgx1: Server) -> None:
+    found = Hardware(driver_root=nvml.compiled(), host_root=dgx1.sys.root)
+    bound = dgx1.sys.root / "sys/bus/pci/drivers/nvidia"
+    bound.mkdir(parents=True)
+    busids = [gpu.pci for gpu in dgx1.machine.gpus]
+    for busid in busids[:7]:
+        (bound / busid).symlink_to("../../../../devices")
+    found.read()
+    (bound / busids[7]).symlink_to("../../../../devices")
+    assert not found.is_stale()
+    (bound / busids[0]).unlink()
+    assert not found.is_stale()
+    (bound / "fresh").symlink_to("../../../../devices")
+    (bound / "fresh").rename(bound / busids[1])
+    assert found.is_stale()
+    found.close()
+
+
 async def test_faults_of_gpus_are_taints_of_their_devices_until_they_are_gone(
     dgx1: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,52 @@
+"""Write the table of faults and repairs in docs/node.md, as the code that tells of them has it.
+
+Usage: python -m docs.faults [--print]
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from dradriver.node.faults import KINDS
+from dradriver.node.repairs import Repair
+
+TARGET: Final = Path(__file__).resolve().parent / "node.md"
+_BEGIN: Final = "<!-- Written by make reference. -->\n\n"
+_END: Final = "\n<!-- Until here. -->\n"
+
+
+def page() -> str:
+    """Return docs/node.md with the table as it is now."""
+    before, _, rest = TARGET.read_text(encoding="utf-8").partition(_BEGIN)
+    _, _, after = rest.partition(_END)
+    return f"{before}{_BEGIN}{_table()}{_END}{after}"
+
+
+def _table() -> str:
+    """Return the table, with the values of one kind that have the same words and repair in one row."""
+    rows = ["| fault | what it is | what to do |", "|---|---|---|"]
+    for kind, about in KINDS.items():
+        rows.append(_row(f"`{kind}`", Repair(about.words, about.advice)))
+        if kind == "xid-warning":
+            continue  # its values are those of xid
+        rows += [_row(f"`{kind}={values}`", repair) for values, repair in _alike(dict(about.values))]
+    return "\n".join(rows) + "\n"
+
+
+def _alike(values: dict[str, Repair]) -> Iterator[tuple[str, Repair]]:
+    for repair in dict.fromkeys(values.values()):
+        yield ", ".join(value for value, other in values.items() if other == repair), repair
+
+
+def _row(fault: str, repair: Repair) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|").replace("<", r"\<") for cell in (fault, *repair)) + " |"
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["--print"]:
+        sys.stdout.write(page())
+    else:
+        TARGET.write_text(page(), encoding="utf-8")

@@ -1,0 +1,65 @@
+"""Every fault of a GPU has words and a repair, which Events, ``gputopo verify`` and the documents say alike."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from docs import faults as page
+from dradriver.node.faults import KINDS, Fault
+from dradriver.node.vendors.nvidia import xids
+
+
+def test_every_kind_and_value_has_words_and_a_repair() -> None:
+    for name, kind in KINDS.items():
+        for words, repair in ((kind.words, kind.advice), *kind.values.values()):
+            assert re.fullmatch(r"[A-Za-z].*[^.]", words), name
+            assert re.fullmatch(r"[A-Z].*\.", repair), name
+
+
+@pytest.mark.parametrize(
+    ("fault", "described"),
+    [
+        (
+            Fault("xid", "79", "XID 79 in the kernel's log, which asks for a reboot of the node"),
+            "XID 79 in the kernel's log, which asks for a reboot of the node: the GPU has fallen off the bus. "
+            "Drain the node and reboot it. If it comes again, have the GPU and its slot checked.",
+        ),
+        (
+            Fault("xid-warning", "94", "XID 94 in the kernel's log"),
+            "XID 94 in the kernel's log: a memory error that was contained, which ended one program. "
+            "Restart the program. Reset the GPU when that is convenient: the bad row is remapped then.",
+        ),
+        (
+            Fault("recovery", "reboot", "the driver asks for a reboot of the node"),
+            "the driver asks for a reboot of the node. Drain the node and reboot it.",
+        ),
+        (
+            Fault("row-remap-failed", "", "a bad row of its memory could not be remapped"),
+            "a bad row of its memory could not be remapped. Have the GPU replaced: its spare rows are used up.",
+        ),
+    ],
+)
+def test_a_fault_is_described_by_what_was_seen_what_it_is_and_what_to_do(fault: Fault, described: str) -> None:
+    assert fault.described == described
+
+
+def test_only_of_an_xid_that_is_in_no_list_somebody_has_to_look_it_up() -> None:
+    assert "Look the XID up" in Fault("xid", "999", "XID 999").advice
+    for number in range(1, 300):
+        fault = Fault("xid", str(number), f"XID {number}")
+        if xids.recovery(number) or xids.severity(xids.read(number, ""), {}) == "warn":
+            assert "Look the XID up" not in fault.advice, number
+        if xids.recovery(number) == "a reboot of the node":
+            assert fault.advice.startswith("Drain the node and reboot it."), number
+        if xids.recovery(number) == "a reset of the GPU":
+            assert "reset" in fault.advice, number
+
+
+def test_the_page_has_the_table_of_the_code() -> None:
+    text = page.TARGET.read_text(encoding="utf-8")
+    assert page.page() == text
+    taints = re.findall(r"^\| (`[^|]*) \| (?:NoSchedule|None) \|", text, re.MULTILINE)
+    names = {name.partition("=")[0] for cell in taints for name in re.findall(r"`([^`]+)`", cell)}
+    assert names == KINDS.keys() - {"lost"}, "the table says when each taint comes"
