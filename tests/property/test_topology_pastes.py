@@ -191,7 +191,7 @@ def test_what_surrounds_a_real_matrix_is_undone(source: str, name: str) -> None:
 
 
 @given(source=st.sampled_from(sorted(OWN)), name=st.sampled_from(sorted(HARMFUL)), seed=st.integers(0, 1 << 30))
-@settings(max_examples=examples(600), deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_a_damaged_matrix_is_the_same_machine_or_refused_at_the_damage(source: str, name: str, seed: int) -> None:
     check(OWN[source], [HARMFUL[name]], random.Random(seed), is_harmless=False)
 
@@ -202,7 +202,7 @@ def test_a_damaged_matrix_is_the_same_machine_or_refused_at_the_damage(source: s
     name=st.sampled_from(sorted(HARMFUL)),
     seed=st.integers(0, 1 << 30),
 )
-@settings(max_examples=examples(2000), deadline=None)
+@settings(max_examples=examples(600), deadline=None)
 def test_a_damaged_real_matrix_is_the_same_machine_or_refused_at_the_damage(source: str, name: str, seed: int) -> None:
     check(REAL[source], [HARMFUL[name]], random.Random(seed), is_harmless=False)
 
@@ -214,7 +214,7 @@ def test_a_damaged_real_matrix_is_the_same_machine_or_refused_at_the_damage(sour
     harmless=st.lists(st.sampled_from(sorted(HARMLESS)), max_size=3),
     seed=st.integers(0, 1 << 30),
 )
-@settings(max_examples=examples(3000), deadline=None)
+@settings(max_examples=examples(800), deadline=None)
 def test_damages_together_never_make_another_machine(
     source: str, harmful: list[str], harmless: list[str], seed: int
 ) -> None:
