@@ -64,7 +64,9 @@ class Line(msgspec.Struct, frozen=True):
 
     def place(self, at: int) -> tuple[int, int]:
         """Return line and column of an offset."""
-        offset, line, column = next(part for part in reversed(self.parts) if part[0] <= at)
+        offset, line, column = self.parts[0]
+        if len(self.parts) > 1:
+            offset, line, column = next(part for part in reversed(self.parts) if part[0] <= at)
         return line, column + at - offset
 
 
