@@ -42,6 +42,12 @@ INPUTS = 100_000
 _SHORT = 1_800  # letters: machines of few GPUs, so that many texts are tried
 _MOST_SAID = 3_000  # letters of a message
 _BEFORE = ("> ", "| ", "- ", "  ", "2026-01-01T00:00:00.000000001Z ", "[pod/a-0/b] ", "\x1b[4m", '"', "\xa0")
+_POLICIES = """policies:
+  spread: {strategy: spread, nccl: off}
+tenants:
+  vision: {namespaces: [vision], weight: 2, cap: [{gpus: 16}]}
+network: {levels: [example.com/leaf]}
+"""
 _KUBECONFIGS = [
     """kind: Config
 current-context: here
@@ -110,6 +116,7 @@ def parsers() -> list[Parser]:
         Parser("profile YAML", _read(lambda text: schema.read(text, source="x.yaml")), yaml),
         Parser("manifests", _lint, examples),
         Parser("files of manifests", _read_documents, examples),
+        Parser("policies", lambda text: policies.read(text.encode("utf-8", "surrogatepass"), source="x"), [_POLICIES]),
         Parser("policies file", _read_policies, [(REPO / "docs/policies.md").read_text("utf-8").split("```")[1][5:]]),
     ]
 

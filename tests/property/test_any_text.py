@@ -10,7 +10,7 @@ import pytest
 from tests.bench import fuzz
 from tests.effort import examples
 
-READERS: Final = ("pasted texts", "files of machines", "files of manifests", "kubeconfigs")
+READERS: Final = ("pasted texts", "files of machines", "files of manifests", "policies", "kubeconfigs")
 INPUTS: Final = 20_000
 MOST: Final = 1_000_000
 

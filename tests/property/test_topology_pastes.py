@@ -172,7 +172,9 @@ def check(text: str, damages: Sequence[Damage], chance: random.Random, *, is_har
     except TopologyError as error:
         assert not is_harmless, f"{error}\n{pasted}"
         named = {int(number) for number in re.findall(r"line ([0-9]+)", str(error))}
-        assert named & {at for at, row in enumerate(rows, 1) if row.is_damaged}, f"{error}\n{pasted}"
+        damaged = {at for at, row in enumerate(rows, 1) if row.is_damaged}
+        is_headless = "no header" in str(error) and min(damaged) < min(named)  # nothing of the header names a GPU
+        assert named & damaged or is_headless, f"{error}\n{pasted}"
     else:
         assert again == machine, pasted
 
