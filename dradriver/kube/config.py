@@ -31,6 +31,11 @@ _FORMS: Final = {
     "token": "the bearer token, on one line",
     "tokenFile": "the path of a file with the bearer token",
 }
+_DEEPEST: Final = 32  # levels of a kubeconfig; an exec plugin's arguments are the fifth
+_MOST_VALUES: Final = 100_000  # of a kubeconfig, those behind aliases as often as they stand there
+_MOST_BYTES: Final = 4 << 20  # of a kubeconfig, a token or a certificate
+_MOST_NAMES: Final = 20  # in a message
+_MOST_OF_A_NAME: Final = 100  # characters in a message
 _SECRETS: Final = ("client-key-data", "token")
 _HOST: Final = re.compile(r"[\w.:%-]+", re.ASCII)
 
@@ -67,11 +72,14 @@ class ServerConfig:
         The file is read at every call: it is small and in memory, and so a rotated token is never missed.
 
         Raises:
-            ConfigError: The file cannot be read.
+            ConfigError: The file cannot be read, or is no text.
         """
         if self.token_file is None:
             return self.token
-        return _read(self.token_file, "the service account's token").decode().strip()
+        try:
+            return _read(self.token_file, "the service account's token").decode().strip()
+        except UnicodeDecodeError:
+            raise ConfigError(f"{self.token_file}: no bearer token: it is not UTF-8") from None
 
     def ssl_context(self) -> ssl.SSLContext | None:
         """Return what TLS connections to the server are made with, or None for plain HTTP.
@@ -159,23 +167,26 @@ def from_kubeconfig(
     """
     files = [(path, _document(path)) for path in ([paths] if isinstance(paths, Path) else paths)]
     place = os.pathsep.join(str(path) for path, _ in files)
-    chosen = context or next((d["current-context"] for _, d in files if d.get("current-context")), None)
+    chosen = context or next(filter(None, (_name(document, path, "current-context") for path, document in files)), "")
     if not chosen:
         raise ConfigError(f"{place}: current-context is not set; name a context")
     joint_file, joint = _named(files, "contexts", chosen)
-    cluster_file, cluster = _named(files, "clusters", joint.get("cluster"))
-    user_file, user = _named(files, "users", joint.get("user")) if joint.get("user") else (cluster_file, {})
+    cluster_name, user_name = _name(joint, joint_file, "cluster"), _name(joint, joint_file, "user")
+    cluster_file, cluster = _named(files, "clusters", cluster_name)
+    user_file, user = _named(files, "users", user_name) if user_name else (cluster_file, {})
     for key in ("exec", "auth-provider", "username"):
         if user.get(key) and (key != "exec" or plugin is None):
             raise ConfigError(
-                f"{user_file}: user {joint['user']} uses {key}, which is not supported here; use a client certificate "
-                "or a token, for example of `kubectl create token`"
+                f"{user_file}: user {user_name[:_MOST_OF_A_NAME]} uses {key}, which is not supported here; use a "
+                "client certificate or a token, for example of `kubectl create token`"
             )
     if cluster.get("proxy-url"):
-        raise ConfigError(f"{cluster_file}: cluster {joint['cluster']} uses proxy-url, which is not supported here")
+        raise ConfigError(
+            f"{cluster_file}: cluster {cluster_name[:_MOST_OF_A_NAME]} uses proxy-url, which is not supported here"
+        )
     url = _text(cluster, cluster_file, "server")
     if not url:
-        raise ConfigError(f"{cluster_file}: cluster {joint['cluster']} has no server")
+        raise ConfigError(f"{cluster_file}: cluster {cluster_name[:_MOST_OF_A_NAME]} has no server")
     token_file = _text(user, user_file, "tokenFile")
     own = Credentials(
         token=_text(user, user_file, "token"),
@@ -198,32 +209,51 @@ def from_kubeconfig(
 
 
 def _document(path: Path) -> Mapping[str, Any]:
-    import yaml  # here, for no pod needs it
+    from dradriver.yamltext import bounded  # here, for no pod needs it
 
     try:
-        document = yaml.safe_load(_read(path, "the kubeconfig"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: no YAML: {' '.join(str(error).split())}") from error
+        document = bounded.load(_read(path, "the kubeconfig").decode(), deepest=_DEEPEST, most=_MOST_VALUES)
+    except ValueError as error:
+        raise ConfigError(f"{path}: no YAML: {error}") from error
     if not isinstance(document, dict):
         raise ConfigError(f"{path}: no kubeconfig; it should hold clusters, users and contexts")
     return document
 
 
-def _named(files: Sequence[tuple[Path, Mapping[str, Any]]], part: str, name: object) -> tuple[Path, Mapping[str, Any]]:
+def _named(files: Sequence[tuple[Path, Mapping[str, Any]]], part: str, name: str) -> tuple[Path, Mapping[str, Any]]:
     """Return the file and the content of the first entry of that name."""
     known = []
     for path, document in files:
         entries = document.get(part)
         for entry in entries if isinstance(entries, list) else ():
             if isinstance(entry, dict):
-                known.append(str(entry.get("name")))
-                if entry.get("name") == name:
+                known.append(_name(entry, path, "name"))
+                if known[-1] == name:
                     content = entry.get(part.removesuffix("s")) or {}
                     if not isinstance(content, dict):
-                        raise ConfigError(f"{path}: {part}: {name} holds {content!r}; it should hold fields")
+                        raise ConfigError(
+                            f"{path}: {part}: {name[:_MOST_OF_A_NAME]} holds {_shown(content)}; it should hold fields"
+                        )
                     return path, content
     place = os.pathsep.join(str(path) for path, _ in files)
-    raise ConfigError(f"{place}: {part} has no {name!r}, only {', '.join(known) or 'none'}")
+    others = [other[:_MOST_OF_A_NAME] for other in known[:_MOST_NAMES]] + ["…"] * (len(known) > _MOST_NAMES)
+    raise ConfigError(f"{place}: {part} has no {_shown(name)}, only {', '.join(others) or 'none'}")
+
+
+def _shown(value: object) -> str:
+    from dradriver.yamltext.bounded import shown  # here, for no pod needs it
+
+    return shown(value)
+
+
+def _name(entry: Mapping[str, Any], path: Path, key: str) -> str:
+    """Return a name, empty where there is none; a number or a bool that is one, as it is written most often."""
+    value = entry.get(key)
+    if isinstance(value, bool | int | float):
+        return _shown(value)
+    if isinstance(value, str) or value is None:
+        return value or ""
+    raise ConfigError(f"{path}: {key}: {_shown(value)}; write a name")
 
 
 def _text(entry: Mapping[str, Any], path: Path, key: str) -> str:
@@ -236,14 +266,14 @@ def _text(entry: Mapping[str, Any], path: Path, key: str) -> str:
             raise ValueError("no line of text")
         return _address(value) if key == "server" and value else value
     except ValueError:
-        shown = "a value that is not shown" if key in _SECRETS else repr(value)
+        shown = "a value that is not shown" if key in _SECRETS else _shown(value)
         raise ConfigError(f"{path}: {key}: {shown}; write {_FORMS[key]}") from None
 
 
 def _yes(entry: Mapping[str, Any], path: Path, key: str) -> bool:
     value = entry.get(key)
     if value is not None and not isinstance(value, bool):
-        raise ConfigError(f"{path}: {key}: {value!r}; write true or false, without quotes")
+        raise ConfigError(f"{path}: {key}: {_shown(value)}; write true or false, without quotes")
     return bool(value)
 
 
@@ -268,6 +298,10 @@ def _data(entry: Mapping[str, Any], path: Path, key: str) -> bytes:
 
 def _read(path: Path, what: str) -> bytes:
     try:
-        return path.read_bytes()
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot read {what}: {error.strerror}") from error
+        with path.open("rb") as file:
+            content = file.read(_MOST_BYTES + 1)  # a device does not say how much it has
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: cannot read {what}: {getattr(error, 'strerror', None) or error}") from error
+    if len(content) > _MOST_BYTES:
+        raise ConfigError(f"{path}: cannot read {what}: it is larger than {_MOST_BYTES >> 20} MiB")
+    return content

@@ -93,6 +93,8 @@ def check(machine: Machine) -> Machine:
         for j, path in enumerate(row):
             if path is PathType.SELF:
                 raise TopologyError(f"nic_paths[{n}][{j}]: 0 (self); a NIC is no GPU, write 1 to 5")
+    if machine.nic_pairs is not None:
+        _check_nic_pairs(machine.nic_pairs, len(machine.nics))
     if machine.blocks is not None:
         _check_blocks(machine.blocks, count)
     return machine
@@ -239,12 +241,22 @@ def _check_number(value: float | None, at: str) -> None:
         raise TopologyError(f"{at}: {value}; write a number from 0 up, or leave it out")
 
 
-def _check_shape(matrix: Sequence[Sequence[object]], at: str, rows: int, columns: int) -> None:
+def _check_shape(matrix: Sequence[Sequence[object]], at: str, rows: int, columns: int, *, each: str = "GPU") -> None:
     if len(matrix) != rows:
         raise TopologyError(f"{at}: {len(matrix)} rows; {rows} are needed")
     for i, row in enumerate(matrix):
         if len(row) != columns:
-            raise TopologyError(f"{at}[{i}]: {len(row)} values; {columns} are needed, one a GPU")
+            raise TopologyError(f"{at}[{i}]: {len(row)} values; {columns} are needed, one a {each}")
+
+
+def _check_nic_pairs(pairs: Sequence[Sequence[PathType]], count: int) -> None:
+    _check_shape(pairs, "nic_pairs", count, count, each="NIC")
+    for n, row in enumerate(pairs):
+        for m, path in enumerate(row):
+            if path != pairs[m][n]:
+                raise TopologyError(f"nic_pairs[{n}][{m}]: {path}, but nic_pairs[{m}][{n}] is {pairs[m][n]}")
+            if (n == m) != (path is PathType.SELF):
+                raise TopologyError(f"nic_pairs[{n}][{m}]: {path}; 0 (self) on the diagonal and only there")
 
 
 def _check_pair(machine: Machine, i: int, j: int) -> None:

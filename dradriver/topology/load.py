@@ -14,7 +14,9 @@ from dradriver.topology.errors import TopologyError
 from dradriver.topology.machine import Machine
 from dradriver.topology.synthetic import synthetic_uuid
 
-_TOPO_M = re.compile(r"^(?:[ \t]|\x1b\[[0-9;]*[A-Za-z])*GPU\d", re.MULTILINE)  # its header, or a row
+_JSON = re.compile(r"\s*\{(?!\w)")  # markup begins with {code}
+_PROFILE = re.compile(r"^(product|gpus)[ \t]*:", re.MULTILINE)  # whose comments may show a matrix
+_XML = re.compile(r"<(system|cpu|pci|gpu)\b")  # markup begins with <pre>
 _LIST = re.compile(r"\s*\[\s*\{")  # of objects: a prompt may begin with a bracket, too
 _MOST_BYTES = 1 << 20  # a topo -m text of 72 GPUs has 50 KB
 
@@ -35,12 +37,13 @@ def read_machine(source: str | Path, *, seed: str = "") -> Machine:
     if isinstance(source, str) and source in profiles.names():
         return profiles.load(source, seed=seed)
     path = Path(source)
-    text = _text(path)
-    start = text.lstrip()[:1]
+    pasted = _text(path)
+    text = re.sub(r"\r*\n|\r", "\n", pasted)
     try:
-        if start == "{":
+        if _JSON.match(text):
             return _with_seed(codec.decode(text), seed)
-        if start == "<":
+        is_matrix = topo_m.is_matrix(pasted)
+        if text.lstrip().startswith("<") and (not is_matrix or _XML.search(text)):
             from dradriver.topology import nccl  # here, for few need it and importing it takes as long as the rest
 
             return nccl.read(text, name=path.stem, seed=seed)
@@ -50,11 +53,11 @@ def read_machine(source: str | Path, *, seed: str = "") -> Machine:
             return matrix.read(text, name=path.stem, seed=seed)
         if table.MARK.search(text):
             return table.read(text, name=path.stem, seed=seed)
-        if ":" in text and not _TOPO_M.search(text):
+        if _PROFILE.search(text) or (":" in text and not is_matrix):
             from dradriver.topology.profiles import schema
 
             return schema.read(text, source=path.name, seed=seed)
-        return topo_m.read(text, name=path.stem, seed=seed)
+        return topo_m.read(pasted, name=path.stem, seed=seed)
     except TopologyError as error:
         place = str(error)
         raise TopologyError(place if place.startswith(path.name) else f"{path}: {place}") from error
@@ -66,7 +69,7 @@ def _text(path: Path) -> str:
             data = file.read(_MOST_BYTES + 1)  # a device or pipe does not say how much it has
         if len(data) > _MOST_BYTES:
             raise TopologyError(f"{path}: larger than {_MOST_BYTES} bytes; this describes no machine")
-        return data.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
+        return data.decode("utf-8-sig")
     except FileNotFoundError as error:
         names = ", ".join(profiles.names())
         raise TopologyError(f"{path}: no such file, and no profile either; profiles: {names}") from error

@@ -246,6 +246,8 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         paths: g x g, PCIe path between two GPUs, whether or not they are also linked, symmetric.
         nics: Network cards, in ``NICn`` order.
         nic_paths: nics x g, PCIe path from each NIC to each GPU.
+        nic_pairs: nics x nics, PCIe path between two NICs, symmetric; None where the source does not say it (all but
+            topo -m).
         numa: NUMA nodes by id.
         link_gbps: Bandwidth of one link, one direction, as NCCL or RCCL counts it (V100 20, H100 20.6, MI300X 48); 0
             without links, and for links whose bandwidth nobody publishes (HCCS).
@@ -270,6 +272,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     paths: tuple[tuple[PathType, ...], ...]
     nics: tuple[Nic, ...] = ()
     nic_paths: tuple[tuple[PathType, ...], ...] = ()
+    nic_pairs: tuple[tuple[PathType, ...], ...] | None = None
     numa: tuple[NumaNode, ...] = ()
     link_gbps: float = 0.0
     socket_gbps: float = 10.0

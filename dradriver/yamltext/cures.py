@@ -17,8 +17,8 @@ import msgspec
 from msgspec import inspect
 
 _PLACE = re.compile(r"(.*?) - at (`key` in )?`([^`]*)`", re.DOTALL)
-_STEP = re.compile(r"\.([\w-]+)|\[(\d+|\.\.\.)\]")
 _MOST_SHOWN = 60  # characters of a bad value
+_STEP = re.compile(r"\.([\w-]+)|\[(\d+|\.\.\.)\]")
 
 
 def hint(word: str, allowed: Iterable[str]) -> str:
@@ -113,7 +113,7 @@ def _words(wanted: Any) -> str:
 
 
 def _shown(value: object) -> str:
-    return repr(value)[:_MOST_SHOWN] if _text(value) else "a list" if isinstance(value, list) else "fields"
+    return repr(value[:_MOST_SHOWN]) if _text(value) else "a list" if isinstance(value, list) else "fields"
 
 
 def _text(value: object) -> typing.TypeGuard[str]:

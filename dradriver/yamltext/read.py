@@ -13,6 +13,7 @@ import msgspec
 import yaml
 
 from dradriver.errors import DriverError
+from dradriver.yamltext.bounded import line_of, told
 from dradriver.yamltext.cures import cure
 
 _ROOT: Final = "$"
@@ -93,12 +94,8 @@ def read(text: str, form: Form, *, source: str) -> Text:
     """
     try:
         node = _Composing(text, form, source).get_single_node()
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark
-        line = mark.line + 1 if mark else 1
-        raise form.error(f"{source}:{line}: not YAML: {error.problem}") from error
     except (yaml.YAMLError, ValueError, OverflowError) as error:  # the last two of "\UFFFFFFFF", which is no character
-        raise form.error(f"{source}:1: not YAML: {error}") from error
+        raise form.error(f"{source}:{line_of(error)}: not YAML: {told(error)}") from error
     if node is None and form.start:
         raise form.error(f"{source}:1: empty; {form.start}")
     lines: dict[str, int] = {}

@@ -9,8 +9,11 @@ from __future__ import annotations
 import argparse
 import random
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 from yaml import safe_dump
@@ -20,18 +23,48 @@ from dradriver.api.policies.model import plain
 from dradriver.api.policies.read import PoliciesError
 from dradriver.cli.linter.admitted import results
 from dradriver.cli.linter.documents import DocumentError, documents
+from dradriver.kube import config
+from dradriver.kube.errors import ConfigError
 from dradriver.topology import codec, nccl, profiles, topo_m
 from dradriver.topology.amd import smi
 from dradriver.topology.ascend import matrix, table
 from dradriver.topology.errors import TopologyError
+from dradriver.topology.load import read_machine
 from dradriver.topology.machine import Machine
 from dradriver.topology.profiles import schema
 from tests.paths import REPO, SHARED_DATA
 from webhook.admission import Admission
 
+T = TypeVar("T")
 PROFILES = REPO / "dradriver" / "topology" / "profiles"
 _WEBHOOK = Admission(controller_user="")
 INPUTS = 100_000
+_SHORT = 1_800  # letters: machines of few GPUs, so that many texts are tried
+_MOST_SAID = 3_000  # letters of a message
+_BEFORE = ("> ", "| ", "- ", "  ", "2026-01-01T00:00:00.000000001Z ", "[pod/a-0/b] ", "\x1b[4m", '"', "\xa0")
+_POLICIES = """policies:
+  spread: {strategy: spread, nccl: off}
+tenants:
+  vision: {namespaces: [vision], weight: 2, cap: [{gpus: 16}]}
+network: {levels: [example.com/leaf]}
+"""
+_KUBECONFIGS = [
+    """kind: Config
+current-context: here
+contexts:
+- name: here
+  context: &c {cluster: c, user: u, namespace: ns}
+- {name: 7, context: *c}
+clusters:
+- name: c
+  cluster: {server: "https://example.org:6443/", certificate-authority-data: QQ==, insecure-skip-tls-verify: true}
+users:
+- name: u
+  user: {client-key-data: QQ==, exec: {command: aws, args: [get-token], env: null}}
+""",
+    '{"current-context": "a", "contexts": [{"name": "a", "context": {"cluster": "b"}}], '
+    '"clusters": [{"name": "b", "cluster": {"server": "http://10.0.0.1", "tls-server-name": "x"}}]}',
+]
 _NAMES = ("dgx1-v100", "hgx-h100-degraded", "a100-pcie-x8-bridge-pairs", "rtx-a6000-x4-pairs", "gb200-nvl72-tray")
 _PIECES = (
     *"\t\n\r \0\x1b<>/='\"[]{}:,.-_&;#!?*0123456789abcfxXNVGPUISYé",
@@ -47,6 +80,7 @@ class Parser(msgspec.Struct):
     name: str
     read: Callable[[str], object]
     corpus: list[str]
+    damage: Callable[[Sequence[str], random.Random], str] | None = None
     accepted: int = 0
     refused: int = 0
 
@@ -64,19 +98,25 @@ def parsers() -> list[Parser]:
     npu = [path.read_text("utf-8") for path in sorted((SHARED_DATA / "vendors" / "ascend").glob("*.txt"))]
     npu = ["".join(npu), *(_npu_smi(machine) for name, machine in others.items() if "ascend" in name)]
     rccl = [path.read_text("utf-8") for path in sorted((SHARED_DATA / "vendors" / "amd" / "rccl_models").glob("*.xml"))]
+    texts = [topo_m.write(machine) for machine in machines] + real["topo_m"]
+    examples = [path.read_text("utf-8") for path in sorted((REPO / "examples").glob("*.yaml"))]
+    small = [min(yaml, key=len), min(map(codec.encode, machines), key=len), min(written, key=len)]
     return [
         Parser("machine JSON", _read(codec.decode), [*map(codec.encode, (*machines, *others.values()))]),
         Parser("amd-smi and rocm-smi", _read(smi.read), [*amd, _amd_smi(others["mi210-x8"])]),
         Parser("npu-smi info -t topo", _read(matrix.read), npu),
         Parser("npu-smi info", _read(table.read), npu),
         Parser("RCCL XML", _read(nccl.read), rccl or written),
-        Parser(
-            "nvidia-smi topo -m", _read(topo_m.read), [topo_m.write(machine) for machine in machines] + real["topo_m"]
-        ),
+        Parser("nvidia-smi topo -m", _read(topo_m.read), texts),
+        Parser("pasted texts", _read(topo_m.read), short(texts), pasted),
+        Parser("files of machines", _read(_of_file(read_machine)), [*short(texts), *small], pasted),
+        Parser("kubeconfigs", _of_file(_read_kubeconfig), _KUBECONFIGS),
         Parser("NCCL XML, read", _read(nccl.read), written + real["nccl_xml"]),
         Parser("NCCL XML, checked", nccl.check, written + real["nccl_xml"]),
         Parser("profile YAML", _read(lambda text: schema.read(text, source="x.yaml")), yaml),
-        Parser("manifests", _lint, [path.read_text("utf-8") for path in sorted((REPO / "examples").glob("*.yaml"))]),
+        Parser("manifests", _lint, examples),
+        Parser("files of manifests", _read_documents, examples),
+        Parser("policies", lambda text: policies.read(text.encode("utf-8", "surrogatepass"), source="x"), [_POLICIES]),
         Parser("policies file", _read_policies, [(REPO / "docs/policies.md").read_text("utf-8").split("```")[1][5:]]),
     ]
 
@@ -115,6 +155,26 @@ def _read(read: Callable[[str], Machine]) -> Callable[[str], object]:
     return run
 
 
+def _of_file(read: Callable[[Path], T]) -> Callable[[str], T]:
+    """Return what reads a text from a file."""
+    memory = Path("/dev/shm")
+    file = Path(tempfile.mkdtemp(prefix="fuzz-", dir=memory if memory.is_dir() else None)) / "text"
+
+    def run(text: str) -> T:
+        file.write_bytes(text.encode("utf-8", "surrogatepass"))
+        return read(file)
+
+    return run
+
+
+def _read_kubeconfig(file: Path) -> object:
+    return config.from_kubeconfig(file, plugin=lambda spec, cluster, folder: config.Credentials(token="T"))
+
+
+def _read_documents(text: str) -> object:
+    return list(documents(text.encode("utf-8", "surrogatepass"), "x"))
+
+
 def _read_policies(text: str) -> object:
     """Read a file: what is accepted can be written down, and read again as the same."""
     found = policies.read(text.encode("utf-8", "surrogatepass"), source="x.yaml")
@@ -150,16 +210,35 @@ def damaged(corpus: Sequence[str], rng: random.Random) -> str:
     return text[: rng.randint(0, len(text))] if rng.random() < 0.05 else text
 
 
+def short(texts: Sequence[str]) -> list[str]:
+    """Return the texts that are short."""
+    return [text for text in texts if len(text) < _SHORT]
+
+
+def pasted(corpus: Sequence[str], rng: random.Random) -> str:
+    """Return a damaged text as somebody pastes it: wrapped, with something before each line, with blanks for tabs."""
+    text = damaged(corpus, rng)
+    if rng.random() < 0.5:
+        text = text.expandtabs()
+    if rng.random() < 0.3:
+        width = rng.choice((40, 80, 120))
+        text = "\n".join(line[at : at + width] for line in text.split("\n") for at in range(0, len(line) or 1, width))
+    for _ in range(rng.choice((0, 1, 2))):
+        before = rng.choice(_BEFORE)
+        text = "\n".join(before + line for line in text.split("\n"))
+    return text.replace("\n", rng.choice(("\n", "\r\n", "\r")))
+
+
 def fuzz(parser: Parser, *, inputs: int, rng: random.Random) -> str | None:
     """Give ``parser`` damaged texts; return the first that made it fail otherwise than by our error."""
     for _ in range(inputs):
-        text = damaged(parser.corpus, rng)
+        text = (parser.damage or damaged)(parser.corpus, rng)
         try:
             parser.read(text)
-        except (TopologyError, PoliciesError, DocumentError) as error:
+        except (TopologyError, PoliciesError, DocumentError, ConfigError) as error:
             parser.refused += 1
-            if not str(error):
-                return text
+            if not 0 < len(str(error)) < _MOST_SAID:
+                return f"{str(error)[:_MOST_SAID]}\n{text}"
         except Exception as error:  # whatever it is, it is the defect that is looked for
             return f"{type(error).__name__}: {error}\n{text}"
         else:

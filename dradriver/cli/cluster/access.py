@@ -10,12 +10,15 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from dradriver.kube import config
 from dradriver.kube.config import Credentials, ServerConfig
 from dradriver.kube.errors import ConfigError
 from dradriver.view.plain import plain
+from dradriver.yamltext.bounded import shown
+
+_MOST_TOLD: Final = 500  # characters that a message repeats of a kubeconfig, or of what a plugin says
 
 
 def server(kubeconfig: Path | None, context: str | None) -> ServerConfig:
@@ -54,6 +57,7 @@ def run_plugin(spec: Mapping[str, Any], cluster: Mapping[str, Any], folder: Path
         ConfigError: The plugin cannot be run, failed, or answered nothing to log in with.
     """
     command = spec.get("command") if isinstance(spec, dict) else None
+    command = command[:_MOST_TOLD] if isinstance(command, str) else shown(command)
     try:
         from kubernetes.config.config_exception import ConfigException
         from kubernetes.config.exec_provider import ExecProvider
@@ -68,8 +72,11 @@ def run_plugin(spec: Mapping[str, Any], cluster: Mapping[str, Any], folder: Path
             client_key=str(status.get("clientKeyData") or "").encode(),
         )
     except (ConfigException, OSError, AttributeError, KeyError, TypeError, ValueError) as error:
-        hint = f"; {spec['installHint']}" if isinstance(error, OSError) and spec.get("installHint") else ""
-        raise ConfigError(plain(f"exec plugin {command} gave no credentials: {error}{hint}")) from error
+        hint = spec.get("installHint") if isinstance(error, OSError) else None
+        hint = f"; {hint[:_MOST_TOLD]}" if isinstance(hint, str) and hint else ""
+        raise ConfigError(
+            plain(f"exec plugin {command} gave no credentials: {str(error)[:_MOST_TOLD]}{hint}")
+        ) from error
     if not answer.token and not (answer.client_cert and answer.client_key):
         raise ConfigError(
             plain(f"exec plugin {command}: its answer has neither a token nor clientCertificateData with clientKeyData")

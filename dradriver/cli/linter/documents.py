@@ -14,6 +14,7 @@ import msgspec
 import yaml
 
 from dradriver.errors import DriverError
+from dradriver.yamltext import bounded
 
 _DEEPEST: Final = 200  # levels; deeper than any object
 _MOST_VALUES: Final = 1_000_000  # of one document, those behind aliases as often as they stand there
@@ -65,7 +66,7 @@ def _key(key: object, mark: Any) -> str:
         case int() | float():
             return str(key)
         case _:
-            raise yaml.constructor.ConstructorError(None, None, f"a key that is no text: {key!r}", mark)
+            raise yaml.constructor.ConstructorError(None, None, f"a key that is no text: {bounded.shown(key)}", mark)
 
 
 _Loader.add_implicit_resolver(
@@ -144,16 +145,15 @@ def documents(text: bytes, source: str) -> Iterator[Document]:
         while loader.check_node():
             number += 1
             node = loader.get_node()
-            _check_size(node, source)
+            bounded.check(node, deepest=_DEEPEST, most=_MOST_VALUES)
             data = loader.construct_document(node)
             if data is not None:
                 yield from _objects(Document(source, number, data, node))
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark
-        line = mark.line + 1 if mark else 1
-        raise DocumentError(f"{source}:{line}: document {max(number, 1)}: not YAML: {error.problem}") from None
-    except (yaml.YAMLError, ValueError, OverflowError, RecursionError, TypeError) as error:
-        raise DocumentError(f"{source}: document {max(number, 1)}: not YAML: {error}") from None
+    except bounded.OutOfBoundsError as error:
+        raise DocumentError(f"{source}:{error.line}: {error}") from None
+    except bounded.FAILURES as error:
+        line = bounded.line_of(error)
+        raise DocumentError(f"{source}:{line}: document {max(number, 1)}: not YAML: {bounded.told(error)}") from None
 
 
 def _objects(document: Document) -> Iterator[Document]:
@@ -183,31 +183,3 @@ def _check_depth(text: str, source: str) -> None:
         if len(match[0]) > 2 * _DEEPEST:
             line = text.count("\n", 0, match.start()) + 1
             raise DocumentError(f"{source}:{line}: nested deeper than any object")
-
-
-def _check_size(node: Any, source: str) -> None:
-    """Refuse an alias of itself, and aliases of aliases that come to millions of values."""
-    sizes: dict[int, int] = {}
-
-    def size(one: Any, depth: int) -> int:
-        known = sizes.get(id(one))
-        if known is not None:
-            if not known:
-                raise DocumentError(f"{source}:{one.start_mark.line + 1}: an alias of itself")
-            return known
-        if isinstance(one, yaml.ScalarNode):
-            return 1
-        if depth > _DEEPEST:
-            raise DocumentError(f"{source}:{one.start_mark.line + 1}: nested deeper than any object")
-        sizes[id(one)] = 0
-        if isinstance(one, yaml.MappingNode):
-            total = 1 + sum(1 + size(value, depth + 1) for _, value in one.value)
-        else:
-            total = 1 + sum(size(value, depth + 1) for value in one.value)
-        if total > _MOST_VALUES:
-            raise DocumentError(f"{source}:{one.start_mark.line + 1}: more than {_MOST_VALUES} values behind aliases")
-        sizes[id(one)] = total
-        return total
-
-    if node is not None:
-        size(node, 0)

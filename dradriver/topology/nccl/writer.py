@@ -130,7 +130,10 @@ def _part(machine: Machine, gpus: Sequence[int]) -> Machine:
     near = [n for n, row in enumerate(machine.nic_paths) if min(row) == min(row[i] for i in gpus)]
     part = machine.subset(gpus)
     return msgspec.structs.replace(
-        part, nics=tuple(machine.nics[n] for n in near), nic_paths=tuple(part.nic_paths[n] for n in near)
+        part,
+        nics=tuple(machine.nics[n] for n in near),
+        nic_paths=tuple(part.nic_paths[n] for n in near),
+        nic_pairs=None,
     )
 
 

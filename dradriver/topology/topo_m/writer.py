@@ -25,8 +25,8 @@ def write(machine: Machine) -> str:
     Links of other vendors stand under their own name: ``XGMI4``, ``SIO``.
 
     A NUMA node that is not known, or whose CPUs are not, is N/A; so is the CPU affinity of a GPU on no known node,
-    which a ``Machine`` does not hold. Between two NICs stands the nearest path that their bus ids, the PCI tree or
-    their paths to the GPUs prove.
+    which a ``Machine`` does not hold. Between two NICs stands what the source says, else the nearest path that their
+    bus ids, the PCI tree or their paths to the GPUs prove.
     """
     table = cells(machine)
     rows = [[*row[:-1], "", row[-1]] for row in table[1:]]  # two tabs before the last column, as the tool has it
@@ -84,6 +84,8 @@ def _gpu_cell(machine: Machine, i: int, j: int) -> str:
 def _nic_cell(machine: Machine, seats: Sequence[tuple[str, Place]], n: int, *, m: int) -> str:
     if n == m:
         return " X "
+    if machine.nic_pairs is not None:
+        return machine.nic_pairs[n][m].name
     (card, place), (other, other_place) = seats[n], seats[m]
     if card and card == other:
         return PathType.PIX.name

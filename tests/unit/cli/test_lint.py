@@ -312,6 +312,9 @@ def _laughs(n: int) -> bytes:
         (b"kind: Pod\nx: &a {b: *a}", "an alias of itself"),
         (b"kind: " + b"[" * 100_000, "nested deeper"),
         (b"- " * 100_000, "nested deeper"),
+        (b"kind: Pod\nx: !!bool x", "document 1: not YAML: 'x'"),
+        (b"kind: Pod\nx: !!int ''", "document 1: not YAML"),
+        (b"kind: Pod\nx: !!float ''", "document 1: not YAML"),
         (b"kind: x\na: &b0 [1]\n" + b"".join(map(_laughs, range(1, 12))), "behind aliases"),
     ],
 )  # fmt: skip
@@ -320,6 +323,17 @@ def test_what_cannot_be_read_is_a_line_and_no_traceback(text: bytes, says: str) 
     assert result.exit_code == 1
     assert "error: standard input" in result.stdout
     assert says in result.stdout
+
+
+def test_a_message_repeats_no_more_of_a_text_than_a_line() -> None:
+    for text in (
+        b"kind: *" + b"a" * 100_000,
+        b"kind: Pod\n? 2.5e" + b"9" * 100_000 + b"\n: 1",
+        b"x: !" + b"a" * 100_000 + b" b",
+    ):
+        result = lint(text)
+        assert result.exit_code == 1
+        assert len(result.stdout) < 500
 
 
 def test_wrong_usage(tmp_path: Path) -> None:

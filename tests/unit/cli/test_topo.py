@@ -69,7 +69,7 @@ def test_list_names_every_profile() -> None:
 def test_a_problem_is_one_line_on_stderr_and_status_1(tmp_path: Path) -> None:
     file = tmp_path / "glued.txt"
     file.write_text("\tGPU0\tGPU1\nGPU0\t X \tSYSSYS\n")
-    for source, says in ((str(file), "line 2, column 10: 'SYSSYS' is no cell"), ("dgx9", "no profile")):
+    for source, says in ((str(file), "line 2, column 10: 'SYSSYS' is SYS and SYS"), ("dgx9", "no profile")):
         result = run("-m", source)
         assert result.exit_code == 1
         assert result.stdout == ""

@@ -228,3 +228,62 @@ def test_a_certificate_that_is_none_is_refused() -> None:
         with pytest.raises(ConfigError, match="no usable PEM"):
             bad.ssl_context()
     assert config.ServerConfig(url="http://x").ssl_context() is None
+
+
+BOMB = "a: &b0 [1, 1]\n" + "".join(f"a{n}: &b{n} [{', '.join([f'*b{n - 1}'] * 9)}]\n" for n in range(1, 12))
+MERGES = "a: &b0 {x: 1}\n" + "".join(f"a{n}: &b{n} {{<<: [{', '.join([f'*b{n - 1}'] * 9)}]}}\n" for n in range(1, 9))
+ENTRY = "current-context: x\ncontexts:\n- name: x\n  context: {cluster: c}\nclusters:\n- name: c\n  cluster: "
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[" * 100_000, "no YAML: nested deeper than 32 levels"),
+        ("- " * 100_000, "no YAML: nested deeper than 32 levels"),
+        ("a: &a [*a]", "no YAML: an alias of itself"),
+        (BOMB, "no YAML: more than 100000 values behind aliases"),
+        (MERGES, "no YAML: more than 100000 values behind aliases"),
+        ("a: !!bool x", "no YAML: line 1: 'x'"),
+        ("a:\n- !!int ''", "no YAML: line"),
+        ("a: 2026-99-99", "no YAML: line 1: month must be in"),
+        ("a: !!timestamp x", "no YAML: line 1"),
+        ("a: " + "9" * 5000, "no YAML: line 1: Exceeds the limit"),
+        ("*" + "a" * 100_000, "no YAML: line 1: found undefined alias"),
+        ("? [1]\n: 2", "no YAML: line 1: found unhashable key"),
+        ("current-context: [x]", "current-context: ['x']; write a name"),
+        ("current-context: 0x" + "f" * 5000, "contexts has no 'a number', only none"),
+        ("current-context: " + "x" * 100_000, "contexts has no 'x"),
+        (ENTRY + "[1]", "clusters: c holds [1]; it should hold fields"),
+        (ENTRY + "{server: {a: b}}", "server: {'a': 'b'}; write http:// or https://"),
+        (ENTRY + "{server: 'https://x:99999'}", "write http:// or https://"),
+(ENTRY + f"{{server: 'https://x', certificate-authority: {'a' * 5000}}}", "cannot read certificate-authority"),
+    ],
+)  # fmt: skip
+def test_an_odd_kubeconfig_is_refused_in_a_short_message(tmp_path: Path, text: str, says: str) -> None:
+    file = tmp_path / "config"
+    file.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        config.from_kubeconfig(file)
+    message = str(caught.value).replace(str(file), "config").replace("a" * 5000, "a")
+    assert says in message
+    assert len(message) < 400
+
+
+def test_a_kubeconfig_may_have_aliases_and_names_that_are_numbers(tmp_path: Path) -> None:
+    file = tmp_path / "config"
+    file.write_text(
+        "current-context: 1\ncontexts: [{name: 1, context: &c {cluster: 2}}, {name: 3, context: *c}]\n"
+        "clusters: [{name: 2, cluster: {server: 'https://x'}}]\n"
+    )
+    assert config.from_kubeconfig(file).url == config.from_kubeconfig(file, "3").url == "https://x"
+
+
+def test_a_kubeconfig_without_an_end_is_refused() -> None:
+    with pytest.raises(ConfigError, match="/dev/zero: cannot read the kubeconfig: it is larger than 4 MiB"):
+        config.from_kubeconfig(Path("/dev/zero"))
+
+
+def test_a_token_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "token").write_bytes(b"\xff")
+    with pytest.raises(ConfigError, match="token: no bearer token: it is not UTF-8"):
+        config.load(kubeconfig(tmp_path, user={"tokenFile": "token"})).bearer()

@@ -59,8 +59,17 @@ def test_a_byte_order_mark_before_an_nccl_file(tmp_path: Path) -> None:
         TOPO_M.format(0, 1).replace("\tGPU0", "\t\x1b[4mGPU0", 1).replace("Affinity\n", "Affinity\x1b[0m\n"),
         TOPO_M.format(2, 5).replace("\tGPU2", "GPU2", 1) + LEGEND,
         "host: node-a\n" + TOPO_M.format(0, 1),
+        "> a: b\n" + TOPO_M.format(0, 1).replace("GPU0\t X", "> GPU0\t X").replace("GPU1\tNV4", "> GPU1\tNV4"),
+        "".join(f"2026-01-01T00:00:00Z [a/b] {line}\n" for line in TOPO_M.format(0, 1).splitlines()),
+        "".join(f"| {line}\n" for line in TOPO_M.format(0, 1).splitlines()),
+        "{code}\n" + TOPO_M.format(0, 1) + "{code}\n",
+        "<pre>\n" + TOPO_M.format(0, 1) + "</pre>\n",
+        TOPO_M.format(0, 1).replace("\n", "\r\n"),
     ],
-    ids=["subset", "blank lines", "prompt", "prompt in brackets", "colour", "no tab", "a line before"],
+    ids=[
+        *("subset", "blank lines", "prompt", "prompt in brackets", "colour", "no tab", "a line before"),
+        *("quoted", "kubectl logs", "strokes", "markup", "HTML", "carriage returns"),
+    ],
 )
 def test_a_line_of_gpus_makes_a_topo_m_text(tmp_path: Path, text: str) -> None:
     file = tmp_path / "box"

@@ -1,18 +1,20 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from dradriver.topology import profiles, topo_m
+from dradriver.topology import codec, profiles, topo_m
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.machine import Machine, Nic, NumaNode, PathType, PciDevice
+from dradriver.topology.topo_m import writer
 from tests.paths import SHARED_DATA
 
 FOLDER = SHARED_DATA / "topo_m"
 REFUSED = {
-    "b200x8-4numa-SYSSYS-glitch-partial.txt": "line 2, column 92: 'SYSSYS' is no cell of GPU0's row; allowed: X, NV1",
+    "b200x8-4numa-SYSSYS-glitch-partial.txt": "line 2, column 92: 'SYSSYS' is SYS and SYS; put the tab or blank back",
     "topo-mp-h800x8-nonvlink-partial.txt": "line 5, column 1: the row of GPU3 is missing",
 }
 files = sorted(FOLDER.glob("*.txt"))
@@ -147,12 +149,62 @@ def test_mp_output_is_told_by_its_legend_or_its_prompt() -> None:
         ("\tGPU0\tGPU1\nGPU0\t X \tSYS\nGPU0\t X \tSYS\n", "line 3, column 1: a second row of GPU0"),
         ("\tGPU0\nGPU0\tSYS\n", "line 2, column 6: 'SYS' between GPU0 and GPU0; X marks"),
         ("\tGPU0\tNIC0\nGPU0\tX\tSYS\nNIC0\tSYS\tX\nNIC1: a\n", "line 4, column 1: NIC1: a; the legend names"),
+        ("text\nGPU0 X NV4\nGPU1 NV4 X\n", "line 2, column 1: no header"),
+        ("\tGPU0\tNIC11NIC12\nGPU0\tX\tSYSPIX\n", "line 1, column 7: 'NIC11NIC12' is NIC11 and NIC12; put the tab"),
+        ("GPU0 GPU1CPU Affinity\nGPU0 X SYS 0\nGPU1 SYS X 0\n", "line 1, column 6: 'GPU1CPU Affinity' is GPU1 and"),
+        ("GPU0 a_0a_1\nGPU0 X PIX SYS\na_0 PIX X SYS\na_1 SYS SYS X\n", "line 1, column 6: 'a_0a_1' is a_0 and a_1"),
+        ("GPU0 GPU1\nGPU0 X SYS\nGPU1SYS X\n", "line 3, column 1: 'GPU1SYS' is GPU1 and SYS; put the tab"),
+        ("GPU0 GPU1\nGPU0 X SYS PIX\nGPU1 SYS X PIX\nNIC0 PIX PIX X\n", "line 1, column 1: 2 devices in the header"),
+        ("GPU0 GPU1 CPU Affinity\nGPU0 X 0-7\nGPU1 SYS X 0-7\n", "line 2, column 8: '0-7' stands where"),
+        ("\tGPU0\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\nGPU0\tX\t0-550\t\tN/A\n", "line 2, column 18: GPU0's row"),
+        ("GPU0 GPU1 CPU Affinity\nGPU0 X SYS 0-7\nGPU1 SYS X\n", "line 3, column 11: GPU1's row has too few cells"),
+        ("GPU0 GPU1\nGPU0 X SYS 0-7\nGPU1 SYS X 0-7\n", "line 1, column 1: the header has no heading for"),
+        ("GPU0 NUMA Affinity\nGPU0 X 0\n", "line 1, column 6: NUMA Affinity stands here; the columns after"),
+        ("GPU0\nGPU0 X\n\n GPU0 GPU1\nGPU0 X SYS\nGPU1 SYS X\n", "line 4, column 2: a second matrix begins here"),
+        (" GPU0 GPU1\n GPU0 X OK\n GPU1 OK X\n", "line 2, column 9: this is the output of nvidia-smi topo -p2p"),
+        (" GPU0\n GPU0 X\n\n OK = Status Ok\n", "line 4, column 1: this is the output of nvidia-smi topo -p2p"),
     ],
 )  # fmt: skip
 def test_a_broken_text_is_refused_with_its_place(text: str, says: str) -> None:
     with pytest.raises(TopologyError) as caught:
         topo_m.read(text)
     assert str(caught.value).startswith(f"topo -m, {says}")
+
+
+@pytest.mark.shared_data
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("02-tab-eaten-two-nic-columns-glued", "line 1, column 17: 'NIC1NIC2' is NIC1 and NIC2; put the"),
+        ("08-topo-p2p-gns", "line 2, column 9: this is the output of nvidia-smi topo -p2p, which has"),
+    ],
+)  # fmt: skip
+def test_texts_of_public_reports_that_are_refused(name: str, says: str) -> None:
+    with pytest.raises(TopologyError) as caught:
+        topo_m.read((SHARED_DATA / "reports" / f"{name}.txt").read_text())
+    assert str(caught.value).startswith(f"topo -m, {says}")
+
+
+@pytest.mark.shared_data
+@pytest.mark.parametrize(
+    ("name", "links", "numas"),
+    [
+        ("05-pod-two-gpus-blank-affinity", [12], [None, None]),
+        ("07-prompt-and-header-in-one-line", [0], [0, 0]),
+        ("31c-lines-wrapped-at-80", [6, 6, 6], [0, 0, 1, 1]),
+        ("31i-collect-env-indented-by-kubectl-logs", [18], [0, 0]),
+    ],
+)
+def test_texts_of_public_reports_that_are_read(name: str, links: list[int], numas: list[int | None]) -> None:
+    machine = topo_m.read((SHARED_DATA / "reports" / f"{name}.txt").read_text())
+    assert list(machine.links[0][1:]) == links
+    assert [gpu.numa for gpu in machine.gpus] == numas
+
+
+def test_the_matrix_of_paths_is_found_next_to_other_matrices() -> None:
+    p2p = "\tGPU0\tGPU1\nGPU0\tX\tOK\nGPU1\tOK\tX\n\n  OK = Status Ok\n"
+    mp = "$ nvidia-smi topo -mp\n" + _small(ab="SYS", ba="SYS") + "\n"
+    assert topo_m.read(p2p + mp + "$ nvidia-smi topo -m\n" + _small() + "\n" + p2p) == topo_m.read(_small())
 
 
 def test_blanks_and_tabs_mean_the_same() -> None:
@@ -208,6 +260,47 @@ def test_a_degraded_fabric_is_still_a_fabric() -> None:
             for row in lost]  # fmt: skip
     machine = topo_m.read("\n".join([*lost, *rows[9:]]))
     assert [gpu.switch_links for gpu in machine.gpus] == [18] * 7 + [0]
+
+
+@pytest.mark.shared_data
+@pytest.mark.parametrize("path", [path for path in files if path.name not in REFUSED], ids=lambda p: p.stem)
+def test_cells_between_nics_stay_as_the_text_has_them(path: Path) -> None:
+    rows = [line.split() for line in path.read_text().splitlines() if re.match(r"(NIC|mlx)\w+\s+[A-Z]", line)]
+    machine = topo_m.read(path.read_text())
+    kept = codec.decode(codec.encode(machine))
+    _, *cells = writer.cells(kept)
+    gpus = len(machine.gpus)
+    shown = [[cell.strip() for cell in row[1 : 1 + gpus + len(rows)]] for row in cells[gpus:]]
+    assert shown == [row[1 : 1 + gpus + len(rows)] for row in rows]
+
+
+@pytest.mark.shared_data
+def test_nics_of_a_pod_that_no_gpu_is_near_are_as_the_text_says() -> None:
+    machine = topo_m.read((SHARED_DATA / "reports" / "05-pod-two-gpus-blank-affinity.txt").read_text())
+    assert machine.nic_pairs is not None
+    assert [[path.name for path in row] for row in machine.nic_pairs] == [
+        ["SELF", "PIX", "SYS", "SYS"],
+        ["PIX", "SELF", "SYS", "SYS"],
+        ["SYS", "SYS", "SELF", "PIX"],
+        ["SYS", "SYS", "PIX", "SELF"],
+    ]
+    cells = _nic_cells(machine)
+    assert [cells[0, 1], cells[0, 2], cells[2, 3]] == ["PIX", "SYS", "PIX"]
+
+
+@pytest.mark.parametrize(
+    ("pairs", "says"),
+    [
+        (((0,),), r"nic_pairs: 1 rows; 2 are needed"),
+        (((0, 1), (2, 0)), r"nic_pairs\[0\]\[1\]: 1, but nic_pairs\[1\]\[0\] is 2"),
+        (((0, 0), (0, 0)), r"nic_pairs\[0\]\[1\]: 0; 0 \(self\) on the diagonal"),
+    ],
+)
+def test_a_bad_matrix_of_nics_is_refused(pairs: tuple[tuple[int, ...], ...], says: str) -> None:
+    machine = topo_m.read("GPU0 a b\nGPU0 X PIX SYS\na PIX X SYS\nb SYS SYS X\n")
+    bad = tuple(tuple(map(PathType, row)) for row in pairs)
+    with pytest.raises(TopologyError, match=says):
+        codec.encode(msgspec.structs.replace(machine, nic_pairs=bad))
 
 
 def _kept(machine: Machine) -> object:

@@ -1,0 +1,280 @@
+"""The cells of one matrix of ``nvidia-smi topo -m``, checked. ``pasted`` finds its lines, ``reader`` calls this."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from dradriver.topology.check import is_cpu_list
+from dradriver.topology.errors import TopologyError
+from dradriver.topology.topo_m import pasted
+from dradriver.topology.vendors import links_of
+
+GPU = re.compile(r"GPU([0-9]{1,4})")
+_DEVICE = re.compile(r"[A-Za-z][\w.:-]{0,63}")
+CPU, NUMA, _MEMORY = pasted.HEADINGS
+_AFFINITIES = ", ".join(pasted.HEADINGS)
+_COLUMN = re.compile(rf"(?:{'|'.join(pasted.HEADINGS)}|\S)+")
+_UNKNOWN = "N/A"
+_ALLOWED = "X, NV1 to NV99 or links of another vendor, " + ", ".join(pasted.PATHS)
+_MOST_DEVICES = 512
+_LOST = "put the tab or blank back that is lost between them"
+
+
+class Cell(msgspec.Struct, frozen=True):
+    """A word of the matrix, with line and column, both from 1 and colour codes not counted."""
+
+    text: str
+    line: int
+    column: int
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Line and column."""
+        return self.line, self.column
+
+
+class Matrix(msgspec.Struct):
+    """The cells as they stand.
+
+    Attributes:
+        line: The header's.
+        devices: The columns of devices.
+        headings: The columns after them.
+        rows: One cell a device.
+        affinity: The texts after these, by heading.
+        counts: How many there are; -1 where it cannot be told which are missing.
+        beyond: The first cell behind the last heading's.
+        ends: Line and column of each row's end.
+    """
+
+    line: int
+    devices: list[str]
+    headings: list[str]
+    rows: dict[str, list[Cell]] = {}
+    affinity: dict[str, dict[str, str]] = {}
+    counts: dict[str, int] = {}
+    beyond: dict[str, Cell] = {}
+    ends: dict[str, tuple[int, int]] = {}
+
+    def texts(self) -> object:
+        """Return all but the places."""
+        rows = [(name, [cell.text for cell in row]) for name, row in self.rows.items()]
+        return self.devices, self.headings, rows, self.affinity
+
+
+def error(place: tuple[int, int], message: str) -> TopologyError:
+    """Return the error about a line and column."""
+    return TopologyError(f"topo -m, line {place[0]}, column {place[1]}: {message}")
+
+
+def read(found: pasted.Found, join: Callable[[pasted.Entry], pasted.Line]) -> Matrix:
+    """Return the matrix that was found; ``join`` makes its wrapped lines whole.
+
+    Raises:
+        TopologyError: With line and column, what stands there and what may.
+    """
+    rows = [_split(join(row)) for row in found.rows]
+    matrix = _header(join(found.header), [row[0].text for row in rows])
+    _check_width(matrix, rows)
+    if found.strays:
+        raise _stray(matrix, found.strays[0])
+    for entry, row in zip(found.rows, rows, strict=True):
+        _row(matrix, join(entry), row)
+    _check_affinities(matrix)
+    missing = next((device for device in matrix.devices if device not in matrix.rows), None)
+    if missing is not None:
+        place = (found.after + 1, 1) if found.rows else found.header.start.place(0)
+        raise error(place, f"the row of {missing} is missing; give the whole output of nvidia-smi topo -m")
+    _check_symmetry(matrix)
+    return matrix
+
+
+def _is_cell(text: str) -> bool:
+    return text in pasted.PATHS or links_of(text) is not None
+
+
+def _check_width(matrix: Matrix, rows: Sequence[Sequence[Cell]]) -> None:
+    """Raise if most rows agree on more cells than the header has devices: then the header has lost some."""
+    width = len(matrix.devices)
+    counts: Counter[int] = Counter()
+    for row in rows:
+        count = sum(1 for _ in itertools.takewhile(lambda cell: cell.text == "X" or _is_cell(cell.text), row[1:]))
+        after = row[count + 1].text if len(row) > count + 1 else ""
+        if after in ("", _UNKNOWN) or is_cpu_list(after):
+            counts[count] += 1
+    count, agreeing = counts.most_common(1)[0] if counts else (width, 0)
+    if agreeing < 2 or agreeing * 2 <= len(rows) or count <= width:
+        return
+    unknown = next((row[0].text for row in rows if row[0].text not in matrix.devices), None)
+    lacks = f"; the header has no column for {unknown}" if unknown else ""
+    raise error((matrix.line, 1), f"{width} devices in the header, but {count} cells in most rows{lacks}")
+
+
+def _stray(matrix: Matrix, line: pasted.Line) -> TopologyError:
+    cells = _split(line)
+    at = next((n for n, cell in enumerate(cells) if cell.text == "X" or _is_cell(cell.text)), 0)
+    name = cells[max(0, at - 1)]
+    return _no_column(matrix, name)
+
+
+def _no_column(matrix: Matrix, name: Cell) -> TopologyError:
+    return error(name.place, f"{name.text!r} has no column in the header (line {matrix.line})")
+
+
+def _header(line: pasted.Line, rows: Sequence[str]) -> Matrix:
+    """Return a matrix without rows.
+
+    Args:
+        line: From the first device on.
+        rows: What the rows begin with.
+    """
+    words = [Cell(match[0], *line.place(match.start())) for match in _COLUMN.finditer(line.text)]
+    names = [*pasted.HEADINGS, *filter(_DEVICE.fullmatch, rows)]
+    lost = [(word, parts) for word in words if word.text not in rows and (parts := pasted.glued(word.text, names))]
+    if lost:
+        told = ", ".join(f"{word.text!r} is {' and '.join(parts)}" for word, parts in lost)
+        raise error(lost[0][0].place, f"{told}; {_LOST}")
+    devices: list[str] = []
+    headings: list[str] = []
+    for cell in words:
+        word = cell.text
+        if word in pasted.HEADINGS:
+            headings.append(word)
+            if word != pasted.HEADINGS[min(len(headings), 3) - 1]:
+                raise error(cell.place, f"{word} stands here; the columns after the devices are {_AFFINITIES}")
+        elif headings or not _DEVICE.fullmatch(word) or "Affinity" in word or word in ("CPU", "NUMA", "GPU", "ID"):
+            raise error(cell.place, f"{word!r} is no column; devices stand first, then {_AFFINITIES}")
+        elif word.startswith("GPU") and not GPU.fullmatch(word):
+            raise error(cell.place, f"{word!r} is no GPU; columns of GPUs are GPU0 to GPU9999")
+        elif word in devices:
+            raise error(cell.place, f"{word} stands twice in the header")
+        else:
+            devices.append(word)
+    numbers = [int(m[1]) for d in devices if (m := GPU.fullmatch(d))]
+    if numbers != sorted(numbers) or len(set(numbers)) != len(numbers):
+        raise error((line.place(0)[0], 1), "the GPU columns are not in ascending order")
+    if len(devices) > _MOST_DEVICES:
+        raise error((line.place(0)[0], 1), f"{len(devices)} devices; at most {_MOST_DEVICES} are read")
+    return Matrix(line=line.place(0)[0], devices=devices, headings=headings)
+
+
+def _row(matrix: Matrix, line: pasted.Line, cells: Sequence[Cell]) -> None:
+    first = cells[0]
+    name = first.text
+    if name not in matrix.devices:
+        parts = next(
+            ([d, name[len(d) :]] for d in matrix.devices if name.startswith(d) and _begins(name[len(d) :])), []
+        )
+        raise error(first.place, _is_glued(name, parts)) if parts else _no_column(matrix, first)
+    if name in matrix.rows:
+        raise error(first.place, f"a second row of {name}")
+    width = len(matrix.devices)
+    body, rest = cells[1 : width + 1], cells[width + 1 :]
+    for device, cell in zip(matrix.devices, body, strict=False):
+        if cell.text == "X" or _is_cell(cell.text):
+            continue
+        if parts := pasted.glued(cell.text):
+            raise error(cell.place, _is_glued(cell.text, parts))
+        if cell.text == _UNKNOWN or is_cpu_list(cell.text):
+            raise error(
+                cell.place, f"{cell.text!r} stands where {name}'s row has its cell for {device}; a cell is lost"
+            )
+        raise error(cell.place, f"{cell.text!r} is no cell of {name}'s row; allowed: {_ALLOWED}")
+    if len(body) < width:
+        missing = matrix.devices[len(body)]
+        raise error(line.place(len(line.text)), f"{name}'s row ends before its cell for {missing}")
+    for device, cell in zip(matrix.devices, body, strict=True):
+        _check_cell(name, device, cell)
+    matrix.rows[name] = list(body)
+    matrix.ends[name] = line.place(len(line.text))
+    matrix.affinity[name] = _affinity(matrix, name, rest)
+
+
+def _begins(text: str) -> bool:
+    return _is_cell(text) or text == "X" or bool(pasted.glued(text))
+
+
+def _is_glued(text: str, parts: Sequence[str]) -> str:
+    return f"{text!r} is {' and '.join(parts)}; {_LOST}"
+
+
+def _split(line: pasted.Line) -> list[Cell]:
+    """Return the words of a row; between two tabs may also be nothing, which is an empty cell."""
+    if "\t" not in line.text.strip():
+        return [Cell(m[0], *line.place(m.start())) for m in re.finditer(r"\S+", line.text)]
+    cells: list[Cell] = []
+    start = 0
+    for piece in line.text.split("\t"):
+        words = list(re.finditer(r"\S+", piece))
+        if words:
+            cells += [Cell(m[0], *line.place(start + m.start())) for m in words]
+        elif cells:  # before the first word it is indentation
+            cells.append(Cell("", *line.place(start)))
+        start += len(piece) + 1
+    return cells
+
+
+def _check_cell(name: str, device: str, cell: Cell) -> None:
+    if (cell.text == "X") != (name == device):
+        raise error(cell.place, f"{cell.text!r} between {name} and {device}; X marks the device itself, nothing else")
+    both_gpus = GPU.fullmatch(name) and GPU.fullmatch(device)
+    if links_of(cell.text) is not None and not both_gpus:
+        raise error(cell.place, f"{cell.text} between {name} and {device}; links join GPUs alone")
+
+
+def _affinity(matrix: Matrix, name: str, rest: Sequence[Cell]) -> dict[str, str]:
+    """Map headings to the texts after a row's cells.
+
+    Where there are fewer than headings it cannot be told which are missing, unless there is none but N/A.
+    """
+    headings = matrix.headings
+    words = [cell for cell in rest if cell.text]
+    for heading, cell in zip(headings, words, strict=False):
+        if heading != _MEMORY and cell.text != _UNKNOWN and not is_cpu_list(cell.text):
+            raise error(
+                cell.place,
+                f"{cell.text!r} is no {heading} of {name}, which the header (line {matrix.line}) has here; write "
+                "numbers: 0-19,40-59, or N/A",
+            )
+    extra = words[len(headings) :]
+    if len(headings) == 2 and extra and extra[0].text == _UNKNOWN:  # "GPU NUMA ID", whose heading some leave out
+        extra = extra[1:]
+    if extra:
+        matrix.beyond[name] = extra[0]
+    known = [cell.text for cell in words if cell.text != _UNKNOWN]
+    is_short = len(words) < len(headings)
+    matrix.counts[name] = -1 if is_short and known else len(words)
+    return {h: cell.text for h, cell in zip(headings, words, strict=False) if cell.text != _UNKNOWN and not is_short}
+
+
+def _check_affinities(matrix: Matrix) -> None:
+    """Raise unless the rows of all GPUs have as many cells behind those of devices, and a heading for each."""
+    gpus = [device for device in matrix.devices if GPU.fullmatch(device) and device in matrix.rows]
+    beyond = [cell for name in matrix.devices if (cell := matrix.beyond.get(name))]
+    if beyond and matrix.beyond.keys() == set(gpus):
+        raise error((matrix.line, 1), f"the header has no heading for {beyond[0].text!r} in line {beyond[0].line}")
+    if beyond:
+        raise error(beyond[0].place, f"{beyond[0].text!r} stands behind the last column (line {matrix.line})")
+    most = max((matrix.counts[gpu] for gpu in gpus), default=0)
+    for gpu in gpus:
+        if matrix.counts[gpu] < max(most, 0):
+            raise error(
+                matrix.ends[gpu],
+                f"{gpu}'s row has too few cells for {', '.join(matrix.headings)}; write N/A for what is not known",
+            )
+
+
+def _check_symmetry(matrix: Matrix) -> None:
+    position = {device: i for i, device in enumerate(matrix.devices)}
+    for a in matrix.devices:
+        for b in matrix.devices[: position[a]]:
+            here, there = matrix.rows[a][position[b]], matrix.rows[b][position[a]]
+            if here.text != there.text:
+                raise error(
+                    here.place, f"{a} to {b} is {here.text}, but {b} to {a} (line {there.line}) is {there.text}"
+                )

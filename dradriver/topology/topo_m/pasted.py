@@ -1,0 +1,300 @@
+"""The matrices in a pasted text, line by line: what surrounds, prefixes, colours or wraps them is undone here.
+
+People paste terminal output, log lines, quotations and lists. A row is found by its device's name, which a cell
+follows, wherever that stands in a line. What is left of it is a prefix: a time stamp, a pod's name, a quotation mark.
+The header is the line above the first row that names the first row's GPU. A line between them, or after a row, that
+holds nothing but pieces of headings and cells is the end of a wrapped line. ``reader`` checks what stands in the cells.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+import msgspec
+
+from dradriver.topology.machine import PathType
+from dradriver.topology.vendors import VENDORS
+
+PATHS: Final = {path.name: path for path in PathType if path is not PathType.SELF} | {"SOC": PathType.SYS}
+HEADINGS: Final = ("CPU Affinity", "NUMA Affinity", "GPU NUMA ID")
+_NAMED: Final = ["X", *PATHS, *(kind.cell for vendor in VENDORS.values() for kind in vendor.kinds)]
+_NUMBERED: Final = [vendor.cell for vendor in VENDORS.values()]
+_P2P: Final = ("OK", "CNS", "GNS", "TNS", "NS", "U")  # what topo -p2p prints; "OK" first, for an alternation
+_WORDS: Final = [*_NAMED, *_NUMBERED, "N/A", *sorted({word for heading in HEADINGS for word in heading.split()})]
+
+
+def _any(words: Iterable[str]) -> str:
+    return "|".join(map(re.escape, sorted(words, key=len, reverse=True)))
+
+
+_CELL: Final = rf"(?:(?:{_any(_NUMBERED)})[1-9][0-9]?|{_any(_NAMED)})(?![a-z])|(?:{_any(_P2P)})(?!\w)"
+_GPU: Final = re.compile(r"(?<![\w./-])GPU[0-9][\w.:-]*(?!\S)")
+_ROW: Final = re.compile(rf"(?<![\w.-])(?:GPU|NIC)[0-9]{{1,4}}(?=[ \t]*(?:{_CELL}))")
+_OTHER: Final = re.compile(r"[ \t]*([A-Za-z][\w.:-]*)")
+_HAS_CELL: Final = re.compile(rf"(?<!\S)(?:{_CELL})")
+_HEADER: Final = re.compile(r"(?<![\w.-])GPU[0-9]{1,4}(?=[ \t]*(?:GPU|NIC[0-9]|CPU Affinity|$))")
+_LEGEND: Final = re.compile(r"(?:^|[^\w#])([A-Z][A-Z0-9]{0,7}#?)\s+=\s|Legend:")
+_COMMAND: Final = re.compile(r"topo\s+(-mp|--matrix_pci|-m|--matrix|-p2p|--p2p)\b")
+_MP: Final = ("-mp", "--matrix_pci")
+# Colours and titles of terminals; of "[4mGPU0" a web page has eaten the escape character.
+_ESCAPE: Final = re.compile(
+    r"(?:\x1b|\^\[|\\x1b|\\033|\\e|\u241b)(?:\[[0-9;?]*[A-Za-z]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)|\(B)|\[[0-9;]{1,8}m"
+)
+_INVISIBLE: Final = re.compile("[\u200b-\u200f\u2060\ufeff]")
+_BLANK: Final = re.compile(r"[^\S\t]|[|\u2502\"'`]")  # blanks of all kinds, strokes of tables, quotation marks
+_GLUE: Final = re.compile(rf"(?:{_CELL})|N/A|[0-9][0-9,-]*")
+_PIECE: Final = rf"(?:{_any(_WORDS)}|(?:GPU|NIC)[0-9]|[0-9,-])*"
+_FIRST: Final = re.compile(rf"(?:{_any({word[i:] for word in _WORDS for i in range(1, len(word))})})?{_PIECE}")
+_MIDDLE: Final = re.compile(_PIECE)
+_LAST: Final = re.compile(rf"{_PIECE}(?:{_any({word[:i] for word in _WORDS for i in range(1, len(word))})})?")
+
+
+class Line(msgspec.Struct, frozen=True):
+    """A line of a matrix, of one or several lines of the text.
+
+    Attributes:
+        text: What stands in it.
+        parts: Offset in ``text``, line and column, both from 1 and colour codes not counted, of each line's beginning.
+    """
+
+    text: str
+    parts: tuple[tuple[int, int, int], ...]
+
+    def place(self, at: int) -> tuple[int, int]:
+        """Return line and column of an offset."""
+        offset, line, column = self.parts[0]
+        if len(self.parts) > 1:
+            offset, line, column = next(part for part in reversed(self.parts) if part[0] <= at)
+        return line, column + at - offset
+
+
+class Entry(msgspec.Struct):
+    """The header or a row, and the lines that go on with it where it is wrapped.
+
+    Attributes:
+        start: The text's line, from the first device's name on.
+        whole: The same with what stands before.
+        rest: The lines after it.
+    """
+
+    start: Line
+    whole: str
+    rest: list[Line] = []
+
+
+class Found(msgspec.Struct):
+    """A matrix in a text.
+
+    Attributes:
+        header: The header.
+        rows: The rows in the text's order, none where the header stands alone.
+        strays: Lines among the rows that have cells and no device's name.
+        after: Index of the first line after it.
+        legend: What the legend below explains, with the line of each.
+        command: ``topo -m`` and the like, the last that stands above it, with line and column.
+    """
+
+    header: Entry
+    rows: list[Entry] = []
+    strays: list[Line] = []
+    after: int = 0
+    legend: dict[str, int] = {}
+    command: tuple[str, int, int] | None = None
+
+    @property
+    def wrapped(self) -> Line | None:
+        """The first line that goes on with another."""
+        rests = (line for entry in (self.header, *self.rows) for line in entry.rest)
+        return min(rests, key=lambda line: line.parts[0][1], default=None)
+
+    @property
+    def p2p(self) -> tuple[int, int] | None:
+        """Line and column of what tells that ``topo -p2p`` printed it."""
+        for row in self.rows:
+            for match in re.finditer(r"\S+", row.start.text):
+                if match[0] in _P2P:
+                    return row.start.place(match.start())
+        told = next((line for key, line in self.legend.items() if key in _P2P), None)
+        if told is not None:
+            return told, 1
+        return self.command[1:] if self.command and "p2p" in self.command[0] else None
+
+    @property
+    def is_mp(self) -> bool:
+        """Whether the command above it is ``topo -mp``."""
+        return self.command is not None and self.command[0] in _MP
+
+
+def lines_of(text: str) -> list[str]:
+    """Return the lines of a text without colours, with one kind of blank next to tabs."""
+    plain = re.sub(r"\r*\n|\r", "\n", _INVISIBLE.sub("", _ESCAPE.sub("", text)))
+    return [_BLANK.sub(" ", line) for line in plain.removesuffix("\n").split("\n")]
+
+
+def is_matrix(text: str) -> bool:
+    """Return whether a text has a row or a header of ``nvidia-smi topo -m``, or a line that starts like one."""
+    return any(
+        _ROW.search(line) or _HEADER.match(line.lstrip()) or re.match(r"\s*GPU[0-9]", line) for line in lines_of(text)
+    )
+
+
+def glued(word: str, names: Iterable[str] = ()) -> list[str]:
+    """Return the words that stand in one without a blank or tab between them; empty where it is none of these.
+
+    Args:
+        word: What stands in the text.
+        names: Devices and headings; without them the words of cells.
+    """
+    known = sorted({*names}, key=len, reverse=True)
+    pattern = re.compile(rf"{_any(known)}|(?:GPU|NIC)[0-9]+") if known else _GLUE
+    parts = [match[0] for match in pattern.finditer(word)]
+    return parts if len(parts) > 1 and "".join(parts) == word else []
+
+
+def matrices(lines: Sequence[str]) -> list[Found]:
+    """Return all matrices, from the top."""
+    found: list[Found] = []
+    after = 0
+    while after < len(lines):
+        head = _header(lines, after)
+        if head is None:
+            break
+        matrix = _matrix(lines, head)
+        matrix.command = _command(lines, after, head)
+        found.append(matrix)
+        after = matrix.after
+    ends = [*(matrix.header.start.parts[0][1] - 1 for matrix in found[1:]), len(lines)]
+    for matrix, end in zip(found, ends, strict=False):
+        told = ((_LEGEND.search(lines[at]), at + 1) for at in range(matrix.after, end))
+        matrix.legend = {match[1]: number for match, number in told if match and match[1]}
+    return found
+
+
+def row_without_header(lines: Sequence[str]) -> tuple[int, int]:
+    """Return line and column of the first row of a text without a header, of the text's beginning without one."""
+    starts = ((number, match.start() + 1) for number, line in enumerate(lines, 1) if (match := _ROW.search(line)))
+    return next(starts, (1, 1))
+
+
+def joins() -> list[Callable[[Found], Callable[[Entry], Line]]]:
+    """Return the ways in which wrapped lines are made whole again: as they stand, by their width, by a blank."""
+    return [
+        lambda _: lambda entry: _join(entry, lambda _: ""),
+        _by_width,
+        lambda _: lambda entry: _join(entry, " ".format),
+    ]
+
+
+def _by_width(matrix: Found) -> Callable[[Entry], Line]:
+    """Return a join for terminals, which break where the width ends; what is shorter has lost its last blanks."""
+    entries = [entry for entry in (matrix.header, *matrix.rows) if entry.rest]
+    broken = [line for entry in entries for line in (entry.whole, *(rest.text for rest in entry.rest[:-1]))]
+    width = max((len(line.expandtabs()) for line in broken), default=0)
+    return lambda entry: _join(entry, lambda line: "" if len(line.expandtabs()) == width else " ")
+
+
+def _join(entry: Entry, between: Callable[[str], str]) -> Line:
+    text, parts, last = entry.start.text, list(entry.start.parts), entry.whole
+    for line in entry.rest:
+        text += between(last)
+        parts.append((len(text), *line.parts[0][1:]))
+        text, last = text + line.text, line.text
+    return Line(text, tuple(parts))
+
+
+def _header(lines: Sequence[str], after: int) -> int | None:
+    """Return the index of the first header from ``after`` on; of the whole text also of one that has no rows."""
+    for at in range(after, len(lines)):
+        if (row := _ROW.search(lines[at])) is None or row[0].startswith("NIC"):
+            continue
+        same = re.compile(rf"(?<![\w.-]){row[0]}(?![0-9])")
+        above = [n for n in range(after, at) if _GPU.search(lines[n]) and not _ROW.search(lines[n])]
+        named = [n for n in above if same.search(lines[n])]
+        if above:
+            return (named or above)[-1]
+    return None if after else next((n for n, line in enumerate(lines) if _HEADER.search(line)), None)
+
+
+def _matrix(lines: Sequence[str], head: int) -> Found:
+    first = _GPU.search(lines[head])
+    matrix = Found(header=Entry(_line(lines, head, first.start() if first else 0), lines[head]))
+    names = set(re.findall(r"\S+", matrix.header.start.text)) - {"CPU", "NUMA", "GPU", "ID", "Affinity"}
+    prefix = lines[head][: first.start()].strip() if first else ""
+    is_apart = False
+    at = head
+    for at in range(head + 1, len(lines)):
+        line = lines[at]
+        start = _start(line, names)
+        begin = line.find(prefix) + len(prefix) if prefix and line.lstrip().startswith(prefix) else 0
+        if not re.search(r"\w", line[begin:]):
+            is_apart = True
+            continue
+        if matrix.rows and (_LEGEND.search(line) or _HEADER.search(line)):
+            break
+        if start is not None:
+            matrix.rows.append(Entry(_line(lines, at, start), line))
+            prefix = line[:start].strip()
+        else:
+            rest = _line(lines, at, begin)
+            entry = matrix.rows[-1] if matrix.rows else matrix.header
+            if not matrix.rows:
+                entry.rest.append(rest)
+                names |= set(re.findall(r"\S+", rest.text))
+            elif _goes_on(rest.text) and not (is_apart and _is_last(matrix, names)):
+                entry.rest.append(rest)
+            elif _is_last(matrix, names):
+                break
+            elif _HAS_CELL.search(line):
+                matrix.strays.append(rest)
+        is_apart = False
+    else:
+        at = len(lines)
+    matrix.after = at
+    return matrix
+
+
+def _is_last(matrix: Found, names: set[str]) -> bool:
+    """Return whether the last row that was found is that of the last device."""
+    devices = [name for name in re.findall(r"\S+", matrix.header.start.text) if name in names]
+    return len(matrix.rows) >= len(devices)
+
+
+def _line(lines: Sequence[str], at: int, start: int) -> Line:
+    return Line(lines[at][start:], ((0, at + 1, start + 1),))
+
+
+def _start(line: str, names: set[str]) -> int | None:
+    """Return where a row begins in a line, None where none does."""
+    row = _ROW.search(line)
+    if row is not None:
+        return row.start()
+    first = None
+    for word in re.finditer(r"\S+", line):
+        if word[0] in names or re.fullmatch("(GPU|NIC)[0-9]{1,4}", word[0]):
+            first = word.start()
+        elif _HAS_CELL.match(word[0]):
+            break
+    else:
+        return None
+    unknown = _OTHER.match(line)  # of a card whose name the header has not
+    if first is None and unknown and not _FIRST.fullmatch(unknown[1]) and _goes_on(line[unknown.end(1) :]):
+        return unknown.start(1)
+    return first
+
+
+def _goes_on(text: str) -> bool:
+    """Return whether a line holds nothing but pieces of headings and cells."""
+    first, *others = text.split() or [""]
+    *middle, last = others or [""]
+    forms = [(_FIRST, first), *((_MIDDLE, word) for word in middle), (_LAST, last)]
+    return all(form.fullmatch(word) for form, word in forms)
+
+
+def _command(lines: Sequence[str], after: int, head: int) -> tuple[str, int, int] | None:
+    """Return the last command between two places, with line and column."""
+    commands = (
+        (match[1], at + 1, match.start() + 1) for at in range(after, head + 1) for match in _COMMAND.finditer(lines[at])
+    )
+    return next(iter(reversed(list(commands))), None)

@@ -1,0 +1,116 @@
+"""YAML whose values have types, within bounds: of levels, of values behind aliases, of what a message repeats.
+
+A few kB of aliases of aliases hold more values than memory has room for, and PyYAML fails on odd tags with whatever its
+constructors raise. ``read`` reads what has a schema; this is for a kubeconfig and for manifests, which have none here.
+"""
+
+from __future__ import annotations
+
+import reprlib
+from typing import Any, Final
+
+import yaml
+
+_REPR: Final = reprlib.Repr()
+_REPR.maxlevel, _REPR.maxlist, _REPR.maxdict, _REPR.maxstring, _REPR.maxother = 2, 3, 3, 60, 60
+_MOST_TOLD: Final = 200  # characters of what PyYAML says, which repeats names of any length
+
+FAILURES: Final = (yaml.YAMLError, ValueError, LookupError, OverflowError, RecursionError, TypeError, AttributeError)
+"""What PyYAML raises of odd texts: a ``ValueError`` of a date, a ``KeyError`` of ``!!bool x``."""
+
+
+class OutOfBoundsError(ValueError):
+    """A text is nested too deeply or holds too much; ``line`` counts from 1."""
+
+    def __init__(self, line: int, says: str) -> None:
+        super().__init__(says)
+        self.line = line
+
+
+def shown(value: object) -> str:
+    """Return a value for a message, whatever its type and size."""
+    try:
+        return _REPR.repr(value)
+    except ValueError:  # a number with more digits than Python writes
+        return "a number"
+
+
+def told(error: Exception) -> str:
+    """Return what PyYAML says is wrong, on one line."""
+    problem = error.problem if isinstance(error, yaml.MarkedYAMLError) else str(error)
+    return " ".join(str(problem)[:_MOST_TOLD].split())
+
+
+def line_of(error: Exception) -> int:
+    """Return the line of what is wrong, 1 where it is not known."""
+    if isinstance(error, OutOfBoundsError):
+        return error.line
+    mark = error.problem_mark if isinstance(error, yaml.MarkedYAMLError) else None
+    return mark.line + 1 if mark else 1
+
+
+def check(node: yaml.Node | None, *, deepest: int, most: int) -> None:
+    """Refuse an alias of itself, too many levels, and aliases of aliases that come to too many values.
+
+    Raises:
+        OutOfBoundsError: With the line.
+    """
+    sizes: dict[int, int] = {}
+
+    def size(each: Any, depth: int) -> int:
+        line = each.start_mark.line + 1
+        known = sizes.get(id(each))
+        if known is not None:
+            if not known:
+                raise OutOfBoundsError(line, "an alias of itself")
+            return known
+        if isinstance(each, yaml.ScalarNode):
+            return 1
+        if depth > deepest:
+            raise OutOfBoundsError(line, f"nested deeper than {deepest} levels")
+        sizes[id(each)] = 0
+        is_map = isinstance(each, yaml.MappingNode)
+        children = [part for pair in each.value for part in pair] if is_map else each.value
+        total = 1 + sum(size(child, depth + 1) for child in children)
+        if total > most:
+            raise OutOfBoundsError(line, f"more than {most} values behind aliases")
+        sizes[id(each)] = total
+        return total
+
+    if node is not None:
+        size(node, 0)
+
+
+def load(text: str, *, deepest: int, most: int) -> object:
+    """Return what a text of one document holds, as ``yaml.safe_load`` does.
+
+    Raises:
+        OutOfBoundsError: It is nested too deeply, or holds more than ``most`` values, with those behind aliases.
+        ValueError: It is no YAML; the message has the line.
+    """
+    try:
+        loader = _Loader(text, deepest)
+        node = loader.get_single_node()
+        check(node, deepest=deepest, most=most)
+        return None if node is None else loader.construct_document(node)
+    except FAILURES as error:
+        if isinstance(error, OutOfBoundsError):
+            raise
+        raise ValueError(f"line {line_of(error)}: {told(error)}") from None
+
+
+class _Loader(yaml.SafeLoader):
+    """A loader that stops where a text is nested too deeply, before Python's stack ends."""
+
+    def __init__(self, text: str, deepest: int) -> None:
+        super().__init__(text)
+        self._depth = -1
+        self._deepest = deepest
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        self._depth += 1
+        if self._depth > self._deepest:
+            raise OutOfBoundsError(self.line + 1, f"nested deeper than {self._deepest} levels")
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        return node
