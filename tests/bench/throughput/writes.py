@@ -83,7 +83,10 @@ def _steps(stage: Stage, controller: Client, pod: Object, claim: Object) -> Mapp
         for key, value in pod["metadata"]["annotations"].items()
         if key not in sent["metadata"]["annotations"]
     }
-    lifted = {"metadata": {"annotations": notes}, "spec": {"affinity": pod["spec"]["affinity"]}}
+    lifted = {
+        "metadata": {"annotations": notes},
+        "spec": {"affinity": pod["spec"]["affinity"], "schedulingGates": gated["schedulingGates"]},
+    }
 
     uids: dict[str, str] = {}  # of our pods, by their names
 

@@ -42,8 +42,8 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     kinds = {
-        "quick": FaultKind(effect="NoSchedule", advice="Reset it.", leaves_s=60),
-        "slow": FaultKind(effect="None", advice="Cool it.", comes_s=60, leaves_s=300),
+        "quick": FaultKind(effect="NoSchedule", words="broken", advice="Reset it.", leaves_s=60),
+        "slow": FaultKind(effect="None", words="hot", advice="Cool it.", comes_s=60, leaves_s=300),
     }
     monkeypatch.setattr(faults, "KINDS", kinds)
     monkeypatch.setattr("dradriver.node.health.record.KINDS", kinds)

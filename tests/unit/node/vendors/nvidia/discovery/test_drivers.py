@@ -96,7 +96,7 @@ async def test_with_each_driver_an_agent_publishes_hands_out_and_taints(
     driver: str, h100: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An XID is over where the driver says so; with one that does not tell it stays until something shows a reset."""
-    monkeypatch.setitem(KINDS, "xid", FaultKind(effect="NoSchedule", advice="Look.", leaves_s=0))
+    monkeypatch.setitem(KINDS, "xid", FaultKind(effect="NoSchedule", words="broken", advice="Look.", leaves_s=0))
     how: dict[str, Any] = {"discovery": "nvml", "driver_root": nvml.compiled(), "host_root": h100.sys.root}
     h100.sys.file("etc/cdi/nvidia.yaml", cdi_specification(h100.machine))
     h100.sys.file("dev/kmsg", f"4,1,1000000,-;NVRM: Xid (PCI:{h100.machine.gpus[5].pci[:-2]}): 48, double bit")

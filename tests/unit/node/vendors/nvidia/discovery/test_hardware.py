@@ -405,7 +405,7 @@ def test_a_gpu_that_is_bound_anew_makes_a_reading_stale_and_one_that_comes_or_go
 async def test_faults_of_gpus_are_taints_of_their_devices_until_they_are_gone(
     dgx1: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(KINDS, "nvlink", FaultKind(effect="NoSchedule", advice="Look.", leaves_s=0))
+    monkeypatch.setitem(KINDS, "nvlink", FaultKind(effect="NoSchedule", words="broken", advice="Look.", leaves_s=0))
     how: dict[str, Any] = {"discovery": "nvml", "driver_root": nvml.compiled(), "host_root": dgx1.sys.root}
     dgx1.sys.file("etc/cdi/nvidia.yaml", cdi_specification(dgx1.machine))
     dgx1.sys.file("dev/kmsg", f"4,1,1000000,-;NVRM: Xid (PCI:{dgx1.machine.gpus[5].pci[:-2]}): 79, GPU has fallen off")
