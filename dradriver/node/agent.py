@@ -26,6 +26,7 @@ from dradriver.node.claims.not_told import NotTold
 from dradriver.node.claims.prepare import Preparer
 from dradriver.node.claims.reconcile import INTERVAL_S, Reconciler
 from dradriver.node.claims.status import Statuses
+from dradriver.node.discovery.slots import Slots
 from dradriver.node.discovery.watch import MachineWatch
 from dradriver.node.event import Event
 from dradriver.node.faults import Fault
@@ -77,7 +78,12 @@ class Agent:
         )
         self._hardware = hardware.backend(options, self._objects.released, xids=lambda: self._policies.in_force.xids)
         self._discovery = self._hardware.discovery
-        self._machines = MachineWatch(self._discovery, interval_s=options.rediscover_s, earlier=self._objects.earlier)
+        self._machines = MachineWatch(
+            self._discovery,
+            interval_s=options.rediscover_s,
+            earlier=self._objects.earlier,
+            slots=Slots(options.state_dir, published=self._objects.published, removed=self._objects.removed_gpus),
+        )
         self._processes = gpu_processes.asked_of(self._discovery)
         self._watch_health()
         self._prepare()
@@ -168,7 +174,7 @@ class Agent:
         self._publisher = Publisher(
             self._client,
             self._objects,
-            machine=self._machines.last_known,
+            machine=self._machines.publishable,
             registered=lambda: self._plugin.registered,
             modes=self._modes,
             taints=self._record,

@@ -56,7 +56,7 @@ UNKNOWN = 999  # NVML's word for what it has no other for
 
 _CHANGING = {"open", "write", "fsync", "close", "replace", "unlink", "utime"}
 _CODE = tuple(str(REPO / "dradriver/node" / part) for part in ("claims/", "devices/", "journal.py", "files.py"))
-_HELD = str(REPO / "dradriver/node/claims/lock.py")  # a lock goes with its process, whose lines do not matter
+_HELD = str(REPO / "dradriver/node/lock.py")  # a lock goes with its process, whose lines do not matter
 
 
 class Kill(NamedTuple):

@@ -23,6 +23,8 @@ LABELS = {"pool": ("train", "serve"), "a.b/tier": ("0", "1")}
 PRODUCTS = ("NVIDIA A100-SXM4-40GB", "NVIDIA H100 80GB HBM3")
 GLOBS = (*PRODUCTS, "NVIDIA A100*", "*H100*", "*", "nvidia*")
 NUMBERS = range(3)
+ADDRESSES = ("0000:06:00.0", "0001:07:00.0")
+NAMED = {"numbers", "uuids", "pciAddresses"}
 
 
 def some(values: Any) -> st.SearchStrategy[list[Any]]:
@@ -40,6 +42,8 @@ def rules(draw: st.DrawFn) -> dict[str, Any]:
             ),
             "products": some(GLOBS),
             "numbers": some(NUMBERS),
+            "uuids": some(("GPU-0", "gpu-0", "GPU-1")),
+            "pciAddresses": some(ADDRESSES),
         },
     )
     whole = st.sampled_from(({}, {"mig": "off"}, {"shared": "none"}))
@@ -62,7 +66,7 @@ GPUS = st.builds(
     index=st.sampled_from(NUMBERS),
     uuid=st.just("GPU-0"),
     minor=st.just(0),
-    pci=st.just(""),
+    pci=st.sampled_from(("", *ADDRESSES)),
     product=st.sampled_from(PRODUCTS),
     mig=st.sampled_from((None, (), (MigDevice(0, "MIG-0", 1, 0),))),
 )
@@ -78,7 +82,10 @@ def expected(found: list[dict[str, Any]], node: str, labels: dict[str, str], gpu
             node in rule.get("nodes", [node]),
             rule.get("nodeSelector", {}).items() <= labels.items(),
             any(re.fullmatch(fnmatch.translate(glob), gpu.product) for glob in rule.get("products", ["*"])),
-            gpu.index in rule.get("numbers", [gpu.index]),
+            rule.keys().isdisjoint(NAMED)
+            or gpu.index in rule.get("numbers", [])
+            or gpu.uuid in map(str.upper, rule.get("uuids", []))
+            or gpu.pci in rule.get("pciAddresses", []),
         ]
         if all(tests):
             said = rule.get("shared", "none")

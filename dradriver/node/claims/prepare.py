@@ -24,7 +24,6 @@ from dradriver.node.claims.checkpoint import PreparedClaim, checked_uid
 from dradriver.node.claims.container_env import ContainerEnv, request_of
 from dradriver.node.claims.gpu_processes import Processes
 from dradriver.node.claims.ledgers import Ledgers
-from dradriver.node.claims.lock import locked, take
 from dradriver.node.claims.making import Making
 from dradriver.node.claims.nccl import Nccl
 from dradriver.node.claims.reader import GET_S, ClaimReader, GetClaim
@@ -33,6 +32,7 @@ from dradriver.node.devices.device_manager import DeviceManager
 from dradriver.node.errors import ClaimError, NotYetError
 from dradriver.node.event import Event
 from dradriver.node.journal import Entry, Stamp
+from dradriver.node.lock import locked, take
 from dradriver.topology.machine import Machine
 
 logger = logging.getLogger(__name__)

@@ -11,6 +11,7 @@ from typing import Final
 from dradriver.errors import DriverError
 from dradriver.node import metrics
 from dradriver.node.discovery import Discovery
+from dradriver.node.discovery.slots import Slots
 from dradriver.node.errors import RestartError
 from dradriver.node.event import Event
 from dradriver.node.threads import beside
@@ -40,6 +41,7 @@ class MachineWatch:
         *,
         interval_s: float,
         earlier: Callable[[], Machine | None] = lambda: None,
+        slots: Slots | None = None,
     ) -> None:
         """Read nothing yet.
 
@@ -47,10 +49,12 @@ class MachineWatch:
             discovery: How to read it.
             interval_s: How often.
             earlier: Gives the machine as it is published, by an agent before this one.
+            slots: Gives the GPUs of each reading their numbers; without it they keep the driver's.
         """
         self.changed: Event[[]] = Event()
         self.looked: Event[[]] = Event()
         self._earlier = earlier
+        self._slots = slots
         self._failed = 0
         self._said = ""
         self.trouble: str | None = None
@@ -66,6 +70,14 @@ class MachineWatch:
             return self._earlier()
         return self.machine
 
+    def publishable(self) -> Machine | None:
+        """Return the machine as ``last_known`` does; None while it is not known which slots its GPUs are in."""
+        return self.last_known() if self._is_settled or self.machine is None else None
+
+    @property
+    def _is_settled(self) -> bool:
+        return self._slots is None or self._slots.is_settled
+
     async def run(self) -> None:
         """Read the machine now, every interval and after every ``poke``, for ever.
 
@@ -76,7 +88,8 @@ class MachineWatch:
             while True:
                 await self._look()
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(min(AGAIN_S, self._interval_s) if self._failed else self._interval_s):
+                    is_soon = self._failed or not self._is_settled
+                    async with asyncio.timeout(min(AGAIN_S, self._interval_s) if is_soon else self._interval_s):
                         await self._again.wait()
                 self._again.clear()
         finally:
@@ -112,8 +125,11 @@ class MachineWatch:
         self.looked()
 
     async def _look(self) -> None:
+        was_settled = self._is_settled
         try:
             machine = await self._read()
+            if self._slots is not None:
+                machine = await self._slots.number(machine)
         except RestartError:
             raise
         except Exception as error:  # what a host says may surprise; claims are given back all the same
@@ -129,10 +145,10 @@ class MachineWatch:
         self._failed = 0
         before, self.machine = self.machine, machine
         self._tell(None)  # before anything is published: a fault that is known is published with its GPU
-        if machine == before:
+        if machine == before and self._is_settled == was_settled:
             return
         metrics.GPUS.set(len(machine.gpus))
-        if before is None:
+        if before is None or not was_settled:
             logger.info("machine %s with %d GPUs", machine.name or "unnamed", len(machine.gpus))
         else:
             was, now = ({gpu.uuid for gpu in m.gpus} for m in (before, machine))
