@@ -50,7 +50,7 @@ class XidReports:
         """
         self._words = words
         self._clock = clock
-        self._noted: dict[str, dict[Xid, _Noted]] = {}  # by bus id, in the order in which they came first
+        self._noted: dict[str, dict[Xid, _Noted]] = {}  # by bus id or uuid, in the order in which they came first
 
     def sound(self, busids: Collection[str], said_s: float) -> None:
         """Forget old XIDs of GPUs of which the driver said, at that time, that nothing needs to be done."""
@@ -64,11 +64,16 @@ class XidReports:
         for busid in busids:
             self._noted.pop(busid, None)
 
+    def move(self, name: str, to: str) -> None:
+        """Keep under another name, in addition to what is there, what was reported of a GPU."""
+        if (some := self._noted.pop(name, None)) is not None:
+            self._noted[to] = some | self._noted.get(to, {})
+
     def faults(self, uuids: Mapping[str, str]) -> dict[str, tuple[Fault, ...]]:
         """Return the faults that the log tells of: of each GPU the first XID that taints, and the first that warns.
 
         Args:
-            uuids: The GPUs' uuids by bus id (``0000:06:00.0``).
+            uuids: The GPUs' uuids by the names under which reports are kept.
         """
         by_uuid: dict[str, tuple[Fault, ...]] = {}
         for busid, some in self._noted.items():
