@@ -151,7 +151,7 @@ class Agent:
         self._preparer.given_back.add(
             lambda uid: metrics.DEVICE_INFO.set(uid, ()), self._statuses.forget, self._idle.forget
         )
-        self._machines.changed.add(self._preparer.poke)
+        self._machines.changed.add(self._preparer.machine_changed)
         self._record.changed.add(self._pod_events.poke)
 
     def _serve(self, check_s: float) -> None:
@@ -222,8 +222,8 @@ class Agent:
             logger.error("what was prepared before cannot be put right yet: %s", error)
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._machines.poke)
         parts = (
-            self._policies, self._machines, self._health, self._pod_events, self._node_events, self._plugin,
-            self._publisher, self._reconciler, self._statuses, self._idle, self._not_told,
+            self._policies, self._machines, self._preparer, self._health, self._pod_events, self._node_events,
+            self._plugin, self._publisher, self._reconciler, self._statuses, self._idle, self._not_told,
         )  # fmt: skip
         async with asyncio.TaskGroup() as group:
             for part in parts:

@@ -63,6 +63,7 @@ class MachineWatch:
         self._again = asyncio.Event()
         self._reading = False
         self.machine: Machine | None = None
+        self._found: Machine | None = None  # as the driver numbers the GPUs
 
     def last_known(self) -> Machine | None:
         """Return the machine as it was last read; beside a driver that hangs from the start on, as it is published."""
@@ -113,6 +114,7 @@ class MachineWatch:
                 logger.warning("the driver has not answered for %.0f s; the last state of the machine stands", waited_s)
                 if waited_s >= HANGS_S:
                     self._tell(f"the driver has not answered for {HANGS_S:.0f} s")
+                await self._settle()
             self._reading = False
             return reading.result()
         finally:
@@ -125,11 +127,8 @@ class MachineWatch:
         self.looked()
 
     async def _look(self) -> None:
-        was_settled = self._is_settled
         try:
-            machine = await self._read()
-            if self._slots is not None:
-                machine = await self._slots.number(machine)
+            self._found = await self._read()
         except RestartError:
             raise
         except Exception as error:  # what a host says may surprise; claims are given back all the same
@@ -140,11 +139,22 @@ class MachineWatch:
                 logger.error("the machine cannot be read now, its last state stands: %s", error, exc_info=surprise)
             often = f"the GPUs could not be read {READINGS} times in a row: {error}"
             self._tell(often if self._failed >= READINGS else self.trouble)
+            await self._settle()
             return
         self._said = ""
         self._failed = 0
+        await self._take(self._found, None)
+
+    async def _settle(self) -> None:
+        """Number the GPUs of the last reading again, if their numbers were not final."""
+        if self._found is not None and not self._is_settled:
+            await self._take(self._found, self.trouble)
+
+    async def _take(self, found: Machine, trouble: str | None) -> None:
+        was_settled = self._is_settled
+        machine = found if self._slots is None else await self._slots.number(found)
         before, self.machine = self.machine, machine
-        self._tell(None)  # before anything is published: a fault that is known is published with its GPU
+        self._tell(trouble)  # before anything is published: a fault that is known is published with its GPU
         if machine == before and self._is_settled == was_settled:
             return
         metrics.GPUS.set(len(machine.gpus))

@@ -56,7 +56,7 @@ class HealthWatch:
         self._replaced: set[str] = set()  # lost GPUs in whose place a new one is: told of, but not published
         self._forgotten: set[str] = set()  # lost GPUs that are not told of any more
         self._waiting: tuple[Collection[LostGpu], Machine | None] = (), None  # adopted before the first reading
-        # By the name under which reports are kept: the bus id, also of a lost GPU; its uuid once another is in its place.
+        # By the name of its reports: the bus id, also of a lost GPU; the uuid once another GPU is in its place.
         self._uuids: dict[str, str] = {}
         self._own: dict[str, Faults] = {}  # GPUs' own faults, by source
         self._pairs: set[tuple[str, str]] = set()  # GPUs of one package

@@ -9,7 +9,7 @@ from dradriver.node.discovery import failures
 from dradriver.node.discovery.failures import Failure
 from tests.fakes.control_plane.devices import pinned
 from tests.fakes.gpucluster import GpuCluster, claim_of
-from tests.fakes.node import NODE, NodeUnderTest, Object, a_node, device, eventually, machine, uuid
+from tests.fakes.node import NODE, NodeUnderTest, Object, a_node, claim, device, eventually, machine, uuid
 
 EXCLUSIVE = b"""
 tenants:
@@ -110,3 +110,14 @@ async def test_slices_of_an_agent_that_keeps_no_slots_are_read_by_the_index_in_t
     for piece in pieces:
         piece["spec"]["pool"]["generation"] = 1
     assert await given(pieces) == (OTHERS, OWN)
+
+
+async def test_a_claim_has_no_cdi_specification_while_its_gpu_is_away() -> None:
+    async with a_node() as node, node.agent():
+        await published(node, *range(8))
+        await node.kubelet.prepare(node.put_claim(claim("c", [2])))
+        before = node.specs
+        failures.write(failures.path(node.state / "simulated", NODE), {"gpu-2": Failure(lost=True)})
+        await eventually(lambda: node.specs == {})
+        failures.write(failures.path(node.state / "simulated", NODE), {})
+        await eventually(lambda: node.specs == before)
