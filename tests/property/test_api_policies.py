@@ -48,11 +48,12 @@ def rules(draw: st.DrawFn) -> dict[str, Any]:
     )
     whole = st.sampled_from(({}, {"mig": "off"}, {"shared": "none"}))
     cut = st.fixed_dictionaries(
-        {"mig": st.sampled_from(("static", "dynamic", "placements"))}, optional={"exclusiveTo": st.just("namespace")}
+        {"mig": st.sampled_from(("static", "dynamic", "placements"))},
+        optional={"exclusiveTo": st.just("namespace"), "fractionsOnly": st.booleans()},
     )
     shared = st.fixed_dictionaries(
         {"shared": st.sampled_from(("mps", "time-slicing"))},
-        optional={"mig": st.just("off"), "exclusiveTo": st.just("namespace")},
+        optional={"mig": st.just("off"), "exclusiveTo": st.just("namespace"), "fractionsOnly": st.booleans()},
     )
     sizes: st.SearchStrategy[dict[str, Any]] = st.sampled_from(
         ({}, {"equalShares": 2}, {"equalShares": 48}, *({"memoryOvercommit": factor} for factor in (1.0, 1.5, 16.0)))
@@ -95,6 +96,7 @@ def expected(found: list[dict[str, Any]], node: str, labels: dict[str, str], gpu
                 "memory_overcommit": rule.get("memoryOvercommit", 1.0),
                 "equal_shares": rule.get("equalShares", 0),
                 "exclusive_to": rule.get("exclusiveTo", ""),
+                "fractions_only": rule.get("fractionsOnly", False),
             }
     return Mode(**mode)
 

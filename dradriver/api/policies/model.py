@@ -60,6 +60,7 @@ class GpuRule(Gpus, frozen=True, omit_defaults=True):
         memory_overcommit: How many times its memory may be promised to shares.
         equal_shares: In how many equal shares it is had; None: each has a size of its own.
         exclusive_to: ``namespace``: at any time only one namespace has parts of the GPU.
+        fractions_only: Whether no pod gets the GPU whole; without it pods get it whole if no other GPUs are left.
     """
 
     mig: MigWord | None = None
@@ -67,6 +68,7 @@ class GpuRule(Gpus, frozen=True, omit_defaults=True):
     memory_overcommit: Factor = 1.0
     equal_shares: EqualShares | None = None
     exclusive_to: Literal["", "namespace"] = ""
+    fractions_only: bool = False
 
 
 class Workloads(Section, frozen=True, rename="kebab"):

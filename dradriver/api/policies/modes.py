@@ -21,11 +21,15 @@ class Mode(msgspec.Struct, frozen=True, kw_only=True):
     memory_overcommit: float = 1.0
     equal_shares: int = 0
     exclusive_to: Literal["", "namespace"] = ""
+    fractions_only: bool = False
 
     @property
-    def form(self) -> tuple[MigWord, SharedWord, int]:
-        """What cannot change while a claim has something of the GPU."""
-        return self.mig, self.shared, self.equal_shares
+    def form(self) -> tuple[MigWord, SharedWord, int, bool]:
+        """What cannot change while a claim has something of the GPU.
+
+        Of a GPU whose placements are published the whole is a device of its own, which must not go while it is held.
+        """
+        return self.mig, self.shared, self.equal_shares, self.fractions_only and self.mig == "placements"
 
     @property
     def whole(self) -> bool:
@@ -64,6 +68,7 @@ def mode_of(policies: Policies, *, node: str, labels: Mapping[str, str], gpu: Gp
         memory_overcommit=rule.memory_overcommit,
         equal_shares=rule.equal_shares or 0,
         exclusive_to=rule.exclusive_to,
+        fractions_only=rule.fractions_only,
     )
 
 
