@@ -151,7 +151,7 @@ class Agent:
         self._preparer.given_back.add(
             lambda uid: metrics.DEVICE_INFO.set(uid, ()), self._statuses.forget, self._idle.forget
         )
-        self._machines.changed.add(self._preparer.machine_changed)
+        self._machines.changed.add(self._preparer.machine_changed, self._tell_numbers)
         self._record.changed.add(self._pod_events.poke)
 
     def _serve(self, check_s: float) -> None:
@@ -246,6 +246,11 @@ class Agent:
 
     def _in_use(self, claim: ResourceClaim, prepared: PreparedClaim) -> None:
         metrics.DEVICE_INFO.set(prepared.uid, info.rows(claim, prepared, node=self._options.node))
+
+    def _tell_numbers(self) -> None:
+        machine, node = self._machines.machine, self._options.node
+        gpus = () if machine is None else machine.gpus
+        metrics.NUMBER_INFO.set("", ((gpu.uuid, node, str(gpu.index), str(gpu.current_driver_index)) for gpu in gpus))
 
     def _tell_faults(self) -> None:
         standing, node = self._record.standing(), self._options.node

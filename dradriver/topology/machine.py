@@ -131,8 +131,13 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     @property
     def label(self) -> str:
         """``GPU3``, with the driver's own number if that differs: ``GPU3 (driver index 2)``."""
-        other = self.driver_index not in (msgspec.UNSET, self.index)
-        return f"GPU{self.index} (driver index {self.driver_index})" if other else f"GPU{self.index}"
+        is_other = self.current_driver_index != self.index
+        return f"GPU{self.index} (driver index {self.current_driver_index})" if is_other else f"GPU{self.index}"
+
+    @property
+    def current_driver_index(self) -> int:
+        """The number that the driver's own tools use now."""
+        return self.index if self.driver_index is msgspec.UNSET else self.driver_index
 
     @property
     def products(self) -> tuple[str, ...]:

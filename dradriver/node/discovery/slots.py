@@ -70,7 +70,7 @@ class Slots:
 
     def __init__(
         self,
-        state_dir: Path,
+        state_dir: Path | None,
         *,
         published: Callable[[], Published | None],
         removed: Callable[[], Collection[str]] = tuple,
@@ -78,14 +78,12 @@ class Slots:
         """Open the table; no file is touched.
 
         Args:
-            state_dir: Holds the table's folder.
+            state_dir: Holds the table's folder; None for an agent without one, which remembers the table itself.
             published: Gives what the node's slices say; None until they were read.
             removed: Gives the UUIDs of GPUs that an administrator says are gone for good.
         """
-        folder = state_dir / "slots"
-        readers = {VERSION: lambda text: msgspec.json.decode(text, type=Slot)}
-        self._journal = Journal(folder, readers, version=VERSION, key=lambda slot: str(slot.number))
-        self._lock = state_dir / "slots.lock"
+        self._journal = None if state_dir is None else _Table(state_dir / "slots")
+        self._lock = None if state_dir is None else state_dir / "slots.lock"
         self._published = published
         self._removed = removed
         self._table: dict[int, Slot] = {}
@@ -97,9 +95,11 @@ class Slots:
 
     async def number(self, machine: Machine) -> Machine:
         """Return a machine, as its driver numbers the GPUs, with their slots as numbers. It never fails."""
+        if self._journal is None or self._lock is None:
+            return self._number(machine)
         try:
             async with locked(self._lock):
-                self._read()
+                self._read(self._journal)
                 return self._number(machine)
         except (DriverError, OSError) as error:
             self._say(f"the table of slots cannot be used now, its last state stands: {error}")
@@ -107,17 +107,17 @@ class Slots:
                 self._unread |= {"?"}
             return self._number(machine)
 
-    def _read(self) -> None:
+    def _read(self, journal: Journal[Slot]) -> None:
         if not self._is_swept:
-            self._journal.sweep()
+            journal.sweep()
             self._is_swept = True
-        entries = self._journal.read()
+        entries = journal.read()
         self._table = {entry.value.number: entry.value for entry in entries.values()}
         uuids = {slot.uuid for slot in self._table.values()}
         left = ((number, slot) for number, slot in self._unwritten.items() if number not in self._table)
         self._unwritten = {number: slot for number, slot in left if slot.uuid not in uuids}
         self._table |= self._unwritten
-        self._unread = frozenset(self._journal.kept())
+        self._unread = frozenset(journal.kept())
 
     def _number(self, machine: Machine) -> Machine:
         table = dict(self._table)
@@ -164,7 +164,8 @@ class Slots:
             if slot.uuid in present or not self._is_removed(slot.uuid):
                 continue
             try:
-                self._journal.remove(str(number))
+                if self._journal is not None:
+                    self._journal.remove(str(number))
             except (DriverError, OSError) as error:
                 self._say(f"slot {number} cannot be cleared: {error}")
                 continue
@@ -180,7 +181,8 @@ class Slots:
             if slot == before and number not in self._unwritten:
                 continue
             try:
-                self._journal.write(slot)
+                if self._journal is not None:
+                    self._journal.write(slot)
                 self._unwritten.pop(number, None)
             except (DriverError, OSError) as error:
                 self._unwritten[number] = slot
@@ -194,6 +196,12 @@ class Slots:
         if text not in self._said:
             self._said.add(text)
             logger.error("%s", text)
+
+
+class _Table(Journal[Slot]):
+    def __init__(self, folder: Path) -> None:
+        readers = {VERSION: msgspec.json.Decoder(Slot).decode}
+        super().__init__(folder, readers, version=VERSION, key=lambda slot: str(slot.number))
 
 
 def _slot(gpu: Gpu, number: int) -> Slot:

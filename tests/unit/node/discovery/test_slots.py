@@ -206,3 +206,17 @@ def test_a_simulated_driver_keeps_its_numbers_until_it_is_loaded_again(tmp_path:
 def test_a_gpus_label_has_the_drivers_number_only_where_that_differs() -> None:
     assert WHOLE.gpus[2].label == "GPU2"
     assert msgspec.structs.replace(WHOLE.gpus[2], driver_index=1).label == "GPU2 (driver index 1)"
+
+
+async def test_an_agent_without_a_folder_keeps_numbers_by_what_it_published() -> None:
+    def opened(published: Published | None) -> Slots:
+        return Slots(None, published=lambda: published)
+
+    agent = opened(NOTHING)
+    assert await agent.number(WHOLE) == WHOLE
+    left = loaded_anew(without(WHOLE, {"0"}))
+    found = await agent.number(left)
+    assert numbers(found) == expected(1, 2, 3, 4, 5, 6, 7)
+    gone = WHOLE.gpus[0]
+    again = opened(Published(found, (LostGpu(0, gone.pci, gone.uuid),)))
+    assert await again.number(left) == found
