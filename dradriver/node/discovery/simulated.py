@@ -82,6 +82,7 @@ class Simulated:
         self._loaded = loaded
         self._enumerated_file = folder / f"{node}.enumerated"
         self._enumerated: _Enumerated | None = None
+        self._is_noted = False
         self.faults: Faults = {}
 
     def edits(self, gpu: Gpu) -> Edits:
@@ -145,11 +146,11 @@ class Simulated:
                 before = msgspec.json.decode(self._enumerated_file.read_bytes(), type=_Enumerated)
         is_same = before is not None and before.loaded == loaded
         now = _Enumerated(loaded, before.without & missing if before is not None and is_same else missing)
-        if now != before:
-            with contextlib.suppress(OSError):  # a test's machine may have no folder: then this process remembers it
-                self._enumerated_file.parent.mkdir(parents=True, exist_ok=True)
-                files.write(self._enumerated_file, msgspec.json.encode(now), durable=False)
         self._enumerated = now
+        if now != before or not self._is_noted:
+            with contextlib.suppress(OSError):  # without a folder nothing is lost: this process remembers it
+                files.write(self._enumerated_file, msgspec.json.encode(now), durable=False)
+                self._is_noted = True
         if not now.without:
             return left
         there = (gpu.uuid for gpu in self._whole.gpus if gpu.uuid not in now.without)
