@@ -59,6 +59,8 @@ def shared(machine: Machine, groups: Groups, position: int, mode: Mode, *, name:
     promised = int(gpu.memory_mib * mode.memory_overcommit)
     device = whole(machine, groups, position, name=name)
     device["attributes"] |= _sharing(mode)
+    if mode.fractions_only:  # the class of whole GPUs asks for another type, that of shares for none
+        device["attributes"] |= _of_type("share")
     return device | {
         "allowMultipleAllocations": True,
         "capacity": {

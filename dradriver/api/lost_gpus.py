@@ -24,7 +24,7 @@ class LostGpu(msgspec.Struct, frozen=True, order=True, omit_defaults=True):
     """A GPU that was on the node and is not there any more.
 
     Attributes:
-        index: Its number on the node before it was lost; the numbers of others shift then.
+        index: Its number on the node, which it keeps.
         pci: Its address on the PCI bus; empty if that is not known.
         uuid: Its UUID.
         since: When it was first seen to be lost, in whole seconds since 1970. 0 if that is not known: older releases

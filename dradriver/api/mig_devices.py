@@ -95,7 +95,7 @@ def on_demand(machine: Machine, groups: Groups, position: int, mode: Mode, *, na
     """
     gpu = machine.gpus[position]
     device = device_attributes.whole(machine, groups, position, name=name)
-    if not can_be_whole(gpu):
+    if mode.fractions_only or not can_be_whole(gpu):
         device["attributes"] = device_attributes.identity(machine, position) | {"type": {"string": "mig"}}
     memory, compute = max(p.size for p in gpu.profiles), max(p.compute for p in gpu.profiles)
     return device | {
@@ -126,7 +126,7 @@ def placements(
         if not any(limit.needs[profile] for limit in uncounted)
         for start in sorted(profile.starts, reverse=True)
     ]
-    if not can_be_whole(gpu):
+    if mode.fractions_only or not can_be_whole(gpu):
         return parts
     whole = device_attributes.whole(machine, groups, position, name=name)
     whole["attributes"] |= device_attributes.exclusive(mode)

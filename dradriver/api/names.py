@@ -111,6 +111,8 @@ SET: Final = PREFIX + "set"  # on a claim that several pods share: the request t
 
 MAINTENANCE: Final = PREFIX + "maintenance"  # of a node, an annotation or a taint's key: when it goes, see node_life.py
 
+REMOVED_GPUS: Final = PREFIX + "removed-gpus"  # of a node, an annotation: UUIDs of GPUs that will not come back
+
 # A node's label that an administrator sets, to any value, before the driver is replaced or a GPU is reset by hand.
 DRIVER_LABEL: Final = PREFIX + "release-driver"
 

@@ -42,8 +42,8 @@ def build(
     """Return the node's pool as slice objects of generation 0: the publisher sets generations and versions.
 
     The scheduler takes pools, slices and devices in the order of their names and lists, so devices stand in an order
-    in which good sets are neighbours. A device's name is its GPU's identity, never an index: indices shift when a GPU
-    is lost, and a claim would then hold another GPU than the one it was given.
+    in which good sets are neighbours. A device's name is its GPU's identity, never an index: a replacement has the
+    index of the GPU before it, and a claim would then hold another GPU than the one it was given.
 
     A GPU with a taint that keeps pods away is in no group of well-linked ones: a group is a set that can be had.
 

@@ -192,7 +192,7 @@ def _numa(machine: Machine) -> Table:
 
 def _devices(machine: Machine) -> Table:
     numa = [*(gpu.numa for gpu in machine.gpus), *(nic.numa for nic in machine.nics)]
-    devices = [(f"GPU{gpu.index}", gpu.product, gpu.pci) for gpu in machine.gpus]
+    devices = [(gpu.label, gpu.product, gpu.pci) for gpu in machine.gpus]
     devices += [(f"NIC{n}", nic.name, nic.pci) for n, nic in enumerate(machine.nics)]
     every = zip(devices, numa, strict=True)
     rows = tuple(words(*device, "not known" if node is None else str(node)) for device, node in every)

@@ -88,7 +88,7 @@ def parts_of(device: Device) -> PartsOf | None:
     return _parts_of(
         device.attributes.get("shareable", {}).get("bool") is True,
         device.text("mig") == "dynamic",
-        device.text("type") == "mig",
+        device.text("type") in ("mig", "share"),
         device.text("exclusiveTo") == "namespace",
         str(device.capacity.get(names.CAPACITY_MEMORY, {}).get("value", "")),
         equal if 0 < equal <= pins.ALL_CORES else 0,

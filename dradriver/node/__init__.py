@@ -14,6 +14,7 @@ vendors     what is one vendor's: reading its GPUs, handing them out
 devices     kinds of devices, and making them
 mps         MPS control daemons, in a process of their own
 journal     a ledger on disk
+lock        locks that hold between two instances of the agent
 gpu_work    what a GPU did between two looks
 faults      what can be wrong with a GPU, and what to do about it
 repairs     what values of a fault mean, and their repairs

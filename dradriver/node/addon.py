@@ -14,6 +14,7 @@ from dradriver.api.ledger import current_ledger
 from dradriver.kube.config import ServerConfig
 from dradriver.node import hardware
 from dradriver.node.agent import client_of
+from dradriver.node.discovery.slots import Slots
 from dradriver.node.discovery.watch import MachineWatch
 from dradriver.node.health.record import Record
 from dradriver.node.health.watch import HealthWatch
@@ -42,7 +43,11 @@ async def run(options: Options, *, server: ServerConfig | None = None) -> None:
     client = client_of(options, server)
     objects = NodeObjects(client, options.node)
     found = hardware.backend(options, objects.released, prepares=False)
-    machines = MachineWatch(found.discovery, interval_s=options.rediscover_s)
+    machines = MachineWatch(
+        found.discovery,
+        interval_s=options.rediscover_s,
+        slots=Slots(None, published=objects.published, removed=objects.removed_gpus),
+    )
     record = Record()
     health = HealthWatch(record, found.discovery, found.log)
     sys_root = options.sys_root or options.host_root
@@ -51,7 +56,7 @@ async def run(options: Options, *, server: ServerConfig | None = None) -> None:
     publisher = Publisher(
         client,
         objects,
-        machine=machines.last_known,
+        machine=machines.publishable,
         registered=lambda: True,
         beside_device_plugin=options.beside_device_plugin,
         refused=found.refused,

@@ -26,6 +26,7 @@ from dradriver.node.claims.not_told import NotTold
 from dradriver.node.claims.prepare import Preparer
 from dradriver.node.claims.reconcile import INTERVAL_S, Reconciler
 from dradriver.node.claims.status import Statuses
+from dradriver.node.discovery.slots import Slots
 from dradriver.node.discovery.watch import MachineWatch
 from dradriver.node.event import Event
 from dradriver.node.faults import Fault
@@ -83,6 +84,7 @@ class Agent:
             earlier=self._objects.earlier,
             is_stale=self._hardware.is_stale,
             withdraw=self._withdraw,
+            slots=Slots(options.state_dir, published=self._objects.published, removed=self._objects.removed_gpus),
         )
         self._processes = gpu_processes.asked_of(self._discovery)
         self._watch_health()
@@ -156,7 +158,7 @@ class Agent:
         self._preparer.given_back.add(
             lambda uid: metrics.DEVICE_INFO.set(uid, ()), self._statuses.forget, self._idle.forget
         )
-        self._machines.changed.add(self._preparer.poke)
+        self._machines.changed.add(self._preparer.machine_changed, self._tell_numbers)
         self._record.changed.add(self._pod_events.poke)
 
     def _serve(self, check_s: float) -> None:
@@ -179,7 +181,7 @@ class Agent:
         self._publisher = Publisher(
             self._client,
             self._objects,
-            machine=self._machines.last_known,
+            machine=self._machines.publishable,
             registered=lambda: self._plugin.registered,
             modes=self._modes,
             taints=self._record,
@@ -227,8 +229,8 @@ class Agent:
             logger.error("what was prepared before cannot be put right yet: %s", error)
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._machines.poke)
         parts = (
-            self._policies, self._machines, self._health, self._pod_events, self._node_events, self._plugin,
-            self._publisher, self._reconciler, self._statuses, self._idle, self._not_told,
+            self._policies, self._machines, self._preparer, self._health, self._pod_events, self._node_events,
+            self._plugin, self._publisher, self._reconciler, self._statuses, self._idle, self._not_told,
         )  # fmt: skip
         async with asyncio.TaskGroup() as group:
             for part in parts:
@@ -255,6 +257,11 @@ class Agent:
 
     def _in_use(self, claim: ResourceClaim, prepared: PreparedClaim) -> None:
         metrics.DEVICE_INFO.set(prepared.uid, info.rows(claim, prepared, node=self._options.node))
+
+    def _tell_numbers(self) -> None:
+        machine, node = self._machines.machine, self._options.node
+        gpus = () if machine is None else machine.gpus
+        metrics.NUMBER_INFO.set("", ((gpu.uuid, node, str(gpu.index), str(gpu.current_driver_index)) for gpu in gpus))
 
     def _tell_faults(self) -> None:
         standing, node = self._record.standing(), self._options.node

@@ -129,7 +129,8 @@ def _simulated(options: Options) -> Backend:
         AMD.word: amd.edits,
         ASCEND.word: functools.partial(ascend.edits, host_root=options.host_root),
     }
-    found = Simulated(source, node=options.node, folder=folder, seen=seen, given=given)
+    loaded = functools.partial(_load_of, folder, boot_of(options))
+    found = Simulated(source, node=options.node, folder=folder, seen=seen, loaded=loaded, given=given)
     return Backend(found.vendor, found)
 
 
@@ -177,6 +178,11 @@ def boot_of(options: Options) -> str:
     """
     own = _simulated_dir(options) / "boot_id"
     return boot.boot_id(own if options.discovery == "simulated" and own.exists() else boot.BOOT_ID)
+
+
+def _load_of(folder: Path, boot: str) -> str:
+    """Return which boot, and which load of the driver, a simulated node is in."""
+    return f"{boot} {assemble.load(folder)}"
 
 
 def _simulated_dir(options: Options) -> Path:

@@ -41,6 +41,15 @@ FAULT_INFO: Final = Names(
     node="the node's name",
     kind="as of gpu_topology_node_faults",
 )
+NUMBER_INFO: Final = Names(
+    "gpu_topology_gpu_number_info",
+    "Which number each GPU has, that of its slot, and which the driver's own tools use now.",
+    most=128,
+    uuid="the GPU's",
+    node="the node's name",
+    number="the GPU's number, which stays",
+    index="the driver's number (NVML's index), which may change when the driver is loaded",
+)
 DEVICES_PUBLISHED: Final = Gauge("gpu_topology_node_devices_published", "Devices in this node's slices.")
 WITHHELD: Final = Gauge(
     "gpu_topology_node_withheld",

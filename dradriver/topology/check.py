@@ -141,6 +141,8 @@ def _check_gpus(machine: Machine) -> None:
             raise TopologyError(f"{at}.pci: {gpu.pci!r}; write it as /sys does: 0000:06:00.0")
         for field in ("index", "minor", "numa", "memory_mib", "power_watts", "pcie_gbps", "c2c_gbps"):
             _check_number(getattr(gpu, field), f"{at}.{field}")
+        if gpu.driver_index is not msgspec.UNSET:
+            _check_number(gpu.driver_index, f"{at}.driver_index")
         for n, device in enumerate(gpu.mig or ()):
             if not is_mig_uuid(device.uuid):
                 raise TopologyError(f"{at}.mig[{n}].uuid: {device.uuid!r}; write MIG- and a lower-case UUID")

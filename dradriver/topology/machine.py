@@ -80,7 +80,8 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One GPU.
 
     Attributes:
-        index: The machine's own number of the GPU (NVML index, PCI order).
+        index: The machine's own number of the GPU. A node agent gives it by a table that it keeps, so it stays the same
+            when other GPUs are lost; in what agents of older releases published it is the driver's.
         uuid: The GPU's identity, in its vendor's form (NVIDIA's is ``GPU-`` and a lower-case UUID); in lower case a DNS
             label, and nobody else's in the machine.
         minor: N of ``/dev/nvidiaN``; not always the index.
@@ -102,6 +103,9 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         profiles: The MIG profiles that it can have, whether or not MIG mode is on; empty without MIG, or where the
             source does not say.
         vendor: Whose it is: the word of a ``Vendor``. Absent in what was written before there were others.
+        driver_index: The number that the driver's own tools use now (NVML's index), if that is another than ``index``.
+        has_slot: False if it is not known which slot of the machine the GPU is in, so that ``index`` only tells it from
+            others. Absent if it is known.
     """
 
     index: int
@@ -123,6 +127,19 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     mig: tuple[MigDevice, ...] | None = None
     profiles: tuple[MigProfile, ...] = ()
     vendor: str = NVIDIA.word
+    driver_index: int | msgspec.UnsetType = msgspec.UNSET
+    has_slot: bool | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def label(self) -> str:
+        """``GPU3``, with the driver's own number if that differs: ``GPU3 (driver index 2)``."""
+        is_other = self.current_driver_index != self.index
+        return f"GPU{self.index} (driver index {self.current_driver_index})" if is_other else f"GPU{self.index}"
+
+    @property
+    def current_driver_index(self) -> int:
+        """The number that the driver's own tools use now."""
+        return self.index if self.driver_index is msgspec.UNSET else self.driver_index
 
     @property
     def products(self) -> tuple[str, ...]:

@@ -30,6 +30,7 @@ from dradriver.node.devices.hardware_journal import HardwareJournal
 from dradriver.node.mps.files import MpsFolder
 from dradriver.node.threads import Thread
 from dradriver.node.vendors.nvidia.devices.simulated import SimulatedGpu
+from dradriver.topology.machine import Machine
 from tests.fakes.crowd import CLAIMS, MIG, MPS, administer, administered, allocated, device_manager
 from tests.fakes.node import NODE, machine, typed, uuid
 from tests.fakes.parts import sliceable
@@ -42,6 +43,13 @@ GIVES_UP_S: Final = (0.01, 0.05, 0.5, 2.0, 20.0, 45.0)  # a kubelet's patience: 
 _LEFT = ("state/claims", "state/made", "state/files", "cdi")  # of which nothing stays in the end
 _PASSES = 10
 _AGENT: contextvars.ContextVar[int] = contextvars.ContextVar("agent", default=-1)
+
+
+def _machine() -> Machine:
+    """Return the machine, its GPUs with the minor number that simulated hardware has by default."""
+    whole = sliceable(machine())
+    gpus = tuple(msgspec.structs.replace(gpu, minor=0) for gpu in whole.gpus)
+    return msgspec.structs.replace(whole, gpus=gpus)
 
 
 class Driver(Thread):
@@ -116,7 +124,7 @@ class Agent:
             state_dir=node.folder / "state",
             cdi_root=node.folder / "cdi",
             get_claim=node.get_claim,
-            machine=lambda: sliceable(machine()),
+            machine=_machine,
             device_manager=device_manager(node.gpus, MpsFolder(node.folder / "mps", boot="boot"), self.driver),
             boot="boot",
         )

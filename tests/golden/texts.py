@@ -135,8 +135,9 @@ async def _commands() -> dict[str, Any]:
             cluster.node("n2", "hgx-h100", mode=Mode(mig="dynamic"))
             cluster.node("n3", "l40s-x8", mode=Mode(shared="mps"))
             cluster.rival("hand", "n1", [6])
-            cluster.pod("four", 4)
-            cluster.pod("two", {"main": 1, "side": 1})
+            h100 = {"product": "NVIDIA H100*"}  # else they take the GPUs of n1, which are had whole alone
+            cluster.pod("four", 4, wishes=h100)
+            cluster.pod("two", {"main": 1, "side": 1}, wishes=h100)
             cluster.pod("share", {"main": Amount(25, 4096)})
             await run_all(cluster)
             cluster.pod("many", 8, namespace="team")

@@ -23,6 +23,8 @@ LABELS = {"pool": ("train", "serve"), "a.b/tier": ("0", "1")}
 PRODUCTS = ("NVIDIA A100-SXM4-40GB", "NVIDIA H100 80GB HBM3")
 GLOBS = (*PRODUCTS, "NVIDIA A100*", "*H100*", "*", "nvidia*")
 NUMBERS = range(3)
+ADDRESSES = ("0000:06:00.0", "0001:07:00.0")
+NAMED = {"numbers", "uuids", "pciAddresses"}
 
 
 def some(values: Any) -> st.SearchStrategy[list[Any]]:
@@ -40,15 +42,18 @@ def rules(draw: st.DrawFn) -> dict[str, Any]:
             ),
             "products": some(GLOBS),
             "numbers": some(NUMBERS),
+            "uuids": some(("GPU-0", "gpu-0", "GPU-1")),
+            "pciAddresses": some(ADDRESSES),
         },
     )
     whole = st.sampled_from(({}, {"mig": "off"}, {"shared": "none"}))
     cut = st.fixed_dictionaries(
-        {"mig": st.sampled_from(("static", "dynamic", "placements"))}, optional={"exclusiveTo": st.just("namespace")}
+        {"mig": st.sampled_from(("static", "dynamic", "placements"))},
+        optional={"exclusiveTo": st.just("namespace"), "fractionsOnly": st.booleans()},
     )
     shared = st.fixed_dictionaries(
         {"shared": st.sampled_from(("mps", "time-slicing"))},
-        optional={"mig": st.just("off"), "exclusiveTo": st.just("namespace")},
+        optional={"mig": st.just("off"), "exclusiveTo": st.just("namespace"), "fractionsOnly": st.booleans()},
     )
     by_mps = st.fixed_dictionaries({"shared": st.just("mps"), "devShmMib": st.sampled_from((64, 512, 500_000))})
     sizes: st.SearchStrategy[dict[str, Any]] = st.sampled_from(
@@ -63,7 +68,7 @@ GPUS = st.builds(
     index=st.sampled_from(NUMBERS),
     uuid=st.just("GPU-0"),
     minor=st.just(0),
-    pci=st.just(""),
+    pci=st.sampled_from(("", *ADDRESSES)),
     product=st.sampled_from(PRODUCTS),
     mig=st.sampled_from((None, (), (MigDevice(0, "MIG-0", 1, 0),))),
 )
@@ -79,7 +84,10 @@ def expected(found: list[dict[str, Any]], node: str, labels: dict[str, str], gpu
             node in rule.get("nodes", [node]),
             rule.get("nodeSelector", {}).items() <= labels.items(),
             any(re.fullmatch(fnmatch.translate(glob), gpu.product) for glob in rule.get("products", ["*"])),
-            gpu.index in rule.get("numbers", [gpu.index]),
+            rule.keys().isdisjoint(NAMED)
+            or gpu.index in rule.get("numbers", [])
+            or gpu.uuid in map(str.upper, rule.get("uuids", []))
+            or gpu.pci in rule.get("pciAddresses", []),
         ]
         if all(tests):
             said = rule.get("shared", "none")
@@ -90,6 +98,7 @@ def expected(found: list[dict[str, Any]], node: str, labels: dict[str, str], gpu
                 "equal_shares": rule.get("equalShares", 0),
                 "exclusive_to": rule.get("exclusiveTo", ""),
                 "dev_shm_mib": rule.get("devShmMib", 0),
+                "fractions_only": rule.get("fractionsOnly", False),
             }
     return Mode(**mode)
 

@@ -245,8 +245,9 @@ class Fleet:
     ) -> list[Choice] | list[PartChoice]:
         """The best set on each of the best nodes, best first; one a node, at most ``limit``.
 
-        Nodes are ordered by the rung of the preferred ladder that they reach, then by predicted bandwidth, then by
-        the request's strategy, then by name. See ``node_order`` for the strategies, and ``part_nodes`` for parts.
+        Nodes are ordered by the rung of the preferred ladder that they reach, then by whether they reach it without
+        GPUs that may be had in parts, then by predicted bandwidth, then by the request's strategy, then by name. See
+        ``node_order`` for the strategies, and ``part_nodes`` for parts.
 
         Args:
             request: What is wanted.
@@ -265,24 +266,43 @@ class Fleet:
             return parts.rank(self._nodes(eligible), request, limit=limit, explain=explain, tenant=tenant)
         check(request)
         candidates = self.candidates(request, eligible)
-        choices: list[Choice] = []
+        tries = [candidates]
+        if self.has_parts:
+            tries.insert(0, self.candidates(request, eligible, is_spared=True))
+        choices: dict[str, Choice] = {}
         passed: list[Criteria] = []
         for rung in ladder.rungs(request):
-            for tie in node_order.ties(candidates, request, rung=rung, passed=passed):
-                choices += [
-                    msgspec.structs.replace(group.describe(mask, request), node=name)
-                    for name, group, mask in node_order.named(tie, limit - len(choices))
-                ]
+            for tie in (tie for each in tries for tie in node_order.ties(each, request, rung=rung, passed=passed)):
+                for name, group, mask in node_order.named(tie, limit):
+                    if name not in choices and len(choices) < limit:
+                        choices[name] = msgspec.structs.replace(group.describe(mask, request), node=name)
                 if len(choices) >= limit:
-                    return choices
+                    return list(choices.values())
             passed.append(rung)
         if not choices:
             raise refusal(self.groups, candidates, request, explain=explain)
-        return choices
+        return list(choices.values())
 
-    def candidates(self, request: Whole, eligible: Eligible | None = None) -> list[Candidates]:
-        """The nodes that may be taken, by kind, with the masks that the request could use of them."""
-        candidates = [Candidates(group, request=request, eligible=own) for group, own in self._nodes(eligible).items()]
+    @property
+    def has_parts(self) -> bool:
+        """Whether some node offers GPUs in parts."""
+        every = (group.rooms for group in self.groups if group.rooms is not None)
+        return any(rooms.offered(sliced=False) or rooms.offered(sliced=True) for rooms in every)
+
+    def candidates(
+        self, request: Whole, eligible: Eligible | None = None, *, is_spared: bool = False
+    ) -> list[Candidates]:
+        """The nodes that may be taken, by kind, with the masks that the request could use of them.
+
+        Args:
+            request: What is wanted.
+            eligible: The nodes, as of ``rank``.
+            is_spared: Whether GPUs that may be had in parts are left out.
+        """
+        candidates = [
+            Candidates(group, request=request, eligible=own, free=group.spared_masks() if is_spared else None)
+            for group, own in self._nodes(eligible).items()
+        ]
         return [each for each in candidates if len(each.masks)]
 
     def _nodes(self, eligible: Eligible | None) -> dict[NodeGroup, Bools | None]:

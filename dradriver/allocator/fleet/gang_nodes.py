@@ -107,7 +107,13 @@ class GangNodes(NamedTuple):
 
 
 def node_table(
-    fleet: Fleet, role: Role, criteria: Criteria, *, eligible: Eligible | None = None, amounts: Ints | None = None
+    fleet: Fleet,
+    role: Role,
+    criteria: Criteria,
+    *,
+    eligible: Eligible | None = None,
+    amounts: Ints | None = None,
+    is_spared: bool = False,
 ) -> GangNodes:
     """The nodes that pods of a role may go to; that GPUs of certain numbers must be in a set cannot be asked of them.
 
@@ -117,8 +123,9 @@ def node_table(
         criteria: What each pod's set must be.
         eligible: The nodes that may be taken, as for ``Fleet.rank``.
         amounts: What is free beside GPUs, by the nodes' rows: (rows, resources), int64.
+        is_spared: Whether GPUs that may be had in parts are left out.
     """
-    candidates = fleet.candidates(role.pod, eligible)
+    candidates = fleet.candidates(role.pod, eligible, is_spared=is_spared)
     slots = [each.slots() for each in candidates]
 
     def joined(arrays: Sequence[Ints]) -> Ints:

@@ -139,11 +139,17 @@ def _check(fleet: Fleet, request: GangRequest) -> None:
 def _rungs(
     fleet: Fleet, request: GangRequest, by_role: Sequence[Eligible | None], amounts: Ints | None
 ) -> list[list[GangNodes]]:
-    """The tables of all roles for each rung of their ladders, the best first, what is required last."""
+    """The tables of all roles for each rung of their ladders, the best first, what is required last.
+
+    If GPUs may be had in parts, each rung is there twice: first without those.
+    """
     ladders = [ladder.rungs(role.pod) for role in request.members]
-    tables = [
-        node_table(fleet, role, rungs[0], eligible=own, amounts=amounts)
-        for role, rungs, own in zip(request.members, ladders, by_role, strict=True)
+    by_spared = [
+        [
+            node_table(fleet, role, rungs[0], eligible=own, amounts=amounts, is_spared=is_spared)
+            for role, rungs, own in zip(request.members, ladders, by_role, strict=True)
+        ]
+        for is_spared in ((True, False) if fleet.has_parts else (False,))
     ]
     return [
         [
@@ -151,6 +157,7 @@ def _rungs(
             for nodes, rungs in zip(tables, ladders, strict=True)
         ]
         for number in range(max(map(len, ladders)))
+        for tables in by_spared
     ]
 
 

@@ -186,6 +186,13 @@ class NodeGroup:
         """Mask of each node's free positions: (nodes,), uint16; a view, which changes as nodes do."""
         return self._free[: len(self.names)]
 
+    def spared_masks(self) -> NDArray[np.uint16]:
+        """The same without the GPUs that may be had in parts: (nodes,), uint16."""
+        free = self.free_masks()
+        if self.rooms is None:
+            return free
+        return free & ~(self.rooms.opening(sliced=False) | self.rooms.opening(sliced=True))
+
     def sites(self) -> NDArray[np.int32]:
         """Number of each node's location: (nodes,), int32."""
         return self._site[: len(self.names)]

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from dradriver.api import values
+from dradriver.topology.machine import Gpu
 
 MOST_RULES: Final = 256
 MOST_NAMES: Final = 256  # of policies, nodes of a rule, instance types
@@ -34,6 +35,20 @@ Product = Annotated[
     ),
 ]
 Number = Annotated[int, Meta(ge=0, le=MOST_NUMBER)]
+Uuid = Annotated[
+    str,
+    Meta(
+        pattern=r"\A[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?\Z",
+        description="a GPU's UUID as nvidia-smi -L gives it: GPU- and a UUID",
+    ),
+]
+PciAddress = Annotated[
+    str,
+    Meta(
+        pattern=r"\A[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]\Z",
+        description="a PCI address as /sys writes it, as 0000:06:00.0",
+    ),
+]
 Weight = Annotated[float, Meta(ge=0, le=1000)]
 SignedWeight = Annotated[float, Meta(ge=-1000, le=1000)]
 Gbps = Annotated[float, Meta(gt=0, le=100_000)]
@@ -92,13 +107,15 @@ class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Gpus(Section, frozen=True, omit_defaults=True):
-    """Some GPUs of the cluster: those that all of these fit.
+    """Some GPUs of the cluster: those that all of these fit; of the last three one that names the GPU is enough.
 
     Attributes:
         nodes: Names of nodes; any where left out.
         node_selector: Labels that the node has, all of them.
         products: Full product names or globs, as the annotation ``product``; any where left out.
-        numbers: The machine's own numbers of GPUs; any where left out.
+        numbers: The machine's own numbers of GPUs: those of their slots, which stay when others are lost.
+        uuids: Their UUIDs, in upper or lower case.
+        pci_addresses: Their addresses on the PCI bus.
     """
 
     nodes: Annotated[
@@ -113,3 +130,22 @@ class Gpus(Section, frozen=True, omit_defaults=True):
     numbers: Annotated[
         tuple[Number, ...], Meta(min_length=1, max_length=64, description="a list with one number or more")
     ] = ()
+    uuids: Annotated[
+        tuple[Uuid, ...], Meta(min_length=1, max_length=MOST_NAMES, description="a list with one UUID or more")
+    ] = ()
+    pci_addresses: Annotated[
+        tuple[PciAddress, ...], Meta(min_length=1, max_length=64, description="a list with one PCI address or more")
+    ] = ()
+
+    @property
+    def names_gpus(self) -> bool:
+        """Whether it is about some GPUs of a machine by their names alone."""
+        return bool(self.numbers or self.uuids or self.pci_addresses)
+
+    def names(self, gpu: Gpu) -> bool | None:
+        """Return whether it names a GPU; None if only the number of its slot could tell, and that is not known."""
+        if gpu.uuid.lower() in map(str.lower, self.uuids) or gpu.pci in self.pci_addresses:
+            return True
+        if self.numbers and gpu.has_slot is False:
+            return None
+        return gpu.index in self.numbers

@@ -62,6 +62,7 @@ class GpuRule(Gpus, frozen=True, omit_defaults=True):
         equal_shares: In how many equal shares it is had; None: each has a size of its own.
         exclusive_to: ``namespace``: at any time only one namespace has parts of the GPU.
         dev_shm_mib: What the ``/dev/shm`` of all shares by MPS of one GPU holds; None for the node agent's default.
+        fractions_only: Whether no pod gets the GPU whole; without it pods get it whole if no other GPUs are left.
     """
 
     mig: MigWord | None = None
@@ -70,6 +71,7 @@ class GpuRule(Gpus, frozen=True, omit_defaults=True):
     equal_shares: EqualShares | None = None
     exclusive_to: Literal["", "namespace"] = ""
     dev_shm_mib: DevShmMib | None = None
+    fractions_only: bool = False
 
 
 class Workloads(Section, frozen=True, rename="kebab"):

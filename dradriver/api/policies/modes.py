@@ -25,11 +25,15 @@ class Mode(msgspec.Struct, frozen=True, kw_only=True):
     equal_shares: int = 0
     exclusive_to: Literal["", "namespace"] = ""
     dev_shm_mib: int = 0
+    fractions_only: bool = False
 
     @property
-    def form(self) -> tuple[MigWord, SharedWord, int]:
-        """What cannot change while a claim has something of the GPU."""
-        return self.mig, self.shared, self.equal_shares
+    def form(self) -> tuple[MigWord, SharedWord, int, bool]:
+        """What cannot change while a claim has something of the GPU.
+
+        Of a GPU whose placements are published the whole is a device of its own, which must not go while it is held.
+        """
+        return self.mig, self.shared, self.equal_shares, self.fractions_only and self.mig == "placements"
 
     @property
     def whole(self) -> bool:
@@ -50,13 +54,15 @@ def mode_of(policies: Policies, *, node: str, labels: Mapping[str, str], gpu: Gp
         gpu: The GPU as it is now.
 
     Returns:
-        None where nobody knows what the file says: the GPU stays as it is, in its mode and as it is published.
+        None where nobody knows what the file says of it: the GPU stays as it is, in its mode and as it is published.
     """
     if not policies.known:
         return None
     if not VENDORS[gpu.vendor].parts:
         return Mode()
-    rule = _rule(policies, node, labels, gpu)
+    rule, is_sure = _rule(policies, node, labels, gpu)
+    if not is_sure:
+        return None
     mig: MigWord = "off" if gpu.mig is None else "static"
     if rule is None:
         return Mode(mig=mig)
@@ -67,26 +73,33 @@ def mode_of(policies: Policies, *, node: str, labels: Mapping[str, str], gpu: Gp
         equal_shares=rule.equal_shares or 0,
         exclusive_to=rule.exclusive_to,
         dev_shm_mib=rule.dev_shm_mib or 0,
+        fractions_only=rule.fractions_only,
     )
 
 
 def uncut(policies: Policies, *, node: str, labels: Mapping[str, str], gpu: Gpu) -> bool:
     """Return whether a rule cuts up a GPU of a vendor of which there are no parts; arguments as of ``mode_of``."""
-    rule = None if VENDORS[gpu.vendor].parts else _rule(policies, node, labels, gpu)
+    rule, _ = (None, True) if VENDORS[gpu.vendor].parts else _rule(policies, node, labels, gpu)
     return rule is not None and (rule.mig not in ("", "off") or rule.shared != "none")
 
 
-def _rule(policies: Policies, node: str, labels: Mapping[str, str], gpu: Gpu) -> GpuRule | None:
-    return next((one for one in policies.gpus if fits(one, node, labels, gpu)), None)
+def _rule(policies: Policies, node: str, labels: Mapping[str, str], gpu: Gpu) -> tuple[GpuRule | None, bool]:
+    """Return the first rule that fits a GPU, None without any; False with it if a rule before it may fit, too."""
+    for rule in policies.gpus:
+        is_fit = fits(rule, node, labels, gpu)
+        if is_fit is not False:
+            return (rule, True) if is_fit else (None, False)
+    return None, True
 
 
-def fits(rule: Gpus, node: str, labels: Mapping[str, str], gpu: Gpu) -> bool:
-    """Return whether a rule is about a GPU of a node with these labels."""
-    return (
-        on_node(rule, node, labels)
-        and (not rule.products or gpu.of_product(rule.products))
-        and (not rule.numbers or gpu.index in rule.numbers)
-    )
+def fits(rule: Gpus, node: str, labels: Mapping[str, str], gpu: Gpu) -> bool | None:
+    """Return whether a rule is about a GPU of a node with these labels.
+
+    None if nobody knows: the rule is about GPUs of certain numbers, and it is not known which slot this one is in.
+    """
+    if not on_node(rule, node, labels) or (rule.products and not gpu.of_product(rule.products)):
+        return False
+    return rule.names(gpu) if rule.names_gpus else True
 
 
 def on_node(rule: Gpus, node: str, labels: Mapping[str, str]) -> bool:

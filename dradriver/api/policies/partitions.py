@@ -45,6 +45,9 @@ def divide(
     Of two that want the same GPU to themselves the first by name has it: which GPUs two selectors both fit, only the
     nodes tell, and the answer must not hang on who was seen first.
 
+    A GPU of which nobody knows whether it is in an exclusive partition is given to nobody: neither to those outside of
+    the partition, nor to its tenant, since it may be in another one.
+
     Args:
         partitions: Those of all tenants, as ``bounds`` gives them.
         node: The node's name.
@@ -54,22 +57,25 @@ def divide(
     every = tuple(gpus)
     own: dict[str, frozenset[int]] = {}
     owner: dict[int, str] = {}
+    closed: set[int] = set()
     clashes: set[tuple[str, str]] = set()
     for name, (rule, exclusive) in partitions.items():
         if not on_node(rule, node, labels):
             continue
-        own[name] = frozenset(gpu.index for gpu in every if fits(rule, node, labels, gpu))
+        is_fit = {gpu.index: fits(rule, node, labels, gpu) for gpu in every}
+        own[name] = frozenset(number for number, is_in in is_fit.items() if is_in)
+        if exclusive:
+            closed |= {number for number, is_in in is_fit.items() if is_in is None}
         for number in own[name] if exclusive else ():
             if (first := owner.setdefault(number, name)) != name:
                 clashes.add((first, name))
     found = {
-        name: frozenset(number for number in numbers if owner.get(number, name) == name)
+        name: frozenset(number for number in numbers - closed if owner.get(number, name) == name)
         for name, numbers in own.items()
     }
     found = {name: numbers for name, numbers in found.items() if numbers}
-    return Division(
-        found | {OTHERS: frozenset(gpu.index for gpu in every if gpu.index not in owner)}, frozenset(clashes)
-    )
+    others = frozenset(gpu.index for gpu in every if gpu.index not in owner) - closed
+    return Division(found | {OTHERS: others}, frozenset(clashes))
 
 
 def overlap(tenants: Mapping[str, Tenant]) -> tuple[str, str] | None:
@@ -83,8 +89,15 @@ def _meet(one: Gpus, other: Gpus) -> bool:
     return (
         _nodes_meet(one, other)
         and (not one.products or not other.products or not set(one.products).isdisjoint(other.products))
-        and (not one.numbers or not other.numbers or not set(one.numbers).isdisjoint(other.numbers))
+        and (not one.names_gpus or not other.names_gpus or _names_meet(one, other))
     )
+
+
+def _names_meet(one: Gpus, other: Gpus) -> bool:
+    """Whether both name a GPU in the same way: which number a UUID has, only the nodes tell."""
+    mine, theirs = ({uuid.lower() for uuid in rule.uuids} for rule in (one, other))
+    pairs = ((one.numbers, other.numbers), (mine, theirs), (one.pci_addresses, other.pci_addresses))
+    return any(not set(a).isdisjoint(b) for a, b in pairs)
 
 
 def _nodes_meet(one: Gpus, other: Gpus) -> bool:

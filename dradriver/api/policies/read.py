@@ -132,6 +132,10 @@ def _check_rules(sections: Sections) -> None:
             raise _PlacedError(f"{at}.devShmMib", "of GPUs that are not shared by MPS; write shared: mps next to it")
         if rule.exclusive_to and not (shared or cut):
             raise _PlacedError(f"{at}.exclusiveTo", "of GPUs that have no parts; write shared or mig beside it")
+        if rule.fractions_only and not (shared or cut):
+            raise _PlacedError(
+                f"{at}.fractionsOnly", "of GPUs that have no fractions; write shared or mig in the same rule"
+            )
 
 
 def _check_words(sections: Sections) -> None:

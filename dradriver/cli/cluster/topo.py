@@ -239,7 +239,7 @@ def _holders(node: NodeView) -> Table:
     rows = []
     for view in node.gpus:
         for n, (words, claim) in enumerate(_lines(view)):
-            gpu = ("", "", "") if n else (f"GPU{view.gpu.index}", view.gpu.uuid, view.gpu.pci)
+            gpu = ("", "", "") if n else (view.gpu.label, view.gpu.uuid, view.gpu.pci)
             tone = Tone.PLAIN if n else _TONES.get(view.state, Tone.PLAIN)
             rows.append((*map(Cell, gpu), Cell(words, tone), Cell(claim)))
     columns = (
@@ -293,6 +293,7 @@ def _set(node: NodeView) -> dict[str, Any] | None:
 def _gpu(view: GpuView) -> dict[str, Any]:
     return {
         "index": view.gpu.index,
+        **({} if view.gpu.driver_index is msgspec.UNSET else {"driver_index": view.gpu.driver_index}),
         "uuid": view.gpu.uuid,
         "state": view.state,
         "blocked": view.blocked,

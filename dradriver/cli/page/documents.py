@@ -18,7 +18,7 @@ def health(live: Live) -> Document:
         view = live.views[name]
         for gpu in view.gpus:
             if gpu.blocked:
-                row = words(name, f"GPU{gpu.gpu.index}", gpu.blocked, "; ".join(one.words for one in gpu.holders))
+                row = words(name, gpu.gpu.label, gpu.blocked, "; ".join(one.words for one in gpu.holders))
                 (mig if gpu.blocked.startswith("in MIG mode") else gpus).append(row)
         gpus += [words(name, f"GPU{lost.index}", f"lost: {lost.described}", "") for lost in view.lost]
         if why := live.closed(name):

@@ -65,9 +65,9 @@ def node_piece(live: Live, name: str) -> bytes | None:
     view = live.views.get(name)
     if view is None:
         return _gone_piece(live, name)
-    cells: list[GpuView | None] = [*view.gpus]
-    for lost in view.lost:  # by index, so each is where it was
-        cells.insert(lost.index, None)
+    by_number: list[tuple[int, GpuView | None]] = [(gpu.gpu.index, gpu) for gpu in view.gpus]
+    by_number += [(lost.index, None) for lost in view.lost]
+    cells = [gpu for _, gpu in sorted(by_number, key=lambda entry: entry[0])]
     shown: dict[str, Any] = {
         "product": cut(view.machine.product, _LONG),
         "gpus": "".join("m" if gpu is None else _letter(gpu) for gpu in cells),

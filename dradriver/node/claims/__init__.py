@@ -19,5 +19,4 @@ checkpoint     what the kubelet was answered
 cdi            what the container runtime reads of it
 reconcile      gives back what nobody uses
 rebuild        claims that a newer agent prepared
-lock           locks that hold between two instances of the agent
 """

@@ -21,9 +21,9 @@ from typing import Final
 from dradriver.errors import DriverError
 from dradriver.node.claims.allocation import Plan
 from dradriver.node.claims.ledgers import Ledgers
-from dradriver.node.claims.lock import locked
 from dradriver.node.discovery import Discovery
 from dradriver.node.errors import NotYetError, OccupiedError
+from dradriver.node.lock import locked
 from dradriver.node.threads import Thread
 
 logger = logging.getLogger(__name__)

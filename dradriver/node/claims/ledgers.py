@@ -14,11 +14,13 @@ from pathlib import Path
 
 from dradriver.api import names, slices
 from dradriver.node import files, metrics, selinux
+from dradriver.node.claims import instances
 from dradriver.node.claims.cdi import CdiFolder
 from dradriver.node.claims.checkpoint import Checkpoint, PreparedClaim, PreparedDevice, checked_uid, is_uid
 from dradriver.node.devices.hardware_journal import HardwareJournal, Made
 from dradriver.node.errors import DeviceBusyError
 from dradriver.node.journal import Entry
+from dradriver.topology.machine import Machine
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +42,7 @@ class Ledgers:
         *,
         boot: str,
         driver: Callable[[], str],
+        machine: Callable[[], Machine | None] = lambda: None,
         exclusive: Callable[[str], bool] = lambda _: False,
     ) -> None:
         """Open the two ledgers and the two folders; no file is touched.
@@ -49,6 +52,7 @@ class Ledgers:
             cdi_root: Holds the specs.
             boot: Id of this boot.
             driver: Says which load of the driver's module this is.
+            machine: Gives the machine as it was last read; None until then.
             exclusive: Says of a GPU, by its uuid, whether its parts are of one namespace at a time.
         """
         self.claims = Checkpoint(state_dir / "claims")
@@ -57,11 +61,14 @@ class Ledgers:
         self.mounted = Mounted(state_dir / "files")
         self._boot = boot
         self._driver = driver
+        self._machine = machine
         self._exclusive = exclusive
         self._recovered = False
 
     def recover(self) -> None:
         """Put right what a crash or a reboot left: every claim that is whole has its spec, and no other has one.
+
+        A claim of which a GPU is away has none either: another GPU may have its device nodes now.
 
         It may be called at any time. What one claim's files are in the way of is done for all others.
 
@@ -78,10 +85,11 @@ class Ledgers:
         whole = {uid for uid, entry in entries.items() if self.whole(entry.value)}
         for uid in whole:
             try:
-                self.cdi.write(entries[uid].value)
+                self._write_spec(entries[uid].value)
             except OSError as error:
                 trouble = error
-        gone = self.cdi.sweep(keep=whole | self.claims.kept())
+        away = {uid for uid in whole if instances.is_away(entries[uid].value, self._machine())}
+        gone = self.cdi.sweep(keep=whole - away | self.claims.kept())
         self.mounted.sweep(keep=entries.keys() | self.claims.kept())
         metrics.CLAIMS_PREPARED.set(len(entries))
         if gone or not self._recovered:
@@ -111,14 +119,16 @@ class Ledgers:
         Raises:
             OSError: A file cannot be read or written.
         """
-        self.cdi.write(claim)
+        self._write_spec(claim)
         return self.claims.touch(claim)
 
     def whole(self, claim: PreparedClaim) -> bool:
-        """Return whether all that was made for the claim is there.
+        """Return whether all that was made for the claim is there, behind the device nodes that it opens.
 
         Nothing of it is after a reboot, nor after the driver's module was loaded anew.
         """
+        if instances.has_moved(claim, self._machine()):
+            return False
         driver = self._driver()
         made = [self.made.get(device.made) for device in claim.devices if device.made]
         return all(
@@ -161,11 +171,30 @@ class Ledgers:
         Raises:
             OSError: It may be prepared or not.
         """
+        self._remove_specs_of_others(claim)
         self.mounted.write(claim.uid, content or {})
         self.claims.write(claim)
         self.cdi.write(claim)
         metrics.CLAIMS_PREPARED.set(len(self.claims))
         return self.claims.touch(claim)
+
+    def _write_spec(self, claim: PreparedClaim) -> None:
+        """Write a claim's spec, unless the device nodes that it opens may be another GPU's by now."""
+        machine = self._machine()
+        is_sure = not (instances.is_away(claim, machine) or instances.lacks_instance(claim, machine))
+        if machine is None:
+            is_sure = not instances.has_instances(claim)
+        if is_sure or self.cdi.read(claim.uid):  # one that was removed is not written again before that is known
+            self.cdi.write(claim)
+
+    def _remove_specs_of_others(self, claim: PreparedClaim) -> None:
+        """Remove the specs of claims whose GPUs are away: what another claim is given now may have their nodes."""
+        machine = self._machine()
+        for uid, entry in self.claims.read().items():
+            if uid != claim.uid and (
+                instances.is_away(entry.value, machine) or instances.has_moved(entry.value, machine)
+            ):
+                self.cdi.remove(uid)
 
     def drop(self, uid: str) -> None:
         """Make the claim unprepared; what was made for it has been undone, or stays noted to be undone later.

@@ -21,11 +21,11 @@ from dradriver.errors import DriverError
 from dradriver.node.claims.allocation import Plan
 from dradriver.node.claims.checkpoint import PreparedClaim
 from dradriver.node.claims.ledgers import Ledgers
-from dradriver.node.claims.lock import locked, take
 from dradriver.node.devices.device_manager import DeviceManager
 from dradriver.node.devices.hardware_journal import Made
 from dradriver.node.errors import InUseError, NotYetError
 from dradriver.node.journal import Entry
+from dradriver.node.lock import locked, take
 
 logger = logging.getLogger(__name__)
 

@@ -18,13 +18,13 @@ from typing import Final
 
 from dradriver.api import mig_devices
 from dradriver.api.dra_objects import ResourceClaim
+from dradriver.errors import DriverError
 from dradriver.node.claims import gpu_processes, instances
 from dradriver.node.claims.allocation import Plan, plan
 from dradriver.node.claims.checkpoint import PreparedClaim, checked_uid
 from dradriver.node.claims.container_env import ContainerEnv, request_of
 from dradriver.node.claims.gpu_processes import Processes
 from dradriver.node.claims.ledgers import Ledgers
-from dradriver.node.claims.lock import locked, take
 from dradriver.node.claims.making import Making
 from dradriver.node.claims.nccl import Nccl
 from dradriver.node.claims.reader import GET_S, ClaimReader, GetClaim
@@ -33,6 +33,7 @@ from dradriver.node.devices.device_manager import DeviceManager
 from dradriver.node.errors import ClaimError, NotYetError
 from dradriver.node.event import Event
 from dradriver.node.journal import Entry, Stamp
+from dradriver.node.lock import locked, take
 from dradriver.topology.machine import Machine
 
 logger = logging.getLogger(__name__)
@@ -91,7 +92,9 @@ class Preparer:
         self._boot = boot
         self._lock = state_dir / "serialize.lock"
         self._calls = state_dir / "calls.lock"
-        self._ledgers = Ledgers(state_dir, cdi_root, boot=boot, driver=device_manager.driver, exclusive=exclusive)
+        self._ledgers = Ledgers(
+            state_dir, cdi_root, boot=boot, driver=device_manager.driver, machine=machine, exclusive=exclusive
+        )
         self._device_manager = device_manager
         self._processes = processes
         self._container_env = ContainerEnv(self._ledgers.mounted.path, nccl or Nccl())
@@ -106,6 +109,7 @@ class Preparer:
         self._machine = machine
         self._budget_s = budget_s
         self._changed = asyncio.Event()
+        self._machine_changed = asyncio.Event()
         self._sure: dict[str, Stamp] = {}  # entries that were compared with the API by this process
         self._unready: set[str] = set()  # claims that this process made, and that cannot be used yet
 
@@ -120,6 +124,21 @@ class Preparer:
         """
         async with locked(self._lock):
             self._ledgers.recover()
+
+    async def run(self) -> None:
+        """Keep CDI specs as the machine is until cancelled: a GPU that is away has none, and has it again when back."""
+        while True:
+            self._machine_changed.clear()
+            try:
+                await self.recover()
+            except (DriverError, OSError) as error:
+                logger.error("CDI specs are not as the machine is: %s", error)
+            await self._machine_changed.wait()
+
+    def machine_changed(self) -> None:
+        """Look which GPUs are away, and let every prepare that waits try again."""
+        self._machine_changed.set()
+        self.poke()
 
     def poke(self) -> None:
         """Let every prepare that waits try again now: a device came free, or the machine changed."""
@@ -170,7 +189,10 @@ class Preparer:
         uid, loop = prepared.uid, asyncio.get_running_loop()
         try:
             async with self._alone(uid, until=loop.time()) as held:
-                if instances.doubtful(prepared, machine := self._machine()):  # a reading, made before the claim maybe
+                machine = self._machine()
+                if instances.is_away(prepared, machine):
+                    return False
+                if instances.doubtful(prepared, machine):  # a reading, made before the claim maybe
                     await self._making.look(uid)
                 if instances.awaited(prepared, machine):
                     return False

@@ -3,6 +3,7 @@
 watch      reads again and again, and tells of changes
 simulated  a profile's machine in place of a real one
 failures   what is broken on a simulated machine
+slots      which slot each GPU is in, which is its number
 sysfs      NUMA nodes, CPU and name, from /sys and /proc
 pci        the PCI tree of /sys
 nics       network cards

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Collection, Container, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -9,6 +10,7 @@ from typing import Final
 
 import msgspec
 
+from dradriver.node import files
 from dradriver.node.container_edits import Edits
 from dradriver.node.discovery import failures, links
 from dradriver.node.errors import SetupError
@@ -23,13 +25,21 @@ PROCESSES: Final = "processes"
 WORK: Final = "work"
 
 
+class _Enumerated(msgspec.Struct, frozen=True):
+    """Which GPUs were missing when the driver numbered the others, in which boot and load of the driver."""
+
+    loaded: str
+    without: frozenset[str]
+
+
 class Simulated:
     """The machine of a profile or file, with uuids of this node's own.
 
     Where the folder holds a file ``lost`` with one GPU a line (uuid, or index in the whole machine), those GPUs are
-    gone; the others' indices close ranks, as NVML's do when a GPU is lost. What else is broken stands in the node's
-    file of ``failures``. A file ``processes`` has a line for each process: the GPU's uuid and the pid. A file ``work``
-    has one for each GPU of which it is known whether it works: its uuid, and in how much of the time, in percent.
+    gone. The others keep their indices, as NVML's do, until the node is booted or the driver is loaded anew: then those
+    that are there are numbered again. What else is broken stands in the node's file of ``failures``. A file
+    ``processes`` has a line for each process: the GPU's uuid and the pid. A file ``work`` has one for each GPU of which
+    it is known whether it works: its uuid, and in how much of the time, in percent.
 
     Attributes:
         faults: What was wrong with GPUs at the last reading.
@@ -48,6 +58,7 @@ class Simulated:
         node: str,
         folder: Path,
         seen: Callable[[Gpu], Gpu] = lambda gpu: gpu,
+        loaded: Callable[[], str] = str,
         given: Mapping[str, Callable[[Gpu], Edits]] = MappingProxyType({}),
     ) -> None:
         """Read the machine once.
@@ -57,6 +68,7 @@ class Simulated:
             node: The node's name.
             folder: Where it stands what is broken.
             seen: Gives a GPU of NVIDIA as it is now, changed as claims and administrators do.
+            loaded: Says which boot, and which load of the driver, this is.
             given: Says what a container is given of a GPU, by its vendor's word; nothing for one that is not named.
         """
         self._whole = load.read_machine(source, seed=node)
@@ -67,6 +79,10 @@ class Simulated:
         self._work = folder / WORK
         self._failures = failures.path(folder, node)
         self._seen = seen
+        self._loaded = loaded
+        self._enumerated_file = folder / f"{node}.enumerated"
+        self._enumerated: _Enumerated | None = None
+        self._is_noted = False
         self.faults: Faults = {}
 
     def edits(self, gpu: Gpu) -> Edits:
@@ -116,9 +132,31 @@ class Simulated:
             machine = failures.applied(machine, broken)
             lost |= {gpu.uuid for gpu in machine.gpus if (fails := failures.of(broken, gpu)) is not None and fails.lost}
         named, short = failures.faults(machine, broken), self._links_lost(machine)
-        left = without(machine, lost)
+        left = self._numbered(without(machine, lost))
         self.faults = {gpu.uuid: (*named.get(gpu.uuid, ()), *short.get(gpu.uuid, ())) for gpu in left.gpus}
         return left
+
+    def _numbered(self, left: Machine) -> Machine:
+        """Return what is left of the machine with the numbers that the driver gave when it was loaded."""
+        present = {gpu.uuid for gpu in left.gpus}
+        missing = frozenset(gpu.uuid for gpu in self._whole.gpus) - present
+        before, loaded = self._enumerated, self._loaded()
+        if before is None:
+            with contextlib.suppress(OSError, msgspec.MsgspecError, UnicodeError):
+                before = msgspec.json.decode(self._enumerated_file.read_bytes(), type=_Enumerated)
+        is_same = before is not None and before.loaded == loaded
+        now = _Enumerated(loaded, before.without & missing if before is not None and is_same else missing)
+        self._enumerated = now
+        if now != before or not self._is_noted:
+            with contextlib.suppress(OSError):  # without a folder nothing is lost: this process remembers it
+                files.write(self._enumerated_file, msgspec.json.encode(now), durable=False)
+                self._is_noted = True
+        if not now.without:
+            return left
+        there = (gpu.uuid for gpu in self._whole.gpus if gpu.uuid not in now.without)
+        numbers = {uuid: number for number, uuid in enumerate(there)}
+        gpus = tuple(msgspec.structs.replace(gpu, index=numbers[gpu.uuid]) for gpu in left.gpus)
+        return msgspec.structs.replace(left, gpus=gpus)
 
     def _links_lost(self, machine: Machine) -> dict[str, tuple[Fault, ...]]:
         """Return the fault of each GPU that has fewer links than it should: others' GPUs do not all have as many."""
@@ -161,9 +199,6 @@ def source_for(node: str, *, machines: Mapping[str, str], default: str | None) -
 
 
 def without(machine: Machine, lost: Container[str]) -> Machine:
-    """Return the machine without the GPUs whose uuid or index is in ``lost``."""
+    """Return the machine without the GPUs whose uuid or index is in ``lost``; the others keep their indices."""
     left = [i for i, gpu in enumerate(machine.gpus) if gpu.uuid not in lost and str(gpu.index) not in lost]
-    if len(left) == len(machine.gpus):
-        return machine
-    gpus = tuple(msgspec.structs.replace(machine.gpus[i], index=n) for n, i in enumerate(left))
-    return msgspec.structs.replace(machine.subset(left), gpus=gpus)
+    return machine if len(left) == len(machine.gpus) else machine.subset(left)

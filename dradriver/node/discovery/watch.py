@@ -11,6 +11,7 @@ from typing import Final
 from dradriver.errors import DriverError
 from dradriver.node import metrics
 from dradriver.node.discovery import Discovery
+from dradriver.node.discovery.slots import Slots
 from dradriver.node.errors import RestartError
 from dradriver.node.event import Event
 from dradriver.node.threads import beside
@@ -43,6 +44,7 @@ class MachineWatch:
         earlier: Callable[[], Machine | None] = lambda: None,
         is_stale: Callable[[], bool] = lambda: False,
         withdraw: Callable[[], Awaitable[None]] | None = None,
+        slots: Slots | None = None,
     ) -> None:
         """Read nothing yet.
 
@@ -52,6 +54,7 @@ class MachineWatch:
             earlier: Gives the machine as it is published, by an agent before this one.
             is_stale: Says whether the driver was loaded anew since the last reading.
             withdraw: Takes back what containers would get by that reading, when it becomes stale.
+            slots: Gives the GPUs of each reading their numbers; without it they keep the driver's.
         """
         self._is_stale = is_stale
         self._withdraw = withdraw
@@ -59,6 +62,7 @@ class MachineWatch:
         self.changed: Event[[]] = Event()
         self.looked: Event[[]] = Event()
         self._earlier = earlier
+        self._slots = slots
         self._failed = 0
         self._said = ""
         self.trouble: str | None = None
@@ -67,12 +71,21 @@ class MachineWatch:
         self._again = asyncio.Event()
         self._reading = False
         self.machine: Machine | None = None
+        self._found: Machine | None = None  # as the driver numbers the GPUs
 
     def last_known(self) -> Machine | None:
         """Return the machine as it was last read; beside a driver that hangs from the start on, as it is published."""
         if self.machine is None and self.trouble is not None:
             return self._earlier()
         return self.machine
+
+    def publishable(self) -> Machine | None:
+        """Return the machine as ``last_known`` does; None while it is not known which slots its GPUs are in."""
+        return self.last_known() if self._is_settled or self.machine is None else None
+
+    @property
+    def _is_settled(self) -> bool:
+        return self._slots is None or self._slots.is_settled
 
     async def run(self) -> None:
         """Read the machine now, every interval and after every ``poke``, for ever.
@@ -103,7 +116,8 @@ class MachineWatch:
         A driver takes longer to be unloaded and loaded again than the time between two looks.
         """
         loop = asyncio.get_running_loop()
-        until = loop.time() + (min(AGAIN_S, self._interval_s) if self._failed else self._interval_s)
+        is_soon = self._failed or not self._is_settled
+        until = loop.time() + (min(AGAIN_S, self._interval_s) if is_soon else self._interval_s)
         while (left_s := until - loop.time()) > 0 and not self._again.is_set():
             is_stale = self._is_stale()
             if is_stale and not self._was_stale and self._withdraw is not None:
@@ -135,6 +149,7 @@ class MachineWatch:
                 logger.warning("the driver has not answered for %.0f s; the last state of the machine stands", waited_s)
                 if waited_s >= HANGS_S:
                     self._tell(f"the driver has not answered for {HANGS_S:.0f} s")
+                await self._settle()
             self._reading = False
             return reading.result()
         finally:
@@ -148,7 +163,7 @@ class MachineWatch:
 
     async def _look(self) -> None:
         try:
-            machine = await self._read()
+            self._found = await self._read()
         except RestartError:
             raise
         except Exception as error:  # what a host says may surprise; claims are given back all the same
@@ -159,15 +174,26 @@ class MachineWatch:
                 logger.error("the machine cannot be read now, its last state stands: %s", error, exc_info=surprise)
             often = f"the GPUs could not be read {READINGS} times in a row: {error}"
             self._tell(often if self._failed >= READINGS else self.trouble)
+            await self._settle()
             return
         self._said = ""
         self._failed = 0
+        await self._take(self._found, None)
+
+    async def _settle(self) -> None:
+        """Number the GPUs of the last reading again, if their numbers were not final."""
+        if self._found is not None and not self._is_settled:
+            await self._take(self._found, self.trouble)
+
+    async def _take(self, found: Machine, trouble: str | None) -> None:
+        was_settled = self._is_settled
+        machine = found if self._slots is None else await self._slots.number(found)
         before, self.machine = self.machine, machine
-        self._tell(None)  # before anything is published: a fault that is known is published with its GPU
-        if machine == before:
+        self._tell(trouble)  # before anything is published: a fault that is known is published with its GPU
+        if machine == before and self._is_settled == was_settled:
             return
         metrics.GPUS.set(len(machine.gpus))
-        if before is None:
+        if before is None or not was_settled:
             logger.info("machine %s with %d GPUs", machine.name or "unnamed", len(machine.gpus))
         else:
             was, now = ({gpu.uuid for gpu in m.gpus} for m in (before, machine))

@@ -20,12 +20,17 @@ from dradriver.node.faults import Fault
 logger = logging.getLogger(__name__)
 
 _RECORD: Final = re.compile(rb"(\d{1,4}),\d{1,20},(\d{1,20}),[^;]*;(.*)", re.DOTALL)
+_FOUND: Final = re.compile(r"pci ([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]): \[[0-9a-f]{4}:[0-9a-f]{4}\] type ")
 _MOST_BYTES: Final = 8192  # of one record, kernel/printk
 _MOST_AT_ONCE: Final = 20_000
 
 
 class Reports(Protocol):
-    """What a vendor's driver reports in the kernel's log. GPUs are named by bus id (``0000:06:00.0``)."""
+    """What a vendor's driver reports in the kernel's log.
+
+    It names GPUs by bus id (``0000:06:00.0``). What was reported of a GPU that is not at its bus id any more is kept
+    under its uuid.
+    """
 
     def take(self, text: str, at_s: float) -> None:
         """Take in one record of the kernel: its text, and when it came, seconds of the log's clock."""
@@ -36,17 +41,26 @@ class Reports(Protocol):
     def reset(self, busids: Iterable[str]) -> None:
         """Forget all that was reported of GPUs that were reset since."""
 
+    def move(self, name: str, to: str) -> None:
+        """Keep under another name, in addition to what is there, what was reported of a GPU."""
+
     def faults(self, uuids: Mapping[str, str], switched: Collection[str] = ()) -> dict[str, tuple[Fault, ...]]:
         """Return the faults that were reported, by uuid.
 
         Args:
-            uuids: The GPUs' uuids by bus id.
+            uuids: The GPUs' uuids by the names under which reports are kept.
             switched: Uuids of those that switches join; empty where nobody knows.
         """
 
 
 class KernelLog:
-    """The kernel's log since the node started, as far as it goes back."""
+    """The kernel's log since the node started, as far as it goes back.
+
+    A device that the kernel finds on the bus, at the start or later, begins without reports.
+
+    Attributes:
+        found: Bus ids at which it found a device since this was emptied.
+    """
 
     def __init__(self, path: Path, reports: Reports) -> None:
         """Read nothing yet.
@@ -59,6 +73,7 @@ class KernelLog:
         self._file: int | None = None
         self._told = False
         self.reports = reports
+        self.found: set[str] = set()
 
     def read(self) -> None:
         """Take in what is new; where the log cannot be read that is said once."""
@@ -84,7 +99,11 @@ class KernelLog:
         """Take in one record; whatever is none of the kernel's own is passed over."""
         match = _RECORD.match(record)
         if match is not None and not int(match[1]) >> 3:
-            self.reports.take(match[3].decode("utf-8", "replace"), int(match[2]) / 1e6)
+            text = match[3].decode("utf-8", "replace")
+            if (device := _FOUND.match(text)) is not None:
+                self.found.add(device[1])
+                self.reports.reset([device[1]])
+            self.reports.take(text, int(match[2]) / 1e6)
 
     def close(self) -> None:
         """Close the log; the next ``read`` opens it again."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 import msgspec
@@ -56,7 +56,8 @@ class HealthWatch:
         self._replaced: set[str] = set()  # lost GPUs in whose place a new one is: told of, but not published
         self._forgotten: set[str] = set()  # lost GPUs that are not told of any more
         self._waiting: tuple[Collection[LostGpu], Machine | None] = (), None  # adopted before the first reading
-        self._uuids: dict[str, str] = {}  # by bus id; of a GPU that is lost too
+        # By the name of its reports: the bus id, also of a lost GPU; the uuid once another GPU is in its place.
+        self._uuids: dict[str, str] = {}
         self._own: dict[str, Faults] = {}  # GPUs' own faults, by source
         self._pairs: set[tuple[str, str]] = set()  # GPUs of one package
         self._switched: set[str] = set()  # GPUs that switches join
@@ -71,7 +72,7 @@ class HealthWatch:
         self._record.tell("driver", of_all(machine, trouble, kind="driver"))
         self._tell("gpus", self._discovery.faults)
         if machine is not None:
-            self._uuids |= {gpu.pci: gpu.uuid for gpu in machine.gpus if gpu.pci}
+            self._locate({gpu.pci: gpu.uuid for gpu in machine.gpus if gpu.pci})
             # Of a GPU that was read and cannot be handed out the log says why.
             there = {gpu.uuid for gpu in machine.gpus} | self._discovery.faults.keys()
             self._take(machine, there)
@@ -80,6 +81,28 @@ class HealthWatch:
         if self._log is not None:  # what was read of it before is over
             self._log.reports.reset([busid for busid, uuid in self._uuids.items() if uuid in self._discovery.reset])
         self._kernel()
+        if self._log is not None:
+            self._log.found.clear()
+
+    def _locate(self, uuids: Mapping[str, str]) -> None:
+        """Take in which GPU is at which bus id: what was reported follows the GPU, whatever is in its place now."""
+        moved = {uuid for uuid in uuids.values() if uuid in self._uuids.values()}
+        moved -= {uuid for name, uuid in self._uuids.items() if uuids.get(name) == uuid}
+        replaced = {name for name, uuid in self._uuids.items() if uuids.get(name, uuid) != uuid}
+        if self._log is not None and (moved or replaced):
+            self._log.read()
+            reports, found = self._log.reports, self._log.found
+            for name, uuid in list(self._uuids.items()):
+                if uuid not in moved and name not in replaced:
+                    continue
+                del self._uuids[name]
+                self._uuids[uuid] = uuid
+                if name not in found:  # else all that was reported since is of the device that was found there
+                    reports.move(name, uuid)
+            for busid, uuid in uuids.items():
+                if self._uuids.pop(uuid, None) is not None:
+                    reports.move(uuid, busid)
+        self._uuids |= uuids
 
     def _take(self, machine: Machine, there: set[str]) -> None:
         """Take in which GPUs are there."""

@@ -221,11 +221,22 @@ def published(found: Iterable[ResourceSlice], machine: Machine) -> dict[str, Mod
     """Return how GPUs are published now, by uuid, judged from a node's slices of this driver."""
     memory = {gpu.uuid: gpu.memory_mib for gpu in machine.gpus}
     modes: dict[str, Mode] = {}
+    whole: set[str] = set()
+    divisible: set[str] = set()  # one device that several claims share, whole or not
     for piece in found:
         for device in piece.spec.devices:
             uuid = device.text("uuid") or device.text("parentUUID")
             if uuid in memory and modes.get(uuid, Mode()).whole:
                 modes[uuid] = _mode(device, memory[uuid])
+            if device.text("type").endswith("gpu"):
+                whole.add(uuid)
+            if device.text("sharing") and device.allow_multiple_allocations:
+                divisible.add(uuid)
+    for gpu in machine.gpus:
+        mode = modes.get(gpu.uuid)
+        is_cut = mode is not None and mode.mig in ("dynamic", "placements") and mig_devices.can_be_whole(gpu)
+        if mode is not None and gpu.uuid not in whole and (is_cut or gpu.uuid in divisible):
+            modes[gpu.uuid] = msgspec.structs.replace(mode, fractions_only=True)
     return modes
 
 

@@ -6,12 +6,13 @@ import asyncio
 import contextlib
 from collections.abc import Mapping
 
-from dradriver.api import names, slices
+from dradriver.api import lost_gpus, names, slices
 from dradriver.api.dra_objects import ResourceSlice
 from dradriver.api.objects import Node
 from dradriver.kube.client import Client
 from dradriver.kube.reflector import Change, Reflector
 from dradriver.kube.resources import NODES, RESOURCE_SLICES
+from dradriver.node.discovery.slots import Published
 from dradriver.node.event import Event
 from dradriver.node.vendors.nvidia.discovery import release
 from dradriver.topology.errors import TopologyError
@@ -69,6 +70,17 @@ class NodeObjects:
     def runtime(self) -> str:
         """The container runtime that the kubelet uses: ``containerd://2.1.4``; empty until the node was read."""
         return "" if self.node is None else self.node.status.node_info.container_runtime_version
+
+    def removed_gpus(self) -> list[str]:
+        """Return the UUIDs of the GPUs that an administrator says were removed for good."""
+        text = "" if self.node is None else self.node.metadata.annotations.get(names.REMOVED_GPUS, "")
+        return [uuid for part in text.split(",") if (uuid := part.strip())]
+
+    def published(self) -> Published | None:
+        """Return what this driver's slices say of the machine; None until they were read."""
+        if not self._slices.synced.is_set():
+            return None
+        return Published(self.earlier(), lost_gpus.read(self.ours, None))
 
     def released(self) -> str | None:
         """Return why nobody may hold the node's driver now, in words; None where all may."""

@@ -33,7 +33,7 @@ class AmdReports:
 
     def __init__(self) -> None:
         """Know of nothing yet."""
-        self._faults: dict[str, dict[str, Fault]] = {}  # by bus id and kind
+        self._faults: dict[str, dict[str, Fault]] = {}  # by bus id or uuid, and kind
 
     def take(self, text: str, at_s: float) -> None:  # noqa: ARG002  # the signature: what is over the log says itself
         """Take in one record of the kernel."""
@@ -68,10 +68,15 @@ class AmdReports:
         for busid in busids:
             self._faults.pop(busid, None)
 
+    def move(self, name: str, to: str) -> None:
+        """Keep under another name, in addition to what is there, what was reported of a GPU."""
+        if (some := self._faults.pop(name, None)) is not None:
+            self._faults[to] = some | self._faults.get(to, {})
+
     def faults(
         self,
         uuids: Mapping[str, str],
         switched: Collection[str] = (),  # noqa: ARG002  # no switches report in the log
     ) -> dict[str, tuple[Fault, ...]]:
-        """Return the faults that were reported, by uuid; ``uuids`` has these by bus id."""
+        """Return the faults that were reported, by uuid; ``uuids`` has these by the names of reports."""
         return {uuids[busid]: tuple(some.values()) for busid, some in self._faults.items() if some and busid in uuids}

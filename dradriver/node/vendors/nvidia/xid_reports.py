@@ -52,7 +52,7 @@ class XidReports:
         self._words = words
         self._clock = clock
         self._switches = SxidReports(words=words, clock=clock, warned_s=WARNED_S)
-        self._noted: dict[str, dict[Xid, _Noted]] = {}  # by bus id, in the order in which they came first
+        self._noted: dict[str, dict[Xid, _Noted]] = {}  # by bus id or uuid, in the order in which they came first
 
     def sound(self, busids: Collection[str], said_s: float) -> None:
         """Forget old XIDs of GPUs of which the driver said, at that time, that nothing needs to be done."""
@@ -68,14 +68,20 @@ class XidReports:
             self._noted.pop(busid, None)
         self._switches.reset(gpus)
 
+    def move(self, name: str, to: str) -> None:
+        """Keep under another name, in addition to what is there, what was reported of a GPU."""
+        if (some := self._noted.pop(name, None)) is not None:
+            self._noted[to] = some | self._noted.get(to, {})
+
     def faults(self, uuids: Mapping[str, str], switched: Collection[str] = ()) -> dict[str, tuple[Fault, ...]]:
         """Return the faults that the log tells of: of each GPU the first XID that taints, and the first that warns.
 
         Args:
-            uuids: The GPUs' uuids by bus id (``0000:06:00.0``).
+            uuids: The GPUs' uuids by the names under which reports are kept.
             switched: Uuids of those that NVSwitches join; empty where nobody knows: all may be.
         """
-        joined = {busid: uuid for busid, uuid in uuids.items() if not switched or uuid in switched}
+        # A GPU that is not at its bus id any more, whose reports have its uuid as their name, has left its switches.
+        joined = {name: uuid for name, uuid in uuids.items() if name != uuid and (not switched or uuid in switched)}
         by_uuid = dict.fromkeys(joined.values(), faults) if (faults := self._switches.faults(joined)) else {}
         for busid, some in self._noted.items():
             first: dict[str, Fault] = {}

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from dradriver.node.claims.lock import locked, take
 from dradriver.node.devices.device_manager import DeviceManager
 from dradriver.node.devices.whole import Whole
 from dradriver.node.errors import ClaimError, DeviceBusyError, HardwareError, NotYetError
+from dradriver.node.lock import locked, take
 from dradriver.node.threads import Thread
 from tests.fakes.making import Sliced, env, left_by_a_kill, patient
 from tests.fakes.node import claim, edits, eventually, uuid

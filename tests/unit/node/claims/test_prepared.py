@@ -9,9 +9,9 @@ import pytest
 
 from dradriver.api.dra_objects import ResourceClaim
 from dradriver.kube.errors import Unreachable
-from dradriver.node.claims.lock import locked
 from dradriver.node.discovery.simulated import without
 from dradriver.node.errors import NotYetError
+from dradriver.node.lock import locked
 from tests.fakes.node import claim, device, machine, parameters, result, uuid
 from tests.fakes.preparing import World
 

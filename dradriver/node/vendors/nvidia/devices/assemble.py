@@ -65,6 +65,11 @@ def seen(folder: Path, *, boot: str) -> Callable[[Gpu], Gpu]:
     return SimulatedGpu(folder / HARDWARE, boot=boot).seen
 
 
+def load(folder: Path) -> str:
+    """Return which load of the driver a folder of simulated hardware says this is; empty if it does not say."""
+    return SimulatedGpu(folder / HARDWARE).driver()
+
+
 def real(
     *, cdi_root: Path, host_root: Path, driver_root: Path | None, released: Callable[[], str | None], mps: MpsFolder
 ) -> Host:

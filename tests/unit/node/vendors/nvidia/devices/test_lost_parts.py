@@ -10,11 +10,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from dradriver.node.claims.lock import take
 from dradriver.node.devices.control import DEFAULT, GPU_IS_LOST, NOT_FOUND, RESET_REQUIRED, TIMEOUT
 from dradriver.node.devices.hardware_journal import HardwareJournal, Made
 from dradriver.node.devices.records import MigInstance, MigPlace, MpsServed, MpsShare
 from dradriver.node.errors import DeviceBusyError, HardwareError, InUseError, NotYetError
+from dradriver.node.lock import take
 from dradriver.node.mps.files import Server
 from dradriver.node.vendors.nvidia.devices.simulated import SimulatedGpu
 from tests.fakes.failing import FailingGpus

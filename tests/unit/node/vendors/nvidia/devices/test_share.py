@@ -14,12 +14,12 @@ from dradriver.api.policies.modes import Mode
 from dradriver.api.slice_features import SliceFeatures
 from dradriver.kube.errors import ApiError
 from dradriver.node.claims.checkpoint import PreparedClaim
-from dradriver.node.claims.lock import take
 from dradriver.node.container_edits import DeviceNode, Edits, Mount
 from dradriver.node.devices.control import DEFAULT, EXCLUSIVE_PROCESS, TIMEOUT
 from dradriver.node.devices.hardware_journal import HardwareJournal, Made
 from dradriver.node.devices.records import MpsServed
 from dradriver.node.errors import ClaimError, DeviceBusyError, DeviceMissingError, HardwareError, OccupiedError
+from dradriver.node.lock import take
 from dradriver.node.mps.files import MpsFolder, Server
 from dradriver.node.vendors.nvidia.devices import assemble
 from dradriver.node.vendors.nvidia.devices.capabilities import SimulatedCapabilities
