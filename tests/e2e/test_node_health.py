@@ -86,10 +86,10 @@ def test_gpus_that_fail_and_get_well(namespace: Namespace) -> None:
         eventually("the first pod's status says so", lambda: (unhealthy(namespace, first) or {}).keys() == both)
         assert "5 of 6 NVLinks are up" in (unhealthy(namespace, first) or {})[linkless]
         eventually("so does the second's", lambda: (unhealthy(namespace, second) or {}).keys() == {fallen})
-        assert "reset the GPU" in (unhealthy(namespace, second) or {})[fallen]
+        assert "Drain the node and reboot it" in (unhealthy(namespace, second) or {})[fallen]
         eventually("the first pod has its events", lambda: len(told(namespace, first, "GPUUnhealthy")) == 2)
         (event,) = eventually("so has the second", lambda: told(namespace, second, "GPUUnhealthy"))
-        assert f"GPU {fallen}: XID 79" in event
+        assert f"Node node-a, GPU5 ({gpus[5].pci}, {fallen}), xid: XID 79" in event
 
         well = gpus_of(namespace, first) - both
         namespace.delete(first)
