@@ -137,6 +137,21 @@ def test_a_claim_that_was_allocated_before_has_time_to_be_prepared() -> None:
     assert node.decide() == (Mode(), False)
 
 
+@pytest.mark.parametrize("policies", [UNKNOWN, DEFAULTS])
+@pytest.mark.parametrize("restarts", [False, True])
+def test_shares_keep_what_slices_do_not_tell_of_them_while_nobody_says_otherwise_or_a_claim_has_one(
+    policies: Policies, restarts: bool, tmp_path: Path
+) -> None:
+    mode = Mode(shared="mps", dev_shm_mib=65536)
+    node = Node(rule(shared="mps", dev_shm_mib=65536), file=tmp_path / "modes")
+    assert [node.decide(FIRST)[0] for _ in range(2)] == [mode] * 2
+    node.policies = policies
+    if restarts:
+        node.restart()
+    assert [node.decide(FIRST)[0] for _ in range(2)] == [mode] * 2
+    assert node.changing.sharing(MACHINE.gpus[0]).shm_mib == 65536
+
+
 DEVICE = slices.device_name(FIRST)
 
 
