@@ -230,12 +230,15 @@ def read_machine(slices: Iterable[ResourceSlice]) -> Machine | None:
 
 
 def as_handed_out(gpu: Gpu, mode: Mode, features: SliceFeatures) -> Mode:
-    """Return the mode that a GPU is handed out in, where the server or the GPU cannot do what is wanted."""
+    """Return the mode that a GPU is handed out in, where the server or the GPU cannot do what is wanted.
+
+    A GPU that is never whole is not of fractions only: nothing that is published of it tells the two apart.
+    """
     if not VENDORS[gpu.vendor].parts:
         return _WHOLE
     able = {"dynamic": features.shares, "placements": features.counters}.get(mode.mig, False)
     if able and gpu.profiles:
-        return mode
+        return mode if mig_devices.can_be_whole(gpu) else msgspec.structs.replace(mode, fractions_only=False)
     if gpu.mig is not None:
         return Mode(mig="off") if mode.mig == "off" else Mode(mig="static", exclusive_to=mode.exclusive_to)
     return mode if mode.mig == "off" and gpu.memory_mib else Mode()

@@ -45,7 +45,8 @@ Uuid = Annotated[
 PciAddress = Annotated[
     str,
     Meta(
-        pattern=r"\A[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]\Z",
+        # nvidia-smi writes 00000000:06:00.0, which no GPU here has.
+        pattern=r"\A([1-9a-f][0-9a-f]{0,3})?[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]\Z",
         description="a PCI address as /sys writes it, as 0000:06:00.0",
     ),
 ]

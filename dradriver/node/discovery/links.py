@@ -77,5 +77,5 @@ def refused(machine: Machine, kept_off: Mapping[int, tuple[int, ...]]) -> dict[s
 
 
 def _refused(machine: Machine, others: tuple[int, ...]) -> str:
-    named = ", ".join(f"GPU {machine.gpus[j].index}" for j in others)
+    named = ", ".join(f"GPU {machine.gpus[j].uuid}" for j in others)  # numbers here are the driver's, no slots
     return f"its NVLinks are up, but peer access to {named} is refused: NCCL ends with an error if a job has both"

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import time
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -20,7 +21,8 @@ import msgspec
 _NEW_S: Final = 1.0  # between two looks for those who hold a new file
 _ALL_S: Final = 10.0  # between two looks at all files
 _REST: Final = 10  # times as long as a look takes: clients may make it long
-_MOST_MAPS: Final = 1 << 26  # bytes of one process's list of mappings
+_MOST: Final = 1 << 26  # bytes of one process's list of mappings, or of mounts
+_MOUNTED: Final = re.compile(rb"^\d+ \d+ (\d+:\d+) \S+ /dev/shm ", re.MULTILINE)  # proc_pid_mountinfo(5)
 
 
 class _Client(msgspec.Struct):
@@ -94,13 +96,16 @@ class SharedFolder:
                 path.unlink()
 
     def _clients(self) -> dict[int, _Client]:
-        """Return the containers whose ``/dev/shm`` this is, by their mount namespace."""
+        """Return the containers whose ``/dev/shm`` this is, by their mount namespace.
+
+        The kernel tells that: to look at what a container has there may hang, as at a volume whose server is gone.
+        """
         device = os.stat(self._folder).st_dev
         clients: dict[int, _Client] = {}
         for pid in (int(path.name) for path in self._proc.iterdir() if path.name.isdecimal()):
             process = self._proc / str(pid)
             with contextlib.suppress(OSError):  # it is over
-                if (process / "root/dev/shm").stat().st_dev == device and (space := self._space(pid)):
+                if _shared(process / "mountinfo") == device and (space := self._space(pid)):
                     client = clients.setdefault(space, _Client())
                     client.mapped |= _mapped(process / "maps", device)
                     client.opened |= _opened(process / "fd")
@@ -113,11 +118,18 @@ class SharedFolder:
         return 0
 
 
+def _shared(path: Path) -> int:
+    """Return the device of the file system that a process has as its ``/dev/shm``; 0 without any."""
+    with path.open("rb") as file:
+        found = _MOUNTED.findall(file.read(_MOST))  # the last one covers those before
+    return os.makedev(*map(int, found[-1].split(b":"))) if found else 0
+
+
 def _mapped(path: Path, device: int) -> set[int]:
     """Return the inodes of a file system that a process has mapped: proc_pid_maps(5)."""
     number = f"{os.major(device):02x}:{os.minor(device):02x}".encode()
     with path.open("rb") as file:
-        lines = [line.split(maxsplit=5) for line in file.read(_MOST_MAPS).splitlines()]
+        lines = [line.split(maxsplit=5) for line in file.read(_MOST).splitlines()]
     return {int(words[4]) for words in lines if len(words) > 4 and words[3] == number}
 
 

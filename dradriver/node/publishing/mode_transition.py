@@ -163,7 +163,7 @@ class ModeTransitions:
         decided: dict[str, Mode] = {}
         taints: dict[str, list[dict[str, Any]]] = {}
         for gpu in machine.gpus:
-            before = published.get(gpu.uuid) or self.modes.get(gpu.uuid)
+            before = self._before(gpu, published)
             mode = slices.as_handed_out(gpu, self._wanted(gpu, labels, before), able)
             if mode.mig in ("dynamic", "placements") and gpu.mig is None and not mig_devices.can_be_whole(gpu):
                 self.mig_off.add(gpu.uuid)
@@ -190,6 +190,13 @@ class ModeTransitions:
         for uuid in self.waiting.keys() - decided.keys():
             del self.waiting[uuid]
         return taints
+
+    def _before(self, gpu: Gpu, published: Mapping[str, Mode]) -> Mode | None:
+        """Return as what a GPU is published, with what slices do not tell; None where nobody knows."""
+        told, known = published.get(gpu.uuid), self.modes.get(gpu.uuid)
+        if told is None or known is None or told.shared != known.shared:
+            return told or known
+        return msgspec.structs.replace(told, dev_shm_mib=known.dev_shm_mib)
 
     def _wait(self, gpu: Gpu, before: Mode, mode: Mode) -> bool:
         logger.info("GPU %s is to be %s instead of %s once nobody has it", gpu.uuid, _told(mode), _told(before))

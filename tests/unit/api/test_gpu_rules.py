@@ -85,9 +85,15 @@ def test_a_number_and_a_uuid_may_be_of_different_gpus() -> None:
     [
         ("{uuids: ['GPU 1']}", "a GPU's UUID as nvidia-smi -L gives it"),
         ("{pciAddresses: ['06:00.0']}", "a PCI address as /sys writes it, as 0000:06:00.0"),
+        ("{pciAddresses: ['00000000:06:00.0']}", "a PCI address as /sys writes it, as 0000:06:00.0"),
         ("{uuids: []}", "a list with one UUID or more"),
     ],
 )
 def test_what_names_no_gpu_is_refused_with_what_to_write(rule: str, says: str) -> None:
     with pytest.raises(PoliciesError, match=says):
         read(f"gpus: [{rule}]".encode(), source="x")
+
+
+@pytest.mark.parametrize("address", ["0000:06:00.0", "10000:06:00.0"])
+def test_an_address_that_the_system_writes_is_taken(address: str) -> None:
+    assert read(f"gpus: [{{pciAddresses: ['{address}']}}]".encode(), source="x").gpus[0].pci_addresses == (address,)

@@ -23,8 +23,13 @@ class Host:
 
     def run(self, pid: int, *, container: str, client: bool = True) -> None:
         own = self.proc / str(pid)
-        for name in ("fd", "ns", *(["root/dev/shm"] if client else [])):
+        for name in ("fd", "ns"):
             (own / name).mkdir(parents=True)
+        device = self.shm.stat().st_dev
+        mounts = [(0, 64, "/dev"), (0, 65, "/dev/shm")]
+        mounts += [(os.major(device), os.minor(device), "/dev/shm" if client else "/dev/shm/of-others")]
+        lines = [f"{n} 1 {major}:{minor} / {at} rw - tmpfs mps rw\n" for n, (major, minor, at) in enumerate(mounts)]
+        (own / "mountinfo").write_text("".join(lines))
         (own / "maps").write_text("7f00-7f01 rw-s 00000000 00:00 0 [heap]\n")
         space = self.proc / f"mnt of {container}"
         space.touch()
@@ -136,6 +141,20 @@ def test_what_nobody_was_seen_to_hold_stays(host: Host) -> None:
     host.end(99)
     assert host.tidy() == []
     assert host.left == ["folder", "unknown"]
+
+
+def test_nobody_looks_into_the_file_systems_of_containers(host: Host) -> None:
+    """One may hang, and a link in one may name the folder."""
+    host.run(10, container="a")
+    host.run(99, container="elsewhere", client=False)
+    (host.proc / "99/root/dev").mkdir(parents=True)
+    (host.proc / "99/root/dev/shm").symlink_to(host.shm)
+    host.write("left")
+    host.open(10, "left")
+    host.open(99, "left")
+    assert host.tidy() == []
+    host.end(10)
+    assert host.tidy() == ["left"]
 
 
 def test_a_link_that_a_client_made_is_not_followed(host: Host, tmp_path: Path) -> None:

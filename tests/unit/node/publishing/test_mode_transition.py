@@ -111,6 +111,19 @@ def test_a_gpu_changes_after_its_last_claim_and_takes_no_new_ones_until_then() -
     assert not node.changing.waiting
 
 
+@pytest.mark.parametrize("word", ["dynamic", "placements"])
+@pytest.mark.parametrize("profile", ["dgx-a100", "hgx-h100"])
+@pytest.mark.parametrize("fractions_only", [False, True])
+def test_a_gpu_in_mig_mode_takes_claims_as_soon_as_it_is_as_the_policies_say(
+    profile: str, word: MigWord, fractions_only: bool
+) -> None:
+    node = Node(rule(mig=word, fractions_only=fractions_only))
+    whole = profiles.load(profile, seed="a")
+    gpus = tuple(msgspec.structs.replace(gpu, mig=()) for gpu in whole.gpus)
+    node.machine = msgspec.structs.replace(whole, gpus=gpus)
+    assert [node.decide()[1] for _ in range(3)] == [False] * 3
+
+
 def test_a_claim_that_was_allocated_before_has_time_to_be_prepared() -> None:
     node = Node(rule(shared="time-slicing"))
     assert node.decide() == (SHARED, False)
@@ -122,6 +135,21 @@ def test_a_claim_that_was_allocated_before_has_time_to_be_prepared() -> None:
     assert node.decide() == (SHARED, True), "it is a minute since it was seen to be kept off"
     node.now = GRACE_S + 1
     assert node.decide() == (Mode(), False)
+
+
+@pytest.mark.parametrize("policies", [UNKNOWN, DEFAULTS])
+@pytest.mark.parametrize("restarts", [False, True])
+def test_shares_keep_what_slices_do_not_tell_of_them_while_nobody_says_otherwise_or_a_claim_has_one(
+    policies: Policies, restarts: bool, tmp_path: Path
+) -> None:
+    mode = Mode(shared="mps", dev_shm_mib=65536)
+    node = Node(rule(shared="mps", dev_shm_mib=65536), file=tmp_path / "modes")
+    assert [node.decide(FIRST)[0] for _ in range(2)] == [mode] * 2
+    node.policies = policies
+    if restarts:
+        node.restart()
+    assert [node.decide(FIRST)[0] for _ in range(2)] == [mode] * 2
+    assert node.changing.sharing(MACHINE.gpus[0]).shm_mib == 65536
 
 
 DEVICE = slices.device_name(FIRST)
