@@ -46,7 +46,7 @@ async def run(options: Options, *, server: ServerConfig | None = None) -> None:
     machines = MachineWatch(
         found.discovery,
         interval_s=options.rediscover_s,
-        slots=Slots(None, published=objects.published, removed=objects.removed_gpus),
+        slots=Slots(None, published=objects.published, is_removed=objects.is_removed),
     )
     record = Record()
     health = HealthWatch(record, found.discovery, found.log)

@@ -78,13 +78,18 @@ class Agent:
         )
         self._hardware = hardware.backend(options, self._objects.released, xids=lambda: self._policies.in_force.xids)
         self._discovery = self._hardware.discovery
+        self._slots = Slots(
+            self._hardware.state_dir or options.state_dir,
+            published=self._objects.published,
+            is_removed=lambda uuid: self._objects.is_removed(uuid) or self._hardware.is_foreign(uuid),
+        )
         self._machines = MachineWatch(
             self._discovery,
             interval_s=options.rediscover_s,
             earlier=self._objects.earlier,
             is_stale=self._hardware.is_stale,
             withdraw=self._withdraw,
-            slots=Slots(options.state_dir, published=self._objects.published, removed=self._objects.removed_gpus),
+            slots=self._slots,
         )
         self._processes = gpu_processes.asked_of(self._discovery)
         self._watch_health()
@@ -114,7 +119,12 @@ class Agent:
         )
         self._record.changed.add(self._node_events.poke)
         self._objects.node_changed.add(lambda _: self._node_events.poke())
-        self._machines.looked.add(lambda: self._health.looked(self._machines.last_known(), self._machines.trouble))
+        self._machines.looked.add(self._tell_health)
+
+    def _tell_health(self) -> None:
+        """Tell the health of a reading; the slices do not name all lost GPUs: the kubelet deletes them at its start."""
+        self._health.looked(self._machines.last_known(), self._machines.trouble)
+        self._health.adopt(self._slots.missing)
 
     def _prepare(self) -> None:
         """Make what prepares claims, and what tells of them: in their statuses, and to their pods."""

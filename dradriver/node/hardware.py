@@ -51,6 +51,8 @@ class Backend(NamedTuple):
         refused: Says why nothing of it is published although it has GPUs; None while that is not so.
         log: The kernel's, with what the vendor's driver reports there; None for simulated GPUs.
         is_stale: Says whether the driver was loaded anew since the last reading.
+        is_foreign: Says whether a GPU is none of the machine, as those of another profile of a simulated node.
+        state_dir: Holds what is remembered of the machine's GPUs alone; None for the agent's folder.
     """
 
     vendor: Vendor
@@ -58,6 +60,8 @@ class Backend(NamedTuple):
     refused: Callable[[], str | None] = lambda: None
     log: KernelLog | None = None
     is_stale: Callable[[], bool] = lambda: False
+    is_foreign: Callable[[str], bool] = lambda _: False
+    state_dir: Path | None = None
 
 
 def backend(
@@ -131,7 +135,7 @@ def _simulated(options: Options) -> Backend:
     }
     loaded = functools.partial(_load_of, folder, boot_of(options))
     found = Simulated(source, node=options.node, folder=folder, seen=seen, loaded=loaded, given=given)
-    return Backend(found.vendor, found)
+    return Backend(found.vendor, found, is_foreign=lambda uuid: uuid not in found.uuids, state_dir=folder)
 
 
 def device_manager(

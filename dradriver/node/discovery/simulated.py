@@ -85,6 +85,11 @@ class Simulated:
         self._is_noted = False
         self.faults: Faults = {}
 
+    @property
+    def uuids(self) -> frozenset[str]:
+        """The uuids of the profile's GPUs, also of those that are lost."""
+        return frozenset(gpu.uuid for gpu in self._whole.gpus)
+
     def edits(self, gpu: Gpu) -> Edits:
         """Return the GPU's device nodes, with one behind them that every host has."""
         return Edits() if self._given is None else self._given(gpu)

@@ -66,6 +66,7 @@ class Slots:
     Attributes:
         is_settled: Whether the numbers of the last reading are final. They are not while the table alone does not give
             them and the published slices were not read yet.
+        missing: The GPUs of the table that the last reading did not find, also those that were lost before a reboot.
     """
 
     def __init__(
@@ -73,25 +74,26 @@ class Slots:
         state_dir: Path | None,
         *,
         published: Callable[[], Published | None],
-        removed: Callable[[], Collection[str]] = tuple,
+        is_removed: Callable[[str], bool] = lambda _: False,
     ) -> None:
         """Open the table; no file is touched.
 
         Args:
             state_dir: Holds the table's folder; None for an agent without one, which remembers the table itself.
             published: Gives what the node's slices say; None until they were read.
-            removed: Gives the UUIDs of GPUs that an administrator says are gone for good.
+            is_removed: Says whether the GPU of a UUID is gone for good.
         """
         self._journal = None if state_dir is None else _Table(state_dir / "slots")
         self._lock = None if state_dir is None else state_dir / "slots.lock"
         self._published = published
-        self._removed = removed
+        self._is_removed = is_removed
         self._table: dict[int, Slot] = {}
         self._unread: frozenset[str] = frozenset()  # keys of entries that cannot be read
         self._unwritten: dict[int, Slot] = {}  # what could not be written yet
         self._said: set[str] = set()
         self._is_swept = False
         self.is_settled = False
+        self.missing: tuple[LostGpu, ...] = ()
 
     async def number(self, machine: Machine) -> Machine:
         """Return a machine, as its driver numbers the GPUs, with their slots as numbers. It never fails."""
@@ -141,6 +143,9 @@ class Slots:
                 numbers[gpu.uuid] = gpu.index if gpu.index not in taken else _lowest_free(taken)
         in_use = {number: _slot(gpu, number) for gpu in machine.gpus if (number := numbers.get(gpu.uuid)) is not None}
         self._write(table | in_use)
+        present = {gpu.uuid for gpu in machine.gpus}
+        away = (slot for slot in self._table.values() if slot.uuid not in present)
+        self.missing = tuple(LostGpu(slot.number, slot.pci, slot.uuid) for slot in away)
         taken = {*self._table, *(int(key) for key in self._unread if key.isdigit())}
         for gpu in unknown:
             numbers[gpu.uuid] = max(taken, default=-1) + 1
@@ -154,11 +159,8 @@ class Slots:
             )
         return _numbered(machine, numbers, {gpu.uuid for gpu in unknown})
 
-    def _is_removed(self, uuid: str) -> bool:
-        return uuid.lower() in {removed.lower() for removed in self._removed()}
-
     def _remove(self, table: dict[int, Slot], machine: Machine) -> None:
-        """Clear the slots of GPUs that are missing and that an administrator says are gone for good."""
+        """Clear the slots of GPUs that are missing and gone for good."""
         present = {gpu.uuid for gpu in machine.gpus}
         for number, slot in list(table.items()):
             if slot.uuid in present or not self._is_removed(slot.uuid):

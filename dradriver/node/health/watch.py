@@ -139,6 +139,9 @@ class HealthWatch:
             before = {gpu.uuid for gpu in earlier.gpus} | {gpu.uuid for gpu in published}
         came = {self._places[uuid].pci for uuid in self._there - before if uuid in self._places} - {""}
         now_s = int(self._wall())
+        for gpu in published:
+            if gpu.since and gpu.uuid in self._since:
+                self._since[gpu.uuid] = min(gpu.since, self._since[gpu.uuid])
         strange = [gpu for gpu in published if gpu.uuid not in self._known | self._forgotten and gpu.pci not in came]
         for gpu in strange:
             self._known.add(gpu.uuid)

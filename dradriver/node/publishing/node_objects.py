@@ -71,10 +71,10 @@ class NodeObjects:
         """The container runtime that the kubelet uses: ``containerd://2.1.4``; empty until the node was read."""
         return "" if self.node is None else self.node.status.node_info.container_runtime_version
 
-    def removed_gpus(self) -> list[str]:
-        """Return the UUIDs of the GPUs that an administrator says were removed for good."""
+    def is_removed(self, uuid: str) -> bool:
+        """Return whether an administrator says of a GPU that it was removed for good."""
         text = "" if self.node is None else self.node.metadata.annotations.get(names.REMOVED_GPUS, "")
-        return [uuid for part in text.split(",") if (uuid := part.strip())]
+        return uuid.lower() in {part.strip().lower() for part in text.split(",")}
 
     def published(self) -> Published | None:
         """Return what this driver's slices say of the machine; None until they were read."""

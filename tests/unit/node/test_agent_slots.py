@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 from dradriver.api import names, slices
 from dradriver.api.policies.read import read
 from dradriver.kube.resources import NODES, RESOURCE_CLAIMS, RESOURCE_SLICES
 from dradriver.node.discovery import failures
 from dradriver.node.discovery.failures import Failure
+from dradriver.topology import codec
 from tests.fakes.control_plane.devices import pinned
 from tests.fakes.gpucluster import GpuCluster, claim_of
 from tests.fakes.node import NODE, NodeUnderTest, Object, a_node, claim, device, eventually, machine, uuid
@@ -79,11 +82,38 @@ async def test_no_gpu_of_an_exclusive_partition_goes_to_others_when_one_is_lost(
             assert await given(node.slices) == (OTHERS, OWN)
 
 
+async def test_a_gpu_that_is_lost_is_told_of_after_a_reboot_in_which_the_kubelet_deleted_the_slices() -> None:
+    async with a_node() as node:
+        boot(node, "first")
+        async with node.agent():
+            await published(node, *range(8))
+        failures.write(failures.path(node.state / "simulated", NODE), {"gpu-2": Failure(lost=True)})
+        boot(node, "second")
+        for piece in node.slices:
+            node.api.remove(RESOURCE_SLICES, piece["metadata"]["name"])
+        async with node.agent("pod-2"):
+            await published(node, 0, 1, 3, 4, 5, 6, 7)
+            lost = node.slices[0]["metadata"]["annotations"][names.LOST_GPUS]
+            (entry,) = json.loads(lost)
+            assert (entry["index"], entry["uuid"]) == (2, uuid(2))
+
+
+async def test_a_simulated_node_of_another_profile_has_its_gpus_by_the_numbers_of_that_profile() -> None:
+    async with a_node() as node:
+        async with node.agent():
+            await published(node, *range(8))
+        async with node.agent("pod-2", simulated_default="hgx-h100"):
+            await eventually(lambda: device(0) not in {d["name"] for p in node.slices for d in p["spec"]["devices"]})
+            found = codec.decode(node.slices[0]["metadata"]["annotations"][names.MACHINE])
+            assert [gpu.index for gpu in found.gpus] == list(range(8))
+            assert names.LOST_GPUS not in node.slices[0]["metadata"]["annotations"]
+
+
 async def test_a_gpu_of_an_unknown_slot_goes_to_nobody_while_it_may_be_in_an_exclusive_partition() -> None:
     async with a_node() as node:
         async with node.agent():
             await published(node, *range(8))
-        (node.state / "slots" / "2.json").write_bytes(b"damaged")
+        (node.state / "simulated" / "slots" / "2.json").write_bytes(b"damaged")
         for piece in node.slices:
             node.api.remove(RESOURCE_SLICES, piece["metadata"]["name"])
         async with node.agent("pod-2"):
@@ -96,7 +126,7 @@ async def test_an_administrator_clears_the_slot_of_a_gpu_that_was_removed() -> N
         await published(node, *range(8))
         failures.write(failures.path(node.state / "simulated", NODE), {"gpu-3": Failure(lost=True)})
         await published(node, 0, 1, 2, 4, 5, 6, 7)
-        table = node.state / "slots"
+        table = node.state / "simulated" / "slots"
         assert len(list(table.glob("*.json"))) == 8
         metadata = {"name": NODE, "uid": "node-uid", "annotations": {names.REMOVED_GPUS: f"GPU-0, {uuid(3)}"}}
         node.api.put(NODES, {"metadata": metadata, "status": {"allocatable": {"cpu": "8"}}})

@@ -22,7 +22,9 @@ NEW = "GPU-11111111-2222-3333-4444-555555555555"
 
 def slots(state: Path, published: Published | None = NOTHING, removed: tuple[str, ...] = ()) -> Slots:
     """Return the table as a new process of the agent opens it."""
-    return Slots(state, published=lambda: published, removed=lambda: removed)
+    return Slots(
+        state, published=lambda: published, is_removed=lambda uuid: uuid.lower() in {each.lower() for each in removed}
+    )
 
 
 def loaded_anew(found: Machine) -> Machine:
