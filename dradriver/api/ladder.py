@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from dradriver.allocator.request import NEAR_REQUIRED, Amount, Constraint, Request, Share, Whole
+from dradriver.allocator.request import NEAR_REQUIRED, Amount, Constraint, Mig, Request, Share, Whole
 from dradriver.api import config, exclusive, names, vendor_words
 from dradriver.api.device_attributes import semver
 from dradriver.api.errors import WordError
@@ -110,6 +110,8 @@ def demanding(spec: Mapping[str, Any], request: Request, requests: Collection[st
     if isinstance(request, Whole):
         _check(request)
         required = _required(request) if request.gpus > 1 else []
+    elif isinstance(request, Mig) and request.min_memory_mib:  # a MIG device says its own memory, if any
+        raise _unsaid(f"{names.MIN_MEMORY} of MIG slices", f"write {names.PRODUCT}")
     devices: dict[str, Any] = dict(spec["devices"])
     said = {constraint.get("matchAttribute") for constraint in devices.get("constraints") or ()}
     if more := [attribute for attribute in required if attribute not in said]:

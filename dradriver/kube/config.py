@@ -213,6 +213,8 @@ def _document(path: Path) -> Mapping[str, Any]:
 
     try:
         document = bounded.load(_read(path, "the kubeconfig").decode(), deepest=_DEEPEST, most=_MOST_VALUES)
+    except bounded.OutOfBoundsError as error:
+        raise ConfigError(f"{path}: no kubeconfig: line {error.line}: {error}") from error
     except ValueError as error:
         raise ConfigError(f"{path}: no YAML: {error}") from error
     if not isinstance(document, dict):
@@ -227,7 +229,7 @@ def _named(files: Sequence[tuple[Path, Mapping[str, Any]]], part: str, name: str
         entries = document.get(part)
         for entry in entries if isinstance(entries, list) else ():
             if isinstance(entry, dict):
-                known.append(_name(entry, path, "name"))
+                known.append(_any_name(entry.get("name")))
                 if known[-1] == name:
                     content = entry.get(part.removesuffix("s")) or {}
                     if not isinstance(content, dict):
@@ -249,11 +251,14 @@ def _shown(value: object) -> str:
 def _name(entry: Mapping[str, Any], path: Path, key: str) -> str:
     """Return a name, empty where there is none; a number or a bool that is one, as it is written most often."""
     value = entry.get(key)
-    if isinstance(value, bool | int | float):
-        return _shown(value)
-    if isinstance(value, str) or value is None:
-        return value or ""
-    raise ConfigError(f"{path}: {key}: {_shown(value)}; write a name")
+    if value is None or isinstance(value, str | bool | int | float):
+        return _any_name(value)
+    raise ConfigError(f"{path}: {key}: {_shown(value)}; write a name, in quotes")
+
+
+def _any_name(value: object) -> str:
+    """Return what stands as the name of an entry, whatever it is: it is of no matter unless the entry is used."""
+    return value if isinstance(value, str) else "" if value is None else _shown(value)
 
 
 def _text(entry: Mapping[str, Any], path: Path, key: str) -> str:

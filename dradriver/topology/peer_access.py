@@ -30,20 +30,39 @@ def faulty(refused: Iterable[Pair], *, switched: Collection[int]) -> set[Pair]:
     """Return those of ``refused`` that are a fault: links are up, and nothing else explains that access is refused.
 
     Two things explain it for GPUs on switches. A fabric manager that does not run lets no pair reach each other. One
-    with partitions lets the GPUs of each reach each other, and no others.
+    with partitions lets the GPUs of each reach each other, and no others. A partition has two GPUs or more here: the
+    links of one alone are down. So a GPU that reaches no other is at fault, and so is a pair within a partition.
 
     Args:
         refused: Pairs of positions of GPUs that are used whole, whose links are up, and that have no peer access.
         switched: Positions of those GPUs whose links end in switches; all other pairs of them have peer access.
     """
     pairs = set(refused)
-    of_switches = {(i, j) for i, j in pairs if i in switched and j in switched}
-    partitions = {frozenset(j for j in switched if j == i or not {(i, j), (j, i)} & of_switches) for i in switched}
-    are_apart = sum(map(len, partitions)) == len(switched)
-    sizes = {len(partition) for partition in partitions}
-    if are_apart and (sizes == {1} or 1 not in sizes):
-        return pairs - of_switches
-    return pairs
+    partition_of = _partitions(pairs, switched)
+    sizes = Counter(partition_of.values())
+    if sizes and max(sizes.values()) == 1:
+        return {(i, j) for i, j in pairs if i not in partition_of or j not in partition_of}
+    return {
+        (i, j)
+        for i, j in pairs
+        if i not in partition_of
+        or j not in partition_of
+        or partition_of[i] == partition_of[j]
+        or 1 in (sizes[partition_of[i]], sizes[partition_of[j]])
+    }
+
+
+def _partitions(refused: set[Pair], switched: Collection[int]) -> dict[int, int]:
+    """Return for each GPU on switches the first that it reaches, directly or through others."""
+    first_of: dict[int, int] = {}
+    for first in switched:
+        reached = [] if first in first_of else [first]
+        for i in reached:
+            first_of[i] = first
+            reached += [
+                j for j in switched if j not in first_of and j not in reached and not {(i, j), (j, i)} & refused
+            ]
+    return first_of
 
 
 def fewest(pairs: Collection[Pair]) -> dict[int, tuple[int, ...]]:

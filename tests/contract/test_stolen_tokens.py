@@ -500,6 +500,10 @@ UNNAMED: Final[dict[str, list[Object]]] = {
     "this one or any": exactly(named(f"{UUID} || true")),
     "this one or any, by a choice": exactly(named(f"{UUID} ? true : true")),
     "not this one": exactly(named(f"!({UUID})")),
+    "one without a name": exactly(named(claims.uuid_selector([""]))),
+    "one of a driver that is not there": exactly(
+        named(UUID.replace("gpu.topology", "example.com").replace("GPU-1", ""))
+    ),
     "one, then any": exactly(GPU | NAMED, GPU),
     "any share": exactly({"deviceClassName": names.SHARE_CLASS}),
     "alternatives": [BY_LADDER[0] | {"firstAvailable": [GPU | NAMED | {"name": "a"}, GPU | {"name": "b"}]}],

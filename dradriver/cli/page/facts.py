@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
+from dradriver.api.names import PREFIX
 from dradriver.cli.cluster.sets import free_gpus
 from dradriver.cli.explainer import turns
 from dradriver.cli.explainer.subject import subject
@@ -33,6 +34,7 @@ from dradriver.view.plain import cut, plain
 MOST_WAITING: Final = 300  # pods that are listed; of the others there is the number
 _MOST_WHO: Final = 16  # holders that a node's piece names
 _LONG: Final = 200  # characters of a name or a reason in a piece; all of it is shown when it is opened
+_CHANGES: Final = f"tainted {PREFIX}mode-changes:NoSchedule"  # and no other taint
 _STATES: Final = {"free": "f", "allocated": "a", "promised": "p", "blocked": "b"}
 
 Pieces = dict[str, bytes]
@@ -58,9 +60,9 @@ def node_pieces(live: Live, names: Iterable[str]) -> dict[str, bytes | None]:
 def node_piece(live: Live, name: str) -> bytes | None:
     """Return what a node's tile shows, None of a node without GPUs of ours.
 
-    A GPU is one letter: ``f`` free, ``a`` given to a claim, ``s`` given in parts, ``p`` promised, ``b`` in MIG mode and
-    in no claim, ``u`` unhealthy, ``x`` unhealthy and in a claim, ``m`` missing: the node lost it, and its place stays
-    empty.
+    A GPU is one letter: ``f`` free, ``a`` given to a claim, ``s`` given in parts, ``p`` promised, ``b`` in MIG mode, or
+    about to change its mode, and in no claim, ``u`` unhealthy, ``x`` unhealthy and in a claim, ``m`` missing: the node
+    lost it, and its place stays empty.
     """
     view = live.views.get(name)
     if view is None:
@@ -120,7 +122,8 @@ def _letter(view: GpuView) -> str:
 
 
 def _is_unhealthy(view: GpuView) -> bool:
-    return bool(view.blocked) and not view.blocked.startswith("in MIG mode")
+    """Return whether a GPU is out of use for its health: neither in MIG mode nor about to change its mode."""
+    return bool(view.blocked) and not view.blocked.startswith("in MIG mode") and view.blocked != _CHANGES
 
 
 def common(live: Live, *, server: str) -> Pieces:

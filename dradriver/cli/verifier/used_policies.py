@@ -64,7 +64,7 @@ async def ask(client: Client, pods: Iterable[Pod], namespace: str) -> Used:
             path = f"{PODS.path(namespace, f'{name}:{port}')}/proxy/metrics"
             try:
                 fingerprints[name] = _fingerprint(await client.connection.request("GET", path, most=_METRICS_BYTES))
-            except (DriverError, TooLongError, ValueError) as error:
+            except (DriverError, TooLongError, ValueError, OverflowError) as error:
                 unknown[name] = str(error) or "its metrics cannot be read"
             else:
                 del unknown[name]
@@ -86,6 +86,7 @@ def _fingerprint(metrics: bytes) -> str:
 
     Raises:
         ValueError: They cannot be read.
+        OverflowError: They say infinity.
     """
     for line in metrics.splitlines():
         if line.startswith(METRIC):
@@ -129,6 +130,11 @@ def finding(leases: Iterable[Mapping[str, Any]], used: Used, stored: InForce, na
             check, f"which policies {first_few(sorted(used.unknown))} use is not known: {name}: {why}",
             f"this needs the verb get on pods/proxy in namespace {namespace}, and an API server that reaches the port "
             "health of these pods",
+        )  # fmt: skip
+    if silent := sorted(name for name, digest in used.fingerprints.items() if not digest):
+        return warned(
+            check, f"the metrics of {first_few(silent)} do not say which policies these pods use",
+            f"look at the pod's log and its image: kubectl -n {namespace} describe pod {silent[0]}",
         )  # fmt: skip
     others = f" and {len(used.fingerprints)} pods of webhook and node agents use" if used.fingerprints else " uses"
     return passed(check, f"the controller{others} those of the ConfigMap, digest {wanted}")

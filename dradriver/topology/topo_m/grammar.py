@@ -22,6 +22,7 @@ _COLUMN = re.compile(rf"(?:{'|'.join(pasted.HEADINGS)}|\S)+")
 _UNKNOWN = "N/A"
 _ALLOWED = "X, NV1 to NV99 or links of another vendor, " + ", ".join(pasted.PATHS)
 _MOST_DEVICES = 512
+_MOST_TOLD = 400  # characters of a message's beginning, and of its end
 _LOST = "put the tab or blank back that is lost between them"
 
 
@@ -68,7 +69,9 @@ class Matrix(msgspec.Struct):
 
 
 def error(place: tuple[int, int], message: str) -> TopologyError:
-    """Return the error about a line and column."""
+    """Return the error about a line and column. The middle of a long message, which repeats the text, is left out."""
+    if len(message) > 2 * _MOST_TOLD:
+        message = f"{message[:_MOST_TOLD]} … {message[-_MOST_TOLD:]}"
     return TopologyError(f"topo -m, line {place[0]}, column {place[1]}: {message}")
 
 

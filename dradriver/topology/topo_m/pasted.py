@@ -8,6 +8,7 @@ holds nothing but pieces of headings and cells is the end of a wrapped line. ``r
 
 from __future__ import annotations
 
+import bisect
 import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
@@ -64,9 +65,7 @@ class Line(msgspec.Struct, frozen=True):
 
     def place(self, at: int) -> tuple[int, int]:
         """Return line and column of an offset."""
-        offset, line, column = self.parts[0]
-        if len(self.parts) > 1:
-            offset, line, column = next(part for part in reversed(self.parts) if part[0] <= at)
+        offset, line, column = self.parts[bisect.bisect_right(self.parts, at, key=lambda part: part[0]) - 1]
         return line, column + at - offset
 
 
@@ -206,14 +205,14 @@ def _join(entry: Entry, between: Callable[[str], str]) -> Line:
 
 def _header(lines: Sequence[str], after: int) -> int | None:
     """Return the index of the first header from ``after`` on; of the whole text also of one that has no rows."""
+    above: list[int] = []  # lines that name a GPU and are no row
     for at in range(after, len(lines)):
-        if (row := _ROW.search(lines[at])) is None or row[0].startswith("NIC"):
-            continue
-        same = re.compile(rf"(?<![\w.-]){row[0]}(?![0-9])")
-        above = [n for n in range(after, at) if _GPU.search(lines[n]) and not _ROW.search(lines[n])]
-        named = [n for n in above if same.search(lines[n])]
-        if above:
-            return (named or above)[-1]
+        row = _ROW.search(lines[at])
+        if row is None:
+            above += [at] if _GPU.search(lines[at]) else []
+        elif above and not row[0].startswith("NIC"):
+            same = re.compile(rf"(?<![\w.-]){row[0]}(?![0-9])")
+            return next((n for n in reversed(above) if same.search(lines[n])), above[-1])
     return None if after else next((n for n, line in enumerate(lines) if _HEADER.search(line)), None)
 
 

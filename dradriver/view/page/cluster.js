@@ -3,7 +3,7 @@ import { choose, element, number, words } from "./page.js";
 
 const DENSE = 120; // nodes, from which on tiles are small
 const MANY = 16; // GPUs, from which on cells are
-const SAID = { f: "free", a: "held", s: "held in parts", p: "promised", b: "in MIG mode", u: "unhealthy", x: "unhealthy and held", m: "lost" };
+const SAID = { f: "free", a: "held", s: "held in parts", p: "promised", b: "in MIG mode or changing", u: "unhealthy", x: "unhealthy and held", m: "lost" };
 const natural = new Intl.Collator("en", { numeric: true }).compare;
 
 const freeOf = (node) => (node.closed ? 0 : node.gpus.split("f").length - 1);

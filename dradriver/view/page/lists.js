@@ -6,7 +6,7 @@ const STATES = [
   ["a", "held"],
   ["s", "held in parts"],
   ["p", "promised"],
-  ["b", "in MIG mode"],
+  ["b", "in MIG mode or changing"],
   ["u", "unhealthy"],
   ["x", "unhealthy and held"],
   ["m", "lost"],

@@ -38,6 +38,11 @@ def test_a_selector_that_the_code_writes_names_gpus(driver: str) -> None:
         placement = claims.placement_selector(UUIDS[0], MigPart(gpu=0, profile="1g.10gb+me", start=4, size=1))
         assert re.search(pattern, placement)
         assert not re.search(pattern, f"{placement} || true")
+        part = MigPart(gpu=0, profile="1g.10gb", start=4, size=1)
+        for nameless in ("", *UUIDS[:1]), ("",):  # what a device without the attribute has
+            assert not re.search(pattern, claims.uuid_selector(nameless))
+            assert not re.search(pattern, claims.address_selector(nameless))
+        assert not re.search(pattern, claims.placement_selector("", part))
 
 
 def test_claims_may_ask_for_nics_of_the_classes_that_the_controller_knows() -> None:

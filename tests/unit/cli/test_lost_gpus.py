@@ -174,6 +174,27 @@ def test_a_node_that_cannot_be_shown_leaves_the_others_shown(cluster: GpuCluster
     assert live.left_out == ["n1"]
 
 
+@pytest.mark.parametrize(
+    ("blocked", "letter", "unhealthy"),
+    [
+        ("tainted gpu.topology/mode-changes:NoSchedule", "b", 0),
+        ("tainted gpu.topology/mode-changes:NoSchedule, gpu.topology/xid:NoSchedule", "u", 1),
+        ("tainted gpu.topology/xid:NoSchedule", "u", 1),
+        ("in MIG mode", "b", 0),
+    ],
+)
+def test_a_gpu_that_changes_its_mode_is_not_unhealthy(
+    cluster: GpuCluster, blocked: str, letter: str, unhealthy: int
+) -> None:
+    found, _ = topo.views([msgspec.convert(piece, ResourceSlice) for piece in cluster.all(RESOURCE_SLICES)], ())
+    gpus = (msgspec.structs.replace(found[0].gpus[0], holders=(), blocked=blocked), *found[0].gpus[1:])
+    live = Shown({"n1": msgspec.structs.replace(found[0], gpus=gpus, lost=())})
+    piece = facts.node_piece(cast("Live", live), "n1")
+    assert piece is not None
+    told = json.loads(piece)
+    assert (told["gpus"][0], told["ill"]) == (letter, unhealthy)
+
+
 class Shown:
     """What the page asks of the cluster about nodes."""
 

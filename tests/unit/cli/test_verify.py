@@ -279,6 +279,7 @@ async def test_a_process_with_older_policies_is_named(well: GpuCluster, shell: C
         ({"status": 403, "reason": "Forbidden"}, "injected"),
         ({"status": 503, "body": b"no route"}, "503"),
         ({"body": b"gpu_topology_policies_digest x\n"}, "could not convert"),
+        ({"body": b"gpu_topology_policies_digest +Inf\n"}, "infinity"),
     ],
 )
 async def test_a_process_that_cannot_be_asked_is_named(
@@ -291,6 +292,14 @@ async def test_a_process_that_cannot_be_asked_is_named(
     assert status == "WARN"
     assert text.startswith("which policies webhook-n2 use is not known: webhook-n2: ")
     assert why in text
+
+
+async def test_a_process_whose_metrics_say_nothing_of_policies_is_named(well: GpuCluster, shell: CommandLine) -> None:
+    well.put(PODS, part("node", "n2"))
+    shell.api.fail(times=math.inf, path="/node-n2:8081/proxy", body=b"python_info 1.0\n")
+    assert (await said(shell))["policies"] == [
+        ("WARN", "the metrics of node-n2 do not say which policies these pods use")
+    ]
 
 
 async def test_a_taint_is_said_with_the_repair_of_its_fault(well: GpuCluster, shell: CommandLine) -> None:

@@ -302,11 +302,8 @@ A_SLICE = {
 PROFILE = {"mig": {"g": {"profile": "1g.10gb"}}}
 
 
-@pytest.mark.parametrize(("exactly", "told"), [(A_SHARE, {}), (A_SLICE, PROFILE)], ids=["share", "slice"])
-async def test_by_a_template_of_parts_it_keeps_off_gpus_of_one_namespace_and_gets_what_the_words_demand(
-    exactly: dict[str, Any], told: dict[str, Any]
-) -> None:
-    cluster = full()
+def put_template_of_parts(cluster: GpuCluster, exactly: dict[str, Any], told: dict[str, Any]) -> list[dict[str, Any]]:
+    """Put a template of a part, under what the driver is told of it, and of a NIC. Returns its requests."""
     selector = {"cel": {"expression": 'device.attributes["gpu.topology"].architecture == "hopper"'}}
     nic = {"name": "n", "exactly": {"deviceClassName": "dranet"}}
     parameters = {"apiVersion": names.CONFIG_API_VERSION, "kind": names.CONFIG_KIND} | told
@@ -314,17 +311,45 @@ async def test_by_a_template_of_parts_it_keeps_off_gpus_of_one_namespace_and_get
     requests = [{"name": "g", "exactly": exactly | {"selectors": [selector]}}, nic]
     spec = {"devices": {"requests": requests, "config": config}}
     cluster.put(RESOURCE_CLAIM_TEMPLATES, {"metadata": {"name": "t", "namespace": "default"}, "spec": {"spec": spec}})
+    return requests
+
+
+@pytest.mark.parametrize(
+    ("exactly", "told", "word", "demand"),
+    [
+        (A_SHARE, {}, {"min-memory": "80Gi"}, 'compareTo(quantity("81920Mi")) >= 0'),
+        (A_SLICE, PROFILE, {"min-driver": "580"}, 'compareTo(semver("580.0.0")) >= 0'),
+    ],
+    ids=["share", "slice"],
+)
+async def test_by_a_template_of_parts_it_keeps_off_gpus_of_one_namespace_and_gets_what_the_words_demand(
+    exactly: dict[str, Any], told: dict[str, Any], word: dict[str, str], demand: str
+) -> None:
+    cluster = full()
+    part, nic = put_template_of_parts(cluster, exactly, told)
     claims = [{"name": "gpus", "resourceClaimName": claim_of("p")}]
-    words = {"template": "gpus/t", "min-memory": "80Gi", "when-full": "hand-over"}
+    words = {"template": "gpus/t", "when-full": "hand-over"} | word
     cluster.pod("p", 1, wishes=words, resourceClaims=claims)
     await cluster.settle()
     claim = cluster.claim("p")
     assert claim is not None
     parts, beside = claim["spec"]["devices"]["requests"]
-    first, elsewhere, memory = (entry["cel"]["expression"] for entry in parts["exactly"]["selectors"])
-    assert (first, elsewhere) == (selector["cel"]["expression"], exclusive.ELSEWHERE)
-    assert 'compareTo(quantity("81920Mi")) >= 0' in memory
+    first, elsewhere, demanded = (entry["cel"]["expression"] for entry in parts["exactly"]["selectors"])
+    assert (first, elsewhere) == (part["exactly"]["selectors"][0]["cel"]["expression"], exclusive.ELSEWHERE)
+    assert demand in demanded
     assert beside == nic
+
+
+async def test_a_slice_of_a_gpu_with_so_much_memory_is_not_handed_over() -> None:
+    """The capacity ``memory`` of a MIG device is the slice's, and a GPU cut up on demand has none."""
+    cluster = full()
+    put_template_of_parts(cluster, A_SLICE, PROFILE)
+    claims = [{"name": "gpus", "resourceClaimName": claim_of("p")}]
+    words = {"template": "gpus/t", "min-memory": "80Gi", "when-full": "hand-over"}
+    cluster.pod("p", 1, wishes=words, resourceClaims=claims)
+    await cluster.settle()
+    assert cluster.claim("p") is None
+    assert cluster.note("p", "reason")
 
 
 async def test_a_template_that_cannot_say_the_words_is_not_handed_over() -> None:

@@ -238,11 +238,11 @@ ENTRY = "current-context: x\ncontexts:\n- name: x\n  context: {cluster: c}\nclus
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("[" * 100_000, "no YAML: nested deeper than 32 levels"),
-        ("- " * 100_000, "no YAML: nested deeper than 32 levels"),
-        ("a: &a [*a]", "no YAML: an alias of itself"),
-        (BOMB, "no YAML: more than 100000 values behind aliases"),
-        (MERGES, "no YAML: more than 100000 values behind aliases"),
+        ("[" * 100_000, "no kubeconfig: line 1: nested deeper than 32 levels"),
+        ("- " * 100_000, "no kubeconfig: line 1: nested deeper than 32 levels"),
+        ("a: &a [*a]", "no kubeconfig: line 1: an alias of itself"),
+        (BOMB, ": more than 100000 values behind aliases"),
+        (MERGES, ": more than 100000 values behind aliases"),
         ("a: !!bool x", "no YAML: line 1: 'x'"),
         ("a:\n- !!int ''", "no YAML: line"),
         ("a: 2026-99-99", "no YAML: line 1: month must be in"),
@@ -276,6 +276,14 @@ def test_a_kubeconfig_may_have_aliases_and_names_that_are_numbers(tmp_path: Path
         "clusters: [{name: 2, cluster: {server: 'https://x'}}]\n"
     )
     assert config.from_kubeconfig(file).url == config.from_kubeconfig(file, "3").url == "https://x"
+
+
+@pytest.mark.parametrize("name", ["2026-01-01", "[x]", "{a: b}", "!!binary aGk=", "'x y'", "~"])
+def test_an_entry_with_an_odd_name_keeps_nobody_from_another(tmp_path: Path, name: str) -> None:
+    file = tmp_path / "config"
+    odd = f"clusters:\n- {{name: {name}, cluster: [x]}}\n"
+    file.write_text(ENTRY.replace("clusters:\n", odd) + "{server: 'https://x'}")
+    assert config.from_kubeconfig(file).url == "https://x"
 
 
 def test_a_kubeconfig_without_an_end_is_refused() -> None:

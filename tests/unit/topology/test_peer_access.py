@@ -63,6 +63,24 @@ def test_what_a_fabric_manager_explains_is_no_fault(refused: tuple[Pair, ...]) -
     assert faulty([*refused, (8, 9)], switched=EIGHT) == {(8, 9)}, "direct links have no fabric manager"
 
 
+APART = tuple(product(range(4), range(4, 8)))  # two partitions
+
+
+@pytest.mark.parametrize(
+    ("faults", "off"),
+    [
+        (((0, 1),), {1}),
+        (((0, 1), (0, 2), (5, 6)), {0, 6}),
+        (((7, 4), (7, 5), (7, 6)), {7}),
+        (((0, 1), (0, 2), (0, 3), (7, 4), (7, 5), (7, 6)), {0, 7}),
+    ],
+)
+def test_a_fault_in_a_partition_keeps_off_no_gpu_for_the_other_partitions(
+    faults: tuple[Pair, ...], off: set[int]
+) -> None:
+    assert set(kept_off(without(profiles.load("hgx-h100"), *APART, *faults))) == off
+
+
 def test_a_gpu_in_mig_mode_has_no_peers_and_none_of_its_neighbours_is_kept_off() -> None:
     machine = without(profiles.load("hgx-h100"), *((2, j) for j in EIGHT if j != 2))
     gpus = list(machine.gpus)

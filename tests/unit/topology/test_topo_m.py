@@ -374,3 +374,19 @@ def test_all_links_of_a_gpu_to_one_peer_are_a_bridge() -> None:
     machine = topo_m.read("\tGPU0\tGPU1\tGPU2\nGPU0\tX\tNV18\tSYS\nGPU1\tNV18\tX\tSYS\nGPU2\tSYS\tSYS\tX\n")
     assert not machine.switched
     assert machine.links[0] == (0, 18, 0)
+
+
+PAIR = "\tGPU0\tGPU1\tCPU Affinity\nGPU0\tX\tNV4\t0-19\nGPU1\tNV4\tX\t0-19\n\nLegend:\n"
+
+
+@pytest.mark.parametrize("more", ["GPU0\tX\tNV4\n", "NV4\n"], ids=["rows", "pieces"])
+def test_a_log_with_thousands_of_lines_like_rows_is_read_as_any_other(more: str) -> None:
+    assert topo_m.read(PAIR + more * 5000).links == ((0, 4), (4, 0))
+
+
+@pytest.mark.parametrize("odd", ["NV4" * 50_000, "q" * 50_000, "OK" * 50_000, "0-" + "1" * 50_000])
+def test_a_long_word_is_refused_in_a_short_message(odd: str) -> None:
+    for old in ("NV4", "0-19", "GPU1\tCPU"):
+        with pytest.raises(TopologyError) as caught:
+            topo_m.read(PAIR.replace(old, odd, 1))
+        assert len(str(caught.value)) < 1000
