@@ -120,7 +120,7 @@ def finding(leases: Iterable[Mapping[str, Any]], used: Used, stored: InForce, na
         )  # fmt: skip
     if late := sorted(name for name, digest in used.fingerprints.items() if digest not in ("", wanted)):
         return warned(
-            check, f"{first_few(late)} use other policies than the controller and the ConfigMap, digest {wanted}",
+            check, f"the digest {wanted} of the controller and the ConfigMap is not that of {first_few(late)}",
             "the kubelet brings a changed ConfigMap into a pod within about 75 s: repeat this command after that; if "
             f"it says the same, delete the pods: kubectl -n {namespace} delete pod {late[0]}",
         )  # fmt: skip
@@ -136,7 +136,9 @@ def finding(leases: Iterable[Mapping[str, Any]], used: Used, stored: InForce, na
             check, f"the metrics of {first_few(silent)} do not say which policies these pods use",
             f"look at the pod's log and its image: kubectl -n {namespace} describe pod {silent[0]}",
         )  # fmt: skip
-    others = f" and {len(used.fingerprints)} pods of webhook and node agents use" if used.fingerprints else " uses"
+    count = len(used.fingerprints)
+    pods = "1 pod" if count == 1 else f"{count} pods"
+    others = f" and {pods} of webhook and node agents use" if count else " uses"
     return passed(check, f"the controller{others} those of the ConfigMap, digest {wanted}")
 
 

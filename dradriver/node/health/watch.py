@@ -188,7 +188,7 @@ class HealthWatch:
         self._log.read()
         sound = [busid for busid, uuid in self._uuids.items() if uuid in self._discovery.sound]
         self._log.reports.sound(sound, self._discovery.read_s)
-        self._tell("kernel", self._log.reports.faults(self._uuids, self._switched))
+        self._tell("kernel", self._log.reports.faults(self._uuids, self._switched & (self._there or set())))
 
     def _tell(self, source: str, faults: Faults) -> None:
         """Tell the record of faults, and of those that the other GPU of a package has for them."""

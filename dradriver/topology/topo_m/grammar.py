@@ -23,7 +23,7 @@ _UNKNOWN = "N/A"
 _ALLOWED = "X, NV1 to NV99 or links of another vendor, " + ", ".join(pasted.PATHS)
 _MOST_DEVICES = 512
 _MOST_TOLD = 400  # characters of a message's beginning, and of its end
-_LOST = "put the tab or blank back that is lost between them"
+_LOST = "write the missing tab or blank between them"
 
 
 class Cell(msgspec.Struct, frozen=True):

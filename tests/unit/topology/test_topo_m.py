@@ -14,7 +14,7 @@ from tests.paths import SHARED_DATA
 
 FOLDER = SHARED_DATA / "topo_m"
 REFUSED = {
-    "b200x8-4numa-SYSSYS-glitch-partial.txt": "line 2, column 92: 'SYSSYS' is SYS and SYS; put the tab or blank back",
+    "b200x8-4numa-SYSSYS-glitch-partial.txt": "line 2, column 92: 'SYSSYS' is SYS and SYS; write the missing tab",
     "topo-mp-h800x8-nonvlink-partial.txt": "line 5, column 1: the row of GPU3 is missing",
 }
 files = sorted(FOLDER.glob("*.txt"))
