@@ -223,7 +223,8 @@ CODES = st.sampled_from((2, 3, 4, 13, 15, 16, 25, 999))
 @given(servers(), st.data())
 def test_what_fails_costs_nobody_else(machine: Machine, data: st.DataObject) -> None:
     def use(server: Server) -> None:
-        about = sorted(key for key in server.table if key.count(" ") >= 1)
+        # The engines of a profile are no query of their own.
+        about = sorted(key for key in server.table if key.count(" ") >= 1 and not key.startswith("profile engines "))
         failing = data.draw(st.lists(st.tuples(st.sampled_from(about), CODES), min_size=1, max_size=8))
         touched = set()
         for query, code in failing:

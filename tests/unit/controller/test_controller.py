@@ -25,6 +25,8 @@ from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.gang_pods import gang
 from tests.fakes.gpucluster import GpuCluster, claim_of
 
+pytestmark = pytest.mark.real_time  # the election has a thread and a loop of its own
+
 
 class Running:
     """A cluster whose store is served over HTTP."""
@@ -232,7 +234,6 @@ async def test_gangs_of_a_leader_that_cannot_find_out_of_seats_go_without_after_
         await running.until(lambda: running.is_lifted("train-0") and running.is_lifted("train-1"))
 
 
-@pytest.mark.real_time
 async def test_the_process_hands_out_the_devices_that_its_option_names(tmp_path: Path) -> None:
     async with FakeApiServer() as api:
         with bound(NVIDIA):

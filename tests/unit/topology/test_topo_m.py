@@ -150,10 +150,10 @@ def test_mp_output_is_told_by_its_legend_or_its_prompt() -> None:
         ("\tGPU0\nGPU0\tSYS\n", "line 2, column 6: 'SYS' between GPU0 and GPU0; X marks"),
         ("\tGPU0\tNIC0\nGPU0\tX\tSYS\nNIC0\tSYS\tX\nNIC1: a\n", "line 4, column 1: NIC1: a; the legend names"),
         ("text\nGPU0 X NV4\nGPU1 NV4 X\n", "line 2, column 1: no header"),
-        ("\tGPU0\tNIC11NIC12\nGPU0\tX\tSYSPIX\n", "line 1, column 7: 'NIC11NIC12' is NIC11 and NIC12; put the tab"),
+        ("\tGPU0\tNIC11NIC12\nGPU0\tX\tSYSPIX\n", "line 1, column 7: 'NIC11NIC12' is NIC11 and NIC12; write the"),
         ("GPU0 GPU1CPU Affinity\nGPU0 X SYS 0\nGPU1 SYS X 0\n", "line 1, column 6: 'GPU1CPU Affinity' is GPU1 and"),
         ("GPU0 a_0a_1\nGPU0 X PIX SYS\na_0 PIX X SYS\na_1 SYS SYS X\n", "line 1, column 6: 'a_0a_1' is a_0 and a_1"),
-        ("GPU0 GPU1\nGPU0 X SYS\nGPU1SYS X\n", "line 3, column 1: 'GPU1SYS' is GPU1 and SYS; put the tab"),
+        ("GPU0 GPU1\nGPU0 X SYS\nGPU1SYS X\n", "line 3, column 1: 'GPU1SYS' is GPU1 and SYS; write the missing tab"),
         ("GPU0 GPU1\nGPU0 X SYS PIX\nGPU1 SYS X PIX\nNIC0 PIX PIX X\n", "line 1, column 1: 2 devices in the header"),
         ("GPU0 GPU1 CPU Affinity\nGPU0 X 0-7\nGPU1 SYS X 0-7\n", "line 2, column 8: '0-7' stands where"),
         ("\tGPU0\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\nGPU0\tX\t0-550\t\tN/A\n", "line 2, column 18: GPU0's row"),
@@ -175,7 +175,7 @@ def test_a_broken_text_is_refused_with_its_place(text: str, says: str) -> None:
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("02-tab-eaten-two-nic-columns-glued", "line 1, column 17: 'NIC1NIC2' is NIC1 and NIC2; put the"),
+        ("02-tab-eaten-two-nic-columns-glued", "line 1, column 17: 'NIC1NIC2' is NIC1 and NIC2; write the missing tab"),
         ("08-topo-p2p-gns", "line 2, column 9: this is the output of nvidia-smi topo -p2p, which has"),
     ],
 )  # fmt: skip

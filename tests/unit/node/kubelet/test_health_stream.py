@@ -153,7 +153,7 @@ async def test_both_versions_are_served_on_the_agents_socket(words: ModuleType, 
             )
             assert said(await anext(aiter(stream))) == WELL
             folder = node.state / "simulated"
-            folder.mkdir(parents=True)
+            folder.mkdir(parents=True, exist_ok=True)
             (folder / "lost").write_text("2")
             async for state in stream:
                 if said(state)[device(2)][0] == words.UNHEALTHY:
