@@ -52,7 +52,7 @@ class Backend(NamedTuple):
         log: The kernel's, with what the vendor's driver reports there; None for simulated GPUs.
         is_stale: Says whether the driver was loaded anew since the last reading.
         is_foreign: Says whether a GPU is none of the machine, as those of another profile of a simulated node.
-        state_dir: Holds what is remembered of the machine's GPUs alone; None for the agent's folder.
+        state_dir: Holds the table of slots: each kind of machine has its own. None for the agent's folder.
     """
 
     vendor: Vendor
@@ -95,7 +95,14 @@ def backend(
         if prepares:
             base = AmdSpecification(cdi_root=options.cdi_root, root=root, on_host=below(options.host_root, root) or "/")
         gpus, reports = AmdGpus(root=root, base=base, nics=cards), AmdReports()
-        return Backend(AMD, gpus, lambda: gpus.refused, _log(options, reports), gpus.is_stale)
+        return Backend(
+            AMD,
+            gpus,
+            lambda: gpus.refused,
+            _log(options, reports),
+            gpus.is_stale,
+            state_dir=options.state_dir / AMD.word,
+        )
     gpus_of_nvidia = _nvidia(options, released, cards, prepares=prepares)
     log = _log(options, XidReports(words=xids))
     return Backend(NVIDIA, gpus_of_nvidia, log=log, is_stale=gpus_of_nvidia.is_stale)
