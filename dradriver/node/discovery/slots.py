@@ -131,7 +131,7 @@ class Slots:
             if published is None:
                 self.is_settled = False
             else:
-                table |= _adopted(table, published, self._is_removed)
+                table |= _adopted(table, published, machine, self._is_removed)
                 numbers, others = _known(table, machine.gpus)
                 self._unread -= set(map(str, table))
         unknown: list[Gpu] = []
@@ -224,15 +224,20 @@ def _known(table: Mapping[int, Slot], gpus: Collection[Gpu]) -> tuple[dict[str, 
     return numbers, [gpu for gpu in gpus if gpu.uuid not in numbers]
 
 
-def _adopted(table: Mapping[int, Slot], published: Published, is_removed: Callable[[str], bool]) -> dict[int, Slot]:
+def _adopted(
+    table: Mapping[int, Slot], published: Published, machine: Machine, is_removed: Callable[[str], bool]
+) -> dict[int, Slot]:
     """Return the slots that published slices tell of and the table has not.
 
+    Slices without any GPU of the machine are of another one, as of a simulated one before: they tell nothing of it.
     An agent that kept no table published the driver's numbers. If one of these is a lost GPU's, too, the driver has
     numbered the GPUs again since the loss. It does so by PCI address, so that order tells the numbers of before.
     """
     gpus = () if published.machine is None else published.machine.gpus
     told = [_slot(gpu, gpu.index) for gpu in gpus if gpu.has_slot is not False]
     told += [Slot(number=gpu.index, uuid=gpu.uuid, pci=gpu.pci) for gpu in published.lost]
+    if {slot.uuid for slot in told}.isdisjoint(gpu.uuid for gpu in machine.gpus):
+        return {}
     told = [slot for slot in told if not is_removed(slot.uuid)]
     if not table and not _differ(slot.number for slot in told) and all(slot.pci for slot in told):
         in_order = enumerate(sorted(told, key=lambda slot: slot.pci))

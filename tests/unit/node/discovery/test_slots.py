@@ -12,7 +12,7 @@ import pytest
 from dradriver.api.lost_gpus import LostGpu
 from dradriver.node.discovery.simulated import Simulated, without
 from dradriver.node.discovery.slots import Published, Slots
-from dradriver.topology import codec
+from dradriver.topology import codec, profiles
 from dradriver.topology.machine import Machine
 from tests.fakes.node import NODE, machine
 
@@ -120,6 +120,11 @@ async def test_the_first_such_agent_takes_over_what_is_published(tmp_path: Path)
     found = await slots(tmp_path, published).number(loaded_anew(left))
     assert numbers(found) == expected(1, 2, 3, 4, 5, 6, 7)
     assert numbers(await slots(tmp_path).number(WHOLE)) == NUMBERS
+
+
+async def test_slices_of_another_machine_tell_no_numbers(tmp_path: Path) -> None:
+    other = profiles.load("mi300x-x8", seed=NODE)
+    assert numbers(await slots(tmp_path, Published(other, ())).number(WHOLE)) == NUMBERS
 
 
 async def test_numbers_that_the_driver_gave_anew_before_are_put_right_by_the_addresses(tmp_path: Path) -> None:
