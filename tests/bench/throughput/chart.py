@@ -16,7 +16,7 @@ from tests.cluster.settings import NODE_A
 from tests.deploy import NAMESPACE, RELEASE
 
 _PODS = {"Deployment": "controller webhook", "DaemonSet": "node"}
-_LEFT_OUT = {*_PODS, "PodDisruptionBudget", "NetworkPolicy"}
+_LEFT_OUT = {*_PODS, "Pod", "PodDisruptionBudget", "NetworkPolicy"}
 Tools = Mapping[str, Path]
 
 
