@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -37,12 +37,15 @@ async def api() -> AsyncIterator[FakeApiServer]:
 
 
 @contextlib.asynccontextmanager
-async def following(
-    api: FakeApiServer, file: Path, on_trouble: Callable[[str], Awaitable[None]] | None = None
-) -> AsyncIterator[WatchedPolicies]:
-    """Policies that are followed while the block runs, from their first read on."""
+async def following(api: FakeApiServer, file: Path, told: list[str] | None = None) -> AsyncIterator[WatchedPolicies]:
+    """Policies that are followed while the block runs, from their first read on; ``told`` gets each trouble."""
+    troubles = [] if told is None else told
+
+    async def tell(trouble: str) -> None:
+        troubles.append(trouble)
+
     async with Client(api.config, user_agent="t") as client, asyncio.TaskGroup() as tasks:
-        policies = WatchedPolicies(client, file, namespace="system", name="policies", on_trouble=on_trouble)
+        policies = WatchedPolicies(client, file, namespace="system", name="policies", on_trouble=tell)
         task = tasks.create_task(policies.run())
         await policies.first_read()
         yield policies
@@ -68,11 +71,7 @@ async def test_the_last_good_ones_stay(harm: str, api: FakeApiServer, tmp_path: 
     (file := tmp_path / "policies.yaml").write_text(ONE)
     put(api, TWO)
     told: list[str] = []
-
-    async def tell(trouble: str) -> None:
-        told.append(trouble)
-
-    async with following(api, file, tell) as policies:
+    async with following(api, file, told) as policies:
         if harm == "deleted":
             api.remove(CONFIG_MAPS, "policies", "system")
         else:
@@ -138,11 +137,7 @@ async def test_a_refusal_after_the_first_read_is_trouble_until_it_ends(api: Fake
     (file := tmp_path / "policies.yaml").write_text(ONE)
     put(api, TWO)
     told: list[str] = []
-
-    async def tell(trouble: str) -> None:
-        told.append(trouble)
-
-    async with following(api, file, tell) as policies:
+    async with following(api, file, told) as policies:
         fault = api.fail(times=math.inf, **FORBIDDEN)
         api.disconnect()
         await asyncio.sleep(LATE_S)
