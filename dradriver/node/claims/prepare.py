@@ -126,14 +126,17 @@ class Preparer:
             self._ledgers.recover()
 
     async def run(self) -> None:
-        """Keep CDI specs as the machine is until cancelled: a GPU that is away has none, and has it again when back."""
+        """Keep CDI specs as the machine is until cancelled: a GPU that is away has none, and has it again when back.
+
+        The agent has called ``recover`` before.
+        """
         while True:
+            await self._machine_changed.wait()
             self._machine_changed.clear()
             try:
                 await self.recover()
             except (DriverError, OSError) as error:
                 logger.error("CDI specs are not as the machine is: %s", error)
-            await self._machine_changed.wait()
 
     def machine_changed(self) -> None:
         """Look which GPUs are away, and let every prepare that waits try again."""
