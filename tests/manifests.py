@@ -9,7 +9,6 @@ import msgspec
 import yaml
 
 from dradriver.api import names
-from dradriver.api.annotations import is_ours
 from dradriver.api.objects import Metadata
 from dradriver.api.pods import Pod
 from dradriver.api.policies.model import DEFAULTS
@@ -44,7 +43,7 @@ def pod_of(document: Object) -> Object | None:
 
 def has_wish(pod: Object) -> bool:
     """Return whether a pod says any word under one of our prefixes, known or not."""
-    return any(map(is_ours, pod["metadata"].get("annotations") or {}))
+    return any(map(names.is_ours, pod["metadata"].get("annotations") or {}))
 
 
 def check(document: Object) -> None:

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Raw
 
 from dradriver.api import affinity, names
-from dradriver.api.annotations import is_ours, is_written
+from dradriver.api.annotations import is_written
 from dradriver.api.errors import WordError
 from dradriver.api.pods import NodeSelector
 
@@ -218,7 +218,7 @@ def read(text: bytes | Raw) -> Pod:
     words: dict[str, str] = {}
     written: dict[str, str] = {}
     for key, value in (annotations or {}).items():
-        if is_ours(key):
+        if names.is_ours(key):
             (written if is_written(key) else words)[key] = value
     labelled = labels or {}
     queue, podset = labelled.get(QUEUE), labelled.get(PODSET)

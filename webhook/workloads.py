@@ -13,8 +13,8 @@ from typing import Final
 import msgspec
 from msgspec import Raw
 
-from dradriver.api import gang_sizes, limits
-from dradriver.api.annotations import check_words, is_ours, is_written
+from dradriver.api import gang_sizes, limits, names
+from dradriver.api.annotations import check_words, is_written
 from dradriver.api.errors import WordError
 from dradriver.api.jsonpatch import Patch
 from dradriver.api.policies.model import Policies
@@ -42,7 +42,7 @@ class _Metadata(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def words(self) -> dict[str, str]:
-        return {k: v for k, v in (self.annotations or {}).items() if is_ours(k) and not is_written(k)}
+        return {k: v for k, v in (self.annotations or {}).items() if names.is_ours(k) and not is_written(k)}
 
     @property
     def queue(self) -> str | None:

@@ -17,7 +17,6 @@ from dradriver.topology.vendors import NVIDIA, VENDORS
 
 LONGEST_VALUE: Final = 256  # characters
 
-_PREFIXES: Final = (names.PREFIX, names.ALIAS_PREFIX)
 ALIASES: Final = {
     names.ALIAS_PREFIX + "required": names.REQUIRED,
     names.ALIAS_PREFIX + "preferred": names.PREFERRED,
@@ -25,11 +24,6 @@ ALIASES: Final = {
 """Annotations that mean the same as one of ours."""
 _KNOWN: Final = (*annotation_words.KEYS, *ALIASES)
 _WRITTEN: Final = frozenset((*names.NOTES, *names.RESULTS, *names.FORMER_RESULTS, names.RESTART, names.IDLE))
-
-
-def is_ours(key: str) -> bool:
-    """Return whether an annotation is under one of our prefixes, known or not."""
-    return key.startswith(_PREFIXES)
 
 
 def is_written(key: str) -> bool:
@@ -140,7 +134,7 @@ def _own(annotations: Mapping[str, str]) -> dict[str, str]:
     """
     said: dict[str, str] = {}
     for key, value in annotations.items():
-        if not key.startswith(_PREFIXES) or key in _WRITTEN:
+        if not names.is_ours(key) or key in _WRITTEN:
             continue
         known = ALIASES.get(key, key)
         if known not in annotation_words.BY_KEY:

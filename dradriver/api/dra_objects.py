@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from dradriver.api import names, seats
+from dradriver.api import names
 from dradriver.api.objects import Condition, Metadata, Part, Taint
 
 
@@ -146,7 +146,7 @@ class ResourceClaim(Part, frozen=True):
         if self.status.allocation is None:
             return []
         ours = (result for result in self.status.allocation.devices.results if result.driver == names.DRIVER)
-        return [result for result in ours if not seats.is_seat(result.driver, result.pool)]
+        return [result for result in ours if not names.is_seat(result.driver, result.pool)]
 
     def owned_by(self, pod_uid: str) -> bool:
         """True when the pod of this uid is the claim's controller: a claim of the same name may be somebody else's."""

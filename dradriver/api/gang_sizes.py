@@ -8,8 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from dradriver.api import gang_waits, limits, messages, values
-from dradriver.api.annotations import is_ours
+from dradriver.api import gang_waits, limits, messages, names, values
 from dradriver.api.errors import WordError
 from dradriver.api.gang_owners import Alone, Owner
 from dradriver.api.gangs import Size
@@ -70,7 +69,7 @@ class _Template(Part, frozen=True):
         said = [(container.resources and container.resources.limits) or {} for container in every]
         if any(limits.is_ours(name) for one in said for name in one):
             return any(map(limits.some, said))
-        return any(map(is_ours, metadata.annotations or ()))
+        return any(map(names.is_ours, metadata.annotations or ()))
 
 
 class _JobSpec(Part, frozen=True):

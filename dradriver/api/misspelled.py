@@ -10,7 +10,6 @@ from itertools import islice
 from typing import Final
 
 from dradriver.api import annotation_words, names
-from dradriver.api.annotations import is_ours
 from dradriver.yamltext.cures import hint
 
 MOST_KEYS: Final = 64  # of annotations and of labels are looked at
@@ -43,7 +42,7 @@ def warnings(annotations: Iterable[str], labels: Iterable[str] = ()) -> Iterator
 def _meant(key: str) -> str | None:
     """Return what may have been meant, as ``hint`` says it; None where a key is nothing like ours, or is ours."""
     match = _KEY.fullmatch(key)
-    if match is None or is_ours(key):
+    if match is None or names.is_ours(key):
         return None
     prefix, name = match[1] or key, match[2]
     letters = _BETWEEN.sub("", prefix.lower())

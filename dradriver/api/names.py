@@ -20,6 +20,7 @@ LABEL_STATIC: Final = "static"  # on a pod that the scheduler alone places, and 
 LABEL_HANDED_OVER: Final = "handed-over"  # on a claim without a pin, of a pod that found no place
 POD_CLAIM: Final = "gpu-topology"  # the entry in spec.resourceClaims; the claim itself has a fresh random name
 CLAIM_PREFIX: Final = "gpus-"  # of all names that the driver makes up; no set that pods share is called so
+SEAT_POOL: Final = "gang/seats"  # of the gang barrier device; a node's name has no slash, so no node has this pool
 SET_REQUEST: Final = "gpus"  # the one request of a claim that several pods share
 
 # Annotations of a pod's author; ``words.py`` says what each is.
@@ -131,3 +132,13 @@ CAPACITY_COMPUTE_SLICES: Final = "computeSlices"
 
 CONFIG_API_VERSION: Final = "gpu.topology/v1alpha1"
 CONFIG_KIND: Final = "ClaimConfig"
+
+
+def is_ours(key: str) -> bool:
+    """Return whether an annotation has one of this driver's prefixes, known or not."""
+    return key.startswith((PREFIX, ALIAS_PREFIX))
+
+
+def is_seat(driver: str, pool: str) -> bool:
+    """Return whether a device is the gang barrier device, which is no GPU."""
+    return (driver, pool) == (DRIVER, SEAT_POOL)

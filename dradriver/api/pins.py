@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from dradriver.allocator.request import Amount, Choice, MigPart, Part, PartChoice, SharePart
-from dradriver.api import claims, config, names, nics, quantity, results, seats, slices
+from dradriver.api import claims, config, names, nics, quantity, results, slices
 from dradriver.api.dra_objects import AllocationResult, DeviceConfig, ResourceClaim
 from dradriver.api.errors import WordError
 from dradriver.api.ledger import OURS, current_ledger
@@ -257,7 +257,7 @@ def allocated(claim: Claim) -> dict[Device, Usage]:
     given: dict[Device, Usage] = {}
     pinned: dict[Device, Usage] | None = None
     for result in claim.status.allocation.devices.results:
-        if result.driver != driver or result.admin_access or seats.is_seat(result.driver, result.pool):
+        if result.driver != driver or result.admin_access or names.is_seat(result.driver, result.pool):
             continue
         device = result.pool, result.device
         if names.CAPACITY_MEMORY_SLICES in result.consumed_capacity:

@@ -11,17 +11,14 @@ from __future__ import annotations
 import datetime
 import itertools
 from collections.abc import Container, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
 from dradriver.api import names
+from dradriver.api.dra_objects import Device, ResourceClaim
+from dradriver.api.objects import Metadata
 
-if TYPE_CHECKING:
-    from dradriver.api.dra_objects import Device, ResourceClaim
-    from dradriver.api.objects import Metadata
-
-POOL: Final = "gang/seats"  # no node's name has a slash, so this is no node's pool
 DEVICE: Final = "seat"
 CLASS: Final = f"seat.{names.DRIVER}"
 SLICE: Final = f"gang-seats-{names.DRIVER}"
@@ -33,11 +30,6 @@ OFF: Final = "gang-off"
 KNOWN: Final[dict[str, dict[str, Any]]] = {"seats": {"bool": True}}
 """What an agent that prepares claims with seats says on each of its devices: an older one that comes after it, as after
 a rollback, writes its devices anew, where an annotation would stay."""
-
-
-def is_seat(driver: str, pool: str) -> bool:
-    """Return whether a device is the seat, which is no GPU."""
-    return (driver, pool) == (names.DRIVER, POOL)
 
 
 def known(device: Device) -> bool:
@@ -61,10 +53,10 @@ def of(claim: ResourceClaim) -> Seat | None:
     """Return the seat that a claim was allocated; None where it has none."""
     if claim.status.allocation is None:
         return None
-    results = (r for r in claim.status.allocation.devices.results if is_seat(r.driver, r.pool))
+    results = (r for r in claim.status.allocation.devices.results if names.is_seat(r.driver, r.pool))
     if (result := next(results, None)) is None:
         return None
-    same = (s for s in claim.status.devices if is_seat(s.driver, s.pool) and s.share_id == result.share_id)
+    same = (s for s in claim.status.devices if names.is_seat(s.driver, s.pool) and s.share_id == result.share_id)
     told = tuple(met.type for status in same for met in status.conditions if met.status == "True")
     return Seat(result.share_id or "", told)
 
@@ -86,7 +78,7 @@ def resource_slice(class_uid: str = "") -> dict[str, Any]:
         "spec": {
             "driver": names.DRIVER,
             "allNodes": True,
-            "pool": {"name": POOL, "generation": 1, "resourceSliceCount": 1},
+            "pool": {"name": names.SEAT_POOL, "generation": 1, "resourceSliceCount": 1},
             "devices": [{"name": DEVICE, "attributes": TYPE} | _ABLE],
         },
     }
@@ -116,7 +108,7 @@ def status(metadata: Metadata, seat: Seat, condition: str, *, now: datetime.date
         "message": "",
         "lastTransitionTime": now.strftime("%Y-%m-%dT%H:%M:%SZ"),
     }
-    entry = {"driver": names.DRIVER, "pool": POOL, "device": DEVICE, "shareID": seat.share_id}
+    entry = {"driver": names.DRIVER, "pool": names.SEAT_POOL, "device": DEVICE, "shareID": seat.share_id}
     return {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceClaim",

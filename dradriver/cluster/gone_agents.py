@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from dradriver.api import seats
+from dradriver.api import names
 from dradriver.api.ledger import LEDGERS, OURS, bound, current_ledger
 from dradriver.api.pins import Claim, Device
 from dradriver.cluster.records import ClaimRecord, claim_record
@@ -35,7 +35,7 @@ def held_by_any(claim: Claim, has_slices: Callable[[str], bool]) -> Iterator[Dev
     drivers = {
         result.driver
         for result in claim.status.allocation.devices.results
-        if not seats.is_seat(result.driver, result.pool) and not has_slices(result.pool)
+        if not names.is_seat(result.driver, result.pool) and not has_slices(result.pool)
     }
     for driver in sorted(drivers & LEDGERS.keys()):
         with bound(LEDGERS[driver]):

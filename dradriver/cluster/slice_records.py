@@ -101,7 +101,7 @@ def slice_record(piece: ResourceSlice) -> SliceRecord | None:
     if piece.spec.driver != OURS.driver:
         ledger = current_ledger()
         return _theirs(piece, ledger) if piece.spec.driver == ledger.driver else None
-    if seats.is_seat(piece.spec.driver, piece.spec.pool.name):
+    if names.is_seat(piece.spec.driver, piece.spec.pool.name):
         return None
     text = piece.metadata.annotations.get(names.MACHINE)
     return SliceRecord(

@@ -10,8 +10,7 @@ from dradriver.api.messages import shown
 from dradriver.api.objects import Metadata, Part
 from dradriver.api.pods import LabelSelector, Pod
 from dradriver.cluster.neighbours import chosen_by
-from dradriver.controller.outcome import Outcome, outcome
-from dradriver.controller.owner_tops import RefusedError
+from dradriver.controller.outcome import Outcome, RefusedError, outcome
 from dradriver.kube.client import ApiError, Client
 from dradriver.kube.resources import POD_DISRUPTION_BUDGETS, PODS
 

@@ -22,10 +22,9 @@ from dradriver.cluster.running_units import RunningUnit
 from dradriver.controller import metrics, several_writes
 from dradriver.controller.budgets import ask_budgets, evict
 from dradriver.controller.eviction_refusals import EvictionRefusals
-from dradriver.controller.outcome import MovedOnError
+from dradriver.controller.outcome import MovedOnError, RefusedError
 from dradriver.controller.owner_restarts import OwnerRestarts
 from dradriver.controller.owner_suspension import DONE
-from dradriver.controller.owner_tops import RefusedError
 from dradriver.controller.reasons import Record
 from dradriver.kube.client import ApiError, Client
 from dradriver.queue.tenants import MINUTE_S

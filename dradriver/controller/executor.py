@@ -13,8 +13,15 @@ from dradriver.cluster.placement import Placement
 from dradriver.cluster.records import ClaimRecord
 from dradriver.controller import metrics
 from dradriver.controller.api_writer import ApiWriter
-from dradriver.controller.outcome import CrowdedError, MovedOnError, Outcome, PausedError, UnsureError, outcome
-from dradriver.controller.owner_tops import RefusedError
+from dradriver.controller.outcome import (
+    CrowdedError,
+    MovedOnError,
+    Outcome,
+    PausedError,
+    RefusedError,
+    UnsureError,
+    outcome,
+)
 from dradriver.controller.placed import Placed
 from dradriver.controller.pod_steps import Settle, Wait, Withdraw
 from dradriver.controller.reasons import Reasons

@@ -22,8 +22,8 @@ from dradriver.controller import idle_units, metrics
 from dradriver.controller.idle_step import Quiet, Step, end_of, step
 from dradriver.controller.idle_units import Unit
 from dradriver.controller.idle_writer import IdleWriter
+from dradriver.controller.outcome import RefusedError
 from dradriver.controller.owner_kinds import OwnerKinds
-from dradriver.controller.owner_tops import RefusedError
 from dradriver.errors import DriverError
 from dradriver.kube.client import ApiError, Client
 from dradriver.kube.events import Recorder, Reference

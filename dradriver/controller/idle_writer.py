@@ -15,8 +15,9 @@ from dradriver.api.pods import Pod
 from dradriver.cluster.records import ClaimRecord
 from dradriver.controller.budgets import ask_budgets, evict, not_permitted
 from dradriver.controller.idle_units import Unit, suspended_owner
+from dradriver.controller.outcome import RefusedError
 from dradriver.controller.owner_kinds import OwnerKinds
-from dradriver.controller.owner_tops import RefusedError, Top, top_of
+from dradriver.controller.owner_tops import Top, top_of
 from dradriver.kube.client import ApiError, Client, PatchKind
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
 

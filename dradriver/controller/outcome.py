@@ -37,6 +37,19 @@ class UnsureError(DriverError):
     reason = "AnswerLost"
 
 
+class RefusedError(DriverError):
+    """A gang must not be started anew, or cannot; the text says why, and what to do instead.
+
+    Attributes:
+        retry_after_s: For how long the server wants not to be asked again; None where it did not say.
+        pods: Uids of the pods for which it is; empty where it is not for any in particular.
+    """
+
+    reason = "NotPermitted"
+    retry_after_s: float | None = None
+    pods: frozenset[str] = frozenset()
+
+
 class Outcome(enum.Enum):
     """Whom a failure concerns."""
 

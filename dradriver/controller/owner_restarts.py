@@ -19,7 +19,7 @@ from dradriver.api.pins import Key
 from dradriver.api.pods import Pod
 from dradriver.api.suspends import Suspendable
 from dradriver.controller.budgets import ask_budgets, delete
-from dradriver.controller.outcome import Outcome, outcome
+from dradriver.controller.outcome import Outcome, RefusedError, outcome
 from dradriver.controller.owner_kinds import OwnerKinds
 from dradriver.controller.owner_suspension import (
     DONE,
@@ -32,7 +32,7 @@ from dradriver.controller.owner_suspension import (
     suspend,
     try_to_suspend,
 )
-from dradriver.controller.owner_tops import RefusedError, Top, left_suspended, maker, top_of
+from dradriver.controller.owner_tops import Top, left_suspended, maker, top_of
 from dradriver.errors import DriverError
 from dradriver.kube.client import ApiError, Client
 from dradriver.kube.errors import asked_s

@@ -13,8 +13,9 @@ from dradriver.api import suspends
 from dradriver.api.pins import Key
 from dradriver.api.pods import Pod
 from dradriver.controller.budgets import cannot_be_tried, not_permitted
+from dradriver.controller.outcome import RefusedError
 from dradriver.controller.owner_kinds import OwnerKinds
-from dradriver.controller.owner_tops import RefusedError, Top, top_of
+from dradriver.controller.owner_tops import Top, top_of
 from dradriver.kube.client import ApiError, Client, PatchKind
 
 DONE: Final = "it was started anew, and these pods of it are there still"

@@ -14,6 +14,7 @@ from dradriver.api.objects import OwnerReference
 from dradriver.api.pins import Key
 from dradriver.api.pods import Pod
 from dradriver.api.suspends import Suspendable, shown
+from dradriver.controller.outcome import RefusedError
 from dradriver.controller.owner_kinds import OwnerKinds
 from dradriver.errors import DriverError
 from dradriver.kube import codec
@@ -24,19 +25,6 @@ logger = logging.getLogger(__name__)
 
 ANSWER_S: Final = 30.0  # for the list of one kind
 DEEPEST: Final = 4  # owners above one another
-
-
-class RefusedError(DriverError):
-    """A gang must not be started anew, or cannot; the text says why, and what to do instead.
-
-    Attributes:
-        retry_after_s: For how long the server wants not to be asked again; None where it did not say.
-        pods: Uids of the pods for which it is; empty where it is not for any in particular.
-    """
-
-    reason = "NotPermitted"
-    retry_after_s: float | None = None
-    pods: frozenset[str] = frozenset()
 
 
 class Top(msgspec.Struct, frozen=True):

@@ -37,8 +37,7 @@ from dradriver.controller.ending import Ending
 from dradriver.controller.evictions import Evictions
 from dradriver.controller.executor import Executor
 from dradriver.controller.gang_preemption_plan import place_together
-from dradriver.controller.outcome import MovedOnError
-from dradriver.controller.owner_tops import RefusedError
+from dradriver.controller.outcome import MovedOnError, RefusedError
 from dradriver.controller.preemptable import Preemptable
 from dradriver.controller.preemption_plan import place
 from dradriver.queue.caps import Limits

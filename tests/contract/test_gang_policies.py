@@ -26,9 +26,10 @@ from dradriver.api.pods import Pod
 from dradriver.cluster.picture import Picture
 from dradriver.controller.budgets import evict
 from dradriver.controller.gang_writer import MANAGER
+from dradriver.controller.outcome import RefusedError
 from dradriver.controller.owner_kinds import OwnerKinds
 from dradriver.controller.owner_restarts import OwnerRestarts
-from dradriver.controller.owner_tops import RefusedError, left_suspended
+from dradriver.controller.owner_tops import left_suspended
 from dradriver.controller.seat_slice import SeatSlice
 from dradriver.kube.client import ApiError, Client, PatchKind
 from dradriver.kube.resources import (
@@ -64,7 +65,7 @@ Object = dict[str, Any]
 
 CONTROLLER: Final = "gpu-topology-controller"
 SHARE: Final = "11111111-2222-4333-8444-555555555555"
-SEAT: Final = result(seats.POOL, seats.DEVICE) | {"request": "seat", "shareID": SHARE}
+SEAT: Final = result(names.SEAT_POOL, seats.DEVICE) | {"request": "seat", "shareID": SHARE}
 NAMED: Final = [{"cel": {"expression": claims.uuid_selector(["GPU-1"])}}]
 GPU: Final = {"name": "main", "exactly": {"deviceClassName": names.DEVICE_CLASS, "selectors": NAMED}}
 PLACED: Final = {names.LABEL: names.LABEL_PLACED}
@@ -183,7 +184,7 @@ async def test_the_controller_and_an_agent_tell_of_one_claim_side_by_side(suspen
         await tell(here, admin, "both", profile="1g.10gb")
         told = await go(controller, admin, "both", seats.OFF)
         by = {(one["driver"], one["pool"]): one for one in told["status"]["devices"]}
-        assert [one["type"] for one in by[names.DRIVER, seats.POOL]["conditions"]] == [seats.OFF]
+        assert [one["type"] for one in by[names.DRIVER, names.SEAT_POOL]["conditions"]] == [seats.OFF]
         assert by[names.DRIVER, HERE]["data"]["profile"] == "1g.10gb"
         assert by["other.example.com", HERE] == before["status"]["devices"][0]
         for key in ("allocation", "reservedFor"):

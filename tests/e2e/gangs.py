@@ -114,7 +114,7 @@ def claims_of(namespace: Namespace, pods: Iterable[str]) -> dict[str, Object]:
 def told(claim: Object) -> set[str]:
     """Return what a claim says of its seat; empty where it has none."""
     status = claim.get("status", {}).get("devices", ())
-    return {met["type"] for one in status if seats.is_seat(one["driver"], one["pool"]) for met in one["conditions"]}
+    return {met["type"] for one in status if names.is_seat(one["driver"], one["pool"]) for met in one["conditions"]}
 
 
 def seated(claim: Object) -> bool:

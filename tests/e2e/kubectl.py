@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import yaml
 
-from dradriver.api import names, seats
+from dradriver.api import names
 from tests import deploy
 from tests.cluster import Cluster
 from tests.paths import REPO
@@ -169,7 +169,7 @@ def owners(cluster: Cluster) -> dict[str, list[str]]:
     held: dict[str, list[str]] = {}
     for claim in cluster.api.objects("resourceclaims"):
         for result in claim.get("status", {}).get("allocation", {}).get("devices", {}).get("results", []):
-            if result["driver"] == names.DRIVER and not seats.is_seat(result["driver"], result["pool"]):
+            if result["driver"] == names.DRIVER and not names.is_seat(result["driver"], result["pool"]):
                 held.setdefault(f"{result['pool']}/{result['device']}", []).append(claim["metadata"]["name"])
     return held
 

@@ -12,7 +12,7 @@ from unittest.mock import patch
 
 import msgspec
 
-from dradriver.api import idleness, names, seats
+from dradriver.api import idleness, names
 from dradriver.controller import idle_pods, idle_step
 from dradriver.kube.resources import POD_DISRUPTION_BUDGETS, PODS, RESOURCE_CLAIMS
 from tests.fakes.apistore import Event, Key, Object, key_of
@@ -194,7 +194,7 @@ class Agents:
         self.readings.setdefault(claim["metadata"]["uid"], []).append(means)
 
         def change(claim: Object) -> None:
-            others = [one for one in claim["status"].get("devices") or () if one["pool"] == seats.POOL]
+            others = [one for one in claim["status"].get("devices") or () if one["pool"] == names.SEAT_POOL]
             claim["status"]["devices"] = others + ([] if data is None else told)
 
         self._world.server.edit(RESOURCE_CLAIMS, key_of(claim), change)
@@ -330,12 +330,12 @@ class Idling:
 
 def _given(claim: Object) -> list[Object]:
     """Return the GPUs, or parts of them, that a claim was given."""
-    return [one for one in results(claim) if one["driver"] == names.DRIVER and one["pool"] != seats.POOL]
+    return [one for one in results(claim) if one["driver"] == names.DRIVER and one["pool"] != names.SEAT_POOL]
 
 
 def _said(claim: Object) -> list[Object]:
     """Return what is said of these on the claim."""
-    return [one for one in claim.get("status", {}).get("devices") or () if one["pool"] != seats.POOL]
+    return [one for one in claim.get("status", {}).get("devices") or () if one["pool"] != names.SEAT_POOL]
 
 
 def _node(claim: Object) -> str:

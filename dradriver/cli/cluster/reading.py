@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import msgspec
 
 from dradriver import __version__
-from dradriver.api import names, seats
+from dradriver.api import names
 from dradriver.api.dra_objects import ResourceSlice
 from dradriver.api.ledger import OTHERS, OURS, Ledger
 from dradriver.errors import DriverError
@@ -46,7 +46,7 @@ async def read(server: ServerConfig) -> tuple[list[ResourceSlice], list[Claim]]:
 
     async with Client(server, user_agent=f"gputopo/{__version__}") as client:
         pieces = await listed(client, server, RESOURCE_SLICES, ResourceSlice, field_selector=of_driver(OURS))
-        pieces = [one for one in pieces if not seats.is_seat(one.spec.driver, one.spec.pool.name)]
+        pieces = [one for one in pieces if not names.is_seat(one.spec.driver, one.spec.pool.name)]
         claims = await listed(client, server, RESOURCE_CLAIMS, read_claim)
         if alone := {piece.spec.pool.name for piece in pieces if is_machine_alone(piece)}:
             theirs = {

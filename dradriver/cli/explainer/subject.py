@@ -14,7 +14,7 @@ from dradriver.allocator.choice import phrases as sets
 from dradriver.allocator.parts import phrases as parts
 from dradriver.allocator.request import NEAR_PREFERRED, Strategy, Whole
 from dradriver.api import names, resolved
-from dradriver.api.annotations import is_ours, is_written
+from dradriver.api.annotations import is_written
 from dradriver.api.errors import WordError
 from dradriver.api.gangs import Gang
 from dradriver.api.limits import WHOLE
@@ -126,7 +126,7 @@ def _state(pod: Pod) -> str:
 def _lacks(pod: Pod) -> list[str]:
     if pod.placed or pod.static:
         return []
-    words = any(is_ours(key) and not is_written(key) for key in pod.metadata.annotations)
+    words = any(names.is_ours(key) and not is_written(key) for key in pod.metadata.annotations)
     lacking = [_WEBHOOK if words else _WORDS]
     containers = (*pod.spec.init_containers, *pod.spec.containers)
     limits = {key for container in containers for key in container.resources.limits}

@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from dradriver.api import annotation_words, gang_sizes, misspelled, names
-from dradriver.api.annotations import is_ours, is_written
+from dradriver.api.annotations import is_written
 from dradriver.cli.linter.documents import Document
 from dradriver.cli.linter.patched import patched
 from dradriver.cli.linter.templates import CLAIMS, Path, pods
@@ -218,7 +218,7 @@ def _near_misses(document: Document) -> tuple[Finding, ...]:
 
 
 def _words(of: dict[str, Any]) -> list[str]:
-    return [key for key in _keys(of, "annotations") if is_ours(key) and not is_written(key)]
+    return [key for key in _keys(of, "annotations") if names.is_ours(key) and not is_written(key)]
 
 
 def _keys(of: dict[str, Any], what: str) -> list[str]:
@@ -271,7 +271,7 @@ def _place(document: Document, path: Path, message: str) -> Path:
     """Return the place that a message is about, as far as it says one."""
     key = message.partition(":")[0]
     for what, name in (("annotations", key), ("labels", key.removeprefix("label "))):
-        if not is_ours(key) and name in _keys(_at(document.data, path), what):
+        if not names.is_ours(key) and name in _keys(_at(document.data, path), what):
             return (*path, "metadata", what, name)
     if (match := _KEY.match(message)) is not None:
         above = path and match[1] in _words(document.data) and match[1] not in _words(_at(document.data, path))

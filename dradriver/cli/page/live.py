@@ -7,7 +7,7 @@ import logging
 from collections.abc import Iterator
 from typing import Any, Final
 
-from dradriver.api import pins, seats
+from dradriver.api import names, pins
 from dradriver.api.dra_objects import ResourceSlice
 from dradriver.api.errors import WordError
 from dradriver.api.ledger import OURS, bound
@@ -170,7 +170,7 @@ class Live:
         return is_machine_alone(piece) and not self._alone
 
     def _put_piece(self, name: str, piece: ResourceSlice | None) -> set[str]:
-        if piece is not None and seats.is_seat(piece.spec.driver, piece.spec.pool.name):
+        if piece is not None and names.is_seat(piece.spec.driver, piece.spec.pool.name):
             return set()
         dirty = {pool for pool, pieces in self._pieces.items() if name in pieces} if piece is None else set()
         for pool in dirty:

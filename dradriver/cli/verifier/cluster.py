@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from dradriver import __version__
-from dradriver.api import lost_gpus, names, seats, slices
+from dradriver.api import lost_gpus, names, slices
 from dradriver.api.dra_objects import ResourceSlice
 from dradriver.api.errors import WordError
 from dradriver.api.ledger import LEDGERS, OTHERS, OURS, Ledger, current_ledger
@@ -197,7 +197,7 @@ def _published(seen: Seen) -> Iterator[Finding]:
     pools: dict[str, list[ResourceSlice]] = {}
     for piece in seen.slices:
         spec = piece.spec
-        if spec.driver == names.DRIVER and not seats.is_seat(spec.driver, spec.pool.name):
+        if spec.driver == names.DRIVER and not names.is_seat(spec.driver, spec.pool.name):
             pools.setdefault(spec.pool.name, []).append(piece)
     lacking: Counter[str] = Counter()
     having_agents = {str(pod["spec"]["nodeName"]) for pod in seen.agents() if pod["spec"].get("nodeName")}

@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from dradriver.api import claims as claims_of
-from dradriver.api import names, pins, quantity, results, seats, slices
+from dradriver.api import names, pins, quantity, results, slices
 from dradriver.api.dra_objects import AllocationResult, Device
 from dradriver.api.errors import WordError
 from dradriver.api.ledger import OURS
@@ -100,7 +100,7 @@ def _holds(claim: Claim, shared: Mapping[Where, Device]) -> Iterator[tuple[Where
     users = sorted(claim.status.reserved_for, key=lambda user: natural(user.name))
     pods = tuple(user.name if user.resource == "pods" else f"{user.resource} {user.name}" for user in users)
     for result in claim.status.allocation.devices.results:
-        if seats.is_seat(result.driver, result.pool):
+        if names.is_seat(result.driver, result.pool):
             continue
         hold = Hold.ADMIN if result.admin_access else Hold.ALLOCATED
         where = result.driver, result.pool, result.device

@@ -5,7 +5,7 @@ import sys
 from typing import Any
 
 from dradriver import __version__
-from dradriver.api import names, seats
+from dradriver.api import names
 from dradriver.api.dra_objects import ResourceSlice
 from dradriver.kube.client import ApiError, Client
 from dradriver.kube.config import ServerConfig, in_cluster
@@ -36,7 +36,7 @@ async def main(server: ServerConfig, *, reviewed: bool) -> None:
     """
     async with Client(server, user_agent=f"helm-test/{__version__}") as client:
         slices, _ = await client.list(RESOURCE_SLICES, field_selector=f"spec.driver={names.DRIVER}", type=ResourceSlice)
-        pools = {one.spec.pool.name for one in slices if not seats.is_seat(one.spec.driver, one.spec.pool.name)}
+        pools = {one.spec.pool.name for one in slices if not names.is_seat(one.spec.driver, one.spec.pool.name)}
         if not pools:
             sys.exit(
                 "no node has published its GPUs: see that the node agent's pods run (kubectl get daemonset), that a "

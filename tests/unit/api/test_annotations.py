@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dradriver.allocator.request import Constraint, Strategy, Whole
 from dradriver.api import annotation_words, names, resolved
-from dradriver.api.annotations import check_words, is_ours, parse
+from dradriver.api.annotations import check_words, parse
 from dradriver.api.errors import WordError
 from dradriver.api.resolved import Resolved
 
@@ -188,4 +188,4 @@ def test_any_text_is_read_or_refused_on_one_line(words: dict[str, str]) -> None:
     [("gpu.topology/x", True), ("gpu-topology.example.com/x", True), ("gpu.topology", False)],
 )
 def test_a_key_is_ours_by_its_prefix(key: str, ours: bool) -> None:
-    assert is_ours(key) is ours
+    assert names.is_ours(key) is ours

@@ -19,7 +19,7 @@ from tests import schema
 from tests.unit.api.test_pins import POD, read
 
 Object = dict[str, Any]
-SEAT = {"request": "seat", "driver": names.DRIVER, "pool": seats.POOL, "device": seats.DEVICE, "shareID": "s-1"}
+SEAT = {"request": "seat", "driver": names.DRIVER, "pool": names.SEAT_POOL, "device": seats.DEVICE, "shareID": "s-1"}
 GPU = {"request": "main", "driver": names.DRIVER, "pool": "n", "device": "gpu-a"}
 
 

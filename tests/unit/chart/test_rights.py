@@ -228,7 +228,7 @@ def test_the_chart_and_the_code_mean_the_same_seat() -> None:
     only = " ".join(
         v["expression"] for v in rendered["ValidatingAdmissionPolicy", "gpu-topology-seats"]["spec"]["validations"]
     )
-    assert {seats.SLICE, seats.POOL, names.DRIVER} <= set(re.findall("'(.*?)'", only))
+    assert {seats.SLICE, names.SEAT_POOL, names.DRIVER} <= set(re.findall("'(.*?)'", only))
     assert f'device.name == "{seats.DEVICE}"' in only
     assert ("DeviceClass", seats.CLASS) not in objects(*VARIANTS["addon"])
 

@@ -29,7 +29,7 @@ def seat(cluster: GpuCluster, name: str) -> None:
     """Let the scheduler give a pod its GPUs and its seat, and not bind it."""
 
     def take(claim: dict[str, Any]) -> None:
-        result = {"request": "seat", "driver": names.DRIVER, "pool": seats.POOL, "device": seats.DEVICE}
+        result = {"request": "seat", "driver": names.DRIVER, "pool": names.SEAT_POOL, "device": seats.DEVICE}
         claim["status"]["allocation"]["devices"]["results"].append(result | {"shareID": name})
 
     scheduler, pod = Scheduler(cluster.store), cluster.get_pod(name)

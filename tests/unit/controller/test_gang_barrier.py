@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dradriver.api import seats
+from dradriver.api import names, seats
 from dradriver.api.pods import Pod
 from dradriver.cluster.placement import Placement
 from dradriver.controller.gang_step import GATHER_S
@@ -43,7 +43,8 @@ def told(cluster: GpuCluster, pod: str) -> list[str]:
 def seated(cluster: GpuCluster, pod: str) -> bool:
     claim = cluster.claim(pod)
     return claim is not None and any(
-        result["pool"] == seats.POOL for result in claim.get("status", {}).get("allocation", {})["devices"]["results"]
+        result["pool"] == names.SEAT_POOL
+        for result in claim.get("status", {}).get("allocation", {})["devices"]["results"]
     )
 
 

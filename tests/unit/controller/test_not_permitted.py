@@ -10,8 +10,9 @@ from dradriver.api.objects import Metadata
 from dradriver.api.pods import Pod
 from dradriver.api.suspends import Suspendable
 from dradriver.controller.budgets import delete, evict
+from dradriver.controller.outcome import RefusedError
 from dradriver.controller.owner_suspension import suspend
-from dradriver.controller.owner_tops import RefusedError, Top
+from dradriver.controller.owner_tops import Top
 from dradriver.kube.client import ApiError, Client
 from tests.fakes.control_plane.jobs import JOBS
 from tests.fakes.gpucluster import GpuCluster

@@ -11,7 +11,7 @@ from dradriver.cluster import conflicts
 from dradriver.kube.resources import RESOURCE_CLAIMS, RESOURCE_SLICES
 from tests.fakes.gpucluster import GpuCluster, claim_of
 
-SEAT = {"request": "seat", "driver": names.DRIVER, "pool": seats.POOL, "device": seats.DEVICE}
+SEAT = {"request": "seat", "driver": names.DRIVER, "pool": names.SEAT_POOL, "device": seats.DEVICE}
 
 
 def take_a_seat(claim: dict[str, Any]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from dradriver.api import names, seats, slices
+from dradriver.api import names, slices
 from dradriver.node.claims import near_nics
 from dradriver.node.claims.allocation import plan
 from dradriver.topology import profiles
@@ -204,7 +204,7 @@ def test_a_claim_with_cards_of_another_driver_is_told_nothing() -> None:
 def test_a_gangs_seat_is_no_card() -> None:
     obj = of_gpus(MACHINE, [0], nccl="near-nics")
     obj["status"]["allocation"]["devices"]["results"].append(
-        {"request": "seat", "driver": names.DRIVER, "pool": seats.POOL, "device": "seat"}
+        {"request": "seat", "driver": names.DRIVER, "pool": names.SEAT_POOL, "device": "seat"}
     )
     assert len(env(obj, MACHINE)) == 1
 
