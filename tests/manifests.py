@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 import yaml
 
-from dradriver.api import names
-from dradriver.api.objects import Metadata
-from dradriver.api.pods import Pod
+from dradriver.api.base import names
+from dradriver.api.base.objects import Metadata
+from dradriver.api.base.pods import Pod
+from dradriver.api.claims.templates import Template
 from dradriver.api.policies.model import DEFAULTS
-from dradriver.api.templates import Template
 from dradriver.queue.placement_request import read_wish
 from tests import schema
 from tests.fakes.admission import admit

@@ -67,7 +67,7 @@ def parser() -> argparse.ArgumentParser:
 
 async def serve(args: Options) -> None:
     """Serve until cancelled: admission over TLS, health and metrics beside it, certificates and policies kept fresh."""
-    from dradriver.api.ledger import LEDGERS, bind
+    from dradriver.api.base.ledger import LEDGERS, bind
     from dradriver.process.policies_file import PoliciesFile
     from dradriver.process.serve import serve_health
     from webhook import server, tls

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dradriver.allocator.request import Whole
-from dradriver.api import names
-from dradriver.api.errors import WordError
-from dradriver.api.ledger import OURS, current_ledger
-from dradriver.api.resolved import Resolved
+from dradriver.api.base import names
+from dradriver.api.base.errors import WordError
+from dradriver.api.base.ledger import OURS, current_ledger
+from dradriver.api.pod.resolved import Resolved
 from dradriver.topology.vendors import VENDORS
 
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from prometheus_client import Counter, Histogram
 
-from dradriver.api.errors import WordError
+from dradriver.api.base.errors import WordError
 from dradriver.api.policies.model import Policies
 from dradriver.kube.labels import Labelled
 from dradriver.process.policies_file import PoliciesFile

@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 from msgspec import Raw
 
-from dradriver.api.errors import WordError
+from dradriver.api.base.errors import WordError
 from webhook import pod_view
 
 CONTAINERS: Final = 256

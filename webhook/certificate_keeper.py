@@ -10,7 +10,7 @@ import ssl
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from dradriver.api.jsonpatch import Patch
+from dradriver.api.base.jsonpatch import Patch
 from dradriver.errors import DriverError
 from dradriver.kube.client import Client, PatchKind
 from dradriver.kube.errors import ApiError

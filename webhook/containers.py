@@ -9,9 +9,10 @@ from typing import Final
 import msgspec
 from msgspec import Raw
 
-from dradriver.api import annotation_words, limits, names
-from dradriver.api.errors import WordError
-from dradriver.api.parts import Asked, count, described
+from dradriver.api.base import names
+from dradriver.api.base.errors import WordError
+from dradriver.api.vocabulary import annotation_words, limits
+from dradriver.api.vocabulary.parts import Asked, count, described
 from dradriver.topology.vendors import NVIDIA
 from webhook import pod_view
 

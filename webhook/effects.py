@@ -12,12 +12,13 @@ from typing import Final, NamedTuple
 import msgspec
 
 from dradriver.allocator.request import Strategy, Whole
-from dradriver.api import annotation_words, names, values
-from dradriver.api.annotation_words import About
-from dradriver.api.annotations import ALIASES
+from dradriver.api.base import names
+from dradriver.api.pod.annotations import ALIASES
+from dradriver.api.pod.resolved import Resolved
 from dradriver.api.policies.meaning import spelled_out
 from dradriver.api.policies.model import Policies
-from dradriver.api.resolved import Resolved
+from dradriver.api.vocabulary import annotation_words, values
+from dradriver.api.vocabulary.annotation_words import About
 from dradriver.topology.vendors import AMD, NVIDIA, VENDORS
 
 

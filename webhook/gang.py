@@ -7,12 +7,13 @@ from typing import Any
 
 import msgspec
 
-from dradriver.api import gang_sizes, gang_waits, gangs, names
-from dradriver.api.errors import WordError
-from dradriver.api.messages import shown
-from dradriver.api.objects import Part
+from dradriver.api.base import names
+from dradriver.api.base.errors import WordError
+from dradriver.api.base.objects import Part
+from dradriver.api.gangs import gang_sizes, gang_waits, gangs
+from dradriver.api.pod.resolved import Resolved
 from dradriver.api.policies.model import Policies
-from dradriver.api.resolved import Resolved
+from dradriver.api.vocabulary.messages import shown
 from webhook import pod_view
 
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from dradriver.api import names, values
-from dradriver.api.errors import WordError
-from dradriver.api.ledger import OURS, current_ledger
-from dradriver.api.resolved import Resolved
+from dradriver.api.base import names
+from dradriver.api.base.errors import WordError
+from dradriver.api.base.ledger import OURS, current_ledger
+from dradriver.api.pod.resolved import Resolved
+from dradriver.api.vocabulary import values
 from dradriver.topology.vendors import NVIDIA, VENDORS
 from webhook import containers, pod_view, static
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dradriver.api import affinity, names
-from dradriver.api.jsonpatch import Patch
+from dradriver.api.base import affinity, names
+from dradriver.api.base.jsonpatch import Patch
 from webhook import desired, pod_view
 
 _Path = tuple[str | int, ...]

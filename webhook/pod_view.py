@@ -11,10 +11,10 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec import Raw
 
-from dradriver.api import affinity, names
-from dradriver.api.annotations import is_written
-from dradriver.api.errors import WordError
-from dradriver.api.pods import NodeSelector
+from dradriver.api.base import affinity, names
+from dradriver.api.base.errors import WordError
+from dradriver.api.base.pods import NodeSelector
+from dradriver.api.pod.annotations import is_written
 
 Quantity = str | int | float  # the API server sends text; people write numbers
 ABSENT: Final = Raw(b"null")

@@ -8,11 +8,13 @@ from typing import Final
 import msgspec
 
 from dradriver.allocator.request import Whole
-from dradriver.api import ladder, names, values
-from dradriver.api.errors import WordError
-from dradriver.api.messages import shown
-from dradriver.api.resolved import Resolved
-from dradriver.api.values import MOST_GPUS
+from dradriver.api.base import names
+from dradriver.api.base.errors import WordError
+from dradriver.api.pod import ladder
+from dradriver.api.pod.resolved import Resolved
+from dradriver.api.vocabulary import values
+from dradriver.api.vocabulary.messages import shown
+from dradriver.api.vocabulary.values import MOST_GPUS
 from webhook import containers, pod_view
 from webhook.containers import Asks
 

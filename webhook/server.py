@@ -16,7 +16,7 @@ from typing import Final
 from aiohttp import hdrs, web
 from multidict import CIMultiDict
 
-from dradriver.api import names
+from dradriver.api.base import names
 from dradriver.process.connections import Connections, Handler, listening
 from webhook import review
 from webhook.admission import Admission

@@ -8,11 +8,14 @@ from typing import Final
 import msgspec
 
 from dradriver.allocator.request import Share, Whole
-from dradriver.api import annotation_words, exclusive, ladder, names, search_limits, values
-from dradriver.api.errors import WordError
-from dradriver.api.pins import KEEP
+from dradriver.api.base import names
+from dradriver.api.base.errors import WordError
+from dradriver.api.claims import exclusive, search_limits
+from dradriver.api.claims.pins import KEEP
+from dradriver.api.pod import ladder
+from dradriver.api.pod.resolved import LONGEST_KEPT, MOST_KEPT, VERSION, Resolved
 from dradriver.api.policies.model import Policies
-from dradriver.api.resolved import LONGEST_KEPT, MOST_KEPT, VERSION, Resolved
+from dradriver.api.vocabulary import annotation_words, values
 from dradriver.topology.vendors import NVIDIA, VENDORS
 from webhook import pod_view
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from dradriver.api import messages
 from dradriver.api.policies.model import Policies
+from dradriver.api.vocabulary import messages
 from webhook import bounds, containers, create, desired, pod_view
 
 _ON_A_NODE: Final = (

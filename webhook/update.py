@@ -12,12 +12,14 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from dradriver.api import affinity, limits, names, resolved, values, vendor_words
-from dradriver.api.annotations import check_words, max_duration_s
-from dradriver.api.errors import WordError
-from dradriver.api.parts import request_names
+from dradriver.api.base import affinity, names
+from dradriver.api.base.errors import WordError
+from dradriver.api.pod import resolved
+from dradriver.api.pod.annotations import check_words, max_duration_s
+from dradriver.api.pod.resolved import Resolved
 from dradriver.api.policies.model import Policies
-from dradriver.api.resolved import Resolved
+from dradriver.api.vocabulary import limits, values, vendor_words
+from dradriver.api.vocabulary.parts import request_names
 from webhook import addon, bounds, containers, create, desired, effects, gang, pod_view, references, static
 from webhook.containers import Asks
 

@@ -12,10 +12,12 @@ from typing import Final
 import msgspec
 from msgspec import Raw
 
-from dradriver.api import config, exclusive, messages, names
-from dradriver.api.errors import WordError
-from dradriver.api.messages import MOST_SHOWN
+from dradriver.api.base import names
+from dradriver.api.base.errors import WordError
+from dradriver.api.claims import config, exclusive
 from dradriver.api.policies.model import Policies
+from dradriver.api.vocabulary import messages
+from dradriver.api.vocabulary.messages import MOST_SHOWN
 from dradriver.yamltext.cures import hint
 
 MOST_BYTES: Final = 3 << 19  # of JSON in a spec; etcd stores no larger object

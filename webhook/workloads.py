@@ -13,11 +13,13 @@ from typing import Final
 import msgspec
 from msgspec import Raw
 
-from dradriver.api import gang_sizes, limits, names
-from dradriver.api.annotations import check_words, is_written
-from dradriver.api.errors import WordError
-from dradriver.api.jsonpatch import Patch
+from dradriver.api.base import names
+from dradriver.api.base.errors import WordError
+from dradriver.api.base.jsonpatch import Patch
+from dradriver.api.gangs import gang_sizes
+from dradriver.api.pod.annotations import check_words, is_written
 from dradriver.api.policies.model import Policies
+from dradriver.api.vocabulary import limits
 from webhook import disruption, gang, kueue, pod_view
 
 _EACH: Final = "*"  # of a list or of an object's members

@@ -13,7 +13,7 @@ import click
 import msgspec
 
 from dradriver import __version__
-from dradriver.api import names
+from dradriver.api.base import names
 from dradriver.cli import nccl_tests
 from dradriver.cli.cluster import access, reading
 from dradriver.cli.cluster.options import output_options, server_options

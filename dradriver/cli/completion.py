@@ -56,8 +56,8 @@ def pods(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Co
 async def _pods(params: dict[str, Any]) -> list[str]:
     import asyncio
 
-    from dradriver.api import names
-    from dradriver.api.pods import Pod
+    from dradriver.api.base import names
+    from dradriver.api.base.pods import Pod
     from dradriver.cli.cluster import access
     from dradriver.kube.client import Client
     from dradriver.kube.resources import PODS

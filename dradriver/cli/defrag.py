@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from dradriver import __version__
-from dradriver.api.ledger import bound
+from dradriver.api.base.ledger import bound
 from dradriver.api.policies.model import Policies
 from dradriver.cli.cluster import access, in_force, moves
 from dradriver.cli.cluster.gangs import stand

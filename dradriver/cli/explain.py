@@ -10,8 +10,8 @@ import click
 import msgspec
 
 from dradriver import __version__
-from dradriver.api import names
-from dradriver.api.pods import Pod
+from dradriver.api.base import names
+from dradriver.api.base.pods import Pod
 from dradriver.api.policies.model import Policies
 from dradriver.cli.cluster import access, in_force, reading
 from dradriver.cli.cluster.options import (

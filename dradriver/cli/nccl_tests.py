@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from dradriver.api import names
+from dradriver.api.base import names
 from dradriver.errors import DriverError
 
 _COLUMNS: Final = 13

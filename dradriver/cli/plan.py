@@ -18,8 +18,8 @@ import msgspec
 from dradriver.allocator import Choice, Estimate, Level, Whole, all_reduce, choose, tables_of
 from dradriver.allocator.choice.numbering import listed, mask_of_gpus
 from dradriver.allocator.choice.phrases import wanted
+from dradriver.api.base.quantity import whole
 from dradriver.api.policies.model import DEFAULTS, Policies
-from dradriver.api.quantity import whole
 from dradriver.cli import plan_parts
 from dradriver.cli.cluster.options import driver_namespace_option, server_options
 from dradriver.cli.machine_source import SOURCES, nccl_version_option, warn_of

@@ -11,8 +11,9 @@ from dradriver.allocator import Amount, Fleet, Mig, MigPart, Offer, PartChoice, 
 from dradriver.allocator.parts.existing import with_instances
 from dradriver.allocator.parts.phrases import amount, wanted
 from dradriver.allocator.request import Part
-from dradriver.api import mig_devices, values
-from dradriver.api.messages import shown
+from dradriver.api.slices import mig_devices
+from dradriver.api.vocabulary import values
+from dradriver.api.vocabulary.messages import shown
 from dradriver.errors import DriverError
 from dradriver.topology.machine import Gpu, Machine
 from dradriver.view.document import Document, report, table

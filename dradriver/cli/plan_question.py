@@ -9,9 +9,10 @@ import msgspec
 
 from dradriver.allocator import Request, Whole
 from dradriver.allocator.choice.numbering import listed
-from dradriver.api import annotation_words, names
-from dradriver.api.annotations import parse
+from dradriver.api.base import names
+from dradriver.api.pod.annotations import parse
 from dradriver.api.policies.model import DEFAULTS, Policies
+from dradriver.api.vocabulary import annotation_words
 from dradriver.errors import DriverError
 from dradriver.topology import peer_access
 from dradriver.topology.machine import Machine

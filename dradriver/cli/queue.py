@@ -9,9 +9,9 @@ from pathlib import Path
 import click
 import msgspec
 
-from dradriver.api import names
+from dradriver.api.base import names
+from dradriver.api.claims.usage import HOUR_S
 from dradriver.api.policies.model import Policies
-from dradriver.api.usage import HOUR_S
 from dradriver.cli.cluster import access
 from dradriver.cli.cluster.options import driver_namespace_option, output_options, policies_option, server_options
 from dradriver.cli.cluster.scene import Scene

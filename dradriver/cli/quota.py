@@ -10,9 +10,10 @@ import click
 import msgspec
 
 from dradriver import __version__
-from dradriver.api import limits, names, quantity
-from dradriver.api.errors import WordError
-from dradriver.api.ledger import OURS, current_ledger
+from dradriver.api.base import names, quantity
+from dradriver.api.base.errors import WordError
+from dradriver.api.base.ledger import OURS, current_ledger
+from dradriver.api.vocabulary import limits
 from dradriver.cli import tenant_quotas
 from dradriver.cli.cluster import access, reading
 from dradriver.cli.cluster.options import all_namespaces_option, ledger_option, namespace_option, server_options

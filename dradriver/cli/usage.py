@@ -12,7 +12,7 @@ import click
 import msgspec
 
 from dradriver import __version__
-from dradriver.api.idleness import moment
+from dradriver.api.claims.idleness import moment
 from dradriver.api.policies.model import Policies
 from dradriver.cli import usage_files
 from dradriver.cli.cluster import access, in_force, reading
@@ -94,7 +94,7 @@ async def _read(
         await own.read(client, server, namespace)
         policies = own.policies
         if by == "tenant" and any(tenant.namespace_labels for tenant in policies.tenants.values()):
-            from dradriver.controller.namespaces import Namespace
+            from dradriver.controller.loop.namespaces import Namespace
 
             spaces = await reading.listed(client, server, NAMESPACES, Namespace)
             labels = {space.metadata.name: dict(space.metadata.labels) for space in spaces}

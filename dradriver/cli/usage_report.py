@@ -7,8 +7,8 @@ from typing import Final, Literal
 
 import msgspec
 
+from dradriver.api.claims.usage import HOUR_S, OTHERS, Bucket, Detail, Details, Hours
 from dradriver.api.policies.model import Prices
-from dradriver.api.usage import HOUR_S, OTHERS, Bucket, Detail, Details, Hours
 from dradriver.cli.period import Period
 from dradriver.view.plain import plain
 

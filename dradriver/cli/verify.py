@@ -11,9 +11,10 @@ import click
 import msgspec
 
 from dradriver import __version__
-from dradriver.api import names, slices
-from dradriver.api.dra_objects import ResourceSlice
-from dradriver.api.ledger import OURS, current_ledger
+from dradriver.api.base import names
+from dradriver.api.base.dra_objects import ResourceSlice
+from dradriver.api.base.ledger import OURS, current_ledger
+from dradriver.api.slices import slices
 from dradriver.cli.cluster import access, in_force, reading, topo
 from dradriver.cli.cluster.options import driver_namespace_option, ledger_option, output_options, server_options
 from dradriver.cli.cluster.reading import ClusterError

@@ -41,11 +41,13 @@ async def serve(args: Options) -> None:
     Raises:
         ConfigError: The API server's address or credentials cannot be read.
     """
-    from dradriver.api import names
-    from dradriver.api.ledger import LEDGERS, bind
-    from dradriver.cluster.tabulating import Tabulator
-    from dradriver.controller import idle_pods, namespaces, policies, reasons, seat_slice, unread_claims
-    from dradriver.controller.controller import Controller
+    from dradriver.api.base import names
+    from dradriver.api.base.ledger import LEDGERS, bind
+    from dradriver.cluster.gpus.tabulating import Tabulator
+    from dradriver.controller.loop import idle_pods, namespaces, policies
+    from dradriver.controller.loop.controller import Controller
+    from dradriver.controller.reading import unread_claims
+    from dradriver.controller.writing import reasons, seat_slice
     from dradriver.kube import config, leader_thread
     from dradriver.kube.client import Client
     from dradriver.kube.leader import LeaderElector

@@ -8,9 +8,9 @@ from typing import Final
 from prometheus_client import Counter, Gauge, Histogram
 
 from dradriver.allocator.request import Level
-from dradriver.cluster.gpu_states import STATES
+from dradriver.cluster.derived.gpu_states import STATES
 from dradriver.controller.causes import Cause
-from dradriver.controller.withdraw_reasons import WithdrawReason
+from dradriver.controller.steps.withdraw_reasons import WithdrawReason
 from dradriver.kube.labels import Amounts, Labelled, Spans, Totals
 
 PART: Final = "part"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, cast
 
 import msgspec
 
-from dradriver.api.jsonpatch import Patch
+from dradriver.api.base.jsonpatch import Patch
 from dradriver.kube import codec, isolated
 from dradriver.kube.config import ServerConfig
 from dradriver.kube.connection import Connection, TooLongError

@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from dradriver.api.pins import Key
+from dradriver.api.claims.pins import Key
 from dradriver.kube.backoff import EARLY_S, wait_s
 
 logger = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import signal
 
-from dradriver.api.ledger import current_ledger
+from dradriver.api.base.ledger import current_ledger
 from dradriver.kube.config import ServerConfig
 from dradriver.node import hardware
 from dradriver.node.agent import client_of

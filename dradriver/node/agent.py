@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from dradriver import __version__
-from dradriver.api.dra_objects import ResourceClaim
+from dradriver.api.base.dra_objects import ResourceClaim
 from dradriver.api.policies.model import Policies
 from dradriver.errors import DriverError
 from dradriver.kube import config as kube_config

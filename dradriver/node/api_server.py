@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Final
 
-from dradriver.api.dra_objects import ResourceClaim
-from dradriver.api.objects import Node
+from dradriver.api.base.dra_objects import ResourceClaim
+from dradriver.api.base.objects import Node
 from dradriver.kube.client import Client, PatchKind
 from dradriver.kube.resources import NODES, RESOURCE_CLAIMS
 

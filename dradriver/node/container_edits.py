@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from dradriver.api import names
+from dradriver.api.base import names
 
 GPU_KIND: Final = f"{names.DRIVER}/gpu"
 """The kind of the CDI specification that has this node's whole GPUs."""

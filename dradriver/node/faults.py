@@ -8,7 +8,7 @@ from typing import Final, Literal, TypeAlias
 
 import msgspec
 
-from dradriver.api import names
+from dradriver.api.base import names
 from dradriver.node import repairs
 from dradriver.node.repairs import Repair
 from dradriver.topology.machine import Machine

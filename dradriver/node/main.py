@@ -15,7 +15,7 @@ def main(argv: list[str]) -> int:
 
 async def serve(options: Options) -> None:
     """Run the agent that the options want until cancelled: ours, or the one beside another driver."""
-    from dradriver.api.ledger import LEDGERS, OURS, bind, current_ledger
+    from dradriver.api.base.ledger import LEDGERS, OURS, bind, current_ledger
     from dradriver.node import addon, agent
 
     bind(LEDGERS[options.ledger])

@@ -7,8 +7,8 @@ from typing import Final
 
 from prometheus_client import Counter, Gauge, Histogram
 
-from dradriver.api.errors import WordError
-from dradriver.api.slice_features import FIELDS
+from dradriver.api.base.errors import WordError
+from dradriver.api.slices.slice_features import FIELDS
 from dradriver.kube.labels import Amounts, Labelled, Names, Totals
 from dradriver.node import errors
 from dradriver.node.faults import KINDS

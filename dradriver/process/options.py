@@ -49,8 +49,8 @@ def parser(prog: str, description: str, *, health_port: int, namespace: str = ""
 
 
 def add_ledger(made: argparse.ArgumentParser) -> None:
-    """Let the command line say whose devices are handed out: a key of ``api.ledger.LEDGERS``."""
-    from dradriver.api.ledger import LEDGERS, OURS
+    """Let the command line say whose devices are handed out: a key of ``api.base.ledger.LEDGERS``."""
+    from dradriver.api.base.ledger import LEDGERS, OURS
 
     made.add_argument(
         "--ledger",

@@ -15,12 +15,12 @@ import numpy as np
 
 from dradriver.allocator.fleet.fleet import Fleet
 from dradriver.allocator.request import NoPlaceError
-from dradriver.api.errors import WordError
-from dradriver.api.pins import Key, is_set
+from dradriver.api.base.errors import WordError
+from dradriver.api.claims.pins import Key, is_set
 from dradriver.api.policies.tenants import Cap
-from dradriver.cluster.gpu_parts import of_products
+from dradriver.cluster.cache.picture import Picture
+from dradriver.cluster.gpus.gpu_parts import of_products
 from dradriver.cluster.nodes.columns import Bools
-from dradriver.cluster.picture import Picture
 from dradriver.queue.kinds import ANYWHERE, Closed
 from dradriver.queue.tenants import Tenants
 from dradriver.queue.units import Member, Unit

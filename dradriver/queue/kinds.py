@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final, TypeAlias
 
 from dradriver.allocator.request import Whole
-from dradriver.api.pins import Key
+from dradriver.api.claims.pins import Key
 from dradriver.queue.placement_request import Kind
 
 NEVER: Final = -1

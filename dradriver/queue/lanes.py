@@ -8,7 +8,7 @@ import heapq
 from collections.abc import Callable
 from typing import Final
 
-from dradriver.api.pins import Key
+from dradriver.api.claims.pins import Key
 from dradriver.errors import DriverError
 from dradriver.kube.backoff import EARLY_S, wait_s
 from dradriver.kube.errors import asked_s

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from dradriver.allocator.request import Mig, Request, Share, Whole
-from dradriver.api.errors import WordError
-from dradriver.api.pins import ALL_CORES, Key
+from dradriver.api.base.errors import WordError
+from dradriver.api.claims.pins import ALL_CORES, Key
 from dradriver.queue.kinds import Order
 from dradriver.queue.tenants import ALL, Tenants
 from dradriver.queue.turns import turn_of
@@ -60,7 +60,7 @@ def gpus_of(unit: Unit) -> float:
     """Return how many GPUs a unit asks for; what cannot be read asks for none.
 
     A share counts by its compute. One by memory alone shows 0: which part of a GPU that is, only the GPU that it gets
-    tells. Once it is promised one, it is charged that part (``cluster/gpu_time.py``).
+    tells. Once it is promised one, it is charged that part (``cluster/pods/gpu_time.py``).
     """
     total = 0.0
     for member in unit.members:

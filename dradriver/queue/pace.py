@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 from typing import Final
 
-from dradriver.api.pins import Key
+from dradriver.api.claims.pins import Key
 
 LEAST: Final = 128
 WINDOW_S: Final = 10.0  # over which a scheduler's speed is taken

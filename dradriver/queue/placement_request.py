@@ -8,19 +8,21 @@ from typing import Any, TypeAlias
 import msgspec
 
 from dradriver.allocator.request import NoPlaceError, Request, Whole
-from dradriver.api import affinity, ladder, names, resolved, templates
-from dradriver.api.errors import WordError
-from dradriver.api.ledger import OURS, current_ledger
-from dradriver.api.messages import shown
-from dradriver.api.nics import NicAsk
-from dradriver.api.parts import COMMON
-from dradriver.api.pins import Key, claim_key, is_set, kept_env
-from dradriver.api.pods import Pod
-from dradriver.api.templates import Template
-from dradriver.api.values import HAND_OVER, NCCL_AUTO
-from dradriver.cluster.neighbours import Rules, rules_of
+from dradriver.api.base import affinity, names
+from dradriver.api.base.errors import WordError
+from dradriver.api.base.ledger import OURS, current_ledger
+from dradriver.api.base.pods import Pod
+from dradriver.api.claims import templates
+from dradriver.api.claims.pins import Key, claim_key, is_set, kept_env
+from dradriver.api.claims.templates import Template
+from dradriver.api.pod import ladder, resolved
+from dradriver.api.vocabulary.messages import shown
+from dradriver.api.vocabulary.nics import NicAsk
+from dradriver.api.vocabulary.parts import COMMON
+from dradriver.api.vocabulary.values import HAND_OVER, NCCL_AUTO
 from dradriver.cluster.nodes.ask import Ask, Where, ask_of
-from dradriver.cluster.templates import beside, missing
+from dradriver.cluster.pods.neighbours import Rules, rules_of
+from dradriver.cluster.records.templates import beside, missing
 
 Kind: TypeAlias = tuple[Request, Ask, str, bool, Rules | None, NicAsk | None, str]
 """The last is who it is for whom GPUs are reserved; empty for others."""

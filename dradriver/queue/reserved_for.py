@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from dradriver.api import reservations as stored
-from dradriver.api.pins import Device, Key
+from dradriver.api.claims import reservations as stored
+from dradriver.api.claims.pins import Device, Key
 from dradriver.queue import reservation
 from dradriver.queue.reservation import Reservation, Terms
 from dradriver.queue.units import Unit

@@ -6,9 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from dradriver.api.claims.usage import HOUR_S
 from dradriver.api.policies.model import Policies
 from dradriver.api.policies.tenants import Cap, Tenant
-from dradriver.api.usage import HOUR_S
 from dradriver.queue.shares import Shares
 
 ALL: Final = ""

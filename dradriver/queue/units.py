@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from dradriver.api import names
-from dradriver.api.errors import WordError
-from dradriver.api.pins import Key
-from dradriver.api.pods import Pod
-from dradriver.api.templates import Template
+from dradriver.api.base import names
+from dradriver.api.base.errors import WordError
+from dradriver.api.base.pods import Pod
+from dradriver.api.claims.pins import Key
+from dradriver.api.claims.templates import Template
 from dradriver.cluster.nodes.ask import Where, longest
 from dradriver.queue.backoffs import Failures
 from dradriver.queue.placement_request import Kind, PlacementRequest, read_wish

@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from dradriver.api.pins import Key
+from dradriver.api.claims.pins import Key
 from dradriver.cluster.nodes.columns import Bools, Ints
 from dradriver.cluster.nodes.table import NodeTable
 from dradriver.queue.kinds import ANYWHERE, NEVER, Closed, Group, Line, Order

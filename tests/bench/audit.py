@@ -17,18 +17,18 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import msgspec
 
-from dradriver.cluster.picture import Picture
-from dradriver.controller.audit import PERIOD_S, Audit, Shown
-from dradriver.controller.controller import sources
-from dradriver.controller.figures import PERIOD_S as COUNT_S
-from dradriver.controller.figures import Figures
+from dradriver.cluster.cache.picture import Picture
+from dradriver.controller.loop.audit import PERIOD_S, Audit, Shown
+from dradriver.controller.loop.controller import sources
+from dradriver.controller.loop.figures import PERIOD_S as COUNT_S
+from dradriver.controller.loop.figures import Figures
 from dradriver.kube.reflector import Change
 from dradriver.kube.resources import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Resource
 from dradriver.process import memory
 from tests.fakes.gpucluster import GpuCluster
 
 if TYPE_CHECKING:
-    from dradriver.controller.reasons import Reasons
+    from dradriver.controller.writing.reasons import Reasons
 
 T = TypeVar("T")
 

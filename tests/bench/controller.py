@@ -16,9 +16,11 @@ from typing import Any, cast
 
 import msgspec
 
-from dradriver.api import names, resolved, slices
-from dradriver.cluster import pods, records, slice_records
-from dradriver.controller.worker import Worker
+from dradriver.api.base import names
+from dradriver.api.pod import resolved
+from dradriver.api.slices import slices
+from dradriver.cluster.records import pods, records, slice_records
+from dradriver.controller.loop.worker import Worker
 from dradriver.kube.client import ApiError, Client
 from dradriver.kube.reflector import Change
 from dradriver.process import memory

@@ -18,8 +18,8 @@ from typing import Any
 
 from aiohttp import web
 
-from dradriver.api.pods import Pod
-from dradriver.cluster.pods import Foreign, read
+from dradriver.api.base.pods import Pod
+from dradriver.cluster.records.pods import Foreign, read
 from dradriver.kube.client import Client
 from dradriver.kube.config import ServerConfig
 from dradriver.kube.reflector import Change, Reflector

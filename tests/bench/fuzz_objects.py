@@ -23,14 +23,15 @@ from typing import Any, Final
 
 import msgspec
 
-from dradriver.api.dra_objects import ResourceClaim, ResourceSlice
-from dradriver.api.ledger import NVIDIA, OURS, Ledger, bound
-from dradriver.api.objects import Node
-from dradriver.api.pods import Pod
+from dradriver.api.base.dra_objects import ResourceClaim, ResourceSlice
+from dradriver.api.base.ledger import NVIDIA, OURS, Ledger, bound
+from dradriver.api.base.objects import Node
+from dradriver.api.base.pods import Pod
 from dradriver.cli.cluster import reading
-from dradriver.cluster import nic_devices, records
-from dradriver.cluster.picture import Picture
-from dradriver.controller.controller import Source, sources
+from dradriver.cluster.cache.picture import Picture
+from dradriver.cluster.nics import nic_devices
+from dradriver.cluster.records import records
+from dradriver.controller.loop.controller import Source, sources
 from dradriver.kube import codec, metrics
 from dradriver.kube.client import ApiError, Client
 from dradriver.kube.config import ServerConfig

@@ -24,8 +24,8 @@ import jsonpatch
 import kubernetes_validate
 import msgspec
 
-from dradriver.api import annotation_words as words_of_pods
-from dradriver.api import names
+from dradriver.api.base import names
+from dradriver.api.vocabulary import annotation_words as words_of_pods
 from tests import schema
 from tests.fakes.admission import CONTROLLER, Object
 from tests.fakes.reviews import KINDS, Review, corpus, subjects

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import yaml
 
-from dradriver.api import names
+from dradriver.api.base import names
 
 COUNT = 1_000
 

@@ -24,7 +24,8 @@ from typing import Any
 
 import yaml
 
-from dradriver.api import names, slices
+from dradriver.api.base import names
+from dradriver.api.slices import slices
 from dradriver.kube.resources import NODES, RESOURCE_CLAIMS, RESOURCE_SLICES
 from dradriver.node.claims.host_server import INSTANCE_TYPE
 from dradriver.node.protos.dra.v1 import dra_pb2, dra_pb2_grpc

@@ -13,8 +13,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from dradriver.api.objects import Condition, Metadata, Node, NodeSpec, NodeStatus, Taint
-from dradriver.api.pods import (
+from dradriver.api.base.objects import Condition, Metadata, Node, NodeSpec, NodeStatus, Taint
+from dradriver.api.base.pods import (
     Affinity,
     Container,
     NodeAffinity,

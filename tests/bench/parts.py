@@ -24,14 +24,14 @@ import numpy as np
 from dradriver.allocator import Amount, Fleet, Mig, Offer, Request, Share, SharePart, Strategy, Whole
 from dradriver.allocator.parts.layouts import NONE, Layout, layout_of
 from dradriver.allocator.request import MigPart, Part
-from dradriver.api import slices
-from dradriver.api.objects import Node
+from dradriver.api.base.objects import Node
 from dradriver.api.policies.modes import Mode
+from dradriver.api.slices import slices
 from dradriver.cli.simulator import mixed
 from dradriver.cli.simulator.mixed_policies import POLICIES
-from dradriver.cluster.inventory import Inventory
+from dradriver.cluster.gpus.inventory import Inventory
 from dradriver.cluster.nodes.table import NodeTable
-from dradriver.cluster.slice_records import read_slice
+from dradriver.cluster.records.slice_records import read_slice
 from dradriver.topology import profiles
 from tests.bench.moved import Moved
 

@@ -7,7 +7,7 @@ import statistics
 import time
 from typing import Any
 
-from dradriver.api import names
+from dradriver.api.base import names
 from dradriver.kube.client import Client
 from dradriver.kube.config import from_kubeconfig
 from dradriver.kube.resources import NAMESPACES, PODS

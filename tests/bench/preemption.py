@@ -11,13 +11,13 @@ import statistics
 import time
 from typing import Any
 
-from dradriver.api import slices
-from dradriver.api.objects import Metadata
-from dradriver.cluster.records import ClaimRecord
-from dradriver.cluster.running_units import RunningUnits
-from dradriver.controller.gang_preemption_plan import place_together
-from dradriver.controller.preemption_plan import Scene, place
-from dradriver.controller.worker import Worker
+from dradriver.api.base.objects import Metadata
+from dradriver.api.slices import slices
+from dradriver.cluster.derived.running_units import RunningUnits
+from dradriver.cluster.records.records import ClaimRecord
+from dradriver.controller.loop.worker import Worker
+from dradriver.controller.placing.gang_preemption_plan import place_together
+from dradriver.controller.placing.preemption_plan import Scene, place
 from dradriver.kube.reflector import Change
 from dradriver.process import memory
 from dradriver.queue.units import Member

@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable
 
 from dradriver.allocator.request import NoPlaceError
-from dradriver.controller.decide import decide
-from dradriver.controller.reservable import Reservable
+from dradriver.controller.placing.decide import decide
+from dradriver.controller.placing.reservable import Reservable
 from dradriver.queue import reservation
 from dradriver.queue.caps import Limits
 from dradriver.queue.units import Unit

@@ -16,11 +16,12 @@ from typing import Any, cast
 
 import msgspec
 
-from dradriver.api import names, slices
-from dradriver.cluster import records, slice_records
-from dradriver.cluster.tabulating import Tabulator
-from dradriver.controller.controller import Controller
-from dradriver.controller.worker import Worker
+from dradriver.api.base import names
+from dradriver.api.slices import slices
+from dradriver.cluster.gpus.tabulating import Tabulator
+from dradriver.cluster.records import records, slice_records
+from dradriver.controller.loop.controller import Controller
+from dradriver.controller.loop.worker import Worker
 from dradriver.kube.client import Client
 from dradriver.kube.reflector import Change
 from dradriver.process import memory

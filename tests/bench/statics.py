@@ -14,13 +14,14 @@ import sys
 import time
 from typing import Any, cast
 
-from dradriver.api import ladder, names, resolved
-from dradriver.api.objects import Metadata
-from dradriver.api.pins import Key
-from dradriver.api.pods import Pod
-from dradriver.api.templates import Template
-from dradriver.cluster.pods import Foreign, Static
-from dradriver.controller.template_writer import TemplateWriter
+from dradriver.api.base import names
+from dradriver.api.base.objects import Metadata
+from dradriver.api.base.pods import Pod
+from dradriver.api.claims.pins import Key
+from dradriver.api.claims.templates import Template
+from dradriver.api.pod import ladder, resolved
+from dradriver.cluster.records.pods import Foreign, Static
+from dradriver.controller.writing.template_writer import TemplateWriter
 from dradriver.kube.client import Client
 from dradriver.kube.reflector import Change
 

@@ -16,13 +16,13 @@ import resource
 import time
 from collections.abc import Callable
 
-from dradriver.api import usage
+from dradriver.api.claims import usage
+from dradriver.api.claims.usage import Bucket, Detail, Details, Hours
 from dradriver.api.policies.model import Price, Prices
-from dradriver.api.usage import Bucket, Detail, Details, Hours
 from dradriver.cli import usage_files
 from dradriver.cli.period import Period
 from dradriver.cli.usage_report import By, report
-from dradriver.cluster.gpu_hours import Gap, GpuHours
+from dradriver.cluster.pods.gpu_hours import Gap, GpuHours
 
 _DAYS = 35
 _HOURS = _DAYS * 24

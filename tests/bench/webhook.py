@@ -23,7 +23,7 @@ from typing import Final
 
 from aiohttp import web
 
-from dradriver.api import names
+from dradriver.api.base import names
 from tests.fakes.admission import CONTROLLER, body, defaulted, pod
 from tests.paths import REPO
 from webhook import certificates, server, tls

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from typing import Any, Final
 
-from dradriver.api import names
+from dradriver.api.base import names
 from tests.captured import FOLDER
 from tests.cluster.nodeless import Nodeless
 from tests.cluster.settings import KUBERNETES_VERSIONS, minor_of

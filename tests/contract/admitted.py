@@ -9,12 +9,14 @@ from typing import Any, Final
 import msgspec
 
 from dradriver.allocator.request import Choice, Level, MigPart, Part, PartChoice, Request, Share, SharePart, Whole
-from dradriver.api import claims, ladder, names, resolved, templates
-from dradriver.api.ledger import NVIDIA, OURS, bound
-from dradriver.api.nics import CLASSES, SRIOV
-from dradriver.api.objects import Metadata
-from dradriver.api.pods import Pod
-from dradriver.api.templates import Template
+from dradriver.api.base import names
+from dradriver.api.base.ledger import NVIDIA, OURS, bound
+from dradriver.api.base.objects import Metadata
+from dradriver.api.base.pods import Pod
+from dradriver.api.claims import claims, templates
+from dradriver.api.claims.templates import Template
+from dradriver.api.pod import ladder, resolved
+from dradriver.api.vocabulary.nics import CLASSES, SRIOV
 from dradriver.queue.placement_request import read_wish
 from dradriver.topology.vendors import VENDORS
 from tests.fakes import admission

@@ -10,7 +10,8 @@ import asyncio
 import sys
 from typing import Any, Final
 
-from dradriver.api import names, slices
+from dradriver.api.base import names
+from dradriver.api.slices import slices
 from dradriver.kube.client import Client, PatchKind
 from dradriver.kube.resources import DEVICE_CLASSES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from dradriver.topology import profiles

@@ -13,8 +13,9 @@ from typing import Any, Final
 
 import yaml
 
-from dradriver.api import names, slices
+from dradriver.api.base import names
 from dradriver.api.policies.modes import Mode
+from dradriver.api.slices import slices
 from dradriver.kube.client import Client
 from dradriver.kube.resources import (
     DEVICE_CLASSES,

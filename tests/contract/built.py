@@ -12,12 +12,14 @@ from typing import Any, Final, cast
 import msgspec
 
 from dradriver.allocator.request import Amount, Choice, Constraint, Level, MigPart, Part, PartChoice, SharePart, Whole
-from dradriver.api import claims, names, seats, slices
-from dradriver.api.ledger import LEDGERS, bound
-from dradriver.api.objects import Metadata
-from dradriver.api.pods import Pod, PodClaim, PodSpec
+from dradriver.api.base import names, seats
+from dradriver.api.base.ledger import LEDGERS, bound
+from dradriver.api.base.objects import Metadata
+from dradriver.api.base.pods import Pod, PodClaim, PodSpec
+from dradriver.api.claims import claims
 from dradriver.api.policies.modes import Mode
-from dradriver.api.slice_features import ALL, SliceFeatures, probes
+from dradriver.api.slices import slices
+from dradriver.api.slices.slice_features import ALL, SliceFeatures, probes
 from dradriver.kube.client import ApiError, Client
 from dradriver.kube.events import Recorder, Reference
 from dradriver.kube.leader import LeaderElector

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dradriver.api.jsonpatch import Patch
+from dradriver.api.base.jsonpatch import Patch
 from dradriver.kube.client import ApiError, Client, PatchKind
 from dradriver.kube.config import from_kubeconfig
 from dradriver.kube.resources import NAMESPACES, PODS, RESOURCE_CLAIMS, Resource

@@ -14,8 +14,8 @@ from collections.abc import Awaitable, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
-from dradriver.api import names
-from dradriver.api.jsonpatch import Patch
+from dradriver.api.base import names
+from dradriver.api.base.jsonpatch import Patch
 from dradriver.kube.client import ApiError, Client, PatchKind
 from dradriver.kube.config import from_kubeconfig
 from dradriver.kube.resources import PODS

@@ -11,8 +11,9 @@ import sys
 import time
 from typing import Any, Final
 
-from dradriver.api import names, slices
+from dradriver.api.base import names
 from dradriver.api.policies.modes import Mode
+from dradriver.api.slices import slices
 from dradriver.kube.client import ApiError, Client, PatchKind
 from dradriver.kube.resources import CONFIG_MAPS, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
 from dradriver.topology import profiles

@@ -12,7 +12,8 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
-from dradriver.api import names, slices
+from dradriver.api.base import names
+from dradriver.api.slices import slices
 from dradriver.kube.client import ApiError, Client
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
 from dradriver.topology import profiles

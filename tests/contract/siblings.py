@@ -9,7 +9,7 @@ import asyncio
 import sys
 from typing import Any, Final
 
-from dradriver.api import names
+from dradriver.api.base import names
 from dradriver.api.policies.modes import Mode
 from dradriver.kube.client import Client, PatchKind
 from dradriver.kube.resources import NODES as MACHINES

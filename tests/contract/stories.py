@@ -12,7 +12,7 @@ import sys
 from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any, Final
 
-from dradriver.api import names
+from dradriver.api.base import names
 from dradriver.kube.client import Client
 from dradriver.kube.config import from_kubeconfig
 from dradriver.kube.resources import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES

@@ -11,8 +11,9 @@ from typing import Any, Final
 
 import pytest
 
-from dradriver.api import claims, names, search_limits, seats
-from dradriver.api.errors import WordError
+from dradriver.api.base import names, seats
+from dradriver.api.base.errors import WordError
+from dradriver.api.claims import claims, search_limits
 from dradriver.kube.client import Client, PatchKind
 from dradriver.kube.resources import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
 from tests.contract.test_gang_policies import CONTROLLER, as_account

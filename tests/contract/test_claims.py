@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from dradriver.api import config, ladder, names, resolved
-from dradriver.api.claims import uuid_selector
-from dradriver.api.jsonpatch import Patch
-from dradriver.api.ledger import NVIDIA, bound
-from dradriver.cluster.claim_users import MOST
+from dradriver.api.base import names
+from dradriver.api.base.jsonpatch import Patch
+from dradriver.api.base.ledger import NVIDIA, bound
+from dradriver.api.claims import config
+from dradriver.api.claims.claims import uuid_selector
+from dradriver.api.pod import ladder, resolved
+from dradriver.cluster.pods.claim_users import MOST
 from dradriver.kube.client import PatchKind
 from dradriver.kube.resources import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
 from tests.contract.conftest import Object, Server, refused

@@ -13,9 +13,9 @@ from typing import Any, Final
 import msgspec
 import pytest
 
-from dradriver.api import quantity
-from dradriver.api.errors import WordError
-from dradriver.api.slice_features import FIELDS
+from dradriver.api.base import quantity
+from dradriver.api.base.errors import WordError
+from dradriver.api.slices.slice_features import FIELDS
 from dradriver.kube.client import ApiError, Client
 from dradriver.kube.config import from_kubeconfig
 from dradriver.kube.resources import Resource

@@ -15,7 +15,8 @@ from typing import Any, Final, NamedTuple
 
 import pytest
 
-from dradriver.api import claims, exclusive, names
+from dradriver.api.base import names
+from dradriver.api.claims import claims, exclusive
 from dradriver.kube.client import ApiError, Client
 from dradriver.kube.config import ServerConfig, from_kubeconfig
 from dradriver.kube.resources import RESOURCE_CLAIMS

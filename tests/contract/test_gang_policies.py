@@ -20,17 +20,20 @@ from typing import Any, Final
 import msgspec
 import pytest
 
-from dradriver.api import claims, names, seats, slices, suspends
-from dradriver.api.dra_objects import ResourceClaim
-from dradriver.api.pods import Pod
-from dradriver.cluster.picture import Picture
-from dradriver.controller.budgets import evict
-from dradriver.controller.gang_writer import MANAGER
-from dradriver.controller.outcome import RefusedError
-from dradriver.controller.owner_kinds import OwnerKinds
-from dradriver.controller.owner_restarts import OwnerRestarts
-from dradriver.controller.owner_tops import left_suspended
-from dradriver.controller.seat_slice import SeatSlice
+from dradriver.api.base import names, seats
+from dradriver.api.base.dra_objects import ResourceClaim
+from dradriver.api.base.pods import Pod
+from dradriver.api.claims import claims
+from dradriver.api.gangs import suspends
+from dradriver.api.slices import slices
+from dradriver.cluster.cache.picture import Picture
+from dradriver.controller.owners.budgets import evict
+from dradriver.controller.owners.owner_kinds import OwnerKinds
+from dradriver.controller.owners.owner_restarts import OwnerRestarts
+from dradriver.controller.owners.owner_tops import left_suspended
+from dradriver.controller.writing.gang_writer import MANAGER
+from dradriver.controller.writing.outcome import RefusedError
+from dradriver.controller.writing.seat_slice import SeatSlice
 from dradriver.kube.client import ApiError, Client, PatchKind
 from dradriver.kube.resources import (
     DEVICE_CLASSES,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dradriver.api.jsonpatch import Patch
+from dradriver.api.base.jsonpatch import Patch
 from dradriver.kube.resources import PODS
 from tests.contract.conftest import Object, Server, refused
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from dradriver.api import claims, names
+from dradriver.api.base import names
+from dradriver.api.claims import claims
 from dradriver.kube.resources import RESOURCE_CLAIMS
 from tests.contract.test_gang_policies import CONTROLLER, as_account
 from tests.contract.test_policies import BOUND, IN_FORCE_S, TEAM, Guarded, guarded, said

@@ -17,8 +17,8 @@ from typing import Any, Final
 
 import pytest
 
-from dradriver.api import names
-from dradriver.api.dra_objects import ResourceClaim
+from dradriver.api.base import names
+from dradriver.api.base.dra_objects import ResourceClaim
 from dradriver.kube.client import ApiError, Client, PatchKind
 from dradriver.kube.config import ServerConfig, from_kubeconfig
 from dradriver.kube.resources import NODES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, Resource

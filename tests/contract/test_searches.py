@@ -10,7 +10,7 @@ from typing import Final
 
 import pytest
 
-from dradriver.api import slices
+from dradriver.api.slices import slices
 from dradriver.kube.client import ApiError, Client
 from dradriver.kube.config import from_kubeconfig
 from dradriver.kube.resources import PODS, RESOURCE_CLAIM_TEMPLATES

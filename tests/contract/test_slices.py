@@ -6,9 +6,9 @@ import uuid
 
 import pytest
 
-from dradriver.api import slices
 from dradriver.api.policies.modes import Mode
-from dradriver.api.slice_features import ALL, SliceFeatures, probes
+from dradriver.api.slices import slices
+from dradriver.api.slices.slice_features import ALL, SliceFeatures, probes
 from dradriver.kube.resources import RESOURCE_SLICES
 from dradriver.node.publishing import feature_probe
 from dradriver.node.publishing.pool import differences

@@ -18,14 +18,17 @@ from typing import Any, Final
 import pytest
 
 from dradriver.allocator.request import Choice, Level
-from dradriver.api import claims, ladder, names, reservations, seats, slice_features, slices, usage
-from dradriver.api.jsonpatch import Patch
-from dradriver.api.ledger import OTHERS
-from dradriver.api.pods import Pod
-from dradriver.cluster.picture import Picture
-from dradriver.cluster.placement import Placement
+from dradriver.api.base import names, seats
+from dradriver.api.base.jsonpatch import Patch
+from dradriver.api.base.ledger import OTHERS
+from dradriver.api.base.pods import Pod
+from dradriver.api.claims import claims, reservations, usage
+from dradriver.api.pod import ladder
+from dradriver.api.slices import slice_features, slices
+from dradriver.cluster.cache.picture import Picture
+from dradriver.cluster.records.placement import Placement
 from dradriver.controller.main import LEASE
-from dradriver.controller.pod_writer import PodWriter
+from dradriver.controller.writing.pod_writer import PodWriter
 from dradriver.kube.client import ApiError, Client, PatchKind
 from dradriver.kube.events import Recorder, Reference
 from dradriver.kube.resources import (

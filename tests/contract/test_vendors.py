@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from dradriver.api import ladder, names, resolved
+from dradriver.api.base import names
+from dradriver.api.pod import ladder, resolved
 from dradriver.kube.client import Client
 from dradriver.kube.config import ServerConfig, from_kubeconfig
 from dradriver.kube.resources import DEVICE_CLASSES, PODS, RESOURCE_CLAIMS

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dradriver.api.pods import Pod
+from dradriver.api.base.pods import Pod
 from dradriver.kube.client import Unreachable
 from dradriver.kube.lines import Lines
 from dradriver.kube.reflector import Change, Reflector

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dradriver.api.jsonpatch import Patch
+from dradriver.api.base.jsonpatch import Patch
 from dradriver.kube.resources import LEASES, PODS, RESOURCE_CLAIMS
 from tests.contract.conftest import Server, refused
 

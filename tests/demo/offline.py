@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dradriver.allocator import Choice, Fleet, NoPlaceError, Whole
-from dradriver.api import annotations as words
+from dradriver.api.pod import annotations as words
 from dradriver.topology import profiles
 from dradriver.topology.groups import group
 from dradriver.topology.machine import Machine

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from dradriver.allocator.request import Choice, Whole
-from dradriver.api import names, slices
+from dradriver.api.base import names
+from dradriver.api.slices import slices
 from dradriver.topology import profiles
 from tests.demo.examples import EXAMPLES
 from tests.demo.plain import FirstFit, worth

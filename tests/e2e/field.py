@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import yaml
 
-from dradriver.api import names
+from dradriver.api.base import names
 from dradriver.node.vendors.nvidia.devices.assemble import HARDWARE
 from dradriver.topology import profiles
 from tests import deploy

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from dradriver.api import names, seats
+from dradriver.api.base import names, seats
 from tests.e2e.kubectl import Namespace, controller_log, eventually, pod
 
 Object = dict[str, Any]

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import yaml
 
-from dradriver.api import names
+from dradriver.api.base import names
 from tests import deploy
 from tests.cluster import Cluster
 from tests.paths import REPO

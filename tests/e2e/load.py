@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from threading import Event
 from typing import Final
 
-from dradriver.api import names
+from dradriver.api.base import names
 from tests import deploy
 from tests.e2e.kubectl import Namespace, pod
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from dradriver.api import names
+from dradriver.api.base import names
 from tests import deploy
 from tests.e2e.kubectl import Namespace, pod
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dradriver.api import names
+from dradriver.api.base import names
 from dradriver.topology import profiles
 from tests import deploy
 from tests.cluster import Cluster

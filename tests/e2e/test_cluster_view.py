@@ -6,7 +6,7 @@ import json
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
-from dradriver.api import names
+from dradriver.api.base import names
 from dradriver.topology import profiles
 from tests import deploy
 from tests.e2e.kubectl import Namespace, eventually, gputopo, pod

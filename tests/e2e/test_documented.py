@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dradriver.api import names
+from dradriver.api.base import names
 from tests import consoles
 from tests.e2e import documented
 from tests.e2e.kubectl import Namespace, pod, told_why

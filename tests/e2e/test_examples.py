@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dradriver.api import names
+from dradriver.api.base import names
 from tests import examples
 from tests.cluster.settings import minor_of
 from tests.demo.examples import EXAMPLES

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from dradriver.api import exclusive, names
+from dradriver.api.base import names
+from dradriver.api.claims import exclusive
 from tests import deploy
 from tests.cluster import Cluster
 from tests.e2e.kubectl import Namespace, claim_template, eventually, pod, pod_of_template, told_why

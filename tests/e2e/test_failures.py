@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from concurrent.futures import ThreadPoolExecutor
 
-from dradriver.api import names
+from dradriver.api.base import names
 from dradriver.topology import profiles
 from tests import deploy
 from tests.e2e.installation import Installation

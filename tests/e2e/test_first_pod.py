@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dradriver.api import names
+from dradriver.api.base import names
 from tests import consoles, deploy, needs
 from tests.cluster import Cluster
 from tests.e2e import documented

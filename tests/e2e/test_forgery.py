@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from dradriver.api import ladder, names
+from dradriver.api.base import names
+from dradriver.api.pod import ladder
 from tests.e2e.kubectl import Namespace, pod
 
 UNMARKED: dict[str, Any] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dradriver.api import names
+from dradriver.api.base import names
 from tests.cluster import Cluster
 from tests.cluster.settings import minor_of
 from tests.e2e import gangs

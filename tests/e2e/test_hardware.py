@@ -14,8 +14,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dradriver.api import names, slices
-from dradriver.api.dra_objects import ResourceSlice
+from dradriver.api.base import names
+from dradriver.api.base.dra_objects import ResourceSlice
+from dradriver.api.slices import slices
 from dradriver.topology import profiles
 from dradriver.topology.machine import Machine
 from tests import deploy

@@ -7,7 +7,8 @@ from typing import Final
 
 import pytest
 
-from dradriver.api import names, slices
+from dradriver.api.base import names
+from dradriver.api.slices import slices
 from dradriver.topology import profiles
 from tests import deploy
 from tests.cluster import Cluster

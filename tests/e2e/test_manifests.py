@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dradriver.api import names
+from dradriver.api.base import names
 from dradriver.topology import profiles
 from tests.cluster import Cluster
 from tests.cluster.settings import minor_of

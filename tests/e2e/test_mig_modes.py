@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dradriver.api import names
+from dradriver.api.base import names
 from dradriver.topology.machine import Gpu
 from dradriver.topology.profiles import load
 from tests import deploy

@@ -19,7 +19,7 @@ import pytest
 import yaml
 
 from docs import questions
-from dradriver.api import names
+from dradriver.api.base import names
 from dradriver.topology import profiles
 from tests import deploy, needs
 from tests.cluster import Cluster, build

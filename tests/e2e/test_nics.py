@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from dradriver.api import names
+from dradriver.api.base import names
 from dradriver.topology import profiles
 from dradriver.topology.machine import PathType
 from tests import deploy

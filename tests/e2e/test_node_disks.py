@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dradriver.api import names
+from dradriver.api.base import names
 from tests import deploy
 from tests.cluster import Cluster, Node
 from tests.e2e import parts

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from click.testing import CliRunner
 
-from dradriver.api import names, slices
+from dradriver.api.base import names
+from dradriver.api.slices import slices
 from dradriver.cli.fault import fault
 from dradriver.topology import profiles
 from tests import deploy

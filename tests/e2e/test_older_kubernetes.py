@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from dradriver.api import names, seats, slices
+from dradriver.api.base import names, seats
+from dradriver.api.slices import slices
 from dradriver.topology.machine import Gpu
 from dradriver.topology.profiles import load
 from tests import deploy, kubernetes_versions, needs

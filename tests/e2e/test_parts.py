@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import yaml
 
-from dradriver.api import exclusive, names
+from dradriver.api.base import names
+from dradriver.api.claims import exclusive
 from tests import deploy
 from tests.e2e.kubectl import Namespace, pod, told_why
 

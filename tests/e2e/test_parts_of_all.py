@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dradriver.api import names
+from dradriver.api.base import names
 from tests import deploy
 from tests.cluster import Cluster
 from tests.e2e import parts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 
-from dradriver.api import names
+from dradriver.api.base import names
 from dradriver.topology import profiles
 from tests import deploy
 from tests.e2e.kubectl import Namespace, eventually, no_gpu_is_owned_twice, pod

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import pytest
 
-from dradriver.api import names
+from dradriver.api.base import names
 from tests import deploy
 from tests.cluster import Cluster
 from tests.e2e.installation import Installation

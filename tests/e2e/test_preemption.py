@@ -9,7 +9,7 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from dradriver.api import names
+from dradriver.api.base import names
 from tests.cluster import Cluster
 from tests.e2e.kubectl import Namespace, eventually, pod, told_why
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dradriver.api import names
+from dradriver.api.base import names
 from tests.cluster import Cluster
 from tests.e2e.kubectl import Namespace, eventually, gputopo, pod, told_why
 from tests.e2e.parts import another_leads, kill_leader

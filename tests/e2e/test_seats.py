@@ -11,8 +11,8 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from dradriver.api import names, seats
-from dradriver.api.dra_objects import ResourceClaim
+from dradriver.api.base import names, seats
+from dradriver.api.base.dra_objects import ResourceClaim
 from dradriver.cli.main import main
 from tests import deploy
 from tests.cluster import Cluster

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from dradriver.api import names
+from dradriver.api.base import names
 from tests import deploy
 from tests.cluster import Cluster
 from tests.e2e.kubectl import Namespace, eventually, gputopo, pod

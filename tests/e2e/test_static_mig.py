@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from dradriver.api import names, slices
+from dradriver.api.base import names
+from dradriver.api.slices import slices
 from dradriver.node.vendors.nvidia.devices.simulated import SimulatedGpu
 from dradriver.topology import profiles
 from dradriver.topology.machine import Gpu

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from dradriver.api import names
+from dradriver.api.base import names
 from tests.e2e.kubectl import Namespace, eventually, pod
 
 FOLDER = "/var/run/kubernetes.io/dra-device-attributes/resourceclaims"

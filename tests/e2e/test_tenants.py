@@ -9,7 +9,8 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from dradriver.api import names, usage
+from dradriver.api.base import names
+from dradriver.api.claims import usage
 from tests import deploy
 from tests.cluster import Cluster
 from tests.e2e.kubectl import Namespace, eventually, gputopo, pod, told_why

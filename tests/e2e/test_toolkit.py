@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import pytest
 
-from dradriver.api import names
+from dradriver.api.base import names
 from dradriver.node.container_edits import GPU_FILE
 from dradriver.topology import profiles
 from dradriver.topology.machine import Machine

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from dradriver.api import slices
-from dradriver.api.ledger import NVIDIA, current_ledger
+from dradriver.api.base.ledger import NVIDIA, current_ledger
+from dradriver.api.slices import slices
 from dradriver.kube.resources import RESOURCE_CLAIMS, RESOURCE_SLICES
 from dradriver.topology.machine import Machine
 from tests.fakes import nvidia

@@ -11,10 +11,10 @@ from typing import Any
 import jsonpatch
 import msgspec
 
-from dradriver.api import affinity, names
-from dradriver.api.jsonpatch import Patch
-from dradriver.api.ledger import OURS, Ledger, bound
-from dradriver.api.pods import Pod
+from dradriver.api.base import affinity, names
+from dradriver.api.base.jsonpatch import Patch
+from dradriver.api.base.ledger import OURS, Ledger, bound
+from dradriver.api.base.pods import Pod
 from dradriver.process.policies_file import PoliciesFile
 from webhook import pod_view, review
 from webhook.admission import Admission

@@ -8,9 +8,10 @@ from typing import Any
 import msgspec
 
 from dradriver.allocator.request import Choice
-from dradriver.api import names, slices
-from dradriver.api.ledger import AMD, current_ledger
-from dradriver.api.parts import Asked
+from dradriver.api.base import names
+from dradriver.api.base.ledger import AMD, current_ledger
+from dradriver.api.slices import slices
+from dradriver.api.vocabulary.parts import Asked
 from dradriver.kube.resources import RESOURCE_CLAIMS, RESOURCE_SLICES
 from dradriver.topology.machine import Machine
 from tests.fakes import amd, kfd

@@ -21,7 +21,7 @@ from unittest import mock
 
 import msgspec
 
-from dradriver.api.dra_objects import ResourceClaim
+from dradriver.api.base.dra_objects import ResourceClaim
 from dradriver.node import files
 from dradriver.node.claims import cdi
 from dradriver.node.claims.checkpoint import PreparedClaim

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from dradriver.api.objects import Metadata
+from dradriver.api.base.objects import Metadata
 from dradriver.kube.client import Client
 from dradriver.kube.config import ServerConfig
 from dradriver.kube.reflector import Change, Reflector

@@ -11,15 +11,17 @@ from typing import Any, cast
 import msgspec
 
 from dradriver.allocator.request import Choice, PartChoice
-from dradriver.api import names, resolved, seats, slices
-from dradriver.api.nics import DRIVERS
-from dradriver.api.parts import Asked
+from dradriver.api.base import names, seats
+from dradriver.api.pod import resolved
 from dradriver.api.policies.modes import Mode
-from dradriver.cluster import nic_devices
-from dradriver.cluster.picture import Picture
-from dradriver.controller.audit import Audit
-from dradriver.controller.controller import Source, sources
-from dradriver.controller.worker import Worker
+from dradriver.api.slices import slices
+from dradriver.api.vocabulary.nics import DRIVERS
+from dradriver.api.vocabulary.parts import Asked
+from dradriver.cluster.cache.picture import Picture
+from dradriver.cluster.nics import nic_devices
+from dradriver.controller.loop.audit import Audit
+from dradriver.controller.loop.controller import Source, sources
+from dradriver.controller.loop.worker import Worker
 from dradriver.kube.client import ApiError, Client
 from dradriver.kube.isolated import Isolated
 from dradriver.kube.reflector import Change

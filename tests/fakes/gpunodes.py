@@ -9,11 +9,13 @@ from typing import Any
 import msgspec
 
 from dradriver.allocator.request import Choice, Level
-from dradriver.api import claims, names, slices
-from dradriver.api.dra_objects import ResourceSlice
-from dradriver.api.objects import Metadata
-from dradriver.api.pins import Claim
-from dradriver.api.pods import Pod, PodClaim, PodSpec
+from dradriver.api.base import names
+from dradriver.api.base.dra_objects import ResourceSlice
+from dradriver.api.base.objects import Metadata
+from dradriver.api.base.pods import Pod, PodClaim, PodSpec
+from dradriver.api.claims import claims
+from dradriver.api.claims.pins import Claim
+from dradriver.api.slices import slices
 from dradriver.topology import profiles
 from dradriver.topology.machine import Machine
 

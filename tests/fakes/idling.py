@@ -6,9 +6,10 @@ import datetime
 from collections.abc import Mapping
 from typing import Any, Literal, cast
 
-from dradriver.api import idleness, names
-from dradriver.api.pods import Pod
-from dradriver.controller.idle_pods import PERIOD_S, IdlePods
+from dradriver.api.base import names
+from dradriver.api.base.pods import Pod
+from dradriver.api.claims import idleness
+from dradriver.controller.loop.idle_pods import PERIOD_S, IdlePods
 from dradriver.kube.client import Client
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS, Resource
 from tests.fakes.apistore import Object, key_of

@@ -14,8 +14,9 @@ from typing import Any
 
 import msgspec
 
-from dradriver.api import names, slices
-from dradriver.api.dra_objects import ResourceClaim
+from dradriver.api.base import names
+from dradriver.api.base.dra_objects import ResourceClaim
+from dradriver.api.slices import slices
 from dradriver.kube.resources import NODES, RESOURCE_CLAIMS, RESOURCE_SLICES
 from dradriver.node import agent
 from dradriver.node.claims.container_env import ContainerEnv

@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
-from dradriver.api import names
+from dradriver.api.base import names
 from tests.captured import captured
 
 Object = dict[str, Any]

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from dradriver.api import slices
+from dradriver.api.slices import slices
 from dradriver.node.container_edits import Edits
 from dradriver.node.devices.control import Control
 from dradriver.node.devices.hardware_journal import Made

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 from dradriver.api.policies.model import Policies
 from dradriver.api.policies.tenants import Preemption, Queue
-from dradriver.cluster.picture import Picture
-from dradriver.cluster.running_units import RunningUnit, RunningUnits
-from dradriver.controller.preemption_plan import Scene
+from dradriver.cluster.cache.picture import Picture
+from dradriver.cluster.derived.running_units import RunningUnit, RunningUnits
+from dradriver.controller.placing.preemption_plan import Scene
 from dradriver.kube.resources import PODS
 from dradriver.queue.units import Member
 from tests.fakes.gpucluster import GpuCluster

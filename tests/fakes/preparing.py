@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from dradriver.api.dra_objects import ResourceClaim
+from dradriver.api.base.dra_objects import ResourceClaim
 from dradriver.errors import DriverError
 from dradriver.kube.errors import ApiError
 from dradriver.node.claims.prepare import Preparer

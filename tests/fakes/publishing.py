@@ -7,7 +7,7 @@ import copy
 import random
 from typing import Any
 
-from dradriver.api import slices
+from dradriver.api.slices import slices
 from dradriver.errors import DriverError
 from dradriver.node.discovery import Discovery
 from dradriver.node.health.record import Record

@@ -5,8 +5,8 @@ from __future__ import annotations
 import datetime
 from typing import Any, cast
 
-from dradriver.api import names
-from dradriver.controller.reservation_store import ReservationStore
+from dradriver.api.base import names
+from dradriver.controller.writing.reservation_store import ReservationStore
 from dradriver.kube.client import Client
 from dradriver.kube.resources import CONFIG_MAPS, DEVICE_CLASSES, PODS, RESOURCE_CLAIMS
 from dradriver.queue.reservation import Reservation, Terms

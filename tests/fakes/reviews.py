@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import yaml
 
-from dradriver.api import names
+from dradriver.api.base import names
 from tests.fakes import admission
 from tests.fakes.admission import Object, defaulted, pod
 from tests.paths import REPO, SHARED_DATA

@@ -10,7 +10,7 @@ from uuid import NAMESPACE_OID, uuid5
 
 import msgspec
 
-from dradriver.api import slices
+from dradriver.api.slices import slices
 from dradriver.cli.page import session
 from dradriver.cli.page.guard import Guard
 from dradriver.cli.page.server import Page

@@ -7,8 +7,8 @@ import contextlib
 from collections.abc import AsyncIterator, Collection
 from typing import Any, cast
 
-from dradriver.api import slices
 from dradriver.api.policies.model import DEFAULTS
+from dradriver.api.slices import slices
 from dradriver.kube.client import Client
 from dradriver.kube.events import Recorder, Reference
 from dradriver.kube.resources import NODES, RESOURCE_SLICES

@@ -15,10 +15,12 @@ import msgspec
 from click.testing import CliRunner
 
 from dradriver.allocator.request import Amount
-from dradriver.api import gang_members, gang_sizes, names, resolved
-from dradriver.api.gang_owners import Member
-from dradriver.api.gangs import Gang
-from dradriver.api.pods import Pod
+from dradriver.api.base import names
+from dradriver.api.base.pods import Pod
+from dradriver.api.gangs import gang_members, gang_sizes
+from dradriver.api.gangs.gang_owners import Member
+from dradriver.api.gangs.gangs import Gang
+from dradriver.api.pod import resolved
 from dradriver.api.policies.modes import Mode
 from dradriver.cli.main import main
 from tests.contract import built

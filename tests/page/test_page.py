@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from playwright.async_api import Page, expect
 
-from dradriver.api import slices
+from dradriver.api.slices import slices
 from dradriver.cli.page import server
 from dradriver.cli.page.facts import encoder
 from dradriver.cli.page.guard import Guard

@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 from dradriver.allocator.choice.choose import choose
 from dradriver.allocator.request import NoPlaceError, Whole
 from dradriver.allocator.sets.tables import MAX_GPUS, tables_of
-from dradriver.api import ladder, names, resolved, slices
-from dradriver.api.errors import WordError
+from dradriver.api.base import names
+from dradriver.api.base.errors import WordError
+from dradriver.api.pod import ladder, resolved
+from dradriver.api.slices import slices
 from dradriver.topology import profiles
 from dradriver.topology.machine import Machine
 from tests.effort import examples, sampled

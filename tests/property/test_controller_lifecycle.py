@@ -17,9 +17,9 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from dradriver.allocator.request import Amount
-from dradriver.api import names
-from dradriver.api.parts import Asked
+from dradriver.api.base import names
 from dradriver.api.policies.modes import Mode
+from dradriver.api.vocabulary.parts import Asked
 from dradriver.kube.client import ApiError
 from dradriver.kube.resources import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Resource
 from dradriver.node.discovery.simulated import without

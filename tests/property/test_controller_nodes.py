@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import to_builtins
 
-from dradriver.api.objects import Condition, Metadata, Node, NodeSpec, NodeStatus, Taint
-from dradriver.api.pods import (
+from dradriver.api.base.objects import Condition, Metadata, Node, NodeSpec, NodeStatus, Taint
+from dradriver.api.base.pods import (
     Affinity,
     Container,
     NodeAffinity,

@@ -9,11 +9,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dradriver.api import gang_members, gang_sizes, names, resolved
-from dradriver.api.errors import WordError
-from dradriver.api.gang_owners import Alone, Facts, Owner
-from dradriver.api.gangs import Gang
-from dradriver.api.objects import OwnerReference
+from dradriver.api.base import names
+from dradriver.api.base.errors import WordError
+from dradriver.api.base.objects import OwnerReference
+from dradriver.api.gangs import gang_members, gang_sizes
+from dradriver.api.gangs.gang_owners import Alone, Facts, Owner
+from dradriver.api.gangs.gangs import Gang
+from dradriver.api.pod import resolved
 from tests.effort import sampled
 from tests.fakes.owners import STORIES
 

@@ -11,10 +11,10 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dradriver.api import usage
-from dradriver.api.pins import Key
-from dradriver.api.usage import Detail
-from dradriver.cluster.gpu_time import GpuTime, Who
+from dradriver.api.claims import usage
+from dradriver.api.claims.pins import Key
+from dradriver.api.claims.usage import Detail
+from dradriver.cluster.pods.gpu_time import GpuTime, Who
 from tests.effort import examples
 
 _MINUTE = 60.0

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dradriver.allocator.parts.layouts import NONE, layout_of
-from dradriver.api import slices
 from dradriver.api.policies.modes import Mode
+from dradriver.api.slices import slices
 from dradriver.node.devices.control import INSUFFICIENT_RESOURCES, Placed
 from dradriver.node.errors import HardwareError
 from dradriver.node.vendors.nvidia.devices.mig_packing import pack, taken

@@ -8,13 +8,13 @@ import random
 import pytest
 
 from dradriver.allocator.request import NoPlaceError
-from dradriver.cluster.picture import Picture
-from dradriver.cluster.running_units import RunningUnit
-from dradriver.controller import gang_plan
-from dradriver.controller.decide import decide
-from dradriver.controller.gang_preemption_plan import place_together
-from dradriver.controller.preemption_cost import ROUNDED_S, Cost
-from dradriver.controller.preemption_plan import Scene, place
+from dradriver.cluster.cache.picture import Picture
+from dradriver.cluster.derived.running_units import RunningUnit
+from dradriver.controller.placing import gang_plan
+from dradriver.controller.placing.decide import decide
+from dradriver.controller.placing.gang_preemption_plan import place_together
+from dradriver.controller.placing.preemption_cost import ROUNDED_S, Cost
+from dradriver.controller.placing.preemption_plan import Scene, place
 from dradriver.queue.placement_request import PlacementRequest
 from dradriver.queue.units import Member
 from tests.effort import sampled

@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dradriver.api import annotation_words, names, resolved
+from dradriver.api.base import names
+from dradriver.api.pod import resolved
+from dradriver.api.vocabulary import annotation_words
 from tests.bench import fuzz_webhook
 from tests.fakes.admission import (
     CONTROLLER,

@@ -12,7 +12,8 @@ from typing import Final, Literal
 
 import msgspec
 
-from dradriver.api import names, resolved
+from dradriver.api.base import names
+from dradriver.api.pod import resolved
 from dradriver.api.policies.fields import Gpus
 from dradriver.api.policies.tenants import Tenant
 from dradriver.kube.resources import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, RESOURCE_SLICES, Resource

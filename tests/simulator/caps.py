@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final
 
 from dradriver.allocator.request import Whole
-from dradriver.api import resolved
+from dradriver.api.pod import resolved
 from dradriver.api.policies.model import DEFAULTS, Policies
 from dradriver.api.policies.tenants import Cap, Tenant
 from dradriver.kube.resources import RESOURCE_CLAIMS

@@ -7,7 +7,8 @@ from typing import Any, Final
 
 import msgspec
 
-from dradriver.api import names, resolved
+from dradriver.api.base import names
+from dradriver.api.pod import resolved
 from tests.fakes.apistore import Object
 
 WISHES: Final[tuple[dict[str, str], ...]] = (

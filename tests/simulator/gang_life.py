@@ -6,7 +6,7 @@ import random
 
 from msgspec.structs import replace
 
-from dradriver.api import seats
+from dradriver.api.base import seats
 from dradriver.kube.resources import DEVICE_CLASSES, PODS
 from tests.fakes.apistore import Event, Key, Object
 from tests.simulator import cast

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
-from dradriver.api import names
+from dradriver.api.base import names
 from dradriver.kube.resources import NODES, PODS, RESOURCE_CLAIMS
 from tests.fakes.apistore import Event, Object, key_of
 from tests.fakes.control_plane import binding, fit

@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from dradriver.api import names
+from dradriver.api.base import names
 from tests.fakes.apistore import Key, Object
 from tests.fakes.control_plane import fit
 from tests.simulator import cast

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 from typing import Final
 
-from dradriver.api import names
+from dradriver.api.base import names
 from dradriver.kube.resources import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from tests.fakes.apistore import Object
 from tests.simulator import cast

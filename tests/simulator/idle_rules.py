@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from dradriver.api import names
+from dradriver.api.base import names
 from dradriver.kube.resources import POD_DISRUPTION_BUDGETS, PODS, RESOURCE_CLAIMS
 from tests.fakes.apistore import Event, Key, Object, key_of
 from tests.fakes.control_plane import fit

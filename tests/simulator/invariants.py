@@ -6,7 +6,7 @@ import collections
 from collections.abc import Callable
 from typing import Final
 
-from dradriver.api import names
+from dradriver.api.base import names
 from dradriver.kube.client import ApiError
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from tests.fakes.apistore import Event, Object

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from dradriver.api import names
-from dradriver.controller.next_step import SCHEDULER_PAUSE_S
+from dradriver.api.base import names
+from dradriver.controller.steps.next_step import SCHEDULER_PAUSE_S
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
 from tests.fakes.apistore import Key, Object
 from tests.fakes.control_plane import fit

@@ -9,8 +9,8 @@ from typing import Final
 
 import msgspec
 
-from dradriver.api import slices
 from dradriver.api.policies.modes import Mode
+from dradriver.api.slices import slices
 from dradriver.node.discovery.simulated import without
 from dradriver.topology import profiles
 from dradriver.topology.machine import Machine

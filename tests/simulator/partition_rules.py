@@ -6,10 +6,10 @@ import fnmatch
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, TypeVar
 
-from dradriver.api import slices
 from dradriver.api.policies.fields import Gpus
 from dradriver.api.policies.model import Policies
 from dradriver.api.policies.tenants import Tenant
+from dradriver.api.slices import slices
 from dradriver.topology.machine import Gpu
 
 _T = TypeVar("_T")

@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable
 from typing import Final
 
-from dradriver.api import names
+from dradriver.api.base import names
 from dradriver.api.policies.model import Policies
 from dradriver.api.policies.tenants import Preemption, Queue
 from dradriver.kube.resources import POD_DISRUPTION_BUDGETS, PODS, RESOURCE_CLAIMS

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from typing import Any, Final, cast
 
 from dradriver.api.policies.model import DEFAULTS, Policies
-from dradriver.cluster.picture import Picture
-from dradriver.cluster.tabulating import AtOnce
-from dradriver.controller.controller import Controller
-from dradriver.controller.reservation_store import ReservationStore
+from dradriver.cluster.cache.picture import Picture
+from dradriver.cluster.gpus.tabulating import AtOnce
+from dradriver.controller.loop.controller import Controller
+from dradriver.controller.writing.reservation_store import ReservationStore
 from dradriver.kube.client import Client
 from dradriver.topology.machine import Machine
 from tests.simulator.client import Outside, SimClient

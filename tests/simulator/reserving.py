@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from dradriver.api import reservations as stored
+from dradriver.api.claims import reservations as stored
 from dradriver.api.policies.model import Policies
 from dradriver.api.policies.tenants import Queue, Reservation
 from dradriver.kube.resources import CONFIG_MAPS, PODS, RESOURCE_CLAIMS

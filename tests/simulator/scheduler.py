@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Final
 
-from dradriver.api import names
+from dradriver.api.base import names
 from dradriver.kube.resources import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from tests.fakes.apistore import Event, Key, Object, key_of
 from tests.fakes.control_plane import binding, fit

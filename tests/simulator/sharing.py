@@ -9,8 +9,9 @@ from typing import Final
 import msgspec
 
 from dradriver.allocator.request import Whole
-from dradriver.api import names, resolved
-from dradriver.api.errors import WordError
+from dradriver.api.base import names
+from dradriver.api.base.errors import WordError
+from dradriver.api.pod import resolved
 from dradriver.kube.resources import PODS
 from tests.fakes.apistore import Key, Object
 from tests.fakes.control_plane import fit

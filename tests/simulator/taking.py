@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from dradriver.api import names
+from dradriver.api.base import names
 from tests.fakes.apistore import Object
 from tests.fakes.control_plane.devices import pins, results
 

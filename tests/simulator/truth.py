@@ -12,7 +12,9 @@ import msgspec
 from dradriver.allocator import Amount, Fleet, MigPart, Offer, SharePart
 from dradriver.allocator.request import NoPlaceError
 from dradriver.allocator.request import Part as Placed
-from dradriver.api import names, resolved, slices
+from dradriver.api.base import names
+from dradriver.api.pod import resolved
+from dradriver.api.slices import slices
 from dradriver.kube.resources import NODES, PODS, RESOURCE_CLAIMS
 from dradriver.topology.machine import Gpu as MachineGpu
 from dradriver.topology.machine import Machine

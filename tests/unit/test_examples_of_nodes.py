@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dradriver.api import names
+from dradriver.api.base import names
 from dradriver.kube.resources import PODS
 from tests.fakes.admission import admit, defaulted
 from tests.fakes.gpucluster import GpuCluster

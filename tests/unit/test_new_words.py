@@ -17,10 +17,13 @@ from dradriver.allocator.fleet.node_group import NodeGroup, group_key
 from dradriver.allocator.parts import phrases as phrases_of_parts
 from dradriver.allocator.request import Amount, Mig, NoPlaceError, Request, Share, Whole
 from dradriver.allocator.sets.tables import tables_of
-from dradriver.api import annotation_words, claims, ladder, names, resolved, values
-from dradriver.api.annotation_words import About, Word
-from dradriver.api.errors import WordError
-from dradriver.api.resolved import Resolved
+from dradriver.api.base import names
+from dradriver.api.base.errors import WordError
+from dradriver.api.claims import claims
+from dradriver.api.pod import ladder, resolved
+from dradriver.api.pod.resolved import Resolved
+from dradriver.api.vocabulary import annotation_words, values
+from dradriver.api.vocabulary.annotation_words import About, Word
 from dradriver.kube.resources import RESOURCE_CLAIMS
 from dradriver.topology.machine import Machine
 from tests.fakes import machines

@@ -10,16 +10,18 @@ from typing import Any, Final
 import pytest
 
 from dradriver.allocator.request import Amount
-from dradriver.api import names
+from dradriver.api.base import names
 from dradriver.api.policies.model import Policies
 from dradriver.api.policies.modes import Mode
 from dradriver.api.policies.read import read
 from dradriver.api.policies.tenants import Cap, Tenant
 from dradriver.cli.cluster.sets import FreeGpus
 from dradriver.cli.explainer.model import Subject, Verdict
-from dradriver.cluster import channels, neighbours
 from dradriver.cluster.nodes import classes, table
-from dradriver.controller import causes, gang_step, next_step, ranking
+from dradriver.cluster.pods import channels, neighbours
+from dradriver.controller import causes
+from dradriver.controller.placing import ranking
+from dradriver.controller.steps import gang_step, next_step
 from dradriver.kube.client import ApiError
 from dradriver.kube.resources import (
     DEVICE_CLASSES,

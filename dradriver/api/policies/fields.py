@@ -10,7 +10,7 @@ from typing import Annotated, Final, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from dradriver.api import values
+from dradriver.api.vocabulary import values
 from dradriver.topology.machine import Gpu
 
 MOST_RULES: Final = 256

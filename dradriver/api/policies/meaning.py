@@ -11,11 +11,12 @@ from collections.abc import Mapping
 from typing import Final
 
 from dradriver.allocator.policies import POLICIES
-from dradriver.api import annotation_words, messages, names, values
-from dradriver.api.annotation_words import About, Word
-from dradriver.api.errors import WordError
-from dradriver.api.messages import shown
+from dradriver.api.base import names
+from dradriver.api.base.errors import WordError
 from dradriver.api.policies.model import WORKLOADS, Policies
+from dradriver.api.vocabulary import annotation_words, messages, values
+from dradriver.api.vocabulary.annotation_words import About, Word
+from dradriver.api.vocabulary.messages import shown
 
 
 def _later(word: Word) -> bool:

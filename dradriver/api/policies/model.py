@@ -13,7 +13,6 @@ import msgspec
 from msgspec import Meta
 
 from dradriver.allocator import request
-from dradriver.api import nics
 from dradriver.api.policies.fields import (
     MOST_LEVELS,
     MOST_NAMES,
@@ -47,6 +46,7 @@ from dradriver.api.policies.fields import (
     XidWord,
 )
 from dradriver.api.policies.tenants import Queue, Tenant
+from dradriver.api.vocabulary import nics
 
 MOST_BYTES: Final = 1 << 16  # of a file: reading more would hold up a process
 
@@ -159,7 +159,7 @@ class Spot(Section, frozen=True):
 
 
 class Nics(Section, frozen=True):
-    """What is known of NICs that other drivers hand out (``api.nics``).
+    """What is known of NICs that other drivers hand out (``api.vocabulary.nics``).
 
     Attributes:
         classes: DeviceClasses of NICs, each with its driver's word, beside those that drivers' own manifests name.

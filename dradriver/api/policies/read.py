@@ -9,14 +9,15 @@ from typing import Any, Final
 
 from dradriver.allocator.policies import LINKED, POLICIES
 from dradriver.allocator.request import Strategy
-from dradriver.api import annotation_words as words_of_pods
-from dradriver.api import names, parts, values
-from dradriver.api.errors import WordError
-from dradriver.api.messages import shown
+from dradriver.api.base import names
+from dradriver.api.base.errors import WordError
 from dradriver.api.policies import partitions
 from dradriver.api.policies.meaning import LATER, WORDS
 from dradriver.api.policies.model import MOST_BYTES, WORKLOADS, Nccl, Policies, Sections
 from dradriver.api.policies.tenants import RESERVED_TENANT, Tenant
+from dradriver.api.vocabulary import annotation_words as words_of_pods
+from dradriver.api.vocabulary import parts, values
+from dradriver.api.vocabulary.messages import shown
 from dradriver.topology import profiles
 from dradriver.topology.vendors import NVIDIA
 from dradriver.yamltext import read as yamltext

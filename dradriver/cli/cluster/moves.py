@@ -17,20 +17,21 @@ from dradriver.allocator.fleet.freeing import Node, Way, ways
 from dradriver.allocator.fleet.node_group import NodeGroup
 from dradriver.allocator.request import NoPlaceError, Whole
 from dradriver.allocator.sets import rings
-from dradriver.api import affinity, names, slices
-from dradriver.api.errors import WordError
-from dradriver.api.pins import Device, Key, Usage, is_set
-from dradriver.api.pods import Affinity, Gate, NodeAffinity, Pod, PodStatus
+from dradriver.api.base import affinity, names
+from dradriver.api.base.errors import WordError
+from dradriver.api.base.pods import Affinity, Gate, NodeAffinity, Pod, PodStatus
+from dradriver.api.claims.pins import Device, Key, Usage, is_set
+from dradriver.api.slices import slices
 from dradriver.cli.cluster.scene import Scene
 from dradriver.cli.cluster.sets import open_nodes
-from dradriver.cluster.ends import given_at
-from dradriver.cluster.gpu_time import owner_of
-from dradriver.cluster.placement import Placement
-from dradriver.cluster.records import ClaimRecord
-from dradriver.cluster.volumes import Unbound
-from dradriver.controller import gang_plan
-from dradriver.controller.decide import decide
-from dradriver.controller.gang_step import in_order
+from dradriver.cluster.derived.ends import given_at
+from dradriver.cluster.pods.gpu_time import owner_of
+from dradriver.cluster.pods.volumes import Unbound
+from dradriver.cluster.records.placement import Placement
+from dradriver.cluster.records.records import ClaimRecord
+from dradriver.controller.placing import gang_plan
+from dradriver.controller.placing.decide import decide
+from dradriver.controller.steps.gang_step import in_order
 from dradriver.kube.store import Change
 from dradriver.queue.units import Member
 

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
-from dradriver.api.ledger import LEDGERS, OURS, bound
+from dradriver.api.base.ledger import LEDGERS, OURS, bound
 
 F = TypeVar("F", bound=Callable[..., Any])
 

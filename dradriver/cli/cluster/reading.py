@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import msgspec
 
 from dradriver import __version__
-from dradriver.api import names
-from dradriver.api.dra_objects import ResourceSlice
-from dradriver.api.ledger import OTHERS, OURS, Ledger
+from dradriver.api.base import names
+from dradriver.api.base.dra_objects import ResourceSlice
+from dradriver.api.base.ledger import OTHERS, OURS, Ledger
 from dradriver.errors import DriverError
 from dradriver.kube import codec
 from dradriver.kube.client import ApiError, Client, Unreachable
@@ -19,7 +19,7 @@ from dradriver.kube.resources import RESOURCE_CLAIMS, RESOURCE_SLICES, Resource
 from dradriver.view.plain import plain
 
 if TYPE_CHECKING:
-    from dradriver.api.pins import Claim
+    from dradriver.api.claims.pins import Claim
 
 T = TypeVar("T")
 
@@ -42,7 +42,7 @@ async def read(server: ServerConfig) -> tuple[list[ResourceSlice], list[Claim]]:
         ClusterError: The server does not answer or refuses.
         ConfigError: The credentials are no usable ones.
     """
-    from dradriver.api.slices import is_machine_alone  # here: explain says its first words without it
+    from dradriver.api.slices.slices import is_machine_alone  # here: explain says its first words without it
 
     async with Client(server, user_agent=f"gputopo/{__version__}") as client:
         pieces = await listed(client, server, RESOURCE_SLICES, ResourceSlice, field_selector=of_driver(OURS))
@@ -82,7 +82,7 @@ def read_claim(data: msgspec.Raw) -> Claim:
         PartlyRead: It cannot be read whole.
         BadJson: It is no claim.
     """
-    from dradriver.api.pins import Claim  # here: explain says its first words without it
+    from dradriver.api.claims.pins import Claim  # here: explain says its first words without it
 
     claim: Claim = codec.decode_part(data, Claim, lambda read: read)
     return claim

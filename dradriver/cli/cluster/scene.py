@@ -13,28 +13,32 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Final
 
-from dradriver.api import channels, gang_sizes, names
-from dradriver.api.ledger import OTHERS, OURS, Ledger, bound
-from dradriver.api.nics import DRIVERS
-from dradriver.api.objects import Metadata, Node
-from dradriver.api.pins import Claim, Key
-from dradriver.api.pods import Pod
+from dradriver.api.base import names
+from dradriver.api.base.ledger import OTHERS, OURS, Ledger, bound
+from dradriver.api.base.objects import Metadata, Node
+from dradriver.api.base.pods import Pod
+from dradriver.api.claims import channels
+from dradriver.api.claims.pins import Claim, Key
+from dradriver.api.claims.templates import Template
+from dradriver.api.gangs import gang_sizes
 from dradriver.api.policies.model import DEFAULTS, Policies
-from dradriver.api.templates import Template
+from dradriver.api.vocabulary.nics import DRIVERS
 from dradriver.cli.cluster import reading
 from dradriver.cli.cluster.in_force import InForce
 from dradriver.cli.cluster.reading import ClusterError, whose
 from dradriver.cli.cluster.tenants import Own
-from dradriver.cluster import gone_agents, pods, records, slice_records, templates, volumes
-from dradriver.cluster.kueue_topologies import read_topology
-from dradriver.cluster.nic_devices import read_slice
+from dradriver.cluster.cache.picture import Picture
+from dradriver.cluster.gpus import gone_agents
+from dradriver.cluster.gpus.kueue_topologies import read_topology
+from dradriver.cluster.gpus.taint_rules import read_rule
+from dradriver.cluster.nics.nic_devices import read_slice
 from dradriver.cluster.nodes.ask import Where
-from dradriver.cluster.picture import Picture
-from dradriver.cluster.slice_records import SliceRecord
-from dradriver.cluster.taint_rules import read_rule
-from dradriver.controller.namespaces import Namespace
-from dradriver.controller.owner_kinds import OwnerKinds
-from dradriver.controller.owner_reader import OwnerReader
+from dradriver.cluster.pods import volumes
+from dradriver.cluster.records import pods, records, slice_records, templates
+from dradriver.cluster.records.slice_records import SliceRecord
+from dradriver.controller.loop.namespaces import Namespace
+from dradriver.controller.owners.owner_kinds import OwnerKinds
+from dradriver.controller.owners.owner_reader import OwnerReader
 from dradriver.kube import codec
 from dradriver.kube.client import ApiError, Client, Unreachable
 from dradriver.kube.config import ServerConfig

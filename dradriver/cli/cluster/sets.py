@@ -14,7 +14,7 @@ from dradriver.allocator.parts.rooms import Rooms
 from dradriver.allocator.parts.slices import Slices
 from dradriver.allocator.request import Mig
 from dradriver.allocator.sets import rings
-from dradriver.api.seats import GO
+from dradriver.api.base.seats import GO
 from dradriver.cli.cluster.gangs import Gang, largest_gangs
 from dradriver.cli.cluster.scene import Scene
 from dradriver.cluster.nodes.ask import Ask, Constraints

@@ -6,14 +6,14 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from dradriver.api import reservations, usage
-from dradriver.api.errors import WordError
+from dradriver.api.base.errors import WordError
+from dradriver.api.claims import reservations, usage
+from dradriver.api.claims.usage import HOUR_S, Detail, Details, Hours
 from dradriver.api.policies.model import DEFAULTS, Policies
-from dradriver.api.usage import HOUR_S, Detail, Details, Hours
 from dradriver.cli.cluster import in_force, reading
 from dradriver.cli.cluster.in_force import InForce
 from dradriver.cli.cluster.reading import ClusterError
-from dradriver.cluster.gpu_time import decayed
+from dradriver.cluster.pods.gpu_time import decayed
 from dradriver.kube.client import ApiError, Client, Unreachable
 from dradriver.kube.config import ServerConfig
 from dradriver.kube.resources import CONFIG_MAPS

@@ -11,13 +11,13 @@ import msgspec
 
 from dradriver import __version__
 from dradriver.allocator import MAX_GPUS
-from dradriver.api import names
-from dradriver.api.dra_objects import ResourceSlice
-from dradriver.api.lost_gpus import LostGpu
-from dradriver.api.pins import Claim
+from dradriver.api.base import names
+from dradriver.api.base.dra_objects import ResourceSlice
+from dradriver.api.claims.pins import Claim
+from dradriver.api.slices.lost_gpus import LostGpu
 from dradriver.cli import machine_view
 from dradriver.cli.cluster import access, reading
-from dradriver.cluster.records import read_node
+from dradriver.cluster.records.records import read_node
 from dradriver.cluster.shown import gone_nodes
 from dradriver.cluster.shown import nodes as cluster_nodes
 from dradriver.cluster.shown.gone_nodes import AGENT_GONE, GoneNode

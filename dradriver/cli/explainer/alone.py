@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Final
 
 from dradriver.allocator.request import Request, Whole
-from dradriver.api import ladder, names, resolved
-from dradriver.api.errors import WordError
-from dradriver.api.pins import Claim
-from dradriver.api.pods import Pod
+from dradriver.api.base import names
+from dradriver.api.base.errors import WordError
+from dradriver.api.base.pods import Pod
+from dradriver.api.claims.pins import Claim
+from dradriver.api.pod import ladder, resolved
 from dradriver.cli.cluster.scene import Scene
 from dradriver.cli.explainer import rooms
 from dradriver.cli.explainer.model import Free, Static, Verdict

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from dradriver.api import values
+from dradriver.api.vocabulary import values
 from dradriver.cli.explainer.model import Free, Gang, Happening, Help, Place, Static, Subject, Turn, Verdict
 from dradriver.view.document import Block, Cell, Column, Document, Notes, Section, Table, Tone, report, words
 

@@ -9,13 +9,13 @@ import msgspec
 
 from dradriver.allocator import Role, Whole, largest_gang
 from dradriver.allocator.request import NoPlaceError
-from dradriver.api.errors import WordError
-from dradriver.api.pins import Key, claim_key
+from dradriver.api.base.errors import WordError
+from dradriver.api.claims.pins import Key, claim_key
 from dradriver.cli.cluster.scene import Scene
 from dradriver.cli.explainer import rooms
 from dradriver.cli.explainer.gangs import Read
 from dradriver.cli.explainer.model import GangRoom, Help
-from dradriver.controller import gang_plan
+from dradriver.controller.placing import gang_plan
 from dradriver.queue.units import Member
 from dradriver.topology.natural import natural
 from dradriver.view.plain import plain

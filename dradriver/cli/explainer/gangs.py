@@ -10,21 +10,21 @@ from typing import Final, TypeGuard
 import msgspec
 
 from dradriver.allocator.request import NoPlaceError
-from dradriver.api import gang_members
-from dradriver.api.errors import WordError
-from dradriver.api.gang_owners import Alone
-from dradriver.api.gangs import Size
-from dradriver.api.pods import Pod
-from dradriver.api.seats import GO
+from dradriver.api.base.errors import WordError
+from dradriver.api.base.pods import Pod
+from dradriver.api.base.seats import GO
+from dradriver.api.gangs import gang_members
+from dradriver.api.gangs.gang_owners import Alone
+from dradriver.api.gangs.gangs import Size
 from dradriver.cli.cluster.scene import Scene
 from dradriver.cli.explainer.model import Gang, GangPod
-from dradriver.cluster.gangs import Membership
-from dradriver.cluster.placement import Placement
-from dradriver.cluster.volumes import Unbound
-from dradriver.controller import gang_plan
-from dradriver.controller.ending import Ending
-from dradriver.controller.gang_sizes import done_of, size_of
-from dradriver.controller.gang_step import (
+from dradriver.cluster.pods.gangs import Membership
+from dradriver.cluster.pods.volumes import Unbound
+from dradriver.cluster.records.placement import Placement
+from dradriver.controller.placing import gang_plan
+from dradriver.controller.steps.ending import Ending
+from dradriver.controller.steps.gang_sizes import done_of, size_of
+from dradriver.controller.steps.gang_step import (
     GATHER_S,
     GiveBack,
     Go,
@@ -36,7 +36,7 @@ from dradriver.controller.gang_step import (
     in_order,
     is_seated,
 )
-from dradriver.controller.next_step import PROMISE_S, UNSCHEDULABLE_S
+from dradriver.controller.steps.next_step import PROMISE_S, UNSCHEDULABLE_S
 from dradriver.queue.units import Member, Unit
 from dradriver.view.plain import plain
 

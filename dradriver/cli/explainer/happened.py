@@ -6,10 +6,10 @@ from typing import Any, Final
 
 import msgspec
 
-from dradriver.api import names
-from dradriver.api.objects import Metadata
-from dradriver.api.pins import Claim
-from dradriver.api.pods import Pod
+from dradriver.api.base import names
+from dradriver.api.base.objects import Metadata
+from dradriver.api.base.pods import Pod
+from dradriver.api.claims.pins import Claim
 from dradriver.cli.cluster import reading
 from dradriver.cli.explainer.model import Happening
 from dradriver.kube.client import Client

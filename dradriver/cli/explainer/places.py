@@ -7,11 +7,12 @@ from collections.abc import Mapping
 import msgspec
 
 from dradriver.allocator.request import Choice, PartChoice, Request, Whole
-from dradriver.api import results, slices
-from dradriver.api.pins import Key
+from dradriver.api.claims import results
+from dradriver.api.claims.pins import Key
+from dradriver.api.slices import slices
 from dradriver.cli.cluster.scene import Scene
 from dradriver.cli.explainer.model import Place
-from dradriver.cluster.remaining import part_on
+from dradriver.cluster.gpus.remaining import part_on
 from dradriver.view.plain import plain
 
 

@@ -16,13 +16,14 @@ from dradriver.allocator.fleet.node_group import NodeGroup
 from dradriver.allocator.request import Choice, Constraint, Level, NoPlaceError, Whole
 from dradriver.allocator.sets import rings
 from dradriver.allocator.sets.subsets import Ints
-from dradriver.api import pins, slices
-from dradriver.api.pins import Key
+from dradriver.api.claims import pins
+from dradriver.api.claims.pins import Key
+from dradriver.api.slices import slices
 from dradriver.cli.cluster.scene import Scene
 from dradriver.cli.explainer.document import age
 from dradriver.cli.explainer.model import Free, Help, Owner, Room
 from dradriver.cluster.nodes.columns import Bools
-from dradriver.controller.decide import decide
+from dradriver.controller.placing.decide import decide
 from dradriver.queue.placement_request import PlacementRequest
 from dradriver.topology.natural import natural
 from dradriver.view.plain import plain

@@ -13,13 +13,14 @@ import msgspec
 from dradriver.allocator.choice import phrases as sets
 from dradriver.allocator.parts import phrases as parts
 from dradriver.allocator.request import NEAR_PREFERRED, Strategy, Whole
-from dradriver.api import names, resolved
-from dradriver.api.annotations import is_written
-from dradriver.api.errors import WordError
-from dradriver.api.gangs import Gang
-from dradriver.api.limits import WHOLE
-from dradriver.api.pods import Pod
-from dradriver.api.resolved import Resolved
+from dradriver.api.base import names
+from dradriver.api.base.errors import WordError
+from dradriver.api.base.pods import Pod
+from dradriver.api.gangs.gangs import Gang
+from dradriver.api.pod import resolved
+from dradriver.api.pod.annotations import is_written
+from dradriver.api.pod.resolved import Resolved
+from dradriver.api.vocabulary.limits import WHOLE
 from dradriver.cli.explainer.model import Subject
 from dradriver.topology.vendors import VENDORS
 from dradriver.view.plain import plain

@@ -7,14 +7,14 @@ from typing import Final
 import msgspec
 
 from dradriver.allocator.request import NoPlaceError, Whole
-from dradriver.api.errors import WordError
-from dradriver.api.pods import Pod
+from dradriver.api.base.errors import WordError
+from dradriver.api.base.pods import Pod
 from dradriver.cli.cluster.scene import Scene
 from dradriver.cli.explainer import gang_helps, gangs, rooms, turns
 from dradriver.cli.explainer.gangs import Read
 from dradriver.cli.explainer.model import Verdict
 from dradriver.cli.explainer.places import place_of
-from dradriver.controller.gang_step import Plan
+from dradriver.controller.steps.gang_step import Plan
 from dradriver.queue.caps import CapError
 
 _HELPS: Final = 3

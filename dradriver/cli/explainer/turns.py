@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import Final
 
 from dradriver import __version__
-from dradriver.api.errors import WordError
-from dradriver.api.pins import Key
+from dradriver.api.base.errors import WordError
+from dradriver.api.claims.pins import Key
 from dradriver.api.policies.model import Policies
 from dradriver.cli.cluster import in_force
 from dradriver.cli.cluster.gangs import stand
 from dradriver.cli.cluster.scene import Scene
 from dradriver.cli.cluster.tenants import Own
 from dradriver.cli.explainer.model import Turn
-from dradriver.controller.next_step import next_step
-from dradriver.controller.pod_steps import Place
+from dradriver.controller.steps.next_step import next_step
+from dradriver.controller.steps.pod_steps import Place
 from dradriver.kube.client import Client
 from dradriver.kube.config import ServerConfig
 from dradriver.queue import reservation

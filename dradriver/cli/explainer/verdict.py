@@ -9,11 +9,11 @@ import msgspec
 import numpy as np
 
 from dradriver.allocator.request import Choice, NoPlaceError, Whole
-from dradriver.api import affinity
-from dradriver.api.errors import WordError
-from dradriver.api.ledger import bound
-from dradriver.api.pins import Pin, claim_key
-from dradriver.api.pods import Affinity, NodeAffinity, Pod
+from dradriver.api.base import affinity
+from dradriver.api.base.errors import WordError
+from dradriver.api.base.ledger import bound
+from dradriver.api.base.pods import Affinity, NodeAffinity, Pod
+from dradriver.api.claims.pins import Pin, claim_key
 from dradriver.api.policies.model import Policies
 from dradriver.cli.cluster import in_force
 from dradriver.cli.cluster.reading import ClusterError
@@ -26,15 +26,15 @@ from dradriver.cli.explainer.places import given, place_of
 from dradriver.cli.explainer.together import together
 from dradriver.cluster.nodes.ask import Where, ask_of
 from dradriver.cluster.nodes.columns import Bools
-from dradriver.cluster.placement import Placement
-from dradriver.cluster.records import ClaimRecord
-from dradriver.cluster.volumes import Unbound
-from dradriver.controller.decide import MOST_NODES, decide, revalidate
-from dradriver.controller.ending import Ending
-from dradriver.controller.next_step import next_step
-from dradriver.controller.nic_choice import NoNicsError, figures
-from dradriver.controller.pod_steps import Go, Keep, LetGo, Settle, Wait, Withdraw
-from dradriver.controller.pod_steps import Place as WantsPlace
+from dradriver.cluster.pods.volumes import Unbound
+from dradriver.cluster.records.placement import Placement
+from dradriver.cluster.records.records import ClaimRecord
+from dradriver.controller.placing.decide import MOST_NODES, decide, revalidate
+from dradriver.controller.placing.nic_choice import NoNicsError, figures
+from dradriver.controller.steps.ending import Ending
+from dradriver.controller.steps.next_step import next_step
+from dradriver.controller.steps.pod_steps import Go, Keep, LetGo, Settle, Wait, Withdraw
+from dradriver.controller.steps.pod_steps import Place as WantsPlace
 from dradriver.kube.client import Client
 from dradriver.kube.config import ServerConfig
 from dradriver.queue.caps import CapError

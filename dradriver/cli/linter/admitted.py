@@ -9,8 +9,11 @@ from typing import Any, Final
 
 import msgspec
 
-from dradriver.api import annotation_words, gang_sizes, misspelled, names
-from dradriver.api.annotations import is_written
+from dradriver.api.base import names
+from dradriver.api.gangs import gang_sizes
+from dradriver.api.pod import misspelled
+from dradriver.api.pod.annotations import is_written
+from dradriver.api.vocabulary import annotation_words
 from dradriver.cli.linter.documents import Document
 from dradriver.cli.linter.patched import patched
 from dradriver.cli.linter.templates import CLAIMS, Path, pods

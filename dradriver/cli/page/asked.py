@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Final
 
-from dradriver.api.pods import Pod
+from dradriver.api.base.pods import Pod
 from dradriver.cli.cluster import reading, topo
 from dradriver.cli.explainer import document
 from dradriver.cli.explainer.subject import subject

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from dradriver.api.names import PREFIX
+from dradriver.api.base.names import PREFIX
 from dradriver.cli.cluster.sets import free_gpus
 from dradriver.cli.explainer import turns
 from dradriver.cli.explainer.subject import subject

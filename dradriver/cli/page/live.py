@@ -7,21 +7,22 @@ import logging
 from collections.abc import Iterator
 from typing import Any, Final
 
-from dradriver.api import names, pins
-from dradriver.api.dra_objects import ResourceSlice
-from dradriver.api.errors import WordError
-from dradriver.api.ledger import OURS, bound
-from dradriver.api.objects import Node
-from dradriver.api.pins import Claim
-from dradriver.api.pods import Pod
+from dradriver.api.base import names
+from dradriver.api.base.dra_objects import ResourceSlice
+from dradriver.api.base.errors import WordError
+from dradriver.api.base.ledger import OURS, bound
+from dradriver.api.base.objects import Node
+from dradriver.api.base.pods import Pod
+from dradriver.api.claims import pins
+from dradriver.api.claims.pins import Claim
 from dradriver.api.policies.model import Policies
-from dradriver.api.slices import is_machine_alone
+from dradriver.api.slices.slices import is_machine_alone
 from dradriver.cli.cluster import topo
 from dradriver.cli.cluster.gangs import stand
 from dradriver.cli.cluster.scene import Scene
 from dradriver.cli.cluster.tenants import Own
 from dradriver.cli.page.mirror import Mirror
-from dradriver.cluster import slice_records
+from dradriver.cluster.records import slice_records
 from dradriver.cluster.shown.gone_nodes import GoneNode
 from dradriver.cluster.shown.nodes import NodeView
 from dradriver.kube.config import ServerConfig

@@ -15,11 +15,11 @@ from typing import Any, Final, NoReturn, TypeVar
 
 import msgspec
 
-from dradriver.api import names
-from dradriver.api.dra_objects import ResourceSlice
-from dradriver.api.ledger import LEDGERS
+from dradriver.api.base import names
+from dradriver.api.base.dra_objects import ResourceSlice
+from dradriver.api.base.ledger import LEDGERS
 from dradriver.cli.cluster import reading
-from dradriver.cluster import pods, records, slice_records
+from dradriver.cluster.records import pods, records, slice_records
 from dradriver.errors import DriverError
 from dradriver.kube import codec, isolated
 from dradriver.kube.client import ApiError, Client

@@ -8,7 +8,7 @@ import ssl
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from dradriver.api import names
+from dradriver.api.base import names
 from dradriver.cli.verifier.finding import Finding, failed, passed, warned
 from dradriver.kube.client import ApiError, Client
 from dradriver.kube.resources import PODS

@@ -12,12 +12,13 @@ from typing import Any, Final
 import msgspec
 
 from dradriver import __version__
-from dradriver.api import lost_gpus, names, slices
-from dradriver.api.dra_objects import ResourceSlice
-from dradriver.api.errors import WordError
-from dradriver.api.ledger import LEDGERS, OTHERS, OURS, Ledger, current_ledger
-from dradriver.api.objects import Node, seconds
-from dradriver.api.slice_features import WITHOUT
+from dradriver.api.base import names
+from dradriver.api.base.dra_objects import ResourceSlice
+from dradriver.api.base.errors import WordError
+from dradriver.api.base.ledger import LEDGERS, OTHERS, OURS, Ledger, current_ledger
+from dradriver.api.base.objects import Node, seconds
+from dradriver.api.slices import lost_gpus, slices
+from dradriver.api.slices.slice_features import WITHOUT
 from dradriver.cli.cluster.reading import whose
 from dradriver.cli.verifier import agents
 from dradriver.cli.verifier.finding import Finding, failed, first_few, passed, warned

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from dradriver.api import names
+from dradriver.api.base import names
 from dradriver.cli.verifier.parts import NODE, arguments, container_of
 
 _HOST: Final = "/host"

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from dradriver.api import names
+from dradriver.api.base import names
 from dradriver.api.policies.model import Policies
 from dradriver.cli.cluster.in_force import InForce
 from dradriver.cli.verifier.finding import Finding, first_few, passed, warned

@@ -8,8 +8,8 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from dradriver.api import affinity
-from dradriver.api.pods import NodeRequirement, NodeSelector, Pod, Toleration
+from dradriver.api.base import affinity
+from dradriver.api.base.pods import NodeRequirement, NodeSelector, Pod, Toleration
 from dradriver.cluster.nodes.requests import request_of
 from dradriver.cluster.nodes.taints import Pattern, pattern_of
 

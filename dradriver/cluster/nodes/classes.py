@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
-from dradriver.api.objects import Taint
+from dradriver.api.base.objects import Taint
 from dradriver.cluster.nodes.ask import OVERSIZE, Constraints
 from dradriver.cluster.nodes.columns import Bools
 from dradriver.cluster.nodes.labels import Labels

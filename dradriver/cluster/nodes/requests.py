@@ -11,9 +11,9 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Final, Protocol
 
-from dradriver.api import quantity
-from dradriver.api.errors import WordError
-from dradriver.api.pods import Container, ContainerStatus, Pod, ResourceRequirements
+from dradriver.api.base import quantity
+from dradriver.api.base.errors import WordError
+from dradriver.api.base.pods import Container, ContainerStatus, Pod, ResourceRequirements
 
 logger = logging.getLogger(__name__)
 

@@ -10,9 +10,9 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from dradriver.api import node_life
-from dradriver.api.affinity import HOSTNAME
-from dradriver.api.objects import Node, Taint
+from dradriver.api.base import node_life
+from dradriver.api.base.affinity import HOSTNAME
+from dradriver.api.base.objects import Node, Taint
 from dradriver.cluster.nodes.ask import Ask
 from dradriver.cluster.nodes.capacity import Capacity
 from dradriver.cluster.nodes.classes import Classes

@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
-from dradriver.api.objects import Taint
+from dradriver.api.base.objects import Taint
 from dradriver.cluster.nodes.columns import Bools, Codes, grown
 
 Pattern: TypeAlias = tuple[str, ...]  # key, effect and, unless all are covered, value; an empty key or effect is any

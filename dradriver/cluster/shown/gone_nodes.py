@@ -6,10 +6,10 @@ from collections.abc import Callable, Collection, Iterable
 
 import msgspec
 
-from dradriver.api import names
-from dradriver.api.dra_objects import ResourceSlice
-from dradriver.api.pins import Claim
-from dradriver.cluster import gone_agents
+from dradriver.api.base import names
+from dradriver.api.base.dra_objects import ResourceSlice
+from dradriver.api.claims.pins import Claim
+from dradriver.cluster.gpus import gone_agents
 from dradriver.cluster.shown.holders import Hold, Holder, held_by
 from dradriver.topology.natural import natural
 

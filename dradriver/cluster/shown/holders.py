@@ -8,13 +8,15 @@ from typing import Final
 
 import msgspec
 
-from dradriver.api import claims as claims_of
-from dradriver.api import names, pins, quantity, results, slices
-from dradriver.api.dra_objects import AllocationResult, Device
-from dradriver.api.errors import WordError
-from dradriver.api.ledger import OURS
-from dradriver.api.pins import Claim
-from dradriver.cluster.remaining import part_on
+from dradriver.api.base import names, quantity
+from dradriver.api.base.dra_objects import AllocationResult, Device
+from dradriver.api.base.errors import WordError
+from dradriver.api.base.ledger import OURS
+from dradriver.api.claims import claims as claims_of
+from dradriver.api.claims import pins, results
+from dradriver.api.claims.pins import Claim
+from dradriver.api.slices import slices
+from dradriver.cluster.gpus.remaining import part_on
 from dradriver.topology.natural import natural
 
 _MOST_PODS: Final = 3  # of one claim that are named on a line

@@ -11,12 +11,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import msgspec
 
 from dradriver.allocator import MAX_GPUS, Choice, Constraint, NoPlaceError, Whole, choose
-from dradriver.api import lost_gpus, names, slices
-from dradriver.api.dra_objects import Device, ResourceSlice
-from dradriver.api.ledger import LEDGERS, OTHERS, OURS, Ledger
-from dradriver.api.lost_gpus import LostGpu
-from dradriver.api.pins import Claim
-from dradriver.cluster.devices import gpu_names, identity, is_gpu, slice_words
+from dradriver.api.base import names
+from dradriver.api.base.dra_objects import Device, ResourceSlice
+from dradriver.api.base.ledger import LEDGERS, OTHERS, OURS, Ledger
+from dradriver.api.claims.pins import Claim
+from dradriver.api.slices import lost_gpus, slices
+from dradriver.api.slices.lost_gpus import LostGpu
+from dradriver.cluster.records.devices import gpu_names, identity, is_gpu, slice_words
 from dradriver.cluster.shown.holders import Held, Hold, Holder, Where, held_by
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.groups import Groups, group

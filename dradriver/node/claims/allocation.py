@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from dradriver.api.config import ClaimConfig
-from dradriver.api.dra_objects import AllocationResult, ResourceClaim
+from dradriver.api.base.dra_objects import AllocationResult, ResourceClaim
+from dradriver.api.claims.config import ClaimConfig
 from dradriver.node.claims.checkpoint import PreparedClaim, PreparedDevice
 from dradriver.node.claims.container_env import ClaimRequest, ContainerEnv, config_for, request_of
 from dradriver.node.devices.device_manager import Device, DeviceManager

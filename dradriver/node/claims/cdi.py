@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from dradriver.api import names
+from dradriver.api.base import names
 from dradriver.node import files
 from dradriver.node.claims.checkpoint import PreparedClaim, PreparedDevice, checked_uid
 from dradriver.node.container_edits import DeviceNode, Edits, Mount

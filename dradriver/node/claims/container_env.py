@@ -7,11 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from dradriver.allocator.request import Choice
-from dradriver.api import claims, config, names, slices
-from dradriver.api.config import ClaimConfig
-from dradriver.api.dra_objects import AllocationResult, ResourceClaim
-from dradriver.api.errors import WordError
-from dradriver.api.values import NCCL_AUTO, NEAR_NICS
+from dradriver.api.base import names
+from dradriver.api.base.dra_objects import AllocationResult, ResourceClaim
+from dradriver.api.base.errors import WordError
+from dradriver.api.claims import claims, config
+from dradriver.api.claims.config import ClaimConfig
+from dradriver.api.slices import slices
+from dradriver.api.vocabulary.values import NCCL_AUTO, NEAR_NICS
 from dradriver.node.claims import metadata, near_nics
 from dradriver.node.claims.checkpoint import PreparedClaim
 from dradriver.node.claims.metadata import Described

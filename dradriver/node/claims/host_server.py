@@ -6,7 +6,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
-from dradriver.api.objects import Node
+from dradriver.api.base.objects import Node
 from dradriver.errors import DriverError
 from dradriver.node.errors import NotYetError
 from dradriver.topology.machine import Machine

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from typing import Final
 
 from dradriver.allocator.request import PartChoice
-from dradriver.api import claims
-from dradriver.api.dra_objects import ResourceClaim
-from dradriver.api.errors import WordError
+from dradriver.api.base.dra_objects import ResourceClaim
+from dradriver.api.base.errors import WordError
+from dradriver.api.claims import claims
 from dradriver.node.claims.checkpoint import PreparedClaim
 
 MOST_PODS: Final = 8  # of a claim that several use

@@ -12,7 +12,8 @@ import logging
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
-from dradriver.api import names, slices
+from dradriver.api.base import names
+from dradriver.api.slices import slices
 from dradriver.node import files, metrics, selinux
 from dradriver.node.claims import instances
 from dradriver.node.claims.cdi import CdiFolder

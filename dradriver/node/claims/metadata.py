@@ -14,8 +14,8 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from dradriver.allocator.request import Choice
-from dradriver.api import names
-from dradriver.api.dra_objects import AllocationResult, ResourceClaim
+from dradriver.api.base import names
+from dradriver.api.base.dra_objects import AllocationResult, ResourceClaim
 
 API_VERSION: Final = "metadata.resource.k8s.io/v1alpha1"
 FOLDER: Final = "/var/run/kubernetes.io/dra-device-attributes"

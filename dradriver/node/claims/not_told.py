@@ -7,7 +7,7 @@ import logging
 from collections import OrderedDict
 from typing import Final
 
-from dradriver.api.dra_objects import ResourceClaim
+from dradriver.api.base.dra_objects import ResourceClaim
 from dradriver.kube.events import Recorder, Reference
 
 logger = logging.getLogger(__name__)

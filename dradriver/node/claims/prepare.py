@@ -16,8 +16,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
-from dradriver.api import mig_devices
-from dradriver.api.dra_objects import ResourceClaim
+from dradriver.api.base.dra_objects import ResourceClaim
+from dradriver.api.slices import mig_devices
 from dradriver.errors import DriverError
 from dradriver.node.claims import gpu_processes, instances
 from dradriver.node.claims.allocation import Plan, plan

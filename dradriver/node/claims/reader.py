@@ -7,7 +7,7 @@ import math
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from dradriver.api.dra_objects import ResourceClaim
+from dradriver.api.base.dra_objects import ResourceClaim
 from dradriver.kube.errors import ApiError, Unreachable
 from dradriver.node.errors import ClaimError, NotYetError
 

@@ -16,7 +16,7 @@ from typing import Final
 
 import msgspec
 
-from dradriver.api.dra_objects import ResourceClaim
+from dradriver.api.base.dra_objects import ResourceClaim
 from dradriver.errors import DriverError
 from dradriver.node import metrics
 from dradriver.node.claims import cdi

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
-from dradriver.api.dra_objects import ResourceClaim
+from dradriver.api.base.dra_objects import ResourceClaim
 from dradriver.errors import DriverError
 from dradriver.node import metrics
 from dradriver.node.claims import gpu_processes

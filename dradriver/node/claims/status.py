@@ -16,9 +16,10 @@ from typing import Any, Final
 
 import msgspec
 
-from dradriver.api import idleness, names
-from dradriver.api.dra_objects import ResourceClaim
-from dradriver.api.objects import seconds
+from dradriver.api.base import names
+from dradriver.api.base.dra_objects import ResourceClaim
+from dradriver.api.base.objects import seconds
+from dradriver.api.claims import idleness
 from dradriver.errors import DriverError
 from dradriver.kube.backoff import wait_s
 from dradriver.kube.errors import ApiError

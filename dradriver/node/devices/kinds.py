@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
-from dradriver.api.config import ClaimConfig
+from dradriver.api.claims.config import ClaimConfig
 from dradriver.node.container_edits import Edits
 from dradriver.node.devices.control import Control
 from dradriver.node.devices.hardware_journal import Change, Made

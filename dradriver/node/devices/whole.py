@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dradriver.api import slices
+from dradriver.api.slices import slices
 from dradriver.node.container_edits import Edits
 from dradriver.node.devices.kinds import AllocatedDevice, Found
 from dradriver.topology.machine import Gpu, Machine

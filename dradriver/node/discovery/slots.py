@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from dradriver.api.lost_gpus import LostGpu
+from dradriver.api.slices.lost_gpus import LostGpu
 from dradriver.errors import DriverError
 from dradriver.node.journal import Journal
 from dradriver.node.lock import locked

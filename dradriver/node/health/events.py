@@ -8,8 +8,8 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, Protocol
 
-from dradriver.api.dra_objects import ResourceClaim
-from dradriver.api.lost_gpus import LostGpu
+from dradriver.api.base.dra_objects import ResourceClaim
+from dradriver.api.slices.lost_gpus import LostGpu
 from dradriver.errors import DriverError
 from dradriver.kube.backoff import wait_s
 from dradriver.kube.client import ApiError

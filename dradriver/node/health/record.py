@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from dradriver.api import slices
+from dradriver.api.slices import slices
 from dradriver.node import metrics
 from dradriver.node.event import Event
 from dradriver.node.faults import KINDS, Fault, Faults

@@ -9,8 +9,8 @@ from typing import Final
 
 import msgspec
 
-from dradriver.api import lost_gpus
-from dradriver.api.lost_gpus import LostGpu
+from dradriver.api.slices import lost_gpus
+from dradriver.api.slices.lost_gpus import LostGpu
 from dradriver.node.discovery import Discovery
 from dradriver.node.faults import Fault, Faults, of_all
 from dradriver.node.health.kmsg import KernelLog

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import grpc.aio
 
-from dradriver.api import slices
+from dradriver.api.slices import slices
 from dradriver.errors import DriverError
 from dradriver.node.health.record import Standing
 from dradriver.node.protos.health.v1 import health_pb2 as v1

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import grpc.aio
 
-from dradriver.api import names
+from dradriver.api.base import names
 from dradriver.node import metrics
 from dradriver.node.errors import SetupError
 from dradriver.node.event import Event

@@ -17,7 +17,7 @@ from typing import Final
 
 import msgspec
 
-from dradriver.api import names
+from dradriver.api.base import names
 from dradriver.node.errors import SetupError
 
 logger = logging.getLogger(__name__)

@@ -7,8 +7,8 @@ from collections.abc import Set as AbstractSet
 
 import msgspec
 
-from dradriver.api import names
-from dradriver.api.dra_objects import ResourceClaim
+from dradriver.api.base import names
+from dradriver.api.base.dra_objects import ResourceClaim
 from dradriver.kube import codec
 from dradriver.kube.client import Client
 from dradriver.kube.errors import ApiError, Unreachable

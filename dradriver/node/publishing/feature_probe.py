@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from dradriver.api.slice_features import ALL, FIELDS, SliceFeatures, probes
+from dradriver.api.slices.slice_features import ALL, FIELDS, SliceFeatures, probes
 from dradriver.kube.client import Client
 from dradriver.kube.errors import ApiError
 from dradriver.kube.resources import RESOURCE_SLICES

@@ -19,13 +19,14 @@ from typing import Any, Final
 
 import msgspec
 
-from dradriver.api import mig_devices, names, quantity, slices
-from dradriver.api.dra_objects import Device, ResourceSlice
-from dradriver.api.errors import WordError
+from dradriver.api.base import names, quantity
+from dradriver.api.base.dra_objects import Device, ResourceSlice
+from dradriver.api.base.errors import WordError
 from dradriver.api.policies.fields import SharedWord
 from dradriver.api.policies.model import Policies
 from dradriver.api.policies.modes import Mode, mode_of, uncut
-from dradriver.api.slice_features import SliceFeatures
+from dradriver.api.slices import mig_devices, slices
+from dradriver.api.slices.slice_features import SliceFeatures
 from dradriver.kube.backoff import wait_s
 from dradriver.node.errors import NotYetError
 from dradriver.node.publishing.remembered_modes import Remembered

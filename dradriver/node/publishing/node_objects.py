@@ -6,9 +6,10 @@ import asyncio
 import contextlib
 from collections.abc import Mapping
 
-from dradriver.api import lost_gpus, names, slices
-from dradriver.api.dra_objects import ResourceSlice
-from dradriver.api.objects import Node
+from dradriver.api.base import names
+from dradriver.api.base.dra_objects import ResourceSlice
+from dradriver.api.base.objects import Node
+from dradriver.api.slices import lost_gpus, slices
 from dradriver.kube.client import Client
 from dradriver.kube.reflector import Change, Reflector
 from dradriver.kube.resources import NODES, RESOURCE_SLICES

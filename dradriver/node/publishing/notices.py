@@ -6,8 +6,8 @@ import logging
 from collections.abc import Collection
 from typing import Final
 
-from dradriver.api import slice_features
-from dradriver.api.objects import Node
+from dradriver.api.base.objects import Node
+from dradriver.api.slices import slice_features
 from dradriver.kube.events import Recorder, Reference
 from dradriver.node import metrics
 from dradriver.topology.vendors import Vendor

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from dradriver.api import ledger, quantity
-from dradriver.api.dra_objects import ResourceSlice
-from dradriver.api.objects import Node
+from dradriver.api.base import ledger, quantity
+from dradriver.api.base.dra_objects import ResourceSlice
+from dradriver.api.base.objects import Node
 from dradriver.topology.machine import Machine
 from dradriver.topology.vendors import ASCEND, NVIDIA, Vendor
 

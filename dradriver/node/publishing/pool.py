@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import msgspec
 
-from dradriver.api import names, quantity
-from dradriver.api.errors import WordError
+from dradriver.api.base import names, quantity
+from dradriver.api.base.errors import WordError
 
 Object = dict[str, Any]
 _NO_DIFFERENCES: Final[frozenset[str]] = frozenset()
@@ -65,7 +65,7 @@ def writes(
     """Return what turns the slices found into those wanted; the generation grows only where content changes.
 
     Args:
-        wanted: The pool's slices, as ``api.slices.build`` makes them.
+        wanted: The pool's slices, as ``api.slices.slices.build`` makes them.
         found: This driver's slices of this node, as the API server has them.
         least_generation: What consumers may have seen: of this content when it was last written, or one more than of
             other content.

@@ -16,13 +16,14 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol
 
-from dradriver.api import lost_gpus, names, slices
-from dradriver.api.dra_objects import ResourceSlice
-from dradriver.api.ledger import OURS, current_ledger
-from dradriver.api.lost_gpus import LostGpu
-from dradriver.api.objects import Node
+from dradriver.api.base import names
+from dradriver.api.base.dra_objects import ResourceSlice
+from dradriver.api.base.ledger import OURS, current_ledger
+from dradriver.api.base.objects import Node
 from dradriver.api.policies.model import DEFAULTS
-from dradriver.api.slice_features import SliceFeatures
+from dradriver.api.slices import lost_gpus, slices
+from dradriver.api.slices.lost_gpus import LostGpu
+from dradriver.api.slices.slice_features import SliceFeatures
 from dradriver.errors import DriverError
 from dradriver.kube.backoff import wait_s
 from dradriver.kube.client import Client

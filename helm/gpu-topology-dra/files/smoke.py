@@ -5,8 +5,8 @@ import sys
 from typing import Any
 
 from dradriver import __version__
-from dradriver.api import names
-from dradriver.api.dra_objects import ResourceSlice
+from dradriver.api.base import names
+from dradriver.api.base.dra_objects import ResourceSlice
 from dradriver.kube.client import ApiError, Client
 from dradriver.kube.config import ServerConfig, in_cluster
 from dradriver.kube.resources import RESOURCE_CLAIMS, RESOURCE_SLICES

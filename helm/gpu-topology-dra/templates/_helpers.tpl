@@ -1,4 +1,4 @@
-{{/* The driver's name, which is also its DeviceClass and the prefix of its annotations: dradriver/api/names.py. */}}
+{{/* The driver's name, which is also its DeviceClass and the prefix of its annotations: dradriver/api/base/names.py. */}}
 {{- define "driver" -}}gpu.topology{{- end }}
 
 {{/* The name of a part's objects, in the cluster too: there is one driver in a cluster. Arguments: root, part. */}}
@@ -16,7 +16,7 @@ app.kubernetes.io/component: {{ index . 1 }}
 {{- end }}
 
 {{/*
-Our annotations of pods without their prefix, all in dradriver/api/names.py, as CEL. Policies compare these and look at no
+Our annotations of pods without their prefix, all in dradriver/api/base/names.py, as CEL. Policies compare these and look at no
 others: over an object with forty thousand annotations an API server would compute for seconds.
 */}}
 {{- define "words" -}}
@@ -36,20 +36,20 @@ amd: amd.com/gpu
 ascend: huawei.com/npu
 {{- end }}
 
-{{/* DeviceClasses of NICs by the names that the drivers' own manifests give them, as JSON: dradriver/api/nics.py. */}}
+{{/* DeviceClasses of NICs by the names that the drivers' own manifests give them, as JSON: dradriver/api/vocabulary/nics.py. */}}
 {{- define "nicClasses" -}}
 ["dranet", "dra.net", "dranet.net", "efa.networking.k8s.aws", "sriovnetwork.k8snetworkplumbingwg.io"]
 {{- end }}
 
-{{/* Limits of pods that ask for GPUs, as a regular expression: dradriver/api/limits.py. */}}
+{{/* Limits of pods that ask for GPUs, as a regular expression: dradriver/api/vocabulary/limits.py. */}}
 {{- define "gpuLimits" -}}nvidia[.]com/(v?gpu|mig-)|aliyun[.]com/gpu-|amd[.]com/gpu|huawei[.]com/(Ascend|npu){{- end }}
 
-{{/* The slice of the seats of gangs, its pool and their DeviceClass: dradriver/api/seats.py. */}}
+{{/* The slice of the seats of gangs, its pool and their DeviceClass: dradriver/api/base/seats.py. */}}
 {{- define "seatSlice" -}}gang-seats-{{ include "driver" . }}{{- end }}
 {{- define "seatPool" -}}gang/seats{{- end }}
 
 {{/*
-What makes the pods of gangs, by kind: dradriver/api/gang_sizes.py. read: whether the controller reads it where the values do
+What makes the pods of gangs, by kind: dradriver/api/gangs/gang_sizes.py. read: whether the controller reads it where the values do
 not say. suspend: where it is stopped; pods where there is no such field, and its pods are deleted instead.
 */}}
 {{- define "gangOwners" -}}

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import yaml
 
-from dradriver.api import names
+from dradriver.api.base import names
 from dradriver.kube.client import Client
 from dradriver.kube.config import from_kubeconfig
 from dradriver.kube.resources import NAMESPACES, PODS

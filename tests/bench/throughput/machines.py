@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from dradriver.api import slices
 from dradriver.api.policies.modes import Mode
+from dradriver.api.slices import slices
 from dradriver.kube.client import Client
 from dradriver.kube.resources import NODES, RESOURCE_SLICES
 from dradriver.topology import load

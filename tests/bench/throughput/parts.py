@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Final
 
-from dradriver.api import names
+from dradriver.api.base import names
 from dradriver.api.policies.modes import Mode
 
 

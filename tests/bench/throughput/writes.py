@@ -6,7 +6,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from dradriver.api import names
+from dradriver.api.base import names
 from dradriver.kube.client import Client, PatchKind
 from dradriver.kube.config import from_kubeconfig
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS

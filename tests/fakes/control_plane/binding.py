@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterator
 
-from dradriver.api import names
+from dradriver.api.base import names
 from dradriver.kube.resources import RESOURCE_CLAIMS
 from tests.fakes.apistore import Object, Store
 from tests.fakes.control_plane import fit

@@ -18,7 +18,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
-from dradriver.api import names, quantity, seats, slices
+from dradriver.api.base import names, quantity, seats
+from dradriver.api.slices import slices
 from dradriver.kube.resources import RESOURCE_SLICES
 from dradriver.topology.vendors import NVIDIA, VENDORS
 from tests.fakes.apistore import Object, Store

@@ -12,8 +12,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from dradriver.api import names, quantity
-from dradriver.api.errors import WordError
+from dradriver.api.base import names, quantity
+from dradriver.api.base.errors import WordError
 from dradriver.cluster.nodes.classes import CORDONED, TAINTED, UNSELECTED
 from dradriver.cluster.nodes.table import NOT_READY
 from tests.fakes.apistore import Object

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final, NamedTuple
 
-from dradriver.api import names
+from dradriver.api.base import names
 from dradriver.kube.resources import NODES, PODS, RESOURCE_CLAIMS
 from tests.fakes.apistore import Key, Object, Store, key_of
 from tests.fakes.control_plane import binding, fit

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dradriver.api import names
+from dradriver.api.base import names
 
 Object = dict[str, Any]
 QUEUE = "team"

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Final
 
-from dradriver.api import names
+from dradriver.api.base import names
 from dradriver.kube.client import Client
 from dradriver.kube.config import from_kubeconfig
 from tests.bench.throughput.machines import Machines

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
-from dradriver.api import names
+from dradriver.api.base import names
 from tests.e2e import gangs
 from tests.e2e.kubectl import Namespace, controller_log, eventually, no_gpu_is_owned_twice, owners
 

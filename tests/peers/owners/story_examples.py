@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from dradriver.api import names
+from dradriver.api.base import names
 from tests import examples
 from tests.cluster import Cluster
 from tests.e2e.kubectl import Namespace

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pytest
 
-from dradriver.api import names
+from dradriver.api.base import names
 from tests.cluster import Cluster
 from tests.e2e import gangs
 from tests.e2e.kubectl import Namespace, eventually

@@ -6,10 +6,12 @@ import msgspec
 import pytest
 
 from dradriver.allocator.request import Mig, Share, Whole
-from dradriver.api import annotation_words, names, parts, resolved
-from dradriver.api.annotation_words import About, Word
-from dradriver.api.errors import WordError
-from dradriver.api.gangs import Gang
+from dradriver.api.base import names
+from dradriver.api.base.errors import WordError
+from dradriver.api.gangs.gangs import Gang
+from dradriver.api.pod import resolved
+from dradriver.api.vocabulary import annotation_words, parts
+from dradriver.api.vocabulary.annotation_words import About, Word
 
 # A text that each word with a form takes.
 TAKEN = {

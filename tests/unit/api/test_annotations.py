@@ -9,10 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dradriver.allocator.request import Constraint, Strategy, Whole
-from dradriver.api import annotation_words, names, resolved
-from dradriver.api.annotations import check_words, parse
-from dradriver.api.errors import WordError
-from dradriver.api.resolved import Resolved
+from dradriver.api.base import names
+from dradriver.api.base.errors import WordError
+from dradriver.api.pod import resolved
+from dradriver.api.pod.annotations import check_words, parse
+from dradriver.api.pod.resolved import Resolved
+from dradriver.api.vocabulary import annotation_words
 
 FOUR = {"trainer": 4}
 

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
-from dradriver.api import gang_members, gang_sizes
-from dradriver.api.gang_owners import Alone, Member
-from dradriver.api.gangs import Gang
-from dradriver.api.pods import Pod
+from dradriver.api.base.pods import Pod
+from dradriver.api.gangs import gang_members, gang_sizes
+from dradriver.api.gangs.gang_owners import Alone, Member
+from dradriver.api.gangs.gangs import Gang
 from tests.captured import captured
 from tests.fakes.owners import STORIES
 

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from dradriver.api import channels
-from dradriver.api.dra_objects import ResourceClaim, ResourceSlice
+from dradriver.api.base.dra_objects import ResourceClaim, ResourceSlice
+from dradriver.api.claims import channels
 from tests.fakes import domains
 
 Object = dict[str, Any]

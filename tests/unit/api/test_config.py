@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dradriver.api import config
-from dradriver.api.errors import WordError
+from dradriver.api.base.errors import WordError
+from dradriver.api.claims import config
 
 
 @pytest.mark.parametrize("parameters", [{"\ud800": 1}, {"order": "\ud800"}, {"apiVersion": "\ud800", "kind": "x"}])

@@ -8,9 +8,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dradriver.api import slices
 from dradriver.api.policies.modes import Mode
-from dradriver.api.slice_features import ALL, SliceFeatures
+from dradriver.api.slices import slices
+from dradriver.api.slices.slice_features import ALL, SliceFeatures
 from dradriver.topology import profiles
 from dradriver.topology.machine import Machine
 from tests.strategies import machines

@@ -9,11 +9,12 @@ import msgspec
 import pytest
 import yaml
 
-from dradriver.api import gang_members, gang_sizes, gangs, names
-from dradriver.api.errors import WordError
-from dradriver.api.gang_owners import Alone, Facts, Member
-from dradriver.api.gangs import Gang
-from dradriver.api.pods import Pod
+from dradriver.api.base import names
+from dradriver.api.base.errors import WordError
+from dradriver.api.base.pods import Pod
+from dradriver.api.gangs import gang_members, gang_sizes, gangs
+from dradriver.api.gangs.gang_owners import Alone, Facts, Member
+from dradriver.api.gangs.gangs import Gang
 from tests import manifests
 from tests.captured import captured
 from tests.fakes import owners

@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from dradriver.api import gang_members, gang_sizes
-from dradriver.api.errors import WordError
-from dradriver.api.gang_owners import Alone, Member, Owner
-from dradriver.api.gangs import Gang
-from dradriver.api.pods import Pod
+from dradriver.api.base.errors import WordError
+from dradriver.api.base.pods import Pod
+from dradriver.api.gangs import gang_members, gang_sizes
+from dradriver.api.gangs.gang_owners import Alone, Member, Owner
+from dradriver.api.gangs.gangs import Gang
 from tests.fakes import owners
 from tests.fakes.owners import STORIES, made_by
 

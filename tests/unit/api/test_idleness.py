@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dradriver.api import idleness, names
-from dradriver.api.dra_objects import ResourceClaim
-from dradriver.api.idleness import Idle
-from dradriver.api.objects import seconds
+from dradriver.api.base import names
+from dradriver.api.base.dra_objects import ResourceClaim
+from dradriver.api.base.objects import seconds
+from dradriver.api.claims import idleness
+from dradriver.api.claims.idleness import Idle
 
 SINCE = datetime.datetime(2026, 1, 2, 3, 4, 5, tzinfo=datetime.UTC)
 TOLD = idleness.told(SINCE, now=SINCE + datetime.timedelta(hours=1))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import jsonpatch
 
-from dradriver.api.jsonpatch import Patch, pointer
+from dradriver.api.base.jsonpatch import Patch, pointer
 
 
 def test_segments_are_escaped() -> None:

@@ -9,9 +9,11 @@ import msgspec
 import pytest
 
 from dradriver.allocator.request import Amount
-from dradriver.api import exclusive, ladder, names, resolved
-from dradriver.api.errors import WordError
-from dradriver.api.parts import Asked
+from dradriver.api.base import names
+from dradriver.api.base.errors import WordError
+from dradriver.api.claims import exclusive
+from dradriver.api.pod import ladder, resolved
+from dradriver.api.vocabulary.parts import Asked
 from tests import schema
 from tests.fakes.admission import NVLINK
 

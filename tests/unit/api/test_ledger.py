@@ -7,7 +7,7 @@ import contextvars
 
 import pytest
 
-from dradriver.api.ledger import LEDGERS, NVIDIA, OURS, Ledger, bind, bound, current_ledger
+from dradriver.api.base.ledger import LEDGERS, NVIDIA, OURS, Ledger, bind, bound, current_ledger
 
 
 async def _asked(before: asyncio.Event) -> Ledger:

@@ -10,10 +10,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from dradriver.api import names, slices
-from dradriver.api.dra_objects import ResourceSlice
+from dradriver.api.base import names
+from dradriver.api.base.dra_objects import ResourceSlice
 from dradriver.api.policies.modes import Mode
-from dradriver.api.slice_features import ALL, SliceFeatures
+from dradriver.api.slices import slices
+from dradriver.api.slices.slice_features import ALL, SliceFeatures
 from dradriver.node.publishing import pool
 from dradriver.topology import profiles
 from dradriver.topology.machine import Gpu, Machine, MigDevice

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from dradriver.api import annotation_words, misspelled, names
+from dradriver.api.base import names
+from dradriver.api.pod import misspelled
+from dradriver.api.vocabulary import annotation_words
 
 MISSES = {
     "gpu-topology": "gpu.topology/policy",

@@ -10,12 +10,13 @@ import msgspec
 import pytest
 
 from dradriver.allocator.request import Constraint, Whole
-from dradriver.api import nics, pins, templates
-from dradriver.api.errors import WordError
-from dradriver.api.nics import CLASSES, DRANET, SRIOV, Alike, NicAsk, NicDriver, NicRequest
-from dradriver.api.objects import Metadata
-from dradriver.api.pins import Claim
-from dradriver.api.templates import Template, TemplateRequest
+from dradriver.api.base.errors import WordError
+from dradriver.api.base.objects import Metadata
+from dradriver.api.claims import pins, templates
+from dradriver.api.claims.pins import Claim
+from dradriver.api.claims.templates import Template, TemplateRequest
+from dradriver.api.vocabulary import nics
+from dradriver.api.vocabulary.nics import CLASSES, DRANET, SRIOV, Alike, NicAsk, NicDriver, NicRequest
 from tests.contract import admitted
 
 Object = dict[str, Any]

@@ -10,11 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dradriver.allocator.request import Amount, Mig, Share, Strategy
-from dradriver.api import limits, names
-from dradriver.api.annotations import check_words, parse
-from dradriver.api.errors import WordError
-from dradriver.api.parts import Asked, count, described, request_names
-from dradriver.api.resolved import Resolved, read, write
+from dradriver.api.base import names
+from dradriver.api.base.errors import WordError
+from dradriver.api.pod.annotations import check_words, parse
+from dradriver.api.pod.resolved import Resolved, read, write
+from dradriver.api.vocabulary import limits
+from dradriver.api.vocabulary.parts import Asked, count, described, request_names
 
 HALF = Amount(cores=50)
 WHERE = "container 'c': limits"

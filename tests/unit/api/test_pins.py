@@ -11,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dradriver.allocator.request import Amount, MigPart, Part, PartChoice, SharePart
-from dradriver.api import claims, names
-from dradriver.api.objects import Metadata
-from dradriver.api.pins import Claim, MigSlice, allocated, pin
-from dradriver.api.pods import Pod, PodClaim, PodSpec
+from dradriver.api.base import names
+from dradriver.api.base.objects import Metadata
+from dradriver.api.base.pods import Pod, PodClaim, PodSpec
+from dradriver.api.claims import claims
+from dradriver.api.claims.pins import Claim, MigSlice, allocated, pin
 from dradriver.kube import codec
 
 POD = Pod(

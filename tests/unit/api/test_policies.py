@@ -11,10 +11,10 @@ import pytest
 import yaml
 
 from dradriver.allocator.request import Constraint, NodeWeights, Request, Strategy, Weights, Whole
-from dradriver.api import annotation_words, names, resolved
-from dradriver.api.annotation_words import About
-from dradriver.api.annotations import parse
-from dradriver.api.errors import WordError
+from dradriver.api.base import names
+from dradriver.api.base.errors import WordError
+from dradriver.api.pod import resolved
+from dradriver.api.pod.annotations import parse
 from dradriver.api.policies.meaning import LATER, WORDS
 from dradriver.api.policies.model import (
     DEFAULTS,
@@ -26,6 +26,8 @@ from dradriver.api.policies.model import (
     plain,
 )
 from dradriver.api.policies.read import PoliciesError, notes, read
+from dradriver.api.vocabulary import annotation_words
+from dradriver.api.vocabulary.annotation_words import About
 from dradriver.topology.nccl import tuning
 
 GOOD = """\

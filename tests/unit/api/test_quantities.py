@@ -13,10 +13,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from kubernetes.utils import parse_quantity
 
-from dradriver.api import affinity, config, names, quantity
-from dradriver.api.errors import WordError
-from dradriver.api.jsonpatch import Patch
-from dradriver.api.pods import NodeSelector, Pod
+from dradriver.api.base import affinity, names, quantity
+from dradriver.api.base.errors import WordError
+from dradriver.api.base.jsonpatch import Patch
+from dradriver.api.base.pods import NodeSelector, Pod
+from dradriver.api.claims import config
 
 UUID = "GPU-01234567-89ab-cdef-0123-456789abcdef"
 SUFFIXES = ["", "m", "k", "M", "G", "T", "P", "E", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei", "n", "u", "e3", "E2"]

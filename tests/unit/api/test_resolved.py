@@ -10,12 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dradriver.allocator.request import Amount, Constraint, Mig, Request, Share, Strategy, Weights
-from dradriver.api import names, resolved, values
-from dradriver.api.errors import WordError
-from dradriver.api.gangs import Gang
+from dradriver.api.base import names
+from dradriver.api.base.errors import WordError
+from dradriver.api.gangs.gangs import Gang
+from dradriver.api.pod import resolved
+from dradriver.api.pod.resolved import Resolved
 from dradriver.api.policies.model import Policies
-from dradriver.api.resolved import Resolved
-from dradriver.api.values import Near
+from dradriver.api.vocabulary import values
+from dradriver.api.vocabulary.values import Near
 
 GOOD = resolved.resolve({names.POLICY: "nvlink,pack", names.MIN_MEMORY: "40Gi"}, {"main": 2, "side": 1})
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dradriver.api.same_spec import digest
+from dradriver.api.base.same_spec import digest
 
 
 def spec(memory: object = "10240Mi", **more: Any) -> dict[str, Any]:

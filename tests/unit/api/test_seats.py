@@ -9,10 +9,12 @@ import msgspec
 import pytest
 
 from dradriver.allocator.request import Choice, Level
-from dradriver.api import claims, names, pins, seats, slices
-from dradriver.api.dra_objects import ResourceClaim, ResourceSlice
+from dradriver.api.base import names, seats
+from dradriver.api.base.dra_objects import ResourceClaim, ResourceSlice
+from dradriver.api.claims import claims, pins
 from dradriver.api.policies.modes import Mode
-from dradriver.cluster import slice_records
+from dradriver.api.slices import slices
+from dradriver.cluster.records import slice_records
 from dradriver.cluster.shown.holders import held_by
 from dradriver.topology import profiles
 from tests import schema

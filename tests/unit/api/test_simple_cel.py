@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dradriver.api import simple_cel
-from dradriver.api.simple_cel import Other, Value
+from dradriver.api.vocabulary import simple_cel
+from dradriver.api.vocabulary.simple_cel import Other, Value
 
 NIC: dict[str, Value] = {
     "dra.net/rdma": True,

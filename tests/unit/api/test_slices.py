@@ -9,8 +9,9 @@ import msgspec
 import pytest
 from hypothesis import given
 
-from dradriver.api import device_attributes, names, slices
-from dradriver.api.dra_objects import ResourceSlice
+from dradriver.api.base import names
+from dradriver.api.base.dra_objects import ResourceSlice
+from dradriver.api.slices import device_attributes, slices
 from dradriver.topology import profiles
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.machine import Machine

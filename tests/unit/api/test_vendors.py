@@ -9,13 +9,16 @@ import msgspec
 import pytest
 
 from dradriver.allocator.request import Constraint, Share, Whole
-from dradriver.api import ladder, names, resolved, slices, values
-from dradriver.api.annotations import parse
-from dradriver.api.device_attributes import MOST_SAID
-from dradriver.api.errors import WordError
-from dradriver.api.ledger import NVIDIA, OURS
+from dradriver.api.base import names
+from dradriver.api.base.errors import WordError
+from dradriver.api.base.ledger import NVIDIA, OURS
+from dradriver.api.pod import ladder, resolved
+from dradriver.api.pod.annotations import parse
 from dradriver.api.policies.modes import Mode
 from dradriver.api.policies.read import read
+from dradriver.api.slices import slices
+from dradriver.api.slices.device_attributes import MOST_SAID
+from dradriver.api.vocabulary import values
 from dradriver.topology import profiles
 from dradriver.topology.machine import Machine
 from dradriver.topology.vendors import VENDORS

@@ -8,8 +8,9 @@ import re
 import pytest
 
 from dradriver.allocator.request import MigPart
-from dradriver.api import claims, nics
-from dradriver.api.ledger import LEDGERS, bound
+from dradriver.api.base.ledger import LEDGERS, bound
+from dradriver.api.claims import claims
+from dradriver.api.vocabulary import nics
 from tests.fakes.chart import objects
 
 pytestmark = pytest.mark.helm

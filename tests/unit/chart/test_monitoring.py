@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from docs import metrics, questions
-from dradriver.cluster.gpu_states import STATES
+from dradriver.cluster.derived.gpu_states import STATES
 from dradriver.controller.causes import Cause
 from dradriver.node.faults import KINDS
 from tests import needs

@@ -10,19 +10,11 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from dradriver.api import (
-    annotation_words,
-    exclusive,
-    gang_sizes,
-    ladder,
-    limits,
-    names,
-    reservations,
-    search_limits,
-    seats,
-    suspends,
-    usage,
-)
+from dradriver.api.base import names, seats
+from dradriver.api.claims import exclusive, reservations, search_limits, usage
+from dradriver.api.gangs import gang_sizes, suspends
+from dradriver.api.pod import ladder
+from dradriver.api.vocabulary import annotation_words, limits
 from dradriver.controller.main import LEASE
 from dradriver.kube.resources import POD_DISRUPTION_BUDGETS
 from tests.effort import sampled

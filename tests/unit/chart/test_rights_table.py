@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 import pytest
 
-from dradriver.api import gang_sizes, suspends
+from dradriver.api.gangs import gang_sizes, suspends
 from tests.fakes.chart import VARIANTS, objects
 from tests.paths import REPO
 
@@ -25,6 +25,8 @@ ALL: Final = (
     "policies.tenants.b.namespaceLabels.team=b",
 )
 """Values that give each account all rights that it can have."""
+SEATS: Final = "dradriver/controller/writing/seat_slice.py"
+CLAIMS: Final = "dradriver/controller/writing/api_writer.py"
 STOLEN: Final = "tests/contract/test_stolen_tokens.py"
 GANGS: Final = "tests/contract/test_gang_policies.py"
 POLICIES: Final = "tests/contract/test_policies.py"
@@ -52,76 +54,76 @@ class Right(NamedTuple):
 
 
 RIGHTS: Final = (
-    Right("controller", "pods", "get list watch", "dradriver/controller/controller.py"),
+    Right("controller", "pods", "get list watch", "dradriver/controller/loop/controller.py"),
     Right(
-        "controller", "pods", "patch", "dradriver/controller/pod_writer.py",
+        "controller", "pods", "patch", "dradriver/controller/writing/pod_writer.py",
         "pod-writes", f"{STOLEN}::test_the_token_of_the_controller_changes_nothing_else_of_pods",
     ),
     Right(
-        "controller", "pods", "delete", "dradriver/controller/budgets.py",
+        "controller", "pods", "delete", "dradriver/controller/owners/budgets.py",
         "deletions", f"{GANGS}::test_the_controller_deletes_pods_of_stateful_sets_and_no_others",
     ),
     Right(
-        "controller", "pods/status", "patch", "dradriver/controller/gang_writer.py",
+        "controller", "pods/status", "patch", "dradriver/controller/writing/gang_writer.py",
         "nominations", f"{GANGS}::test_the_controller_nominates_nodes_of_its_pods",
     ),
     Right(
-        "controller", "pods/eviction", "create", "dradriver/controller/budgets.py",
+        "controller", "pods/eviction", "create", "dradriver/controller/owners/budgets.py",
         "evictions", f"{STOLEN}::test_pods_end_by_the_controller_only_where_the_driver_works",
     ),
-    Right("controller", "nodes", "list watch", "dradriver/controller/controller.py"),
-    Right("controller", "namespaces", "list watch", "dradriver/controller/namespaces.py"),
-    Right("controller", "resourceslices.resource.k8s.io", "list watch", "dradriver/controller/controller.py"),
+    Right("controller", "nodes", "list watch", "dradriver/controller/loop/controller.py"),
+    Right("controller", "namespaces", "list watch", "dradriver/controller/loop/namespaces.py"),
+    Right("controller", "resourceslices.resource.k8s.io", "list watch", "dradriver/controller/loop/controller.py"),
     Right(
-        "controller", "resourceslices.resource.k8s.io", "create", "dradriver/controller/seat_slice.py",
+        "controller", "resourceslices.resource.k8s.io", "create", SEATS,
         "seats", f"{GANGS}::test_the_controller_offers_seats_and_nothing_else_and_agents_offer_none",
     ),
     Right(
-        "controller", "resourceslices.resource.k8s.io", "get update delete", "dradriver/controller/seat_slice.py",
+        "controller", "resourceslices.resource.k8s.io", "get update delete", SEATS,
         NAMED, f"{GANGS}::test_the_controller_offers_seats_and_nothing_else_and_agents_offer_none",
     ),
-    Right("controller", "deviceclasses.resource.k8s.io", "get list watch", "dradriver/controller/seat_slice.py"),
-    Right("controller", "devicetaintrules.resource.k8s.io", "list watch", "dradriver/controller/controller.py"),
-    Right("controller", "topologies.kueue.x-k8s.io", "list watch", "dradriver/controller/controller.py"),
+    Right("controller", "deviceclasses.resource.k8s.io", "get list watch", SEATS),
+    Right("controller", "devicetaintrules.resource.k8s.io", "list watch", "dradriver/controller/loop/controller.py"),
+    Right("controller", "topologies.kueue.x-k8s.io", "list watch", "dradriver/controller/loop/controller.py"),
     Right(
         "controller", "resourceclaimtemplates.resource.k8s.io", "get list watch",
-        "dradriver/controller/template_reader.py",
+        "dradriver/controller/reading/template_reader.py",
     ),
     Right(
         "controller", "resourceclaimtemplates.resource.k8s.io", "create delete",
-        "dradriver/controller/template_writer.py",
+        "dradriver/controller/writing/template_writer.py",
         "template-writes", f"{STOLEN}::test_the_token_of_the_controller_is_good_for_its_own_templates_only",
     ),
-    Right("controller", "resourceclaims.resource.k8s.io", "get list watch", "dradriver/controller/controller.py"),
+    Right("controller", "resourceclaims.resource.k8s.io", "get list watch", "dradriver/controller/loop/controller.py"),
     Right(
-        "controller", "resourceclaims.resource.k8s.io", "create patch delete", "dradriver/controller/api_writer.py",
+        "controller", "resourceclaims.resource.k8s.io", "create patch delete", CLAIMS,
         "claim-writes", f"{STOLEN}::test_the_token_of_the_controller_is_good_for_its_own_claims_only",
     ),
     Right(
-        "controller", "resourceclaims/status.resource.k8s.io", "patch", "dradriver/controller/gang_writer.py",
+        "controller", "resourceclaims/status.resource.k8s.io", "patch", "dradriver/controller/writing/gang_writer.py",
         "seat-statuses", f"{GANGS}::test_a_stolen_token_of_the_controller_changes_nothing_else_of_a_claim",
     ),
     Right(
         "controller", "resourceclaims/driver.resource.k8s.io", "arbitrary-node:patch",
-        "dradriver/controller/gang_writer.py",
+        "dradriver/controller/writing/gang_writer.py",
         NAMED, f"{GANGS}::test_a_stolen_token_of_the_controller_changes_nothing_else_of_a_claim",
     ),
     *(
-        Right("controller", f"{plural}.{group}", "get", "dradriver/controller/owner_reader.py")
+        Right("controller", f"{plural}.{group}", "get", "dradriver/controller/owners/owner_reader.py")
         for group, plural in {**gang_sizes.OBJECTS, **suspends.OBJECTS}.values()
     ),
     *(
         Right(
             "controller", "{1}.{0}".format(*suspends.OBJECTS[kind]), "list patch",
-            "dradriver/controller/owner_restarts.py", f"suspends-{suspends.OBJECTS[kind][1]}",
+            "dradriver/controller/owners/owner_restarts.py", f"suspends-{suspends.OBJECTS[kind][1]}",
             f"{STOLEN}::test_the_token_of_the_controller_suspends_and_writes_nothing_else_on_owners",
         )
         for kind in suspends.FIELDS
     ),
-    Right("controller", "poddisruptionbudgets.policy", "list", "dradriver/controller/budgets.py"),
-    Right("controller", "persistentvolumeclaims", "get", "dradriver/cluster/volumes.py"),
-    Right("controller", "persistentvolumes", "get", "dradriver/cluster/volumes.py"),
-    Right("controller", "storageclasses.storage.k8s.io", "get", "dradriver/cluster/volumes.py"),
+    Right("controller", "poddisruptionbudgets.policy", "list", "dradriver/controller/owners/budgets.py"),
+    Right("controller", "persistentvolumeclaims", "get", "dradriver/cluster/pods/volumes.py"),
+    Right("controller", "persistentvolumes", "get", "dradriver/cluster/pods/volumes.py"),
+    Right("controller", "storageclasses.storage.k8s.io", "get", "dradriver/cluster/pods/volumes.py"),
     Right(
         "controller", "events", "create patch", "dradriver/kube/events.py",
         "events", f"{STOLEN}::test_events_are_reported_under_the_own_name_and_about_the_drivers_objects",
@@ -135,7 +137,7 @@ RIGHTS: Final = (
         "creations", f"{STOLEN}::test_in_the_drivers_namespace_the_accounts_create_only_what_they_keep_there",
     ),
     Right(
-        "controller", "configmaps", "get update", "dradriver/controller/usage_store.py",
+        "controller", "configmaps", "get update", "dradriver/controller/writing/usage_store.py",
         NAMED, "tests/unit/chart/test_rights.py::test_least_privilege_of_the_controller",
     ),
     Right(
@@ -143,7 +145,7 @@ RIGHTS: Final = (
         NAMED, "tests/contract/test_watched_policies.py::test_what_is_stored_is_in_force_without_a_file",
     ),
     Right(
-        "controller", "configmaps", "create", "dradriver/controller/reservation_store.py",
+        "controller", "configmaps", "create", "dradriver/controller/writing/reservation_store.py",
         "creations", f"{STOLEN}::test_in_the_drivers_namespace_the_accounts_create_only_what_they_keep_there",
     ),
     Right("node", "resourceslices.resource.k8s.io", "list watch", "dradriver/node/publishing/node_objects.py"),
@@ -222,12 +224,12 @@ RIGHTS: Final = (
     Right("viewer", "daemonsets.apps", "get list", "dradriver/cli/verify.py"),
     Right("viewer", "leases.coordination.k8s.io", "get list", "dradriver/cli/verify.py"),
     *(
-        Right(account, resource, "get", "dradriver/cluster/volumes.py")
+        Right(account, resource, "get", "dradriver/cluster/pods/volumes.py")
         for account in ("page", "viewer")
         for resource in ("persistentvolumeclaims", "persistentvolumes", "storageclasses.storage.k8s.io")
     ),
     *(
-        Right(account, f"{plural}.{group}", "get", "dradriver/controller/owner_reader.py")
+        Right(account, f"{plural}.{group}", "get", "dradriver/controller/owners/owner_reader.py")
         for account in ("page", "viewer")
         for group, plural in {**gang_sizes.OBJECTS, **suspends.OBJECTS}.values()
     ),

@@ -15,11 +15,11 @@ import yaml
 
 import dradriver
 from dradriver.allocator.policies import LINKED, POLICIES
-from dradriver.api import values as api_values
 from dradriver.api.policies import model
 from dradriver.api.policies.fields import MigWord, SharedWord
 from dradriver.api.policies.meaning import LATER, WORDS
 from dradriver.api.policies.read import PoliciesError, notes, read
+from dradriver.api.vocabulary import values as api_values
 from dradriver.topology import profiles
 from dradriver.topology.nccl import tuning
 from tests.paths import REPO
@@ -254,7 +254,7 @@ def test_a_version_that_yaml_would_shorten_is_refused() -> None:
 
 
 def test_the_public_names_are_the_codes() -> None:
-    from dradriver.api import names
+    from dradriver.api.base import names
 
     templates = {path.name: path.read_text() for path in CHART.rglob("templates/**/*.yaml")}
     helpers = (CHART / "templates/_helpers.tpl").read_text()

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from dradriver.api import slices
-from dradriver.api.ledger import NVIDIA
-from dradriver.api.ledger import bound as ledger
+from dradriver.api.base.ledger import NVIDIA
+from dradriver.api.base.ledger import bound as ledger
+from dradriver.api.slices import slices
 from dradriver.kube.resources import DAEMON_SETS, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from tests.fakes.addoncluster import AddOnCluster
 from tests.fakes.commands import CommandLine, run_all

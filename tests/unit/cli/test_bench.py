@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dradriver.api import names
+from dradriver.api.base import names
 from dradriver.cli import nccl_tests
 from dradriver.cli.bench import _JOBS
 from dradriver.cli.main import main

@@ -16,7 +16,7 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from dradriver.api import names, seats
+from dradriver.api.base import names, seats
 from dradriver.cli.main import main
 from dradriver.kube import client
 from dradriver.kube.resources import RESOURCE_CLAIMS, RESOURCE_SLICES

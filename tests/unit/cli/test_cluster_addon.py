@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from dradriver.api import slices
-from dradriver.api.ledger import AMD, NVIDIA
+from dradriver.api.base.ledger import AMD, NVIDIA
+from dradriver.api.slices import slices
 from dradriver.cli.cluster import reading
 from dradriver.cli.cluster.topo import views
 from dradriver.cluster.shown.nodes import NodeView

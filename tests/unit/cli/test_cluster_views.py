@@ -10,10 +10,12 @@ import msgspec
 import pytest
 
 from dradriver.allocator.request import Amount, Choice, Level, MigPart, PartChoice, SharePart, Whole
-from dradriver.api import claims, names, slices
-from dradriver.api.objects import Metadata
-from dradriver.api.pods import Pod, PodClaim, PodSpec
+from dradriver.api.base import names
+from dradriver.api.base.objects import Metadata
+from dradriver.api.base.pods import Pod, PodClaim, PodSpec
+from dradriver.api.claims import claims
 from dradriver.api.policies.modes import Mode
+from dradriver.api.slices import slices
 from dradriver.cli.cluster.topo import data, nvlink_set, views
 from dradriver.cluster.shown.holders import Hold, Holder
 from dradriver.cluster.shown.nodes import NodeView

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from dradriver.api import names
+from dradriver.api.base import names
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
 from tests.effort import sampled
 from tests.fakes.apistore import Object

@@ -11,7 +11,7 @@ import yaml
 from click.testing import CliRunner
 
 from dradriver.allocator.request import Amount
-from dradriver.api import names
+from dradriver.api.base import names
 from dradriver.api.policies.modes import Mode
 from dradriver.api.policies.read import read
 from dradriver.cli.main import main

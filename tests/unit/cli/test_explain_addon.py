@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dradriver.api.ledger import NVIDIA
+from dradriver.api.base.ledger import NVIDIA
 from dradriver.api.policies.modes import Mode
 from dradriver.kube.resources import RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, RESOURCE_SLICES
 from tests.fakes import nvidia

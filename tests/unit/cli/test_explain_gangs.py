@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from dradriver.api import names, seats
+from dradriver.api.base import names, seats
 from dradriver.kube.resources import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, Resource
 from tests.fakes.commands import CommandLine, run_all
 from tests.fakes.control_plane.scheduler import Scheduler

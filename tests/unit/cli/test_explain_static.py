@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from dradriver.api import ladder, names, resolved
+from dradriver.api.base import names
+from dradriver.api.pod import ladder, resolved
 from dradriver.kube.resources import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
 from tests.fakes.admission import admit, defaulted, stored
 from tests.fakes.admission import pod as manifest

@@ -7,8 +7,8 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from dradriver.allocator.request import Amount
-from dradriver.api import slices
 from dradriver.api.policies.modes import Mode
+from dradriver.api.slices import slices
 from dradriver.kube.resources import DEVICE_TAINT_RULES, NODES
 from tests.fakes.commands import CommandLine, run_all
 from tests.fakes.gpucluster import GpuCluster

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from dradriver.api import names
+from dradriver.api.base import names
 from dradriver.kube.resources import RESOURCE_CLAIMS
 from tests.fakes.apistore import Object
 from tests.fakes.commands import CommandLine, run_all

@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dradriver.api import names
+from dradriver.api.base import names
 from dradriver.cli.linter.admitted import GROUPS
 from dradriver.cli.linter.documents import DocumentError, documents
 from dradriver.cli.linter.patched import patched

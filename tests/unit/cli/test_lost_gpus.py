@@ -10,9 +10,10 @@ from typing import cast
 import msgspec
 import pytest
 
-from dradriver.api import lost_gpus, names, slices
-from dradriver.api.dra_objects import ResourceSlice
-from dradriver.api.lost_gpus import LostGpu
+from dradriver.api.base import names
+from dradriver.api.base.dra_objects import ResourceSlice
+from dradriver.api.slices import lost_gpus, slices
+from dradriver.api.slices.lost_gpus import LostGpu
 from dradriver.cli.cluster import topo
 from dradriver.cli.page import facts
 from dradriver.cli.page.live import Live

@@ -8,7 +8,8 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from dradriver.api import names, resolved
+from dradriver.api.base import names
+from dradriver.api.pod import resolved
 from dradriver.cli.explainer.subject import wish
 from dradriver.cli.main import main
 from dradriver.cli.verifier import machine as verified

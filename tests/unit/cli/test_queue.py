@@ -6,8 +6,10 @@ import math
 import time
 from typing import Any
 
-from dradriver.api import names, reservations, slices, usage
-from dradriver.api.usage import Bucket
+from dradriver.api.base import names
+from dradriver.api.claims import reservations, usage
+from dradriver.api.claims.usage import Bucket
+from dradriver.api.slices import slices
 from dradriver.kube.resources import CONFIG_MAPS, PODS, RESOURCE_CLAIMS
 from tests.fakes.commands import CommandLine, run_all
 from tests.fakes.gpucluster import GpuCluster, claim_of

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from dradriver.api import names
+from dradriver.api.base import names
 from dradriver.cli.main import main
 from dradriver.kube.resources import Resource
 from tests.fakes.commands import command_line

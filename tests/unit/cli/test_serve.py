@@ -14,8 +14,8 @@ import aiohttp
 import pytest
 from click.testing import CliRunner
 
-from dradriver.api.ledger import NVIDIA
-from dradriver.api.ledger import bound as ledger
+from dradriver.api.base.ledger import NVIDIA
+from dradriver.api.base.ledger import bound as ledger
 from dradriver.cli import serve
 from dradriver.cli.main import main
 from dradriver.cli.page import mirror, server, session

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from dradriver.api import slices
+from dradriver.api.slices import slices
 from dradriver.cli.main import main
 from dradriver.topology.load import read_machine
 from tests.fakes.gpunodes import read_slices

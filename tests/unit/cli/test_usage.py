@@ -13,8 +13,8 @@ import openpyxl
 import pytest
 from click.testing import CliRunner
 
-from dradriver.api import usage
-from dradriver.api.usage import Bucket, Detail
+from dradriver.api.claims import usage
+from dradriver.api.claims.usage import Bucket, Detail
 from dradriver.cli.main import main
 from dradriver.cli.period import Period, period
 from dradriver.kube.resources import CONFIG_MAPS, NAMESPACES

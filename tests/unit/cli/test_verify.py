@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 import yaml
 
-from dradriver.api import ledger, names, slices
+from dradriver.api.base import ledger, names
 from dradriver.api.policies.read import read
+from dradriver.api.slices import slices
 from dradriver.cli.verifier import admission, machine, parts
 from dradriver.cli.verifier import cluster as cluster_checks
 from dradriver.cli.verifier import job as job_of

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from dradriver.api import names
-from dradriver.api.objects import Metadata
-from dradriver.api.pins import Key
-from dradriver.api.pods import Pod, PodClaim, PodSpec
-from dradriver.cluster.claim_users import ClaimUsers
+from dradriver.api.base import names
+from dradriver.api.base.objects import Metadata
+from dradriver.api.base.pods import Pod, PodClaim, PodSpec
+from dradriver.api.claims.pins import Key
+from dradriver.cluster.pods.claim_users import ClaimUsers
 from dradriver.kube.client import ApiError
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS, Resource
 from tests.fakes.apistore import Object

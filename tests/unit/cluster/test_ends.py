@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from dradriver.api.objects import seconds
-from dradriver.cluster.ends import OVERDUE_S, ends_at, given_at
+from dradriver.api.base.objects import seconds
+from dradriver.cluster.derived.ends import OVERDUE_S, ends_at, given_at
 from dradriver.cluster.nodes.ask import BEGINS_S, FREED_S
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
 from tests.fakes.gang_pods import gang

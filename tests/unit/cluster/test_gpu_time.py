@@ -13,13 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dradriver.allocator.request import Amount
-from dradriver.api import slices
-from dradriver.api.pins import MigSlice
-from dradriver.api.pods import Pod
-from dradriver.api.usage import MOST_ROWS, Bucket
-from dradriver.cluster.gpu_parts import gpus_of
-from dradriver.cluster.gpu_time import GpuTime, Who, decayed, owner_of
-from dradriver.cluster.pools import Pool
+from dradriver.api.base.pods import Pod
+from dradriver.api.claims.pins import MigSlice
+from dradriver.api.claims.usage import MOST_ROWS, Bucket
+from dradriver.api.slices import slices
+from dradriver.cluster.gpus.gpu_parts import gpus_of
+from dradriver.cluster.gpus.pools import Pool
+from dradriver.cluster.pods.gpu_time import GpuTime, Who, decayed, owner_of
 from dradriver.topology import profiles
 
 DEVICE = ("node", "gpu-1")

@@ -11,14 +11,14 @@ import pytest
 
 from dradriver.allocator import Fleet
 from dradriver.allocator.request import Amount, Mig, NoPlaceError, Share
-from dradriver.api import slices
-from dradriver.api.objects import Node
-from dradriver.api.pins import Key, MigSlice, Usage
+from dradriver.api.base.objects import Node
+from dradriver.api.claims.pins import Key, MigSlice, Usage
 from dradriver.api.policies.modes import Mode
-from dradriver.cluster.fleets import Fleets
-from dradriver.cluster.inventory import Inventory
+from dradriver.api.slices import slices
+from dradriver.cluster.gpus.fleets import Fleets
+from dradriver.cluster.gpus.inventory import Inventory
 from dradriver.cluster.nodes.table import NodeTable
-from dradriver.cluster.slice_records import read_slice
+from dradriver.cluster.records.slice_records import read_slice
 from dradriver.topology import profiles
 from dradriver.topology.machine import Nic, PathType
 from tests.effort import sampled

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from dradriver.cluster.kueue_topologies import read_topology
+from dradriver.cluster.gpus.kueue_topologies import read_topology
 from dradriver.kube.reflector import Change
 from tests.fakes.gang_pods import gang
 from tests.fakes.gpucluster import GpuCluster

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dradriver.api import names
+from dradriver.api.base import names
 from dradriver.kube.resources import PODS
 from tests.fakes.gpucluster import GpuCluster
 from tests.fakes.troubles import working
@@ -266,7 +266,7 @@ async def test_among_very_many_pods_rules_are_left_to_the_scheduler(monkeypatch:
         db(cluster, name, affinity=ALONE)
     await cluster.settle()
     assert cluster.claim("db-1") is None
-    monkeypatch.setattr("dradriver.cluster.neighbours.MOST_PODS", 2)
+    monkeypatch.setattr("dradriver.cluster.pods.neighbours.MOST_PODS", 2)
     db(cluster, "db-3", affinity=ALONE)
     await cluster.settle()
     assert node_of(cluster, "db-3") == "a"

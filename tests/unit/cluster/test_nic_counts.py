@@ -6,9 +6,9 @@ from unittest.mock import Mock
 
 import pytest
 
-from dradriver.api.nics import Alike, NicAsk, NicRequest
-from dradriver.cluster import nic_counts
-from dradriver.cluster.nics import Nics
+from dradriver.api.vocabulary.nics import Alike, NicAsk, NicRequest
+from dradriver.cluster.nics import nic_counts
+from dradriver.cluster.nics.nics import Nics
 from tests.fakes import nics
 from tests.fakes.nics import DRANET, DRANET_CLASS, SRIOV
 from tests.unit.cluster.test_nics import A, B, book, enough, made, see

@@ -11,13 +11,13 @@ import msgspec
 import numpy as np
 import pytest
 
-from dradriver.api import simple_cel
-from dradriver.api.nics import NicAsk, NicRequest
-from dradriver.api.simple_cel import Other
-from dradriver.cluster.nic_devices import Nic, NicSlice, read_slice
-from dradriver.cluster.nics import Nics
+from dradriver.api.vocabulary import simple_cel
+from dradriver.api.vocabulary.nics import NicAsk, NicRequest
+from dradriver.api.vocabulary.simple_cel import Other
+from dradriver.cluster.gpus.taint_rules import TaintRules, read_rule
+from dradriver.cluster.nics.nic_devices import Nic, NicSlice, read_slice
+from dradriver.cluster.nics.nics import Nics
 from dradriver.cluster.nodes.table import NodeTable
-from dradriver.cluster.taint_rules import TaintRules, read_rule
 from dradriver.kube.codec import BadJson
 from dradriver.kube.reflector import Change
 from tests.fakes import nics

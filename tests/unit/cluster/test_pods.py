@@ -9,11 +9,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from dradriver.api import names
-from dradriver.api.pods import Pod
-from dradriver.cluster import pods
+from dradriver.api.base import names
+from dradriver.api.base.pods import Pod
 from dradriver.cluster.nodes.requests import request_of
-from dradriver.cluster.pods import Foreign
+from dradriver.cluster.records import pods
+from dradriver.cluster.records.pods import Foreign
 from dradriver.kube import codec
 from dradriver.kube.client import Client
 from dradriver.kube.reflector import Change, Reflector

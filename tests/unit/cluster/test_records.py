@@ -5,10 +5,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from dradriver.api import names, slices
+from dradriver.api.base import names
 from dradriver.api.policies.fields import MigWord
 from dradriver.api.policies.modes import Mode
-from dradriver.cluster import records, slice_records
+from dradriver.api.slices import slices
+from dradriver.cluster.records import records, slice_records
 from dradriver.topology import codec, profiles
 from dradriver.topology.machine import Machine
 from tests.fakes.apirules import Object

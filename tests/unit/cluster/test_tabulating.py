@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from dradriver.cluster.tabulating import AtOnce, Tabulator
+from dradriver.cluster.gpus.tabulating import AtOnce, Tabulator
 from dradriver.kube.resources import NODES, RESOURCE_SLICES
 from dradriver.topology import profiles
 from dradriver.topology.machine import Machine, PathType

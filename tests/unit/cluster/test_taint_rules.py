@@ -12,11 +12,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from dradriver.api import names, slices
-from dradriver.api.ledger import NVIDIA
-from dradriver.cluster.slice_records import SliceRecord, read_slice
-from dradriver.cluster.taint_rules import TaintRule, TaintRules, read_rule
-from dradriver.controller.controller import Controller
+from dradriver.api.base import names
+from dradriver.api.base.ledger import NVIDIA
+from dradriver.api.slices import slices
+from dradriver.cluster.gpus.taint_rules import TaintRule, TaintRules, read_rule
+from dradriver.cluster.records.slice_records import SliceRecord, read_slice
+from dradriver.controller.loop.controller import Controller
 from dradriver.kube.client import Client
 from dradriver.kube.optional import OptionalReflector
 from dradriver.kube.reflector import Change
@@ -260,7 +261,7 @@ async def test_a_kind_is_followed_in_the_newest_version_that_there_is_and_while_
 async def test_a_controller_that_cannot_read_rules_is_ready_all_the_same(
     api: FakeApiServer, status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dradriver.controller.controller.RULES_S", 0.2)
+    monkeypatch.setattr("dradriver.controller.loop.controller.RULES_S", 0.2)
     api.optional = {BETA}
     api.fail(path="devicetaintrules", status=status, reason="Forbidden", times=1000)
     cluster = GpuCluster()

@@ -11,14 +11,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dradriver.api.objects import Metadata, Node
-from dradriver.api.pods import NodeRequirement, NodeSelector, NodeSelectorTerm, Pod, PodSpec, Volume, VolumeClaimName
-from dradriver.api.storage import PersistentVolume, PersistentVolumeSpec, VolumeNodeAffinity
+from dradriver.api.base.objects import Metadata, Node
+from dradriver.api.base.pods import (
+    NodeRequirement,
+    NodeSelector,
+    NodeSelectorTerm,
+    Pod,
+    PodSpec,
+    Volume,
+    VolumeClaimName,
+)
+from dradriver.api.base.storage import PersistentVolume, PersistentVolumeSpec, VolumeNodeAffinity
 from dradriver.cluster.nodes.ask import ask_of
 from dradriver.cluster.nodes.classes import ELSEWHERE
 from dradriver.cluster.nodes.expressions import holds
 from dradriver.cluster.nodes.table import NodeTable
-from dradriver.cluster.volumes import MOST_CLAIMS, claims_of, where_of
+from dradriver.cluster.pods.volumes import MOST_CLAIMS, claims_of, where_of
 from dradriver.kube.client import ApiError, Unreachable
 from dradriver.kube.resources import PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, PODS, STORAGE_CLASSES, Resource
 from tests.fakes.commands import CommandLine

@@ -8,11 +8,12 @@ import msgspec
 import pytest
 
 from dradriver.allocator.request import Constraint, Whole
-from dradriver.api import names, templates
-from dradriver.api.errors import WordError
-from dradriver.api.ledger import NVIDIA
-from dradriver.api.objects import Metadata
-from dradriver.api.templates import Template
+from dradriver.api.base import names
+from dradriver.api.base.errors import WordError
+from dradriver.api.base.ledger import NVIDIA
+from dradriver.api.base.objects import Metadata
+from dradriver.api.claims import templates
+from dradriver.api.claims.templates import Template
 from dradriver.kube.resources import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
 from tests.fakes.addoncluster import AddOnCluster
 from tests.fakes.admission import admit, defaulted, stored

@@ -9,10 +9,11 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from dradriver.cluster.picture import Picture
-from dradriver.controller import audit, metrics
-from dradriver.controller.audit import Audit
-from dradriver.controller.controller import Controller
+from dradriver.cluster.cache.picture import Picture
+from dradriver.controller import metrics
+from dradriver.controller.loop import audit
+from dradriver.controller.loop.audit import Audit
+from dradriver.controller.loop.controller import Controller
 from dradriver.kube.client import Client
 from dradriver.kube.reflector import Change
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS, RESOURCE_SLICES

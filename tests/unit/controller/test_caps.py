@@ -12,7 +12,7 @@ from dradriver.allocator.request import Amount
 from dradriver.api.policies.model import Policies
 from dradriver.api.policies.modes import Mode
 from dradriver.api.policies.tenants import Cap, Tenant
-from dradriver.controller import decide, gang_plan
+from dradriver.controller.placing import decide, gang_plan
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
 from dradriver.queue.reservation import Terms
 from tests.effort import sampled
@@ -85,7 +85,7 @@ async def test_it_is_placed_once_its_tenant_has_less_and_is_not_asked_about_befo
     cluster.pod("second", 4)
     cluster.pod("theirs", 8, namespace="others")
     await cluster.settle()
-    with patch("dradriver.controller.pod_worker.decide", wraps=decide.decide) as asked:
+    with patch("dradriver.controller.loop.pod_worker.decide", wraps=decide.decide) as asked:
         cluster.remove(RESOURCE_CLAIMS, claim_of("theirs"), "others")
         cluster.remove(PODS, "theirs", "others")
         await cluster.settle()

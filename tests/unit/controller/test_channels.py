@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dradriver.api.ledger import NVIDIA, bound
+from dradriver.api.base.ledger import NVIDIA, bound
 from dradriver.kube.reflector import Change
 from dradriver.kube.resources import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, RESOURCE_SLICES
 from dradriver.topology.levels import FABRIC

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from prometheus_client import REGISTRY
 
-from dradriver.api import names, seats
-from dradriver.api.ledger import NVIDIA, OURS, bound, current_ledger
-from dradriver.controller import seat_slice
-from dradriver.controller.controller import Controller
+from dradriver.api.base import names, seats
+from dradriver.api.base.ledger import NVIDIA, OURS, bound, current_ledger
+from dradriver.controller.loop.controller import Controller
 from dradriver.controller.main import LEASE, Options, main, parse, serve
+from dradriver.controller.writing import seat_slice
 from dradriver.kube.client import Client
 from dradriver.kube.resources import DEVICE_CLASSES, LEASES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from tests.fakes.addoncluster import AddOnCluster

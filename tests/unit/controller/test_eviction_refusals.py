@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dradriver.controller.eviction_refusals import EvictionRefusals
+from dradriver.controller.owners.eviction_refusals import EvictionRefusals
 
 ONE, OTHER = ("default", "one"), ("default", "other")
 

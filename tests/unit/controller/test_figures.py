@@ -10,11 +10,11 @@ import pytest
 from prometheus_client import REGISTRY
 
 from dradriver.allocator.request import Amount
-from dradriver.api import slices
 from dradriver.api.policies.model import Price, Prices
 from dradriver.api.policies.modes import Mode
+from dradriver.api.slices import slices
 from dradriver.controller import metrics
-from dradriver.controller.figures import Figures
+from dradriver.controller.loop.figures import Figures
 from dradriver.kube.resources import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from tests.fakes.addoncluster import AddOnCluster
 from tests.fakes.gpucluster import GpuCluster

@@ -5,11 +5,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from dradriver.api import slices
-from dradriver.api.dra_objects import ResourceSlice
+from dradriver.api.base.dra_objects import ResourceSlice
 from dradriver.api.policies.modes import Mode, mode_of
 from dradriver.api.policies.read import PoliciesError, read
-from dradriver.api.slice_features import ALL
+from dradriver.api.slices import slices
+from dradriver.api.slices.slice_features import ALL
 from dradriver.kube.resources import RESOURCE_SLICES
 from dradriver.node.publishing.mode_transition import published
 from dradriver.topology import profiles

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from dradriver.api import names, seats
-from dradriver.api.pods import Pod
-from dradriver.cluster.placement import Placement
-from dradriver.controller.gang_step import GATHER_S
-from dradriver.controller.next_step import BOUND_S, UNSEATED_S
-from dradriver.controller.pod_writer import PodWriter
+from dradriver.api.base import names, seats
+from dradriver.api.base.pods import Pod
+from dradriver.cluster.records.placement import Placement
+from dradriver.controller.steps.gang_step import GATHER_S
+from dradriver.controller.steps.next_step import BOUND_S, UNSEATED_S
+from dradriver.controller.writing.pod_writer import PodWriter
 from dradriver.kube.client import ApiError
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
 from tests.effort import sampled

@@ -11,8 +11,11 @@ from typing import Any
 import pytest
 
 from dradriver.allocator.fleet.gang_effort import Effort
-from dradriver.api import names, plans
-from dradriver.controller import gang_plan, gang_roles, gang_step, gang_worker
+from dradriver.api.base import names
+from dradriver.api.claims import plans
+from dradriver.controller.loop import gang_worker
+from dradriver.controller.placing import gang_plan, gang_roles
+from dradriver.controller.steps import gang_step
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS, Resource
 from dradriver.queue.units import Member
 from tests.fakes.apistore import Object

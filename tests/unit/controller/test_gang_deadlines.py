@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dradriver.api import names
+from dradriver.api.base import names
 from dradriver.kube.client import ApiError
 from dradriver.kube.resources import PODS, RESOURCE_CLAIM_TEMPLATES, Resource
 from tests.fakes.control_plane.jobs import JOBS

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dradriver.api import names, seats
+from dradriver.api.base import names, seats
 from dradriver.kube.client import ApiError
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
 from tests.fakes.apistore import Event, Object

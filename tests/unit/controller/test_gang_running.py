@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from msgspec.structs import replace
 
-from dradriver.controller.gang_running import Anew, OneByOne, running_step
+from dradriver.controller.steps.gang_running import Anew, OneByOne, running_step
 from dradriver.kube.resources import PODS
 from tests.fakes.gang_pods import bound, gang
 from tests.fakes.gpucluster import GpuCluster

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 from prometheus_client import REGISTRY
 
-from dradriver.api import names
-from dradriver.cluster.kept_places import KEPT_S
+from dradriver.api.base import names
+from dradriver.cluster.pods.kept_places import KEPT_S
 from dradriver.kube.client import ApiError
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
 from tests.effort import sampled

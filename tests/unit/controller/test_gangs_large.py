@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from dradriver.cluster.nodes import ask
-from dradriver.controller import gang_step, gang_worker, pod_worker
+from dradriver.controller.loop import gang_worker, pod_worker
+from dradriver.controller.steps import gang_step
 from dradriver.kube.resources import PODS
 from tests.fakes.gang_pods import gang
 from tests.fakes.gpucluster import GpuCluster

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dradriver.allocator.request import Amount
+from dradriver.api.claims.usage import Kind
 from dradriver.api.policies.modes import Mode
-from dradriver.api.usage import Kind
 from tests.fakes.addoncluster import AddOnCluster
 from tests.fakes.gpucluster import GpuCluster
 from tests.unit.controller.test_static_pods import MIXED, SEVEN, STATIC, device, others, static

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from dradriver.api import exclusive, names
+from dradriver.api.base import names
+from dradriver.api.claims import exclusive
 from dradriver.kube.client import ApiError
 from dradriver.kube.resources import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
 from tests.fakes.control_plane.devices import result

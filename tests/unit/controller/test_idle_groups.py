@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from dradriver.api import names, suspends
+from dradriver.api.base import names
+from dradriver.api.gangs import suspends
 from dradriver.kube.client import ApiError
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
 from tests.fakes.control_plane.jobs import JOBS, JOBSETS

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from dradriver.api import names
+from dradriver.api.base import names
 from dradriver.api.policies.modes import Mode
-from dradriver.controller.idle_step import WARN_S
+from dradriver.controller.steps.idle_step import WARN_S
 from dradriver.kube.client import ApiError
 from dradriver.kube.resources import POD_DISRUPTION_BUDGETS, PODS
 from tests.fakes.idling import END, SINCE, WARNED, WISH, Idling, budget, end, notebook

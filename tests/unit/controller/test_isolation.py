@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from dradriver.allocator import Fleet
-from dradriver.cluster.picture import Picture
-from dradriver.controller.worker import Worker
+from dradriver.cluster.cache.picture import Picture
+from dradriver.controller.loop.worker import Worker
 from dradriver.kube.client import ApiError, Unreachable
 from dradriver.kube.reflector import Change
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
@@ -269,7 +269,7 @@ async def test_others_have_the_loop_between_the_tables_of_one_node_and_the_next(
 
     made = Fleet.set_node
     monkeypatch.setattr(Fleet, "set_node", set_node)
-    monkeypatch.setattr("dradriver.controller.worker.SLICE_S", -1.0)  # whatever it does has taken too long
+    monkeypatch.setattr("dradriver.controller.loop.worker.SLICE_S", -1.0)  # whatever it does has taken too long
     cluster = GpuCluster()
     for node in "abcd":
         cluster.node(node)

@@ -11,9 +11,10 @@ import msgspec
 import pytest
 
 from dradriver.allocator.request import Amount
-from dradriver.api import names, slices
-from dradriver.api.parts import Asked
+from dradriver.api.base import names
 from dradriver.api.policies.modes import Mode
+from dradriver.api.slices import slices
+from dradriver.api.vocabulary.parts import Asked
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
 from tests.fakes.commands import command_line
 from tests.fakes.gpucluster import GpuCluster, Killed, note

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from dradriver.api import names, slices
+from dradriver.api.base import names
 from dradriver.api.policies.fields import MigWord
 from dradriver.api.policies.modes import Mode
+from dradriver.api.slices import slices
 from dradriver.kube.resources import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from tests.fakes.gpucluster import GpuCluster, Killed, claim_of, note
 

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from dradriver.api.pins import Key
-from dradriver.controller.dispatcher import Dispatcher
+from dradriver.api.claims.pins import Key
+from dradriver.controller.loop.dispatcher import Dispatcher
 from dradriver.kube.client import ApiError
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
 from dradriver.queue.lanes import MOST, MOST_SLOW, MOST_SLOW_IN_ALL, QUOTA_REMEMBERED_S, Lanes, Slot, WaitReason

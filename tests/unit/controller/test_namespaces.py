@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from dradriver.api.objects import Metadata
+from dradriver.api.base.objects import Metadata
 from dradriver.api.policies.model import Policies
 from dradriver.api.policies.tenants import Cap, Tenant
 from dradriver.controller import metrics
-from dradriver.controller.controller import Controller
-from dradriver.controller.namespaces import Namespaces
+from dradriver.controller.loop.controller import Controller
+from dradriver.controller.loop.namespaces import Namespaces
 from dradriver.kube.client import Client
 from dradriver.kube.resources import NAMESPACES
 from dradriver.queue.shares import Shares

@@ -12,9 +12,9 @@ from unittest.mock import Mock
 import pytest
 
 from dradriver.allocator.choice import nearest_nics
-from dradriver.controller import nic_node
-from dradriver.controller.decide import decide
-from dradriver.controller.nic_choice import NoNicsError
+from dradriver.controller.placing import nic_node
+from dradriver.controller.placing.decide import decide
+from dradriver.controller.placing.nic_choice import NoNicsError
 from dradriver.kube.resources import DEVICE_CLASSES, RESOURCE_SLICES
 from tests.effort import sampled
 from tests.fakes import nics

@@ -11,9 +11,9 @@ import msgspec
 import pytest
 import yaml
 
-from dradriver.api import names
+from dradriver.api.base import names
 from dradriver.api.policies.model import Nics
-from dradriver.controller.reservable import Reservable
+from dradriver.controller.placing.reservable import Reservable
 from dradriver.kube.resources import DEVICE_CLASSES, PODS, RESOURCE_SLICES
 from dradriver.queue.units import Member, Unit
 from tests.fakes import nics

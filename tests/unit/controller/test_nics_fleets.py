@@ -7,9 +7,9 @@ from collections.abc import Collection
 import pytest
 
 from dradriver.allocator.fleet.fleet import Fleet
-from dradriver.controller import gang_nics, gang_plan, nic_places
-from dradriver.controller.decide import decide
-from dradriver.controller.nic_choice import NoNicsError
+from dradriver.controller.placing import gang_nics, gang_plan, nic_places
+from dradriver.controller.placing.decide import decide
+from dradriver.controller.placing.nic_choice import NoNicsError
 from dradriver.kube.resources import DEVICE_CLASSES, RESOURCE_SLICES
 from dradriver.queue.reservation import Terms
 from dradriver.queue.units import Member

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from dradriver.controller import gang_plan
+from dradriver.controller.placing import gang_plan
 from dradriver.kube.resources import DEVICE_CLASSES, RESOURCE_SLICES
 from tests.effort import sampled
 from tests.fakes import nics

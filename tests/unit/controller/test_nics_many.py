@@ -11,11 +11,11 @@ import pytest
 from dradriver.allocator.choice import nearest_nics
 from dradriver.allocator.choice.nearest_nics import Costs
 from dradriver.allocator.fleet.gangs import place_gang
-from dradriver.api import simple_cel
-from dradriver.cluster.placement import Placement
-from dradriver.controller import gang_nics, gang_plan, nic_choice, nic_places
-from dradriver.controller.decide import decide
-from dradriver.controller.nic_choice import NoNicsError
+from dradriver.api.vocabulary import simple_cel
+from dradriver.cluster.records.placement import Placement
+from dradriver.controller.placing import gang_nics, gang_plan, nic_choice, nic_places
+from dradriver.controller.placing.decide import decide
+from dradriver.controller.placing.nic_choice import NoNicsError
 from dradriver.kube.resources import DEVICE_CLASSES, PODS, RESOURCE_SLICES
 from dradriver.queue.placement_request import PlacementRequest
 from dradriver.queue.units import Member

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dradriver.controller import nic_choice
+from dradriver.controller.placing import nic_choice
 from dradriver.kube.resources import PODS, RESOURCE_SLICES
 from tests.fakes import nics
 from tests.fakes.nic_pods import NEAREST, a_cluster, addresses, given, gpus, pod, run, template, wanted

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from dradriver.cluster.nic_devices import read_slice
+from dradriver.cluster.nics.nic_devices import read_slice
 from dradriver.kube.reflector import Change
 from dradriver.kube.resources import RESOURCE_CLAIMS, RESOURCE_SLICES
 from tests.fakes import nics

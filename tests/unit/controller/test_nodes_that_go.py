@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dradriver.allocator.request import Amount
-from dradriver.api import names
+from dradriver.api.base import names
 from dradriver.api.policies.modes import Mode
 from dradriver.cluster.nodes.table import GOING
 from dradriver.kube.resources import PODS

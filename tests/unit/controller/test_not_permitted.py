@@ -6,13 +6,13 @@ from typing import Final, cast
 
 import pytest
 
-from dradriver.api.objects import Metadata
-from dradriver.api.pods import Pod
-from dradriver.api.suspends import Suspendable
-from dradriver.controller.budgets import delete, evict
-from dradriver.controller.outcome import RefusedError
-from dradriver.controller.owner_suspension import suspend
-from dradriver.controller.owner_tops import Top
+from dradriver.api.base.objects import Metadata
+from dradriver.api.base.pods import Pod
+from dradriver.api.gangs.suspends import Suspendable
+from dradriver.controller.owners.budgets import delete, evict
+from dradriver.controller.owners.owner_suspension import suspend
+from dradriver.controller.owners.owner_tops import Top
+from dradriver.controller.writing.outcome import RefusedError
 from dradriver.kube.client import ApiError, Client
 from tests.fakes.control_plane.jobs import JOBS
 from tests.fakes.gpucluster import GpuCluster

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from dradriver.controller import owner_kinds, owner_reader
-from dradriver.controller.gang_step import GATHER_S
+from dradriver.controller.owners import owner_kinds, owner_reader
+from dradriver.controller.steps.gang_step import GATHER_S
 from dradriver.kube.client import ApiError, Unreachable
 from dradriver.kube.resources import PODS, Resource
 from tests.fakes.apistore import Object

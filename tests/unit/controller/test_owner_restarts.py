@@ -11,9 +11,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from dradriver.api import names, suspends
-from dradriver.controller import owner_restarts, owner_tops
-from dradriver.controller.owner_suspension import DONE, PAUSED
+from dradriver.api.base import names
+from dradriver.api.gangs import suspends
+from dradriver.controller.owners import owner_restarts, owner_tops
+from dradriver.controller.owners.owner_suspension import DONE, PAUSED
 from dradriver.kube.client import ApiError, Unreachable
 from dradriver.kube.resources import POD_DISRUPTION_BUDGETS, PODS, Resource
 from tests.effort import sampled

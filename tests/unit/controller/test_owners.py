@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dradriver.api.jsonpatch import Patch
+from dradriver.api.base.jsonpatch import Patch
 from dradriver.kube.client import ApiError, Unreachable
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS, Resource
 from tests.fakes.gpucluster import GpuCluster

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from dradriver.allocator.request import Amount, Choice, PartChoice
-from dradriver.api import names
+from dradriver.api.base import names
 from dradriver.api.policies.modes import Mode
 from dradriver.api.policies.read import read
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS

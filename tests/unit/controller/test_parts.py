@@ -7,15 +7,16 @@ import contextlib
 import pytest
 
 from dradriver.allocator.request import Amount
-from dradriver.api import names, slices
-from dradriver.api.parts import Asked
+from dradriver.api.base import names
 from dradriver.api.policies.model import UNKNOWN
 from dradriver.api.policies.modes import Mode
 from dradriver.api.policies.read import read
-from dradriver.api.slice_features import SliceFeatures
-from dradriver.controller.next_step import next_step
-from dradriver.controller.pod_steps import Wait, Withdraw
-from dradriver.controller.withdraw_reasons import WithdrawReason
+from dradriver.api.slices import slices
+from dradriver.api.slices.slice_features import SliceFeatures
+from dradriver.api.vocabulary.parts import Asked
+from dradriver.controller.steps.next_step import next_step
+from dradriver.controller.steps.pod_steps import Wait, Withdraw
+from dradriver.controller.steps.withdraw_reasons import WithdrawReason
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from dradriver.queue.units import Member
 from tests.fakes.gpucluster import GpuCluster, Killed, claim_of

@@ -9,7 +9,8 @@ import msgspec
 import pytest
 
 from dradriver.allocator.request import Amount, Share
-from dradriver.api import names, resolved
+from dradriver.api.base import names
+from dradriver.api.pod import resolved
 from dradriver.kube.client import ApiError
 from dradriver.kube.resources import NODES, PODS, RESOURCE_SLICES
 from tests.fakes.gpucluster import GpuCluster, claim_of, note

@@ -12,8 +12,8 @@ import msgspec
 import pytest
 
 from dradriver.api.policies.read import read
-from dradriver.controller import policies
-from dradriver.controller.controller import Controller
+from dradriver.controller.loop import policies
+from dradriver.controller.loop.controller import Controller
 from dradriver.controller.main import parse, serve
 from dradriver.kube.client import Client
 from dradriver.kube.config import ServerConfig

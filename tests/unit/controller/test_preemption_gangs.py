@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from dradriver.api import names
-from dradriver.api.pins import Key
+from dradriver.api.base import names
+from dradriver.api.claims.pins import Key
 from dradriver.api.policies.tenants import Cap, Tenant
-from dradriver.controller.preemption import MOST_ASKED
+from dradriver.controller.loop.preemption import MOST_ASKED
 from dradriver.kube.client import ApiError
 from dradriver.kube.resources import PODS, Resource
 from dradriver.queue.caps import Limits

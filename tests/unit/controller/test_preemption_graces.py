@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from dradriver.api import names
+from dradriver.api.base import names
 from dradriver.api.policies.model import Policies
 from dradriver.api.policies.tenants import Queue
 from dradriver.kube.resources import PODS

@@ -7,7 +7,8 @@ import pytest
 from dradriver.api.policies.model import Policies
 from dradriver.api.policies.read import read
 from dradriver.api.policies.tenants import Preemption, Queue
-from dradriver.controller import eviction_refusals, evictions, preemption
+from dradriver.controller.loop import preemption
+from dradriver.controller.owners import eviction_refusals, evictions
 from dradriver.kube.resources import POD_DISRUPTION_BUDGETS, PODS
 from dradriver.queue.reservation import Terms
 from tests.fakes.preempting import Contested
@@ -42,7 +43,7 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def full(monkeypatch: pytest.MonkeyPatch, min_run_minutes: float = 0.0) -> _Passing:
     cluster = _Passing(min_run_minutes)
-    monkeypatch.setattr("dradriver.controller.preemption.time.time", lambda: cluster.now)
+    monkeypatch.setattr("dradriver.controller.loop.preemption.time.time", lambda: cluster.now)
     cluster.node("a")
     for name in ("one", "two"):
         await cluster.run(name, 4)
@@ -122,7 +123,7 @@ async def test_whom_a_budget_kept_from_ending_is_not_spared_as_one_that_has(monk
 
 async def test_a_gang_ends_the_cheapest_of_its_partition(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = _Passing()
-    monkeypatch.setattr("dradriver.controller.preemption.time.time", lambda: cluster.now)
+    monkeypatch.setattr("dradriver.controller.loop.preemption.time.time", lambda: cluster.now)
     ours = "{namespaces: [default], partition: {nodeSelector: {pool: red}}}"
     file = f"queue: {{preemption: {{enabled: true, minRunMinutes: 0}}}}\ntenants: {{ours: {ours}}}"
     cluster.worker.follow(read(file.encode(), source="x"))

@@ -14,12 +14,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from dradriver.api import names
+from dradriver.api.base import names
 from dradriver.api.policies.model import Policies
 from dradriver.api.policies.tenants import Queue
-from dradriver.controller.evictions import LATE
-from dradriver.controller.owner_restarts import MOST_IN_NAMESPACE
-from dradriver.controller.owner_suspension import DONE, PAUSED
+from dradriver.controller.owners.evictions import LATE
+from dradriver.controller.owners.owner_restarts import MOST_IN_NAMESPACE
+from dradriver.controller.owners.owner_suspension import DONE, PAUSED
 from dradriver.kube.client import ApiError
 from dradriver.kube.resources import POD_DISRUPTION_BUDGETS, PODS, Resource
 from tests.fakes.apistore import Object

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from dradriver.api import names
-from dradriver.api.pods import Pod
+from dradriver.api.base import names
+from dradriver.api.base.pods import Pod
 from dradriver.kube.reflector import Change
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from tests import schema

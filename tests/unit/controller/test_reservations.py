@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dradriver.api import names
+from dradriver.api.base import names
 from dradriver.api.policies.model import Policies
 from dradriver.api.policies.read import read
 from dradriver.api.policies.tenants import Cap, Preemption, Queue, Tenant

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dradriver.api import reservations as stored
+from dradriver.api.claims import reservations as stored
 from dradriver.kube.client import ApiError
 from dradriver.kube.resources import CONFIG_MAPS
 from dradriver.queue import reserved_for

@@ -6,10 +6,10 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
-from dradriver.api.pods import Pod
-from dradriver.cluster.picture import Picture
-from dradriver.cluster.pods import Foreign
-from dradriver.controller.controller import Controller
+from dradriver.api.base.pods import Pod
+from dradriver.cluster.cache.picture import Picture
+from dradriver.cluster.records.pods import Foreign
+from dradriver.controller.loop.controller import Controller
 from dradriver.kube.client import Client
 from dradriver.kube.reflector import Change
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS

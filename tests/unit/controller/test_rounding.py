@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dradriver.allocator.request import Amount
-from dradriver.api.device_attributes import divisible
 from dradriver.api.policies.modes import Mode
+from dradriver.api.slices.device_attributes import divisible
 from tests.fakes.control_plane.devices import consumed
 from tests.fakes.gpucluster import GpuCluster
 from tests.unit.controller.test_parts import bound, step

@@ -9,10 +9,10 @@ from typing import Any, cast
 
 import pytest
 
-from dradriver.api import names, seats
-from dradriver.cluster.picture import Picture
+from dradriver.api.base import names, seats
+from dradriver.cluster.cache.picture import Picture
 from dradriver.controller import metrics
-from dradriver.controller.seat_slice import AGAIN_S, NO_CLASS, WITHOUT, SeatSlice, recorder
+from dradriver.controller.writing.seat_slice import AGAIN_S, NO_CLASS, WITHOUT, SeatSlice, recorder
 from dradriver.kube.client import ApiError, Client, Unreachable
 from dradriver.kube.resources import DEVICE_CLASSES, EVENTS, RESOURCE_SLICES
 from tests import schema

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from dradriver.api import names, seats
-from dradriver.cluster import conflicts
+from dradriver.api.base import names, seats
+from dradriver.cluster.derived import conflicts
 from dradriver.kube.resources import RESOURCE_CLAIMS, RESOURCE_SLICES
 from tests.fakes.gpucluster import GpuCluster, claim_of
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from dradriver.api import names
+from dradriver.api.base import names
 from dradriver.kube.client import ApiError
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
 from tests.effort import sampled

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from dradriver.api import names, slices
+from dradriver.api.base import names
 from dradriver.api.policies.modes import Mode
-from dradriver.api.slice_features import SliceFeatures
+from dradriver.api.slices import slices
+from dradriver.api.slices.slice_features import SliceFeatures
 from dradriver.kube.resources import RESOURCE_CLAIMS, RESOURCE_SLICES
 from tests.fakes.control_plane.devices import result
 from tests.fakes.gpucluster import GpuCluster

@@ -9,11 +9,12 @@ import msgspec
 import pytest
 
 from dradriver.allocator.request import Amount, Constraint, Mig, Share, Strategy, Whole
-from dradriver.api import names, templates
-from dradriver.api.errors import WordError
-from dradriver.api.objects import Metadata
+from dradriver.api.base import names
+from dradriver.api.base.errors import WordError
+from dradriver.api.base.objects import Metadata
+from dradriver.api.claims import templates
+from dradriver.api.claims.templates import Template
 from dradriver.api.policies.modes import Mode
-from dradriver.api.templates import Template
 from dradriver.kube import codec
 from dradriver.kube.client import ApiError
 from dradriver.kube.resources import RESOURCE_CLAIM_TEMPLATES, Resource

@@ -7,11 +7,12 @@ from typing import Any, cast
 
 import msgspec
 
-from dradriver.api import ladder, names
-from dradriver.api.pods import Pod
-from dradriver.api.templates import Template
-from dradriver.cluster import pods, records
-from dradriver.controller.template_writer import TemplateWriter
+from dradriver.api.base import names
+from dradriver.api.base.pods import Pod
+from dradriver.api.claims.templates import Template
+from dradriver.api.pod import ladder
+from dradriver.cluster.records import pods, records
+from dradriver.controller.writing.template_writer import TemplateWriter
 from dradriver.kube.client import ApiError, Client
 from dradriver.kube.reflector import Change
 from dradriver.kube.resources import RESOURCE_CLAIM_TEMPLATES

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from dradriver.controller.controller import Controller
-from dradriver.controller.unread_claims import MOST, UnreadClaims, recorder
+from dradriver.controller.loop.controller import Controller
+from dradriver.controller.reading.unread_claims import MOST, UnreadClaims, recorder
 from dradriver.kube.client import Client
 from dradriver.kube.isolated import Identity, Unread
 from dradriver.kube.resources import EVENTS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS

@@ -11,12 +11,13 @@ import msgspec
 import pytest
 from prometheus_client import REGISTRY
 
-from dradriver.api import idleness, names, usage
-from dradriver.api.errors import WordError
+from dradriver.api.base import names
+from dradriver.api.base.errors import WordError
+from dradriver.api.claims import idleness, usage
+from dradriver.api.claims.usage import MOST_BYTES, OTHERS, PLACES, Bucket
 from dradriver.api.policies.model import Policies
 from dradriver.api.policies.tenants import Queue, Tenant
-from dradriver.api.usage import MOST_BYTES, OTHERS, PLACES, Bucket
-from dradriver.controller.usage_store import FIRST_LOAD_S, UsageStore
+from dradriver.controller.writing.usage_store import FIRST_LOAD_S, UsageStore
 from dradriver.kube.client import ApiError, Client
 from dradriver.kube.resources import CONFIG_MAPS, DEVICE_CLASSES, PODS, RESOURCE_CLAIMS
 from tests.effort import sampled

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from dradriver.api import names, slices
+from dradriver.api.base import names
 from dradriver.api.policies.modes import Mode
+from dradriver.api.slices import slices
 from dradriver.kube.resources import RESOURCE_CLAIM_TEMPLATES, RESOURCE_SLICES
 from dradriver.topology import codec
 from dradriver.topology.vendors import VENDORS

@@ -5,10 +5,12 @@ from __future__ import annotations
 import inspect
 import re
 
-from dradriver.api import plans, values
+from dradriver.api.claims import plans
+from dradriver.api.vocabulary import values
 from dradriver.cli.explainer import gangs
-from dradriver.cluster import kept_places
-from dradriver.controller import gang_plan, gang_step, next_step
+from dradriver.cluster.pods import kept_places
+from dradriver.controller.placing import gang_plan
+from dradriver.controller.steps import gang_step, next_step
 from dradriver.queue import backoffs
 from tests.paths import REPO
 

@@ -9,9 +9,11 @@ import msgspec
 import pytest
 import yaml
 
-from dradriver.api import gang_members, gang_support, gang_waits, names, resolved
-from dradriver.api.gang_owners import _WAYS, Member
-from dradriver.api.pods import Pod
+from dradriver.api.base import names
+from dradriver.api.base.pods import Pod
+from dradriver.api.gangs import gang_members, gang_support, gang_waits
+from dradriver.api.gangs.gang_owners import _WAYS, Member
+from dradriver.api.pod import resolved
 from tests import schema
 from tests.fakes import owners
 from tests.fakes.admission import admit, defaulted

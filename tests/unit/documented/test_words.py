@@ -11,10 +11,11 @@ import pytest
 
 from docs import words as written
 from dradriver.allocator.policies import POLICIES
-from dradriver.api import annotation_words as words_of_pods
-from dradriver.api import names, values
-from dradriver.api.annotations import check_words
+from dradriver.api.base import names
+from dradriver.api.pod.annotations import check_words
 from dradriver.api.policies.model import WORKLOADS
+from dradriver.api.vocabulary import annotation_words as words_of_pods
+from dradriver.api.vocabulary import values
 from tests.contract.built import BUILDERS
 from tests.paths import REPO
 

@@ -15,10 +15,11 @@ import msgspec
 import pytest
 import yaml
 
-from dradriver.api import annotation_words, names
-from dradriver.api.annotations import check_words
+from dradriver.api.base import names
+from dradriver.api.pod.annotations import check_words
 from dradriver.api.policies.model import Sections
 from dradriver.api.policies.read import read
+from dradriver.api.vocabulary import annotation_words
 from dradriver.topology.profiles import schema
 from tests.manifests import Object, check, check_together, objects
 from tests.paths import REPO

@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from dradriver.api.jsonpatch import Patch
-from dradriver.api.objects import Metadata
+from dradriver.api.base.jsonpatch import Patch
+from dradriver.api.base.objects import Metadata
 from dradriver.kube.client import ApiError, Client, PatchKind
 from dradriver.kube.resources import LEASES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from tests.fakes.apiserver import FakeApiServer

@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from dradriver.api.dra_objects import ResourceClaim
-from dradriver.api.objects import Metadata
+from dradriver.api.base.dra_objects import ResourceClaim
+from dradriver.api.base.objects import Metadata
 from dradriver.kube.client import ApiError, Client, Unreachable
 from dradriver.kube.errors import ConfigError
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS

@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from dradriver.api.dra_objects import ResourceClaim
-from dradriver.api.objects import Metadata
-from dradriver.api.pins import Claim
+from dradriver.api.base.dra_objects import ResourceClaim
+from dradriver.api.base.objects import Metadata
+from dradriver.api.claims.pins import Claim
 from dradriver.kube import codec
 
 METADATA = {"name": "c", "namespace": "a", "uid": "u"}

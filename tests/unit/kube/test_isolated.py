@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from dradriver.api.objects import Metadata
-from dradriver.api.pods import Pod
-from dradriver.cluster import records
-from dradriver.cluster.records import ClaimRecord
+from dradriver.api.base.objects import Metadata
+from dradriver.api.base.pods import Pod
+from dradriver.cluster.records import records
+from dradriver.cluster.records.records import ClaimRecord
 from dradriver.kube import isolated
 from dradriver.kube.client import ApiError, Client, Unreachable
 from dradriver.kube.errors import Unreadable

@@ -12,10 +12,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from dradriver.api import names
-from dradriver.api.dra_objects import ResourceSlice
-from dradriver.api.ledger import AMD, NVIDIA, OURS, Ledger, bound, current_ledger
-from dradriver.api.slices import read_machine
+from dradriver.api.base import names
+from dradriver.api.base.dra_objects import ResourceSlice
+from dradriver.api.base.ledger import AMD, NVIDIA, OURS, Ledger, bound, current_ledger
+from dradriver.api.slices.slices import read_machine
 from dradriver.kube.codec import decode
 from dradriver.kube.resources import NODES, RESOURCE_SLICES
 from dradriver.node import addon

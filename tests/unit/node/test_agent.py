@@ -10,7 +10,7 @@ import grpc
 import pytest
 from prometheus_client import REGISTRY
 
-from dradriver.api import names
+from dradriver.api.base import names
 from dradriver.kube.resources import NODES, RESOURCE_CLAIMS, RESOURCE_SLICES
 from dradriver.node.errors import SetupError
 from dradriver.node.hardware import Backend

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from dradriver.api import lost_gpus
-from dradriver.api.lost_gpus import LostGpu
+from dradriver.api.slices import lost_gpus
+from dradriver.api.slices.lost_gpus import LostGpu
 from dradriver.kube.resources import EVENTS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from dradriver.node.discovery import failures
 from dradriver.node.discovery.failures import Failure

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 
-from dradriver.api import names, slices
+from dradriver.api.base import names
 from dradriver.api.policies.read import read
+from dradriver.api.slices import slices
 from dradriver.kube.resources import NODES, RESOURCE_CLAIMS, RESOURCE_SLICES
 from dradriver.node.discovery import failures
 from dradriver.node.discovery.failures import Failure

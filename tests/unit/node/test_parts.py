@@ -8,7 +8,8 @@ from unittest.mock import patch
 
 import pytest
 
-from dradriver.api import config, slices
+from dradriver.api.claims import config
+from dradriver.api.slices import slices
 from dradriver.node.boot import boot_id
 from dradriver.node.discovery.simulated import Simulated
 from dradriver.node.publishing import publisher

@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from dradriver.api import slices
-from dradriver.api.dra_objects import ResourceSlice
+from dradriver.api.base.dra_objects import ResourceSlice
+from dradriver.api.slices import slices
 from dradriver.kube.resources import EVENTS
 from dradriver.node.faults import Fault, Faults
 from dradriver.node.health.record import Record

@@ -14,8 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dradriver.allocator.request import Whole
-from dradriver.api import names, resolved
-from dradriver.api.pods import Gate, Pod
+from dradriver.api.base import names
+from dradriver.api.base.pods import Gate, Pod
+from dradriver.api.pod import resolved
 from dradriver.api.policies.model import Policies
 from dradriver.api.policies.tenants import Queue as PolicyOfQueue
 from dradriver.api.policies.tenants import Tenant

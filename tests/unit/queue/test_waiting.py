@@ -7,9 +7,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from dradriver.api import names, resolved
-from dradriver.api.objects import Node
-from dradriver.api.pods import Pod
+from dradriver.api.base import names
+from dradriver.api.base.objects import Node
+from dradriver.api.base.pods import Pod
+from dradriver.api.pod import resolved
 from dradriver.cluster.nodes.ask import Ask
 from dradriver.cluster.nodes.columns import Bools
 from dradriver.cluster.nodes.table import NodeTable

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from dradriver.api import slices
+from dradriver.api.slices import slices
 from dradriver.topology import codec, profiles
 from dradriver.topology.check import check
 from dradriver.topology.errors import TopologyError

@@ -5,8 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from dradriver.api import config, names, values
-from dradriver.api.errors import WordError
+from dradriver.api.base import names
+from dradriver.api.base.errors import WordError
+from dradriver.api.claims import config
+from dradriver.api.vocabulary import values
 from dradriver.topology.check import check_profile, is_mig_profile
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.machine import MigProfile

@@ -7,8 +7,9 @@ import copy
 import msgspec
 import pytest
 
-from dradriver.api import names, resolved
-from dradriver.api.ledger import AMD, NVIDIA
+from dradriver.api.base import names
+from dradriver.api.base.ledger import AMD, NVIDIA
+from dradriver.api.pod import resolved
 from tests.fakes import amd
 from tests.fakes.admission import admit, defaulted, pod, stored
 

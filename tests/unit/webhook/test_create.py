@@ -11,8 +11,10 @@ import pytest
 import yaml
 
 from dradriver.allocator.request import Constraint, Whole
-from dradriver.api import annotation_words, names, resolved
-from dradriver.api.resolved import Resolved
+from dradriver.api.base import names
+from dradriver.api.pod import resolved
+from dradriver.api.pod.resolved import Resolved
+from dradriver.api.vocabulary import annotation_words
 from dradriver.process.policies_file import PoliciesFile
 from tests import schema
 from tests.fakes.admission import (

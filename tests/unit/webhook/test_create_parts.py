@@ -8,9 +8,10 @@ import pytest
 import yaml
 
 from dradriver.allocator.request import Amount, Mig, Share, Whole
-from dradriver.api import names, resolved
-from dradriver.api.errors import WordError
-from dradriver.api.resolved import Resolved
+from dradriver.api.base import names
+from dradriver.api.base.errors import WordError
+from dradriver.api.pod import resolved
+from dradriver.api.pod.resolved import Resolved
 from tests import schema
 from tests.fakes.admission import (
     admit,

@@ -10,9 +10,11 @@ import pytest
 
 from dradriver.allocator import choose
 from dradriver.allocator.request import Choice, NoPlaceError, Request, Whole
-from dradriver.api import annotation_words, names, resolved
+from dradriver.api.base import names
+from dradriver.api.pod import resolved
 from dradriver.api.policies.meaning import WORDS
 from dradriver.api.policies.read import read
+from dradriver.api.vocabulary import annotation_words
 from dradriver.process.policies_file import PoliciesFile
 from dradriver.topology import profiles
 from dradriver.topology.machine import Machine

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from dradriver.api import exclusive, names
+from dradriver.api.base import names
+from dradriver.api.claims import exclusive
 from dradriver.process.policies_file import PoliciesFile
 from tests.fakes.admission import Verdict, admit, defaulted, pod, stored
 

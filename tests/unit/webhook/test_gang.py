@@ -7,10 +7,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from dradriver.api import gang_support, names, resolved
-from dradriver.api.gang_support import TABLE, Row
-from dradriver.api.gangs import Gang
-from dradriver.api.ledger import NVIDIA
+from dradriver.api.base import names
+from dradriver.api.base.ledger import NVIDIA
+from dradriver.api.gangs import gang_support
+from dradriver.api.gangs.gang_support import TABLE, Row
+from dradriver.api.gangs.gangs import Gang
+from dradriver.api.pod import resolved
 from tests.fakes import owners
 from tests.fakes.admission import NVLINK, Object, Verdict, admit, create, defaulted, pod, stored
 

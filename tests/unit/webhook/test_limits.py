@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dradriver.api import names
+from dradriver.api.base import names
 from tests.fakes.admission import NVLINK, admit, affine, create, pod, refusal, sidecar
 
 GPU = names.GPU_RESOURCE

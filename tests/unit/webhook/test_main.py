@@ -15,8 +15,8 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from dradriver.api import names
-from dradriver.api.ledger import NVIDIA, OURS, Ledger
+from dradriver.api.base import names
+from dradriver.api.base.ledger import NVIDIA, OURS, Ledger
 from dradriver.kube.resources import MUTATING_WEBHOOKS
 from tests.fakes.admission import body, defaulted, pod
 from tests.fakes.apiserver import FakeApiServer

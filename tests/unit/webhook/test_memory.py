@@ -15,7 +15,7 @@ import aiohttp
 import pytest
 import yaml
 
-from dradriver.api import names
+from dradriver.api.base import names
 from tests.fakes.admission import body, defaulted, pod
 from tests.paths import REPO
 

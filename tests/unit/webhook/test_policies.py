@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from dradriver.allocator.request import Constraint, Whole
-from dradriver.api import names, resolved
+from dradriver.api.base import names
+from dradriver.api.pod import resolved
 from dradriver.process.policies_file import PoliciesFile
 from tests.fakes.admission import Object, admit, applied, defaulted, lifted, pod, stored
 

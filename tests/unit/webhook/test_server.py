@@ -19,7 +19,8 @@ from aiohttp.base_protocol import BaseProtocol
 from aiohttp.test_utils import RawTestServer, TestClient, make_mocked_request
 from prometheus_client import REGISTRY
 
-from dradriver.api import config, names
+from dradriver.api.base import names
+from dradriver.api.claims import config
 from tests.fakes.admission import CONTROLLER, body, defaulted, pod
 from webhook import review, server, tls
 from webhook.admission import Admission

@@ -9,8 +9,9 @@ import msgspec
 import pytest
 
 from dradriver.allocator.request import Whole
-from dradriver.api import names, resolved
-from dradriver.api.errors import WordError
+from dradriver.api.base import names
+from dradriver.api.base.errors import WordError
+from dradriver.api.pod import resolved
 from tests import schema
 from tests.fakes.admission import (
     NVLINK,

@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from dradriver.api import ladder, names, resolved
+from dradriver.api.base import names
+from dradriver.api.pod import ladder, resolved
 from tests import schema
 from tests.fakes.admission import NVLINK, admit, applied, create, defaulted, pod, refusal, running, sidecar, stored
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import aiohttp
 import pytest
 
-from dradriver.api import names
+from dradriver.api.base import names
 from tests.fakes.admission import CONTROLLER, body, defaulted, pod
 from webhook import server
 from webhook.admission import Admission

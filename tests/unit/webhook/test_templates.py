@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from dradriver.allocator.request import Constraint, Whole
-from dradriver.api import names, resolved
+from dradriver.api.base import names
+from dradriver.api.pod import resolved
 from tests import schema
 from tests.fakes.admission import NVLINK, admit, applied, defaulted, lifted, pod, running, stored
 

@@ -9,8 +9,9 @@ import pytest
 import yaml
 
 from dradriver.allocator.request import Amount, Mig, Share, Whole
-from dradriver.api import names, resolved
-from dradriver.api.resolved import Resolved
+from dradriver.api.base import names
+from dradriver.api.pod import resolved
+from dradriver.api.pod.resolved import Resolved
 from tests import schema
 from tests.fakes.admission import Verdict, admit, applied, defaulted, lifted, pod, sidecar, stored
 from tests.paths import SHARED_DATA

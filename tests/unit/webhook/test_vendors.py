@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from dradriver.allocator.request import Constraint, Whole
-from dradriver.api import limits, names, resolved
-from dradriver.api.annotations import check_words
-from dradriver.api.errors import WordError
-from dradriver.api.ledger import NVIDIA
+from dradriver.api.base import names
+from dradriver.api.base.errors import WordError
+from dradriver.api.base.ledger import NVIDIA
+from dradriver.api.pod import resolved
+from dradriver.api.pod.annotations import check_words
+from dradriver.api.vocabulary import limits
 from dradriver.process.policies_file import PoliciesFile
 from dradriver.topology.vendors import VENDORS
 from tests.fakes.admission import Object, admit, applied, defaulted, lifted, pod, stored
@@ -185,7 +187,7 @@ def test_of_limits_by_the_thousand_a_few_are_compared_with_names_that_are_known(
         compared.append(name)
         return []
 
-    monkeypatch.setattr("dradriver.api.limits.difflib.get_close_matches", alike)
+    monkeypatch.setattr("dradriver.api.vocabulary.limits.difflib.get_close_matches", alike)
     sent = pod(None, annotations=LINKED)
     sent["spec"]["containers"] = [
         {"name": f"c{at}", "image": "x", "resources": {"limits": {f"example.com/{at}-{n}": "1" for n in range(200)}}}

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from dradriver.api import gang_sizes, names
+from dradriver.api.base import names
+from dradriver.api.gangs import gang_sizes
 from tests.fakes import owners
 from tests.fakes.admission import Verdict, admit, defaulted
 from webhook import workloads

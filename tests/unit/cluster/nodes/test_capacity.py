@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dradriver.api.objects import Condition, Metadata, Node, NodeStatus
+from dradriver.api.base.objects import Condition, Metadata, Node, NodeStatus
 from dradriver.cluster.nodes.ask import Ask, Constraints, listed
 from dradriver.cluster.nodes.table import NodeTable
 

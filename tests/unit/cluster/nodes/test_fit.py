@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from dradriver.api.objects import Condition, Metadata, Node, NodeSpec, NodeStatus, Taint
-from dradriver.api.pods import (
+from dradriver.api.base.objects import Condition, Metadata, Node, NodeSpec, NodeStatus, Taint
+from dradriver.api.base.pods import (
     Affinity,
     NodeAffinity,
     NodeRequirement,

@@ -8,10 +8,10 @@ import time
 import msgspec
 import pytest
 
-from dradriver.api import names
-from dradriver.api.node_life import AT_ONCE, SPOT_LABELS, STAYS, goes_at
-from dradriver.api.objects import Condition, Metadata, Node, NodeSpec, NodeStatus, Taint
-from dradriver.api.pods import Pod
+from dradriver.api.base import names
+from dradriver.api.base.node_life import AT_ONCE, SPOT_LABELS, STAYS, goes_at
+from dradriver.api.base.objects import Condition, Metadata, Node, NodeSpec, NodeStatus, Taint
+from dradriver.api.base.pods import Pod
 from dradriver.cluster.nodes.ask import BEGINS_S, FREED_S, Ask, Constraints, ask_of, longest
 from dradriver.cluster.nodes.classes import CORDONED
 from dradriver.cluster.nodes.table import GOING, NodeTable

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from dradriver.api.objects import Metadata
-from dradriver.api.pods import (
+from dradriver.api.base.objects import Metadata
+from dradriver.api.base.pods import (
     Affinity,
     Container,
     NodeAffinity,

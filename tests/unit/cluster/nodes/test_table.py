@@ -7,8 +7,8 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from dradriver.api.objects import Condition, Metadata, Node, NodeSpec, NodeStatus, Taint
-from dradriver.api.pods import Pod, PodSpec, Toleration
+from dradriver.api.base.objects import Condition, Metadata, Node, NodeSpec, NodeStatus, Taint
+from dradriver.api.base.pods import Pod, PodSpec, Toleration
 from dradriver.cluster.nodes.ask import MOST, Ask, Constraints, Term, ask_of
 from dradriver.cluster.nodes.classes import CORDONED, TAINTED, TOO_MANY, UNSELECTED
 from dradriver.cluster.nodes.columns import Codes

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from dradriver.api.errors import WordError
+from dradriver.api.base.errors import WordError
 from dradriver.node.claims.allocation import plan
 from dradriver.node.claims.checkpoint import PreparedClaim
 from dradriver.node.devices.device_manager import DeviceManager

@@ -12,8 +12,9 @@ import msgspec
 import pytest
 
 from dradriver.allocator.request import Choice, Level
-from dradriver.api import names, slices
-from dradriver.api.objects import Node
+from dradriver.api.base import names
+from dradriver.api.base.objects import Node
+from dradriver.api.slices import slices
 from dradriver.errors import DriverError
 from dradriver.kube.errors import ApiError, Unreachable
 from dradriver.node import metrics

@@ -8,10 +8,10 @@ import pytest
 from prometheus_client import REGISTRY
 
 from dradriver.allocator.request import Amount, Choice, Level, MigPart, PartChoice, SharePart
-from dradriver.api import claims as claims_of
-from dradriver.api import names
-from dradriver.api.objects import Metadata
-from dradriver.api.pods import Pod, PodClaim, PodSpec
+from dradriver.api.base import names
+from dradriver.api.base.objects import Metadata
+from dradriver.api.base.pods import Pod, PodClaim, PodSpec
+from dradriver.api.claims import claims as claims_of
 from dradriver.node import metrics
 from dradriver.node.claims import info
 from dradriver.node.claims.checkpoint import PreparedClaim, PreparedDevice

@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from dradriver.api import names, slices
+from dradriver.api.base import names
+from dradriver.api.slices import slices
 from dradriver.node.claims import near_nics
 from dradriver.node.claims.allocation import plan
 from dradriver.topology import profiles

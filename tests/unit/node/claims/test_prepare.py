@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from dradriver.api import names, seats
-from dradriver.api.dra_objects import ResourceClaim
+from dradriver.api.base import names, seats
+from dradriver.api.base.dra_objects import ResourceClaim
 from dradriver.errors import DriverError
 from dradriver.kube.errors import ApiError, Unreachable
 from dradriver.node import files, selinux

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dradriver.api.dra_objects import ResourceClaim
+from dradriver.api.base.dra_objects import ResourceClaim
 from dradriver.kube.errors import Unreachable
 from dradriver.node.discovery.simulated import without
 from dradriver.node.errors import NotYetError

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from dradriver.api import names
+from dradriver.api.base import names
 from dradriver.kube.errors import ApiError, ConfigError
 from dradriver.node.claims import status
 from dradriver.node.claims.prepare import Preparer

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dradriver.api.lost_gpus import LostGpu
+from dradriver.api.slices.lost_gpus import LostGpu
 from dradriver.node.discovery.simulated import Simulated, without
 from dradriver.node.discovery.slots import Published, Slots
 from dradriver.topology import codec, profiles

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from dradriver.api.lost_gpus import LostGpu
+from dradriver.api.slices.lost_gpus import LostGpu
 from dradriver.node.discovery.simulated import without
 from dradriver.node.health.record import Record
 from dradriver.node.health.watch import REMEMBERED_S, HealthWatch

@@ -7,8 +7,8 @@ import contextlib
 import math
 from collections.abc import AsyncIterator, Mapping
 
-from dradriver.api.dra_objects import ResourceClaim
-from dradriver.api.lost_gpus import LostGpu
+from dradriver.api.base.dra_objects import ResourceClaim
+from dradriver.api.slices.lost_gpus import LostGpu
 from dradriver.kube.client import Client
 from dradriver.kube.events import Recorder
 from dradriver.kube.resources import EVENTS, RESOURCE_CLAIMS

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dradriver.api import slices
+from dradriver.api.slices import slices
 from dradriver.errors import DriverError
 from dradriver.node.discovery.simulated import without
 from dradriver.node.faults import Fault

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dradriver.api import slices
+from dradriver.api.slices import slices
 from dradriver.kube.resources import EVENTS
 from dradriver.node.nics import watch
 from dradriver.topology.machine import Machine

@@ -9,12 +9,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from dradriver.api import slices
-from dradriver.api.dra_objects import ResourceSlice
+from dradriver.api.base.dra_objects import ResourceSlice
 from dradriver.api.policies.fields import MigWord
 from dradriver.api.policies.model import DEFAULTS, UNKNOWN, GpuRule, Policies
 from dradriver.api.policies.modes import Mode
-from dradriver.api.slice_features import ALL, SliceFeatures
+from dradriver.api.slices import slices
+from dradriver.api.slices.slice_features import ALL, SliceFeatures
 from dradriver.node.publishing.mode_transition import ASK_S, GRACE_S, MOST_ASK_S, ModeTransitions, kept_off, published
 from dradriver.node.publishing.remembered_modes import Remembered
 from dradriver.topology import profiles

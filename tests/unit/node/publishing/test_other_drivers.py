@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from dradriver.api.dra_objects import Device, ResourceSlice, SliceSpec
-from dradriver.api.objects import Metadata, Node, NodeStatus
+from dradriver.api.base.dra_objects import Device, ResourceSlice, SliceSpec
+from dradriver.api.base.objects import Metadata, Node, NodeStatus
 from dradriver.node.publishing.other_drivers import other_owner
 from dradriver.topology.vendors import AMD, ASCEND, VENDORS, Vendor
 

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from dradriver.api import names, slices
+from dradriver.api.base import names
+from dradriver.api.slices import slices
 from dradriver.node.discovery.simulated import without
 from dradriver.node.publishing import pool
 from dradriver.topology.machine import Machine

@@ -8,9 +8,9 @@ import logging
 import msgspec
 import pytest
 
-from dradriver.api import slices
 from dradriver.api.policies.model import DEFAULTS, GpuRule
 from dradriver.api.policies.modes import Mode
+from dradriver.api.slices import slices
 from dradriver.kube.client import Client
 from dradriver.kube.resources import NODES, RESOURCE_CLAIMS, RESOURCE_SLICES
 from dradriver.node import metrics

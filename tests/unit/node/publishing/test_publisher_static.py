@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from dradriver.api import slices
 from dradriver.api.policies.model import DEFAULTS, GpuRule
 from dradriver.api.policies.modes import Mode
-from dradriver.api.slice_features import SliceFeatures
+from dradriver.api.slices import slices
+from dradriver.api.slices.slice_features import SliceFeatures
 from dradriver.node.publishing import mode_transition
 from dradriver.node.publishing import publisher as module
 from dradriver.topology.machine import Machine

@@ -15,7 +15,8 @@ from typing import Any, Final
 
 import msgspec
 
-from dradriver.api import mig_devices, names, quantity, slices
+from dradriver.api.base import names, quantity
+from dradriver.api.slices import mig_devices, slices
 from dradriver.node.container_edits import DeviceNode, Edits
 from dradriver.node.devices.control import INSUFFICIENT_RESOURCES, NOT_FOUND, NOT_SUPPORTED, Control, Placed
 from dradriver.node.devices.hardware_journal import Change, Made

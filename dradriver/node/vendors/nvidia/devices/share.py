@@ -19,7 +19,8 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from dradriver.api import device_attributes, names, quantity, slices
+from dradriver.api.base import names, quantity
+from dradriver.api.slices import device_attributes, slices
 from dradriver.node.container_edits import Edits, Mount
 from dradriver.node.devices import control as modes
 from dradriver.node.devices.control import Control

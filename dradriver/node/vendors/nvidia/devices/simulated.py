@@ -19,7 +19,7 @@ from typing import Final
 
 import msgspec
 
-from dradriver.api import mig_devices
+from dradriver.api.slices import mig_devices
 from dradriver.node import files
 from dradriver.node.devices import control
 from dradriver.node.devices.control import (

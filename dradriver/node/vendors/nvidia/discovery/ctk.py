@@ -23,7 +23,7 @@ from typing import Final
 
 import msgspec
 
-from dradriver.api import names
+from dradriver.api.base import names
 from dradriver.node.errors import SetupError
 from dradriver.node.vendors.nvidia.discovery.library import inside
 

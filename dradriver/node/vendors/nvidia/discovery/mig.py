@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from dradriver.api import mig_devices
+from dradriver.api.slices import mig_devices
 from dradriver.node.vendors.nvidia.discovery.nvml import INVALID_ARGUMENT, NOT_FOUND, Handle, Nvml
 from dradriver.node.vendors.nvidia.discovery.nvml_query import NEWER, NvmlQuery
 from dradriver.topology.check import is_mig_uuid

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from dradriver.api import names
+from dradriver.api.base import names
 
 # The GPU operator's upgrade controller (k8s-operator-libs pkg/upgrade/consts.go): from when it empties the node until
 # the new driver runs. While jobs are waited for the driver is in use and stays held.

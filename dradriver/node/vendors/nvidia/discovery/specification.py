@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from dradriver.api import names
+from dradriver.api.base import names
 from dradriver.node.vendors.nvidia.discovery import ctk
 from dradriver.node.vendors.nvidia.discovery.library import inside
 from dradriver.topology.machine import Gpu

@@ -11,9 +11,9 @@ from unittest.mock import patch
 import msgspec
 import pytest
 
-from dradriver.api import slices
-from dradriver.api.dra_objects import ResourceSlice
+from dradriver.api.base.dra_objects import ResourceSlice
 from dradriver.api.policies.modes import Mode
+from dradriver.api.slices import slices
 from dradriver.errors import DriverError
 from dradriver.node.container_edits import DeviceNode, Edits
 from dradriver.node.devices.hardware_journal import Made

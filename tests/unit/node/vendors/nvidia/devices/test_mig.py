@@ -11,8 +11,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from dradriver.api import pins, slices
-from dradriver.api.errors import WordError
+from dradriver.api.base.errors import WordError
+from dradriver.api.claims import pins
+from dradriver.api.slices import slices
 from dradriver.node.claims import status
 from dradriver.node.claims.reconcile import Reconciler
 from dradriver.node.container_edits import Edits

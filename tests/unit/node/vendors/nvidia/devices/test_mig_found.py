@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from dradriver.api import slices
+from dradriver.api.slices import slices
 from dradriver.node.devices.control import Placed
 from dradriver.node.devices.hardware_journal import HardwareJournal, Made
 from dradriver.node.devices.records import MigPlace

@@ -9,9 +9,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from dradriver.api import names, slices
+from dradriver.api.base import names
 from dradriver.api.policies.modes import Mode
-from dradriver.api.slice_features import SliceFeatures
+from dradriver.api.slices import slices
+from dradriver.api.slices.slice_features import SliceFeatures
 from dradriver.kube.errors import ApiError
 from dradriver.node.claims.checkpoint import PreparedClaim
 from dradriver.node.container_edits import DeviceNode, Edits, Mount

@@ -16,8 +16,8 @@ import msgspec
 import pynvml
 import pytest
 
-from dradriver.api import slices
-from dradriver.api.dra_objects import ResourceSlice
+from dradriver.api.base.dra_objects import ResourceSlice
+from dradriver.api.slices import slices
 from dradriver.node.faults import KINDS, FaultKind
 from dradriver.node.mps.files import MpsFolder
 from dradriver.node.vendors.nvidia.devices.nvml_control import NvmlControl

@@ -17,8 +17,8 @@ import msgspec
 import pynvml
 import pytest
 
-from dradriver.api import slices
-from dradriver.api.dra_objects import ResourceSlice
+from dradriver.api.base.dra_objects import ResourceSlice
+from dradriver.api.slices import slices
 from dradriver.errors import DriverError
 from dradriver.node.discovery import nics, sysfs
 from dradriver.node.errors import RestartError, SetupError

@@ -12,7 +12,7 @@ import msgspec
 import pynvml
 import pytest
 
-from dradriver.api import slices
+from dradriver.api.slices import slices
 from dradriver.node.claims.allocation import plan
 from dradriver.node.errors import DeviceMissingError
 from dradriver.node.vendors.nvidia.discovery import binding, mig_profiles, reading

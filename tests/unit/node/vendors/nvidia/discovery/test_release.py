@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dradriver.api import names
+from dradriver.api.base import names
 from dradriver.node.vendors.nvidia.discovery import release
 
 STATE = "nvidia.com/gpu-driver-upgrade-state"

@@ -1,0 +1,153 @@
+"""The parts of ResourceSlices and ResourceClaims that decisions are made from. As in ``objects``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from dradriver.api.base import names
+from dradriver.api.base.objects import Condition, Metadata, Part, Taint
+
+
+class Pool(Part, frozen=True):
+    """A slice's place in its pool; consumers use only the highest generation, once all its slices are there."""
+
+    name: str = ""
+    generation: int = 0
+    resource_slice_count: int = 0
+
+
+class Device(Part, frozen=True):
+    """A device: attributes stay as the API writes them, ``{"uuid": {"string": "…"}}``."""
+
+    name: str = ""
+    attributes: dict[str, dict[str, Any]] = {}
+    taints: list[Taint] = []
+    allow_multiple_allocations: bool = False
+    capacity: dict[str, dict[str, Any]] = {}
+    consumes_counters: list[Any] = []
+
+    @property
+    def blocked(self) -> bool:
+        """Whether a taint keeps new claims off it."""
+        return any(taint.blocks for taint in self.taints)
+
+    def text(self, attribute: str) -> str:
+        """Return an attribute that is text; empty where it is not there, or something else."""
+        text = self.attributes.get(attribute, {}).get("string", "")
+        return text if isinstance(text, str) else ""
+
+    def number(self, attribute: str) -> int | None:
+        """Return an attribute that is a number; None where it is not there, or something else."""
+        number = self.attributes.get(attribute, {}).get("int")
+        return number if isinstance(number, int) else None
+
+
+class SliceSpec(Part, frozen=True):
+    """A slice's content."""
+
+    driver: str = ""
+    node_name: str = ""
+    pool: Pool = Pool()
+    devices: list[Device] = []
+
+
+class ResourceSlice(Part, frozen=True):
+    """A part of a node's pool of devices."""
+
+    metadata: Metadata
+    spec: SliceSpec = SliceSpec()
+
+
+class Opaque(Part, frozen=True):
+    """A driver's own configuration inside a claim."""
+
+    driver: str = ""
+    parameters: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+class DeviceConfig(Part, frozen=True):
+    """One configuration of an allocation and the requests it is for (none: all)."""
+
+    source: str = ""
+    requests: list[str] = []
+    opaque: Opaque | None = None
+
+
+class AllocationResult(Part, frozen=True):
+    """One allocated device. ``request`` is ``main`` or ``main/sub``."""
+
+    request: str = ""
+    driver: str = ""
+    pool: str = ""
+    device: str = ""
+    share_id: str | None = msgspec.field(name="shareID", default=None)
+    consumed_capacity: dict[str, str] = {}  # of a device that several claims share; empty: the whole device
+    admin_access: bool | None = None  # for monitoring: takes no device from anybody
+
+
+class DeviceAllocation(Part, frozen=True):
+    """All devices of a claim."""
+
+    results: list[AllocationResult] = []
+    config: list[DeviceConfig] = []
+
+
+class Allocation(Part, frozen=True):
+    """What the scheduler gave a claim."""
+
+    devices: DeviceAllocation = DeviceAllocation()
+    allocation_timestamp: str = ""
+
+
+class Consumer(Part, frozen=True):
+    """Who may use a claim."""
+
+    resource: str = ""
+    name: str = ""
+    uid: str = ""
+
+
+class DeviceCondition(Condition, frozen=True):
+    """One condition of an allocated device, and since when it is what it is."""
+
+    last_transition_time: str | None = None
+
+
+class DeviceStatus(Part, frozen=True):
+    """What the driver said of an allocated device; ``data`` is any JSON, by whoever may write claims' status."""
+
+    driver: str = ""
+    pool: str = ""
+    device: str = ""
+    share_id: str | None = msgspec.field(name="shareID", default=None)
+    data: msgspec.Raw = msgspec.Raw(b"{}")
+    conditions: list[DeviceCondition] = []
+
+
+class ClaimStatus(Part, frozen=True):
+    """Where a claim's life stands."""
+
+    allocation: Allocation | None = None
+    reserved_for: list[Consumer] = []
+    devices: list[DeviceStatus] = []
+
+
+class ResourceClaim(Part, frozen=True):
+    """A claim, without its spec: what was allocated is what counts."""
+
+    metadata: Metadata
+    status: ClaimStatus = ClaimStatus()
+
+    @property
+    def results(self) -> list[AllocationResult]:
+        """This driver's allocated GPUs and parts of GPUs; empty while the claim is not allocated."""
+        if self.status.allocation is None:
+            return []
+        ours = (result for result in self.status.allocation.devices.results if result.driver == names.DRIVER)
+        return [result for result in ours if not names.is_seat(result.driver, result.pool)]
+
+    def owned_by(self, pod_uid: str) -> bool:
+        """True when the pod of this uid is the claim's controller: a claim of the same name may be somebody else's."""
+        return any(owner.uid == pod_uid and owner.controller for owner in self.metadata.owner_references)

@@ -1,0 +1,49 @@
+"""How long a node stays: when it goes for maintenance, and whether its provider may take it away at any time."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from dradriver.api.base import names
+from dradriver.api.base.objects import Node, seconds
+
+STAYS: Final = float("inf")
+AT_ONCE: Final = 0.0
+
+# Google Cloud says so on nodes with GPUs, seconds since the epoch (AI Hypercomputer, "Manage GKE clusters").
+_PLANNED_LABEL: Final = "cloud.google.com/scheduled-maintenance-time"
+_EPOCH: Final = re.compile(r"[0-9]{9,11}")
+
+SPOT_LABELS: Final[Mapping[str, tuple[str, ...]]] = {
+    "karpenter.sh/capacity-type": ("spot",),
+    "eks.amazonaws.com/capacityType": ("SPOT",),
+    "cloud.google.com/gke-spot": ("true",),
+    "cloud.google.com/gke-preemptible": ("true",),
+    "kubernetes.azure.com/scalesetpriority": ("spot",),
+}
+"""Labels by which the providers and Karpenter say that a node is a spot node: any of them with one of these values."""
+
+
+def goes_at(node: Node) -> float:
+    """Return when a node goes for maintenance, seconds since the epoch; ``STAYS`` where nothing says that it goes.
+
+    Of several times the first counts. One that cannot be read is no reason to go on as if nothing was said: such a node
+    goes ``AT_ONCE``, and takes nobody.
+    """
+    return min(map(_time, _said(node)), default=STAYS)
+
+
+def _said(node: Node) -> Iterator[str]:
+    for texts, key in ((node.metadata.annotations, names.MAINTENANCE), (node.metadata.labels, _PLANNED_LABEL)):
+        if key in texts:
+            yield texts[key]
+    yield from (taint.value for taint in node.spec.taints if taint.key == names.MAINTENANCE)
+
+
+def _time(text: str) -> float:
+    if _EPOCH.fullmatch(text):
+        return float(text)
+    at = seconds(text)
+    return AT_ONCE if at is None else at

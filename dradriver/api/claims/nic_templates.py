@@ -1,0 +1,188 @@
+"""Requests for NICs in a ResourceClaimTemplate: which of them are chosen for, and how the claim made from it has them.
+
+What an author says of NICs is never refused because it cannot be read here: such a request is left to the scheduler,
+which reads all of it, unless the pod demands what only a choice can give.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from dradriver.allocator.request import NEAR_REQUIRED
+from dradriver.api.base import names
+from dradriver.api.base.errors import WordError
+from dradriver.api.vocabulary import simple_cel, values
+from dradriver.api.vocabulary.messages import shown
+from dradriver.api.vocabulary.nics import BY_WORD, DRIVERS, Alike, NicAsk, NicRequest, Tolerated, selector
+
+_KNOWN: Final = {"deviceClassName", "allocationMode", "count", "selectors", "tolerations"}
+_OF_GPUS: Final = {names.PCIE_ROOT, names.NUMA_NODE}  # attributes of GPUs that NICs may have in common with them
+
+
+def is_for_nics(request: Mapping[str, Any], classes: Mapping[str, str]) -> bool:
+    """Return whether all that a request may be filled with are NICs, by their classes."""
+    wanted = [request.get("exactly"), *(_listed(request.get("firstAvailable")))]
+    named = [one.get("deviceClassName") for one in wanted if isinstance(one, dict)]
+    return bool(named) and all(isinstance(name, str) and name in classes for name in named)
+
+
+def _listed(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, list) else ()
+
+
+def divided(
+    constraints: Sequence[dict[str, Any]], gpus: Sequence[str], nics: Collection[str]
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return what constraints come to for the GPUs alone, and those that are about NICs.
+
+    A constraint of both holds of the GPUs alone, too: where it is about all of them it is in both lists.
+
+    Args:
+        constraints: The template's.
+        gpus: Names of its requests for GPUs.
+        nics: Names of its requests for NICs.
+    """
+    if not nics:
+        return list(constraints), []
+    own: list[dict[str, Any]] = []
+    theirs: list[dict[str, Any]] = []
+    for constraint in constraints:
+        said = constraint.get("requests") or [*gpus, *nics]
+        among = [name for name in gpus if name in said]
+        if any(str(name).partition("/")[0] in nics for name in said):
+            theirs.append(constraint)
+            if set(among) == set(gpus) and constraint.get("matchAttribute") in _OF_GPUS:
+                own.append({"requests": among, "matchAttribute": constraint["matchAttribute"]})
+        else:
+            own.append(constraint)
+    return own, theirs
+
+
+def ask(
+    entries: Mapping[str, Mapping[str, Any]],
+    constraints: Sequence[Mapping[str, Any]],
+    gpus: Mapping[str, Mapping[str, Any]],
+    classes: Mapping[str, str],
+    *,
+    near: str = "",
+) -> NicAsk | None:
+    """Return what a template asks of NICs; None where it asks for none.
+
+    Args:
+        entries: Its requests for NICs, by name.
+        constraints: Its constraints that are about them.
+        gpus: Its requests for GPUs, each as its ``exactly``, by name.
+        classes: DeviceClasses of NICs, each with its driver's word.
+        near: What the pod says of their being near.
+
+    Raises:
+        WordError: A claim cannot hold so many devices, or the pod demands what nobody chooses.
+    """
+    if not entries:
+        return None
+    left = dict(_unread(entries))
+    alike: list[Alike] = []
+    for constraint in constraints:
+        attribute = constraint.get("matchAttribute")
+        said = tuple(str(name).partition("/")[0] for name in constraint.get("requests") or (*gpus, *entries))
+        shared = [name for name in said if name in gpus]
+        if isinstance(attribute, str) and not (shared and attribute not in _OF_GPUS):
+            if sum(int(gpus[name].get("count", 1)) for name in shared) > 1 and set(shared) != set(gpus):
+                raise WordError(
+                    f"constraint {shown(attribute)} is about some of the GPUs: write a request with count 1 for each "
+                    "GPU, or remove it: the NICs are those nearest to the GPUs anyway"
+                )
+            alike.append(Alike(attribute, said))
+            continue
+        if shared and isinstance(attribute, str):
+            raise WordError(
+                f"constraint {shown(attribute)} is about NICs and GPUs, and GPUs have no such attribute; remove it: "
+                "the NICs are those nearest to the GPUs anyway"
+            )
+        why = f"constraint {shown(str(constraint.get('distinctAttribute', '')))} is for the scheduler alone to judge"
+        left |= {name: left.get(name, why) for name in said if name in entries}
+    # What must be like one that nobody chooses here cannot be chosen either.
+    grown = True
+    while grown:
+        grown = False
+        for one in alike:
+            if any(name in left for name in one.requests):
+                more = {name: "it is to be like another such request" for name in one.requests if name in entries}
+                grown = grown or not more.keys() <= left.keys()
+                left = more | left
+    requests = tuple(_request(name, entry, classes) for name, entry in entries.items() if name not in left)
+    counted = sum(request.count for request in requests) + sum(int(one.get("count", 1)) for one in gpus.values())
+    if counted > values.MOST_GPUS:
+        raise WordError(f"{counted} devices in one claim, which can hold {values.MOST_GPUS}; use several pods")
+    if near == NEAR_REQUIRED and left:
+        name, why = next(iter(left.items()))
+        raise WordError(
+            f"{names.NEAR_NIC}: {near}: the NICs of request {shown(name)} are left to the scheduler: {why}; write "
+            "another selector (docs/nic-claims.md says which are read), or remove the annotation"
+        )
+    kept = tuple(one for one in alike if not any(name in left for name in one.requests))
+    return NicAsk(requests=requests, alike=kept, near=near, left=tuple(left.items()))
+
+
+def _unread(entries: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
+    """Yield the requests that cannot be chosen for, each with why."""
+    for name, entry in entries.items():
+        exactly = entry.get("exactly")
+        if not isinstance(exactly, dict):
+            yield name, "firstAvailable is a ladder that only the scheduler climbs"
+            continue
+        strange = sorted(key for key in set(exactly) - _KNOWN if exactly[key])
+        count = exactly.get("count", 1)
+        if exactly.get("allocationMode", "ExactCount") != "ExactCount":
+            yield name, "allocationMode All takes every NIC that fits"
+        elif strange or not isinstance(count, int) or not 1 <= count <= values.MOST_GPUS:
+            yield name, f"{shown(strange[0] if strange else 'count')} is for the scheduler alone to judge"
+        else:
+            for text in _selectors(exactly):
+                if simple_cel.read(text) is None:
+                    yield name, f"selector {shown(text)} is for the scheduler alone to judge"
+                    break
+
+
+def _selectors(exactly: Mapping[str, Any]) -> tuple[str, ...]:
+    every = _listed(exactly.get("selectors"))
+    cels = [one.get("cel") if isinstance(one, dict) else None for one in every]
+    return tuple(str(cel.get("expression", "")) if isinstance(cel, dict) else "" for cel in cels)
+
+
+def _tolerations(exactly: Mapping[str, Any]) -> tuple[Tolerated, ...]:
+    every = (one for one in _listed(exactly.get("tolerations")) if isinstance(one, dict))
+    said = ([str(one.get(key) or "") for key in ("key", "operator", "value", "effect")] for one in every)
+    return tuple((key, operator, value, effect) for key, operator, value, effect in said)
+
+
+def _request(name: str, entry: Mapping[str, Any], classes: Mapping[str, str]) -> NicRequest:
+    exactly = entry["exactly"]
+    device_class = str(exactly["deviceClassName"])
+    return NicRequest(
+        name=name,
+        device_class=device_class,
+        driver=BY_WORD[classes[device_class]].name,
+        count=int(exactly.get("count", 1)),
+        selectors=_selectors(exactly),
+        tolerations=_tolerations(exactly),
+    )
+
+
+def pinned(
+    nics: NicAsk, entries: Mapping[str, dict[str, Any]], addresses: Mapping[str, Sequence[str]]
+) -> Iterator[dict[str, Any]]:
+    """Yield a claim's requests for NICs: as their author has them, with a selector more where NICs were chosen.
+
+    It stands first: the scheduler asks the selectors one after the other, and an author's own, which may read what only
+    some NICs have, is then asked of those alone that were chosen for meeting it.
+    """
+    drivers = {request.name: DRIVERS[request.driver] for request in nics.requests}
+    for name, entry in entries.items():
+        if not addresses.get(name):
+            yield entry
+            continue
+        exactly = entry["exactly"]
+        pin = {"cel": {"expression": selector(drivers[name], addresses[name])}}
+        yield entry | {"exactly": exactly | {"selectors": [pin, *(exactly.get("selectors") or ())]}}

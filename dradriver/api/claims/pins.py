@@ -1,0 +1,354 @@
+"""What a claim holds: the devices it was given, or those that it is pinned to."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Final
+
+import msgspec
+
+from dradriver.allocator.request import Amount, Choice, MigPart, Part, PartChoice, SharePart
+from dradriver.api.base import names, quantity
+from dradriver.api.base.dra_objects import AllocationResult, DeviceConfig, ResourceClaim
+from dradriver.api.base.errors import WordError
+from dradriver.api.base.ledger import OURS, current_ledger
+from dradriver.api.base.pods import Pod
+from dradriver.api.claims import claims, config, results
+from dradriver.api.slices import slices
+from dradriver.api.vocabulary import nics
+from dradriver.api.vocabulary.values import NCCL_AUTO
+from dradriver.topology.check import is_mig_profile
+
+Key = tuple[str, str]
+"""Namespace and name of an object."""
+
+Device = tuple[str, str]
+"""Pool and name of a device. The name is the GPU's identity, so it outlives the GPU's absence."""
+
+
+ALL_CORES: Final = 100
+_MIB: Final = 2**20
+_MOST_START: Final = 63  # nobody counts in bits whatever number stands in a claim
+
+
+class MigSlice(msgspec.Struct, frozen=True):
+    """One MIG slice of a GPU.
+
+    Attributes:
+        profile: The profile's name.
+        start: Its first memory slice.
+        size: How many memory slices it takes from there on.
+        compute: How many compute slices; 0 for as many as the profile has.
+    """
+
+    profile: str
+    start: int
+    size: int
+    compute: int = 0
+
+
+Usage = tuple[Amount | MigSlice, ...] | None
+"""What is taken of a device: its parts, or None for all of it, and where nobody knows which part it is."""
+
+
+class _Cel(msgspec.Struct, frozen=True, gc=False):
+    expression: str = ""
+
+
+class _Selector(msgspec.Struct, frozen=True, gc=False):
+    cel: _Cel = _Cel()
+
+
+class _Capacity(msgspec.Struct, frozen=True, gc=False):
+    requests: dict[str, str] = {}
+
+
+class _Exactly(msgspec.Struct, rename="camel", frozen=True, gc=False):
+    device_class_name: str = ""
+    count: int = 1
+    selectors: list[_Selector] = []
+    capacity: _Capacity = _Capacity()
+
+
+class _Request(msgspec.Struct, rename="camel", frozen=True, gc=False):
+    name: str = ""
+    exactly: _Exactly | None = None
+
+
+class _Devices(msgspec.Struct, rename="camel", frozen=True, gc=False):
+    requests: list[_Request] = []
+    config: list[DeviceConfig] = []
+
+
+class _Spec(msgspec.Struct, rename="camel", frozen=True, gc=False):
+    devices: _Devices = _Devices()
+
+
+class Claim(ResourceClaim, frozen=True):
+    """A claim with the part of its spec that says which GPUs it is pinned to.
+
+    The ``choice`` annotation alone would not do: it holds the machine's own numbers, which shift when a GPU is lost,
+    and annotations can be changed while a claim's spec cannot.
+    """
+
+    spec: _Spec = _Spec()
+
+    @property
+    def key(self) -> Key:
+        """Namespace and name."""
+        return self.metadata.namespace, self.metadata.name
+
+
+class Pin(msgspec.Struct, frozen=True):
+    """What one of our claims was made for.
+
+    Attributes:
+        choice: The choice, by the machine's numbers of that time.
+        uuids: The chosen GPUs by the claim's requests, in the order of ``choice.containers`` and their parts.
+        placed: Uuids of those whose MIG slices it has as devices of their own: pinned by what they are.
+        nccl: What NCCL is told.
+        nics: PCI addresses of the NICs that it is pinned to beside, by the claim's requests.
+    """
+
+    choice: Choice | PartChoice
+    uuids: dict[str, tuple[str, ...]]
+    placed: frozenset[str] = frozenset()
+    nccl: str = NCCL_AUTO
+    nics: dict[str, tuple[str, ...]] = {}
+
+    @property
+    def devices(self) -> frozenset[Device]:
+        """The chosen GPUs' devices."""
+        return frozenset(self.taken)
+
+    @property
+    def taken(self) -> dict[Device, Usage]:
+        """What is taken of each of them."""
+        return taken_of(self.choice, self.uuids)
+
+    @property
+    def apart(self) -> frozenset[Device]:
+        """Those of these GPUs whose MIG slices it has as devices of their own."""
+        return frozenset((self.choice.node, slices.device_name(uuid)) for uuid in self.placed)
+
+    @property
+    def texts(self) -> dict[str, str | None]:
+        """The annotations that tell a pod's author of it; None for those to take away."""
+        return results.written(self.choice, self.numbers())
+
+    def numbers(self) -> dict[int, str]:
+        """Return the chosen GPUs' uuids by the machine's numbers of that time."""
+        if isinstance(self.choice, PartChoice):
+            parts = claims.parts_of(self.choice, self.uuids)
+            return {part.gpu: self.uuids[request][0] for request, part in parts.items()}
+        return {
+            number: uuid
+            for numbers, uuids in zip(self.choice.containers, self.uuids.values(), strict=True)
+            for number, uuid in zip(numbers, uuids, strict=True)
+        }
+
+
+def taken_of(choice: Choice | PartChoice, uuids: Mapping[str, tuple[str, ...]]) -> dict[Device, Usage]:
+    """Return what is taken of each device of a node's GPUs, given by request."""
+    if isinstance(choice, Choice):
+        return {(choice.node, slices.device_name(uuid)): None for each in uuids.values() for uuid in each}
+    taken: dict[Device, tuple[Amount | MigSlice, ...]] = {}
+    for request, part in claims.parts_of(choice, uuids).items():
+        device = choice.node, slices.device_name(uuids[request][0])
+        piece = part.amount if isinstance(part, SharePart) else MigSlice(part.profile, part.start, part.size)
+        taken[device] = (*taken.get(device, ()), piece)
+    return dict(taken)
+
+
+def pin(claim: Claim) -> Pin | None:
+    """Return what a claim of ours is pinned to; None for any other claim and for one that was tampered with."""
+    try:
+        choice = claims.read_choice(claim)
+        own = [each for each in claim.spec.devices.config if each.opaque and each.opaque.driver == names.DRIVER]
+        if choice is None or len(own) != 1 or own[0].opaque is None:
+            return None
+        told = config.read(own[0].opaque.parameters)
+        # What the requests do not ask for, the scheduler will not give, whatever the configuration says.
+        asked = {
+            request.name: request.exactly
+            for request in claim.spec.devices.requests
+            if request.exactly and _is_of_gpus(request.exactly.device_class_name)
+        }
+        uuids = {name: tuple(told.order.get(name, ())) for name in asked}
+        counts = [len(each) for each in uuids.values()]
+        if len(told.order) != len(asked) or [one.count for one in asked.values()] != counts:
+            return None
+        placed: frozenset[str] = frozenset()
+        if isinstance(choice, Choice):
+            numbers = sorted(number for part in choice.containers for number in part)
+            right = counts == [len(part) for part in choice.containers] and (
+                numbers == sorted(choice.gpus) == sorted(choice.ring)
+            )
+        else:
+            parts = claims.parts_of(choice, uuids)
+            right = all(len(each) == 1 for each in uuids.values()) and all(
+                _asks_for(part, asked[name], told.mig.get(name), uuids[name][0]) for name, part in parts.items()
+            )
+            placed = frozenset(
+                uuids[name][0] for name, part in parts.items() if isinstance(part, MigPart) and name not in told.mig
+            )
+    except (WordError, ValueError, RecursionError):  # annotations are anybody's text, nested as deep as 256 KiB allow
+        return None
+    if not right:
+        return None
+    return Pin(choice=choice, uuids=uuids, placed=placed, nccl=told.nccl, nics=_nics(claim, own[0].requests))
+
+
+_OF_GPUS: Final = frozenset((*OURS.vendor_of, names.SHARE_CLASS, names.MIG_CLASS))
+
+
+def _is_of_gpus(device_class: str) -> bool:
+    """Return whether a class is of the driver whose GPUs are handed out, by its name: NICs' may end as these do."""
+    return device_class in _OF_GPUS or device_class in current_ledger().vendor_of
+
+
+def _nics(claim: Claim, chosen_for: Collection[str]) -> dict[str, tuple[str, ...]]:
+    """Return the NICs that requests are pinned to: their first selector names as many as they ask for.
+
+    A selector of their author's may have that form, too. So those requests alone count that our configuration is for;
+    one that is for all is of a release that did not say it.
+    """
+    found: dict[str, tuple[str, ...]] = {}
+    for request in claim.spec.devices.requests:
+        asked = request.exactly
+        if asked is None or not asked.selectors or (chosen_for and request.name not in chosen_for):
+            continue
+        addresses = nics.addresses(asked.selectors[0].cel.expression)
+        if addresses and len(addresses) == asked.count:
+            found[request.name] = addresses
+    return found
+
+
+def _asks_for(part: Part, asked: _Exactly, mig: config.Mig | None, uuid: str) -> bool:
+    """Return whether a request asks for this part: annotations can be changed while a claim's spec cannot."""
+    said = asked.capacity.requests
+    if isinstance(part, SharePart):
+        return mig is None and _amount(said) == part.amount
+    size = quantity.whole(said.get(names.CAPACITY_MEMORY_SLICES, "0"))
+    if not (0 < size == part.size <= _MOST_START + 1 and 0 <= part.start <= _MOST_START):
+        return False
+    if mig is None:
+        return [selector.cel.expression for selector in asked.selectors] == [claims.placement_selector(uuid, part)]
+    return (mig.profile, mig.starts) == (part.profile, {uuid: part.start})
+
+
+def _amount(capacities: Mapping[str, str]) -> Amount:
+    """Return an amount of compute and memory; what is not said is 0.
+
+    Raises:
+        WordError: A text is no quantity.
+    """
+    cores = quantity.whole(capacities.get(names.CAPACITY_CORES, "0"))
+    return Amount(cores, -(-quantity.whole(capacities.get(names.CAPACITY_MEMORY, "0")) // _MIB))
+
+
+def allocated(claim: Claim) -> dict[Device, Usage]:
+    """Return what the scheduler gave the claim of devices that are handed out here; monitoring takes nothing away.
+
+    Where a MIG slice lies the scheduler does not know. That is read from the pin, and of a claim without one from what
+    the node agent wrote into its status when it had prepared it; until then the claim has all of the GPU, as far as
+    anybody else can tell.
+    """
+    if claim.status.allocation is None:
+        return {}
+    driver = current_ledger().driver
+    given: dict[Device, Usage] = {}
+    pinned: dict[Device, Usage] | None = None
+    for result in claim.status.allocation.devices.results:
+        if result.driver != driver or result.admin_access or names.is_seat(result.driver, result.pool):
+            continue
+        device = result.pool, result.device
+        if names.CAPACITY_MEMORY_SLICES in result.consumed_capacity:
+            if pinned is None:
+                pinned = found_pin.taken if (found_pin := pin(claim)) is not None else {}
+            if pinned:
+                given[device] = pinned.get(device)
+                continue
+        part = part_of(claim, result)
+        others = given.get(device, ())
+        given[device] = None if part is None or others is None else (*others, part)
+    return given
+
+
+def part_of(claim: ResourceClaim, result: AllocationResult) -> Amount | MigSlice | None:
+    """Return the part of its device that a result gives, by what was counted; None for all, and where nobody knows."""
+    if names.CAPACITY_MEMORY_SLICES in result.consumed_capacity:
+        return _slice_of(claim, result)
+    return _share_of(result.consumed_capacity)
+
+
+class _Told(msgspec.Struct, frozen=True, gc=False):
+    """What the node agent says of a MIG slice (``node.claims.status``)."""
+
+    type: str = ""
+    profile: str = ""
+    placement: int = -1
+
+
+_TOLD: Final = msgspec.json.Decoder(_Told)
+
+
+def _slice_of(claim: ResourceClaim, result: AllocationResult) -> MigSlice | None:
+    """Return where the MIG slice of a result lies, as the claim's status says; None where it does not, or nonsense.
+
+    What it takes of the GPU is what the scheduler counted: whether that is what the profile takes, only who knows the
+    GPU's profiles can tell.
+    """
+    same = result.driver, result.pool, result.device, result.share_id
+    for status in claim.status.devices:
+        if (status.driver, status.pool, status.device, status.share_id) != same:
+            continue
+        try:
+            told = _TOLD.decode(status.data)
+            size, compute = (
+                quantity.whole(result.consumed_capacity.get(name, "0"))
+                for name in (names.CAPACITY_MEMORY_SLICES, names.CAPACITY_COMPUTE_SLICES)
+            )
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, WordError):
+            return None
+        sound = told.type == "mig" and is_mig_profile(told.profile) and 0 <= told.placement <= _MOST_START
+        return MigSlice(told.profile, told.placement, size, compute) if sound and min(size, compute) > 0 else None
+    return None
+
+
+def _share_of(consumed: Mapping[str, str]) -> Amount | None:
+    """Return what a result takes of its device as a share; None where that is all of it, or no share."""
+    if not consumed:
+        return None  # as of most: a cluster has thousands of whole GPUs
+    try:
+        amount = _amount(consumed)
+    except WordError:
+        return None
+    return amount if 0 < amount.cores < ALL_CORES else None
+
+
+def owners(claim: Claim) -> tuple[tuple[str, str], ...]:
+    """Return name and uid of the pods that a claim belongs to: of one that controls it, or of all that share it."""
+    pods = [owner for owner in claim.metadata.owner_references if owner.kind == "Pod"]
+    shared = names.SET in claim.metadata.annotations
+    return tuple((owner.name, owner.uid) for owner in pods if owner.controller or shared)
+
+
+def claim_key(pod: Pod) -> Key | None:
+    """Return the key of the claim that the webhook gave a pod, whether it exists or not."""
+    return None if pod.claim_name is None else (pod.metadata.namespace, pod.claim_name)
+
+
+def is_set(claim: Key) -> bool:
+    """Return whether a pod's claim has the name of one that pods share: those of a pod's own are made up."""
+    return not claim[1].startswith(names.CLAIM_PREFIX)
+
+
+KEEP: Final = ("CUDA_", "NCCL_", "NVIDIA_")
+"""What the node agent's edits can touch: other variables of the author's need no protection."""
+
+
+def kept_env(pod: Pod, containers: frozenset[str]) -> list[str]:
+    """Return the variables that the author set in the given containers and that an edit must not replace."""
+    spec = (*pod.spec.init_containers, *pod.spec.containers)
+    return sorted({e.name for c in spec if c.name in containers for e in c.env if e.name.startswith(KEEP)})

@@ -1,0 +1,196 @@
+"""A GPU as devices of a slice: whole, shared by several claims, or in parts of equal size."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+from dradriver.api.base import names, seats
+from dradriver.api.policies.modes import Mode
+from dradriver.topology.groups import Groups
+from dradriver.topology.machine import Machine
+
+MOST_TEXT: Final = 64  # bytes in a string attribute, resource/v1 types.go (DeviceAttributeMaxValueLength)
+
+MOST_SAID: Final = 32  # attributes and capacities of a device (ResourceSliceMaxAttributesAndCapacitiesPerDevice)
+_GROUP_SIZES: Final = (2, 4, 8)
+_TWINS: Final = {f"nvlink{what}": f"link{what}" for what in ("Domain", *(f"Group{size}" for size in _GROUP_SIZES))}
+_TWIN_RATES: Final = {f"nvlinkGroup{size}GBps": f"linkGroup{size}GBps" for size in _GROUP_SIZES}
+_SHARE: Final = re.compile(r"(.+)-share-[0-9]{1,2}")
+
+Device = dict[str, Any]
+
+
+def whole(machine: Machine, groups: Groups, position: int, *, name: str) -> Device:
+    """Return the device of a GPU that one claim gets whole."""
+    device: Device = {
+        "name": name,
+        "attributes": _of_type(machine.vendor.type) | identity(machine, position) | _links(groups, position),
+    }
+    if memory_mib := machine.gpus[position].memory_mib:
+        device["capacity"] = {names.CAPACITY_MEMORY: {"value": f"{memory_mib}Mi"}}
+    return device
+
+
+def neutral(device: Device) -> Device:
+    """Return a whole GPU's device with what it says of links by names of no vendor, too.
+
+    ``linkDomain``, ``linkGroup2``, ``4`` and ``8``, and their ``GBps``: each of these two where all of it finds room.
+    Only the rates of eight linked GPUs of a multi-node fabric do not. A GPU that may be had in parts has room for
+    neither, for it says more of that.
+    """
+    attributes: dict[str, Any] = device["attributes"]
+    for twins in (_TWINS, _TWIN_RATES):
+        said = {twin: attributes[name] for name, twin in twins.items() if name in attributes}
+        if len(attributes) + len(device.get("capacity", ())) + len(said) <= MOST_SAID:
+            attributes = attributes | said
+    return device | {"attributes": attributes}
+
+
+def shared(machine: Machine, groups: Groups, position: int, mode: Mode, *, name: str) -> Device:
+    """Return the device of a GPU that several claims may share, and one may have whole.
+
+    What a claim does not ask for it takes at its default, which is all: a claim of whole GPUs needs no word of shares.
+    More memory than there is may be promised, never more than there is to one claim; compute is never promised twice,
+    so that nobody else is on a GPU that somebody has whole. Where shares are equal a claim has one of them or all: what
+    is asked for in between is rounded up (KEP-5075).
+    """
+    gpu = machine.gpus[position]
+    promised = int(gpu.memory_mib * mode.memory_overcommit)
+    device = whole(machine, groups, position, name=name)
+    device["attributes"] |= _sharing(mode)
+    if mode.fractions_only:  # the class of whole GPUs asks for another type, that of shares for none
+        device["attributes"] |= _of_type("share")
+    return device | {
+        "allowMultipleAllocations": True,
+        "capacity": {
+            names.CAPACITY_CORES: divisible(100, 100, parts=mode.equal_shares),
+            names.CAPACITY_MEMORY: divisible(promised, gpu.memory_mib, unit="Mi", parts=mode.equal_shares),
+        },
+    }
+
+
+def equal_shares(machine: Machine, position: int, mode: Mode, *, shares: int, name: str) -> list[Device]:
+    """Return a GPU as so many devices of equal size, for a server that has no devices that claims share.
+
+    None of them is the whole GPU: the server would hand that out beside them. More memory than there is cannot be
+    promised so: each has its part of what there is.
+    """
+    gpu = machine.gpus[position]
+    attributes = _of_type("share") | identity(machine, position) | _sharing(mode)
+    attributes["parentUUID"] = attributes.pop("uuid")
+    capacity = {
+        names.CAPACITY_CORES: {"value": str(100 // shares)},
+        names.CAPACITY_MEMORY: {"value": f"{gpu.memory_mib // shares}Mi"},
+    }
+    return [
+        {"name": share_name(name, number), "attributes": dict(attributes), "capacity": capacity}
+        for number in range(shares)
+    ]
+
+
+def share_name(gpu: str, number: int) -> str:
+    """Return the device name of one of a GPU's equal shares: the GPU's own and a number."""
+    return f"{gpu}-share-{number}"
+
+
+def gpu_of_share(name: str) -> str | None:
+    """Return the device name of the GPU that an equal share is of; None for the name of any other device."""
+    match = _SHARE.fullmatch(name)
+    return match[1] if match else None
+
+
+def semver(version: str) -> str | None:
+    """Return a driver version as semantic version 2.0.0 (``535.104.05`` is ``535.104.5``), or None where it is none."""
+    match = re.match(r"(\d{1,9})(?:\.(\d{1,9}))?(?:\.(\d{1,9}))?(?:$|[^\d])", version)
+    return ".".join(str(int(part or 0)) for part in match.groups()) if match else None
+
+
+def _of_type(name: str) -> dict[str, dict[str, Any]]:
+    return {"type": {"string": name}}
+
+
+def _sharing(mode: Mode) -> dict[str, dict[str, Any]]:
+    attributes: dict[str, dict[str, Any]] = {"shareable": {"bool": True}, "sharing": {"string": mode.shared}}
+    if mode.equal_shares:
+        attributes["equalShares"] = {"int": mode.equal_shares}
+    return attributes | exclusive(mode)
+
+
+def exclusive(mode: Mode) -> dict[str, dict[str, Any]]:
+    """Return the attribute that says who alone may have parts of a GPU at a time; none where anybody may."""
+    return {"exclusiveTo": {"string": mode.exclusive_to}} if mode.exclusive_to else {}
+
+
+def divisible(total: int, most: int, *, unit: str = "", parts: int = 0) -> dict[str, Any]:
+    """Return a capacity of which a claim may have any whole number up to ``most``, and has ``most`` unless it says.
+
+    Where it is in equal parts a claim may have one of them, or all.
+    """
+    policy: dict[str, Any] = {"default": f"{most}{unit}"}
+    if parts:
+        policy["validValues"] = [f"{number}{unit}" for number in sorted({max(most // parts, 1), most})]
+    else:
+        policy["validRange"] = {"min": f"1{unit}", "step": f"1{unit}", "max": f"{most}{unit}"}
+    return {"value": f"{total}{unit}", "requestPolicy": policy}
+
+
+def identity(machine: Machine, position: int) -> dict[str, dict[str, Any]]:
+    """Return what is said of a GPU in each of its devices."""
+    gpu = machine.gpus[position]
+    attributes: dict[str, dict[str, Any]] = {
+        "uuid": {"string": gpu.uuid},
+        "index": {"int": gpu.index},
+        "minor": {"int": gpu.minor},
+        "vendor": {"string": gpu.vendor},
+        **seats.KNOWN,
+    }
+    texts = {
+        "productName": gpu.product,
+        "boardName": gpu.board,
+        "architecture": gpu.architecture,
+        "fabric": gpu.fabric,
+        "nic": _nearest_nic(machine, position),
+        names.PCI_BUS_ID: gpu.pci,
+        names.PCIE_ROOT: gpu.pcie_root,
+    }
+    attributes |= {key: {"string": _cut(text)} for key, text in texts.items() if text}
+    versions = {
+        "cudaComputeCapability": gpu.compute_capability,
+        "driverVersion": machine.driver_version,
+        "cudaDriverVersion": machine.cuda_version,
+    }
+    for key, text in versions.items():
+        if (version := semver(text)) is not None:
+            attributes[key] = {"version": version}
+    if gpu.numa is not None and gpu.numa >= 0:
+        attributes[names.NUMA_NODE] = {"int": gpu.numa}
+    return attributes
+
+
+def _links(groups: Groups, position: int) -> dict[str, dict[str, Any]]:
+    """Return which GPUs a whole one goes together with."""
+    attributes: dict[str, dict[str, Any]] = {}
+    if (domain := groups.domain[position]) is not None:
+        attributes["nvlinkDomain"] = {"int": domain}
+    for size in _GROUP_SIZES:
+        number = groups.by_size[size][position] if size in groups.by_size else None
+        if number is not None:
+            attributes[f"nvlinkGroup{size}"] = {"int": number}
+            if rate := groups.line_gbps[size][number]:  # nobody publishes that of all links
+                attributes[f"nvlinkGroup{size}GBps"] = {"int": rate}
+            if size > 2 and (least := groups.any_gbps[size][number]):
+                attributes[f"nvlinkGroup{size}AnyGBps"] = {"int": least}
+    return attributes
+
+
+def _cut(text: str) -> str:
+    """Return the whole characters at the start of ``text`` that a string attribute holds."""
+    return text.encode()[:MOST_TEXT].decode(errors="ignore")
+
+
+def _nearest_nic(machine: Machine, position: int) -> str | None:
+    if not machine.nics:
+        return None
+    nearest = min(range(len(machine.nics)), key=lambda n: (machine.nic_paths[n][position], n))
+    return machine.nics[nearest].name

@@ -1,0 +1,313 @@
+"""Every word that a pod's author can say, each declared once: its name, what reads it, what it is about.
+
+From here follow which annotations are known, what a policy of the policies file may say, what contradicts a part of a
+GPU, what of a note is checked again, and which version a note has. A new word that is a field of a request is one
+``Word`` here, and what the allocator makes of the field.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import math
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from dradriver.allocator.request import NEAR_NIC, Constraint, Request, Strategy, Whole
+from dradriver.api.base import names
+from dradriver.api.vocabulary import messages, values
+from dradriver.topology.vendors import VENDORS
+
+
+class About(enum.Enum):
+    """What a word says something of."""
+
+    SET = enum.auto()  # a set of whole GPUs: contradicts a part of one
+    GPU = enum.auto()  # each GPU, whole or a part of one
+    PART = enum.auto()  # parts: together such words say one thing
+    POD = enum.auto()
+    GANG = enum.auto()  # the pods of one job
+
+
+Reader = Callable[[str, str], Any]
+"""From a word's annotation and its text to a value; raises ``WordError`` for a text that is none."""
+
+
+def _any_size(_: Any) -> bool:
+    return True
+
+
+class Word(msgspec.Struct, frozen=True, kw_only=True):
+    """One word.
+
+    Attributes:
+        key: Its annotation.
+        about: What it says something of.
+        read: Gives its value.
+        field: Of the ``Request`` that has its value, of a word about gangs that of the ``Gang``; empty where it goes
+            elsewhere. Values that are tuples add up: several words may be about one field.
+        holds: Whether a value in a note is one that ``read`` may have given: allocator and CEL take it as it is.
+        choices: All that it may say; of a word about the pod the first is the default. Empty where it has a form.
+        of_policies: Whether a policy of the policies file may say it.
+        since: The version of notes that first says the field, which older controllers would read past, or refuse.
+    """
+
+    key: str
+    about: About
+    read: Reader
+    field: str = ""
+    holds: Callable[[Any], bool] = _any_size
+    choices: tuple[str, ...] = ()
+    of_policies: bool = True
+    since: int = 2
+
+    @property
+    def name(self) -> str:
+        """Its name without prefix, as the policies file says it."""
+        return self.key.removeprefix(names.PREFIX)
+
+
+def _form(read: Callable[[str], object | None], what: str) -> Reader:
+    def reader(key: str, text: str) -> Any:
+        value = read(text)
+        if value is None:
+            raise messages.is_no(key, text, what)
+        return value
+
+    return reader
+
+
+def _choice(read: Callable[[str], object | None], allowed: Collection[str]) -> Reader:
+    def reader(key: str, text: str) -> Any:
+        value = read(text)
+        if value is None:
+            raise messages.not_one_of(key, text, allowed)
+        return value
+
+    return reader
+
+
+def _one_of(allowed: Collection[str]) -> Reader:
+    return _choice(lambda text: text if text in allowed else None, allowed)
+
+
+def _as_it_is(_: str, text: str) -> str:
+    return text
+
+
+def _ladder(key: str, text: str) -> tuple[Constraint, ...]:
+    rungs = [word.strip() for word in text.split(",")]
+    for rung in rungs:
+        if rung not in values.CONSTRAINTS:
+            raise messages.not_one_of(key, rung, values.CONSTRAINTS)
+    return tuple(values.CONSTRAINTS[rung] for rung in rungs)
+
+
+def _require_nvlink(key: str, text: str) -> tuple[Constraint, ...]:
+    return (Constraint.NVLINK,) if _choice(values.flag, values.FLAGS)(key, text) else ()
+
+
+def _is_rate(value: float) -> bool:
+    return math.isfinite(value) and value >= 0
+
+
+def _each_once(value: tuple[Constraint, ...]) -> bool:
+    return len(value) <= len(Constraint)
+
+
+def _is_many(value: int) -> bool:
+    return 1 <= value <= values.MOST_PODS
+
+
+_FLAGS: Final = tuple(values.FLAGS)
+
+EVERY: Final = (
+    # What it may say is for ``policies.meaning``, which puts other words in its place.
+    Word(key=names.POLICY, about=About.SET, read=_as_it_is, of_policies=False),
+    Word(key=names.REQUIRED, about=About.SET, read=_ladder, field="required", holds=_each_once),
+    Word(key=names.PREFERRED, about=About.SET, read=_ladder, field="preferred", holds=_each_once),
+    Word(
+        key=names.REQUIRE_NVLINK, about=About.SET, read=_require_nvlink, field="required", holds=_each_once,
+        choices=_FLAGS,
+    ),
+    Word(key=names.GPUS, about=About.POD, read=_form(values.gpu_count, messages.GPUS), of_policies=False),
+    Word(
+        key=names.STRATEGY, about=About.GPU, read=_choice(values.strategy, values.STRATEGIES), field="strategy",
+        choices=tuple(values.STRATEGIES),
+    ),
+    Word(
+        key=names.MIN_BANDWIDTH, about=About.SET, read=_form(values.rate_gbps, messages.RATE),
+        field="min_bandwidth_gbps", holds=_is_rate,
+    ),
+    Word(
+        key=names.MIN_BUSBW, about=About.SET, read=_form(values.rate_gbps, messages.RATE),
+        field="min_busbw_gbps", holds=_is_rate,
+    ),
+    Word(
+        key=names.PRODUCT, about=About.GPU, read=_form(values.product, messages.PRODUCT),
+        field="product", holds=lambda value: not value or values.product(value) is not None,
+    ),
+    Word(
+        key=names.ARCHITECTURE, about=About.GPU, read=_form(values.architecture, messages.ARCHITECTURE),
+        field="architecture", holds=lambda value: not value or values.architecture(value) is not None,
+    ),
+    Word(
+        key=names.MIN_MEMORY, about=About.GPU, read=_form(values.memory_mib, messages.MEMORY),
+        field="min_memory_mib", holds=lambda value: 0 <= value <= values.MOST_MEMORY_MIB,
+    ),
+    Word(
+        key=names.MIN_DRIVER, about=About.GPU, read=_form(values.version, messages.DRIVER),
+        field="min_driver", holds=lambda value: not value or values.version(value) == value, since=3,
+    ),
+    Word(
+        key=names.MIN_CUDA, about=About.GPU, read=_form(values.version, messages.CUDA),
+        field="min_cuda", holds=lambda value: not value or values.version(value) == value, since=3,
+    ),
+    Word(
+        key=names.VENDOR, about=About.GPU, read=_one_of(VENDORS), field="vendor", choices=tuple(VENDORS),
+        holds=lambda value: value in VENDORS, since=6,
+    ),
+    Word(
+        key=names.MAX_CROSS_NVSWITCH, about=About.SET, read=_form(values.few, messages.FEW),
+        field="max_cross_nvswitch_gpus", holds=lambda value: value is None or 0 <= value <= 99,
+    ),
+    Word(
+        key=names.PREFER_SAME_NUMA, about=About.SET, read=_choice(values.flag, values.FLAGS),
+        field="prefer_same_numa", choices=_FLAGS,
+    ),
+    Word(
+        key=names.NEAR_NIC, about=About.SET, read=_one_of(NEAR_NIC), field="near_nic",
+        holds=lambda value: value in ("", *NEAR_NIC), choices=NEAR_NIC, since=6,
+    ),
+    Word(key=names.SHARE, about=About.PART, read=_form(values.share, messages.SHARE)),
+    Word(key=names.SHARE_MEMORY, about=About.PART, read=_form(values.memory_mib, messages.MEMORY)),
+    Word(key=names.SHARE_CORES, about=About.PART, read=_form(values.percent, messages.CORES)),
+    Word(key=names.MIG_PROFILE, about=About.PART, read=_form(values.mig_profile, messages.MIG_PROFILE)),
+    Word(key=names.NCCL, about=About.POD, read=_one_of(values.NCCL), choices=values.NCCL),
+    Word(key=names.WORKLOAD, about=About.POD, read=_as_it_is, of_policies=False),
+    Word(key=names.CLAIM, about=About.POD, read=_as_it_is, of_policies=False),
+    Word(key=names.PLACEMENT, about=About.POD, read=_one_of(values.PLACEMENTS), choices=values.PLACEMENTS),
+    Word(key=names.WHEN_FULL, about=About.POD, read=_one_of(values.WHEN_FULL), choices=values.WHEN_FULL),
+    Word(key=names.SPOT, about=About.POD, read=_one_of(values.SPOT), choices=values.SPOT, since=5),
+    Word(
+        key=names.SHARED_CLAIM, about=About.POD, read=_form(values.set_name, messages.SET_NAME), of_policies=False
+    ),
+    # What ends a pod stands in its spec: the webhook writes it, and nobody reads the word again.
+    Word(key=names.MAX_DURATION, about=About.POD, read=_form(values.duration_s, messages.DURATION)),
+    Word(
+        key=names.GANG, about=About.GANG, read=_form(values.label, messages.GANG), field="name",
+        holds=lambda value: values.label(value) is not None,
+    ),
+    Word(
+        key=names.GANG_SIZE, about=About.GANG, read=_form(values.pods, messages.PODS), field="pods",
+        holds=values.are_pods,
+    ),
+    Word(
+        key=names.MULTI_NODE_POLICY, about=About.GANG,
+        read=_form(values.strategy, f"strategy; write one of {', '.join(Strategy)}"), field="strategy",
+    ),
+    Word(
+        key=names.MAX_NODES, about=About.GANG, read=_form(values.many, messages.MANY), field="max_nodes",
+        holds=_is_many,
+    ),
+    Word(
+        key=names.MIN_GPUS_PER_NODE, about=About.GANG, read=_form(values.gpu_count, messages.GPUS),
+        field="min_gpus_per_node", holds=lambda value: 1 <= value <= values.MOST_GPUS,
+    ),
+    Word(
+        key=names.MIN_NETWORK_BANDWIDTH, about=About.GANG, read=_form(values.rate_gbps, messages.RATE),
+        field="min_network_gbps", holds=lambda value: _is_rate(value) and value > 0,
+    ),
+    Word(
+        key=names.NEAR, about=About.GANG, read=_form(values.near, messages.NEAR), field="near",
+        holds=lambda value: values.label(value.level) is not None, since=4,
+    ),
+    Word(
+        key=names.ON_MEMBER_LOSS, about=About.GANG, read=_one_of(values.ON_MEMBER_LOSS), field="on_member_loss",
+        holds=lambda value: value in values.ON_MEMBER_LOSS, choices=values.ON_MEMBER_LOSS, since=4,
+    ),
+    Word(key=names.IDLE_TIMEOUT, about=About.POD, read=_form(values.duration_s, messages.DURATION)),
+)  # fmt: skip
+"""All of them; those that do something in the order in which they are read."""
+
+BY_KEY: Final = {word.key: word for word in EVERY}
+KEYS: Final = tuple(BY_KEY)
+ORDER: Final = {key: number for number, key in enumerate(KEYS)}
+OF_SETS: Final = frozenset(word.key for word in EVERY if word.about is About.SET)
+OF_PARTS: Final = tuple(word.key for word in EVERY if word.about is About.PART)
+OF_REQUESTS: Final = tuple(word for word in EVERY if word.field and word.about is not About.GANG)
+"""Those that are fields of a request."""
+_UNSAID: Final = Whole(containers=())
+ASIDE: Final = {word.key: word.choices for word in EVERY if word.about is About.POD and word.choices}
+"""Words that the choice of GPUs does not depend on, and what they may say; the first is the default."""
+
+
+def said(words: Mapping[str, str], key: str) -> Any:
+    """Return the value of one of the words, by its annotation; None where it is not said.
+
+    Raises:
+        WordError: Its text is none.
+    """
+    return BY_KEY[key].read(key, words[key]) if key in words else None
+
+
+def fields(words: Mapping[str, str]) -> dict[str, Any]:
+    """Return the fields of a request that the words give, each word read: known ones, in any order.
+
+    Raises:
+        WordError: A text that is none.
+    """
+    given: dict[str, Any] = {}
+    for key, text in words.items():
+        word = BY_KEY[key]
+        value = word.read(key, text)
+        if isinstance(value, tuple):
+            value = tuple(dict.fromkeys((*given.get(word.field, ()), *value)))
+        if word in OF_REQUESTS and value != ():
+            given[word.field] = value
+    return given
+
+
+def version(request: Request, first: int) -> int:
+    """Return the version of a note with this request, ``first`` or a later one."""
+    return max((first, *(word.since for word in OF_REQUESTS if _says(request, word))))
+
+
+def version_aside(told: Mapping[str, str]) -> int:
+    """Return the version of a note with these of the words ``ASIDE``, each as it is said or by default."""
+    return max((BY_KEY[key].since for key, text in told.items() if text != ASIDE[key][0]), default=0)
+
+
+def as_written(request: Request) -> dict[str, Any]:
+    """Return a request as pods' notes and shared claims have it: without the fields that have their defaults.
+
+    People read a short note more easily. An older controller refuses a field that it does not know, and must read the
+    notes of pods that do not use the field. So a field's default must never change.
+    """
+    plain: dict[str, Any] = msgspec.to_builtins(request)
+    defaults = _defaults(type(request))
+    return {field: value for field, value in plain.items() if field not in defaults or value != defaults[field]}
+
+
+@functools.cache
+def _defaults(kind: type[Request]) -> dict[str, Any]:
+    """Return the defaults of the fields that have one, as JSON."""
+    return {
+        field.encode_name: msgspec.to_builtins(field.default)
+        for field in msgspec.structs.fields(kind)
+        if field.default is not msgspec.NODEFAULT
+    }
+
+
+def _says(request: Request, word: Word) -> bool:
+    """Return whether a request has another value in a word's field than where nobody says the word."""
+    default = getattr(_UNSAID, word.field)
+    return bool(getattr(request, word.field, default) != default)
+
+
+def unfit(request: Request) -> Word | None:
+    """Return the first word whose field of a request has what the word never gives; None where all is well."""
+    some = ((word, getattr(request, word.field, None)) for word in OF_REQUESTS)
+    return next((word for word, value in some if value is not None and not word.holds(value)), None)

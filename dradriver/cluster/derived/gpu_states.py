@@ -1,0 +1,70 @@
+"""What becomes of a node's GPUs now: who has them, and why nobody is given those that nobody has."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Final, Literal
+
+from dradriver.api.claims.pins import MigSlice
+from dradriver.cluster.gpus.inventory import Inventory
+from dradriver.cluster.nodes.table import NodeTable
+from dradriver.cluster.pods.claims import Accounts
+
+State = Literal["held", "promised", "ill", "withheld", "closed", "reserved", "free"]
+STATES: Final[tuple[State, ...]] = ("held", "promised", "ill", "withheld", "closed", "reserved", "free")
+"""Of each GPU the first that is true:
+
+held      the scheduler gave a claim the GPU, or parts of it
+promised  a claim is about to get the GPU, or parts of it
+ill       a taint says that something is wrong with it
+withheld  an administrator's rule taints it, or processes are on it that no claim accounts for
+closed    its node is not ready, or closed to new pods
+reserved  it is kept for somebody who waits
+free      anybody may have it
+"""
+PartKind = Literal["share", "slice"]
+
+
+class NodeGpus:
+    """The GPUs of one node, counted.
+
+    Attributes:
+        states: How many there are, by product and state.
+        parts: How many have shares or MIG slices on them, by product and kind.
+    """
+
+    __slots__ = ("parts", "states")
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self.states: Counter[tuple[str, State]] = Counter()
+        self.parts: Counter[tuple[str, PartKind]] = Counter()
+
+
+def gpus_of(node: str, inventory: Inventory, accounts: Accounts, nodes: NodeTable) -> NodeGpus:
+    """Return a node's GPUs, counted; none where its slices are not complete."""
+    found = NodeGpus()
+    pool = inventory.pool(node)
+    for gpu in () if pool is None else pool.machine.gpus:
+        assert pool is not None, "it has GPUs"
+        device, _ = pool.devices[gpu.index]
+        holders = inventory.holders((node, device))
+        given = any((claim := accounts.claims.get(key)) is not None and claim.devices for key in holders)
+        state: State
+        if given:
+            state = "held"
+        elif holders:
+            state = "promised"
+        elif device not in pool.usable:
+            state = "ill" if device in pool.ill else "withheld"
+        elif not nodes.takes_new(node):
+            state = "closed"
+        else:
+            state = "reserved" if inventory.reserved.whose((node, device)) else "free"
+        found.states[gpu.product, state] += 1
+        on_it = {part for usage in holders.values() for part in usage or ()}
+        if any(isinstance(part, MigSlice) for part in on_it):
+            found.parts[gpu.product, "slice"] += 1
+        elif on_it:
+            found.parts[gpu.product, "share"] += 1
+    return found

@@ -1,0 +1,220 @@
+"""The fleets in which places are looked for: the whole cluster's, what a tenant may have of it, and what might be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
+
+from dradriver.allocator import Fleet
+from dradriver.api.claims.pins import Device, Key
+from dradriver.api.policies.model import Policies
+from dradriver.api.policies.partitions import OTHERS
+from dradriver.cluster.gpus import network
+from dradriver.cluster.gpus.inventory import Inventory
+from dradriver.cluster.gpus.kueue_topologies import KueueTopologies, KueueTopology
+from dradriver.cluster.gpus.views import View, Views
+from dradriver.cluster.nodes.table import NodeTable
+from dradriver.kube.reflector import Change
+
+
+class Fleets:
+    """The allocator's arrays as somebody may have them.
+
+    Attributes:
+        views: Which GPUs each tenant may have.
+        topologies: The network's levels as Kueue has them, for a cluster whose own are not configured.
+    """
+
+    def __init__(self, inventory: Inventory, nodes: NodeTable) -> None:
+        """Begin as without partitions, and without levels of the network."""
+        self.views = Views(nodes)
+        self.topologies = KueueTopologies()
+        self._inventory, self._nodes = inventory, nodes
+        self._levels: Sequence[str] = ()
+        self._gbps_of: Mapping[str, float] = {}
+        inventory.marked = self.views.mark
+
+    # Who may have what.
+
+    def follow(self, policies: Policies) -> None:
+        """Take in the policies in force: who found no place may have one by other partitions."""
+        self._inventory.follow(policies)
+        if self.views.follow(policies.tenants, self._inventory.pools()):
+            for name in self._inventory.pools():
+                self._inventory.marked(name, True)
+            self._help_all()
+
+    def relabelled(self, name: str) -> None:
+        """Take in that a node's labels may be others: then its GPUs may be others' than they were."""
+        self._inventory.set_exclusive(name)
+        if self.views.moved(name, self._inventory.pool(name)):
+            self._inventory.marked(name, True)
+            self._nodes.helped(name)
+
+    def of(self, namespace: str) -> Fleet:
+        """Return the fleet as the units of a namespace may have it, up to date."""
+        view = self._view(namespace)
+        return self._inventory.fleet if view is None else view.fleet
+
+    def bound(self, namespace: str) -> str:
+        """Return why units of a namespace may not have every GPU, as a part of a reason; empty where they may."""
+        whose = self.views.whose(namespace)
+        if whose is None:
+            return ""
+        if whose == OTHERS:
+            return "GPUs that are a tenant's alone"
+        return f"all GPUs but those of tenant {whose}'s partition"
+
+    def open_to(self, namespace: str, node: str) -> frozenset[int] | None:
+        """Return the numbers of a node's GPUs that units of a namespace may have; None for all that it has."""
+        whose, pool = self.views.whose(namespace), self._inventory.pool(node)
+        return None if whose is None or pool is None else self.views.open_to(whose, node, pool)
+
+    def catch_up(self, late: Callable[[], bool]) -> bool:
+        """Bring all fleets up to date node by node, until it is late. Returns whether others are left."""
+        return self._inventory.catch_up(late) or any(self._bring(view, late) for view in self.views.all())
+
+    def _view(self, namespace: str) -> View | None:
+        whose = self.views.whose(namespace)
+        if whose is None:
+            return None
+        view = self.views.of(whose, self._inventory.pools())
+        self._inventory.catch_up(_never)
+        self._bring(view, _never)
+        return view
+
+    def _bring(self, view: View, late: Callable[[], bool]) -> bool:
+        """Bring a view up to date, where the whole fleet is. Returns whether nodes are left because it is late."""
+        for name in sorted(view.dirty):
+            view.dirty.discard(name)
+            pool = self._inventory.pool_of(name)
+            if pool is None or pool.row is None:
+                view.forget(name)
+                self.views.forget(name)
+            elif not (own := self.views.open_to(view.whose, name, pool)):
+                view.forget(name)
+            else:
+                view.put(name, pool, self._inventory.machine(pool), pool.row)
+                self._inventory.set_left(view.fleet, name, self._inventory.open(name, pool).among(own))
+            if late():
+                break
+        return bool(view.dirty)
+
+    def is_right(self, name: str) -> bool:
+        """Return whether as many GPUs of a node count as free, for each who looks at it, as nobody holds."""
+        inventory = self._inventory
+        pool = inventory.pool_of(name)
+        open_to = {} if pool is None else self.views.anew(name, pool).open
+
+        def seen(view: View) -> frozenset[int]:
+            return view.fleet.free(name) if name in view.fleet.nodes else frozenset()
+
+        def is_so(view: View) -> bool:
+            if name in view.dirty:
+                return True
+            own = open_to.get(view.whose)
+            if pool is None or own is None:
+                return not seen(view)
+            left = inventory.open(name, pool).among(own)
+            return seen(view) == set(left.free) - left.offer.parts_only
+
+        return inventory.is_counted_right(name) and all(map(is_so, self.views.all()))
+
+    # What might be.
+
+    def without(self, *claims: Key, namespace: str, whose: Collection[str] = ()) -> Fleet:
+        """Return a namespace's fleet as it would be without what these claims hold: only to be looked at.
+
+        Args:
+            claims: The claims.
+            namespace: The namespace.
+            whose: Those whose reserved GPUs are offered, too.
+        """
+        self.locate(self._nodes.labels(), namespace)  # a copy keeps the places in the network that it was made with
+        view, inventory = self._view(namespace), self._inventory
+        fleet = inventory.fleet if view is None else view.fleet
+        nodes = {node for claim in claims for node, _ in inventory.holds.of(claim)}
+        nodes = (nodes | inventory.reserved.nodes(whose)) & set(fleet.nodes)
+        if not nodes:
+            return fleet
+        fleet = fleet.copied(nodes)
+        for name in nodes:
+            pool = inventory.pool(name)
+            assert pool is not None, "the fleet has it"
+            left = inventory.open(name, pool, frozenset(claims), whose=whose)
+            own = left if view is None else left.among(self.views.open_to(view.whose, name, pool))
+            inventory.set_left(fleet, name, own)
+        return fleet
+
+    def leave_out(
+        self, copied: Fleet, name: str, claims: Set[Key], *, namespace: str, whose: Collection[str] = ()
+    ) -> None:
+        """Let a node of a copy of a namespace's fleet be as it would be without what these claims hold.
+
+        All others' holds count, and what is reserved is for these alone.
+        """
+        inventory, own = self._inventory, self.open_to(namespace, name)
+        if (pool := inventory.pool(name)) is not None:
+            left = inventory.reserved.left(name, pool, inventory.left(name, pool, claims), whose=whose)
+            inventory.set_left(copied, name, left if own is None else left.among(own))
+
+    def alone_with(self, claims: Set[Key], devices: Collection[Device]) -> Fleet:
+        """Return the whole fleet as it would be if these GPUs were all that their node has, without some claims.
+
+        It is to be looked at, and by nobody else.
+
+        Args:
+            claims: The claims.
+            devices: The GPUs, all of one node.
+        """
+        fleet, inventory = self._inventory.fleet, self._inventory
+        (name,) = {node for node, _ in devices}
+        pool = inventory.pool(name)
+        if pool is None or name not in fleet.nodes:
+            return fleet
+        fleet = fleet.copied({name})
+        numbers = pool.numbers({device for _, device in devices})
+        inventory.set_left(fleet, name, inventory.left(name, pool, claims).among(numbers))
+        return fleet
+
+    # Where nodes stand in the network.
+
+    def set_levels(self, keys: Sequence[str], gbps_of: Mapping[str, float]) -> None:
+        """Take in the label keys of the network's levels, nearest first; those that are known where none are given."""
+        if (tuple(keys), gbps_of) != (tuple(self._levels), self._gbps_of):
+            self._levels, self._gbps_of = keys, gbps_of
+            self._move()
+
+    def topology_changed(self, change: Change[KueueTopology]) -> None:
+        """Take in what the reflector of Kueue's Topologies saw."""
+        self.topologies.changed(change)
+        self._move()
+
+    def locate(self, labels: Mapping[str, Mapping[str, str]], namespace: str) -> None:
+        """Tell a namespace's fleet where every node stands in the network, if machines or labels have changed since.
+
+        Args:
+            labels: Of each node that the API server knows; the same mapping while they are the same.
+            namespace: The namespace.
+        """
+        told = self._view(namespace) or self._inventory
+        fleet = told.fleet
+        if told.located is not labels:
+            told.located = labels
+            pools = ((name, self._inventory.pool(name)) for name in fleet.nodes)
+            machines = {name: pool.machine for name, pool in pools if pool is not None}
+            levels = self._levels or self.topologies.keys([labels.get(name, {}) for name in fleet.nodes])
+            network.locate(fleet, labels, machines, levels, self._gbps_of)
+
+    def _move(self) -> None:
+        self._inventory.located = None
+        for view in self.views.all():
+            view.located = None
+        self._help_all()  # a gang that found no place may have one by other levels
+
+    def _help_all(self) -> None:
+        for name in self._inventory.pools():
+            self._nodes.helped(name)
+
+
+def _never() -> bool:
+    return False

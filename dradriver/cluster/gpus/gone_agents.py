@@ -1,0 +1,59 @@
+"""Nodes whose agent is gone: claims hold GPUs there, and the node publishes no ResourceSlice of this driver.
+
+The kubelet deletes a driver's ResourceSlices 30 seconds after its plugin went (pkg/kubelet/cm/dra/plugin). Then the
+node's pods still run on its GPUs, and nothing else tells of the node. The controller's metrics, ``gputopo`` and its
+page all ask here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from dradriver.api.base import names
+from dradriver.api.base.ledger import LEDGERS, OURS, bound, current_ledger
+from dradriver.api.claims.pins import Claim, Device
+from dradriver.cluster.records.records import ClaimRecord, claim_record
+
+
+def held(claim: ClaimRecord) -> tuple[Device, ...]:
+    """Return the allocated devices of a claim that were on a node with an agent of this driver, by its kind of claim.
+
+    The devices of our driver come from our agent. Another driver's devices count only if our controller chose them:
+    that driver may serve nodes that never had an agent of ours. A claim that was released has none.
+    """
+    if not claim.devices:
+        return ()
+    if current_ledger() is OURS:
+        return tuple(claim.devices)
+    return tuple(device for device in claim.devices if claim.pin is not None and claim.pin.choice.node == device[0])
+
+
+def held_by_any(claim: Claim, has_slices: Callable[[str], bool]) -> Iterator[Device]:
+    """Yield the same of a claim as the API has it, whichever driver allocated it, of nodes without slices alone."""
+    if claim.status.allocation is None:
+        return
+    drivers = {
+        result.driver
+        for result in claim.status.allocation.devices.results
+        if not names.is_seat(result.driver, result.pool) and not has_slices(result.pool)
+    }
+    for driver in sorted(drivers & LEDGERS.keys()):
+        with bound(LEDGERS[driver]):
+            yield from (device for device in held(claim_record(claim)) if not has_slices(device[0]))
+
+
+def gone(
+    devices: Iterable[Device], *, has_slices: Callable[[str], bool], is_node: Callable[[str], bool]
+) -> dict[str, frozenset[str]]:
+    """Return the nodes whose agent is gone, each with the names of the devices that claims hold there.
+
+    Args:
+        devices: What claims hold, as ``held`` and ``held_by_any`` give it.
+        has_slices: Whether a node has any ResourceSlice of this driver, complete or not.
+        is_node: Whether the cluster has a node of that name: one that was removed is not missed.
+    """
+    found: dict[str, set[str]] = {}
+    for node, device in devices:
+        if not has_slices(node) and is_node(node):
+            found.setdefault(node, set()).add(device)
+    return {node: frozenset(found[node]) for node in sorted(found)}

@@ -1,0 +1,148 @@
+"""A node's pool: its newest complete slices, read together with the machine that the first of them describes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping
+
+import msgspec
+
+from dradriver.allocator import Amount
+from dradriver.allocator.parts.existing import with_instances
+from dradriver.api.claims.pins import Key, MigSlice, Usage
+from dradriver.api.slices import slices
+from dradriver.cluster.records.devices import OwnSlice, PartsOf
+from dradriver.cluster.records.slice_records import SliceRecord
+from dradriver.topology.machine import Machine
+
+logger = logging.getLogger(__name__)
+
+
+class Pool(msgspec.Struct):
+    """One node's complete newest generation.
+
+    Attributes:
+        devices: Device name and uuid of each GPU by the machine's own number.
+        usable: Names of the devices that may be given away.
+        parts: How devices may be had in parts, by name.
+        placed: What each device is that is a MIG slice, by the GPU's device name and its own.
+        counted: Whether some of these are placements, which share counters.
+        machine: The machine.
+        offered: The same as slices can be had of it: instances that are there already are all that their GPU can have.
+        ill: Names of the devices that are not usable because something is wrong with them.
+        seats: Whether the node's agent prepares claims with seats.
+        exclusive: Names of the devices whose parts are of one namespace at a time by the policies in force, in addition
+            to those whose agents have published it.
+        row: The node's row that the fleet has it under; None while it has not.
+    """
+
+    devices: dict[int, tuple[str, str]]
+    usable: frozenset[str]
+    parts: dict[str, PartsOf]
+    placed: dict[str, dict[str, MigSlice]]
+    counted: bool
+    machine: Machine
+    offered: Machine
+    ill: frozenset[str] = frozenset()
+    seats: bool = False
+    exclusive: frozenset[str] = frozenset()
+    row: int | None = None
+
+    def is_exclusive(self, device: str) -> bool:
+        """Return whether the parts of a device are of one namespace at a time."""
+        parts = self.parts.get(device)
+        return parts is not None and (parts.exclusive or device in self.exclusive)
+
+    def numbers(self, devices: Collection[str]) -> set[int]:
+        """Return the machine's own numbers of the GPUs that are these devices, by their names."""
+        return {number for number, (device, _) in self.devices.items() if device in devices}
+
+
+def read(name: str, pieces: Collection[SliceRecord]) -> Pool | None:
+    """Return what the slices of this name's pool come to; None where they are not complete, or cannot be placed on."""
+    current = newest(pieces)
+    if any(piece.node != name for piece in current):
+        logger.warning("pool %s: its slices are not those of the node of that name; its GPUs are not used", name)
+        return None
+    machine = next((piece.machine for piece in current if piece.machine is not None), None)
+    if isinstance(machine, str):
+        logger.warning("pool %s: %s; its GPUs are not placed", name, machine)
+    if machine is None or isinstance(machine, str):
+        return None
+    devices = {gpu.index: (slices.device_name(gpu.uuid), gpu.uuid) for gpu in machine.gpus}
+    usable = frozenset().union(*(piece.usable for piece in current))
+    parts = {device: how for piece in current for device, how in piece.parts.items()}
+    own = {device: mig_slice for piece in current for device, mig_slice in piece.placed.items()}
+    placed = _placed(machine, own)
+    for device, of_gpu in placed.items():
+        exclusive = any(own[each].exclusive for each in of_gpu)
+        parts[device] = PartsOf(shared=False, sliced=True, only=device not in usable, exclusive=exclusive)
+        if not usable.isdisjoint(of_gpu):
+            usable |= {device}
+    counted = any(mig_slice.counted for mig_slice in own.values())
+    offered = _offered(machine, placed, own)
+    ill = frozenset().union(*(piece.ill for piece in current))
+    ill |= {gpu for gpu, of_gpu in placed.items() if gpu not in usable and not ill.isdisjoint(of_gpu)}
+    seats = all(piece.seats for piece in current)
+    return Pool(devices, usable, parts, placed, counted, machine, offered, ill=ill, seats=seats)
+
+
+def newest(pieces: Collection[SliceRecord]) -> list[SliceRecord]:
+    """Return a pool's newest generation in the order of its slices' names; none where it is not complete."""
+    known = slices.generations(pieces, lambda piece: (piece.generation, piece.count))
+    return sorted(known[0].slices, key=lambda piece: piece.metadata.name) if known and known[0].complete else []
+
+
+def believed(machine: Machine, device: str, held: Mapping[Key, Usage]) -> Mapping[Key, Usage]:
+    """Return what claims hold of a GPU, all of it where a status tells of a slice that the scheduler counts otherwise.
+
+    Anybody with the right can write a status; and what the scheduler has no room for by its own count, it refuses
+    again and again, whatever place there is.
+    """
+    told = [
+        claim
+        for claim, taken in held.items()
+        if any(isinstance(part, MigSlice) and part.compute for part in taken or ())
+    ]
+    if not told:
+        return held
+    profiles = {p.name: p for gpu in machine.gpus if slices.device_name(gpu.uuid) == device for p in gpu.profiles}
+
+    def sound(part: Amount | MigSlice) -> bool:
+        profile = profiles.get(part.profile) if isinstance(part, MigSlice) else None
+        return (
+            isinstance(part, MigSlice)
+            and profile is not None
+            and part.start in profile.starts
+            and (part.size, part.compute) == (profile.size, profile.compute)
+        )
+
+    return {**held, **{claim: None for claim in told if not all(map(sound, held[claim] or ()))}}
+
+
+def _offered(machine: Machine, placed: Mapping[str, Mapping[str, MigSlice]], own: Mapping[str, OwnSlice]) -> Machine:
+    """Return the machine as MIG slices can be had of it: where instances are there already, those and no others."""
+    if all(mig_slice.counted for mig_slice in own.values()):
+        return machine
+    gpus = list(machine.gpus)
+    for position, gpu in enumerate(gpus):
+        every = placed.get(slices.device_name(gpu.uuid), {})
+        if every and not any(own[name].counted for name in every):
+            gpus[position] = with_instances(gpu, [(mig_slice.profile, mig_slice.start) for mig_slice in every.values()])
+    return msgspec.structs.replace(machine, gpus=tuple(gpus))
+
+
+def _placed(machine: Machine, listed: Collection[str]) -> dict[str, dict[str, MigSlice]]:
+    """Return what those devices of a machine are that are a MIG slice each."""
+    placed: dict[str, dict[str, MigSlice]] = {}
+    for gpu in machine.gpus if listed else ():
+        device = slices.device_name(gpu.uuid)
+        every = ((profile, start) for profile in gpu.profiles for start in profile.starts)
+        own = {
+            name: MigSlice(profile.name, start, profile.size)
+            for profile, start in every
+            if (name := slices.part_name(gpu.uuid, profile.id, start)) in listed
+        }
+        if own:
+            placed[device] = own
+    return placed

@@ -1,0 +1,63 @@
+"""GPUs that are kept for some who wait: whoever has some of them keeps it, and nobody else is given any."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+
+from dradriver.api.claims.pins import Device
+from dradriver.cluster.gpus.pools import Pool
+from dradriver.cluster.gpus.remaining import Remaining
+
+
+class Reserved:
+    """Whole GPUs by node, each with whom it is for.
+
+    Attributes:
+        changed: Called after a reserved GPU was taken, or became free.
+    """
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self.changed: Callable[[], object] = bool
+        self._of: dict[str, dict[str, str]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._of)
+
+    def nodes(self, whose: Collection[str]) -> set[str]:
+        """Return the nodes that have any for one of these."""
+        return {node for node, own in self._of.items() if not set(whose).isdisjoint(own.values())} if whose else set()
+
+    def keep(self, gpus: Mapping[Device, str]) -> set[str]:
+        """Keep these GPUs from now on, and no others. Returns the nodes of which others are kept than before."""
+        before, self._of = self._of, {}
+        for (node, device), who in gpus.items():
+            self._of.setdefault(node, {})[device] = who
+        return {node for node in before.keys() | self._of.keys() if before.get(node) != self._of.get(node)}
+
+    def whose(self, gpu: Device) -> str:
+        """Return whom a GPU is kept for; empty for nobody."""
+        return self._of.get(gpu[0], {}).get(gpu[1], "")
+
+    def seen(self, devices: Collection[Device]) -> None:
+        """Take in that there is news of who holds these devices."""
+        if self._of and any(device in self._of.get(node, ()) for node, device in devices):
+            self.changed()
+
+    def left(
+        self, node: str, pool: Pool, left: Remaining, *, whose: Collection[str] = (), held: Collection[Device] = ()
+    ) -> Remaining:
+        """Return what is left of a node's GPUs without those that are kept for others.
+
+        Args:
+            node: The node.
+            pool: Its pool.
+            left: What is left of it.
+            whose: Who asks: what is kept for one of these counts.
+            held: Devices that count whoever they are kept for, because whoever asks has them.
+        """
+        own = self._of.get(node)
+        if own is None:
+            return left
+        closed = {device for device, who in own.items() if who not in whose and (node, device) not in held}
+        return left.among({number for number, (device, _) in pool.devices.items() if device not in closed})

@@ -1,0 +1,187 @@
+"""An administrator's DeviceTaintRules: devices that they taint are handed out as little as those tainted in slices.
+
+A rule selects by driver, pool and device's name (resource.k8s.io/v1, v1beta2, and v1alpha3 of Kubernetes 1.35). That
+of 1.34 can select by a device class or CEL, too, which only the scheduler evaluates: such a rule taints nothing here.
+"""
+
+from __future__ import annotations
+
+import collections
+import logging
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from dradriver.api.base.objects import Metadata, Taint
+from dradriver.cluster.records.slice_records import PoolSlice, SliceRecord
+from dradriver.kube import codec
+from dradriver.kube.reflector import Change
+
+logger = logging.getLogger(__name__)
+
+_Where = tuple[str, str]  # pool and device, empty for any
+
+
+class TaintRule(msgspec.Struct, frozen=True):
+    """A rule that keeps new claims off devices.
+
+    Attributes:
+        metadata: Without labels and annotations.
+        taint: What it taints them with.
+        driver: Whose devices; empty for any.
+        pool: Of which pool; empty for any.
+        device: By which name; empty for any.
+        strange: Whether it selects by something else, too.
+    """
+
+    metadata: Metadata
+    taint: Taint
+    driver: str = ""
+    pool: str = ""
+    device: str = ""
+    strange: bool = False
+
+    def about(self, driver: str, pool: str) -> bool:
+        """Return whether it taints devices of a driver's pool, all or those of its name."""
+        return self.driver in ("", driver) and self.pool in ("", pool)
+
+
+class _Selector(msgspec.Struct, rename="camel", frozen=True):
+    driver: str | None = None
+    pool: str | None = None
+    device: str | None = None
+    device_class_name: str | None = None
+    selectors: list[msgspec.Raw] | None = None
+
+
+class _Spec(msgspec.Struct, rename="camel", frozen=True):
+    device_selector: _Selector | None = None
+    taint: Taint = Taint()
+
+
+class _Rule(msgspec.Struct):
+    metadata: Metadata
+    spec: _Spec = _Spec()
+
+
+def read_rule(data: msgspec.Raw) -> TaintRule | None:
+    """Return what is kept of a rule; None for one that taints nothing, or keeps nobody away.
+
+    Raises:
+        BadJson: It is no rule.
+    """
+    rule: _Rule = codec.decode(data, _Rule)
+    selector = rule.spec.device_selector
+    if selector is None or not rule.spec.taint.blocks:
+        return None
+    return TaintRule(
+        metadata=rule.metadata.bare,
+        taint=rule.spec.taint,
+        driver=selector.driver or "",
+        pool=selector.pool or "",
+        device=selector.device or "",
+        strange=bool(selector.device_class_name or selector.selectors),
+    )
+
+
+class TaintRules:
+    """The rules, and all slices with GPUs as they leave them."""
+
+    def __init__(self) -> None:
+        self._slices: dict[str, SliceRecord] = {}  # as published
+        self._of_pool: collections.defaultdict[str, set[str]] = collections.defaultdict(set)
+        self._rules: dict[_Where, dict[str, TaintRule]] = {}
+        self._tainting: dict[str, frozenset[str]] = {}  # names of the rules that taint devices of a slice
+        self._tainted: collections.Counter[str] = collections.Counter()  # of how many slices, by the rule's name
+
+    def slice_changed(self, change: Change[SliceRecord]) -> Change[SliceRecord]:
+        """Take in what the slices' reflector saw. Returns it as the rules leave it."""
+        name = change.key[1]
+        for piece in (change.old, change.new):
+            if piece is None:
+                continue
+            self._of_pool[piece.pool].discard(name)
+            if piece is change.new:
+                self._of_pool[piece.pool].add(name)
+                self._slices[name] = piece
+            if not self._of_pool[piece.pool]:
+                del self._of_pool[piece.pool]
+        if change.new is None:
+            self._slices.pop(name, None)
+            self._taint(name, frozenset())
+            return change
+        return Change(change.key, change.old, self._taken(change.new))
+
+    def rule_changed(self, change: Change[TaintRule]) -> list[Change[SliceRecord]]:
+        """Take in what the rules' reflector saw. Returns the slices that it concerns as they are from now on."""
+        concerned: set[str] = set()
+        if change.old is not None:
+            where = change.old.pool, change.old.device
+            self._rules.get(where, {}).pop(change.key[1], None)
+            if not self._rules.get(where, True):
+                del self._rules[where]
+            concerned |= self._matched(change.old)
+        if change.new is not None and change.new.strange:
+            logger.warning(
+                "DeviceTaintRule %s selects devices by a class or by CEL, which only the scheduler evaluates: pods are "
+                "placed on these devices and never bound; write driver, pool and device instead",
+                change.key[1],
+            )
+        elif change.new is not None:
+            self._rules.setdefault((change.new.pool, change.new.device), {})[change.key[1]] = change.new
+            concerned |= self._matched(change.new)
+        return [Change(("", name), self._slices[name], self._taken(self._slices[name])) for name in sorted(concerned)]
+
+    def left(self, piece: SliceRecord) -> SliceRecord:
+        """Return a slice as it was published without the devices that rules taint."""
+        return _without(piece, self._tainted_of(piece))
+
+    def over(self, piece: PoolSlice, device: str) -> list[TaintRule]:
+        """Return the rules that taint a device of a slice, by its name."""
+        if not self._rules:
+            return []
+        wheres = ((pool, one) for pool in (piece.pool, "") for one in (device, ""))
+        every = (rule for where in wheres for rule in self._rules.get(where, {}).values())
+        return [rule for rule in every if rule.about(piece.driver, piece.pool)]
+
+    def tainting(self) -> list[str]:
+        """Return the names of the rules that taint devices that would be handed out else."""
+        return sorted(self._tainted)
+
+    def _matched(self, rule: TaintRule) -> set[str]:
+        """Return the names of the slices that have devices which a rule selects."""
+        names: Iterable[str] = self._of_pool.get(rule.pool, ()) if rule.pool else self._slices
+        every = ((name, self._slices[name]) for name in names)
+        return {
+            name
+            for name, piece in every
+            if rule.about(piece.driver, piece.pool) and (rule.device in piece.usable if rule.device else piece.usable)
+        }
+
+    def _taken(self, piece: SliceRecord) -> SliceRecord:
+        """Return a slice without the devices that rules taint, and note which rules those are."""
+        if not self._rules and not self._tainting:
+            return piece
+        tainted = self._tainted_of(piece)
+        self._taint(piece.metadata.name, frozenset(rule for rules in tainted.values() for rule in rules))
+        return _without(piece, tainted)
+
+    def _tainted_of(self, piece: SliceRecord) -> dict[str, list[str]]:
+        """Return the names of the rules that taint devices of a slice, by device."""
+        every = ((device, self.over(piece, device)) for device in piece.usable)
+        return {device: [rule.metadata.name for rule in rules] for device, rules in every if rules}
+
+    def _taint(self, name: str, rules: frozenset[str]) -> None:
+        """Note which rules taint devices of a slice."""
+        before = self._tainting.pop(name, frozenset())
+        self._tainted.update(rules - before)
+        for rule in before - rules:
+            self._tainted[rule] -= 1
+            if not self._tainted[rule]:
+                del self._tainted[rule]
+        if rules:
+            self._tainting[name] = rules
+
+
+def _without(piece: SliceRecord, tainted: Mapping[str, object]) -> SliceRecord:
+    return msgspec.structs.replace(piece, usable=piece.usable - tainted.keys()) if tainted else piece

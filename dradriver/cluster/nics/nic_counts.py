@@ -1,0 +1,356 @@
+"""How many NICs nodes have for who asks for some: counted where he may go, and again only where something changed."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Final, Protocol, TypeAlias, TypeVar
+
+import msgspec
+import numpy as np
+
+from dradriver.allocator.request import NEAR_REQUIRED
+from dradriver.api.vocabulary import simple_cel
+from dradriver.api.vocabulary.nics import NicAsk, NicRequest, Tolerated
+from dradriver.api.vocabulary.simple_cel import Term
+from dradriver.cluster.nics.nic_devices import Nic
+from dradriver.cluster.nics.nic_ways import Ways, of_gpu, same
+from dradriver.cluster.nodes.columns import Bools, Ints, grown
+from dradriver.cluster.nodes.table import NodeTable
+
+_MOST: Final = 1024  # wishes of which it is kept: 25 KB each with 5000 nodes
+_MOST_SHORT: Final = 1024  # the same of which nodes were found short: 40 KB each
+
+_MOST_READ: Final = 50_000  # NICs that one look counts: cards have dozens of functions; 10 us each
+_MOST_JUDGES: Final = 64
+_MOST_JUDGED: Final = 1 << 14  # NICs of which a judge keeps what it said: they say the same on many nodes
+_MOST_ENDED: Final = 1024
+
+_Of = TypeVar("_Of")
+_What = TypeVar("_What")
+_Alike: TypeAlias = tuple[tuple[str, int], ...]
+_Asked: TypeAlias = tuple[str, str, int, tuple[str, ...], tuple[Tolerated, ...], tuple[str, ...], _Alike]
+_Wish: TypeAlias = tuple[bool, tuple[_Asked, ...], bool]
+
+
+class Source(Protocol):
+    """Where NICs are read from."""
+
+    def untaken(self, node: str) -> Iterable[Nic]: ...  # noqa: D102
+
+    def many(self, node: str) -> int: ...  # noqa: D102
+
+    def ways(self, node: str) -> Ways | None: ...  # noqa: D102
+
+    def terms(self, request: NicRequest) -> tuple[Term, ...] | None: ...  # noqa: D102
+
+
+class Judge:
+    """Says for which requests a NIC is what they ask for: those of many nodes say the same where it is read."""
+
+    def __init__(self, requests: Sequence[tuple[str, tuple[Term, ...] | None, tuple[Tolerated, ...]]]) -> None:
+        """Begin; of each request its driver, what a NIC must be (None for no NIC) and which taints it may have."""
+        self._requests = requests
+        self._read = tuple({term.attribute for _, terms, _ in requests for term in terms or ()})
+        self._memo: dict[tuple[object, ...], tuple[bool, ...]] = {}
+
+    def of(self, nic: Nic) -> tuple[bool, ...]:
+        """Return for each request whether a NIC is what it asks for."""
+        driver = nic.given[0]
+        said = [nic.attributes.get(name) for name in self._read]
+        key = (driver, nic.taints, *said, *map(type, said))  # True is 1 to a dictionary, and not to the scheduler
+        found = self._memo.get(key)
+        if found is None:
+            if len(self._memo) >= _MOST_JUDGED:
+                self._memo.clear()
+            found = self._memo[key] = tuple(
+                terms is not None
+                and own == driver
+                and nic.tolerated(tolerations)
+                and simple_cel.hold(terms, driver, nic.attributes)
+                for own, terms, tolerations in self._requests
+            )
+        return found
+
+
+class _Kind(msgspec.Struct, frozen=True):
+    """NICs that are one to who asks.
+
+    Attributes:
+        driver: Whose they are.
+        terms: What each must be.
+        tolerations: The taints that it may have.
+        ties: Attributes that it must have in common with a GPU.
+        alike: Attributes that it must have in common with others, each with a number that these have, too.
+        count: How many are wanted.
+    """
+
+    driver: str
+    terms: tuple[Term, ...]
+    tolerations: tuple[Tolerated, ...]
+    ties: tuple[str, ...]
+    alike: _Alike
+    count: int
+
+
+class _Known:
+    """What is known of one wish.
+
+    Attributes:
+        counts: How many NICs each node has, 0 where these are too few: (rows,).
+        stale: Nodes that are to be counted again: (rows,).
+        seen: Up to when what changed is in ``stale``.
+    """
+
+    def __init__(self) -> None:
+        self.counts = np.zeros(0, np.int32)
+        self.stale: Bools = np.zeros(0, np.bool_)
+        self.seen = 0
+
+
+class Counts:
+    """How many NICs nodes have, by what is asked for.
+
+    Attributes:
+        clock: Grows with every change.
+        short: Nodes that were found to have too few beside the GPUs that are free there.
+    """
+
+    def __init__(self, nodes: NodeTable, source: Source) -> None:
+        """Begin with nothing counted."""
+        self.clock = 0
+        self.short = Short(self)
+        self._nodes, self._source = nodes, source
+        self._changed_at: Ints = np.zeros(0, np.int64)
+        self._random = random.Random(0)  # noqa: S311  # chance, no secret
+        self._known: dict[_Wish, _Known] = {}
+        self._judges: dict[tuple[NicRequest, ...], Judge] = {}
+        self._ended: dict[NicAsk, dict[str, int]] = {}  # nodes, and when that was
+
+    def changed(self, node: str) -> None:
+        """Take in that a node's NICs, who has them, its machine or what is free of it may be others."""
+        self.clock += 1
+        if (row := self._nodes.find(node)) is not None:
+            self._changes()[row] = self.clock
+
+    def forget(self) -> None:
+        """Take in that anything may be otherwise."""
+        self._known.clear()
+        self._judges.clear()
+        self._ended.clear()
+        self.short.forget()
+
+    def judge(self, requests: tuple[NicRequest, ...]) -> Judge:
+        """Return what says which NICs these requests may have."""
+        found = self._judges.get(requests)
+        if found is None:
+            found = self._judges[requests] = Judge(
+                [(one.driver, self._source.terms(one), one.tolerations) for one in requests]
+            )
+            _bound(self._judges, _MOST_JUDGES, self._random)
+        return found
+
+    def looked(self, ask: NicAsk, node: str, *, ended: bool) -> None:
+        """Take in that a node was looked at for somebody; ``ended``: in vain, and not for all that might have been."""
+        nodes = self._ended.get(ask)
+        if nodes is not None:
+            nodes.pop(node, None)
+        if ended:
+            self._ended.setdefault(ask, {})[node] = self.clock
+            _bound(self._ended, _MOST_ENDED, self._random)
+
+    def has_ended(self, ask: NicAsk) -> bool:
+        """Return whether there are nodes that were looked at in vain, and not for all that might have been."""
+        rows = {node: self._nodes.find(node) for node in self._ended.get(ask, ())}
+        changes = self._changes()
+        return any(row is not None and changes[row] <= self._ended[ask][node] for node, row in rows.items())
+
+    def since(self, clocks: Ints) -> Bools:
+        """Return the nodes of which something changed since these clocks: (rows,)."""
+        found: Bools = self._changes() > clocks
+        return found
+
+    def of(self, ask: NicAsk, fit: Bools, *, every: bool = False) -> Ints:
+        """Return how many free NICs nodes have that any of the requests may have; 0 where they are too few: (rows,).
+
+        Where NICs must be near GPUs, or have something in common with them, those count that are so with any GPU of
+        their node.
+
+        Args:
+            ask: What is asked for.
+            fit: The nodes that are of interest; all others have 0.
+            every: Whether the number counts; else it is counted until there are enough.
+        """
+        wish = _wish(ask, every)
+        known = self._known.get(wish)
+        if known is None:
+            known = self._known[wish] = _Known()
+            _bound(self._known, _MOST, self._random)
+        if (rows := self._nodes.rows) > len(known.stale):
+            known.stale, known.counts = grown(known.stale, rows, True), grown(known.counts, rows)
+        known.stale |= self._changes()[: len(known.stale)] > known.seen
+        known.seen = self.clock
+        due = np.flatnonzero(known.stale & fit)
+        if len(due):
+            kinds = self._kinds(ask)
+            judge = Judge([(kind.driver, kind.terms, kind.tolerations) for kind in kinds])
+            left = _MOST_READ
+            for number, row in enumerate(due.tolist()):
+                node = self._nodes.name(row)
+                if (left := left - self._source.many(node)) < 0 and number:
+                    known.counts[due[number:]], due = 0, due[:number]
+                    self.looked(ask, node, ended=True)  # who asks again goes on here
+                    break
+                self.looked(ask, node, ended=False)
+                known.counts[row] = self._count(node, ask, kinds, judge, every=every)
+            known.stale[due] = False
+        found: Ints = np.where(fit, known.counts, 0).astype(np.int64)
+        return found
+
+    def _changes(self) -> Ints:
+        if (rows := self._nodes.rows) > len(self._changed_at):
+            self._changed_at = grown(self._changed_at, rows)
+        return self._changed_at
+
+    def _kinds(self, ask: NicAsk) -> Sequence[_Kind]:
+        """Return what is asked for, equal requests as one; nothing where one of them is for no NIC."""
+        out: dict[tuple[str, tuple[Term, ...], tuple[Tolerated, ...], tuple[str, ...], _Alike], int] = {}
+        for request in ask.requests:
+            terms = self._source.terms(request)
+            if terms is None:
+                return ()
+            key = request.driver, terms, request.tolerations, _ties(ask, request), _alike(ask, request)
+            out[key] = out.get(key, 0) + request.count
+        return [_Kind(*key, count) for key, count in out.items()]
+
+    def _count(self, node: str, ask: NicAsk, kinds: Sequence[_Kind], judge: Judge, *, every: bool) -> int:
+        near, ties = ask.near == NEAR_REQUIRED, {tie for kind in kinds for tie in kind.ties}
+        ways = self._source.ways(node) if near or ties else None
+        if not kinds or (ways is None and (near or ties)):
+            return 0
+        values = {} if ways is None else {tie: [of_gpu(gpu, tie) for gpu in ways.machine.gpus] for tie in ties}
+        having, addresses, most = [0] * len(kinds), set[str](), sys.maxsize if every else ask.count
+        alike = {one: _InCommon(one, kinds) for kind in kinds for one in kind.alike}
+        for nic in self._source.untaken(node):
+            if near and ways is not None and nic.given not in ways.near:
+                continue
+            own = judge.of(nic)
+            if ties:
+                own = tuple(is_one and _is_tied(nic, kind, values) for is_one, kind in zip(own, kinds, strict=True))
+            if any(own):
+                addresses.add(nic.address)  # two drivers may show one NIC
+                having = [number + is_one for number, is_one in zip(having, own, strict=True)]
+                for each in alike.values():
+                    each.add(nic, own)
+                if len(addresses) >= most and self._enough(having, kinds, alike):
+                    break
+        return len(addresses) if len(addresses) >= ask.count and self._enough(having, kinds, alike) else 0
+
+    @staticmethod
+    def _enough(having: Sequence[int], kinds: Sequence[_Kind], alike: Mapping[tuple[str, int], _InCommon]) -> bool:
+        each_has = all(has >= kind.count for has, kind in zip(having, kinds, strict=True))
+        return each_has and all(one.enough for one in alike.values())
+
+
+class _InCommon:
+    """NICs by the value of an attribute that some kinds of them must have in common.
+
+    Attributes:
+        enough: Whether enough of them have one value.
+    """
+
+    def __init__(self, one: tuple[str, int], kinds: Sequence[_Kind]) -> None:
+        self.enough = False
+        self._attribute, self._counts = one[0], {at: kind.count for at, kind in enumerate(kinds) if one in kind.alike}
+        self._all = sum(self._counts.values())
+        self._having: dict[tuple[type, object], tuple[set[str], Counter[int]]] = {}
+
+    def add(self, nic: Nic, own: Sequence[bool]) -> None:
+        """Take in a NIC, and of which kinds it is."""
+        value = nic.attributes.get(self._attribute)
+        which = [at for at in self._counts if own[at]]
+        if self.enough or value is None or not which:
+            return
+        addresses, having = self._having.setdefault((type(value), value), (set(), Counter()))
+        addresses.add(nic.address)
+        having.update(which)
+        self.enough = len(addresses) >= self._all and all(having[at] >= count for at, count in self._counts.items())
+
+
+class Short:
+    """Nodes that have too few NICs for somebody beside the GPUs that are free there, until they change.
+
+    That is found out by looking, at so many nodes at a time: whoever looks again goes on with those behind them.
+    """
+
+    def __init__(self, counts: Counts) -> None:
+        self._counts = counts
+        self._random = random.Random(0)  # noqa: S311  # chance, no secret
+        self._found: dict[Hashable, Ints] = {}  # when each node was found to be short, by row; or -1
+
+    def of(self, wish: Hashable, fit: Bools) -> Bools:
+        """Return those of some nodes that are known to be short for a wish: (rows,)."""
+        found = self._found.get(wish)
+        if found is None:
+            return np.zeros_like(fit)
+        short: Bools = fit & ~self._counts.since(self._long_enough(wish, found, len(fit)))
+        return short
+
+    def add(self, wish: Hashable, nodes: Bools) -> None:
+        """Take in that these nodes were found to be short for a wish."""
+        found = self._long_enough(wish, self._found.get(wish, np.zeros(0, np.int64)), len(nodes))
+        found[nodes] = self._counts.clock
+        _bound(self._found, _MOST_SHORT, self._random)
+
+    def forget_of(self, wish: Hashable) -> None:
+        """Take in that the nodes that were found to be short for a wish need not be."""
+        self._found.pop(wish, None)
+
+    def forget(self) -> None:
+        """Take in that anything may be otherwise."""
+        self._found.clear()
+
+    def _long_enough(self, wish: Hashable, found: Ints, rows: int) -> Ints:
+        if len(found) < rows or wish not in self._found:
+            found = self._found[wish] = grown(found, rows, -1)
+        return found
+
+
+def _bound(known: dict[_Of, _What], most: int, own: random.Random) -> None:
+    """Forget any one but the newest where they are more than that.
+
+    Not the one that was not asked of for longest: all who wait are asked for in turn, and each would be forgotten just
+    before its turn.
+    """
+    if len(known) > most:
+        del known[own.choice([*known][:-1])]
+
+
+def _is_tied(nic: Nic, kind: _Kind, values: Mapping[str, Sequence[object]]) -> bool:
+    return all(any(same(nic.attributes.get(tie), value) for value in values[tie]) for tie in kind.ties)
+
+
+def _ties(ask: NicAsk, request: NicRequest) -> tuple[str, ...]:
+    """Return the attributes that NICs of a request must have in common with GPUs."""
+    own = {one.name for one in ask.requests}
+    return tuple(
+        sorted({one.attribute for one in ask.alike if request.name in one.requests and set(one.requests) - own})
+    )
+
+
+def _alike(ask: NicAsk, request: NicRequest) -> tuple[tuple[str, int], ...]:
+    """Return the attributes that NICs of a request must have in common with others only, each with its place."""
+    own = {one.name for one in ask.requests}
+    every = enumerate(ask.alike)
+    return tuple((one.attribute, at) for at, one in every if request.name in one.requests and set(one.requests) <= own)
+
+
+def _wish(ask: NicAsk, every: bool) -> _Wish:
+    """Return what two wishes have in common for which nodes have the same: requests' names say nothing."""
+    requests = sorted(
+        (one.device_class, one.driver, one.count, one.selectors, one.tolerations, _ties(ask, one), _alike(ask, one))
+        for one in ask.requests
+    )
+    return ask.near == NEAR_REQUIRED, tuple(requests), every

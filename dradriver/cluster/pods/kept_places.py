@@ -1,0 +1,124 @@
+"""Places of lost pods of gangs that run on: kept for a while, for the pods that their owners make anew."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from dradriver.allocator.request import Choice
+from dradriver.api.base.pods import Pod
+from dradriver.api.claims.pins import Key
+from dradriver.api.gangs.gang_owners import Rank
+from dradriver.cluster.pods.claims import Accounts
+from dradriver.cluster.pods.gangs import Membership
+from dradriver.cluster.records.records import ClaimRecord
+
+KEPT_S: Final = 120.0  # a Job makes a lost pod anew after 10 s, and after 20, 40, 80 s where it goes on losing them
+
+
+class Kept(msgspec.Struct, frozen=True, kw_only=True):
+    """The place of a lost pod.
+
+    Attributes:
+        gang: The gang's key.
+        pod: The lost pod's key; another may have it by now.
+        claim: The lost pod's claim; what it held is kept once it is gone.
+        choice: What that claim was made from.
+        rank: Where the pod stood among the others; None where nothing said.
+        index: Its place in the gang's plan.
+        until: The end, by the loop's clock.
+    """
+
+    gang: Key
+    pod: Key
+    claim: Key
+    choice: Choice
+    rank: Rank | None
+    index: int
+    until: float
+
+
+def is_lost(old: Pod, new: Pod | None) -> bool:
+    """Return whether a bound pod is no more, and did not end well."""
+    if not old.spec.node_name or old.finished or old.metadata.deletion_timestamp is not None:
+        return False
+    if new is None or new.metadata.uid != old.metadata.uid:
+        return True
+    return new.status.phase != "Succeeded" and (new.finished or new.metadata.deletion_timestamp is not None)
+
+
+class KeptPlaces:
+    """All of them. A gang has as many as it has lost pods at a time, so they are no more than its pods."""
+
+    def __init__(self, accounts: Accounts, recount: Callable[[Key], None]) -> None:
+        """Begin with none; ``recount`` is told whose claim what is kept has changed of."""
+        self._accounts, self._recount = accounts, recount
+        self._of: dict[Key, dict[Key, Kept]] = {}
+
+    def lost(self, pod: Pod, of: Membership, claim: ClaimRecord | None, *, running: int) -> None:
+        """Keep the place of a lost pod of a gang that runs on, unless all of it are to start anew.
+
+        Args:
+            pod: The pod.
+            of: Its gang.
+            claim: The claim under the name that it had.
+            running: How many pods of the gang have their places.
+        """
+        if claim is None or claim.pin is None or claim.planned is None or not claim.owned_by(pod.metadata.uid):
+            return
+        if not isinstance(claim.pin.choice, Choice) or (of.wants is not None and of.wants.restarts):
+            return
+        self._of.setdefault(of.gang, {})[claim.key] = Kept(
+            gang=of.gang,
+            pod=(pod.metadata.namespace, pod.metadata.name),
+            claim=claim.key,
+            choice=claim.pin.choice,
+            rank=of.member.rank,
+            index=claim.planned.index,
+            until=asyncio.get_running_loop().time() + KEPT_S,
+        )
+        self._accounts.keep(claim.key, claim.pin.taken)
+        self._recount(claim.key)
+        self.trim(of.gang, claim.planned.size - running)
+
+    def trim(self, gang: Key, most: int) -> None:
+        """Keep so many places of a gang at most, of those lost last: other pods came in the place of the rest."""
+        places = tuple(self._of.get(gang, {}).values())
+        for kept in places[: max(0, len(places) - max(0, most))]:
+            self.let_go(kept)
+
+    def let_go(self, kept: Kept) -> None:
+        """Keep a place no more; one that is not kept is no error."""
+        places = self._of.get(kept.gang, {})
+        if places.pop(kept.claim, None) is not None and not places:
+            del self._of[kept.gang]
+        self._accounts.let_go(kept.claim)
+        self._recount(kept.claim)
+
+    def end(self, gang: Key) -> None:
+        """Keep no place of a gang any more."""
+        for kept in tuple(self._of.get(gang, {}).values()):
+            self.let_go(kept)
+
+    def gang_of(self, claim: Key) -> Key:
+        """Return the gang that what a claim had is kept for."""
+        return next(gang for gang, places in self._of.items() if claim in places)
+
+    def find(self, gang: Key, rank: Rank | None) -> Kept | None:
+        """Return the place of the pod that had a rank; of those without ranks one that is free, or was lost first."""
+        places = [kept for kept in self._of.get(gang, {}).values() if kept.rank == rank]
+        return min(places, key=lambda kept: bool(self._accounts.claims.get(kept.claim)), default=None)
+
+    def ready(self, of: Membership) -> Kept | None:
+        """Return the place that is kept for a pod of a gang and that it can have now; None without one."""
+        kept = self.find(of.gang, of.member.rank)
+        claim = None if kept is None else self._accounts.claims.get(kept.claim)
+        return None if claim is not None and claim.devices else kept
+
+    def expire(self, now: float) -> None:
+        """Keep no more the places whose time is over."""
+        for kept in [each for places in self._of.values() for each in places.values() if each.until <= now]:
+            self.let_go(kept)

@@ -1,0 +1,244 @@
+"""What the controller keeps of objects: claims, nodes, classes and templates, without what no decision is made from.
+
+Annotations and labels of other people's objects can be 256 KiB each; nothing of them is kept.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import msgspec
+
+from dradriver.allocator.request import Whole
+from dradriver.api.base import names, same_spec, seats
+from dradriver.api.base.dra_objects import ResourceSlice
+from dradriver.api.base.objects import Metadata, Node
+from dradriver.api.base.seats import Seat
+from dradriver.api.claims import channels, claims, idleness, pins, plans, preempts, templates
+from dradriver.api.claims.idleness import Idle
+from dradriver.api.claims.pins import Claim, Key, Pin, Usage
+from dradriver.api.claims.plans import Planned
+from dradriver.api.claims.preempts import Preempts
+from dradriver.api.claims.templates import Template
+from dradriver.api.pod import ladder
+from dradriver.api.vocabulary import nics
+from dradriver.api.vocabulary.nics import Given
+from dradriver.kube import codec
+
+
+class ClaimRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A claim.
+
+    Attributes:
+        metadata: Without labels and annotations.
+        handed_over: A digest of what the controller wrote it from, without a pin, for the scheduler to fill; empty of
+            any other claim.
+        ours: Whether the controller wrote it: it has our label and choice, which an admission policy keeps others from.
+        owners: Name and uid of the pod that controls it, or of all that share it.
+        pin: What it is pinned to; None where it is not ours, or damaged.
+        devices: What the scheduler gave it of this driver; None while it is not allocated.
+        preempts: Which pods have to end for it; None for none.
+        allocated_at: When, as the API writes times; empty where that is not said.
+        users: Uids of those it is reserved for.
+        set: What it was chosen for, if pods share it that ask for the same; None where it is one pod's.
+        planned: What it says of the plan of its pod's gang; None where it was made for a pod alone.
+        seat: The seat that it was allocated; None for none.
+        idle: That all it was given does nothing, as its node's agent says; None where it does not say so.
+        idle_end: When its pods are to be ended for that, in seconds since the epoch; None where they are not.
+        channels: The nodes whose channel of multi-node NVLink it was given.
+        nics: The NICs of other drivers that the scheduler gave it.
+    """
+
+    metadata: Metadata
+    ours: bool
+    owners: tuple[tuple[str, str], ...]
+    pin: Pin | None
+    devices: dict[pins.Device, Usage] | None
+    users: tuple[str, ...]
+    handed_over: str = ""
+    set: Whole | None = None
+    planned: Planned | None = None
+    seat: Seat | None = None
+    preempts: Preempts | None = None
+    allocated_at: str = ""
+    idle: Idle | None = None
+    idle_end: float | None = None
+    channels: tuple[str, ...] = ()
+    nics: tuple[Given, ...] = ()
+
+    @property
+    def key(self) -> Key:
+        """Namespace and name."""
+        return self.metadata.namespace, self.metadata.name
+
+    @property
+    def uid(self) -> str:
+        """The object's identity; another claim may take its name."""
+        return self.metadata.uid
+
+    @property
+    def deleting(self) -> bool:
+        """Whether it is on its way out."""
+        return self.metadata.deletion_timestamp is not None
+
+    def owned_by(self, uid: str) -> bool:
+        """Return whether the pod of this uid controls it, or is one of those that share it."""
+        return any(owner[1] == uid for owner in self.owners)
+
+
+def claim_record(claim: Claim) -> ClaimRecord:
+    """Return what is kept of a claim."""
+    ours = claim.metadata.labels.get(names.LABEL) == names.LABEL_PLACED and names.CHOICE in claim.metadata.annotations
+    return ClaimRecord(
+        metadata=claim.metadata.bare,
+        ours=ours,
+        owners=pins.owners(claim),
+        pin=pins.pin(claim) if ours else None,
+        devices=None if claim.status.allocation is None else pins.allocated(claim),
+        users=tuple(consumer.uid for consumer in claim.status.reserved_for),
+        handed_over=claim.metadata.annotations.get(names.HANDED_OVER, "")
+        if claim.metadata.labels.get(names.LABEL) == names.LABEL_HANDED_OVER
+        else "",
+        set=claims.read_set(claim.metadata.annotations[names.SET])
+        if ours and names.SET in claim.metadata.annotations
+        else None,
+        planned=plans.read(claim) if ours else None,
+        seat=seats.of(claim),
+        preempts=preempts.read(claim) if ours else None,
+        allocated_at="" if claim.status.allocation is None else claim.status.allocation.allocation_timestamp,
+        idle=idleness.idle_of(claim),
+        idle_end=idleness.asked(claim.metadata.annotations),
+        channels=channels.held(claim),
+        nics=nics.given(claim),
+    )
+
+
+def read_claim(data: msgspec.Raw) -> ClaimRecord | None:
+    """Return what is kept of a claim; None where it holds nothing that counts and no pod of ours can be waiting for it.
+
+    Raises:
+        PartlyRead: Not all of it can be read: what it was given may be known all the same.
+        BadJson: It is no claim.
+    """
+    return codec.decode_part(data, Claim, _kept)
+
+
+def _kept(claim: Claim) -> ClaimRecord | None:
+    record = claim_record(claim)
+    counts = record.ours or record.devices or record.channels or record.nics
+    return record if counts or claim.metadata.name.startswith(names.CLAIM_PREFIX) else None
+
+
+def read_node(data: msgspec.Raw) -> Node:
+    """Return a node with the annotation that says when it goes, and no other; what labels have in common is kept once.
+
+    Raises:
+        BadJson: It is no node.
+    """
+    node: Node = codec.decode(data, Node)
+    labels = {sys.intern(key): sys.intern(value) for key, value in node.metadata.labels.items()}
+    own = {key: text for key, text in node.metadata.annotations.items() if key == names.MAINTENANCE}
+    return msgspec.structs.replace(
+        node, metadata=msgspec.structs.replace(node.metadata, annotations=own, labels=labels)
+    )
+
+
+class ChannelSlice(msgspec.Struct, frozen=True):
+    """A slice that offers a node's channel of multi-node NVLink.
+
+    Attributes:
+        metadata: Without labels and annotations.
+        node: The node.
+    """
+
+    metadata: Metadata
+    node: str
+
+
+def read_channels(data: msgspec.Raw) -> ChannelSlice | None:
+    """Return what is kept of a slice of the driver of ComputeDomains; None for one without a channel.
+
+    Raises:
+        BadJson: It is no slice.
+    """
+    piece: ResourceSlice = codec.decode(data, ResourceSlice)
+    node = channels.node_of(piece)
+    return None if node is None else ChannelSlice(piece.metadata.bare, node)
+
+
+class DeviceClass(msgspec.Struct, frozen=True):
+    """A device class.
+
+    Attributes:
+        metadata: Without labels and annotations.
+        resources: The extended resources that claims of it serve: they are in no node's allocatable (KEP-5004).
+        selectors: What a device of it is, as CEL expressions.
+    """
+
+    metadata: Metadata
+    resources: frozenset[str]
+    selectors: tuple[str, ...] = ()
+
+
+class _Cel(msgspec.Struct, frozen=True):
+    expression: str = ""
+
+
+class _Selector(msgspec.Struct, frozen=True):
+    cel: _Cel = _Cel()
+
+
+class _ClassSpec(msgspec.Struct, rename="camel", frozen=True):
+    extended_resource_name: str = ""
+    selectors: list[_Selector] = []
+
+
+class _RawClass(msgspec.Struct):
+    metadata: Metadata
+    spec: _ClassSpec = _ClassSpec()
+
+
+def read_class(data: msgspec.Raw) -> DeviceClass:
+    """Return what is kept of a device class.
+
+    Raises:
+        BadJson: It is no device class.
+    """
+    raw: _RawClass = codec.decode(data, _RawClass)
+    resources = {f"deviceclass.resource.kubernetes.io/{raw.metadata.name}", raw.spec.extended_resource_name}
+    selectors = tuple(one.cel.expression for one in raw.spec.selectors)
+    return DeviceClass(raw.metadata.bare, frozenset(resources - {""}), selectors)
+
+
+class _RawTemplate(msgspec.Struct):
+    metadata: Metadata
+    spec: msgspec.Raw = msgspec.Raw(b"")
+
+
+def read_template(data: msgspec.Raw) -> Template:
+    """Return a ResourceClaimTemplate with its spec, for a pod that names it.
+
+    Raises:
+        BadJson: It is no template.
+    """
+    raw: _RawTemplate = codec.decode(data, _RawTemplate)
+    short = len(memoryview(raw.spec)) <= templates.LONGEST
+    return msgspec.structs.replace(_known(raw), spec=bytes(raw.spec) if short else b"")
+
+
+def known_template(data: msgspec.Raw) -> Template:
+    """Return what is kept of every ResourceClaimTemplate: not its spec, which hardly any pod of ours ever needs.
+
+    Raises:
+        BadJson: It is no template.
+    """
+    return _known(codec.decode(data, _RawTemplate))
+
+
+def _known(raw: _RawTemplate) -> Template:
+    if ladder.TEMPLATE_NAME.fullmatch(raw.metadata.name) is None:  # a copy's author wants to keep it
+        return Template(raw.metadata.bare, None, domain=channels.domain_of(raw.spec))
+    static = raw.metadata.labels.get(names.LABEL) == names.LABEL_STATIC
+    short = 0 < len(memoryview(raw.spec)) <= templates.LONGEST
+    digest = same_spec.digest(codec.decode(raw.spec, object)) if short else ""
+    return Template(raw.metadata.bare, None, static, digest)

@@ -1,0 +1,186 @@
+"""What is kept of slices: the place of each in its pool, and of those with GPUs what they offer and their machine."""
+
+from __future__ import annotations
+
+import functools
+import re
+import sys
+from typing import Any, Final
+
+import msgspec
+
+from dradriver.api.base import names, seats
+from dradriver.api.base.dra_objects import ResourceSlice
+from dradriver.api.base.ledger import OURS, Ledger, current_ledger
+from dradriver.api.base.objects import Metadata
+from dradriver.api.slices import slices
+from dradriver.api.slices.slice_features import FIELDS
+from dradriver.cluster.records import devices
+from dradriver.cluster.records.devices import OwnSlice, PartsOf
+from dradriver.kube import codec
+from dradriver.topology import codec as machines
+from dradriver.topology.check import is_identity, is_mig_uuid
+from dradriver.topology.errors import TopologyError
+from dradriver.topology.machine import Gpu, Machine
+
+_HELD: Final = names.PREFIX + "held"  # the taint of a healthy GPU: it has processes that no claim accounts for
+_MOST_TEXT: Final = 96 << 10  # 16 GPUs with all that there is to say of each have half of it; takes 20 ms
+_STAND_IN: Final = "-stand-in-"
+_OWN: Final = re.compile(r'(?<="uuid":")[^"\\]{1,63}(?=")|(?<=[0-9],")MIG-[0-9a-z/-]{1,59}(?=")')
+
+
+class PoolSlice(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A slice of whatever driver, as a part of its pool.
+
+    Attributes:
+        metadata: Without labels and annotations.
+        driver: Whose it is.
+        pool: Its pool.
+        node: Its node.
+        generation: The pool's generation that it belongs to.
+        count: How many slices that generation has.
+    """
+
+    metadata: Metadata
+    driver: str
+    pool: str
+    node: str
+    generation: int
+    count: int
+
+
+def place_in_pool(piece: ResourceSlice) -> dict[str, Any]:
+    """Return the fields of ``PoolSlice`` as a slice says them."""
+    return {
+        "metadata": piece.metadata.bare,
+        "driver": sys.intern(piece.spec.driver),
+        "pool": sys.intern(piece.spec.pool.name),
+        "node": piece.spec.node_name,
+        "generation": piece.spec.pool.generation,
+        "count": piece.spec.pool.resource_slice_count,
+    }
+
+
+class SliceRecord(PoolSlice, frozen=True, kw_only=True, gc=False):
+    """A slice of this driver, or of the one whose devices are handed out.
+
+    Attributes:
+        usable: Names of its devices that no taint blocks: our claims tolerate none. In the picture also of none that an
+            administrator's rule taints.
+        parts: How those of its devices may be had in parts that may, by name.
+        placed: Those of its devices that are a MIG slice each, by name.
+        machine: The machine in its annotation, or why that cannot be read; None without one.
+        lacks: What the API server lacked when it was written, by the names of ``api/slices/slice_features.py``.
+        gpus: Of another driver's slice, which GPU each device is or is a part of (``devices.identity``), by its name.
+        ill: Names of its devices that a taint blocks which says that something is wrong with them.
+        alone: Whether it describes a machine and has no device: another driver hands out that machine's GPUs, if any.
+        seats: Whether its agent prepares claims with seats.
+    """
+
+    usable: frozenset[str]
+    parts: dict[str, PartsOf]
+    placed: dict[str, OwnSlice]
+    machine: Machine | str | None
+    lacks: frozenset[str] = frozenset()
+    gpus: dict[str, str] | None = None
+    ill: frozenset[str] = frozenset()
+    alone: bool = False
+    seats: bool = False
+
+
+def read_slice(data: msgspec.Raw) -> SliceRecord | None:
+    """Return what is kept of a slice; None for one that neither describes a machine nor has its devices.
+
+    Raises:
+        BadJson: It is no slice.
+    """
+    return slice_record(codec.decode(data, ResourceSlice))
+
+
+def slice_record(piece: ResourceSlice) -> SliceRecord | None:
+    """Return what is kept of a slice that was read; see ``read_slice``."""
+    if piece.spec.driver != OURS.driver:
+        ledger = current_ledger()
+        return _theirs(piece, ledger) if piece.spec.driver == ledger.driver else None
+    if names.is_seat(piece.spec.driver, piece.spec.pool.name):
+        return None
+    text = piece.metadata.annotations.get(names.MACHINE)
+    return SliceRecord(
+        **place_in_pool(piece),
+        usable=frozenset(d.name for d in piece.spec.devices if not d.blocked),
+        parts={d.name: parts for d in piece.spec.devices if (parts := devices.parts_of(d)) is not None},
+        placed={d.name: own for d in piece.spec.devices if (own := devices.own_slice(d)) is not None},
+        machine=None if text is None else _machine(text),
+        lacks=frozenset(piece.metadata.annotations.get(names.SERVER_LACKS, "").split(",")) & FIELDS.keys(),
+        ill=frozenset(d.name for d in piece.spec.devices if any(t.blocks and t.key != _HELD for t in d.taints)),
+        alone=slices.is_machine_alone(piece),
+        seats=bool(piece.spec.devices) and all(map(seats.known, piece.spec.devices)),
+    )
+
+
+def _theirs(piece: ResourceSlice, ledger: Ledger) -> SliceRecord:
+    """Return what is kept of a slice of another driver's: which GPU each device is, and which are to be had whole.
+
+    A GPU that several claims may share is not: a claim that says no amount gets one share of it.
+    """
+    every = [(device, devices.identity(device, ledger)) for device in piece.spec.devices]
+    return SliceRecord(
+        **place_in_pool(piece),
+        usable=frozenset(
+            device.name
+            for device, _ in every
+            if devices.is_gpu(device, ledger) and not (device.allow_multiple_allocations or device.blocked)
+        ),
+        parts={},
+        placed={},
+        machine=None,
+        gpus={device.name: gpu for device, gpu in every if gpu},
+        ill=frozenset(device.name for device, _ in every if device.blocked),
+    )
+
+
+def _machine(text: str) -> Machine | str:
+    """Return the machine that a text describes, or why it cannot be read.
+
+    5,000 nodes have a few kinds of machine, which differ in the identities of their GPUs and of the MIG instances that
+    exist. So the text is read with these taken out, once a kind, and all else is shared: a tenth of the time and of the
+    memory.
+    """
+    if len(text) > _MOST_TEXT:
+        return f"its description has {len(text)} characters; at most {_MOST_TEXT} are read"
+    if _STAND_IN in text:
+        return _decoded(text)
+    own: dict[str, str] = {}
+
+    def stand_in(found: re.Match[str]) -> str:
+        uuid = found[0]
+        if not is_identity(uuid) and not is_mig_uuid(uuid):
+            return uuid
+        name = f"{'MIG' if uuid.startswith('MIG-') else 'GPU'}{_STAND_IN}{len(own)}"
+        own[name] = uuid
+        return name
+
+    kind = _decoded(_OWN.sub(stand_in, text))
+    if isinstance(kind, str):
+        for name, uuid in own.items():
+            kind = kind.replace(name, uuid)
+        return kind
+    gpus = tuple(_with_own(gpu, own) for gpu in kind.gpus)
+    if len({gpu.uuid.lower() for gpu in gpus}) < len(gpus):
+        return "two of its GPUs have one uuid"
+    return msgspec.structs.replace(kind, gpus=gpus)
+
+
+def _with_own(gpu: Gpu, own: dict[str, str]) -> Gpu:
+    mig = gpu.mig and tuple(
+        msgspec.structs.replace(instance, uuid=own.get(instance.uuid, instance.uuid)) for instance in gpu.mig
+    )
+    return msgspec.structs.replace(gpu, uuid=own.get(gpu.uuid, gpu.uuid), mig=mig)
+
+
+@functools.lru_cache(maxsize=64)  # 50 MB, were all of them as long as they may be
+def _decoded(text: str) -> Machine | str:
+    try:
+        return machines.decode(text)
+    except TopologyError as error:
+        return str(error)

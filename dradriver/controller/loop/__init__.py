@@ -1,0 +1,18 @@
+"""The controller's loop: changes come in, workloads get their turn, periodic work runs.
+
+controller     starts the reflectors and the worker
+worker         receives changes, gives each workload its turn
+dispatcher     finds the workload of a changed pod, and who looks at it
+pod_worker     looks at single pods, and at the pods of gangs that run
+gang_worker    looks at gangs that have not started
+running_gangs  looks at gangs that run
+preemption     decides who gets GPUs of pods with lower priority, and follows the evictions
+preemptable    which pods may be preempted, by the policies and by recent evictions
+reservations   reserves GPUs for a workload that waits long; moves and ends reservations
+idle_pods      pods whose GPUs do nothing: notes, warns, ends them
+policies       reads the policies file; Events about a bad one
+namespaces     labels of namespaces, while tenants are chosen by them
+audit          compares the cluster cache with what the reflectors show
+figures        counts GPUs, users and waiting pods for the metrics, now and then
+background     tasks that run for as long as the controller leads
+"""

@@ -1,0 +1,239 @@
+"""Whether the books are what the reflectors show: computed anew every minute, a slice at a time, and mended.
+
+The picture keeps its books by small steps, and what an error in this program keeps from being taken in is gone for
+good: a GPU would stay held, or free, until a restart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import logging
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, TypeVar
+
+from dradriver.api.base.pods import Pod
+from dradriver.api.claims.pins import Key, claim_key, is_set
+from dradriver.cluster.cache.picture import Picture
+from dradriver.cluster.nics.nic_devices import NicSlice
+from dradriver.cluster.nodes.requests import Amounts
+from dradriver.cluster.records.pods import Foreign
+from dradriver.cluster.records.records import ChannelSlice
+from dradriver.cluster.records.slice_records import SliceRecord
+from dradriver.controller import metrics
+from dradriver.kube.reflector import Change
+from dradriver.kube.resources import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Resource
+
+logger = logging.getLogger(__name__)
+
+PERIOD_S: Final = 60.0
+SLICE_S: Final = 0.005  # of work before others get the loop
+_LOOK: Final = 16  # keys between two looks at the clock
+_MOST_LINES: Final = 16  # in the log, of one audit
+
+K = TypeVar("K")
+S = TypeVar("S", ChannelSlice, NicSlice)
+Shown = Sequence[tuple[Resource, Mapping[Key, Any]]]
+"""What each reflector has stored."""
+
+
+class Audit:
+    """Compares the picture with what it is made from. Between two awaits both are of the same moment."""
+
+    def __init__(self, picture: Picture, shown: Shown) -> None:
+        """``shown`` are the live stores of all reflectors that fill the picture."""
+        self._picture = picture
+        self._shown = shown
+        self._found = 0
+
+    async def run(self) -> None:
+        """Look every minute, until cancelled."""
+        while True:
+            await asyncio.sleep(PERIOD_S)
+            await self.look()
+
+    async def look(self) -> int:
+        """Compare everything once, and put right what differs. Returns how many differences there were."""
+        self._found = 0
+        checks = self._objects, self._claim_users, self._holders, self._nics, self._usage, self._free, self._gpu_time
+        for check in checks:
+            await check()
+        if self._found > _MOST_LINES:
+            logger.error("the books differed from what the API server showed in %d places; put right", self._found)
+        return self._found
+
+    def _of(self, resource: Resource) -> list[Mapping[Key, Any]]:
+        return [store for kind, store in self._shown if kind is resource]
+
+    # What the reflectors show, object by object.
+
+    async def _objects(self) -> None:
+        picture = self._picture
+        (pods,), (claims,), (nodes,) = map(self._of, (PODS, RESOURCE_CLAIMS, NODES))
+        async for key in _in_slices(_both(claims, picture.claims)):
+            new, known = claims.get(key), picture.claims.get(key)
+            # Of somebody else's claim that has a set's name, and holds nothing, only whoever met it knows.
+            met = new is None and known is not None and is_set(key) and not (known.ours or known.devices)
+            if new != known and not (met or picture.accounts.ahead(key)):
+                self._differs("claims", key, partial(picture.claim_changed, self._change(key, known, new)))
+        async for key in _in_slices(_both(pods, picture.pods)):
+            pod, known_pod = pods.get(key), picture.pods.get(key)
+            new_pod = pod if isinstance(pod, Pod) else None  # what others' take is counted by node
+            if new_pod is not known_pod and new_pod != known_pod and not picture.pod_is_ahead(key):
+                self._differs("pods", key, partial(picture.pod_changed, self._change(key, None, new_pod)))
+        async for key in _in_slices(_both(nodes, (("", name) for name in picture.nodes.names()))):
+            if not picture.nodes.is_as(key[1], nodes.get(key)):
+                self._differs("nodes", key, partial(picture.node_changed, self._change(key, None, nodes.get(key))))
+        pieces = self._of(RESOURCE_SLICES)
+        pools = {("", name): piece.pool for name, piece in picture.offered.slices().items()}
+        pools |= {key: piece.pool for store in pieces for key, piece in store.items() if isinstance(piece, SliceRecord)}
+        async for key in _in_slices(pools):
+            piece = next((store[key] for store in pieces if isinstance(store.get(key), SliceRecord)), None)
+            known_piece = picture.offered.slice_of(pools[key], key[1])
+            left = None if piece is None else picture.offered.taint_rules.left(piece)
+            if left != known_piece:
+                self._differs("slices", key, partial(picture.slice_changed, self._change(key, known_piece, piece)))
+        channels, nics = picture.channels, picture.nics
+        await self._slices_of(ChannelSlice, channels.slices(), channels.slice_of, picture.channels_changed)
+        await self._slices_of(NicSlice, nics.slices(), nics.slice_of, picture.nics_changed)
+
+    async def _slices_of(
+        self,
+        kind: type[S],
+        names: Collection[str],
+        known_of: Callable[[str], S | None],
+        changed: Callable[[Change[S]], None],
+    ) -> None:
+        """Compare slices of a kind that is kept as it is published: all of these names, and all that are shown."""
+        stores = self._of(RESOURCE_SLICES)
+        offered = {key: None for store in stores for key, one in store.items() if isinstance(one, kind)}
+        async for key in _in_slices(_both(offered, (("", name) for name in names))):
+            shown = next((one for store in stores if isinstance(one := store.get(key), kind)), None)
+            known = known_of(key[1])
+            if shown is not known and shown != known:
+                self._differs("slices", key, partial(changed, self._change(key, known, shown)))
+
+    def _change(self, key: Key, old: Any, new: Any) -> Change[Any]:
+        return Change(key, old, new, asyncio.get_running_loop().time())
+
+    # What follows from these.
+
+    async def _claim_users(self) -> None:
+        claimants, pods = self._picture.claim_users, self._picture.pods
+        async for key in _in_slices(tuple(pods)):
+            claim = claim_key(pods[key]) if key in pods else None
+            if claim is not None and not claimants.has(claim, key):
+                self._differs("claimants", key, partial(claimants.put, claim, key))
+        async for claim, key in _in_slices(claimants.every()):
+            if claimants.has(claim, key) and (key not in pods or claim_key(pods[key]) != claim):
+                self._differs("claimants", key, partial(claimants.put, claim, key))
+        async for claim in _in_slices(claimants.led()):
+            if claimants.misled(claim):
+                self._differs("claimants", claim, partial(claimants.forget_lead, claim))
+
+    async def _holders(self) -> None:
+        picture, holds = self._picture, self._picture.inventory.holds
+        async for key in _in_slices(_both(picture.claims, picture.accounts.intended(), holds.claims())):
+            held = picture.held(key)
+            if holds.of(key) != held or not holds.sound(key):
+                self._differs("holders", key, partial(picture.inventory.hold_anew, key, held))
+        async for device in _in_slices(holds.devices()):
+            for key in [one for one in holds.holders(device) if device not in holds.of(one)]:
+                self._differs("holders", key, partial(picture.inventory.hold_anew, key, picture.held(key)))
+
+    async def _nics(self) -> None:
+        picture, nics = self._picture, self._picture.nics
+        async for key in _in_slices(_both(picture.claims, picture.accounts.intended(), nics.claims())):
+            held = frozenset(picture.accounts.nics_of(key))
+            if nics.held(key) != held or not nics.sound(key):
+                self._differs("NICs", key, partial(nics.hold_anew, key, held))
+
+    async def _usage(self) -> None:
+        """Compare what pods take from nodes: added up in slices first, and again at once where that differs."""
+        nodes, taking = self._picture.nodes, self._picture.node_usage
+        async for key in _in_slices(_both(self._picture.pods, taking.pods())):
+            if taking.recount(key) or self._picture.channels.recount(key):
+                self._differs("usage", key)
+        async for key in _in_slices(self._picture.channels.pods()):
+            if self._picture.channels.recount(key):
+                self._differs("usage", key)
+        (pods,) = self._of(PODS)
+        sums: dict[str, collections.Counter[str]] = {}
+        async for key in _in_slices(tuple(pods)):
+            _add(sums, pods.get(key))
+        async for key in _in_slices(taking.pods()):
+            _add(sums, taking.by(key))
+        suspects = {name for name in _both(sums, nodes.used()) if _plain(sums.get(name)) != nodes.used().get(name, {})}
+        if not suspects:
+            return
+        exactly: dict[str, collections.Counter[str]] = {}
+        for pod in pods.values():
+            _add(exactly, pod, suspects)
+        for key in taking.pods():
+            _add(exactly, taking.by(key), suspects)
+        for name in sorted(suspects):
+            amounts = _plain(exactly.get(name))
+            if amounts != nodes.used().get(name, {}):
+                self._differs("usage", ("", name), partial(nodes.set_used, name, amounts))
+
+    async def _free(self) -> None:
+        inventory, fleets = self._picture.inventory, self._picture.fleets
+        async for pool in _in_slices(inventory.pools()):
+            if not fleets.is_right(pool):
+                self._differs("free", ("", pool), partial(inventory.set_node, pool))
+
+    async def _gpu_time(self) -> None:
+        picture, gpu_time = self._picture, self._picture.gpu_time
+        async for key in _in_slices(_both(picture.claims, picture.accounts.intended(), gpu_time.claims())):
+            held, given = picture.held(key), picture.accounts.given(key)
+            if not gpu_time.counts(key, held, given=given):
+                self._differs("gpu time", key, partial(gpu_time.holds, key, held, given=given))
+        for namespace in gpu_time.recharge():
+            self._differs("gpu time", (namespace, ""))
+
+    def _differs(self, book: str, key: Key, mend: Callable[[], object] | None = None) -> None:
+        """Say a difference and put it right, where finding it has not, at once: what was compared is of this moment."""
+        metrics.DIFFERENCES.labels(book).inc()
+        self._found += 1
+        if self._found <= _MOST_LINES:
+            logger.error("%s of %s are not what the API server shows; put right", book, "/".join(filter(None, key)))
+        try:
+            if mend is not None:
+                mend()
+        except Exception:
+            if self._found <= _MOST_LINES:
+                logger.exception("%s of %s: an error in this program", book, "/".join(key))
+
+
+def _both(first: Mapping[K, object], *others: Iterable[K]) -> list[K]:
+    return [*first, *dict.fromkeys(key for some in others for key in some if key not in first)]
+
+
+async def _in_slices(keys: Collection[K]) -> AsyncIterator[K]:
+    """Yield keys, and let others have the loop between them; what a key is of may be gone by then."""
+    clock = asyncio.get_running_loop().time
+    until = clock() + SLICE_S
+    for number, key in enumerate(keys):
+        if number % _LOOK == 0 and clock() > until:
+            await asyncio.sleep(0)
+            until = clock() + SLICE_S
+        yield key
+
+
+def _add(sums: dict[str, collections.Counter[str]], entry: object, only: Collection[str] | None = None) -> None:
+    """Add what a foreign pod takes, or one of ours, given as node and amounts; ``only`` of some nodes."""
+    if isinstance(entry, Foreign):
+        node, takes = entry.node, entry.takes
+    elif isinstance(entry, tuple):
+        node, takes = entry
+    else:
+        return
+    if node and (only is None or node in only):
+        total = sums.setdefault(node, collections.Counter())
+        for resource, amount in takes.items():
+            total[resource] += amount
+
+
+def _plain(total: Mapping[str, int] | None) -> Amounts:
+    return {resource: amount for resource, amount in (total or {}).items() if amount}

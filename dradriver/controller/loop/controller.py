@@ -1,0 +1,269 @@
+"""The controller: reflectors that keep the picture of the cluster, and the worker that acts on it while it leads."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import logging
+from collections.abc import Callable, Collection
+from typing import Any, Final
+
+import msgspec
+
+from dradriver.api.base import seats
+from dradriver.api.base.ledger import OURS, current_ledger
+from dradriver.api.claims import channels
+from dradriver.api.policies.model import Policies
+from dradriver.cluster.cache.picture import Picture
+from dradriver.cluster.gpus.kueue_topologies import read_topology
+from dradriver.cluster.gpus.tabulating import Tabulator
+from dradriver.cluster.gpus.taint_rules import read_rule
+from dradriver.cluster.records import pods, records, slice_records
+from dradriver.controller import metrics
+from dradriver.controller.loop import idle_pods, namespaces
+from dradriver.controller.loop.audit import Audit
+from dradriver.controller.loop.background import always
+from dradriver.controller.loop.figures import Figures
+from dradriver.controller.loop.worker import Worker
+from dradriver.controller.reading import unread_claims
+from dradriver.controller.reading.nic_slices import NicSlices
+from dradriver.controller.steps.next_step import PROMISE_S, UNSCHEDULABLE_S
+from dradriver.controller.writing import seat_slice
+from dradriver.controller.writing.reasons import Record
+from dradriver.controller.writing.reservation_store import ReservationStore
+from dradriver.controller.writing.template_writer import TemplateWriter
+from dradriver.controller.writing.usage_store import UsageStore
+from dradriver.errors import DriverError
+from dradriver.kube.client import Client
+from dradriver.kube.optional import OptionalReflector
+from dradriver.kube.reflector import Change, Reflector
+from dradriver.kube.resources import (
+    DEVICE_CLASSES,
+    DEVICE_TAINT_RULES,
+    KUEUE_TOPOLOGIES,
+    NODES,
+    PODS,
+    RESOURCE_CLAIM_TEMPLATES,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+    Resource,
+)
+
+logger = logging.getLogger(__name__)
+
+REFRESH_S: Final = 30.0
+RULES_S: Final = 5.0  # whoever may not read rules has none; without them pods are placed, and some promises end again
+
+
+class Source(msgspec.Struct, frozen=True):
+    """A kind of object that the picture is made from.
+
+    Attributes:
+        resource: The kind.
+        read: What is kept of such an object's JSON.
+        changed: What takes a change in.
+        fields: A field selector.
+    """
+
+    resource: Resource
+    read: Callable[[msgspec.Raw], Any]
+    changed: Callable[[Picture, Change[Any]], None]
+    fields: str | None = None
+
+
+def sources() -> tuple[Source, ...]:
+    """Return what the picture is made from, whosever devices are handed out.
+
+    Slices are watched driver by driver, our own for the machines, and those of ComputeDomains, which have two devices a
+    node: others, of network cards, have thousands.
+    """
+    return (
+        Source(PODS, pods.read, Picture.pod_changed),
+        Source(RESOURCE_CLAIMS, records.read_claim, Picture.claim_changed),
+        Source(NODES, records.read_node, Picture.node_changed),
+        *(
+            Source(RESOURCE_SLICES, slice_records.read_slice, Picture.slice_changed, f"spec.driver={driver}")
+            for driver in dict.fromkeys((OURS.driver, current_ledger().driver))
+        ),
+        Source(RESOURCE_SLICES, records.read_channels, Picture.channels_changed, f"spec.driver={channels.DRIVER}"),
+        Source(DEVICE_CLASSES, records.read_class, Picture.class_changed),
+        Source(RESOURCE_CLAIM_TEMPLATES, records.known_template, Picture.template_changed),
+    )
+
+
+class Controller:
+    """Reflectors run in every replica, so that a standby takes over with a picture that is up to date."""
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        promise_s: float = PROMISE_S,
+        unschedulable_s: float = UNSCHEDULABLE_S,
+        grace_s: float = 10.0,
+        record: Record | None = None,
+        record_end: Record | None = None,
+        record_placed: Record | None = None,
+        suspendable: Collection[str] = (),
+        record_unread: unread_claims.Record | None = None,
+        record_seats: seat_slice.Record | None = None,
+        record_namespace: namespaces.Record | None = None,
+        tabulator: Tabulator | None = None,
+        namespace: str = "",
+        say_idle: idle_pods.Say | None = None,
+        ends_idle: bool = False,
+    ) -> None:
+        """Make a controller that knows nothing yet.
+
+        Args:
+            client: The API server; see ``Worker``, also for what is not named here.
+            promise_s: See there.
+            unschedulable_s: See there.
+            grace_s: See there.
+            record: See there.
+            record_end: See there.
+            record_placed: See there.
+            suspendable: See there.
+            record_unread: Writes an Event about a claim that cannot be read whole.
+            record_seats: Writes an Event where seats keep no gang's pods from being bound.
+            record_namespace: Writes an Event about a namespace that several tenants claim.
+            tabulator: Makes tables beside the loop; without one they are made in it.
+            namespace: Where GPU time and reservations are kept, the driver's own; empty for nowhere.
+            say_idle: Writes an Event about a pod whose GPUs do nothing.
+            ends_idle: Whether those that ask for it are ended.
+        """
+        self.worker = Worker(
+            client, promise_s=promise_s, unschedulable_s=unschedulable_s, grace_s=grace_s, record=record,
+            record_end=record_end, record_placed=record_placed, suspendable=suspendable,
+        )  # fmt: skip
+        self._tabulator = tabulator
+        if tabulator is not None:
+            self.worker.picture.make_tables(tabulator)
+        self._unread = unread_claims.UnreadClaims(record_unread)
+        self._reflectors = {
+            source: Reflector[Any](
+                client,
+                source.resource,
+                source.read,
+                field_selector=source.fields,
+                on_change=functools.partial(self._changed, source),
+                on_unread=self._unread.tell if source.resource is RESOURCE_CLAIMS else None,
+            )
+            for source in sources()
+        }
+        self._nics = NicSlices(client, self.worker.picture)
+        shown = [(source.resource, one.store) for source, one in self._reflectors.items()]
+        shown += [(RESOURCE_SLICES, one.store) for one in self._nics.reflectors.values()]
+        self.audit = Audit(self.worker.picture, shown)
+        self._taint_rules = OptionalReflector(
+            client, DEVICE_TAINT_RULES, read_rule, on_change=self.worker.picture.taint_rule_changed
+        )
+        self._topologies = OptionalReflector(
+            client, KUEUE_TOPOLOGIES, read_topology, on_change=self.worker.picture.topology_changed
+        )
+        self._namespaces = namespaces.Namespaces(
+            client, self.worker.tenants, self.worker.namespace_changed, record_namespace
+        )
+        self._seats = seat_slice.SeatSlice(client, self.worker.picture, record_seats)
+        self._usage = (
+            UsageStore(client, self.worker.picture, self.worker.tenants, namespace=namespace) if namespace else None
+        )
+        self._idle = idle_pods.IdlePods(client, self.worker.picture, say_idle, ends=ends_idle)
+        self._figures = Figures(self.worker.picture, self.worker.reasons)
+        self._reserved = ReservationStore(client, namespace=namespace) if namespace else None
+        self.template_writer = TemplateWriter(client, self.worker.picture.templates.known, record=record)
+
+    def follow(self, policies: Policies) -> None:
+        """Choose and order by these policies from now on."""
+        self.worker.picture.weights = policies.preference
+        self.worker.picture.nodes.spot_labels = policies.spot.labels
+        self.worker.picture.nccl_changed(policies.nccl.version)
+        self.worker.picture.levels_changed(policies.network.levels, policies.network.gbps)
+        self.worker.picture.nic_classes_changed(policies.nics.every)
+        self.worker.follow(policies)
+        self._figures.prices = policies.prices
+        self._namespaces.follow()
+        if self._usage is not None:
+            self._usage.keep_days = policies.queue.keep_days
+
+    def ready(self) -> bool:
+        """Return whether the picture of the cluster is whole."""
+        return all(reflector.synced.is_set() for reflector in self._reflectors.values())
+
+    async def synced(self) -> None:
+        """Wait until the picture of the cluster is whole."""
+        for reflector in self._reflectors.values():
+            await reflector.synced.wait()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(RULES_S):
+                await self._taint_rules.synced()
+
+    async def watch(self) -> None:
+        """Keep the picture up to date until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            for reflector in self._reflectors.values():
+                tasks.create_task(reflector.run())
+            if self._tabulator is not None:
+                tasks.create_task(always(self._tabulator.run))
+            tasks.create_task(always(self._taint_rules.run))
+            tasks.create_task(always(self._topologies.run))
+            tasks.create_task(always(self._nics.run))
+            tasks.create_task(always(self._namespaces.run))
+            await self.synced()
+            tasks.create_task(always(self.audit.run))
+
+    async def work(self) -> None:
+        """Act on the picture until cancelled. One replica at a time should; two do no harm."""
+        await self.synced()
+        await self._catch_up()
+        metrics.LEADER.set(1)
+        try:
+            await self._lead()
+        finally:
+            metrics.LEADER.set(0)
+
+    async def _lead(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(always(self._unread.run))
+            tasks.create_task(always(self._idle.run))
+            tasks.create_task(always(self._figures.run))
+            tasks.create_task(always(self._namespaces.tell))
+            if current_ledger() is OURS:  # another driver's claims have no device of ours
+                self.worker.picture.barrier = None
+                tasks.create_task(always(self._seats.run))
+                tasks.create_task(self._seats.first_look())
+            if self._usage is not None:
+                tasks.create_task(always(self._usage.run))
+                if self.worker.tenants.named:  # else nobody's turn depends on it
+                    await self._usage.first_load()
+            tasks.create_task(always(functools.partial(self.worker.reservations.run, self._reserved)))
+            await self.worker.reservations.first_load()
+            tasks.create_task(self.template_writer.run())
+            tasks.create_task(self.worker.run())
+
+    def _changed(self, source: Source, change: Change[Any]) -> None:
+        source.changed(self.worker.picture, change)
+        if self.worker.acts:
+            self.worker.placed.seen(change.old, change.new)
+        if source.resource is PODS:
+            self.template_writer.pod_changed(change)
+        elif source.resource is RESOURCE_CLAIM_TEMPLATES:
+            self.template_writer.template_changed(change)
+        elif source.resource is DEVICE_CLASSES and change.key[1] == seats.CLASS:
+            self._seats.wake()
+
+    async def _catch_up(self) -> None:
+        """Read all claims anew: what the predecessor promised last may not have been seen yet.
+
+        Everything else that is old is found out by writing: a patch names the pod's version.
+        """
+        while True:
+            try:
+                for source, reflector in self._reflectors.items():
+                    if source.resource is RESOURCE_CLAIMS:
+                        await reflector.refresh(REFRESH_S)
+                return
+            except DriverError as error:
+                logger.warning("before acting as leader: %s; trying again", error)
+                await asyncio.sleep(1.0)

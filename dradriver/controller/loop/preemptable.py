@@ -1,0 +1,184 @@
+"""Who may have to end for others: by the policies, by who had to lately, and by what there is to end them with."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
+
+import msgspec
+
+from dradriver.api.base.pods import Pod
+from dradriver.api.claims.pins import Key
+from dradriver.api.claims.preempts import Preempts
+from dradriver.api.policies.tenants import Preemption as Terms
+from dradriver.cluster.cache.picture import Picture
+from dradriver.cluster.derived import conflicts
+from dradriver.cluster.derived.running_units import RunningUnit, RunningUnits
+from dradriver.controller.owners.evictions import Evictions
+from dradriver.controller.placing.preemption_plan import Scene
+from dradriver.queue.tenants import MINUTE_S, Tenants
+from dradriver.queue.units import Unit
+
+UNREAD_S: Final = 30.0  # after which it is looked again whether the labels of a unit's namespace are read
+
+
+class Preemptable:
+    """Units that run, as far as they may have to end.
+
+    Attributes:
+        terms: What the policies file in force says of it.
+    """
+
+    def __init__(
+        self,
+        picture: Picture,
+        tenants: Tenants,
+        evictions: Evictions,
+        whose: Callable[[Unit, float], tuple[str, ...]],
+    ) -> None:
+        """Make one of whose units nobody may have to end.
+
+        Args:
+            picture: The cluster.
+            tenants: Whose a namespace is, and what its priorities count.
+            evictions: Says whether there is a way to end a unit.
+            whose: Says whose reserved GPUs a unit may have that begins so many seconds later.
+        """
+        self.terms = Terms()
+        self._picture, self._tenants, self._evictions, self._whose = picture, tenants, evictions, whose
+        self._running = RunningUnits(picture)
+        self._before: list[tuple[float, int]] = []  # when how many units were told to end by those who led before
+        self._spared: dict[str, float] = {}  # what made those that had to end, and until when that is spared
+        self._restored = False
+
+    def begin(self) -> None:
+        """Take in that this process leads from now on: whom others have had ended the claims tell."""
+        self._before.clear()
+        self._restored = False
+
+    def left(self, now: float) -> int:
+        """Return how many units may have to end still, of those that may within a minute.
+
+        Those count that were told to, and those of plans under way. A plan that comes to nothing costs nobody anything.
+        """
+        self._remember(now)
+        ended = [unit for unit, _ in self._evictions.ended()]
+        planned = self._planned().difference(ended)
+        return self.terms.units_per_minute - len(ended) - len(planned) - sum(count for _, count in self._before)
+
+    def counted_until(self, now: float) -> float | None:
+        """Return when those count no more that had to end last, seconds since the epoch; None where none had to."""
+        times = [at + MINUTE_S for at, _ in self._before]
+        times += [now + MINUTE_S - ago_s for _, ago_s in self._evictions.ended()]
+        if self._planned():
+            times.append(now + MINUTE_S)
+        return max(times, default=None)
+
+    def scene(self, wanting: Unit, now: float) -> tuple[Scene, float]:
+        """Return who may have to end for somebody, and who ends already; and when that changes without any event."""
+        priority = -wanting.order[0]
+        units, ending = self._running.all()
+        to_end = self.to_end()
+        margin_s, grace_s = self.terms.margin_seconds, self.terms.longest_grace_seconds
+        ends = [one for one in ending if now - margin_s <= one.ends_at() <= now + grace_s]
+        changes = [one.ends_at() + margin_s for one in ends]
+        # A pod's owner can delete it with a grace of years: until its end is near others go on as if it stayed.
+        changes += [one.ends_at() - grace_s for one in ending if one.ends_at() > now + grace_s]
+        may: list[tuple[RunningUnit, int]] = []
+        caps: dict[str, int | None] = {}
+        since = now - self.terms.min_run_minutes * MINUTE_S
+        for unit in units:
+            if to_end and any(one.pod.metadata.uid in to_end for one in unit.pods):
+                continue  # for somebody else, whose promise may come to nothing yet
+            if (space := unit.key[0]) not in caps:
+                caps[space] = self._tenants.highest(space)
+            cap = caps[space]
+            counts = unit.priority if cap is None else min(unit.priority, cap)
+            if counts >= priority:
+                continue
+            if self.terms.unpreemptable_tenants and not self._tenants.known(space):
+                changes.append(now + UNREAD_S)  # it may be of one of these: nobody has read its labels yet
+            elif unit.since > since:
+                changes.append(unit.since + now - since)
+            elif self._ends(unit):
+                at = max(self._spared.get(unit.owner, 0.0), now + self._evictions.refused_for(unit.key))
+                if at > now:
+                    changes.append(at)
+                else:
+                    may.append((unit, counts))
+        scene = Scene(may, ends, now)
+        scene = msgspec.structs.replace(scene, whose=self._whose(wanting, scene.grace_s))
+        return scene, min(changes, default=math.inf)
+
+    def _ends(self, unit: RunningUnit) -> bool:
+        """Return whether the policies let a unit end at some time, and there is a way."""
+        terms = self.terms
+        if unit.grace_s > terms.longest_grace_seconds:
+            return False
+        if terms.unpreemptable_tenants and self._tenants.of(unit.key[0]) in terms.unpreemptable_tenants:
+            return False
+        classes = terms.unpreemptable_classes
+        if classes and any(one.pod.spec.priority_class_name in classes for one in unit.pods):
+            return False
+        return self._evictions.may_end(unit)
+
+    def to_end(self) -> frozenset[str]:
+        """Return the uids of pods that have to end for somebody already."""
+        return frozenset(uid for preempts in self._plans() for uid in preempts.uids)
+
+    def _plans(self) -> Iterator[Preempts]:
+        """Give what claims say of those who have to end for them, also claims that are about to be created."""
+        accounts = self._picture.accounts
+        promised = (claim.preempts for claim in accounts.preempting() if claim.devices is None)
+        for preempts in (*promised, *(place.preempts for place in accounts.placements())):
+            if preempts is not None:
+                yield preempts
+
+    def _planned(self) -> set[Key]:
+        """Return the units that have to end for somebody and were not told so yet, but none that is not told any more.
+
+        If one is refused before any other has begun to end, the plan is given up. Afterwards it is asked again and
+        again, and may end at any moment.
+        """
+        plans: dict[tuple[int, str], list[Preempts]] = {}  # of a gang each claim has its part of the same plan
+        for preempts in self._plans():
+            plans.setdefault((preempts.at, preempts.why), []).append(preempts)
+        planned: set[Key] = set()
+        for parts in plans.values():
+            pods = {pod.metadata.uid: pod for preempts in parts for pod in self._untold_pods(preempts)}
+            begun = len(pods) < len({uid for preempts in parts for uid in preempts.uids})
+            planned |= {unit for unit in self._units(pods.values()) if begun or not self._evictions.refused_for(unit)}
+        return planned
+
+    def _untold(self, preempts: Preempts) -> set[Key]:
+        return self._units(self._untold_pods(preempts))
+
+    def _untold_pods(self, preempts: Preempts) -> list[Pod]:
+        living = conflicts.living(self._picture, preempts)
+        return [pod for pod in living if pod.metadata.deletion_timestamp is None]
+
+    def _units(self, pods: Iterable[Pod]) -> set[Key]:
+        keys = ((pod.metadata.namespace, pod.metadata.name) for pod in pods)
+        return {key if (of := self._picture.gangs.of(key)) is None else of.gang for key in keys}
+
+    def _remember(self, now: float) -> None:
+        """Forget what is over; a leader that begins learns from the claims whom its predecessors have had ended."""
+        if not self._restored:
+            self._restored = True
+            noted = (claim.preempts for claim in self._picture.accounts.preempting())
+            plans = {(one.at, one.spare): len(self._untold(one)) for one in noted if one is not None}
+            for (at, spare), untold in sorted(plans.items()):
+                self._before.append((float(at), max(len(spare) - untold, 0)))
+                self.spare(at, spare)
+        self._before = [(at, count) for at, count in self._before if now < at + MINUTE_S]
+        self._spared = {owner: until for owner, until in self._spared.items() if now < until}
+
+    def spare(self, at: float, owners: Iterable[str]) -> None:
+        """Take in that what these have made had to end at a time."""
+        self._spared |= dict.fromkeys(owners, at + self.terms.back_off_minutes * MINUTE_S)
+
+    def spare_no_more(self, owners: Iterable[str]) -> None:
+        """Take in that what these have made had not to end after all."""
+        for owner in owners:
+            self._spared.pop(owner, None)

@@ -1,0 +1,372 @@
+"""Preemption: who is promised GPUs that others of lower priority have, within the bounds of the policies file.
+
+state      record in the API                                   goes on when                  else
+blocked    a gated pod, or all of a gang                       others of less can end for it waits
+promised   claims that name whom they wait for, and until when all are there                 given back: nobody was told
+lifted     no gate                                             victims are told to end       given back
+ending     victims that were told, or whose owner is suspended all of them are gone          given back at the deadline
+free       claims whose victims are gone                       an ordinary promise from now  its own deadlines
+
+Any leader knows all of this from the claims (``api/claims/preempts.py``). No pod is told to end before all claims
+exist and all gates are removed. A pod that was told has another version, and is not told again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import logging
+import math
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from dradriver.api.base.errors import WordError
+from dradriver.api.claims.pins import Key
+from dradriver.api.claims.preempts import Preempts, Victim
+from dradriver.api.policies.model import Policies
+from dradriver.api.policies.tenants import Preemption as Terms
+from dradriver.cluster.cache.picture import Picture
+from dradriver.cluster.derived.running_units import Running, RunningUnit
+from dradriver.cluster.records.placement import Placement
+from dradriver.cluster.records.records import ClaimRecord
+from dradriver.controller import metrics
+from dradriver.controller.loop.preemptable import Preemptable
+from dradriver.controller.owners.evictions import Evictions
+from dradriver.controller.placing import gang_plan
+from dradriver.controller.placing.gang_preemption_plan import place_together
+from dradriver.controller.placing.preemption_plan import place
+from dradriver.controller.steps.ending import Ending
+from dradriver.controller.writing.executor import Executor
+from dradriver.controller.writing.outcome import MovedOnError, RefusedError
+from dradriver.queue.caps import Limits
+from dradriver.queue.lanes import Lanes, Slot
+from dradriver.queue.tenants import Tenants
+from dradriver.queue.units import Member, Unit
+from dradriver.queue.waiting import Queue
+
+logger = logging.getLogger(__name__)
+
+MOST_LOOKS: Final = 4  # plans that are tried in one look: each takes some ten milliseconds in a large cluster
+MOST_ASKED: Final = 8  # units of one tenant with a cap whose cap is looked at in one look: thousands may be parked
+FIRST_PAUSE_S: Final = 1.0  # between two tries for one unit
+LONGEST_PAUSE_S: Final = 30.0
+LEAST_MARGIN_S: Final = 5.0  # for the writes of a plan
+NAMED: Final = 3  # units that a reason names
+SAME_DAY_S: Final = 12 * 3600.0  # from which on a reason says the day, too
+OFF: Final = "preemption was switched off in the policies file"
+
+
+class Preemptions:
+    """Finds places for those who find none, and says what becomes of them.
+
+    Attributes:
+        write_gang: Writes the claims of a gang and lifts its pods.
+    """
+
+    def __init__(
+        self,
+        picture: Picture,
+        queue: Queue,
+        lanes: Lanes,
+        tenants: Tenants,
+        executor: Executor,
+        evictions: Evictions,
+        limits: Callable[[Unit], Limits | None],
+        whose: Callable[[Unit, float], tuple[str, ...]],
+    ) -> None:
+        """Make one that is off.
+
+        Args:
+            picture: The cluster.
+            queue: Who waits.
+            lanes: Who may be written now.
+            tenants: Whose a namespace is, and what its priorities count.
+            executor: Writes.
+            evictions: Ends pods.
+            limits: Says what its tenant's cap leaves to a unit; None for nothing.
+            whose: Says whose reserved GPUs a unit may have that begins so many seconds later.
+        """
+        self._picture, self._queue, self._lanes, self._tenants = picture, queue, lanes, tenants
+        self._executor, self._evictions, self._limits = executor, evictions, limits
+        self.write_gang: Callable[[dict[Member, Placement], Slot], Awaitable[None]] | None = None
+        self._preemptable = Preemptable(picture, tenants, evictions, whose)
+        # By unit: how often, not before, the picture's version, and when it may be another without any event.
+        self._tried: dict[Key, tuple[int, float, int, float]] = {}
+
+    @property
+    def _terms(self) -> Terms:
+        return self._preemptable.terms
+
+    def begin(self) -> None:
+        """Take in that this process leads from now on: whom others have had ended the claims tell."""
+        self._preemptable.begin()
+
+    def follow(self, policies: Policies) -> None:
+        """Take in the policies in force."""
+        self._preemptable.terms = policies.queue.preemption
+        self._tried.clear()
+
+    # Who gets a place.
+
+    def look(self) -> bool:
+        """Try to find places for some of those that wait and find none. Returns whether any was found."""
+        if not self._terms.enabled or not len(self._queue) or not self._lanes.room():
+            return False
+        now, clock = time.time(), asyncio.get_running_loop().time()
+        left = self._preemptable.left(now)
+        looks = 0
+        asked: collections.Counter[str] = collections.Counter()
+        found = False
+        waiting = self._queue.blocked()
+        self._tried = {unit.key: known for unit in waiting if (known := self._tried.get(unit.key)) is not None}
+        for unit in waiting:
+            if looks >= MOST_LOOKS or left <= 0:
+                break
+            times, not_before, version, changes_at = self._tried.get(unit.key, (0, 0.0, -1, math.inf))
+            if clock < not_before or (version == self._picture.version and now < changes_at) or not self._may(unit):
+                continue
+            tenant = self._tenants.of(unit.key[0])
+            asked[tenant] += bool(self._tenants.caps(tenant))
+            if asked[tenant] > MOST_ASKED:
+                continue
+            pause_s = min(FIRST_PAUSE_S * 2.0**times, LONGEST_PAUSE_S)
+            self._tried[unit.key] = times + 1, clock + pause_s, self._picture.version, math.inf
+            try:
+                limits = self._limits(unit)
+                if limits is None:
+                    continue  # nobody ends for one whom its tenant's cap keeps waiting
+                looks += 1
+                ended, changes_at = self._try(unit, limits, now, most=left)
+                self._tried[unit.key] = times + 1, clock + pause_s, self._picture.version, changes_at
+            except WordError:
+                continue  # it is told so when it is looked at
+            except Exception:  # a bug in what one unit meets must not stop the others
+                logger.exception("pod %s/%s: an error in this program; nobody ends for it", *unit.key)
+                continue
+            if ended:
+                left -= ended
+                found = True
+                del self._tried[unit.key]
+        return found
+
+    def _may(self, unit: Unit) -> bool:
+        """Return whether others may end for a unit at all, and it may be written now."""
+        if unit.busy or any(member.pod.spec.preemption_policy == "Never" for member in unit.members):
+            return False
+        if self._tenants.by_kueue(self._tenants.of(unit.key[0])):
+            return False  # Kueue ends others for its own
+        if unit.key in self._picture.gangs and any(gang_plan.has_claim(self._picture, one) for one in unit.members):
+            return False  # some have places already: the others get theirs beside them
+        if self._bound_to_others(unit):
+            return False
+        return self._lanes.obstacle(unit.key, unit.order, scheduler=unit.scheduler) is None
+
+    def _bound_to_others(self, unit: Unit) -> bool:
+        """Return whether a pod comes to a gang that runs, and may go only where that gang's words let it."""
+        of = self._picture.gangs.of(unit.key) if unit.lead.near else None
+        if of is None or of.wants is None:
+            return False
+        near = of.wants.near is not None and not of.wants.near.preferred
+        return near or any((of.wants.max_nodes, of.wants.min_gpus_per_node, of.wants.min_network_gbps))
+
+    def _try(self, unit: Unit, limits: Limits, now: float, *, most: int) -> tuple[int, float]:
+        """Find a place for a unit and have it written.
+
+        Returns how many units have to end, 0 where there is none; and when that may be another without any event.
+        """
+        scene, changes_at = self._preemptable.scene(unit, now)
+        if not scene.units:
+            return 0, changes_at
+        avoid = limits.closed.union(unit.failures.tried)
+        if unit.lead.near:  # how long the others of its gang last it does not say
+            avoid |= self._picture.nodes.gone_by(math.inf)
+        elif unit.lasts_s:  # it begins when those have ended
+            latest = max((now + scene.grace_s, *(one.ends_at() for one in scene.ending)))
+            avoid |= self._picture.nodes.gone_by(latest + self._margin_s + 1 + unit.lasts_s)
+        places: dict[Member, Placement]
+        if unit.key in self._picture.gangs:
+            said = self._picture.gangs.said(unit.key)
+            together = place_together(
+                self._picture,
+                limits.members,
+                said.wants,
+                scene,
+                identity=said.member.identity,
+                least=unit.least,
+                avoid=avoid,
+            )
+            if together is None:
+                return 0, changes_at
+            places, victims, beside = together.places, together.victims, together.beside
+        else:
+            found = place(self._picture, unit.lead.wish, scene, avoid=avoid)
+            if found is None:
+                return 0, changes_at
+            places, victims, beside = {unit.lead: found.placement}, found.victims, found.beside
+        if len(victims) > most and (until := self._preemptable.counted_until(now)) is not None:
+            # One for whom more have to end than may within a minute has its turn when nobody had to in one.
+            return 0, min(changes_at, until)
+        self._commit(unit, self._named(places, victims, beside, now), victims, now)
+        return len(victims), changes_at
+
+    @property
+    def _margin_s(self) -> float:
+        """How much longer than the longest grace the place is kept: the writes need some seconds of it."""
+        return max(self._terms.margin_seconds, LEAST_MARGIN_S)
+
+    def _named(
+        self,
+        places: Mapping[Member, Placement],
+        victims: Sequence[RunningUnit],
+        beside: Sequence[Running],
+        now: float,
+    ) -> dict[Member, Placement]:
+        """Return the places, each with those that have to end for it.
+
+        Those are all that have something of its node; of a gang all pods, at the first place that it is in the way of.
+        """
+        grace_s = max(unit.grace_s for unit in victims)
+        until = max(now + grace_s, *(one.ends_at() for one in beside), 0.0) + self._margin_s
+        why = self._why(victims, now, grace_s)
+        left = {unit.key: unit for unit in victims}
+        out: dict[Member, Placement] = {}
+        for member, own in places.items():
+            pods = [one for one in beside if one.node == own.node]
+            units = [unit for unit in victims if any(one.node == own.node for one in unit.pods)]
+            for unit in units:
+                whole = left.pop(unit.key, None) is not None
+                pods += [one for one in unit.pods if whole or one.node == own.node]
+            preempts = Preempts(
+                at=int(now),
+                until=int(until) + 1,
+                victims=tuple(Victim(*one.key, one.pod.metadata.uid) for one in pods),
+                spare=tuple(unit.owner for unit in units),
+                why=why,
+            )
+            out[member] = msgspec.structs.replace(own, preempts=preempts) if pods else own
+        return out
+
+    @staticmethod
+    def _why(victims: Sequence[RunningUnit], now: float, grace_s: float) -> str:
+        ordered = sorted(victims, key=lambda unit: unit.key)
+        names = [f"{unit.shown} (priority {unit.priority})" for unit in ordered[:NAMED]]
+        more = f" and {len(victims) - NAMED} more" if len(victims) > NAMED else ""
+        day = "%Y-%m-%d " if grace_s >= SAME_DAY_S else ""
+        by = f"{time.strftime(f'{day}%H:%M:%S', time.gmtime(now + grace_s))} UTC"
+        ends = "end" if len(victims) > 1 else "ends"
+        return f"preempts {', '.join(names)}{more}, which {ends} by {by}"
+
+    def _commit(self, unit: Unit, places: dict[Member, Placement], victims: Sequence[RunningUnit], now: float) -> None:
+        """Promise places to a unit, and have that written; nobody is told to end before it stands."""
+        for member, own in places.items():
+            self._picture.promise(member.wish.claim, member.key, own)
+        self._preemptable.spare(now, [one.owner for one in victims])
+        unit.finds_place()
+        self._evictions.begin(unit.key)
+        self._queue.drop(unit.key)
+        why = next(own.preempts.why for own in places.values() if own.preempts is not None)
+        logger.info("%s/%s %s", *unit.key, why)
+        metrics.PREEMPTIONS.inc()
+        metrics.PREEMPTED_UNITS.inc(len(victims))
+        self._executor.start(unit, lambda slot: self._write(unit, places, victims, slot), creates=True)
+
+    async def _write(
+        self, unit: Unit, places: dict[Member, Placement], victims: Sequence[RunningUnit], slot: Slot
+    ) -> None:
+        try:
+            await self._evictions.ask([one.pod for unit in victims for one in unit.pods])
+        except BaseException:
+            for member in places:
+                self._picture.release(member.wish.claim)
+            self._preemptable.spare_no_more(one.owner for one in victims)
+            raise
+        slot.begin()
+        if unit.key in self._picture.gangs:
+            assert self.write_gang is not None, "set when all is made"
+            await self.write_gang(places, slot)
+        else:
+            await self._executor.write_place(unit.lead, places[unit.lead], slot)
+
+    # What becomes of it.
+
+    def stops(self, unit: Unit, ending: Ending) -> str:
+        """Return why what was promised to a lifted unit is given back; empty where its victims have to end still.
+
+        Once some have begun to end, what is free of it is worth waiting for.
+        """
+        if self._begun(ending):
+            return ""
+        why = self._evictions.why_not(unit.key) if self._terms.enabled else OFF
+        if why:
+            for preempts in (claim.preempts for claim in ending.claims if claim.preempts is not None):
+                self._preemptable.spare_no_more(preempts.spare)
+        return why
+
+    def _begun(self, ending: Ending) -> bool:
+        """Return whether somebody has begun to end, also if no pod shows it yet."""
+        return ending.begun or self._evictions.has_begun(ending.pods)
+
+    def end(self, unit: Unit, ending: Ending) -> None:
+        """Have those told to end who were not; those whose end was switched off since go on."""
+        pods = self._evictions.untold(ending.pods)
+        if not self._terms.enabled or not pods:
+            return
+        claims = ending.claims
+        for preempts in (claim.preempts for claim in claims if claim.preempts is not None):
+            self._preemptable.spare(preempts.at, preempts.spare)
+        others = f" and {len(unit.members) - 1} more of its gang" if len(unit.members) > 1 else ""
+        who = f"for {'/'.join(unit.lead.key)}{others} (priority {-unit.order[0]})"
+        held = {uid for claim in claims for uid in self._holders(claim)}
+
+        def stands() -> bool:
+            return self._terms.enabled and all(map(self._stands, claims)) and any(map(self._lives, unit.members))
+
+        async def tell(slot: Slot) -> None:
+            named = {pod.metadata.uid for pod in pods}
+            naming = [
+                claim for claim in claims if claim.preempts is not None and not named.isdisjoint(claim.preempts.uids)
+            ]
+            if not await self._executor.stand(naming):  # its reflector may be behind, and nobody is to end in vain
+                raise MovedOnError("what was promised to it does not stand any more")
+            self._executor.go_on(slot)
+            try:
+                await self._evictions.end(
+                    unit.key,
+                    pods,
+                    last=held,
+                    stands=stands,
+                    begun=self._begun(ending),
+                    until=ending.until,
+                    why=who,
+                    go_on=lambda: self._executor.go_on(slot),
+                )
+            except RefusedError as error:  # `stops` says so next, and what was promised is given back for it
+                raise MovedOnError(str(error)) from None
+
+        self._executor.start(unit, tell)
+
+    def _stands(self, claim: ClaimRecord) -> bool:
+        known = self._picture.claims.get(claim.key)
+        return known is not None and known.uid == claim.uid and not known.deleting
+
+    def _lives(self, member: Member) -> bool:
+        pod = self._picture.pods.get(member.key)
+        return pod is not None and pod.metadata.uid == member.uid and pod.metadata.deletion_timestamp is None
+
+    def _holders(self, claim: ClaimRecord) -> Iterable[str]:
+        """Return the uids of those that have what a claim is pinned to."""
+        for device in () if claim.pin is None else claim.pin.taken:
+            for key in self._picture.inventory.holders(device):
+                if (other := self._picture.claims.get(key)) is not None and other.uid != claim.uid:
+                    yield from (uid for _, uid in other.owners)
+
+    def leaves(self, gang: Key) -> bool:
+        """Return whether a gang that runs has to end, so that none of its pods need be given a place."""
+        wanted = self._preemptable.to_end()
+        if not wanted:
+            return False
+        pods = (self._picture.pods[key] for key in self._picture.gangs.pods(gang))
+        return any(pod.metadata.uid in wanted and bool(pod.spec.node_name) for pod in pods)

@@ -1,0 +1,393 @@
+"""GPUs that are reserved for those that the order has passed by for too long, by the rules of ``queue/reservation.py``.
+
+Whoever leads makes, moves and ends them, keeps them over its own end, and counts what stands idle for them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Final, NoReturn
+
+import msgspec
+
+from dradriver.api.base.errors import WordError
+from dradriver.api.claims import reservations as stored
+from dradriver.api.claims.pins import Device, Key
+from dradriver.api.policies.model import Policies
+from dradriver.cluster.cache.picture import Picture
+from dradriver.controller import metrics
+from dradriver.controller.placing.reservable import SLICE_S, Reservable
+from dradriver.controller.writing.reservation_store import ReservationStore
+from dradriver.errors import DriverError
+from dradriver.kube.backoff import wait_s
+from dradriver.queue import reservation, reserved_for
+from dradriver.queue.caps import Limits
+from dradriver.queue.reservation import Blocked, Reservation, Step, Terms
+from dradriver.queue.reserved_for import key_of
+from dradriver.queue.tenants import Tenants
+from dradriver.queue.units import Unit
+from dradriver.queue.waiting import Queue
+
+logger = logging.getLogger(__name__)
+
+LOOK_S: Final = 5.0  # between two looks at who is blocked, and at whether those with a reservation wait still
+SHORTEST_PAUSE_S: Final = 0.01
+WRITE_S: Final = 60.0  # between two writes of what has only grown
+SOON_S: Final = 5.0  # after which it is written that more stands idle
+HOPELESS_S: Final = 300.0  # after which a set is looked for again for one for whom there was none
+TRIES: Final = 4  # for whom a set is looked for, in one look
+LONG_S: Final = 60.0  # that one must be blocked for others to be told
+FIRST_LOAD_S: Final = 5.0  # that a new leader waits to know what is reserved
+_RETRY_S: Final = 1.0
+
+
+class Reservations:
+    """All reservations of the cluster.
+
+    Attributes:
+        terms: Which hold; None while nothing is to be reserved.
+    """
+
+    def __init__(
+        self,
+        picture: Picture,
+        queue: Queue,
+        tenants: Tenants,
+        units: Mapping[Key, Unit],
+        limits: Callable[[Unit], Limits | None],
+        *,
+        touch: Callable[[Key], None],
+        wake: Callable[[], None],
+        clock: Callable[[], float] | None = None,
+    ) -> None:
+        """Begin with none.
+
+        Args:
+            picture: The cluster.
+            queue: Says who is blocked, in which order.
+            tenants: Say whose a namespace is.
+            units: All that are looked at, by key.
+            limits: Says what its tenant's cap leaves to a unit; None for nothing.
+            touch: Called with whom something was reserved for, or is not any more.
+            wake: Called when others may have a place by that.
+            clock: Gives seconds since the epoch; by default the system's.
+        """
+        self.terms: Terms | None = Terms()
+        self._picture, self._queue, self._tenants, self._units = picture, queue, tenants, units
+        self._limits = limits
+        self._touch, self._wake, self._clock = touch, wake, clock or time.time
+        self._reservable = Reservable(picture, self._clock)
+        self._held: dict[str, Reservation] = {}  # by whom they are for
+        self._by_key: dict[Key, str] = {}  # whom these are for, by its pod or gang
+        self._idle: dict[str, int] = {}  # how many GPUs of each stand idle now
+        self._since: dict[str, stored.Since] = {}
+        self._hopeless: dict[str, float] = {}
+        self._loaded, self._woken = asyncio.Event(), asyncio.Event()
+        self._news = self._more_idle = False
+        self._looked_at = self._written_at = 0.0
+        self._last: tuple[list[stored.Kept], list[stored.Since]] = [], []  # as it stands in the API
+        picture.inventory.reserved.changed = self._changed
+
+    # What others ask.
+
+    def follow(self, policies: Policies) -> None:
+        """Reserve by these policies from now on."""
+        section = policies.queue.reservation
+        self.terms = Terms.of(section) if section.after_minutes else None
+        self._woken.set()
+
+    def all(self) -> tuple[Reservation, ...]:
+        """Return those that are in force."""
+        return tuple(self._held.values())
+
+    def of(self, unit: Unit) -> str:
+        """Return who a unit is to a reservation that is for it; empty without one."""
+        return unit.who if self._held and unit.who in self._held else ""
+
+    def whose(self, unit: Unit, later_s: float = 0.0) -> tuple[str, ...]:
+        """Return whose reserved GPUs a unit may have that begins so many seconds from now, by whom they are for.
+
+        Raises:
+            WordError: What it asks for cannot be read.
+        """
+        if not self._held or self.terms is None:
+            return ()
+        return reserved_for.open_to(unit, self._held.values(), self.terms, self._clock(), later_s)
+
+    def looked_at(self, key: Key) -> None:
+        """Take in that a pod or a gang was looked at: if it does not wait any more, its reservation ends at once."""
+        who = self._by_key.get(key)
+        if who is not None and not self._waits(who):
+            self._woken.set()
+
+    def told(self, unit: Unit, reason: str) -> str:
+        """Return why a unit waits with what is reserved for it."""
+        own = self._held.get(unit.reserved)
+        return reason if own is None else f"{reason}; {reservation.reason(own)}"
+
+    # At work.
+
+    async def first_load(self) -> None:
+        """Wait until it is known what is reserved; not for long, for all else goes without."""
+        try:
+            async with asyncio.timeout(FIRST_LOAD_S):
+                await self._loaded.wait()
+        except TimeoutError:
+            logger.warning("what is reserved is not known yet; going on without")
+
+    async def run(self, store: ReservationStore | None) -> NoReturn:
+        """Reserve until cancelled; ``store`` keeps it for the next leader, None for nowhere."""
+        try:
+            await self._load(store)
+            self._loaded.set()
+            while True:
+                self._woken.clear()
+                try:
+                    await self.step()
+                except Exception:  # a bug that is nobody's in particular: what is reserved stays so
+                    logger.exception("an error in this program; going on")
+                if store is not None and self._is_due():
+                    await self._save(store)
+                try:
+                    async with asyncio.timeout(self._pause_s()):
+                        await self._woken.wait()
+                except TimeoutError:
+                    continue
+        finally:
+            self._loaded.clear()
+            self._held.clear()
+            self._since.clear()
+            self._apply()
+
+    async def step(self) -> None:
+        """Keep, move or end each reservation, and make those that are due."""
+        now = self._clock()
+        self._count(now)
+        for who in list(self._held):
+            await self._judge(who)
+        if self.terms is None:
+            self._since.clear()
+        elif now >= self._looked_at + LOOK_S or now < self._looked_at:
+            self._looked_at = now
+            await self._look(self.terms)
+
+    async def _judge(self, who: str) -> None:
+        unit, terms = self._units.get(key_of(who)), self.terms or Terms()
+        here = self._reservable.here(self._held[who].gpus, besides=() if unit is None else _claims(unit))
+        before = self._held[who]
+        held = self._held[who] = reservation.seen(before, here)
+        if held is not before:  # others may run there now, and the reason is another one
+            for node in dict.fromkeys(node for node, _ in held.gpus):
+                self._picture.nodes.helped(node)
+            self._apply(who, news=False)
+        wanted, elsewhere, gone = self.terms is not None and self._waits(who), None, list[Device]()
+        known = unit if unit is not None and unit.who == who else None
+        if wanted and known is not None:
+            try:
+                if (limits := self._limits(known)) is None:
+                    wanted = False  # its tenant's cap keeps it from all GPUs: it could not have these if they were free
+                else:
+                    gone = self._reservable.gone(known, limits, held.gpus)
+                    if gone or held.idle_gpu_s >= terms.idle_s * len(held.gpus) * (1 - 1e-9):
+                        elsewhere = await self._reservable.best(known, limits, besides=held.gpus)
+            except WordError:
+                wanted = False  # it asks for something else now, which cannot be read
+        held, now = self._held[who], self._clock()  # as counted meanwhile
+        step, why = reservation.judge(
+            held, here=here, elsewhere=elsewhere, terms=terms, now=now, wanted=wanted, gone=gone
+        )
+        if step is Step.KEEP:
+            return
+        if step is Step.MOVE and elsewhere is not None:
+            self._held[who] = reservation.move(held, elsewhere, now, for_cost=not gone)
+            logger.info("reserved for %s: other GPUs, on %s: %s", who, _nodes(self._held[who]), why)
+        else:
+            del self._held[who]
+            if wanted and not gone:
+                failed = self._since[who].failed if who in self._since else 0
+                self._since[who] = stored.Since(who, now, failed + 1)  # others have their turn
+            logger.info("nothing is reserved for %s any more: %s", who, why)
+        self._apply(who)
+
+    async def _look(self, terms: Terms) -> None:
+        """Take in who is blocked, and reserve GPUs for the first of those that have been for too long."""
+        now = self._clock()
+        waits = {who: since for who, since in self._since.items() if self._waits(who)}
+        # A clock that was set back would have them wait until it is as late again.
+        self._since = {
+            who: since if since.at <= now else msgspec.structs.replace(since, at=now) for who, since in waits.items()
+        }
+        self._hopeless = {who: until for who, until in self._hopeless.items() if now < until <= now + HOPELESS_S}
+        units, turn = list[Unit](), asyncio.get_running_loop().time
+        until = turn() + SLICE_S
+        for unit in list(self._queue.first_blocked()):
+            if turn() > until:
+                await asyncio.sleep(0)
+                until = turn() + SLICE_S
+            if self._may(unit):
+                units.append(unit)
+        for unit in units:
+            self._since.setdefault(unit.who, stored.Since(unit.who, now))
+        units.sort(key=lambda unit: self._queue.turn(unit.key, unit.order))
+        blocked = [self._blocked(unit) for unit in units if unit.who not in self._hopeless]
+        by_who = {unit.who: unit for unit in units}
+        resting = {
+            self._tenants.partition_of(key_of(who)[0])
+            for who, since in self._since.items()
+            if reservation.rests(since.at, since.failed, terms, now)
+        }
+        for _ in range(TRIES):
+            due = reservation.due(blocked, self._held.values(), terms, now, resting=resting)
+            if not due:
+                return
+            for each in due:
+                await self._reserve(by_who[each.who], each)
+                blocked.remove(each)
+
+    def _may(self, unit: Unit) -> bool:
+        """Return whether GPUs may be reserved for a unit: its tenant's cap does not keep it from all that it wants."""
+        if not self._reservable.is_for(unit) or self._tenants.by_kueue(self._tenants.of(unit.key[0])):
+            return False
+        return not self._queue.closed(unit.key) or self._limits(unit) is not None
+
+    def _blocked(self, unit: Unit) -> Blocked:
+        since = self._since[unit.who]
+        return Blocked(
+            who=unit.who,
+            tenant=self._tenants.of(unit.key[0]),
+            partition=self._tenants.partition_of(unit.key[0]),
+            since=since.at,
+            failed=since.failed,
+            priority=-unit.order[0],
+        )
+
+    async def _reserve(self, unit: Unit, blocked: Blocked) -> None:
+        try:
+            limits = self._limits(unit)
+            found = None if limits is None else await self._reservable.best(unit, limits)
+        except WordError:
+            found = None
+        if self._units.get(unit.key) is not unit or unit.key not in self._queue or not self._waits(unit.who):
+            return  # it has its place, or is gone
+        # What is free already does not lack GPUs, and keeping these from others would not help it.
+        if found is None or not found.uses or len(self._held) >= stored.MOST_KEPT:
+            self._hopeless[unit.who] = self._clock() + HOPELESS_S
+            return
+        held = self._held[unit.who] = reservation.reserve(blocked, found, self._clock())
+        logger.info("reserved for %s: %s", unit.who, reservation.reason(held))
+        self._apply(unit.who)
+
+    def _waits(self, who: str) -> bool:
+        """Return whether somebody has no place yet, whoever else has looked at it so far."""
+        key, uid = key_of(who), who.rpartition("/")[2]
+        if not uid:
+            return key in self._picture.gangs and not self._picture.gangs.started(key)
+        pod = self._picture.pods.get(key)
+        if pod is None or pod.metadata.uid != uid or pod.finished or pod.metadata.deletion_timestamp is not None:
+            return False
+        claim = self._picture.claim_of(pod)
+        return not pod.spec.node_name and not (claim is not None and claim.owned_by(uid) and claim.devices)
+
+    # What it costs.
+
+    def _changed(self) -> None:
+        """Take in that a reserved GPU was taken, or became free."""
+        self._count(self._clock())
+        self._woken.set()
+
+    def _count(self, now: float) -> None:
+        for who, held in self._held.items():
+            counted = self._held[who] = reservation.counted(held, self._idle.get(who, 0), now)
+            metrics.RESERVED_IDLE.inc(counted.idle_gpu_s - held.idle_gpu_s)
+            idle = self._idle_of(counted)
+            self._more_idle |= idle > self._idle.get(who, 0)
+            self._idle[who] = idle
+
+    def _idle_of(self, held: Reservation) -> int:
+        inventory = self._picture.inventory
+        return sum(bool(inventory.usable(gpu, None)) and not inventory.holders(gpu) for gpu in held.gpus)
+
+    def _pause_s(self) -> float:
+        """Return how long nothing is to be done: until the next look, or until one has cost as much as it may.
+
+        The account of a large reservation runs out after weeks; that its reason ends no event may tell before.
+        """
+        now, terms = self._clock(), self.terms
+        if terms is None:
+            return LOOK_S
+        ends = (reservation.runs_out_at(each, self._idle.get(who, 0), terms) for who, each in self._held.items())
+        pauses = (at - now for at in ends if at is not None)
+        return max(min([LOOK_S, *pauses]), SHORTEST_PAUSE_S)
+
+    def _apply(self, who: str = "", *, news: bool = True) -> None:
+        """Have the picture keep what is reserved now, and whoever it concerns be looked at; news are written soon."""
+        self._count(self._clock())
+        self._by_key = {key_of(name): name for name in self._held}
+        self._idle = {name: idle for name, idle in self._idle.items() if name in self._held}
+        self._picture.inventory.reserve({gpu: held.who for held in self._held.values() for gpu in held.gpus})
+        self._picture.version += 1
+        self._news |= news
+        self._more_idle = True
+        metrics.RESERVED.set(sum(len(each.gpus) for each in self._held.values()))
+        self._wake()
+        for name in (who,) if who else self._held:
+            self._touch(key_of(name))
+
+    # Over leaders.
+
+    async def _load(self, store: ReservationStore | None) -> None:
+        failures = 0
+        while store is not None:
+            try:
+                self.restore(await store.load())
+                return
+            except DriverError as error:
+                logger.warning("the store of reservations: %s; reading it again", error)
+            await asyncio.sleep(wait_s(failures, first_s=_RETRY_S, longest_s=WRITE_S))
+            failures += 1
+
+    def restore(self, written: stored.Written) -> None:
+        """Go on with what another has reserved; nobody knows what stood idle meanwhile: the most that may have."""
+        now = self._clock()
+        self._since = {since.who: since for since in written.blocked}
+        for held, idle in reserved_for.read(written):
+            known = msgspec.structs.replace(held, counted_at=min(held.counted_at, now))
+            self._held[held.who] = reservation.counted(known, max(idle, self._idle_of(held)), now)
+        self._last = written.kept, written.blocked
+        self._apply()
+
+    def _is_due(self) -> bool:
+        age_s = self._clock() - self._written_at
+        return self._news or (self._more_idle and age_s >= SOON_S) or not 0 <= age_s < WRITE_S
+
+    async def _save(self, store: ReservationStore) -> None:
+        now = self._clock()
+        kept = [reserved_for.write(each, self._idle.get(who, 0)) for who, each in self._held.items()]
+        long = [since for since in self._since.values() if since.at <= now - LONG_S or since.failed]
+        blocked = sorted(long, key=lambda since: since.at)[: stored.MOST_BLOCKED]
+        self._news = self._more_idle = False
+        self._written_at = now
+        if (kept, blocked) == self._last:
+            return
+        if await store.save(kept, blocked):
+            self._last = kept, blocked
+        else:
+            self._more_idle = True
+
+
+def _claims(unit: Unit) -> list[Key]:
+    """Return the claims of a unit's own."""
+    found = []
+    for member in unit.members:
+        try:
+            found.append(member.wish.claim)
+        except WordError:
+            continue
+    return found
+
+
+def _nodes(held: Reservation) -> str:
+    return ", ".join(list(dict.fromkeys(node for node, _ in held.gpus))[:16])

@@ -1,0 +1,62 @@
+"""In which version the server has the kinds of objects that make a gang's pods; clusters lack most of them."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from dradriver.api.gangs import suspends
+from dradriver.kube.client import Client
+from dradriver.kube.resources import Resource
+
+KNOWN_S: Final = 600.0  # a server that has a kind in another version is another one, or was started anew
+UNKNOWN_S: Final = 30.0  # what it lacks may be installed
+
+# What is wanted first stands first. Of scheduling.k8s.io: PodGroup is in v1alpha2 of Kubernetes 1.36, v1beta1 of 1.37.
+_VERSIONS: Final[Mapping[str, tuple[str, ...]]] = {
+    "batch": ("v1",),
+    "apps": ("v1",),
+    "scheduling.k8s.io": ("v1", "v1beta1", "v1alpha2"),
+    "jobset.x-k8s.io": ("v1", "v1alpha2"),
+    "leaderworkerset.x-k8s.io": ("v1",),
+    "kubeflow.org": ("v2beta1", "v1"),  # the MPI operator's, the training operator's
+    "trainer.kubeflow.org": ("v1", "v1beta1", "v1alpha1"),
+}
+_VERSION: Final = re.compile(r"v[1-9][0-9]?((alpha|beta)[1-9][0-9]?)?", re.ASCII)
+
+
+class OwnerKinds:
+    """What was asked of the server, for a while."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._found: dict[str, tuple[float, Resource | None]] = {}
+
+    async def resource(self, kind: str, api_version: str = "") -> Resource | None:
+        """Return how objects of a kind are asked for; None where the server has none of it.
+
+        Args:
+            kind: One of ``suspends.OBJECTS``.
+            api_version: What somebody says that it is: tried after the versions that are known.
+
+        Raises:
+            ApiError: The server refuses to say.
+            Unreachable: No answer.
+        """
+        now = asyncio.get_running_loop().time()
+        until, found = self._found.get(kind, (now, None))
+        if found is not None and now < until:
+            return found
+        group, plural = suspends.OBJECTS[kind]
+        known = _VERSIONS[group] if now >= until else ()
+        said_group, _, said = api_version.rpartition("/")
+        for version in dict.fromkeys((*known, *([said] if said_group == group and _VERSION.fullmatch(said) else ()))):
+            resource = Resource(group, version, plural, kind, namespaced=True)
+            if await self._client.serves(resource):
+                self._found[kind] = now + KNOWN_S, resource
+                return resource
+        if known:
+            self._found[kind] = now + UNKNOWN_S, None
+        return None

@@ -1,0 +1,209 @@
+"""How many pods a gang has, read from the object that makes them, for as long as the gang waits."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final, TypeAlias
+
+import msgspec
+
+from dradriver.api.base import names
+from dradriver.api.base.errors import WordError
+from dradriver.api.claims.pins import Key
+from dradriver.api.gangs import gang_sizes
+from dradriver.api.gangs.gang_owners import Alone, Owner
+from dradriver.api.gangs.gangs import Size
+from dradriver.api.gangs.suspends import grant, shown
+from dradriver.api.vocabulary import messages
+from dradriver.controller.owners.owner_kinds import OwnerKinds
+from dradriver.errors import DriverError
+from dradriver.kube import codec
+from dradriver.kube.client import ApiError, Client, Unreachable
+from dradriver.kube.resources import Resource
+from dradriver.kube.workqueue import WorkQueue
+
+logger = logging.getLogger(__name__)
+
+AGAIN_S: Final = 10.0  # between two readings of an object
+MOST_A_SECOND: Final = 20  # objects that are read again; where more are waited for, each is read less often
+ANSWER_S: Final = 5.0  # a server that needs longer, for somebody's conversion webhook, is asked later
+FIRST_PAUSE_S: Final = 1.0
+LONGEST_PAUSE_S: Final = 60.0
+MOST_BYTES: Final = 2**20  # of an object; what is longer is decoded for nobody
+
+Answer: TypeAlias = Size | Alone | WordError
+"""What an object says; an error says why it says nothing, and what to write."""
+
+_WRITE: Final = f"write how many pods the gang has as {names.GANG_SIZE}"
+
+
+class _Entry:
+    """An object that is read, for whom, and what it said last; None for nothing yet."""
+
+    def __init__(self, owner: Owner) -> None:
+        self.owner = owner
+        self.units: dict[Key, None] = {}
+        self.answer: Answer | None = None
+        self.retries: int | None = None
+
+
+class OwnerReader:
+    """Reads objects: those of a namespace one after another, so that its many or fat ones are its own."""
+
+    def __init__(
+        self,
+        client: Client,
+        kinds: OwnerKinds,
+        *,
+        waits: Callable[[Key], bool],
+        touch: Callable[[Key], None],
+        may_not: Callable[[str, str], str] | None = None,
+    ) -> None:
+        """Make one that has read nothing.
+
+        Args:
+            client: The API server.
+            kinds: In which versions it has them.
+            waits: Whether a gang has not started or is not whole: of no other the size matters.
+            touch: Has a gang looked at again, since what its object says has changed.
+            may_not: Says that an object may not be read, given its kind and how it is shown: whose right is lacking;
+                None for the controller's.
+        """
+        self._client, self._kinds = client, kinds
+        self._may_not = may_not or _controller_may_not
+        self._waits, self._touch = waits, touch
+        self._entries: dict[Key, _Entry] = {}
+        self._rounds = WorkQueue(self._work, pause_s=FIRST_PAUSE_S, longest_s=LONGEST_PAUSE_S)
+
+    def size(self, unit: Key, owner: Owner) -> Answer | None:
+        """Return what a gang's object says; None while it is being read: then the gang is looked at again.
+
+        As long as the gang waits the object is read again now and then, for its author may change the number.
+        """
+        key = _key(unit, owner)
+        entry = self._entries.get(key)
+        if entry is None:
+            entry = self._entries[key] = _Entry(owner)
+            self._rounds.put(key)
+        entry.units[unit] = None
+        return entry.answer
+
+    def retries(self, unit: Key, owner: Owner) -> int | None:
+        """Return how often a gang's object tries each index again, as read for ``size``; None if nobody knows."""
+        entry = self._entries.get(_key(unit, owner))
+        return None if entry is None else entry.retries
+
+    async def run(self) -> None:
+        """Read what is wanted until cancelled; what cannot be read is tried again after a pause."""
+        for key in self._entries:  # what was under way when this was cancelled before
+            self._rounds.done(key)
+            self._rounds.put(key)
+        await self._rounds.run()
+
+    async def read(self) -> bool:
+        """Read everything that is wanted now, pauses or not. Returns whether any of it has news."""
+        return any([await self._read(key) for key in list(self._entries)])
+
+    def __len__(self) -> int:
+        """Return how many objects are kept."""
+        return len(self._entries)
+
+    async def _work(self, key: Key) -> None:
+        await self._read(key)
+        entry = self._entries.get(key)
+        if entry is None:
+            self._rounds.done(key)
+            return
+        if isinstance(entry.answer, _TroubleError):
+            self._rounds.fail(key)
+            return
+        self._rounds.done(key)
+        pause_s = max(AGAIN_S, len(self._entries) / MOST_A_SECOND)
+        self._rounds.put_at(key, asyncio.get_running_loop().time() + pause_s)
+
+    async def _read(self, key: Key) -> bool:
+        """Read an object if a gang still waits for it. Returns whether it says something else than before."""
+        entry = self._entries[key]
+        entry.units = {unit: None for unit in entry.units if self._waits(unit)}
+        if not entry.units:
+            del self._entries[key]
+            return False
+        answer = await self._answer(key[0], entry)
+        if (
+            isinstance(answer, _TroubleError)
+            and entry.answer is not None
+            and not isinstance(entry.answer, _TroubleError)
+        ):
+            return False  # what it said last is most likely still true
+        if _same(answer, entry.answer):
+            return False
+        entry.answer = answer
+        for unit in entry.units:
+            self._touch(unit)
+        return True
+
+    async def _answer(self, namespace: str, entry: _Entry) -> Answer:
+        owner = entry.owner
+        one = shown(owner.kind, owner.name)
+        if owner.kind not in gang_sizes.OBJECTS:
+            return WordError(f"{one}: how many pods such an object has is not known: {_WRITE}")
+        resource: Resource | None = None
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                resource = await self._kinds.resource(owner.kind, owner.api_version)
+                if resource is None:
+                    return WordError(_not_served(owner.kind, one))
+                raw = await self._client.get(resource, owner.name, namespace=namespace, type=msgspec.Raw)
+            if len(memoryview(raw)) > MOST_BYTES:
+                return WordError(f"{one} is longer than {MOST_BYTES} bytes, which nobody reads: {_WRITE}")
+            found = codec.decode(raw, dict)
+            size = gang_sizes.size_from(owner, found)
+            entry.retries = gang_sizes.retries_from(owner, found)
+            return size
+        except WordError as error:
+            return error
+        except (codec.BadJson, ValueError) as error:  # no path leads to such a name
+            return WordError(f"{one} cannot be read: {messages.shown(str(error))}: {_WRITE}")
+        except (ApiError, Unreachable, TimeoutError) as error:
+            if isinstance(error, ApiError) and error.not_found:
+                return WordError(_absent(owner.kind, one))
+            if isinstance(error, ApiError) and error.forbidden:
+                return WordError(self._may_not(owner.kind, one))
+            said = str(error) if isinstance(error, DriverError) else f"no answer in {ANSWER_S:g} s"
+            logger.warning("%s of namespace %s cannot be read: %s; trying again", one, namespace, said)
+            return _TroubleError(f"{one} cannot be read just now: trying again; or {_WRITE}")
+
+
+class _TroubleError(WordError):
+    """The server gave no answer: that says nothing of the object."""
+
+
+def _key(unit: Key, owner: Owner) -> Key:
+    # A name may be any text, so a plain separator would let two objects be taken for one.
+    return unit[0], msgspec.json.encode(owner).decode()
+
+
+def _same(one: Answer, other: Answer | None) -> bool:
+    """Return whether two answers are alike: errors are by what they say."""
+    if isinstance(one, WordError) and isinstance(other, WordError):
+        return type(one) is type(other) and str(one) == str(other)
+    return one == other
+
+
+def _controller_may_not(kind: str, one: str) -> str:
+    return f"the controller may not read {one}: {_WRITE}, or {grant(kind, 'read')}"
+
+
+def _not_served(kind: str, one: str) -> str:
+    if kind == "PodGroup":
+        return (
+            f"the cluster has no PodGroups, so {one} is none: turn on Kubernetes' feature gate GenericWorkload and its "
+            f"API, or remove schedulingGroup and {_WRITE}"
+        )
+    return f"the cluster has no objects of the kind of {one}: {_WRITE}"
+
+
+def _absent(kind: str, one: str) -> str:
+    return f"{one} is not there: create it" if kind == "PodGroup" else f"{one} is not there: create it, or {_WRITE}"

@@ -1,0 +1,105 @@
+"""Whether an owner can be suspended for the pods of a gang, and the write that does it. ``OwnerRestarts`` calls it."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from dradriver.api.base.pods import Pod
+from dradriver.api.claims.pins import Key
+from dradriver.api.gangs import suspends
+from dradriver.controller.owners.budgets import cannot_be_tried, not_permitted
+from dradriver.controller.owners.owner_kinds import OwnerKinds
+from dradriver.controller.owners.owner_tops import Top, top_of
+from dradriver.controller.writing.outcome import RefusedError
+from dradriver.kube.client import ApiError, Client, PatchKind
+
+DONE: Final = "it was started anew, and these pods of it are there still"
+PAUSED: Final = "it was started anew a short time ago: it is again after a pause"
+
+
+async def try_to_suspend(client: Client, kinds: OwnerKinds, gang: Key, pods: Sequence[Pod], reason: str) -> None:
+    """Raise unless the owner of a gang's pods can be suspended now. Nothing is written.
+
+    Disruption budgets are not asked: the caller asks them for all pods that are to end.
+
+    Args:
+        client: The API server.
+        kinds: In which versions it has the owners.
+        gang: The gang.
+        pods: Its living pods.
+        reason: What would be noted for people.
+
+    Raises:
+        RefusedError: It cannot; the text says why.
+        ApiError: The server refuses, other than for want of the right.
+        Unreachable: No answer.
+    """
+    refuse_kueues(pods)
+    top, loss = await top_of(client, kinds, pods), digest(pods)
+    if suspends.under_way(top.found) is not None:
+        return
+    if is_done(top, loss):
+        raise RefusedError(DONE)
+    if why := suspends.obstacle(top.resource.kind, top.found):
+        raise RefusedError(why)
+    if pause_s(top) > 0:
+        raise RefusedError(PAUSED)
+    await suspend(client, top, gang=gang, loss=loss, reason=reason, dry_run=True)
+
+
+async def suspend(client: Client, top: Top, *, gang: Key, loss: str, reason: str, dry_run: bool = False) -> None:
+    """Suspend an object with a record, or only have the server check that.
+
+    Raises:
+        RefusedError: The controller may not.
+        ApiError: The server refuses; ``conflict`` if the object has changed.
+        Unreachable: No answer.
+    """
+    now = datetime.datetime.now(datetime.UTC)
+    record = suspends.record(top.found, gang=gang[1], loss=loss, why=reason, now=now)
+    try:
+        await patch(client, top, suspends.suspend(top.resource.kind, top.found, record), dry_run=dry_run)
+    except ApiError as error:
+        if dry_run and cannot_be_tried(error):
+            return
+        if not error.forbidden:
+            raise
+        right = suspends.grant(top.resource.kind, "suspend")
+        raise not_permitted(error, f"suspend {top}", f"{right}, or suspend and resume it") from None
+
+
+async def patch(client: Client, top: Top, body: dict[str, Any], *, dry_run: bool = False) -> None:
+    """Send a merge patch of an object."""
+    metadata = top.found.metadata
+    await client.patch(
+        top.resource, metadata.name, body, kind=PatchKind.MERGE, namespace=metadata.namespace, dry_run=dry_run,
+        type=msgspec.Raw,
+    )  # fmt: skip
+
+
+def digest(pods: Sequence[Pod]) -> str:
+    """Return what names the loss of these pods in a record."""
+    return hashlib.sha256(",".join(sorted(pod.metadata.uid for pod in pods)).encode()).hexdigest()[:32]
+
+
+def refuse_kueues(pods: Sequence[Pod]) -> None:
+    """Raise ``RefusedError`` if Kueue has admitted one of these pods."""
+    if any(suspends.of_kueue(pod.metadata) for pod in pods):
+        raise RefusedError("Kueue has admitted its pods, and starts them anew itself: leave them to it")
+
+
+def is_done(top: Top, loss: str) -> bool:
+    """Return whether an object was suspended and resumed for these very pods."""
+    record = suspends.record_of(top.found)
+    return record is not None and record.over and record.loss == loss
+
+
+def pause_s(top: Top) -> float:
+    """Return the seconds until an object may be suspended again; 0 or less for now."""
+    record = suspends.record_of(top.found)
+    return 0.0 if record is None else record.due_in_s(datetime.datetime.now(datetime.UTC))

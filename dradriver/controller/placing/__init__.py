@@ -1,0 +1,15 @@
+"""Which GPUs, nodes and NICs a workload gets. No I/O.
+
+decide                the placement of one pod
+ranking               the best sets on the best nodes; the reason if there are none
+gang_plan             the placement of all pods of a gang
+gang_roles            what the allocator is asked for a gang
+gang_nics             NICs for the pods of a gang
+nic_choice            NICs of other drivers for chosen GPUs
+nic_node              the NICs of one node, and bounds of the search
+nic_places            which nodes have such GPUs and NICs
+preemption_plan       which pods to preempt for a pod
+gang_preemption_plan  which pods to preempt for a gang
+preemption_cost       what a preemption costs
+reservable            which sets can be reserved for a waiting workload, and until when they are in use
+"""

@@ -1,0 +1,117 @@
+"""What it costs to end units, and how little it can cost on one node. Pure; sizes are what is asked for of a node.
+
+One cost is less than another if its highest priority is lower, then if it is of fewer units, then if less GPU time is
+lost: a unit of higher priority is never ended to spare two of lower.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Iterator, Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+
+from dradriver.api.claims.pins import Key
+
+ROUNDED_S: Final = 360.0  # GPU-seconds: what differs by less is equal, and then better sets decide
+FEW: Final = 12  # units of a node of which every choice is looked at; of more they are spared one by one
+
+
+class Cost(NamedTuple):
+    """What ending some units costs; the less comes first.
+
+    Attributes:
+        priority: The highest of theirs.
+        units: How many they are.
+        lost: GPU time, in parts of ``ROUNDED_S``.
+    """
+
+    priority: int
+    units: int
+    lost: int
+
+
+class Piece(msgspec.Struct, frozen=True, gc=False):
+    """A unit, as far as it counts on one node.
+
+    Attributes:
+        key: The unit.
+        priority: What its priority counts.
+        lost_s: The GPU-seconds that are lost with all of it.
+        frees: What of each amount that is lacked it has on the node.
+        gpus: How many of its GPUs it has something of.
+    """
+
+    key: Key
+    priority: int
+    lost_s: float
+    frees: tuple[int, ...]
+    gpus: int = 0
+
+
+def cost_of(pieces: Collection[Piece]) -> Cost:
+    """Return what it costs to end these, at least one."""
+    return Cost(
+        max(piece.priority for piece in pieces),
+        len(pieces),
+        round(sum(piece.lost_s for piece in pieces) / ROUNDED_S),
+    )
+
+
+def least(pieces: Sequence[Piece], lacked: Sequence[int]) -> Cost | None:
+    """Return what it costs at least to free what a node lacks; None where all of them do not have it.
+
+    No choice that frees it costs less; it may be that none costs as little.
+    """
+    ordered = sorted(pieces, key=_priority)
+    enough = 1 if ordered else 0
+    for i, amount in enumerate(lacked):
+        count, left = 0, amount
+        for piece in ordered:
+            if left <= 0:
+                break
+            left -= piece.frees[i]
+            count += 1
+        if left > 0:
+            return None
+        enough = max(enough, count)
+    if not enough:
+        return None
+    priority = ordered[enough - 1].priority
+    within = ordered if ordered[-1].priority == priority else [one for one in ordered if one.priority <= priority]
+    units = max([1, *(_fewest([piece.frees[i] for piece in within], amount) for i, amount in enumerate(lacked))])
+    lost_s = sum(sorted([piece.lost_s for piece in within])[:units])
+    return Cost(priority, units, round(lost_s / ROUNDED_S))
+
+
+def _priority(piece: Piece) -> int:
+    return piece.priority
+
+
+def _fewest(sizes: list[int], amount: int) -> int:
+    count = 0
+    for size in sorted(sizes, reverse=True):
+        if amount <= 0:
+            break
+        amount -= size
+        count += 1
+    return count
+
+
+def choices(pieces: Sequence[Piece], lacked: Sequence[int]) -> Iterator[tuple[Piece, ...]]:
+    """Give all choices of a few pieces that free what is lacked, the cheapest first."""
+    priorities = sorted({piece.priority for piece in pieces})
+    for priority in priorities:
+        within = [piece for piece in pieces if piece.priority <= priority]
+        for units in range(1, len(within) + 1):
+            found = [
+                chosen
+                for chosen in itertools.combinations(within, units)
+                if max(piece.priority for piece in chosen) == priority and _frees(chosen, lacked)
+            ]
+            yield from sorted(found, key=lambda chosen: (cost_of(chosen), [piece.key for piece in chosen]))
+
+
+def _frees(chosen: Collection[Piece], lacked: Sequence[int]) -> bool:
+    return all(sum(piece.frees[i] for piece in chosen) >= amount for i, amount in enumerate(lacked))

@@ -1,0 +1,310 @@
+"""Which sets of GPUs could be reserved for one that waits, and who is on them until when."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from dradriver.allocator.fleet.fleet import Fleet
+from dradriver.allocator.fleet.gang_effort import Effort
+from dradriver.allocator.request import NoPlaceError, Whole
+from dradriver.api.base.errors import WordError
+from dradriver.api.claims.pins import Device, Key
+from dradriver.cluster.cache.picture import Picture
+from dradriver.cluster.derived.ends import ends_at, given_at
+from dradriver.cluster.nodes.columns import Bools
+from dradriver.cluster.nodes.requests import Amounts
+from dradriver.cluster.records.placement import Placement
+from dradriver.controller.placing import gang_plan
+from dradriver.queue import reservation
+from dradriver.queue.caps import Limits
+from dradriver.queue.placement_request import PlacementRequest
+from dradriver.queue.reservation import Candidate, Use
+from dradriver.queue.reserved_for import MOST_GPUS
+from dradriver.queue.units import Member, Unit
+
+SLICE_S: Final = 0.005  # of work before others get the loop
+
+Ready = tuple[int, float]
+"""When a GPU is free: at a time, after 0; or after 1, where an endless one has it, after as long as that has had it."""
+
+_FREE: Final[Ready] = (0, 0.0)
+
+
+class Reservable:
+    """Looks at the picture as if all GPUs were free."""
+
+    def __init__(self, picture: Picture, clock: Callable[[], float]) -> None:
+        """``clock`` gives seconds since the epoch."""
+        self._picture, self._clock = picture, clock
+
+    def is_for(self, unit: Unit) -> bool:
+        """Return whether GPUs can be reserved for a unit: it wants whole ones, of its own, on any node that it may.
+
+        All pods of a gang wait. Only those that want a place are looked at, for the gang does not need the others. One
+        that comes to a gang which runs has its place near the others. When NICs come free nobody knows, and GPUs would
+        stand idle for a pod that waits for these.
+        """
+        try:
+            wishes = [member.wish for member in unit.asking]
+        except WordError:
+            return False
+        alone = unit.key == unit.lead.key
+        return all(
+            isinstance(wish.request, Whole) and not wish.shared and wish.nics is None and member.pod.gated
+            for member, wish in zip(unit.asking, wishes, strict=True)
+        ) and (not unit.lead.near if alone else not any(gang_plan.is_placed(self._picture, m) for m in unit.members))
+
+    def here(self, gpus: Sequence[Device], besides: Iterable[Key] = ()) -> Candidate:
+        """Return a set with whoever is on it now, but for some claims."""
+        ends = _Ends(self._picture, self._clock())
+        return ends.candidate(gpus, frozenset(besides))
+
+    def gone(self, unit: Unit, limits: Limits, gpus: Sequence[Device]) -> list[Device]:
+        """Return those GPUs that a unit cannot have, whoever leaves: they are broken, or it may not go there."""
+        open_ = self._open_to_any(unit, limits)
+        rows = {node: self._picture.nodes.find(node) for node, _ in gpus}
+        closed = {node for node, row in rows.items() if row is None or not open_[row]}
+        own = {gpu for node in {node for node, _ in gpus} for gpu in _within(self._picture, unit.key[0], node)}
+        usable = self._picture.inventory.usable
+        return [gpu for gpu in gpus if gpu[0] in closed or gpu not in own or not usable(gpu, None)]
+
+    async def best(self, unit: Unit, limits: Limits, besides: Iterable[Device] = ()) -> Candidate | None:
+        """Return the best set for a unit that is not this one, None without any; others get the loop meanwhile.
+
+        A gang's may have nodes of this one: those that are free already stood idle for nothing if it left them.
+
+        Raises:
+            WordError: What it asks for cannot be read.
+        """
+        other = tuple(sorted(besides))
+        if unit.key != unit.lead.key:
+            planned = await self._best_of_gang(unit, limits)
+            good = planned is not None and planned.gpus != other and self._in_time(unit, planned, self._clock())
+            return planned if good else None
+        best: Candidate | None = None
+        async for bound, candidate in self._of_pod(unit, limits):
+            now = self._clock()
+            if best is not None and bound > reservation.readiness(best, now)[:2]:
+                break  # of no node after this one is a set ready sooner
+            if candidate is not None and candidate.gpus != other and self._in_time(unit, candidate, now):
+                best = reservation.best((candidate, *filter(None, (best,))), now)
+        return best
+
+    def _in_time(self, unit: Unit, candidate: Candidate, now: float) -> bool:
+        """Return whether a set is free so soon that a unit has ended before one of its nodes goes."""
+        ends = [use.ends_at for use in candidate.uses]
+        begins = now if None in ends else max((at for at in ends if at is not None), default=now)
+        gone = self._picture.nodes.gone_by(max(begins, now) + unit.lasts_s)
+        return gone.isdisjoint(node for node, _ in candidate.gpus)
+
+    def _open(self, wish: PlacementRequest, lasts_s: int) -> Bools:
+        """Return the nodes that a pod of a unit that lasts so long may run on, whatever is free there: (rows,)."""
+        fit = self._picture.nodes.open(msgspec.structs.replace(wish.ask, lasts_s=lasts_s))
+        if wish.rules is not None:
+            fit &= self._picture.neighbours.allowed(wish.pod, wish.rules, fit.copy())
+        if self._picture.channels.domain_of(wish.pod) is not None:  # who has it will have ended, as who has the GPUs
+            fit &= self._picture.nodes.channels(taken=True)
+        return fit
+
+    def _open_to_any(self, unit: Unit, limits: Limits) -> Bools:
+        found: Bools = np.logical_or.reduce([self._open(member.wish, unit.lasts_s) for member in unit.asking])
+        return found & ~self._picture.nodes.named(limits.closed)
+
+    async def _of_pod(self, unit: Unit, limits: Limits) -> AsyncIterator[tuple[Ready, Candidate | None]]:
+        """Yield of each node when a set may be ready at the soonest, the soonest first, and the set that is first."""
+        wish, clock = unit.lead.wish, asyncio.get_running_loop().time
+        ends = _Ends(self._picture, self._clock(), unit)
+        assert isinstance(wish.request, Whole), "asked before"
+        fleet = self._idle_fleet(unit.key[0])
+        heap: list[tuple[Ready, str, list[tuple[Ready, str]]]] = []
+        until = clock() + SLICE_S
+        for node, fit in self._nodes(self._open_to_any(unit, limits)):
+            ready = ends.ready(node) if fit else []
+            if len(ready) >= wish.request.gpus:
+                heap.append((ready[wish.request.gpus - 1][0], node, ready))
+            if clock() > until:
+                await asyncio.sleep(0)
+                until = clock() + SLICE_S
+        heapq.heapify(heap)
+        while heap:
+            bound, node, ready = heapq.heappop(heap)
+            yield bound, self._first(wish, fleet, node, ready, ends) if node in fleet.nodes else None
+            if clock() > until:
+                await asyncio.sleep(0)
+                until = clock() + SLICE_S
+
+    def _first(
+        self, wish: PlacementRequest, fleet: Fleet, node: str, ready: Sequence[tuple[Ready, str]], ends: _Ends
+    ) -> Candidate | None:
+        """Return the set of a node that is ready first; None without one."""
+        pool = self._picture.inventory.pool(node)
+        if pool is None or not isinstance(wish.request, Whole):
+            return None
+        names = {number: device for number, (device, _) in pool.devices.items()}
+        for most in range(wish.request.gpus, len(ready) + 1):
+            fleet.set_free(node, pool.numbers({device for _, device in ready[:most]}))
+            try:
+                chosen = fleet.rank(wish.request, eligible={node}, limit=1, explain=False)[0]
+            except NoPlaceError:
+                continue
+            gpus = sorted((node, names[number]) for number in chosen.gpus)
+            return ends.candidate(gpus) if self._has_room(wish, node, gpus) else None
+        return None
+
+    def _has_room(self, wish: PlacementRequest, node: str, gpus: Iterable[Device]) -> bool:
+        """Return whether a node has CPU and memory for a pod once those are gone that have some GPUs of it."""
+        picture, row = self._picture, self._picture.nodes.find(node)
+        if row is None:
+            return False
+        takes = self._taken(gpus)
+        resources = [resource for resource, _ in wish.ask.amounts]
+        left = picture.nodes.left(resources)[row]
+        for at, (resource, amount) in enumerate(wish.ask.amounts):
+            freed = sum(amounts.get(resource, 0) for where, amounts in takes if where == node)
+            if int(left[at]) + freed < amount:
+                return False
+        return True
+
+    def _taken(self, gpus: Iterable[Device]) -> list[tuple[str, Amounts]]:
+        """Return what those take from their nodes that have some GPUs."""
+        picture = self._picture
+        pods = {
+            pod for gpu in gpus for claim in picture.inventory.holders(gpu) for pod in picture.claim_users.of(claim)
+        }
+        return [taken for pod in sorted(pods) if (taken := picture.node_usage.by(pod))]
+
+    async def _best_of_gang(self, unit: Unit, limits: Limits) -> Candidate | None:
+        """Return the GPUs of a plan on the fewest nodes that are free first, wholly; None without a plan."""
+        ends = _Ends(self._picture, self._clock(), unit)
+        nodes = [node for node, open_ in self._nodes(self._open_to_any(unit, limits)) if open_]
+        ready = sorted((every[-1][0], node) for node in nodes if (every := ends.ready(node)))
+        names = [node for _, node in ready]
+        low, high = 1, len(names)
+        leaving = self._taken(gpu for node in names for gpu in _all(self._picture, node))
+        effort = Effort()
+        if not names or (plan := self._plan(unit, limits, names, ends, leaving, effort)) is None:
+            return None
+        while low < high:  # where so many nodes do, more of them do, too
+            await asyncio.sleep(0)
+            middle = (low + high) // 2
+            if (fewer := self._plan(unit, limits, names[:middle], ends, leaving, effort)) is None:
+                low = middle + 1
+            else:
+                high, plan = middle, fewer
+        gpus = sorted({device for place in plan.values() for device in place.taken})
+        return ends.candidate(gpus) if len(gpus) <= MOST_GPUS else None
+
+    def _plan(
+        self,
+        unit: Unit,
+        limits: Limits,
+        names: Sequence[str],
+        ends: _Ends,
+        leaving: Collection[tuple[str, Amounts]],
+        effort: Effort,
+    ) -> Mapping[Member, Placement] | None:
+        picture, first = self._picture, self._picture.gangs.said(unit.key)
+        fleet = self._idle_fleet(unit.key[0])
+        for node in names:
+            pool = picture.inventory.pool(node)
+            if pool is not None and node in fleet.nodes:
+                fleet.set_free(node, pool.numbers({device for _, device in ends.ready(node)}))
+        others = set(fleet.nodes).difference(names)
+        members = limits.members or unit.asking
+        try:
+            with picture.nodes.without(leaving):  # those without GPUs stay, with what they have of CPU and memory
+                return gang_plan.plan(
+                    picture, members, first.wants, identity=first.member.identity, least=unit.least, avoid=others,
+                    fleet=fleet, effort=effort,
+                )  # fmt: skip
+        except NoPlaceError:
+            return None
+
+    def _idle_fleet(self, namespace: str) -> Fleet:
+        """Return a fleet of one's own, in which no GPU has parts on it, and none is free until that is said."""
+        picture = self._picture
+        picture.fleets.locate(picture.nodes.labels(), namespace)
+        fleet = picture.fleets.of(namespace)
+        fleet = fleet.copied(fleet.nodes)
+        for node in fleet.nodes:
+            fleet.set_parts(node, {})
+            fleet.set_free(node, ())
+        return fleet
+
+    def _nodes(self, fit: Bools) -> list[tuple[str, bool]]:
+        rows = ((node, self._picture.nodes.find(node)) for node in self._picture.inventory.pools())
+        return [(node, row is not None and bool(fit[row])) for node, row in rows]
+
+
+class _Ends:
+    """When claims end, each asked once."""
+
+    def __init__(self, picture: Picture, now: float, unit: Unit | None = None) -> None:
+        self._picture, self._now, self._unit = picture, now, unit
+        self._at: dict[Key, float | None] = {}
+
+    def of(self, claim: Key) -> float | None:
+        if claim not in self._at:
+            self._at[claim] = ends_at(self._picture, claim, self._now)
+        return self._at[claim]
+
+    def ready(self, node: str) -> list[tuple[Ready, str]]:
+        """Return a node's GPUs that can be had whole, and are reserved for nobody else, by when they are free."""
+        assert self._unit is not None, "nobody else asks"
+        inventory, who = self._picture.inventory, self._unit.who
+        every = _within(self._picture, self._unit.key[0], node)
+        usable = [gpu for gpu in every if inventory.usable(gpu, None) and inventory.reserved.whose(gpu) in ("", who)]
+        return sorted((self._of(gpu), gpu[1]) for gpu in usable)
+
+    def _of(self, gpu: Device) -> Ready:
+        latest = _FREE
+        for claim in self._picture.inventory.holders(gpu):
+            at = self.of(claim)
+            latest = max(latest, (1, self._running_s(claim)) if at is None else (0, at))
+        return latest
+
+    def candidate(self, gpus: Sequence[Device], besides: frozenset[Key] = frozenset()) -> Candidate:
+        """Return a set with whoever is on it now."""
+        counts: dict[Key, int] = {}
+        for gpu in gpus:
+            for claim in self._picture.inventory.holders(gpu):
+                if claim not in besides:
+                    counts[claim] = counts.get(claim, 0) + 1
+        uses = (
+            Use(
+                who=self._who(claim),
+                gpus=count,
+                ends_at=self.of(claim),
+                work_gpu_s=reservation.expected_work(count, self._running_s(claim)),
+            )
+            for claim, count in sorted(counts.items())
+        )
+        return Candidate(gpus=tuple(gpus), uses=tuple(uses))
+
+    def _running_s(self, claim: Key) -> float:
+        at = given_at(self._picture.claims.get(claim))
+        return 0.0 if at is None else max(self._now - at, 0.0)
+
+    def _who(self, claim: Key) -> str:
+        """Return who has a claim, for people: its pod, or where nobody knows that the claim itself."""
+        pods = self._picture.claim_users.of(claim)
+        return "/".join(next(iter(pods))) if pods else f"claim {'/'.join(claim)}"
+
+
+def _all(picture: Picture, node: str) -> list[Device]:
+    """Return all GPUs of a node."""
+    pool = picture.inventory.pool(node)
+    return [] if pool is None else [(node, device) for device, _ in pool.devices.values()]
+
+
+def _within(picture: Picture, namespace: str, node: str) -> list[Device]:
+    """Return the GPUs of a node that units of a namespace may have."""
+    pool, own = picture.inventory.pool(node), picture.fleets.open_to(namespace, node)
+    every = {} if pool is None else pool.devices
+    return [(node, device) for number, (device, _) in every.items() if own is None or number in own]

@@ -1,0 +1,57 @@
+"""Slices of drivers that hand out NICs: followed from when the first pod asks for NICs, and not before.
+
+On 5,000 nodes they are tens of thousands of devices, with dozens of attributes each, that no other pod needs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from dradriver.api.vocabulary.nics import DRIVERS
+from dradriver.cluster.cache.picture import Picture
+from dradriver.cluster.nics import nic_devices
+from dradriver.kube.client import Client
+from dradriver.kube.reflector import Reflector
+from dradriver.kube.resources import RESOURCE_SLICES
+
+
+def field_selector(driver: str) -> str:
+    """Return what selects a driver's slices."""
+    return f"spec.driver={driver}"
+
+
+class NicSlices:
+    """Fills the picture with them.
+
+    Attributes:
+        reflectors: Those that read them, by driver; they have nothing until somebody asks.
+    """
+
+    def __init__(self, client: Client, picture: Picture) -> None:
+        """Follow nothing until somebody asks."""
+        self._picture = picture
+        self._wanted = asyncio.Event()
+        picture.nics.on_asked = self._wanted.set
+        self.reflectors = {
+            driver: Reflector[Any](
+                client,
+                RESOURCE_SLICES,
+                nic_devices.read_slice,
+                field_selector=field_selector(driver),
+                on_change=picture.nics_changed,
+            )
+            for driver in DRIVERS
+        }
+
+    async def run(self) -> None:
+        """Follow them until cancelled, once they are wanted."""
+        await self._wanted.wait()
+        async with asyncio.TaskGroup() as tasks:
+            for driver, reflector in self.reflectors.items():
+                tasks.create_task(reflector.run())
+                tasks.create_task(self._tell(driver, reflector))
+
+    async def _tell(self, driver: str, reflector: Reflector[Any]) -> None:
+        await reflector.synced.wait()
+        self._picture.nics_read(driver)

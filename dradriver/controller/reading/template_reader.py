@@ -1,0 +1,76 @@
+"""Specs of ResourceClaimTemplates, read when a waiting pod of ours names one: of all others nothing is kept but names.
+
+A cluster can have 10,000 templates that are none of our business, of up to 16 KiB each, and anybody can make more.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+import msgspec
+
+from dradriver.api.claims.pins import Key
+from dradriver.cluster.cache.picture import Picture
+from dradriver.cluster.records import records
+from dradriver.kube.client import ApiError, Client, Unreachable
+from dradriver.kube.codec import BadJson
+from dradriver.kube.resources import RESOURCE_CLAIM_TEMPLATES
+from dradriver.kube.workqueue import WorkQueue
+
+logger = logging.getLogger(__name__)
+
+FIRST_PAUSE_S: Final = 1.0
+LONGEST_PAUSE_S: Final = 30.0
+
+
+class TemplateReader:
+    """Reads templates into the picture: of a namespace one after another, so that its many or fat ones are its own."""
+
+    def __init__(self, client: Client, picture: Picture) -> None:
+        self._client = client
+        self._picture = picture
+        self._wanted: dict[Key, None] = {}
+        self._rounds = WorkQueue(self._work, pause_s=FIRST_PAUSE_S, longest_s=LONGEST_PAUSE_S)
+
+    def want(self, key: Key) -> None:
+        """Have a template read; the pods that name it are looked at again then."""
+        self._wanted[key] = None
+        self._rounds.put(key)
+
+    async def run(self) -> None:
+        """Read what is wanted until cancelled; what cannot be read is tried again after a pause."""
+        await self._rounds.run()
+
+    async def read(self) -> bool:
+        """Read what is wanted now, pauses or not; what cannot be read stays wanted. Returns whether any was read."""
+        return any([await self._read(key) for key in list(self._wanted)])
+
+    async def _work(self, key: Key) -> None:
+        if await self._read(key) or key not in self._wanted:
+            self._rounds.done(key)
+        else:
+            self._rounds.fail(key)
+
+    async def _read(self, key: Key) -> bool:
+        """Read a template if it is still wanted. Returns whether there is an answer."""
+        if not self._picture.templates.pods(key):
+            self._wanted.pop(key, None)
+        if key not in self._wanted:
+            return False
+        known = self._picture.templates.known
+        asked = known.get(key)
+        try:
+            # As it came: JSON of any depth can be read, but not be written again.
+            raw = await self._client.get(RESOURCE_CLAIM_TEMPLATES, key[1], namespace=key[0], type=msgspec.Raw)
+            template = records.read_template(raw)
+        except (ApiError, Unreachable, BadJson) as error:
+            if not (isinstance(error, ApiError) and error.not_found):
+                logger.warning("template %s/%s cannot be read: %s; trying again", *key, error)
+                return False
+            template = None  # its reflector is late
+        if known.get(key) is not asked:
+            return True  # or this answer is: it may be of the template that was there before; the pods want the next
+        self._wanted.pop(key, None)
+        self._picture.template_read(key, template)
+        return True

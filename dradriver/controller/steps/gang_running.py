@@ -1,0 +1,67 @@
+"""What becomes of a gang that runs and is not whole: its pods are placed one by one, or all of it starts anew. Pure.
+
+A pod that is there since before the gang's claims is one that was to start with it: where no seat keeps pods from
+being bound, the scheduler may find room for some of them and none for others. Any other came for one that was lost, or
+because the gang grows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from dradriver.api.base.pods import Pod
+from dradriver.cluster.cache.picture import Picture
+from dradriver.controller.steps.gang_step import longest_s
+from dradriver.controller.steps.next_step import BOUND_S
+
+
+class Anew(msgspec.Struct, frozen=True):
+    """All of the gang are to start anew, by the means of what made them.
+
+    Attributes:
+        reason: Why.
+    """
+
+    reason: str
+
+
+class OneByOne(msgspec.Struct, frozen=True):
+    """Its pods go on one by one.
+
+    Attributes:
+        until: When to look again, by the loop's clock; None for an event.
+    """
+
+    until: float | None = None
+
+
+def running_step(
+    pods: Sequence[Pod], picture: Picture, least: int, now: float, *, restarts: bool, since: float, promise_s: float
+) -> Anew | OneByOne:
+    """Return what becomes of a gang that has started.
+
+    Args:
+        pods: Its living pods.
+        picture: The cluster.
+        least: With how few it does, less those that ended well.
+        now: The loop's clock.
+        restarts: Whether its author wants all of it to start anew when it loses a pod.
+        since: When it was first seen to have started, by the loop's clock.
+        promise_s: How long claims may wait for the scheduler, whatever the gang's size.
+    """
+    bound = [pod for pod in pods if pod.spec.node_name]
+    unbound = [pod for pod in pods if not pod.spec.node_name]
+    if not unbound or len(bound) >= least:
+        return OneByOne()
+    claims = [claim for pod in pods if (claim := picture.claim_of(pod)) is not None and claim.planned is not None]
+    begun = min((claim.metadata.creation_timestamp or "" for claim in claims), default="")
+    with_it = [pod for pod in unbound if (pod.metadata.creation_timestamp or "") <= begun]
+    if restarts and len(with_it) < len(unbound):
+        return Anew(f"it lost a pod: {len(bound)} of {least} run")
+    seats = any(claim.seat is not None for claim in claims)
+    if not with_it:
+        return OneByOne()
+    until = since + (BOUND_S if seats else longest_s(len(pods), promise_s))
+    return Anew(f"{len(bound)} of {least} of its pods were bound in time") if now >= until else OneByOne(until)

@@ -1,0 +1,59 @@
+"""How many pods a gang has: what its author wrote, what its pods say, or what the object that made them says."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from dradriver.api.base.errors import WordError
+from dradriver.api.claims.pins import Key
+from dradriver.api.gangs import gang_members, gang_sizes
+from dradriver.api.gangs.gang_owners import Alone, Owner
+from dradriver.api.gangs.gangs import Size
+from dradriver.cluster.cache.picture import Picture
+from dradriver.cluster.pods.gangs import Gangs, Membership
+
+
+class Sizes(Protocol):
+    """Says how many pods a gang has, from the object that made them."""
+
+    def size(self, unit: Key, owner: Owner) -> Size | Alone | WordError | None:
+        """Return what an object says; None while that is not known yet: then the unit is looked at again."""
+
+    def retries(self, unit: Key, owner: Owner) -> int | None:
+        """Return how often an object tries each index again, as it was read for ``size``; None if nobody knows."""
+
+
+def size_of(gang: Key, said: Membership, sizes: Sizes) -> Size | Alone | str:
+    """Return how many pods a gang has, that they are none, or why nobody knows; empty while that is being read.
+
+    Args:
+        gang: The gang's key.
+        said: What its pods say.
+        sizes: Reads objects.
+    """
+    read = said.member.read
+    return gang_members.size(said.member, said.wants, None if read is None else sizes.size(gang, read))
+
+
+def done_of(gangs: Gangs, said: Membership, sizes: Sizes) -> int:
+    """Return how many pods a gang's size counts that need no place.
+
+    They ended well, are of an index that has failed for good, or in a PodGroup have no GPUs.
+    """
+    wrote, read = said.wants is not None and said.wants.size is not None, said.member.read
+    done = gangs.done(said.gang)
+    if read is None:
+        return done
+    done += gangs.failed(said.gang, sizes.retries(said.gang, read))
+    if wrote:
+        return done
+    others = gangs.others((said.gang[0], read.name)) if read.kind == "PodGroup" else 0
+    return others + (0 if read.kind in gang_sizes.COUNT_DOWN else done)
+
+
+def size_matters(picture: Picture, gang: Key) -> bool:
+    """Return whether a gang has not started, or is not whole."""
+    if gang not in picture.gangs:
+        return False
+    pods = (picture.pods[pod] for pod in picture.gangs.pods(gang))
+    return not picture.gangs.started(gang) or any(not pod.spec.node_name for pod in pods)

@@ -1,0 +1,314 @@
+"""The writes: claims, and pods with them. Each is safe to repeat, and refused by the server if the object moved on."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any, Final
+
+from dradriver.allocator.request import Whole
+from dradriver.api.base import names
+from dradriver.api.base.jsonpatch import Patch
+from dradriver.api.base.pods import Pod
+from dradriver.api.claims import claims, templates
+from dradriver.api.claims.pins import Claim, Key
+from dradriver.cluster.cache.picture import Picture
+from dradriver.cluster.derived import conflicts
+from dradriver.cluster.records.placement import Placement
+from dradriver.cluster.records.records import ClaimRecord, claim_record
+from dradriver.controller.writing.outcome import CrowdedError, MovedOnError, Outcome, PausedError, UnsureError, outcome
+from dradriver.controller.writing.owners import Owners
+from dradriver.controller.writing.pod_writer import PodWriter
+from dradriver.errors import DriverError
+from dradriver.kube.client import ApiError, Client, PatchKind, Unreachable
+from dradriver.kube.resources import RESOURCE_CLAIMS
+from dradriver.queue.lanes import Lanes, Slot
+from dradriver.queue.placement_request import PlacementRequest
+
+logger = logging.getLogger(__name__)
+
+UNPROTECT_S: Final = 1.0
+
+
+class ApiWriter:
+    """Writes decisions to the API server, and into the live picture at once.
+
+    What takes several writes stops between two of them while the server wants a pause, and says to its ``slot`` that
+    the next one begins.
+
+    Attributes:
+        pods: Writes pods.
+        owners: Writes them into the claims that they share.
+    """
+
+    def __init__(self, client: Client, picture: Picture, lanes: Lanes) -> None:
+        """``lanes`` say whether the server wants a pause, and are told so where nobody else is."""
+        self._client, self._picture, self._paused, self._failed = client, picture, lanes.paused, lanes.failed
+        self.pods = PodWriter(client, picture)
+        self.owners = Owners(client, picture, look=self.look, check_pause=self._check_pause)
+
+    async def place(self, pod: Pod, wish: PlacementRequest, placement: Placement, slot: Slot) -> None:
+        """Create a gated pod's claim and lift its gate.
+
+        Raises:
+            MovedOnError: Something changed meanwhile; look again.
+            PausedError: The claim is there; lift the pod later.
+            UnsureError: The claim may be there; ask the server before anything else.
+            ApiError: The server refuses; the claim is gone again where it was made.
+            Unreachable: No answer; the same.
+        """
+        claim = await self.create(pod, wish, placement)
+        if not self._picture.accounts.has(claim):  # while its creation hung
+            raise MovedOnError(f"claim {'/'.join(claim.key)} is gone again")
+        if self._picture.gangs.gathers(wish.pod):  # the same: those that it came to run no more
+            raise MovedOnError("its gang is to begin as a whole")
+        if conflicts.overtaken(self._picture, wish.claim, placement):  # while its creation hung
+            await self.withdraw(claim)
+            raise MovedOnError(f"GPUs chosen on node {placement.node} were given to another claim meanwhile")
+        self.go_on(slot)
+        await self.lift_or_withdraw(pod, claim, placement)
+
+    async def lift_or_withdraw(self, pod: Pod, claim: ClaimRecord, placement: Placement) -> None:
+        """Lift a pod that has its claim; one that cannot be lifted keeps nothing from others.
+
+        Raises:
+            MovedOnError: The pod was changed or deleted meanwhile.
+            ApiError: The server refuses; the claim is gone again, but where the server is in trouble.
+            Unreachable: No answer; the same.
+        """
+        try:
+            await self.pods.lift(pod, placement)
+        except MovedOnError:
+            raise
+        except (ApiError, Unreachable) as error:
+            # Trouble with the server the withdrawal would meet too; it comes once that is over.
+            if outcome(error) is not Outcome.SERVER and not self._paused():
+                await self.withdraw(claim)
+            raise
+
+    async def place_again(self, pod: Pod, wish: PlacementRequest, placement: Placement, slot: Slot) -> None:
+        """Create the claim of a lifted pod that has none.
+
+        Raises:
+            MovedOnError: There is one already, or the pod is another by now.
+            PausedError: Nothing was created yet.
+            UnsureError: The claim may be there.
+            ApiError: The server refuses.
+            Unreachable: No answer; nothing was created.
+        """
+        # A new leader sees pods and claims by two reflectors: what its predecessor wrote may not have come yet.
+        if await self.look(wish.claim) is not None:
+            raise MovedOnError(f"claim {'/'.join(wish.claim)} exists already")
+        self.go_on(slot)
+        # Once the claim exists the scheduler may bind the pod, and its annotations must be right by then.
+        await self.pods.annotate(pod, placement.texts)
+        self.go_on(slot)
+        await self.create(pod, wish, placement)
+
+    async def join(self, pod: Pod, placement: Placement, slot: Slot) -> None:
+        """Let a gated pod share the claim of others that is allocated, and lift its gate.
+
+        Raises:
+            MovedOnError: The claim or the pod was changed or deleted meanwhile.
+            PausedError: The claim is the pod's; lift it later.
+            ApiError: The server refuses; the claim, which others use, stays.
+            Unreachable: No answer.
+        """
+        claim = await self.owners.adopt(pod, placement.joins)
+        if claim.deleting or claim.devices is None:
+            raise MovedOnError(f"claim {'/'.join(claim.key)} was given back meanwhile")
+        self.go_on(slot)
+        await self.pods.lift(pod, placement)
+
+    def go_on(self, slot: Slot) -> None:
+        """Say that the next write of several begins.
+
+        Raises:
+            PausedError: The server wants a pause first.
+            MovedOnError: A claim was taken back while the one before hung.
+        """
+        self._check_pause()
+        if slot.revoked:
+            raise MovedOnError("a claim was taken back while a write hung")
+        slot.begin()
+
+    def _check_pause(self) -> None:
+        if self._paused():
+            raise PausedError("the API server wants a pause")
+
+    async def look(self, key: Key) -> ClaimRecord | None:
+        """Ask the server for a claim and bring it into the picture; None where it has none."""
+        namespace, name = key
+        try:
+            claim = await self._client.get(RESOURCE_CLAIMS, name, namespace=namespace, type=Claim)
+        except ApiError as error:
+            if not error.not_found:
+                raise
+            return None
+        record = claim_record(claim)
+        self._picture.assume_claim(record)
+        return record
+
+    async def withdraw(self, claim: ClaimRecord) -> None:
+        """Delete a claim as it was seen.
+
+        Raises:
+            MovedOnError: It is another one by now, or was changed: the scheduler may be giving it devices.
+            ApiError: The server refuses.
+            Unreachable: No answer.
+        """
+        namespace, name = claim.key
+        try:
+            await self._client.delete(
+                RESOURCE_CLAIMS,
+                name,
+                namespace=namespace,
+                uid=claim.uid,
+                resource_version=claim.metadata.resource_version,
+            )
+        except ApiError as error:
+            if not error.conflict:
+                raise
+            await self.look(claim.key)
+            raise MovedOnError(f"claim {namespace}/{name} was changed meanwhile") from None
+        self._picture.assume_deleted(claim)
+        if claim.devices is None:
+            await self._unprotect(claim)
+
+    async def _unprotect(self, claim: ClaimRecord) -> None:
+        """Let a claim go that was deleted: the next one of its name can be made at once.
+
+        kube-controller-manager would do it when its turn comes, and does where this fails. Nothing is lost by it: no
+        scheduler gives devices to a claim that is being deleted.
+        """
+        if self._paused():
+            return
+        try:
+            async with asyncio.timeout(UNPROTECT_S):
+                await self.unprotect(claim)
+        except (ApiError, Unreachable, TimeoutError) as error:
+            if isinstance(error, DriverError) and outcome(error) is Outcome.SERVER:
+                self._failed(error)
+            logger.debug("claim %s/%s is deleted and may stay for a while: %s", *claim.key, error)
+
+    async def unprotect(self, claim: ClaimRecord) -> None:
+        """Take Kubernetes' finalizer from a claim that was deleted and that nobody uses.
+
+        Raises:
+            ApiError: The server refuses: it is another claim by now, or was changed.
+            Unreachable: No answer.
+        """
+        namespace, name = claim.key
+        patch = Patch().test("metadata", "uid", value=claim.uid)
+        patch.test("metadata", "finalizers", 0, value=names.FINALIZER).remove("metadata", "finalizers", 0)
+        await self._client.patch(RESOURCE_CLAIMS, name, patch, kind=PatchKind.JSON, namespace=namespace, type=Claim)
+
+    async def release(self, claim: ClaimRecord) -> None:
+        """Take all finalizers from a claim that was deleted, has no devices and that nobody uses.
+
+        Raises:
+            MovedOnError: It is gone, or was changed.
+            ApiError: The server refuses.
+            Unreachable: No answer.
+        """
+        namespace, name = claim.key
+        seen = {"uid": claim.uid, "resourceVersion": claim.metadata.resource_version}
+        body = {"metadata": seen | {"finalizers": None}}
+        try:
+            await self._client.patch(RESOURCE_CLAIMS, name, body, kind=PatchKind.MERGE, namespace=namespace, type=Claim)
+        except ApiError as error:
+            if not (error.conflict or error.not_found):
+                raise
+            raise MovedOnError(f"claim {namespace}/{name} was changed meanwhile") from None
+
+    async def hand_over(self, pod: Pod, wish: PlacementRequest, why: str, slot: Slot, *, has_claim: bool) -> None:
+        """Let the scheduler have a pod that has no place, or has it already, with a claim that promises nothing.
+
+        The claim comes first: of a pod without its claim the scheduler says nothing, and autoscalers would not see it.
+
+        Raises:
+            MovedOnError: Something changed meanwhile; look again.
+            PausedError: The claim is there; lift the pod later.
+            UnsureError: The claim may be there; ask the server before anything else.
+            ApiError: The server refuses.
+            Unreachable: No answer.
+        """
+        assert wish.alone is not None, "the pod says so"
+        if not has_claim:
+            body = claims.handed_over(pod, wish.alone)
+            await self._make(wish, body if wish.template is None else templates.marked(body, wish.template))
+            self.go_on(slot)
+        if pod.gated:
+            await self.pods.hand_over(pod, why)
+
+    async def create(self, pod: Pod, wish: PlacementRequest, placement: Placement) -> ClaimRecord:
+        """Create a pod's claim.
+
+        Raises:
+            MovedOnError: What it is for was given to others meanwhile, or there is a claim of that name.
+            UnsureError: The claim may be there; ask the server before anything else.
+            ApiError: The server refuses.
+            Unreachable: No answer; nothing was created.
+        """
+        if conflicts.overtaken(self._picture, wish.claim, placement):
+            raise MovedOnError(f"GPUs chosen on node {placement.node} were given to another claim meanwhile")
+        body = claims.pinned(
+            pod,
+            placement.choice,
+            uuids=placement.uuids,
+            addresses=placement.addresses,
+            compute=placement.compute,
+            placed=placement.placed,
+            keep_env=wish.keep_env,
+            nccl=wish.nccl,
+            shared=wish.request if wish.shared and isinstance(wish.request, Whole) else None,
+            planned=placement.planned,
+            seat=placement.seat,
+            others=() if wish.template is None else tuple(wish.template.nic_entries),
+            preempting=placement.preempts,
+            vendor=wish.request.vendor,
+        )
+        if wish.template is not None:
+            body = templates.completed(body, wish.template, placement.nics)
+        claim = await self._make(wish, body)
+        logger.info(
+            "pod %s/%s: claim %s pinned to GPUs %s of node %s",
+            *(*wish.pod, claim.metadata.name, list(placement.choice.gpus), placement.node),
+        )
+        return claim
+
+    async def _make(self, wish: PlacementRequest, body: dict[str, Any]) -> ClaimRecord:
+        namespace, name = wish.claim
+        try:
+            created = await self._client.create(RESOURCE_CLAIMS, body, namespace=namespace, type=Claim)
+        except ApiError as error:
+            if error.already_exists:
+                await self.look(wish.claim)
+                raise MovedOnError(f"claim {namespace}/{name} exists already") from None
+            if error.conflict and outcome(error) is Outcome.MOMENT:
+                raise CrowdedError(f"a quota of namespace {namespace} was changed meanwhile") from None
+            if error.status < 500:
+                self._picture.release(wish.claim)
+            else:
+                await self._made_after_all(wish.claim)
+            raise
+        except Unreachable:
+            await self._made_after_all(wish.claim)
+            raise
+        claim = claim_record(created)
+        self._picture.assume_claim(claim)
+        return claim
+
+    async def _made_after_all(self, key: Key) -> None:
+        """Find out whether a claim is there whose creation was not answered well.
+
+        Raises:
+            MovedOnError: It is.
+            UnsureError: The server does not say.
+        """
+        try:
+            claim = await self.look(key)
+        except (ApiError, Unreachable) as error:
+            raise UnsureError(str(error)) from error
+        if claim is not None:
+            raise MovedOnError(f"claim {'/'.join(key)} was created, but the answer was lost")

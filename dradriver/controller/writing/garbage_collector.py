@@ -1,0 +1,154 @@
+"""Claims of ours that nothing else removes, and assumptions that nothing else ends."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final
+
+from dradriver.api.base.pods import Pod
+from dradriver.api.claims.pins import Claim, Key
+from dradriver.cluster.cache.picture import Picture
+from dradriver.cluster.records.records import ClaimRecord, claim_record
+from dradriver.controller.writing.api_writer import ApiWriter
+from dradriver.controller.writing.outcome import MovedOnError, Outcome, outcome
+from dradriver.errors import DriverError
+from dradriver.kube.client import ApiError, Client, Unreachable
+from dradriver.kube.errors import Unreadable
+from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
+from dradriver.kube.workqueue import WorkQueue
+from dradriver.queue.lanes import Lanes
+
+logger = logging.getLogger(__name__)
+
+SWEEP_S: Final = 10.0
+MOST: Final = 16  # assumptions that are asked about at once
+LONGEST_PAUSE_S: Final = 40.0  # of a claim that cannot be deleted
+
+
+class Collector:
+    """Deletes claims whose pod is gone, where Kubernetes did not do it by the owner reference, or cannot finish it."""
+
+    def __init__(self, client: Client, picture: Picture, writer: ApiWriter, lanes: Lanes, *, grace_s: float) -> None:
+        """``grace_s``: how long a claim without its pod, or a write that no reflector shows, is left to come right."""
+        self._client = client
+        self._picture = picture
+        self._writer = writer
+        self._lanes = lanes
+        self._grace_s = grace_s
+        self._orphans: dict[str, float] = {}  # since when each is one, by uid
+        self._due = WorkQueue(self._collect, pause_s=SWEEP_S, longest_s=LONGEST_PAUSE_S)
+
+    async def run(self) -> None:
+        """Sweep now and then until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._due.run())
+            while True:
+                try:
+                    await self._look()
+                except (ApiError, Unreachable) as error:
+                    logger.warning("claims without pods: %s; trying again", error)
+                await asyncio.sleep(SWEEP_S)
+
+    async def sweep(self) -> None:
+        """Delete what has been an orphan for the grace period; end assumptions that the server does not share."""
+        await self._look()
+        await self._due.flush()
+
+    async def _look(self) -> None:
+        await self._end_assumptions()
+        now = asyncio.get_running_loop().time()
+        orphans = [claim for claim in self._picture.claims.values() if self._orphaned(claim)]
+        self._orphans = {claim.uid: self._orphans.get(claim.uid, now) for claim in orphans}
+        for claim in orphans:
+            if now - self._orphans[claim.uid] >= self._grace_s:
+                self._due.put(claim.key)
+
+    async def _collect(self, key: Key) -> None:
+        """Delete a claim if it is an orphan still; a webhook of its namespace may hold that up."""
+        claim = self._picture.claims.get(key)
+        if claim is None or claim.uid not in self._orphans or not self._orphaned(claim):
+            self._due.done(key)
+            return
+        if self._lanes.paused():
+            self._due.done(key)  # the next sweep finds it again, if it is there still
+            return
+        try:
+            if claim.deleting:
+                await self._writer.release(claim)
+                logger.info("claim %s/%s: its pod is gone; its finalizers are removed", *key)
+            elif not await self._wanted(claim):
+                await self._writer.withdraw(claim)
+                logger.info("claim %s/%s: its pod is gone; deleted", *key)
+            self._due.done(key)
+        except MovedOnError:
+            self._due.done(key)  # the next sweep sees what became of it
+        except DriverError as error:
+            logger.warning("claim %s/%s: its pod is gone, but it cannot be deleted: %s", *key, error)
+            if outcome(error) is Outcome.SERVER:
+                self._lanes.failed(error)
+            else:
+                self._due.fail(key)
+
+    def _orphaned(self, claim: ClaimRecord) -> bool:
+        """Return whether a claim of ours is one that no pod wants.
+
+        A claim that another pod uses is left alone, and so is one that is being deleted and still has its devices: the
+        claim controller takes these. After that the claim must go: the scheduler keeps a deleted pod's devices while
+        it exists, up to its binding timeout, and a dependent object or a finalizer could keep it. One without an owner
+        is what ``kubectl delete pod --cascade=orphan`` leaves.
+        """
+        if not (claim.ours or claim.handed_over) or claim.users or (claim.deleting and claim.devices is not None):
+            return False
+        return not any(_wants(pod, claim) for pod in self._picture.claim_users.owners(claim))
+
+    async def _wanted(self, claim: ClaimRecord) -> bool:
+        """Return whether the server has a pod that wants a claim: the claims' reflector may be ahead of the pods'."""
+        for name, uid in claim.owners:
+            try:
+                pod = await self._client.get(PODS, name, namespace=claim.metadata.namespace, type=Pod)
+            except ApiError as error:
+                if error.not_found:
+                    continue
+                raise
+            # Without our label it is nobody's of ours any more, and nothing would ever look at its promise again.
+            if pod.metadata.uid == uid and pod.placed and _wants(pod, claim):
+                return True
+        return False
+
+    async def _end_assumptions(self) -> None:
+        """Ask the server about the claims that were assumed long ago and that no reflector has shown since.
+
+        A relist can hide a claim that came and went in between. Nor is one shown that is somebody else's and has a
+        set's name, and anybody can have thousands of these.
+        """
+        now = asyncio.get_running_loop().time()
+        due = (key for key, since in list(self._picture.accounts.assumed.items()) if now - since >= self._grace_s)
+
+        async def some() -> None:
+            for key in due:
+                await self._end_assumption(key)
+
+        for error in await asyncio.gather(*(some() for _ in range(MOST)), return_exceptions=True):
+            if error is not None:
+                raise error
+
+    async def _end_assumption(self, key: Key) -> None:
+        claim: ClaimRecord | None = None
+        try:
+            stored = await self._client.get(RESOURCE_CLAIMS, key[1], namespace=key[0], type=Claim)
+            claim = claim_record(stored)
+        except Unreadable as error:  # what is there holds nothing that is known
+            logger.warning("claim %s/%s cannot be read: %s", *key, error)
+        except ApiError as error:
+            if not error.not_found:
+                raise
+        assumed = self._picture.claims.get(key)
+        if claim is None or assumed is None or claim.uid != assumed.uid:
+            self._picture.correct_claim(key, claim)
+
+
+def _wants(pod: Pod, claim: ClaimRecord) -> bool:
+    """Return whether a pod may still be bound with a claim, or is."""
+    ending = pod.metadata.deletion_timestamp is not None and not pod.spec.node_name
+    return not pod.finished and not ending and pod.claim_name == claim.metadata.name

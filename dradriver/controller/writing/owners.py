@@ -1,0 +1,122 @@
+"""Who owns a claim that pods share: it ends with the last of them, so each is written into it before it is lifted."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import msgspec
+
+from dradriver.api.base.jsonpatch import Patch
+from dradriver.api.base.pods import Pod
+from dradriver.api.claims import claims
+from dradriver.api.claims.pins import Claim, Key
+from dradriver.cluster.cache.picture import Picture
+from dradriver.cluster.records.records import ClaimRecord, claim_record
+from dradriver.controller.writing.outcome import MovedOnError
+from dradriver.kube.client import ApiError, Client, PatchKind
+from dradriver.kube.resources import RESOURCE_CLAIMS
+
+
+class _Batch(msgspec.Struct):
+    """Pods that come to one claim together, and what writes them."""
+
+    pods: dict[str, Pod]
+    task: asyncio.Task[ClaimRecord]
+
+
+class Owners:
+    """Writes pods into the claims that they share: one patch at a time for a claim, with all that wait for it by then.
+
+    Written one by one side by side, hundreds of pods of one set are in each other's way, and in the scheduler's, which
+    writes the same claim for each pod that it binds.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        picture: Picture,
+        *,
+        look: Callable[[Key], Awaitable[ClaimRecord | None]],
+        check_pause: Callable[[], None],
+    ) -> None:
+        """Make one that writes nothing yet.
+
+        Args:
+            client: The API server.
+            picture: The cluster.
+            look: Brings a claim into the picture as the server has it.
+            check_pause: Raises ``PausedError`` while the server wants a pause.
+        """
+        self._client = client
+        self._picture = picture
+        self._look = look
+        self._check_pause = check_pause
+        self._gathering: dict[str, _Batch] = {}  # by the claim's uid, as all below
+        self._writing: dict[str, asyncio.Task[ClaimRecord]] = {}
+
+    async def adopt(self, pod: Pod, uid: str) -> ClaimRecord:
+        """Make a pod one of the owners of the claim that it shares.
+
+        Raises:
+            MovedOnError: There is another claim of that name by now, or none.
+            PausedError: The server wants a pause; nothing was written.
+            ApiError: The server refuses.
+            Unreachable: No answer.
+        """
+        known = self._known(pod, uid)
+        if known.owned_by(pod.metadata.uid):
+            return known
+        batch = self._gathering.get(uid)
+        if batch is None or batch.task.done():
+            pods: dict[str, Pod] = {}
+            batch = _Batch(pods, asyncio.create_task(self._write(uid, pods)))
+            self._gathering[uid] = batch
+        batch.pods[pod.metadata.uid] = pod
+        return await batch.task  # whoever is cancelled is so with all others
+
+    def _known(self, pod: Pod, uid: str) -> ClaimRecord:
+        known = self._picture.claim_of(pod)
+        if known is None or known.uid != uid:
+            raise MovedOnError(f"the claim of pod {pod.metadata.namespace}/{pod.metadata.name} is another by now")
+        return known
+
+    async def _write(self, uid: str, pods: dict[str, Pod]) -> ClaimRecord:
+        """Write so many pods as there are once the batch before is written."""
+        if (before := self._writing.get(uid)) is not None:
+            await asyncio.wait([before])
+        self._writing[uid] = self._gathering.pop(uid).task
+        try:
+            return await self._patch(uid, list(pods.values()))
+        finally:
+            del self._writing[uid]
+
+    async def _patch(self, uid: str, pods: list[Pod]) -> ClaimRecord:
+        """Add pods to whatever owners there are: only where there are none or some go must it be what was seen."""
+        self._check_pause()
+        known = self._known(pods[0], uid)
+        namespace, name = known.key
+        patch = Patch().test("metadata", "uid", value=uid)
+        new = [pod for pod in pods if not known.owned_by(pod.metadata.uid)]
+        if not new:
+            return known
+        mine = [claims.owner(pod.metadata.name, pod.metadata.uid) for pod in new]
+        staying = self._picture.claim_users.staying(known)
+        if staying and staying == known.owners:
+            for owner in mine:
+                patch.add("metadata", "ownerReferences", "-", value=owner)
+        else:
+            patch.test("metadata", "resourceVersion", value=known.metadata.resource_version)
+            patch.add("metadata", "ownerReferences", value=[*(claims.owner(*one) for one in staying), *mine])
+        try:
+            owned = await self._client.patch(
+                RESOURCE_CLAIMS, name, patch, kind=PatchKind.JSON, namespace=namespace, type=Claim
+            )
+        except ApiError as error:
+            now = await self._look(known.key) if error.invalid or error.conflict else None
+            if error.not_found or (now and now.metadata.resource_version != known.metadata.resource_version):
+                raise MovedOnError(f"claim {namespace}/{name} was changed meanwhile") from None
+            raise
+        claim = claim_record(owned)
+        self._picture.assume_claim(claim)
+        return claim

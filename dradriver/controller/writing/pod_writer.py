@@ -1,0 +1,140 @@
+"""Writes of pods: their gate, their annotations. Each is refused by the server if the pod is another by now."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from dradriver.api.base import affinity, names
+from dradriver.api.base.jsonpatch import Patch
+from dradriver.api.base.pods import Pod
+from dradriver.cluster.cache.picture import Picture
+from dradriver.cluster.records.placement import Placement
+from dradriver.controller.writing.outcome import MovedOnError
+from dradriver.kube.client import ApiError, Client, PatchKind
+from dradriver.kube.resources import PODS
+
+LONGEST_REASON: Final = 1024
+
+
+class PodWriter:
+    """Writes pods, and asks for them, and brings what the server answers into the picture at once."""
+
+    def __init__(self, client: Client, picture: Picture) -> None:
+        """Make one that has written nothing."""
+        self._client, self._picture = client, picture
+
+    async def lift(self, pod: Pod, placement: Placement) -> None:
+        """Take our gate from a pod: narrow it to its nodes and note what was chosen, all in one patch.
+
+        Raises:
+            MovedOnError: The pod was changed or deleted meanwhile.
+            ApiError: The server refuses.
+            Unreachable: No answer.
+        """
+        await self._lift(pod, {names.AFFINITY: affinity.note(pod)} | placement.texts, placement.hostnames)
+
+    async def hand_over(self, pod: Pod, why: str) -> None:
+        """Take our gate from a pod that has no place, and note why; the same errors as ``lift``."""
+        await self._lift(pod, {names.REASON: why[:LONGEST_REASON]}, {})
+
+    async def annotate(self, pod: Pod, changes: Mapping[str, str | None]) -> bool:
+        """Set annotations of a pod, and remove those that are None. Returns whether there was anything to change.
+
+        Raises:
+            MovedOnError: There is another pod of that name by now, or none.
+            ApiError: The server refuses.
+            Unreachable: No answer.
+        """
+        news = {key: value for key, value in changes.items() if pod.metadata.annotations.get(key) != value}
+        if not news:
+            return False
+        body = {"metadata": {"uid": pod.metadata.uid, "annotations": news}}
+        await self._patch(pod, body, kind=PatchKind.MERGE)
+        return True
+
+    async def tell(self, pod: Pod, reason: str | None) -> bool:
+        """Write on a pod why it waits, or take that away. Returns whether that was a change."""
+        text = reason if reason is None or len(reason) <= LONGEST_REASON else reason[: LONGEST_REASON - 3] + "..."
+        return await self.annotate(pod, {names.REASON: text})
+
+    async def lifted(self, pod: Pod) -> bool:
+        """Ask the server whether a pod is there without our gate.
+
+        Raises:
+            ApiError: The server refuses to say.
+            Unreachable: No answer.
+        """
+        now = await self._now(pod)
+        return now is not None and now.metadata.uid == pod.metadata.uid and not now.gated
+
+    async def bound(self, pod: Pod) -> bool:
+        """Ask the server whether a pod is bound, and bring it into the picture.
+
+        Raises:
+            ApiError: The server refuses to say.
+            Unreachable: No answer.
+        """
+        now = await self._now(pod)
+        if now is None or now.metadata.uid != pod.metadata.uid:
+            return False
+        self._picture.assume_pod(now, was=pod)
+        return bool(now.spec.node_name)
+
+    async def _lift(self, pod: Pod, texts: Mapping[str, str | None], hostnames: Mapping[str, str]) -> None:
+        gate = next(i for i, gate in enumerate(pod.spec.scheduling_gates) if gate.name == names.GATE)
+        patch = Patch().test("metadata", "resourceVersion", value=pod.metadata.resource_version)
+        if hostnames:
+            affinity.narrow(pod, hostnames, patch)
+        for key, value in texts.items():
+            if value is not None:
+                patch.add("metadata", "annotations", key, value=value)
+            elif key in pod.metadata.annotations:
+                patch.remove("metadata", "annotations", key)
+        patch.test("spec", "schedulingGates", gate, "name", value=names.GATE)
+        patch.remove("spec", "schedulingGates", gate)
+        await self._patch(pod, patch, kind=PatchKind.JSON)
+
+    async def _patch(self, pod: Pod, patch: Patch | dict[str, Any], *, kind: PatchKind) -> None:
+        """Change a pod that is still the one that was looked at, and bring it into the picture.
+
+        Raises:
+            MovedOnError: It was changed or deleted meanwhile.
+            ApiError: The server refuses.
+            Unreachable: No answer.
+        """
+        name, namespace = pod.metadata.name, pod.metadata.namespace
+        try:
+            changed = await self._client.patch(PODS, name, patch, kind=kind, namespace=namespace, type=Pod)
+        except ApiError as error:
+            if await self._moved_on(pod, error):
+                raise MovedOnError(f"pod {namespace}/{name} was changed meanwhile") from None
+            raise
+        self._picture.assume_pod(changed, was=pod)
+
+    async def _moved_on(self, pod: Pod, error: ApiError) -> bool:
+        """Return whether a patch was refused because the pod is not what it was.
+
+        A test that does not hold, or another uid, is answered like a change that validation refuses: 422.
+        """
+        if error.not_found or error.conflict:
+            return True
+        if not error.invalid:
+            return False
+        now = await self._now(pod)
+        if now is None:
+            return True
+        if now.metadata.resource_version == pod.metadata.resource_version:
+            return False
+        if now.metadata.uid == pod.metadata.uid:
+            self._picture.assume_pod(now, was=pod)
+        return True
+
+    async def _now(self, pod: Pod) -> Pod | None:
+        """Return the pod that has the name now, as the server knows it; None where there is none."""
+        try:
+            return await self._client.get(PODS, pod.metadata.name, namespace=pod.metadata.namespace, type=Pod)
+        except ApiError as error:
+            if error.not_found:
+                return None
+            raise

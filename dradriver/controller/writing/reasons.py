@@ -1,0 +1,204 @@
+"""Why pods wait, written on them and told as Events: seldom, and never ahead of a placement."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final, Literal
+
+from dradriver.api.base import names
+from dradriver.api.base.pods import Pod
+from dradriver.api.claims.pins import Key
+from dradriver.controller.writing.outcome import MovedOnError, Outcome, outcome
+from dradriver.controller.writing.pod_writer import PodWriter
+from dradriver.errors import DriverError
+from dradriver.kube.client import Client
+from dradriver.kube.events import Recorder, Reference
+from dradriver.kube.workqueue import WorkQueue
+from dradriver.queue.lanes import Lanes
+
+logger = logging.getLogger(__name__)
+
+FIRST_S: Final = 1.0  # most pods have their place sooner
+AGAIN_S: Final = 30.0  # between two writes on one pod
+PATIENCE_S: Final = 10.0  # after so long a reason is written although placements go on
+LOOK_S: Final = 0.1  # between two looks whether there is room
+
+Record = Callable[[Pod, str], Awaitable[None]]
+"""Writes an Event about a pod."""
+
+
+def recorder(
+    client: Client,
+    *,
+    instance: str,
+    reason: str = "WaitsForGPUs",
+    action: str = "Placing",
+    kind: Literal["Normal", "Warning"] = "Warning",
+) -> Record:
+    """Return what writes an Event about a pod.
+
+    Args:
+        client: An entered client.
+        instance: The replica that says so.
+        reason: The Event's.
+        action: The Event's.
+        kind: Whether somebody should look at it.
+    """
+    events = Recorder(client, component="gpu-topology", instance=instance)
+
+    async def record(pod: Pod, message: str) -> None:
+        about = Reference("Pod", pod.metadata.namespace, pod.metadata.name, pod.metadata.uid)
+        await events.record(about=about, type=kind, reason=reason, message=message, action=action)
+
+    return record
+
+
+class _Told:
+    """What one pod should say, its own trouble, and when it may be written next, by the loop's clock.
+
+    ``hurried`` is whether that was once sooner than it would have been.
+    """
+
+    __slots__ = ("due", "hurried", "own", "text", "uid")
+
+    def __init__(self, uid: str, due: float) -> None:
+        self.uid = uid
+        self.text: str | None = None
+        self.own: str | None = None
+        self.due = due
+        self.hurried = False
+
+
+class Reasons:
+    """What each waiting pod should say, and what it says.
+
+    Reasons are words without figures that change with every event, so most pods get one write for all their waiting.
+    """
+
+    def __init__(
+        self,
+        writer: PodWriter,
+        *,
+        pods: Callable[[Key], Pod | None],
+        lanes: Lanes,
+        record: Record | None = None,
+        first_s: float = FIRST_S,
+        again_s: float = AGAIN_S,
+    ) -> None:
+        """Make an empty book.
+
+        Args:
+            writer: Writes annotations.
+            pods: The living pods.
+            lanes: Of the placements, which come first.
+            record: Writes an Event about a pod.
+            first_s: How long a pod waits before it is told why.
+            again_s: How long until it is told something else.
+        """
+        self._writer = writer
+        self._pods = pods
+        self._lanes = lanes
+        self._record = record
+        self._first_s = first_s
+        self._again_s = again_s
+        self._told: dict[Key, _Told] = {}
+        self._due = WorkQueue(self._work, pause_s=again_s)
+
+    def want(self, pod: Pod, reason: str | None, *, own: bool = False) -> None:
+        """Let a pod say why it waits from its next turn on; None for nothing. ``own`` trouble can be insisted on."""
+        key = pod.metadata.namespace, pod.metadata.name
+        known = self._told.get(key)
+        if known is None or known.uid != pod.metadata.uid:
+            if reason is None and names.REASON not in pod.metadata.annotations:
+                return
+            # Somebody before us wrote what stands there, and nobody knows when.
+            first_s = self._again_s if names.REASON in pod.metadata.annotations else self._first_s
+            known = self._told[key] = _Told(pod.metadata.uid, asyncio.get_running_loop().time() + first_s)
+        known.text = reason
+        if own:
+            known.own = reason
+        if pod.metadata.annotations.get(names.REASON) != reason:
+            self._due.put_at(key, known.due)
+
+    def insist(self, pod: Pod) -> bool:
+        """Let a pod say its own trouble again. Returns whether it has had any."""
+        known = self._told.get((pod.metadata.namespace, pod.metadata.name))
+        if known is None or known.uid != pod.metadata.uid or known.own is None:
+            return False
+        self.want(pod, known.own)
+        return True
+
+    def soon(self, key: Key) -> None:
+        """Let a pod be told the next thing as soon as the first, once: it is of another kind than what it was told."""
+        if (known := self._told.get(key)) is not None and not known.hurried:
+            known.hurried = True
+            known.due = min(known.due, asyncio.get_running_loop().time() + self._first_s)
+
+    def taken_away(self, key: Key) -> None:
+        """Say that another write took a pod's reason away; when it may have the next one stays as it is."""
+        if (known := self._told.get(key)) is not None:
+            known.text = known.own = None
+
+    def forget(self, key: Key) -> None:
+        """Forget a pod that waits no more."""
+        self._told.pop(key, None)
+        self._due.drop(key)
+        self._due.done(key)
+
+    def told(self) -> list[str]:
+        """Return why pods wait, of each that has a reason by now, whether it says so already or not."""
+        return [known.text for known in self._told.values() if known.text is not None]
+
+    async def run(self) -> None:
+        """Write what is due until cancelled."""
+        await self._due.run()
+
+    async def flush(self) -> int:
+        """Write all reasons now, due or not. Returns how many writes were made."""
+        written = 0
+        for key in self._due.waiting():
+            self._due.drop(key)
+            self._due.done(key)
+            written += await self._write(key)
+        return written
+
+    async def _work(self, key: Key) -> None:
+        clock = asyncio.get_running_loop().time
+        patient = clock() + PATIENCE_S
+        while not self._lanes.room() or not (self._lanes.idle or clock() > patient):  # noqa: ASYNC110 - both are many
+            await asyncio.sleep(LOOK_S)
+        known = self._told.get(key)
+        if known is not None and clock() < known.due:
+            self._due.put_at(key, known.due)  # it was wanted while the one before was written
+            return
+        self._due.done(key)
+        await self._write(key)
+
+    async def _write(self, key: Key) -> int:
+        known, pod = self._told.get(key), self._pods(key)
+        if known is None or pod is None or pod.metadata.uid != known.uid:
+            self._told.pop(key, None)
+            return 0
+        text, written = known.text, False
+        try:
+            if pod.metadata.annotations.get(names.REASON) == text:
+                return 0
+            try:
+                written = await self._writer.tell(pod, text)
+            finally:
+                known.due = asyncio.get_running_loop().time() + self._again_s
+            if written and text is not None and self._record is not None:
+                await self._record(pod, text)
+        except MovedOnError as error:
+            logger.debug("pod %s/%s: no reason written: %s", *key, error)
+        except DriverError as error:
+            logger.warning("pod %s/%s: no reason written: %s", *key, error)
+            if outcome(error) is Outcome.SERVER:
+                self._lanes.failed(error)
+        finally:
+            now = self._pods(key)
+            if now is not None and now.metadata.annotations.get(names.REASON) != known.text:
+                self._due.put_at(key, known.due)
+        return int(written)

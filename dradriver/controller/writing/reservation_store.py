@@ -1,0 +1,81 @@
+"""Keeps reservations in a ConfigMap of the driver's namespace, so that the next leader goes on with them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any, Final
+
+from dradriver.api.base.errors import WordError
+from dradriver.api.claims import reservations
+from dradriver.controller.writing.usage_store import class_uid
+from dradriver.errors import DriverError
+from dradriver.kube.client import ApiError, Client
+from dradriver.kube.resources import CONFIG_MAPS
+
+logger = logging.getLogger(__name__)
+
+_CONFLICT: Final = 409
+
+
+class ReservationStore:
+    """Whoever leads writes it; a predecessor's last write is written over."""
+
+    def __init__(self, client: Client, *, namespace: str) -> None:
+        """``namespace`` is the driver's."""
+        self._client, self._namespace = client, namespace
+        self._version = self._class = self._warned = ""
+
+    async def load(self) -> reservations.Written:
+        """Return what was written last; nothing where it was changed into what no controller writes.
+
+        Raises:
+            ApiError: The server refuses.
+            Unreachable: No answer.
+        """
+        self._class = await class_uid(self._client)
+        found = await self._read()
+        if found is None:
+            return reservations.Written()
+        try:
+            return reservations.read(found)
+        except WordError as error:
+            logger.warning("%s; it is written anew", error)
+            return reservations.Written()
+
+    async def save(self, kept: Sequence[reservations.Kept], blocked: Sequence[reservations.Since]) -> bool:
+        """Write reservations. Returns whether that went well; what is wrong is said once as long as it is the same."""
+        try:
+            try:
+                await self._write(kept, blocked)
+            except ApiError as error:
+                if error.status != _CONFLICT and not error.not_found:
+                    raise
+                await self._read()
+                await self._write(kept, blocked)
+        except DriverError as error:
+            cause = f"{error.status} {error.api_reason}" if isinstance(error, ApiError) else error.reason
+            if cause != self._warned:
+                self._warned = cause
+                logger.warning("the store of reservations: %s; another leader would not know of the last change", error)
+            return False
+        self._warned = ""
+        return True
+
+    async def _read(self) -> dict[str, Any] | None:
+        self._version = ""
+        try:
+            found: dict[str, Any] = await self._client.get(CONFIG_MAPS, reservations.NAME, namespace=self._namespace)
+        except ApiError as error:
+            if error.not_found:
+                return None
+            raise
+        self._version = found["metadata"]["resourceVersion"]
+        return found
+
+    async def _write(self, kept: Sequence[reservations.Kept], blocked: Sequence[reservations.Since]) -> None:
+        wanted = reservations.config_map(
+            kept, blocked, namespace=self._namespace, class_uid=self._class, version=self._version
+        )
+        write = self._client.update if self._version else self._client.create
+        self._version = (await write(CONFIG_MAPS, wanted))["metadata"]["resourceVersion"]

@@ -1,0 +1,187 @@
+"""The slice that has the seats of gangs: made and kept while this replica leads, and whether it can be relied on.
+
+A server before 1.36 drops what makes a seat keep its pod, without a word. So nothing is stored before a dry run has
+come back whole. The slice belongs to the chart's DeviceClass of seats, so that it goes when the chart does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import copy
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, NoReturn
+
+import msgspec
+
+from dradriver.api.base import seats
+from dradriver.api.base.objects import Metadata
+from dradriver.cluster.cache.picture import Picture
+from dradriver.controller import metrics
+from dradriver.controller.writing.outcome import Outcome, outcome
+from dradriver.errors import DriverError
+from dradriver.kube.backoff import wait_s
+from dradriver.kube.client import ApiError, Client
+from dradriver.kube.errors import asked_s
+from dradriver.kube.events import Recorder, Reference
+from dradriver.kube.resources import DEVICE_CLASSES, RESOURCE_SLICES
+
+logger = logging.getLogger(__name__)
+
+AGAIN_S: Final = 60.0  # somebody may delete the slice, and a server may be upgraded
+FIRST_RETRY_S: Final = 1.0
+FIRST_LOOK_S: Final = 5.0  # that a new leader waits to know before it plans a gang: longer than a server in order takes
+
+WITHOUT: Final = "pods of gangs are let go together, but nothing keeps one from being bound without the others"
+NO_CLASS: Final = f"there is no DeviceClass {seats.CLASS}: install the chart of this version"
+
+Record = Callable[[str, str], Awaitable[None]]
+"""Writes an Event about the DeviceClass of seats, given its uid, empty without one, and what to say."""
+
+
+def recorder(client: Client, *, instance: str) -> Record:
+    """Return what writes the Event that there is no barrier; ``instance`` is the replica that says so."""
+    events = Recorder(client, component="gpu-topology", instance=instance)
+
+    async def record(uid: str, message: str) -> None:
+        about = Reference(DEVICE_CLASSES.kind, "", seats.CLASS, uid, DEVICE_CLASSES.api_version)
+        await events.record(about=about, type="Warning", reason="NoSeats", message=message, action="Publishing")
+
+    return record
+
+
+class _Class(msgspec.Struct):
+    metadata: Metadata
+
+
+class SeatSlice:
+    """Sees to the slice, and says in ``Picture.barrier`` whether seats keep pods from being bound."""
+
+    def __init__(self, client: Client, picture: Picture, record: Record | None = None) -> None:
+        """``record`` writes an Event where there is no barrier; None for none."""
+        self._client = client
+        self._picture = picture
+        self._record = record
+        self._woken = asyncio.Event()
+        self._looked = asyncio.Event()
+        self._asked_s = 0.0  # how long the server asked to be left alone
+        self._class = ""  # the uid of the DeviceClass
+        self._classless = False  # whether that was missing: Helm makes it a moment after the controller
+        self._said: str | None = None
+
+    def wake(self) -> None:
+        """Have it looked at again at once: something changed."""
+        self._woken.set()
+
+    async def first_look(self) -> None:
+        """Wait until it was looked at once; not for long, for gangs wait for it, and then go without."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(FIRST_LOOK_S):
+                await self._looked.wait()
+        self._picture.find_out_no_more()
+
+    async def run(self) -> NoReturn:
+        """See to the slice until cancelled; from then on this replica knows of no barrier."""
+        failures = 0
+        try:
+            while True:
+                self._woken.clear()
+                failures = 0 if await self.look() else failures + 1
+                if self._picture.barrier is not None:
+                    self._looked.set()
+                pause_s = wait_s(failures - 1, first_s=FIRST_RETRY_S, longest_s=AGAIN_S) if failures else AGAIN_S
+                if self._asked_s:
+                    await asyncio.sleep(self._asked_s)  # whatever changes meanwhile
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(pause_s):
+                        await self._woken.wait()
+        finally:
+            self._looked.clear()
+            self._picture.barrier, self._said, self._classless = False, None, False
+            metrics.BARRIER.set(0)
+
+    async def look(self) -> bool:
+        """Make the slice what it should be, and tell whether seats can be relied on. Return whether that is known.
+
+        What the server's trouble leaves open stays as it was.
+        """
+        self._asked_s = 0.0
+        try:
+            wrong = await self._ensure()
+        except DriverError as error:
+            self._asked_s = asked_s(error, AGAIN_S)
+            if outcome(error) is not Outcome.OBJECT:
+                logger.warning("slice %s: %s; trying again", seats.SLICE, error)
+                return False
+            await self._learn(f"slice {seats.SLICE}: {error}")
+            return False
+        await self._learn(wrong)
+        return True
+
+    async def _ensure(self) -> str:
+        """Return why seats cannot be relied on; empty where they can.
+
+        Raises:
+            ApiError: The server refuses.
+            Unreachable: No answer.
+        """
+        self._class = ""
+        try:
+            self._class = (await self._client.get(DEVICE_CLASSES, seats.CLASS, type=_Class)).metadata.uid
+        except ApiError as error:
+            if not error.not_found:
+                raise
+            return NO_CLASS
+        lacking = seats.dropped(await self._stored(seats.resource_slice(self._class)))
+        return f"the API server keeps no {', '.join(lacking)} in slices: Kubernetes 1.36 does" if lacking else ""
+
+    async def _stored(self, wanted: dict[str, Any]) -> dict[str, Any]:
+        """Return the slice as the server has it, or would have it if it kept all of it."""
+        try:
+            found: dict[str, Any] = await self._client.get(RESOURCE_SLICES, seats.SLICE)
+        except ApiError as error:
+            if not error.not_found:
+                raise
+            tried: dict[str, Any] = await self._client.create(RESOURCE_SLICES, wanted, dry_run=True)
+            return tried if seats.dropped(tried) else await self._created(wanted)
+        # Readers of one slice alone see either state of it: it needs no new generation.
+        generation = found["spec"]["pool"].get("generation", 1)
+        wanted["spec"]["pool"]["generation"] = generation
+        owners = wanted["metadata"]["ownerReferences"]
+        if found["spec"] == wanted["spec"] and found["metadata"].get("ownerReferences") == owners:
+            return found
+        new = copy.deepcopy(found) | {"spec": wanted["spec"]}
+        new["metadata"]["ownerReferences"] = owners
+        try:
+            stored: dict[str, Any] = await self._client.update(RESOURCE_SLICES, new)
+        except ApiError as error:
+            if not error.invalid:
+                raise
+            # Somebody else's, of what no update changes: a driver, a pool, a node.
+            logger.warning("slice %s is none of ours and is replaced: %s", seats.SLICE, error)
+            versions = {"uid": found["metadata"]["uid"], "resource_version": found["metadata"]["resourceVersion"]}
+            await self._client.delete(RESOURCE_SLICES, seats.SLICE, **versions)
+            return await self._created(seats.resource_slice(self._class))
+        if not seats.dropped(stored):
+            logger.info("slice %s was not as it should be, and is again", seats.SLICE)
+        return stored
+
+    async def _created(self, wanted: dict[str, Any]) -> dict[str, Any]:
+        stored: dict[str, Any] = await self._client.create(RESOURCE_SLICES, wanted)
+        logger.info("slice %s made", seats.SLICE)
+        return stored
+
+    async def _learn(self, wrong: str) -> None:
+        """Take in whether seats can be relied on, and say once why not."""
+        self._picture.barrier = not wrong
+        metrics.BARRIER.set(not wrong)
+        early, self._classless = wrong == NO_CLASS and not self._classless, wrong == NO_CLASS
+        if wrong != self._said and not early:
+            self._said = wrong
+            if not wrong:
+                logger.info("seats keep pods of gangs from being bound before all have their places")
+                return
+            logger.warning("%s: %s", WITHOUT, wrong)
+            if self._record is not None:
+                await self._record(self._class, f"{WITHOUT}: {wrong}")

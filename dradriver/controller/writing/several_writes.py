@@ -1,0 +1,53 @@
+"""Several writes for one unit, a few at once: ``GangWriter`` and ``Evictions`` call it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any
+
+from dradriver.controller.writing.outcome import Outcome, UnsureError, outcome
+from dradriver.kube.client import ApiError
+from dradriver.kube.errors import Unreachable
+
+Action = Callable[[], Coroutine[Any, Any, Any]]
+
+
+async def each(actions: Iterable[Action], *, at_once: int, on_error: Callable[[Exception], None] | None = None) -> None:
+    """Do all of some writes. Raises the worst of what went wrong, once none is under way.
+
+    After an error no other write begins. One that is under way goes on: nobody could tell what became of it.
+
+    Args:
+        actions: The writes.
+        at_once: How many are under way at most.
+        on_error: Called with each error at once, whatever becomes of the others, which may hang.
+    """
+    room = asyncio.Semaphore(at_once)
+    is_stopped = False
+
+    async def run(action: Action) -> Exception | None:
+        nonlocal is_stopped
+        async with room:
+            try:
+                if not is_stopped:
+                    await action()
+            except Exception as error:  # all others are told of it first
+                is_stopped = True
+                if on_error is not None:
+                    on_error(error)
+                return error
+        return None
+
+    errors = [error for error in await asyncio.gather(*map(run, actions)) if error is not None]
+    if errors:
+        raise min(errors, key=_mildness)
+
+
+def _mildness(error: Exception) -> int:
+    """Return how little an error says: what one write says that is unsure, or of the server, counts for all."""
+    if isinstance(error, UnsureError):
+        return 0
+    if isinstance(error, (ApiError, Unreachable)):
+        return 1 if outcome(error) is Outcome.SERVER else 2
+    return 3

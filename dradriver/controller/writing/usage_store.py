@@ -1,0 +1,299 @@
+"""The one store of GPU time: read when this replica begins to lead, and written once a minute while it does.
+
+Whoever leads next counts on from what was written last. What claims held since then is made good from those that are
+still there; what is lost is what ended in that minute.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+from typing import Any, Final, NoReturn
+
+import msgspec
+
+from dradriver.api.base import names
+from dradriver.api.base.errors import WordError
+from dradriver.api.base.objects import Metadata
+from dradriver.api.claims import usage
+from dradriver.api.claims.pins import Key
+from dradriver.api.claims.usage import DAY_H, HOUR_S, Detail, Details, Hours
+from dradriver.api.policies.fields import MOST_DAYS
+from dradriver.cluster.cache.picture import Picture
+from dradriver.cluster.derived.ends import given_at
+from dradriver.cluster.pods.gpu_time import decayed
+from dradriver.controller import metrics
+from dradriver.errors import DriverError
+from dradriver.kube.backoff import wait_s
+from dradriver.kube.client import ApiError, Client
+from dradriver.kube.resources import CONFIG_MAPS, DEVICE_CLASSES
+from dradriver.queue.tenants import Tenants
+
+logger = logging.getLogger(__name__)
+
+PERIOD_S: Final = 60.0
+FIRST_LOAD_S: Final = 5.0  # that a new leader waits to know what tenants have had
+FIRST_RETRY_S: Final = 1.0
+_LATE_H: Final = 6  # hours that the hour's ConfigMap has beside its own, where their day cannot be written
+_CONFLICT: Final = 409
+_SKEW_S: Final = float(HOUR_S)  # that another's clock may be ahead; what it has counted is not counted again
+_SLACK_S: Final = 0.01  # what is written is rounded
+
+
+class _Class(msgspec.Struct):
+    metadata: Metadata
+
+
+async def class_uid(client: Client) -> str:
+    """Return the uid of the DeviceClass of GPUs, with which goes what is kept; empty where there is none.
+
+    Raises:
+        ApiError: The server refuses.
+        Unreachable: No answer.
+    """
+    try:
+        return (await client.get(DEVICE_CLASSES, names.DEVICE_CLASS, type=_Class)).metadata.uid
+    except ApiError as error:
+        if not error.not_found:
+            raise
+        return ""
+
+
+class _Overtaken(Exception):  # noqa: N818 - a state of the world
+    """Another has counted further than this replica."""
+
+    def __init__(self, error: ApiError) -> None:
+        super().__init__()
+        self.error = error
+
+
+class UsageStore:
+    """Keeps GPU time in ConfigMaps, and gives the order of tenants what was used before.
+
+    Attributes:
+        keep_days: How far back it counts.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        picture: Picture,
+        tenants: Tenants,
+        *,
+        namespace: str,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Make a store that has not been read.
+
+        Args:
+            client: The API server.
+            picture: Says who has what.
+            tenants: Whose usage decides whose turn it is.
+            namespace: The driver's.
+            clock: Gives seconds since the epoch.
+        """
+        self._client = client
+        self._picture = picture
+        self._tenants = tenants
+        self._namespace = namespace
+        self._clock = clock
+        picture.gpu_time.book.spent = _count
+        self._versions: dict[str, str] = {}
+        self._until: dict[str, float] = {}  # until when was counted what we read or wrote last, by name
+        self._late: set[int] = set()  # hours of which their day's does not have all
+        self._due = False  # the hour's has to be written
+        self._warned: dict[str, str] = {}  # what is wrong with each, by name
+        self._class = ""
+        self._loaded = asyncio.Event()
+        self.keep_days = MOST_DAYS
+
+    async def first_load(self) -> None:
+        """Wait until it was read once; not for long, for all else goes without."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(FIRST_LOAD_S):
+                await self._loaded.wait()
+
+    async def run(self) -> NoReturn:
+        """Read once, then write until cancelled; only what another has counted further meanwhile is read again."""
+        failures = 0
+        try:
+            while True:
+                try:
+                    await self.load()
+                    self._loaded.set()
+                    while True:
+                        failures = 0
+                        await asyncio.sleep(PERIOD_S)
+                        await self.write()
+                except DriverError as error:
+                    self._warn("", error, "reading it again")
+                await asyncio.sleep(wait_s(failures, first_s=FIRST_RETRY_S, longest_s=PERIOD_S))
+                failures += 1
+        finally:
+            self._loaded.clear()
+            self._picture.gpu_time.end()
+            metrics.TENANT_GPUS.set({})
+            metrics.TENANT_USAGE.set({})
+            metrics.TENANT_CAP.set({})
+
+    async def load(self) -> None:
+        """Read all that is kept, and count on from there.
+
+        Raises:
+            ApiError: The server refuses.
+            Unreachable: No answer.
+        """
+        self._class = await class_uid(self._client)
+        now = self._clock()
+        first, last = int(now // HOUR_S) - self.keep_days * DAY_H, int((now + _SKEW_S) // HOUR_S)
+        hours: Hours = {}
+        details: Details = {}
+        self._versions.clear()
+        names_of = usage.every_name()
+        answers = await asyncio.gather(*map(self._read, names_of), return_exceptions=True)
+        if (wrong := next((one for one in answers if isinstance(one, BaseException)), None)) is not None:
+            raise wrong
+        found = {n: kept for n, kept in zip(names_of, answers, strict=True) if isinstance(kept, usage.Kept)}
+        self._until = {name: kept.until for name, kept in found.items()}
+        every = sorted(found.values(), key=lambda kept: kept.until)
+        for kept in every:  # an hour may stand in two: the later one has all of it
+            own = {hour: rows for hour, rows in kept.hours.items() if first <= hour <= last}
+            hours |= own
+            details |= {hour: kept.details.get(hour, Detail()) for hour in own}
+        until = min(max((kept.until for kept in every), default=0.0), now + _SKEW_S)
+        current = found.get(usage.name_of(None))
+        self._late = set() if current is None else hours.keys() & current.hours.keys()
+        gpu_time = self._picture.gpu_time
+        recent = min([*self._late, int((until or now) // HOUR_S)]) // DAY_H * DAY_H  # from there all is written again
+        begun = max(until, now - self.keep_days * DAY_H * HOUR_S) if until else now
+        gpu_time.begin(
+            {h: rows for h, rows in hours.items() if h >= recent}, begun, self._given_at,
+            details={h: detail for h, detail in details.items() if h >= recent},
+        )  # fmt: skip
+        await gpu_time.catch_up()
+        now = self._clock()
+        used = decayed(hours | gpu_time.hours, now, half_life_s=self._tenants.shares.half_life_s)
+        self._tenants.shares.restart(used, gpu_time.now())
+        self._warned.pop("", None)
+
+    async def write(self) -> None:
+        """Write what has grown: the hour that goes on, and the days of those that are over.
+
+        What cannot be written is tried again the next time, and keeps nothing else from being written.
+
+        Raises:
+            ApiError: Another has counted further.
+        """
+        gpu_time = self._picture.gpu_time
+        gpu_time.settle()
+        for namespace in self._tenants.shares.correct(gpu_time.now()):
+            logger.error("what namespace %s has of GPUs is not what its claims hold; put right", namespace)
+            metrics.DIFFERENCES.labels("shares").inc()
+        current = int(gpu_time.until // HOUR_S)  # the clock's, where that does not go back
+        grown, gpu_time.book.grown = gpu_time.book.grown, set()
+        self._late |= grown
+        self._late &= gpu_time.hours.keys()
+        self._due |= current in grown
+        # The hour's has what no day has yet, too: it is written over what it had of the hour before. It says until when
+        # all was counted, so what it has no room for is in its day before.
+        oldest = current - _LATE_H
+        await self._put_days({hour // DAY_H for hour in self._late if hour < oldest}, current)
+        if self._due:
+            late = {h: gpu_time.hours[h] for h in sorted(self._late) if oldest <= h <= current}
+            self._due = not await self._put(None, late)
+        await self._put_days({hour // DAY_H for hour in self._late if oldest <= hour < current}, current)
+        self._late |= gpu_time.book.grown  # of what has ended meanwhile
+        gpu_time.book.forget_before((current // DAY_H - 1) * DAY_H)
+        gpu_time.book.forget_pods_before(current)
+        self._tell()
+
+    async def _put_days(self, days: set[int], current: int) -> None:
+        for day in sorted(days):
+            over = {h: rows for h, rows in self._picture.gpu_time.hours.items() if h // DAY_H == day and h < current}
+            if await self._put(day, over):
+                self._late -= over.keys()
+
+    def _tell(self) -> None:
+        shares, named = self._tenants.shares, bool(self._tenants.named)
+        tenants = [tenant for tenant in shares.tenants() if named]
+        # All that a cap may be compared with.
+        metrics.TENANT_GPUS.set({t: shares.held(t)[0] for t in tenants}, always=self._tenants.named)
+        metrics.TENANT_USAGE.set({tenant: shares.used(tenant) / HOUR_S for tenant in tenants})
+        caps = ((name, cap) for name, tenant in self._tenants.named.items() for cap in tenant.cap if not cap.products)
+        metrics.TENANT_CAP.set({name: cap.gpus for name, cap in caps})
+
+    async def _read(self, name: str) -> usage.Kept | None:
+        try:
+            found: dict[str, Any] = await self._client.get(CONFIG_MAPS, name, namespace=self._namespace)
+        except ApiError as error:
+            if error.not_found:
+                return None
+            raise
+        self._versions[name] = found["metadata"]["resourceVersion"]
+        try:
+            return usage.read(found)
+        except WordError as error:
+            logger.warning("%s", error)
+            return None
+
+    async def _put(self, day: int | None, hours: Hours) -> bool:
+        """Write a ConfigMap, also over what somebody else has changed of it. Returns whether it is written.
+
+        Raises:
+            ApiError: Another has counted further.
+        """
+        if not hours:  # the clock went back
+            return True
+        name = usage.name_of(day)
+        until = min(self._picture.gpu_time.until, (max(hours) + 1.0) * HOUR_S)  # of what is in it
+        before, self._until[name] = self._until.get(name, 0.0), until  # it may be stored though no answer comes
+        try:
+            try:
+                await self._store(day, hours, until)
+            except ApiError as error:
+                if error.status != _CONFLICT:
+                    raise
+                kept = await self._read(name)
+                if kept is not None and kept.until > before + _SLACK_S:
+                    raise _Overtaken(error) from None
+                await self._store(day, hours, until)
+        except _Overtaken as overtaken:
+            raise overtaken.error from None
+        except DriverError as error:
+            if isinstance(error, ApiError) and error.not_found:
+                self._versions.pop(name, None)  # somebody has deleted it
+            self._warn(name, error, "what was counted stays, and is written as soon as it can be")
+            return False
+        self._warned.pop(name, None)
+        return True
+
+    async def _store(self, day: int | None, hours: Hours, until: float) -> None:
+        name = usage.name_of(day)
+        wanted = usage.config_map(
+            day, hours, until=until, namespace=self._namespace, class_uid=self._class,
+            version=self._versions.get(name, ""), details=self._picture.gpu_time.book.details,
+        )  # fmt: skip
+        if name in self._versions:
+            stored = await self._client.update(CONFIG_MAPS, wanted)
+        else:
+            stored = await self._client.create(CONFIG_MAPS, wanted)
+        self._versions[name] = stored["metadata"]["resourceVersion"]
+
+    def _warn(self, name: str, error: DriverError, then: str) -> None:
+        """Say what is wrong with one, once as long as it is the same."""
+        cause = f"{error.status} {error.api_reason}" if isinstance(error, ApiError) else error.reason
+        if self._warned.get(name) != cause:
+            self._warned[name] = cause
+            logger.warning("the store of GPU time: %s; %s", error, then)
+
+    def _given_at(self, claim: Key) -> float:
+        """Return when a claim got its devices, seconds since the epoch; now where nobody says."""
+        found = given_at(self._picture.claims.get(claim))
+        return self._clock() if found is None else found
+
+
+def _count(bucket: usage.Bucket, seconds: float) -> None:
+    metrics.GPU_SECONDS.add(seconds, bucket.namespace, bucket.product, bucket.kind)
