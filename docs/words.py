@@ -17,10 +17,10 @@ from typing import Final
 from dradriver.allocator.policies import POLICIES
 from dradriver.allocator.request import NEAR_NIC
 from dradriver.api.base import names
-from dradriver.api.vocabulary import values
-from dradriver.api.vocabulary.annotation_words import EVERY, About, Word
 from dradriver.api.base.errors import WordError
 from dradriver.api.policies.model import WORKLOADS
+from dradriver.api.vocabulary import values
+from dradriver.api.vocabulary.annotation_words import EVERY, About, Word
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 TARGET: Final = ROOT / "docs" / "words.md"

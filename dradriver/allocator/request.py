@@ -12,6 +12,7 @@ from fnmatch import fnmatchcase
 import msgspec
 
 from dradriver.errors import DriverError
+from dradriver.reason import Cause, Reason
 from dradriver.topology.vendors import NVIDIA
 
 NEAR_REQUIRED, NEAR_PREFERRED = NEAR_NIC = ("required", "preferred")  # the words of the annotation
@@ -268,14 +269,30 @@ class NoPlaceError(DriverError):
 
     reason = "NoPlace"
 
-    def __init__(self, message: str, *, stable: str = "") -> None:
+    def __init__(self, message: str, *, stable: str = "", cause: Cause = Cause.POD) -> None:
+        """Make one; ``cause`` says whether a free set would help, another cluster, or another request."""
         super().__init__(message)
         self._stable = stable or message
+        self._cause = cause
 
     @property
     def stable(self) -> str:
         """Return the sentence that stays the same as GPUs come and go."""
         return self._stable
+
+    @property
+    def cause(self) -> Cause:
+        """Return why there is no place, for programs."""
+        return self._cause
+
+    def more(self, text: str, cause: Cause | None = None) -> NoPlaceError:
+        """Return the same refusal with a further clause; it has another cause if that says more."""
+        return NoPlaceError(f"{self}; {text}", stable=f"{self.stable}; {text}", cause=cause or self.cause)
+
+    @property
+    def why(self) -> Reason:
+        """Return the message as the reason of a pod that waits."""
+        return Reason(self.cause, str(self))
 
 
 class LazyNoPlaceError(NoPlaceError):
@@ -299,3 +316,8 @@ class LazyNoPlaceError(NoPlaceError):
     def stable(self) -> str:
         """Return the sentence that stays the same as GPUs come and go."""
         return self._error().stable
+
+    @property
+    def cause(self) -> Cause:
+        """Return why there is no place, for programs."""
+        return self._error().cause

@@ -8,5 +8,4 @@ steps    what a pod or a gang needs next; pure functions
 placing  which GPUs, nodes and NICs; whom to preempt; what to reserve; no I/O
 reading  objects that are read only when a waiting pod names them
 metrics  metrics of the controller
-causes   the cause of a wait in one word, for the metrics
 """

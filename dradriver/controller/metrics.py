@@ -9,9 +9,9 @@ from prometheus_client import Counter, Gauge, Histogram
 
 from dradriver.allocator.request import Level
 from dradriver.cluster.derived.gpu_states import STATES
-from dradriver.controller.causes import Cause
 from dradriver.controller.steps.withdraw_reasons import WithdrawReason
 from dradriver.kube.labels import Amounts, Labelled, Spans, Totals
+from dradriver.reason import Cause
 
 PART: Final = "part"
 ALONE: Final = "single"  # in place of a level: one GPU talks to nobody

@@ -24,6 +24,7 @@ from dradriver.cluster.nodes.columns import Bools
 from dradriver.queue.kinds import ANYWHERE, Closed
 from dradriver.queue.tenants import Tenants
 from dradriver.queue.units import Member, Unit
+from dradriver.reason import Cause
 
 CAP: Final = "its tenant's cap"
 UNKNOWN: Final = (
@@ -45,7 +46,7 @@ class CapError(NoPlaceError):
     """
 
     def __init__(self, message: str, about: str) -> None:
-        super().__init__(message, stable=message)
+        super().__init__(message, cause=Cause.CAP)
         self.about = about
 
 

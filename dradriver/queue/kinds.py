@@ -7,6 +7,7 @@ from typing import Final, TypeAlias
 from dradriver.allocator.request import Whole
 from dradriver.api.claims.pins import Key
 from dradriver.queue.placement_request import Kind
+from dradriver.reason import Reason
 
 NEVER: Final = -1
 
@@ -42,7 +43,8 @@ class Line:
         self.heap: list[tuple[Order, Key]] = []
         self.size = 0
         self.queued: Order | None = None
-        self.reason = self.about = group.reason
+        self.reason = group.reason
+        self.about = "" if group.reason is None else group.reason.text
 
 
 class Group:
@@ -70,7 +72,7 @@ class Group:
         self.gpus = kind[0].gpus if isinstance(kind[0], Whole) and not kind[2] else 0
         self.lines: dict[str, Line] = {}
         self.failed_at = NEVER
-        self.reason = ""
+        self.reason: Reason | None = None
         self.checked_at = 0.0
         self.seen = -1
 

@@ -15,6 +15,7 @@ from dradriver.kube.errors import asked_s
 from dradriver.queue.kinds import Order
 from dradriver.queue.pace import Pace
 from dradriver.queue.turns import Turn, turn_of
+from dradriver.reason import Cause, Reason
 
 MOST: Final = 16
 SLOW_S: Final = 1.0  # a write that takes longer gives its slot to another, and goes on beside it
@@ -35,8 +36,20 @@ class WaitReason(enum.Enum):
     NAMESPACE = "earlier writes in this namespace are not answered; a webhook may hold them up"
     SCHEDULER = "waits until its scheduler has bound other pods of this namespace"
 
+    @property
+    def why(self) -> Reason:
+        """Return the reason of a pod that waits for it."""
+        return Reason(_CAUSES[self], self.value)
 
-Cause = tuple[WaitReason, str]
+
+_CAUSES: Final = {
+    WaitReason.SLOT: Cause.SERVER,
+    WaitReason.QUOTA: Cause.CAP,
+    WaitReason.NAMESPACE: Cause.SERVER,
+    WaitReason.SCHEDULER: Cause.SCHEDULER,
+}
+
+Obstacle = tuple[WaitReason, str]
 """What is waited for, and the name of it where there are several."""
 
 
@@ -143,9 +156,9 @@ class Lanes:
         self._server = _Flow(longest_s=LONGEST_PAUSE_S)
         self._fast = self._slow = 0
         self._lanes: dict[str, _Lane] = {}
-        self._lots: dict[Cause, list[tuple[Order, Key]]] = {}  # heaps; who waits no more is dropped at the top
-        self._waiting: dict[Key, tuple[Cause, Order]] = {}
-        self._size: dict[Cause, int] = {}
+        self._lots: dict[Obstacle, list[tuple[Order, Key]]] = {}  # heaps; who waits no more is dropped at the top
+        self._waiting: dict[Key, tuple[Obstacle, Order]] = {}
+        self._size: dict[Obstacle, int] = {}
 
     # Who may write.
 
@@ -235,7 +248,7 @@ class Lanes:
             return WaitReason.QUOTA
         return None
 
-    def _wait(self, key: Key, order: Order, cause: Cause) -> None:
+    def _wait(self, key: Key, order: Order, cause: Obstacle) -> None:
         if self._waiting.get(key) == (cause, order):
             return
         self.forget(key)
@@ -243,7 +256,7 @@ class Lanes:
         self._size[cause] = self._size.get(cause, 0) + 1
         heapq.heappush(self._lots.setdefault(cause, []), (order, key))
 
-    def _over(self, cause: Cause, before: Turn | None) -> bool:
+    def _over(self, cause: Obstacle, before: Turn | None) -> bool:
         match cause:
             case (WaitReason.NAMESPACE | WaitReason.QUOTA) as reason, name:
                 over = self._held_up(name, creates=reason is WaitReason.QUOTA) is None
@@ -256,13 +269,13 @@ class Lanes:
         order, key = self._lot(cause)[0]
         return self._turn(key, order) < before
 
-    def _lot(self, cause: Cause) -> list[tuple[Order, Key]]:
+    def _lot(self, cause: Obstacle) -> list[tuple[Order, Key]]:
         lot = self._lots[cause]
         while not self._here(lot[0], cause):
             heapq.heappop(lot)
         return lot
 
-    def _here(self, item: tuple[Order, Key], cause: Cause) -> bool:
+    def _here(self, item: tuple[Order, Key], cause: Obstacle) -> bool:
         return self._waiting.get(item[1]) == (cause, item[0])
 
     # What is written.

@@ -23,6 +23,7 @@ from dradriver.api.vocabulary.values import HAND_OVER, NCCL_AUTO
 from dradriver.cluster.nodes.ask import Ask, Where, ask_of
 from dradriver.cluster.pods.neighbours import Rules, rules_of
 from dradriver.cluster.records.templates import beside, missing
+from dradriver.reason import Reason
 
 Kind: TypeAlias = tuple[Request, Ask, str, bool, Rules | None, NicAsk | None, str]
 """The last is who it is for whom GPUs are reserved; empty for others."""
@@ -169,10 +170,11 @@ def _alone(asked: PlacementRequest, words: Request) -> dict[str, Any] | None:
         return None
 
 
-def why(pod: Pod, error: NoPlaceError) -> str:
+def why(pod: Pod, error: NoPlaceError) -> Reason:
     """Return why a pod has no place: one that was placed before can have one on a few nodes only."""
     if not _narrowed(pod):
-        return str(error)
-    return (
-        f"the nodes that this pod was placed for have no other GPUs for it: {error}; delete it to have it placed anew"
+        return error.why
+    return Reason(
+        error.cause,
+        f"the nodes that this pod was placed for have no other GPUs for it: {error}; delete it to have it placed anew",
     )

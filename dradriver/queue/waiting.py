@@ -14,6 +14,7 @@ from dradriver.queue.placement_request import Kind
 from dradriver.queue.rechecks import Rechecks
 from dradriver.queue.turns import Turn, Turns, turn_of
 from dradriver.queue.units import Unit
+from dradriver.reason import Reason
 
 _SPARE: Final = 16  # units that left, for which a heap is not made anew
 
@@ -76,7 +77,7 @@ class Queue:
     def __contains__(self, key: Key) -> bool:
         return key in self._units
 
-    def put(self, unit: Unit) -> str:
+    def put(self, unit: Unit) -> Reason | None:
         """Let a unit wait for a place. Returns why its kind has none, as far as that is known."""
         kind, tenant = unit.kind, self._tenant(unit.key[0])
         known = self._units.get(unit.key)
@@ -131,12 +132,12 @@ class Queue:
             self._left_by_one(entry[1])
             self._queue(entry[1])
 
-    def block(self, unit: Unit, reason: str, about: str = "") -> list[Unit]:
+    def block(self, unit: Unit, reason: Reason | None, about: str = "") -> list[Unit]:
         """Say that a unit found no place, nor will its kind. Returns whom that is news to.
 
         Args:
             unit: The unit.
-            reason: Why; empty for that of before.
+            reason: Why; None for that of before.
             about: The same without figures that change all the time, where it has any: of a kind that was told the
                 same, only the first is told the new ones.
         """
@@ -149,12 +150,12 @@ class Queue:
             line.queued = None
             if self._head(line) is None:
                 self._forget(line)
-        if reason == "":
+        if reason is None:
             return []
         group.reason = reason
-        return [told for line in group.lines.values() for told in self._told(line, reason, about or reason)]
+        return [told for line in group.lines.values() for told in self._told(line, reason, about or reason.text)]
 
-    def _told(self, line: Line, reason: str, about: str) -> list[Unit]:
+    def _told(self, line: Line, reason: Reason, about: str) -> list[Unit]:
         """Return the units of a line that have to be told a reason."""
         if line.reason == reason:
             return []
@@ -168,19 +169,19 @@ class Queue:
         entry = self._units.get(key)
         return ANYWHERE if entry is None else entry[1].group.closed
 
-    def widen(self, tenant: str) -> list[tuple[Unit, str]]:
+    def widen(self, tenant: str) -> list[tuple[Unit, Reason]]:
         """Take in that a tenant has less than before: its cap may keep its units from nothing now.
 
         Returns those that find no place all the same, as others of their kind did not, with why.
         """
-        news: list[tuple[Unit, str]] = []
+        news: list[tuple[Unit, Reason]] = []
         for line in sorted(self._narrow.get(tenant, ()), key=lambda line: line.heap[:1]):
             self._move(line, ANYWHERE)
             group = line.group
             if group.failed_at == NEVER or group.queued:
                 self._queue(line)
             elif group.reason:
-                news += [(unit, group.reason) for unit in self._told(line, group.reason, group.reason)]
+                news += [(unit, group.reason) for unit in self._told(line, group.reason, group.reason.text)]
         return news
 
     def _move(self, line: Line, closed: Closed) -> None:

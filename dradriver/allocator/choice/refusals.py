@@ -13,6 +13,7 @@ from dradriver.allocator.request import Constraint, NoPlaceError, Whole
 from dradriver.allocator.sets import rings
 from dradriver.allocator.sets.criteria import Criteria
 from dradriver.allocator.sets.tables import Tables
+from dradriver.reason import Cause
 from dradriver.topology.machine import Machine
 
 
@@ -32,7 +33,9 @@ def refusal(machine: Machine, tables: Tables, offered: int, *, request: Whole, u
     stable = "such a set is not free" if possible else "the machine has no such set even when all its GPUs are free"
     stable = _never(machine, request) or stable
     detail = _detail(machine, tables, offered, request=request, usable=usable, criteria=criteria)
-    return NoPlaceError(f"{what}: no; {detail}", stable=f"{what}: no; {stable}")
+    return NoPlaceError(
+        f"{what}: no; {detail}", stable=f"{what}: no; {stable}", cause=Cause.GPUS if possible else Cause.NEVER
+    )
 
 
 def _detail(machine: Machine, tables: Tables, offered: int, *, request: Whole, usable: int, criteria: Criteria) -> str:

@@ -16,6 +16,7 @@ from dradriver.allocator.fleet.gang_search import Taken, most_pods, nothing_take
 from dradriver.allocator.fleet.refusals import never
 from dradriver.allocator.gang_request import GangRequest
 from dradriver.allocator.request import NoPlaceError
+from dradriver.reason import Cause
 from dradriver.topology.levels import CLUSTER, FABRIC, NODE
 
 _NOT_FOUND = "no place was found for all of them at once"
@@ -25,7 +26,7 @@ _GAVE_UP = "The search ended at its limit before it had tried every plan."
 def of_those_that_stay(request: GangRequest, broken: str) -> NoPlaceError:
     """The refusal of further members of a gang whose others are not within its limits: ``broken`` says how."""
     stable = f"{_wanted(request)}: no; those that keep their places are not so: {broken}"
-    return NoPlaceError(stable, stable=stable)
+    return NoPlaceError(stable, cause=Cause.GANG)
 
 
 def refusal(
@@ -47,7 +48,7 @@ def refusal(
     if (lost := sum(counts)) < sum(role.pods for role in request.members):
         stable = f"{what}, of which {lost} {'has' if lost == 1 else 'have'} no place now"
         reason = _of_late_ones(fleet, tables, request, counts, taken=taken, gave_up=gave_up, effort=effort)
-        return NoPlaceError(f"{stable}: {reason}", stable=stable)
+        return NoPlaceError(f"{stable}: {reason}", stable=stable, cause=Cause.GPUS)
     smallest = request if request.least_pods is None else msgspec.structs.replace(request, pods=request.least_pods)
     could, reason = _could_hold(fleet, smallest, effort)
     if could:
@@ -56,7 +57,9 @@ def refusal(
     else:
         stable = reason or "this cluster has no place for all of them even when all its GPUs are free"
         reason = reason or _nearest(fleet, tables, smallest, gave_up=gave_up, effort=effort)
-    return NoPlaceError(f"{what}: no; {reason}", stable=f"{what}: no; {stable}")
+    return NoPlaceError(
+        f"{what}: no; {reason}", stable=f"{what}: no; {stable}", cause=Cause.GPUS if could else Cause.NEVER
+    )
 
 
 def _wanted(request: GangRequest) -> str:

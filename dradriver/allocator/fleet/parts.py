@@ -19,6 +19,7 @@ from dradriver.allocator.parts.slices import Slices
 from dradriver.allocator.request import Amount, Mig, NoPlaceError, PartChoice, Share
 from dradriver.allocator.sets import rings
 from dradriver.allocator.sets.subsets import Bools
+from dradriver.reason import Cause
 
 
 def rank(
@@ -71,15 +72,18 @@ def _refusal(ask: Ask, every: Sequence[Nodes], tenant: int, *, explain: bool) ->
         stable = f"no node offers GPUs in {word}"
     elif not any(nodes.openable & nodes.rooms.offered(sliced=ask.sliced) for nodes in offering):
         stable = f"no GPU of this cluster that is offered in {word} has room for that even when it is empty"
-        return NoPlaceError(f"{what}: no; {stable}{_instead(ask, offering)}")
+        return NoPlaceError(f"{what}: no; {stable}{_instead(ask, offering)}", cause=Cause.NEVER)
     elif not any(_ever(ask, nodes) for nodes in offering):
-        return NoPlaceError(f"{what}: no; no node of this cluster has room for so much, even when nothing is on it")
+        return NoPlaceError(
+            f"{what}: no; no node of this cluster has room for so much, even when nothing is on it", cause=Cause.NEVER
+        )
     else:
         stable = "no eligible node has room for that"
     reason = f"{what}: no; {stable}"
     kept = _kept_from(ask, offering, tenant)
     stable = reason if kept is None else f"{reason}; another namespace uses fractions of GPUs with room for it"
-    return NoPlaceError(f"{reason}{_nearest(ask, offering, kept)}" if explain else stable, stable=stable)
+    cause = Cause.NEVER if not offering else Cause.GPUS if kept is None else Cause.RESERVED
+    return NoPlaceError(f"{reason}{_nearest(ask, offering, kept)}" if explain else stable, stable=stable, cause=cause)
 
 
 def _ever(ask: Ask, nodes: Nodes) -> bool:

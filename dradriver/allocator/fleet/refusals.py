@@ -10,6 +10,7 @@ from dradriver.allocator.fleet.candidates import Candidates
 from dradriver.allocator.fleet.node_group import NodeGroup
 from dradriver.allocator.request import NoPlaceError, Whole
 from dradriver.allocator.sets.criteria import ANY, Criteria
+from dradriver.reason import Cause
 
 _MOST_MASKS = 512  # of a group, looked through for what is nearest
 
@@ -28,22 +29,23 @@ def refusal(
     what = phrases.wanted(request)
     if groups and not any(group.vendor == request.vendor for group in groups):
         have = " and ".join(sorted({group.vendor for group in groups}))
-        return NoPlaceError(f"{what}: no; no node has GPUs of {request.vendor}, only of {have}")
+        return NoPlaceError(f"{what}: no; no node has GPUs of {request.vendor}, only of {have}", cause=Cause.NEVER)
     groups = [group for group in groups if group.vendor == request.vendor]
     candidates = [each for each in candidates if each.group.vendor == request.vendor]
-    stable = f"{what}: no; {_stable(groups, request)}"
+    cause, why = _stable(groups, request)
+    stable = f"{what}: no; {why}"
     detail = f"{what}: no; {_nearest(groups, candidates, request)}" if explain else stable
-    return NoPlaceError(detail, stable=stable)
+    return NoPlaceError(detail, stable=stable, cause=cause)
 
 
-def _stable(groups: Collection[NodeGroup], request: Whole) -> str:
+def _stable(groups: Collection[NodeGroup], request: Whole) -> tuple[Cause, str]:
     if not groups:
-        return "no node has GPUs"
+        return Cause.GPUS, "no node has GPUs"  # of those that the request may use; others may have some
     if any(could_have(group, request) for group in groups):
-        return "no eligible node has such a set free"
+        return Cause.GPUS, "no eligible node has such a set free"
     if why := never(groups, request):
-        return why
-    return "no node of this cluster has such a set even when all its GPUs are free"
+        return Cause.NEVER, why
+    return Cause.NEVER, "no node of this cluster has such a set even when all its GPUs are free"
 
 
 def never(groups: Iterable[NodeGroup], request: Whole) -> str:

@@ -1,9 +1,15 @@
 """Errors about words: annotations, opaque configuration, quantities."""
 
 from dradriver.errors import DriverError
+from dradriver.reason import Cause, Reason
 
 
 class WordError(DriverError):
     """A word in an object is unknown, malformed or contradicts another; the message names it and what is allowed."""
 
     reason = "BadRequest"
+
+    @property
+    def why(self) -> Reason:
+        """Return the message as the reason of a pod that waits."""
+        return Reason(Cause.POD, str(self))

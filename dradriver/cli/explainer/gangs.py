@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from functools import partial
-from typing import Final, TypeGuard
+from typing import Final
 
 import msgspec
 
@@ -38,6 +38,7 @@ from dradriver.controller.steps.gang_step import (
 )
 from dradriver.controller.steps.next_step import PROMISE_S, UNSCHEDULABLE_S
 from dradriver.queue.units import Member, Unit
+from dradriver.reason import Cause, Reason
 from dradriver.view.plain import plain
 
 _ROUNDS: Final = 8
@@ -49,13 +50,13 @@ class Read(msgspec.Struct, frozen=True):
     Attributes:
         of: What the pod says of it.
         unit: All of its pods that live.
-        size: How few pods it may start with, and how many it has; else that it is none, or why nobody knows.
+        size: How few pods it may start with, and how many it has; else that it is none, or why it is not known.
         done: How many of its pods have ended well.
     """
 
     of: Membership
     unit: Unit
-    size: Size | Alone | str
+    size: Size | Alone | Reason | None
     done: int
 
 
@@ -68,7 +69,7 @@ async def read(scene: Scene, pod: Pod) -> Read | None:
     keys = picture.gangs.pods(own.gang)
     of = picture.gangs.said(own.gang)
     owners = scene.owners()
-    if (size := size_of(own.gang, of, owners)) == "":
+    if (size := size_of(own.gang, of, owners)) is None:
         await owners.read()
         size = size_of(own.gang, of, owners)
     if isinstance(size, Alone) and not gang_members.must_wait(of.wants):
@@ -100,7 +101,7 @@ def _wants_nics(member: Member) -> bool:
 
 def step(scene: Scene, gang: Read) -> Step:
     """Return what the controller would do for a gang that has not started, as if it had waited for more pods."""
-    size = gang.size.why if isinstance(gang.size, Alone) else gang.size
+    size = Reason(Cause.GANG, gang.size.why) if isinstance(gang.size, Alone) else gang.size
     at = partial(
         gang_step,
         gang.unit,
@@ -149,12 +150,8 @@ async def places(
             if not await scene.fill({node for place in found.values() for node in place.hostnames}):
                 break
     except (NoPlaceError, WordError) as error:
-        return NoPlaceError(f"{error}; {why}", stable=f"{error.stable}; {why}") if _adds(error, why) else error
+        return error.more(why) if why and isinstance(error, NoPlaceError) else error
     return found
-
-
-def _adds(error: NoPlaceError | WordError, why: str) -> TypeGuard[NoPlaceError]:
-    return isinstance(error, NoPlaceError) and bool(why)
 
 
 def doing(scene: Scene, gang: Read, what: Step) -> str:
@@ -169,9 +166,9 @@ def doing(scene: Scene, gang: Read, what: Step) -> str:
         case GiveBack():
             return f"the claims of its gang are given back: {what.reason or what.cause.value}"
         case Ending():
-            return what.why
+            return what.why.text
     if what.reason is not None:
-        return what.reason
+        return what.reason.text
     have = [member for member in gang.unit.members if gang_plan.has_claim(scene.picture, member)]
     seats = sum(_state(scene, member) == "seated" for member in have)
     return f"{seats} of {len(have)} pods of its gang have their places; the scheduler has yet to give the others theirs"

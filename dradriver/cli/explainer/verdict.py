@@ -111,7 +111,7 @@ async def _judged(scene: Scene, pod: Pod) -> Verdict:
     if not scene.whole or pod.metadata.deletion_timestamp is not None:
         return await _alone(scene, pod, None)
     if (why := scene.picture.gangs.waits(key)) and pod.gated and scene.picture.claim_of(pod) is None:
-        return Verdict(reason=why)
+        return Verdict(reason=why.text)
     gang = await gangs.read(scene, pod)
     if gang is None:
         return await _alone(scene, pod, None)
@@ -127,11 +127,11 @@ async def _alone(scene: Scene, pod: Pod, gang: Read | None) -> Verdict:
         return Verdict()
     await scene.read_beside([pod])
     if lacking := scene.lacking_of(pod):
-        return Verdict(reason=lacking)
+        return Verdict(reason=lacking.text)
     where = await scene.volumes_of(pod)
     if isinstance(where, Unbound):
         if pod.gated and scene.picture.claim_of(pod) is None:
-            return Verdict(reason=where.reason)
+            return Verdict(reason=where.reason.text)
         where = ()
     unit = _unit(scene, pod, where)
     wish, told = None, ""
@@ -164,10 +164,10 @@ async def _alone(scene: Scene, pod: Pod, gang: Read | None) -> Verdict:
             doing = "told that it may be bound" if isinstance(step, Go) else "given back, to be made anew"
             return await _having(scene, pod, wish, pin, f"its gang has started; its claim is about to be {doing}")
         case Ending():
-            return await _having(scene, pod, wish, pin, step.why)
+            return await _having(scene, pod, wish, pin, step.why.text)
         case Wait():
             if step.reason or claim is None or not claim.handed_over:
-                why = step.reason or f"its GPUs are promised to it; {alone.said(pod)}"
+                why = step.reason.text if step.reason else f"its GPUs are promised to it; {alone.said(pod)}"
                 return await _having(scene, pod, wish, pin, why)
             why = f"it was handed over to the scheduler, and nothing is promised to it; {alone.said(pod)}"
             free = None if wish is None or claim.devices else await alone.free(scene, pod, wish.request)
@@ -230,7 +230,7 @@ async def _decided(scene: Scene, unit: Unit, wish: PlacementRequest) -> Placemen
             why = left.why
             placement = decide(scene.picture, wish, most=most, rows=left.rows, fleet=left.fleet)
         except NoPlaceError as error:
-            return NoPlaceError(f"{error}; {why}", stable=f"{error.stable}; {why}") if why else error
+            return error.more(why) if why else error
         if not await scene.fill(tuple(placement.hostnames)):
             return placement
         most *= 2

@@ -26,6 +26,7 @@ from dradriver.cluster.pods.refusals import Refusals
 from dradriver.cluster.pods.volumes import Volumes
 from dradriver.cluster.records.records import ClaimRecord
 from dradriver.cluster.records.templates import Templates
+from dradriver.reason import Reason
 from dradriver.topology.machine import Machine
 
 
@@ -99,8 +100,8 @@ class Books:
         key = claim_key(pod)
         return None if key is None else self.claims.get(key)
 
-    def lacking_of(self, pod: Pod) -> str | None:
-        """Return what a waiting pod cannot start without yet, a template or a volume, in words; None for nothing."""
+    def lacking_of(self, pod: Pod) -> Reason | None:
+        """Return what a waiting pod cannot start without yet, a template or a volume; None for nothing."""
         return self.templates.lacking_of(pod) or self.volumes.lacking_of(pod)
 
     def held(self, key: Key) -> Mapping[Device, Usage]:

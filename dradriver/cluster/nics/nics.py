@@ -24,6 +24,7 @@ from dradriver.cluster.nics.nic_devices import Nic, NicSlice
 from dradriver.cluster.nics.nic_ways import Ways
 from dradriver.cluster.nodes.table import NodeTable
 from dradriver.kube.reflector import Change
+from dradriver.reason import Cause, Reason
 from dradriver.topology.machine import Machine
 
 Place = tuple[str, str]
@@ -264,13 +265,14 @@ class Nics:
         """Return those of them that no claim has, but for one claim's."""
         return [nic for nic in self.on(node) if not self._holders.get((node, nic.address), set()) - {besides}]
 
-    def unread(self) -> str:
-        """Have the slices of NICs read, if nobody has. Returns what is waited for until they are known, else empty."""
+    def unread(self) -> Reason | None:
+        """Have the slices of NICs read, if nobody has. Returns what is waited for until they are known."""
         if not self.asked:
             self.asked = True
             self.on_asked()
         unknown = sorted(DRIVERS.keys() - self.known)
-        return f"waits until the slices of drivers {', '.join(unknown)} are read" if unknown else ""
+        text = f"waits until the slices of drivers {', '.join(unknown)} are read"
+        return Reason(Cause.POD, text) if unknown else None
 
     def readable(self, ask: NicAsk) -> NicAsk:
         """Return what is asked of NICs without the requests whose class cannot be read here: these are left.
@@ -279,7 +281,7 @@ class Nics:
             NoPlaceError: The slices are not known yet, or there is no such class.
         """
         if ask.requests and (why := self.unread()):
-            raise NoPlaceError(why)
+            raise NoPlaceError(why.text, cause=why.cause)
         for request in ask.requests:
             if request.device_class not in self._classes:
                 raise NoPlaceError(f"waits for DeviceClass {shown(request.device_class)}, which is not there")
@@ -290,12 +292,12 @@ class Nics:
             name for one in ask.alike if unread & set(one.requests) for name in one.requests if name not in unread
         }:
             unread |= more
-        why = "a selector of its DeviceClass is for the scheduler alone to judge"
+        left = "a selector of its DeviceClass is for the scheduler alone to judge"
         return msgspec.structs.replace(
             ask,
             requests=tuple(request for request in ask.requests if request.name not in unread),
             alike=tuple(one for one in ask.alike if not unread & set(one.requests)),
-            left=(*ask.left, *((request.name, why) for request in ask.requests if request.name in unread)),
+            left=(*ask.left, *((request.name, left) for request in ask.requests if request.name in unread)),
         )
 
     def terms(self, request: NicRequest) -> tuple[Term, ...] | None:

@@ -16,6 +16,7 @@ from dradriver.api.gangs.gang_owners import Alone, Member, Rank
 from dradriver.api.gangs.gangs import Gang
 from dradriver.api.pod import resolved
 from dradriver.api.vocabulary import values
+from dradriver.reason import Cause, Reason
 
 _GANG: Final = "gang/"  # no pod's name has a slash
 _FAILURES: Final = "batch.kubernetes.io/job-index-failure-count"  # of the index of a pod, before it was made
@@ -72,7 +73,7 @@ class Gangs:
         self._others: dict[Key, Key] = {}  # pods of PodGroups that are no members: which group
         self._others_of: collections.Counter[Key] = collections.Counter()
         self._none: set[Key] = set()  # gangs that turned out to be none
-        self._waits: dict[Key, str] = {}  # why a pod that asks for a gang is in none
+        self._waits: dict[Key, Reason] = {}  # why a pod that asks for a gang is in none
 
     def __contains__(self, gang: Key) -> bool:
         return gang in self._pods and gang not in self._none
@@ -204,9 +205,9 @@ class Gangs:
         self._none.add(gang)
         return self.pods(gang)
 
-    def waits(self, pod: Key) -> str:
-        """Return why a pod that asks for a gang is in none, so that it stays at its gate; empty for any other."""
-        return self._waits.get(pod, "")
+    def waits(self, pod: Key) -> Reason | None:
+        """Return why a pod that asks for a gang is in none, so that it stays at its gate; None for any other."""
+        return self._waits.get(pod)
 
     def _read(self, key: Key, pod: Pod) -> Membership | None:
         group = pod.spec.scheduling_group
@@ -221,7 +222,7 @@ class Gangs:
         found = gang_members.find(gang_members.facts(pod), wants)
         if isinstance(found, Alone):
             if gang_members.must_wait(wants, found):
-                self._waits[key] = found.why
+                self._waits[key] = Reason(Cause.GANG, found.why)
             return None
         makers = (owner.uid for owner in pod.metadata.owner_references if owner.controller)
         return Membership((key[0], _GANG + found.identity), found, wants, next(makers, ""))

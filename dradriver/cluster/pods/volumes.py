@@ -20,6 +20,7 @@ from dradriver.cluster.nodes.ask import Term, Terms, Where, size_of, terms_of
 from dradriver.kube.client import ApiError, Client, Unreachable
 from dradriver.kube.resources import PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, STORAGE_CLASSES
 from dradriver.kube.workqueue import WorkQueue
+from dradriver.reason import Cause, Reason
 
 logger = logging.getLogger(__name__)
 
@@ -43,10 +44,10 @@ class Unbound(msgspec.Struct, frozen=True):
     """A claim without which no pod can start yet; its volume may come to be anywhere.
 
     Attributes:
-        reason: What a pod waits for, in words.
+        reason: What a pod waits for.
     """
 
-    reason: str
+    reason: Reason
 
 
 class Volumes:
@@ -95,8 +96,8 @@ class Volumes:
         """Return those claims of a waiting pod that have to be read."""
         return [claim for claim in _named(pod) if claim not in self._known]
 
-    def lacking_of(self, pod: Pod) -> str | None:
-        """Return which claim a waiting pod cannot start without yet, in words."""
+    def lacking_of(self, pod: Pod) -> Reason | None:
+        """Return which claim a waiting pod cannot start without yet."""
         answers = (self._known.get(claim) for claim in _named(pod))
         return next((answer.reason for answer in answers if isinstance(answer, Unbound)), None)
 
@@ -178,7 +179,7 @@ async def locate(client: Client, claim: Key) -> Where | Unbound:
     told = f"waits for PersistentVolumeClaim {shown(name)}"
     stored = await _there(client.get(PERSISTENT_VOLUME_CLAIMS, name, namespace=namespace, type=PersistentVolumeClaim))
     if stored is None:
-        return Unbound(f"{told}, which is not there; create it in its namespace")
+        return Unbound(Reason(Cause.STORAGE, f"{told}, which is not there; create it in its namespace"))
     spec = stored.spec
     if stored.status.phase == "Bound" and spec.volume_name:
         volume = await _there(client.get(PERSISTENT_VOLUMES, spec.volume_name, type=PersistentVolume))
@@ -189,7 +190,7 @@ async def locate(client: Client, claim: Key) -> Where | Unbound:
         kind = await _there(client.get(STORAGE_CLASSES, spec.storage_class_name, type=StorageClass))
         if kind is not None and kind.volume_binding_mode == "WaitForFirstConsumer":
             return ()
-    return Unbound(f"{told}, which is not bound to a volume yet")
+    return Unbound(Reason(Cause.STORAGE, f"{told}, which is not bound to a volume yet"))
 
 
 async def _there(answer: Awaitable[T]) -> T | None:

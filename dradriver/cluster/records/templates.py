@@ -16,6 +16,7 @@ from dradriver.api.claims.pins import Key
 from dradriver.api.claims.templates import Template
 from dradriver.api.policies.model import DEFAULTS
 from dradriver.api.vocabulary.messages import shown
+from dradriver.reason import Cause, Reason
 
 
 class Templates:
@@ -80,8 +81,8 @@ class Templates:
         key = _own(pod)
         return key if key is not None and key in self.known and self.of(pod) is None else None
 
-    def lacking_of(self, pod: Pod) -> str | None:
-        """Return which template beside its own a pod cannot be placed without, in words; None for none."""
+    def lacking_of(self, pod: Pod) -> Reason | None:
+        """Return which template beside its own a pod cannot be placed without; None for none."""
         lacking = next((name for name in beside(pod) if (pod.metadata.namespace, name) not in self.known), None)
         return None if lacking is None else missing(lacking)
 
@@ -113,9 +114,10 @@ class Templates:
         return msgspec.structs.replace(template, nic_classes=self.nic_classes)
 
 
-def missing(template: str) -> str:
-    """Return that a pod waits for a template, in words."""
-    return f"waits for ResourceClaimTemplate {shown(template)}, which is not there; create it in its namespace"
+def missing(template: str) -> Reason:
+    """Return that a pod waits for a template."""
+    text = f"waits for ResourceClaimTemplate {shown(template)}, which is not there; create it in its namespace"
+    return Reason(Cause.POD, text)
 
 
 def beside(pod: Pod) -> tuple[str, ...]:

@@ -23,9 +23,10 @@ from dradriver.queue.lanes import Lanes
 from dradriver.queue.tenants import Tenants
 from dradriver.queue.units import Member, Unit
 from dradriver.queue.waiting import Queue
+from dradriver.reason import Cause, Reason
 
 LEAVES_S: Final = 1.0  # between two looks whether a gang has to end still: whoever asked for it may do without
-ANEW: Final = "waits until its gang has been started anew"
+ANEW: Final = Reason(Cause.GANG, "waits until its gang has been started anew")
 
 
 class Dispatcher:
@@ -175,14 +176,13 @@ class Dispatcher:
         gangs, volumes = self._picture.gangs, self._picture.volumes
         unread, gang = volumes.unread_of(pod), gangs.of(key)
         leaves = gang is not None and (self._running.leaves(gang.gang) or self._preemptions.leaves(gang.gang))
-        anew = ANEW if leaves else ""
-        why = anew or gangs.waits(key) or ("" if unread else self._picture.lacking_of(pod))
+        why = ANEW if leaves else gangs.waits(key) or (None if unread else self._picture.lacking_of(pod))
         if not ((why or unread) and pod.gated and self._picture.claim_of(pod) is None):
             return False
         self._queue.drop(key)
-        if why:
+        if why is not None:
             self._reasons.want(pod, why)
-        if anew:
+        if leaves:
             self._at(asyncio.get_running_loop().time() + LEAVES_S, key)
         return True
 

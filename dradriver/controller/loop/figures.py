@@ -16,8 +16,9 @@ from dradriver.api.policies.model import Prices
 from dradriver.cluster.cache.picture import Picture
 from dradriver.cluster.derived import gpu_states
 from dradriver.cluster.gpus import gone_agents
-from dradriver.controller import causes, metrics
+from dradriver.controller import metrics
 from dradriver.controller.writing.reasons import Reasons
+from dradriver.reason import Cause
 
 logger = logging.getLogger(__name__)
 
@@ -143,8 +144,8 @@ class Figures:
         metrics.LARGEST_GANG.set({(level, str(gpus)): float(gang.pods) for level, gang in found.items()})
 
     async def _waiting(self) -> None:
-        self._set_waiting(causes.counted(self._reasons.told()))
+        self._set_waiting(self._reasons.counted())
 
-    def _set_waiting(self, found: dict[causes.Cause, int]) -> None:
-        for cause in causes.Cause:
+    def _set_waiting(self, found: dict[Cause, int]) -> None:
+        for cause in Cause:
             metrics.WAITING_FOR.labels(cause.value).set(found.get(cause, 0))

@@ -33,6 +33,7 @@ from dradriver.queue.caps import CapError, Caps
 from dradriver.queue.lanes import Lanes, Slot
 from dradriver.queue.units import Member, Unit
 from dradriver.queue.waiting import Queue
+from dradriver.reason import Cause, Reason
 
 logger = logging.getLogger(__name__)
 
@@ -145,7 +146,7 @@ class GangWorker:
         step = gang_step(
             unit,
             self._picture,
-            size.why if isinstance(size, Alone) else size,
+            Reason(Cause.GANG, size.why) if isinstance(size, Alone) else size,
             now,
             done=done_of(self._picture.gangs, first, self._sizes),
             promise_s=self._promise_s,
@@ -186,7 +187,7 @@ class GangWorker:
         """Have others end for a gang, or give back what it was promised."""
         self._at(ending.look_at(now), unit.key)
         self._tell(unit, ending.why)
-        if not (why := self._preemptions.stops(unit, ending)):
+        if (why := self._preemptions.stops(unit, ending)) is None:
             self._preemptions.end(unit, ending)
         elif back := tuple(claim for claim in ending.claims if not claim.deleting):
             self.give_back(unit, GiveBack(back, WithdrawReason.UNENDED, why))
@@ -218,7 +219,8 @@ class GangWorker:
                 )  # fmt: skip
             except NoPlaceError as error:
                 if not avoid:  # pods are told no figures that change
-                    raise NoPlaceError("; ".join(filter(None, (error.stable, left.why)))) from None
+                    stable = NoPlaceError(error.stable, cause=error.cause)
+                    raise (stable.more(left.why, Cause.CAP) if left.why else stable) from None
             else:
                 if not avoid:
                     unit.failures.begin_again()
@@ -237,11 +239,12 @@ class GangWorker:
         self._queue.leave(unit)
         self._commit(unit, plan)
 
-    def why(self, unit: Unit, error: NoPlaceError, _: Bools | None) -> str:
+    def why(self, unit: Unit, error: NoPlaceError, _: Bools | None) -> Reason:
         """Return what to tell the pods of a gang that found no place."""
         if isinstance(error, CapError) or all(member.pod.gated for member in unit.members):
-            return str(error)
-        return f"some pods of its gang may go to few nodes only, those of an earlier plan, and there: {error}"
+            return error.why
+        text = f"some pods of its gang may go to few nodes only, those of an earlier plan, and there: {error}"
+        return Reason(error.cause, text)
 
     def _commit(self, unit: Unit, plan: dict[Member, Placement]) -> None:
         """Write a plan; what it takes is promised from now on."""
@@ -269,7 +272,7 @@ class GangWorker:
         for member in unit.members:
             if claim_key(member.pod) in taken:
                 member.promise.taken_back(member.pod.refused, renewed=False)
-        if not step.reason:
+        if step.reason is None:
             self._executor.begin_anew(unit, step.cause)
             return
         logger.info("gang %s/%s: its GPUs are free again: %s", *unit.key, step.reason)
@@ -285,11 +288,11 @@ class GangWorker:
 
     def _lift(self, unit: Unit, step: Lift, first: Membership) -> None:
         have = [member for member in unit.members if gang_plan.has_claim(self._picture, member)]
-        places, why = None, ""
+        places, why = None, None
         try:
             places = gang_plan.revalidate(self._picture, have, step.members, first.wants)
         except WordError as error:
-            why = str(error)
+            why = error.why
         if places is not None:
             self._executor.start(unit, lambda slot: self._writer.lift(places, slot))
             return
@@ -306,9 +309,9 @@ class GangWorker:
             reason = self._queue.put(unit)
         except WordError as error:
             self._queue.drop(unit.key)
-            self._tell(unit, str(error))
+            self._tell(unit, error.why)
             return
-        if reason:
+        if reason is not None:
             self.without_place(unit, reason)
 
     def _nominated(self, unit: Unit) -> tuple[Member, ...]:
@@ -316,7 +319,7 @@ class GangWorker:
         gated = [member for member in unit.members if member.pod.gated and member.may_nominate]
         return tuple(m for m in gated if m.pod.status.nominated_node_name and not gang_plan.has_claim(self._picture, m))
 
-    def without_place(self, unit: Unit, reason: str) -> None:
+    def without_place(self, unit: Unit, reason: Reason) -> None:
         """Tell a gang's pods why they wait; have those made anew that may go to few nodes only, and wait for long."""
         if any(not member.pod.gated for member in unit.members) and not self._queue.closed(unit.key):
             now = asyncio.get_running_loop().time()
@@ -327,7 +330,7 @@ class GangWorker:
                 self._running.anew(unit.key, pods, f"there is no place for it within its nodes: {reason}")
         self._tell(unit, self._reservations.told(unit, reason))
 
-    def _tell(self, unit: Unit, reason: str) -> None:
+    def _tell(self, unit: Unit, reason: Reason) -> None:
         for member in unit.members:
             if not (unit.failures.times and self._reasons.insist(member.pod)):  # why it failed says more
                 self._reasons.want(member.pod, reason)

@@ -34,6 +34,7 @@ from dradriver.queue.placement_request import why
 from dradriver.queue.tenants import Tenants
 from dradriver.queue.units import Member, Unit
 from dradriver.queue.waiting import Queue
+from dradriver.reason import Cause, Reason
 
 LOOK_S: Final = 0.25  # between two looks whether a place is free that is about to be
 _KEPT: Final = (
@@ -126,22 +127,22 @@ class PodWorker:
             return
         if unit.lead.near and self._running.comes_free(unit, now):
             self._queue.leave(unit)
-            self._reasons.want(unit.lead.pod, "the lost pod's GPUs are not free yet")
+            self._reasons.want(unit.lead.pod, Reason(Cause.GPUS, "the lost pod's GPUs are not free yet"))
             self._at(now + LOOK_S, unit.key)
             return
         left = self._caps.left(unit, self._reservations.whose(unit))
         try:
             placement = self._running.late(unit, left) if unit.lead.near else self._decide(unit, rows, left)
         except NoPlaceError as error:
-            raise (NoPlaceError(f"{error.stable}; {left.why}") if left.why else error) from None
+            raise (error.more(left.why, Cause.CAP) if left.why else error) from None
         self._queue.leave(unit)
         self._executor.place(unit, unit.lead, placement)
 
-    def why(self, unit: Unit, error: NoPlaceError, rows: Bools | None) -> str:
-        """Return what to tell a pod that found no place; empty where only a few nodes were asked about."""
+    def why(self, unit: Unit, error: NoPlaceError, rows: Bools | None) -> Reason | None:
+        """Return what to tell a pod that found no place; None if only a few nodes were asked about."""
         if isinstance(error, CapError):
-            return str(error)
-        return "" if rows is not None and not unit.lead.near else why(unit.lead.pod, error)
+            return error.why
+        return None if rows is not None and not unit.lead.near else why(unit.lead.pod, error)
 
     def _want(self, unit: Unit) -> None:
         unit.reserved = self._reservations.of(unit)
@@ -149,18 +150,18 @@ class PodWorker:
             reason = self._queue.put(unit)
         except WordError as error:
             self._queue.drop(unit.key)
-            self._reasons.want(unit.lead.pod, str(error))
+            self._reasons.want(unit.lead.pod, error.why)
             return
-        if reason:
+        if reason is not None:
             self.without_place(unit, reason)
 
-    def without_place(self, unit: Unit, reason: str) -> None:
+    def without_place(self, unit: Unit, reason: Reason) -> None:
         """Tell a unit why it waits, or hand it over once it has waited: the pod before it may just be ending."""
         # The scheduler knows neither caps nor partitions.
         if unit.lead.wish.alone is not None and not self._caps.closed(unit):
             now = asyncio.get_running_loop().time()
             if tenant := self._tenants.kept_from_scheduler(unit.key[0]):
-                reason = f"{reason}; {_KEPT.format(tenant)}"
+                reason = reason.add(_KEPT.format(tenant), Cause.RESERVED)
             elif now < (until := unit.looks_since(now) + self._hand_over_s):
                 self._at(until, unit.key)
             elif self._lanes.obstacle(unit.key, unit.order) is None:
@@ -176,7 +177,7 @@ class PodWorker:
         self._reasons.want(member.pod, ending.why)
         if not self._lanes.writable(unit.key, unit.order):
             return
-        if why := self._preemptions.stops(unit, ending):
+        if (why := self._preemptions.stops(unit, ending)) is not None:
             self._executor.withdraw(unit, member, Withdraw(ending.claims[0], WithdrawReason.UNENDED, why))
         else:
             self._preemptions.end(unit, ending)
@@ -186,11 +187,11 @@ class PodWorker:
             alone = member.wish.alone
             kept = self._tenants.kept_from_scheduler(unit.key[0])
             if alone is not None and not kept and step.claim.handed_over == digest(alone):
-                self._executor.hand_over(unit, member, "there was no place for it", has_claim=True)
+                self._executor.hand_over(unit, member, Reason(Cause.GPUS, "there was no place for it"), has_claim=True)
                 return
             placement = revalidate(self._picture, member.wish, step.claim)
         except WordError as error:
-            self._executor.withdraw(unit, member, Withdraw(step.claim, step.cause, str(error)))
+            self._executor.withdraw(unit, member, Withdraw(step.claim, step.cause, error.why))
             return
         if placement is None:
             self._executor.withdraw(unit, member, Withdraw(step.claim, step.cause))

@@ -46,6 +46,7 @@ from dradriver.queue.lanes import Lanes, Slot
 from dradriver.queue.tenants import Tenants
 from dradriver.queue.units import Member, Unit
 from dradriver.queue.waiting import Queue
+from dradriver.reason import Cause, Reason
 
 logger = logging.getLogger(__name__)
 
@@ -292,18 +293,19 @@ class Preemptions:
 
     # What becomes of it.
 
-    def stops(self, unit: Unit, ending: Ending) -> str:
-        """Return why what was promised to a lifted unit is given back; empty where its victims have to end still.
+    def stops(self, unit: Unit, ending: Ending) -> Reason | None:
+        """Return why what was promised to a lifted unit is given back; None if its victims have to end still.
 
         Once some have begun to end, what is free of it is worth waiting for.
         """
         if self._begun(ending):
-            return ""
+            return None
         why = self._evictions.why_not(unit.key) if self._terms.enabled else OFF
-        if why:
-            for preempts in (claim.preempts for claim in ending.claims if claim.preempts is not None):
-                self._preemptable.spare_no_more(preempts.spare)
-        return why
+        if not why:
+            return None
+        for preempts in (claim.preempts for claim in ending.claims if claim.preempts is not None):
+            self._preemptable.spare_no_more(preempts.spare)
+        return Reason(Cause.ENDING, why)
 
     def _begun(self, ending: Ending) -> bool:
         """Return whether somebody has begun to end, also if no pod shows it yet."""

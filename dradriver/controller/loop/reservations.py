@@ -30,6 +30,7 @@ from dradriver.queue.reserved_for import key_of
 from dradriver.queue.tenants import Tenants
 from dradriver.queue.units import Unit
 from dradriver.queue.waiting import Queue
+from dradriver.reason import Cause, Reason
 
 logger = logging.getLogger(__name__)
 
@@ -123,10 +124,10 @@ class Reservations:
         if who is not None and not self._waits(who):
             self._woken.set()
 
-    def told(self, unit: Unit, reason: str) -> str:
+    def told(self, unit: Unit, reason: Reason) -> Reason:
         """Return why a unit waits with what is reserved for it."""
         own = self._held.get(unit.reserved)
-        return reason if own is None else f"{reason}; {reservation.reason(own)}"
+        return reason if own is None else reason.add(reservation.reason(own), Cause.ENDING)
 
     # At work.
 

@@ -141,7 +141,7 @@ class RunningGangs:
         try:
             place = self._somewhere(unit, among)
         except NoPlaceError as error:
-            raise NoPlaceError(error.stable) from None
+            raise NoPlaceError(error.stable, cause=error.cause) from None
         if kept is not None or (kept := self._picture.kept_places.find(of.gang, of.member.rank)) is not None:
             self._picture.kept_places.let_go(kept)
         if place.planned is not None:

@@ -323,19 +323,20 @@ class Worker:
         unit, rows = due
         if (obstacle := self._lanes.obstacle(unit.key, unit.order, scheduler=unit.scheduler)) is not None:
             self._queue.leave(unit)
-            self.reasons.want(unit.lead.pod, obstacle.value)
+            self.reasons.want(unit.lead.pod, obstacle.why)
             return True
         worker = self._worker_of(unit)
         try:
             worker.place(unit, rows)
         except NoPlaceError as error:
-            reason = worker.why(unit, error, rows)
-            for other in self._queue.block(unit, reason, error.about if isinstance(error, CapError) else ""):
-                worker.without_place(other, reason)
+            why = worker.why(unit, error, rows)
+            for other in self._queue.block(unit, why, error.about if isinstance(error, CapError) else ""):
+                if why is not None:
+                    worker.without_place(other, why)
         except WordError as error:
             self._queue.leave(unit)
             for member in unit.members:
-                self.reasons.want(member.pod, str(error))
+                self.reasons.want(member.pod, error.why)
         except Exception:
             logger.exception("pod %s/%s: an error in this program; trying again later", *unit.key)
             self._queue.leave(unit)

@@ -38,6 +38,7 @@ from dradriver.cluster.records.records import ClaimRecord
 from dradriver.controller.placing import nic_choice, nic_places
 from dradriver.controller.placing.ranking import eligible, rank
 from dradriver.queue.placement_request import PlacementRequest
+from dradriver.reason import Cause
 
 MOST_NODES: Final = 8  # binding slows down beyond: 126 pods/s with 8 nodes, 100 with 16, 58 with 64
 ZONE: Final = "topology.kubernetes.io/zone"
@@ -124,7 +125,8 @@ def _joining(picture: Picture, wish: PlacementRequest, claim: ClaimRecord) -> Pl
         here = np.zeros_like(fit) if row is None else _row(fit, row)
         causes = picture.nodes.causes(ask, besides=picture.node_usage.by(wish.pod), only=here)
         raise NoPlaceError(
-            f"its set {name} is on node {node}, which cannot run this pod: {', '.join(causes) or 'gone'}"
+            f"its set {name} is on node {node}, which cannot run this pod: {', '.join(causes) or 'gone'}",
+            cause=Cause.NODES,
         )
     return Placement(
         choice=pin.choice,

@@ -34,6 +34,7 @@ from dradriver.cluster.records.records import ClaimRecord
 from dradriver.controller.placing import decide, gang_nics, gang_roles, nic_places, ranking
 from dradriver.controller.placing.gang_roles import Asked
 from dradriver.queue.units import Member
+from dradriver.reason import Cause
 
 MOST_ALTERNATES: Final = 8  # nodes that a gang's pods may go to beside the plan's
 MOST_FIRST: Final = 4  # kinds of members with which a gang is tried to begin
@@ -152,7 +153,8 @@ def _places(
     index = {member: at for at, member in enumerate(asked.members)}
     fixed = {index[member]: choice for member, (choice, _) in kept.items() if isinstance(choice, Choice)}
     if any(choice.node in picture.inventory.aside for choice in fixed.values()):  # where it stands the fleet cannot say
-        raise NoPlaceError(f"others of its gang are on nodes that are left out so far: {ranking.UNKNOWN_KIND}")
+        unknown = f"others of its gang are on nodes that are left out so far: {ranking.UNKNOWN_KIND}"
+        raise NoPlaceError(unknown, cause=Cause.NODES)
     place = partial(
         place_gang,
         picture.fleets.of(namespace) if fleet is None else fleet,
@@ -182,9 +184,12 @@ def _explained(
 ) -> NoPlaceError:
     """Return what is said of an error of the allocator: it knows no nodes but those that it was offered."""
     if any(ranking.any_aside(picture, fit) for fit in asked.eligible):  # how much there is, it cannot know
-        return NoPlaceError(f"no place on the nodes that are known; nodes left out: {ranking.UNKNOWN_KIND}")
-    kept_from = ranking.bound(picture, members[0].wish) + _left_out(picture, members, rows) + gang_nics.told(members)
-    return NoPlaceError(f"{error}{kept_from}", stable=f"{error.stable}{kept_from}")
+        unknown = f"no place on the nodes that are known; nodes left out: {ranking.UNKNOWN_KIND}"
+        return NoPlaceError(unknown, cause=Cause.NODES)
+    kept = ranking.bound(picture, members[0].wish)
+    cause = Cause.RESERVED if kept and error.cause is not Cause.NEVER else error.cause
+    kept += _left_out(picture, members, rows) + gang_nics.told(members)
+    return NoPlaceError(f"{error}{kept}", stable=f"{error.stable}{kept}", cause=cause)
 
 
 def _left_out(picture: Picture, members: Sequence[Member], rows: Bools | None) -> str:

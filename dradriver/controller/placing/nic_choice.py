@@ -23,6 +23,7 @@ from dradriver.cluster.cache.picture import Picture
 from dradriver.cluster.nics.nic_ways import of_gpu, same
 from dradriver.cluster.nics.nics import Place
 from dradriver.controller.placing.nic_node import NodeNics, Tries, Usable
+from dradriver.reason import Cause
 from dradriver.topology.machine import Gpu
 
 Gpus: TypeAlias = Mapping[str, Sequence[str]]
@@ -274,8 +275,9 @@ def demands(ask: NicAsk) -> bool:
 
 def refusal(picture: Picture, ask: NicAsk) -> NoNicsError:
     """Return why there is no place though there may be GPUs, in words that do not change with every event."""
-    what = wanted(ask)
+    what, cause = wanted(ask), Cause.GPUS
     if (one := _impossible(picture, ask)) is not None:
+        cause = Cause.NEVER
         stable = (
             f"{what}: no; no NIC of any node has the {one.attribute} of a GPU, so no claim is given devices by this "
             "constraint: remove it; the NICs are those nearest to the GPUs anyway"
@@ -286,12 +288,12 @@ def refusal(picture: Picture, ask: NicAsk) -> NoNicsError:
         stable = f"{what}: no; no eligible node has so many free ones near GPUs that are free"
     else:
         stable = f"{what}: no; no eligible node has so many free ones that fit beside GPUs that are free"
-    return NoNicsError(stable)
+    return NoNicsError(stable, cause=cause)
 
 
 def unfinished(ask: NicAsk, next_: str) -> NoNicsError:
     """Return why there is no place where it was not looked for everywhere, and what is next."""
-    return NoNicsError(f"{wanted(ask)}: none so far beside GPUs that are free; {next_}")
+    return NoNicsError(f"{wanted(ask)}: none so far beside GPUs that are free; {next_}", cause=Cause.GPUS)
 
 
 def wanted(ask: NicAsk) -> str:

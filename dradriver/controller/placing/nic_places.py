@@ -22,6 +22,7 @@ from dradriver.controller.placing.nic_choice import Chosen, Gpus
 from dradriver.controller.placing.nic_node import Tries
 from dradriver.queue.placement_request import PlacementRequest
 from dradriver.queue.units import Member
+from dradriver.reason import Reason
 
 MOST_LOOKS: Final = 8  # at so many more nodes, for NICs beside free GPUs
 
@@ -45,13 +46,13 @@ def readable(picture: Picture, wish: PlacementRequest) -> PlacementRequest:
     return msgspec.structs.replace(wish, nics=ask)
 
 
-def unread(picture: Picture, member: Member) -> str:
-    """Return what a pod that asks for NICs waits for until it is known what there is of these; else empty."""
+def unread(picture: Picture, member: Member) -> Reason | None:
+    """Return what a pod that asks for NICs waits for until it is known what there is of these; else None."""
     try:
         nics = member.wish.nics
     except WordError:
-        return ""
-    return picture.nics.unread() if nics is not None and nics.requests else ""
+        return None
+    return picture.nics.unread() if nics is not None and nics.requests else None
 
 
 def asked_for(picture: Picture, wish: PlacementRequest, pin: Pin) -> bool:

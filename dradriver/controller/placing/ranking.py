@@ -16,6 +16,7 @@ from dradriver.cluster.nodes.columns import Bools
 from dradriver.cluster.pods.neighbours import BESIDE
 from dradriver.controller.placing import nic_choice, nic_places
 from dradriver.queue.placement_request import PlacementRequest
+from dradriver.reason import Cause
 
 AMONG: Final = 4  # times as many are ranked as a pod gets, so that they need not be all alike
 UNKNOWN_KIND: Final = "GPUs not assessed yet"  # a new kind of machine, whose tables are being made
@@ -52,8 +53,9 @@ def rank(
     fleet = picture.fleets.of(wish.claim[0]) if fleet is None else fleet
     if not fit.any():
         if not picture.inventory.fleet.nodes and not picture.inventory.aside:
-            raise NoPlaceError("no node offers GPUs of this driver")
-        raise NoPlaceError(f"no node with GPUs can run this pod: {_causes(picture, wish, fit) or 'none is left'}")
+            raise NoPlaceError("no node offers GPUs of this driver", cause=Cause.NEVER)
+        causes = _causes(picture, wish, fit) or "none is left"
+        raise NoPlaceError(f"no node with GPUs can run this pod: {causes}", cause=Cause.NODES)
     try:
         ranked = _ranked(picture, wish, fit, most=most, fleet=fleet)
         if (near := nic_places.near(wish)) is not None:
@@ -66,8 +68,12 @@ def rank(
     except NoPlaceError as error:
         causes = _causes(picture, wish, fit)
         why = f"{error.stable}; nodes left out: {causes}" if causes else error.stable
-        why += _tainted(picture) + bound(picture, wish) + reserved
-        raise NoPlaceError(why if isinstance(wish.request, Whole) else why + _lacks(picture)) from None
+        kept = bound(picture, wish)
+        why += _tainted(picture) + kept + reserved
+        raise NoPlaceError(
+            why if isinstance(wish.request, Whole) else why + _lacks(picture),
+            cause=error.cause if error.cause is Cause.NEVER or not (kept or reserved) else Cause.RESERVED,
+        ) from None
 
     if not wish.spot:
         return ranked

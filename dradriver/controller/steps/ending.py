@@ -12,6 +12,7 @@ from dradriver.api.base.pods import Pod
 from dradriver.cluster.cache.picture import Picture
 from dradriver.cluster.derived import conflicts
 from dradriver.cluster.records.records import ClaimRecord
+from dradriver.reason import Cause, Reason
 
 LOOK_S: Final = 0.5  # between two looks whether they are gone
 
@@ -34,8 +35,8 @@ class Ending(msgspec.Struct, frozen=True):
     begun: bool
     until: float
     over: bool
-    late: str
-    why: str
+    late: Reason
+    why: Reason
 
     def look_at(self, now: float) -> float:
         """Return when to look again, by the loop's clock."""
@@ -71,9 +72,12 @@ def ending_for(
         until=now + ends_at - wall,
         over=wall >= ends_at or bool(goes),
         late=(
-            f"its node {goes} goes for maintenance before it would end"
+            Reason(Cause.NODES, f"its node {goes} goes for maintenance before it would end")
             if goes
-            else f"pod {first.namespace}/{first.name}{more} did not end for it in time"
+            else Reason(Cause.ENDING, f"pod {first.namespace}/{first.name}{more} did not end for it in time")
         ),
-        why=next((preempts.why for _, preempts in named if preempts.why), "others have to end for it"),
+        why=Reason(
+            Cause.ENDING,
+            next((preempts.why for _, preempts in named if preempts.why), "others have to end for it"),
+        ),
     )

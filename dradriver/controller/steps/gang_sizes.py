@@ -11,6 +11,7 @@ from dradriver.api.gangs.gang_owners import Alone, Owner
 from dradriver.api.gangs.gangs import Size
 from dradriver.cluster.cache.picture import Picture
 from dradriver.cluster.pods.gangs import Gangs, Membership
+from dradriver.reason import Cause, Reason
 
 
 class Sizes(Protocol):
@@ -23,8 +24,8 @@ class Sizes(Protocol):
         """Return how often an object tries each index again, as it was read for ``size``; None if nobody knows."""
 
 
-def size_of(gang: Key, said: Membership, sizes: Sizes) -> Size | Alone | str:
-    """Return how many pods a gang has, that they are none, or why nobody knows; empty while that is being read.
+def size_of(gang: Key, said: Membership, sizes: Sizes) -> Size | Alone | Reason | None:
+    """Return how many pods a gang has, that they are none, or why it is not known; None while that is read.
 
     Args:
         gang: The gang's key.
@@ -32,7 +33,10 @@ def size_of(gang: Key, said: Membership, sizes: Sizes) -> Size | Alone | str:
         sizes: Reads objects.
     """
     read = said.member.read
-    return gang_members.size(said.member, said.wants, None if read is None else sizes.size(gang, read))
+    size = gang_members.size(said.member, said.wants, None if read is None else sizes.size(gang, read))
+    if isinstance(size, str):
+        return Reason(Cause.GANG, size) if size else None
+    return size
 
 
 def done_of(gangs: Gangs, said: Membership, sizes: Sizes) -> int:

@@ -39,11 +39,12 @@ from dradriver.controller.steps import next_step
 from dradriver.controller.steps.ending import Ending, ending_for
 from dradriver.controller.steps.withdraw_reasons import WithdrawReason
 from dradriver.queue.units import Member, Unit
+from dradriver.reason import Cause, Reason
 
 MEMBER_S: Final = 0.1  # longer that a gang's promise may last for each of its pods: a scheduler seats 20 a second
 LONGEST_S: Final = 300.0  # half of what kube-scheduler's bindingTimeout is, unless an administrator sets it
 GATHER_S: Final = 2.0  # that a gang of a range of sizes waits for more pods after the last that came
-LEAVING: Final = "waits until its earlier claims are gone"
+LEAVING: Final = Reason(Cause.POD, "waits until its earlier claims are gone")
 
 
 class Wait(msgspec.Struct, frozen=True):
@@ -55,7 +56,7 @@ class Wait(msgspec.Struct, frozen=True):
     """
 
     until: float | None = None
-    reason: str | None = None
+    reason: Reason | None = None
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -90,13 +91,13 @@ class GiveBack(msgspec.Struct, frozen=True):
     Attributes:
         claims: Which.
         cause: Why.
-        reason: What to tell the pods' authors; empty where another plan follows at once.
+        reason: What to tell the pods' authors; None if another plan follows at once.
         refused: Members of which the scheduler says that it finds no room for them.
     """
 
     claims: tuple[ClaimRecord, ...]
     cause: WithdrawReason
-    reason: str = ""
+    reason: Reason | None = None
     refused: tuple[Member, ...] = ()
 
 
@@ -104,14 +105,21 @@ Step = Wait | Plan | Lift | Go | GiveBack | Ending
 
 
 def gang_step(
-    unit: Unit, picture: Picture, size: Size | str, now: float, *, done: int, promise_s: float, unschedulable_s: float
+    unit: Unit,
+    picture: Picture,
+    size: Size | Reason | None,
+    now: float,
+    *,
+    done: int,
+    promise_s: float,
+    unschedulable_s: float,
 ) -> Step:
     """Return what has to be done for a gang of which no pod is bound or was told to go.
 
     Args:
         unit: The gang: its living pods in the order of their ranks.
         picture: The cluster.
-        size: How few pods it may start with, and how many it has; or why that is not known, empty while it is read.
+        size: How few pods it may start with, and how many it has; or why that is not known, None while it is read.
             Claims that are there go on by the number that they say.
         now: The loop's clock.
         done: Pods that ended well: they need no place.
@@ -119,23 +127,24 @@ def gang_step(
         unschedulable_s: How long once the scheduler says of one that it finds no room.
     """
     claims: dict[str, ClaimRecord] = {}
-    lacking: dict[str, str] = {}
-    blocked: str | None = None
-    old = ""
+    lacking: dict[str, Reason | None] = {}
+    blocked: Reason | None = None
+    old: Reason | None = None
     for member in unit.members:
         pod, claim = member.pod, picture.claim_of(member.pod)
         if claim is None or not claim.owned_by(member.uid):
             why = _blocked(member, claim)
             blocked = blocked or why
-            lacks = _lacks(member, picture) if why is None else why
-            if lacks is not None:
+            is_lacking, lacks = _lacks(member, picture) if why is None else (True, why)
+            if is_lacking:
                 lacking[member.uid] = lacks
             continue
         claims[member.uid] = claim
         if claim.devices is not None and pod.gated:
             # No scheduler gives devices to a gated pod: this picture of the pod is an old one, or somebody meddled.
             name = claim.metadata.name
-            old = old or f"claim {name} of {_pod(pod)} was given devices while it was gated; delete that pod"
+            text = f"claim {name} of {_pod(pod)} was given devices while it was gated; delete that pod"
+            old = old or Reason(Cause.POD, text)
     out = [member for member in unit.members if (claim := claims.get(member.uid)) and not _inside(member, claim)]
     if not claims:
         unit.promised_at = None
@@ -165,7 +174,7 @@ def gang_step(
     return Wait(until=min(times, default=None), reason=reason)
 
 
-def _blocked(member: Member, claim: ClaimRecord | None) -> str | None:
+def _blocked(member: Member, claim: ClaimRecord | None) -> Reason | None:
     """Return who keeps a member from having a claim of its own, for as long as they like; None if no one does.
 
     Args:
@@ -173,23 +182,24 @@ def _blocked(member: Member, claim: ClaimRecord | None) -> str | None:
         claim: The claim in its place, which belongs to somebody else; None if there is none.
     """
     if claim is not None:
-        return f"claim {claim.metadata.name} belongs to somebody else; delete {_pod(member.pod)}"
+        text = f"claim {claim.metadata.name} belongs to somebody else; delete {_pod(member.pod)}"
+        return Reason(Cause.POD, text)
     others = next_step.other_gates(member.pod) if member.pod.gated else []
-    return f"{_pod(member.pod)} {next_step.other_gate(others)}" if others else None
+    return Reason(Cause.GATE, f"{_pod(member.pod)} {next_step.other_gate(others)}") if others else None
 
 
-def _lacks(member: Member, picture: Picture) -> str | None:
-    """Return what a member lacks without which no plan can have it; empty while that is read, None for nothing."""
+def _lacks(member: Member, picture: Picture) -> tuple[bool, Reason | None]:
+    """Return whether a member lacks something without which no plan can have it, and what; None while that is read."""
     pod = member.pod
-    if pod.gated and (why := picture.lacking_of(pod)):
-        return why
+    if pod.gated and (why := picture.lacking_of(pod)) is not None:
+        return True, why
     if picture.templates.unread_of(pod) is not None or (pod.gated and picture.volumes.unread_of(pod)):
-        return ""
+        return True, None
     try:
         _ = member.wish
     except WordError as error:
-        return str(error)
-    return None
+        return True, error.why
+    return False, None
 
 
 def _inside(member: Member, claim: ClaimRecord) -> bool:
@@ -208,10 +218,12 @@ def _leaving(unit: Unit, claims: Mapping[str, ClaimRecord], now: float) -> Wait 
     return Wait(until=min((until for _, until in times), default=None))
 
 
-def _gathering(unit: Unit, size: Size | str, lacking: Mapping[str, str], now: float, *, done: int) -> Step:
+def _gathering(
+    unit: Unit, size: Size | Reason | None, lacking: Mapping[str, Reason | None], now: float, *, done: int
+) -> Step:
     """Return what is done for a gang without claims; members that lack something are left out if others suffice."""
-    if isinstance(size, str):
-        return Wait(reason=size or None)
+    if not isinstance(size, tuple):
+        return Wait(reason=size)
     least, most = (max(1, number - done) for number in size)
     ready = tuple(member for member in unit.members if member.uid not in lacking)
     if len(ready) < least:
@@ -221,22 +233,22 @@ def _gathering(unit: Unit, size: Size | str, lacking: Mapping[str, str], now: fl
     return Plan(ready[:most], least)
 
 
-def _too_few(ready: int, wanted: int, lacking: Mapping[str, str], *, beside: int = 0) -> str | None:
+def _too_few(ready: int, wanted: int, lacking: Mapping[str, Reason | None], *, beside: int = 0) -> Reason | None:
     """Return why a gang's pods are too few, and None while what one lacks is being read."""
-    if why := next(filter(None, lacking.values()), ""):
+    if (why := next(filter(None, lacking.values()), None)) is not None:
         return why
     if ready + len(lacking) >= wanted:
         return None
     others = f", beside {beside} that need no GPUs" if beside else ""
-    return f"{ready + len(lacking)} of {wanted} pods of its gang are there{others}"
+    return Reason(Cause.GANG, f"{ready + len(lacking)} of {wanted} pods of its gang are there{others}")
 
 
 def _promised(
     unit: Unit,
     picture: Picture,
     claims: Mapping[str, ClaimRecord],
-    lacking: Mapping[str, str],
-    size: Size | str,
+    lacking: Mapping[str, Reason | None],
+    size: Size | Reason | None,
     now: float,
     *,
     done: int,
@@ -245,7 +257,7 @@ def _promised(
 ) -> Step:
     """Return what is done for a gang some of whose members have claims."""
     # When the claims were made the size was known, and they say how many there are of the plan.
-    least = 1 if isinstance(size, str) else max(1, size[0] - done)
+    least = max(1, size[0] - done) if isinstance(size, tuple) else 1
     every = tuple(claims.values())
     have = [member for member in unit.members if member.uid in claims]
     lifted = [member for member in unit.members if not member.pod.gated]
@@ -271,8 +283,8 @@ def _promised(
         else _waits(unit, ending)
     )
     if isinstance(until, GiveBack):
-        if isinstance(size, str) and size:
-            return msgspec.structs.replace(until, reason=f"{until.reason}; {size}")
+        if isinstance(size, Reason) and until.reason is not None:
+            return msgspec.structs.replace(until, reason=until.reason.add(size.text))
         return until
     unread = any(picture.templates.unread_of(member.pod) for member in have)
     if len(claims) < wanted:
@@ -286,8 +298,8 @@ def _promised(
         pins = [claims[member.uid].pin for member in gated]
         if aside := {pin.choice.node for pin in pins if pin is not None} & picture.inventory.aside:
             # Nobody can say if they are right: a leader that begins has no tables of any machine yet.
-            return Wait(until, f"waits until the GPUs of its node {min(aside)} are assessed")
-        if why := next(filter(None, (nic_places.unread(picture, member) for member in gated)), ""):
+            return Wait(until, next_step.unassessed(min(aside)))
+        if why := next(filter(None, (nic_places.unread(picture, member) for member in gated)), None):
             return Wait(until, why)  # the same
         return Lift(gated)
     if ending is not None:
@@ -374,7 +386,7 @@ def _overdue(
     back = _free(claims)
     if not back:
         return now + next_step.BOUND_S
-    reason = f"{seats} of {_wanted(claims)} pods of its gang had their place in time{told}"
+    reason = Reason(Cause.GANG, f"{seats} of {_wanted(claims)} pods of its gang had their place in time{told}")
     return GiveBack(back, WithdrawReason.UNSCHEDULABLE if refused else WithdrawReason.OVERDUE, reason, tuple(refused))
 
 

@@ -25,6 +25,7 @@ from dradriver.controller.steps.ending import Ending, ending_for
 from dradriver.controller.steps.pod_steps import Go, Keep, LetGo, Place, Settle, Step, Wait, Withdraw
 from dradriver.controller.steps.withdraw_reasons import WithdrawReason
 from dradriver.queue.units import Member
+from dradriver.reason import Cause, Reason
 
 PROMISE_S: Final = 30.0
 UNSCHEDULABLE_S: Final = 5.0
@@ -74,12 +75,15 @@ def next_step(
     if not claim.owned_by(pod.metadata.uid):
         name = claim_key(pod)
         assert name is not None
-        return Wait(reason=f"claim {name[1]} belongs to somebody else; delete this pod and create it anew")
+        return Wait(
+            reason=Reason(Cause.POD, f"claim {name[1]} belongs to somebody else; delete this pod and create it anew")
+        )
     if claim.deleting:
         stuck_at = stuck(member, claim, now)
         if stuck_at is not None and stuck_at <= now:
             return LetGo(claim)
-        return Wait(until=stuck_at, reason=f"waits until its earlier claim {claim.metadata.name} is gone")
+        gone = Reason(Cause.POD, f"waits until its earlier claim {claim.metadata.name} is gone")
+        return Wait(until=stuck_at, reason=gone)
     if pod.gated:
         return _gated(member, claim, picture, others, now, promise_s=promise_s, wall=wall)
     if claim.seat is not None:
@@ -152,13 +156,14 @@ def _bypassed(member: Member, claim: ClaimRecord | None, now: float, *, promise_
     aside leaves the kubelet waiting for it for ever. The claim is deleted as it was seen only: of a later state the
     server knows.
     """
-    reason = (
+    reason = Reason(
+        Cause.SCHEDULER,
         f"it was bound to node {member.pod.spec.node_name} without its GPUs; delete it, and leave binding to a "
-        "scheduler that allocates claims"
+        "scheduler that allocates claims",
     )
     if now < (until := member.promise.bound(now) + promise_s):
-        said = member.pod.metadata.annotations.get(names.REASON, reason)  # perhaps why it waited before
-        return Wait(until=until, texts={} if said == reason else {names.REASON: None})
+        said = member.pod.metadata.annotations.get(names.REASON, reason.text)  # perhaps why it waited before
+        return Wait(until=until, texts={} if said == reason.text else {names.REASON: None})
     return Wait(reason=reason) if claim is None or claim.deleting else Withdraw(claim, WithdrawReason.BYPASSED, reason)
 
 
@@ -178,28 +183,32 @@ def _sharing(pod: Pod, claim: ClaimRecord, picture: Picture, others: list[str]) 
     name = claim.metadata.name
     if claim.set is None:
         return Wait(
-            reason=f"claim {name} is not one that the driver made for pods to share; write another name as "
-            f"{names.SHARED_CLAIM}, or delete that claim"
+            reason=Reason(
+                Cause.POD,
+                f"claim {name} is not one that the driver made for pods to share; write another name as "
+                f"{names.SHARED_CLAIM}, or delete that claim",
+            )
         )
     if claim.deleting:
-        return Wait(reason=f"waits until the earlier claim {name} is gone, and its pods with it")
+        return Wait(reason=Reason(Cause.POD, f"waits until the earlier claim {name} is gone, and its pods with it"))
     if claim.devices is None:
         heir = picture.claim_users.heir(claim)
         if heir is None:
-            return Wait(reason=f"waits until the earlier claim {name}, whose pods have ended, is gone")
+            ended = f"waits until the earlier claim {name}, whose pods have ended, is gone"
+            return Wait(reason=Reason(Cause.POD, ended))
         return None if _same(heir, pod) else Wait(reason=_led(name, heir))
     if pod.gated:
         return Wait(reason=other_gate(others)) if others else _place(pod, picture)
     refused = pod.refused
     return Wait(
         texts=_untrue(pod, claim),
-        reason=None if refused is None else f"{told(pod, refused)}; its set {name} is in use by other pods there",
+        reason=None if refused is None else told(pod, refused).add(f"its set {name} is in use by other pods there"),
         joins=_unowned(pod, claim),
     )
 
 
-def _led(name: str, lead: Pod) -> str:
-    return f"its set {name} is being placed with pod {lead.metadata.name}"
+def _led(name: str, lead: Pod) -> Reason:
+    return Reason(Cause.GPUS, f"its set {name} is being placed with pod {lead.metadata.name}")
 
 
 def _same(one: Pod, other: Pod) -> bool:
@@ -224,31 +233,42 @@ def _gated(
 ) -> Step:
     if [uid for uid in claim.users if uid != member.uid]:
         return Wait(
-            reason=f"claim {claim.metadata.name} is used by another pod; delete that pod: a claim's GPUs are one pod's"
+            reason=Reason(
+                Cause.POD,
+                f"claim {claim.metadata.name} is used by another pod; delete that pod: a claim's GPUs are one pod's",
+            )
         )
     if claim.devices is not None:
         # No scheduler gives devices to a gated pod: this picture of the pod is an old one, or somebody meddled.
-        return Wait(reason=f"its claim {claim.metadata.name} was given devices while it was gated; delete this pod")
+        given = f"its claim {claim.metadata.name} was given devices while it was gated; delete this pod"
+        return Wait(reason=Reason(Cause.POD, given))
     if claim.preempts is not None and wall >= claim.preempts.until:
         return Withdraw(claim, WithdrawReason.OUTDATED)
     if others:
         return Withdraw(claim, WithdrawReason.BLOCKED, other_gate(others))
-    if (why := _unknown(member, claim, picture)) is None:
+    known, why = _known(member, claim, picture)
+    if known:
         return Keep(claim)
     member.promise.seen(claim.uid, member.pod.refused, now)
     until = member.promise.since + promise_s
-    return Wait(until=until, reason=why or None) if now < until else Withdraw(claim, WithdrawReason.OVERDUE, why)
+    return Wait(until=until, reason=why) if now < until else Withdraw(claim, WithdrawReason.OVERDUE, why)
 
 
-def _unknown(member: Member, claim: ClaimRecord, picture: Picture) -> str | None:
-    """Return what has to be known before a gated pod's claim can be said to be right; empty for its template."""
+def _known(member: Member, claim: ClaimRecord, picture: Picture) -> tuple[bool, Reason | None]:
+    """Return whether all is known that says if a gated pod's claim is right; if not, what to tell the pod."""
     if picture.templates.unread_of(member.pod) is not None:
-        return ""
+        return False, None
     if claim.pin is None:
-        return None
+        return True, None
     if (node := claim.pin.choice.node) in picture.inventory.aside:
-        return f"waits until the GPUs of its node {node} are assessed"
-    return nic_places.unread(picture, member) or None
+        return False, unassessed(node)
+    why = nic_places.unread(picture, member)
+    return why is None, why
+
+
+def unassessed(node: str) -> Reason:
+    """Return the reason of a pod whose claim is on a node with a machine that has no tables yet."""
+    return Reason(Cause.NODES, f"waits until the GPUs of its node {node} are assessed")
 
 
 def _promised(
@@ -322,12 +342,14 @@ def _untrue(pod: Pod, claim: ClaimRecord | None) -> dict[str, str | None]:
     return wanted
 
 
-def told(pod: Pod, refused: str | None) -> str:
+def told(pod: Pod, refused: str | None) -> Reason:
     """Return the reason of a pod that is not bound: what the scheduler says of it; None for nothing."""
     if refused is None:
         scheduler = f"the scheduler {pod.spec.scheduler_name[:63]!r}" if pod.spec.scheduler_name else "the scheduler"
-        return f"{scheduler} has not bound the pod to its nodes; if there is no such scheduler, delete the pod"
-    return f"the scheduler finds no room on its nodes: {_stable(refused) or 'it does not say why'}"
+        text = f"{scheduler} has not bound the pod to its nodes; if there is no such scheduler, delete the pod"
+        return Reason(Cause.SCHEDULER, text)
+    why = _stable(refused) or "it does not say why"
+    return Reason(Cause.SCHEDULER, f"the scheduler finds no room on its nodes: {why}")
 
 
 def _stable(message: str) -> str:
@@ -343,6 +365,6 @@ def other_gates(pod: Pod) -> list[str]:
     return [gate.name for gate in pod.spec.scheduling_gates if gate.name != names.GATE]
 
 
-def other_gate(others: list[str]) -> str:
+def other_gate(others: list[str]) -> Reason:
     """Return the reason of a pod that gates of others hold."""
-    return f"waits for scheduling gate {others[0]} of another controller to be lifted first"
+    return Reason(Cause.GATE, f"waits for scheduling gate {others[0]} of another controller to be lifted first")

@@ -7,6 +7,7 @@ import msgspec
 from dradriver.cluster.records.records import ClaimRecord
 from dradriver.controller.steps.ending import Ending
 from dradriver.controller.steps.withdraw_reasons import WithdrawReason
+from dradriver.reason import Reason
 
 
 class _Untrue(msgspec.Struct, frozen=True):
@@ -39,7 +40,7 @@ class Wait(_Untrue, frozen=True):
     """
 
     until: float | None = None
-    reason: str | None = None
+    reason: Reason | None = None
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -59,12 +60,12 @@ class Withdraw(msgspec.Struct, frozen=True):
     Attributes:
         claim: The claim to delete.
         cause: Why.
-        reason: What to tell the pod's author; empty where another promise follows at once.
+        reason: What to tell the pod's author; None if another tentative placement follows at once.
     """
 
     claim: ClaimRecord
     cause: WithdrawReason
-    reason: str = ""
+    reason: Reason | None = None
 
 
 class Go(msgspec.Struct, frozen=True):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import enum
 from typing import Final
 
+from dradriver.reason import Cause, Reason
+
 
 class WithdrawReason(enum.StrEnum):
     """Why a promise is taken back; the values are metric labels."""
@@ -29,7 +31,7 @@ _TOLD: Final = {
 }
 
 
-def again(cause: WithdrawReason) -> str:
+def again(cause: WithdrawReason) -> Reason:
     """Return what to tell a pod that goes on losing what it is promised, the last time for this cause."""
     why = _TOLD.get(cause, "its claim is not what it asks for any more")
-    return f"what it is promised is taken back again and again: {why}"
+    return Reason(Cause.POD, f"what it is promised is taken back again and again: {why}")

@@ -23,6 +23,7 @@ from dradriver.controller.writing.outcome import (
     RefusedError,
     UnsureError,
     outcome,
+    reason_of,
 )
 from dradriver.controller.writing.placed import Placed
 from dradriver.controller.writing.reasons import Reasons
@@ -31,6 +32,7 @@ from dradriver.kube.client import ApiError, Unreachable
 from dradriver.queue.backoffs import LONGEST_BACKOFF_S
 from dradriver.queue.lanes import SLOW_S, Lanes, Slot
 from dradriver.queue.units import Member, Unit
+from dradriver.reason import Cause, Reason
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +44,7 @@ PROMISE_BACKOFF_S: Final = 5.0
 REFUSED_BACKOFF_S: Final = 8.0
 MOST_READS: Final = 16  # at once, of one gang
 QUICK: Final = 0.25  # of the time that a write hangs: a server that reads in less is not what holds it up
-OWN_ERROR: Final = "an error in the controller, see its log"
+OWN_ERROR: Final = Reason(Cause.SERVER, "an error in the controller, see its log")
 
 Action = Coroutine[Any, Any, None]
 """Writes for one unit, under way."""
@@ -125,7 +127,7 @@ class Executor:
         self._picture.promise(member.wish.claim, member.key, placement)
         self.start(unit, lambda slot: self.write_place(member, placement, slot), creates=True)
 
-    def hand_over(self, unit: Unit, member: Member, why: str, *, has_claim: bool = False) -> None:
+    def hand_over(self, unit: Unit, member: Member, why: Reason, *, has_claim: bool = False) -> None:
         """Let the scheduler have a pod for which there is no place, with a new claim, unless it has one for that."""
         self.start(unit, lambda slot: self._hand_over(member, why, slot, has_claim=has_claim), creates=not has_claim)
 
@@ -148,7 +150,7 @@ class Executor:
     def fail(
         self,
         unit: Unit,
-        reason: str,
+        reason: Reason,
         *,
         first_s: float = OBJECT_BACKOFF_S,
         longest_s: float = LONGEST_BACKOFF_S,
@@ -172,7 +174,7 @@ class Executor:
             if (claim := claim_key(member.pod)) is not None:
                 self._picture.release(claim)
 
-    def _wait(self, unit: Unit, reason: str) -> None:
+    def _wait(self, unit: Unit, reason: Reason) -> None:
         self._at(unit.failures.not_before, unit.key)
         for member in unit.members:
             pod = self._picture.pods.get(member.key)
@@ -231,12 +233,11 @@ class Executor:
             else:
                 if isinstance(error, ApiError) and error.status < 500:
                     self._lanes.succeeded()
-                text = error.message if isinstance(error, ApiError) and error.message else str(error)
-                self.fail(unit, text, in_turn=concern is Outcome.MOMENT)
+                self.fail(unit, reason_of(error), in_turn=concern is Outcome.MOMENT)
         except RefusedError as error:
-            self.fail(unit, str(error), longest_s=REFUSED_BACKOFF_S)
+            self.fail(unit, Reason(Cause.POD, str(error)), longest_s=REFUSED_BACKOFF_S)
         except DriverError as error:
-            self.fail(unit, str(error))
+            self.fail(unit, Reason(Cause.POD, str(error)))
         except Exception:
             logger.exception("pod %s/%s: an error in this program; trying again later", *unit.key)
             self.fail(unit, OWN_ERROR)
@@ -345,9 +346,9 @@ class Executor:
             self._picture.joined(member.key)
         self._lifted(member, placement, began)
 
-    async def _hand_over(self, member: Member, why: str, slot: Slot, *, has_claim: bool) -> None:
-        reason = f"handed over to the scheduler: {why}"
-        await self._writer.hand_over(member.pod, member.wish, reason, slot, has_claim=has_claim)
+    async def _hand_over(self, member: Member, why: Reason, slot: Slot, *, has_claim: bool) -> None:
+        reason = Reason(why.cause, f"handed over to the scheduler: {why}")
+        await self._writer.hand_over(member.pod, member.wish, reason.text, slot, has_claim=has_claim)
         if member.pod.gated:
             self._reasons.taken_away(member.key)
         else:
@@ -371,7 +372,7 @@ class Executor:
         if step.cause is WithdrawReason.BYPASSED:
             logger.info("pod %s/%s: its GPUs are free again: %s", *member.key, step.reason)
             return  # it is told why when it is looked at again
-        if not step.reason:
+        if step.reason is None:
             self.begin_anew(unit, step.cause)
         elif step.claim.pin is not None:
             node = step.claim.pin.choice.node

@@ -7,6 +7,7 @@ from typing import Final
 
 from dradriver.errors import DriverError
 from dradriver.kube.client import ApiError, Unreachable
+from dradriver.reason import Cause, Reason
 
 # What etcd's client says reaches clients as the API server got it: 500 without a reason (responsewriters/status.go of
 # k8s.io/apiserver 1.36), or as an InternalError.
@@ -88,3 +89,13 @@ def outcome(error: DriverError) -> Outcome:
             return Outcome.MOMENT  # of a creation it is a quota that another creation has changed
         case _:
             return Outcome.OBJECT
+
+
+def reason_of(error: ApiError | Unreachable) -> Reason:
+    """Return the reason of a pod whose object the server did not take, in the server's words.
+
+    A quota says so in its message only (``plugin/pkg/admission/resourcequota/controller.go`` of Kubernetes 1.36).
+    """
+    text = error.message if isinstance(error, ApiError) and error.message else str(error)
+    is_quota = isinstance(error, ApiError) and error.forbidden and "exceeded quota" in text
+    return Reason(Cause.CAP if is_quota else Cause.POD, text)

@@ -17,6 +17,7 @@ from dradriver.kube.client import Client
 from dradriver.kube.events import Recorder, Reference
 from dradriver.kube.workqueue import WorkQueue
 from dradriver.queue.lanes import Lanes
+from dradriver.reason import Cause, Reason
 
 logger = logging.getLogger(__name__)
 
@@ -61,12 +62,12 @@ class _Told:
     ``hurried`` is whether that was once sooner than it would have been.
     """
 
-    __slots__ = ("due", "hurried", "own", "text", "uid")
+    __slots__ = ("due", "hurried", "own", "reason", "uid")
 
     def __init__(self, uid: str, due: float) -> None:
         self.uid = uid
-        self.text: str | None = None
-        self.own: str | None = None
+        self.reason: Reason | None = None
+        self.own: Reason | None = None
         self.due = due
         self.hurried = False
 
@@ -106,7 +107,7 @@ class Reasons:
         self._told: dict[Key, _Told] = {}
         self._due = WorkQueue(self._work, pause_s=again_s)
 
-    def want(self, pod: Pod, reason: str | None, *, own: bool = False) -> None:
+    def want(self, pod: Pod, reason: Reason | None, *, own: bool = False) -> None:
         """Let a pod say why it waits from its next turn on; None for nothing. ``own`` trouble can be insisted on."""
         key = pod.metadata.namespace, pod.metadata.name
         known = self._told.get(key)
@@ -116,10 +117,10 @@ class Reasons:
             # Somebody before us wrote what stands there, and nobody knows when.
             first_s = self._again_s if names.REASON in pod.metadata.annotations else self._first_s
             known = self._told[key] = _Told(pod.metadata.uid, asyncio.get_running_loop().time() + first_s)
-        known.text = reason
+        known.reason = reason
         if own:
             known.own = reason
-        if pod.metadata.annotations.get(names.REASON) != reason:
+        if pod.metadata.annotations.get(names.REASON) != _text(reason):
             self._due.put_at(key, known.due)
 
     def insist(self, pod: Pod) -> bool:
@@ -139,7 +140,7 @@ class Reasons:
     def taken_away(self, key: Key) -> None:
         """Say that another write took a pod's reason away; when it may have the next one stays as it is."""
         if (known := self._told.get(key)) is not None:
-            known.text = known.own = None
+            known.reason = known.own = None
 
     def forget(self, key: Key) -> None:
         """Forget a pod that waits no more."""
@@ -147,9 +148,13 @@ class Reasons:
         self._due.drop(key)
         self._due.done(key)
 
-    def told(self) -> list[str]:
-        """Return why pods wait, of each that has a reason by now, whether it says so already or not."""
-        return [known.text for known in self._told.values() if known.text is not None]
+    def counted(self) -> dict[Cause, int]:
+        """Return how many pods have a reason of each cause, whether it is written already or not; 0 for none."""
+        counts = dict.fromkeys(Cause, 0)
+        for known in self._told.values():
+            if known.reason is not None:
+                counts[known.reason.cause] += 1
+        return counts
 
     async def run(self) -> None:
         """Write what is due until cancelled."""
@@ -181,7 +186,7 @@ class Reasons:
         if known is None or pod is None or pod.metadata.uid != known.uid:
             self._told.pop(key, None)
             return 0
-        text, written = known.text, False
+        text, written = _text(known.reason), False
         try:
             if pod.metadata.annotations.get(names.REASON) == text:
                 return 0
@@ -199,6 +204,10 @@ class Reasons:
                 self._lanes.failed(error)
         finally:
             now = self._pods(key)
-            if now is not None and now.metadata.annotations.get(names.REASON) != known.text:
+            if now is not None and now.metadata.annotations.get(names.REASON) != _text(known.reason):
                 self._due.put_at(key, known.due)
         return int(written)
+
+
+def _text(reason: Reason | None) -> str | None:
+    return None if reason is None else reason.text

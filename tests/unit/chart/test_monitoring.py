@@ -13,8 +13,8 @@ import yaml
 
 from docs import metrics, questions
 from dradriver.cluster.derived.gpu_states import STATES
-from dradriver.controller.causes import Cause
 from dradriver.node.faults import KINDS
+from dradriver.reason import Cause
 from tests import needs
 from tests.fakes.chart import CHART, objects
 from tests.paths import REPO

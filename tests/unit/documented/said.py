@@ -3,73 +3,42 @@
 from __future__ import annotations
 
 import ast
-import inspect
 import itertools
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
-from types import ModuleType
 from typing import Final
 
 OPEN: Final = "…"  # what stands in a text for what differs from pod to pod
-_TOLD: Final = {"Wait": 1, "Withdraw": 2, "GiveBack": 2}  # steps, and which argument is what the pod's author is told
 
 
-def reasons(module: ModuleType) -> set[str]:
-    """Return what the steps that a module's functions make tell a pod's author."""
-    tree = _Constants(module).visit(ast.parse(inspect.getsource(module)))
-    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+def reasons(sources: Iterable[str]) -> set[str]:
+    """Return the texts of all reasons that some modules make; ``OPEN`` stands for what differs from pod to pod."""
     found: set[str] = set()
-    for function in functions:
-        for call in ast.walk(function):
-            if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id in _TOLD:
-                at = _TOLD[call.func.id]
-                told = [each.value for each in call.keywords if each.arg == "reason"] or call.args[at : at + 1]
-                found |= {text for value in told for text in _texts(value, function, functions)}
-    return found
+    for source in sources:
+        tree = ast.parse(source)
+        scopes = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+        for scope in (*scopes, tree):
+            for call in ast.walk(scope):
+                if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "Reason":
+                    found |= _texts(call.args[1], scope)
+    return {text for text in found if text.strip(f"{OPEN} ;")}
 
 
-class _Constants(ast.NodeTransformer):
-    """Puts the texts of a module's constants in the place of their names."""
-
-    def __init__(self, module: ModuleType) -> None:
-        self._known = {name: value for name, value in vars(module).items() if name.isupper() and isinstance(value, str)}
-
-    def visit_Name(self, node: ast.Name) -> ast.expr:
-        known = self._known.get(node.id) if isinstance(node.ctx, ast.Load) else None
-        return node if known is None else ast.Constant(known)
-
-
-def _texts(value: ast.expr, within: ast.FunctionDef, functions: Collection[ast.FunctionDef]) -> set[str]:
-    """Return the texts that an expression of a function can be: none for None, ``OPEN`` for what is not known."""
+def _texts(value: ast.expr, within: ast.AST) -> set[str]:
+    """Return the texts that an expression of a function can be; ``OPEN`` for what is not known."""
     match value:
         case ast.Constant():
-            return set() if value.value is None else {str(value.value)}
+            return {str(value.value)}
         case ast.IfExp():
-            return _texts(value.body, within, functions) | _texts(value.orelse, within, functions)
-        case ast.BoolOp(op=ast.Or()):
-            others = [each for each in value.values if not _is_assigned(each, value, within)]
-            return {text for each in others for text in _texts(each, within, functions)}
+            return _texts(value.body, within) | _texts(value.orelse, within)
         case ast.JoinedStr():
             parts = [part.value if isinstance(part, ast.FormattedValue) else part for part in value.values]
-            return {"".join(each) for each in itertools.product(*(_texts(part, within, functions) for part in parts))}
+            return {"".join(each) for each in itertools.product(*(_texts(part, within) for part in parts))}
         case ast.Name():
-            given = [node for node in ast.walk(within) if isinstance(node, ast.Assign) and _is_of(node, value)]
-            given = [node for node in given if not isinstance(node.value, ast.Constant) or node.value.value != ""]
-            return {text for each in given for text in _texts(each.value, within, functions)} or {OPEN}
-        case ast.Call(func=ast.Name(id=name)):
-            found: set[str] = set()
-            for maker in (each for each in functions if each.name == name):
-                ends = [node.value for node in ast.walk(maker) if isinstance(node, ast.Return)]
-                found |= {text for end in ends if end is not None for text in _texts(end, maker, functions)}
-            return found or {OPEN}
+            given = [node.value for node in ast.walk(within) if isinstance(node, ast.Assign) and _is_of(node, value)]
+            return {text for each in given for text in _texts(each, within)} or {OPEN}
     return {OPEN}
-
-
-def _is_assigned(name: ast.expr, value: ast.expr, within: ast.FunctionDef) -> bool:
-    """Return whether a name of a value is what the value is given to: the first of several texts stays."""
-    given = [node for node in ast.walk(within) if isinstance(node, ast.Assign) and node.value is value]
-    return isinstance(name, ast.Name) and any(_is_of(node, name) for node in given)
 
 
 def _is_of(given: ast.Assign, name: ast.Name) -> bool:

@@ -30,6 +30,7 @@ from dradriver.queue.tenants import Tenants
 from dradriver.queue.turns import Turns
 from dradriver.queue.units import Member, Unit
 from dradriver.queue.waiting import Queue
+from dradriver.reason import Cause, Reason
 from tests.unit.queue.test_waiting import Nodes
 
 
@@ -156,7 +157,7 @@ def test_it_is_the_first_of_all_that_may_find_a_place(ops: list[tuple[str, int, 
                     waiting.leave(expected)
                 else:
                     blocked.add(there[expected.key][1])
-                    waiting.block(expected, "full")
+                    waiting.block(expected, Reason(Cause.GPUS, "full"))
     assert len(waiting) == len(there)
     assert len(served(waiting)) == sum(gpus not in blocked for _, gpus in there.values())
 
@@ -311,8 +312,8 @@ def test_a_cap_parks_only_whom_it_parks_and_only_for_as_long(ops: list[tuple[str
     told: dict[tuple[str, str], str] = {}
     lacking: set[int] = set()
 
-    def tell(units: Iterable[Unit], reason: str) -> None:
-        told.update({each.key: reason.partition(" ")[0] for each in units})
+    def tell(units: Iterable[Unit], reason: object) -> None:
+        told.update({each.key: str(reason or "").partition(" ")[0] for each in units})
 
     def may(each: Unit) -> bool:
         return not closed(each) and _gpus(each) not in lacking
@@ -330,10 +331,10 @@ def test_a_cap_parks_only_whom_it_parks_and_only_for_as_long(ops: list[tuple[str
                 while (head := waiting.next()) is not None:
                     each = head[0]
                     if closed(each):
-                        tell(waiting.block(each, f"cap {used}", "cap"), "cap")
+                        tell(waiting.block(each, Reason(Cause.GPUS, f"cap {used}"), "cap"), "cap")
                     elif _gpus(each) > room[0]:
                         lacking.add(_gpus(each))
-                        tell(waiting.block(each, "full"), "full")
+                        tell(waiting.block(each, Reason(Cause.GPUS, "full")), "full")
                         expected = min(filter(may, there.values()), key=lambda one: one.order, default=None)
                     else:
                         assert each is expected

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -17,6 +17,7 @@ from dradriver.cluster.nodes.table import NodeTable
 from dradriver.queue.rechecks import OLDEST, OTHERS
 from dradriver.queue.units import Member, Unit
 from dradriver.queue.waiting import Queue
+from dradriver.reason import Cause, Reason
 
 
 class Nodes:
@@ -61,6 +62,9 @@ def unit(name: str, gpus: int = 1, *, namespace: str = "n", **spec: Any) -> Unit
     return Unit(Member(msgspec.convert(pod, Pod)))
 
 
+FULL: Final = Reason(Cause.GPUS, "full")
+
+
 def asked(queue: Queue) -> list[str]:
     """Block whoever is asked, one after another, and return their names."""
     found = []
@@ -68,7 +72,7 @@ def asked(queue: Queue) -> list[str]:
         queue.rechecks.look(1)
     while (head := queue.next()) is not None:
         found.append(head[0].key[1])
-        queue.block(head[0], "full")
+        queue.block(head[0], FULL)
     return found
 
 
@@ -104,9 +108,9 @@ def test_one_that_finds_no_place_speaks_for_all_of_its_kind() -> None:
         queue.put(unit(name))
     head = queue.next()
     assert head is not None
-    assert {e.key[1] for e in queue.block(head[0], "full")} == {"a", "b", "c"}
+    assert {e.key[1] for e in queue.block(head[0], FULL)} == {"a", "b", "c"}
     assert queue.next() is None
-    assert queue.put(unit("d")) == "full"
+    assert queue.put(unit("d")) == FULL
     assert queue.next() is None
 
 
@@ -120,7 +124,7 @@ def test_the_same_reason_is_no_news() -> None:
             queue.rechecks.look(1)
         head = queue.next()
         assert head is not None
-        assert len(queue.block(head[0], "full")) == news
+        assert len(queue.block(head[0], FULL)) == news
 
 
 def test_a_blocked_kind_is_asked_again_about_the_nodes_that_became_available_only() -> None:
@@ -180,7 +184,7 @@ def test_an_entry_that_left_is_never_asked_and_its_kind_goes_on() -> None:
     queue.leave(head[0])
     assert queue.next() is None
     assert len(queue) == 0
-    assert queue.put(unit("c")) == "", "a kind that nobody is of is forgotten, with its reason"
+    assert queue.put(unit("c")) is None, "a kind that nobody is of is forgotten, with its reason"
 
 
 def test_a_blocked_kind_is_asked_now_and_then_without_any_event() -> None:
@@ -280,7 +284,7 @@ def test_a_wish_that_changed_is_another_kind() -> None:
     newer = unit("a", 2).lead.pod
     one.lead.update(msgspec.structs.replace(newer, metadata=msgspec.structs.replace(
         newer.metadata, resource_version="2")))  # fmt: skip
-    assert queue.put(one) == ""
+    assert queue.put(one) is None
     assert asked(queue) == ["a"]
 
 
@@ -304,7 +308,7 @@ class Capped:
         while self.queue.rechecks.outdated:
             self.queue.rechecks.look(1)
         while (head := self.queue.next()) is not None:
-            news = self.queue.block(head[0], reason, about)
+            news = self.queue.block(head[0], Reason(Cause.CAP, reason), about)
             found.append(f"{head[0].key[1]}: {''.join(sorted(each.key[1] for each in news))}")
         return found
 
@@ -344,7 +348,7 @@ def test_of_many_only_the_first_is_told_new_figures_and_who_comes_later_the_newe
     assert capped.asked("cap 1") == ["a: abc"]
     capped.queue.widen("n")
     assert capped.asked("cap 2") == ["a: a"]
-    assert capped.queue.put(unit("d")) == "cap 2"
+    assert str(capped.queue.put(unit("d"))) == "cap 2"
     capped.queue.widen("n")
     assert capped.asked("full", "full") == ["a: abcd"]
 
@@ -356,7 +360,7 @@ def test_once_the_cap_leaves_it_gpus_it_is_as_blocked_as_others_of_its_kind_and_
     capped.queue.put(unit("c", namespace="m"))
     assert capped.asked("full", "") == ["c: c"]
     capped.shut = False
-    assert [(each.key[1], reason) for each, reason in capped.queue.widen("n")] == [("a", "full")]
+    assert [(each.key[1], str(reason)) for each, reason in capped.queue.widen("n")] == [("a", "full")]
     assert capped.asked() == []
     capped.nodes.table.helped("a")
     assert [one[0] for one in capped.asked()] == ["a"], "one speaks for both again"
