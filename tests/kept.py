@@ -1,13 +1,13 @@
-"""Count what an object keeps, for tests which say that it forgets."""
+"""Count what an object keeps, or lose some of it as an error in the program would, without naming its attributes."""
 
 from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence, Set
 from types import MemberDescriptorType
 
-__all__ = ["entries"]
+__all__ = ["entries", "lose_one_by_one"]
 
 OURS = ("dradriver", "webhook")
 
@@ -34,6 +34,13 @@ def entries(*roots: object) -> int:
         elif type(value).__module__.partition(".")[0] in OURS:
             waiting += attributes(value)
     return total
+
+
+def lose_one_by_one(value: object, key: object) -> Iterator[None]:
+    """Remove a key from each mapping of an object that contains it, one after the other. Yields after each."""
+    for mapping in [one for one in attributes(value) if isinstance(one, MutableMapping) and key in one]:
+        del mapping[key]
+        yield
 
 
 def attributes(value: object) -> Iterator[object]:

@@ -110,14 +110,14 @@ def allreduce(
             show_documents([job])
             return
         server = access.server(None if kubeconfig is None else Path(kubeconfig), context)
-        pod = asyncio.run(_run(server, job, timeout_s=timeout_s))
+        pod = asyncio.run(run_job(server, job, timeout_s=timeout_s))
         found = _compared(nccl_tests.read(_printed(pod)), None, pod)
     show_as(output, document=lambda: document(found), data=lambda: msgspec.to_builtins(found), no_color=no_color)
     if found.measured.wrong:
         raise click.exceptions.Exit(1)
 
 
-async def _run(server: ServerConfig, job: dict[str, Any], *, timeout_s: float) -> dict[str, Any]:
+async def run_job(server: ServerConfig, job: dict[str, Any], *, timeout_s: float) -> dict[str, Any]:
     """Create a Job and return its pod once that has ended.
 
     Raises:

@@ -199,7 +199,7 @@ async def measure(nodes: int, waiting: int) -> None:
             await drive(worker, client)
             await asyncio.sleep(0.001)
         claim_ms, took_ms = ((at - began) * 1e3 for at in (max(client.created.values()), time.perf_counter()))
-        while worker._queue.rechecks.outdated:  # the others are asked in vain
+        while worker.rechecks_due:  # the others are asked in vain
             await drive(worker, client)
             await asyncio.sleep(0.001)
         print(

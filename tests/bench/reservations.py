@@ -12,12 +12,14 @@ import time
 from collections.abc import Callable
 
 from dradriver.allocator.request import NoPlaceError
+from dradriver.api.claims import reservations as stored
 from dradriver.controller.placing.decide import decide
 from dradriver.controller.placing.reservable import Reservable
-from dradriver.queue import reservation
+from dradriver.queue import reservation, reserved_for
 from dradriver.queue.caps import Limits
 from dradriver.queue.units import Unit
 from tests.fakes.gpucluster import GpuCluster
+from tests.fakes.preempting import waiting
 
 TIMES = 200
 
@@ -32,9 +34,6 @@ async def full(nodes: int) -> GpuCluster:
     cluster.pod("ends", 4, activeDeadlineSeconds=60)
     cluster.pod("big", 8)
     cluster.deliver()
-    worker = cluster.worker
-    while worker._touched:
-        worker._guarded(worker._touched.popitem()[0])
     return cluster
 
 
@@ -52,7 +51,7 @@ async def measured(nodes: int) -> None:
     """Print all figures for so many nodes."""
     cluster = await full(nodes)
     worker = cluster.worker
-    picture, units = worker.picture, {key[1]: unit for key, unit in worker._units.items()}
+    picture, units = worker.picture, {name: Unit(waiting(cluster, name)) for name in ("small", "ends", "big")}
 
     def place(unit: Unit) -> None:
         try:
@@ -67,9 +66,10 @@ async def measured(nodes: int) -> None:
     took = time.thread_time() - begun
     assert found is not None
     print(f"{nodes} nodes: {took * 1e3:.0f} ms to find a set, others having the loop meanwhile")
-    one = reservation.Blocked(who=units["big"].who, since=0.0)
-    worker.reservations._held[one.who] = reservation.reserve(one, found, time.time())
-    worker.reservations._apply()
+    blocked = reservation.Blocked(who=units["big"].who, since=0.0)
+    kept = reserved_for.write(reservation.reserve(blocked, found, time.time()), 0)
+    worker.reservations.restore(stored.Written(kept=[kept]))
+    assert len(worker.reservations.all()) == 1
     _ = picture.inventory.fleet
     print(f"{nodes} nodes, 8 GPUs reserved for another: {spent(lambda: place(units['small'])):.2f} ms")
     print(f"{nodes} nodes, for one that may have them: {spent(lambda: place(units['ends'])):.2f} ms")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import random
 import time
 from pathlib import Path
@@ -127,7 +128,7 @@ def _tell(what: str, load: Load) -> None:
     )
 
 
-def _mib(what: str, pid: int | str = "self") -> float:
+def _mib(what: str, pid: str = "self") -> float:
     try:
         status = Path(f"/proc/{pid}/status").read_text()
         return int(next(line for line in status.splitlines() if line.startswith(what)).split()[1]) / 1024
@@ -135,11 +136,20 @@ def _mib(what: str, pid: int | str = "self") -> float:
         return 0.0
 
 
-async def _beside(tabulator: Tabulator, most: list[float]) -> None:
+async def _beside(most: list[float]) -> None:
+    """Note how large the processes become that this one has started: that of the tabulator."""
     while True:
-        if (process := tabulator._process) is not None:
-            most.append(_mib("VmHWM", process.pid))
+        most += [_mib("VmHWM", pid) for pid in _children()]
         await asyncio.sleep(0.05)
+
+
+def _children() -> list[str]:
+    """Return the ids of the processes that this one has started."""
+    found: list[str] = []
+    for children in Path("/proc/self/task").glob("*/children"):
+        with contextlib.suppress(OSError):  # the thread has just ended
+            found += children.read_text().split()
+    return found
 
 
 async def measure(seconds: float, nodes: int, *, at_once: bool) -> None:
@@ -151,7 +161,7 @@ async def measure(seconds: float, nodes: int, *, at_once: bool) -> None:
     most = [0.0]
     if tabulator is not None:
         tasks.append(asyncio.create_task(tabulator.run()))
-        tasks.append(asyncio.create_task(_beside(tabulator, most)))
+        tasks.append(asyncio.create_task(_beside(most)))
     begun = time.perf_counter()
     bench.fill(worker, bench.raw_nodes(nodes))
     while not worker.picture.inventory.fleet.nodes:

@@ -8,8 +8,10 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import email.utils
 import json
 import ssl
+import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -42,6 +44,7 @@ class FakeApiServer(Stored):
     ``watch_list_ends``: whether the bookmark after the initial events says that they are all.
     ``optional``: the kinds that it tells of, whoever asks for them; it has all others without a word.
     ``bookmark_s``: how often watches get bookmarks. ``watchers``: number of watches being served.
+    ``ahead_s``: how far its clock is ahead of this machine's, by the header ``Date`` of its answers.
     """
 
     token: str | None = None
@@ -52,6 +55,7 @@ class FakeApiServer(Stored):
     optional: set[Resource] = field(default_factory=set)
     requests: list[Request] = field(default_factory=list)
     watchers: int = 0
+    ahead_s: float = 0.0
     store: Store = field(default_factory=Store)
     _faults: list[Fault] = field(default_factory=list)
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -60,6 +64,7 @@ class FakeApiServer(Stored):
     async def __aenter__(self) -> Self:
         app = web.Application(client_max_size=16 * 2**20)
         app.router.add_route("*", "/{path:.*}", self._handle)
+        app.on_response_prepare.append(self._dated)
         self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=1)
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", 0, ssl_context=self.tls).start()
@@ -143,6 +148,10 @@ class FakeApiServer(Stored):
         return fault
 
     # Serving.
+
+    async def _dated(self, _: web.Request, response: web.StreamResponse) -> None:
+        if self.ahead_s:
+            response.headers["Date"] = email.utils.formatdate(time.time() + self.ahead_s, usegmt=True)
 
     async def _handle(self, raw: web.Request) -> web.StreamResponse:
         content = await raw.read()

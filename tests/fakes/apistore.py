@@ -74,6 +74,7 @@ class Store:
         oldest: Watches and continue tokens from before this version are answered 410.
         lacks: Fields of slices and templates whose feature is off: dropped without a word.
         listeners: Called with every change, in order, before the write returns.
+        clock: Returns the time that new objects are stamped with.
     """
 
     def __init__(self, clock: Callable[[], datetime.datetime] = lambda: datetime.datetime.now(datetime.UTC)) -> None:
@@ -81,7 +82,7 @@ class Store:
         self.oldest = 0
         self.lacks: set[str] = set()
         self.listeners: list[Callable[[Event], object]] = []
-        self._clock = clock
+        self.clock = clock
         self._collections: dict[tuple[str, str, str], Collection] = {}
         self._made = 0
 
@@ -142,7 +143,7 @@ class Store:
             obj.setdefault("status", {}).setdefault("phase", "Pending")
         self._made += 1
         metadata.setdefault("uid", str(uuid.UUID(int=self._made)))
-        metadata.setdefault("creationTimestamp", f"{self._clock():%Y-%m-%dT%H:%M:%SZ}")
+        metadata.setdefault("creationTimestamp", f"{self.clock():%Y-%m-%dT%H:%M:%SZ}")
         return obj if dry else self._write(where, key, obj)
 
     def replace(

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,16 @@ from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.apistore import Store
 from tests.fakes.gpucluster import GpuCluster
 from tests.fakes.installed import install
+
+
+class Terminal(CliRunner):
+    """A runner of commands whose standard output is a terminal."""
+
+    @contextmanager
+    def isolation(self, *arguments: Any, **options: Any) -> Iterator[tuple[BytesIO, BytesIO, BytesIO]]:
+        with super().isolation(*arguments, **options) as streams:
+            sys.stdout.isatty = lambda: True  # type: ignore[method-assign]
+            yield streams
 
 
 class CommandLine:

@@ -5,8 +5,10 @@ Nothing happens by itself: events reach the controller when ``deliver`` is calle
 
 from __future__ import annotations
 
+import datetime
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import msgspec
 
@@ -22,6 +24,8 @@ from dradriver.cluster.nics import nic_devices
 from dradriver.controller.loop.audit import Audit
 from dradriver.controller.loop.controller import Source, sources
 from dradriver.controller.loop.worker import Worker
+from dradriver.controller.owners.owner_restarts import OwnerRestarts
+from dradriver.controller.writing.reasons import Record
 from dradriver.kube.client import ApiError, Client
 from dradriver.kube.isolated import Isolated
 from dradriver.kube.reflector import Change
@@ -47,6 +51,7 @@ class DirectClient(StoreClient):
         writes: All writes that were asked for, in order: verb, ``try`` of what was only tried, and name.
         kill_at: Number of the write (from 1) at which the controller is killed, or 0; negative: after it was stored.
         refuse: Errors to answer the next writes of a verb with.
+        on_request: Called with each request before it is answered.
     """
 
     def __init__(self, store: Store) -> None:
@@ -54,8 +59,10 @@ class DirectClient(StoreClient):
         self.writes: list[tuple[str, str]] = []
         self.kill_at = 0
         self.refuse: dict[str, list[ApiError]] = {}
+        self.on_request: Callable[[Call], object] = lambda _: None
 
     async def _send(self, call: Call, act: Callable[[], Any]) -> Any:
+        self.on_request(call)
         if not call.writes:
             return answer(act)
         verb = "try" if call.dry else call.verb
@@ -70,10 +77,25 @@ class DirectClient(StoreClient):
         return result
 
 
+class Leader(NamedTuple):
+    """A controller, and the version up to which it has seen the events of each kind of object."""
+
+    worker: Worker
+    seen: Mapping[str, int]
+
+
 class GpuCluster(Stored):
-    """The cluster. ``client`` and ``worker`` are replaced by ``restart``; see ``Worker`` for the times."""
+    """The cluster. ``client`` and ``worker`` are replaced by ``restart``; see ``Worker`` for the times.
+
+    Attributes:
+        suspendable: Passed to the next ``Worker``.
+        record_placed: Passed to the next ``Worker``.
+        stands_by: Whether the next ``Worker`` only watches until its ``begin`` is called.
+    """
 
     suspendable: Collection[str] = ()
+    record_placed: Record | None = None
+    stands_by = False
     nics_are_read = True
 
     def __init__(self, *, promise_s: float = 1000.0, unschedulable_s: float = 1000.0) -> None:
@@ -85,7 +107,7 @@ class GpuCluster(Stored):
             Source(RESOURCE_SLICES, nic_devices.read_slice, Picture.nics_changed, f"spec.driver={driver}")
             for driver in DRIVERS
         )
-        self.store = Store()
+        self.store = Store(lambda: datetime.datetime.fromtimestamp(self.time_s(), datetime.UTC))
         self.machines: dict[str, Machine] = {}
         self.modes: dict[str, Mode] = {}
         self._created = 0
@@ -93,6 +115,10 @@ class GpuCluster(Stored):
         self._records: dict[str, Any] = {}
         self._delivered: int | None = None
         self.restart()
+
+    def time_s(self) -> float:
+        """Return the time for the controller and the API server, seconds since the epoch."""
+        return time.time()
 
     def restart(self) -> None:
         """Put a new controller in the old one's place; it has seen nothing yet."""
@@ -103,13 +129,25 @@ class GpuCluster(Stored):
             unschedulable_s=self.unschedulable_s,
             grace_s=self.grace_s,
             hand_over_s=self.hand_over_s,
+            record_placed=self.record_placed,
             suspendable=self.suspendable,
+            clock=self.time_s,
         )
         self.worker.picture.barrier = self.find(RESOURCE_SLICES, seats.SLICE) is not None
-        self.worker.begin()
+        if not self.stands_by:
+            self.worker.begin()
         self._seen.clear()
         self._records.clear()
         self._delivered = None
+
+    @property
+    def leader(self) -> Leader:
+        """The controller and what it has seen, for ``lead_again``."""
+        return Leader(self.worker, dict(self._seen))
+
+    def lead_again(self, leader: Leader) -> None:
+        """Let an earlier controller act again; it has seen no events in between."""
+        self.worker, self._seen, self._delivered = leader.worker, dict(leader.seen), None
 
     # What reaches the controller.
 
@@ -129,7 +167,7 @@ class GpuCluster(Stored):
             if resources and source.resource not in resources:
                 continue
             where = self.store.of(source.resource)
-            seen = f"{source.resource.plural} {source.fields}"
+            seen = _stream(source)
             events: list[tuple[Object | None, Object | None]]
             if seen not in self._seen:
                 events = [(None, obj) for obj in where.objects.values()]
@@ -146,9 +184,20 @@ class GpuCluster(Stored):
                     source.changed(self.worker.picture, Change(key, old, new))
                     self.worker.placed.seen(old, new)
 
+    def skip(self, resource: Resource) -> None:
+        """Let the controller never see what has happened to objects of a kind so far."""
+        for source in (*self.sources, *self.nic_sources):
+            if source.resource is resource:
+                self._seen[_stream(source)] = self.store.version
+
     @property
     def _nics_wanted(self) -> bool:
         return self.nics_are_read and self.worker.picture.nics.asked and not self.worker.picture.nics.known
+
+    @property
+    def restarts(self) -> OwnerRestarts:
+        """The part of the controller that starts gangs again; ``settle`` has it work."""
+        return self.worker.restarts
 
     async def audit(self) -> int:
         """Compare the controller's books with all that there is; return how many differences there were."""
@@ -352,6 +401,10 @@ def claim_of(pod: str) -> str:
 def note(counts: Mapping[str, Asked], wishes: Mapping[str, str]) -> str:
     """Return what the webhook notes of a pod."""
     return resolved.write(resolved.resolve(wishes, counts))
+
+
+def _stream(source: Source) -> str:
+    return f"{source.resource.plural} {source.fields}"
 
 
 def _raw(obj: Object) -> msgspec.Raw:

@@ -6,6 +6,7 @@ import datetime
 from typing import Any, cast
 
 from dradriver.api.base import names
+from dradriver.controller.loop.reservations import LOOK_S
 from dradriver.controller.writing.reservation_store import ReservationStore
 from dradriver.kube.client import Client
 from dradriver.kube.resources import CONFIG_MAPS, DEVICE_CLASSES, PODS, RESOURCE_CLAIMS
@@ -25,13 +26,13 @@ class Reserving(GpuCluster):
     def __init__(self, **times: float) -> None:
         self.now = START
         super().__init__(**times)
-        self.store._clock = lambda: datetime.datetime.fromtimestamp(self.now, datetime.UTC)
         self.put(DEVICE_CLASSES, {"metadata": {"name": names.DEVICE_CLASS}, "spec": {}})
+
+    def time_s(self) -> float:
+        return self.now
 
     def restart(self) -> None:
         super().restart()
-        for part in (self.worker.reservations, self.worker.reservations._reservable):
-            part._clock = lambda: self.now
         self.kept = ReservationStore(cast("Client", self.client), namespace=OURS)
 
     async def fail_over(self) -> None:
@@ -48,16 +49,12 @@ class Reserving(GpuCluster):
             self.now = min(self.now + 60, until)
             self.deliver()
             await self.worker.reservations.step()
-            await self.worker.reservations._save(self.kept)
+            await self.worker.reservations.save(self.kept)
             await self.settle()
 
     async def look(self) -> None:
-        """Let the controller look now, whatever it looked at before."""
-        self.worker.reservations._looked_at = 0.0
-        self.deliver()
-        await self.worker.reservations.step()
-        await self.worker.reservations._save(self.kept)
-        await self.settle()
+        """Let so much time pass that the controller looks again at all who wait."""
+        await self.later(LOOK_S)
 
     async def run(self, name: str, gpus: int = 4, **changes: Any) -> None:
         """Create a pod and have it run, if there is a place for it."""

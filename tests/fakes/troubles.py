@@ -17,13 +17,13 @@ WEBHOOK = 'Internal error occurred: failed calling webhook "x.example.com": conn
 
 
 @asynccontextmanager
-async def working(cluster: GpuCluster) -> AsyncIterator[None]:
-    """Let the controller work by itself, and see everything at once."""
+async def working(cluster: GpuCluster, *, see_s: float = 0.01) -> AsyncIterator[None]:
+    """Let the controller work by itself, and see everything within ``see_s`` seconds."""
 
     async def see() -> None:
         while True:
             cluster.deliver()
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(see_s)
 
     tasks = [asyncio.create_task(cluster.worker.run()), asyncio.create_task(see())]
     try:

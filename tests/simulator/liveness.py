@@ -87,7 +87,7 @@ class Liveness:
                 world.health.trouble(until - now + 3.0)
         if any(now - since < RECONNECT_S for since in leader.feed.away_since.values()):
             world.health.trouble(3.0)
-        if not leader.controller.worker._acting and now - leader.leads_since < BEGINS_S:
+        if not leader.controller.worker.acts and now - leader.leads_since < BEGINS_S:
             world.health.trouble(2.0)
 
     def _claims(self) -> Iterator[State]:

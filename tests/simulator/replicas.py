@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-import time
 import zlib
 from collections.abc import Callable
 from typing import Any, Final, cast
@@ -29,21 +28,17 @@ UNSCHEDULABLE_S: Final = 5.0
 STOP_S: Final = 1.0  # within which cancelled work must have stopped, or the process is ended
 
 
-def controller(client: SimClient, *, ends_idle: bool) -> Controller:
-    """Return the controller under test, whose idle pods go by the story's clocks."""
-    made = _controller(client, ends_idle=ends_idle)
-    made._idle._clock, made._idle._monotonic = time.time, time.monotonic
-    return made
-
-
-def _controller(client: SimClient, *, ends_idle: bool) -> Controller:
+def controller(client: SimClient, *, ends_idle: bool, keeps: bool) -> Controller:
+    """Return the controller under test; ``keeps`` says whether it stores its reservations."""
+    api = cast("Client", client)
     return Controller(
-        cast("Client", client),
+        api,
         promise_s=PROMISE_S,
         unschedulable_s=UNSCHEDULABLE_S,
         grace_s=10.0,
         suspendable=("Job",),
         ends_idle=ends_idle,
+        reservation_store=ReservationStore(api, namespace="gpu-topology") if keeps else None,
     )
 
 
@@ -76,11 +71,11 @@ class Later(AtOnce):
 class Replica:
     """One process. ``ended`` is why it ended by itself, which it never should."""
 
-    def __init__(self, number: int, client: SimClient, feed: Feed, *, ends_idle: bool) -> None:
+    def __init__(self, number: int, client: SimClient, feed: Feed, *, ends_idle: bool, keeps: bool) -> None:
         self.number = number
         self.client = client
         self.feed = feed
-        self.controller = controller(client, ends_idle=ends_idle)
+        self.controller = controller(client, ends_idle=ends_idle, keeps=keeps)
         picture = self.controller.worker.picture
         picture.inventory.tables = Later(picture)
         self.watching: asyncio.Task[Any] = asyncio.ensure_future(self.controller.watch())
@@ -135,10 +130,7 @@ class Replicas:
 
         feed = Feed(self._server, self._loop, self._delay_s, shown)
         client = SimClient(self._made, self._server, feed, self._plan, self._outside)
-        replica = Replica(self._made, client, feed, ends_idle=self.ends_idle)
-        if self.keeps:
-            store = ReservationStore(cast("Client", replica.client), namespace="gpu-topology")
-            replica.controller._reserved = store
+        replica = Replica(self._made, client, feed, ends_idle=self.ends_idle, keeps=self.keeps)
         replica.client.ends = self.ends
         self.alive.append(replica)
         self._trace("controller %d starts", replica.number)

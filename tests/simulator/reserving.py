@@ -90,7 +90,7 @@ class Reserving:
         pod = self._world.pod(key)
         if pod is None or pod["metadata"]["uid"] != uid or "startTime" in pod["status"]:
             return
-        now = f"{self._world.server._clock().astimezone(datetime.UTC):%Y-%m-%dT%H:%M:%SZ}"
+        now = f"{self._world.server.clock().astimezone(datetime.UTC):%Y-%m-%dT%H:%M:%SZ}"
         self._world.server.edit(PODS, key, lambda pod: pod["status"].update(startTime=now))
         if (ends_s := pod["spec"].get("activeDeadlineSeconds")) is not None:
             self._world.loop.call_later(ends_s, self._exceeded, key, uid)
@@ -128,7 +128,7 @@ class Reserving:
         gpus = [gpu for held in every for gpu in held.gpus]
         if len(set(gpus)) != len(gpus):
             self._broken("reservations never overlap", f"controller {replica.number}: {every}")
-        if replica.controller.worker.reservations._loaded.is_set() and replica.number not in self._known:
+        if replica.controller.worker.reservations.loaded and replica.number not in self._known:
             self._known.add(replica.number)
             self._goes_on(replica)
         terms = reservation.Terms.of(POLICIES.queue.reservation)
@@ -184,4 +184,4 @@ class Reserving:
 
 
 def _now(world: World) -> float:
-    return world.server._clock().timestamp()
+    return world.server.clock().timestamp()

@@ -6,7 +6,7 @@ import asyncio
 
 from dradriver.cluster.gpus.holds import Holds
 from dradriver.queue.lanes import Lanes
-from tests.kept import entries
+from tests.kept import entries, lose_one_by_one
 
 
 def nothing(*_: object) -> None:
@@ -32,3 +32,13 @@ def test_slots_and_msgspec_structs_are_followed() -> None:
     assert entries(holds) > before
     holds.hold(("ns", "claim"), {})
     assert entries(holds) == before
+
+
+def test_a_key_is_lost_in_one_mapping_after_the_other() -> None:
+    holds = Holds()
+    holds.hold(("ns", "claim"), {("node", "gpu"): None})
+    for key in (("ns", "claim"), ("node", "gpu"), ("ns", "other")):
+        for _ in lose_one_by_one(holds, key):
+            assert not holds.of(("ns", "claim")) or not holds.holders(("node", "gpu"))
+    assert not holds.of(("ns", "claim"))
+    assert not holds.holders(("node", "gpu"))

@@ -40,7 +40,7 @@ def refusal(
 
 def _stable(groups: Collection[NodeGroup], request: Whole) -> tuple[Cause, str]:
     if not groups:
-        return Cause.GPUS, "no node has GPUs"  # of those that the request may use; others may have some
+        return Cause.NODES, "no node has GPUs"  # of those that the request may use; others may have some
     if any(could_have(group, request) for group in groups):
         return Cause.GPUS, "no eligible node has such a set free"
     if why := never(groups, request):

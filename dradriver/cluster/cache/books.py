@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from dradriver.allocator.request import Weights
@@ -57,12 +58,15 @@ class Books:
         version: Grows with every change that a decision may depend on.
     """
 
-    def __init__(self, touch: Callable[[Key], None], wake: Callable[[], None]) -> None:
+    def __init__(
+        self, touch: Callable[[Key], None], wake: Callable[[], None], *, clock: Callable[[], float] | None = None
+    ) -> None:
         """Make empty books.
 
         Args:
             touch: Called with the key of each pod that has to be looked at again.
             wake: Called after changes that may make a place for any pod.
+            clock: Returns seconds since the epoch, for GPU time; the system's by default.
         """
         self._touch = touch
         self._wake = wake
@@ -75,7 +79,7 @@ class Books:
         self.inventory = Inventory(self.nodes)
         self.fleets = Fleets(self.inventory, self.nodes)
         self.inventory.marked = self._marked
-        self.gpu_time = GpuTime(self.inventory.pool, self._whose, self._results_of)
+        self.gpu_time = GpuTime(self.inventory.pool, self._whose, self._results_of, clock=clock or time.time)
         self.offered = Offered(
             self.inventory, self.nodes,
             rehold=self._rehold, touch=self._touch_pods_of, known=self.gpu_time.pool_known,

@@ -31,14 +31,17 @@ class Picture(Books):
     it is about to write, too (``promise``): between the two, the next pod must not be promised the same GPUs or CPU.
     """
 
-    def __init__(self, touch: Callable[[Key], None], wake: Callable[[], None]) -> None:
+    def __init__(
+        self, touch: Callable[[Key], None], wake: Callable[[], None], *, clock: Callable[[], float] | None = None
+    ) -> None:
         """Make an empty picture.
 
         Args:
             touch: Called with the key of each pod that has to be looked at again.
             wake: Called after changes that may make a place for any pod.
+            clock: Returns seconds since the epoch, for GPU time; the system's by default.
         """
-        super().__init__(touch, wake)
+        super().__init__(touch, wake, clock=clock)
         self._assumed_pods: dict[Key, float] = {}
         self._classes: dict[str, frozenset[str]] = {}
 

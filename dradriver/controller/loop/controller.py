@@ -113,6 +113,7 @@ class Controller:
         namespace: str = "",
         say_idle: idle_pods.Say | None = None,
         ends_idle: bool = False,
+        reservation_store: ReservationStore | None = None,
     ) -> None:
         """Make a controller that knows nothing yet.
 
@@ -132,6 +133,7 @@ class Controller:
             namespace: Where GPU time and reservations are kept, the driver's own; empty for nowhere.
             say_idle: Writes an Event about a pod whose GPUs do nothing.
             ends_idle: Whether those that ask for it are ended.
+            reservation_store: Where reservations are kept; by default a ConfigMap in ``namespace``.
         """
         self.worker = Worker(
             client, promise_s=promise_s, unschedulable_s=unschedulable_s, grace_s=grace_s, record=record,
@@ -171,7 +173,9 @@ class Controller:
         )
         self._idle = idle_pods.IdlePods(client, self.worker.picture, say_idle, ends=ends_idle)
         self._figures = Figures(self.worker.picture, self.worker.reasons)
-        self._reserved = ReservationStore(client, namespace=namespace) if namespace else None
+        if reservation_store is None and namespace:
+            reservation_store = ReservationStore(client, namespace=namespace)
+        self._reserved = reservation_store
         self.template_writer = TemplateWriter(client, self.worker.picture.templates.known, record=record)
 
     def follow(self, policies: Policies) -> None:

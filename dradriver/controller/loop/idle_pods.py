@@ -65,8 +65,8 @@ class IdlePods:
         say: Say | None,
         *,
         ends: bool,
-        clock: Callable[[], float] = time.time,
-        monotonic: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] | None = None,
+        monotonic: Callable[[], float] | None = None,
     ) -> None:
         """Know of nothing yet.
 
@@ -75,12 +75,12 @@ class IdlePods:
             picture: The cluster.
             say: Writes an Event about a pod; None for none.
             ends: Whether pods that ask for it are warned and ended; else all are only told.
-            clock: Gives seconds since the epoch.
-            monotonic: Gives seconds that never go back.
+            clock: Gives seconds since the epoch; by default the system's.
+            monotonic: Gives seconds that never go back; by default the system's.
         """
         self._picture, self._say, self._ends = picture, say, ends
         self._writer = IdleWriter(client, OwnerKinds(client), picture.pods)
-        self._clock, self._monotonic = clock, monotonic
+        self._clock, self._monotonic = clock or time.time, monotonic or time.monotonic
         self._heard: dict[str, tuple[float, float | None]] = {}  # by a claim's uid what it said last, and when
         self._tried: dict[Key, float] = {}  # when something was last done for each unit
         self._told: dict[str, str] = {}  # by a pod's uid the last Event of each

@@ -127,9 +127,16 @@ class Reservations:
     def told(self, unit: Unit, reason: Reason) -> Reason:
         """Return why a unit waits with what is reserved for it."""
         own = self._held.get(unit.reserved)
-        return reason if own is None else reason.add(reservation.reason(own), Cause.ENDING)
+        if own is None:
+            return reason
+        return reason.add(reservation.reason(own), None if reason.cause is Cause.CAP else Cause.ENDING)
 
     # At work.
+
+    @property
+    def loaded(self) -> bool:
+        """Whether this leader has read what the leader before it had reserved."""
+        return self._loaded.is_set()
 
     async def first_load(self) -> None:
         """Wait until it is known what is reserved; not for long, for all else goes without."""
@@ -151,7 +158,7 @@ class Reservations:
                 except Exception:  # a bug that is nobody's in particular: what is reserved stays so
                     logger.exception("an error in this program; going on")
                 if store is not None and self._is_due():
-                    await self._save(store)
+                    await self.save(store)
                 try:
                     async with asyncio.timeout(self._pause_s()):
                         await self._woken.wait()
@@ -364,7 +371,8 @@ class Reservations:
         age_s = self._clock() - self._written_at
         return self._news or (self._more_idle and age_s >= SOON_S) or not 0 <= age_s < WRITE_S
 
-    async def _save(self, store: ReservationStore) -> None:
+    async def save(self, store: ReservationStore) -> None:
+        """Write what is reserved, unless the store has it already."""
         now = self._clock()
         kept = [reserved_for.write(each, self._idle.get(who, 0)) for who, each in self._held.items()]
         long = [since for since in self._since.values() if since.at <= now - LONG_S or since.failed]

@@ -9,7 +9,7 @@ import logging
 import math
 import time
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import Final
 
@@ -83,6 +83,7 @@ class Worker:
         record_end: Record | None = None,
         record_placed: Record | None = None,
         suspendable: Collection[str] = (),
+        clock: Callable[[], float] | None = None,
     ) -> None:
         """Make a worker with an empty picture of the cluster.
 
@@ -96,11 +97,12 @@ class Worker:
             record_end: Writes an Event about a pod that has to end for another.
             record_placed: Writes an Event about a pod that got its place.
             suspendable: Kinds of owners that the controller may suspend.
+            clock: Returns seconds since the epoch, for GPU time and reservations; the system's by default.
         """
         self._woken = asyncio.Event()
         self._acting = False
         self._touched: OrderedDict[Key, None] = OrderedDict()
-        self.picture = Picture(self._touch, self._woken.set)
+        self.picture = Picture(self._touch, self._woken.set, clock=clock)
         self.tenants = Tenants(Shares(time.monotonic))
         self.picture.fleets.views.partition_of = self.tenants.partition_of
         self.picture.gpu_time.changed = self.tenants.shares.holds
@@ -123,7 +125,7 @@ class Worker:
         self._units: dict[Key, Unit] = {}
         self.reservations = Reservations(
             self.picture, self._queue, self.tenants, self._units, self.caps.limits,
-            touch=self._touch, wake=self._woken.set,
+            touch=self._touch, wake=self._woken.set, clock=clock,
         )  # fmt: skip
         kinds = OwnerKinds(client)
         self._owner_reader = OwnerReader(client, kinds, waits=partial(size_matters, self.picture), touch=self._touch)
@@ -269,9 +271,19 @@ class Worker:
         return self._acting
 
     @property
+    def restarts(self) -> OwnerRestarts:
+        """The gangs that the controller starts again by suspending and resuming their owners."""
+        return self._restarts
+
+    @property
     def busy(self) -> bool:
         """Whether writers are at work, or pods have to be looked at."""
         return bool(self._executor or self._touched)
+
+    @property
+    def rechecks_due(self) -> bool:
+        """Whether something became free, and not all pods that found no place before have been asked again yet."""
+        return self._queue.rechecks.outdated
 
     async def sweep(self) -> None:
         """Delete what has been an orphan for long, end assumptions that the server does not share, resume owners."""

@@ -217,5 +217,11 @@ def test_a_role_has_gpus_by_a_limit_or_by_a_word() -> None:
     assert gang_sizes.size_from(read, story.owner) == (3, 3)
 
 
-def test_every_object_that_a_pod_may_name_can_be_read() -> None:
-    assert set(gang_sizes.OBJECTS) == set(gang_sizes._SIZES)
+@pytest.mark.parametrize("kind", gang_sizes.OBJECTS)
+def test_every_object_that_a_pod_may_name_can_be_read(kind: str) -> None:
+    with pytest.raises(WordError, match="is none: "):
+        gang_sizes.size_from(Owner(api_version="x", kind=kind, name="t"), {})
+
+
+def test_every_kind_of_kubeflow_that_has_roles_is_an_object_that_a_pod_may_name() -> None:
+    assert set(gang_sizes.REPLICAS) <= set(gang_sizes.OBJECTS)

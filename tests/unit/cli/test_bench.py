@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,14 +14,15 @@ from hypothesis import strategies as st
 
 from dradriver.api.base import names
 from dradriver.cli import nccl_tests
-from dradriver.cli.bench import _JOBS
+from dradriver.cli.bench import run_job
 from dradriver.cli.main import main
 from dradriver.cli.nccl_tests import NcclTestsError
-from dradriver.kube.resources import PODS
+from dradriver.kube.resources import PODS, Resource
 from tests.fakes.admission import admit, defaulted
 from tests.fakes.commands import CommandLine
 from tests.fakes.gpucluster import GpuCluster
 
+JOBS = Resource("batch", "v1", "jobs", "Job", namespaced=True)
 # As src/common.cu of nccl-tests prints it.
 PRINTED = """\
 # nThread 1 nGpus 8 minBytes 8 maxBytes 134217728 step: 2(factor) warmup iters: 5 iters: 20 agg iters: 1 validation: 1
@@ -113,7 +112,7 @@ def test_wrong_usage(words: list[str]) -> None:
 
 async def ended(cluster: GpuCluster, status: dict[str, Any]) -> None:
     """Make the Job's pod, as it has ended, once there is a Job."""
-    while not (jobs := cluster.all(_JOBS)):
+    while not (jobs := cluster.all(JOBS)):
         await asyncio.sleep(0.01)
     name = jobs[0]["metadata"]["name"]
     said = {names.ALLOCATED: "GPU-a,GPU-b", names.LEVEL: "nvlink", names.BUSBW: "340"}
@@ -144,16 +143,16 @@ async def test_a_pod_that_left_nothing(cluster: GpuCluster, shell: CommandLine) 
     assert "left nothing behind: Evicted" in result.stderr
 
 
-async def test_a_job_that_does_not_end(
-    cluster: GpuCluster, shell: CommandLine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    hours = itertools.count(step=3600)
-    monkeypatch.setattr("dradriver.cli.bench.time", SimpleNamespace(monotonic=lambda: float(next(hours))))
-    result = await shell.run("bench allreduce", "--image", "nccl")
-    assert result.exit_code == 1
-    (job,) = cluster.all(_JOBS)
-    look = f"kubectl -n default describe pods -l batch.kubernetes.io/job-name={job['metadata']['name']} says more"
-    assert look in result.stderr
+async def test_a_job_that_does_not_end(cluster: GpuCluster, shell: CommandLine) -> None:
+    made = yaml.safe_load((await shell.run("bench allreduce", "--image", "nccl", "--print")).stdout)
+    with pytest.raises(NcclTestsError) as refusal:
+        await run_job(shell.api.config, made, timeout_s=0)
+    (job,) = cluster.all(JOBS)
+    name = job["metadata"]["name"]
+    assert str(refusal.value) == (
+        f"Job {name} has not ended after 0 s: kubectl -n default describe pods -l batch.kubernetes.io/job-name={name} "
+        "says more; --timeout gives it longer"
+    )
 
 
 async def test_a_job_that_may_not_be_made(cluster: GpuCluster, shell: CommandLine) -> None:

@@ -22,6 +22,7 @@ from dradriver.kube import client
 from dradriver.kube.resources import RESOURCE_CLAIMS, RESOURCE_SLICES
 from dradriver.topology import codec, topo_m
 from tests.fakes.apiserver import FakeApiServer
+from tests.fakes.commands import Terminal
 from tests.fakes.gpunodes import allocated, machine, piece, promised
 
 
@@ -49,9 +50,9 @@ class Cluster:
                 RESOURCE_SLICES if "devices" in obj["spec"] and "driver" in obj["spec"] else RESOURCE_CLAIMS, obj
             )
 
-    async def run(self, *arguments: str, **options: Any) -> Result:
+    async def run(self, *arguments: str, runner: CliRunner | None = None, **options: Any) -> Result:
         line = ["topo", "--cluster", "--kubeconfig", str(self.kubeconfig), *arguments]
-        return await asyncio.to_thread(CliRunner().invoke, main, line, **options)
+        return await asyncio.to_thread((runner or CliRunner()).invoke, main, line, **options)
 
 
 @pytest.fixture
@@ -265,12 +266,12 @@ def test_what_does_not_go_together_is_wrong_usage(arguments: list[str]) -> None:
     assert "--cluster" in result.stderr
 
 
-async def test_colours_on_a_terminal_only(two: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dradriver.view.output._is_terminal", lambda: True)
-    coloured = (await two.run()).stdout
+async def test_colours_on_a_terminal_only(two: Cluster) -> None:
+    coloured = (await two.run(runner=Terminal())).stdout
     assert "  GPU4  \x1b[32mfree\x1b[0m\n" in coloured
+    assert "\x1b" not in (await two.run()).stdout
     for arguments, env in ((["--no-color"], {}), ([], {"NO_COLOR": "1"})):
-        assert "\x1b" not in (await two.run(*arguments, env=env)).stdout
+        assert "\x1b" not in (await two.run(*arguments, runner=Terminal(), env=env)).stdout
     assert os.environ.get("NO_COLOR") is None
 
 

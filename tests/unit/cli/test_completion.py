@@ -10,9 +10,9 @@ import sys
 import tomllib
 from pathlib import Path
 
+import click
 import pytest
 
-from dradriver.cli import main as cli
 from dradriver.cli.completion import lines
 from dradriver.cli.main import main
 from tests.fakes.commands import command_line
@@ -25,7 +25,7 @@ def test_commands_are_completed_without_loading_them() -> None:
     said += "print(*lines(main, ['']), sep='\\n'); print('numpy' in sys.modules, 'aiohttp' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", said], capture_output=True, text=True, check=True)
     *found, directive, loaded = done.stdout.splitlines()
-    assert {line.partition("\t")[0] for line in found} == set(cli._COMMANDS)
+    assert {line.partition("\t")[0] for line in found} == set(main.list_commands(click.Context(main)))
     assert (directive, loaded) == (":4", "False False")
 
 

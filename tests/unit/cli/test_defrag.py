@@ -13,18 +13,21 @@ import pytest
 from dradriver.api.base import names
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
 from tests.effort import sampled
-from tests.fakes.apistore import Object
+from tests.fakes.apistore import Object, Store
 from tests.fakes.commands import CommandLine, run_all
 from tests.fakes.gpucluster import GpuCluster, claim_of
 
 H100 = "dgx-h100"
 
 
-@pytest.fixture(autouse=True)
-def one_moment(cluster: GpuCluster) -> None:
-    """Have all be placed at once: what a second more costs may be more than what a GPU less does."""
+@pytest.fixture
+def cluster() -> GpuCluster:
+    """Return a cluster in which all pods are placed at one time: a later start may cost more than one GPU less."""
     now = datetime.datetime.now(datetime.UTC) - datetime.timedelta(hours=1)
-    cluster.store._clock = lambda: now
+    made = GpuCluster()
+    made.store = Store(lambda: now)
+    made.restart()
+    return made
 
 
 async def place(cluster: GpuCluster, name: str, gpus: int, node: str, **changes: Any) -> None:

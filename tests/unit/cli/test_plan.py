@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import msgspec
@@ -11,7 +12,6 @@ from click.testing import CliRunner, Result
 
 from dradriver.cli.main import main
 from dradriver.topology import codec, profiles, topo_m
-from dradriver.topology.machine import Machine
 from tests.fakes import machines
 from tests.fakes.instances import in_mig_mode
 
@@ -88,19 +88,16 @@ def test_all_keys_of_a_line() -> None:
     assert sorted(map(sorted, answer["containers"])) == [[0, 3], [1, 2]]  # type: ignore[call-overload]
 
 
-def test_a_machine_file_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = tmp_path / "box.txt"
-    file.write_text(topo_m.write(machines.dgx1()))
-    reads: list[str] = []
-
-    def read(source: str) -> Machine:
-        reads.append(source)
-        return topo_m.read(Path(source).read_text())
-
-    monkeypatch.setattr("dradriver.cli.plan.read_machine", read)
-    found = answers(run("--batch", lines=[{"machine": str(file), "gpus": 2}] * 3))
-    assert [answer["gpus"] for answer in found] == [[2, 3]] * 3
-    assert reads == [str(file)]
+def test_a_machine_file_is_read_once() -> None:
+    """A pipe, such as a shell's ``<(nvidia-smi topo -m)``, is empty when it is read a second time."""
+    pipe, end = os.pipe()
+    try:
+        os.write(end, topo_m.write(machines.dgx1()).encode())
+        os.close(end)
+        found = answers(run("--batch", lines=[{"machine": f"/dev/fd/{pipe}", "gpus": 2}] * 3))
+    finally:
+        os.close(pipe)
+    assert [answer.get("gpus") for answer in found] == [[2, 3]] * 3, found
 
 
 def test_a_table_for_people() -> None:

@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 from dradriver.cli.main import main
 from dradriver.topology import codec, profiles, read_machine, topo_m
 from dradriver.topology.machine import MigDevice
+from tests.fakes.commands import Terminal
 from tests.paths import REPO
 
 
@@ -95,11 +96,12 @@ def test_an_unknown_command_is_wrong_usage() -> None:
     ],
 )
 def test_colours_on_a_terminal_only_where_they_are_wanted(
-    monkeypatch: pytest.MonkeyPatch, arguments: list[str], env: dict[str, str], coloured: bool
+    arguments: list[str], env: dict[str, str], coloured: bool
 ) -> None:
-    monkeypatch.setattr("dradriver.view.output._is_terminal", lambda: True)
-    output = CliRunner().invoke(main, ["topo", "-m", "dgx1-v100", *arguments], env=env).output
+    line = ["topo", "-m", "dgx1-v100", *arguments]
+    output = Terminal().invoke(main, line, env=env).output
     assert ("\x1b[" in output) is coloured
+    assert "\x1b[" not in CliRunner().invoke(main, line, env=env).output, "it is no terminal"
     assert topo_m.read(output).links == profiles.load("dgx1-v100").links
 
 

@@ -10,7 +10,6 @@ import re
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -335,14 +334,13 @@ async def test_a_taint_is_said_with_the_repair_of_its_fault(well: GpuCluster, sh
     ]
 
 
+@pytest.mark.parametrize(("ahead_s", "by_this_clock"), [(-86_400.0, "WARN"), (86_400.0, "FAIL")])
 async def test_a_leader_is_judged_by_the_servers_clock(
-    well: GpuCluster, shell: CommandLine, monkeypatch: pytest.MonkeyPatch
+    well: GpuCluster, shell: CommandLine, ahead_s: float, by_this_clock: str
 ) -> None:
-    behind = SimpleNamespace(time=lambda: 1.0)
-    monkeypatch.setattr("dradriver.cli.verifier.cluster.time", behind)
-    assert (await said(shell))["leader"][0][0] == "PASS"
-    ahead = SimpleNamespace(time=lambda: 2_000_000_000.0)
-    monkeypatch.setattr("dradriver.cli.verifier.cluster.time", ahead)
+    shell.api.ahead_s = ahead_s
+    assert (await said(shell, status=int(by_this_clock == "FAIL")))["leader"][0][0] == by_this_clock
+    lease(well, time.time() + ahead_s)
     assert (await said(shell))["leader"][0][0] == "PASS"
 
 
@@ -491,9 +489,8 @@ async def test_the_job_has_the_agents_image_account_and_driver(well: GpuCluster,
 
 
 async def test_slices_of_a_machine_that_cannot_be_read_are_not_judged(
-    well: GpuCluster, shell: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    well: GpuCluster, shell: CommandLine, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("dradriver.node.vendors.nvidia.discovery.device_nodes.add_nodes", lambda sources: None)
     roots = [word for flag in ("--driver-root", "--host-root", "--cdi-root") for word in (flag, str(tmp_path))]
     found = await said(shell, "--this-machine", "n1", *roots, status=1)
     assert found["driver"][0][0] == "FAIL"

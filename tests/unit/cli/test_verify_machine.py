@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +20,6 @@ from dradriver.node.container_edits import GPU_FILE
 from dradriver.node.discovery.kept_nics import KeptNics
 from dradriver.node.discovery.nics import read_nics
 from dradriver.node.discovery.pci import PciTree
-from dradriver.node.nics import ports
 from dradriver.node.vendors.nvidia.discovery import toolkit
 from dradriver.topology import profiles
 from tests.fakes import nvml
@@ -53,12 +56,6 @@ def said(server: Server, *more: str, status: int, driver: Path | None = None) ->
         assert bool(one["cure"]) == (one["status"] != "PASS")
         found.setdefault(one["check"], []).append((one["status"], one["said"]))
     return found
-
-
-@pytest.fixture(autouse=True)
-def _own_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No device nodes are made in this machine's /dev."""
-    monkeypatch.setattr("dradriver.node.vendors.nvidia.discovery.device_nodes.add_nodes", lambda sources: None)
 
 
 def test_a_machine_where_all_is_well(dgx1: Server) -> None:
@@ -174,21 +171,38 @@ def test_a_port_that_is_down_and_one_that_is_slow_fail_and_the_rest_is_said(h100
     assert {status for name, (status, _) in found.items() if name not in (first, second)} == {"PASS"}
 
 
-def test_warnings_of_cards(h100: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+@contextmanager
+def while_the_machine_is_read(server: Server, change: Callable[[], object]) -> Iterator[None]:
+    """Change something while the machine is read.
+
+    The agent's file of cards is a pipe. Reading the machine opens it, once, and waits for what this writes.
+    """
+    pipe = server.sys.root / "var/lib/kubelet/plugins/gpu.topology/nics.json"
+    pipe.parent.mkdir(parents=True)
+    os.mkfifo(pipe)
+
+    def write() -> None:
+        with pipe.open("w") as end:  # returns once the pipe is opened for reading
+            change()
+            end.write("{}")
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        yield
+    finally:
+        os.close(os.open(pipe, os.O_RDONLY | os.O_NONBLOCK))  # the writer ends also if the pipe was not read
+        writer.join()
+
+
+def test_warnings_of_cards(h100: Server) -> None:
     first, second = (nic.name for nic in h100.machine.nics[:2])
     for nic in h100.machine.nics:
         h100.sys.file(f"sys/class/infiniband/{nic.name}/board_id", "MT_1")
         h100.sys.file(f"sys/class/infiniband/{nic.name}/fw_ver", "28.1" if nic.name == first else "28.2")
     counter = h100.sys.file(f"{port(h100, second)}/counters/symbol_error", "5")
-    readings = []
-
-    def read(root: Path) -> object:
-        readings.append(root)
-        counter.write_text(f"{5 + len(readings)}\n")
-        return ports.read(root)
-
-    monkeypatch.setattr("dradriver.cli.verifier.nics.read", read)
-    found = said(h100, status=0)
+    with while_the_machine_is_read(h100, lambda: counter.write_text("6\n")):
+        found = said(h100, status=0)
     by_card = {text.partition(":")[0]: (status, text) for status, text in found["nics"]}
     assert by_card[first][0] == "WARN"
     assert "firmware 28.1, 7 others of board MT_1 have 28.2" in by_card[first][1]

@@ -18,6 +18,7 @@ from tests.fakes.apistore import Object
 from tests.fakes.gpucluster import GpuCluster
 from tests.fakes.sharing import SHARED, cluster_of, drop, gates, settled
 from tests.fakes.troubles import working
+from tests.kept import entries
 
 
 async def test_who_was_refused_takes_nothing_from_the_next() -> None:
@@ -103,16 +104,21 @@ async def test_a_promise_that_is_going_takes_no_cpu() -> None:
 
 async def test_of_sets_that_are_gone_nothing_is_kept() -> None:
     cluster = cluster_of()
-    for number in range(5):
-        cluster.pod(f"p{number}", wishes=SHARED | {"shared-claim": f"set{number}"})
-    await cluster.settle()
-    for number in range(5):
-        drop(cluster, f"p{number}")
-    cluster.collect()
-    await cluster.settle()
-    claimants, taking = cluster.worker.picture.claim_users, cluster.worker.picture.node_usage
-    accounts = cluster.worker.picture.accounts
-    assert [*claimants._members, *claimants._leads, *taking._taken, *accounts._joining] == []
+    picture = cluster.worker.picture
+    kept = []
+    for sets in (1, 5):
+        pods = [f"{name}{number}" for number in range(sets) for name in "pq"]
+        for pod in pods:
+            cluster.pod(pod, wishes=SHARED | {"shared-claim": f"set{pod[1:]}"})
+        await settled(cluster)
+        claims = len(cluster.all(RESOURCE_CLAIMS))
+        assert claims == min(sets, 2), "the node has 8 GPUs"
+        for pod in pods:
+            drop(cluster, pod)
+        cluster.collect()
+        await cluster.settle()
+        kept.append(entries(picture.claim_users, picture.node_usage, picture.accounts))
+    assert kept[1] == kept[0] + claims, "the uids of claims that ended are remembered, for late answers"
 
 
 @pytest.mark.parametrize("users", [255, 256])

@@ -11,6 +11,7 @@ from dradriver.api.base.objects import seconds
 from dradriver.cluster.derived.ends import OVERDUE_S, ends_at, given_at
 from dradriver.cluster.nodes.ask import BEGINS_S, FREED_S
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
+from tests.fakes.apistore import Store
 from tests.fakes.gang_pods import gang
 from tests.fakes.gpucluster import GpuCluster, claim_of
 
@@ -23,7 +24,8 @@ def said(at: float) -> str:
 
 def at_now() -> GpuCluster:
     cluster = GpuCluster()
-    cluster.store._clock = lambda: datetime.datetime.fromtimestamp(NOW, datetime.UTC)
+    cluster.store = Store(lambda: datetime.datetime.fromtimestamp(NOW, datetime.UTC))
+    cluster.restart()
     return cluster
 
 

@@ -55,12 +55,8 @@ def free(fleet: Fleet) -> dict[str, frozenset[int]]:
 
 def offered(fleet: Fleet) -> dict[str, frozenset[int]]:
     """Return which GPUs may be had in parts, by node."""
-    found = {}
-    for name, (group, slot) in fleet._slots.items():
-        offer = group.offer_and_parts(slot)[0]
-        if offer.shared | offer.sliced:
-            found[name] = offer.shared | offer.sliced
-    return found
+    offers = {name: group.offer_and_parts(slot)[0] for group in fleet.groups for slot, name in enumerate(group.names)}
+    return {name: own for name, offer in offers.items() if (own := offer.shared | offer.sliced)}
 
 
 def drawn(rng: random.Random) -> dict[str, Tenant]:

@@ -280,9 +280,13 @@ def test_a_machine_of_which_too_much_is_said_is_not_read() -> None:
 
 def state(fleet: Fleet) -> dict[str, object]:
     """What a fleet says of each node."""
-    return {
-        name: (group.free(slot), group.offer_and_parts(slot)) for name, (group, slot) in sorted(fleet._slots.items())
+    found: dict[str, object] = {
+        name: (group.free(slot), group.offer_and_parts(slot))
+        for group in fleet.groups
+        for slot, name in enumerate(group.names)
     }
+    assert found.keys() == set(fleet.nodes)
+    return found
 
 
 @pytest.mark.parametrize("seed", sampled(range(8)))

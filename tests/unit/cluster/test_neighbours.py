@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from dradriver.api.base import names
+from dradriver.cluster.pods.neighbours import MOST_PODS
 from dradriver.kube.resources import PODS
 from tests.fakes.gpucluster import GpuCluster
 from tests.fakes.troubles import working
@@ -259,14 +260,16 @@ async def test_a_spread_that_counts_nobody_keeps_nobody_away() -> None:
     assert len({node_of(cluster, name) for name in ("db-0", "db-1", "db-2")}) == 1
 
 
-async def test_among_very_many_pods_rules_are_left_to_the_scheduler(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_among_very_many_pods_rules_are_left_to_the_scheduler() -> None:
     cluster = GpuCluster()
     cluster.node("a")
     for name in ("db-0", "db-1", "db-2"):
         db(cluster, name, affinity=ALONE)
     await cluster.settle()
     assert cluster.claim("db-1") is None
-    monkeypatch.setattr("dradriver.cluster.pods.neighbours.MOST_PODS", 2)
+    waiting = {"schedulingGates": [{"name": names.GATE}, {"name": "example.com/later"}]}
+    for number in range(MOST_PODS):
+        db(cluster, f"other-{number}", app="other", **waiting)
     db(cluster, "db-3", affinity=ALONE)
     await cluster.settle()
     assert node_of(cluster, "db-3") == "a"

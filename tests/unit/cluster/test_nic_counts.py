@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from unittest.mock import Mock
-
+import msgspec
 import pytest
 
 from dradriver.api.vocabulary.nics import Alike, NicAsk, NicRequest
-from dradriver.cluster.nics import nic_counts
-from dradriver.cluster.nics.nics import Nics
+from dradriver.cluster.nics.nic_devices import NicSlice
 from tests.fakes import nics
 from tests.fakes.nics import DRANET, DRANET_CLASS, SRIOV
-from tests.unit.cluster.test_nics import A, B, book, enough, made, see
+from tests.kept import entries
+from tests.unit.cluster.test_nics import A, B, Book, book, enough, made, see
 
 VF_ID = f"{SRIOV}/vfID"
 
 
-def functions() -> Nics:
+def functions() -> Book:
     """Return a book with two functions of one card and one of another."""
     mine = book()
     mine.class_changed(SRIOV, ())
@@ -51,27 +50,33 @@ def test_one_nic_of_two_drivers_counts_once() -> None:
     assert enough(mine, NicAsk(requests=(own, *wanted(3).requests))) == set()
 
 
-def test_nodes_with_very_many_nics_are_counted_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nic_counts, "_MOST_READ", 7)
-    mine, ask, names = functions(), wanted(2), "abcde"
-    for node in names[1:]:
-        mine._nodes.offer(node, True)
-        every = [nics.function(f"{A[:-1]}{1 + at}", A, at) for at in range(3)]
-        see(mine, made(*every, node=node, driver=SRIOV))
+def very_many(node: str) -> NicSlice:
+    """Return a slice with 21,000 functions, of which only three differ. One look counts those of two nodes."""
+    few = made(*(nics.function(f"{A[:-1]}{1 + at}", A, at) for at in range(3)), node=node, driver=SRIOV)
+    return msgspec.structs.replace(few, nics=few.nics * 7000)
+
+
+def test_nodes_with_very_many_nics_are_counted_some_at_a_time() -> None:
+    mine, ask, names = book(), wanted(2), "abcde"
+    mine.class_changed(SRIOV, ())
+    for node in names:
+        mine.table.offer(node, True)
+        see(mine, very_many(node))
     for counted in (2, 4, 5, 5):
-        having = mine.counts.of(ask, mine._nodes.named(names)) > 0
-        assert [node for node in names if having[mine._nodes.row(node)]] == list(names[:counted])
+        having = mine.counts.of(ask, mine.table.named(names)) > 0
+        assert [node for node in names if having[mine.table.row(node)]] == list(names[:counted])
         assert mine.counts.has_ended(ask) is (counted < 5)
 
 
-def test_more_wishes_than_are_kept_are_not_all_counted_again_each_time_round(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nic_counts, "_MOST", 16)
+def test_more_wishes_than_are_kept_are_not_all_counted_again_each_time_round() -> None:
     mine = functions()
-    every = [wanted(1, selectors=(f'device.attributes["{SRIOV}"].vfID == {at}',)) for at in range(18)]
+    every = [wanted(1, selectors=(f'device.attributes["{SRIOV}"].vfID == {at}',)) for at in range(1152)]
     for ask in every:
         enough(mine, ask)
-    monkeypatch.setattr(mine.counts, "_count", counted := Mock(side_effect=mine.counts._count))
+    kept = entries(mine.counts)
+    mine.looks.clear()
     for _ in range(10):
         for ask in every:
             enough(mine, ask)
-    assert counted.call_count < 10 * 2 * 18 / 2, "of two nodes for each"
+    assert 0 < len(mine.looks) < 10 * 2 * len(every) / 2, "two nodes for each request"
+    assert entries(mine.counts) == kept, "1024 requests are kept"

@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from dradriver.api.base.objects import Metadata, Node
 from dradriver.api.vocabulary import simple_cel
 from dradriver.api.vocabulary.nics import NicAsk, NicRequest
 from dradriver.api.vocabulary.simple_cel import Other
@@ -22,6 +23,7 @@ from dradriver.kube.codec import BadJson
 from dradriver.kube.reflector import Change
 from tests.fakes import nics
 from tests.fakes.nics import DRANET, DRANET_CLASS, SRIOV
+from tests.kept import entries
 
 Object = dict[str, Any]
 A, B = "0000:18:00.0", "0000:40:00.0"
@@ -41,11 +43,36 @@ def made(*devices: Object, node: str = "a", driver: str = DRANET, name: str = ""
     return found
 
 
-def book() -> Nics:
-    table = NodeTable()
-    for node in ("a", "b"):
-        table.offer(node, True)
-    made = Nics(table, lambda _: None, TaintRules())
+class Book(Nics):
+    """The NICs of two nodes.
+
+    Attributes:
+        table: The nodes.
+        rules: The administrators' rules.
+        looks: The nodes whose NICs were counted, each as often as they were.
+        woken_at: The clock of the nodes when ``woken`` was asked last.
+    """
+
+    def __init__(self) -> None:
+        self.table, self.rules, self.looks = NodeTable(), TaintRules(), list[str]()
+        for node in ("a", "b"):
+            self.table.set_node(node, Node(metadata=Metadata(name=node)))
+            self.table.offer(node, True)
+        super().__init__(self.table, lambda _: None, self.rules)
+        self.woken_at = self.table.clock
+
+    def untaken(self, node: str) -> Iterator[Nic]:
+        self.looks.append(node)
+        return super().untaken(node)
+
+    def woken(self) -> list[str]:
+        """Return the nodes on which something may have become free since this was asked last."""
+        before, self.woken_at = self.woken_at, self.table.clock
+        return [node for node in self.table.names() if self.table.freed[self.table.row(node)] > before]
+
+
+def book() -> Book:
+    made = Book()
     made.class_changed(DRANET_CLASS, ())
     return made
 
@@ -64,10 +91,9 @@ def fitting(nics: Nics) -> list[str]:
     return [nic.address for nic in nics.free("a") if any(nics.counts.judge(ONE.requests).of(nic))]
 
 
-def enough(nics: Nics, ask: NicAsk) -> set[str]:
-    table = nics._nodes
-    counts = nics.counts.of(ask, table.named(("a", "b")))
-    return {node for node in ("a", "b") if counts[table.row(node)]}
+def enough(nics: Book, ask: NicAsk) -> set[str]:
+    counts = nics.counts.of(ask, nics.table.named(("a", "b")))
+    return {node for node in ("a", "b") if counts[nics.table.row(node)]}
 
 
 def test_what_is_no_nic_of_these_drivers_is_not_read() -> None:
@@ -123,23 +149,22 @@ def test_a_tainted_nic_is_no_candidate() -> None:
 
 @pytest.mark.parametrize("slice_first", [True, False])
 def test_a_rule_counts_whichever_is_seen_first_and_wakes_only_whom_it_concerns(slice_first: bool) -> None:
-    mine, woken = book(), list[str]()
+    mine = book()
 
     def ruled(name: str, **selector: str) -> None:
         spec = {"deviceSelector": selector, "taint": {"key": "k", "effect": "NoSchedule"}}
         rule = read_rule(msgspec.Raw(json.dumps({"metadata": {"name": name}, "spec": spec}).encode()))
-        mine._taint_rules.rule_changed(Change(("", name), None, rule))
+        mine.rules.rule_changed(Change(("", name), None, rule))
         mine.rule_changed(Change(("", name), None, rule))
 
     if slice_first:
         see(mine, made(nics.device(A), nics.device(B)))
     mine.asked = True
-    mine._nodes.helped = lambda node: bool(woken.append(node))  # type: ignore[method-assign, assignment, func-returns-value]
     for number, selector in enumerate(({"driver": SRIOV}, {"pool": "b"}, {"device": "other"})):
         ruled(f"of-others-{number}", **selector)
-    assert woken == []
+    assert mine.woken() == []
     ruled("ill", device=str(nics.device(A)["name"]))
-    assert woken == ["a"] * slice_first
+    assert mine.woken() == ["a"] * slice_first
     if not slice_first:
         see(mine, made(nics.device(A), nics.device(B)))
     assert fitting(mine) == [B]
@@ -192,18 +217,18 @@ def test_who_has_the_same_nic_is_known_by_where_it_is() -> None:
 
 
 def test_another_version_of_the_same_slice_wakes_nobody() -> None:
-    mine, woken = book(), list[str]()
+    mine = book()
     mine.asked = True
-    mine._nodes.helped = lambda node: bool(woken.append(node))  # type: ignore[method-assign, assignment, func-returns-value]
     first = made(nics.device(A))
     see(mine, first)
+    assert mine.woken() == ["a"]
     again = made(nics.device(A))
     see(mine, again, first)
-    assert woken == ["a"]
+    assert mine.woken() == []
     see(mine, made(nics.device(A), nics.device(B)), again)
-    assert woken == ["a", "a"]
+    assert mine.woken() == ["a"]
     see(mine, None, made(nics.device(A), nics.device(B)))
-    assert (woken, free(mine)) == (["a"] * 3, [])
+    assert (mine.woken(), free(mine)) == (["a"], [])
 
 
 def test_which_nodes_have_enough_follows_what_happens() -> None:
@@ -235,7 +260,8 @@ def test_a_class_that_cannot_be_read_leaves_its_requests_to_the_scheduler() -> N
 
 
 def test_nothing_is_kept_of_nodes_that_went_while_a_claim_had_a_nic_of_theirs() -> None:
-    mine = book()
+    mine = Nics(NodeTable(), lambda _: None, TaintRules())
+    before = entries(mine)
     for at in range(20):
         node = f"n{at}"
         piece = made(nics.device(A), nics.device(B), node=node)
@@ -243,9 +269,9 @@ def test_nothing_is_kept_of_nodes_that_went_while_a_claim_had_a_nic_of_theirs() 
         mine.hold(("x", node), [(DRANET, node, "pci-0000-18-00-0")])
         see(mine, None, piece)
         assert mine.held(("x", node))
+        assert entries(mine) > before
         mine.hold(("x", node), ())
-    kept = (mine._place_of, mine._slices, mine._pools, mine._held, mine._places, mine._holders, mine._given_of)
-    assert [len(each) for each in kept] == [0] * len(kept)
+    assert entries(mine) == before
 
 
 def test_when_the_last_claim_of_a_pool_ends_what_its_slices_show_is_still_known() -> None:
@@ -261,61 +287,48 @@ def test_when_the_last_claim_of_a_pool_ends_what_its_slices_show_is_still_known(
     assert (free(mine), mine.others(("x", "new"), [("a", A), ("a", B)])) == ([], {("x", "second")})
 
 
-@pytest.fixture
-def looks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return the nodes whose NICs were read, each as often as they were."""
-    out: list[str] = []
-    untaken = Nics.untaken
-
-    def counted(self: Nics, node: str) -> Iterator[Nic]:
-        out.append(node)
-        return untaken(self, node)
-
-    monkeypatch.setattr(Nics, "untaken", counted)
-    return out
-
-
 def wish(text: str, name: str = "nic") -> NicAsk:
     return NicAsk(
         requests=(NicRequest(name, DRANET_CLASS, DRANET, 1, (f'device.attributes["dra.net"].x == "{text}"',)),)
     )
 
 
-def test_nics_are_counted_once_for_however_many_wishes_while_nothing_changes(looks: list[str]) -> None:
+def test_nics_are_counted_once_for_however_many_wishes_while_nothing_changes() -> None:
     mine = book()
     see(mine, made(nics.device(A)))
     see(mine, made(nics.device(A), node="b"))
     for at in range(200):
         enough(mine, wish(str(at)))
-    assert len(looks) == 400
-    looks.clear()
+    assert len(mine.looks) == 400
+    mine.looks.clear()
     for at in range(200):
         enough(mine, wish(str(at), name=f"another-{at}"))
-    assert looks == []
+    assert mine.looks == []
     mine.hold(("x", "claim"), [("b", A)])
     for at in range(200):
         enough(mine, wish(str(at)))
-    assert looks == ["b"] * 200
+    assert mine.looks == ["b"] * 200
 
 
-def test_only_nodes_that_are_of_interest_are_counted_and_the_others_when_they_are(looks: list[str]) -> None:
+def test_only_nodes_that_are_of_interest_are_counted_and_the_others_when_they_are() -> None:
     mine = book()
     see(mine, made(nics.device(A)))
     see(mine, made(nics.device(A), node="b"))
-    table = mine._nodes
+    table = mine.table
     assert np.flatnonzero(mine.counts.of(ONE, table.named(["b"]))).tolist() == [table.row("b")]
-    assert looks == ["b"]
+    assert mine.looks == ["b"]
     assert enough(mine, ONE) == {"a", "b"}
-    assert looks == ["b", "a"]
+    assert mine.looks == ["b", "a"]
 
 
 def test_a_node_in_the_place_of_another_is_counted_anew() -> None:
     mine = book()
     see(mine, made(nics.device(A)))
     assert enough(mine, ONE) == {"a"}
-    table = mine._nodes
+    table = mine.table
     row = table.row("a")
     table.offer("a", False)
+    table.set_node("a", None)
     table.offer("c", True)
     mine.counts.changed("c")
     assert table.row("c") == row
@@ -334,6 +347,6 @@ def test_requests_that_share_nics_need_as_many_as_all_of_them_want(monkeypatch: 
     assert enough(mine, NicAsk(requests=same)) == {"a", "b"}
     assert judged.call_count == 1, "ten NICs of which the same is said, and two requests that ask the same"
     assert enough(mine, NicAsk(requests=(*same, other))) == {"b"}
-    table = mine._nodes
+    table = mine.table
     counts = mine.counts.of(NicAsk(requests=same), table.named("ab"), every=True)
     assert [counts[table.row(node)] for node in "ab"] == [2, 8]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
+import tracemalloc
 from typing import Any
 
 import msgspec
@@ -148,15 +150,23 @@ def test_alike_pods_share_what_they_take_and_nobody_can_change_it() -> None:
 
 @pytest.mark.slow
 def test_resources_of_a_megabyte_are_counted_and_not_remembered() -> None:
-    nothing = {f"example.com/{number:06d}": "0" for number in range(40_000)}
-    many = [{"name": "c", "resources": {"requests": nothing | {"cpu": "1"}}}]
-    before = pods._count.cache_info().currsize
+    def megabyte(name: str) -> list[dict[str, Any]]:
+        nothing = {f"example.com/{name * 200}{number:04d}": "0" for number in range(5000)}
+        assert len(json.dumps(nothing)) > 1_000_000
+        return [{"name": "c", "resources": {"requests": nothing | {"cpu": "1"}}}]
 
-    kept = read(pod(containers=many))
-
-    assert isinstance(kept, Foreign)
-    assert dict(kept.takes) == {"cpu": 1000, "pods": 1}
-    assert pods._count.cache_info().currsize == before
+    remembered = []
+    tracemalloc.start()
+    try:
+        for name in "abc":
+            kept = read(pod(containers=megabyte(name)))
+            assert isinstance(kept, Foreign)
+            assert dict(kept.takes) == {"cpu": 1000, "pods": 1}
+            gc.collect()
+            remembered.append(tracemalloc.get_traced_memory()[0])
+    finally:
+        tracemalloc.stop()
+    assert remembered[-1] - remembered[0] < 1_000_000, "two megabytes have been read since"
 
 
 @pytest.mark.looptime

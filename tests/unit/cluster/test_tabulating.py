@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import shlex
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
-from dradriver.cluster.gpus.tabulating import AtOnce, Tabulator
+from dradriver.allocator.fleet import kinds
+from dradriver.cluster.gpus.tabulating import MOST_PAUSE_S, AtOnce, Tabulator
 from dradriver.kube.resources import NODES, RESOURCE_SLICES
 from dradriver.topology import profiles
 from dradriver.topology.machine import Machine, PathType
@@ -20,6 +25,7 @@ DIES = (sys.executable, "-c", "raise SystemExit('no memory')")
 HANGS = (sys.executable, "-c", "import time; time.sleep(1000)")
 TALKS = (sys.executable, "-c", "import sys; sys.stdout.buffer.write(bytes([255]) * 64)")
 MISSING = ("/no/such/program",)
+MAKES = (sys.executable, "-m", kinds.__name__)
 
 
 @pytest.fixture(autouse=True)
@@ -59,6 +65,21 @@ async def made(tabulator: Tabulator, *nodes: str) -> list[str]:
     return told
 
 
+def script(path: Path, command: Sequence[str], *, first: str = ":") -> None:
+    """Write a program that runs one shell command and then becomes another command."""
+    path.write_text(f"#!/bin/sh\n{first}\nexec {shlex.join(command)}\n")
+    path.chmod(0o755)
+
+
+def is_running(pid: int) -> bool:
+    """Return whether a process exists. One that has ended exists until its parent waits for it."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
 async def failed(tabulator: Tabulator, caplog: pytest.LogCaptureFixture, times: int = 1) -> None:
     """Run until making tables has failed so often."""
     running = asyncio.create_task(tabulator.run())
@@ -79,11 +100,43 @@ async def test_a_new_kind_is_made_in_another_process_once_for_all_nodes_that_hav
     assert tabulator.ready("c", kind(1))
 
 
-async def test_the_process_is_there_only_while_there_is_something_to_do() -> None:
-    tabulator = Tabulator()
+async def test_the_process_is_there_only_while_there_is_something_to_do(tmp_path: Path) -> None:
+    program, pid = tmp_path / "program", tmp_path / "pid"
+    script(program, MAKES, first=f"echo $$ >{shlex.quote(str(pid))}")
+    tabulator = Tabulator(command=(str(program),))
+    done = asyncio.Event()
+    seen: list[bool] = []
+
+    def tell(_: str) -> None:
+        seen.append(is_running(int(pid.read_text())))
+        done.set()
+
+    tabulator.made = tell
+    running = asyncio.create_task(tabulator.run())
+    for number in (1, 2):
+        assert not tabulator.ready("a", kind(number))
+        async with asyncio.timeout(30):
+            await done.wait()
+        done.clear()
+        assert seen == [True] * number
+        assert not is_running(int(pid.read_text()))
+    running.cancel()
+    await asyncio.wait([running])
+
+
+async def test_the_process_ends_with_its_tabulator(tmp_path: Path) -> None:
+    program, pid = tmp_path / "program", tmp_path / "pid"
+    script(program, HANGS, first=f"echo $$ >{shlex.quote(str(pid))}")
+    tabulator = Tabulator(command=(str(program),))
     tabulator.ready("a", kind(1))
-    await made(tabulator, "a")
-    assert tabulator._process is None
+    running = asyncio.create_task(tabulator.run())
+    async with asyncio.timeout(30):
+        while not (pid.exists() and pid.read_text().endswith("\n")):
+            await asyncio.sleep(0.01)
+    assert is_running(int(pid.read_text()))
+    running.cancel()
+    await asyncio.wait([running])
+    assert not is_running(int(pid.read_text()))
 
 
 async def test_a_node_that_went_is_not_waited_for() -> None:
@@ -95,18 +148,20 @@ async def test_a_node_that_went_is_not_waited_for() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", [DIES, TALKS, MISSING])
+@pytest.mark.parametrize("command", [DIES, TALKS, None])
 async def test_a_process_that_is_no_good_is_tried_anew_after_a_pause(
-    command: tuple[str, ...], caplog: pytest.LogCaptureFixture
+    command: tuple[str, ...] | None, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    clock = Clock()
-    tabulator = Tabulator(command=command, clock=clock)
+    clock, program = Clock(), tmp_path / "program"
+    if command is not None:
+        script(program, command)
+    tabulator = Tabulator(command=(str(program),), clock=clock)
     tabulator.ready("a", kind(1))
     await failed(tabulator, caplog)
     assert "tables of a's kind of machine" in caplog.text
     assert tabulator.next_node(clock.now) is None
     clock.now += 2
-    tabulator._command = Tabulator()._command
+    script(program, MAKES)
     assert await made(tabulator, "a") == ["a"]
 
 
@@ -125,16 +180,18 @@ async def test_a_kind_that_takes_too_long_is_given_up_and_the_others_have_their_
     assert told == ["tables of a", "tables of b"], "the twin has had its turn too"
 
 
-async def test_a_node_that_is_another_machine_all_the_time_has_its_turn_less_and_less_often() -> None:
+async def test_a_node_that_is_another_machine_all_the_time_has_its_turn_less_and_less_often(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     clock = Clock()
-    tabulator = Tabulator(clock=clock)
+    tabulator = Tabulator(command=MISSING, clock=clock)
     at = []
     for second in range(2000):
         clock.now = 1000.0 + second
         tabulator.ready("odd", kind(second))
         if tabulator.next_node(clock.now) == "odd":
             at.append(second)
-            tabulator._count("odd", clock.now)
+            await failed(tabulator, caplog, times=len(at))
     assert at == [0, 2, 6, 14, 30, 62, 126, 254, 510, 1022, 1622]
 
 
@@ -142,26 +199,28 @@ async def test_a_node_that_had_no_turn_yet_comes_before_one_that_had() -> None:
     clock = Clock()
     tabulator = Tabulator(clock=clock)
     tabulator.ready("odd", kind(1))
-    tabulator._count("odd", clock.now)
-    for node in "ab":
-        tabulator.ready(node, kind(ord(node)))
+    assert await made(tabulator, "odd") == ["odd"]
+    for number, node in enumerate(("odd", "a", "b"), start=2):
+        tabulator.ready(node, kind(number))
     clock.now += 100
-    order = []
-    while (turn := tabulator.next_node(clock.now)) is not None:
-        order.append(turn)
-        tabulator._count(turn, clock.now)
-    assert order == ["a", "b", "odd"]
+    assert await made(tabulator, "odd", "a", "b") == ["a", "b", "odd"]
 
 
-async def test_a_node_that_comes_back_at_once_has_used_up_its_turns_and_after_an_hour_it_has_not() -> None:
+async def test_a_node_that_comes_back_at_once_has_used_up_its_turns_and_after_an_hour_it_has_not(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     clock = Clock()
-    tabulator = Tabulator(clock=clock)
-    for _ in range(20):
-        tabulator._count("odd", clock.now)
+    tabulator = Tabulator(command=MISSING, clock=clock)
+    tabulator.ready("odd", kind(1))
+    for times in range(1, 21):
+        clock.now += MOST_PAUSE_S
+        await failed(tabulator, caplog, times=times)
     tabulator.forget("odd")
     tabulator.ready("odd", kind(1))
     assert tabulator.next_node(clock.now + 599) is None
-    assert tabulator.next_node(clock.now + 3601) == "odd"
+    clock.now += 3601
+    await failed(tabulator, caplog, times=21)
+    assert tabulator.next_node(clock.now + 2) == "odd", "as if it had never had a turn before"
 
 
 async def test_the_loop_is_not_held_while_tables_are_made() -> None:

@@ -256,12 +256,9 @@ async def test_a_kind_is_followed_in_the_newest_version_that_there_is_and_while_
         running.cancel()
 
 
-@pytest.mark.slow
+@pytest.mark.looptime
 @pytest.mark.parametrize("status", [403, 404, 500])
-async def test_a_controller_that_cannot_read_rules_is_ready_all_the_same(
-    api: FakeApiServer, status: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("dradriver.controller.loop.controller.RULES_S", 0.2)
+async def test_a_controller_that_cannot_read_rules_is_ready_all_the_same(api: FakeApiServer, status: int) -> None:
     api.optional = {BETA}
     api.fail(path="devicetaintrules", status=status, reason="Forbidden", times=1000)
     cluster = GpuCluster()

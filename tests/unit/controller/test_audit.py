@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import copy
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import msgspec
 import pytest
 
+from dradriver.api.base.pods import Pod
+from dradriver.api.claims.pins import Device, Key, Usage
 from dradriver.cluster.cache.picture import Picture
-from dradriver.controller import metrics
 from dradriver.controller.loop import audit
 from dradriver.controller.loop.audit import Audit
 from dradriver.controller.loop.controller import Controller
@@ -20,9 +24,12 @@ from dradriver.kube.resources import PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from tests.fakes import nics
 from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.gpucluster import GpuCluster, claim_of
+from tests.scraped import sample
 
 CLAIM = ("default", claim_of("p"))
 POD = ("default", "p")
+DUO = ("default", "duo")
+FIRST = ("default", "first")
 
 
 async def settled() -> GpuCluster:
@@ -50,13 +57,23 @@ def _held_by_a_ghost(picture: Picture) -> None:
     picture.inventory.hold(("default", "ghost"), {("b", "gpu-ghost"): None})
 
 
+class Interrupted(dict[Device, Usage]):
+    """Devices whose iteration fails after the last one, so that an update with them is applied only in part."""
+
+    def items(self) -> Any:
+        yield from super().items()
+        raise ZeroDivisionError
+
+
 def _stands_with_a_device_alone(picture: Picture) -> None:
     device = next(iter(picture.inventory.holds.of(CLAIM)))
-    picture.inventory.holds._holders[device]["default", "ghost"] = None
+    with pytest.raises(ZeroDivisionError):
+        picture.inventory.holds.hold(("default", "ghost"), Interrupted({device: None}))
 
 
 def _stands_with_no_device(picture: Picture) -> None:
-    del picture.inventory.holds._holders[next(iter(picture.inventory.holds.of(CLAIM)))]
+    with pytest.raises(ZeroDivisionError):
+        picture.inventory.holds.hold(CLAIM, Interrupted())
 
 
 def _claim_gone(picture: Picture) -> None:
@@ -89,24 +106,55 @@ def _usage(picture: Picture) -> None:
 
 
 def _usage_of_ours(picture: Picture) -> None:
-    del picture.node_usage._taken[POD]
+    taken = picture.node_usage.by(POD)
+    assert taken is not None
+    with _as_if(picture, POD, None):
+        picture.node_usage.recount(POD)
+    picture.nodes.take(*taken)  # only the node knows of it
 
 
 def _claimant_gone(picture: Picture) -> None:
-    picture.claim_users._owners.clear()
+    with _as_if(picture, POD, None):
+        picture.claim_users.put(CLAIM, POD)
+    assert not picture.claim_users.of(CLAIM)
 
 
 def _claimant_there(picture: Picture) -> None:
-    picture.claim_users._members["default", "other"] = {POD: None}
+    with _as_if(picture, POD, picture.pods[FIRST]):
+        picture.claim_users.put(DUO, POD)
+    assert POD in picture.claim_users.of(DUO)
 
 
 def _misled(picture: Picture) -> None:
-    assert picture.claim_users.lead(("default", "duo")) is picture.pods["default", "first"]
-    picture.claim_users._leads["default", "duo"] = "default", "second"
+    first = picture.pods[FIRST]
+    assert picture.claim_users.lead(DUO) is first
+    ends = msgspec.structs.replace(first.metadata, deletion_timestamp="2026-01-01T00:00:00Z")
+    with _as_if(picture, FIRST, msgspec.structs.replace(first, metadata=ends)):
+        picture.claim_users.forget_lead(DUO)
+        picture.claim_users.lead(DUO)
+    assert picture.claim_users.lead(DUO) is picture.pods["default", "second"]
+
+
+@contextlib.contextmanager
+def _as_if(picture: Picture, key: Key, pod: Pod | None) -> Iterator[None]:
+    """Replace a pod in the cache, or remove it, without an update of the accounting that depends on it."""
+    before = picture.pods[key]
+    if pod is None:
+        del picture.pods[key]
+    else:
+        picture.pods[key] = pod
+    try:
+        yield
+    finally:
+        picture.pods[key] = before
 
 
 def _no_gpu_time(picture: Picture) -> None:
-    del picture.gpu_time._holds[CLAIM]
+    picture.gpu_time.holds(CLAIM, {}, given=False)
+
+
+def _charged_nothing(picture: Picture) -> None:
+    picture.gpu_time.charges.clear()
 
 
 def _gpu_time_of_a_ghost(picture: Picture) -> None:
@@ -114,8 +162,7 @@ def _gpu_time_of_a_ghost(picture: Picture) -> None:
 
 
 def _free(picture: Picture) -> None:
-    _ = picture.inventory.fleet
-    picture.inventory._free[picture.nodes.row("a")] += 1
+    picture.inventory.free()[picture.nodes.row("a")] += 1
 
 
 BREAKS: list[tuple[Callable[[Picture], None], str]] = [
@@ -136,6 +183,7 @@ BREAKS: list[tuple[Callable[[Picture], None], str]] = [
     (_misled, "claimants"),
     (_free, "free"),
     (_no_gpu_time, "gpu time"),
+    (_charged_nothing, "gpu time"),
     (_gpu_time_of_a_ghost, "gpu time"),
 ]
 
@@ -146,16 +194,17 @@ async def test_what_is_wrong_is_said_counted_and_put_right(
 ) -> None:
     cluster = await settled()
     picture = cluster.worker.picture
-    counted = metrics.DIFFERENCES.labels(book)._value
-    before = counted.get()
+    before = sample("gpu_topology_audit_differences_total", book=book)
+    users, used = sorted(picture.claim_users.every()), copy.deepcopy(picture.nodes.used())
     damage(picture)
 
     assert await cluster.audit() > 0
-    assert counted.get() > before
+    assert sample("gpu_topology_audit_differences_total", book=book) > before
     assert f"{book} of" in caplog.text
     assert await cluster.audit() == 0
     assert len(picture.inventory.holds.of(CLAIM)) == 4
-    assert picture.nodes.used()["a"]["cpu"] == 3000 + (2000 if cluster.gpus("p")[0] == "a" else 0)
+    assert (sorted(picture.claim_users.every()), picture.nodes.used()) == (users, used)
+    assert used["a"]["cpu"] == 3000 + (2000 if cluster.gpus("p")[0] == "a" else 0)
     cluster.pod("next", 7)
     await cluster.settle()
     assert cluster.gpus("next")[0] == "a"

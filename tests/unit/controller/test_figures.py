@@ -230,7 +230,8 @@ async def test_an_event_says_what_a_pod_got() -> None:
         told.append((pod.metadata.name, text))
 
     cluster = GpuCluster()
-    cluster.worker.placed._record = record
+    cluster.record_placed = record
+    cluster.restart()
     cluster.node("a")
     cluster.pod("p", 2, wishes={"policy": "nvlink"})
     await cluster.settle()
@@ -243,11 +244,31 @@ async def test_an_event_says_what_a_pod_got() -> None:
     await asyncio.sleep(5)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
-    assert not cluster.worker.placed._events
     _, gpus = cluster.gpus("p")
     assert told == [
         ("p", f"GPUs {gpus[0]}, {gpus[1]} of node a: level nvlink, all-reduce predicted 40 GB/s, score 100")
     ]
+
+
+async def test_an_event_that_was_not_written_when_the_leader_stopped_is_never_written() -> None:
+    told: list[str] = []
+
+    async def record(pod: Any, _: str) -> None:
+        told.append(pod.metadata.name)
+
+    cluster = GpuCluster()
+    cluster.record_placed = record
+    cluster.restart()
+    cluster.node("a")
+    for pod in ("first", "second"):
+        cluster.pod(pod, 1)
+    await cluster.settle()
+    for _ in range(2):
+        task = asyncio.create_task(cluster.worker.placed.run())
+        await asyncio.sleep(0.05)  # the second Event waits a moment for its turn
+        assert told == ["first"]
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 async def test_nodes_whose_agent_is_gone_are_counted_while_claims_hold_their_gpus() -> None:

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from dradriver.api.base import names, seats
+from dradriver.controller.writing.reasons import AGAIN_S
 from dradriver.kube.client import ApiError
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
+from dradriver.reason import Cause, Reason
 from tests.fakes.apistore import Event, Object
 from tests.fakes.gang_pods import bound, claims, gang, lifted, nodes
 from tests.fakes.gpucluster import GpuCluster, Killed, claim_of
@@ -144,14 +146,13 @@ async def test_a_leader_that_sees_old_pods_takes_nothing_from_those_that_run() -
     cluster = nodes("abc")
     pods = gang(cluster, 3)
     cluster.deliver(PODS)
-    other, seen = cluster.worker, dict(cluster._seen)
+    other = cluster.leader
     cluster.restart()
     await cluster.settle()
     cluster.schedule()
     assert bound(cluster, pods) == pods
     cluster.node("a", None, unschedulable=True)  # nobody would be lifted for it now
-    cluster.worker, cluster._seen = other, seen
-    seen.pop(f"{PODS.plural} None")
+    cluster.lead_again(other)
     cluster.deliver(*(source.resource for source in cluster.sources if source.resource != PODS))
     await cluster.worker.rest()
     assert all("deletionTimestamp" not in claim["metadata"] for claim in cluster.store.all(RESOURCE_CLAIMS))
@@ -197,16 +198,22 @@ async def test_a_gang_with_a_range_begins_with_fewer_though_some_of_its_pods_wer
 
 async def test_when_pods_were_told_something_last_is_known_over_the_start_of_their_gang() -> None:
     cluster = cluster_of("a")
-    gang(cluster, 2)
+    pods = gang(cluster, 2)
     await cluster.settle()
-    told = dict(cluster.worker.reasons._told)
-    assert len(told) == 2
+    assert sum(cluster.worker.reasons.counted().values()) == 2
     cluster.node("b")
     await cluster.settle()
     cluster.schedule()
     await cluster.settle()  # they are told to go, and looked at one by one from now on
-    for key, known in told.items():
-        assert cluster.worker.reasons._told[key] is known, "else it would be told the next thing at once"
+    assert not any(cluster.worker.reasons.counted().values())
+    for pod in pods:
+        cluster.worker.reasons.want(cluster.worker.picture.pods["default", pod], Reason(Cause.POD, "the next thing"))
+    telling = asyncio.create_task(cluster.worker.reasons.run())
+    await asyncio.sleep(AGAIN_S - 1)
+    assert [cluster.note(pod, "reason") for pod in pods] == [None, None], "it is not told the next thing at once"
+    await asyncio.sleep(2)
+    assert [cluster.note(pod, "reason") for pod in pods] == ["the next thing"] * 2
+    telling.cancel()
 
 
 def living(cluster: GpuCluster, pods: list[str]) -> int:

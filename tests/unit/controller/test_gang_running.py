@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
+from dradriver.api.gangs import suspends
 from dradriver.controller.steps.gang_running import Anew, OneByOne, running_step
 from dradriver.kube.resources import PODS
+from tests.fakes.control_plane.jobs import JOBS
 from tests.fakes.gang_pods import bound, gang
 from tests.fakes.gpucluster import GpuCluster
 from tests.unit.controller.test_gang_barrier import cluster_of, filler, told
+
+JOB = {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "job", "controller": True}
 
 
 def step(cluster: GpuCluster, *, restarts: bool = True, late: str = "") -> Anew | OneByOne:
@@ -21,6 +27,25 @@ def step(cluster: GpuCluster, *, restarts: bool = True, late: str = "") -> Anew 
     metadata = {pod.metadata.name: replace(pod.metadata, creation_timestamp="2999-01-01T00:00:00Z") for pod in pods}
     pods = [replace(pod, metadata=metadata[late]) if pod.metadata.name == late else pod for pod in pods]
     return running_step(pods, picture, 2, 0.0, restarts=restarts, since=0.0, promise_s=30.0)
+
+
+def of_job(cluster: GpuCluster, **changes: Any) -> list[str]:
+    """Create a Job and two pods of a gang that belong to it; ``changes`` as for ``GpuCluster.pod``."""
+    cluster.put(JOBS, {"metadata": {"name": "train", "namespace": "default", "uid": JOB["uid"]}, "spec": {}})
+    for pod in (pods := ["train-0", "train-1"]):
+        made = cluster.admitted(pod, 8, **changes)
+        made["metadata"]["ownerReferences"] = [JOB]
+        cluster.put(PODS, made)
+    return pods
+
+
+def why_suspended(cluster: GpuCluster) -> str | None:
+    """Return why the controller suspended the Job to start its pods again; None if it did not."""
+    job = cluster.find(JOBS, "train", "default")
+    assert job is not None
+    record = suspends.record_of(msgspec.convert(job, suspends.Suspendable))
+    assert (record is not None) == job["spec"].get("suspend", False)
+    return None if record is None else record.why
 
 
 async def test_one_whose_pods_are_told_to_go_and_not_bound_yet_has_lost_none() -> None:
@@ -58,8 +83,7 @@ async def test_one_to_which_a_pod_came_after_its_claims_has_lost_one() -> None:
 async def test_a_leader_that_begins_sees_what_a_gang_lost_while_nobody_led() -> None:
     cluster = cluster_of("ab")
     wishes = {"gang": "train", "gang-size": "2", "on-member-loss": "restart"}
-    for pod in (pods := ["train-0", "train-1"]):
-        cluster.pod(pod, 8, wishes=wishes)
+    pods = of_job(cluster, wishes=wishes)
     for _ in range(2):
         await cluster.settle()
         cluster.schedule()
@@ -67,16 +91,16 @@ async def test_a_leader_that_begins_sees_what_a_gang_lost_while_nobody_led() -> 
     cluster.remove(PODS, "train-0", "default")
     cluster.collect()
     late = cluster.admitted("train-0", 8, wishes=wishes)
-    late["metadata"]["creationTimestamp"] = "2999-01-01T00:00:00Z"
+    late["metadata"] |= {"creationTimestamp": "2999-01-01T00:00:00Z", "ownerReferences": [JOB]}
     cluster.put(PODS, late)
+    cluster.stands_by = True
     cluster.restart()
-    cluster.worker._acting = False  # it stands by, and sees all of it
-    cluster.worker._touched.clear()
     cluster.deliver()
-    asked = cluster.worker._running._restarts = Asked()
+    await cluster.settle()
+    assert why_suspended(cluster) is None, "a replica that stands by sees all of it and does nothing"
     cluster.worker.begin()
-    await cluster.worker.rest()
-    assert asked.reasons[:1] == ["it lost a pod: 1 of 2 run"]
+    await cluster.settle()
+    assert why_suspended(cluster) == "it lost a pod: 1 of 2 run"
 
 
 async def test_a_pod_that_comes_waits_until_it_is_known_where_the_others_are(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,25 +127,11 @@ async def test_a_pod_that_comes_waits_until_it_is_known_where_the_others_are(mon
     assert "not assessed yet" in (cluster.note("train-1", "reason") or "")
 
 
-class Asked:
-    """Takes down what is asked to start anew, and why."""
-
-    def __init__(self) -> None:
-        self.reasons: list[str] = []
-
-    def ask(self, gang: object, pods: object, reason: str) -> str:
-        self.reasons.append(reason)
-        return "not here"
-
-
 async def test_one_of_which_half_is_bound_is_to_start_anew_after_its_deadline_however_often_it_is_looked_at() -> None:
     cluster = GpuCluster(promise_s=30.0)
-    asked = cluster.worker._running._restarts = Asked()
     for node in "ab":
         cluster.node(node)
-    pods = [f"train-{number}" for number in range(2)]
-    for pod in pods:
-        cluster.pod(pod, 8, wishes={"gang": "train", "gang-size": "2"}, requests={"cpu": "32"})
+    pods = of_job(cluster, wishes={"gang": "train", "gang-size": "2"}, requests={"cpu": "32"})
     await cluster.settle()
     filler(cluster, cluster.gpus("train-1")[0])
     for _ in range(5):
@@ -130,10 +140,10 @@ async def test_one_of_which_half_is_bound_is_to_start_anew_after_its_deadline_ho
         await asyncio.sleep(5)
     await cluster.settle()
     assert bound(cluster, pods) == ["train-0"]
-    assert asked.reasons == []
+    assert why_suspended(cluster) is None
     await asyncio.sleep(10)
     await cluster.settle()
-    assert set(asked.reasons) == {"1 of 2 of its pods were bound in time"}
+    assert why_suspended(cluster) == "1 of 2 of its pods were bound in time"
 
 
 async def test_two_that_come_at_once_count_where_each_is_about_to_be() -> None:

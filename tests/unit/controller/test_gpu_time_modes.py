@@ -7,6 +7,7 @@ import pytest
 from dradriver.allocator.request import Amount
 from dradriver.api.claims.usage import Kind
 from dradriver.api.policies.modes import Mode
+from dradriver.kube.resources import RESOURCE_CLAIMS
 from tests.fakes.addoncluster import AddOnCluster
 from tests.fakes.gpucluster import GpuCluster
 from tests.unit.controller.test_static_pods import MIXED, SEVEN, STATIC, device, others, static
@@ -17,8 +18,9 @@ H100 = "NVIDIA H100 80GB HBM3"
 def weighed(cluster: GpuCluster) -> dict[tuple[str, Kind], float]:
     """Return how many GPUs all claims have, by product and kind."""
     found: dict[tuple[str, Kind], float] = {}
-    for hold in cluster.worker.picture.gpu_time._holds.values():
-        for bucket, gpus in hold.gpus.items():
+    gpu_time = cluster.worker.picture.gpu_time
+    for claim in gpu_time.claims():
+        for bucket, gpus in gpu_time.of(claim).items():
             found[bucket.product, bucket.kind] = found.get((bucket.product, bucket.kind), 0.0) + gpus
     return found
 
@@ -63,13 +65,10 @@ async def test_slices_that_were_seen_before_their_node_are_slices_once_it_is_the
     cluster = GpuCluster()
     static(cluster, "a", SEVEN)
     others(cluster, device(cluster, "a", 0, "1g.10gb", 2))
-    gpu_time = cluster.worker.picture.gpu_time
-    cluster.worker.picture.gpu_time._pool = lambda _: None
-    await cluster.settle()
-    gpu_time.settle()
+    cluster.deliver(RESOURCE_CLAIMS)
+    cluster.worker.picture.gpu_time.settle()
     assert weighed(cluster) == {("", "whole"): 1.0}
-    gpu_time._pool = cluster.worker.picture.inventory.pool
-    gpu_time.settle()
+    cluster.deliver()
     assert weighed(cluster) == {(H100, "slice"): 0.125}
 
 

@@ -149,7 +149,7 @@ async def test_a_job_whose_pods_work_again_while_budgets_are_read_is_not_suspend
     await world.job(pods=2)
     world.rest()
     await world.later(59)
-    client = world.idle._writer._client
+    client = world.cluster.client
     read, patched = client.list, list[str]()
     patch = client.patch
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -171,21 +170,19 @@ async def test_the_server_is_asked_at_last_for_what_a_late_watch_has_not_shown()
     assert world.names == ["nb"]
 
 
-def slow(world: Idling, monkeypatch: pytest.MonkeyPatch, what: tuple[str, str], then: Callable[[], None]) -> None:
+def slow(world: Idling, what: tuple[str, str], then: Callable[[], None]) -> None:
     """Have something happen while one write, a verb and a name, is under way."""
-    client, left = world.cluster.client, [what]
-    send = client._send
+    left = [what]
 
-    async def sent(call: Call, act: Callable[[], Any]) -> Any:
+    def sent(call: Call) -> None:
         if (call.verb, call.name) in left:
             left.clear()
             then()
-        return await send(call, act)
 
-    monkeypatch.setattr(client, "_send", sent)
+    world.cluster.client.on_request = sent
 
 
-async def test_who_works_again_while_others_are_ended_slowly_is_not_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_works_again_while_others_are_ended_slowly_is_not_ended() -> None:
     world = Idling()
     for name in ("a", "b"):
         await notebook(world, name)
@@ -195,12 +192,12 @@ async def test_who_works_again_while_others_are_ended_slowly_is_not_ended(monkey
         del world.quiet["b"]
         world.agents()
 
-    slow(world, monkeypatch, ("evict", "a"), work)
+    slow(world, ("evict", "a"), work)
     await world.later(61)
     assert world.names == ["b"]
 
 
-async def test_what_was_heard_is_old_once_others_were_warned_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_was_heard_is_old_once_others_were_warned_slowly() -> None:
     world = Idling()
     await notebook(world)
     await world.later(10)
@@ -210,7 +207,7 @@ async def test_what_was_heard_is_old_once_others_were_warned_slowly(monkeypatch:
         world.dead = True
         world.now += 200
 
-    slow(world, monkeypatch, ("patch", "late"), pass_by)
+    slow(world, ("patch", "late"), pass_by)
     await world.later(70)
     assert sorted(world.names) == ["late", "nb"]
 
@@ -334,18 +331,14 @@ async def test_who_works_again_while_another_is_ended_is_not_ended() -> None:
     for name in "ab":
         await notebook(world, name)
     await world.later(59)
-    client, send, done = world.cluster.client, world.cluster.client._send, list[bool]()
 
-    async def sent(call: Call, act: Callable[[], Any]) -> Any:
-        if (call.verb, call.name) == ("evict", "a") and not done:
-            done.append(True)
-            world.now += 5
-            del world.quiet["b"]
-            world.agents()
-            world.cluster.deliver()
-        return await send(call, act)
+    def work() -> None:
+        world.now += 5
+        del world.quiet["b"]
+        world.agents()
+        world.cluster.deliver()
 
-    client._send = sent  # type: ignore[method-assign]
+    slow(world, ("evict", "a"), work)
     await world.later(3)
     assert world.names == ["b"]
 

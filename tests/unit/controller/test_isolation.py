@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from dradriver.allocator import Fleet
 from dradriver.cluster.cache.picture import Picture
 from dradriver.controller.loop.worker import Worker
-from dradriver.kube.client import ApiError, Unreachable
+from dradriver.kube.client import ApiError, Client, Unreachable
 from dradriver.kube.reflector import Change
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
 from tests.fakes.gpucluster import GpuCluster, claim_of
 from tests.fakes.troubles import WEBHOOK, raising, refuse, working
+from tests.kept import entries
 
 
 @pytest.mark.slow
@@ -204,7 +205,7 @@ async def test_a_lift_that_is_refused_gives_the_gpus_back() -> None:
 async def test_a_standby_remembers_nothing_of_what_it_need_not_do() -> None:
     cluster = GpuCluster()
     cluster.node("a")
-    standby = Worker(cluster.worker._executor._writer._client)
+    standby = Worker(cast("Client", cluster.client))
     for number in range(50):
         cluster.pod(f"p{number}", 1)
         cluster.deliver()
@@ -232,24 +233,38 @@ async def test_claims_without_pods_are_collected_beside_those_of_a_namespace_tha
     assert not cluster.all(RESOURCE_CLAIMS)
 
 
+def worker_entries(worker: Worker) -> int:
+    """Return how many entries a worker keeps, without those of its cluster cache."""
+    return entries(worker) - entries(worker.picture)
+
+
 @pytest.mark.slow
 async def test_nothing_is_kept_of_a_claim_that_went_by_itself_while_the_server_wanted_a_pause() -> None:
     cluster = GpuCluster(promise_s=30, unschedulable_s=5)
-    cluster.worker._collector._grace_s = 0.5
+    cluster.grace_s = 0.5
+    cluster.restart()
     cluster.node("a")
-    cluster.pod("p", 1)
     async with working(cluster):
+        cluster.pod("before", 1)
+        await asyncio.sleep(1)
+        cluster.remove(PODS, "before", "default")
+        await asyncio.sleep(60)
+        before = worker_entries(cluster.worker)
+        cluster.pod("p", 1)
         await asyncio.sleep(1)
         cluster.client.refuse["delete"] = [ApiError(403, "Forbidden", "no")]
         cluster.remove(PODS, "p", "default")
         await asyncio.sleep(22)
-        pauses = cluster.worker._collector._due._pauses
-        assert pauses
-        cluster.worker._lanes.failed(ApiError(429, retry_after_s=29))
+        assert cluster.client.writes[-1] == ("delete", claim_of("p"))
+        assert worker_entries(cluster.worker) > before, "it is to be deleted after a pause"
+        cluster.client.refuse["create"] = [ApiError(429, "TooManyRequests", "later", retry_after_s=29)]
+        cluster.pod("other", 1)
         await asyncio.sleep(15)
         cluster.remove(RESOURCE_CLAIMS, claim_of("p"), "default")
+        cluster.remove(PODS, "other", "default")
         await asyncio.sleep(60)
-        assert not pauses
+        assert cluster.client.writes.count(("delete", claim_of("p"))) == 1
+        assert worker_entries(cluster.worker) == before
 
 
 async def test_others_have_the_loop_between_the_tables_of_one_node_and_the_next(
@@ -267,9 +282,10 @@ async def test_others_have_the_loop_between_the_tables_of_one_node_and_the_next(
         seen.append(passes)
         made(fleet, *args, **options)
 
-    made = Fleet.set_node
+    made, loop = Fleet.set_node, asyncio.get_running_loop()
     monkeypatch.setattr(Fleet, "set_node", set_node)
-    monkeypatch.setattr("dradriver.controller.loop.worker.SLICE_S", -1.0)  # whatever it does has taken too long
+    now = loop.time
+    monkeypatch.setattr(loop, "time", lambda: now() + len(seen))  # each table takes a second
     cluster = GpuCluster()
     for node in "abcd":
         cluster.node(node)

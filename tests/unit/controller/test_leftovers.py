@@ -10,6 +10,7 @@ from dradriver.api.policies.modes import Mode
 from dradriver.api.slices import slices
 from dradriver.kube.resources import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from tests.fakes.gpucluster import GpuCluster, Killed, claim_of, note
+from tests.kept import entries
 
 QUADS = ([0, 1, 2, 3], [4, 5, 6, 7])
 
@@ -150,6 +151,7 @@ async def test_gpus_promised_a_moment_ago_are_not_promised_again_before_any_even
 
 async def test_of_nodes_that_came_and_went_no_set_of_claims_is_kept() -> None:
     cluster = GpuCluster()
+    kept = list[int]()
     for number in range(20):
         cluster.node("a")
         cluster.pod(f"p{number}")
@@ -166,4 +168,5 @@ async def test_of_nodes_that_came_and_went_no_set_of_claims_is_kept() -> None:
         cluster.remove(NODES, node)
         cluster.remove(RESOURCE_SLICES, slices.slice_name(0, node))
         await cluster.settle()
-    assert not cluster.worker.picture.offered._pinned_on
+        kept.append(entries(cluster.worker.picture.offered))
+    assert set(kept[1:]) == {kept[1]}

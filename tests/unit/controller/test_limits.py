@@ -15,6 +15,7 @@ from dradriver.queue.pace import LEAST, Pace
 from tests.fakes.apistore import Object
 from tests.fakes.gpucluster import GpuCluster
 from tests.fakes.troubles import working
+from tests.kept import entries
 
 FIRST = 0, "", ""  # before all others that wait
 
@@ -124,6 +125,7 @@ async def test_trouble_pauses_all_twice_as_long_each_time_and_one_success_ends_t
 
 async def test_a_quota_that_is_too_busy_pauses_its_namespace_alone_and_lets_in_one_after_the_other() -> None:
     lanes = Lanes(nothing)
+    before = entries(lanes)
     for pause_s in (0.1, 0.2):
         for slot in [lanes.take("n", ignore) for _ in range(3)]:
             lanes.crowded("n")
@@ -143,8 +145,9 @@ async def test_a_quota_that_is_too_busy_pauses_its_namespace_alone_and_lets_in_o
     slot = lanes.take("n", ignore)
     assert lanes.obstacle(("n", "c"), (0, "c", "")) is None
     slot.give_back()
+    assert entries(lanes) > before, "it is remembered for a while"
     await asyncio.sleep(QUOTA_REMEMBERED_S)
-    assert not lanes._lanes, "nothing is kept of a namespace where nobody wants to write"
+    assert entries(lanes) == before, "nothing is kept of a namespace where nobody wants to write"
 
 
 async def test_a_busy_quota_holds_up_claims_and_no_other_writes() -> None:
@@ -154,11 +157,12 @@ async def test_a_busy_quota_holds_up_claims_and_no_other_writes() -> None:
     slot.give_back()
     assert lanes.obstacle(("n", "a"), (0, "a", "")) is WaitReason.QUOTA
     assert lanes.obstacle(("n", "a"), (0, "a", ""), creates=False) is None
-    assert not lanes._waiting, "it goes on"
     slot = lanes.take("n", ignore)
     lanes.succeeded()
     await asyncio.sleep(0.2)
     assert lanes.obstacle(("n", "b"), (0, "b", "")) is WaitReason.QUOTA, "this says nothing of the quota"
+    slot.give_back()
+    assert [lanes.next(lambda: None) for _ in range(2)] == [("n", "b"), None], "a has gone on"
 
 
 async def test_a_write_that_hangs_after_a_conflict_holds_up_no_other_of_its_namespace() -> None:
@@ -178,15 +182,16 @@ async def test_a_write_that_hangs_after_a_conflict_holds_up_no_other_of_its_name
 
 async def test_nothing_is_kept_of_a_namespace_whose_last_unit_found_no_place() -> None:
     lanes = Lanes(nothing)
+    before = entries(lanes)
     slot = lanes.take("n", ignore)
     lanes.crowded("n")
     slot.give_back()
     assert lanes.obstacle(("n", "p"), FIRST) is WaitReason.QUOTA
     await asyncio.sleep(0.2)
     assert lanes.next(lambda: None) == ("n", "p")
-    assert lanes._lanes, "it may come back at once"
+    assert entries(lanes) > before, "it may come back at once"
     await asyncio.sleep(QUOTA_REMEMBERED_S)
-    assert not lanes._lanes
+    assert entries(lanes) == before
 
 
 async def test_the_time_that_the_server_asks_for_counts() -> None:
@@ -233,12 +238,14 @@ def test_a_pod_counts_once_and_not_after_its_answer() -> None:
 
 
 def test_nothing_is_kept_of_schedulers_and_namespaces_that_are_gone() -> None:
-    pace = Pace()
+    pace, kept = Pace(), list[int]()
     for number in range(100):
         pace.lifted(("n", f"p{number}"), f"s{number}")
         pace.answered(("n", f"p{number}"), float(number), bound=True)
+        kept.append(entries(pace))
         pace.room(f"s{number}", number + 20.0)
-    assert len(pace._bound) == 11, "those of the last ten seconds"
+    assert kept[:11] == sorted(set(kept[:11])), "each of the last ten seconds counts"
+    assert set(kept[10:]) == {kept[10]}, "and none before them"
 
 
 async def test_who_waits_goes_on_in_turn_when_its_cause_is_over() -> None:
@@ -270,20 +277,22 @@ async def test_who_waits_goes_on_in_turn_when_its_cause_is_over() -> None:
 
 async def test_each_waits_for_one_thing_and_who_left_is_forgotten() -> None:
     lanes = Lanes(nothing)
+    before, kept = entries(lanes), list[int]()
     slots = [lanes.take("tenant", ignore) for _ in range(MOST)]
     await asyncio.sleep(1.1)
     assert lanes.obstacle(("tenant", "first"), FIRST) is WaitReason.NAMESPACE
     slots += [lanes.take("n", ignore) for _ in range(MOST)]
-    for number in range(2000):
-        order = 0, f"{number:04}", ""
+    for number in range(200):
+        order = 0, f"{number:03}", ""
         for namespace, reason in (("n", WaitReason.SLOT), ("tenant", WaitReason.NAMESPACE)):
             assert lanes.obstacle((namespace, f"p{number}"), order) is reason
             lanes.forget((namespace, f"p{number}"))
-    assert sum(map(len, lanes._lots.values())) <= 40
+        kept.append(entries(lanes))
+    assert max(kept) == max(kept[:40]), "no more than that is kept of those who left"
     for slot in slots:
         slot.give_back()
     assert [lanes.next(lambda: None) for _ in range(2)] == [("tenant", "first"), None]
-    assert [*lanes._lots, *lanes._waiting, *lanes._size, *lanes._lanes] == []
+    assert entries(lanes) == before
 
 
 @pytest.mark.slow
@@ -291,10 +300,9 @@ async def test_of_hundreds_that_wait_for_their_scheduler_as_many_are_looked_at_a
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     cluster = GpuCluster(promise_s=1e6, unschedulable_s=1e6)
-    monkeypatch.setattr("dradriver.queue.pace.LEAST", 20)
-    for number in range(12):
+    for number in range(26):
         cluster.node(f"n{number:02}", "dgx-h100")
-    for number in range(150):
+    for number in range(LEAST + 130):
         cluster.pod(f"p{number:03}", 1, namespace="silent")
     looks: list[str] = []
     look = Dispatcher.look
@@ -305,7 +313,7 @@ async def test_of_hundreds_that_wait_for_their_scheduler_as_many_are_looked_at_a
 
     async with working(cluster):
         await asyncio.sleep(20)  # all are told why they wait
-        assert len(cluster.all(RESOURCE_CLAIMS)) in range(20, 20 + MOST)
+        assert len(cluster.all(RESOURCE_CLAIMS)) in range(LEAST, LEAST + MOST)
         placed = {claim["metadata"]["name"] for claim in cluster.all(RESOURCE_CLAIMS)}
         monkeypatch.setattr(Dispatcher, "look", counted)
         for number in range(20):

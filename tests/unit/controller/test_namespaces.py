@@ -8,7 +8,6 @@ from typing import Any
 from dradriver.api.base.objects import Metadata
 from dradriver.api.policies.model import Policies
 from dradriver.api.policies.tenants import Cap, Tenant
-from dradriver.controller import metrics
 from dradriver.controller.loop.controller import Controller
 from dradriver.controller.loop.namespaces import Namespaces
 from dradriver.kube.client import Client
@@ -17,6 +16,7 @@ from dradriver.queue.shares import Shares
 from dradriver.queue.tenants import Tenants
 from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.gpucluster import GpuCluster
+from tests.scraped import sample
 
 CAPPED = (Cap(gpus=4),)
 VISION = Tenant(namespace_labels={"team": "vision"}, cap=CAPPED)
@@ -98,8 +98,9 @@ async def test_the_controller_watches_namespaces_while_the_file_has_labels() -> 
             while found.of("default") == "vision":
                 await asyncio.sleep(0.01)
             controller.follow(Policies())
-            while found._labels:
-                await asyncio.sleep(0.01)
+            await asyncio.sleep(1)
+            found.follow(BY_LABELS)  # as the controller would, which would watch them again
+            assert not found.known("default"), "no labels are kept that nobody watches"
             watching.cancel()
 
 
@@ -118,9 +119,9 @@ async def test_of_one_that_several_claim_it_is_said_once() -> None:
         await asyncio.sleep(1)
     assert [name for name, _ in said] == ["x"]
     assert "tenants one, two claim it by its labels; it is one's" in said[0][1]
-    assert metrics.SEVERAL_TENANTS._value.get() == 1
+    assert sample("gpu_topology_namespaces_of_several_tenants") == 1
     watched.shown("x", Metadata(labels={"b": "2"}))
-    assert metrics.SEVERAL_TENANTS._value.get() == 0
+    assert sample("gpu_topology_namespaces_of_several_tenants") == 0
     watched.follow()
     await asyncio.sleep(1)
     assert len(said) == 1

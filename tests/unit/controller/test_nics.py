@@ -266,7 +266,8 @@ async def test_an_event_says_which_nics_a_pod_got_and_which_requests_nobody_chos
     async def record(_: object, text: str) -> None:
         said.append(text)
 
-    cluster.worker.placed._record = record
+    cluster.record_placed = record
+    cluster.restart()
     template(cluster, gpus(), wanted("odd", 1, ODD), wanted("nic"))
     pod(cluster)
     await cluster.settle()

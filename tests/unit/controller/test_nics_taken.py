@@ -16,6 +16,7 @@ from tests.fakes import nics
 from tests.fakes.gpucluster import Killed, claim_of
 from tests.fakes.nic_pods import NEAREST, a_cluster, addresses, given, gpus, pod, run, template, wanted
 from tests.fakes.nics import DRANET
+from tests.kept import lose_one_by_one
 
 Object = dict[str, Any]
 
@@ -103,8 +104,6 @@ async def test_a_promise_ends_at_once_when_others_got_its_nic() -> None:
     [
         lambda nics: nics.hold(("default", claim_of("p")), ()),
         lambda nics: nics.hold(("default", "ghost"), [("a", NEAREST[7])]),
-        lambda nics: nics._holders.clear(),
-        lambda nics: nics._places.clear(),
     ],
 )
 async def test_the_audit_puts_the_book_of_nics_right(harm: Callable[[Any], object]) -> None:
@@ -118,6 +117,24 @@ async def test_the_audit_puts_the_book_of_nics_right(harm: Callable[[Any], objec
     pod(cluster, "q")
     await run(cluster)
     assert not set(addresses(cluster, "p")) & set(addresses(cluster, "q"))
+
+
+async def test_the_audit_puts_right_what_the_accounting_of_nics_has_lost() -> None:
+    cluster = a_cluster()
+    template(cluster, gpus(count=2), wanted("nic", 2))
+    pod(cluster)
+    await run(cluster)
+    chosen = addresses(cluster)
+    accounting, audits = cluster.worker.picture.nics, list[int]()
+    for key in (("default", claim_of("p")), ("a", chosen[0])):
+        for _ in lose_one_by_one(accounting, key):
+            audits += [await cluster.audit(), await cluster.audit()]
+            assert not {nic.address for nic in accounting.free("a")} & set(chosen)
+    assert audits
+    assert audits == [1, 0] * (len(audits) // 2)
+    pod(cluster, "q")
+    await run(cluster)
+    assert not set(chosen) & set(addresses(cluster, "q"))
 
 
 async def test_the_audit_puts_slices_of_nics_right() -> None:

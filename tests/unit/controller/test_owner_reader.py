@@ -16,6 +16,7 @@ from tests.fakes.apistore import Object
 from tests.fakes.control_plane.jobs import JOBS, JOBSETS
 from tests.fakes.gpucluster import GpuCluster
 from tests.fakes.troubles import working
+from tests.kept import entries
 
 UID = "6f2d4d2e-0000-0000-0000-000000000000"
 GROUPS = {
@@ -50,6 +51,19 @@ def pods(cluster: GpuCluster, kind: str, count: int, *, first: int = 0, name: st
 def job(cluster: GpuCluster, parallelism: Any, *, name: str = "train", uid: str = UID, **more: Any) -> None:
     spec = {"parallelism": parallelism, "completions": parallelism, "completionMode": "Indexed"}
     cluster.put(JOBS, {"metadata": {"name": name, "namespace": "default", "uid": uid}, "spec": spec} | more)
+
+
+def reads_of(cluster: GpuCluster, resource: Resource) -> list[str]:
+    """Return the names of the objects of a kind that the controller reads from now on."""
+    reads, get = list[str](), cluster.client.get
+
+    async def reading(asked: Resource, name: str, **more: Any) -> Any:
+        if asked == resource:
+            reads.append(name)
+        return await get(asked, name, **more)
+
+    cluster.client.get = reading  # type: ignore[assignment, method-assign]
+    return reads
 
 
 def lifted(cluster: GpuCluster, *names: str) -> list[str]:
@@ -136,34 +150,41 @@ async def test_a_number_that_changes_while_the_gang_waits_is_read_again() -> Non
     job(cluster, 2)
     await cluster.settle()
     assert lifted(cluster, *both) == both
-    assert len(cluster.worker._owner_reader) == 1
+    reads = reads_of(cluster, JOBS)
+    await cluster.settle()
+    assert set(reads) == {"train"}
     cluster.schedule()
     await cluster.settle()
-    assert len(cluster.worker._owner_reader) == 0, "nobody waits for it"
+    reads.clear()
+    await cluster.settle()
+    assert reads == [], "nobody waits for it"
 
 
 async def test_nothing_is_kept_of_a_gang_that_is_gone() -> None:
-    cluster = cluster_of("a")
-    job(cluster, 3)
-    for name in pods(cluster, "Job", 2):
-        await cluster.settle()
-        cluster.remove(PODS, name, "default")
-    await cluster.settle()
-    assert len(cluster.worker._owner_reader) == 0
+    cluster, kept = cluster_of("a"), []
+    async with working(cluster, see_s=1.0):
+        for name in ("first", "second"):
+            job(cluster, 3, name=name)
+            for pod in pods(cluster, "Job", 2, name=name):
+                await asyncio.sleep(5)
+                assert cluster.note(pod, "reason")
+                cluster.remove(PODS, pod, "default")
+            await asyncio.sleep(60)
+            kept.append(entries(cluster.worker))
+    assert kept[0] == kept[1]
 
 
 @pytest.mark.slow
-async def test_it_reads_again_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(owner_reader, "AGAIN_S", 0.01)
+async def test_it_reads_again_by_itself() -> None:
     cluster = cluster_of("a", "b")
     job(cluster, 3)
     both = pods(cluster, "Job", 2)
-    async with working(cluster), asyncio.timeout(30):
-        while cluster.note("train-0", "reason") != "2 of 3 pods of its gang are there":
-            await asyncio.sleep(0.01)
+    async with working(cluster, see_s=0.5):
+        await asyncio.sleep(5)
+        assert cluster.note("train-0", "reason") == "2 of 3 pods of its gang are there"
         job(cluster, 2)
-        while lifted(cluster, *both) != both:
-            await asyncio.sleep(0.01)
+        await asyncio.sleep(owner_reader.AGAIN_S + 5)
+        assert lifted(cluster, *both) == both
 
 
 @pytest.mark.parametrize("version", ["v1alpha2", "v1beta1"])
@@ -207,19 +228,15 @@ async def test_the_end_of_a_pod_of_a_pod_group_that_has_no_gpus_is_no_loss() -> 
     cluster = GpuCluster(promise_s=30.0)
     for node in "ab":
         cluster.node(node)
-    asked: list[str] = []
-
-    def ask(_gang: object, _pods: object, reason: str) -> str:
-        asked.append(reason)
-        return "not here"
-
-    cluster.worker._running._restarts.ask = ask  # type: ignore[assignment, method-assign]
+    job(cluster, 3)
     group = {"metadata": {"name": "train", "namespace": "default"}}
     cluster.put(GROUPS["v1beta1"], group | {"spec": {"schedulingPolicy": {"gang": {"minCount": 3}}}})
     spec = {"schedulingGroup": {"podGroupName": "train"}, "containers": [{"name": "main"}], "nodeName": "a"}
     launcher = {"metadata": {"name": "launcher", "namespace": "default"}, "spec": spec}
     cluster.put(PODS, launcher)
-    pods(cluster, "PodGroup", 3)  # one more than there is room for
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": UID, "controller": True}
+    for name in pods(cluster, "PodGroup", 3):  # one more than there is room for
+        cluster.store.edit(PODS, ("default", name), lambda pod: pod["metadata"].update(ownerReferences=[owner]))
     for _ in range(3):
         await cluster.settle()
         await asyncio.sleep(GATHER_S)
@@ -233,7 +250,7 @@ async def test_the_end_of_a_pod_of_a_pod_group_that_has_no_gpus_is_no_loss() -> 
         await cluster.settle()
         await asyncio.sleep(60.0)
     assert len(lifted(cluster, "train-0", "train-1", "train-2")) == 2
-    assert asked == []
+    assert not any(event.new["spec"].get("suspend") for event in cluster.store.of(JOBS).log if event.new is not None)
 
 
 @pytest.mark.parametrize("there", [True, False])
@@ -397,21 +414,21 @@ async def test_a_leader_without_gpus_is_not_waited_for() -> None:
     worker = {"spec": {"containers": [{"name": "main", "resources": {"limits": {"nvidia.com/gpu": "8"}}}]}}
     spec = {"leaderWorkerTemplate": {"size": 3, "leaderTemplate": leader, "workerTemplate": worker}}
     cluster.put(lws, {"metadata": {"name": "serve", "namespace": "default"}, "spec": spec})
-    cluster.worker._owner_reader._kinds._found.clear()  # it was installed: that is asked again now and then
+    await asyncio.sleep(owner_kinds.UNKNOWN_S)  # it was installed: that is asked again now and then
     await cluster.settle()
     assert len(lifted(cluster, "serve-0-1", "serve-0-2")) == 2
 
 
-async def test_a_kind_that_the_server_lacks_is_asked_for_again_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_kind_that_the_server_lacks_is_asked_for_again_after_a_while() -> None:
     cluster = cluster_of("a")
     kinds = owner_kinds.OwnerKinds(cluster.client)  # type: ignore[arg-type]
     assert await kinds.resource("Job") is None
     job(cluster, 1)
     assert await kinds.resource("Job") is None, "that was asked just now"
-    monkeypatch.setattr(owner_kinds, "UNKNOWN_S", 0.0)
-    kinds = owner_kinds.OwnerKinds(cluster.client)  # type: ignore[arg-type]
     assert await kinds.resource("PodGroup") is None
     cluster.put(GROUPS["v1alpha2"], {"metadata": {"name": "train", "namespace": "default"}})
+    await asyncio.sleep(owner_kinds.UNKNOWN_S)
+    assert await kinds.resource("Job") is not None
     found = await kinds.resource("PodGroup")
     assert found is not None
     assert found.version == "v1alpha2"

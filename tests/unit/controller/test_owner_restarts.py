@@ -6,16 +6,17 @@ import asyncio
 import datetime
 import itertools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
 
 from dradriver.api.base import names
 from dradriver.api.gangs import suspends
-from dradriver.controller.owners import owner_restarts, owner_tops
+from dradriver.controller.owners import owner_restarts
+from dradriver.controller.owners.owner_kinds import OwnerKinds
 from dradriver.controller.owners.owner_suspension import DONE, PAUSED
-from dradriver.kube.client import ApiError, Unreachable
+from dradriver.kube.client import ApiError, Client, Unreachable
 from dradriver.kube.resources import POD_DISRUPTION_BUDGETS, PODS, Resource
 from tests.effort import sampled
 from tests.fakes.apistore import Object
@@ -36,7 +37,7 @@ class World:
         self.cluster = GpuCluster()
         seconds = itertools.count()
         began = datetime.datetime(2026, 1, 2, tzinfo=datetime.UTC)
-        self.cluster.store._clock = lambda: began + datetime.timedelta(seconds=next(seconds))  # no two in one second
+        self.cluster.store.clock = lambda: began + datetime.timedelta(seconds=next(seconds))  # no two in one second
         self.loss = loss
         for node in "abc":
             self.cluster.node(node)
@@ -78,9 +79,9 @@ class World:
     def ask(self) -> str:
         self.cluster.deliver()
         picture = self.cluster.worker.picture
-        gang = next(iter(picture.gangs._pods))
+        gang = next(iter(picture.gangs))
         pods = [picture.pods[pod] for pod in picture.gangs.pods(gang)]
-        return self.cluster.worker._restarts.ask(gang, pods, "for a test")
+        return self.cluster.restarts.ask(gang, pods, "for a test")
 
     async def refused(self) -> str:
         """Ask, and return why it cannot be."""
@@ -134,15 +135,14 @@ async def test_the_topmost_owner_is_suspended_and_resumed_and_no_pod_has_failed(
     assert it.suspensions() == 1
 
 
-async def test_it_stays_suspended_until_its_pods_are_gone_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_it_stays_suspended_until_its_pods_are_gone_but_not_for_ever() -> None:
     it = await world()
     for pod in it.cluster.all(PODS):
         it.cluster.put(PODS, pod | {"metadata": pod["metadata"] | {"finalizers": ["a.example.com/slow"]}})
     assert it.ask() == ""
     await it.run()
     assert it.owner["spec"]["suspend"] is True
-    monkeypatch.setattr(owner_restarts, "LONGEST_S", 0.0)
-    it.cluster.restart()
+    await asyncio.sleep(owner_restarts.LONGEST_S)
     await it.run()
     assert it.owner["spec"]["suspend"] is False
 
@@ -179,28 +179,21 @@ async def test_a_second_leader_finishes_what_it_is_not_asked_for() -> None:
     it.whole(before)
 
 
-async def test_what_a_predecessor_suspends_while_the_next_leads_already_is_resumed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_what_a_predecessor_suspends_while_the_next_leads_already_is_resumed() -> None:
     it = await world()
     before = it.pods
     it.ask()
-    await it.cluster.settle()
+    predecessor = it.cluster.restarts
     it.cluster.restart()
-    find, looks = owner_tops.left_suspended, itertools.count()
-
-    async def late(*arguments: Any) -> Any:
-        return await find(*arguments) if next(looks) else ([], True)
-
-    monkeypatch.setattr(owner_restarts, "left_suspended", late)
-    monkeypatch.setattr(owner_restarts, "AGAIN_LIST_S", 0.0)
-    monkeypatch.setattr(owner_restarts, "LOOK_S", 0.0)
-    leads = asyncio.create_task(it.cluster.worker._restarts.run())
-    async with asyncio.timeout(50):
+    leads = asyncio.create_task(it.cluster.restarts.run())
+    await asyncio.sleep(1)  # by then it has searched and found nothing
+    await predecessor.settle()
+    assert it.owner["spec"]["suspend"] is True
+    async with asyncio.timeout(owner_restarts.AGAIN_LIST_S + 10):
         while it.owner["spec"].get("suspend"):
             it.jobs.act()
             it.cluster.deliver()
-            await asyncio.sleep(0)
+            await asyncio.sleep(1)
     leads.cancel()
     await it.run()
     it.whole(before)
@@ -210,16 +203,19 @@ async def test_once_for_the_same_pods_also_by_the_next_leader() -> None:
     it = await world()
     it.ask()
     picture = it.cluster.worker.picture
-    gang = next(iter(picture.gangs._pods))
+    gang = next(iter(picture.gangs))
     pods = [picture.pods[pod] for pod in picture.gangs.pods(gang)]
     await it.run()
-    assert it.cluster.worker._restarts.ask(gang, pods, "again") == DONE
+    assert it.cluster.restarts.ask(gang, pods, "again") == DONE
     it.cluster.restart()
     await it.run()
-    it.cluster.worker._restarts._pods = dict(zip(picture.gangs.pods(gang), pods, strict=False))
-    assert it.cluster.worker._restarts.ask(gang, pods, "again") == ""
+    client = cast("Client", it.cluster.client)
+    shown = {("default", pod.metadata.name): pod for pod in pods}  # to a leader whose watch is late
+    late = owner_restarts.OwnerRestarts(client, OwnerKinds(client), pods=shown, touch=lambda _: None)
+    assert late.ask(gang, pods, "again") == ""
+    await late.settle()
+    assert late.ask(gang, pods, "again") == DONE
     await it.run()
-    assert it.cluster.worker._restarts.ask(gang, pods, "again") == DONE
     assert it.suspensions() == 1
 
 
@@ -308,7 +304,7 @@ async def test_what_others_do_meanwhile_stands(change: Callable[[Object], Any], 
     await it.run()
     assert it.owner["spec"]["suspend"] is suspended
     assert names.RESTARTING not in it.owner["metadata"].get("labels", {}) or "labels" not in str(change)
-    assert not it.cluster.worker._restarts._restarts
+    assert not it.cluster.restarts.suspended()
 
 
 async def test_a_change_between_reading_and_writing_is_not_written_over(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -426,7 +422,7 @@ async def test_bare_pods_and_those_of_several_owners_are_left_alone() -> None:
         pods.append(("default", f"p{i}"))
     cluster.deliver()
     found = [cluster.worker.picture.pods[pod] for pod in pods]
-    restarts = cluster.worker._restarts
+    restarts = cluster.restarts
     assert restarts.ask(("default", "gang/a"), found[:1], "r") == ""
     assert restarts.ask(("default", "gang/b"), found[1:], "r") == ""
     await cluster.worker.sweep()
@@ -449,7 +445,7 @@ async def test_each_kind_has_its_field(resource: Resource, path: tuple[str, ...]
     pod["metadata"]["ownerReferences"] = [owner]
     cluster.put(PODS, pod)
     cluster.deliver()
-    restarts = cluster.worker._restarts
+    restarts = cluster.restarts
     restarts.ask(("default", "gang/a"), [cluster.worker.picture.pods["default", "p"]], "r")
     await cluster.worker.sweep()
 
@@ -483,7 +479,7 @@ async def test_pods_of_a_stateful_set_are_deleted_each_once() -> None:
     pods = [cluster.worker.picture.pods["default", f"s-{i}"] for i in range(2)]
     cluster.remove(PODS, "s-1", "default")
     cluster.put(PODS, cluster.admitted("s-1", 8))  # another by now, which nobody meant
-    restarts = cluster.worker._restarts
+    restarts = cluster.restarts
     assert restarts.ask(("default", "gang/a"), pods, "r") == ""
     await cluster.worker.sweep()
     assert [pod["metadata"]["name"] for pod in cluster.all(PODS)] == ["s-1"]
@@ -491,36 +487,37 @@ async def test_pods_of_a_stateful_set_are_deleted_each_once() -> None:
     assert cluster.client.writes == [("delete", "s-0"), ("delete", "s-1")]
 
 
-async def test_so_many_are_suspended_at_once_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(owner_restarts, "MOST_IN_NAMESPACE", 1)
+async def test_so_many_are_suspended_at_once_and_no_more() -> None:
+    most = owner_restarts.MOST_IN_NAMESPACE
+    owners = [f"job-{number}" for number in range(most + 1)]
     cluster = GpuCluster()
-    for name in ("one", "two"):
+    for name in owners:
         pod = cluster.admitted(name, 8, wishes={"gang": "auto"})
         owner = {"apiVersion": "batch/v1", "kind": "Job", "name": name, "uid": name, "controller": True}
         pod["metadata"]["ownerReferences"] = [owner]
         cluster.put(PODS, pod)
         cluster.put(JOBS, {"metadata": {"name": name, "namespace": "default", "uid": name}, "spec": {}})
     cluster.deliver()
-    for name in ("one", "two"):
-        cluster.worker._restarts.ask(("default", f"gang/{name}"), [cluster.worker.picture.pods["default", name]], "r")
+    for name in owners:
+        cluster.restarts.ask(("default", f"gang/{name}"), [cluster.worker.picture.pods["default", name]], "r")
     await cluster.worker.sweep()
-    assert sorted(job["spec"].get("suspend", False) for job in cluster.all(JOBS)) == [False, True]
+    assert len(suspended_in(cluster, "default")) == most
     jobs = Jobs(cluster.store, lambda *_: cluster.admitted("new", 8))
     suspended = 0
     for _ in range(6):
         jobs.act()
         cluster.deliver()
         await cluster.worker.sweep()
-        suspended = max(suspended, sum(job["spec"].get("suspend", False) for job in cluster.all(JOBS)))
-    assert suspended == 1
-    assert sum(names.RESTART in job["metadata"].get("annotations", {}) for job in cluster.all(JOBS)) == 2
+        suspended = max(suspended, len(suspended_in(cluster, "default")))
+    assert suspended <= most
+    assert all(names.RESTART in job["metadata"].get("annotations", {}) for job in cluster.all(JOBS))
 
 
 async def test_what_was_answered_before_does_not_count_once_the_owner_can_be_suspended() -> None:
     cluster = GpuCluster()
     asking(cluster, "default", "unwanted", wanted=lambda: False)
     await cluster.worker.sweep()
-    restarts, pods = cluster.worker._restarts, [cluster.worker.picture.pods["default", "unwanted"]]
+    restarts, pods = cluster.restarts, [cluster.worker.picture.pods["default", "unwanted"]]
     gang = "default", "gang/unwanted"
     assert restarts.ask(gang, pods, "r") == owner_restarts.UNWANTED
     await restarts.check(gang, pods, "r")
@@ -544,7 +541,7 @@ def marked(cluster: GpuCluster, namespace: str, count: int) -> None:
 
 def asking(cluster: GpuCluster, namespace: str, *jobs: str, wanted: Callable[[], bool] = lambda: True) -> None:
     """Ask that Jobs of one pod each start anew."""
-    restarts = cluster.worker._restarts
+    restarts = cluster.restarts
     for name in jobs:
         pod = cluster.admitted(name, 8, namespace=namespace, wishes={"gang": "auto"})
         owner = {"apiVersion": "batch/v1", "kind": "Job", "name": name, "uid": name, "controller": True}
@@ -565,7 +562,7 @@ def suspended_in(cluster: GpuCluster, namespace: str) -> list[str]:
 async def test_what_one_namespace_has_marked_keeps_no_other_from_its_own(count: int) -> None:
     cluster = GpuCluster()
     marked(cluster, "tenant", count)
-    await cluster.worker._restarts.find()
+    await cluster.restarts.find()
     asking(cluster, "default", *(f"job-{number}" for number in range(owner_restarts.MOST_IN_NAMESPACE + 1)))
     await cluster.worker.sweep()
     assert len(suspended_in(cluster, "default")) == owner_restarts.MOST_IN_NAMESPACE
@@ -578,7 +575,7 @@ async def test_a_namespace_with_nothing_suspended_always_has_room_for_its_first(
     cluster = GpuCluster()
     for number in range(owner_restarts.MOST // owner_restarts.MOST_IN_NAMESPACE):
         marked(cluster, f"tenant-{number}", owner_restarts.MOST_IN_NAMESPACE)
-    await cluster.worker._restarts.find()
+    await cluster.restarts.find()
     asking(cluster, "default", "first", "second")
     await cluster.worker.sweep()
     assert suspended_in(cluster, "default") == ["first"]
@@ -597,7 +594,7 @@ async def test_so_many_suspended_owners_of_a_namespace_are_read_in_a_second_and_
         return await get(resource, *args, **more)
 
     monkeypatch.setattr(cluster.client, "get", counted)
-    leads = asyncio.create_task(cluster.worker._restarts.run())
+    leads = asyncio.create_task(cluster.restarts.run())
     await asyncio.sleep(60)
     assert next(reads) <= 200 + 60 * owner_restarts.MOST_IN_NAMESPACE
     await asyncio.sleep(owner_restarts.LONGEST_S)

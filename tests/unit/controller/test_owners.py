@@ -11,8 +11,9 @@ from dradriver.api.base.jsonpatch import Patch
 from dradriver.kube.client import ApiError, Unreachable
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS, Resource
 from tests.fakes.gpucluster import GpuCluster
-from tests.fakes.sharing import SHARED, cluster_of, gates, owners, settled
+from tests.fakes.sharing import SHARED, cluster_of, drop, gates, owners, settled
 from tests.fakes.troubles import working
+from tests.kept import entries
 
 TRIES = 5  # maxRetryWhenPatchConflicts of k8s.io/apiserver
 
@@ -77,37 +78,47 @@ async def test_a_hundred_pods_of_one_set_cost_a_write_each_and_few_of_the_claim(
     assert slowly.lifts == 99
 
 
+async def left_of(count: int, error: Exception | None = None) -> int:
+    """Return how many entries a controller keeps after so many pods came to a claim at once, and all pods are gone.
+
+    At first the patches of the claim meet the error.
+    """
+    cluster = cluster_of("trainer")
+    await settled(cluster)
+    slowly = Slowly(cluster)
+    failing, patch = error, cluster.client.patch
+
+    async def maybe(resource: Resource, *args: Any, **kwargs: Any) -> Any:
+        if failing is not None and resource is RESOURCE_CLAIMS:
+            await asyncio.sleep(0.01)
+            raise failing
+        return await patch(resource, *args, **kwargs)
+
+    cluster.client.patch = maybe  # type: ignore[method-assign]
+    for number in range(count):
+        cluster.pod(f"late{number:02}", wishes=SHARED)
+    cluster.pod("alone", 1)
+    async with working(cluster):
+        await asyncio.sleep(3)
+        assert error is None or gates(cluster, "late00")
+        assert not gates(cluster, "alone")
+        failing = None
+        await asyncio.sleep(30)
+        assert len(owners(cluster)) == 1 + count
+        assert not slowly.conflicts
+        for pod in cluster.all(PODS):
+            drop(cluster, pod["metadata"]["name"])
+        cluster.collect()
+        await asyncio.sleep(60)
+        return entries(cluster.worker)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "error", [ApiError(500, "InternalError", "no such patch"), Unreachable("PATCH: timeout", timed_out=True)]
 )
 async def test_what_a_patch_of_many_meets_is_over_with_it(error: Exception) -> None:
-    cluster = cluster_of("trainer")
-    await settled(cluster)
-    slowly = Slowly(cluster)
-    failing, patch = True, cluster.client.patch
-
-    async def maybe(resource: Resource, *args: Any, **kwargs: Any) -> Any:
-        if failing and resource is RESOURCE_CLAIMS:
-            await asyncio.sleep(0.01)
-            raise error
-        return await patch(resource, *args, **kwargs)
-
-    cluster.client.patch = maybe  # type: ignore[method-assign]
-    for number in range(40):
-        cluster.pod(f"late{number:02}", wishes=SHARED)
-    cluster.pod("alone", 1)
-    async with working(cluster):
-        await asyncio.sleep(3)
-        assert gates(cluster, "late00")
-        assert not gates(cluster, "alone")
-        failing = False
-        await asyncio.sleep(30)
-    assert len(owners(cluster)) == 41
-    assert not slowly.conflicts
-    batches = cluster.worker._executor._writer.owners
-    assert not batches._gathering
-    assert not batches._writing
+    assert await left_of(40, error) == await left_of(0), "nothing of it is kept"
 
 
 async def test_a_claim_that_is_another_by_now_gets_none_of_those_who_wait() -> None:

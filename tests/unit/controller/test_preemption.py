@@ -15,8 +15,6 @@ from dradriver.api.policies.model import Policies
 from dradriver.api.policies.tenants import Cap, Queue, Tenant
 from dradriver.kube.client import ApiError
 from dradriver.kube.resources import POD_DISRUPTION_BUDGETS, PODS, RESOURCE_CLAIMS
-from dradriver.queue import reservation
-from dradriver.queue.caps import Limits
 from tests.fakes.gpucluster import Killed, claim_of
 from tests.fakes.preempting import ON, Contested, contested
 from tests.fakes.troubles import working
@@ -279,33 +277,6 @@ async def test_nobody_ends_while_it_is_not_known_whether_its_tenant_is_spared() 
     cluster.worker.follow(Policies(queue=Queue(preemption=on), tenants=tenants))
     await cluster.settle()
     assert cluster.ending() == ["low"]
-
-
-@pytest.mark.parametrize("whose", ["me", "first"])
-@pytest.mark.parametrize("pods", [("me",), ("me", "me-1")])
-async def test_others_end_on_gpus_that_are_reserved_for_it_or_for_less_priority(
-    whose: str, pods: tuple[str, ...]
-) -> None:
-    cluster = Contested()
-    cluster.worker.follow(Policies())
-    for node, _ in zip("ab", pods, strict=False):
-        cluster.node(node)
-    await cluster.run(*((f"low-{pod}", 8, 0) for pod in pods))
-    cluster.pod("first", 8)
-    for pod in pods:
-        cluster.pod(pod, 8, priority=10, wishes={"gang": "g", "gang-size": "2"} if len(pods) > 1 else {})
-    await cluster.settle()
-    reservations = cluster.worker.reservations
-    unit = next(unit for unit in cluster.worker._units.values() if unit.lead.key[1] == whose)
-    found = await reservations._reservable.best(unit, Limits(()))
-    assert found is not None
-    blocked = reservation.Blocked(who=unit.who, since=0.0, priority=-unit.order[0])
-    reservations._held[unit.who] = reservation.reserve(blocked, found, 0.0)
-    reservations._apply(unit.who)
-    await cluster.settle()
-    cluster.worker.follow(ON)
-    await cluster.settle()
-    assert cluster.ending() == [f"low-{pod}" for pod in pods]
 
 
 @pytest.mark.parametrize(

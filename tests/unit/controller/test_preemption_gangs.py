@@ -12,10 +12,11 @@ import pytest
 from dradriver.api.base import names
 from dradriver.api.claims.pins import Key
 from dradriver.api.policies.tenants import Cap, Tenant
-from dradriver.controller.loop.preemption import MOST_ASKED
+from dradriver.controller.loop.preemption import LONGEST_PAUSE_S, MOST_ASKED
+from dradriver.controller.loop.worker import RECHECK_S
 from dradriver.kube.client import ApiError
 from dradriver.kube.resources import PODS, Resource
-from dradriver.queue.caps import Limits
+from dradriver.queue.caps import Caps, Limits
 from dradriver.queue.units import Unit
 from tests.effort import sampled
 from tests.fakes.apistore import Object
@@ -278,28 +279,30 @@ async def test_no_more_end_than_its_tenants_cap_leaves_room_for() -> None:
     assert sum(cluster.worker.caps.use("v").values()) == 16
 
 
-async def test_of_thousands_whom_a_cap_parks_few_are_asked_about_at_a_time() -> None:
+async def test_of_thousands_whom_a_cap_parks_few_are_asked_about_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Key] = []
+    limits = Caps.limits
+
+    def counted(caps: Caps, unit: Unit) -> Limits | None:
+        asked.append(unit.key)
+        return limits(caps, unit)
+
+    monkeypatch.setattr(Caps, "limits", counted)
     cluster = Contested()
     cluster.node("a")
     await cluster.run(("low", 8, 0))
     tenant = Tenant(namespaces=("mine",), cap=(Cap(gpus=4),))
-    cluster.worker.follow(msgspec.structs.replace(ON, tenants={"mine": tenant}))
+    policies = msgspec.structs.replace(ON, tenants={"mine": tenant})
+    cluster.worker.follow(policies)
     for at in range(100):
         cluster.pod(f"p-{at}", 8, namespace="mine", priority=10)
     await cluster.settle()
-    asked: list[Key] = []
-    limits = cluster.worker.caps.limits
-
-    def counted(unit: Unit) -> Limits | None:
-        asked.append(unit.key)
-        return limits(unit)
-
-    preemptions = cluster.worker._preemptions
-    preemptions._limits = counted
-    for _ in range(3):
-        preemptions._tried.clear()
-        preemptions.look()
-    assert len(asked) <= 3 * MOST_ASKED
+    asked.clear()
+    async with working(cluster):
+        for _ in range(3):
+            cluster.worker.follow(policies)  # from now on all may be tried again
+            await asyncio.sleep(RECHECK_S)
+    assert 0 < len(asked) <= 3 * MOST_ASKED
     assert cluster.ending() == []
 
 
@@ -317,6 +320,6 @@ async def test_a_gang_of_which_some_are_about_to_be_bound_ends_for_nobody_yet() 
     await cluster.settle()
     assert cluster.ending() == []
     cluster.store.edit(PODS, ("default", pods[1]), lambda pod: pod["spec"].update(nodeName="a"))
-    cluster.worker._preemptions._tried.clear()  # it is tried again after a second
+    await asyncio.sleep(LONGEST_PAUSE_S)
     await cluster.settle()
     assert cluster.ending() == pods

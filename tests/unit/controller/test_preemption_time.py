@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from dradriver.api.policies.model import Policies
@@ -43,7 +45,7 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def full(monkeypatch: pytest.MonkeyPatch, min_run_minutes: float = 0.0) -> _Passing:
     cluster = _Passing(min_run_minutes)
-    monkeypatch.setattr("dradriver.controller.loop.preemption.time.time", lambda: cluster.now)
+    monkeypatch.setattr(time, "time", lambda: cluster.now)
     cluster.node("a")
     for name in ("one", "two"):
         await cluster.run(name, 4)
@@ -75,6 +77,33 @@ async def test_a_reservation_of_less_priority_saves_nobody(monkeypatch: pytest.M
     await cluster.settle()
     assert sorted(cluster.ending()) == ["one", "two"]
     assert not cluster.runs("equal")
+
+
+@pytest.mark.parametrize("whose", ["me", "first"])
+@pytest.mark.parametrize("pods", [("me",), ("me-0", "me-1")])
+async def test_others_end_on_gpus_that_are_reserved_for_it_or_for_less_priority(
+    monkeypatch: pytest.MonkeyPatch, whose: str, pods: tuple[str, ...]
+) -> None:
+    cluster = _Passing()
+    monkeypatch.setattr(time, "time", lambda: cluster.now)
+    cluster.worker.follow(Policies())
+    for node, _ in zip("ab", pods, strict=False):
+        cluster.node(node)
+        await cluster.run(f"low-{node}", 8)
+    names = {"me": pods, "first": ("first",)}
+    for name in (whose, *(names.keys() - {whose})):
+        for pod in names[name]:
+            wishes = {"gang": "me", "gang-size": "2"} if len(names[name]) > 1 else {}
+            cluster.pod(pod, 8, priority=10 if name == "me" else 0, wishes=wishes)
+        await cluster.settle()
+        if name == whose:
+            await cluster.later(WAIT_S)
+    (held,) = cluster.held
+    assert (whose in held.who, len(held.gpus)) == (True, 8 * len(names[whose]))
+    assert cluster.ending() == []
+    cluster.worker.follow(cluster.policies)
+    await cluster.settle()
+    assert sorted(cluster.ending()) == [f"low-{node}" for node, _ in zip("ab", pods, strict=False)]
 
 
 async def test_its_own_reservation_keeps_nobody_from_ending(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,7 +152,7 @@ async def test_whom_a_budget_kept_from_ending_is_not_spared_as_one_that_has(monk
 
 async def test_a_gang_ends_the_cheapest_of_its_partition(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = _Passing()
-    monkeypatch.setattr("dradriver.controller.loop.preemption.time.time", lambda: cluster.now)
+    monkeypatch.setattr(time, "time", lambda: cluster.now)
     ours = "{namespaces: [default], partition: {nodeSelector: {pool: red}}}"
     file = f"queue: {{preemption: {{enabled: true, minRunMinutes: 0}}}}\ntenants: {{ours: {ours}}}"
     cluster.worker.follow(read(file.encode(), source="x"))

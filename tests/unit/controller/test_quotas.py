@@ -10,6 +10,7 @@ import pytest
 
 from dradriver.kube.client import ApiError
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
+from dradriver.queue.lanes import WaitReason
 from tests.fakes.gpucluster import GpuCluster, claim_of
 from tests.fakes.troubles import raising, working
 
@@ -64,22 +65,28 @@ async def test_gpus_are_given_back_while_a_quota_is_busy() -> None:
 async def test_who_waits_for_its_quota_is_served_when_an_older_one_that_wanted_a_place_is_gone() -> None:
     cluster = GpuCluster(promise_s=3000, unschedulable_s=5000)
     cluster.node("a", "dgx-h100")
-    quota_busy = True
+    quota_busy, tried = True, list[str]()
 
-    def quota() -> None:
+    def old() -> None:
+        tried.append("old")
+        raise BUSY
+
+    def young() -> None:
+        tried.append("young")
         if quota_busy:
             raise QUOTA
 
-    refuse_claim(cluster, "old", raising(BUSY))
-    refuse_claim(cluster, "young", quota)
+    refuse_claim(cluster, "old", old)
+    refuse_claim(cluster, "young", young)
     cluster.pod("old", 1, namespace="other", nodeSelector={"kubernetes.io/hostname": "b"})
     cluster.pod("young", 1)
     async with working(cluster):
         await asyncio.sleep(4)
-        assert ("default", "young") in cluster.worker._lanes._waiting
+        assert cluster.note("young", "reason") == WaitReason.QUOTA.value
+        assert set(tried) == {"young"}
         cluster.node("b", "dgx-h100")
         await asyncio.sleep(2)
-        assert cluster.worker._lanes.paused()
+        assert tried[tried.index("old") :] == ["old"], "nothing is written in the pause that the server asked for"
         quota_busy = False
         cluster.remove(PODS, "old", "other")
         await asyncio.sleep(10)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import msgspec
@@ -9,10 +10,12 @@ import pytest
 
 from dradriver.api.base import names
 from dradriver.api.base.pods import Pod
+from dradriver.controller.loop.worker import RECHECK_S
 from dradriver.kube.reflector import Change
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from tests import schema
 from tests.fakes.gpucluster import GpuCluster, Killed, claim_of, note
+from tests.fakes.troubles import working
 
 KEY = ("default", "p")
 
@@ -224,12 +227,12 @@ async def test_a_pod_goes_on_when_somebody_elses_claim_under_its_name_is_gone() 
     cluster.node("a")
     cluster.put(RESOURCE_CLAIMS, {"metadata": {"name": claim_of("p"), "namespace": "default"}, "spec": {}})
     cluster.pod("p")
-    await cluster.settle()
-    cluster.remove(RESOURCE_CLAIMS, claim_of("p"), "default")
-    cluster.deliver()
-    assert cluster.worker._woken.is_set()
-    await cluster.settle()
-    assert cluster.gpus("p")[0] == "a"
+    async with working(cluster):
+        await asyncio.sleep(RECHECK_S + 0.1)
+        assert cluster.get_pod("p")["spec"]["schedulingGates"]
+        cluster.remove(RESOURCE_CLAIMS, claim_of("p"), "default")
+        await asyncio.sleep(RECHECK_S - 0.2)  # so that only this event can have woken the controller
+        assert cluster.gpus("p")[0] == "a"
 
 
 async def test_an_allocated_claim_is_never_deleted_however_old_our_picture_of_its_pod() -> None:

@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator
 from typing import Any, cast
 
 import pytest
+from prometheus_client import REGISTRY
 
 from dradriver.api.base import names, seats
 from dradriver.cluster.cache.picture import Picture
-from dradriver.controller import metrics
 from dradriver.controller.writing.seat_slice import AGAIN_S, NO_CLASS, WITHOUT, SeatSlice, recorder
 from dradriver.kube.client import ApiError, Client, Unreachable
 from dradriver.kube.resources import DEVICE_CLASSES, EVENTS, RESOURCE_SLICES
@@ -46,7 +46,7 @@ class Cluster(Stored):
 
     @property
     def barrier(self) -> bool:
-        assert metrics.BARRIER._value.get() == self.picture.barrier
+        assert REGISTRY.get_sample_value("gpu_topology_gang_barrier") == self.picture.barrier
         return bool(self.picture.barrier)
 
     @contextlib.asynccontextmanager

@@ -27,7 +27,7 @@ def pod(cluster: GpuCluster, index: int, *, owner: str = "s", loss: str = "repla
 def cluster_of_two() -> GpuCluster:
     cluster = GpuCluster(promise_s=30.0, unschedulable_s=5.0)
     seconds, begun = itertools.count(), datetime.datetime(2026, 1, 2, tzinfo=datetime.UTC)
-    cluster.store._clock = lambda: begun + datetime.timedelta(seconds=next(seconds))
+    cluster.store.clock = lambda: begun + datetime.timedelta(seconds=next(seconds))
     cluster.node("a")
     cluster.node("b")
     return cluster
@@ -88,7 +88,7 @@ async def test_between_two_times_there_is_a_pause_that_grows() -> None:
 async def test_a_gang_that_is_to_start_anew_does_so_however_few_it_may_begin_with(size: str) -> None:
     cluster = GpuCluster(promise_s=30.0)
     seconds, begun = itertools.count(), datetime.datetime(2026, 1, 2, tzinfo=datetime.UTC)
-    cluster.store._clock = lambda: begun + datetime.timedelta(seconds=next(seconds))
+    cluster.store.clock = lambda: begun + datetime.timedelta(seconds=next(seconds))
     for node in "abc":
         cluster.node(node)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
 import msgspec
@@ -24,6 +25,22 @@ Object = dict[str, Any]
 STATIC = NVLINK | {names.PLACEMENT: "static"}
 
 
+class OneByOne(Mapping[tuple[str, str], Template]):
+    """Templates that may be asked for one by one; a look at all of them is an error."""
+
+    def __init__(self, templates: Mapping[tuple[str, str], Template]) -> None:
+        self._templates = templates
+
+    def __getitem__(self, key: tuple[str, str]) -> Template:
+        return self._templates[key]
+
+    def __len__(self) -> int:
+        return len(self._templates)
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        raise AssertionError("all templates were looked at")
+
+
 class Cluster:
     """The keeper, a server, and what reflectors show when they are asked to."""
 
@@ -32,7 +49,7 @@ class Cluster:
         self.seen: dict[tuple[str, str], Template] = {}
         self.told: list[tuple[str, str]] = []
         self.template_writer = TemplateWriter(
-            cast("Client", self.client), self.seen, record=self.record, grace_s=grace_s, pause_s=0.0
+            cast("Client", self.client), OneByOne(self.seen), record=self.record, grace_s=grace_s, pause_s=0.0
         )
         self.pods: dict[tuple[str, str], Pod | pods.Foreign] = {}
 
@@ -400,15 +417,6 @@ async def test_a_pod_that_comes_as_its_template_is_deleted_is_served() -> None:
     assert len(cluster.templates()) == 1
 
 
-class Unlistable(dict[tuple[str, str], Template]):
-    """Templates that may be asked for one by one only."""
-
-    def __iter__(self) -> Any:
-        raise AssertionError("all templates were looked at")
-
-    keys = values = items = __iter__
-
-
 async def test_a_pod_costs_no_look_at_other_pods_templates_and_the_loop_goes_on() -> None:
     cluster = Cluster()
     one = cluster.pod("a")
@@ -416,7 +424,6 @@ async def test_a_pod_costs_no_look_at_other_pods_templates_and_the_loop_goes_on(
         cluster.show(one | {"metadata": one["metadata"] | {"name": f"p{number}", "namespace": f"team-{number % 3}"}})
     await cluster.act()
     cluster.deliver()
-    cluster.template_writer._templates = Unlistable(cluster.seen)
     turns = 0
 
     async def beside() -> None:

@@ -42,12 +42,13 @@ class Cluster(GpuCluster):
     def __init__(self) -> None:
         self.clock = Clock()
         super().__init__()
-        self.store._clock = lambda: datetime.datetime.fromtimestamp(self.clock.now, datetime.UTC)
         self.put(DEVICE_CLASSES, {"metadata": {"name": names.DEVICE_CLASS}, "spec": {}})
+
+    def time_s(self) -> float:
+        return self.clock.now
 
     def restart(self) -> None:
         super().restart()
-        self.worker.picture.gpu_time._clock = self.clock
         self.usage = UsageStore(
             cast("Client", self.client), self.worker.picture, self.worker.tenants, namespace=OURS, clock=self.clock
         )

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-import inspect
 import re
+
+import pytest
 
 from dradriver.api.claims import plans
 from dradriver.api.vocabulary import values
-from dradriver.cli.explainer import gangs
 from dradriver.cluster.pods import kept_places
 from dradriver.controller.placing import gang_plan
 from dradriver.controller.steps import gang_step, next_step
+from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
 from dradriver.queue import backoffs
+from tests.fakes.commands import CommandLine, run_all
+from tests.fakes.gpucluster import GpuCluster, Killed, claim_of
 from tests.paths import REPO
+from tests.unit.cli.test_explain_gangs import gang, seat
 
 PAGE = (REPO / "docs" / "gangs.md").read_text("utf-8")
+ROW = r"(?m)^\| (?!state |---)([a-z ]+?) \|"
 
 
 def section(title: str) -> str:
@@ -26,12 +31,54 @@ def states(table: str, form: str) -> list[str]:
 
 
 def test_the_states_are_the_controllers() -> None:
-    told = states(section("How a gang starts"), r"(?m)^\| (?!state |---)([a-z ]+?) \|")
+    told = states(section("How a gang starts"), ROW)
     assert gang_step.__doc__ is not None
     steps = states(gang_step.__doc__, r"(?m)^(\w+(?: back)?) {2,}(?!record)\S")
     assert told == ["started" if state == "go" else state for state in steps if state != "state"]
-    shown = set(re.findall(r'"([a-z ]+)"', inspect.getsource(gangs._whole)))
-    assert set(told) <= shown
+
+
+def begin_again(cluster: GpuCluster) -> None:
+    """End a gang of two, and create its pods again."""
+    for number in range(2):
+        cluster.remove(PODS, f"train-{number}", "default")
+    cluster.collect()
+    gang(cluster, 2, there=2)
+
+
+async def test_explain_shows_each_state(cluster: GpuCluster, shell: CommandLine) -> None:
+    shown: list[str] = []
+
+    async def look() -> None:
+        shown.append((await shell.data("explain train-0"))["gang"]["state"])
+
+    cluster.node("n0")
+    for count in (1, 2):
+        gang(cluster, 2, there=count)
+        await cluster.settle()
+        await look()
+    cluster.node("n1")
+    cluster.client.kill_at = -(len(cluster.client.writes) + 2)  # the claims are created, no gate is removed
+    with pytest.raises((Killed, BaseExceptionGroup)):
+        await cluster.settle()
+    await look()
+    cluster.restart()
+    await cluster.settle()
+    await look()
+    for number in range(2):
+        seat(cluster, f"train-{number}")
+    await look()
+    begin_again(cluster)
+    await run_all(cluster)
+    await look()
+    begin_again(cluster)
+    await cluster.settle()
+    claim = claim_of("train-1")
+    cluster.store.edit(
+        RESOURCE_CLAIMS, ("default", claim), lambda obj: obj["metadata"].update(finalizers=["example.com/slow"])
+    )
+    cluster.remove(RESOURCE_CLAIMS, claim, "default")
+    await look()
+    assert shown == states(section("How a gang starts"), ROW)
 
 
 def test_the_figures_are_the_codes() -> None:

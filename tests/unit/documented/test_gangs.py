@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from typing import Any
 
 import msgspec
@@ -11,8 +12,9 @@ import yaml
 
 from dradriver.api.base import names
 from dradriver.api.base.pods import Pod
-from dradriver.api.gangs import gang_members, gang_support, gang_waits
-from dradriver.api.gangs.gang_owners import _WAYS, Member
+from dradriver.api.gangs import gang_members, gang_sizes, gang_support, gang_waits
+from dradriver.api.gangs.gang_owners import Member
+from dradriver.api.gangs.gangs import Gang
 from dradriver.api.pod import resolved
 from tests import schema
 from tests.fakes import owners
@@ -38,12 +40,24 @@ def test_the_table_of_the_page_is_that_of_admission() -> None:
 def test_each_way_to_find_a_gang_has_a_row_and_so_has_each_hindrance() -> None:
     found = PAGE.partition("\n## Which pods are a gang\n")[2].partition("\n## ")[0]
     table = found.partition("\n|---")[2].partition("\n")[2].partition("\n\n")[0]
-    assert sum(line.startswith("| ") for line in table.splitlines()) == len(_WAYS) + 3, (
-        "PodGroups; Jobs and MPIJobs have two"
+    rows = [set(re.findall(r"pod group|\w+", line.split("|")[1])) for line in table.splitlines()]
+    known = {*gang_sizes.OBJECTS, *map(made_by, owners.STORIES)}
+    assert all(row & known for row in rows), "each row is of a way"
+    assert set().union(*rows) >= known
+    assert [kind for kind in sorted(known) if sum(kind in row for row in rows) > 1] == ["Job"], (
+        "with indices or without"
     )
     never = PAGE.partition("\n## Who cannot be in one\n")[2].partition("\n## ")[0]
     assert "OrderedReady" in never
     assert gang_waits.ORDERED_READY.startswith("podManagementPolicy: OrderedReady")
+
+
+def made_by(story: str) -> str:
+    """Return what made the first pod of a story, as admission finds it."""
+    pod = msgspec.convert(owners.STORIES[story]().pods[0], Pod)
+    found = gang_members.find(gang_members.facts(pod), Gang(name="auto"))
+    assert isinstance(found, Member)
+    return found.made_by
 
 
 def pods(workload: Any, template: Any) -> list[Any]:

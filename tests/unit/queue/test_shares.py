@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dradriver.queue.shares import Shares
+from tests.kept import entries
 
 HALF_LIFE_S = 1000.0
 
@@ -44,12 +45,14 @@ def test_a_gpu_that_is_held_for_a_second_is_a_gpu_second() -> None:
 
 def test_whoever_is_given_gpus_pays_at_once_and_a_promise_that_ends_leaves_nothing() -> None:
     all_of_them, clock = shares(ahead_s=60.0)
+    before = entries(all_of_them)
     all_of_them.holds("a", held=0.0, charged=4.0)
+    assert entries(all_of_them) > before
     assert all_of_them.share("a") == pytest.approx(240.0)
     clock.now = 30.0
     all_of_them.holds("a", held=0.0, charged=-4.0)
     assert all_of_them.share("a") == 0.0
-    assert not all_of_them._tenants, "nobody is kept for ever"
+    assert entries(all_of_them) == before, "the tenant is forgotten"
 
 
 def test_what_is_used_with_another_half_life_counts_by_it_from_then_on() -> None:

@@ -18,6 +18,7 @@ from dradriver.queue.rechecks import OLDEST, OTHERS
 from dradriver.queue.units import Member, Unit
 from dradriver.queue.waiting import Queue
 from dradriver.reason import Cause, Reason
+from tests.kept import entries
 
 
 class Nodes:
@@ -89,6 +90,7 @@ def test_the_oldest_is_first_whatever_its_kind() -> None:
 
 def test_the_oldest_is_one_that_is_there() -> None:
     queue = Nodes("a").queue()
+    before = entries(queue)
     for each in (unit("a"), unit("b", 2), unit("c", 2)):
         queue.put(each)
     for name in ("a", "b"):
@@ -98,8 +100,7 @@ def test_the_oldest_is_one_that_is_there() -> None:
         assert head[3] == {"a": "b", "b": "c"}[name]
     queue.drop(("n", "c"))
     assert queue.head() is None
-    assert not queue.rechecks._groups
-    assert not queue.rechecks._anew
+    assert entries(queue) == before
 
 
 def test_one_that_finds_no_place_speaks_for_all_of_its_kind() -> None:
@@ -202,21 +203,26 @@ def test_a_kind_that_turns_out_to_be_gone_while_others_are_queued_stops_nothing(
     queue = Nodes("a").queue()
     queue.put(unit("b"))
     assert asked(queue) == ["b"]
+    before = entries(queue)
     queue.put(unit("a", 2))
     queue.drop(("n", "a"))  # its line stands in the queue still
     assert queue.rechecks.look_anew(1, 100.0)
     assert asked(queue) == ["b"]
-    assert len(queue.rechecks._groups) == len(queue.rechecks._anew) == 1
+    assert entries(queue) == before
 
 
 def test_kinds_that_are_gone_leave_nothing_behind() -> None:
     queue = Nodes("a").queue()
+    kept = []
     for number in range(500):
         queue.put(unit(f"p{number}", 1, nodeSelector={"only": str(number)}))
         head = queue.next()
         assert head is not None
         queue.leave(head[0])
-    assert len(queue.rechecks._groups) == len(queue.rechecks._anew) == len(queue._heads) == len(queue._units) == 0
+        assert queue.next() is None
+        kept.append(entries(queue))
+    assert len(queue) == 0
+    assert kept[-1] == kept[0]
 
 
 def test_a_namespace_with_thousands_of_kinds_holds_up_nobody_of_another() -> None:
@@ -256,9 +262,12 @@ def test_a_namespace_with_thousands_of_kinds_holds_up_nobody_of_another() -> Non
 
 
 def test_of_pods_that_left_while_an_older_one_of_their_kind_waits_nothing_is_kept() -> None:
-    queue = Nodes("a").queue()
-    queue.put(unit("a-first"))
-    assert asked(queue) == ["a-first"]
+    queue, alike = Nodes("a").queue(), Nodes("a").queue()
+    for each in (queue, alike):
+        each.put(unit("a-first"))
+        assert asked(each) == ["a-first"]
+    for number in range(1, 50, 2):
+        alike.put(unit(f"q{number:02}"))
     for number in range(2000):
         queue.put(unit(f"p{number}"))
         queue.drop(("n", f"p{number}"))
@@ -266,7 +275,8 @@ def test_of_pods_that_left_while_an_older_one_of_their_kind_waits_nothing_is_kep
         queue.put(unit(f"q{number:02}"))
     for number in range(0, 50, 2):
         queue.drop(("n", f"q{number:02}"))
-    assert sum(len(line.heap) for group in queue.rechecks._groups.values() for line in group.lines.values()) <= 26 * 3
+    assert len(queue) == len(alike) == 26
+    assert entries(queue) < 1.5 * entries(alike), "hardly more than if the others had never come"
     order = []
     queue.drop(("n", "a-first"))
     assert queue.rechecks.look_anew(1, 100.0)
@@ -368,10 +378,10 @@ def test_once_the_cap_leaves_it_gpus_it_is_as_blocked_as_others_of_its_kind_and_
 
 def test_nothing_is_left_of_whom_a_cap_kept_from_gpus() -> None:
     capped = Capped()
+    before = entries(capped.queue)
     for each in (unit("a"), unit("b", 2)):
         capped.queue.put(each)
     assert len(capped.asked()) == 2
     for name in "ab":
         capped.queue.drop(("n", name))
-    queue = capped.queue
-    assert not any((queue.rechecks._groups, queue._lines, queue._narrow, queue.rechecks._anew, queue._heads))
+    assert entries(capped.queue) == before
