@@ -13,12 +13,12 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from dradriver.allocator.fleet.fleet import Fleet
 from dradriver.allocator.request import NoPlaceError
 from dradriver.api.base.errors import WordError
 from dradriver.api.claims.pins import Key, is_set
 from dradriver.api.policies.tenants import Cap
 from dradriver.cluster.cache.picture import Picture
+from dradriver.cluster.cache.snapshot import Snapshot
 from dradriver.cluster.gpus.gpu_parts import of_products
 from dradriver.cluster.nodes.columns import Bools
 from dradriver.queue.kinds import ANYWHERE, Closed
@@ -55,14 +55,12 @@ class Left(NamedTuple):
 
     Attributes:
         members: Those of it that want a place and may have one together.
-        rows: The nodes with GPUs that it may have: (rows,); None for all.
-        fleet: What is to be looked at in the place of the picture's own; None for that.
+        snapshot: The cluster with the nodes and GPUs that it may have.
         why: What is left out, in words; empty for nothing.
     """
 
     members: tuple[Member, ...]
-    rows: Bools | None = None
-    fleet: Fleet | None = None
+    snapshot: Snapshot
     why: str = ""
 
 
@@ -179,10 +177,10 @@ class Caps:
             raise CapError(UNKNOWN, UNKNOWN)
         tenant = self._tenants.of(unit.key[0])
         if not self._tenants.caps(tenant):
-            return Left(_wanting(unit), fleet=self._fleet(unit, whose))
+            return Left(_wanting(unit), self._snapshot(unit, whose))
         members, closed = self._fitting(unit)
         if not closed:
-            return Left(members, fleet=self._fleet(unit, whose))
+            return Left(members, self._snapshot(unit, whose))
         asked = self._asked(members)
         over = self._over(tenant, asked, self._leaving(unit))
         why = self._told(tenant, over)
@@ -195,7 +193,8 @@ class Caps:
                 text += f": {users}"
             raise CapError(text, f"{CAP} {self._tenants.caps(tenant).index(over)}")
         rows, mixed = self._rows(closed)
-        return Left(members, rows, self._fleet(unit, whose, mixed), f"GPUs left out by {CAP}: {why}")
+        snapshot = self._snapshot(unit, whose, mixed).among(rows)
+        return Left(members, snapshot, f"GPUs left out by {CAP}: {why}")
 
     def _fitting(self, unit: Unit) -> tuple[tuple[Member, ...], Closed]:
         """Return the most of a unit's members that some GPUs are left for, all where there are none, and the others."""
@@ -293,15 +292,14 @@ class Caps:
                     mixed |= dict.fromkeys(group.names, own)
         return rows, mixed
 
-    def _fleet(
+    def _snapshot(
         self, unit: Unit, whose: Collection[str], mixed: Mapping[str, frozenset[int]] | None = None
-    ) -> Fleet | None:
-        """Return what a unit is to look at: with what is reserved for these, without closed GPUs; None for as it is."""
-        if not whose and not mixed:
-            return None
-        claims = () if (kept := self._kept(unit)) is None else (kept,)
-        fleet = self._picture.fleets.without(*claims, namespace=unit.key[0], whose=whose)
-        return fleet.narrowed(mixed) if mixed else fleet
+    ) -> Snapshot:
+        """Return the cluster as a unit may use it: with what is reserved for these, without closed GPUs."""
+        snapshot = Snapshot(self._picture, unit.key[0], whose=whose)
+        if (kept := self._kept(unit)) is not None and (whose or mixed):
+            snapshot = snapshot.without([kept], own=True)
+        return snapshot.offering(snapshot.fleet.narrowed(mixed)) if mixed else snapshot
 
     # What people are told.
 

@@ -55,7 +55,7 @@ async def measured(nodes: int) -> None:
 
     def place(unit: Unit) -> None:
         try:
-            decide(picture, unit.lead.wish, fleet=worker.caps.left(unit, worker.reservations.whose(unit)).fleet)
+            decide(worker.caps.left(unit, worker.reservations.whose(unit)).snapshot, unit.lead.wish)
         except NoPlaceError:
             return
 

@@ -186,12 +186,13 @@ class Both:
 
     def agree(self, pod: Pod, besides: tuple[str, Amounts] | None) -> None:
         ask, causes = ask_of(pod), self.plain.causes(pod, besides)
-        found = self.table.eligible(ask, besides=besides)
+        freed = {} if besides is None else dict([besides])
+        found = self.table.eligible(ask, freed)
         assert found.shape == self.table.freed.shape == (self.table.rows,)
         names = [self.table.name(int(row)) for row in found.nonzero()[0]]
         assert sorted(names) == [name for name, cause in causes.items() if cause is None]
         assert all(self.table.row(name) == row for name, row in zip(names, found.nonzero()[0], strict=True))
-        assert self.table.causes(ask, besides=besides) == tuple(sorted({c for c in causes.values() if c is not None}))
+        assert self.table.causes(ask, freed) == tuple(sorted({c for c in causes.values() if c is not None}))
 
 
 @settings(max_examples=examples(60))

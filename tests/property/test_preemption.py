@@ -9,12 +9,13 @@ import pytest
 
 from dradriver.allocator.request import NoPlaceError
 from dradriver.cluster.cache.picture import Picture
+from dradriver.cluster.cache.snapshot import Snapshot
 from dradriver.cluster.derived.running_units import RunningUnit
 from dradriver.controller.placing import gang_plan
 from dradriver.controller.placing.decide import decide
 from dradriver.controller.placing.gang_preemption_plan import place_together
 from dradriver.controller.placing.preemption_cost import ROUNDED_S, Cost
-from dradriver.controller.placing.preemption_plan import Scene, place
+from dradriver.controller.placing.preemption_plan import Scene, place, without
 from dradriver.queue.placement_request import PlacementRequest
 from dradriver.queue.units import Member
 from tests.effort import sampled
@@ -25,12 +26,10 @@ PROFILES = ("rtx-a6000-x4-pairs", "dgx1-v100", "hgx-h100")
 
 def has_place(picture: Picture, wish: PlacementRequest, units: tuple[RunningUnit, ...]) -> bool:
     gone = [one for unit in units for one in unit.pods]
-    fleet = picture.fleets.without(*(one.claim for one in gone), namespace="default")
-    with picture.nodes.without([(one.node, one.takes) for one in gone]):
-        try:
-            decide(picture, wish, fleet=fleet)
-        except NoPlaceError:
-            return False
+    try:
+        decide(without(Snapshot(picture, "default"), gone), wish)
+    except NoPlaceError:
+        return False
     return True
 
 
@@ -71,12 +70,10 @@ async def test_those_end_that_cost_least(seed: int) -> None:
 def of_gang(picture: Picture, members: list[Member], units: tuple[RunningUnit, ...]) -> bool:
     """Return whether a gang has places without some units."""
     gone = [one for unit in units for one in unit.pods]
-    fleet = picture.fleets.without(*(one.claim for one in gone), namespace="default")
-    with picture.nodes.without([(one.node, one.takes) for one in gone]):
-        try:
-            gang_plan.plan(picture, members, None, identity="g", fleet=fleet)
-        except NoPlaceError:
-            return False
+    try:
+        gang_plan.plan(without(Snapshot(picture, "default"), gone), members, None, identity="g")
+    except NoPlaceError:
+        return False
     return True
 
 

@@ -40,10 +40,12 @@ class Fleet:
     """
 
     def __init__(self) -> None:
-        self._groups: dict[Hashable, NodeGroup] = {}
-        self._slots: dict[str, tuple[NodeGroup, int]] = {}
+        self._groups: dict[int, NodeGroup] = {}  # by their numbers
+        self._numbers: dict[Hashable, int] = {}  # of groups, by their keys
+        self._slots: dict[str, tuple[int, int]] = {}  # of nodes: the number of the group, and the slot
         self.sites = Sites()
-        self._name_ranks: dict[NodeGroup, Ints] = {}  # empty after nodes came or went
+        self._name_ranks: dict[int, Ints] = {}  # by the group's number; empty after nodes came or went
+        self._is_shared = False  # whether a copy has the same ``_numbers`` and ``_slots``
 
     @property
     def nodes(self) -> Collection[str]:
@@ -60,9 +62,19 @@ class Fleet:
         """All nodes by kind."""
         return self._groups.values()
 
+    def _at(self, name: str) -> tuple[NodeGroup, int]:
+        """The group and the slot of a node; KeyError for an unknown node."""
+        number, slot = self._slots[name]
+        return self._groups[number], slot
+
+    def _unshare(self) -> None:
+        """Have indices of its own before nodes come or go: copies keep those that they were made with."""
+        if self._is_shared:
+            self._numbers, self._slots, self._is_shared = dict(self._numbers), dict(self._slots), False
+
     def free(self, name: str) -> frozenset[int]:
         """The node's free GPUs, by the machine's own numbers; KeyError for an unknown node."""
-        group, slot = self._slots[name]
+        group, slot = self._at(name)
         return frozenset(numbers(group.machine, rings.positions(group.free(slot))))
 
     def set_node(self, name: str, machine: Machine, free: Collection[int], row: int | None = None) -> None:
@@ -81,11 +93,11 @@ class Fleet:
         """
         mask = mask_of_gpus(machine, free)
         bare = without_uuids(machine)
-        before = self._slots.get(name)
+        before = self._at(name) if name in self._slots else None
         has = {gpu.index for gpu in machine.gpus}
         rules = () if before is None else tuple(rule for rule in before[0].rules if rule[0] in has)
         self._put(name, self._group(bare, rules))
-        group, slot = self._slots[name]
+        group, slot = self._at(name)
         group.set_free(slot, mask)
         if row is not None:
             group.set_row(slot, row)
@@ -93,23 +105,28 @@ class Fleet:
     def _group(self, machine: Machine, rules: Rules) -> NodeGroup:
         """The group of nodes with such a machine, whose GPUs are shared by these rules."""
         key = group_key(machine, rules)
-        if key not in self._groups:
-            self._groups[key] = NodeGroup(tables_of(machine), machine, key=key, rules=rules)
-        return self._groups[key]
+        if key not in self._numbers:
+            self._unshare()
+            group = NodeGroup(tables_of(machine), machine, key=key, rules=rules)
+            self._numbers[key] = group.number
+            self._groups[group.number] = group
+        return self._groups[self._numbers[key]]
 
     def _put(self, name: str, group: NodeGroup) -> None:
         """Put a node into a group; what the caller said of it before stays, of the GPUs that it still has."""
         row, site, offer = NO_ROW, 0, WHOLE
         parts: dict[int, Sequence[Part]] = {}
-        if (before := self._slots.get(name)) is not None:
+        if name in self._slots:
+            before = self._at(name)
             if before[0] is group:
                 return
             row, site = before[0].row_and_site(before[1])
             offer, parts = before[0].offer_and_parts(before[1])
             self.remove(name)
+        self._unshare()
         slot = group.add(name, row=row, site=site)
-        self._slots[name] = group, slot
-        self._name_ranks.clear()
+        self._slots[name] = group.number, slot
+        self._name_ranks = {}
         has = {gpu.index for gpu in group.machine.gpus}
         own = Offer(
             shared=offer.shared & has,
@@ -126,7 +143,7 @@ class Fleet:
         Raises:
             UnknownGpuError: ``free`` names a GPU that the machine does not have.
         """
-        group, slot = self._slots[name]
+        group, slot = self._at(name)
         try:
             mask = group.mask_of(free)
         except KeyError as error:
@@ -137,9 +154,11 @@ class Fleet:
     def copied(self, names: Collection[str]) -> Fleet:
         """A copy in which only these nodes may be changed, to see what would be if they were otherwise."""
         new = Fleet()
-        own = {group: group.copied() for group in {self._slots[name][0] for name in names}}
-        new._groups = {key: own.get(group, group) for key, group in self._groups.items()}
-        new._slots = {name: (own.get(group, group), slot) for name, (group, slot) in self._slots.items()}
+        changed = {self._slots[name][0] for name in names}
+        new._groups = self._groups | {number: self._groups[number].copied() for number in changed}
+        # Indices and ranks depend on which nodes there are: they are copied when that changes.
+        new._numbers, new._slots, new._name_ranks = self._numbers, self._slots, self._name_ranks
+        self._is_shared = new._is_shared = True
         new.sites = self.sites
         return new
 
@@ -150,7 +169,7 @@ class Fleet:
         """
         new = self.copied(among.keys() & self._slots.keys())
         for name in among.keys() & self._slots.keys():
-            group, slot = new._slots[name]
+            group, slot = new._at(name)
             group.narrow(slot, group.mask_of(among[name]))
         return new
 
@@ -168,26 +187,28 @@ class Fleet:
 
     def set_location(self, name: str, location: Location) -> None:
         """Say where a node stands in the network, for gangs; KeyError for an unknown node."""
-        group, slot = self._slots[name]
+        group, slot = self._at(name)
         group.set_site(slot, self.sites.number(location))
 
     def location(self, name: str) -> Location:
         """Where a node stands; KeyError for an unknown node."""
-        group, slot = self._slots[name]
+        group, slot = self._at(name)
         return self.sites.locations[int(group.sites()[slot])]
 
     def remove(self, name: str) -> None:
         """Forget a node; an unknown one is no error."""
-        group_and_slot = self._slots.pop(name, None)
-        if group_and_slot is None:
+        if name not in self._slots:
             return
-        group, slot = group_and_slot
+        self._unshare()
+        number, slot = self._slots.pop(name)
+        group = self._groups[number]
         moved = group.drop(slot)
         if moved:
-            self._slots[moved] = group, slot
+            self._slots[moved] = number, slot
         if not group.names:
-            del self._groups[group.key]
-        self._name_ranks.clear()
+            del self._groups[number]
+            del self._numbers[group.key]
+        self._name_ranks = {}
 
     def set_offer(self, name: str, offer: Offer) -> None:
         """Say which of a node's GPUs may be had in parts; KeyError for an unknown node.
@@ -195,14 +216,14 @@ class Fleet:
         Raises:
             UnknownGpuError: It names a GPU that the machine does not have.
         """
-        group, slot = self._slots[name]
+        group, slot = self._at(name)
         theirs = {number for number, _ in offer.tenants}
         mask_of_gpus(group.machine, offer.shared | offer.sliced | offer.parts_only | theirs)
         if offer.rules != group.rules:
             mask_of_gpus(group.machine, {number for number, _ in offer.rules})
             unheld = group.unheld(slot)
             self._put(name, self._group(group.machine, offer.rules))
-            group, slot = self._slots[name]
+            group, slot = self._at(name)
             group.set_free(slot, unheld)
         group.set_offer(slot, offer)
 
@@ -214,7 +235,7 @@ class Fleet:
         Raises:
             UnknownGpuError: It names a GPU that the machine does not have.
         """
-        group, slot = self._slots[name]
+        group, slot = self._at(name)
         mask_of_gpus(group.machine, parts)
         group.set_parts(slot, parts)
 
@@ -316,36 +337,36 @@ class Fleet:
     def name_ranks(self, candidates: list[Candidates], slots: list[Ints]) -> Ints:
         """Where each node's name stands among all names, for the slots of each group in turn: (nodes,), int64."""
         ranks = self._ranks()
-        every = [ranks[each.group][own] for each, own in zip(candidates, slots, strict=True)]
+        every = [ranks[each.group.number][own] for each, own in zip(candidates, slots, strict=True)]
         return np.concatenate([*every, np.zeros(0, dtype=np.int64)])
 
     def name_rank(self, name: str) -> int | None:
         """Where a node's name stands among all names; None for an unknown node."""
-        group_and_slot = self._slots.get(name)
-        return None if group_and_slot is None else int(self._ranks()[group_and_slot[0]][group_and_slot[1]])
+        at = self._slots.get(name)
+        return None if at is None else int(self._ranks()[at[0]][at[1]])
 
     def sites_by_name(self) -> Ints:
         """The number of each node's location, in the order of the nodes' names: (nodes,), int64."""
         out = np.zeros(len(self._slots), dtype=np.int64)
-        for group, ranks in self._ranks().items():
-            out[ranks] = group.sites()
+        for number, ranks in self._ranks().items():
+            out[ranks] = self._groups[number].sites()
         return out
 
-    def _ranks(self) -> dict[NodeGroup, Ints]:
-        """By group where the name of each slot's node stands among all names."""
+    def _ranks(self) -> dict[int, Ints]:
+        """By the group's number where the name of each slot's node stands among all names."""
         if not self._name_ranks:
             order = {name: at for at, name in enumerate(sorted(self._slots))}
-            self._name_ranks = {
-                group: np.array([order[name] for name in group.names], dtype=np.int64) for group in self.groups
+            self._name_ranks |= {
+                number: np.array([order[name] for name in group.names], dtype=np.int64)
+                for number, group in self._groups.items()
             }
         return self._name_ranks
 
     def _named_ones(self, names: Collection[str]) -> dict[NodeGroup, Bools | None]:
         chosen: dict[NodeGroup, Bools] = {}
         for name in names:
-            group_and_slot = self._slots.get(name)
-            if group_and_slot is not None:
-                group, slot = group_and_slot
+            if name in self._slots:
+                group, slot = self._at(name)
                 if group not in chosen:
                     chosen[group] = np.zeros(len(group.names), dtype=np.bool_)
                 chosen[group][slot] = True

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from functools import lru_cache, partial
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -41,6 +43,9 @@ def without_uuids(machine: Machine) -> Machine:
     return msgspec.structs.replace(machine, gpus=gpus)
 
 
+_NUMBERS: Final = itertools.count()
+
+
 class NodeGroup:
     """All nodes of one kind: slot ``i`` of every array is ``names[i]``.
 
@@ -48,6 +53,7 @@ class NodeGroup:
         tables: Their tables.
         machine: The machine of the first of them, without uuids, for what all of them share.
         key: What ``group_key`` gives for each.
+        number: A short name of the group. Copies have the same.
         rules: How their GPUs are shared, by number.
         vendor: Whose GPUs they have.
         names: Names of the nodes.
@@ -58,6 +64,7 @@ class NodeGroup:
         self.tables = tables
         self.machine = machine
         self.key = key
+        self.number = next(_NUMBERS)
         self.rules = rules
         self.names: list[str] = []
         self.rooms: Rooms | None = None

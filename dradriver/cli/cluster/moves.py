@@ -24,6 +24,7 @@ from dradriver.api.claims.pins import Device, Key, Usage, is_set
 from dradriver.api.slices import slices
 from dradriver.cli.cluster.scene import Scene
 from dradriver.cli.cluster.sets import open_nodes
+from dradriver.cluster.cache.snapshot import Snapshot
 from dradriver.cluster.derived.ends import given_at
 from dradriver.cluster.pods.gpu_time import owner_of
 from dradriver.cluster.pods.volumes import Unbound
@@ -267,11 +268,11 @@ class Simulation:
         picture = self._picture
         of = picture.gangs.of(members[0].key)
         if of is None:
-            return {members[0]: decide(picture, members[0].wish)}
+            return {members[0]: decide(Snapshot(picture, members[0].key[0]), members[0].wish)}
         said = picture.gangs.said(of.gang)
         picture.fleets.locate(picture.nodes.labels(), members[0].key[0])
         ranked = in_order([(member, picture.gangs.rank(member.key)) for member in members])
-        found = gang_plan.plan(picture, ranked, said.wants, identity=of.member.identity)
+        found = gang_plan.plan(Snapshot(picture, members[0].key[0]), ranked, said.wants, identity=of.member.identity)
         if len(found) < len(members):
             raise NoPlaceError("not all of it has a place")
         return found

@@ -15,6 +15,7 @@ from dradriver.cli.cluster.scene import Scene
 from dradriver.cli.explainer import rooms
 from dradriver.cli.explainer.gangs import Read
 from dradriver.cli.explainer.model import GangRoom, Help
+from dradriver.cluster.cache.snapshot import Snapshot
 from dradriver.controller.placing import gang_plan
 from dradriver.queue.units import Member
 from dradriver.topology.natural import natural
@@ -36,11 +37,9 @@ def helps(scene: Scene, gang: Read, wanting: Collection[Member], *, least: int |
     own = {key for member in members if (key := claim_key(member.pod)) is not None}
 
     def would_do(claims: Collection[Key]) -> bool:
-        fleet = scene.picture.fleets.without(*claims, namespace=gang.unit.key[0])
+        snapshot = Snapshot(scene.picture, gang.unit.key[0]).without(claims, own=True)
         try:
-            gang_plan.plan(
-                scene.picture, members, gang.of.wants, identity=gang.of.member.identity, least=least, fleet=fleet
-            )
+            gang_plan.plan(snapshot, members, gang.of.wants, identity=gang.of.member.identity, least=least)
         except (NoPlaceError, WordError):
             return False
         return True

@@ -143,12 +143,10 @@ async def places(
             near = (m if m in chosen else gang_plan.placed(scene.picture, m.pod) for m in members)
             members = [member for member in near if member is not None]
         for _ in range(_ROUNDS):
-            found = gang_plan.plan(
-                scene.picture, members, gang.of.wants,
-                identity=gang.of.member.identity, least=least, rows=left.rows, fleet=left.fleet,
-            )  # fmt: skip
+            found = gang_plan.plan(left.snapshot, members, gang.of.wants, identity=gang.of.member.identity, least=least)
             if not await scene.fill({node for place in found.values() for node in place.hostnames}):
                 break
+            left = scene.caps.left(unit, scene.whose(unit))
     except (NoPlaceError, WordError) as error:
         return error.more(why) if why and isinstance(error, NoPlaceError) else error
     return found

@@ -22,6 +22,7 @@ from dradriver.api.slices import slices
 from dradriver.cli.cluster.scene import Scene
 from dradriver.cli.explainer.document import age
 from dradriver.cli.explainer.model import Free, Help, Owner, Room
+from dradriver.cluster.cache.snapshot import Snapshot
 from dradriver.cluster.nodes.columns import Bools
 from dradriver.controller.placing.decide import decide
 from dradriver.queue.placement_request import PlacementRequest
@@ -83,7 +84,7 @@ def helps(scene: Scene, wish: PlacementRequest, request: Whole, fit: Bools) -> l
         fit: The nodes that are looked at, by row.
     """
     nearest: list[tuple[int, str, NodeGroup, Ints, int]] = []
-    for group in scene.picture.fleets.without(wish.claim, namespace=wish.claim[0]).groups:
+    for group in Snapshot(scene.picture, wish.claim[0]).without([wish.claim], own=True).fleet.groups:
         nearest += _nearest(scene, group, request, fit, wish.claim[0])
     nearest.sort(key=lambda found: (found[0], natural(found[1])))
     found = [_help(scene, wish.claim, *each[1:]) for each in nearest[:_LOOKED_AT]]
@@ -184,8 +185,8 @@ def parts_helps(scene: Scene, wish: PlacementRequest, fit: Bools) -> list[Help]:
                 continue
             tried.add(key)
             try:
-                fleet = picture.fleets.without(key, namespace=wish.claim[0])
-                place = decide(picture, wish, only=_only(fit, rows[node]), most=1, fleet=fleet)
+                snapshot = Snapshot(picture, wish.claim[0]).without([key], own=True)
+                place = decide(snapshot.among(_only(fit, rows[node]), is_few=True), wish, most=1)
             except NoPlaceError:
                 continue
             mine = {number: (key,) for number, keys in held.items() if key in keys}

@@ -228,7 +228,7 @@ async def _decided(scene: Scene, unit: Unit, wish: PlacementRequest) -> Placemen
         try:
             left = scene.caps.left(unit, scene.whose(unit))
             why = left.why
-            placement = decide(scene.picture, wish, most=most, rows=left.rows, fleet=left.fleet)
+            placement = decide(left.snapshot, wish, most=most)
         except NoPlaceError as error:
             return error.more(why) if why else error
         if not await scene.fill(tuple(placement.hostnames)):
@@ -289,9 +289,10 @@ async def _having(scene: Scene, pod: Pod, wish: PlacementRequest | None, pin: Pi
     options: list[Help] = []
     if isinstance(pin.choice, Choice) and wish is not None and isinstance(wish.request, Whole):
         ask, mine = ask_of(_as_written(pod), wish.ask.key.volumes), scene.picture.node_usage.by(wish.pod)
-        options = rooms.better(scene, wish, pin.choice, scene.picture.nodes.eligible(ask, besides=mine))[:_FILLED]
+        freed = {} if mine is None else dict([mine])
+        options = rooms.better(scene, wish, pin.choice, scene.picture.nodes.eligible(ask, freed))[:_FILLED]
         await scene.fill([option.node for option in options])
-        fit = scene.picture.nodes.eligible(ask, besides=mine)
+        fit = scene.picture.nodes.eligible(ask, freed)
         options = [option for option in options if _at(scene, option.node, fit)][:_HELPS]
     return Verdict(reason=reason, place=place_of(pin.choice, pin.uuids), better=tuple(options))
 

@@ -45,6 +45,11 @@ class Picture(Books):
         self._assumed_pods: dict[Key, float] = {}
         self._classes: dict[str, frozenset[str]] = {}
 
+    @property
+    def generation(self) -> int:
+        """A number that is another one after each change of nodes, GPUs, or what is used of them."""
+        return self.nodes.generation + self.inventory.generation
+
     # What reflectors see.
 
     def pod_changed(self, change: Change[Pod | Foreign]) -> None:

@@ -11,6 +11,7 @@ from dradriver.api.policies.partitions import OTHERS
 from dradriver.cluster.gpus import network
 from dradriver.cluster.gpus.inventory import Inventory
 from dradriver.cluster.gpus.kueue_topologies import KueueTopologies, KueueTopology
+from dradriver.cluster.gpus.remaining import Remaining
 from dradriver.cluster.gpus.views import View, Views
 from dradriver.cluster.nodes.table import NodeTable
 from dradriver.kube.reflector import Change
@@ -84,6 +85,8 @@ class Fleets:
 
     def _bring(self, view: View, late: Callable[[], bool]) -> bool:
         """Bring a view up to date, where the whole fleet is. Returns whether nodes are left because it is late."""
+        if not view.dirty:  # a set that was large once takes long to look through, even if it is empty
+            return False
         for name in sorted(view.dirty):
             view.dirty.discard(name)
             pool = self._inventory.pool_of(name)
@@ -121,41 +124,59 @@ class Fleets:
 
     # What might be.
 
-    def without(self, *claims: Key, namespace: str, whose: Collection[str] = ()) -> Fleet:
-        """Return a namespace's fleet as it would be without what these claims hold: only to be looked at.
+    def without(
+        self,
+        *claims: Key,
+        namespace: str,
+        whose: Collection[str] = (),
+        own: bool = True,
+        fleet: Fleet | None = None,
+        known: dict[tuple[str, frozenset[Key], bool], Remaining] | None = None,
+    ) -> Fleet:
+        """Return a namespace's fleet as it would be if these claims were gone: only to be looked at.
 
         Args:
             claims: The claims.
             namespace: The namespace.
-            whose: Those whose reserved GPUs are offered, too.
+            whose: Reserved GPUs are left out, except those that are reserved for these.
+            own: Whether the claims belong to the pods that are to be placed: what these use stays free for them even
+                if it is reserved for others.
+            fleet: The fleet that is changed, on the nodes of the claims; None for the namespace's own.
+            known: What is left of nodes, kept between calls while the cluster cache does not change.
         """
-        self.locate(self._nodes.labels(), namespace)  # a copy keeps the places in the network that it was made with
-        view, inventory = self._view(namespace), self._inventory
-        fleet = inventory.fleet if view is None else view.fleet
-        nodes = {node for claim in claims for node, _ in inventory.holds.of(claim)}
-        nodes = (nodes | inventory.reserved.nodes(whose)) & set(fleet.nodes)
+        # A copy keeps the places in the network that it was made with.
+        self.locate(self._nodes.labels(), namespace)
+        inventory = self._inventory
+        gone: dict[str, set[Key]] = (
+            {} if fleet is not None else {node: set() for node in inventory.reserved.nodes(whose)}
+        )
+        for claim in claims:
+            for node, _ in inventory.holds.of(claim):
+                gone.setdefault(node, set()).add(claim)
+        fleet = self.of(namespace) if fleet is None else fleet
+        nodes = {node for node in gone if node in fleet.nodes}
         if not nodes:
             return fleet
         fleet = fleet.copied(nodes)
         for name in nodes:
-            pool = inventory.pool(name)
-            assert pool is not None, "the fleet has it"
-            left = inventory.open(name, pool, frozenset(claims), whose=whose)
-            own = left if view is None else left.among(self.views.open_to(view.whose, name, pool))
-            inventory.set_left(fleet, name, own)
+            key = name, frozenset(gone[name]), own
+            left = None if known is None else known.get(key)
+            if left is None:
+                left = self._left(name, key[1], namespace=namespace, whose=whose, own=own)
+                if known is not None:
+                    known[key] = left
+            inventory.set_left(fleet, name, left)
         return fleet
 
-    def leave_out(
-        self, copied: Fleet, name: str, claims: Set[Key], *, namespace: str, whose: Collection[str] = ()
-    ) -> None:
-        """Let a node of a copy of a namespace's fleet be as it would be without what these claims hold.
-
-        All others' holds count, and what is reserved is for these alone.
-        """
-        inventory, own = self._inventory, self.open_to(namespace, name)
-        if (pool := inventory.pool(name)) is not None:
+    def _left(self, name: str, claims: Set[Key], *, namespace: str, whose: Collection[str], own: bool) -> Remaining:
+        inventory, pool = self._inventory, self._inventory.pool(name)
+        assert pool is not None, "the fleet has it"
+        if own:
+            left = inventory.open(name, pool, claims, whose=whose)
+        else:
             left = inventory.reserved.left(name, pool, inventory.left(name, pool, claims), whose=whose)
-            inventory.set_left(copied, name, left if own is None else left.among(own))
+        mine = self.open_to(namespace, name)
+        return left if mine is None else left.among(mine)
 
     def alone_with(self, claims: Set[Key], devices: Collection[Device]) -> Fleet:
         """Return the whole fleet as it would be if these GPUs were all that their node has, without some claims.

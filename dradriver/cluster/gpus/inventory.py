@@ -47,6 +47,7 @@ class Inventory:
         marked: Called with each node of which something may be otherwise than the fleet has it, and whether its GPUs
             may be others, too.
         reserved: GPUs that are kept for some who wait.
+        generation: Counts the changes.
         aside: Nodes that nothing is placed on until their machine's tables are there; what claims hold of them counts.
     """
 
@@ -65,6 +66,7 @@ class Inventory:
         self.nccl_version = ""
         self.located: Mapping[str, Mapping[str, str]] | None = None
         self.marked: Callable[[str, bool], object] = lambda _name, _anew: None
+        self.generation = 0
         self._dirty: set[str] = set()
         self._free = np.zeros(64, dtype=np.int64)
         self._tenants = ExclusiveNamespaces()
@@ -86,6 +88,8 @@ class Inventory:
 
         Returns whether others are left.
         """
+        if not self._dirty:  # a set that was large once takes long to look through, even if it is empty
+            return False
         for pool in sorted(self._dirty):
             self._dirty.discard(pool)
             self._refresh(pool)
@@ -342,6 +346,7 @@ class Inventory:
         return frozenset(device for device, mode in modes.items() if mode is not None and mode.exclusive_to)
 
     def _mark(self, name: str, *, anew: bool = False) -> None:
+        self.generation += 1
         self._dirty.add(name)
         self.marked(name, anew)
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeAlias
 
 import numpy as np
 
 from dradriver.cluster.nodes.columns import Bools, Ints, grown
 from dradriver.cluster.nodes.requests import LARGEST, Amounts
+
+Freed: TypeAlias = Mapping[int, tuple[str, Amounts]]
+"""By row, the name of its node, and what pods take there that counts as free."""
 
 
 class _Column:
@@ -21,8 +25,12 @@ class _Column:
         self.allocatable, self.left = grown(self.allocatable, rows), grown(self.left, rows)
 
     def use(self, row: int, used: int) -> None:
-        # What is used is exact, so that it adds up when pods go: more than 64 bits hold is cut only here.
-        self.left[row] = min(max(int(self.allocatable[row]) - used, -LARGEST), LARGEST)
+        self.left[row] = self.with_used(row, used)
+
+    def with_used(self, row: int, used: int) -> int:
+        """Return what a row has left if so much is used."""
+        # What is used is exact, so that it adds up when pods go. More than 64 bits hold is cut only here.
+        return min(max(int(self.allocatable[row]) - used, -LARGEST), LARGEST)
 
 
 class Capacity:
@@ -80,41 +88,51 @@ class Capacity:
         if not used:
             del self._used[name]
 
-    def fitting(self, rows: Bools, amounts: tuple[tuple[str, int], ...]) -> Bools:
+    def fitting(self, rows: Bools, amounts: tuple[tuple[str, int], ...], freed: Freed) -> Bools:
         """Return those of the rows that have all amounts left: shape (rows,), the caller's own."""
         rows = rows.copy()
-        for _, enough in self._enough(amounts):
+        for _, enough in self._enough(amounts, freed):
             rows &= enough
         return rows
 
-    def columns(self, resources: Sequence[str]) -> Ints:
+    def columns(self, resources: Sequence[str], freed: Freed) -> Ints:
         """Return what is left of some resources: shape (rows, resources), the caller's own."""
         left = np.zeros((self._rows, len(resources)), np.int64)
         for at, resource in enumerate(resources):
             column = self._columns.get(resource)
             if column is not None:
                 left[:, at] = column.left
+                for row, amount in self._more(resource, freed):
+                    left[row, at] = column.with_used(row, amount)
                 if resource in self.claimable:
                     left[column.allocatable == 0, at] = LARGEST
             elif resource in self.claimable:
                 left[:, at] = LARGEST
         return left
 
-    def lacking(self, rows: Bools, amounts: tuple[tuple[str, int], ...]) -> list[str]:
+    def lacking(self, rows: Bools, amounts: tuple[tuple[str, int], ...], freed: Freed) -> list[str]:
         """Return what the rows lack: of each row the first of the amounts that is not left."""
         resources = []
         rows = rows.copy()
-        for resource, enough in self._enough(amounts):
+        for resource, enough in self._enough(amounts, freed):
             if (rows & ~enough).any():
                 resources.append(resource)
                 rows &= enough
         return resources
 
-    def _enough(self, amounts: tuple[tuple[str, int], ...]) -> Iterator[tuple[str, Bools]]:
+    def _more(self, resource: str, freed: Freed) -> Iterator[tuple[int, int]]:
+        """Yield the rows on which some of a resource counts as free, and what is used there besides."""
+        for row, (name, amounts) in freed.items():
+            if amount := amounts.get(resource, 0):
+                yield row, self._used.get(name, {}).get(resource, 0) - amount
+
+    def _enough(self, amounts: tuple[tuple[str, int], ...], freed: Freed) -> Iterator[tuple[str, Bools]]:
         for resource, amount in amounts:
             column = self._columns.get(resource)
             if column is not None:
                 enough: Bools = column.left >= amount
+                for row, used in self._more(resource, freed):
+                    enough[row] = column.with_used(row, used) >= amount
                 if resource in self.claimable:
                     enough |= column.allocatable == 0
                 yield resource, enough

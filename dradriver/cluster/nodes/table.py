@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final
 
 import msgspec
@@ -14,7 +14,7 @@ from dradriver.api.base import node_life
 from dradriver.api.base.affinity import HOSTNAME
 from dradriver.api.base.objects import Node, Taint
 from dradriver.cluster.nodes.ask import Ask
-from dradriver.cluster.nodes.capacity import Capacity
+from dradriver.cluster.nodes.capacity import Capacity, Freed
 from dradriver.cluster.nodes.classes import Classes
 from dradriver.cluster.nodes.columns import Bools, Floats, Ints, grown
 from dradriver.cluster.nodes.requests import Amounts, amounts
@@ -22,6 +22,7 @@ from dradriver.cluster.nodes.requests import Amounts, amounts
 GONE: Final = "gone"  # its GPUs are published, and the API server has no such node
 NOT_READY: Final = "not ready"
 GOING: Final = "goes for maintenance before the pod would end"
+_NOTHING: Final[Mapping[str, Amounts]] = MappingProxyType({})
 _MIN_ROWS: Final = 64
 _TAKEN, _FREE = 1, 2  # channels
 
@@ -50,11 +51,12 @@ class NodeTable:
         clock: Grows with every event on a node with GPUs that can let a pod in that found no place before.
         freed: The clock of each row's last such event, 0 if there was none: shape (rows,), int64. It is another array
             after rows were added.
+        generation: Counts the changes of nodes and of what is used of them.
         spot_labels: Labels that say that a node is a spot node, beside those of its provider.
     """
 
     def __init__(self) -> None:
-        self.clock = 0
+        self.clock = self.generation = 0
         self.freed: Ints = np.zeros(0, np.int64)
         self.spot_labels: Mapping[str, str] = {}
         self._names: list[str | None] = []
@@ -116,12 +118,16 @@ class NodeTable:
             self._labels = {name: known.labels for name, known in self._known.items()}
         return self._labels
 
-    def left(self, resources: Sequence[str]) -> Ints:
+    def left(self, resources: Sequence[str], freed: Mapping[str, Amounts] = _NOTHING) -> Ints:
         """Return what all nodes have left of some resources: shape (rows, resources), the caller's own.
 
-        Of what need not be checked on a node it has as much as there can be, as in ``eligible``.
+        If a resource need not be checked on a node, the node has as much as there can be, as in ``eligible``.
+
+        Args:
+            resources: The resources.
+            freed: By node, what pods take there that counts as free.
         """
-        return self._capacity.columns(resources)
+        return self._capacity.columns(resources, self._by_row(freed))
 
     def labelled(self, key: str, values: Collection[str]) -> Bools:
         """Return the nodes that have a label with one of some values: shape (rows,), the caller's own."""
@@ -140,6 +146,7 @@ class NodeTable:
         """Say whether a node's channel of multi-node NVLink is free; None where it has none."""
         if self._channels.get(name) == free:
             return
+        self.generation += 1
         if free is None:
             del self._channels[name]
         else:
@@ -171,6 +178,7 @@ class NodeTable:
 
     @claimable.setter
     def claimable(self, resources: Collection[str]) -> None:
+        self.generation += 1
         more = not self._capacity.claimable.issuperset(resources)
         self._capacity.claimable = frozenset(resources)
         helped = self._offered & self._there
@@ -179,6 +187,7 @@ class NodeTable:
 
     def set_node(self, name: str, node: Node | None) -> bool:
         """Insert or update a node, or remove it. Returns whether pods that did not fit may fit now."""
+        self.generation += 1
         if node is None:
             self._remove(name)
             return False
@@ -215,6 +224,7 @@ class NodeTable:
         if not offers and name not in self._rows:
             return
         row = self._claim(name)
+        self.generation += 1
         if bool(self._offered[row]) != offers:
             self._offered[row] = offers
             self._classes.changed()
@@ -231,10 +241,12 @@ class NodeTable:
 
     def take(self, node: str, request: Mapping[str, int]) -> None:
         """Count a pod on a node, known or not."""
+        self.generation += 1
         self._capacity.use(node, self._rows.get(node), request, 1)
 
     def give(self, node: str, request: Mapping[str, int]) -> bool:
         """Count a pod on a node no longer. Returns whether that can help another."""
+        self.generation += 1
         self._capacity.use(node, self._rows.get(node), request, -1)
         return any(request.values()) and self.helped(node)
 
@@ -259,15 +271,17 @@ class NodeTable:
         self.give(name, dict(self._capacity.used.get(name, {})))
         self.take(name, amounts)
 
-    def eligible(self, ask: Ask, *, besides: tuple[str, Amounts] | None = None) -> Bools:
+    def eligible(self, ask: Ask, freed: Mapping[str, Amounts] = _NOTHING) -> Bools:
         """Return the nodes with GPUs that a pod fits on now: shape (rows,), the caller's own.
 
         Args:
             ask: What the pod asks.
-            besides: A node and what was taken there that counts as free: the share of the pod that is placed again.
+            freed: By node, what pods take there that counts as free, such as the share of a pod that is placed again.
         """
-        with self.without(() if besides is None else (besides,)):
-            return self._capacity.fitting(self.open(ask), ask.amounts)
+        return self._capacity.fitting(self.open(ask), ask.amounts, self._by_row(freed))
+
+    def _by_row(self, freed: Mapping[str, Amounts]) -> Freed:
+        return {row: (name, amounts) for name, amounts in freed.items() if (row := self._rows.get(name)) is not None}
 
     def open(self, ask: Ask) -> Bools:
         """Return the nodes with GPUs that a pod may run on, what is free aside: shape (rows,), the caller's own."""
@@ -287,13 +301,13 @@ class NodeTable:
         return frozenset(self.name(row) for row in self._going if self._goes_at[row] < at)
 
     def causes(
-        self, ask: Ask, *, besides: tuple[str, Amounts] | None = None, only: Bools | None = None
+        self, ask: Ask, freed: Mapping[str, Amounts] = _NOTHING, *, only: Bools | None = None
     ) -> tuple[str, ...]:
         """Return why nodes with GPUs are left out, sorted: of each node the first cause. Empty if all are eligible.
 
         Args:
             ask: What the pod asks.
-            besides: As in ``eligible``.
+            freed: As in ``eligible``.
             only: Rows of the nodes that are looked at; None for all.
         """
         offered = self._offered if only is None else self._offered & only
@@ -305,20 +319,8 @@ class NodeTable:
             causes.append(GOING)
             rows &= self._stays(ask)
         causes += self._classes.causes(ask.key, rows)
-        with self.without(() if besides is None else (besides,)):
-            lacking = self._capacity.lacking(rows & self._classes.mask(ask.key), ask.amounts)
+        lacking = self._capacity.lacking(rows & self._classes.mask(ask.key), ask.amounts, self._by_row(freed))
         return tuple(sorted([*causes, *(f"too little {resource}" for resource in lacking)]))
-
-    @contextlib.contextmanager
-    def without(self, takes: Collection[tuple[str, Amounts]]) -> Iterator[None]:
-        """Look, within, at what would be if pods took none of this from their nodes; nobody else may look meanwhile."""
-        for name, request in takes:
-            self._capacity.use(name, self._rows.get(name), request, -1)
-        try:
-            yield
-        finally:
-            for name, request in takes:
-                self._capacity.use(name, self._rows.get(name), request, 1)
 
     def _helped(self, rows: int | Bools) -> None:
         self.clock += 1

@@ -213,9 +213,8 @@ class GangWorker:
         for avoid, effort in zip(avoids, efforts(len(avoids)), strict=True):
             try:
                 places = gang_plan.plan(
-                    self._picture, chosen, first.wants,
-                    identity=first.member.identity, least=unit.least, avoid=avoid, rows=left.rows, fleet=left.fleet,
-                    effort=effort,
+                    left.snapshot.avoiding(avoid), chosen, first.wants,
+                    identity=first.member.identity, least=unit.least, effort=effort,
                 )  # fmt: skip
             except NoPlaceError as error:
                 if not avoid:  # pods are told no figures that change

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
-from functools import partial
 from typing import Final
 
 from dradriver.allocator.request import NoPlaceError
@@ -202,11 +201,11 @@ class PodWorker:
         most = MOST_NODES if len(self._queue) <= MANY else FEW_NODES
         refused = self._picture.refusals.of(unit.lead.pod, asyncio.get_running_loop().time())
         tried = tuple(unit.failures.tried)
-        place = partial(decide, self._picture, unit.lead.wish, only=rows, rows=left.rows, most=most, fleet=left.fleet)
+        snapshot = left.snapshot.among(rows, is_few=True)
         for avoid in dict.fromkeys(((*tried, *refused), tried)):
             if avoid:
                 with contextlib.suppress(NoPlaceError):
-                    return place(avoid=avoid)
-        placement = place()
+                    return decide(snapshot.avoiding(avoid), unit.lead.wish, most=most)
+        placement = decide(snapshot, unit.lead.wish, most=most)
         unit.failures.begin_again()
         return placement

@@ -120,21 +120,20 @@ class RunningGangs:
         )
         some = [(member, self._picture.gangs.rank(member.key)) for member in members if member is not None]
         kept = self._picture.kept_places.ready(of)
-        fleets, namespace = self._picture.fleets, unit.key[0]
-        fleets.locate(self._picture.nodes.labels(), namespace)
+        self._picture.fleets.locate(self._picture.nodes.labels(), unit.key[0])
+        snapshot = left.snapshot
+        if kept is not None and snapshot.is_plain:
+            # Only looked at: giving it up and keeping it again would wake all who wait, this pod too, and again.
+            snapshot = snapshot.without([kept.claim], own=True)
 
         def among(avoid: tuple[str, ...]) -> Placement:
             places = gang_plan.plan(
-                self._picture,
+                snapshot.avoiding(avoid),
                 in_order(some),
                 of.wants,
                 identity=of.member.identity,
-                avoid=avoid,
                 home=None if kept is None else {unit.lead: kept},
                 late=unit.lead,
-                rows=left.rows,
-                # Only looked at: giving it up and keeping it again would wake all who wait, this pod too, and again.
-                fleet=left.fleet or (None if kept is None else fleets.without(kept.claim, namespace=namespace)),
             )
             return places[unit.lead]
 

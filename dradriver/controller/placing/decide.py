@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Collection, Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from typing import Final
 
 import msgspec
 import numpy as np
 
 from dradriver.allocator.choice.phrases import wanted
-from dradriver.allocator.fleet.fleet import Fleet
 from dradriver.allocator.request import (
     Amount,
     Choice,
@@ -29,9 +28,11 @@ from dradriver.api.claims import plans, results
 from dradriver.api.claims.pins import Key, Pin, claim_key
 from dradriver.api.slices import slices
 from dradriver.cluster.cache.picture import Picture
+from dradriver.cluster.cache.snapshot import Snapshot
 from dradriver.cluster.derived import conflicts
 from dradriver.cluster.nodes.ask import lasts_s, listed
 from dradriver.cluster.nodes.columns import Bools
+from dradriver.cluster.nodes.requests import Amounts
 from dradriver.cluster.pods.claim_users import MOST
 from dradriver.cluster.records.placement import Placement
 from dradriver.cluster.records.records import ClaimRecord
@@ -45,41 +46,25 @@ ZONE: Final = "topology.kubernetes.io/zone"
 FEW_NODES: Final = 3  # while many wait: 140 pods/s, a quarter less work for the scheduler than with 8
 
 
-def decide(
-    picture: Picture,
-    wish: PlacementRequest,
-    *,
-    avoid: Collection[str] = (),
-    only: Bools | None = None,
-    rows: Bools | None = None,
-    most: int = MOST_NODES,
-    fleet: Fleet | None = None,
-) -> Placement:
+def decide(snapshot: Snapshot, wish: PlacementRequest, *, most: int = MOST_NODES) -> Placement:
     """Return the best set on the best node, with next-best nodes to fall back on.
 
     Args:
-        picture: The cluster.
+        snapshot: The cluster.
         wish: What is wanted.
-        avoid: Nodes that are left out.
-        only: Rows of the nodes that are looked at; None for all.
-        rows: Rows of the nodes that it may have GPUs of at all; None for all.
         most: Nodes to return.
-        fleet: What is looked at in the place of the picture's own: as if some claims were not there.
 
     Raises:
-        NoPlaceError: Nothing fits; it says why in words that do not change with every event, unless ``only`` was given.
+        NoPlaceError: Nothing fits. It says why in words that do not change with every event, unless only a few nodes
+            are asked about.
     """
+    picture = snapshot.picture
     if wish.shared and (claim := picture.claims.get(wish.claim)) is not None:
         return _joining(picture, wish, claim)
     if wish.nics is not None:
         wish = nic_places.readable(picture, wish)
-    fit = eligible(picture, wish)
-    for some in (only, rows):
-        if some is not None:
-            fit &= some
-    if avoid:
-        fit &= ~picture.nodes.named(avoid)
-    if only is not None and not fit.any():
+    fit = snapshot.narrowed(eligible(snapshot, wish))
+    if snapshot.is_few and not fit.any():
         raise NoPlaceError("no such node")
     if wish.nics is not None and wish.nics.requests and fit.any():
         fit = fit & (picture.nics.counts.of(wish.nics, fit) > 0)
@@ -89,13 +74,13 @@ def decide(
         # Where there is room for all who wait for the set, if there is; it may be too much for any node.
         all_of_it = msgspec.structs.replace(wish.ask, amounts=listed(picture.claim_users.crowd(wish.claim)))
         with contextlib.suppress(NoPlaceError):
-            ranked = rank(picture, wish, fit & picture.nodes.eligible(all_of_it), most=most, fleet=fleet)
+            ranked = rank(snapshot, wish, fit & snapshot.eligible(all_of_it), most=most)
             return _placement(picture, wish, ranked, most)
     shunned = picture.neighbours.shunned(picture.pods[wish.pod], fit) if wish.pod in picture.pods else fit & False
     if shunned.any():  # the scheduler would put it there only if those others are gone by then
         with contextlib.suppress(NoPlaceError):
-            return _placement(picture, wish, rank(picture, wish, fit & ~shunned, most=most, fleet=fleet), most)
-    return _placement(picture, wish, rank(picture, wish, fit, most=most, fleet=fleet), most)
+            return _placement(picture, wish, rank(snapshot, wish, fit & ~shunned, most=most), most)
+    return _placement(picture, wish, rank(snapshot, wish, fit, most=most), most)
 
 
 def _joining(picture: Picture, wish: PlacementRequest, claim: ClaimRecord) -> Placement:
@@ -120,10 +105,11 @@ def _joining(picture: Picture, wish: PlacementRequest, claim: ClaimRecord) -> Pl
     pod, ask = picture.pods.get(wish.pod), wish.ask
     if pod is not None:  # for how long others have the set is none of its business
         ask = msgspec.structs.replace(ask, lasts_s=lasts_s(pod))
-    row, fit = picture.nodes.find(node), picture.nodes.eligible(ask, besides=picture.node_usage.by(wish.pod))
+    own = Snapshot(picture, wish.claim[0]).without(takes=_takes(picture, [wish.pod]))
+    row, fit = picture.nodes.find(node), own.eligible(ask)
     if row is None or not fit[row]:
         here = np.zeros_like(fit) if row is None else _row(fit, row)
-        causes = picture.nodes.causes(ask, besides=picture.node_usage.by(wish.pod), only=here)
+        causes = own.causes(ask, here)
         raise NoPlaceError(
             f"its set {name} is on node {node}, which cannot run this pod: {', '.join(causes) or 'gone'}",
             cause=Cause.NODES,
@@ -157,22 +143,21 @@ def revalidate(picture: Picture, wish: PlacementRequest, claim: ClaimRecord) -> 
             return None
         if not nic_places.asked_for(picture, wish, pin):
             return None
-    own, ending = picture.node_usage.by(wish.pod), conflicts.in_the_way(picture, claim)
+    ending = conflicts.in_the_way(picture, claim)
     gone = frozenset((wish.claim, *(key for pod in ending if (key := claim_key(pod)) is not None)))
-    with picture.nodes.without([takes for takes in (own, *map(picture.node_usage.by, map(_key, ending))) if takes]):
-        fit = eligible(picture, wish)
-        if not (fit[row] and conflicts.fits(picture, claim)):
+    takes = _takes(picture, [wish.pod, *map(_key, ending)])
+    snapshot = Snapshot(picture, wish.claim[0]).without(gone, takes, own=True)
+    fit = eligible(snapshot, wish)
+    if not (fit[row] and conflicts.fits(picture, claim)):
+        return None
+    try:
+        if not _asked_for(snapshot, wish, pin, _row(fit, row), gone):
             return None
-        try:
-            if not _asked_for(picture, wish, pin, _row(fit, row), gone):
-                return None
-        except NoPlaceError:
-            return None
-        others: Sequence[Choice | PartChoice] = []
-        with contextlib.suppress(NoPlaceError):  # it keeps what it has where that is outside its partition by now
-            others = rank(
-                picture, wish, fit, most=MOST_NODES, fleet=picture.fleets.without(*gone, namespace=wish.claim[0])
-            )
+    except NoPlaceError:
+        return None
+    others: Sequence[Choice | PartChoice] = []
+    with contextlib.suppress(NoPlaceError):  # it keeps what it has where that is outside its partition by now
+        others = rank(snapshot, wish, fit, most=MOST_NODES)
     node = pin.choice.node
     return Placement(
         choice=pin.choice,
@@ -185,15 +170,20 @@ def revalidate(picture: Picture, wish: PlacementRequest, claim: ClaimRecord) -> 
     )
 
 
+def _takes(picture: Picture, pods: Iterable[Key]) -> list[tuple[str, Amounts]]:
+    """Return what pods take from their nodes."""
+    return [takes for takes in map(picture.node_usage.by, pods) if takes]
+
+
 def _key(pod: Pod) -> Key:
     return pod.metadata.namespace, pod.metadata.name
 
 
-def _asked_for(picture: Picture, wish: PlacementRequest, pin: Pin, here: Bools, gone: Set[Key]) -> bool:
+def _asked_for(snapshot: Snapshot, wish: PlacementRequest, pin: Pin, here: Bools, gone: Set[Key]) -> bool:
     """Return whether what a claim is pinned to is what its pod asks for, and is said of it truly.
 
     Args:
-        picture: The cluster.
+        snapshot: The cluster without what the claim and ending pods use.
         wish: What is asked for.
         pin: What the claim is pinned to.
         here: Its node.
@@ -203,13 +193,14 @@ def _asked_for(picture: Picture, wish: PlacementRequest, pin: Pin, here: Bools, 
         NoPlaceError: It is not: those GPUs alone would be no place for the pod.
     """
     wish = msgspec.structs.replace(wish, nics=None)  # these were looked at
-    request, choice = wish.request, pin.choice
+    request, choice, fleets = wish.request, pin.choice, snapshot.picture.fleets
     if tuple(pin.uuids) != wish.requests:
         return False
     if isinstance(choice, Choice):
         if not isinstance(request, Whole) or tuple(map(len, choice.containers)) != request.containers:
             return False
-        same = rank(picture, wish, here, most=MOST_NODES, fleet=picture.fleets.alone_with(gone, pin.devices))[0]
+        pinned = snapshot.offering(fleets.alone_with(gone, pin.devices))
+        same = rank(pinned, wish, here, most=MOST_NODES)[0]
         return isinstance(same, Choice) and (same.level, same.fallback) == (choice.level, choice.fallback)
     if isinstance(request, Whole):
         return False
@@ -220,8 +211,8 @@ def _asked_for(picture: Picture, wish: PlacementRequest, pin: Pin, here: Bools, 
     for number, uuid in pin.numbers().items():  # each GPU apart: together the parts could be dealt to them otherwise
         mine = [(each, part) for each, part in parts if part.gpu == number]
         alone = msgspec.structs.replace(wish, request=_of(request, [each for each, _ in mine]))
-        fleet = picture.fleets.alone_with(gone, {(choice.node, slices.device_name(uuid))})
-        same = rank(picture, alone, here, most=MOST_NODES, fleet=fleet)[0]
+        pinned = snapshot.offering(fleets.alone_with(gone, {(choice.node, slices.device_name(uuid))}))
+        same = rank(pinned, alone, here, most=MOST_NODES)[0]
         if not isinstance(same, PartChoice) or list(map(_size, itertools.chain(*same.containers))) != [
             _size(part) for _, part in mine
         ]:

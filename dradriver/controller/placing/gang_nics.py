@@ -14,6 +14,7 @@ from dradriver.api.base.errors import WordError
 from dradriver.api.gangs.gangs import Gang
 from dradriver.api.vocabulary.nics import NicAsk
 from dradriver.cluster.cache.picture import Picture
+from dradriver.cluster.cache.snapshot import Snapshot
 from dradriver.cluster.nics.nics import Place
 from dradriver.cluster.nodes.columns import Bools, Ints
 from dradriver.controller.placing import nic_choice, nic_places
@@ -55,29 +56,20 @@ class Search:
     pod, the node is left out, in later searches of the tenant's own fleet, too, until something of it changes.
 
     Attributes:
-        sets: Nodes and GPUs that members had rather have.
-        avoid: Nodes that are left out.
-        rows: The nodes that are looked at: (rows,); None for all.
-        fleet: What is looked at in the place of the picture's own; None for that.
+        sets: Nodes and GPUs that members prefer.
     """
 
-    def __init__(
-        self,
-        picture: Picture,
-        members: Sequence[Member],
-        wants: Gang | None,
-        *,
-        avoid: Collection[str],
-        rows: Bools | None,
-        fleet: Fleet | None,
-    ) -> None:
+    def __init__(self, snapshot: Snapshot, members: Sequence[Member], wants: Gang | None) -> None:
         """Begin, with what ``gang_plan.plan`` is given.
 
         Raises:
             NoPlaceError: What there is of NICs is not known yet.
             WordError: The pods ask for different NICs.
         """
-        self.avoid, self.rows, self.fleet = tuple(avoid), rows, fleet
+        picture, self._whole = snapshot.picture, snapshot
+        self._avoided: set[str] = set()
+        self._rows: Bools | None = None
+        self._fleet: Fleet | None = None
         self._picture, self._namespace = picture, members[0].key[0]
         self._ask = asked(picture, [member.wish for member in members])
         self._looks, self._skips, self._supposed, self._learns = 0, False, False, False
@@ -88,15 +80,14 @@ class Search:
         self._pods: dict[str, Mapping[Member, Mapping[str, int]]] = {}  # that were on a node when it was short
         self._dealt = False
         self.sets: dict[Member, Dealt] = {}
-        self._given = fleet
         self._narrows = self._ask is not None and nic_choice.demands(self._ask)
         # Of a fleet that is not the tenant's own nothing is remembered: its GPUs are others each time.
-        self._remembers = self._narrows and (fleet is None or fleet is picture.fleets.of(self._namespace))
+        self._remembers = self._narrows and snapshot.fleet is picture.fleets.of(self._namespace)
         if self._remembers:
             whole = (member.wish.request for member in members if member.wish.nics is not None)
             self._least = min((request.gpus for request in whole if isinstance(request, Whole)), default=0)
             self._key = "gang", self._ask, self._least, self._namespace, picture.fleets.views.whose(self._namespace)
-            every = np.ones(picture.nodes.rows, np.bool_) if rows is None else rows
+            every = np.ones(picture.nodes.rows, np.bool_) if snapshot.rows is None else snapshot.rows
             # Other pods of the gang, as many, are tried, too: they would forget what these have found.
             self._supposes = *self._key, wants, tuple(member.wish.request for member in members)
             short = picture.nics.counts.short.of(self._key, every)
@@ -104,7 +95,7 @@ class Search:
             self._supposed = bool(supposed.any())
             self._skips = self._supposed or bool(short.any())
             if self._skips:
-                self.rows = every & ~short & ~supposed
+                self._rows = every & ~short & ~supposed
 
     def learn(self, error: ShortError, *, is_last: bool = False) -> None:
         """Take in why a plan was nothing. If it was the last one to be looked at, the next search looks elsewhere.
@@ -122,17 +113,17 @@ class Search:
         self._short.update(error.short)
         for node, pods in error.short.items():
             if not self._narrow(node, pods):
-                self.avoid = (*self.avoid, node)
+                self._avoided.add(node)
         if self._apart:
-            self.fleet = self._whole.narrowed(self._apart)
+            self._fleet = self._whole.fleet.narrowed(self._apart)
         if self._looks == MOST_LOOKS:  # a last time, on nodes of which it is known by now what they have
             seen = self._picture.nodes.named(self._seen)
-            self.rows = seen if self.rows is None else self.rows & seen
+            self._rows = seen if self._rows is None else self._rows & seen
 
     @property
-    def _whole(self) -> Fleet:
-        """What is looked at where nothing is left out."""
-        return self._picture.fleets.of(self._namespace) if self._given is None else self._given
+    def snapshot(self) -> Snapshot:
+        """What the next search looks at."""
+        return self._whole.among(self._rows).avoiding(self._avoided).offering(self._fleet)
 
     def deal(self) -> bool:
         """Say once, at last, which pods had rather have which GPUs; returns whether there is anything to say.
@@ -150,8 +141,8 @@ class Search:
                 self._apart[node] = frozenset[int]().union(*(own.gpus for own in sets.values()))
         if not self.sets:
             return False
-        self.avoid = tuple(node for node in self.avoid if node not in self._apart)
-        self.fleet = self._whole.narrowed(self._apart)
+        self._avoided -= self._apart.keys()
+        self._fleet = self._whole.fleet.narrowed(self._apart)
         return True
 
     def _narrow(self, node: str, pods: Mapping[Member, Mapping[str, int]]) -> bool:
@@ -176,7 +167,7 @@ class Search:
     ) -> tuple[frozenset[int], dict[Member, Dealt]]:
         """Return GPUs of a node that can all have NICs, and a set of them for each pod, as far as they go."""
         assert self._ask is not None, "it demands something"
-        known, left = self._picture.inventory.uuids(node), self._whole.free(node)
+        known, left = self._picture.inventory.uuids(node), self._whole.fleet.free(node)
         are_alike = len({sum(pod.values()) for pod in pods.values()}) == 1
         offered: frozenset[int] = frozenset()
         sets: dict[Member, Dealt] = {}

@@ -12,7 +12,6 @@ import msgspec
 import numpy as np
 
 from dradriver.allocator import place_gang
-from dradriver.allocator.fleet.fleet import Fleet
 from dradriver.allocator.fleet.gang_effort import Effort
 from dradriver.allocator.gang_request import GangChoice
 from dradriver.allocator.request import Choice, LazyNoPlaceError, NoPlaceError
@@ -25,6 +24,7 @@ from dradriver.api.claims.pins import claim_key
 from dradriver.api.claims.plans import Planned
 from dradriver.api.gangs.gangs import Gang
 from dradriver.cluster.cache.picture import Picture
+from dradriver.cluster.cache.snapshot import Snapshot
 from dradriver.cluster.nodes.ask import longest
 from dradriver.cluster.nodes.columns import Bools
 from dradriver.cluster.nodes.table import GOING
@@ -41,32 +41,26 @@ MOST_FIRST: Final = 4  # kinds of members with which a gang is tried to begin
 
 
 def plan(
-    picture: Picture,
+    snapshot: Snapshot,
     members: Sequence[Member],
     wants: Gang | None,
     *,
     identity: str,
     least: int | None = None,
-    avoid: Collection[str] = (),
     home: Mapping[Member, Kept] | None = None,
     late: Member | None = None,
-    rows: Bools | None = None,
-    fleet: Fleet | None = None,
     effort: Effort | None = None,
 ) -> dict[Member, Placement]:
     """Return the places of those members of a gang that have no claim, near those that have one.
 
     Args:
-        picture: The cluster; it is told where its nodes stand in the network, if that changed.
+        snapshot: The cluster; its fleet is told where nodes stand in the network, if that changed.
         members: All of the gang that are to have places, or have them, in the order of their ranks.
         wants: What its author says of it; None for nothing.
         identity: The gang's.
         least: With how few it may begin where not all have a place; None for none fewer.
-        avoid: Nodes that are left out.
         home: Places of lost pods, by the members that are made anew for them: they get them if they are free.
         late: The one that comes to the others; what may have been intended for it before counts no more.
-        rows: The nodes that are looked at: (rows,); None for all.
-        fleet: What is looked at in the place of the picture's own: as if some claims were not there.
         effort: What this call may look at, with all pods and with fewer; None for what one try may cost. Once it is
             spent, the plan is greedy, and for as few as the gang may begin with.
 
@@ -74,16 +68,14 @@ def plan(
         NoPlaceError: There are no places for all of them. Why is found out when its message is read.
         WordError: A member asks for what no gang can have.
     """
-    effort = Effort() if effort is None else effort
-    place = partial(
-        _places, picture, wants=wants, identity=identity, least=least, home=home or {}, late=late, effort=effort
-    )
+    picture, effort = snapshot.picture, Effort() if effort is None else effort
+    place = partial(_places, wants=wants, identity=identity, least=least, home=home or {}, late=late, effort=effort)
 
     def places(some: Sequence[Member]) -> dict[Member, Placement]:
-        search = gang_nics.Search(picture, some, wants, avoid=avoid, rows=rows, fleet=fleet)
+        search = gang_nics.Search(snapshot, some, wants)
         while True:
             try:
-                return place(some, avoid=search.avoid, rows=search.rows, fleet=search.fleet, sets=search.sets)
+                return place(search.snapshot, some, sets=search.sets)
             except gang_nics.ShortError as error:
                 search.learn(error, is_last=effort.is_spent)
             except NoPlaceError as error:
@@ -132,24 +124,22 @@ def _first_of(
 
 
 def _places(
-    picture: Picture,
+    snapshot: Snapshot,
     members: Sequence[Member],
     *,
     wants: Gang | None,
     identity: str,
     least: int | None,
-    avoid: Collection[str],
     home: Mapping[Member, Kept],
     late: Member | None,
-    rows: Bools | None,
-    fleet: Fleet | None,
     sets: Mapping[Member, gang_nics.Dealt],
     effort: Effort,
 ) -> dict[Member, Placement]:
+    picture = snapshot.picture
     kept = {member: own for member in members if member is not late and (own := _kept(picture, member)) is not None}
     namespace = members[0].key[0]
     picture.fleets.locate(picture.nodes.labels(), namespace)
-    asked = gang_roles.asked(picture, members, wants, kept=kept, least=None if kept else least, avoid=avoid, rows=rows)
+    asked = gang_roles.asked(snapshot, members, wants, kept=kept, least=None if kept else least)
     index = {member: at for at, member in enumerate(asked.members)}
     fixed = {index[member]: choice for member, (choice, _) in kept.items() if isinstance(choice, Choice)}
     if any(choice.node in picture.inventory.aside for choice in fixed.values()):  # where it stands the fleet cannot say
@@ -157,7 +147,7 @@ def _places(
         raise NoPlaceError(unknown, cause=Cause.NODES)
     place = partial(
         place_gang,
-        picture.fleets.of(namespace) if fleet is None else fleet,
+        snapshot.fleet,
         amounts=asked.amounts,
         fixed=fixed,
         home={index[member]: own for member, own in sets.items() if member in index}
@@ -167,7 +157,7 @@ def _places(
     try:
         found = place(asked.request, eligible_by_role=asked.eligible)
     except NoPlaceError as error:
-        raise LazyNoPlaceError(partial(_explained, picture, members, asked, rows, error)) from None
+        raise LazyNoPlaceError(partial(_explained, snapshot, members, asked, error)) from None
     # One that comes to others goes where they are, or where the lost one was.
     rather = None if kept or home else _favoured(picture, members, asked)
     if rather is not None:
@@ -179,30 +169,29 @@ def _places(
     return _placements(picture, identity, placed, found, kept, hostnames, home)
 
 
-def _explained(
-    picture: Picture, members: Sequence[Member], asked: Asked, rows: Bools | None, error: NoPlaceError
-) -> NoPlaceError:
+def _explained(snapshot: Snapshot, members: Sequence[Member], asked: Asked, error: NoPlaceError) -> NoPlaceError:
     """Return what is said of an error of the allocator: it knows no nodes but those that it was offered."""
+    picture = snapshot.picture
     if any(ranking.any_aside(picture, fit) for fit in asked.eligible):  # how much there is, it cannot know
         unknown = f"no place on the nodes that are known; nodes left out: {ranking.UNKNOWN_KIND}"
         return NoPlaceError(unknown, cause=Cause.NODES)
     kept = ranking.bound(picture, members[0].wish)
     cause = Cause.RESERVED if kept and error.cause is not Cause.NEVER else error.cause
-    kept += _left_out(picture, members, rows) + gang_nics.told(members)
+    kept += _left_out(snapshot, members) + gang_nics.told(members)
     return NoPlaceError(f"{error}{kept}", stable=f"{error.stable}{kept}", cause=cause)
 
 
-def _left_out(picture: Picture, members: Sequence[Member], rows: Bools | None) -> str:
+def _left_out(snapshot: Snapshot, members: Sequence[Member]) -> str:
     """Return why nodes are left out for all of a gang, as a part of a reason.
 
     They go before all of it would have ended, or their channel of multi-node NVLink is not for it.
     """
-    ask = msgspec.structs.replace(members[0].wish.ask, lasts_s=longest(member.wish.ask.lasts_s for member in members))
-    causes = [GOING] if GOING in picture.nodes.causes(ask, only=rows) else []
+    picture, lasts_s = snapshot.picture, longest(member.wish.ask.lasts_s for member in members)
+    ask = msgspec.structs.replace(members[0].wish.ask, lasts_s=lasts_s)
+    causes = [GOING] if GOING in snapshot.causes(ask, snapshot.rows) else []
     wants = next(((domain, m.key) for m in members if (domain := picture.channels.domain_of(m.key)) is not None), None)
     if wants is not None:
-        open_ = picture.nodes.open(ask)
-        causes += picture.channels.causes(*wants, open_ if rows is None else open_ & rows)
+        causes += picture.channels.causes(*wants, snapshot.narrowed(snapshot.open(ask)))
     return f"; nodes left out: {', '.join(causes)}" if causes else ""
 
 
@@ -371,7 +360,7 @@ def revalidate(
     planned = sorted((c.planned.index, c.pin.choice.node) for c in claims.values() if c.planned and c.pin)
     nodes = list(dict.fromkeys(node for _, node in planned))
     try:
-        asked = gang_roles.asked(picture, members, wants, kept=claims, least=None, avoid=())
+        asked = gang_roles.asked(Snapshot(picture, members[0].key[0]), members, wants, kept=claims, least=None)
     except NoPlaceError:  # of NICs: a DeviceClass of theirs is gone
         return None
     hostnames = _hostnames(picture, nodes, asked)

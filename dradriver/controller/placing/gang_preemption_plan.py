@@ -19,11 +19,12 @@ from dradriver.api.claims.pins import Device, Key
 from dradriver.api.claims.preempts import MOST as MOST_VICTIMS
 from dradriver.api.gangs.gangs import Gang
 from dradriver.cluster.cache.picture import Picture
+from dradriver.cluster.cache.snapshot import Snapshot
 from dradriver.cluster.derived.running_units import Running, RunningUnit, by_node
 from dradriver.cluster.records.placement import Placement
 from dradriver.controller.placing import gang_plan
 from dradriver.controller.placing.preemption_cost import Piece, cost_of
-from dradriver.controller.placing.preemption_plan import Overlay, PreemptionNode, Scene, candidates
+from dradriver.controller.placing.preemption_plan import PreemptionNode, Scene, candidates, without
 from dradriver.queue.placement_request import PlacementRequest
 from dradriver.queue.units import Member
 
@@ -81,13 +82,13 @@ def place_together(
         return None
     wish = max((member.wish for member in members), key=_gpus)
     ending = by_node(scene.ending)
-    nodes = candidates(picture, wish, scene, ending, avoid)
-    overlay = Overlay(picture, [*(node.name for node in nodes), *ending], wish.claim[0], scene.whose)
-    search = _Search(picture, members, wants, scene, overlay, ending, identity=identity, least=least, avoid=avoid)
+    snapshot = Snapshot(picture, wish.claim[0], whose=scene.whose)
+    nodes = candidates(snapshot, wish, scene, ending, avoid)
+    search = _Search(snapshot.avoiding(avoid), members, wants, scene, ending, identity=identity, least=least)
     if ending and search.places(()) is not None:
         return None  # there are places once those have ended who end already
     tries = MOST_TRIES
-    free = _free_rooms(picture, wish, avoid, scene.whose)
+    free = _free_rooms(snapshot, wish, avoid)
     for priority in sorted({priority for _, priority in scene.units}):
         rooms = free | {room.name: room for node in nodes if (room := _room(node, wish, priority)).pods}
         if sum(room.pods for room in rooms.values()) < least or not any(room.gone for room in rooms.values()):
@@ -109,12 +110,10 @@ def _whole(wish: PlacementRequest) -> bool:
     return isinstance(wish.request, Whole) and not wish.shared
 
 
-def _free_rooms(
-    picture: Picture, wish: PlacementRequest, avoid: Collection[str], whose: Collection[str]
-) -> dict[str, _Room]:
+def _free_rooms(snapshot: Snapshot, wish: PlacementRequest, avoid: Collection[str]) -> dict[str, _Room]:
     """Return the nodes on which there is room for pods although nobody ends there."""
     assert isinstance(wish.request, Whole), "asked of these"
-    fit, fleet = picture.nodes.eligible(wish.ask), picture.fleets.without(namespace=wish.claim[0], whose=whose)
+    picture, fit, fleet = snapshot.picture, snapshot.eligible(wish.ask), snapshot.fleet
     found = {}
     for row in fit.nonzero()[0]:
         name = picture.nodes.name(int(row))
@@ -180,36 +179,29 @@ class _Search:
 
     def __init__(
         self,
-        picture: Picture,
+        snapshot: Snapshot,
         members: Sequence[Member],
         wants: Gang | None,
         scene: Scene,
-        overlay: Overlay,
         ending: Mapping[str, Sequence[Running]],
         *,
         identity: str,
         least: int,
-        avoid: Collection[str],
     ) -> None:
-        self._picture, self._scene, self._overlay, self._ending = picture, scene, overlay, ending
+        self._snapshot, self._scene, self._ending = snapshot, scene, ending
         self._units = {unit.key: (unit, priority) for unit, priority in scene.units}
         effort = Effort()
-        self._plan: Callable[[], dict[Member, Placement]] = lambda: gang_plan.plan(
-            picture, members, wants, identity=identity, least=least, avoid=avoid, fleet=overlay.fleet, effort=effort
+        self._plan: Callable[[Snapshot], dict[Member, Placement]] = lambda snapshot: gang_plan.plan(
+            snapshot, members, wants, identity=identity, least=least, effort=effort
         )
 
     def places(self, units: Collection[RunningUnit]) -> dict[Member, Placement] | None:
         """Return the places that there are without some units, and those pods that end already; None for none."""
-        gone: dict[str, list[Running]] = {node: list(pods) for node, pods in self._ending.items()}
-        for unit in units:
-            for one in unit.pods:
-                gone.setdefault(one.node, []).append(one)
-        self._overlay.only(gone)
-        with self._picture.nodes.without([(one.node, one.takes) for pods in gone.values() for one in pods]):
-            try:
-                return self._plan()
-            except (NoPlaceError, WordError):
-                return None
+        gone = [one for pods in self._ending.values() for one in pods] + [one for unit in units for one in unit.pods]
+        try:
+            return self._plan(without(self._snapshot, gone))
+        except (NoPlaceError, WordError):
+            return None
 
     def among(self, rooms: Sequence[_Room]) -> FoundTogether | None:
         """Return places where those end that some nodes name, as few of them as there can be."""
@@ -231,8 +223,8 @@ class _Search:
             victims.append(others.pop(0))
         for unit in [unit for unit in victims if not _has(unit, _taken(found))][:MOST_SPARED]:
             fewer = [one for one in victims if one is not unit]
-            if (without := self.places(fewer)) is not None:
-                victims, found = fewer, without
+            if (other := self.places(fewer)) is not None:
+                victims, found = fewer, other
         beside = [one for node in {place.node for place in found.values()} for one in self._ending.get(node, ())]
         if not victims or sum(len(unit.pods) for unit in victims) + len(beside) > MOST_VICTIMS:
             return None

@@ -15,6 +15,7 @@ from dradriver.api.base.errors import WordError
 from dradriver.api.gangs.gangs import Gang
 from dradriver.api.vocabulary.nics import NicAsk
 from dradriver.cluster.cache.picture import Picture
+from dradriver.cluster.cache.snapshot import Snapshot
 from dradriver.cluster.nodes.ask import longest
 from dradriver.cluster.nodes.columns import Bools, Ints
 from dradriver.cluster.pods import neighbours
@@ -42,31 +43,27 @@ class Asked(msgspec.Struct, frozen=True):
 
 
 def asked(
-    picture: Picture,
+    snapshot: Snapshot,
     members: Sequence[Member],
     wants: Gang | None,
     *,
     kept: Collection[Member],
     least: int | None,
-    avoid: Collection[str],
-    rows: Bools | None = None,
 ) -> Asked:
     """Return what the allocator is asked: members that want the same are one role.
 
     Args:
-        picture: The cluster.
+        snapshot: The cluster.
         members: The gang's pods that are to have places, or have them.
         wants: What its author says of it; None for nothing.
         kept: Those of them that keep their places.
         least: With how few it may begin where not all have a place; None for none fewer.
-        avoid: Nodes that are left out.
-        rows: The nodes that are looked at: (rows,); None for all.
 
     Raises:
         NoPlaceError: What there is of NICs is not known yet.
         WordError: A member asks for what no gang can have.
     """
-    wants = wants or Gang()
+    picture, wants = snapshot.picture, wants or Gang()
     groups = kinds(members, kept)
     wishes = [next((member for member in group if member not in kept), group[0]).wish for group in groups]
     resources = sorted({resource for wish in wishes for resource, _ in wish.ask.amounts})
@@ -76,8 +73,8 @@ def asked(
     ]
     first, *others = roles
     lasts_s = longest(member.wish.ask.lasts_s for member in members)  # without one of them the others are of no use
-    eligible = [_eligible(picture, wish, lasts_s, avoid, rows) for wish in wishes]
-    amounts = picture.nodes.left(resources)
+    eligible = [_eligible(snapshot, wish, lasts_s) for wish in wishes]
+    amounts = snapshot.left(resources)
     if nics is not None:
         amounts = np.append(amounts, gang_nics.column(picture, nics, np.logical_or.reduce(eligible)), axis=1)
     if (more := max(len(role.needs) for role in roles) - amounts.shape[1]) > 0:
@@ -146,16 +143,11 @@ def _role(
     return Role(pod=pod, pods=pods, needs=(*needs, *own_ones))
 
 
-def _eligible(
-    picture: Picture, wish: PlacementRequest, lasts_s: int, avoid: Collection[str], rows: Bools | None
-) -> Bools:
-    fit = picture.nodes.open(msgspec.structs.replace(wish.ask, lasts_s=lasts_s))
-    if rows is not None:
-        fit &= rows
+def _eligible(snapshot: Snapshot, wish: PlacementRequest, lasts_s: int) -> Bools:
+    picture = snapshot.picture
+    fit = snapshot.narrowed(snapshot.open(msgspec.structs.replace(wish.ask, lasts_s=lasts_s)))
     if wish.rules is not None:
         fit &= picture.neighbours.allowed(wish.pod, wish.rules, fit.copy())
     if (domain := picture.channels.domain_of(wish.pod)) is not None:
         fit &= picture.channels.free(domain, wish.pod)
-    if avoid:
-        fit &= ~picture.nodes.named(avoid)
     return fit

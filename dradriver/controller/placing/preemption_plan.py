@@ -7,18 +7,17 @@ memory and pods' slots, and beside all others, pods without GPUs among them. So 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Collection, Sequence, Set
 from typing import Final
 
 import msgspec
 
-from dradriver.allocator.fleet.fleet import Fleet
 from dradriver.allocator.request import NoPlaceError, Whole
 from dradriver.api.claims.pins import Device, Key
 from dradriver.api.claims.preempts import MOST as MOST_VICTIMS
 from dradriver.cluster.cache.picture import Picture
+from dradriver.cluster.cache.snapshot import Snapshot
 from dradriver.cluster.derived.running_units import Running, RunningUnit, by_node
-from dradriver.cluster.nodes.columns import Bools
 from dradriver.cluster.records.placement import Placement
 from dradriver.controller.placing.decide import decide
 from dradriver.controller.placing.preemption_cost import FEW, Cost, Piece, choices, cost_of, least
@@ -89,30 +88,6 @@ class PreemptionNode(msgspec.Struct):
         return tuple(amount for _, amount in self.lacks)
 
 
-class Overlay:
-    """The picture as it would be without some pods: only to be looked at, one look at a time."""
-
-    def __init__(self, picture: Picture, nodes: Collection[str], namespace: str, whose: Collection[str]) -> None:
-        """``nodes`` are those that may be changed; the others are of who is to be placed, as in ``Scene.whose``."""
-        self._picture, self._namespace, self._whose = picture, namespace, whose
-        fleet = picture.fleets.without(namespace=namespace, whose=whose)
-        self._nodes = frozenset(nodes) & set(fleet.nodes)
-        self.fleet: Fleet = fleet.copied(self._nodes)
-        self._gone: dict[str, frozenset[Key]] = {}
-
-    def leave_out(self, node: str, pods: Iterable[Running]) -> None:
-        """Let one of the nodes be as it would be without these pods, and all others that it has."""
-        gone = frozenset(one.claim for one in pods)
-        if node in self._nodes and self._gone.get(node, frozenset()) != gone:
-            self._picture.fleets.leave_out(self.fleet, node, gone, namespace=self._namespace, whose=self._whose)
-            self._gone[node] = gone
-
-    def only(self, gone: Mapping[str, Sequence[Running]]) -> None:
-        """Let the nodes be as they would be without these pods, by node, and all others."""
-        for node in {*self._gone, *gone}:
-            self.leave_out(node, gone.get(node, ()))
-
-
 def place(picture: Picture, wish: PlacementRequest, scene: Scene, *, avoid: Collection[str] = ()) -> Found | None:
     """Return the place that costs least of all nodes' of a pod that finds none; None where nobody's end would help.
 
@@ -125,10 +100,10 @@ def place(picture: Picture, wish: PlacementRequest, scene: Scene, *, avoid: Coll
     if not isinstance(wish.request, Whole) or wish.shared:
         return None
     ending = by_node(scene.ending)
-    nodes = candidates(picture, wish, scene, ending, avoid)
-    overlay = Overlay(picture, [*(node.name for node in nodes), *ending], wish.claim[0], scene.whose)
-    if _has_place(picture, wish, overlay, ending, avoid):
-        return None
+    snapshot = Snapshot(picture, wish.claim[0], whose=scene.whose)
+    nodes = candidates(snapshot, wish, scene, ending, avoid)
+    if ending and _placed(without(snapshot, scene.ending).avoiding(avoid), wish) is not None:
+        return None  # there is a place once those have ended who end already
     units = {unit.key: unit for unit, _ in scene.units}
     bounds = [(bound, node.name, node) for node in nodes if (bound := least(node.pieces, node.lacked)) is not None]
     heapq.heapify(bounds)
@@ -140,7 +115,7 @@ def place(picture: Picture, wish: PlacementRequest, scene: Scene, *, avoid: Coll
         if best is not None and bound > best[0]:
             others += [name, *(one[1] for one in heapq.nsmallest(MOST_KEPT_TO, bounds))]
             break
-        search = _Search(picture, wish, overlay, node, units, ending.get(name, ()), min(tries, MOST_OF_NODE))
+        search = _Search(snapshot, wish, node, units, ending.get(name, ()), min(tries, MOST_OF_NODE))
         found = search.cheapest()
         tries -= search.tries
         if found is None:
@@ -162,46 +137,28 @@ def _with_others(picture: Picture, found: Found, others: Sequence[str]) -> Found
     return msgspec.structs.replace(found, placement=msgspec.structs.replace(found.placement, hostnames=hostnames))
 
 
-def _has_place(
-    picture: Picture,
-    wish: PlacementRequest,
-    overlay: Overlay,
-    ending: dict[str, list[Running]],
-    avoid: Collection[str],
-) -> bool:
-    """Return whether there will be a place once those have ended who end already."""
-    if not ending:
-        return False
-    for node, pods in ending.items():
-        overlay.leave_out(node, pods)
-    with picture.nodes.without([(one.node, one.takes) for pods in ending.values() for one in pods]):
-        return _placed(picture, wish, overlay, avoid=avoid) is not None
-
-
-def _placed(
-    picture: Picture,
-    wish: PlacementRequest,
-    overlay: Overlay,
-    *,
-    only: Bools | None = None,
-    avoid: Collection[str] = (),
-) -> Placement | None:
+def _placed(snapshot: Snapshot, wish: PlacementRequest) -> Placement | None:
     try:
-        return decide(picture, wish, only=only, avoid=avoid, most=1, fleet=overlay.fleet)
+        return decide(snapshot, wish, most=1)
     except NoPlaceError:
         return None
 
 
+def without(snapshot: Snapshot, pods: Sequence[Running]) -> Snapshot:
+    """Return a snapshot as if some pods were gone."""
+    return snapshot.without((one.claim for one in pods), ((one.node, one.takes) for one in pods))
+
+
 def candidates(
-    picture: Picture,
+    snapshot: Snapshot,
     wish: PlacementRequest,
     scene: Scene,
     ending: dict[str, list[Running]],
     avoid: Collection[str],
 ) -> list[PreemptionNode]:
     """Return the nodes that a pod may go to, with who may have to end there and what they have of what it lacks."""
-    open_, fleet = picture.nodes.open(wish.ask), picture.fleets.without(namespace=wish.claim[0], whose=scene.whose)
-    left = picture.nodes.left([resource for resource, _ in wish.ask.amounts])
+    picture, fleet, open_ = snapshot.picture, snapshot.fleet, snapshot.open(wish.ask)
+    left = snapshot.left([resource for resource, _ in wish.ask.amounts])
     wanted = wish.request.gpus if isinstance(wish.request, Whole) else 0, *(amount for _, amount in wish.ask.amounts)
     found: dict[str, PreemptionNode] = {}
     closed: dict[str, frozenset[Device]] = {}
@@ -259,19 +216,18 @@ class _Search:
 
     def __init__(
         self,
-        picture: Picture,
+        snapshot: Snapshot,
         wish: PlacementRequest,
-        overlay: Overlay,
         node: PreemptionNode,
         units: dict[Key, RunningUnit],
         ending: Sequence[Running],
         most: int,
     ) -> None:
-        self._picture, self._wish, self._overlay, self._node = picture, wish, overlay, node
+        here = snapshot.open(wish.ask)
+        here[:] = False
+        here[node.row] = True
+        self._snapshot, self._wish, self._node = snapshot.among(here, is_few=True), wish, node
         self._units, self._ending, self._most = units, ending, most
-        self._here = picture.nodes.open(wish.ask)
-        self._here[:] = False
-        self._here[node.row] = True
         self.tries = 0
 
     def cheapest(self) -> tuple[Cost, Found] | None:
@@ -299,8 +255,8 @@ class _Search:
         found = self._try(chosen)
         for piece in list(chosen):
             fewer = [one for one in chosen if one is not piece]
-            if fewer and (without := self._try(fewer)) is not None:
-                chosen, found = fewer, without
+            if fewer and (other := self._try(fewer)) is not None:
+                chosen, found = fewer, other
         return None if found is None else (cost_of(chosen), found)
 
     def _try(self, chosen: Collection[Piece]) -> Found | None:
@@ -310,9 +266,7 @@ class _Search:
         gone = [one for unit in victims for one in unit.pods if one.node == self._node.name]
         if sum(len(unit.pods) for unit in victims) + len(self._ending) > MOST_VICTIMS:
             return None
-        self._overlay.leave_out(self._node.name, [*gone, *self._ending])
-        with self._picture.nodes.without([(one.node, one.takes) for one in (*gone, *self._ending)]):
-            placement = _placed(self._picture, self._wish, self._overlay, only=self._here)
+        placement = _placed(without(self._snapshot, [*gone, *self._ending]), self._wish)
         return None if placement is None else Found(placement, victims, tuple(self._ending))
 
 

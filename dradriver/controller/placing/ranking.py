@@ -12,6 +12,7 @@ from dradriver.allocator.fleet.fleet import Fleet
 from dradriver.allocator.request import Choice, NoPlaceError, PartChoice, Whole
 from dradriver.api.vocabulary.values import PREFER_SPOT
 from dradriver.cluster.cache.picture import Picture
+from dradriver.cluster.cache.snapshot import Snapshot
 from dradriver.cluster.nodes.columns import Bools
 from dradriver.cluster.pods.neighbours import BESIDE
 from dradriver.controller.placing import nic_choice, nic_places
@@ -24,37 +25,34 @@ _RULES: Final = 3  # that a reason names
 _RESERVED: Final = "; GPUs are left out that are reserved for one that has waited for longer"
 
 
-def eligible(picture: Picture, wish: PlacementRequest) -> Bools:
+def eligible(snapshot: Snapshot, wish: PlacementRequest) -> Bools:
     """Return the nodes that a pod fits on by what is free there, its channel too, and by what pods are beside it."""
-    fit = picture.nodes.eligible(wish.ask)
+    picture, fit = snapshot.picture, snapshot.eligible(wish.ask)
     if wish.rules is not None:
-        fit &= picture.neighbours.allowed(wish.pod, wish.rules, picture.nodes.open(wish.ask))
+        fit &= picture.neighbours.allowed(wish.pod, wish.rules, snapshot.open(wish.ask))
     if (domain := picture.channels.domain_of(wish.pod)) is not None:
         fit &= picture.channels.free(domain, wish.pod)
     return fit
 
 
-def rank(
-    picture: Picture, wish: PlacementRequest, fit: Bools, *, most: int, fleet: Fleet | None = None
-) -> Sequence[Choice | PartChoice]:
+def rank(snapshot: Snapshot, wish: PlacementRequest, fit: Bools, *, most: int) -> Sequence[Choice | PartChoice]:
     """Return the best set of each of the best nodes, best first.
 
     Args:
-        picture: The cluster.
+        snapshot: The cluster.
         wish: What is wanted.
         fit: The nodes that are looked at: (rows,).
         most: Nodes that the pod may go to; several times as many are returned.
-        fleet: What is looked at of them; None for what the pod's tenant may have.
 
     Raises:
         NoPlaceError: There is no set; it says why in words that do not change with every event.
     """
-    reserved = _RESERVED if fleet is None and picture.inventory.reserved else ""
-    fleet = picture.fleets.of(wish.claim[0]) if fleet is None else fleet
+    picture, fleet = snapshot.picture, snapshot.fleet
+    reserved = _RESERVED if snapshot.is_plain and picture.inventory.reserved else ""
     if not fit.any():
         if not picture.inventory.fleet.nodes and not picture.inventory.aside:
             raise NoPlaceError("no node offers GPUs of this driver", cause=Cause.NEVER)
-        causes = _causes(picture, wish, fit) or "none is left"
+        causes = _causes(snapshot, wish, fit) or "none is left"
         raise NoPlaceError(f"no node with GPUs can run this pod: {causes}", cause=Cause.NODES)
     try:
         ranked = _ranked(picture, wish, fit, most=most, fleet=fleet)
@@ -66,7 +64,7 @@ def rank(
     except nic_choice.NoNicsError:
         raise
     except NoPlaceError as error:
-        causes = _causes(picture, wish, fit)
+        causes = _causes(snapshot, wish, fit)
         why = f"{error.stable}; nodes left out: {causes}" if causes else error.stable
         kept = bound(picture, wish)
         why += _tainted(picture) + kept + reserved
@@ -164,14 +162,14 @@ def any_aside(picture: Picture, fit: Bools) -> bool:
     return any(row is not None and fit[row] for row in aside)
 
 
-def _causes(picture: Picture, wish: PlacementRequest, fit: Bools) -> str:
-    causes = list(picture.nodes.causes(wish.ask))
+def _causes(snapshot: Snapshot, wish: PlacementRequest, fit: Bools) -> str:
+    picture, causes = snapshot.picture, list(snapshot.causes(wish.ask))
     if any_aside(picture, fit):
         causes.append(UNKNOWN_KIND)
     if wish.rules is not None:
-        open_ = picture.nodes.open(wish.ask)
+        open_ = snapshot.open(wish.ask)
         if (open_ & ~picture.neighbours.allowed(wish.pod, wish.rules, open_)).any():
             causes.append(BESIDE)
     if (domain := picture.channels.domain_of(wish.pod)) is not None:
-        causes += picture.channels.causes(domain, wish.pod, picture.nodes.open(wish.ask))
+        causes += picture.channels.causes(domain, wish.pod, snapshot.open(wish.ask))
     return ", ".join(sorted(causes))

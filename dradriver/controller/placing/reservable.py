@@ -16,6 +16,7 @@ from dradriver.allocator.request import NoPlaceError, Whole
 from dradriver.api.base.errors import WordError
 from dradriver.api.claims.pins import Device, Key
 from dradriver.cluster.cache.picture import Picture
+from dradriver.cluster.cache.snapshot import Snapshot
 from dradriver.cluster.derived.ends import ends_at, given_at
 from dradriver.cluster.nodes.columns import Bools
 from dradriver.cluster.nodes.requests import Amounts
@@ -217,12 +218,12 @@ class Reservable:
                 fleet.set_free(node, pool.numbers({device for _, device in ends.ready(node)}))
         others = set(fleet.nodes).difference(names)
         members = limits.members or unit.asking
+        # Pods without GPUs stay, with what they have of CPU and memory.
+        snapshot = Snapshot(picture, unit.key[0]).without(takes=leaving).offering(fleet).avoiding(others)
         try:
-            with picture.nodes.without(leaving):  # those without GPUs stay, with what they have of CPU and memory
-                return gang_plan.plan(
-                    picture, members, first.wants, identity=first.member.identity, least=unit.least, avoid=others,
-                    fleet=fleet, effort=effort,
-                )  # fmt: skip
+            return gang_plan.plan(
+                snapshot, members, first.wants, identity=first.member.identity, least=unit.least, effort=effort
+            )
         except NoPlaceError:
             return None
 

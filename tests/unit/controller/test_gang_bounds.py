@@ -13,6 +13,7 @@ import pytest
 from dradriver.allocator.fleet.gang_effort import Effort
 from dradriver.api.base import names
 from dradriver.api.claims import plans
+from dradriver.cluster.cache.snapshot import Snapshot
 from dradriver.controller.loop import gang_worker
 from dradriver.controller.placing import gang_plan, gang_roles
 from dradriver.controller.steps import gang_step
@@ -222,7 +223,7 @@ async def test_without_anything_left_to_search_with_a_gang_begins_with_as_few_as
     members = [Member(picture.pods["default", f"train-{number}"], None, ()) for number in range(6)]
 
     def names_of(effort: Effort) -> list[str]:
-        places = gang_plan.plan(picture, members, None, identity="train", least=2, effort=effort)
+        places = gang_plan.plan(Snapshot(picture, "default"), members, None, identity="train", least=2, effort=effort)
         return [member.key[1] for member in places]
 
     assert names_of(Effort()) == ["train-0", "train-1", "train-2", "train-3"]

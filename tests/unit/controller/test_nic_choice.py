@@ -12,6 +12,7 @@ from unittest.mock import Mock
 import pytest
 
 from dradriver.allocator.choice import nearest_nics
+from dradriver.cluster.cache.snapshot import Snapshot
 from dradriver.controller.placing import nic_node
 from dradriver.controller.placing.decide import decide
 from dradriver.controller.placing.nic_choice import NoNicsError
@@ -149,7 +150,7 @@ async def test_nothing_is_assigned_that_too_few_nics_have_in_common(assigned: Mo
     pod(cluster)
     await ready(cluster)
     with pytest.raises(NoNicsError, match="no eligible node has so many free ones"):
-        decide(cluster.worker.picture, wish_of(cluster, "p"))
+        decide(Snapshot(cluster.worker.picture, "default"), wish_of(cluster, "p"))
     assert assigned.call_count == 0
 
 
@@ -177,11 +178,11 @@ async def test_a_whole_search_is_bounded_and_goes_on_behind_where_it_ended(
     picture, version = cluster.worker.picture, cluster.worker.picture.version
     for ask in range(3):
         with pytest.raises(NoNicsError, match="none so far beside GPUs that are free; other nodes are looked at next"):
-            decide(picture, wish_of(cluster, "p"))
+            decide(Snapshot(picture, "default"), wish_of(cluster, "p"))
         assert picture.version == version + ask + 1, "so it is asked again"
         assert assigned.call_count <= (40 + 4) * (ask + 1)
     with pytest.raises(NoNicsError, match="no eligible node has so many free ones"):
-        decide(picture, wish_of(cluster, "p"))
+        decide(Snapshot(picture, "default"), wish_of(cluster, "p"))
 
 
 async def test_every_node_of_a_gang_is_looked_at_whatever_the_others_cost(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,12 +203,12 @@ async def test_a_search_that_ended_on_a_node_does_not_say_that_there_is_none(mon
     picture = cluster.worker.picture
     for _ in range(2):
         with pytest.raises(NoNicsError, match="none found beside GPUs that are free; not all were tried"):
-            decide(picture, wish_of(cluster, "p"))
+            decide(Snapshot(picture, "default"), wish_of(cluster, "p"))
     monkeypatch.undo()
     picture.nics.counts.changed("n0")
     picture.nics.counts.changed("n1")
     with pytest.raises(NoNicsError, match="no eligible node has so many free ones"):
-        decide(picture, wish_of(cluster, "p"))
+        decide(Snapshot(picture, "default"), wish_of(cluster, "p"))
 
 
 async def test_where_the_one_set_that_was_offered_will_not_do_it_is_not_said_that_there_is_none() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Collection
 import pytest
 
 from dradriver.allocator.fleet.fleet import Fleet
+from dradriver.cluster.cache.snapshot import Snapshot
 from dradriver.controller.placing import gang_nics, gang_plan, nic_places
 from dradriver.controller.placing.decide import decide
 from dradriver.controller.placing.nic_choice import NoNicsError
@@ -26,6 +27,11 @@ def fleet_of(cluster: GpuCluster, numbers: Collection[int], *nodes: str) -> Flee
     """Return a copy of the namespace's fleet in which these nodes have these GPUs alone."""
     own = cluster.worker.picture.fleets.of("default")
     return own.narrowed(dict.fromkeys(nodes or own.nodes, frozenset(numbers)))
+
+
+def seen(cluster: GpuCluster, fleet: Fleet | None = None) -> Snapshot:
+    """Return what a decision sees, with other GPUs than there are."""
+    return Snapshot(cluster.worker.picture, "default").offering(fleet)
 
 
 def has(cluster: GpuCluster, node: str, gpus: Collection[int]) -> None:
@@ -55,7 +61,7 @@ async def test_of_whatever_gpus_are_looked_at_those_are_taken_that_have_nics_nea
     cluster = await waiting(monkeypatch, "p")
     has(cluster, "a", range(4, 8))
     cluster.deliver()
-    found = decide(cluster.worker.picture, wish_of(cluster, "p"), fleet=fleet_of(cluster, offered))
+    found = decide(seen(cluster, fleet_of(cluster, offered)), wish_of(cluster, "p"))
     assert found.choice.gpus == (chosen,)
     assert found.nics == {"nic": (NEAREST[chosen],)}
 
@@ -64,10 +70,9 @@ async def test_gpus_that_are_not_looked_at_are_not_chosen_for_their_nics(monkeyp
     cluster = await waiting(monkeypatch, "p")
     has(cluster, "a", range(4, 8))
     cluster.deliver()
-    picture = cluster.worker.picture
     with pytest.raises(NoNicsError, match="no eligible node has so many free ones near GPUs that are free"):
-        decide(picture, wish_of(cluster, "p"), fleet=fleet_of(cluster, range(4)))
-    found = decide(picture, wish_of(cluster, "p"))
+        decide(seen(cluster, fleet_of(cluster, range(4))), wish_of(cluster, "p"))
+    found = decide(seen(cluster), wish_of(cluster, "p"))
     assert found.choice.gpus == (4,), "what is found out of other GPUs is not remembered of the pod's own"
 
 
@@ -83,7 +88,7 @@ async def test_a_look_at_other_gpus_that_ends_early_promises_nothing(monkeypatch
     version = picture.version
     for _ in range(2):
         with pytest.raises(NoNicsError, match="none so far beside GPUs that are free; not all nodes were looked at"):
-            decide(picture, wish_of(cluster, "p"), fleet=fleet)
+            decide(seen(cluster, fleet), wish_of(cluster, "p"))
     assert picture.version == version, "whoever asks again is told the same"
 
 
@@ -124,8 +129,8 @@ async def test_a_gang_takes_of_whatever_gpus_are_looked_at_those_that_have_nics_
         near_node(cluster, name)
         has(cluster, name, range(0, 8, 3))
     cluster.deliver()
-    picture, fleet = cluster.worker.picture, fleet_of(cluster, range(1, 8), *"yz")
-    found = gang_plan.plan(picture, gang_of(cluster), None, identity="g", fleet=fleet)
+    fleet = fleet_of(cluster, range(1, 8), *"yz")
+    found = gang_plan.plan(seen(cluster, fleet), gang_of(cluster), None, identity="g")
     assert sorted((one.choice.node, one.choice.gpus) for one in found.values()) == [("y", (3, 6)), ("z", (3, 6))]
 
 
@@ -139,7 +144,7 @@ async def test_nothing_is_remembered_of_a_gangs_look_at_other_gpus(monkeypatch: 
     picture, fleet = cluster.worker.picture, fleet_of(cluster, range(4))
     version = picture.version
     with pytest.raises(NoNicsError, match="not all plans for the gang were looked at"):
-        gang_plan.plan(picture, gang_of(cluster), None, identity="g", fleet=fleet)
+        gang_plan.plan(seen(cluster, fleet), gang_of(cluster), None, identity="g")
     assert picture.version == version, "whoever asks again is told the same"
-    found = gang_plan.plan(picture, gang_of(cluster), None, identity="g")
+    found = gang_plan.plan(seen(cluster), gang_of(cluster), None, identity="g")
     assert {one.choice.gpus for one in found.values()} <= {(4, 5), (6, 7)}

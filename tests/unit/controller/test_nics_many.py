@@ -12,6 +12,7 @@ from dradriver.allocator.choice import nearest_nics
 from dradriver.allocator.choice.nearest_nics import Costs
 from dradriver.allocator.fleet.gangs import place_gang
 from dradriver.api.vocabulary import simple_cel
+from dradriver.cluster.cache.snapshot import Snapshot
 from dradriver.cluster.records.placement import Placement
 from dradriver.controller.placing import gang_nics, gang_plan, nic_choice, nic_places
 from dradriver.controller.placing.decide import decide
@@ -178,14 +179,14 @@ async def test_who_asks_again_goes_on_behind_the_nodes_that_were_looked_at(monke
     cluster.deliver()
     picture, apart = cluster.worker.picture, Mock(side_effect=nic_choice.gpus_apart)
     monkeypatch.setattr(nic_choice, "gpus_apart", apart)
-    assert decide(picture, wish_of(cluster, "p")).node == "z"
+    assert decide(Snapshot(picture, "default"), wish_of(cluster, "p")).node == "z"
     assert apart.call_count == 0, "nothing changed at any of the others"
     picture.nics.counts.forget()
     version = picture.version
     with pytest.raises(NoNicsError, match="none so far beside GPUs that are free; other nodes are looked at next"):
-        decide(picture, wish_of(cluster, "p"))
+        decide(Snapshot(picture, "default"), wish_of(cluster, "p"))
     assert picture.version > version, "so it is asked again"
-    assert decide(picture, wish_of(cluster, "p")).node == "z"
+    assert decide(Snapshot(picture, "default"), wish_of(cluster, "p")).node == "z"
     assert apart.call_count == 32, "of the others none was looked at again"
 
 
@@ -230,7 +231,7 @@ async def crowded_gang(monkeypatch: pytest.MonkeyPatch) -> tuple[GpuCluster, Cal
     picture.nics.counts.forget()
     pods = [picture.pods["default", name] for name in "pq"]
     members = [Member(pod, picture.templates.of(pod)) for pod in pods]
-    return cluster, lambda: gang_plan.plan(picture, members, None, identity="g")
+    return cluster, lambda: gang_plan.plan(Snapshot(picture, "default"), members, None, identity="g")
 
 
 async def test_all_nodes_of_a_plan_that_have_too_few_nics_beside_its_gpus_are_left_out_at_once(

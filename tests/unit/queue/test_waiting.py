@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
@@ -13,6 +15,7 @@ from dradriver.api.base.pods import Pod
 from dradriver.api.pod import resolved
 from dradriver.cluster.nodes.ask import Ask
 from dradriver.cluster.nodes.columns import Bools
+from dradriver.cluster.nodes.requests import Amounts
 from dradriver.cluster.nodes.table import NodeTable
 from dradriver.queue.rechecks import OLDEST, OTHERS
 from dradriver.queue.units import Member, Unit
@@ -235,9 +238,9 @@ def test_a_namespace_with_thousands_of_kinds_holds_up_nobody_of_another() -> Non
     asks: list[Ask] = []
     eligible = nodes.table.eligible
 
-    def counted(ask: Ask, **more: Any) -> Bools:
+    def counted(ask: Ask, freed: Mapping[str, Amounts] = MappingProxyType({})) -> Bools:
         asks.append(ask)
-        return eligible(ask, **more)
+        return eligible(ask, freed)
 
     nodes.table.eligible = counted  # type: ignore[method-assign]
     nodes.set("a", only="499")

@@ -376,3 +376,17 @@ def test_a_refusal_that_need_not_explain_says_the_stable_text_alone() -> None:
     short, long = refused(found, TWO, explain=False), refused(found, TWO)
     assert str(short) == short.stable == long.stable == "2 GPUs: no; no eligible node has such a set free"
     assert str(long) == "2 GPUs: no; most GPUs free on one node: 1 on n1"
+
+
+def test_a_copy_stays_as_it_was_while_nodes_come_and_go() -> None:
+    live = fleet(machines.dgx1(), n1=[0, 1], n2=[2, 3], n3=[4])
+    copied = live.copied({"n1", "n2"})
+    copied.set_free("n2", range(8))
+    live.remove("n1")
+    live.set_node("n0", machines.dgx1(), range(8))
+    live.set_free("n2", [])
+    assert names(live, TWO) == ["n0"]
+    assert names(copied, TWO) == ["n2", "n1"]
+    assert {name: set(copied.free(name)) for name in copied.nodes} == {"n1": {0, 1}, "n2": set(range(8)), "n3": {4}}
+    copied.remove("n2")
+    assert sorted(live.nodes) == ["n0", "n2", "n3"], "what happens to the copy does not happen to the original"

@@ -29,8 +29,9 @@ def ask(**wanted: int) -> Ask:
 
 
 def fits(table: NodeTable, wanted: Ask, *, besides: tuple[str, dict[str, int]] | None = None) -> bool:
-    found = bool(table.eligible(wanted, besides=besides)[table.row("n")])
-    assert found == (not table.causes(wanted, besides=besides))
+    freed = {} if besides is None else dict([besides])
+    found = bool(table.eligible(wanted, freed)[table.row("n")])
+    assert found == (not table.causes(wanted, freed))
     return found
 
 

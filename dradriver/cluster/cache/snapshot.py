@@ -1,0 +1,164 @@
+"""What a decision sees of the cluster: a read-only view of the cluster cache, and what would be if something changed.
+
+``placing`` decides on snapshots. A snapshot is made in constant time and derived ones cost what they change: nodes of
+pods that would be gone, or nodes that are left out. Nothing here changes the cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from dradriver.allocator.fleet.fleet import Fleet
+from dradriver.api.claims.pins import Key
+from dradriver.cluster.cache.picture import Picture
+from dradriver.cluster.gpus.remaining import Remaining
+from dradriver.cluster.nodes.ask import Ask
+from dradriver.cluster.nodes.columns import Bools, Ints
+from dradriver.cluster.nodes.requests import Amounts
+
+
+class StaleSnapshotError(RuntimeError):
+    """The cluster cache has changed since the snapshot was made. This is a bug: a snapshot ends at the next await."""
+
+
+class Snapshot:
+    """The cluster as the pods of one namespace can use it, valid until the cluster cache changes.
+
+    Attributes:
+        namespace: The namespace; empty for a view of everything.
+        rows: The nodes that are not left out, shape (rows,); None for all.
+        is_few: Whether only a few nodes are asked about, so that a refusal need not say why.
+    """
+
+    __slots__ = (
+        "_fleet",
+        "_freed",
+        "_generation",
+        "_gone",
+        "_left",
+        "_picture",
+        "_whose",
+        "is_few",
+        "namespace",
+        "rows",
+    )
+
+    def __init__(self, picture: Picture, namespace: str = "", *, whose: Collection[str] = ()) -> None:
+        """Make one of the cluster as it is.
+
+        Args:
+            picture: The cluster cache.
+            namespace: The namespace of the pods that are to be placed.
+            whose: Reserved GPUs are left out, except those that are reserved for these.
+        """
+        self.namespace = namespace
+        self.rows: Bools | None = None
+        self.is_few = False
+        self._picture, self._whose = picture, whose
+        self._fleet: Fleet | None = None
+        self._freed: Mapping[str, Amounts] = {}
+        self._gone: frozenset[Key] = frozenset()
+        self._left: dict[tuple[str, frozenset[Key], bool], Remaining] = {}  # shared by all that are derived
+        # Bringing the fleet up to date can leave out a broken node, which is a change of the cache.
+        _ = picture.inventory.fleet
+        self._generation = picture.generation
+        if whose:
+            self._fleet = picture.fleets.without(namespace=namespace, whose=whose)
+
+    # What there is.
+
+    @property
+    def picture(self) -> Picture:
+        """The cluster cache, for what nothing is left out of; nobody may change it.
+
+        Raises:
+            StaleSnapshotError: It has changed since.
+        """
+        if self._picture.generation != self._generation:
+            raise StaleSnapshotError("the cluster cache has changed since this snapshot was made")
+        return self._picture
+
+    @property
+    def fleet(self) -> Fleet:
+        """The GPUs."""
+        return self.picture.fleets.of(self.namespace) if self._fleet is None else self._fleet
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the GPUs are those that the namespace can use now, without any change."""
+        return self._fleet is None
+
+    def open(self, ask: Ask) -> Bools:
+        """Return the nodes with GPUs that a pod may run on, whatever is free there: shape (rows,), the caller's own."""
+        return self.picture.nodes.open(ask)
+
+    def eligible(self, ask: Ask) -> Bools:
+        """Return the nodes with GPUs on which a pod fits: shape (rows,), the caller's own."""
+        return self.picture.nodes.eligible(ask, self._freed)
+
+    def left(self, resources: Sequence[str]) -> Ints:
+        """Return what all nodes have left of some resources: shape (rows, resources), the caller's own."""
+        return self.picture.nodes.left(resources, self._freed)
+
+    def causes(self, ask: Ask, only: Bools | None = None) -> tuple[str, ...]:
+        """Return why nodes with GPUs are not eligible, sorted; ``only``: rows of the nodes that are looked at."""
+        return self.picture.nodes.causes(ask, self._freed, only=only)
+
+    def narrowed(self, fit: Bools) -> Bools:
+        """Return these nodes without those that are left out: shape (rows,)."""
+        return fit if self.rows is None else fit & self.rows
+
+    # What would be.
+
+    def among(self, rows: Bools | None, *, is_few: bool = False) -> Snapshot:
+        """Return the same with these nodes alone; None for all."""
+        if rows is None:
+            return self
+        new = self._copy()
+        new.rows = rows if self.rows is None else self.rows & rows
+        new.is_few = self.is_few or is_few
+        return new
+
+    def avoiding(self, nodes: Collection[str]) -> Snapshot:
+        """Return the same without these nodes."""
+        return self.among(~self.picture.nodes.named(nodes)) if nodes else self
+
+    def offering(self, fleet: Fleet | None) -> Snapshot:
+        """Return the same with these GPUs; None for no change."""
+        if fleet is None:
+            return self
+        new = self._copy()
+        new._fleet = fleet
+        return new
+
+    def without(
+        self, claims: Iterable[Key] = (), takes: Iterable[tuple[str, Amounts]] = (), *, own: bool = False
+    ) -> Snapshot:
+        """Return the same as if some pods were gone.
+
+        Args:
+            claims: The claims of the pods: what they use is free.
+            takes: Nodes, and what the pods take there of CPU, memory and other resources.
+            own: Whether the claims belong to the pods that are to be placed. What these use stays free for them even
+                if it is reserved for others.
+        """
+        picture, new = self.picture, self._copy()
+        freed = {node: dict(amounts) for node, amounts in self._freed.items()}
+        for node, amounts in takes:
+            total = freed.setdefault(node, {})
+            for resource, amount in amounts.items():
+                total[resource] = total.get(resource, 0) + amount
+        new._freed = freed
+        more = frozenset(claims)
+        new._gone = self._gone | more
+        if more:
+            new._fleet = picture.fleets.without(
+                *new._gone, namespace=self.namespace, whose=self._whose, own=own, fleet=self.fleet, known=self._left
+            )
+        return new
+
+    def _copy(self) -> Snapshot:
+        new = object.__new__(Snapshot)
+        for name in Snapshot.__slots__:
+            setattr(new, name, getattr(self, name))
+        return new
