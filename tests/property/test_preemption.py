@@ -9,7 +9,7 @@ import pytest
 
 from dradriver.allocator.request import NoPlaceError
 from dradriver.cluster.cache.picture import Picture
-from dradriver.cluster.derived.running_units import RunningUnit
+from dradriver.cluster.derived.workloads import Workload
 from dradriver.controller.placing import gang_plan
 from dradriver.controller.placing.decide import decide
 from dradriver.controller.placing.gang_preemption_plan import place_together
@@ -23,10 +23,10 @@ from tests.fakes.preempting import NOW, crowded, scene, waiting
 PROFILES = ("rtx-a6000-x4-pairs", "dgx1-v100", "hgx-h100")
 
 
-def has_place(picture: Picture, wish: PlacementRequest, units: tuple[RunningUnit, ...]) -> bool:
+def has_place(picture: Picture, wish: PlacementRequest, units: tuple[Workload, ...]) -> bool:
     gone = [one for unit in units for one in unit.pods]
-    fleet = picture.fleets.without(*(one.claim for one in gone), namespace="default")
-    with picture.nodes.without([(one.node, one.takes) for one in gone]):
+    fleet = picture.fleets.without(*(one.claim.key for one in gone if one.claim is not None), namespace="default")
+    with picture.nodes.without([(one.node, one.amounts) for one in gone]):
         try:
             decide(picture, wish, fleet=fleet)
         except NoPlaceError:
@@ -34,8 +34,8 @@ def has_place(picture: Picture, wish: PlacementRequest, units: tuple[RunningUnit
     return True
 
 
-def cost(units: tuple[RunningUnit, ...]) -> Cost:
-    lost = sum(unit.lost_s(NOW) for unit in units)
+def cost(units: tuple[Workload, ...]) -> Cost:
+    lost = sum(unit.lost_gpu_s(NOW) for unit in units)
     return Cost(max(unit.priority for unit in units), len(units), round(lost / ROUNDED_S))
 
 
@@ -68,11 +68,11 @@ async def test_those_end_that_cost_least(seed: int) -> None:
         assert set(found.placement.taken) <= taken | free
 
 
-def of_gang(picture: Picture, members: list[Member], units: tuple[RunningUnit, ...]) -> bool:
+def of_gang(picture: Picture, members: list[Member], units: tuple[Workload, ...]) -> bool:
     """Return whether a gang has places without some units."""
     gone = [one for unit in units for one in unit.pods]
-    fleet = picture.fleets.without(*(one.claim for one in gone), namespace="default")
-    with picture.nodes.without([(one.node, one.takes) for one in gone]):
+    fleet = picture.fleets.without(*(one.claim.key for one in gone if one.claim is not None), namespace="default")
+    with picture.nodes.without([(one.node, one.amounts) for one in gone]):
         try:
             gang_plan.plan(picture, members, None, identity="g", fleet=fleet)
         except NoPlaceError:

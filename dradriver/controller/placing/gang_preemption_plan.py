@@ -19,7 +19,7 @@ from dradriver.api.claims.pins import Device, Key
 from dradriver.api.claims.preempts import MOST as MOST_VICTIMS
 from dradriver.api.gangs.gangs import Gang
 from dradriver.cluster.cache.picture import Picture
-from dradriver.cluster.derived.running_units import Running, RunningUnit, by_node
+from dradriver.cluster.derived.workloads import Workload, WorkloadPod, by_node
 from dradriver.cluster.records.placement import Placement
 from dradriver.controller.placing import gang_plan
 from dradriver.controller.placing.preemption_cost import Piece, cost_of
@@ -43,8 +43,8 @@ class FoundTogether(msgspec.Struct, frozen=True):
     """
 
     places: dict[Member, Placement]
-    victims: tuple[RunningUnit, ...]
-    beside: tuple[Running, ...]
+    victims: tuple[Workload, ...]
+    beside: tuple[WorkloadPod, ...]
 
 
 class _Room(msgspec.Struct):
@@ -185,7 +185,7 @@ class _Search:
         wants: Gang | None,
         scene: Scene,
         overlay: Overlay,
-        ending: Mapping[str, Sequence[Running]],
+        ending: Mapping[str, Sequence[WorkloadPod]],
         *,
         identity: str,
         least: int,
@@ -198,14 +198,14 @@ class _Search:
             picture, members, wants, identity=identity, least=least, avoid=avoid, fleet=overlay.fleet, effort=effort
         )
 
-    def places(self, units: Collection[RunningUnit]) -> dict[Member, Placement] | None:
+    def places(self, units: Collection[Workload]) -> dict[Member, Placement] | None:
         """Return the places that there are without some units, and those pods that end already; None for none."""
-        gone: dict[str, list[Running]] = {node: list(pods) for node, pods in self._ending.items()}
+        gone: dict[str, list[WorkloadPod]] = {node: list(pods) for node, pods in self._ending.items()}
         for unit in units:
             for one in unit.pods:
                 gone.setdefault(one.node, []).append(one)
         self._overlay.only(gone)
-        with self._picture.nodes.without([(one.node, one.takes) for pods in gone.values() for one in pods]):
+        with self._picture.nodes.without([(one.node, one.amounts) for pods in gone.values() for one in pods]):
             try:
                 return self._plan()
             except (NoPlaceError, WordError):
@@ -221,7 +221,7 @@ class _Search:
         victims = [unit for unit in units if _has(unit, taken)]
         others = sorted(
             (unit for unit in units if not _has(unit, taken) and any(one.node in nodes for one in unit.pods)),
-            key=lambda unit: cost_of([Piece(unit.key, self._units[unit.key][1], unit.lost_s(self._scene.now), ())]),
+            key=lambda unit: cost_of([Piece(unit.key, self._units[unit.key][1], unit.lost_gpu_s(self._scene.now), ())]),
         )
         while (
             found := self.places(victims)
@@ -243,5 +243,5 @@ def _taken(places: Mapping[Member, Placement]) -> set[Device]:
     return {device for place in places.values() for device in place.taken}
 
 
-def _has(unit: RunningUnit, taken: Collection[Device]) -> bool:
+def _has(unit: Workload, taken: Collection[Device]) -> bool:
     return any(device in taken for one in unit.pods for device in one.devices)

@@ -17,7 +17,7 @@ from dradriver.allocator.request import NoPlaceError, Whole
 from dradriver.api.claims.pins import Device, Key
 from dradriver.api.claims.preempts import MOST as MOST_VICTIMS
 from dradriver.cluster.cache.picture import Picture
-from dradriver.cluster.derived.running_units import Running, RunningUnit, by_node
+from dradriver.cluster.derived.workloads import Workload, WorkloadPod, by_node
 from dradriver.cluster.nodes.columns import Bools
 from dradriver.cluster.records.placement import Placement
 from dradriver.controller.placing.decide import decide
@@ -41,8 +41,8 @@ class Scene(msgspec.Struct, frozen=True):
         whose: Those whose reserved GPUs it may have.
     """
 
-    units: Sequence[tuple[RunningUnit, int]]
-    ending: Sequence[Running]
+    units: Sequence[tuple[Workload, int]]
+    ending: Sequence[WorkloadPod]
     now: float
     whose: tuple[str, ...] = ()
 
@@ -62,8 +62,8 @@ class Found(msgspec.Struct, frozen=True):
     """
 
     placement: Placement
-    victims: tuple[RunningUnit, ...]
-    beside: tuple[Running, ...]
+    victims: tuple[Workload, ...]
+    beside: tuple[WorkloadPod, ...]
 
 
 class PreemptionNode(msgspec.Struct):
@@ -100,14 +100,14 @@ class Overlay:
         self.fleet: Fleet = fleet.copied(self._nodes)
         self._gone: dict[str, frozenset[Key]] = {}
 
-    def leave_out(self, node: str, pods: Iterable[Running]) -> None:
+    def leave_out(self, node: str, pods: Iterable[WorkloadPod]) -> None:
         """Let one of the nodes be as it would be without these pods, and all others that it has."""
-        gone = frozenset(one.claim for one in pods)
+        gone = frozenset(one.claim.key for one in pods if one.claim is not None)
         if node in self._nodes and self._gone.get(node, frozenset()) != gone:
             self._picture.fleets.leave_out(self.fleet, node, gone, namespace=self._namespace, whose=self._whose)
             self._gone[node] = gone
 
-    def only(self, gone: Mapping[str, Sequence[Running]]) -> None:
+    def only(self, gone: Mapping[str, Sequence[WorkloadPod]]) -> None:
         """Let the nodes be as they would be without these pods, by node, and all others."""
         for node in {*self._gone, *gone}:
             self.leave_out(node, gone.get(node, ()))
@@ -166,7 +166,7 @@ def _has_place(
     picture: Picture,
     wish: PlacementRequest,
     overlay: Overlay,
-    ending: dict[str, list[Running]],
+    ending: dict[str, list[WorkloadPod]],
     avoid: Collection[str],
 ) -> bool:
     """Return whether there will be a place once those have ended who end already."""
@@ -174,7 +174,7 @@ def _has_place(
         return False
     for node, pods in ending.items():
         overlay.leave_out(node, pods)
-    with picture.nodes.without([(one.node, one.takes) for pods in ending.values() for one in pods]):
+    with picture.nodes.without([(one.node, one.amounts) for pods in ending.values() for one in pods]):
         return _placed(picture, wish, overlay, avoid=avoid) is not None
 
 
@@ -196,7 +196,7 @@ def candidates(
     picture: Picture,
     wish: PlacementRequest,
     scene: Scene,
-    ending: dict[str, list[Running]],
+    ending: dict[str, list[WorkloadPod]],
     avoid: Collection[str],
 ) -> list[PreemptionNode]:
     """Return the nodes that a pod may go to, with who may have to end there and what they have of what it lacks."""
@@ -207,7 +207,7 @@ def candidates(
     closed: dict[str, frozenset[Device]] = {}
     passed: set[str] = set(avoid)
     for unit, priority in scene.units:
-        lost_s = unit.lost_s(scene.now)
+        lost_s = unit.lost_gpu_s(scene.now)
         for name, pods in by_node(unit.pods).items() if len(unit.pods) > 1 else ((unit.pods[0].node, unit.pods),):
             if name in passed:
                 continue
@@ -230,10 +230,10 @@ def candidates(
     return list(found.values())
 
 
-def _freed(one: Running, amount: int, wish: PlacementRequest, closed: Set[Device]) -> int:
+def _freed(one: WorkloadPod, amount: int, wish: PlacementRequest, closed: Set[Device]) -> int:
     """Return how much of one amount, GPUs first and then as the pod asks of its node, is free once a pod has ended."""
     if amount:
-        return one.takes.get(wish.ask.amounts[amount - 1][0], 0)
+        return one.amounts.get(wish.ask.amounts[amount - 1][0], 0)
     return len(one.devices.keys() - closed) if closed else len(one.devices)
 
 
@@ -263,8 +263,8 @@ class _Search:
         wish: PlacementRequest,
         overlay: Overlay,
         node: PreemptionNode,
-        units: dict[Key, RunningUnit],
-        ending: Sequence[Running],
+        units: dict[Key, Workload],
+        ending: Sequence[WorkloadPod],
         most: int,
     ) -> None:
         self._picture, self._wish, self._overlay, self._node = picture, wish, overlay, node
@@ -311,7 +311,7 @@ class _Search:
         if sum(len(unit.pods) for unit in victims) + len(self._ending) > MOST_VICTIMS:
             return None
         self._overlay.leave_out(self._node.name, [*gone, *self._ending])
-        with self._picture.nodes.without([(one.node, one.takes) for one in (*gone, *self._ending)]):
+        with self._picture.nodes.without([(one.node, one.amounts) for one in (*gone, *self._ending)]):
             placement = _placed(self._picture, self._wish, self._overlay, only=self._here)
         return None if placement is None else Found(placement, victims, tuple(self._ending))
 
