@@ -76,6 +76,8 @@ class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
         """Whether it is a gang or the pods of an owner, though perhaps of one pod."""
         return self.key != self.pods[0].key
 
+    # Preemption reads these figures of all running pods for each pod that it helps, 20,000 of them on 5,000 nodes.
+
     @cached_property
     def priority(self) -> int:
         """The highest priority of its pods."""
