@@ -19,6 +19,7 @@ from dradriver.cli.cluster.options import driver_namespace_option, output_option
 from dradriver.cli.cluster.scene import read_whole
 from dradriver.cli.cluster.sets import FreeGpus, free_gpus
 from dradriver.cli.inputs import given_policies
+from dradriver.cluster.pods.gpu_time import owner_of
 from dradriver.kube.client import Client
 from dradriver.kube.config import ServerConfig
 from dradriver.view.document import Block, Cell, Column, Document, Notes, Table, report, words
@@ -120,16 +121,17 @@ async def _read(
         scene = await read_whole(client, server, followed)
         await scene.fill(scene.picture.inventory.fleet.nodes)
         stand(scene)
-        movable = moves.units(scene, now=time.time())
+        now = time.time()
+        movable = moves.movable_workloads(scene)
         where = await moves.volumes(scene, movable)
     for trouble in scene.unread:
         warn(trouble)
     with bound(scene.ledger):
-        now = free_gpus(scene)
-        simulation = Simulation(scene, movable, where)
+        before = free_gpus(scene)
+        simulation = Simulation(scene, movable, where, now=now)
         freed = tuple(_freed(move) for move in simulation.moves(size, most))
         simulation.end()
-        return Defrag(size=size, movable=len(movable), freed=freed, sets=_sets(now, free_gpus(scene)))
+        return Defrag(size=size, movable=len(movable), freed=freed, sets=_sets(before, free_gpus(scene)))
 
 
 def _freed(move: Move) -> Freed:
@@ -137,15 +139,15 @@ def _freed(move: Move) -> Freed:
     return Freed(node=plain(move.node), product=plain(move.product), gpus=move.gpus, moved=goes)
 
 
-def _moved(one: Goes) -> Moved:
-    unit = one.unit
+def _moved(goes: Goes) -> Moved:
+    workload = goes.workload
     return Moved(
-        namespace=plain(unit.key[0]),
-        pods={plain(pod): plain(node) for pod, node in sorted(one.to.items())},
-        gang=unit.key[1] != unit.pods[0][0].metadata.name,
-        gpus=len(unit.holds),
-        owner=plain(unit.owner),
-        gpu_hours=round(unit.gpu_hours, 2),
+        namespace=plain(workload.key[0]),
+        pods={plain(pod): plain(node) for pod, node in sorted(goes.to.items())},
+        gang=workload.is_group,
+        gpus=len(workload.devices),
+        owner=plain(owner_of(workload.pods[0].pod)),
+        gpu_hours=round(goes.gpu_hours, 2),
     )
 
 

@@ -19,7 +19,7 @@ from dradriver.cli.cluster.in_force import InForce
 from dradriver.cli.cluster.options import all_namespaces_option, namespace_option, output_options, server_options
 from dradriver.cli.cluster.scene import Scene, read_whole
 from dradriver.cluster.gpus.gpu_parts import gpus_of
-from dradriver.controller.steps.idle_units import timeout_s
+from dradriver.controller.steps.idle_workloads import timeout_s
 from dradriver.kube.client import Client
 from dradriver.kube.config import ServerConfig
 from dradriver.view.document import Cell, Column, Document, Notes, Table, report, words

@@ -13,11 +13,11 @@ from typing import Any
 
 from dradriver.api.base.objects import Metadata
 from dradriver.api.slices import slices
-from dradriver.cluster.derived.running_units import RunningUnits
 from dradriver.cluster.records.records import ClaimRecord
 from dradriver.controller.loop.worker import Worker
 from dradriver.controller.placing.gang_preemption_plan import place_together
 from dradriver.controller.placing.preemption_plan import Scene, place
+from dradriver.controller.placing.running_workloads import RunningWorkloads
 from dradriver.kube.reflector import Change
 from dradriver.process import memory
 from dradriver.queue.units import Member
@@ -58,7 +58,7 @@ async def measure(nodes: int, gpus: int, times: int) -> None:
     worker, client = crowd(nodes, gpus)
     picture = worker.picture
     _ = picture.inventory.fleet
-    units = RunningUnits(picture)
+    units = RunningWorkloads(picture)
     began = time.thread_time()
     running, _ending = units.all()
     first_s = time.thread_time() - began

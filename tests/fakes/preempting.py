@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from dradriver.api.policies.model import Policies
 from dradriver.api.policies.tenants import Preemption, Queue
 from dradriver.cluster.cache.picture import Picture
-from dradriver.cluster.derived.running_units import RunningUnit, RunningUnits
+from dradriver.cluster.derived.workloads import Workload
 from dradriver.controller.placing.preemption_plan import Scene
+from dradriver.controller.placing.running_workloads import RunningWorkloads
 from dradriver.kube.resources import PODS
 from dradriver.queue.units import Member
 from tests.fakes.gpucluster import GpuCluster
@@ -103,7 +104,7 @@ async def crowded(rng: random.Random, profiles: Sequence[str], *, most: int = 10
 
 def scene(picture: Picture, priority: int, *, now: float = NOW) -> Scene:
     """Return who may have to end for somebody of a priority: all that have less."""
-    units, ending = RunningUnits(picture).all()
+    units, ending = RunningWorkloads(picture).all()
     return Scene([(unit, unit.priority) for unit in units if unit.priority < priority], ending, now)
 
 
@@ -114,6 +115,6 @@ def waiting(cluster: GpuCluster, name: str) -> Member:
     return Member(pod, picture.templates.of(pod), picture.volumes.of(pod))
 
 
-def names_of(units: Sequence[RunningUnit]) -> list[str]:
+def names_of(units: Sequence[Workload]) -> list[str]:
     """Return the names of units, in order."""
     return sorted(unit.key[1] for unit in units)

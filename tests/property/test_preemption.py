@@ -10,7 +10,7 @@ import pytest
 from dradriver.allocator.request import NoPlaceError
 from dradriver.cluster.cache.picture import Picture
 from dradriver.cluster.cache.snapshot import Snapshot
-from dradriver.cluster.derived.running_units import RunningUnit
+from dradriver.cluster.derived.workloads import Workload
 from dradriver.controller.placing import gang_plan
 from dradriver.controller.placing.decide import decide
 from dradriver.controller.placing.gang_preemption_plan import place_together
@@ -24,7 +24,7 @@ from tests.fakes.preempting import NOW, crowded, scene, waiting
 PROFILES = ("rtx-a6000-x4-pairs", "dgx1-v100", "hgx-h100")
 
 
-def has_place(picture: Picture, wish: PlacementRequest, units: tuple[RunningUnit, ...]) -> bool:
+def has_place(picture: Picture, wish: PlacementRequest, units: tuple[Workload, ...]) -> bool:
     gone = [one for unit in units for one in unit.pods]
     try:
         decide(without(Snapshot(picture, "default"), gone), wish)
@@ -33,8 +33,8 @@ def has_place(picture: Picture, wish: PlacementRequest, units: tuple[RunningUnit
     return True
 
 
-def cost(units: tuple[RunningUnit, ...]) -> Cost:
-    lost = sum(unit.lost_s(NOW) for unit in units)
+def cost(units: tuple[Workload, ...]) -> Cost:
+    lost = sum(unit.lost_gpu_s(NOW) for unit in units)
     return Cost(max(unit.priority for unit in units), len(units), round(lost / ROUNDED_S))
 
 
@@ -67,7 +67,7 @@ async def test_those_end_that_cost_least(seed: int) -> None:
         assert set(found.placement.taken) <= taken | free
 
 
-def of_gang(picture: Picture, members: list[Member], units: tuple[RunningUnit, ...]) -> bool:
+def of_gang(picture: Picture, members: list[Member], units: tuple[Workload, ...]) -> bool:
     """Return whether a gang has places without some units."""
     gone = [one for unit in units for one in unit.pods]
     try:

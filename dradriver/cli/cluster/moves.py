@@ -1,8 +1,13 @@
 """Moves of pods that would free sets of GPUs, simulated with the controller's own decisions. Nothing is moved.
 
-Who moves is taken out of the picture, the set that becomes free is kept from everybody, and all that were taken out are
-given places again as the controller would give them: with the CPU, memory and slots that there are, by their own words,
-a gang by one plan. Only if all have places it is a move, and the next one is looked for in the state after it.
+``gputopo defrag`` asks for them. For each set the simulation does this:
+
+1. It removes the workloads that use the set from the cluster cache.
+2. It holds the set, so that no workload gets it.
+3. It places the removed workloads again with the controller's functions, within the CPU, memory and slots that are
+   free. A gang is placed by one plan.
+
+If all have places, this is a move, and the next set is looked for in the cluster after the move.
 """
 
 from __future__ import annotations
@@ -26,7 +31,7 @@ from dradriver.cli.cluster.scene import Scene
 from dradriver.cli.cluster.sets import open_nodes
 from dradriver.cluster.cache.snapshot import Snapshot
 from dradriver.cluster.derived.ends import given_at
-from dradriver.cluster.pods.gpu_time import owner_of
+from dradriver.cluster.derived.workloads import Workload, WorkloadPod, Workloads
 from dradriver.cluster.pods.volumes import Unbound
 from dradriver.cluster.records.placement import Placement
 from dradriver.cluster.records.records import ClaimRecord
@@ -41,32 +46,18 @@ MOST_TRIES: Final = 256  # ways that are tried for one set
 _KEPT: Final = ("", "the set that becomes free")  # no claim has such a name
 
 
-class Unit(msgspec.Struct, frozen=True, eq=False):
-    """Pods that would go together: one alone, or a gang.
+class Goes(msgspec.Struct, frozen=True):
+    """A workload that moves.
 
     Attributes:
-        key: The pod's, or the gang's.
-        pods: Its pods, each with its claim.
-        holds: What they hold.
-        gpu_hours: GPU-hours since it was given them, which are lost if it cannot go on from where it was.
+        workload: The workload.
+        to: The node of each of its pods after the move, by the pod's name.
+        gpu_hours: Its GPU-hours since its claims were allocated. They are lost if it cannot resume its work.
     """
 
-    key: Key
-    pods: tuple[tuple[Pod, ClaimRecord], ...]
-    holds: Mapping[Device, Usage]
-    gpu_hours: float
-
-    @property
-    def owner(self) -> str:
-        """What makes its pods anew, as ``Job/train``; empty for nothing."""
-        return owner_of(self.pods[0][0])
-
-
-class Goes(msgspec.Struct, frozen=True):
-    """A unit that goes elsewhere, and the nodes that its pods would have then, by their names."""
-
-    unit: Unit
+    workload: Workload
     to: Mapping[str, str]
+    gpu_hours: float
 
 
 class Move(msgspec.Struct, frozen=True):
@@ -76,7 +67,7 @@ class Move(msgspec.Struct, frozen=True):
         node: Its node.
         product: Its GPUs' product.
         gpus: The machine's numbers of its GPUs.
-        goes: Who goes for it; none where it was free before.
+        goes: The workloads that move for it; none if it was free before.
     """
 
     node: str
@@ -85,44 +76,36 @@ class Move(msgspec.Struct, frozen=True):
     goes: tuple[Goes, ...]
 
 
-async def volumes(scene: Scene, every: Sequence[Unit]) -> dict[Key, object]:
-    """Return where each pod's volumes are, of those that have some: ``Where``, or ``Unbound``."""
-    found: dict[Key, object] = {}
-    for unit in every:
-        for pod, _ in unit.pods:
-            if pod.spec.volumes and (where := await scene.volumes_of(pod)) != ():
-                found[_key(pod)] = where
-    return found
+async def volumes(scene: Scene, movable: Sequence[Workload]) -> dict[Key, object]:
+    """Return where the volumes of each pod are, ``Where`` or ``Unbound``, for pods that have volumes."""
+    volumes_of: dict[Key, object] = {}
+    for member in (member for workload in movable for member in workload.pods):
+        if member.pod.spec.volumes and (where := await scene.volumes_of(member.pod)) != ():
+            volumes_of[member.key] = where
+    return volumes_of
 
 
-def units(scene: Scene, *, now: float) -> list[Unit]:
-    """Return all that may move: pods that the controller placed on whole GPUs of their own, gangs of them as wholes.
+def movable_workloads(scene: Scene) -> list[Workload]:
+    """Return the pods and gangs that can move: those whose whole GPUs the controller chose.
 
-    Not those whose claim is made by a template or shared with others, who have parts of GPUs, or whom the scheduler
-    alone placed: of them nobody here knows where else they could be.
+    A pod cannot move if a template makes its claim, if it shares its claim, if it uses fractions of GPUs, or if the
+    scheduler alone placed it: the command does not know on which other nodes such a pod can run.
     """
-    picture, found, seen = scene.picture, list[Unit](), set[Key]()
-    for key, pod in picture.pods.items():
-        of = picture.gangs.of(key)
-        unit = key if of is None else of.gang
-        if unit in seen:
-            continue
-        seen.add(unit)
-        pods = [pod] if of is None else [picture.pods[one] for one in picture.gangs.pods(of.gang)]
-        claims = [picture.claim_of(one) for one in pods]
-        if all(claim is not None and _movable(one, claim) for one, claim in zip(pods, claims, strict=True)):
-            both = tuple((one, claim) for one, claim in zip(pods, claims, strict=True) if claim is not None)
-            holds = {device: usage for _, claim in both for device, usage in picture.held(claim.key).items()}
-            if holds and all(usage is None for usage in holds.values()):
-                lost = sum(len(picture.held(claim.key)) * _age_h(claim, now) for _, claim in both)
-                found.append(Unit(unit, both, holds, lost))
-    return found
+    return [workload for workload in Workloads(scene.picture).of(scene.picture.pods) if _is_movable(workload)]
 
 
-def _movable(pod: Pod, claim: ClaimRecord) -> bool:
-    if not (pod.spec.node_name and pod.placed and claim.devices and claim.owned_by(pod.metadata.uid)):
+def _is_movable(workload: Workload) -> bool:
+    if not all(map(_can_move, workload.pods)):
         return False
-    if pod.finished or pod.metadata.deletion_timestamp is not None or pod.template is not None or is_set(claim.key):
+    devices = workload.devices
+    return bool(devices) and all(usage is None for usage in devices.values())
+
+
+def _can_move(member: WorkloadPod) -> bool:
+    pod, claim = member.pod, member.claim
+    if claim is None or not (member.node and pod.placed and claim.devices and claim.owned_by(pod.metadata.uid)):
+        return False
+    if pod.finished or member.is_ending or pod.template is not None or is_set(claim.key):
         return False
     try:
         return isinstance(Member(pod).wish.request, Whole)
@@ -130,27 +113,34 @@ def _movable(pod: Pod, claim: ClaimRecord) -> bool:
         return False
 
 
-def _age_h(claim: ClaimRecord, now: float) -> float:
+def _gpu_hours(workload: Workload, now: float) -> float:
+    """Return the GPU-hours of a workload since its claims were allocated; ``now`` is in seconds since the epoch."""
+    return sum(len(member.devices) * _age_h(member.claim, now) for member in workload.pods)
+
+
+def _age_h(claim: ClaimRecord | None, now: float) -> float:
     return max(now - (given_at(claim) or now), 0.0) / HOUR_S
 
 
 class Simulation:
     """A cluster as it would be after the moves so far; the scene's own picture is changed for it."""
 
-    def __init__(self, scene: Scene, movable: Sequence[Unit], where: Mapping[Key, object]) -> None:
+    def __init__(self, scene: Scene, movable: Sequence[Workload], where: Mapping[Key, object], *, now: float) -> None:
         """Begin with the cluster as it is.
 
         Args:
-            scene: The cluster; nobody else may use it any more.
-            movable: Who may move.
-            where: Where the volumes of their pods are, of those that have some.
+            scene: The cluster; the caller must not use it any more.
+            movable: The workloads that can move.
+            where: What ``volumes`` returns for them.
+            now: The time, seconds since the epoch.
         """
         self._scene, self._picture = scene, scene.picture
-        self._units = {
-            unit.key: unit
-            for unit in movable
-            if not any(isinstance(where.get(_key(pod)), Unbound) for pod, _ in unit.pods)
+        self._movable = {
+            workload.key: workload
+            for workload in movable
+            if not any(isinstance(where.get(member.key), Unbound) for member in workload.pods)
         }
+        self._gpu_hours = {key: _gpu_hours(workload, now) for key, workload in self._movable.items()}
         self._where = where
         self._open = open_nodes(scene)
         self._kept: dict[Device, Usage] = {}
@@ -169,27 +159,26 @@ class Simulation:
         self._picture.inventory.hold(_KEPT, {})
 
     def _next(self, size: int) -> Move | None:
-        lost = {unit.key: unit.gpu_hours for unit in self._units.values()}
-        for way in ways(self._nodes(), lost, size)[:MOST_TRIES]:
+        for way in ways(self._nodes(), self._gpu_hours, size)[:MOST_TRIES]:
             if (move := self._try(way)) is not None:
                 return move
         return None
 
     def _nodes(self) -> Iterator[Node[Key]]:
         by_node: dict[str, dict[Key, set[Device]]] = {}
-        for unit in self._units.values():
-            for device in unit.holds:
-                by_node.setdefault(device[0], {}).setdefault(unit.key, set()).add(device)
+        for workload in self._movable.values():
+            for device in workload.devices:
+                by_node.setdefault(device[0], {}).setdefault(workload.key, set()).add(device)
         for group in self._picture.inventory.fleet.groups:
             for slot in np.flatnonzero(group.at_rows(self._open)).tolist():
                 name = group.names[slot]
-                own = by_node.get(name)
-                if own is None:
+                workloads = by_node.get(name)
+                if workloads is None:
                     continue
                 position = self._positions(group, name)
                 held = {
                     key: sum(1 << position[device] for device in devices)
-                    for key, devices in own.items()
+                    for key, devices in workloads.items()
                     if devices <= position.keys()
                 }
                 free = int(group.free_masks()[slot])
@@ -209,73 +198,75 @@ class Simulation:
         return sum(1 << place for device, place in positions.items() if inventory.usable(device, None))
 
     def _try(self, way: Way[Key]) -> Move | None:
-        """Return the move of a way if all its units have places, and keep the state after it; else None."""
-        going = [self._units[unit] for unit in way.units]
+        """Return the move of a way if all its workloads have places, and keep the state after it; else None."""
+        going = [self._movable[key] for key in way.units]
         group = next(group for group in self._picture.inventory.fleet.groups if way.node in group.names)
         by_place = {place: device for device, place in self._positions(group, way.node).items()}
         gpus = {by_place[place]: None for place in rings.positions(way.gpus)}
-        for unit in going:
-            self._take_out(unit)
+        for workload in going:
+            self._take_out(workload)
         self._picture.inventory.hold(_KEPT, self._kept | gpus)
         promised: list[Key] = []
         goes = []
-        # The largest first: it has fewest places.
-        for unit in sorted(going, key=lambda unit: (-len(unit.holds), unit.key)):
-            places = self._places(unit, promised)
+        # The largest workload comes first: it fits in the fewest places.
+        for workload in sorted(going, key=lambda workload: (-len(workload.devices), workload.key)):
+            places = self._places(workload, promised)
             if places is None:
                 self._put_back(going, promised)
                 return None
-            goes.append(Goes(unit, places))
+            goes.append(Goes(workload, places, self._gpu_hours[workload.key]))
         self._kept |= gpus
-        for unit in going:  # nobody is asked to move twice
-            del self._units[unit.key]
+        for workload in going:  # no workload moves twice
+            del self._movable[workload.key]
         numbers = tuple(group.machine.gpus[place].index for place in rings.positions(way.gpus))
         return Move(way.node, group.machine.product, numbers, tuple(goes))
 
-    def _take_out(self, unit: Unit) -> None:
-        for pod, claim in unit.pods:
-            self._picture.claim_changed(Change(claim.key, claim, None))
-            self._picture.pod_changed(Change(_key(pod), pod, None))
+    def _take_out(self, workload: Workload) -> None:
+        for member in workload.pods:
+            assert member.claim is not None, "a pod without a claim cannot move"
+            self._picture.claim_changed(Change(member.claim.key, member.claim, None))
+            self._picture.pod_changed(Change(member.key, member.pod, None))
 
-    def _put_back(self, going: Sequence[Unit], promised: Sequence[Key]) -> None:
+    def _put_back(self, going: Sequence[Workload], promised: Sequence[Key]) -> None:
         for promise in promised:
             self._picture.release(promise)
-        for unit in going:
-            for pod, claim in unit.pods:
-                self._picture.pod_changed(Change(_key(pod), self._picture.pods.get(_key(pod)), pod))
-                self._picture.claim_changed(Change(claim.key, None, claim))
+        for member in (member for workload in going for member in workload.pods):
+            assert member.claim is not None, "a pod without a claim cannot move"
+            self._picture.pod_changed(Change(member.key, self._picture.pods.get(member.key), member.pod))
+            self._picture.claim_changed(Change(member.claim.key, None, member.claim))
         self._picture.inventory.hold(_KEPT, self._kept)
 
-    def _places(self, unit: Unit, promised: list[Key]) -> dict[str, str] | None:
-        """Give a unit its places, if it has any: the claims that are counted for it are added to ``promised``."""
+    def _places(self, workload: Workload, promised: list[Key]) -> dict[str, str] | None:
+        """Return the node of each pod after the move, or None; add the claims that count from now to ``promised``."""
         picture = self._picture
         members = []
         try:
-            for pod, _ in unit.pods:
-                waiting = _as_new(pod)
-                picture.pod_changed(Change(_key(pod), None, waiting))
-                where = self._where.get(_key(pod), ())
+            for member in workload.pods:
+                waiting = _as_new(member.pod)
+                picture.pod_changed(Change(member.key, None, waiting))
+                where = self._where.get(member.key, ())
                 members.append(Member(waiting, None, where if isinstance(where, tuple) else ()))
-            found = self._placed(members)
+            placements = self._placed(members)
         except (NoPlaceError, WordError):
             return None
-        for member, place in found.items():
-            picture.promise(member.wish.claim, member.key, place)
-            promised.append(member.wish.claim)
-        return {member.key[1]: place.node for member, place in found.items()}
+        for waiting_member, placement in placements.items():
+            picture.promise(waiting_member.wish.claim, waiting_member.key, placement)
+            promised.append(waiting_member.wish.claim)
+        return {waiting_member.key[1]: placement.node for waiting_member, placement in placements.items()}
 
     def _placed(self, members: Sequence[Member]) -> Mapping[Member, Placement]:
         picture = self._picture
-        of = picture.gangs.of(members[0].key)
-        if of is None:
-            return {members[0]: decide(Snapshot(picture, members[0].key[0]), members[0].wish)}
-        said = picture.gangs.said(of.gang)
+        snapshot = Snapshot(picture, members[0].key[0])
+        membership = picture.gangs.of(members[0].key)
+        if membership is None:
+            return {members[0]: decide(snapshot, members[0].wish)}
+        request = picture.gangs.said(membership.gang).wants
         picture.fleets.locate(picture.nodes.labels(), members[0].key[0])
         ranked = in_order([(member, picture.gangs.rank(member.key)) for member in members])
-        found = gang_plan.plan(Snapshot(picture, members[0].key[0]), ranked, said.wants, identity=of.member.identity)
-        if len(found) < len(members):
+        placements = gang_plan.plan(snapshot, ranked, request, identity=membership.member.identity)
+        if len(placements) < len(members):
             raise NoPlaceError("not all of it has a place")
-        return found
+        return placements
 
 
 def _as_new(pod: Pod) -> Pod:
@@ -301,7 +292,3 @@ def _as_new(pod: Pod) -> Pod:
 
 def _device(uuid: str) -> str:
     return slices.device_name(uuid) if uuid else ""
-
-
-def _key(pod: Pod) -> Key:
-    return pod.metadata.namespace, pod.metadata.name

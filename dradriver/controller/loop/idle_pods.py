@@ -17,13 +17,12 @@ from dradriver.api.base.pods import Pod
 from dradriver.api.claims import idleness
 from dradriver.api.claims.pins import Key
 from dradriver.cluster.cache.picture import Picture
-from dradriver.cluster.records.records import ClaimRecord
+from dradriver.cluster.derived.workloads import Workload, WorkloadPod
 from dradriver.controller import metrics
 from dradriver.controller.owners.idle_writer import IdleWriter
 from dradriver.controller.owners.owner_kinds import OwnerKinds
-from dradriver.controller.steps import idle_units
 from dradriver.controller.steps.idle_step import Quiet, Step, end_of, step
-from dradriver.controller.steps.idle_units import Unit
+from dradriver.controller.steps.idle_workloads import idle_workloads, timeout_s
 from dradriver.controller.writing.outcome import RefusedError
 from dradriver.errors import DriverError
 from dradriver.kube.client import ApiError, Client
@@ -33,11 +32,11 @@ logger = logging.getLogger(__name__)
 
 PERIOD_S: Final = 30.0
 NOTICE_S: Final = 2700.0  # of no work after which any pod is told
-MOST_MARKED: Final = 64  # units in one pass; two writes for each of their pods
+MOST_MARKED: Final = 64  # workloads in one pass; two writes for each of their pods
 MOST_ENDED: Final = 8
-ANSWER_S: Final = 60.0  # for all that is written for one unit
+ANSWER_S: Final = 60.0  # for all that is written for one workload
 LONGEST_ASKED_S: Final = 600.0  # that the server's wish to wait is heeded for
-LOOKED_S: Final = 30.0  # for which the server's answer holds that a unit is idle: others may be ended slowly meanwhile
+LOOKED_S: Final = 30.0  # for which the server's answer counts: ending other workloads may take long meanwhile
 RUNNING: Final = "Running"
 
 Say = Callable[[Pod, Literal["Normal", "Warning"], str], Awaitable[None]]
@@ -82,9 +81,9 @@ class IdlePods:
         self._writer = IdleWriter(client, OwnerKinds(client), picture.pods)
         self._clock, self._monotonic = clock or time.time, monotonic or time.monotonic
         self._heard: dict[str, tuple[float, float | None]] = {}  # by a claim's uid what it said last, and when
-        self._tried: dict[Key, float] = {}  # when something was last done for each unit
+        self._tried: dict[Key, float] = {}  # when something was last done for each workload
         self._told: dict[str, str] = {}  # by a pod's uid the last Event of each
-        # By its first pod's uid: the server asks to wait so long before a unit is warned or ended.
+        # By its first pod's uid: until when the server asks to wait with each workload.
         self._not_before: dict[str, float] = {}
 
     async def run(self) -> NoReturn:
@@ -109,56 +108,62 @@ class IdlePods:
         self._heard = heard
 
     async def once(self) -> None:
-        """Do what there is to do for each unit now; what goes wrong with one concerns no other."""
+        """Do the next step of each workload. An error with one workload does not stop the others."""
         self._not_before = {uid: at for uid, at in self._not_before.items() if self._monotonic() < at}
-        units = list(idle_units.units(self._picture))
-        every = ((unit, self._step(unit)) for unit in units)
-        steps = {u.key: one for u, one in every if one is Step.TAKE_BACK or _uid(u) not in self._not_before}
-        # Who was tried before comes after all others: those that cannot be ended are in nobody's way.
-        units.sort(key=lambda unit: self._tried.get(unit.key, 0.0))
-        marks = [unit for unit in units if steps.get(unit.key) in (Step.WARN, Step.TAKE_BACK)]
-        ends = [unit for unit in units if steps.get(unit.key) is Step.END][:MOST_ENDED]
-        for unit in marks[:MOST_MARKED]:
-            await self._guarded(unit, self._mark(unit, steps[unit.key]))
-        ripe: dict[Key, float] = {}  # since when the server's answer is known
-        for unit in ends:
-            await self._guarded(unit, self._look_again(unit, ripe))
-        for unit in ends:
-            now = {other.key: other for other in idle_units.units(self._picture)}  # some may work again meanwhile
-            still = [now[one.key] for one in ends if one.key in now and self._is_ripe(now[one.key], ripe)]
-            if any(one.key == unit.key for one in still):
-                uids = {pod.metadata.uid for other in still for pod, _ in other.pods}
-                await self._guarded(unit, self._end(now[unit.key], uids))
-        for unit in units:
-            if steps.get(unit.key) is Step.UNHEARD:
-                logger.debug("%s/%s is not ended: its node's agent has not said anew that it is idle", *unit.key)
-            await self._notice(unit)
-        self._tried = {unit.key: self._tried[unit.key] for unit in units if unit.key in self._tried}
-        there = {pod.metadata.uid for unit in units for pod, _ in unit.pods}
-        self._told = {uid: text for uid, text in self._told.items() if uid in there}
+        workloads = idle_workloads(self._picture)
+        next_steps = ((workload, self._step(workload)) for workload in workloads)
+        steps = {
+            workload.key: next_step
+            for workload, next_step in next_steps
+            if next_step is Step.TAKE_BACK or _uid(workload) not in self._not_before
+        }
+        # Workloads that were tried before come last: those that cannot be ended must not delay others.
+        workloads.sort(key=lambda workload: self._tried.get(workload.key, 0.0))
+        marks = [workload for workload in workloads if steps.get(workload.key) in (Step.WARN, Step.TAKE_BACK)]
+        ends = [workload.key for workload in workloads if steps.get(workload.key) is Step.END][:MOST_ENDED]
+        for workload in marks[:MOST_MARKED]:
+            await self._guarded(workload, self._mark(workload, steps[workload.key]))
+        confirmed: dict[Key, float] = {}  # when the server was asked that confirmed that a workload is idle
+        for workload in [workload for workload in workloads if workload.key in ends]:
+            await self._guarded(workload, self._look_again(workload, confirmed))
+        for key in ends:
+            # Some may work again after the previous ones were ended.
+            now = {workload.key: workload for workload in idle_workloads(self._picture)}
+            ending = {other: now[other] for other in ends if other in now and self._must_end(now[other], confirmed)}
+            if key in ending:
+                uids = {member.pod.metadata.uid for workload in ending.values() for member in workload.pods}
+                await self._guarded(ending[key], self._end(ending[key], uids))
+        for workload in workloads:
+            if steps.get(workload.key) is Step.UNHEARD:
+                logger.debug("%s/%s is not ended: its node's agent has not said anew that it is idle", *workload.key)
+            await self._notice(workload)
+        self._tried = {workload.key: self._tried[workload.key] for workload in workloads if workload.key in self._tried}
+        uids = {member.pod.metadata.uid for workload in workloads for member in workload.pods}
+        self._told = {uid: text for uid, text in self._told.items() if uid in uids}
 
-    def _step(self, unit: Unit) -> Step:
+    def _step(self, workload: Workload) -> Step:
         if self._ends:
-            return step(map(self._quiet, unit.pods), self._clock())
-        warned = any(claim is not None and claim.idle_end is not None for _, claim in unit.pods)
-        return Step.TAKE_BACK if warned else Step.NOTHING
+            return step(map(self._quiet, workload.pods), self._clock())
+        claims = (member.claim for member in workload.pods)
+        is_warned = any(claim is not None and claim.idle_end is not None for claim in claims)
+        return Step.TAKE_BACK if is_warned else Step.NOTHING
 
-    def _quiet(self, member: tuple[Pod, ClaimRecord | None]) -> Quiet:
-        pod, claim = member
+    def _quiet(self, member: WorkloadPod) -> Quiet:
+        pod, claim = member.pod, member.claim
         if claim is None:
             return Quiet(None, None, None, None)
         _, at = self._heard.get(claim.uid, (0.0, None))
         return Quiet(
             idle=claim.idle if pod.status.phase == RUNNING else None,
-            timeout_s=idle_units.timeout_s(pod),
+            timeout_s=timeout_s(pod),
             end=claim.idle_end,
             heard_s=None if at is None else self._monotonic() - at,
         )
 
-    async def _mark(self, unit: Unit, what: Step) -> None:
-        """Warn all pods of a unit, or take their warnings back."""
+    async def _mark(self, workload: Workload, what: Step) -> None:
+        """Warn all pods of a workload, or revoke their warnings."""
         if what is Step.TAKE_BACK:
-            for pod, claim in unit.pods:
+            for pod, claim in ((member.pod, member.claim) for member in workload.pods):
                 if claim is not None and claim.idle_end is not None:
                     await self._writer.mark(pod, claim, None)
                     await self._tell(
@@ -167,9 +172,9 @@ class IdlePods:
                         "it is not ended: not all GPUs of it, its gang or its job are known to be idle any more",
                     )
             return
-        # One that was warned before the others is warned anew: all end together.
-        end = datetime.datetime.fromtimestamp(end_of(map(self._quiet, unit.pods), self._clock()), datetime.UTC)
-        for pod, claim in unit.pods:
+        # A pod that was warned before the others is warned again: all end together.
+        end = datetime.datetime.fromtimestamp(end_of(map(self._quiet, workload.pods), self._clock()), datetime.UTC)
+        for pod, claim in ((member.pod, member.claim) for member in workload.pods):
             if claim is not None and claim.idle is not None:
                 await self._writer.mark(pod, claim, end)
                 await self._tell(
@@ -179,34 +184,35 @@ class IdlePods:
                     f"{idleness.written(end)} unless they work until then",
                 )
 
-    async def _look_again(self, unit: Unit, ripe: dict[Key, float]) -> None:
-        asked = self._monotonic()
-        if await self._writer.still_idle(unit):
-            ripe[unit.key] = asked
+    async def _look_again(self, workload: Workload, confirmed: dict[Key, float]) -> None:
+        asked_at = self._monotonic()
+        if await self._writer.still_idle(workload):
+            confirmed[workload.key] = asked_at
 
-    def _is_ripe(self, unit: Unit, ripe: Mapping[Key, float]) -> bool:
-        """Return whether a unit is to end still, by what was heard and answered not too long ago."""
-        asked = ripe.get(unit.key)
-        return asked is not None and self._monotonic() - asked <= LOOKED_S and self._step(unit) is Step.END
+    def _must_end(self, workload: Workload, confirmed: Mapping[Key, float]) -> bool:
+        """Return whether a workload must end, and the server confirmed a short time ago that it is idle."""
+        asked_at = confirmed.get(workload.key)
+        return asked_at is not None and self._monotonic() - asked_at <= LOOKED_S and self._step(workload) is Step.END
 
-    async def _end(self, unit: Unit, ripe: set[str]) -> None:
-        since = max(claim.idle.since for _, claim in unit.pods if claim is not None and claim.idle is not None)
+    async def _end(self, workload: Workload, ending: set[str]) -> None:
+        claims = (member.claim for member in workload.pods)
+        since = max(claim.idle.since for claim in claims if claim is not None and claim.idle is not None)
         why = f"its GPUs have done nothing since {idleness.moment(since)}"
         try:
-            if not await self._writer.end(unit, why, ripe=ripe):
+            if not await self._writer.end(workload, why, ending=ending):
                 return
         except RefusedError as error:
-            self._wait(unit, error.retry_after_s)
-            for pod, _ in unit.pods:
-                await self._tell(pod, "Warning", f"{why}, but it is not ended: {error}")
+            self._wait(workload, error.retry_after_s)
+            for member in workload.pods:
+                await self._tell(member.pod, "Warning", f"{why}, but it is not ended: {error}")
             return
-        metrics.IDLE_ENDED.inc(len(unit.pods))
-        for pod, _ in unit.pods:
-            await self._tell(pod, "Warning", f"ended: {why}")
+        metrics.IDLE_ENDED.inc(len(workload.pods))
+        for member in workload.pods:
+            await self._tell(member.pod, "Warning", f"ended: {why}")
 
-    async def _notice(self, unit: Unit) -> None:
+    async def _notice(self, workload: Workload) -> None:
         """Tell pods that are idle for long, each once for as long as it lasts."""
-        for pod, claim in unit.pods:
+        for pod, claim in ((member.pod, member.claim) for member in workload.pods):
             idle = None if claim is None else claim.idle
             if idle is not None and self._clock() - idle.since >= NOTICE_S and pod.metadata.uid not in self._told:
                 await self._tell(pod, "Normal", f"its GPUs have done nothing since {idleness.moment(idle.since)}")
@@ -217,24 +223,24 @@ class IdlePods:
             if self._say is not None:
                 await self._say(pod, kind, text)
 
-    def _wait(self, unit: Unit, seconds: float | None) -> None:
-        """Do nothing for a unit for so long, as the server wishes."""
+    def _wait(self, workload: Workload, seconds: float | None) -> None:
+        """Do nothing for a workload for as long as the server asks."""
         if seconds:
-            self._not_before[_uid(unit)] = self._monotonic() + min(seconds, LONGEST_ASKED_S)
+            self._not_before[_uid(workload)] = self._monotonic() + min(seconds, LONGEST_ASKED_S)
 
-    async def _guarded(self, unit: Unit, work: Awaitable[None]) -> None:
-        self._tried[unit.key] = self._monotonic()
+    async def _guarded(self, workload: Workload, work: Awaitable[None]) -> None:
+        self._tried[workload.key] = self._monotonic()
         try:
             async with asyncio.timeout(ANSWER_S):
                 await work
         except (DriverError, TimeoutError) as error:
             if isinstance(error, ApiError):
-                self._wait(unit, error.retry_after_s)
+                self._wait(workload, error.retry_after_s)
             if not (isinstance(error, ApiError) and (error.conflict or error.not_found)):
-                logger.warning("%s/%s, which is idle: %s; trying again", *unit.key, str(error) or "no answer")
+                logger.warning("%s/%s, which is idle: %s; trying again", *workload.key, str(error) or "no answer")
         except Exception:
-            logger.exception("%s/%s, which is idle: an error in this program; going on", *unit.key)
+            logger.exception("%s/%s, which is idle: an error in this program; going on", *workload.key)
 
 
-def _uid(unit: Unit) -> str:
-    return unit.pods[0][0].metadata.uid
+def _uid(workload: Workload) -> str:
+    return workload.pods[0].pod.metadata.uid

@@ -14,9 +14,10 @@ from dradriver.api.claims.preempts import Preempts
 from dradriver.api.policies.tenants import Preemption as Terms
 from dradriver.cluster.cache.picture import Picture
 from dradriver.cluster.derived import conflicts
-from dradriver.cluster.derived.running_units import RunningUnit, RunningUnits
+from dradriver.cluster.derived.workloads import Workload
 from dradriver.controller.owners.evictions import Evictions
 from dradriver.controller.placing.preemption_plan import Scene
+from dradriver.controller.placing.running_workloads import RunningWorkloads
 from dradriver.queue.tenants import MINUTE_S, Tenants
 from dradriver.queue.units import Unit
 
@@ -47,7 +48,7 @@ class Preemptable:
         """
         self.terms = Terms()
         self._picture, self._tenants, self._evictions, self._whose = picture, tenants, evictions, whose
-        self._running = RunningUnits(picture)
+        self._running = RunningWorkloads(picture)
         self._before: list[tuple[float, int]] = []  # when how many units were told to end by those who led before
         self._spared: dict[str, float] = {}  # what made those that had to end, and until when that is spared
         self._restored = False
@@ -81,11 +82,11 @@ class Preemptable:
         units, ending = self._running.all()
         to_end = self.to_end()
         margin_s, grace_s = self.terms.margin_seconds, self.terms.longest_grace_seconds
-        ends = [one for one in ending if now - margin_s <= one.ends_at() <= now + grace_s]
-        changes = [one.ends_at() + margin_s for one in ends]
+        ends = [one for one in ending if now - margin_s <= one.ends_at <= now + grace_s]
+        changes = [one.ends_at + margin_s for one in ends]
         # A pod's owner can delete it with a grace of years: until its end is near others go on as if it stayed.
-        changes += [one.ends_at() - grace_s for one in ending if one.ends_at() > now + grace_s]
-        may: list[tuple[RunningUnit, int]] = []
+        changes += [one.ends_at - grace_s for one in ending if one.ends_at > now + grace_s]
+        may: list[tuple[Workload, int]] = []
         caps: dict[str, int | None] = {}
         since = now - self.terms.min_run_minutes * MINUTE_S
         for unit in units:
@@ -111,7 +112,7 @@ class Preemptable:
         scene = msgspec.structs.replace(scene, whose=self._whose(wanting, scene.grace_s))
         return scene, min(changes, default=math.inf)
 
-    def _ends(self, unit: RunningUnit) -> bool:
+    def _ends(self, unit: Workload) -> bool:
         """Return whether the policies let a unit end at some time, and there is a way."""
         terms = self.terms
         if unit.grace_s > terms.longest_grace_seconds:

@@ -29,7 +29,7 @@ from dradriver.api.claims.preempts import Preempts, Victim
 from dradriver.api.policies.model import Policies
 from dradriver.api.policies.tenants import Preemption as Terms
 from dradriver.cluster.cache.picture import Picture
-from dradriver.cluster.derived.running_units import Running, RunningUnit
+from dradriver.cluster.derived.workloads import Workload, WorkloadPod
 from dradriver.cluster.records.placement import Placement
 from dradriver.cluster.records.records import ClaimRecord
 from dradriver.controller import metrics
@@ -185,7 +185,7 @@ class Preemptions:
         if unit.lead.near:  # how long the others of its gang last it does not say
             avoid |= self._picture.nodes.gone_by(math.inf)
         elif unit.lasts_s:  # it begins when those have ended
-            latest = max((now + scene.grace_s, *(one.ends_at() for one in scene.ending)))
+            latest = max((now + scene.grace_s, *(one.ends_at for one in scene.ending)))
             avoid |= self._picture.nodes.gone_by(latest + self._margin_s + 1 + unit.lasts_s)
         places: dict[Member, Placement]
         if unit.key in self._picture.gangs:
@@ -221,8 +221,8 @@ class Preemptions:
     def _named(
         self,
         places: Mapping[Member, Placement],
-        victims: Sequence[RunningUnit],
-        beside: Sequence[Running],
+        victims: Sequence[Workload],
+        beside: Sequence[WorkloadPod],
         now: float,
     ) -> dict[Member, Placement]:
         """Return the places, each with those that have to end for it.
@@ -230,7 +230,7 @@ class Preemptions:
         Those are all that have something of its node; of a gang all pods, at the first place that it is in the way of.
         """
         grace_s = max(unit.grace_s for unit in victims)
-        until = max(now + grace_s, *(one.ends_at() for one in beside), 0.0) + self._margin_s
+        until = max(now + grace_s, *(one.ends_at for one in beside), 0.0) + self._margin_s
         why = self._why(victims, now, grace_s)
         left = {unit.key: unit for unit in victims}
         out: dict[Member, Placement] = {}
@@ -251,7 +251,7 @@ class Preemptions:
         return out
 
     @staticmethod
-    def _why(victims: Sequence[RunningUnit], now: float, grace_s: float) -> str:
+    def _why(victims: Sequence[Workload], now: float, grace_s: float) -> str:
         ordered = sorted(victims, key=lambda unit: unit.key)
         names = [f"{unit.shown} (priority {unit.priority})" for unit in ordered[:NAMED]]
         more = f" and {len(victims) - NAMED} more" if len(victims) > NAMED else ""
@@ -260,7 +260,7 @@ class Preemptions:
         ends = "end" if len(victims) > 1 else "ends"
         return f"preempts {', '.join(names)}{more}, which {ends} by {by}"
 
-    def _commit(self, unit: Unit, places: dict[Member, Placement], victims: Sequence[RunningUnit], now: float) -> None:
+    def _commit(self, unit: Unit, places: dict[Member, Placement], victims: Sequence[Workload], now: float) -> None:
         """Promise places to a unit, and have that written; nobody is told to end before it stands."""
         for member, own in places.items():
             self._picture.promise(member.wish.claim, member.key, own)
@@ -275,7 +275,7 @@ class Preemptions:
         self._executor.start(unit, lambda slot: self._write(unit, places, victims, slot), creates=True)
 
     async def _write(
-        self, unit: Unit, places: dict[Member, Placement], victims: Sequence[RunningUnit], slot: Slot
+        self, unit: Unit, places: dict[Member, Placement], victims: Sequence[Workload], slot: Slot
     ) -> None:
         try:
             await self._evictions.ask([one.pod for unit in victims for one in unit.pods])

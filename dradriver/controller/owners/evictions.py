@@ -18,7 +18,7 @@ from dradriver.api.claims.pins import Key
 from dradriver.api.gangs import gang_owners, suspends
 from dradriver.api.vocabulary.messages import shown
 from dradriver.cluster.cache.picture import Picture
-from dradriver.cluster.derived.running_units import RunningUnit
+from dradriver.cluster.derived.workloads import Workload
 from dradriver.controller import metrics
 from dradriver.controller.owners.budgets import ask_budgets, evict
 from dradriver.controller.owners.eviction_refusals import EvictionRefusals
@@ -73,7 +73,7 @@ class Evictions:
         self._ended: dict[tuple[Key, str], float] = {}  # when each unit was told first, by its uid if it is a pod
         self._stopped: dict[Key, tuple[float, str]] = {}  # of those for whom they had to end: until when, and why
 
-    def may_end(self, unit: RunningUnit) -> bool:
+    def may_end(self, unit: Workload) -> bool:
         """Return whether there is a way to end all of a unit, as far as is known."""
         kinds = {_suspended_by(one.pod) for one in unit.pods} if unit.key in self._picture.gangs else {()}
         if kinds == {()}:

@@ -1,4 +1,4 @@
-"""Ends units for being idle: a pod by the Eviction API, a gang or a Job's pods by suspending what made them."""
+"""Ends idle workloads: a pod by the Eviction API, a gang or the pods of a Job by suspending their owner."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from dradriver.api.base.pods import Pod
 from dradriver.api.claims import idleness
 from dradriver.api.claims.pins import Claim, Key
 from dradriver.api.gangs import suspends
+from dradriver.cluster.derived.workloads import Workload, suspendable_owner
 from dradriver.cluster.records.records import ClaimRecord
 from dradriver.controller.owners.budgets import ask_budgets, evict, not_permitted
 from dradriver.controller.owners.owner_kinds import OwnerKinds
 from dradriver.controller.owners.owner_tops import Top, top_of
-from dradriver.controller.steps.idle_units import Unit, suspended_owner
 from dradriver.controller.writing.outcome import RefusedError
 from dradriver.kube.client import ApiError, Client, PatchKind
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
@@ -57,14 +57,14 @@ class IdleWriter:
                 resource, metadata.name, body, kind=PatchKind.MERGE, namespace=metadata.namespace, type=msgspec.Raw
             )
 
-    async def still_idle(self, unit: Unit) -> bool:
-        """Return whether the claims of a unit say now, by the server itself, what they are known here to say.
+    async def still_idle(self, workload: Workload) -> bool:
+        """Return whether the API server shows the claims of a workload as idle as the cluster cache does.
 
         Raises:
             ApiError: The server refuses.
             Unreachable: No answer.
         """
-        for _, known in unit.pods:
+        for known in (member.claim for member in workload.pods):
             if known is None or known.idle is None:
                 return False
             try:
@@ -75,29 +75,29 @@ class IdleWriter:
                 if error.not_found:
                     return False
                 raise
-            said = idleness.idle_of(claim)
-            if claim.metadata.uid != known.uid or said is None or said.since != known.idle.since:
+            idle = idleness.idle_of(claim)
+            if claim.metadata.uid != known.uid or idle is None or idle.since != known.idle.since:
                 return False
         return True
 
-    async def end(self, unit: Unit, why: str, *, ripe: Collection[str]) -> bool:
-        """End all pods of a unit. Returns whether they were to end still, and not with another unit already.
+    async def end(self, workload: Workload, why: str, *, ending: Collection[str]) -> bool:
+        """End all pods of a workload. Return False if they are no longer idle, or another workload ends them already.
 
         Args:
-            unit: The unit.
-            why: Why, for people.
-            ripe: Uids of all pods that are to end now, of this unit and others: an owner may have several.
+            workload: The workload.
+            why: The reason that users see.
+            ending: Uids of all pods that must end now. An owner may have pods of several workloads.
 
         Raises:
-            RefusedError: They cannot be ended, or not now; it says why, and what to do.
+            RefusedError: They cannot be ended, or not now. Its text says why, and what helps.
             ApiError: The server refuses.
             Unreachable: No answer.
         """
-        pods = [pod for pod, _ in unit.pods]
-        if not unit.suspended:
+        pods = [member.pod for member in workload.pods]
+        if not workload.is_group:
             await self._evict(pods[0], why)
             return True
-        if not all(map(suspended_owner, pods)):
+        if not all(map(suspendable_owner, pods)):
             raise RefusedError(
                 "a gang ends as a whole, by suspending what made it, which cannot be: delete that yourself"
             )
@@ -107,11 +107,11 @@ class IdleWriter:
             return False
         if refusal := suspends.obstacle(kind, top.found):
             raise RefusedError(refusal)
-        every = [pod for pod in self._pods.values() if not pod.finished and suspends.belongs(pod, kind, metadata)]
-        if any(pod.metadata.uid not in ripe for pod in every):
+        owned = [pod for pod in self._pods.values() if not pod.finished and suspends.belongs(pod, kind, metadata)]
+        if any(pod.metadata.uid not in ending for pod in owned):
             raise RefusedError(f"{top} has other pods, which are not to end now")
-        await ask_budgets(self._client, every or pods)
-        if not await self.still_idle(unit):  # all of this may have taken long
+        await ask_budgets(self._client, owned or pods)
+        if not await self.still_idle(workload):  # all of this may have taken long
             return False
         await self._rest(top, why)
         return True

@@ -8,6 +8,7 @@ gang_nics             NICs for the pods of a gang
 nic_choice            NICs of other drivers for chosen GPUs
 nic_node              the NICs of one node, and bounds of the search
 nic_places            which nodes have such GPUs and NICs
+running_workloads     workloads that preemption can end
 preemption_plan       which pods to preempt for a pod
 gang_preemption_plan  which pods to preempt for a gang
 preemption_cost       what a preemption costs

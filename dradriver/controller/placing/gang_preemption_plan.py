@@ -20,7 +20,7 @@ from dradriver.api.claims.preempts import MOST as MOST_VICTIMS
 from dradriver.api.gangs.gangs import Gang
 from dradriver.cluster.cache.picture import Picture
 from dradriver.cluster.cache.snapshot import Snapshot
-from dradriver.cluster.derived.running_units import Running, RunningUnit, by_node
+from dradriver.cluster.derived.workloads import Workload, WorkloadPod, by_node
 from dradriver.cluster.records.placement import Placement
 from dradriver.controller.placing import gang_plan
 from dradriver.controller.placing.preemption_cost import Piece, cost_of
@@ -44,8 +44,8 @@ class FoundTogether(msgspec.Struct, frozen=True):
     """
 
     places: dict[Member, Placement]
-    victims: tuple[RunningUnit, ...]
-    beside: tuple[Running, ...]
+    victims: tuple[Workload, ...]
+    beside: tuple[WorkloadPod, ...]
 
 
 class _Room(msgspec.Struct):
@@ -183,7 +183,7 @@ class _Search:
         members: Sequence[Member],
         wants: Gang | None,
         scene: Scene,
-        ending: Mapping[str, Sequence[Running]],
+        ending: Mapping[str, Sequence[WorkloadPod]],
         *,
         identity: str,
         least: int,
@@ -195,7 +195,7 @@ class _Search:
             snapshot, members, wants, identity=identity, least=least, effort=effort
         )
 
-    def places(self, units: Collection[RunningUnit]) -> dict[Member, Placement] | None:
+    def places(self, units: Collection[Workload]) -> dict[Member, Placement] | None:
         """Return the places that there are without some units, and those pods that end already; None for none."""
         gone = [one for pods in self._ending.values() for one in pods] + [one for unit in units for one in unit.pods]
         try:
@@ -213,7 +213,7 @@ class _Search:
         victims = [unit for unit in units if _has(unit, taken)]
         others = sorted(
             (unit for unit in units if not _has(unit, taken) and any(one.node in nodes for one in unit.pods)),
-            key=lambda unit: cost_of([Piece(unit.key, self._units[unit.key][1], unit.lost_s(self._scene.now), ())]),
+            key=lambda unit: cost_of([Piece(unit.key, self._units[unit.key][1], unit.lost_gpu_s(self._scene.now), ())]),
         )
         while (
             found := self.places(victims)
@@ -235,5 +235,5 @@ def _taken(places: Mapping[Member, Placement]) -> set[Device]:
     return {device for place in places.values() for device in place.taken}
 
 
-def _has(unit: RunningUnit, taken: Collection[Device]) -> bool:
+def _has(unit: Workload, taken: Collection[Device]) -> bool:
     return any(device in taken for one in unit.pods for device in one.devices)

@@ -17,7 +17,7 @@ from dradriver.api.claims.pins import Device, Key
 from dradriver.api.claims.preempts import MOST as MOST_VICTIMS
 from dradriver.cluster.cache.picture import Picture
 from dradriver.cluster.cache.snapshot import Snapshot
-from dradriver.cluster.derived.running_units import Running, RunningUnit, by_node
+from dradriver.cluster.derived.workloads import Workload, WorkloadPod, by_node
 from dradriver.cluster.records.placement import Placement
 from dradriver.controller.placing.decide import decide
 from dradriver.controller.placing.preemption_cost import FEW, Cost, Piece, choices, cost_of, least
@@ -40,8 +40,8 @@ class Scene(msgspec.Struct, frozen=True):
         whose: Those whose reserved GPUs it may have.
     """
 
-    units: Sequence[tuple[RunningUnit, int]]
-    ending: Sequence[Running]
+    units: Sequence[tuple[Workload, int]]
+    ending: Sequence[WorkloadPod]
     now: float
     whose: tuple[str, ...] = ()
 
@@ -61,8 +61,8 @@ class Found(msgspec.Struct, frozen=True):
     """
 
     placement: Placement
-    victims: tuple[RunningUnit, ...]
-    beside: tuple[Running, ...]
+    victims: tuple[Workload, ...]
+    beside: tuple[WorkloadPod, ...]
 
 
 class PreemptionNode(msgspec.Struct):
@@ -144,16 +144,17 @@ def _placed(snapshot: Snapshot, wish: PlacementRequest) -> Placement | None:
         return None
 
 
-def without(snapshot: Snapshot, pods: Sequence[Running]) -> Snapshot:
+def without(snapshot: Snapshot, pods: Sequence[WorkloadPod]) -> Snapshot:
     """Return a snapshot as if some pods were gone."""
-    return snapshot.without((one.claim for one in pods), ((one.node, one.takes) for one in pods))
+    claims = (one.claim.key for one in pods if one.claim is not None)
+    return snapshot.without(claims, ((one.node, one.amounts) for one in pods))
 
 
 def candidates(
     snapshot: Snapshot,
     wish: PlacementRequest,
     scene: Scene,
-    ending: dict[str, list[Running]],
+    ending: dict[str, list[WorkloadPod]],
     avoid: Collection[str],
 ) -> list[PreemptionNode]:
     """Return the nodes that a pod may go to, with who may have to end there and what they have of what it lacks."""
@@ -164,7 +165,7 @@ def candidates(
     closed: dict[str, frozenset[Device]] = {}
     passed: set[str] = set(avoid)
     for unit, priority in scene.units:
-        lost_s = unit.lost_s(scene.now)
+        lost_s = unit.lost_gpu_s(scene.now)
         for name, pods in by_node(unit.pods).items() if len(unit.pods) > 1 else ((unit.pods[0].node, unit.pods),):
             if name in passed:
                 continue
@@ -187,10 +188,10 @@ def candidates(
     return list(found.values())
 
 
-def _freed(one: Running, amount: int, wish: PlacementRequest, closed: Set[Device]) -> int:
+def _freed(one: WorkloadPod, amount: int, wish: PlacementRequest, closed: Set[Device]) -> int:
     """Return how much of one amount, GPUs first and then as the pod asks of its node, is free once a pod has ended."""
     if amount:
-        return one.takes.get(wish.ask.amounts[amount - 1][0], 0)
+        return one.amounts.get(wish.ask.amounts[amount - 1][0], 0)
     return len(one.devices.keys() - closed) if closed else len(one.devices)
 
 
@@ -219,8 +220,8 @@ class _Search:
         snapshot: Snapshot,
         wish: PlacementRequest,
         node: PreemptionNode,
-        units: dict[Key, RunningUnit],
-        ending: Sequence[Running],
+        units: dict[Key, Workload],
+        ending: Sequence[WorkloadPod],
         most: int,
     ) -> None:
         here = snapshot.open(wish.ask)

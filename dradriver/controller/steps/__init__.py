@@ -8,5 +8,5 @@ gang_sizes        how many pods a gang has
 withdraw_reasons  why a tentative placement is revoked
 ending            which pods must end for some claims, and how long to wait for them
 idle_step         the next step for pods whose GPUs do nothing
-idle_units        which idle pods end together
+idle_workloads    workloads with idle pods
 """

@@ -1,0 +1,55 @@
+"""Workloads that preemption can end, and pods that end already. ``Preemptable`` asks for them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dradriver.cluster.cache.picture import Picture
+from dradriver.cluster.derived.workloads import Workload, WorkloadPod, Workloads
+
+
+class RunningWorkloads:
+    """Running workloads of a cluster. They are read again only when the cluster cache has changed."""
+
+    def __init__(self, picture: Picture) -> None:
+        """``picture`` is the cluster cache, which each call reads."""
+        self._picture, self._workloads = picture, Workloads(picture)
+        self._running: tuple[Workload, ...] = ()
+        self._ending: tuple[WorkloadPod, ...] = ()
+        self._version = -1
+
+    def all(self) -> tuple[Sequence[Workload], Sequence[WorkloadPod]]:
+        """Return the workloads that can be ended as a whole, and the pods of any workload that end already.
+
+        A gang cannot be ended as a whole if one of its pods shares its claim, or has a claim and is not bound yet. Its
+        pods that have no claim do not count.
+        """
+        if self._version != self._picture.version:
+            self._version = self._picture.version
+            self._read()
+        return self._running, self._ending
+
+    def _read(self) -> None:
+        alone: list[Workload] = []
+        gangs: list[Workload] = []
+        ending: list[WorkloadPod] = []
+        # Pods that wait need not be read: there can be many more of them than running pods.
+        bound = [key for key, pod in self._picture.pods.items() if pod.spec.node_name]
+        for workload in self._workloads.of(bound):
+            first = workload.pods[0]
+            if workload.is_group:
+                members = tuple(member for member in workload.pods if member.node or member.claim is not None)
+                if all(map(_can_end, members)):
+                    gangs.append(Workload(workload.key, members))
+            elif not _can_end(first):
+                continue
+            elif first.is_ending:  # also a pod of a gang: once it is deleted, the gang does not have it any more
+                ending.append(first)
+            else:
+                alone.append(workload)
+        self._running, self._ending = (*alone, *gangs), tuple(ending)
+
+
+def _can_end(member: WorkloadPod) -> bool:
+    """Return whether the GPUs of a pod are free for another pod once it has ended."""
+    return bool(member.devices) and not member.is_sharing
