@@ -33,7 +33,7 @@ from dradriver.controller.writing import seat_slice
 from dradriver.controller.writing.reasons import Record
 from dradriver.controller.writing.reservation_store import ReservationStore
 from dradriver.controller.writing.template_writer import TemplateWriter
-from dradriver.controller.writing.usage_store import UsageStore
+from dradriver.controller.writing.usage_store import UsageStore, count_gpu_seconds
 from dradriver.errors import DriverError
 from dradriver.kube.client import Client
 from dradriver.kube.optional import OptionalReflector
@@ -155,6 +155,7 @@ class Controller:
             for source in sources()
         }
         self._nics = NicSlices(client, self.worker.picture)
+        self.worker.picture.nics.first_requested.add(self._nics.begin)
         shown = [(source.resource, one.store) for source, one in self._reflectors.items()]
         shown += [(RESOURCE_SLICES, one.store) for one in self._nics.reflectors.values()]
         self.audit = Audit(self.worker.picture, shown)
@@ -171,6 +172,8 @@ class Controller:
         self._usage = (
             UsageStore(client, self.worker.picture, self.worker.tenants, namespace=namespace) if namespace else None
         )
+        if self._usage is not None:
+            self.worker.picture.gpu_time.book.spent.add(count_gpu_seconds)
         self._idle = idle_pods.IdlePods(client, self.worker.picture, say_idle, ends=ends_idle)
         self._figures = Figures(self.worker.picture, self.worker.reasons)
         if reservation_store is None and namespace:

@@ -67,7 +67,7 @@ class Reservations:
         """Begin with none.
 
         Args:
-            picture: The cluster.
+            picture: The cluster; ``gpus_changed`` has to be called for each change of a reserved GPU.
             queue: Says who is blocked, in which order.
             tenants: Say whose a namespace is.
             units: All that are looked at, by key.
@@ -90,7 +90,6 @@ class Reservations:
         self._news = self._more_idle = False
         self._looked_at = self._written_at = 0.0
         self._last: tuple[list[stored.Kept], list[stored.Since]] = [], []  # as it stands in the API
-        picture.inventory.reserved.changed = self._changed
 
     # What others ask.
 
@@ -301,8 +300,8 @@ class Reservations:
 
     # What it costs.
 
-    def _changed(self) -> None:
-        """Take in that a reserved GPU was taken, or became free."""
+    def gpus_changed(self) -> None:
+        """Take in that a reserved GPU was allocated, or became free."""
         self._count(self._clock())
         self._woken.set()
 

@@ -105,13 +105,11 @@ class Worker:
         self.picture = Picture(self._touch, self._woken.set, clock=clock)
         self.tenants = Tenants(Shares(time.monotonic))
         self.picture.fleets.views.partition_of = self.tenants.partition_of
-        self.picture.gpu_time.changed = self.tenants.shares.holds
         self.caps = Caps(self.tenants, self.picture, self._woken.set)
         self._queue = Queue(
             self.picture.nodes, self.picture.inventory.free, tenant=self.tenants.of, share=self.tenants.turn,
             partition=self.tenants.partition, closed=self.caps.closed, open_rows=self.caps.open_rows,
         )  # fmt: skip
-        self.tenants.shares.lowered = self._queue.lowered
         self._asking = Asking(self._queue.rechecks, self._woken.set)
         self._lanes = Lanes(self._woken.set, self._queue.turn)
         writer = ApiWriter(client, self.picture, self._lanes)
@@ -158,6 +156,14 @@ class Worker:
         self._collector = Collector(client, self.picture, writer, self._lanes, grace_s=grace_s)
         self._timers: list[tuple[float, Key]] = []
         self._due: dict[Key, float] = {}  # of each unit the first of its timers
+        self._subscribe()
+
+    def _subscribe(self) -> None:
+        """Connect the parts that have to follow changes of others."""
+        self.picture.gpu_time.changed.add(self.tenants.shares.holds)
+        self.picture.gpu_time.charged.add(self.caps.charge)
+        self.picture.inventory.reserved.changed.add(self.reservations.gpus_changed)
+        self.tenants.shares.lowered.add(self._queue.lowered)
 
     async def run(self) -> None:
         """Work until cancelled."""
