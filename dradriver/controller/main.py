@@ -44,10 +44,10 @@ async def serve(args: Options) -> None:
     from dradriver.api.base import names
     from dradriver.api.base.ledger import LEDGERS, bind
     from dradriver.cluster.gpus.tabulating import Tabulator
-    from dradriver.controller.loop import idle_pods, namespaces, policies
+    from dradriver.controller.loop import policies
     from dradriver.controller.loop.controller import Controller
-    from dradriver.controller.reading import unread_claims
-    from dradriver.controller.writing import reasons, seat_slice
+    from dradriver.controller.loop.recorders import recorders
+    from dradriver.controller.steps.deadlines import Deadlines
     from dradriver.kube import config, leader_thread
     from dradriver.kube.client import Client
     from dradriver.kube.leader import LeaderElector
@@ -59,20 +59,11 @@ async def serve(args: Options) -> None:
     async with Client(server, user_agent=f"gpu-topology-controller/{__version__}") as client:
         controller = Controller(
             client,
-            promise_s=args.promise,
-            unschedulable_s=args.unschedulable,
-            record=reasons.recorder(client, instance=args.identity),
-            record_end=reasons.recorder(client, instance=args.identity, reason="PreemptedForGPUs", action="Evicting"),
-            record_placed=reasons.recorder(
-                client, instance=args.identity, reason="PlacedOnGPUs", action="Placing", kind="Normal"
-            ),
+            deadlines=Deadlines(promise_s=args.promise, unschedulable_s=args.unschedulable),
+            recorders=recorders(client, instance=args.identity),
             suspendable=tuple(filter(None, args.suspendable.split(","))),
-            record_unread=unread_claims.recorder(client, instance=args.identity),
-            record_seats=seat_slice.recorder(client, instance=args.identity),
-            record_namespace=namespaces.recorder(client, instance=args.identity),
-            tabulator=Tabulator(),
+            tables=Tabulator(),
             namespace=args.namespace,
-            say_idle=idle_pods.recorder(client, instance=args.identity),
             ends_idle=args.end_idle,
         )
         policies_file = policies.follow(

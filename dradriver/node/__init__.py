@@ -25,7 +25,6 @@ api_server  what is asked of the API server beside slices
 options     the agent's options, and their parser
 hardware    what reads a node's hardware, and what changes it, by the options
 boot        what tells one boot from another
-event       what happens in one part, told to others
 threads     calls that may hang, beside the event loop
 metrics     what the agent counts
 errors      errors that end up in a pod's events

@@ -12,6 +12,7 @@ from dradriver import __version__
 from dradriver.api.base.dra_objects import ResourceClaim
 from dradriver.api.policies.model import Policies
 from dradriver.errors import DriverError
+from dradriver.event import Event
 from dradriver.kube import config as kube_config
 from dradriver.kube.client import Client
 from dradriver.kube.config import ServerConfig
@@ -28,7 +29,6 @@ from dradriver.node.claims.reconcile import INTERVAL_S, Reconciler
 from dradriver.node.claims.status import Statuses
 from dradriver.node.discovery.slots import Slots
 from dradriver.node.discovery.watch import MachineWatch
-from dradriver.node.event import Event
 from dradriver.node.faults import Fault
 from dradriver.node.health.events import PodEvents
 from dradriver.node.health.node_events import NodeEvents

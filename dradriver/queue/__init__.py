@@ -1,6 +1,8 @@
 """Pods that wait for GPUs: who they are, in which order, and whom it is worth asking about. No I/O.
 
+agenda   which pods and gangs have to be looked at, now or at a time
 units    who gets a place together, and what it was promised
+unit_register  all units that the controller looks after
 backoffs  how a unit has failed, and until when it is left alone
 placement_request  what a pod asks for, parsed once
 kinds    who finds a place or not as others do

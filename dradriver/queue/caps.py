@@ -80,7 +80,7 @@ class Caps:
     """All tenants' caps, and what counts for them.
 
     Attributes:
-        fallen: Tenants that have less than before; whoever looks at their units again takes them out.
+        fallen: Tenants that have less than before. The caller that looks at their units again removes them.
     """
 
     def __init__(self, tenants: Tenants, picture: Picture, wake: Callable[[], object]) -> None:
@@ -88,14 +88,13 @@ class Caps:
 
         Args:
             tenants: Whose a namespace is, and their caps.
-            picture: Says who has what, and tells of changes from now on.
+            picture: Says who has what; ``charge`` has to be called for each change of that.
             wake: Called when a tenant has less than before.
         """
         self._tenants, self._picture, self._wake = tenants, picture, wake
         self._use: dict[str, dict[str, float]] = {}  # GPUs by product, of tenants that were asked about
         self._users: dict[tuple[str, Cap], tuple[float, str]] = {}
         self.fallen: set[str] = set()
-        picture.gpu_time.charged = self._charged
 
     def regroup(self) -> None:
         """Take in that tenants have other namespaces or caps."""
@@ -112,7 +111,8 @@ class Caps:
                     _add(found, gpus)
         return found
 
-    def _charged(self, namespace: str, more: Mapping[str, float]) -> None:
+    def charge(self, namespace: str, more: Mapping[str, float]) -> None:
+        """Count that a namespace is given or promised so many more GPUs, by product; negative for fewer."""
         tenant = self._tenants.of(namespace)
         if not self._tenants.caps(tenant):
             return

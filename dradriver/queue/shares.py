@@ -11,6 +11,8 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from dradriver.event import Event
+
 HALF_LIFE_S: Final = 7 * 86_400.0
 AHEAD_S: Final = 600.0
 _MOST_E: Final = 600.0  # of an exponent: a double holds e to the power of 709
@@ -45,7 +47,7 @@ class Shares:
     Attributes:
         half_life_s: After how long usage counts half; see ``decay_by``.
         ahead_s: For how long what a tenant has counts in advance.
-        lowered: Told a tenant whose ``turn`` may be less than it was, None for all of them.
+        lowered: The ``turn`` of this tenant may be less than it was; None for all tenants.
     """
 
     def __init__(
@@ -56,7 +58,7 @@ class Shares:
         self.half_life_s = half_life_s
         self._rate = math.log(2) / half_life_s
         self.ahead_s = ahead_s
-        self.lowered: Callable[[str | None], object] = lambda _tenant: None
+        self.lowered: Event[[str | None]] = Event()
         self._epoch = clock()
         self._of: Callable[[str], str] = _itself
         self._namespaces: dict[str, _Account] = {}

@@ -25,7 +25,7 @@ def measured(entries: int, tenants: int, *, changes: int) -> list[float]:
     found, nodes = Tenants(Shares(time.monotonic)), Nodes("a")
     found.follow(Policies(tenants={f"t{number}": Tenant(namespaces=(f"n{number}",)) for number in range(tenants)}))
     queue = Queue(nodes.table, lambda: nodes.free, tenant=found.of, share=found.turn)
-    found.shares.lowered = queue.lowered
+    found.shares.lowered.add(queue.lowered)
     spaces = [f"n{number}" for number in range(tenants or 100)]
     for number in range(entries):
         gpus = rng.choice((1, 2, 3, 4, 8))

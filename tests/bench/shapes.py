@@ -156,7 +156,7 @@ async def measure(seconds: float, nodes: int, *, at_once: bool) -> None:
     """Print the figures."""
     client = bench.NullClient()
     tabulator = None if at_once else Tabulator()
-    worker = Controller(cast("Client", client), tabulator=tabulator).worker
+    worker = Controller(cast("Client", client), tables=tabulator).worker
     tasks: list[asyncio.Task[Any]] = []
     most = [0.0]
     if tabulator is not None:

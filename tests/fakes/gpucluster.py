@@ -20,11 +20,14 @@ from dradriver.api.slices import slices
 from dradriver.api.vocabulary.nics import DRIVERS
 from dradriver.api.vocabulary.parts import Asked
 from dradriver.cluster.cache.picture import Picture
+from dradriver.cluster.gpus.tabulating import AtOnce
 from dradriver.cluster.nics import nic_devices
 from dradriver.controller.loop.audit import Audit
 from dradriver.controller.loop.controller import Source, sources
+from dradriver.controller.loop.recorders import Recorders
 from dradriver.controller.loop.worker import Worker
 from dradriver.controller.owners.owner_restarts import OwnerRestarts
+from dradriver.controller.steps.deadlines import Deadlines
 from dradriver.controller.writing.reasons import Record
 from dradriver.kube.client import ApiError, Client
 from dradriver.kube.isolated import Isolated
@@ -90,11 +93,13 @@ class GpuCluster(Stored):
     Attributes:
         suspendable: Passed to the next ``Worker``.
         record_placed: Passed to the next ``Worker``.
+        tables: Passed to the next ``Worker``.
         stands_by: Whether the next ``Worker`` only watches until its ``begin`` is called.
     """
 
     suspendable: Collection[str] = ()
     record_placed: Record | None = None
+    tables: AtOnce | None = None
     stands_by = False
     nics_are_read = True
 
@@ -125,13 +130,16 @@ class GpuCluster(Stored):
         self.client = DirectClient(self.store)
         self.worker = Worker(
             cast("Client", self.client),
-            promise_s=self.promise_s,
-            unschedulable_s=self.unschedulable_s,
-            grace_s=self.grace_s,
-            hand_over_s=self.hand_over_s,
-            record_placed=self.record_placed,
+            deadlines=Deadlines(
+                promise_s=self.promise_s,
+                unschedulable_s=self.unschedulable_s,
+                hand_over_s=self.hand_over_s,
+                grace_s=self.grace_s,
+            ),
+            recorders=Recorders(placed=self.record_placed),
             suspendable=self.suspendable,
             clock=self.time_s,
+            tables=self.tables,
         )
         self.worker.picture.barrier = self.find(RESOURCE_SLICES, seats.SLICE) is not None
         if not self.stands_by:

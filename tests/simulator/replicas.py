@@ -10,9 +10,9 @@ from collections.abc import Callable
 from typing import Any, Final, cast
 
 from dradriver.api.policies.model import DEFAULTS, Policies
-from dradriver.cluster.cache.picture import Picture
 from dradriver.cluster.gpus.tabulating import AtOnce
 from dradriver.controller.loop.controller import Controller
+from dradriver.controller.steps.deadlines import Deadlines
 from dradriver.controller.writing.reservation_store import ReservationStore
 from dradriver.kube.client import Client
 from dradriver.topology.machine import Machine
@@ -28,15 +28,21 @@ UNSCHEDULABLE_S: Final = 5.0
 STOP_S: Final = 1.0  # within which cancelled work must have stopped, or the process is ended
 
 
-def controller(client: SimClient, *, ends_idle: bool, keeps: bool) -> Controller:
-    """Return the controller under test; ``keeps`` says whether it stores its reservations."""
+def controller(client: SimClient, *, ends_idle: bool, keeps: bool, tables: AtOnce | None = None) -> Controller:
+    """Return the controller under test.
+
+    Args:
+        client: Its connection to the API server.
+        ends_idle: Whether it ends idle pods that ask for it.
+        keeps: Whether it stores its reservations.
+        tables: Makes the tables of machines.
+    """
     api = cast("Client", client)
     return Controller(
         api,
-        promise_s=PROMISE_S,
-        unschedulable_s=UNSCHEDULABLE_S,
-        grace_s=10.0,
+        deadlines=Deadlines(promise_s=PROMISE_S, unschedulable_s=UNSCHEDULABLE_S),
         suspendable=("Job",),
+        tables=tables,
         ends_idle=ends_idle,
         reservation_store=ReservationStore(api, namespace="gpu-topology") if keeps else None,
     )
@@ -45,8 +51,8 @@ def controller(client: SimClient, *, ends_idle: bool, keeps: bool) -> Controller
 class Later(AtOnce):
     """Has the tables of each machine that a node becomes up to two seconds after it was asked for them."""
 
-    def __init__(self, picture: Picture) -> None:
-        self._picture = picture
+    def __init__(self) -> None:
+        super().__init__()
         self._wanted: dict[str, Machine] = {}
         self._there: dict[str, Machine] = {}
 
@@ -65,7 +71,7 @@ class Later(AtOnce):
     def _made(self, node: str, machine: Machine) -> None:
         if self._wanted.get(node) == machine:
             self._there[node] = self._wanted.pop(node)
-            self._picture.tables_made(node)
+            self.made(node)
 
 
 class Replica:
@@ -75,9 +81,7 @@ class Replica:
         self.number = number
         self.client = client
         self.feed = feed
-        self.controller = controller(client, ends_idle=ends_idle, keeps=keeps)
-        picture = self.controller.worker.picture
-        picture.inventory.tables = Later(picture)
+        self.controller = controller(client, ends_idle=ends_idle, keeps=keeps, tables=Later())
         self.watching: asyncio.Task[Any] = asyncio.ensure_future(self.controller.watch())
         self.working: asyncio.Task[Any] | None = None
         self.leads_since = 0.0

@@ -147,6 +147,7 @@ class Scene:
                         self.take(kind, key_of(one), one)
                 self._labels = {space.metadata.name: space.metadata.labels for space in spaces}
                 self.settle()
+                picture.gpu_time.charged.add(self._charge)
                 _ = picture.inventory.fleet  # what is wrong with a machine is said here
 
     def take(self, resource: Resource, key: Key, new: Any) -> None:
@@ -172,6 +173,10 @@ class Scene:
             for change in changes:
                 if change.old is not None or change.new is not None:
                     _CHANGED[resource.plural](self.picture, change)
+
+    def _charge(self, namespace: str, more: Mapping[str, float]) -> None:
+        """Have the caps in force count what a namespace has more; ``settle`` replaces them."""
+        self.caps.charge(namespace, more)
 
     def settle(self) -> None:
         """Count for each tenant what it has now, and what it had."""

@@ -13,6 +13,7 @@ from dradriver.cluster.gpus import gone_agents
 from dradriver.cluster.gpus.fleets import Fleets
 from dradriver.cluster.gpus.inventory import Inventory
 from dradriver.cluster.gpus.offered import Offered
+from dradriver.cluster.gpus.tabulating import AtOnce
 from dradriver.cluster.nics.nics import Nics
 from dradriver.cluster.nodes.table import NodeTable
 from dradriver.cluster.pods.channels import Channels
@@ -59,7 +60,12 @@ class Books:
     """
 
     def __init__(
-        self, touch: Callable[[Key], None], wake: Callable[[], None], *, clock: Callable[[], float] | None = None
+        self,
+        touch: Callable[[Key], None],
+        wake: Callable[[], None],
+        *,
+        clock: Callable[[], float] | None = None,
+        tables: AtOnce | None = None,
     ) -> None:
         """Make empty books.
 
@@ -67,6 +73,7 @@ class Books:
             touch: Called with the key of each pod that has to be looked at again.
             wake: Called after changes that may make a place for any pod.
             clock: Returns seconds since the epoch, for GPU time; the system's by default.
+            tables: Makes the tables of machines; None to make them where they are needed.
         """
         self._touch = touch
         self._wake = wake
@@ -76,7 +83,7 @@ class Books:
         self.templates = Templates()
         self.volumes = Volumes()
         self.nodes = NodeTable()
-        self.inventory = Inventory(self.nodes)
+        self.inventory = Inventory(self.nodes, tables)
         self.fleets = Fleets(self.inventory, self.nodes)
         self.inventory.marked = self._marked
         self.gpu_time = GpuTime(self.inventory.pool, self._whose, self._results_of, clock=clock or time.time)

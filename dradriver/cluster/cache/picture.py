@@ -11,7 +11,7 @@ from dradriver.api.claims.pins import Key
 from dradriver.api.claims.templates import Template
 from dradriver.cluster.cache.books import Books
 from dradriver.cluster.gpus.kueue_topologies import KueueTopology
-from dradriver.cluster.gpus.tabulating import Tabulator
+from dradriver.cluster.gpus.tabulating import AtOnce
 from dradriver.cluster.gpus.taint_rules import TaintRule
 from dradriver.cluster.nics.nic_devices import NicSlice
 from dradriver.cluster.nodes.ask import Where
@@ -32,7 +32,12 @@ class Picture(Books):
     """
 
     def __init__(
-        self, touch: Callable[[Key], None], wake: Callable[[], None], *, clock: Callable[[], float] | None = None
+        self,
+        touch: Callable[[Key], None],
+        wake: Callable[[], None],
+        *,
+        clock: Callable[[], float] | None = None,
+        tables: AtOnce | None = None,
     ) -> None:
         """Make an empty picture.
 
@@ -40,8 +45,10 @@ class Picture(Books):
             touch: Called with the key of each pod that has to be looked at again.
             wake: Called after changes that may make a place for any pod.
             clock: Returns seconds since the epoch, for GPU time; the system's by default.
+            tables: Makes the tables of machines; None to make them where they are needed.
         """
-        super().__init__(touch, wake, clock=clock)
+        super().__init__(touch, wake, clock=clock, tables=tables)
+        self.inventory.tables.made.add(self.tables_made)
         self._assumed_pods: dict[Key, float] = {}
         self._classes: dict[str, frozenset[str]] = {}
 
@@ -105,7 +112,7 @@ class Picture(Books):
         self._tell()
 
     def tables_made(self, node: str) -> None:
-        """Take in that the tables of a node's machine are there: it can be placed on."""
+        """Take in that the tables of a node's machine are made: pods can be placed on it."""
         self.offered.tables_made(node)
         self._tell()
 
@@ -161,10 +168,6 @@ class Picture(Books):
             self._touch(gang)
 
     # What is configured.
-
-    def make_tables(self, tabulator: Tabulator) -> None:
-        """Have the tables of machines made beside the loop; said before anything is seen."""
-        self.inventory.tables, tabulator.made = tabulator, self.tables_made
 
     def nccl_changed(self, version: str) -> None:
         """Take in which NCCL jobs run (``Machine.nccl_version``), whoever says it.

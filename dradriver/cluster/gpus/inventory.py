@@ -51,12 +51,17 @@ class Inventory:
         aside: Nodes that nothing is placed on until their machine's tables are there; what claims hold of them counts.
     """
 
-    def __init__(self, nodes: NodeTable) -> None:
-        """``nodes`` gives the rows of nodes, and is told which offer GPUs and where some became free."""
+    def __init__(self, nodes: NodeTable, tables: AtOnce | None = None) -> None:
+        """Begin without GPUs.
+
+        Args:
+            nodes: Gives the rows of nodes, and is told which offer GPUs and where some became free.
+            tables: Makes the tables of machines; None to make them where they are needed.
+        """
         self.holds = Holds()
         self.kinds = GpuKinds()
         self.reserved = Reserved()
-        self.tables = AtOnce()
+        self.tables = AtOnce() if tables is None else tables
         self.aside: set[str] = set()
         self._nodes = nodes
         self._slices: dict[str, dict[str, SliceRecord]] = {}

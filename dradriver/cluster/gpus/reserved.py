@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 
 from dradriver.api.claims.pins import Device
 from dradriver.cluster.gpus.pools import Pool
 from dradriver.cluster.gpus.remaining import Remaining
+from dradriver.event import Event
 
 
 class Reserved:
     """Whole GPUs by node, each with whom it is for.
 
     Attributes:
-        changed: Called after a reserved GPU was taken, or became free.
+        changed: A reserved GPU was allocated, or became free.
     """
 
     def __init__(self) -> None:
         """Begin with none."""
-        self.changed: Callable[[], object] = bool
+        self.changed: Event[[]] = Event()
         self._of: dict[str, dict[str, str]] = {}
 
     def __bool__(self) -> bool:

@@ -25,6 +25,7 @@ import msgspec
 
 from dradriver.allocator.fleet import kinds
 from dradriver.allocator.fleet.kinds import MachineKind
+from dradriver.event import Event
 from dradriver.kube.backoff import wait_s
 from dradriver.topology.machine import Machine
 
@@ -37,14 +38,26 @@ _COMMAND: Final = (sys.executable, "-m", kinds.__name__)
 
 
 class AtOnce:
-    """Lets tables be made where they are needed: what the command line and tests do."""
+    """Lets tables be made where they are needed: what the command line and tests do.
+
+    Attributes:
+        made: The tables of this node's machine are made now, for which ``ready`` returned False.
+    """
+
+    def __init__(self) -> None:
+        """Make one that has no tables to make."""
+        self.made: Event[[str]] = Event()
 
     def ready(self, node: str, machine: Machine) -> bool:  # noqa: ARG002  # what others need to know
-        """Return whether a node's machine may be placed on now. If not, ``Tabulator.made`` tells when it may."""
+        """Return whether pods may be placed on a node's machine now. If not, ``made`` tells when they may."""
         return True
 
     def forget(self, node: str) -> None:
         """Take in that a node has no machine any more."""
+
+    async def run(self) -> None:
+        """Make tables until cancelled; here there are none to make."""
+        await asyncio.get_running_loop().create_future()
 
 
 class _Turns(msgspec.Struct):
@@ -64,11 +77,7 @@ class _Turns(msgspec.Struct):
 
 
 class Tabulator(AtOnce):
-    """Has tables made, and says which nodes may be placed on since.
-
-    Attributes:
-        made: Called with the name of a node whose machine's tables are there.
-    """
+    """Has tables made, and says which nodes may be placed on since."""
 
     def __init__(
         self,
@@ -78,7 +87,7 @@ class Tabulator(AtOnce):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """``command`` starts the process, as ``allocator/fleet/kinds.py`` is one."""
-        self.made: Callable[[str], None] = lambda _: None
+        super().__init__()
         self._command, self._timeout_s, self._clock = command, timeout_s, clock
         self._wanted: dict[str, MachineKind] = {}  # by node, those first that have waited longest
         self._turns: dict[str, _Turns] = {}

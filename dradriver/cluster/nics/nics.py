@@ -23,6 +23,7 @@ from dradriver.cluster.nics.nic_counts import Counts
 from dradriver.cluster.nics.nic_devices import Nic, NicSlice
 from dradriver.cluster.nics.nic_ways import Ways
 from dradriver.cluster.nodes.table import NodeTable
+from dradriver.event import Event
 from dradriver.kube.reflector import Change
 from dradriver.reason import Cause, Reason
 from dradriver.topology.machine import Machine
@@ -36,7 +37,7 @@ class Nics:
 
     Attributes:
         asked: Whether any pod has asked for NICs: before that nothing is read.
-        on_asked: Called when the first one does.
+        first_requested: The first pod requests NICs.
         known: The drivers whose slices are all known.
         counts: How many NICs nodes have for whoever asks.
     """
@@ -50,7 +51,7 @@ class Nics:
             taint_rules: Knows which NICs administrators' rules taint.
         """
         self.asked = False
-        self.on_asked: Callable[[], None] = lambda: None
+        self.first_requested: Event[[]] = Event()
         self.known: set[str] = set()
         self._nodes, self._taint_rules = nodes, taint_rules
         self._slices: dict[str, NicSlice] = {}
@@ -269,7 +270,7 @@ class Nics:
         """Have the slices of NICs read, if nobody has. Returns what is waited for until they are known."""
         if not self.asked:
             self.asked = True
-            self.on_asked()
+            self.first_requested()
         unknown = sorted(DRIVERS.keys() - self.known)
         text = f"waits until the slices of drivers {', '.join(unknown)} are read"
         return Reason(Cause.POD, text) if unknown else None

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
 from dradriver.api.claims.usage import HOUR_S, MOST_PODS, MOST_ROWS, Bucket, Detail, Details, Hours, folds, largest_pods
+from dradriver.event import Event
 
 _HOURS: Final = 4  # of a gap, before others have their turn
 _LEAST: Final = 1e-9  # GPUs; less is what adding up fractions has lost
@@ -35,12 +36,12 @@ class GpuHours:
         hours: GPU-seconds.
         details: What is known of them beside.
         grown: Hours that have grown; whoever writes them down takes them out.
-        spent: Told each time a bucket, and how many GPU-seconds are added to it.
+        spent: These GPU-seconds are added to this bucket.
     """
 
     def __init__(self) -> None:
         """Count nothing yet."""
-        self.spent: Callable[[Bucket, float], object] = lambda _bucket, _seconds: None
+        self.spent: Event[[Bucket, float]] = Event()
         self.begin({}, {})
         self.counts = False
 

@@ -22,6 +22,7 @@ from dradriver.cluster.gpus.gpu_parts import gpus_of
 from dradriver.cluster.gpus.pools import Pool
 from dradriver.cluster.pods.gpu_hours import Gap, GpuHours
 from dradriver.cluster.records.records import ClaimRecord
+from dradriver.event import Event
 
 _LONGEST_S: Final = MOST_DAYS * DAY_H * HOUR_S
 _CLAIMS: Final = 256  # counted before others have their turn
@@ -129,9 +130,9 @@ class GpuTime:
     """What claims hold now, and the GPU-seconds of each hour.
 
     Attributes:
-        changed: Told the namespace, how many GPUs more it is given, and how many more it is given or promised.
+        changed: A namespace is given so many more GPUs, and is given or promised so many more; negative for fewer.
         charges: How many GPUs each namespace is given or promised, by product; by none those on nodes without slices.
-        charged: Told the namespace, and how many more these are.
+        charged: A namespace is given or promised so many more GPUs, by product; negative for fewer.
         book: GPU-seconds as far as they are settled, from ``begin`` on.
         until: Until when all is settled, seconds since the epoch; it does not go back where the clock does.
     """
@@ -157,9 +158,9 @@ class GpuTime:
         self._results = results
         self._clock = clock
         self._holds: dict[Key, _Hold] = {}
-        self.changed: Callable[[str, float, float], object] = lambda _namespace, _given, _charged: None
+        self.changed: Event[[str, float, float]] = Event()
         self.charges: dict[str, dict[str, float]] = {}
-        self.charged: Callable[[str, Mapping[str, float]], object] = lambda _namespace, _gpus: None
+        self.charged: Event[[str, Mapping[str, float]]] = Event()
         self._unknown: dict[str, set[Key]] = {}  # claims that were counted while a node had no pool, by the node
         self.book = GpuHours()
         self.until = 0.0

@@ -2,6 +2,7 @@
 
 controller     starts the reflectors and the worker
 worker         receives changes, gives each workload its turn
+recorders      writers of all Events
 dispatcher     finds the workload of a changed pod, and who looks at it
 pod_worker     looks at single pods, and at the pods of gangs that run
 gang_worker    looks at gangs that have not started

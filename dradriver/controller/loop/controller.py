@@ -17,7 +17,7 @@ from dradriver.api.claims import channels
 from dradriver.api.policies.model import Policies
 from dradriver.cluster.cache.picture import Picture
 from dradriver.cluster.gpus.kueue_topologies import read_topology
-from dradriver.cluster.gpus.tabulating import Tabulator
+from dradriver.cluster.gpus.tabulating import AtOnce
 from dradriver.cluster.gpus.taint_rules import read_rule
 from dradriver.cluster.records import pods, records, slice_records
 from dradriver.controller import metrics
@@ -25,15 +25,15 @@ from dradriver.controller.loop import idle_pods, namespaces
 from dradriver.controller.loop.audit import Audit
 from dradriver.controller.loop.background import always
 from dradriver.controller.loop.figures import Figures
+from dradriver.controller.loop.recorders import Recorders
 from dradriver.controller.loop.worker import Worker
 from dradriver.controller.reading import unread_claims
 from dradriver.controller.reading.nic_slices import NicSlices
-from dradriver.controller.steps.next_step import PROMISE_S, UNSCHEDULABLE_S
+from dradriver.controller.steps.deadlines import Deadlines
 from dradriver.controller.writing import seat_slice
-from dradriver.controller.writing.reasons import Record
 from dradriver.controller.writing.reservation_store import ReservationStore
 from dradriver.controller.writing.template_writer import TemplateWriter
-from dradriver.controller.writing.usage_store import UsageStore
+from dradriver.controller.writing.usage_store import UsageStore, count_gpu_seconds
 from dradriver.errors import DriverError
 from dradriver.kube.client import Client
 from dradriver.kube.optional import OptionalReflector
@@ -99,50 +99,29 @@ class Controller:
         self,
         client: Client,
         *,
-        promise_s: float = PROMISE_S,
-        unschedulable_s: float = UNSCHEDULABLE_S,
-        grace_s: float = 10.0,
-        record: Record | None = None,
-        record_end: Record | None = None,
-        record_placed: Record | None = None,
+        deadlines: Deadlines | None = None,
+        recorders: Recorders | None = None,
         suspendable: Collection[str] = (),
-        record_unread: unread_claims.Record | None = None,
-        record_seats: seat_slice.Record | None = None,
-        record_namespace: namespaces.Record | None = None,
-        tabulator: Tabulator | None = None,
+        tables: AtOnce | None = None,
         namespace: str = "",
-        say_idle: idle_pods.Say | None = None,
         ends_idle: bool = False,
         reservation_store: ReservationStore | None = None,
     ) -> None:
         """Make a controller that knows nothing yet.
 
         Args:
-            client: The API server; see ``Worker``, also for what is not named here.
-            promise_s: See there.
-            unschedulable_s: See there.
-            grace_s: See there.
-            record: See there.
-            record_end: See there.
-            record_placed: See there.
-            suspendable: See there.
-            record_unread: Writes an Event about a claim that cannot be read whole.
-            record_seats: Writes an Event where seats keep no gang's pods from being bound.
-            record_namespace: Writes an Event about a namespace that several tenants claim.
-            tabulator: Makes tables beside the loop; without one they are made in it.
+            client: The API server.
+            deadlines: How long to wait for the scheduler, for pods and for claims.
+            recorders: Write Events; None for no Events.
+            suspendable: Kinds of owners that the controller may suspend.
+            tables: Makes the tables of machines outside the loop; None to make them in the loop.
             namespace: Where GPU time and reservations are kept, the driver's own; empty for nowhere.
-            say_idle: Writes an Event about a pod whose GPUs do nothing.
             ends_idle: Whether those that ask for it are ended.
             reservation_store: Where reservations are kept; by default a ConfigMap in ``namespace``.
         """
-        self.worker = Worker(
-            client, promise_s=promise_s, unschedulable_s=unschedulable_s, grace_s=grace_s, record=record,
-            record_end=record_end, record_placed=record_placed, suspendable=suspendable,
-        )  # fmt: skip
-        self._tabulator = tabulator
-        if tabulator is not None:
-            self.worker.picture.make_tables(tabulator)
-        self._unread = unread_claims.UnreadClaims(record_unread)
+        recorders = recorders or Recorders()
+        self.worker = Worker(client, deadlines=deadlines, recorders=recorders, suspendable=suspendable, tables=tables)
+        self._unread = unread_claims.UnreadClaims(recorders.unread_claim)
         self._reflectors = {
             source: Reflector[Any](
                 client,
@@ -155,6 +134,7 @@ class Controller:
             for source in sources()
         }
         self._nics = NicSlices(client, self.worker.picture)
+        self.worker.picture.nics.first_requested.add(self._nics.begin)
         shown = [(source.resource, one.store) for source, one in self._reflectors.items()]
         shown += [(RESOURCE_SLICES, one.store) for one in self._nics.reflectors.values()]
         self.audit = Audit(self.worker.picture, shown)
@@ -165,18 +145,20 @@ class Controller:
             client, KUEUE_TOPOLOGIES, read_topology, on_change=self.worker.picture.topology_changed
         )
         self._namespaces = namespaces.Namespaces(
-            client, self.worker.tenants, self.worker.namespace_changed, record_namespace
+            client, self.worker.tenants, self.worker.namespace_changed, recorders.namespace
         )
-        self._seats = seat_slice.SeatSlice(client, self.worker.picture, record_seats)
+        self._seats = seat_slice.SeatSlice(client, self.worker.picture, recorders.barrier)
         self._usage = (
             UsageStore(client, self.worker.picture, self.worker.tenants, namespace=namespace) if namespace else None
         )
-        self._idle = idle_pods.IdlePods(client, self.worker.picture, say_idle, ends=ends_idle)
+        if self._usage is not None:
+            self.worker.picture.gpu_time.book.spent.add(count_gpu_seconds)
+        self._idle = idle_pods.IdlePods(client, self.worker.picture, recorders.idle, ends=ends_idle)
         self._figures = Figures(self.worker.picture, self.worker.reasons)
         if reservation_store is None and namespace:
             reservation_store = ReservationStore(client, namespace=namespace)
         self._reserved = reservation_store
-        self.template_writer = TemplateWriter(client, self.worker.picture.templates.known, record=record)
+        self.template_writer = TemplateWriter(client, self.worker.picture.templates.known, record=recorders.waiting)
 
     def follow(self, policies: Policies) -> None:
         """Choose and order by these policies from now on."""
@@ -208,8 +190,7 @@ class Controller:
         async with asyncio.TaskGroup() as tasks:
             for reflector in self._reflectors.values():
                 tasks.create_task(reflector.run())
-            if self._tabulator is not None:
-                tasks.create_task(always(self._tabulator.run))
+            tasks.create_task(always(self.worker.picture.inventory.tables.run))
             tasks.create_task(always(self._taint_rules.run))
             tasks.create_task(always(self._topologies.run))
             tasks.create_task(always(self._nics.run))

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Final
 
 from dradriver.api.base.pods import Pod
 from dradriver.api.claims.pins import Key
 from dradriver.cluster.cache.picture import Picture
-from dradriver.cluster.pods.volumes import VolumeReader
 from dradriver.controller import metrics
 from dradriver.controller.loop.gang_worker import GangWorker
 from dradriver.controller.loop.pod_worker import PodWorker
 from dradriver.controller.loop.preemption import Preemptions
 from dradriver.controller.loop.running_gangs import RunningGangs
-from dradriver.controller.reading.template_reader import TemplateReader
+from dradriver.controller.reading.prerequisites import Prerequisites
 from dradriver.controller.writing.executor import Executor
 from dradriver.controller.writing.reasons import Reasons
+from dradriver.queue.agenda import Agenda
 from dradriver.queue.entries import Entries
 from dradriver.queue.lanes import Lanes
 from dradriver.queue.tenants import Tenants
+from dradriver.queue.unit_register import UnitRegister
 from dradriver.queue.units import Member, Unit
 from dradriver.queue.waiting import Queue
 from dradriver.reason import Cause, Reason
@@ -30,16 +30,13 @@ ANEW: Final = Reason(Cause.GANG, "waits until its gang has been started anew")
 
 
 class Dispatcher:
-    """One look at a time at one pod or gang: at all that is so whatever it asks for, before its worker looks at it.
-
-    Attributes:
-        newest: When the newest pod that was looked at was created; empty before the first.
-    """
+    """One look at a time at one pod or gang: at all that is so whatever it asks for, before its worker looks at it."""
 
     def __init__(
         self,
         picture: Picture,
-        units: dict[Key, Unit],
+        agenda: Agenda,
+        units: UnitRegister,
         tenants: Tenants,
         queue: Queue,
         lanes: Lanes,
@@ -49,16 +46,13 @@ class Dispatcher:
         gangs: GangWorker,
         running: RunningGangs,
         preemptions: Preemptions,
-        templates: TemplateReader,
-        volumes: VolumeReader,
-        *,
-        touch: Callable[[Key], None],
-        at: Callable[[float, Key], None],
+        prerequisites: Prerequisites,
     ) -> None:
         """Make one that has looked at nothing.
 
         Args:
             picture: The cluster.
+            agenda: Takes what else has to be looked at, now or later.
             units: Units by pod or gang, kept up to date from now on.
             tenants: Say what the priority of a unit counts.
             queue: Who waits.
@@ -69,17 +63,13 @@ class Dispatcher:
             gangs: Looks at gangs that have not started.
             running: Looks at those that have.
             preemptions: Say which of those have to end.
-            templates: Told which templates to read.
-            volumes: Told which claims of storage to read.
-            touch: Called with what has to be looked at, too.
-            at: The same at a time, by the loop's clock.
+            prerequisites: Requests the objects that a pod names.
         """
-        self._picture, self._units, self._tenants, self._queue, self._lanes = picture, units, tenants, queue, lanes
-        self._reasons, self._executor, self._pods, self._gangs = reasons, executor, pods, gangs
-        self._running, self._preemptions, self._templates, self._volumes = running, preemptions, templates, volumes
-        self._touch, self._at = touch, at
+        self._picture, self._agenda, self._units, self._tenants = picture, agenda, units, tenants
+        self._queue, self._lanes, self._reasons, self._executor = queue, lanes, reasons, executor
+        self._pods, self._gangs, self._running, self._preemptions = pods, gangs, running, preemptions
+        self._prerequisites = prerequisites
         self._entries = Entries(tenants)
-        self.newest = ""
 
     def look(self, key: Key) -> None:
         """Look at a pod or a gang, whatever became of it."""
@@ -92,9 +82,9 @@ class Dispatcher:
             return
         gang = self._picture.gangs.of(key)
         if gang is not None and not self._picture.gangs.started(gang.gang):
-            self._touch(gang.gang)
+            self._agenda.add(gang.gang)
             return
-        self._have_read(pod)
+        self._prerequisites.request(pod)
         if self._waits(key, pod):
             return
         where = self._picture.volumes.of(pod)
@@ -102,13 +92,13 @@ class Dispatcher:
             self._disband(key)
             unit = Unit(Member(pod, self._picture.templates.of(pod), where), highest=self._tenants.highest(key[0]))
             unit.lead.near = "" if gang is None else gang.gang[1]
-            self.newest = max(self.newest, pod.metadata.creation_timestamp or "")
+            self._units.note_created(pod.metadata.creation_timestamp)
             self._units[key] = unit
         elif unit.busy:
             return  # its writer looks again when it is done
         elif unit.lead.update(pod, self._picture.templates.of(pod), where):
             unit.forgive()
-        self._entries.look(unit, self.newest)
+        self._entries.look(unit, self._units.newest)
         self._count(unit, unit.lead)
         if self._may_go_on(unit) and self._pods.look(unit):
             self._forget(key)
@@ -132,11 +122,11 @@ class Dispatcher:
                         self._units.setdefault(member.key, Unit(member, highest=self._tenants.highest(key[0])))
             self._running.look(key)
             for pod in (one for one in pods if not self._picture.pods[one].spec.node_name):
-                self._touch(pod)
+                self._agenda.add(pod)
             return
         self._running.forget(key)
         for pod in pods:
-            self._have_read(self._picture.pods[pod])
+            self._prerequisites.request(self._picture.pods[pod])
         alone = [one for pod in pods if (one := self._units.get(pod)) is not None]
         if any(one.busy for one in alone):
             return
@@ -145,8 +135,8 @@ class Dispatcher:
         unit = self._units[key] = self._gangs.gathered(
             unit, key, [one.lead for one in alone], self._tenants.highest(key[0])
         )
-        self.newest = max(self.newest, *(member.pod.metadata.creation_timestamp or "" for member in unit.members))
-        self._entries.look(unit, self.newest)
+        self._units.note_created(*(member.pod.metadata.creation_timestamp for member in unit.members))
+        self._entries.look(unit, self._units.newest)
         for member in unit.members:
             self._count(unit, member)
         if self._may_go_on(unit):
@@ -156,20 +146,13 @@ class Dispatcher:
         """Return whether a unit's pause is over, and what became of its last write is known."""
         if asyncio.get_running_loop().time() < unit.failures.not_before:
             self._queue.drop(unit.key)
-            self._at(unit.failures.not_before, unit.key)
+            self._agenda.add_at(unit.failures.not_before, unit.key)
             return False
         if unit.unsure:
             if self._lanes.writable(unit.key, unit.order):
                 self._executor.ask(unit)
             return False
         return True
-
-    def _have_read(self, pod: Pod) -> None:
-        """Have the template of a pod's claim, and its claims of storage, read; the pod is looked at again then."""
-        for claim in self._picture.volumes.unread_of(pod):
-            self._volumes.want(claim)
-        if (template := self._picture.templates.unread_of(pod)) is not None:
-            self._templates.want(template)
 
     def _waits(self, key: Key, pod: Pod) -> bool:
         """Return whether a pod stays at its gate whatever is free; what it was given already ends as ever."""
@@ -183,7 +166,7 @@ class Dispatcher:
         if why is not None:
             self._reasons.want(pod, why)
         if leaves:
-            self._at(asyncio.get_running_loop().time() + LEAVES_S, key)
+            self._agenda.add_at(asyncio.get_running_loop().time() + LEAVES_S, key)
         return True
 
     def _disband(self, key: Key) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from dradriver.allocator.fleet.gang_effort import efforts
@@ -22,6 +22,7 @@ from dradriver.controller.loop.preemption import Preemptions
 from dradriver.controller.loop.reservations import Reservations
 from dradriver.controller.loop.running_gangs import RunningGangs
 from dradriver.controller.placing import gang_plan
+from dradriver.controller.steps.deadlines import Deadlines
 from dradriver.controller.steps.ending import Ending
 from dradriver.controller.steps.gang_sizes import Sizes, done_of, size_of
 from dradriver.controller.steps.gang_step import GiveBack, Go, Lift, Plan, Wait, gang_step, in_order
@@ -29,6 +30,7 @@ from dradriver.controller.steps.withdraw_reasons import WithdrawReason
 from dradriver.controller.writing.executor import OBJECT_BACKOFF_S, PROMISE_BACKOFF_S, Executor, longest_backoff_s
 from dradriver.controller.writing.gang_writer import GangWriter
 from dradriver.controller.writing.reasons import Reasons
+from dradriver.queue.agenda import Agenda
 from dradriver.queue.caps import CapError, Caps
 from dradriver.queue.lanes import Lanes, Slot
 from dradriver.queue.units import Member, Unit
@@ -48,28 +50,40 @@ class GangWorker:
     def __init__(
         self,
         picture: Picture,
+        agenda: Agenda,
         queue: Queue,
         lanes: Lanes,
         reasons: Reasons,
         executor: Executor,
         writer: GangWriter,
         sizes: Sizes,
-        *,
         running: RunningGangs,
         caps: Caps,
         reservations: Reservations,
         preemptions: Preemptions,
-        at: Callable[[float, Key], None],
-        touch: Callable[[Key], None],
-        promise_s: float,
-        unschedulable_s: float,
+        deadlines: Deadlines,
     ) -> None:
-        """Make one that has looked at nothing; see ``Worker`` for the times."""
-        self._picture, self._queue, self._lanes, self._reasons = picture, queue, lanes, reasons
-        self._executor, self._writer, self._sizes = executor, writer, sizes
+        """Make one that has looked at nothing.
+
+        Args:
+            picture: The cluster.
+            agenda: Takes the pods and gangs that have to be looked at, now or later.
+            queue: Orders the gangs that wait.
+            lanes: Say which unit may be written now.
+            reasons: Writes why a pod waits.
+            executor: Runs the writes of a gang.
+            writer: Makes the writes of a gang.
+            sizes: Say how many pods the owner of a gang wants.
+            running: Restarts gangs whose plan holds no more.
+            caps: Says which GPUs the cap of a tenant leaves to a unit.
+            reservations: Says which GPUs are reserved for a unit.
+            preemptions: Evicts other pods.
+            deadlines: Says how long to wait.
+        """
+        self._picture, self._agenda, self._queue, self._lanes = picture, agenda, queue, lanes
+        self._reasons, self._executor, self._writer, self._sizes = reasons, executor, writer, sizes
         self._running, self._caps, self._reservations, self._preemptions = running, caps, reservations, preemptions
-        self._at, self._touch = at, touch
-        self._promise_s, self._unschedulable_s = promise_s, unschedulable_s
+        self._deadlines = deadlines
         self._later: set[Key] = set()
 
     def looks_later(self, unit: Unit) -> bool:
@@ -83,7 +97,7 @@ class GangWorker:
             return False
         if unit.key not in self._later:
             self._later.add(unit.key)
-            self._at(unit.look_again_at, unit.key)
+            self._agenda.add_at(unit.look_again_at, unit.key)
         return True
 
     def look_now(self, gangs: Mapping[Key, Unit]) -> None:
@@ -91,7 +105,7 @@ class GangWorker:
         for key in self._later:
             if (unit := gangs.get(key)) is not None:
                 unit.look_again_at = 0.0
-            self._touch(key)
+            self._agenda.add(key)
         self._later.clear()
 
     def forget(self, key: Key) -> None:
@@ -141,7 +155,7 @@ class GangWorker:
         size = size_of(unit.key, first, self._sizes)
         if isinstance(size, Alone) and not gang_members.must_wait(first.wants):
             for pod in self._picture.gangs.dissolve(unit.key):
-                self._touch(pod)
+                self._agenda.add(pod)
             return
         step = gang_step(
             unit,
@@ -149,8 +163,8 @@ class GangWorker:
             Reason(Cause.GANG, size.why) if isinstance(size, Alone) else size,
             now,
             done=done_of(self._picture.gangs, first, self._sizes),
-            promise_s=self._promise_s,
-            unschedulable_s=self._unschedulable_s,
+            promise_s=self._deadlines.promise_s,
+            unschedulable_s=self._deadlines.unschedulable_s,
         )
         if isinstance(step, (Plan, Wait)) and (nominated := self._nominated(unit)):
             if self._lanes.writable(unit.key, unit.order):
@@ -162,14 +176,14 @@ class GangWorker:
                 for member in unit.members:
                     self._reasons.soon(member.key)  # they were told how many are there
             if step.until is not None:
-                self._at(step.until, unit.key)
+                self._agenda.add_at(step.until, unit.key)
             self._want(unit)
             return
         self._queue.drop(unit.key)
         match step:
             case Wait():
                 if step.until is not None:
-                    self._at(step.until, unit.key)
+                    self._agenda.add_at(step.until, unit.key)
                 if step.reason is not None:
                     self._tell(unit, step.reason)
             case _ if not self._lanes.writable(unit.key, unit.order):
@@ -185,7 +199,7 @@ class GangWorker:
 
     def _end_others(self, unit: Unit, ending: Ending, now: float) -> None:
         """Have others end for a gang, or give back what it was promised."""
-        self._at(ending.look_at(now), unit.key)
+        self._agenda.add_at(ending.look_at(now), unit.key)
         self._tell(unit, ending.why)
         if (why := self._preemptions.stops(unit, ending)) is None:
             self._preemptions.end(unit, ending)
@@ -251,17 +265,11 @@ class GangWorker:
             self._picture.promise(member.wish.claim, member.key, placement)
         nodes = list(dict.fromkeys(placement.node for placement in plan.values()))
         logger.info("gang %s/%s: %d pods on nodes %s", *unit.key, len(plan), nodes[:16])
-        self._executor.start(unit, lambda slot: self.write(plan, slot), creates=True)
+        self._executor.start(unit, lambda slot: self._writer.commit(plan, slot), creates=True)
 
     def give_back(self, unit: Unit, step: GiveBack) -> None:
         """Take claims back."""
         self._executor.start(unit, lambda slot: self._give_back(unit, step, slot))
-
-    async def write(self, plan: dict[Member, Placement], slot: Slot) -> None:
-        """Write a plan that is promised already."""
-        await self._writer.commit(plan, slot)
-        for member in plan:
-            self._reasons.taken_away(member.key)
 
     async def _give_back(self, unit: Unit, step: GiveBack, slot: Slot) -> None:
         await self._writer.give_back(step.claims, slot)
@@ -323,7 +331,7 @@ class GangWorker:
         if any(not member.pod.gated for member in unit.members) and not self._queue.closed(unit.key):
             now = asyncio.get_running_loop().time()
             if now < (until := unit.looks_since(now) + STUCK_S):
-                self._at(until, unit.key)
+                self._agenda.add_at(until, unit.key)
             else:
                 pods = [member.pod for member in unit.members]
                 self._running.anew(unit.key, pods, f"there is no place for it within its nodes: {reason}")

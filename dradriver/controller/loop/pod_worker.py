@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
 from typing import Final
 
 from dradriver.allocator.request import NoPlaceError
 from dradriver.api.base import names
 from dradriver.api.base.errors import WordError
 from dradriver.api.claims.claims import digest
-from dradriver.api.claims.pins import Key
 from dradriver.api.vocabulary.values import HAND_OVER
 from dradriver.cluster.cache.picture import Picture
 from dradriver.cluster.nodes.columns import Bools
@@ -20,6 +18,7 @@ from dradriver.controller.loop.preemption import Preemptions
 from dradriver.controller.loop.reservations import Reservations
 from dradriver.controller.loop.running_gangs import RunningGangs
 from dradriver.controller.placing.decide import FEW_NODES, MOST_NODES, decide, revalidate
+from dradriver.controller.steps.deadlines import Deadlines
 from dradriver.controller.steps.ending import Ending
 from dradriver.controller.steps.next_step import next_step
 from dradriver.controller.steps.pod_steps import Go, Keep, LetGo, Place, Settle, Wait, Withdraw
@@ -27,6 +26,7 @@ from dradriver.controller.steps.withdraw_reasons import WithdrawReason
 from dradriver.controller.writing.executor import Executor
 from dradriver.controller.writing.gang_writer import GangWriter
 from dradriver.controller.writing.reasons import Reasons
+from dradriver.queue.agenda import Agenda
 from dradriver.queue.caps import CapError, Caps, Left
 from dradriver.queue.lanes import Lanes
 from dradriver.queue.placement_request import why
@@ -49,38 +49,55 @@ class PodWorker:
     def __init__(
         self,
         picture: Picture,
+        agenda: Agenda,
         queue: Queue,
         lanes: Lanes,
         reasons: Reasons,
         executor: Executor,
-        seats: GangWriter,
+        gang_writer: GangWriter,
         running: RunningGangs,
         caps: Caps,
         reservations: Reservations,
         preemptions: Preemptions,
         tenants: Tenants,
-        *,
-        at: Callable[[float, Key], None],
-        promise_s: float,
-        unschedulable_s: float,
-        hand_over_s: float,
+        deadlines: Deadlines,
     ) -> None:
-        """Make one that has looked at nothing; see ``Worker`` for the times."""
-        self._picture, self._queue, self._lanes, self._reasons = picture, queue, lanes, reasons
-        self._executor, self._seats, self._running = executor, seats, running
+        """Make one that has looked at nothing.
+
+        Args:
+            picture: The cluster.
+            agenda: Takes the pods that have to be looked at later.
+            queue: Orders the pods that wait.
+            lanes: Say which unit may be written now.
+            reasons: Writes why a pod waits.
+            executor: Writes for single pods.
+            gang_writer: Writes for pods with a gang barrier.
+            running: Finds places for pods of gangs that run.
+            caps: Says which GPUs the cap of a tenant leaves to a unit.
+            reservations: Says which GPUs are reserved for a unit.
+            preemptions: Evicts other pods.
+            tenants: Say whether kube-scheduler may place the pods of a namespace.
+            deadlines: Says how long to wait.
+        """
+        self._picture, self._agenda, self._queue, self._lanes = picture, agenda, queue, lanes
+        self._reasons, self._executor, self._gang_writer, self._running = reasons, executor, gang_writer, running
         self._caps, self._reservations, self._preemptions = caps, reservations, preemptions
-        self._tenants = tenants
-        self._at = at
-        self._promise_s, self._unschedulable_s, self._hand_over_s = promise_s, unschedulable_s, hand_over_s
+        self._tenants, self._deadlines = tenants, deadlines
 
     def look(self, unit: Unit) -> bool:
         """Do what a pod's state asks for. Returns whether it asks for nothing more, and may be forgotten."""
         member, now = unit.lead, asyncio.get_running_loop().time()
-        step = next_step(member, self._picture, now, promise_s=self._promise_s, unschedulable_s=self._unschedulable_s)
+        step = next_step(
+            member,
+            self._picture,
+            now,
+            promise_s=self._deadlines.promise_s,
+            unschedulable_s=self._deadlines.unschedulable_s,
+        )
         if isinstance(step, Place):
             if (times := member.promise.lost()) > 1:
                 unit.failures.lost(now, times)
-                self._at(unit.failures.not_before, unit.key)
+                self._agenda.add_at(unit.failures.not_before, unit.key)
             else:
                 self._want(unit)
             return False
@@ -91,9 +108,9 @@ class PodWorker:
             case Withdraw() if self._lanes.writable(unit.key, unit.order):
                 self._executor.withdraw(unit, member, step)
             case Go() if self._lanes.writable(unit.key, unit.order):
-                self._executor.start(unit, lambda slot: self._seats.go((step.claim,), slot))
+                self._executor.start(unit, lambda slot: self._gang_writer.go((step.claim,), slot))
             case LetGo() if self._lanes.writable(unit.key, unit.order):
-                self._executor.start(unit, lambda slot: self._seats.give_back((step.claim,), slot))
+                self._executor.start(unit, lambda slot: self._gang_writer.give_back((step.claim,), slot))
             case Ending():
                 self._end_others(unit, member, step)
             case Settle() | Wait() if step.untrue:
@@ -103,7 +120,7 @@ class PodWorker:
                 return True
             case Wait():
                 if step.until is not None:
-                    self._at(step.until, unit.key)
+                    self._agenda.add_at(step.until, unit.key)
                 if step.reason is not None:
                     self._reasons.want(member.pod, step.reason)
         return False
@@ -122,12 +139,12 @@ class PodWorker:
         now = asyncio.get_running_loop().time()
         if unit.lead.near and self._picture.gangs.gathers(unit.key):  # those that it came to run no more
             self._queue.leave(unit)
-            self._at(now, unit.key)
+            self._agenda.add_at(now, unit.key)
             return
         if unit.lead.near and self._running.comes_free(unit, now):
             self._queue.leave(unit)
             self._reasons.want(unit.lead.pod, Reason(Cause.GPUS, "the lost pod's GPUs are not free yet"))
-            self._at(now + LOOK_S, unit.key)
+            self._agenda.add_at(now + LOOK_S, unit.key)
             return
         left = self._caps.left(unit, self._reservations.whose(unit))
         try:
@@ -161,8 +178,8 @@ class PodWorker:
             now = asyncio.get_running_loop().time()
             if tenant := self._tenants.kept_from_scheduler(unit.key[0]):
                 reason = reason.add(_KEPT.format(tenant), Cause.RESERVED)
-            elif now < (until := unit.looks_since(now) + self._hand_over_s):
-                self._at(until, unit.key)
+            elif now < (until := unit.looks_since(now) + self._deadlines.hand_over_s):
+                self._agenda.add_at(until, unit.key)
             elif self._lanes.obstacle(unit.key, unit.order) is None:
                 self._queue.drop(unit.key)
                 self._executor.hand_over(unit, unit.lead, reason)
@@ -172,7 +189,7 @@ class PodWorker:
 
     def _end_others(self, unit: Unit, member: Member, ending: Ending) -> None:
         """Have others end for a pod, or give back what it was promised."""
-        self._at(ending.look_at(asyncio.get_running_loop().time()), unit.key)
+        self._agenda.add_at(ending.look_at(asyncio.get_running_loop().time()), unit.key)
         self._reasons.want(member.pod, ending.why)
         if not self._lanes.writable(unit.key, unit.order):
             return

@@ -18,7 +18,7 @@ import collections
 import logging
 import math
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -40,6 +40,7 @@ from dradriver.controller.placing.gang_preemption_plan import place_together
 from dradriver.controller.placing.preemption_plan import place
 from dradriver.controller.steps.ending import Ending
 from dradriver.controller.writing.executor import Executor
+from dradriver.controller.writing.gang_writer import GangWriter
 from dradriver.controller.writing.outcome import MovedOnError, RefusedError
 from dradriver.queue.caps import Limits
 from dradriver.queue.lanes import Lanes, Slot
@@ -61,11 +62,7 @@ OFF: Final = "preemption was switched off in the policies file"
 
 
 class Preemptions:
-    """Finds places for those who find none, and says what becomes of them.
-
-    Attributes:
-        write_gang: Writes the claims of a gang and lifts its pods.
-    """
+    """Finds places for those who find none, and says what becomes of them."""
 
     def __init__(
         self,
@@ -74,6 +71,7 @@ class Preemptions:
         lanes: Lanes,
         tenants: Tenants,
         executor: Executor,
+        gang_writer: GangWriter,
         evictions: Evictions,
         limits: Callable[[Unit], Limits | None],
         whose: Callable[[Unit, float], tuple[str, ...]],
@@ -85,14 +83,14 @@ class Preemptions:
             queue: Who waits.
             lanes: Who may be written now.
             tenants: Whose a namespace is, and what its priorities count.
-            executor: Writes.
+            executor: Runs writes, and makes those of single pods.
+            gang_writer: Makes the writes of gangs.
             evictions: Ends pods.
             limits: Says what its tenant's cap leaves to a unit; None for nothing.
             whose: Says whose reserved GPUs a unit may have that begins so many seconds later.
         """
         self._picture, self._queue, self._lanes, self._tenants = picture, queue, lanes, tenants
-        self._executor, self._evictions, self._limits = executor, evictions, limits
-        self.write_gang: Callable[[dict[Member, Placement], Slot], Awaitable[None]] | None = None
+        self._executor, self._gang_writer, self._evictions, self._limits = executor, gang_writer, evictions, limits
         self._preemptable = Preemptable(picture, tenants, evictions, whose)
         # By unit: how often, not before, the picture's version, and when it may be another without any event.
         self._tried: dict[Key, tuple[int, float, int, float]] = {}
@@ -286,8 +284,7 @@ class Preemptions:
             raise
         slot.begin()
         if unit.key in self._picture.gangs:
-            assert self.write_gang is not None, "set when all is made"
-            await self.write_gang(places, slot)
+            await self._gang_writer.commit(places, slot)
         else:
             await self._executor.write_place(unit.lead, places[unit.lead], slot)
 

@@ -24,6 +24,7 @@ from dradriver.controller.writing.reservation_store import ReservationStore
 from dradriver.errors import DriverError
 from dradriver.kube.backoff import wait_s
 from dradriver.queue import reservation, reserved_for
+from dradriver.queue.agenda import Agenda
 from dradriver.queue.caps import Limits
 from dradriver.queue.reservation import Blocked, Reservation, Step, Terms
 from dradriver.queue.reserved_for import key_of
@@ -55,31 +56,28 @@ class Reservations:
     def __init__(
         self,
         picture: Picture,
+        agenda: Agenda,
         queue: Queue,
         tenants: Tenants,
         units: Mapping[Key, Unit],
         limits: Callable[[Unit], Limits | None],
         *,
-        touch: Callable[[Key], None],
-        wake: Callable[[], None],
         clock: Callable[[], float] | None = None,
     ) -> None:
         """Begin with none.
 
         Args:
-            picture: The cluster.
+            picture: The cluster; ``gpus_changed`` has to be called for each change of a reserved GPU.
+            agenda: Takes the units for which GPUs are reserved, or are not reserved any more.
             queue: Says who is blocked, in which order.
             tenants: Say whose a namespace is.
             units: All that are looked at, by key.
             limits: Says what its tenant's cap leaves to a unit; None for nothing.
-            touch: Called with whom something was reserved for, or is not any more.
-            wake: Called when others may have a place by that.
             clock: Gives seconds since the epoch; by default the system's.
         """
         self.terms: Terms | None = Terms()
-        self._picture, self._queue, self._tenants, self._units = picture, queue, tenants, units
-        self._limits = limits
-        self._touch, self._wake, self._clock = touch, wake, clock or time.time
+        self._picture, self._agenda, self._queue, self._tenants = picture, agenda, queue, tenants
+        self._units, self._limits, self._clock = units, limits, clock or time.time
         self._reservable = Reservable(picture, self._clock)
         self._held: dict[str, Reservation] = {}  # by whom they are for
         self._by_key: dict[Key, str] = {}  # whom these are for, by its pod or gang
@@ -90,7 +88,6 @@ class Reservations:
         self._news = self._more_idle = False
         self._looked_at = self._written_at = 0.0
         self._last: tuple[list[stored.Kept], list[stored.Since]] = [], []  # as it stands in the API
-        picture.inventory.reserved.changed = self._changed
 
     # What others ask.
 
@@ -301,8 +298,8 @@ class Reservations:
 
     # What it costs.
 
-    def _changed(self) -> None:
-        """Take in that a reserved GPU was taken, or became free."""
+    def gpus_changed(self) -> None:
+        """Take in that a reserved GPU was allocated, or became free."""
         self._count(self._clock())
         self._woken.set()
 
@@ -340,9 +337,9 @@ class Reservations:
         self._news |= news
         self._more_idle = True
         metrics.RESERVED.set(sum(len(each.gpus) for each in self._held.values()))
-        self._wake()
+        self._agenda.wake()
         for name in (who,) if who else self._held:
-            self._touch(key_of(name))
+            self._agenda.add(key_of(name))
 
     # Over leaders.
 

@@ -19,6 +19,7 @@ from dradriver.controller.placing import gang_plan
 from dradriver.controller.steps.gang_running import Anew, running_step
 from dradriver.controller.steps.gang_sizes import Sizes, done_of, size_of
 from dradriver.controller.steps.gang_step import in_order
+from dradriver.queue.agenda import Agenda
 from dradriver.queue.caps import Left
 from dradriver.queue.units import Unit
 
@@ -42,14 +43,22 @@ class RunningGangs:
     def __init__(
         self,
         picture: Picture,
+        agenda: Agenda,
         sizes: Sizes,
         restarts: Restarts,
         *,
-        at: Callable[[float, Key], None],
         promise_s: float,
     ) -> None:
-        """Begin with none; see ``Worker`` for the times."""
-        self._picture, self._sizes, self._restarts, self._at = picture, sizes, restarts, at
+        """Begin with none.
+
+        Args:
+            picture: The cluster.
+            agenda: Takes the gangs that have to be looked at later.
+            sizes: Say how many pods the owner of a gang wants.
+            restarts: Starts gangs again.
+            promise_s: See ``Deadlines``.
+        """
+        self._picture, self._agenda, self._sizes, self._restarts = picture, agenda, sizes, restarts
         self._promise_s = promise_s
         self._since: dict[Key, float] = {}  # when each was first seen to have started
         self._leaving: set[Key] = set()
@@ -82,7 +91,7 @@ class RunningGangs:
         if isinstance(step, Anew):
             self.anew(gang, pods, step.reason)
         elif step.until is not None:
-            self._at(step.until, gang)
+            self._agenda.add_at(step.until, gang)
 
     def anew(self, gang: Key, pods: Sequence[Pod], reason: str) -> None:
         """Have a gang start anew, if that can be."""
@@ -90,7 +99,7 @@ class RunningGangs:
             self._leaving.add(gang)
         else:
             # What is refused, a moment from now, may be permitted then.
-            self._at(asyncio.get_running_loop().time() + AGAIN_S + 1, gang)
+            self._agenda.add_at(asyncio.get_running_loop().time() + AGAIN_S + 1, gang)
 
     def leaves(self, gang: Key) -> bool:
         """Return whether all pods of a gang are about to go, so that none of them need be given a place."""

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import heapq
 import logging
-import math
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import Final
@@ -18,6 +14,7 @@ from dradriver.api.base.errors import WordError
 from dradriver.api.claims.pins import Key
 from dradriver.api.policies.model import Policies
 from dradriver.cluster.cache.picture import Picture
+from dradriver.cluster.gpus.tabulating import AtOnce
 from dradriver.cluster.pods.volumes import VolumeReader
 from dradriver.controller import metrics
 from dradriver.controller.loop.background import always
@@ -25,29 +22,32 @@ from dradriver.controller.loop.dispatcher import Dispatcher
 from dradriver.controller.loop.gang_worker import GangWorker
 from dradriver.controller.loop.pod_worker import PodWorker
 from dradriver.controller.loop.preemption import Preemptions
+from dradriver.controller.loop.recorders import Recorders
 from dradriver.controller.loop.reservations import Reservations
 from dradriver.controller.loop.running_gangs import RunningGangs
 from dradriver.controller.owners.evictions import Evictions
 from dradriver.controller.owners.owner_kinds import OwnerKinds
 from dradriver.controller.owners.owner_reader import OwnerReader
 from dradriver.controller.owners.owner_restarts import OwnerRestarts
+from dradriver.controller.reading.prerequisites import Prerequisites
 from dradriver.controller.reading.template_reader import TemplateReader
+from dradriver.controller.steps.deadlines import Deadlines
 from dradriver.controller.steps.gang_sizes import size_matters
-from dradriver.controller.steps.next_step import PROMISE_S, UNSCHEDULABLE_S
 from dradriver.controller.writing.api_writer import ApiWriter
 from dradriver.controller.writing.executor import OBJECT_BACKOFF_S, OWN_ERROR, Executor
 from dradriver.controller.writing.gang_writer import GangWriter
 from dradriver.controller.writing.garbage_collector import Collector
 from dradriver.controller.writing.placed import Placed
-from dradriver.controller.writing.reasons import Reasons, Record
-from dradriver.kube.backoff import EARLY_S
+from dradriver.controller.writing.reasons import Reasons
 from dradriver.kube.client import Client
+from dradriver.queue.agenda import Agenda
 from dradriver.queue.caps import CapError, Caps
 from dradriver.queue.lanes import Lanes
 from dradriver.queue.rechecks import Asking
 from dradriver.queue.shares import Shares
 from dradriver.queue.tenants import Tenants
-from dradriver.queue.units import HAND_OVER_S, Unit
+from dradriver.queue.unit_register import UnitRegister
+from dradriver.queue.units import Unit
 from dradriver.queue.waiting import Queue
 
 logger = logging.getLogger(__name__)
@@ -75,89 +75,82 @@ class Worker:
         self,
         client: Client,
         *,
-        promise_s: float = PROMISE_S,
-        unschedulable_s: float = UNSCHEDULABLE_S,
-        grace_s: float = 10.0,
-        hand_over_s: float = HAND_OVER_S,
-        record: Record | None = None,
-        record_end: Record | None = None,
-        record_placed: Record | None = None,
+        deadlines: Deadlines | None = None,
+        recorders: Recorders | None = None,
         suspendable: Collection[str] = (),
         clock: Callable[[], float] | None = None,
+        tables: AtOnce | None = None,
     ) -> None:
         """Make a worker with an empty picture of the cluster.
 
         Args:
             client: The API server.
-            promise_s: How long a promise may last that the scheduler does not keep.
-            unschedulable_s: How long once the scheduler says that it finds no room.
-            grace_s: How long a claim may outlive its pod.
-            hand_over_s: How long a pod looks for a place that the scheduler gets if there is none.
-            record: Writes an Event about a pod that waits.
-            record_end: Writes an Event about a pod that has to end for another.
-            record_placed: Writes an Event about a pod that got its place.
+            deadlines: How long to wait for the scheduler, for pods and for claims.
+            recorders: Write Events about pods; None for no Events.
             suspendable: Kinds of owners that the controller may suspend.
             clock: Returns seconds since the epoch, for GPU time and reservations; the system's by default.
+            tables: Makes the tables of machines; None to make them where they are needed.
         """
-        self._woken = asyncio.Event()
-        self._acting = False
-        self._touched: OrderedDict[Key, None] = OrderedDict()
-        self.picture = Picture(self._touch, self._woken.set, clock=clock)
+        deadlines, recorders = deadlines or Deadlines(), recorders or Recorders()
+        self._agenda = Agenda()
+        self._units = UnitRegister()
+        self.picture = Picture(self._agenda.add, self._agenda.wake, clock=clock, tables=tables)
         self.tenants = Tenants(Shares(time.monotonic))
         self.picture.fleets.views.partition_of = self.tenants.partition_of
-        self.picture.gpu_time.changed = self.tenants.shares.holds
-        self.caps = Caps(self.tenants, self.picture, self._woken.set)
+        self.caps = Caps(self.tenants, self.picture, self._agenda.wake)
         self._queue = Queue(
             self.picture.nodes, self.picture.inventory.free, tenant=self.tenants.of, share=self.tenants.turn,
             partition=self.tenants.partition, closed=self.caps.closed, open_rows=self.caps.open_rows,
         )  # fmt: skip
-        self.tenants.shares.lowered = self._queue.lowered
-        self._asking = Asking(self._queue.rechecks, self._woken.set)
-        self._lanes = Lanes(self._woken.set, self._queue.turn)
+        self._asking = Asking(self._queue.rechecks, self._agenda.wake)
+        self._lanes = Lanes(self._agenda.wake, self._queue.turn)
         writer = ApiWriter(client, self.picture, self._lanes)
-        self.reasons = Reasons(writer.pods, pods=self.picture.pods.get, lanes=self._lanes, record=record)
-        self.placed = Placed(self.picture, self._lanes, record_placed)
-        gang_writer = GangWriter(client, writer, self.picture, self._lanes, self.placed)
+        self.reasons = Reasons(writer.pods, pods=self.picture.pods.get, lanes=self._lanes, record=recorders.waiting)
+        self.placed = Placed(self.picture, self._lanes, recorders.placed)
+        gang_writer = GangWriter(client, writer, self.picture, self._lanes, self.placed, self.reasons)
         self._executor = Executor(
-            writer, self._lanes, self.picture, self.reasons, self.placed, touch=self._touch, at=self._at,
-            alive=lambda unit: self._units.get(unit.key) is unit, newest=lambda: self._dispatcher.newest,
-        )  # fmt: skip
-        self._units: dict[Key, Unit] = {}
+            writer, self._lanes, self.picture, self.reasons, self.placed, self._agenda, self._units
+        )
         self.reservations = Reservations(
-            self.picture, self._queue, self.tenants, self._units, self.caps.limits,
-            touch=self._touch, wake=self._woken.set, clock=clock,
-        )  # fmt: skip
+            self.picture, self._agenda, self._queue, self.tenants, self._units, self.caps.limits, clock=clock
+        )
         kinds = OwnerKinds(client)
-        self._owner_reader = OwnerReader(client, kinds, waits=partial(size_matters, self.picture), touch=self._touch)
-        self._restarts = OwnerRestarts(client, kinds, pods=self.picture.pods, touch=self._touch)
+        self._owner_reader = OwnerReader(
+            client, kinds, waits=partial(size_matters, self.picture), touch=self._agenda.add
+        )
+        self._restarts = OwnerRestarts(client, kinds, pods=self.picture.pods, touch=self._agenda.add)
         self._preemptions = Preemptions(
-            self.picture, self._queue, self._lanes, self.tenants, self._executor,
-            Evictions(client, self.picture, self._restarts, suspendable=suspendable, record=record_end),
+            self.picture, self._queue, self._lanes, self.tenants, self._executor, gang_writer,
+            Evictions(client, self.picture, self._restarts, suspendable=suspendable, record=recorders.preempted),
             limits=self.caps.limits, whose=self.reservations.whose,
         )  # fmt: skip
-        self._running = RunningGangs(self.picture, self._owner_reader, self._restarts, at=self._at, promise_s=promise_s)
+        self._running = RunningGangs(
+            self.picture, self._agenda, self._owner_reader, self._restarts, promise_s=deadlines.promise_s
+        )
         self._gangs = GangWorker(
-            self.picture, self._queue, self._lanes, self.reasons, self._executor, gang_writer, self._owner_reader,
-            running=self._running, caps=self.caps, reservations=self.reservations,
-            preemptions=self._preemptions, at=self._at, touch=self._touch, promise_s=promise_s,
-            unschedulable_s=unschedulable_s,
+            self.picture, self._agenda, self._queue, self._lanes, self.reasons, self._executor, gang_writer,
+            self._owner_reader, self._running, self.caps, self.reservations, self._preemptions, deadlines,
         )  # fmt: skip
-        self._preemptions.write_gang = self._gangs.write
         self._pods = PodWorker(
-            self.picture, self._queue, self._lanes, self.reasons, self._executor, gang_writer, self._running,
-            self.caps, self.reservations, self._preemptions, self.tenants, at=self._at, promise_s=promise_s,
-            unschedulable_s=unschedulable_s, hand_over_s=hand_over_s,
+            self.picture, self._agenda, self._queue, self._lanes, self.reasons, self._executor, gang_writer,
+            self._running, self.caps, self.reservations, self._preemptions, self.tenants, deadlines,
         )  # fmt: skip
         self._template_reader = TemplateReader(client, self.picture)
         self._volumes = VolumeReader(client, self.picture.volumes, self.picture.volume_read)
         self._dispatcher = Dispatcher(
-            self.picture, self._units, self.tenants, self._queue, self._lanes, self.reasons, self._executor,
-            self._pods, self._gangs, self._running, self._preemptions, self._template_reader, self._volumes,
-            touch=self._touch, at=self._at,
+            self.picture, self._agenda, self._units, self.tenants, self._queue, self._lanes, self.reasons,
+            self._executor, self._pods, self._gangs, self._running, self._preemptions,
+            Prerequisites(self.picture, self._template_reader, self._volumes),
         )  # fmt: skip
-        self._collector = Collector(client, self.picture, writer, self._lanes, grace_s=grace_s)
-        self._timers: list[tuple[float, Key]] = []
-        self._due: dict[Key, float] = {}  # of each unit the first of its timers
+        self._collector = Collector(client, self.picture, writer, self._lanes, grace_s=deadlines.grace_s)
+        self._subscribe()
+
+    def _subscribe(self) -> None:
+        """Connect the parts that have to follow changes of others."""
+        self.picture.gpu_time.changed.add(self.tenants.shares.holds)
+        self.picture.gpu_time.charged.add(self.caps.charge)
+        self.picture.inventory.reserved.changed.add(self.reservations.gpus_changed)
+        self.tenants.shares.lowered.add(self._queue.lowered)
 
     async def run(self) -> None:
         """Work until cancelled."""
@@ -176,26 +169,21 @@ class Worker:
                     group.create_task(always(work))
                 self.begin()
                 while True:
-                    self._woken.clear()
+                    self._agenda.clear_wake()
                     try:
                         await self.turn()
                     except Exception:  # a bug that is nobody's in particular: what can be done without it goes on
                         logger.exception("an error in this program; going on")
                         await asyncio.sleep(OBJECT_BACKOFF_S)
-                    with contextlib.suppress(TimeoutError):
-                        # A timer may come a moment too early, and then find nothing to do, again and again.
-                        async with asyncio.timeout_at(self._timers[0][0] + EARLY_S if self._timers else None):
-                            await self._woken.wait()
+                    await self._agenda.sleep()
         finally:
             await self._executor.stop()
-            self._acting = False
-            self._touched.clear()
+            self._agenda.end()
 
     def begin(self) -> None:
         """Look at all pods, and at gangs that may have lost some; from now on at those that changes concern."""
-        self._acting = True
         self._preemptions.begin()
-        self._touched.update(dict.fromkeys((*self.picture.gangs, *self._units, *self.picture.pods)))
+        self._agenda.begin((*self.picture.gangs, *self._units, *self.picture.pods))
 
     def follow(self, policies: Policies) -> None:
         """Put units in order, and reserve GPUs, by these policies from now on."""
@@ -215,7 +203,7 @@ class Worker:
         for key in units:
             self._queue.drop(key)
             self._units[key].trust(self.tenants.highest(key[0]))
-            self._touch(key)
+            self._agenda.add(key)
 
     async def turn(self) -> None:
         """Look at all that changed and give places while there are places and writers."""
@@ -229,13 +217,11 @@ class Worker:
             if late():
                 await asyncio.sleep(0)
                 begun = loop.time()
-            now = loop.time()
-            while self._timers and self._timers[0][0] <= now:
-                self._ring(*heapq.heappop(self._timers))
-            if not self._touched and (key := self._lanes.next(self._queue.head)) is not None:
-                self._touch(key)
-            if self._touched:
-                self._guarded(self._touched.popitem(last=False)[0])
+            self._agenda.ring(loop.time())
+            if not self._agenda and (key := self._lanes.next(self._queue.head)) is not None:
+                self._agenda.add(key)
+            if (key := self._agenda.pop()) is not None:
+                self._guarded(key)
             elif self.picture.fleets.catch_up(late):
                 continue  # others get the loop between the tables of a thousand kinds of nodes
             elif not (self._asking.some() or self._next() or self._asking.again()):
@@ -259,7 +245,7 @@ class Worker:
                 or await self._owner_reader.read()
                 or self._queue.rechecks.look_anew(self.picture.version, float("inf"))
                 or self._preemptions.look()
-                or self._touched
+                or self._agenda
             ):
                 continue
             if not await self.reasons.flush():
@@ -268,7 +254,7 @@ class Worker:
     @property
     def acts(self) -> bool:
         """Whether it looks at pods, as one replica alone does."""
-        return self._acting
+        return self._agenda.is_open
 
     @property
     def restarts(self) -> OwnerRestarts:
@@ -278,7 +264,7 @@ class Worker:
     @property
     def busy(self) -> bool:
         """Whether writers are at work, or pods have to be looked at."""
-        return bool(self._executor or self._touched)
+        return bool(self._executor or self._agenda)
 
     @property
     def rechecks_due(self) -> bool:
@@ -294,11 +280,6 @@ class Worker:
 
     # Looking at one unit.
 
-    def _touch(self, key: Key) -> None:
-        if self._acting:  # a standby would never look, and whoever begins looks at all
-            self._touched[key] = None
-            self._woken.set()
-
     def _guarded(self, key: Key) -> None:
         try:
             self._dispatcher.look(key)
@@ -308,17 +289,6 @@ class Worker:
             if (unit := self._units.get(key)) is not None:
                 self._queue.drop(key)
                 self._executor.fail(unit, OWN_ERROR)
-
-    def _at(self, when: float, key: Key) -> None:
-        """Look at a unit at a time, or before: each look says anew when the next has to be."""
-        if when < self._due.get(key, math.inf):
-            self._due[key] = when
-            heapq.heappush(self._timers, (when, key))
-
-    def _ring(self, when: float, key: Key) -> None:
-        if self._due.get(key) == when:  # else it was looked at earlier
-            del self._due[key]
-            self._touch(key)
 
     # Giving places.
 
@@ -367,5 +337,5 @@ class Worker:
             now = asyncio.get_running_loop().time()
             self.picture.kept_places.expire(now)
             if self._queue.rechecks.look_anew(self.picture.version, now):
-                self._woken.set()
+                self._agenda.wake()
             self._preemptions.look()

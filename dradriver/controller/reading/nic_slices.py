@@ -22,17 +22,16 @@ def field_selector(driver: str) -> str:
 
 
 class NicSlices:
-    """Fills the picture with them.
+    """Fills the cluster cache with these slices.
 
     Attributes:
-        reflectors: Those that read them, by driver; they have nothing until somebody asks.
+        reflectors: The reflectors by driver; they are empty until the first pod requests NICs.
     """
 
     def __init__(self, client: Client, picture: Picture) -> None:
-        """Follow nothing until somebody asks."""
+        """Follow nothing until ``begin`` is called."""
         self._picture = picture
         self._wanted = asyncio.Event()
-        picture.nics.on_asked = self._wanted.set
         self.reflectors = {
             driver: Reflector[Any](
                 client,
@@ -44,8 +43,12 @@ class NicSlices:
             for driver in DRIVERS
         }
 
+    def begin(self) -> None:
+        """Follow the slices from now on."""
+        self._wanted.set()
+
     async def run(self) -> None:
-        """Follow them until cancelled, once they are wanted."""
+        """Follow the slices from ``begin`` on, until cancelled."""
         await self._wanted.wait()
         async with asyncio.TaskGroup() as tasks:
             for driver, reflector in self.reflectors.items():

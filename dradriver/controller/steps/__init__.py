@@ -1,6 +1,7 @@
 """What a pod or a gang needs next. Pure functions.
 
 next_step         the next step of one pod; when a tentative placement ends
+deadlines         how long to wait for the scheduler, for pods and for claims
 pod_steps         all steps that there are for a pod
 gang_step         the states of a gang, and its next step
 gang_running      what to do about a running gang that lost pods

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Final
 
-from dradriver.api.claims.pins import Key, claim_key
+from dradriver.api.claims.pins import claim_key
 from dradriver.cluster.cache.picture import Picture
 from dradriver.cluster.records.placement import Placement
 from dradriver.cluster.records.records import ClaimRecord
@@ -29,8 +29,10 @@ from dradriver.controller.writing.placed import Placed
 from dradriver.controller.writing.reasons import Reasons
 from dradriver.errors import DriverError
 from dradriver.kube.client import ApiError, Unreachable
+from dradriver.queue.agenda import Agenda
 from dradriver.queue.backoffs import LONGEST_BACKOFF_S
 from dradriver.queue.lanes import SLOW_S, Lanes, Slot
+from dradriver.queue.unit_register import UnitRegister
 from dradriver.queue.units import Member, Unit
 from dradriver.reason import Cause, Reason
 
@@ -69,11 +71,8 @@ class Executor:
         picture: Picture,
         reasons: Reasons,
         placed: Placed,
-        *,
-        touch: Callable[[Key], None],
-        at: Callable[[float, Key], None],
-        alive: Callable[[Unit], bool],
-        newest: Callable[[], str],
+        agenda: Agenda,
+        units: UnitRegister,
     ) -> None:
         """Make an executor with nothing to do.
 
@@ -83,20 +82,16 @@ class Executor:
             picture: The cluster.
             reasons: Told why a unit has to wait.
             placed: Told of each placement.
-            touch: Called with the key of a unit that has to be looked at again.
-            at: The same at a time, by the loop's clock.
-            alive: Whether a unit is still looked after.
-            newest: When the newest pod was created.
+            agenda: Takes the units that have to be looked at again, now or later.
+            units: The units that are looked after.
         """
         self._writer = writer
         self._lanes = lanes
         self._picture = picture
         self._reasons = reasons
         self._placed = placed
-        self._touch = touch
-        self._at = at
-        self._alive = alive
-        self._newest = newest
+        self._agenda = agenda
+        self._units = units
         self._tasks: set[asyncio.Task[None]] = set()
 
     def __len__(self) -> int:
@@ -158,7 +153,7 @@ class Executor:
     ) -> None:
         """Let a unit wait, each time twice as long, and say why; ``in_turn``: that costs it no turn."""
         if not in_turn:
-            unit.fall_back(self._newest())
+            unit.fall_back(self._units.newest)
         unit.failures.back_off(asyncio.get_running_loop().time(), first_s=first_s, longest_s=longest_s)
         unit.failures.times += 1
         self._wait(unit, reason)
@@ -175,7 +170,7 @@ class Executor:
                 self._picture.release(claim)
 
     def _wait(self, unit: Unit, reason: Reason) -> None:
-        self._at(unit.failures.not_before, unit.key)
+        self._agenda.add_at(unit.failures.not_before, unit.key)
         for member in unit.members:
             pod = self._picture.pods.get(member.key)
             if pod is not None and pod.metadata.uid == member.uid and not pod.spec.node_name:
@@ -219,7 +214,7 @@ class Executor:
             if isinstance(error.__cause__, DriverError) and outcome(error.__cause__) is Outcome.SERVER:
                 self._lanes.failed(error.__cause__)
             unit.unsure = True
-            if not self._alive(unit):
+            if not self._units.has(unit):
                 self.release(unit)  # nobody asks any more; if a claim is there, the reflector shows it
             unit.failures.pause(asyncio.get_running_loop().time(), SERVER_BACKOFF_S)
         except (ApiError, Unreachable) as error:
@@ -243,7 +238,7 @@ class Executor:
             self.fail(unit, OWN_ERROR)
         finally:
             unit.busy -= 1
-            self._touch(unit.key)
+            self._agenda.add(unit.key)
 
     async def _let_go(self, unit: Unit, slot: Slot) -> None:
         """Take back the GPUs of a unit of which a write hangs: somebody's webhook may hold it up for long.
@@ -268,7 +263,7 @@ class Executor:
                             await self._take_back(member, slot)
                     finally:
                         unit.busy -= 1
-                        self._touch(unit.key)
+                        self._agenda.add(unit.key)
                     return
             except DriverError as error:
                 logger.warning("pod %s/%s: a write hangs, and %s", *unit.key, error)
@@ -387,7 +382,7 @@ class Executor:
             self._picture.refusals.add(member.pod, node, now)
             # While it goes through its nodes for the first time it keeps little from others; after that it would much.
             first_s = PROMISE_BACKOFF_S if unit.failures.times else OBJECT_BACKOFF_S
-            unit.fall_back(self._newest())
+            unit.fall_back(self._units.newest)
             unit.failures.back_off(now, first_s=first_s)
             self._wait(unit, step.reason)
 

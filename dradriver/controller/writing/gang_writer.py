@@ -21,6 +21,7 @@ from dradriver.controller.writing import several_writes
 from dradriver.controller.writing.api_writer import ApiWriter
 from dradriver.controller.writing.outcome import MovedOnError, Outcome, UnsureError, outcome
 from dradriver.controller.writing.placed import Placed
+from dradriver.controller.writing.reasons import Reasons
 from dradriver.errors import DriverError
 from dradriver.kube.client import ApiError, Client, PatchKind, Unreachable
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
@@ -36,16 +37,30 @@ MANAGER: Final = "gpu-topology-gang"  # of the seats' conditions: the node agent
 class GangWriter:
     """Writes a gang's plans. Each write is safe to repeat; whatever is left half done the API shows."""
 
-    def __init__(self, client: Client, writer: ApiWriter, picture: Picture, lanes: Lanes, placed: Placed) -> None:
-        """Make one; ``lanes`` say whether the server is in trouble: then the writes of a gang follow one another."""
+    def __init__(
+        self, client: Client, writer: ApiWriter, picture: Picture, lanes: Lanes, placed: Placed, reasons: Reasons
+    ) -> None:
+        """Make one that has written nothing.
+
+        Args:
+            client: The API server.
+            writer: Makes single writes.
+            picture: The cluster.
+            lanes: Say whether the server is in trouble: then the writes of a gang follow one another.
+            placed: Told of each placement.
+            reasons: Told of pods that do not wait any more.
+        """
         self._client = client
         self._writer = writer
         self._picture = picture
         self._lanes = lanes
         self._placed = placed
+        self._reasons = reasons
 
     async def commit(self, plan: Mapping[Member, Placement], slot: Slot) -> None:
         """Create the claims of a plan, and let the scheduler have the pods once all are there.
+
+        The picture counts the claims of the plan already (``Picture.promise``).
 
         Raises:
             MovedOnError: Something changed meanwhile; look again.
@@ -82,6 +97,8 @@ class GangWriter:
                 await self._each((partial(self._writer.withdraw, claim) for claim in made), slot)
             raise
         await self.lift({member: placement for member, placement in plan.items() if member.pod.gated}, slot)
+        for member in plan:
+            self._reasons.taken_away(member.key)
 
     async def lift(self, places: Mapping[Member, Placement], slot: Slot) -> None:
         """Take the gates from pods that have their claims; where no seat keeps them from being bound, together.

@@ -100,7 +100,6 @@ class UsageStore:
         self._tenants = tenants
         self._namespace = namespace
         self._clock = clock
-        picture.gpu_time.book.spent = _count
         self._versions: dict[str, str] = {}
         self._until: dict[str, float] = {}  # until when was counted what we read or wrote last, by name
         self._late: set[int] = set()  # hours of which their day's does not have all
@@ -295,5 +294,6 @@ class UsageStore:
         return self._clock() if found is None else found
 
 
-def _count(bucket: usage.Bucket, seconds: float) -> None:
+def count_gpu_seconds(bucket: usage.Bucket, seconds: float) -> None:
+    """Add GPU-seconds to the metric of a bucket."""
     metrics.GPU_SECONDS.add(seconds, bucket.namespace, bucket.product, bucket.kind)

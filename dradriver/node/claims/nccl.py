@@ -13,9 +13,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from dradriver.api.base.dra_objects import ResourceClaim
+from dradriver.event import Event
 from dradriver.node.claims import near_nics
 from dradriver.node.errors import ClaimError
-from dradriver.node.event import Event
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.machine import Machine
 from dradriver.topology.nccl import tuning

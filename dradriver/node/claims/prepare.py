@@ -19,6 +19,7 @@ from typing import Final
 from dradriver.api.base.dra_objects import ResourceClaim
 from dradriver.api.slices import mig_devices
 from dradriver.errors import DriverError
+from dradriver.event import Event
 from dradriver.node.claims import gpu_processes, instances
 from dradriver.node.claims.allocation import Plan, plan
 from dradriver.node.claims.checkpoint import PreparedClaim, checked_uid
@@ -31,7 +32,6 @@ from dradriver.node.claims.reader import GET_S, ClaimReader, GetClaim
 from dradriver.node.claims.rebuild import Rebuilder
 from dradriver.node.devices.device_manager import DeviceManager
 from dradriver.node.errors import ClaimError, NotYetError
-from dradriver.node.event import Event
 from dradriver.node.journal import Entry, Stamp
 from dradriver.node.lock import locked, take
 from dradriver.topology.machine import Machine

@@ -9,6 +9,7 @@ from typing import Final
 
 from dradriver.api.base.dra_objects import ResourceClaim
 from dradriver.errors import DriverError
+from dradriver.event import Event
 from dradriver.node import metrics
 from dradriver.node.claims import gpu_processes
 from dradriver.node.claims.checkpoint import PreparedClaim
@@ -16,7 +17,6 @@ from dradriver.node.claims.gpu_processes import Processes
 from dradriver.node.claims.prepare import Preparer
 from dradriver.node.claims.reader import AnotherError, ClaimReader, GetClaim, GoneError
 from dradriver.node.errors import ClaimError
-from dradriver.node.event import Event
 from dradriver.node.journal import Stamp
 
 logger = logging.getLogger(__name__)

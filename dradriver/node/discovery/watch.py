@@ -9,11 +9,11 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from dradriver.errors import DriverError
+from dradriver.event import Event
 from dradriver.node import metrics
 from dradriver.node.discovery import Discovery
 from dradriver.node.discovery.slots import Slots
 from dradriver.node.errors import RestartError
-from dradriver.node.event import Event
 from dradriver.node.threads import beside
 from dradriver.topology.machine import Machine
 

@@ -12,8 +12,8 @@ from typing import Any, Final
 import msgspec
 
 from dradriver.api.slices import slices
+from dradriver.event import Event
 from dradriver.node import metrics
-from dradriver.node.event import Event
 from dradriver.node.faults import KINDS, Fault, Faults
 
 logger = logging.getLogger(__name__)

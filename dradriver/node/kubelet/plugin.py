@@ -15,9 +15,9 @@ from typing import Any, Final
 import grpc.aio
 
 from dradriver.api.base import names
+from dradriver.event import Event
 from dradriver.node import metrics
 from dradriver.node.errors import SetupError
-from dradriver.node.event import Event
 from dradriver.node.kubelet import sockets
 from dradriver.node.kubelet.health import VERSIONS, HealthStream
 from dradriver.node.kubelet.service import DraService

@@ -10,11 +10,11 @@ from dradriver.api.base import names
 from dradriver.api.base.dra_objects import ResourceSlice
 from dradriver.api.base.objects import Node
 from dradriver.api.slices import lost_gpus, slices
+from dradriver.event import Event
 from dradriver.kube.client import Client
 from dradriver.kube.reflector import Change, Reflector
 from dradriver.kube.resources import NODES, RESOURCE_SLICES
 from dradriver.node.discovery.slots import Published
-from dradriver.node.event import Event
 from dradriver.node.vendors.nvidia.discovery import release
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.machine import Machine

@@ -60,7 +60,7 @@ def test_each_hour_has_its_part_of_what_goes_on_over_its_end() -> None:
 def test_what_is_only_promised_costs_no_time_and_is_charged() -> None:
     time, clock = counting()
     told: list[tuple[str, float, float]] = []
-    time.changed = lambda *change: told.append(change)
+    time.changed.add(lambda *change: told.append(change))
     time.holds(CLAIM, {DEVICE: None}, given=False)
     clock.now += 10
     time.holds(CLAIM, {DEVICE: None}, given=True)
@@ -77,7 +77,7 @@ def test_what_namespaces_are_charged_is_told_by_product_also_once_that_is_known(
     pools: dict[str, Pool] = {}
     time = GpuTime(pools.get, lambda _: Who())
     told: list[tuple[str, dict[str, float]]] = []
-    time.charged = lambda namespace, more: told.append((namespace, dict(more)))
+    time.charged.add(lambda namespace, more: told.append((namespace, dict(more))))
     machine = profiles.load("dgx1-v100", seed="x")
     device = ("node", slices.device_name(machine.gpus[0].uuid))
     time.holds(CLAIM, {device: None}, given=False)

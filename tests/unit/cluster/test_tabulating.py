@@ -56,7 +56,7 @@ async def made(tabulator: Tabulator, *nodes: str) -> list[str]:
         if set(nodes) <= set(told):
             done.set()
 
-    tabulator.made = tell
+    tabulator.made.add(tell)
     running = asyncio.create_task(tabulator.run())
     async with asyncio.timeout(30):
         await done.wait()
@@ -111,7 +111,7 @@ async def test_the_process_is_there_only_while_there_is_something_to_do(tmp_path
         seen.append(is_running(int(pid.read_text())))
         done.set()
 
-    tabulator.made = tell
+    tabulator.made.add(tell)
     running = asyncio.create_task(tabulator.run())
     for number in (1, 2):
         assert not tabulator.ready("a", kind(number))
@@ -244,6 +244,7 @@ class Late(AtOnce):
     """Has no tables until it is told."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.there: set[str] = set()
 
     def ready(self, node: str, machine: Machine) -> bool:
@@ -252,15 +253,22 @@ class Late(AtOnce):
 
 def cluster_of(*nodes: str) -> tuple[GpuCluster, Late]:
     cluster = GpuCluster()
-    late = cluster.worker.picture.inventory.tables = Late()
+    late = restarted(cluster)
     for node in nodes:
         cluster.node(node)
     return cluster, late
 
 
-def tell(cluster: GpuCluster, late: Late, node: str) -> None:
+def restarted(cluster: GpuCluster) -> Late:
+    """Replace the controller by one that has no tables yet, and return these."""
+    cluster.tables = late = Late()
+    cluster.restart()
+    return late
+
+
+def tell(late: Late, node: str) -> None:
     late.there.add(node)
-    cluster.worker.picture.tables_made(node)
+    late.made(node)
 
 
 async def test_nothing_is_placed_on_a_node_whose_tables_are_not_there_and_its_pods_are_told() -> None:
@@ -269,7 +277,7 @@ async def test_nothing_is_placed_on_a_node_whose_tables_are_not_there_and_its_po
     await cluster.settle()
     assert cluster.claim("p") is None
     assert "GPUs not assessed yet" in (cluster.note("p", "reason") or "")
-    tell(cluster, late, "a")
+    tell(late, "a")
     await cluster.settle()
     assert cluster.gpus("p")[0] == "a"
 
@@ -282,7 +290,7 @@ async def test_nor_is_a_gang_and_it_is_not_told_that_there_are_too_few() -> None
     await cluster.settle()
     assert cluster.claim("p-0") is None
     assert (cluster.note("p-0", "reason") or "").endswith("nodes left out: GPUs not assessed yet")
-    tell(cluster, late, "b")
+    tell(late, "b")
     await cluster.settle()
     assert {cluster.gpus(pod)[0] for pod in ("p-0", "p-1")} == {"a", "b"}
 
@@ -298,12 +306,11 @@ async def test_a_leader_without_tables_gives_nothing_back_of_a_gang_that_is_half
         await cluster.settle()
     assert len([pod for pod in pods if cluster.get_pod(pod)["spec"]["schedulingGates"]]) == 1
     made = [cluster.claim(pod) for pod in pods]
-    cluster.restart()
-    late = cluster.worker.picture.inventory.tables = Late()
+    late = restarted(cluster)
     await cluster.settle()
     assert [cluster.claim(pod) for pod in pods] == made
     for node in "ab":
-        tell(cluster, late, node)
+        tell(late, node)
     await cluster.settle()
     assert not any(cluster.get_pod(pod)["spec"]["schedulingGates"] for pod in pods)
     assert [cluster.claim(pod) for pod in pods] == made
@@ -329,7 +336,7 @@ async def test_what_is_promised_of_a_node_that_becomes_another_machine_stays_pro
     await cluster.settle()
     assert cluster.worker.picture.inventory.aside == {"a"}
     assert cluster.gpus("first") == held
-    tell(cluster, late, "a")
+    tell(late, "a")
     cluster.pod("second", 4)
     await cluster.settle()
     assert cluster.gpus("second")[0] == "a"
@@ -337,19 +344,18 @@ async def test_what_is_promised_of_a_node_that_becomes_another_machine_stays_pro
 
 
 async def test_a_claim_that_a_crash_left_to_a_gated_pod_waits_for_the_tables_of_its_node() -> None:
-    cluster, _ = cluster_of("a")
-    cluster.worker.picture.inventory.tables = AtOnce()
+    cluster = GpuCluster()
+    cluster.node("a")
     cluster.pod("p", 4)
     cluster.client.kill_at = 2  # the claim is created, the pod is not lifted
     with pytest.raises(Killed):
         await cluster.settle()
     held = cluster.gpus("p")
-    cluster.restart()
-    late = cluster.worker.picture.inventory.tables = Late()
+    late = restarted(cluster)
     await cluster.settle()
     assert cluster.gpus("p") == held
     assert cluster.get_pod("p")["spec"]["schedulingGates"]
-    tell(cluster, late, "a")
+    tell(late, "a")
     await cluster.settle()
     assert cluster.gpus("p") == held
     assert not cluster.get_pod("p")["spec"]["schedulingGates"]

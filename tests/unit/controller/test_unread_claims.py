@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from dradriver.controller.loop.controller import Controller
+from dradriver.controller.loop.recorders import Recorders
 from dradriver.controller.reading.unread_claims import MOST, UnreadClaims, recorder
 from dradriver.kube.client import Client
 from dradriver.kube.isolated import Identity, Unread
@@ -69,7 +70,7 @@ async def test_the_controller_places_beside_odd_claims_and_says_which_it_cannot_
             api.put(RESOURCE_CLAIMS, {"metadata": metadata, "spec": spec, "status": status})
         api.put(RESOURCE_CLAIM_TEMPLATES, {"metadata": {"name": "half", "namespace": "other"}, "spec": {"spec": HALF}})
         async with Client(api.config, user_agent="t") as client, asyncio.TaskGroup() as group:
-            controller = Controller(client, record_unread=recorder(client, instance="c-0"))
+            controller = Controller(client, recorders=Recorders(unread_claim=recorder(client, instance="c-0")))
             running = [group.create_task(controller.watch()), group.create_task(controller.work())]
             await asyncio.sleep(5)
             assert controller.ready()

@@ -118,7 +118,7 @@ def test_turns_compare_as_shares_do_and_fall_only_where_that_is_told(steps: list
         for each in "abc" if tenant is None else tenant:
             before[each] = shares.turn(each)
 
-    shares.lowered = lowered
+    shares.lowered.add(lowered)
     for tenant, change, seconds in steps:
         more = max(change, -held[tenant])
         held[tenant] += more
@@ -140,7 +140,7 @@ def test_turns_begin_anew_before_they_are_too_large_to_compare() -> None:
     shares.holds("a", 1.0, 1.0)
     now[0] = 10_000.0
     told: list[str | None] = []
-    shares.lowered = told.append
+    shares.lowered.add(told.append)
     assert math.isfinite(shares.turn("a"))
     shares.holds("b", 2.0, 2.0)
     assert told == [None]

@@ -1,0 +1,50 @@
+"""The Events that the controller writes. ``controller/main.py`` makes the writers, the parts of the loop call them."""
+
+from __future__ import annotations
+
+import msgspec
+
+from dradriver.controller.loop import idle_pods, namespaces
+from dradriver.controller.reading import unread_claims
+from dradriver.controller.writing import reasons, seat_slice
+from dradriver.kube.client import Client
+
+
+class Recorders(msgspec.Struct, frozen=True, kw_only=True):
+    """What writes the Events of each subject. No Event is written about a subject whose writer is None.
+
+    Attributes:
+        waiting: Writes about a pod that waits.
+        preempted: Writes about a pod that is evicted for another one.
+        placed: Writes about a pod that has got its GPUs.
+        unread_claim: Writes about a claim that cannot be read completely.
+        barrier: Writes about the gang barrier, if it does not keep the pods of gangs from being bound.
+        namespace: Writes about a namespace that several tenants claim.
+        idle: Writes about a pod whose GPUs do nothing.
+    """
+
+    waiting: reasons.Record | None = None
+    preempted: reasons.Record | None = None
+    placed: reasons.Record | None = None
+    unread_claim: unread_claims.Record | None = None
+    barrier: seat_slice.Record | None = None
+    namespace: namespaces.Record | None = None
+    idle: idle_pods.Say | None = None
+
+
+def recorders(client: Client, *, instance: str) -> Recorders:
+    """Return writers of all Events.
+
+    Args:
+        client: An entered client.
+        instance: The name of this replica, which each Event shows.
+    """
+    return Recorders(
+        waiting=reasons.recorder(client, instance=instance),
+        preempted=reasons.recorder(client, instance=instance, reason="PreemptedForGPUs", action="Evicting"),
+        placed=reasons.recorder(client, instance=instance, reason="PlacedOnGPUs", action="Placing", kind="Normal"),
+        unread_claim=unread_claims.recorder(client, instance=instance),
+        barrier=seat_slice.recorder(client, instance=instance),
+        namespace=namespaces.recorder(client, instance=instance),
+        idle=idle_pods.recorder(client, instance=instance),
+    )

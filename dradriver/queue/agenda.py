@@ -1,0 +1,89 @@
+"""Which pods and gangs have to be looked at, now or at a time. The worker looks at them; all other parts add to it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import heapq
+import math
+from collections import OrderedDict
+from collections.abc import Iterable
+
+from dradriver.api.claims.pins import Key
+from dradriver.kube.backoff import EARLY_S
+
+
+class Agenda:
+    """Keys of pods and gangs, each once, in the order in which they were added."""
+
+    def __init__(self) -> None:
+        """Make an empty agenda that takes nothing before ``begin``."""
+        self._is_open = False
+        self._keys: OrderedDict[Key, None] = OrderedDict()
+        self._timers: list[tuple[float, Key]] = []
+        self._earliest: dict[Key, float] = {}  # the first of the timers of each key
+        self._woken = asyncio.Event()
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the worker looks at pods. Only the leader does."""
+        return self._is_open
+
+    def begin(self, keys: Iterable[Key]) -> None:
+        """Accept keys from now on, these first."""
+        self._is_open = True
+        self._keys.update(dict.fromkeys(keys))
+
+    def end(self) -> None:
+        """Forget all keys, and accept no others until the next ``begin``."""
+        self._is_open = False
+        self._keys.clear()
+
+    def add(self, key: Key) -> None:
+        """Have a pod or a gang looked at soon."""
+        # A standby never looks at any, and a new leader begins with all of them.
+        if self._is_open:
+            self._keys[key] = None
+            self._woken.set()
+
+    def add_at(self, when: float, key: Key) -> None:
+        """Have a pod or a gang looked at when the loop's clock shows a time, or before.
+
+        Each look sets the time of the next one again.
+        """
+        if when < self._earliest.get(key, math.inf):
+            self._earliest[key] = when
+            heapq.heappush(self._timers, (when, key))
+
+    def pop(self) -> Key | None:
+        """Return the key that was added first, and remove it; None if the agenda is empty."""
+        return self._keys.popitem(last=False)[0] if self._keys else None
+
+    def ring(self, now: float) -> None:
+        """Add the keys whose time has come."""
+        while self._timers and self._timers[0][0] <= now:
+            when, key = heapq.heappop(self._timers)
+            # Another timer of the same key was earlier and has rung.
+            if self._earliest.get(key) == when:
+                del self._earliest[key]
+                self.add(key)
+
+    # The worker sleeps while nothing happens.
+
+    def wake(self) -> None:
+        """End the worker's sleep: a pod may find a place now, although no key was added."""
+        self._woken.set()
+
+    def clear_wake(self) -> None:
+        """Forget all calls of ``wake`` so far, before a turn takes in what they were for."""
+        self._woken.clear()
+
+    async def sleep(self) -> None:
+        """Wait until something happens, or until the first time has come."""
+        with contextlib.suppress(TimeoutError):
+            # A timer may ring a moment too early. The worker would find nothing to do, again and again.
+            async with asyncio.timeout_at(self._timers[0][0] + EARLY_S if self._timers else None):
+                await self._woken.wait()
