@@ -128,7 +128,7 @@ class Scene:
                 self.unread.append(reading.nothing_published(self._server))
             slices += await self._theirs(slices)
             with bound(self.ledger):
-                self.picture = picture = Picture(lambda _: None, lambda: None)
+                self.picture = picture = Picture(lambda _: None, lambda: None, partition_of=self._partition_of)
                 self._taken.clear()
                 picture.weights = self.policies.preference
                 picture.nodes.spot_labels = self.policies.spot.labels
@@ -178,11 +178,14 @@ class Scene:
         """Have the caps in force count what a namespace has more; ``settle`` replaces them."""
         self.caps.charge(namespace, more)
 
+    def _partition_of(self, namespace: str) -> str:
+        """Return whose partition binds a namespace, by the tenants in force; ``settle`` replaces them."""
+        return self.tenants.partition_of(namespace)
+
     def settle(self) -> None:
         """Count for each tenant what it has now, and what it had."""
         picture = self.picture
         self.tenants = self.own.tenants(self.policies, picture.gpu_time.now(), self._labels)
-        picture.fleets.views.partition_of = self.tenants.partition_of
         picture.fleets.follow(self.policies)
         self.caps = Caps(self.tenants, picture, lambda: None)
         picture.inventory.reserve({gpu: held.who for held in self.own.reserved for gpu in held.gpus})

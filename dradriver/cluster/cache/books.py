@@ -66,6 +66,7 @@ class Books:
         *,
         clock: Callable[[], float] | None = None,
         tables: AtOnce | None = None,
+        partition_of: Callable[[str], str] | None = None,
     ) -> None:
         """Make empty books.
 
@@ -74,6 +75,7 @@ class Books:
             wake: Called after changes that may make a place for any pod.
             clock: Returns seconds since the epoch, for GPU time; the system's by default.
             tables: Makes the tables of machines; None to make them where they are needed.
+            partition_of: See ``Views``.
         """
         self._touch = touch
         self._wake = wake
@@ -84,14 +86,14 @@ class Books:
         self.volumes = Volumes()
         self.nodes = NodeTable()
         self.inventory = Inventory(self.nodes, tables)
-        self.fleets = Fleets(self.inventory, self.nodes)
-        self.inventory.marked = self._marked
+        self.fleets = Fleets(self.inventory, self.nodes, partition_of)
         self.gpu_time = GpuTime(self.inventory.pool, self._whose, self._results_of, clock=clock or time.time)
         self.offered = Offered(
             self.inventory, self.nodes,
             rehold=self._rehold, touch=self._touch_pods_of, known=self.gpu_time.pool_known,
         )  # fmt: skip
         self.nics = Nics(self.nodes, self._machine_of, self.offered.taint_rules)
+        self.inventory.marked.add(self._gpus_marked)
         self.weights = Weights()
         self.claim_users = ClaimUsers(self.pods)
         self.gangs = Gangs()
@@ -216,9 +218,8 @@ class Books:
         pool = self.inventory.pool(node)
         return None if pool is None else pool.machine
 
-    def _marked(self, node: str, anew: bool) -> None:
+    def _gpus_marked(self, node: str, _: bool) -> None:
         """Take in that something of a node's GPUs is not what it was."""
-        self.fleets.views.mark(node, anew)
         self.nics.counts.changed(node)
 
     def _freed(self, key: Key) -> None:

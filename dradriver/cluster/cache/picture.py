@@ -38,6 +38,7 @@ class Picture(Books):
         *,
         clock: Callable[[], float] | None = None,
         tables: AtOnce | None = None,
+        partition_of: Callable[[str], str] | None = None,
     ) -> None:
         """Make an empty picture.
 
@@ -46,8 +47,9 @@ class Picture(Books):
             wake: Called after changes that may make a place for any pod.
             clock: Returns seconds since the epoch, for GPU time; the system's by default.
             tables: Makes the tables of machines; None to make them where they are needed.
+            partition_of: See ``Views``.
         """
-        super().__init__(touch, wake, clock=clock, tables=tables)
+        super().__init__(touch, wake, clock=clock, tables=tables, partition_of=partition_of)
         self.inventory.tables.made.add(self.tables_made)
         self._assumed_pods: dict[Key, float] = {}
         self._classes: dict[str, frozenset[str]] = {}

@@ -25,14 +25,16 @@ class Fleets:
         topologies: The network's levels as Kueue has them, for a cluster whose own are not configured.
     """
 
-    def __init__(self, inventory: Inventory, nodes: NodeTable) -> None:
-        """Begin as without partitions, and without levels of the network."""
-        self.views = Views(nodes)
+    def __init__(
+        self, inventory: Inventory, nodes: NodeTable, partition_of: Callable[[str], str] | None = None
+    ) -> None:
+        """Begin without partitions, and without levels of the network; see ``Views`` for ``partition_of``."""
+        self.views = Views(nodes, partition_of)
         self.topologies = KueueTopologies()
         self._inventory, self._nodes = inventory, nodes
         self._levels: Sequence[str] = ()
         self._gbps_of: Mapping[str, float] = {}
-        inventory.marked = self.views.mark
+        inventory.marked.add(self.views.mark)
 
     # Who may have what.
 

@@ -27,6 +27,7 @@ from dradriver.cluster.gpus.tabulating import AtOnce
 from dradriver.cluster.nodes.table import NodeTable
 from dradriver.cluster.records.slice_records import SliceRecord
 from dradriver.errors import DriverError
+from dradriver.event import Event
 from dradriver.topology.machine import Machine
 
 logger = logging.getLogger(__name__)
@@ -44,8 +45,7 @@ class Inventory:
         nccl_version: What bandwidth is predicted for, on machines that name none themselves.
         tables: Says whose machine's tables are there.
         located: The nodes' labels when the fleet was told where they stand in the network; None where it is to be told.
-        marked: Called with each node of which something may be otherwise than the fleet has it, and whether its GPUs
-            may be others, too.
+        marked: Something of this node may differ from what the fleet has; True if its GPUs may be others, too.
         reserved: GPUs that are kept for some who wait.
         generation: Counts the changes.
         aside: Nodes that nothing is placed on until their machine's tables are there; what claims hold of them counts.
@@ -70,8 +70,8 @@ class Inventory:
         self._fleet = Fleet()
         self.nccl_version = ""
         self.located: Mapping[str, Mapping[str, str]] | None = None
-        self.marked: Callable[[str, bool], object] = lambda _name, _anew: None
         self.generation = 0
+        self.marked: Event[[str, bool]] = Event()
         self._dirty: set[str] = set()
         self._free = np.zeros(64, dtype=np.int64)
         self._tenants = ExclusiveNamespaces()

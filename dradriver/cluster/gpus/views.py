@@ -48,16 +48,17 @@ class View:
 
 
 class Views:
-    """The views, made when somebody first looks for a place by them.
+    """The views, made when somebody first looks for a place by them."""
 
-    Attributes:
-        partition_of: Gives the tenant whose partition binds a namespace, ``OTHERS`` for none.
-    """
+    def __init__(self, nodes: NodeTable, partition_of: Callable[[str], str] | None = None) -> None:
+        """Begin without partitions.
 
-    def __init__(self, nodes: NodeTable) -> None:
-        """Begin as without partitions; ``nodes`` has the nodes' labels."""
-        self.partition_of: Callable[[str], str] = lambda _: OTHERS
-        self._nodes = nodes
+        Args:
+            nodes: Has the labels of the nodes.
+            partition_of: Returns the tenant whose partition binds a namespace, ``OTHERS`` for none; None if no
+                namespace is bound.
+        """
+        self._nodes, self._partition_of = nodes, partition_of
         self._partitions: Mapping[str, tuple[Gpus, bool]] = {}
         self._exclusive = False
         self._views: dict[str, View] = {}
@@ -88,7 +89,7 @@ class Views:
         """
         if not self._partitions or not namespace:
             return None
-        whose = self.partition_of(namespace)
+        whose = OTHERS if self._partition_of is None else self._partition_of(namespace)
         if whose in self._partitions:
             return whose
         return OTHERS if self._exclusive else None

@@ -94,9 +94,10 @@ class Worker:
         deadlines, recorders = deadlines or Deadlines(), recorders or Recorders()
         self._agenda = Agenda()
         self._units = UnitRegister()
-        self.picture = Picture(self._agenda.add, self._agenda.wake, clock=clock, tables=tables)
         self.tenants = Tenants(Shares(time.monotonic))
-        self.picture.fleets.views.partition_of = self.tenants.partition_of
+        self.picture = Picture(
+            self._agenda.add, self._agenda.wake, clock=clock, tables=tables, partition_of=self.tenants.partition_of
+        )
         self.caps = Caps(self.tenants, self.picture, self._agenda.wake)
         self._queue = Queue(
             self.picture.nodes, self.picture.inventory.free, tenant=self.tenants.of, share=self.tenants.turn,

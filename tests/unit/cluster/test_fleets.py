@@ -83,10 +83,11 @@ def test_each_tenant_sees_what_is_free_of_its_partition_and_of_nobody_elses(seed
     table = NodeTable()
     mode = rng.choice((Mode(), SHARED, DYNAMIC))
     found = inventory(*NODES, mode=mode, table=table)
-    fleets = Fleets(found, table)
     tenants, pools = drawn(rng), dict.fromkeys(NODES, "")
-    fleets.views.partition_of = lambda namespace: (
-        namespace if namespace in tenants and tenants[namespace].partition is not None else ""
+    fleets = Fleets(
+        found,
+        table,
+        lambda namespace: namespace if namespace in tenants and tenants[namespace].partition is not None else "",
     )
     fleets.follow(Policies(tenants=tenants))
     for step in range(30):
@@ -139,10 +140,9 @@ def test_each_tenant_sees_what_is_free_of_its_partition_and_of_nobody_elses(seed
 def test_without_partitions_all_look_at_the_same_fleet() -> None:
     table = NodeTable()
     found = inventory("x", table=table)
-    fleets = Fleets(found, table)
+    fleets = Fleets(found, table, lambda namespace: namespace if namespace == "a" else "")
     fleets.follow(Policies(tenants={"a": Tenant(namespaces=("a",))}))
     assert fleets.of("a") is found.fleet
-    fleets.views.partition_of = lambda namespace: namespace if namespace == "a" else ""
     fleets.follow(Policies(tenants={"a": Tenant(namespaces=("a",), partition=Gpus(numbers=(1,)))}))
     assert fleets.of("a") is not found.fleet
     assert fleets.of("b") is found.fleet, "what is nobody's alone is everybody's"
@@ -151,8 +151,7 @@ def test_without_partitions_all_look_at_the_same_fleet() -> None:
 def test_whose_gpus_are_that_two_want_to_themselves_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
     table = NodeTable()
     found = inventory(*NODES, table=table)
-    fleets = Fleets(found, table)
-    fleets.views.partition_of = lambda namespace: namespace
+    fleets = Fleets(found, table, lambda namespace: namespace)
     one, other = Gpus(node_selector={"pool": "red"}), Gpus(nodes=("x", "y"), numbers=(0, 1))
     for node in NODES:
         relabel(table, node, "red")
@@ -178,8 +177,7 @@ def test_whose_gpus_are_that_two_want_to_themselves_is_said_once(caplog: pytest.
 def test_a_view_goes_on_by_small_steps() -> None:
     table = NodeTable()
     found = inventory(*NODES, table=table)
-    fleets = Fleets(found, table)
-    fleets.views.partition_of = lambda namespace: namespace
+    fleets = Fleets(found, table, lambda namespace: namespace)
     fleets.follow(Policies(tenants={"a": Tenant(namespaces=("a",), partition=Gpus(nodes=("x",)))}))
     fleets.of("a")
     found.hold(("b", "c"), {gpu("y"): None})
@@ -195,8 +193,7 @@ def test_a_view_goes_on_by_small_steps() -> None:
 def test_what_a_view_has_wrong_is_found() -> None:
     table = NodeTable()
     found = inventory(*NODES, table=table)
-    fleets = Fleets(found, table)
-    fleets.views.partition_of = lambda namespace: namespace
+    fleets = Fleets(found, table, lambda namespace: namespace)
     fleets.follow(Policies(tenants={"a": Tenant(namespaces=("a",), partition=Gpus(nodes=("x",), numbers=(1, 2)))}))
     view = fleets.of("a")
     assert all(map(fleets.is_right, NODES))
