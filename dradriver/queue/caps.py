@@ -299,7 +299,7 @@ class Caps:
         snapshot = Snapshot(self._picture, unit.key[0], whose=whose)
         if (kept := self._kept(unit)) is not None and (whose or mixed):
             snapshot = snapshot.without([kept], own=True)
-        return snapshot.offering(snapshot.fleet.narrowed(mixed)) if mixed else snapshot
+        return snapshot.offering_only(mixed) if mixed else snapshot
 
     # What people are told.
 

@@ -103,3 +103,18 @@ async def test_it_is_not_read_after_the_cache_has_changed(change: str) -> None:
     for each in (snapshot, derived):
         with pytest.raises(StaleSnapshotError):
             _ = each.picture
+
+
+async def test_nodes_of_which_gpus_are_left_out_stand_where_they_stand_in_the_network() -> None:
+    cluster = GpuCluster()
+    for name, zone in (("a", "z1"), ("b", "z2")):
+        cluster.node(name, labels={"topology.kubernetes.io/zone": zone})
+    await cluster.settle()
+    snapshot = Snapshot(cluster.worker.picture, "default").offering_only({"a": {0, 1}})
+    picture = snapshot.picture
+    picture.fleets.locate(picture.nodes.labels(), "default")
+    assert snapshot.fleet.free("a") == {0, 1}
+    assert [snapshot.fleet.location(name) for name in "ab"] == [
+        picture.fleets.of("default").location(name) for name in "ab"
+    ]
+    assert snapshot.fleet.location("a") != snapshot.fleet.location("b")

@@ -261,7 +261,6 @@ class Simulation:
         if membership is None:
             return {members[0]: decide(snapshot, members[0].wish)}
         request = picture.gangs.said(membership.gang).wants
-        picture.fleets.locate(picture.nodes.labels(), members[0].key[0])
         ranked = in_order([(member, picture.gangs.rank(member.key)) for member in members])
         placements = gang_plan.plan(snapshot, ranked, request, identity=membership.member.identity)
         if len(placements) < len(members):

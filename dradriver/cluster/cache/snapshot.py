@@ -6,7 +6,7 @@ pods that would be gone, or nodes that are left out. Nothing here changes the ca
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 
 from dradriver.allocator.fleet.fleet import Fleet
 from dradriver.api.claims.pins import Key
@@ -130,6 +130,12 @@ class Snapshot:
         new = self._copy()
         new._fleet = fleet
         return new
+
+    def offering_only(self, gpus: Mapping[str, Set[int]]) -> Snapshot:
+        """Return the same with no other GPUs of some nodes than these, by the machine's own numbers."""
+        # A copy of the fleet keeps the places in the network that it was made with.
+        self.picture.fleets.locate(self.picture.nodes.labels(), self.namespace)
+        return self.offering(self.fleet.narrowed(gpus))
 
     def without(
         self, claims: Iterable[Key] = (), takes: Iterable[tuple[str, Amounts]] = (), *, own: bool = False

@@ -129,7 +129,6 @@ class RunningGangs:
         )
         some = [(member, self._picture.gangs.rank(member.key)) for member in members if member is not None]
         kept = self._picture.kept_places.ready(of)
-        self._picture.fleets.locate(self._picture.nodes.labels(), unit.key[0])
         snapshot = left.snapshot
         if kept is not None and snapshot.is_plain:
             # Only looked at: giving it up and keeping it again would wake all who wait, this pod too, and again.
