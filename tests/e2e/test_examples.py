@@ -16,6 +16,10 @@ OWN = [path for path in examples.TASKS if examples.own(path)]
 
 
 def test_examples(namespace: Namespace) -> None:
+    # The scheduler alone chooses for this pod. Next to it the controller might choose the same four GPUs for the pod
+    # with the policy nvlink; what is left of the two nodes then holds no other four for that one.
+    namespace.kubectl("apply", "-f", str(EXAMPLES / "claim-template.yaml"))
+    namespace.wait_running("claim-template")
     namespace.kubectl("apply", "-f", str(EXAMPLES))
     namespace.kubectl("wait", "--for=create", "pod", "-l", "app=single-gpu", "--timeout=60s")
     pods = [item["metadata"]["name"] for item in namespace.list("pods")]
