@@ -165,6 +165,118 @@ def _map() -> Diagram:
     return Diagram(left + wide + 12, y, "The folders of the code in layers", tuple(shapes))
 
 
+def _parts() -> Diagram:
+    """Return the processes, where they run, and what each writes or asks."""
+    wide, high, gap, top = 196, 74, 30, 14
+    server, node = Box(12, 150, 874, 34, "API server", own=False), 258
+    columns = tuple(12 + i * (wide + gap) for i in range(4))
+    above = tuple(
+        Box(x, top, wide, high, title, lines, own)
+        for x, (title, lines, own) in zip(
+            columns,
+            (
+                ("gputopo", ("command line, page:", "shows, explains, plans"), True),
+                ("Webhook", ("Deployment of two", "certificates of its own"), True),
+                ("Controller", ("Deployment of two", "one leads by a Lease"), True),
+                ("kube-scheduler", ("not modified", "allocates, binds"), False),
+            ),
+            strict=True,
+        )
+    )
+    below = tuple(
+        Box(x, node, wide, high, title, lines, own)
+        for x, (title, lines, own) in zip(
+            columns,
+            (
+                ("kubelet", ("calls prepare", "and unprepare"), False),
+                ("Node agent", ("DaemonSet: publishes,", "prepares, watches health"), True),
+                ("MPS", ("DaemonSet, off by default", "control daemons of shares"), True),
+                ("GPUs", ("NVML, /sys", "kernel log"), False),
+            ),
+            strict=True,
+        )
+    )
+    cli, webhook, controller, scheduler = above
+    kubelet, agent, mps, gpus = below
+    upper, lower = (top + high + server.y) // 2 + 5, (server.bottom + node) // 2 + 5
+    turn = node + high + 26
+    return Diagram(
+        898,
+        turn + 30,
+        "gputopo, the webhook, the controller and kube-scheduler talk to the API server only. On each node the kubelet "
+        "calls the node agent, which reads the GPUs and tells the MPS process by files which daemons to run.",
+        (
+            *above,
+            server,
+            *below,
+            Arrow(((cli.middle[0], server.y - 4), (cli.middle[0], cli.bottom + 4))),
+            Label(cli.middle[0] + 62, upper, "all objects"),
+            Arrow(((webhook.middle[0], server.y - 4), (webhook.middle[0], webhook.bottom + 4))),
+            Label(webhook.middle[0] + 56, upper, "reviews"),
+            Arrow(((controller.middle[0], controller.bottom + 4), (controller.middle[0], server.y - 4))),
+            Label(controller.middle[0] + 62, upper, "claims, pods"),
+            Arrow(((scheduler.middle[0], scheduler.bottom + 4), (scheduler.middle[0], server.y - 4))),
+            Label(scheduler.middle[0] + 48, upper, "allocations"),
+            Arrow(((kubelet.middle[0], server.bottom + 4), (kubelet.middle[0], kubelet.y - 4))),
+            Label(kubelet.middle[0] + 40, lower, "pods"),
+            Arrow(((agent.middle[0], agent.y - 4), (agent.middle[0], server.bottom + 4))),
+            Label(agent.middle[0] + 110, lower, "ResourceSlices, claim status"),
+            Arrow(((kubelet.right + 4, kubelet.middle[1]), (agent.x - 4, kubelet.middle[1]))),
+            Arrow(((agent.right + 4, agent.middle[1]), (mps.x - 4, agent.middle[1]))),
+            Arrow(
+                (
+                    (agent.middle[0], agent.bottom + 4),
+                    (agent.middle[0], turn),
+                    (gpus.middle[0], turn),
+                    (gpus.middle[0], gpus.bottom + 4),
+                )
+            ),
+            Label(
+                (agent.middle[0] + gpus.middle[0]) // 2,
+                turn + 18,
+                "reads every ten seconds; changes MIG and compute mode",
+            ),
+        ),
+    )
+
+
+def _pod() -> Diagram:
+    """Return the states of a pod, with what records each in the API and who leads on."""
+    step, wide, top, high = 198, 164, 40, 78
+    states = (
+        ("gated", ("gate, claim's name,", "resolved request")),
+        ("tentative placement", ("claim with the pin;", "gate removed")),
+        ("bound", ("claim allocated,", "pod has its node")),
+        ("running", ("checkpoint, CDI file", "on the node")),
+        ("ended", ("unprepared, claim", "deleted with the pod")),
+    )
+    boxes = [Box(12 + i * step, top, wide, high, title, lines) for i, (title, lines) in enumerate(states)]
+    _, tentative, *_ = boxes
+    revoked = Box(tentative.x, 182, wide, high, "revoked", ("claim deleted, reason", "on the pod, no gate"))
+    down, up = tentative.x + 40, tentative.right - 40
+    actors = ("controller", "kube-scheduler", "node agent", "kubelet")
+    return Diagram(
+        5 * step - step + wide + 24,
+        revoked.bottom + 12,
+        "A pod is gated, gets a tentative placement, is bound, runs and ends. If kube-scheduler does not bind it in "
+        "time, the controller revokes the tentative placement and makes another one.",
+        (
+            *boxes,
+            revoked,
+            *(Arrow(((a.right + 4, a.middle[1]), (b.x - 4, a.middle[1]))) for a, b in itertools.pairwise(boxes)),
+            *(
+                Label((a.right + b.x) // 2, top - 12, actor)
+                for (a, b), actor in zip(itertools.pairwise(boxes), actors, strict=True)
+            ),
+            Arrow(((down, tentative.bottom + 4), (down, revoked.y - 4))),
+            Arrow(((up, revoked.y - 4), (up, tentative.bottom + 4))),
+            Label(tentative.x - 84, 154, "30 s, 5 s if refused,"),
+            Label(tentative.x - 84, 172, "or a GPU went to others"),
+            Label(tentative.right + 96, 162, "another set on its nodes"),
+        ),
+    )
+
+
 def _gang() -> Diagram:
     """Return the states of a gang, and what leads from one to the next."""
     step, wide, top, high = 172, 138, 20, 62
@@ -200,7 +312,7 @@ def _gang() -> Diagram:
     )
 
 
-DIAGRAMS: Final = {"overview": _overview, "layers": _map, "gang": _gang}
+DIAGRAMS: Final = {"overview": _overview, "parts": _parts, "pod": _pod, "layers": _map, "gang": _gang}
 
 
 def _svg(diagram: Diagram, colours: Mapping[str, str]) -> str:
