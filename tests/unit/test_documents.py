@@ -9,7 +9,7 @@ import pytest
 
 from tests.paths import REPO
 
-PAGES = sorted([*REPO.glob("*.md"), *(REPO / "docs").glob("*.md")])
+PAGES = sorted([*REPO.glob("*.md"), *(REPO / "docs").rglob("*.md")])
 FRAGMENTS = sorted((REPO / "changes").glob("*.md"))
 KINDS = ("feature", "bugfix", "breaking", "doc", "misc")
 RULE = re.compile(r"\|( ?:?-+:? ?\|)+")
