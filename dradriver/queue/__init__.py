@@ -2,6 +2,7 @@
 
 agenda   which pods and gangs have to be looked at, now or at a time
 units    who gets a place together, and what it was promised
+memory   what is remembered of a pod or a gang between two looks
 unit_register  all units that the controller looks after
 backoffs  how a unit has failed, and until when it is left alone
 placement_request  what a pod asks for, parsed once

@@ -8,7 +8,7 @@ from typing import Final
 from dradriver.kube.backoff import wait_s
 
 LONGEST_BACKOFF_S: Final = 120.0
-_LOST_S: Final = 0.25
+LOST_S: Final = 0.25  # the first pause after a claim vanished
 _MOVED_S: Final = 0.1  # usually an event comes first
 _LONGEST_MOVED_S: Final = 6.4
 
@@ -40,13 +40,6 @@ class Failures:
         """Let it wait twice as long for each time that it failed before, without counting this one."""
         self.pause(now, wait_s(self.times, first_s=first_s, longest_s=longest_s))
 
-    def lost(self, now: float, times: int) -> None:
-        """Let it wait for a claim that vanished: whoever deletes it may go on doing so.
-
-        The garbage collector does, of a pod that is gone and still shown to us.
-        """
-        self.pause(now, wait_s(times, first_s=_LOST_S, longest_s=LONGEST_BACKOFF_S))
-
     def moved(self, now: float, *, at_once: bool) -> None:
         """Take in that another writer was first; the first time it may go on at once where that does no harm."""
         if self._moved or not at_once:
@@ -57,7 +50,7 @@ class Failures:
         """Take in that what it had was taken back, right as it was. Returns whether it waits, as that was so lately."""
         self._again = self._again + 1 if now - self._anew_at <= LONGEST_BACKOFF_S else 0
         if self._again:
-            self.pause(now, wait_s(self._again - 1, first_s=_LOST_S, longest_s=LONGEST_BACKOFF_S))
+            self.pause(now, wait_s(self._again - 1, first_s=LOST_S, longest_s=LONGEST_BACKOFF_S))
         self._anew_at = max(now, self.not_before)
         return self._again > 0
 

@@ -1,4 +1,4 @@
-"""Units of the queue: the pods that get their places together, and what they were promised."""
+"""Units of the queue: the pods that get their places together, and what is remembered of them."""
 
 from __future__ import annotations
 
@@ -12,83 +12,15 @@ from dradriver.api.claims.pins import Key
 from dradriver.api.claims.templates import Template
 from dradriver.cluster.nodes.ask import Where, longest
 from dradriver.queue.backoffs import Failures
+from dradriver.queue.memory import GangMemory, PodMemory
 from dradriver.queue.placement_request import Kind, PlacementRequest, read_wish
 
 HAND_OVER_S: Final = 5.0  # a pod looks for a place before the scheduler gets it
 IN_TURN: Final = 2  # times that a gang is tried in vain and is as old as before
 
 
-class Promise:
-    """What a pod was promised: a claim that the scheduler has not allocated yet. All times are the loop's clock.
-
-    Attributes:
-        claim_uid: The claim; empty where there is none, or it was taken back.
-        since: When that claim was first seen.
-        unschedulable_at: When the scheduler was first seen to find no room for it; None while it does not say so.
-        said: What it had said when the claim before was taken back, as long as it says nothing else.
-        renewed: Whether the claim, or the one before, was made anew because the scheduler had overlooked its room.
-        bound_at: When the pod was first seen to be bound without what its claim should hold; None while it is not.
-    """
-
-    def __init__(self) -> None:
-        self.claim_uid = ""
-        self.since = 0.0
-        self.unschedulable_at: float | None = None
-        self.said: str | None = None
-        self.renewed = False
-        self.bound_at: float | None = None
-        self._lost = 0
-        self._seated: tuple[str, bool, float] | None = None
-        self._leaving: tuple[str, float] | None = None
-
-    def seen(self, claim_uid: str, refused: str | None, now: float) -> None:
-        """Take in which claim there is, and what the scheduler says of the pod; None while it finds nothing wrong."""
-        if self.claim_uid != claim_uid:
-            self.claim_uid, self.since, self.unschedulable_at = claim_uid, now, None
-        if refused is None:
-            self.unschedulable_at = self.said = None
-        elif self.unschedulable_at is None:
-            self.unschedulable_at = now
-        elif refused != self.said:
-            self.said = None  # it speaks of this claim
-
-    def bound(self, now: float) -> float:
-        """Take in that the pod is bound without its GPUs. Returns since when."""
-        if self.bound_at is None:
-            self.bound_at = now
-        return self.bound_at
-
-    def stays(self, seated: bool, now: float) -> float:
-        """Take in whether a claim that has its GPUs keeps a place for its pod, too. Returns since when that is so."""
-        if self._seated is None or self._seated[:2] != (self.claim_uid, seated):
-            self._seated = self.claim_uid, seated, now
-        return self._seated[2]
-
-    def leaves(self, claim_uid: str, now: float) -> float:
-        """Take in that a claim with a seat is on its way out. Returns since when that is known."""
-        if self._leaving is None or self._leaving[0] != claim_uid:
-            self._leaving = claim_uid, now
-        return self._leaving[1]
-
-    def taken_back(self, refused: str | None, *, renewed: bool) -> None:
-        """Take in that we deleted the claim, what the scheduler said of the pod, and whether it gets the same again."""
-        self.claim_uid, self.said, self.renewed = "", refused, renewed
-
-    def waits(self, refused: str | None) -> None:
-        """Take in that others have to end before the scheduler can give the claim anything, and what it says so far."""
-        self.claim_uid, self.said = "", refused
-
-    def lost(self) -> int:
-        """Take in that the claim is gone. Returns how often that was somebody else's doing; 0 if not now."""
-        if not self.claim_uid:
-            return 0
-        self.claim_uid = ""
-        self._lost += 1
-        return self._lost
-
-
 class Member:
-    """A pod of a unit: what it asks for, and what it was promised.
+    """A pod of a unit: what it asks for, and what is remembered of it.
 
     Attributes:
         key: Namespace and name.
@@ -97,7 +29,7 @@ class Member:
         volumes: Where its volumes are, as far as that was known then.
         has: How many GPUs each request of its claim has, where it keeps that; else empty.
         joins: The uid of the claim of others that it wants to share; empty where it wants one of its own.
-        promise: The claim that it was promised.
+        memory: What is remembered of it; ``observe`` writes it, and who deletes its claim.
         may_nominate: Whether the server has not refused to have CPU kept for it while it is gated.
         near: The gang whose others it is to be near; empty for a pod alone.
     """
@@ -112,7 +44,7 @@ class Member:
         self.joins = ""
         self.near = ""
         self.may_nominate = True
-        self.promise = Promise()
+        self.memory = PodMemory()
         self._wish: PlacementRequest | WordError | None = None
 
     @property
@@ -184,7 +116,7 @@ class Unit:
         look_again_at: When it may be looked at again, by the loop's clock: nobody need look at a gang for each event.
         wanting: Those of a gang that want a place now, beside those that have one.
         least: With how few of them a gang may begin.
-        promised_at: When a gang was first seen with claims, by the loop's clock; None while it has none.
+        memory: What is remembered of a gang; ``observe_gang`` writes it.
         reserved: Who it is to a reservation that is for it: it may find a place where others of its kind do not.
     """
 
@@ -206,19 +138,23 @@ class Unit:
         self.look_again_at = 0.0
         self.wanting: frozenset[Member] = frozenset()
         self.least = 1
-        self.promised_at: float | None = None
+        self.memory = GangMemory()
         self.reserved = ""
         self._whole = key is None
         self._held = False  # by gates of others, when that was last looked at
         self._let_in = False  # since then
         self._in_vain = 0  # how often it was tried so
-        self._gathered: tuple[int, float] | None = None
         self._no_place_since: float | None = None
 
     @property
     def lead(self) -> Member:
         """The first of its pods."""
         return self.members[0]
+
+    @property
+    def is_gang(self) -> bool:
+        """Whether it is a gang that has not started; pods of one that has are units of their own."""
+        return self.key != self.members[0].key
 
     @property
     def asking(self) -> tuple[Member, ...]:
@@ -301,12 +237,6 @@ class Unit:
             priority, since, _ = self.order
             self.order = priority, max(since, newest), f"~{self.lead.uid}"
 
-    def gathered_at(self, now: float) -> float:
-        """Take in how many pods of a gang there are. Returns since when."""
-        if self._gathered is None or self._gathered[0] != len(self.members):
-            self._gathered = len(self.members), now
-        return self._gathered[1]
-
     def looks_since(self, now: float) -> float:
         """Take in that there is no place for it now. Returns since when it has looked for one."""
         if self._no_place_since is None:
@@ -321,5 +251,5 @@ class Unit:
         """Forget earlier failures: it asks for something else now."""
         self.failures.forgive()
         for member in self.members:
-            member.promise.renewed = False
+            member.memory = member.memory.forgiven()
         self._no_place_since = None

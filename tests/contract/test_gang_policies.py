@@ -31,7 +31,7 @@ from dradriver.controller.owners.budgets import evict
 from dradriver.controller.owners.owner_kinds import OwnerKinds
 from dradriver.controller.owners.owner_restarts import OwnerRestarts
 from dradriver.controller.owners.owner_tops import left_suspended
-from dradriver.controller.writing.gang_writer import MANAGER
+from dradriver.controller.writing.commit import MANAGER
 from dradriver.controller.writing.outcome import RefusedError
 from dradriver.controller.writing.seat_slice import SeatSlice
 from dradriver.kube.client import ApiError, Client, PatchKind

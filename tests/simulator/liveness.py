@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from dradriver.api.base import names
-from dradriver.controller.steps.next_step import SCHEDULER_PAUSE_S
+from dradriver.controller.steps.deadlines import SCHEDULER_PAUSE_S
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
 from tests.fakes.apistore import Key, Object
 from tests.fakes.control_plane import fit

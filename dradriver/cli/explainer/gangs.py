@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from functools import partial
 from typing import Final
 
 import msgspec
@@ -22,21 +21,13 @@ from dradriver.cluster.pods.gangs import Membership
 from dradriver.cluster.pods.volumes import Unbound
 from dradriver.cluster.records.placement import Placement
 from dradriver.controller.placing import gang_plan
-from dradriver.controller.steps.ending import Ending
+from dradriver.controller.steps.actions import EndOthers, Go, OpenGates, Release, Step, Wait
+from dradriver.controller.steps.deadlines import GATHER_S
 from dradriver.controller.steps.gang_sizes import done_of, size_of
-from dradriver.controller.steps.gang_step import (
-    GATHER_S,
-    GiveBack,
-    Go,
-    Lift,
-    Plan,
-    Step,
-    Wait,
-    gang_step,
-    in_order,
-    is_seated,
-)
-from dradriver.controller.steps.next_step import PROMISE_S, UNSCHEDULABLE_S
+from dradriver.controller.steps.gang_step import in_order
+from dradriver.controller.steps.observe import observe_gang
+from dradriver.controller.steps.rules import is_seated
+from dradriver.controller.steps.step import step as step_of
 from dradriver.queue.units import Member, Unit
 from dradriver.reason import Cause, Reason
 from dradriver.view.plain import plain
@@ -85,7 +76,7 @@ async def read(scene: Scene, pod: Pod) -> Read | None:
     members = []
     for each, key, where in zip(pods, keys, places, strict=True):
         member = Member(each, picture.templates.of(each), () if isinstance(where, Unbound) else where)
-        member.near = own.gang[1]
+        member.near, member.may_nominate = own.gang[1], False
         members.append((member, picture.gangs.rank(key)))
     if any(map(_wants_nics, (member for member, _ in members))):
         await scene.read_nics()
@@ -102,17 +93,12 @@ def _wants_nics(member: Member) -> bool:
 def step(scene: Scene, gang: Read) -> Step:
     """Return what the controller would do for a gang that has not started, as if it had waited for more pods."""
     size = Reason(Cause.GANG, gang.size.why) if isinstance(gang.size, Alone) else gang.size
-    at = partial(
-        gang_step,
-        gang.unit,
-        scene.picture,
-        size,
-        done=gang.done,
-        promise_s=PROMISE_S,
-        unschedulable_s=UNSCHEDULABLE_S,
-    )
+
+    def at(now: float) -> Step:
+        return step_of(observe_gang(gang.unit, scene.picture, size, now, done=gang.done), scene.picture, now)
+
     first = at(0.0)
-    gathers = isinstance(first, Wait) and first.reason is None and gang.unit.promised_at is None
+    gathers = isinstance(first, Wait) and first.reason is None and gang.unit.memory.placed_at is None
     return at(GATHER_S) if gathers else first
 
 
@@ -155,18 +141,20 @@ async def places(
 def doing(scene: Scene, gang: Read, what: Step) -> str:
     """Return what the controller waits for, or is about to do, in words; of members that want places nothing."""
     match what:
-        case Plan():
-            return ""
-        case Lift():
+        case OpenGates():
             return "the claims of its gang are there; the controller is about to lift the gates"
         case Go():
             return "all pods of its gang have their places; the controller is about to let them be bound"
-        case GiveBack():
-            return f"the claims of its gang are given back: {what.reason or what.cause.value}"
-        case Ending():
+        case Release():
+            return f"the claims of its gang are given back: {what.reason or what.cause}"
+        case EndOthers():
             return what.why.text
-    if what.reason is not None:
-        return what.reason.text
+        case Wait() if what.reason is not None:
+            return what.reason.text
+        case Wait():
+            pass
+        case _:
+            return ""
     have = [member for member in gang.unit.members if gang_plan.has_claim(scene.picture, member)]
     seats = sum(_state(scene, member) == "seated" for member in have)
     return f"{seats} of {len(have)} pods of its gang have their places; the scheduler has yet to give the others theirs"

@@ -14,7 +14,7 @@ from dradriver.cli.explainer import gang_helps, gangs, rooms, turns
 from dradriver.cli.explainer.gangs import Read
 from dradriver.cli.explainer.model import Verdict
 from dradriver.cli.explainer.places import place_of
-from dradriver.controller.steps.gang_step import Plan
+from dradriver.controller.steps.actions import Place
 from dradriver.queue.caps import CapError
 
 _HELPS: Final = 3
@@ -29,7 +29,7 @@ async def together(scene: Scene, pod: Pod, gang: Read) -> Verdict:
     except WordError as error:
         return Verdict(reason=str(error), gang=shown)
     step = gangs.step(scene, gang)
-    if not isinstance(step, Plan):
+    if not isinstance(step, Place):
         claim = scene.picture.claim_of(pod)
         pin = claim.pin if claim is not None and claim.owned_by(pod.metadata.uid) else None
         place = None if pin is None else place_of(pin.choice, pin.uuids)

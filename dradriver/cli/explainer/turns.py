@@ -13,8 +13,9 @@ from dradriver.cli.cluster.gangs import stand
 from dradriver.cli.cluster.scene import Scene
 from dradriver.cli.cluster.tenants import Own
 from dradriver.cli.explainer.model import Turn
-from dradriver.controller.steps.next_step import next_step
-from dradriver.controller.steps.pod_steps import Place
+from dradriver.controller.steps.actions import Place
+from dradriver.controller.steps.observe import observe
+from dradriver.controller.steps.step import step
 from dradriver.kube.client import Client
 from dradriver.kube.config import ServerConfig
 from dradriver.queue import reservation
@@ -80,7 +81,9 @@ def waiting(scene: Scene) -> list[Unit]:
             continue
         own, highest = picture.gangs.of(key), scene.tenants.highest(key[0])
         if own is None or picture.gangs.started(own.gang):
-            if isinstance(next_step(Member(pod), picture, 0.0), Place) and not picture.gangs.waits(key):
+            if isinstance(step(observe(Member(pod), picture, 0.0), picture, 0.0), Place) and not picture.gangs.waits(
+                key
+            ):
                 found.append(Unit(Member(pod, picture.templates.of(pod)), highest=highest))
         elif own.gang not in gangs:
             gangs.add(own.gang)

@@ -31,10 +31,10 @@ from dradriver.cluster.records.placement import Placement
 from dradriver.cluster.records.records import ClaimRecord
 from dradriver.controller.placing.decide import MOST_NODES, decide, revalidate
 from dradriver.controller.placing.nic_choice import NoNicsError, figures
-from dradriver.controller.steps.ending import Ending
-from dradriver.controller.steps.next_step import next_step
-from dradriver.controller.steps.pod_steps import Go, Keep, LetGo, Settle, Wait, Withdraw
-from dradriver.controller.steps.pod_steps import Place as WantsPlace
+from dradriver.controller.steps.actions import EndOthers, Go, OpenGates, Release, Settle, Wait
+from dradriver.controller.steps.actions import Place as WantsPlace
+from dradriver.controller.steps.observe import observe
+from dradriver.controller.steps.step import step as step_of
 from dradriver.kube.client import Client
 from dradriver.kube.config import ServerConfig
 from dradriver.queue.caps import CapError
@@ -147,23 +147,26 @@ async def _alone(scene: Scene, pod: Pod, gang: Read | None) -> Verdict:
         return Verdict()
     if wish is not None and wish.nics is not None:
         await scene.read_nics()
-    step = next_step(unit.lead, scene.picture, 0.0)
+    step = step_of(observe(unit.lead, scene.picture, 0.0), scene.picture, 0.0)
     claim = scene.picture.claim_of(pod)
     pin = claim.pin if claim is not None and claim.owned_by(pod.metadata.uid) else None
     match step:
         case WantsPlace():
             return Verdict(reason=told) if wish is None else await _wanting(scene, unit, wish, gang)
-        case Settle():
+        case Settle() if pod.spec.node_name:
             return await _having(scene, pod, wish, pin, "")
-        case Keep():
-            return await _having(scene, pod, wish, pin, await _keeping(scene, wish, step.claim))
-        case Withdraw():
+        case Settle():
+            return await _having(scene, pod, wish, pin, f"its GPUs are promised to it; {alone.said(pod)}")
+        case OpenGates():
+            assert claim is not None, "the step says so"
+            return await _having(scene, pod, wish, pin, await _keeping(scene, wish, claim))
+        case Release() if step.cause is not None:
             why = step.reason or _ENDS.get(step.cause.value, step.cause.value)
             return await _having(scene, pod, wish, pin, f"its promise ends: {why}")
-        case Go() | LetGo():
+        case Go() | Release():
             doing = "told that it may be bound" if isinstance(step, Go) else "given back, to be made anew"
             return await _having(scene, pod, wish, pin, f"its gang has started; its claim is about to be {doing}")
-        case Ending():
+        case EndOthers():
             return await _having(scene, pod, wish, pin, step.why.text)
         case Wait():
             if step.reason or claim is None or not claim.handed_over:

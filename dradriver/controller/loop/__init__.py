@@ -3,9 +3,12 @@
 controller     starts the reflectors and the worker
 worker         receives changes, gives each workload its turn
 recorders      writers of all Events
-dispatcher     finds the workload of a changed pod, and who looks at it
-pod_worker     looks at single pods, and at the pods of gangs that run
-gang_worker    looks at gangs that have not started
+dispatcher     finds the workload of a changed pod, has it observed and its next step done
+gang_observer  observes gangs that have not started
+step_runner    does what a step says
+placer         puts workloads in the queue, and has plans written for them
+planner        finds places on the GPUs that a workload may have
+hand_over      which pods kube-scheduler gets if there is no place for them
 running_gangs  looks at gangs that run
 preemption     decides who gets GPUs of pods with lower priority, and follows the evictions
 preemptable    which pods may be preempted, by the policies and by recent evictions

@@ -1,4 +1,4 @@
-"""What changed, by units: finds or makes the unit of a pod or a gang, and hands it to the worker that looks at it."""
+"""What changed, by units: finds or makes the unit of a pod or a gang, observes it, and has its next step done."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ from dradriver.api.base.pods import Pod
 from dradriver.api.claims.pins import Key
 from dradriver.cluster.cache.picture import Picture
 from dradriver.controller import metrics
-from dradriver.controller.loop.gang_worker import GangWorker
-from dradriver.controller.loop.pod_worker import PodWorker
+from dradriver.controller.loop.gang_observer import GangObserver
 from dradriver.controller.loop.preemption import Preemptions
 from dradriver.controller.loop.running_gangs import RunningGangs
+from dradriver.controller.loop.step_runner import StepRunner
 from dradriver.controller.reading.prerequisites import Prerequisites
+from dradriver.controller.steps.deadlines import Deadlines
+from dradriver.controller.steps.observe import GangState, PodState, observe
+from dradriver.controller.steps.step import step
 from dradriver.controller.writing.executor import Executor
 from dradriver.controller.writing.reasons import Reasons
 from dradriver.queue.agenda import Agenda
@@ -30,7 +33,7 @@ ANEW: Final = Reason(Cause.GANG, "waits until its gang has been started anew")
 
 
 class Dispatcher:
-    """One look at a time at one pod or gang: at all that is so whatever it asks for, before its worker looks at it."""
+    """One look at a time at one pod or gang."""
 
     def __init__(
         self,
@@ -42,11 +45,12 @@ class Dispatcher:
         lanes: Lanes,
         reasons: Reasons,
         executor: Executor,
-        pods: PodWorker,
-        gangs: GangWorker,
+        runner: StepRunner,
+        gangs: GangObserver,
         running: RunningGangs,
         preemptions: Preemptions,
         prerequisites: Prerequisites,
+        deadlines: Deadlines,
     ) -> None:
         """Make one that has looked at nothing.
 
@@ -59,16 +63,17 @@ class Dispatcher:
             lanes: Who may be written now.
             reasons: Told why a pod waits.
             executor: Asks what became of a write.
-            pods: Looks at single pods, and at those of gangs that run.
-            gangs: Looks at gangs that have not started.
+            runner: Does what a step says.
+            gangs: Observes gangs that have not started.
             running: Looks at those that have.
             preemptions: Say which of those have to end.
             prerequisites: Requests the objects that a pod names.
+            deadlines: Says how long to wait.
         """
         self._picture, self._agenda, self._units, self._tenants = picture, agenda, units, tenants
         self._queue, self._lanes, self._reasons, self._executor = queue, lanes, reasons, executor
-        self._pods, self._gangs, self._running, self._preemptions = pods, gangs, running, preemptions
-        self._prerequisites = prerequisites
+        self._runner, self._gangs, self._running, self._preemptions = runner, gangs, running, preemptions
+        self._prerequisites, self._deadlines = prerequisites, deadlines
         self._entries = Entries(tenants)
 
     def look(self, key: Key) -> None:
@@ -100,8 +105,16 @@ class Dispatcher:
             unit.forgive()
         self._entries.look(unit, self._units.newest)
         self._count(unit, unit.lead)
-        if self._may_go_on(unit) and self._pods.look(unit):
+        if self._may_go_on(unit) and self._take_step(unit, observe(unit.lead, self._picture, self._now())):
             self._forget(key)
+
+    def _take_step(self, unit: Unit, state: PodState | GangState) -> bool:
+        """Do the next step of a unit. Returns whether it needs nothing more."""
+        return self._runner.do(unit, step(state, self._picture, self._now(), self._deadlines))
+
+    @staticmethod
+    def _now() -> float:
+        return asyncio.get_running_loop().time()
 
     def _forget(self, key: Key) -> None:
         self._disband(key)
@@ -109,13 +122,13 @@ class Dispatcher:
 
     def _look_at_gang(self, key: Key) -> None:
         unit = self._units.get(key)
-        if unit is not None and (unit.busy or self._gangs.looks_later(unit)):
+        if unit is not None and (unit.busy or self._gangs.looks_later(unit, is_queued=key in self._queue)):
             return  # its writer looks again when it is done
         pods = self._picture.gangs.pods(key)
         if self._picture.gangs.started(key):
             if unit is not None:  # it starts just now
-                now = asyncio.get_running_loop().time()
-                metrics.GANG_START.observe(now - unit.gathered_at(now))
+                now = self._now()
+                metrics.GANG_START.observe(now - unit.memory.gathered(len(unit.members), now).gathered_at)
                 self._forget(key)
                 for member in unit.members:  # what each was promised, and since when, stays known
                     if self._picture.gangs.of(member.key) is not None and not member.pod.spec.node_name:
@@ -132,24 +145,27 @@ class Dispatcher:
             return
         for one in alone:  # those that ran are gone
             self._disband(one.key)
-        unit = self._units[key] = self._gangs.gathered(
-            unit, key, [one.lead for one in alone], self._tenants.highest(key[0])
-        )
+        unit, is_changed = self._gangs.gathered(unit, key, [one.lead for one in alone])
+        if is_changed:
+            self._queue.drop(key)  # it requests something else, and may find a place now
+            unit.forgive()
+            unit.trust(self._tenants.highest(key[0]))
+        self._units[key] = unit
         self._units.note_created(*(member.pod.metadata.creation_timestamp for member in unit.members))
         self._entries.look(unit, self._units.newest)
         for member in unit.members:
             self._count(unit, member)
-        if self._may_go_on(unit):
-            self._gangs.look(unit)
+        if self._may_go_on(unit) and (state := self._gangs.observe(unit)) is not None:
+            self._take_step(unit, state)
 
     def _may_go_on(self, unit: Unit) -> bool:
         """Return whether a unit's pause is over, and what became of its last write is known."""
-        if asyncio.get_running_loop().time() < unit.failures.not_before:
+        if self._now() < unit.failures.not_before:
             self._queue.drop(unit.key)
             self._agenda.add_at(unit.failures.not_before, unit.key)
             return False
         if unit.unsure:
-            if self._lanes.writable(unit.key, unit.order):
+            if self._executor.can_write(unit):
                 self._executor.ask(unit)
             return False
         return True
@@ -166,7 +182,7 @@ class Dispatcher:
         if why is not None:
             self._reasons.want(pod, why)
         if leaves:
-            self._agenda.add_at(asyncio.get_running_loop().time() + LEAVES_S, key)
+            self._agenda.add_at(self._now() + LEAVES_S, key)
         return True
 
     def _disband(self, key: Key) -> None:
@@ -175,9 +191,10 @@ class Dispatcher:
         self._lanes.forget(key)
         unit = self._units.pop(key, None)
         if unit is not None and unit.unsure:
-            self._executor.release(unit)  # if a claim is there all the same, the reflector shows it
+            self._executor.forget_claims(unit)  # if a claim is there all the same, the reflector shows it
         self._lanes.answered(key, bound=False)
         self._gangs.forget(key)
+        self._running.forget(key)
 
     def _count(self, unit: Unit, member: Member) -> None:
         """Keep up to date who waits for a scheduler: no more who has a seat, and waits for others."""

@@ -40,7 +40,6 @@ from dradriver.controller.placing.gang_preemption_plan import place_together
 from dradriver.controller.placing.preemption_plan import place
 from dradriver.controller.steps.ending import Ending
 from dradriver.controller.writing.executor import Executor
-from dradriver.controller.writing.gang_writer import GangWriter
 from dradriver.controller.writing.outcome import MovedOnError, RefusedError
 from dradriver.queue.caps import Limits
 from dradriver.queue.lanes import Lanes, Slot
@@ -71,7 +70,6 @@ class Preemptions:
         lanes: Lanes,
         tenants: Tenants,
         executor: Executor,
-        gang_writer: GangWriter,
         evictions: Evictions,
         limits: Callable[[Unit], Limits | None],
         whose: Callable[[Unit, float], tuple[str, ...]],
@@ -83,14 +81,13 @@ class Preemptions:
             queue: Who waits.
             lanes: Who may be written now.
             tenants: Whose a namespace is, and what its priorities count.
-            executor: Runs writes, and makes those of single pods.
-            gang_writer: Makes the writes of gangs.
+            executor: Runs writes.
             evictions: Ends pods.
             limits: Says what its tenant's cap leaves to a unit; None for nothing.
             whose: Says whose reserved GPUs a unit may have that begins so many seconds later.
         """
         self._picture, self._queue, self._lanes, self._tenants = picture, queue, lanes, tenants
-        self._executor, self._gang_writer, self._evictions, self._limits = executor, gang_writer, evictions, limits
+        self._executor, self._evictions, self._limits = executor, evictions, limits
         self._preemptable = Preemptable(picture, tenants, evictions, whose)
         # By unit: how often, not before, the picture's version, and when it may be another without any event.
         self._tried: dict[Key, tuple[int, float, int, float]] = {}
@@ -270,11 +267,9 @@ class Preemptions:
         logger.info("%s/%s %s", *unit.key, why)
         metrics.PREEMPTIONS.inc()
         metrics.PREEMPTED_UNITS.inc(len(victims))
-        self._executor.start(unit, lambda slot: self._write(unit, places, victims, slot), creates=True)
+        self._executor.start(unit, lambda slot: self._write(places, victims, slot), creates=True)
 
-    async def _write(
-        self, unit: Unit, places: dict[Member, Placement], victims: Sequence[Workload], slot: Slot
-    ) -> None:
+    async def _write(self, places: dict[Member, Placement], victims: Sequence[Workload], slot: Slot) -> None:
         try:
             await self._evictions.ask([one.pod for unit in victims for one in unit.pods])
         except BaseException:
@@ -283,10 +278,7 @@ class Preemptions:
             self._preemptable.spare_no_more(one.owner for one in victims)
             raise
         slot.begin()
-        if unit.key in self._picture.gangs:
-            await self._gang_writer.commit(places, slot)
-        else:
-            await self._executor.write_place(unit.lead, places[unit.lead], slot)
+        await self._executor.commit.place(places, slot)
 
     # What becomes of it.
 
@@ -328,9 +320,11 @@ class Preemptions:
             naming = [
                 claim for claim in claims if claim.preempts is not None and not named.isdisjoint(claim.preempts.uids)
             ]
-            if not await self._executor.stand(naming):  # its reflector may be behind, and nobody is to end in vain
+            if not await self._executor.commit.stand(
+                naming
+            ):  # its reflector may be behind, and nobody is to end in vain
                 raise MovedOnError("what was promised to it does not stand any more")
-            self._executor.go_on(slot)
+            self._executor.commit.go_on(slot)
             try:
                 await self._evictions.end(
                     unit.key,
@@ -340,7 +334,7 @@ class Preemptions:
                     begun=self._begun(ending),
                     until=ending.until,
                     why=who,
-                    go_on=lambda: self._executor.go_on(slot),
+                    go_on=lambda: self._executor.commit.go_on(slot),
                 )
             except RefusedError as error:  # `stops` says so next, and what was promised is given back for it
                 raise MovedOnError(str(error)) from None

@@ -19,12 +19,15 @@ from dradriver.cluster.pods.volumes import VolumeReader
 from dradriver.controller import metrics
 from dradriver.controller.loop.background import always
 from dradriver.controller.loop.dispatcher import Dispatcher
-from dradriver.controller.loop.gang_worker import GangWorker
-from dradriver.controller.loop.pod_worker import PodWorker
+from dradriver.controller.loop.gang_observer import GangObserver
+from dradriver.controller.loop.hand_over import HandOver
+from dradriver.controller.loop.placer import Placer
+from dradriver.controller.loop.planner import Planner
 from dradriver.controller.loop.preemption import Preemptions
 from dradriver.controller.loop.recorders import Recorders
 from dradriver.controller.loop.reservations import Reservations
 from dradriver.controller.loop.running_gangs import RunningGangs
+from dradriver.controller.loop.step_runner import StepRunner
 from dradriver.controller.owners.evictions import Evictions
 from dradriver.controller.owners.owner_kinds import OwnerKinds
 from dradriver.controller.owners.owner_reader import OwnerReader
@@ -34,8 +37,8 @@ from dradriver.controller.reading.template_reader import TemplateReader
 from dradriver.controller.steps.deadlines import Deadlines
 from dradriver.controller.steps.gang_sizes import size_matters
 from dradriver.controller.writing.api_writer import ApiWriter
+from dradriver.controller.writing.commit import Commit
 from dradriver.controller.writing.executor import OBJECT_BACKOFF_S, OWN_ERROR, Executor
-from dradriver.controller.writing.gang_writer import GangWriter
 from dradriver.controller.writing.garbage_collector import Collector
 from dradriver.controller.writing.placed import Placed
 from dradriver.controller.writing.reasons import Reasons
@@ -47,7 +50,6 @@ from dradriver.queue.rechecks import Asking
 from dradriver.queue.shares import Shares
 from dradriver.queue.tenants import Tenants
 from dradriver.queue.unit_register import UnitRegister
-from dradriver.queue.units import Unit
 from dradriver.queue.waiting import Queue
 
 logger = logging.getLogger(__name__)
@@ -108,10 +110,8 @@ class Worker:
         writer = ApiWriter(client, self.picture, self._lanes)
         self.reasons = Reasons(writer.pods, pods=self.picture.pods.get, lanes=self._lanes, record=recorders.waiting)
         self.placed = Placed(self.picture, self._lanes, recorders.placed)
-        gang_writer = GangWriter(client, writer, self.picture, self._lanes, self.placed, self.reasons)
-        self._executor = Executor(
-            writer, self._lanes, self.picture, self.reasons, self.placed, self._agenda, self._units
-        )
+        commit = Commit(client, writer, self.picture, self._lanes, self.placed, self.reasons)
+        self._executor = Executor(commit, writer, self._lanes, self.picture, self.reasons, self._agenda, self._units)
         self.reservations = Reservations(
             self.picture, self._agenda, self._queue, self.tenants, self._units, self.caps.limits, clock=clock
         )
@@ -121,27 +121,24 @@ class Worker:
         )
         self._restarts = OwnerRestarts(client, kinds, pods=self.picture.pods, touch=self._agenda.add)
         self._preemptions = Preemptions(
-            self.picture, self._queue, self._lanes, self.tenants, self._executor, gang_writer,
+            self.picture, self._queue, self._lanes, self.tenants, self._executor,
             Evictions(client, self.picture, self._restarts, suspendable=suspendable, record=recorders.preempted),
             limits=self.caps.limits, whose=self.reservations.whose,
         )  # fmt: skip
-        self._running = RunningGangs(
-            self.picture, self._agenda, self._owner_reader, self._restarts, promise_s=deadlines.promise_s
+        running = RunningGangs(self.picture, self._agenda, self._owner_reader, self._restarts, deadlines)
+        hand_over = HandOver(self.tenants, self.caps, self._lanes, deadlines)
+        self._planner = Planner(self.picture, self._queue, self.caps, self.reservations)
+        self._placer = Placer(
+            self._agenda, self._queue, self.reasons, self._executor, self._planner, running, hand_over
         )
-        self._gangs = GangWorker(
-            self.picture, self._agenda, self._queue, self._lanes, self.reasons, self._executor, gang_writer,
-            self._owner_reader, self._running, self.caps, self.reservations, self._preemptions, deadlines,
-        )  # fmt: skip
-        self._pods = PodWorker(
-            self.picture, self._agenda, self._queue, self._lanes, self.reasons, self._executor, gang_writer,
-            self._running, self.caps, self.reservations, self._preemptions, self.tenants, deadlines,
-        )  # fmt: skip
+        runner = StepRunner(self.picture, self._agenda, self._executor, self._placer, self._preemptions, hand_over)
+        self._gangs = GangObserver(self.picture, self._agenda, self._owner_reader)
         self._template_reader = TemplateReader(client, self.picture)
         self._volumes = VolumeReader(client, self.picture.volumes, self.picture.volume_read)
         self._dispatcher = Dispatcher(
             self.picture, self._agenda, self._units, self.tenants, self._queue, self._lanes, self.reasons,
-            self._executor, self._pods, self._gangs, self._running, self._preemptions,
-            Prerequisites(self.picture, self._template_reader, self._volumes),
+            self._executor, runner, self._gangs, running, self._preemptions,
+            Prerequisites(self.picture, self._template_reader, self._volumes), deadlines,
         )  # fmt: skip
         self._collector = Collector(client, self.picture, writer, self._lanes, grace_s=deadlines.grace_s)
         self._subscribe()
@@ -299,7 +296,7 @@ class Worker:
             return False
         while self.caps.fallen:
             for unit, reason in self._queue.widen(self.caps.fallen.pop()):
-                self._worker_of(unit).without_place(unit, reason)
+                self._placer.without_place(unit, reason)
         due = self._queue.next()
         if due is None:
             return False
@@ -308,14 +305,13 @@ class Worker:
             self._queue.leave(unit)
             self.reasons.want(unit.lead.pod, obstacle.why)
             return True
-        worker = self._worker_of(unit)
         try:
-            worker.place(unit, rows)
+            self._placer.place(unit, rows)
         except NoPlaceError as error:
-            why = worker.why(unit, error, rows)
+            why = self._planner.why(unit, error, rows)
             for other in self._queue.block(unit, why, error.about if isinstance(error, CapError) else ""):
                 if why is not None:
-                    worker.without_place(other, why)
+                    self._placer.without_place(other, why)
         except WordError as error:
             self._queue.leave(unit)
             for member in unit.members:
@@ -325,9 +321,6 @@ class Worker:
             self._queue.leave(unit)
             self._executor.fail(unit, OWN_ERROR)
         return True
-
-    def _worker_of(self, unit: Unit) -> GangWorker | PodWorker:
-        return self._gangs if unit.key in self.picture.gangs else self._pods
 
     # Now and then.
 

@@ -1,9 +1,12 @@
-"""What a pod or a gang needs next. Pure functions.
+"""What a pod or a gang needs next. Pure functions, but ``observe``, which updates what is remembered.
 
-next_step         the next step of one pod; when a tentative placement ends
+observe           how far a pod or a gang is, since when
+step              what has to be done for a pod or a gang
+actions           all that can have to be done
+pod_step          the step of a single pod
+gang_step         the states of a gang, and its step
+rules             rules that hold for single pods and gangs alike
 deadlines         how long to wait for the scheduler, for pods and for claims
-pod_steps         all steps that there are for a pod
-gang_step         the states of a gang, and its next step
 gang_running      what to do about a running gang that lost pods
 gang_sizes        how many pods a gang has
 withdraw_reasons  why a tentative placement is revoked

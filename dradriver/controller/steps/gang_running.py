@@ -13,8 +13,7 @@ import msgspec
 
 from dradriver.api.base.pods import Pod
 from dradriver.cluster.cache.picture import Picture
-from dradriver.controller.steps.gang_step import longest_s
-from dradriver.controller.steps.next_step import BOUND_S
+from dradriver.controller.steps.deadlines import BOUND_S, Deadlines
 
 
 class Anew(msgspec.Struct, frozen=True):
@@ -38,7 +37,7 @@ class OneByOne(msgspec.Struct, frozen=True):
 
 
 def running_step(
-    pods: Sequence[Pod], picture: Picture, least: int, now: float, *, restarts: bool, since: float, promise_s: float
+    pods: Sequence[Pod], picture: Picture, least: int, now: float, *, restarts: bool, since: float, deadlines: Deadlines
 ) -> Anew | OneByOne:
     """Return what becomes of a gang that has started.
 
@@ -49,7 +48,7 @@ def running_step(
         now: The loop's clock.
         restarts: Whether its author wants all of it to start anew when it loses a pod.
         since: When it was first seen to have started, by the loop's clock.
-        promise_s: How long claims may wait for the scheduler, whatever the gang's size.
+        deadlines: How long to wait.
     """
     bound = [pod for pod in pods if pod.spec.node_name]
     unbound = [pod for pod in pods if not pod.spec.node_name]
@@ -63,5 +62,5 @@ def running_step(
     seats = any(claim.seat is not None for claim in claims)
     if not with_it:
         return OneByOne()
-    until = since + (BOUND_S if seats else longest_s(len(pods), promise_s))
+    until = since + (BOUND_S if seats else deadlines.placed_s(len(pods)))
     return Anew(f"{len(bound)} of {least} of its pods were bound in time") if now >= until else OneByOne(until)

@@ -1,9 +1,9 @@
 """Writes to the API server, and what follows from each answer.
 
 executor           runs writes of many workloads at once
-api_writer         writes claims, and pods with them
+commit             writes a plan, all or nothing: claims, gates, barrier devices
+api_writer         writes single claims
 pod_writer         writes pods: the gate, annotations
-gang_writer        writes the claims of a gang as a whole, and its barrier devices
 several_writes     runs the writes of one workload, a few at once
 outcome            what an answer means: for the server, the moment or the object
 owners             adds pods to the claim that they share, several in one write

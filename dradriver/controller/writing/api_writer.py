@@ -1,4 +1,4 @@
-"""The writes: claims, and pods with them. Each is safe to repeat, and refused by the server if the object moved on."""
+"""Single writes of claims. Each is safe to repeat, and refused by the server if the object moved on."""
 
 from __future__ import annotations
 
@@ -46,79 +46,6 @@ class ApiWriter:
         self._client, self._picture, self._paused, self._failed = client, picture, lanes.paused, lanes.failed
         self.pods = PodWriter(client, picture)
         self.owners = Owners(client, picture, look=self.look, check_pause=self._check_pause)
-
-    async def place(self, pod: Pod, wish: PlacementRequest, placement: Placement, slot: Slot) -> None:
-        """Create a gated pod's claim and lift its gate.
-
-        Raises:
-            MovedOnError: Something changed meanwhile; look again.
-            PausedError: The claim is there; lift the pod later.
-            UnsureError: The claim may be there; ask the server before anything else.
-            ApiError: The server refuses; the claim is gone again where it was made.
-            Unreachable: No answer; the same.
-        """
-        claim = await self.create(pod, wish, placement)
-        if not self._picture.accounts.has(claim):  # while its creation hung
-            raise MovedOnError(f"claim {'/'.join(claim.key)} is gone again")
-        if self._picture.gangs.gathers(wish.pod):  # the same: those that it came to run no more
-            raise MovedOnError("its gang is to begin as a whole")
-        if conflicts.overtaken(self._picture, wish.claim, placement):  # while its creation hung
-            await self.withdraw(claim)
-            raise MovedOnError(f"GPUs chosen on node {placement.node} were given to another claim meanwhile")
-        self.go_on(slot)
-        await self.lift_or_withdraw(pod, claim, placement)
-
-    async def lift_or_withdraw(self, pod: Pod, claim: ClaimRecord, placement: Placement) -> None:
-        """Lift a pod that has its claim; one that cannot be lifted keeps nothing from others.
-
-        Raises:
-            MovedOnError: The pod was changed or deleted meanwhile.
-            ApiError: The server refuses; the claim is gone again, but where the server is in trouble.
-            Unreachable: No answer; the same.
-        """
-        try:
-            await self.pods.lift(pod, placement)
-        except MovedOnError:
-            raise
-        except (ApiError, Unreachable) as error:
-            # Trouble with the server the withdrawal would meet too; it comes once that is over.
-            if outcome(error) is not Outcome.SERVER and not self._paused():
-                await self.withdraw(claim)
-            raise
-
-    async def place_again(self, pod: Pod, wish: PlacementRequest, placement: Placement, slot: Slot) -> None:
-        """Create the claim of a lifted pod that has none.
-
-        Raises:
-            MovedOnError: There is one already, or the pod is another by now.
-            PausedError: Nothing was created yet.
-            UnsureError: The claim may be there.
-            ApiError: The server refuses.
-            Unreachable: No answer; nothing was created.
-        """
-        # A new leader sees pods and claims by two reflectors: what its predecessor wrote may not have come yet.
-        if await self.look(wish.claim) is not None:
-            raise MovedOnError(f"claim {'/'.join(wish.claim)} exists already")
-        self.go_on(slot)
-        # Once the claim exists the scheduler may bind the pod, and its annotations must be right by then.
-        await self.pods.annotate(pod, placement.texts)
-        self.go_on(slot)
-        await self.create(pod, wish, placement)
-
-    async def join(self, pod: Pod, placement: Placement, slot: Slot) -> None:
-        """Let a gated pod share the claim of others that is allocated, and lift its gate.
-
-        Raises:
-            MovedOnError: The claim or the pod was changed or deleted meanwhile.
-            PausedError: The claim is the pod's; lift it later.
-            ApiError: The server refuses; the claim, which others use, stays.
-            Unreachable: No answer.
-        """
-        claim = await self.owners.adopt(pod, placement.joins)
-        if claim.deleting or claim.devices is None:
-            raise MovedOnError(f"claim {'/'.join(claim.key)} was given back meanwhile")
-        self.go_on(slot)
-        await self.pods.lift(pod, placement)
 
     def go_on(self, slot: Slot) -> None:
         """Say that the next write of several begins.
@@ -221,26 +148,6 @@ class ApiWriter:
                 raise
             raise MovedOnError(f"claim {namespace}/{name} was changed meanwhile") from None
 
-    async def hand_over(self, pod: Pod, wish: PlacementRequest, why: str, slot: Slot, *, has_claim: bool) -> None:
-        """Let the scheduler have a pod that has no place, or has it already, with a claim that promises nothing.
-
-        The claim comes first: of a pod without its claim the scheduler says nothing, and autoscalers would not see it.
-
-        Raises:
-            MovedOnError: Something changed meanwhile; look again.
-            PausedError: The claim is there; lift the pod later.
-            UnsureError: The claim may be there; ask the server before anything else.
-            ApiError: The server refuses.
-            Unreachable: No answer.
-        """
-        assert wish.alone is not None, "the pod says so"
-        if not has_claim:
-            body = claims.handed_over(pod, wish.alone)
-            await self._make(wish, body if wish.template is None else templates.marked(body, wish.template))
-            self.go_on(slot)
-        if pod.gated:
-            await self.pods.hand_over(pod, why)
-
     async def create(self, pod: Pod, wish: PlacementRequest, placement: Placement) -> ClaimRecord:
         """Create a pod's claim.
 
@@ -276,6 +183,12 @@ class ApiWriter:
             *(*wish.pod, claim.metadata.name, list(placement.choice.gpus), placement.node),
         )
         return claim
+
+    async def create_handed_over(self, pod: Pod, wish: PlacementRequest) -> None:
+        """Create the claim of a pod that kube-scheduler places alone; the same errors as ``create``."""
+        assert wish.alone is not None, "the pod says so"
+        body = claims.handed_over(pod, wish.alone)
+        await self._make(wish, body if wish.template is None else templates.marked(body, wish.template))
 
     async def _make(self, wish: PlacementRequest, body: dict[str, Any]) -> ClaimRecord:
         namespace, name = wish.claim

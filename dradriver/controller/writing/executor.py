@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from functools import partial
 from typing import Any, Final
 
 from dradriver.api.claims.pins import claim_key
@@ -12,9 +13,10 @@ from dradriver.cluster.cache.picture import Picture
 from dradriver.cluster.records.placement import Placement
 from dradriver.cluster.records.records import ClaimRecord
 from dradriver.controller import metrics
-from dradriver.controller.steps.pod_steps import Settle, Wait, Withdraw
+from dradriver.controller.steps.actions import Release, Settle
 from dradriver.controller.steps.withdraw_reasons import WithdrawReason, again
 from dradriver.controller.writing.api_writer import ApiWriter
+from dradriver.controller.writing.commit import Commit
 from dradriver.controller.writing.outcome import (
     CrowdedError,
     MovedOnError,
@@ -25,7 +27,6 @@ from dradriver.controller.writing.outcome import (
     outcome,
     reason_of,
 )
-from dradriver.controller.writing.placed import Placed
 from dradriver.controller.writing.reasons import Reasons
 from dradriver.errors import DriverError
 from dradriver.kube.client import ApiError, Unreachable
@@ -46,15 +47,11 @@ PROMISE_BACKOFF_S: Final = 5.0
 REFUSED_BACKOFF_S: Final = 8.0
 MOST_READS: Final = 16  # at once, of one gang
 QUICK: Final = 0.25  # of the time that a write hangs: a server that reads in less is not what holds it up
+_SHOWN: Final = 16  # nodes in one line of the log
 OWN_ERROR: Final = Reason(Cause.SERVER, "an error in the controller, see its log")
 
 Action = Coroutine[Any, Any, None]
 """Writes for one unit, under way."""
-
-
-def longest_backoff_s(cause: WithdrawReason) -> float:
-    """Return for how many seconds a unit waits at most that was failed so and has lost what it was promised."""
-    return REFUSED_BACKOFF_S if cause is WithdrawReason.UNENDED else LONGEST_BACKOFF_S
 
 
 class Executor:
@@ -66,33 +63,37 @@ class Executor:
 
     def __init__(
         self,
+        commit: Commit,
         writer: ApiWriter,
         lanes: Lanes,
         picture: Picture,
         reasons: Reasons,
-        placed: Placed,
         agenda: Agenda,
         units: UnitRegister,
     ) -> None:
         """Make an executor with nothing to do.
 
         Args:
-            writer: Makes single writes.
-            lanes: Say how many may be under way; ask them before each step.
-            picture: The cluster.
+            commit: Writes what was decided.
+            writer: Makes single writes, for what became of those that hang.
+            lanes: Say how many may be under way.
+            picture: The cluster cache.
             reasons: Told why a unit has to wait.
-            placed: Told of each placement.
             agenda: Takes the units that have to be looked at again, now or later.
             units: The units that are looked after.
         """
+        self.commit = commit
         self._writer = writer
         self._lanes = lanes
         self._picture = picture
         self._reasons = reasons
-        self._placed = placed
         self._agenda = agenda
         self._units = units
         self._tasks: set[asyncio.Task[None]] = set()
+
+    def can_write(self, unit: Unit) -> bool:
+        """Return whether a unit may be written now; if not, it is looked at again once it may."""
+        return self._lanes.writable(unit.key, unit.order)
 
     def __len__(self) -> int:
         return len(self._tasks)
@@ -108,35 +109,77 @@ class Executor:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    # Steps.
+    # What is written.
 
-    def place(self, unit: Unit, member: Member, placement: Placement) -> None:
-        """Create a pod's claim, or let it share the one of others, and let the scheduler have the pod.
-
-        Its GPUs are promised from now on.
-        """
-        if placement.joins:
-            self._picture.joins(member.key, placement.node)
-            self.start(unit, lambda slot: self._join(member, placement, slot))
+    def place(self, unit: Unit, plan: Mapping[Member, Placement]) -> None:
+        """Write a plan. Its GPUs count as used from now on."""
+        if (joining := next((member for member, place in plan.items() if place.joins), None)) is not None:
+            place = plan[joining]
+            self._picture.joins(joining.key, place.node)
+            self.start(unit, lambda slot: self.commit.join(joining, place, slot))
             return
-        self._picture.promise(member.wish.claim, member.key, placement)
-        self.start(unit, lambda slot: self.write_place(member, placement, slot), creates=True)
+        for member, place in plan.items():
+            self._picture.promise(member.wish.claim, member.key, place)
+        if len(plan) > 1:
+            nodes = list(dict.fromkeys(place.node for place in plan.values()))
+            logger.info("gang %s/%s: %d pods on nodes %s", *unit.key, len(plan), nodes[:_SHOWN])
+        self.start(unit, lambda slot: self.commit.place(plan, slot), creates=True)
 
-    def hand_over(self, unit: Unit, member: Member, why: Reason, *, has_claim: bool = False) -> None:
-        """Let the scheduler have a pod for which there is no place, with a new claim, unless it has one for that."""
-        self.start(unit, lambda slot: self._hand_over(member, why, slot, has_claim=has_claim), creates=not has_claim)
+    def open_gates(self, unit: Unit, places: Mapping[Member, Placement]) -> None:
+        """Remove the gates of pods that have their claims."""
+        self.start(unit, lambda slot: self.commit.open_gates(places, slot))
 
-    def lift(self, unit: Unit, member: Member, claim: ClaimRecord, placement: Placement) -> None:
-        """Lift the gate of a pod that has its claim."""
-        self.start(unit, lambda _: self._lift(member, claim, placement))
+    def hand_over(self, unit: Unit, why: Reason, *, has_claim: bool = False) -> None:
+        """Let kube-scheduler place a single pod, with a new claim unless it has one for that."""
+        self.start(unit, partial(self.commit.hand_over, unit.lead, why, has_claim=has_claim), creates=not has_claim)
 
-    def withdraw(self, unit: Unit, member: Member, step: Withdraw) -> None:
-        """End the promise that a pod has."""
-        self.start(unit, lambda _: self._withdraw(unit, member, step))
+    def go(self, unit: Unit, claims: Iterable[ClaimRecord]) -> None:
+        """Tell the scheduler that the pods of claims with a gang barrier may be bound."""
+        self.start(unit, lambda slot: self.commit.go(claims, slot))
 
-    def settle(self, unit: Unit, member: Member, step: Settle | Wait) -> None:
-        """Put a pod's annotations right, and make it an owner of the claim that it shares, as the step says."""
-        self.start(unit, lambda slot: self._settle(member, step, slot))
+    def settle(self, unit: Unit, step: Settle) -> None:
+        """Put right what is not true any more of a unit's pods."""
+        self.start(unit, lambda slot: self.commit.settle(unit.lead, step, slot))
+
+    def release(self, unit: Unit, step: Release) -> None:
+        """Delete claims, and let the unit wait if the cause is one that may come back."""
+        self.start(unit, lambda slot: self._release(unit, step, slot))
+
+    async def _release(self, unit: Unit, step: Release, slot: Slot) -> None:
+        await self.commit.release(step.claims, slot)
+        if step.cause is None:
+            return
+        metrics.WITHDRAWALS.labels(step.cause.value).inc(len(step.claims))
+        if unit.is_gang:
+            metrics.GIVEN_BACK.labels(step.cause.value).inc()
+        released = {claim.key for claim in step.claims}
+        for member in unit.members:
+            if claim_key(member.pod) in released:
+                is_renewed = step.cause is WithdrawReason.OVERLOOKED
+                member.memory = member.memory.revoked(member.pod.refused, renewed=is_renewed)
+        if step.reason is None:
+            self.begin_anew(unit, step.cause)
+            return
+        nodes = [claim.pin.choice.node for claim in step.claims if claim.pin is not None]
+        logger.info("%s/%s: its GPUs on nodes %s are free again: %s", *unit.key, nodes[:_SHOWN], step.reason)
+        if step.cause is WithdrawReason.BYPASSED:
+            return  # it is told why when it is looked at again
+        now = asyncio.get_running_loop().time()
+        for claim in step.claims:
+            for member in step.refused:
+                if claim.owned_by(member.uid) and claim.pin is not None:
+                    unit.failures.tried.append(claim.pin.choice.node)
+                    self._picture.refusals.add(member.pod, claim.pin.choice.node, now)
+        # While it goes through its nodes for the first time it keeps little from others; after that it would much.
+        is_first = step.cause is WithdrawReason.UNSCHEDULABLE and not unit.failures.times
+        self.fail(
+            unit,
+            step.reason,
+            first_s=OBJECT_BACKOFF_S if is_first else PROMISE_BACKOFF_S,
+            longest_s=REFUSED_BACKOFF_S if step.cause is WithdrawReason.UNENDED else LONGEST_BACKOFF_S,
+            # A single pod goes through its nodes without waiting longer for each.
+            counts=unit.is_gang or step.cause is not WithdrawReason.UNSCHEDULABLE,
+        )
 
     def ask(self, unit: Unit) -> None:
         """Find out whether the claims of a unit's pods were created."""
@@ -150,12 +193,22 @@ class Executor:
         first_s: float = OBJECT_BACKOFF_S,
         longest_s: float = LONGEST_BACKOFF_S,
         in_turn: bool = False,
+        counts: bool = True,
     ) -> None:
-        """Let a unit wait, each time twice as long, and say why; ``in_turn``: that costs it no turn."""
+        """Let a unit wait, each time twice as long, and say why.
+
+        Args:
+            unit: The unit.
+            reason: Why.
+            first_s: How long the first time.
+            longest_s: How long at most.
+            in_turn: Whether it keeps its position in the queue.
+            counts: Whether it waits longer the next time.
+        """
         if not in_turn:
             unit.fall_back(self._units.newest)
         unit.failures.back_off(asyncio.get_running_loop().time(), first_s=first_s, longest_s=longest_s)
-        unit.failures.times += 1
+        unit.failures.times += counts
         self._wait(unit, reason)
 
     def begin_anew(self, unit: Unit, cause: WithdrawReason) -> None:
@@ -163,7 +216,7 @@ class Executor:
         if unit.failures.begins_anew(asyncio.get_running_loop().time()):
             self._wait(unit, again(cause))
 
-    def release(self, unit: Unit) -> None:
+    def forget_claims(self, unit: Unit) -> None:
         """Forget the claims that were to be created for a unit's pods and are not known to be there."""
         for member in unit.members:
             if (claim := claim_key(member.pod)) is not None:
@@ -215,7 +268,7 @@ class Executor:
                 self._lanes.failed(error.__cause__)
             unit.unsure = True
             if not self._units.has(unit):
-                self.release(unit)  # nobody asks any more; if a claim is there, the reflector shows it
+                self.forget_claims(unit)  # nobody asks any more; if a claim is there, the reflector shows it
             unit.failures.pause(asyncio.get_running_loop().time(), SERVER_BACKOFF_S)
         except (ApiError, Unreachable) as error:
             logger.warning("pod %s/%s: %s", *unit.key, error)
@@ -304,93 +357,6 @@ class Executor:
         ):
             slot.revoked = True  # what is still to be written counts on the claim
             await self._writer.withdraw(claim)
-
-    def go_on(self, slot: Slot) -> None:
-        """Say that the next write of several begins; raises what ``ApiWriter.go_on`` does."""
-        self._writer.go_on(slot)
-
-    async def stand(self, claims: Iterable[ClaimRecord]) -> bool:
-        """Ask the server whether promises stand; raises what ``ApiWriter.look`` does."""
-        for claim in claims:
-            known = await self._writer.look(claim.key)
-            if known is None or known.uid != claim.uid or known.deleting or known.devices is not None:
-                return False
-        return True
-
-    async def write_place(self, member: Member, placement: Placement, slot: Slot) -> None:
-        """Write a placement that is promised already: what ``place`` starts."""
-        began = asyncio.get_running_loop().time()
-        pod, wish = member.pod, member.wish
-        try:
-            if pod.gated:
-                await self._writer.place(pod, wish, placement, slot)
-            else:
-                await self._writer.place_again(pod, wish, placement, slot)
-        except UnsureError:
-            raise
-        except BaseException:
-            self._picture.release(wish.claim)
-            raise
-        self._lifted(member, placement, began)
-
-    async def _join(self, member: Member, placement: Placement, slot: Slot) -> None:
-        began = asyncio.get_running_loop().time()
-        try:
-            await self._writer.join(member.pod, placement, slot)
-        finally:
-            self._picture.joined(member.key)
-        self._lifted(member, placement, began)
-
-    async def _hand_over(self, member: Member, why: Reason, slot: Slot, *, has_claim: bool) -> None:
-        reason = Reason(why.cause, f"handed over to the scheduler: {why}")
-        await self._writer.hand_over(member.pod, member.wish, reason.text, slot, has_claim=has_claim)
-        if member.pod.gated:
-            self._reasons.taken_away(member.key)
-        else:
-            self._reasons.want(member.pod, reason)
-        logger.info("pod %s/%s: handed over to the scheduler: %s", *member.key, why)
-
-    async def _lift(self, member: Member, claim: ClaimRecord, placement: Placement) -> None:
-        began = asyncio.get_running_loop().time()
-        await self._writer.lift_or_withdraw(member.pod, claim, placement)
-        self._lifted(member, placement, began)
-
-    def _lifted(self, member: Member, placement: Placement, began: float) -> None:
-        self._reasons.taken_away(member.key)
-        if member.pod.gated:
-            self._placed.lifted(member, placement, began)
-
-    async def _withdraw(self, unit: Unit, member: Member, step: Withdraw) -> None:
-        await self._writer.withdraw(step.claim)
-        member.promise.taken_back(member.pod.refused, renewed=step.cause is WithdrawReason.OVERLOOKED)
-        metrics.WITHDRAWALS.labels(step.cause.value).inc()
-        if step.cause is WithdrawReason.BYPASSED:
-            logger.info("pod %s/%s: its GPUs are free again: %s", *member.key, step.reason)
-            return  # it is told why when it is looked at again
-        if step.reason is None:
-            self.begin_anew(unit, step.cause)
-        elif step.claim.pin is not None:
-            node = step.claim.pin.choice.node
-            logger.info("pod %s/%s: its GPUs on node %s are free again: %s", *member.key, node, step.reason)
-            if (
-                step.cause is not WithdrawReason.UNSCHEDULABLE
-            ):  # the scheduler may just be slow there, with a volume perhaps
-                self.fail(unit, step.reason, first_s=PROMISE_BACKOFF_S, longest_s=longest_backoff_s(step.cause))
-                return
-            unit.failures.tried.append(node)
-            now = asyncio.get_running_loop().time()
-            self._picture.refusals.add(member.pod, node, now)
-            # While it goes through its nodes for the first time it keeps little from others; after that it would much.
-            first_s = PROMISE_BACKOFF_S if unit.failures.times else OBJECT_BACKOFF_S
-            unit.fall_back(self._units.newest)
-            unit.failures.back_off(now, first_s=first_s)
-            self._wait(unit, step.reason)
-
-    async def _settle(self, member: Member, step: Settle | Wait, slot: Slot) -> None:
-        if step.joins is not None:
-            await self._writer.owners.adopt(member.pod, step.joins.uid)
-            slot.begin()
-        await self._writer.pods.annotate(member.pod, step.texts)
 
     async def _ask(self, unit: Unit) -> None:
         for member in unit.members:

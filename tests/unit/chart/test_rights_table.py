@@ -64,7 +64,7 @@ RIGHTS: Final = (
         "deletions", f"{GANGS}::test_the_controller_deletes_pods_of_stateful_sets_and_no_others",
     ),
     Right(
-        "controller", "pods/status", "patch", "dradriver/controller/writing/gang_writer.py",
+        "controller", "pods/status", "patch", "dradriver/controller/writing/commit.py",
         "nominations", f"{GANGS}::test_the_controller_nominates_nodes_of_its_pods",
     ),
     Right(
@@ -100,12 +100,12 @@ RIGHTS: Final = (
         "claim-writes", f"{STOLEN}::test_the_token_of_the_controller_is_good_for_its_own_claims_only",
     ),
     Right(
-        "controller", "resourceclaims/status.resource.k8s.io", "patch", "dradriver/controller/writing/gang_writer.py",
+        "controller", "resourceclaims/status.resource.k8s.io", "patch", "dradriver/controller/writing/commit.py",
         "seat-statuses", f"{GANGS}::test_a_stolen_token_of_the_controller_changes_nothing_else_of_a_claim",
     ),
     Right(
         "controller", "resourceclaims/driver.resource.k8s.io", "arbitrary-node:patch",
-        "dradriver/controller/writing/gang_writer.py",
+        "dradriver/controller/writing/commit.py",
         NAMED, f"{GANGS}::test_a_stolen_token_of_the_controller_changes_nothing_else_of_a_claim",
     ),
     *(

@@ -10,8 +10,7 @@ import pytest
 from dradriver.api.base import names, seats
 from dradriver.api.base.pods import Pod
 from dradriver.cluster.records.placement import Placement
-from dradriver.controller.steps.gang_step import GATHER_S
-from dradriver.controller.steps.next_step import BOUND_S, UNSEATED_S
+from dradriver.controller.steps.deadlines import BOUND_S, GATHER_S, UNSEATED_S
 from dradriver.controller.writing.pod_writer import PodWriter
 from dradriver.kube.client import ApiError
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS

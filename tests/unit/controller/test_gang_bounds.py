@@ -14,9 +14,11 @@ from dradriver.allocator.fleet.gang_effort import Effort
 from dradriver.api.base import names
 from dradriver.api.claims import plans
 from dradriver.cluster.cache.snapshot import Snapshot
-from dradriver.controller.loop import gang_worker
+from dradriver.controller.loop import dispatcher
 from dradriver.controller.placing import gang_plan, gang_roles
-from dradriver.controller.steps import gang_step
+from dradriver.controller.steps.actions import Step
+from dradriver.controller.steps.deadlines import GATHER_S
+from dradriver.controller.steps.step import step
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS, Resource
 from dradriver.queue.units import Member
 from tests.fakes.apistore import Object
@@ -43,12 +45,12 @@ async def test_a_gang_that_gathers_is_looked_at_no_more_often_for_what_its_pods_
 ) -> None:
     looks = 0
 
-    def counted(*args: Any, **more: Any) -> gang_step.Step:
+    def counted(*args: Any, **more: Any) -> Step:
         nonlocal looks
         looks += 1
-        return gang_step.gang_step(*args, **more)
+        return step(*args, **more)
 
-    monkeypatch.setattr(gang_worker, "gang_step", counted)
+    monkeypatch.setattr(dispatcher, "step", counted)
     cluster = GpuCluster()
     cluster.node("a")
     gang(cluster, 8, there=2)
@@ -117,7 +119,7 @@ async def test_a_share_in_a_gang_is_told_what_to_write() -> None:
     spec = {"schedulingPolicy": {"gang": {"minCount": 2}}}
     cluster.put(GROUPS, {"metadata": {"name": "group", "namespace": "default"}, "spec": spec})
     await cluster.settle()
-    await asyncio.sleep(gang_step.GATHER_S)
+    await asyncio.sleep(GATHER_S)
     await cluster.settle()
     assert "gangs are of whole GPUs" in (cluster.note("p0", "reason") or "")
 

@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from dradriver.api.gangs import suspends
+from dradriver.controller.steps.deadlines import Deadlines
 from dradriver.controller.steps.gang_running import Anew, OneByOne, running_step
 from dradriver.kube.resources import PODS
 from tests.fakes.control_plane.jobs import JOBS
@@ -26,7 +27,7 @@ def step(cluster: GpuCluster, *, restarts: bool = True, late: str = "") -> Anew 
     pods = [pod for pod in picture.pods.values() if pod.metadata.name.startswith("train-")]
     metadata = {pod.metadata.name: replace(pod.metadata, creation_timestamp="2999-01-01T00:00:00Z") for pod in pods}
     pods = [replace(pod, metadata=metadata[late]) if pod.metadata.name == late else pod for pod in pods]
-    return running_step(pods, picture, 2, 0.0, restarts=restarts, since=0.0, promise_s=30.0)
+    return running_step(pods, picture, 2, 0.0, restarts=restarts, since=0.0, deadlines=Deadlines())
 
 
 def of_job(cluster: GpuCluster, **changes: Any) -> list[str]:

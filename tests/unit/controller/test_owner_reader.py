@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from dradriver.controller.owners import owner_kinds, owner_reader
-from dradriver.controller.steps.gang_step import GATHER_S
+from dradriver.controller.steps.deadlines import GATHER_S
 from dradriver.kube.client import ApiError, Unreachable
 from dradriver.kube.resources import PODS, Resource
 from tests.fakes.apistore import Object

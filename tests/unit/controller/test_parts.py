@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 
+import msgspec
 import pytest
 
 from dradriver.allocator.request import Amount
@@ -14,8 +15,10 @@ from dradriver.api.policies.read import read
 from dradriver.api.slices import slices
 from dradriver.api.slices.slice_features import SliceFeatures
 from dradriver.api.vocabulary.parts import Asked
-from dradriver.controller.steps.next_step import next_step
-from dradriver.controller.steps.pod_steps import Wait, Withdraw
+from dradriver.cluster.cache.picture import Picture
+from dradriver.controller.steps import step as steps
+from dradriver.controller.steps.actions import Release, Step, Wait
+from dradriver.controller.steps.observe import observe
 from dradriver.controller.steps.withdraw_reasons import WithdrawReason
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from dradriver.queue.units import Member
@@ -249,6 +252,10 @@ async def test_a_gpu_is_of_one_namespace_from_when_the_policies_say_so_and_not_w
     assert not await shares_a_gpu(4)
 
 
+def next_step(member: Member, picture: Picture, now: float) -> Step:
+    return steps.step(observe(member, picture, now), picture, now)
+
+
 async def refused(amount: Asked, *, mode: Mode) -> tuple[GpuCluster, Member]:
     """Return a cluster with a lifted pod that the scheduler finds no room for, and the pod as a member."""
     cluster = GpuCluster()
@@ -268,8 +275,8 @@ async def test_a_part_that_the_scheduler_overlooks_is_made_anew_once(part: Asked
     assert next_step(member, picture, 10.0) == Wait(until=11.0)
     claim = picture.claim_of(member.pod)
     assert claim is not None
-    assert next_step(member, picture, 11.0) == Withdraw(claim, WithdrawReason.OVERLOOKED)
-    member.promise.renewed = True
+    assert next_step(member, picture, 11.0) == Release((claim,), WithdrawReason.OVERLOOKED)
+    member.memory = msgspec.structs.replace(member.memory, is_renewed=True)
     assert next_step(member, picture, 11.0) == Wait(until=15.0), "it is no mistake, then"
 
 
@@ -285,7 +292,7 @@ async def test_a_share_that_fits_no_more_and_devices_of_one_claim_are_not_though
     ((device, _),) = claim.pin.taken.items()
     hold(cluster, device[1], {"cores": "80", "memory": "1Gi"})
     cluster.deliver()
-    assert next_step(member, cluster.worker.picture, 10.0) == Withdraw(claim, WithdrawReason.TAKEN)
+    assert next_step(member, cluster.worker.picture, 10.0) == Release((claim,), WithdrawReason.TAKEN)
 
 
 @pytest.mark.parametrize("kill_at", range(1, 5))

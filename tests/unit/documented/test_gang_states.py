@@ -10,7 +10,7 @@ from dradriver.api.claims import plans
 from dradriver.api.vocabulary import values
 from dradriver.cluster.pods import kept_places
 from dradriver.controller.placing import gang_plan
-from dradriver.controller.steps import gang_step, next_step
+from dradriver.controller.steps import deadlines, gang_step
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
 from dradriver.queue import backoffs
 from tests.fakes.commands import CommandLine, run_all
@@ -83,11 +83,11 @@ async def test_explain_shows_each_state(cluster: GpuCluster, shell: CommandLine)
 
 def test_the_figures_are_the_codes() -> None:
     starts = section("How a gang starts")
-    assert (next_step.PROMISE_S, gang_step.MEMBER_S, gang_step.LONGEST_S) == (30, 0.1, 300)
+    assert (deadlines.PROMISE_S, deadlines.MEMBER_S, deadlines.LONGEST_S) == (30, 0.1, 300)
     assert "30 s plus 0.1 s for each pod, at most five minutes" in starts
-    assert (next_step.UNSCHEDULABLE_S, next_step.SCHEDULER_PAUSE_S) == (5, 10)
+    assert (deadlines.UNSCHEDULABLE_S, deadlines.SCHEDULER_PAUSE_S) == (5, 10)
     assert "only 5 s more. It waits 15 s" in starts
-    assert (gang_step.GATHER_S, gang_plan.MOST_ALTERNATES, backoffs.LONGEST_BACKOFF_S) == (2, 8, 120)
+    assert (deadlines.GATHER_S, gang_plan.MOST_ALTERNATES, backoffs.LONGEST_BACKOFF_S) == (2, 8, 120)
     assert "starts 2 s after the last pod arrived, with at least four pods" in starts
     assert "the same number of others, at most eight others" in starts
     assert kept_places.KEPT_S == 120

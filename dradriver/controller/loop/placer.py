@@ -1,0 +1,127 @@
+"""Gives waiting workloads their places: puts them in the queue, has plans written, and says why one waits."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from dradriver.api.base.errors import WordError
+from dradriver.api.claims.pins import Key
+from dradriver.cluster.nodes.columns import Bools
+from dradriver.controller.loop.hand_over import HandOver
+from dradriver.controller.loop.planner import Planner
+from dradriver.controller.loop.running_gangs import RunningGangs
+from dradriver.controller.steps.actions import Place, Wait
+from dradriver.controller.writing.executor import Executor
+from dradriver.controller.writing.reasons import Reasons
+from dradriver.queue.agenda import Agenda
+from dradriver.queue.units import Unit
+from dradriver.queue.waiting import Queue
+from dradriver.reason import Reason
+
+STUCK_S: Final = 60.0  # that a gang whose pods may go to a few nodes only looks for places among these
+
+
+class Placer:
+    """Puts workloads in the queue, and takes them out with a place."""
+
+    def __init__(
+        self,
+        agenda: Agenda,
+        queue: Queue,
+        reasons: Reasons,
+        executor: Executor,
+        planner: Planner,
+        running: RunningGangs,
+        hand_over: HandOver,
+    ) -> None:
+        """Make one with an empty queue.
+
+        Args:
+            agenda: Takes the workloads that have to be looked at later.
+            queue: Orders the workloads that wait.
+            reasons: Writes why a pod waits.
+            executor: Runs the writes of plans.
+            planner: Finds places.
+            running: Restarts gangs whose plan holds no more.
+            hand_over: Says which pods kube-scheduler gets.
+        """
+        self._agenda, self._queue, self._reasons, self._executor = agenda, queue, reasons, executor
+        self._planner, self._running, self._hand_over = planner, running, hand_over
+
+    def leave(self, key: Key) -> None:
+        """Take a workload out of the queue: it wants no place now."""
+        self._queue.drop(key)
+
+    def want(self, unit: Unit, step: Place) -> None:
+        """Put a workload in the queue whose members want places."""
+        unit.wanting, unit.least = frozenset(step.members), step.least
+        for member in step.members:
+            member.joins = step.joins
+        if unit.whole(step.least):
+            for member in unit.members:
+                self._reasons.soon(member.key)  # they were told how many are there
+        if step.until is not None:
+            self._agenda.add_at(step.until, unit.key)
+        try:
+            reason = self._planner.enqueue(unit)
+        except WordError as error:
+            self._queue.drop(unit.key)
+            self.tell(unit, error.why)
+            return
+        if reason is not None:
+            self.without_place(unit, reason)
+
+    def place(self, unit: Unit, rows: Bools | None) -> None:
+        """Plan places for a workload, and have them written; it leaves the queue.
+
+        Args:
+            unit: The workload.
+            rows: The nodes to ask about, shape (rows,); None for all.
+
+        Raises:
+            NoPlaceError: There are not enough places.
+            WordError: What a member requests cannot be read, or no gang can have it.
+        """
+        wait = self._planner.waits(unit, asyncio.get_running_loop().time())
+        if wait is not None:
+            self._queue.leave(unit)
+            self.wait(unit, wait)
+            return
+        plan = self._planner.plan(unit, rows)
+        unit.finds_place()
+        self._queue.leave(unit)
+        self._executor.place(unit, plan)
+
+    def without_place(self, unit: Unit, reason: Reason) -> None:
+        """Tell a workload why it waits, unless it has waited so long that something else is done about it."""
+        now = asyncio.get_running_loop().time()
+        if (refused := self._hand_over.refused(unit)) is not None:
+            reason = reason.add(refused.text, refused.cause)
+        elif (due_at := self._hand_over.due_at(unit, now)) is not None:
+            if now < due_at:
+                self._agenda.add_at(due_at, unit.key)
+            elif self._hand_over.can_write(unit):
+                self._queue.drop(unit.key)
+                self._executor.hand_over(unit, reason)
+                return
+        elif unit.is_gang and any(not member.pod.gated for member in unit.members) and not self._queue.closed(unit.key):
+            if now < (stuck_at := unit.looks_since(now) + STUCK_S):
+                self._agenda.add_at(stuck_at, unit.key)
+            else:
+                pods = [member.pod for member in unit.members]
+                self._running.anew(unit.key, pods, f"there is no place for it within its nodes: {reason}")
+        self.tell(unit, self._planner.told(unit, reason))
+
+    def wait(self, unit: Unit, step: Wait) -> None:
+        """Look at a workload again at a time, and tell its pods why they wait."""
+        if step.until is not None:
+            self._agenda.add_at(step.until, unit.key)
+        if step.reason is not None:
+            self.tell(unit, step.reason)
+
+    def tell(self, unit: Unit, reason: Reason) -> None:
+        """Tell a workload's pods why they wait; if writing for it failed, that says more."""
+        for member in unit.members:
+            if not (unit.failures.times and self._reasons.insist(member.pod)):
+                self._reasons.want(member.pod, reason)

@@ -1,0 +1,193 @@
+"""Finds places for workloads that wait: which GPUs each may have, which nodes it avoids, why it has no place."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection
+from typing import Final
+
+import msgspec
+
+from dradriver.allocator.fleet.gang_effort import Effort, efforts
+from dradriver.allocator.request import NoPlaceError
+from dradriver.cluster.cache.picture import Picture
+from dradriver.cluster.nodes.columns import Bools
+from dradriver.cluster.pods.gangs import Membership
+from dradriver.cluster.records.placement import Placement
+from dradriver.controller.loop.reservations import Reservations
+from dradriver.controller.placing import gang_plan
+from dradriver.controller.placing.decide import FEW_NODES, MOST_NODES, decide
+from dradriver.controller.steps.actions import Wait
+from dradriver.controller.steps.gang_step import in_order
+from dradriver.queue.caps import CapError, Caps, Left
+from dradriver.queue.placement_request import why
+from dradriver.queue.units import Member, Unit
+from dradriver.queue.waiting import Queue
+from dradriver.reason import Cause, Reason
+
+MANY: Final = 16  # waiting workloads, from which on the scheduler's time counts more than a choice of nodes
+LOOK_S: Final = 0.25  # between two looks whether a place is free that is about to be
+FREE_S: Final = 5.0  # that a pod waits for the place that is kept for it: a scheduler keeps devices no longer
+
+Places = dict[Member, Placement]
+
+
+class Planner:
+    """Asks for plans on behalf of workloads; a late pod of a gang gives up the place that was kept for it."""
+
+    def __init__(self, picture: Picture, queue: Queue, caps: Caps, reservations: Reservations) -> None:
+        """Make one.
+
+        Args:
+            picture: The cluster cache.
+            queue: Says how many wait.
+            caps: Says which GPUs the cap of a tenant leaves to a workload.
+            reservations: Says which GPUs are reserved for a workload.
+        """
+        self._picture, self._queue, self._caps, self._reservations = picture, queue, caps, reservations
+
+    def plan(self, unit: Unit, rows: Bools | None) -> Places:
+        """Return places for those members of a workload that want one.
+
+        The first try avoids the nodes on which the workload was tried, and those that the scheduler refused lately. The
+        next one avoids the former alone, the last one none: it may take as much effort as an only try.
+
+        Args:
+            unit: The workload.
+            rows: The nodes to ask about, shape (rows,); None for all. Gangs ask about all.
+
+        Raises:
+            NoPlaceError: There are not enough places.
+            WordError: What a member requests cannot be read, or no gang can have it.
+        """
+        left = self._caps.left(unit, self._reservations.whose(unit))
+        members, search = self._search(unit, left, rows)
+        now = asyncio.get_running_loop().time()
+        tried = tuple(unit.failures.tried)
+        refused = {node: None for member in members for node in self._picture.refusals.of(member.pod, now)}
+        avoids = list(dict.fromkeys(((*tried, *refused), tried, ())))
+        for avoid, effort in zip(avoids, efforts(len(avoids)), strict=True):
+            try:
+                places = search(avoid, effort)
+            except NoPlaceError as error:
+                if not avoid:
+                    # Pods are told no figures that change with every event.
+                    stable = NoPlaceError(error.stable, cause=error.cause)
+                    raise (stable.more(left.why, Cause.CAP) if left.why else stable) from None
+            else:
+                if not avoid:
+                    unit.failures.begin_again()
+                return places
+        raise AssertionError("the last try avoids no node")
+
+    def _search(
+        self, unit: Unit, left: Left, rows: Bools | None
+    ) -> tuple[Collection[Member], Callable[[Collection[str], Effort], Places]]:
+        """Return whose refusals count, and what finds places on all nodes but some."""
+        if unit.is_gang:
+            return self._search_gang(unit, left)
+        if unit.lead.near:
+            return unit.members, self._search_late(unit, left)
+        snapshot = left.snapshot.among(rows, is_few=True)
+        most = MOST_NODES if len(self._queue) <= MANY else FEW_NODES
+
+        def search(avoid: Collection[str], _: Effort) -> Places:
+            return {unit.lead: decide(snapshot.avoiding(avoid), unit.lead.wish, most=most)}
+
+        return unit.members, search
+
+    def _search_gang(
+        self, unit: Unit, left: Left
+    ) -> tuple[Collection[Member], Callable[[Collection[str], Effort], Places]]:
+        """Return the members of a gang that have claims or want places, and what finds these places."""
+        said = self._picture.gangs.said(unit.key)
+        wanting = frozenset(left.members)
+        members = [m for m in unit.members if m in wanting or gang_plan.has_claim(self._picture, m)]
+
+        def search(avoid: Collection[str], effort: Effort) -> Places:
+            return gang_plan.plan(
+                left.snapshot.avoiding(avoid), members, said.wants,
+                identity=said.member.identity, least=unit.least, effort=effort,
+            )  # fmt: skip
+
+        return members, search
+
+    def _search_late(self, unit: Unit, left: Left) -> Callable[[Collection[str], Effort], Places]:
+        """Return what finds a place for a pod that comes to a gang which has started: near the others of the gang."""
+        gang = self._gang(unit)
+        pods = (self._picture.pods[key] for key in self._picture.gangs.pods(gang.gang))
+        members = (
+            unit.lead if pod.metadata.uid == unit.lead.uid else gang_plan.placed(self._picture, pod) for pod in pods
+        )
+        ranked = [(member, self._picture.gangs.rank(member.key)) for member in members if member is not None]
+        kept_places = self._picture.kept_places
+        kept = kept_places.ready(gang)
+        snapshot = left.snapshot
+        if kept is not None and snapshot.is_plain:
+            # Only looked at: giving it up and keeping it again would wake all who wait, this pod too, and again.
+            snapshot = snapshot.without([kept.claim], own=True)
+
+        def search(avoid: Collection[str], effort: Effort) -> Places:
+            places = gang_plan.plan(
+                snapshot.avoiding(avoid), in_order(ranked), gang.wants, identity=gang.member.identity,
+                home=None if kept is None else {unit.lead: kept}, late=unit.lead, effort=effort,
+            )  # fmt: skip
+            place = places[unit.lead]
+            if (old := kept or kept_places.find(gang.gang, gang.member.rank)) is not None:
+                kept_places.let_go(old)
+            if place.planned is not None:
+                kept_places.trim(gang.gang, place.planned.size - len(ranked))
+            return {unit.lead: msgspec.structs.replace(place, seat=False)}  # no other pod waits for it to be bound
+
+        return search
+
+    def enqueue(self, unit: Unit) -> Reason | None:
+        """Put a workload in the queue. Returns why it waits, if it is known that there is no place for it now.
+
+        Raises:
+            WordError: What a member requests cannot be read.
+        """
+        unit.reserved = self._reservations.of(unit)
+        for member in unit.members:
+            if member in unit.wanting or gang_plan.has_claim(self._picture, member):
+                _ = member.wish
+        return self._queue.put(unit)
+
+    def waits(self, unit: Unit, now: float) -> Wait | None:
+        """Return until when a pod that comes to a gang waits for the place that is kept for it; None if it does not.
+
+        The lost pod is gone, and its claim goes with it: a StatefulSet makes another pod of that name before.
+        """
+        if unit.is_gang or not unit.lead.near:
+            return None
+        if self._picture.gangs.gathers(unit.key):  # those that it came to run no more
+            return Wait(until=now)
+        gang = self._gang(unit)
+        kept = self._picture.kept_places.find(gang.gang, gang.member.rank)
+        claim = None if kept is None else self._picture.claims.get(kept.claim)
+        lost = None if kept is None else self._picture.pods.get(kept.pod)
+        if claim is None or not claim.devices or (lost is not None and claim.owned_by(lost.metadata.uid)):
+            return None
+        if now >= unit.looks_since(now) + FREE_S:
+            return None
+        return Wait(now + LOOK_S, Reason(Cause.GPUS, "the lost pod's GPUs are not free yet"))
+
+    def why(self, unit: Unit, error: NoPlaceError, rows: Bools | None) -> Reason | None:
+        """Return what to tell a workload that found no place; None if only a few nodes were asked about."""
+        if isinstance(error, CapError):
+            return error.why
+        if not unit.is_gang:
+            return None if rows is not None and not unit.lead.near else why(unit.lead.pod, error)
+        if all(member.pod.gated for member in unit.members):
+            return error.why
+        text = f"some pods of its gang may go to few nodes only, those of an earlier plan, and there: {error}"
+        return Reason(error.cause, text)
+
+    def told(self, unit: Unit, reason: Reason) -> Reason:
+        """Return why a workload waits with what is reserved for it."""
+        return self._reservations.told(unit, reason)
+
+    def _gang(self, unit: Unit) -> Membership:
+        gang = self._picture.gangs.of(unit.key)
+        assert gang is not None, "its own annotations say so"
+        return gang

@@ -1,0 +1,109 @@
+"""Does what a step says for a workload, one pod or a gang: the same for both, but for what is only one's."""
+
+from __future__ import annotations
+
+import asyncio
+
+from dradriver.api.base.errors import WordError
+from dradriver.cluster.cache.picture import Picture
+from dradriver.cluster.records.placement import Placement
+from dradriver.controller.loop.hand_over import HandOver
+from dradriver.controller.loop.placer import Placer
+from dradriver.controller.loop.preemption import Preemptions
+from dradriver.controller.placing import decide, gang_plan
+from dradriver.controller.steps.actions import EndOthers, Go, OpenGates, Place, Release, Settle, Step, Wait
+from dradriver.controller.steps.withdraw_reasons import WithdrawReason
+from dradriver.controller.writing.executor import Executor
+from dradriver.queue.agenda import Agenda
+from dradriver.queue.units import Member, Unit
+from dradriver.reason import Cause, Reason
+
+
+class StepRunner:
+    """Waits, has places found, or has something written. A write that may not begin now is decided on again later."""
+
+    def __init__(
+        self,
+        picture: Picture,
+        agenda: Agenda,
+        executor: Executor,
+        placer: Placer,
+        preemptions: Preemptions,
+        hand_over: HandOver,
+    ) -> None:
+        """Make one.
+
+        Args:
+            picture: The cluster cache.
+            agenda: Takes the workloads that have to be looked at later.
+            executor: Runs writes.
+            placer: Finds places.
+            preemptions: Evicts other pods.
+            hand_over: Says which pods kube-scheduler gets.
+        """
+        self._picture, self._agenda, self._executor, self._placer = picture, agenda, executor, placer
+        self._preemptions, self._hand_over = preemptions, hand_over
+
+    def do(self, unit: Unit, step: Step) -> bool:
+        """Do what a step says. Returns whether the workload needs nothing more, and can be forgotten."""
+        if isinstance(step, Place):
+            self._placer.want(unit, step)
+            return False
+        self._placer.leave(unit.key)
+        match step:
+            case Wait():
+                self._placer.wait(unit, step)
+            case Settle() if step.is_done:
+                return True
+            case EndOthers():
+                self._end_others(unit, step)
+            case _ if not self._executor.can_write(unit):
+                pass
+            case Settle():
+                self._executor.settle(unit, step)
+            case OpenGates():
+                self._open_gates(unit, step)
+            case Release():
+                self._executor.release(unit, step)
+            case Go():
+                self._executor.go(unit, step.claims)
+        return False
+
+    def _open_gates(self, unit: Unit, step: OpenGates) -> None:
+        """Open the gates of members whose claims are right; revoke these if they are not."""
+        have = [member for member in unit.members if gang_plan.has_claim(self._picture, member)]
+        places: dict[Member, Placement] | None = None
+        why: Reason | None = None
+        try:
+            if not unit.is_gang and self._hand_over.has_claim(unit, self._picture.claim_of(unit.lead.pod)):
+                reason = Reason(Cause.GPUS, "there was no place for it")
+                self._executor.hand_over(unit, reason, has_claim=True)
+                return
+            places = self._revalidated(unit, have, step)
+        except WordError as error:
+            why = error.why
+        if places is not None:
+            self._executor.open_gates(unit, places)
+            return
+        wrong = have if all(member.pod.gated for member in have) else step.members
+        claims = tuple(claim for member in wrong if (claim := self._picture.claim_of(member.pod)) is not None)
+        self._executor.release(unit, Release(claims, WithdrawReason.OUTDATED, why))
+
+    def _revalidated(self, unit: Unit, have: list[Member], step: OpenGates) -> dict[Member, Placement] | None:
+        if unit.is_gang:
+            wants = self._picture.gangs.said(unit.key).wants
+            return gang_plan.revalidate(self._picture, have, step.members, wants)
+        claim = self._picture.claim_of(unit.lead.pod)
+        placement = None if claim is None else decide.revalidate(self._picture, unit.lead.wish, claim)
+        return None if placement is None else {unit.lead: placement}
+
+    def _end_others(self, unit: Unit, ending: EndOthers) -> None:
+        """Have other pods end for a workload, or revoke its tentative placement."""
+        self._agenda.add_at(ending.look_at(asyncio.get_running_loop().time()), unit.key)
+        self._placer.tell(unit, ending.why)
+        if not self._executor.can_write(unit):
+            return
+        if (why := self._preemptions.stops(unit, ending)) is None:
+            self._preemptions.end(unit, ending)
+        elif back := tuple(claim for claim in ending.claims if not claim.deleting):
+            self._executor.release(unit, Release(back, WithdrawReason.UNENDED, why))

@@ -1,0 +1,276 @@
+"""What has to be done for one pod that is placed by itself: from its state to a step. Pure.
+
+A tentative placement ends by itself: whatever keeps a pod waiting after its gate is removed, its GPUs are kept from
+others no longer than a deadline. All deadlines of such a pod are checked here. ``gang_step`` does the same for gangs
+that have not started, by the same rules (``rules.py``).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dradriver.api.base import names
+from dradriver.api.base.pods import Pod
+from dradriver.api.base.seats import GO
+from dradriver.api.claims.pins import claim_key, is_set
+from dradriver.cluster.cache.picture import Picture
+from dradriver.cluster.derived import conflicts
+from dradriver.cluster.records.records import ClaimRecord
+from dradriver.controller.steps.actions import Go, OpenGates, Place, Release, Settle, Step, Wait
+from dradriver.controller.steps.deadlines import BOUND_S, OVERLOOKED_S, UNSEATED_S, Deadlines
+from dradriver.controller.steps.observe import Phase, PodState
+from dradriver.controller.steps.rules import broken_by, freed_at, other_gate, other_gates, patience, scheduler_says
+from dradriver.controller.steps.withdraw_reasons import WithdrawReason
+from dradriver.queue.memory import PodMemory
+from dradriver.queue.units import Member
+from dradriver.reason import Cause, Reason
+
+
+def pod_step(state: PodState, picture: Picture, now: float, deadlines: Deadlines) -> Step:
+    """Return what has to be done for a pod.
+
+    Args:
+        state: How far it is.
+        picture: The cluster cache.
+        now: The loop's clock.
+        deadlines: How long to wait.
+    """
+    member, claim = state.member, state.claim
+    if state.phase is Phase.BYPASSED:
+        return _bypassed(member, claim, now, deadlines)
+    if claim is None:
+        return _unclaimed(member, picture, now)
+    match state.phase:
+        case Phase.BOUND:
+            return _bound(member.pod, claim)
+        case Phase.SHARING:
+            return _sharing(member, claim, picture, now)
+        case Phase.FOREIGN:
+            key = claim_key(member.pod)
+            name = claim.metadata.name if key is None else key[1]
+            text = f"claim {name} belongs to somebody else; delete this pod and create it anew"
+            return Wait(reason=Reason(Cause.POD, text))
+        case Phase.LEAVING:
+            return _leaving(member, claim, now)
+        case Phase.BARRIER:
+            return _at_barrier(member, claim, now)
+        case Phase.ALLOCATED:
+            return _settled(member.pod, claim) or Wait()
+        case Phase.HANDED_OVER:
+            return Wait()  # it keeps no GPU from anybody
+        case Phase.PREEMPTING:
+            return _preempting(state, claim, now)
+        case Phase.BROKEN:
+            cause = broken_by(claim, picture)
+            assert cause is not None, "the phase says so"
+            return Release((claim,), cause)
+        case Phase.TENTATIVE:
+            return _tentative(member, claim, picture, now, deadlines)
+        case _:
+            return _gated(state, claim, now, deadlines)
+
+
+def _unclaimed(member: Member, picture: Picture, now: float) -> Step:
+    pod = member.pod
+    if pod.gated and (others := other_gates(pod)):
+        # A set that is promised to a pod which another gate still holds would be of use to nobody.
+        return Wait(reason=other_gate(others))
+    key = claim_key(pod)
+    lead = picture.claim_users.lead(key) if key is not None and is_set(key) else None
+    if key is not None and lead is not None and lead.metadata.uid != pod.metadata.uid:
+        return Wait(reason=_led(key[1], lead))
+    return _place(member, picture, now)
+
+
+def _place(member: Member, picture: Picture, now: float, *, joins: str = "") -> Step:
+    """Return that a pod wants a place, once the template is read that says what it requests."""
+    if picture.templates.unread_of(member.pod) is not None:
+        return Wait()
+    # Whoever deletes its claims may go on doing so.
+    lost_until = member.memory.lost_until
+    return Wait(until=lost_until) if now < lost_until else Place((member,), joins=joins)
+
+
+def _bound(pod: Pod, claim: ClaimRecord) -> Settle:
+    texts = _untrue(pod, claim) | ({names.REASON: None} if names.REASON in pod.metadata.annotations else {})
+    return Settle(texts, _unowned(pod, claim) if pod.metadata.uid in claim.users else None)
+
+
+def _bypassed(member: Member, claim: ClaimRecord | None, now: float, deadlines: Deadlines) -> Step:
+    """Return what is done for a pod that is bound and whose claim was not allocated, as far as is seen so far.
+
+    The scheduler allocates first, but claims and pods are seen apart. Who binds a pod by hand and leaves its claim
+    aside leaves the kubelet waiting for it for ever. The claim is deleted as it was seen only: of a later state the
+    server knows.
+    """
+    pod, since = member.pod, member.memory.bound_at
+    reason = Reason(
+        Cause.SCHEDULER,
+        f"it was bound to node {pod.spec.node_name} without its GPUs; delete it, and leave binding to a "
+        "scheduler that allocates claims",
+    )
+    until = (now if since is None else since) + deadlines.promise_s
+    if now >= until:
+        if claim is None or claim.deleting:
+            return Wait(reason=reason)
+        return Release((claim,), WithdrawReason.BYPASSED, reason)
+    waited = pod.metadata.annotations.get(names.REASON)  # perhaps why it waited before
+    return Wait(until=until) if waited in (None, reason.text) else Settle({names.REASON: None})
+
+
+def _sharing(member: Member, claim: ClaimRecord, picture: Picture, now: float) -> Step:
+    """Return what a pod does whose claim others share, and was not made for it.
+
+    Nobody else's gate is removed before the scheduler has allocated the claim: until then it may end up on another
+    node.
+    """
+    pod, name = member.pod, claim.metadata.name
+    if claim.set is None:
+        text = (
+            f"claim {name} is not one that the driver made for pods to share; write another name as "
+            f"{names.SHARED_CLAIM}, or delete that claim"
+        )
+        return Wait(reason=Reason(Cause.POD, text))
+    if claim.deleting:
+        return Wait(reason=Reason(Cause.POD, f"waits until the earlier claim {name} is gone, and its pods with it"))
+    if claim.devices is None:
+        heir = picture.claim_users.heir(claim)
+        if heir is None:
+            ended = f"waits until the earlier claim {name}, whose pods have ended, is gone"
+            return Wait(reason=Reason(Cause.POD, ended))
+        return Wait(reason=_led(name, heir))
+    if pod.gated:
+        others = other_gates(pod)
+        return Wait(reason=other_gate(others)) if others else _place(member, picture, now, joins=claim.uid)
+    if (settle := _settled(pod, claim)) is not None:
+        return settle
+    if pod.refused is None:
+        return Wait()
+    return Wait(reason=scheduler_says(pod, pod.refused).add(f"its set {name} is in use by other pods there"))
+
+
+def _led(name: str, lead: Pod) -> Reason:
+    return Reason(Cause.GPUS, f"its set {name} is being placed with pod {lead.metadata.name}")
+
+
+def _leaving(member: Member, claim: ClaimRecord, now: float) -> Step:
+    free_at = freed_at(member, claim, now)
+    if free_at is not None and free_at <= now:
+        return Release((claim,), None)
+    gone = Reason(Cause.POD, f"waits until its earlier claim {claim.metadata.name} is gone")
+    return Wait(until=free_at, reason=gone)
+
+
+def _at_barrier(member: Member, claim: ClaimRecord, now: float) -> Step:
+    """Return what is done for a pod of a gang that has started, with its GPUs and a seat: it is bound soon, or late.
+
+    A pod of higher priority may have put it out of its place on the node meanwhile, which leaves it its GPUs.
+    """
+    assert claim.seat is not None, "the phase says so"
+    is_seated = member.uid in claim.users
+    if is_seated and GO not in claim.seat.told:
+        return Go((claim,))
+    since = now if member.memory.barrier is None else member.memory.barrier[2]
+    until = since + (BOUND_S if is_seated else UNSEATED_S)
+    if now >= until:
+        return Release((claim,), None)
+    return _settled(member.pod, claim) or Wait(until=until)
+
+
+def _preempting(state: PodState, claim: ClaimRecord, now: float) -> Step:
+    """Return what is done for a pod while others end for it.
+
+    Neither how long a tentative placement may last nor what the scheduler says of the pod counts until they have.
+    """
+    ending = state.ending
+    assert ending is not None, "the phase says so"
+    if ending.over:
+        return Release((claim,), WithdrawReason.UNENDED, ending.late)
+    return ending if ending.pods else Wait(until=ending.look_at(now), reason=ending.why)
+
+
+def _gated(state: PodState, claim: ClaimRecord, now: float, deadlines: Deadlines) -> Step:
+    member = state.member
+    match state.phase:
+        case Phase.MEDDLED if claim.devices is None or any(uid != member.uid for uid in claim.users):
+            text = f"claim {claim.metadata.name} is used by another pod; delete that pod: a claim's GPUs are one pod's"
+            return Wait(reason=Reason(Cause.POD, text))
+        case Phase.MEDDLED:
+            # No scheduler gives devices to a gated pod: this state of the pod is an old one, or somebody meddled.
+            text = f"its claim {claim.metadata.name} was given devices while it was gated; delete this pod"
+            return Wait(reason=Reason(Cause.POD, text))
+        case Phase.OUTDATED:
+            return Release((claim,), WithdrawReason.OUTDATED)
+        case Phase.BLOCKED:
+            return Release((claim,), WithdrawReason.BLOCKED, other_gate(other_gates(member.pod)))
+        case Phase.UNREAD:
+            until = member.memory.placed_at + deadlines.promise_s
+            if now < until:
+                return Wait(until=until, reason=state.unread)
+            return Release((claim,), WithdrawReason.OVERDUE, state.unread)
+        case _:
+            return OpenGates((member,))
+
+
+def _tentative(member: Member, claim: ClaimRecord, picture: Picture, now: float, deadlines: Deadlines) -> Step:
+    pod, memory = member.pod, member.memory
+    until, cause = memory.placed_at + deadlines.promise_s, WithdrawReason.OVERDUE
+    if memory.unschedulable_at is not None and not pod.status.nominated_node_name:
+        if _is_overlooked(memory, claim, picture):
+            # kube-scheduler counts twice what it allocates of a shared device and sees allocated at the same time, and
+            # then lets a pod wait until some other device is given back (seen with Kubernetes 1.36.3).
+            overlooked = memory.unschedulable_at + min(OVERLOOKED_S, deadlines.unschedulable_s)
+            return Wait(until=overlooked) if now < overlooked else Release((claim,), WithdrawReason.OVERLOOKED)
+        patient = patience(member, deadlines)
+        if patient is not None and patient < until:
+            until, cause = patient, WithdrawReason.UNSCHEDULABLE
+    if now < until:
+        return Wait(until=until)  # what the pod says is put right once the claim has its devices
+    refused = (member,) if cause is WithdrawReason.UNSCHEDULABLE else ()
+    return Release((claim,), cause, scheduler_says(pod, pod.refused), refused)
+
+
+def _is_overlooked(memory: PodMemory, claim: ClaimRecord, picture: Picture) -> bool:
+    """Return whether the scheduler may find no room for a part by mistake: until it was made anew once.
+
+    So it is with devices that claims share: what they have is a sum. A MIG slice may also be a device of its own.
+    """
+    pin = claim.pin
+    if pin is None or memory.is_renewed:
+        return False
+    summed = any(taken is not None and device not in pin.apart for device, taken in pin.taken.items())
+    return summed and conflicts.fits(picture, claim)
+
+
+# Earlier builds wrote these on pods that do not get them now. They are true, so no pod is written again to remove them.
+_MORE_BEFORE: Final = (*names.FORMER_RESULTS, names.BANDWIDTH)
+
+
+def _settled(pod: Pod, claim: ClaimRecord) -> Settle | None:
+    """Return what is not true any more, or not yet, of a pod that has its claim; None if all is."""
+    settle = Settle(_untrue(pod, claim), _unowned(pod, claim))
+    return None if settle.is_done else settle
+
+
+def _untrue(pod: Pod, claim: ClaimRecord) -> dict[str, str | None]:
+    """Return the annotations that do not say what the pod's claim holds; a stranger's claim says nothing.
+
+    Nor does one without devices: where two leaders overlap, one of them may know another claim than the pod has.
+    """
+    if claim.devices is None or claim.pin is None:
+        return {}
+    is_user = claim.set is not None and pod.metadata.uid in claim.users
+    if not (is_user or claim.owned_by(pod.metadata.uid)):
+        return {}
+    texts = claim.pin.texts
+    del texts[names.REASON]
+    written = pod.metadata.annotations
+    if all(written.get(key) == value for key, value in texts.items() if key not in _MORE_BEFORE):
+        return {}
+    return texts
+
+
+def _unowned(pod: Pod, claim: ClaimRecord) -> ClaimRecord | None:
+    """Return the shared claim that a pod uses without owning it: it would end with the owners. None for no such."""
+    is_own = claim.set is None or claim.deleting or claim.owned_by(pod.metadata.uid)
+    return None if is_own else claim

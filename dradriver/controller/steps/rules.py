@@ -1,0 +1,100 @@
+"""Rules that hold for single pods and for gangs alike: what breaks a claim, how long the scheduler is waited for."""
+
+from __future__ import annotations
+
+import re
+
+from dradriver.api.base import names
+from dradriver.api.base.pods import Pod
+from dradriver.api.base.seats import OFF
+from dradriver.cluster.cache.picture import Picture
+from dradriver.cluster.derived import conflicts
+from dradriver.cluster.records.records import ClaimRecord
+from dradriver.controller.steps.deadlines import LET_GO_S, SCHEDULER_PAUSE_S, Deadlines
+from dradriver.controller.steps.withdraw_reasons import WithdrawReason
+from dradriver.queue.units import Member
+from dradriver.reason import Cause, Reason
+
+
+def broken_by(claim: ClaimRecord, picture: Picture) -> WithdrawReason | None:
+    """Return why a claim that the scheduler has not allocated never will be, or should not be; None if it may."""
+    if claim.devices is not None:
+        return None
+    if claim.pin is None:
+        return WithdrawReason.DAMAGED
+    if conflicts.rivals(picture, claim):
+        return WithdrawReason.TAKEN
+    return None if picture.inventory.keeps(claim.pin) else WithdrawReason.GONE
+
+
+def is_seated(member: Member, claim: ClaimRecord) -> bool:
+    """Return whether a member has its GPUs, and a place that the scheduler keeps for it.
+
+    One that a pod of higher priority put out has its GPUs still, and the claim is reserved for nobody.
+    """
+    return claim.devices is not None and member.uid in claim.users and not claim.deleting
+
+
+def freed_at(member: Member, claim: ClaimRecord, now: float) -> float | None:
+    """Return when something has to be done for a claim to go that is being deleted; None if it goes by itself.
+
+    The scheduler lets go of one with a seat when it is told that the seat is off. One that was started anew meanwhile,
+    or failed to write it, does not: it looks at no pod whose claim is being deleted (1.36.3, foreachPodResourceClaim).
+    """
+    if claim.seat is None:
+        return None
+    if OFF not in claim.seat.told or member.memory.leaving is None:
+        return now
+    return member.memory.leaving[1] + LET_GO_S
+
+
+def patience(member: Member, deadlines: Deadlines) -> float | None:
+    """Return until when a scheduler is waited for that says that it finds no room; None while it does not.
+
+    What it said of the claim before it may say again, and then nothing is written: it has had the time to.
+    """
+    memory = member.memory
+    if memory.unschedulable_at is None or member.pod.status.nominated_node_name:
+        return None
+    pause_s = 0.0 if memory.refused_before is None else SCHEDULER_PAUSE_S
+    return memory.unschedulable_at + deadlines.unschedulable_s + pause_s
+
+
+def scheduler_says(pod: Pod, refused: str | None) -> Reason:
+    """Return the reason of a pod that is not bound: what the scheduler says of it; None for nothing."""
+    if refused is None:
+        scheduler = f"the scheduler {pod.spec.scheduler_name[:63]!r}" if pod.spec.scheduler_name else "the scheduler"
+        text = f"{scheduler} has not bound the pod to its nodes; if there is no such scheduler, delete the pod"
+        return Reason(Cause.SCHEDULER, text)
+    why = _stable(refused) or "it does not say why"
+    return Reason(Cause.SCHEDULER, f"the scheduler finds no room on its nodes: {why}")
+
+
+def _stable(message: str) -> str:
+    """Return a scheduler's message without its numbers, which change with every event: ``0/5 nodes are available``."""
+    text = re.sub(r"^\d+/\d+ nodes are available: ", "", message[:1024]).partition(" preemption:")[0]
+    text = text.partition(". ")[0].partition(" still not schedulable")[0]
+    causes = {re.sub(r"^\d+ (?=[a-zA-Z])", "", cause.strip(" .")) for cause in text.split(", ")}
+    return ", ".join(sorted(causes - {""}))  # the scheduler sorts them by text, counts included
+
+
+def unassessed(nodes: tuple[str, ...], picture: Picture) -> Reason | None:
+    """Return why pods with claims on some nodes wait: the machine of one has no tables yet. None if all have."""
+    if not (aside := picture.inventory.aside.intersection(nodes)):
+        return None
+    return Reason(Cause.NODES, f"waits until the GPUs of its node {min(aside)} are assessed")
+
+
+def shown(pod: Pod) -> str:
+    """Return a pod's name in messages."""
+    return f"pod {pod.metadata.name}"
+
+
+def other_gates(pod: Pod) -> list[str]:
+    """Return the scheduling gates of others that hold a pod."""
+    return [gate.name for gate in pod.spec.scheduling_gates if gate.name != names.GATE]
+
+
+def other_gate(gates: list[str]) -> Reason:
+    """Return the reason of a pod that gates of others hold."""
+    return Reason(Cause.GATE, f"waits for scheduling gate {gates[0]} of another controller to be lifted first")

@@ -1,0 +1,335 @@
+"""Writes what was decided for a workload, for one pod or the pods of a gang: all of it or nothing.
+
+A plan takes two writes for each pod: its claim is created, and then its gate is removed. No gate is removed before all
+claims are there, so a plan that fails keeps no GPU from others. Each write is safe to repeat; the API shows whatever is
+left half done, and ``observe`` reads it there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import logging
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Final
+
+from dradriver.api.base import seats
+from dradriver.api.base.pods import Pod
+from dradriver.api.base.seats import GO, OFF
+from dradriver.api.claims.pins import Claim
+from dradriver.cluster.cache.picture import Picture
+from dradriver.cluster.derived import conflicts
+from dradriver.cluster.records.placement import Placement
+from dradriver.cluster.records.records import ClaimRecord, claim_record
+from dradriver.controller.steps.actions import Settle
+from dradriver.controller.writing import several_writes
+from dradriver.controller.writing.api_writer import ApiWriter
+from dradriver.controller.writing.outcome import MovedOnError, Outcome, UnsureError, outcome
+from dradriver.controller.writing.placed import Placed
+from dradriver.controller.writing.reasons import Reasons
+from dradriver.errors import DriverError
+from dradriver.kube.client import ApiError, Client, PatchKind, Unreachable
+from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
+from dradriver.queue.lanes import Lanes, Slot
+from dradriver.queue.units import Member
+from dradriver.reason import Reason
+
+logger = logging.getLogger(__name__)
+
+AT_ONCE: Final = 8  # writes of one gang; it has one slot of those that all units share
+MANAGER: Final = "gpu-topology-gang"  # of the seats' conditions: the node agents apply entries to the same list
+
+
+class Commit:
+    """The writes of workloads. The executor runs them, each with a slot of its own."""
+
+    def __init__(
+        self, client: Client, writer: ApiWriter, picture: Picture, lanes: Lanes, placed: Placed, reasons: Reasons
+    ) -> None:
+        """Make one that has written nothing.
+
+        Args:
+            client: The API server.
+            writer: Makes single writes.
+            picture: The cluster cache.
+            lanes: Say whether the server is in trouble: then the writes of a gang follow one another.
+            placed: Told of each placement.
+            reasons: Told of pods that do not wait any more.
+        """
+        self._client, self._writer, self._picture, self._lanes = client, writer, picture, lanes
+        self._placed, self._reasons = placed, reasons
+
+    async def place(self, plan: Mapping[Member, Placement], slot: Slot) -> None:
+        """Create the claims of a plan, and remove the gates of its pods once all are there.
+
+        The cluster cache counts the claims already (``Picture.promise``). A pod whose gate is gone gets its claim
+        alone: the scheduler waits for it.
+
+        Raises:
+            MovedOnError: Something changed meanwhile; look again.
+            PausedError: Some claims are there; go on later.
+            UnsureError: A claim may be there; ask the server before anything else.
+            ApiError: The server refuses one; those that were made are deleted again.
+            Unreachable: No answer; the same.
+        """
+        made: list[ClaimRecord] = []
+        started = [member for member in plan if not self._picture.gangs.gathers(member.key)]
+
+        async def create(member: Member, placement: Placement) -> None:
+            if not member.pod.gated:
+                # A new leader sees pods and claims by two reflectors: its predecessor's claim may not have come yet.
+                if await self._writer.look(member.wish.claim) is not None:
+                    raise MovedOnError(f"claim {'/'.join(member.wish.claim)} exists already")
+                self._writer.go_on(slot)
+                # Once the claim exists the scheduler may bind the pod, and its annotations must be right by then.
+                await self._writer.pods.annotate(member.pod, placement.texts)
+                self._writer.go_on(slot)
+            made.append(await self._writer.create(member.pod, member.wish, placement))
+
+        began = asyncio.get_running_loop().time()
+        try:
+            await self._each((partial(create, member, placement) for member, placement in plan.items()), slot)
+            self._check(plan, made)
+            if any(self._picture.gangs.gathers(member.key) for member in started):
+                raise MovedOnError("its gang is to begin as a whole")  # those that it came to run no more
+        except UnsureError:
+            raise
+        except BaseException as error:
+            for member in plan:
+                self._picture.release(member.wish.claim)
+            is_server = isinstance(error, DriverError) and outcome(error) is Outcome.SERVER
+            if isinstance(error, Exception) and not (is_server or self._lanes.paused()):
+                back = [claim for claim in made if self._picture.accounts.has(claim)]
+                await self._each((partial(self._writer.withdraw, claim) for claim in back), slot)
+            raise
+        self._writer.go_on(slot)
+        await self._open({member: placement for member, placement in plan.items() if member.pod.gated}, slot, began)
+        for member in plan:
+            self._reasons.taken_away(member.key)
+
+    def _check(self, plan: Mapping[Member, Placement], made: Iterable[ClaimRecord]) -> None:
+        """Raise MovedOnError if the plan does not hold any more: the creation of a claim may hang for long."""
+        if not all(map(self._picture.accounts.has, made)):
+            raise MovedOnError("claims of it are gone again")
+        for member, placement in plan.items():
+            if conflicts.overtaken(self._picture, member.wish.claim, placement):
+                raise MovedOnError(f"GPUs chosen on node {placement.node} were given to another claim meanwhile")
+
+    async def open_gates(self, places: Mapping[Member, Placement], slot: Slot) -> None:
+        """Remove the gates of pods that have their claims.
+
+        If that is refused while all are gated, their claims are deleted, so that they keep no GPU from others.
+
+        Raises:
+            MovedOnError: A pod was changed or deleted meanwhile.
+            PausedError: Some gates are gone; go on later.
+            ApiError: The server refuses.
+            Unreachable: No answer.
+        """
+        await self._open(places, slot, asyncio.get_running_loop().time())
+
+    async def _open(self, places: Mapping[Member, Placement], slot: Slot, began: float) -> None:
+        claims = [member.wish.claim for member in places]
+        is_gang = len(places) > 1
+        if is_gang and not all(place.seat for place in places.values()):
+            # Nothing keeps the first ones from being bound: the scheduler keeps CPU and memory for the others.
+            await self._each((partial(self._nominate, m, place.node) for m, place in places.items()), slot)
+
+        async def remove_gate(member: Member, placement: Placement) -> None:
+            for key in claims:  # one whose creation hung may have been revoked, so that others get its GPUs
+                if (claim := self._picture.claims.get(key)) is None or claim.deleting:
+                    raise MovedOnError(f"claim {'/'.join(key)} is gone again")
+            # Other writes of a gang change its pods meanwhile. A single pod must be the one that was decided about.
+            pod = self._now(member) if is_gang else member.pod
+            if pod.gated:  # another leader may have removed it meanwhile
+                await self._writer.pods.lift(pod, placement)
+
+        try:
+            await self._each((partial(remove_gate, member, place) for member, place in places.items()), slot)
+        except (ApiError, Unreachable) as error:
+            concern = outcome(error)
+            # Of many gates, some may be gone although no answer came.
+            is_refused = concern is Outcome.OBJECT or (concern is Outcome.MOMENT and not is_gang)
+            if is_refused and not self._lanes.paused() and all(self._now(member).gated for member in places):
+                known = (self._picture.claims.get(claim) for claim in claims)
+                back = [claim for claim in known if claim is not None and claim.devices is None and not claim.deleting]
+                await self._each((partial(self._writer.withdraw, claim) for claim in back), slot)
+            raise
+        for member, placement in places.items():
+            self._placed.lifted(member, placement, began)
+            self._reasons.taken_away(member.key)
+
+    async def join(self, member: Member, placement: Placement, slot: Slot) -> None:
+        """Let a gated pod share the allocated claim of other pods, and remove its gate.
+
+        Raises:
+            MovedOnError: The claim or the pod was changed or deleted meanwhile.
+            PausedError: The claim is the pod's; remove its gate later.
+            ApiError: The server refuses; the claim, which others use, stays.
+            Unreachable: No answer.
+        """
+        began = asyncio.get_running_loop().time()
+        try:
+            claim = await self._writer.owners.adopt(member.pod, placement.joins)
+            if claim.deleting or claim.devices is None:
+                raise MovedOnError(f"claim {'/'.join(claim.key)} was given back meanwhile")
+            self._writer.go_on(slot)
+            await self._writer.pods.lift(member.pod, placement)
+        finally:
+            self._picture.joined(member.key)
+        self._placed.lifted(member, placement, began)
+        self._reasons.taken_away(member.key)
+
+    async def hand_over(self, member: Member, why: Reason, slot: Slot, *, has_claim: bool) -> None:
+        """Let kube-scheduler place a pod for which there is no place, by a claim that is pinned to no GPU.
+
+        The claim comes first: of a pod without its claim the scheduler says nothing, and autoscalers would not see it.
+
+        Raises:
+            MovedOnError: Something changed meanwhile; look again.
+            PausedError: The claim is there; remove the gate later.
+            UnsureError: The claim may be there; ask the server before anything else.
+            ApiError: The server refuses.
+            Unreachable: No answer.
+        """
+        reason = Reason(why.cause, f"handed over to the scheduler: {why}")
+        if not has_claim:
+            await self._writer.create_handed_over(member.pod, member.wish)
+            self._writer.go_on(slot)
+        if member.pod.gated:
+            await self._writer.pods.hand_over(member.pod, reason.text)
+            self._reasons.taken_away(member.key)
+        else:
+            self._reasons.want(member.pod, reason)
+        logger.info("pod %s/%s: handed over to the scheduler: %s", *member.key, why)
+
+    async def settle(self, member: Member, step: Settle, slot: Slot) -> None:
+        """Put right what is not true any more of pods; the same errors as ``go``."""
+        if step.joins is not None:
+            await self._writer.owners.adopt(member.pod, step.joins.uid)
+            slot.begin()
+        if step.texts:
+            await self._writer.pods.annotate(member.pod, step.texts)
+        await self._each((partial(self._nominate, gated, None) for gated in step.unnominate), slot)
+
+    async def go(self, claims: Iterable[ClaimRecord], slot: Slot) -> None:
+        """Tell seated members that they may be bound.
+
+        Raises:
+            MovedOnError: One lost its seat meanwhile.
+            PausedError: Some are told; go on later.
+            ApiError: The server refuses.
+            Unreachable: No answer.
+        """
+        await self._each((partial(self._tell, claim, GO) for claim in claims), slot)
+
+    async def release(self, claims: Iterable[ClaimRecord], slot: Slot) -> None:
+        """Delete claims, and tell the scheduler to let go of those that have a seat; the pods stay as they are.
+
+        A seated pod's claim that is deleted stays until the scheduler lets go of it, which it does at once when the
+        seat is said to be off. Said of a claim that is not being deleted, it would take the same place again. One that
+        is both and stays all the same nobody uses and nobody will: it goes without the scheduler.
+
+        Raises:
+            MovedOnError: A claim was changed meanwhile.
+            PausedError: Some are gone; go on later.
+            ApiError: The server refuses.
+            Unreachable: No answer.
+        """
+
+        async def free(claim: ClaimRecord) -> None:
+            off = claim.seat is not None and OFF in claim.seat.told
+            if claim.seat is not None and (off or GO in claim.seat.told):
+                await self._unbound(claim)
+            if not claim.deleting:
+                await self._writer.withdraw(claim)
+            elif off:
+                await self._writer.unprotect(claim)
+            if claim.seat is not None and not off:
+                await self._tell(claim, OFF)
+
+        await self._each((partial(free, claim) for claim in claims), slot)
+
+    async def _unbound(self, claim: ClaimRecord) -> None:
+        """Make sure that no pod of a claim is bound, which its reflector may not have shown yet.
+
+        Raises:
+            MovedOnError: One is.
+            ApiError: The server refuses to say.
+            Unreachable: No answer.
+        """
+        for key in self._picture.claim_users.of(claim.key):
+            pod = self._picture.pods.get(key)
+            if pod is not None and await self._writer.pods.bound(pod):
+                raise MovedOnError(f"pod {pod.metadata.name} is bound by now")
+
+    async def _tell(self, claim: ClaimRecord, condition: str) -> None:
+        assert claim.seat is not None, "asked of seats"
+        namespace, name = claim.key
+        body = seats.status(claim.metadata, claim.seat, condition, now=datetime.datetime.now(datetime.UTC))
+        try:
+            told = await self._client.patch(
+                RESOURCE_CLAIMS, name, body, kind=PatchKind.APPLY, namespace=namespace, subresource="status",
+                field_manager=MANAGER, type=Claim,
+            )  # fmt: skip
+        except ApiError as error:
+            if error.not_found or error.conflict or error.invalid:  # of a seat that it has no more
+                await self._writer.look(claim.key)
+                raise MovedOnError(f"claim {namespace}/{name} was changed meanwhile") from None
+            raise
+        self._picture.assume_claim(claim_record(told))
+
+    def go_on(self, slot: Slot) -> None:
+        """Say that the next write of several begins; raises what ``ApiWriter.go_on`` does."""
+        self._writer.go_on(slot)
+
+    async def stand(self, claims: Iterable[ClaimRecord]) -> bool:
+        """Ask the server whether tentative placements stand; raises what ``ApiWriter.look`` does."""
+        for claim in claims:
+            known = await self._writer.look(claim.key)
+            if known is None or known.uid != claim.uid or known.deleting or known.devices is not None:
+                return False
+        return True
+
+    async def _nominate(self, member: Member, node: str | None) -> None:
+        """Have the scheduler keep a gated pod's CPU and memory on its node; where we may not, it stays as it is."""
+        pod = self._now(member)
+        body = {"metadata": {"uid": pod.metadata.uid}, "status": {"nominatedNodeName": node}}
+        name, namespace = pod.metadata.name, pod.metadata.namespace
+        try:
+            changed = await self._client.patch(
+                PODS, name, body, kind=PatchKind.MERGE, namespace=namespace, subresource="status", type=Pod
+            )
+        except ApiError as error:
+            if error.status == 403:
+                member.may_nominate = False
+                logger.warning("pod %s/%s: its CPU is not kept on node %s: %s", namespace, name, node, error)
+                return
+            raise
+        self._picture.assume_pod(changed, was=pod)
+
+    def _now(self, member: Member) -> Pod:
+        """Return a member's pod as it is known now, if it is the same one."""
+        pod = self._picture.pods.get(member.key)
+        return pod if pod is not None and pod.metadata.uid == member.uid else member.pod
+
+    async def _each(self, actions: Iterable[several_writes.Action], slot: Slot) -> None:
+        """Do all of some writes, a few at once. Raises the worst of what went wrong, once none is under way."""
+        all_actions = list(actions)
+        if len(all_actions) == 1:
+            await all_actions[0]()
+            return
+
+        async def go_on(action: several_writes.Action) -> None:
+            self._writer.go_on(slot)
+            await action()
+
+        at_once = 1 if self._lanes.troubled else AT_ONCE
+        await several_writes.each(
+            (partial(go_on, action) for action in all_actions), at_once=at_once, on_error=self._heed
+        )
+
+    def _heed(self, error: Exception) -> None:
+        if isinstance(error, ApiError) and error.retry_after_s and outcome(error) is Outcome.SERVER:
+            self._lanes.failed(error)
