@@ -1,7 +1,8 @@
 """The controller's loop: changes come in, workloads get their turn, periodic work runs.
 
+turn           one turn of the loop, told step by step: read this first
 controller     starts the reflectors and the worker
-worker         receives changes, gives each workload its turn
+worker         puts the parts of the loop together and runs them
 recorders      writers of all Events
 dispatcher     finds the workload of a changed pod, has it observed and its next step done
 gang_observer  observes gangs that have not started

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Final
 
 from dradriver.api.base.pods import Pod
@@ -17,8 +18,9 @@ from dradriver.controller.reading.prerequisites import Prerequisites
 from dradriver.controller.steps.deadlines import Deadlines
 from dradriver.controller.steps.observe import GangState, PodState, observe
 from dradriver.controller.steps.step import step
-from dradriver.controller.writing.executor import Executor
+from dradriver.controller.writing.executor import OWN_ERROR, Executor
 from dradriver.controller.writing.reasons import Reasons
+from dradriver.event import Event
 from dradriver.queue.agenda import Agenda
 from dradriver.queue.entries import Entries
 from dradriver.queue.lanes import Lanes
@@ -28,12 +30,18 @@ from dradriver.queue.units import Member, Unit
 from dradriver.queue.waiting import Queue
 from dradriver.reason import Cause, Reason
 
+logger = logging.getLogger(__name__)
+
 LEAVES_S: Final = 1.0  # between two looks whether a gang has to end still: whoever asked for it may do without
 ANEW: Final = Reason(Cause.GANG, "waits until its gang has been started anew")
 
 
 class Dispatcher:
-    """One look at a time at one pod or gang."""
+    """One look at a time at one pod or gang.
+
+    Attributes:
+        looked: Tells which pod or gang was looked at.
+    """
 
     def __init__(
         self,
@@ -75,9 +83,20 @@ class Dispatcher:
         self._runner, self._gangs, self._running, self._preemptions = runner, gangs, running, preemptions
         self._prerequisites, self._deadlines = prerequisites, deadlines
         self._entries = Entries(tenants)
+        self.looked: Event[Key] = Event()
 
     def look(self, key: Key) -> None:
-        """Look at a pod or a gang, whatever became of it."""
+        """Look at a pod or a gang, whatever became of it. A bug that it meets costs it a pause, and no other."""
+        try:
+            self._look_at(key)
+            self.looked(key)
+        except Exception:
+            logger.exception("pod %s/%s: an error in this program; trying again later", *key)
+            if (unit := self._units.get(key)) is not None:
+                self._queue.drop(key)
+                self._executor.fail(unit, OWN_ERROR)
+
+    def _look_at(self, key: Key) -> None:
         if key in self._picture.gangs:
             self._look_at_gang(key)
             return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
+from dradriver.allocator.request import NoPlaceError
 from dradriver.api.base.errors import WordError
 from dradriver.api.claims.pins import Key
 from dradriver.cluster.nodes.columns import Bools
@@ -15,6 +16,7 @@ from dradriver.controller.steps.actions import Place, Wait
 from dradriver.controller.writing.executor import Executor
 from dradriver.controller.writing.reasons import Reasons
 from dradriver.queue.agenda import Agenda
+from dradriver.queue.caps import CapError
 from dradriver.queue.units import Unit
 from dradriver.queue.waiting import Queue
 from dradriver.reason import Reason
@@ -67,7 +69,7 @@ class Placer:
             reason = self._planner.enqueue(unit)
         except WordError as error:
             self._queue.drop(unit.key)
-            self.tell(unit, error.why)
+            self.refuse(unit, error.why)
             return
         if reason is not None:
             self.without_place(unit, reason)
@@ -92,6 +94,23 @@ class Placer:
         unit.finds_place()
         self._queue.leave(unit)
         self._executor.place(unit, plan)
+
+    def block(self, unit: Unit, error: NoPlaceError, rows: Bools | None) -> None:
+        """Say that a workload found no place, and tell all to which that is news: those that request the same."""
+        reason = self._planner.why(unit, error, rows)
+        for other in self._queue.block(unit, reason, error.about if isinstance(error, CapError) else ""):
+            if reason is not None:
+                self.without_place(other, reason)
+
+    def widen(self) -> None:
+        """Have workloads asked again whose tenant has less than its cap now."""
+        for unit, reason in self._planner.widened():
+            self.without_place(unit, reason)
+
+    def refuse(self, unit: Unit, reason: Reason) -> None:
+        """Tell a workload's pods what keeps it from being placed at all."""
+        for member in unit.members:
+            self._reasons.want(member.pod, reason)
 
     def without_place(self, unit: Unit, reason: Reason) -> None:
         """Tell a workload why it waits, unless it has waited so long that something else is done about it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from typing import Final
 
 import msgspec
@@ -152,6 +152,11 @@ class Planner:
             if member in unit.wanting or gang_plan.has_claim(self._picture, member):
                 _ = member.wish
         return self._queue.put(unit)
+
+    def widened(self) -> Iterator[tuple[Unit, Reason]]:
+        """Have workloads asked again whose tenant has less than its cap now; yields those that find no place anyway."""
+        while self._caps.fallen:
+            yield from self._queue.widen(self._caps.fallen.pop())
 
     def waits(self, unit: Unit, now: float) -> Wait | None:
         """Return until when a pod that comes to a gang waits for the place that is kept for it; None if it does not.

@@ -1,4 +1,4 @@
-"""Queue, decide, commit: looks at pods that changed, gives places to those that wait, and keeps writers busy."""
+"""The parts of the controller's loop, put together: what is looked at, queued, planned and written, and by whom."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import Final
 
-from dradriver.allocator.request import NoPlaceError
-from dradriver.api.base.errors import WordError
 from dradriver.api.claims.pins import Key
 from dradriver.api.policies.model import Policies
 from dradriver.cluster.cache.picture import Picture
@@ -28,6 +26,7 @@ from dradriver.controller.loop.recorders import Recorders
 from dradriver.controller.loop.reservations import Reservations
 from dradriver.controller.loop.running_gangs import RunningGangs
 from dradriver.controller.loop.step_runner import StepRunner
+from dradriver.controller.loop.turn import Turn
 from dradriver.controller.owners.evictions import Evictions
 from dradriver.controller.owners.owner_kinds import OwnerKinds
 from dradriver.controller.owners.owner_reader import OwnerReader
@@ -38,15 +37,14 @@ from dradriver.controller.steps.deadlines import Deadlines
 from dradriver.controller.steps.gang_sizes import size_matters
 from dradriver.controller.writing.api_writer import ApiWriter
 from dradriver.controller.writing.commit import Commit
-from dradriver.controller.writing.executor import OBJECT_BACKOFF_S, OWN_ERROR, Executor
+from dradriver.controller.writing.executor import OBJECT_BACKOFF_S, Executor
 from dradriver.controller.writing.garbage_collector import Collector
 from dradriver.controller.writing.placed import Placed
 from dradriver.controller.writing.reasons import Reasons
 from dradriver.kube.client import Client
 from dradriver.queue.agenda import Agenda
-from dradriver.queue.caps import CapError, Caps
+from dradriver.queue.caps import Caps
 from dradriver.queue.lanes import Lanes
-from dradriver.queue.rechecks import Asking
 from dradriver.queue.shares import Shares
 from dradriver.queue.tenants import Tenants
 from dradriver.queue.unit_register import UnitRegister
@@ -59,7 +57,7 @@ RECHECK_S: Final = 0.5
 
 
 class Worker:
-    """Decides by itself, one unit at a time and the oldest first; writes for many at once.
+    """Puts the parts of the loop together and runs them; ``turn.py`` tells what the loop does.
 
     Whatever goes wrong with one unit (its words, a refusal, a webhook, a bug) costs that unit a pause and a reason,
     and nobody else anything. Only trouble with the server stops all.
@@ -105,7 +103,6 @@ class Worker:
             self.picture.nodes, self.picture.inventory.free, tenant=self.tenants.of, share=self.tenants.turn,
             partition=self.tenants.partition, closed=self.caps.closed, open_rows=self.caps.open_rows,
         )  # fmt: skip
-        self._asking = Asking(self._queue.rechecks, self._agenda.wake)
         self._lanes = Lanes(self._agenda.wake, self._queue.turn)
         writer = ApiWriter(client, self.picture, self._lanes)
         self.reasons = Reasons(writer.pods, pods=self.picture.pods.get, lanes=self._lanes, record=recorders.waiting)
@@ -127,20 +124,22 @@ class Worker:
         )  # fmt: skip
         running = RunningGangs(self.picture, self._agenda, self._owner_reader, self._restarts, deadlines)
         hand_over = HandOver(self.tenants, self.caps, self._lanes, deadlines)
-        self._planner = Planner(self.picture, self._queue, self.caps, self.reservations)
-        self._placer = Placer(
-            self._agenda, self._queue, self.reasons, self._executor, self._planner, running, hand_over
-        )
-        runner = StepRunner(self.picture, self._agenda, self._executor, self._placer, self._preemptions, hand_over)
+        planner = Planner(self.picture, self._queue, self.caps, self.reservations)
+        placer = Placer(self._agenda, self._queue, self.reasons, self._executor, planner, running, hand_over)
+        runner = StepRunner(self.picture, self._agenda, self._executor, placer, self._preemptions, hand_over)
         self._gangs = GangObserver(self.picture, self._agenda, self._owner_reader)
         self._template_reader = TemplateReader(client, self.picture)
         self._volumes = VolumeReader(client, self.picture.volumes, self.picture.volume_read)
-        self._dispatcher = Dispatcher(
+        dispatcher = Dispatcher(
             self.picture, self._agenda, self._units, self.tenants, self._queue, self._lanes, self.reasons,
             self._executor, runner, self._gangs, running, self._preemptions,
             Prerequisites(self.picture, self._template_reader, self._volumes), deadlines,
         )  # fmt: skip
         self._collector = Collector(client, self.picture, writer, self._lanes, grace_s=deadlines.grace_s)
+        self._turn = Turn(
+            self._agenda, self._queue, self._lanes, self.picture.fleets, dispatcher, placer, self._executor
+        )
+        dispatcher.looked.add(self.reservations.looked_at)
         self._subscribe()
 
     def _subscribe(self) -> None:
@@ -205,25 +204,7 @@ class Worker:
 
     async def turn(self) -> None:
         """Look at all that changed and give places while there are places and writers."""
-        loop = asyncio.get_running_loop()
-        begun = loop.time()
-
-        def late() -> bool:
-            return loop.time() - begun > SLICE_S
-
-        while True:
-            if late():
-                await asyncio.sleep(0)
-                begun = loop.time()
-            self._agenda.ring(loop.time())
-            if not self._agenda and (key := self._lanes.next(self._queue.head)) is not None:
-                self._agenda.add(key)
-            if (key := self._agenda.pop()) is not None:
-                self._guarded(key)
-            elif self.picture.fleets.catch_up(late):
-                continue  # others get the loop between the tables of a thousand kinds of nodes
-            elif not (self._asking.some() or self._next() or self._asking.again()):
-                break
+        await self._turn.take()
         metrics.WAITING.set(len(self._queue))
         metrics.ASIDE.set(len(self.picture.inventory.aside))
         for state, count in zip(("waiting", "started"), self.picture.gangs.counts(), strict=True):
@@ -275,54 +256,6 @@ class Worker:
         await self._collector.sweep()
         await self._restarts.find()
         await self._restarts.settle()
-
-    # Looking at one unit.
-
-    def _guarded(self, key: Key) -> None:
-        try:
-            self._dispatcher.look(key)
-            self.reservations.looked_at(key)
-        except Exception:  # a bug in what one pod meets must not stop the others
-            logger.exception("pod %s/%s: an error in this program; trying again later", *key)
-            if (unit := self._units.get(key)) is not None:
-                self._queue.drop(key)
-                self._executor.fail(unit, OWN_ERROR)
-
-    # Giving places.
-
-    def _next(self) -> bool:
-        """Give the next unit its place. Returns whether there may be another one to serve."""
-        if not self._lanes.room():
-            return False
-        while self.caps.fallen:
-            for unit, reason in self._queue.widen(self.caps.fallen.pop()):
-                self._placer.without_place(unit, reason)
-        due = self._queue.next()
-        if due is None:
-            return False
-        unit, rows = due
-        if (obstacle := self._lanes.obstacle(unit.key, unit.order, scheduler=unit.scheduler)) is not None:
-            self._queue.leave(unit)
-            self.reasons.want(unit.lead.pod, obstacle.why)
-            return True
-        try:
-            self._placer.place(unit, rows)
-        except NoPlaceError as error:
-            why = self._planner.why(unit, error, rows)
-            for other in self._queue.block(unit, why, error.about if isinstance(error, CapError) else ""):
-                if why is not None:
-                    self._placer.without_place(other, why)
-        except WordError as error:
-            self._queue.leave(unit)
-            for member in unit.members:
-                self.reasons.want(member.pod, error.why)
-        except Exception:
-            logger.exception("pod %s/%s: an error in this program; trying again later", *unit.key)
-            self._queue.leave(unit)
-            self._executor.fail(unit, OWN_ERROR)
-        return True
-
-    # Now and then.
 
     async def _recheck(self) -> None:
         """Ask blocked kinds again, a few at a time: their reasons get old, and an event might have been missed."""

@@ -1,0 +1,117 @@
+"""One turn of the controller: look at what changed, then give places while there are places and writers.
+
+Read this first. ``Turn.take`` tells what the controller does; each step names the module that does it. Nothing here
+waits for the API server: reflectors fill the cluster cache, and the executor runs the writes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final
+
+from dradriver.allocator.request import NoPlaceError
+from dradriver.api.base.errors import WordError
+from dradriver.cluster.gpus.fleets import Fleets
+from dradriver.controller.loop.dispatcher import Dispatcher
+from dradriver.controller.loop.placer import Placer
+from dradriver.controller.writing.executor import OWN_ERROR, Executor
+from dradriver.queue.agenda import Agenda
+from dradriver.queue.lanes import Lanes
+from dradriver.queue.rechecks import Asking
+from dradriver.queue.waiting import Queue
+
+logger = logging.getLogger(__name__)
+
+SLICE_S: Final = 0.01  # of work before others get the loop
+
+
+class Turn:
+    """Takes turns. A bug in what one workload meets costs that workload a pause, and no other anything."""
+
+    def __init__(
+        self,
+        agenda: Agenda,
+        queue: Queue,
+        lanes: Lanes,
+        fleets: Fleets,
+        dispatcher: Dispatcher,
+        placer: Placer,
+        executor: Executor,
+    ) -> None:
+        """Make one.
+
+        Args:
+            agenda: Which pods and gangs have to be looked at, now or at a time.
+            queue: Which workloads want places, in order.
+            lanes: Say which workload may be written now.
+            fleets: The GPUs of all nodes, with the tables of their machines.
+            dispatcher: Looks at one pod or gang.
+            placer: Gives one workload its places.
+            executor: Runs the writes.
+        """
+        self._agenda, self._queue, self._lanes, self._fleets = agenda, queue, lanes, fleets
+        self._dispatcher, self._placer, self._executor = dispatcher, placer, executor
+        self._asking = Asking(queue.rechecks, agenda.wake)
+
+    async def take(self) -> None:
+        """Look at all that changed, and give places while there are places and writers."""
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+
+        def is_late() -> bool:
+            return loop.time() - begun > SLICE_S
+
+        while True:
+            # 0. Reflectors and writers get the loop after each slice of work.
+            if is_late():
+                await asyncio.sleep(0)
+                begun = loop.time()
+            # 1. Drain: what changed stands on the agenda. Deadlines that have passed join it, and if it is empty, the
+            #    workload that has waited longest for a writer.
+            self._agenda.ring(loop.time())
+            if not self._agenda and (key := self._lanes.next(self._queue.head)) is not None:
+                self._agenda.add(key)
+            # 2. Observe: what is so of one workload, and since when. Step: what has to be done for it. If it needs
+            #    places, it enters the queue.
+            if (key := self._agenda.pop()) is not None:
+                self._dispatcher.look(key)
+                continue
+            # 3. With nothing to look at: make the tables of machines that were not seen before, some at a time.
+            if self._fleets.catch_up(is_late):
+                continue
+            # 4. Order the queue: ask some of the classes that found no place before whether they may find one now.
+            if self._asking.some():
+                continue
+            # 5. Plan places for the first workload of the queue, have the plan written, or tell it why it waits.
+            if self._serve():
+                continue
+            # 6. Once all were served: what the plans left free may be for those that were asked about before.
+            if not self._asking.again():
+                return
+
+    def _serve(self) -> bool:
+        """Serve the first workload of the queue. Returns whether there may be another one."""
+        # There is no use in a plan that nobody may write now.
+        if not self._lanes.room():
+            return False
+        self._placer.widen()
+        if (due := self._queue.next()) is None:
+            return False
+        unit, rows = due
+        if (obstacle := self._lanes.obstacle(unit.key, unit.order, scheduler=unit.scheduler)) is not None:
+            self._queue.leave(unit)
+            self._placer.refuse(unit, obstacle.why)
+            return True
+        try:
+            self._placer.place(unit, rows)
+        except NoPlaceError as error:
+            self._placer.block(unit, error, rows)
+        except WordError as error:
+            self._queue.leave(unit)
+            self._placer.refuse(unit, error.why)
+        except Exception:
+            logger.exception("pod %s/%s: an error in this program; trying again later", *unit.key)
+            self._queue.leave(unit)
+            self._executor.fail(unit, OWN_ERROR)
+        return True
