@@ -4,36 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Final
 
-from dradriver.api.base.pods import Pod
 from dradriver.api.claims.pins import Key
 from dradriver.cluster.cache.picture import Picture
 from dradriver.controller import metrics
 from dradriver.controller.loop.gang_observer import GangObserver
-from dradriver.controller.loop.preemption import Preemptions
 from dradriver.controller.loop.running_gangs import RunningGangs
 from dradriver.controller.loop.step_runner import StepRunner
 from dradriver.controller.reading.prerequisites import Prerequisites
-from dradriver.controller.steps.deadlines import Deadlines
-from dradriver.controller.steps.observe import GangState, PodState, observe
-from dradriver.controller.steps.step import step
+from dradriver.controller.steps.observe import observe
 from dradriver.controller.writing.executor import OWN_ERROR, Executor
 from dradriver.controller.writing.reasons import Reasons
 from dradriver.event import Event
 from dradriver.queue.agenda import Agenda
-from dradriver.queue.entries import Entries
 from dradriver.queue.lanes import Lanes
-from dradriver.queue.tenants import Tenants
 from dradriver.queue.unit_register import UnitRegister
 from dradriver.queue.units import Member, Unit
 from dradriver.queue.waiting import Queue
-from dradriver.reason import Cause, Reason
 
 logger = logging.getLogger(__name__)
-
-LEAVES_S: Final = 1.0  # between two looks whether a gang has to end still: whoever asked for it may do without
-ANEW: Final = Reason(Cause.GANG, "waits until its gang has been started anew")
 
 
 class Dispatcher:
@@ -48,7 +37,6 @@ class Dispatcher:
         picture: Picture,
         agenda: Agenda,
         units: UnitRegister,
-        tenants: Tenants,
         queue: Queue,
         lanes: Lanes,
         reasons: Reasons,
@@ -56,9 +44,7 @@ class Dispatcher:
         runner: StepRunner,
         gangs: GangObserver,
         running: RunningGangs,
-        preemptions: Preemptions,
         prerequisites: Prerequisites,
-        deadlines: Deadlines,
     ) -> None:
         """Make one that has looked at nothing.
 
@@ -66,7 +52,6 @@ class Dispatcher:
             picture: The cluster.
             agenda: Takes what else has to be looked at, now or later.
             units: Units by pod or gang, kept up to date from now on.
-            tenants: Say what the priority of a unit counts.
             queue: Who waits.
             lanes: Who may be written now.
             reasons: Told why a pod waits.
@@ -74,15 +59,11 @@ class Dispatcher:
             runner: Does what a step says.
             gangs: Observes gangs that have not started.
             running: Looks at those that have.
-            preemptions: Say which of those have to end.
-            prerequisites: Requests the objects that a pod names.
-            deadlines: Says how long to wait.
+            prerequisites: Says what a pod needs before it can get a place.
         """
-        self._picture, self._agenda, self._units, self._tenants = picture, agenda, units, tenants
-        self._queue, self._lanes, self._reasons, self._executor = queue, lanes, reasons, executor
-        self._runner, self._gangs, self._running, self._preemptions = runner, gangs, running, preemptions
-        self._prerequisites, self._deadlines = prerequisites, deadlines
-        self._entries = Entries(tenants)
+        self._picture, self._agenda, self._units, self._queue = picture, agenda, units, queue
+        self._lanes, self._reasons, self._executor, self._runner = lanes, reasons, executor, runner
+        self._gangs, self._running, self._prerequisites = gangs, running, prerequisites
         self.looked: Event[Key] = Event()
 
     def look(self, key: Key) -> None:
@@ -109,27 +90,27 @@ class Dispatcher:
             self._agenda.add(gang.gang)
             return
         self._prerequisites.request(pod)
-        if self._waits(key, pod):
+        if (missing := self._prerequisites.missing(key, pod)) is not None:
+            self._queue.drop(key)
+            if missing.reason is not None:
+                self._reasons.want(pod, missing.reason)
+            if missing.look_after_s is not None:
+                self._agenda.add_at(self._now() + missing.look_after_s, key)
             return
         where = self._picture.volumes.of(pod)
         if unit is None or unit.lead.uid != pod.metadata.uid:
             self._disband(key)
-            unit = Unit(Member(pod, self._picture.templates.of(pod), where), highest=self._tenants.highest(key[0]))
+            unit = Unit(Member(pod, self._picture.templates.of(pod), where))
             unit.lead.near = "" if gang is None else gang.gang[1]
-            self._units.note_created(pod.metadata.creation_timestamp)
-            self._units[key] = unit
+            self._units.add(unit)
         elif unit.busy:
             return  # its writer looks again when it is done
         elif unit.lead.update(pod, self._picture.templates.of(pod), where):
             unit.forgive()
-        self._entries.look(unit, self._units.newest)
+        self._units.enter(unit)
         self._count(unit, unit.lead)
-        if self._may_go_on(unit) and self._take_step(unit, observe(unit.lead, self._picture, self._now())):
+        if self._may_go_on(unit) and self._runner.run(unit, observe(unit.lead, self._picture, self._now())):
             self._forget(key)
-
-    def _take_step(self, unit: Unit, state: PodState | GangState) -> bool:
-        """Do the next step of a unit. Returns whether it needs nothing more."""
-        return self._runner.do(unit, step(state, self._picture, self._now(), self._deadlines))
 
     @staticmethod
     def _now() -> float:
@@ -150,8 +131,9 @@ class Dispatcher:
                 metrics.GANG_START.observe(now - unit.memory.gathered(len(unit.members), now).gathered_at)
                 self._forget(key)
                 for member in unit.members:  # what each was promised, and since when, stays known
-                    if self._picture.gangs.of(member.key) is not None and not member.pod.spec.node_name:
-                        self._units.setdefault(member.key, Unit(member, highest=self._tenants.highest(key[0])))
+                    is_waiting = self._picture.gangs.of(member.key) is not None and not member.pod.spec.node_name
+                    if is_waiting and member.key not in self._units:
+                        self._units.add(Unit(member))
             self._running.look(key)
             for pod in (one for one in pods if not self._picture.pods[one].spec.node_name):
                 self._agenda.add(pod)
@@ -168,14 +150,12 @@ class Dispatcher:
         if is_changed:
             self._queue.drop(key)  # it requests something else, and may find a place now
             unit.forgive()
-            unit.trust(self._tenants.highest(key[0]))
-        self._units[key] = unit
-        self._units.note_created(*(member.pod.metadata.creation_timestamp for member in unit.members))
-        self._entries.look(unit, self._units.newest)
+            self._units.add(unit)
+        self._units.enter(unit)
         for member in unit.members:
             self._count(unit, member)
         if self._may_go_on(unit) and (state := self._gangs.observe(unit)) is not None:
-            self._take_step(unit, state)
+            self._runner.run(unit, state)
 
     def _may_go_on(self, unit: Unit) -> bool:
         """Return whether a unit's pause is over, and what became of its last write is known."""
@@ -187,21 +167,6 @@ class Dispatcher:
             if self._executor.can_write(unit):
                 self._executor.ask(unit)
             return False
-        return True
-
-    def _waits(self, key: Key, pod: Pod) -> bool:
-        """Return whether a pod stays at its gate whatever is free; what it was given already ends as ever."""
-        gangs, volumes = self._picture.gangs, self._picture.volumes
-        unread, gang = volumes.unread_of(pod), gangs.of(key)
-        leaves = gang is not None and (self._running.leaves(gang.gang) or self._preemptions.leaves(gang.gang))
-        why = ANEW if leaves else gangs.waits(key) or (None if unread else self._picture.lacking_of(pod))
-        if not ((why or unread) and pod.gated and self._picture.claim_of(pod) is None):
-            return False
-        self._queue.drop(key)
-        if why is not None:
-            self._reasons.want(pod, why)
-        if leaves:
-            self._agenda.add_at(self._now() + LEAVES_S, key)
         return True
 
     def _disband(self, key: Key) -> None:

@@ -1,4 +1,4 @@
-"""Does what a step says for a workload, one pod or a gang: the same for both, but for what is only one's."""
+"""Asks for the next step of a workload, one pod or a gang, and does it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from dradriver.controller.loop.hand_over import HandOver
 from dradriver.controller.loop.placer import Placer
 from dradriver.controller.loop.preemption import Preemptions
 from dradriver.controller.placing import decide, gang_plan
-from dradriver.controller.steps.actions import EndOthers, Go, OpenGates, Place, Release, Settle, Step, Wait
+from dradriver.controller.steps.actions import EndOthers, Go, OpenGates, Place, Release, Settle, Wait
+from dradriver.controller.steps.deadlines import Deadlines
+from dradriver.controller.steps.observe import GangState, PodState
+from dradriver.controller.steps.step import step as next_step
 from dradriver.controller.steps.withdraw_reasons import WithdrawReason
 from dradriver.controller.writing.executor import Executor
 from dradriver.queue.agenda import Agenda
@@ -30,6 +33,7 @@ class StepRunner:
         placer: Placer,
         preemptions: Preemptions,
         hand_over: HandOver,
+        deadlines: Deadlines,
     ) -> None:
         """Make one.
 
@@ -40,12 +44,14 @@ class StepRunner:
             placer: Finds places.
             preemptions: Evicts other pods.
             hand_over: Says which pods kube-scheduler gets.
+            deadlines: Says how long to wait.
         """
         self._picture, self._agenda, self._executor, self._placer = picture, agenda, executor, placer
-        self._preemptions, self._hand_over = preemptions, hand_over
+        self._preemptions, self._hand_over, self._deadlines = preemptions, hand_over, deadlines
 
-    def do(self, unit: Unit, step: Step) -> bool:
-        """Do what a step says. Returns whether the workload needs nothing more, and can be forgotten."""
+    def run(self, unit: Unit, state: PodState | GangState) -> bool:
+        """Do the next step of a workload. Returns whether it needs nothing more, and can be forgotten."""
+        step = next_step(state, self._picture, asyncio.get_running_loop().time(), self._deadlines)
         if isinstance(step, Place):
             self._placer.want(unit, step)
             return False

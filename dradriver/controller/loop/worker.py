@@ -93,8 +93,8 @@ class Worker:
         """
         deadlines, recorders = deadlines or Deadlines(), recorders or Recorders()
         self._agenda = Agenda()
-        self._units = UnitRegister()
         self.tenants = Tenants(Shares(time.monotonic))
+        self._units = UnitRegister(self.tenants)
         self.picture = Picture(
             self._agenda.add, self._agenda.wake, clock=clock, tables=tables, partition_of=self.tenants.partition_of
         )
@@ -126,14 +126,17 @@ class Worker:
         hand_over = HandOver(self.tenants, self.caps, self._lanes, deadlines)
         planner = Planner(self.picture, self._queue, self.caps, self.reservations)
         placer = Placer(self._agenda, self._queue, self.reasons, self._executor, planner, running, hand_over)
-        runner = StepRunner(self.picture, self._agenda, self._executor, placer, self._preemptions, hand_over)
+        runner = StepRunner(self.picture, self._agenda, self._executor, placer, self._preemptions, hand_over, deadlines)
         self._gangs = GangObserver(self.picture, self._agenda, self._owner_reader)
         self._template_reader = TemplateReader(client, self.picture)
         self._volumes = VolumeReader(client, self.picture.volumes, self.picture.volume_read)
         dispatcher = Dispatcher(
-            self.picture, self._agenda, self._units, self.tenants, self._queue, self._lanes, self.reasons,
-            self._executor, runner, self._gangs, running, self._preemptions,
-            Prerequisites(self.picture, self._template_reader, self._volumes), deadlines,
+            self.picture, self._agenda, self._units, self._queue, self._lanes, self.reasons, self._executor,
+            runner, self._gangs, running,
+            Prerequisites(
+                self.picture, self._template_reader, self._volumes,
+                leaves=lambda gang: running.leaves(gang) or self._preemptions.leaves(gang),
+            ),
         )  # fmt: skip
         self._collector = Collector(client, self.picture, writer, self._lanes, grace_s=deadlines.grace_s)
         self._turn = Turn(

@@ -14,7 +14,7 @@ from dradriver.allocator.fleet.gang_effort import Effort
 from dradriver.api.base import names
 from dradriver.api.claims import plans
 from dradriver.cluster.cache.snapshot import Snapshot
-from dradriver.controller.loop import dispatcher
+from dradriver.controller.loop import step_runner
 from dradriver.controller.placing import gang_plan, gang_roles
 from dradriver.controller.steps.actions import Step
 from dradriver.controller.steps.deadlines import GATHER_S
@@ -50,7 +50,7 @@ async def test_a_gang_that_gathers_is_looked_at_no_more_often_for_what_its_pods_
         looks += 1
         return step(*args, **more)
 
-    monkeypatch.setattr(dispatcher, "step", counted)
+    monkeypatch.setattr(step_runner, "next_step", counted)
     cluster = GpuCluster()
     cluster.node("a")
     gang(cluster, 8, there=2)

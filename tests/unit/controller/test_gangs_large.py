@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dradriver.cluster.nodes import ask
-from dradriver.controller.loop import dispatcher
+from dradriver.controller.loop import step_runner
 from dradriver.controller.steps.step import step
 from dradriver.kube.resources import PODS
 from tests.fakes.gang_pods import gang
@@ -25,7 +25,7 @@ async def test_a_large_gang_is_looked_at_once_for_many_events(monkeypatch: pytes
         looks += 1
         return step(*args, **more)
 
-    monkeypatch.setattr(dispatcher, "step", counted)
+    monkeypatch.setattr(step_runner, "next_step", counted)
     cluster = GpuCluster()
     for number in range(20):
         cluster.node(f"n{number:02}")
@@ -70,8 +70,8 @@ async def test_a_pod_that_comes_late_costs_no_look_at_the_others_and_no_reading_
     cluster.pod("train-7", 8, wishes={"gang": "train", "gang-size": "20"})
     cluster.deliver()
     counted(ask, "terms_of")
-    counted(dispatcher, "step")
+    counted(step_runner, "next_step")
     await cluster.worker.rest()
     assert cluster.claim("train-7") is not None
-    assert counts["step"] <= 4, "its own looks"
+    assert counts["next_step"] <= 4, "its own looks"
     assert counts["terms_of"] <= 1, "each of the others has one for all nodes of the gang"
