@@ -218,7 +218,8 @@ class Fleet:
         """
         group, slot = self._at(name)
         theirs = {number for number, _ in offer.tenants}
-        mask_of_gpus(group.machine, offer.shared | offer.sliced | offer.parts_only | theirs)
+        if some := offer.shared | offer.sliced | offer.parts_only | theirs:
+            mask_of_gpus(group.machine, some)
         if offer.rules != group.rules:
             mask_of_gpus(group.machine, {number for number, _ in offer.rules})
             unheld = group.unheld(slot)
@@ -236,7 +237,8 @@ class Fleet:
             UnknownGpuError: It names a GPU that the machine does not have.
         """
         group, slot = self._at(name)
-        mask_of_gpus(group.machine, parts)
+        if parts:
+            mask_of_gpus(group.machine, parts)
         group.set_parts(slot, parts)
 
     @overload

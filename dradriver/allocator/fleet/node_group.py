@@ -67,6 +67,7 @@ class NodeGroup:
         self.number = next(_NUMBERS)
         self.rules = rules
         self.names: list[str] = []
+        self._shares_names = False
         self.rooms: Rooms | None = None
         self.vendor = machine.vendor.word
         self._bit = {gpu.index: 1 << position for position, gpu in enumerate(machine.gpus)}
@@ -86,6 +87,7 @@ class NodeGroup:
             self._free = np.concatenate((self._free, np.zeros_like(self._free)))
             self._row = np.concatenate((self._row, np.zeros_like(self._row)))
             self._site = np.concatenate((self._site, np.zeros_like(self._site)))
+        self._unshare_names()
         self.names.append(name)
         self._free[slot], self._row[slot], self._site[slot] = 0, row, site
         if self.rooms is not None:
@@ -100,6 +102,7 @@ class NodeGroup:
             array[slot] = array[last]
         if self.rooms is not None:
             self.rooms.drop(slot)
+        self._unshare_names()
         self.names[slot] = self.names[last]
         self.names.pop()
         self._by_name = None
@@ -107,11 +110,16 @@ class NodeGroup:
 
     def copied(self) -> NodeGroup:
         """A copy that shares the tables; what changes in it changes nothing here, nor the other way round."""
+        # Names change far less often than what is free: a copy is made when a node comes or goes.
+        self._shares_names = True
         new = copy.copy(self)
-        new.names = self.names.copy()
         new.rooms = None if self.rooms is None else self.rooms.copied()
         new._free, new._row, new._site = self._free.copy(), self._row.copy(), self._site.copy()
         return new
+
+    def _unshare_names(self) -> None:
+        if self._shares_names:
+            self.names, self._shares_names = self.names.copy(), False
 
     def mask_of(self, gpus: Collection[int]) -> int:
         """The mask of some GPU numbers; KeyError for a number that these nodes do not have."""

@@ -282,7 +282,9 @@ class Inventory:
         pool = self._pools.get(device[0])
         if pool is None:
             return self.holds.holders(device)
-        gpu = next((gpu for gpu, placed in pool.placed.items() if device[1] in placed), device[1])
+        gpu = device[1]
+        if pool.placed:
+            gpu = next((gpu for gpu, placed in pool.placed.items() if device[1] in placed), gpu)
         own = self.holds.holders((device[0], gpu))
         if gpu not in pool.placed:
             return pools.believed(pool.machine, gpu, own) if own else own  # asked of every GPU, again and again

@@ -102,7 +102,7 @@ def believed(machine: Machine, device: str, held: Mapping[Key, Usage]) -> Mappin
     told = [
         claim
         for claim, taken in held.items()
-        if any(isinstance(part, MigSlice) and part.compute for part in taken or ())
+        if taken and any(isinstance(part, MigSlice) and part.compute for part in taken)
     ]
     if not told:
         return held
