@@ -29,6 +29,7 @@ FOUND = (  # faults once: what is drawn changes with the stories, so each has a 
     ("gangs_owned", 1000337),  # whom a predecessor suspended when the next led already was found five minutes later
     ("preempting", 59000097),  # two asked for a Job that may not be suspended, and neither saw the other's refusal
     ("preempting", 68100013),  # a gang for which others ended keeps its promises for the scheduler's pause, rightly
+    ("idle", 133),  # what is noted on a suspended owner had the machine's time, not the controller's
     ("preempting", 55),  # another leader took a promise back while the server told the first that it stands
 )
 # Of stories about reservations those in which a controller without one of their rules is found out.

@@ -78,8 +78,8 @@ class IdlePods:
             monotonic: Gives seconds that never go back; by default the system's.
         """
         self._picture, self._say, self._ends = picture, say, ends
-        self._writer = IdleWriter(client, OwnerKinds(client), picture.pods)
         self._clock, self._monotonic = clock or time.time, monotonic or time.monotonic
+        self._writer = IdleWriter(client, OwnerKinds(client), picture.pods, clock=self._clock)
         self._heard: dict[str, tuple[float, float | None]] = {}  # by a claim's uid what it said last, and when
         self._tried: dict[Key, float] = {}  # when something was last done for each workload
         self._told: dict[str, str] = {}  # by a pod's uid the last Event of each

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 import msgspec
@@ -31,15 +31,18 @@ CHART_VALUE: Final = "controller.evictions"
 class IdleWriter:
     """What is written for idle pods."""
 
-    def __init__(self, client: Client, kinds: OwnerKinds, pods: Mapping[Key, Pod]) -> None:
+    def __init__(
+        self, client: Client, kinds: OwnerKinds, pods: Mapping[Key, Pod], *, clock: Callable[[], float]
+    ) -> None:
         """Write nothing yet.
 
         Args:
             client: The API server.
             kinds: In which versions it has owners.
             pods: All pods of ours that there are, up to date.
+            clock: Gives seconds since the epoch, for what is noted on owners.
         """
-        self._client, self._kinds, self._pods = client, kinds, pods
+        self._client, self._kinds, self._pods, self._clock = client, kinds, pods, clock
 
     async def mark(self, pod: Pod, claim: ClaimRecord, end: datetime.datetime | None) -> None:
         """Say on a pod and its claim when the pod is ended; None takes it away.
@@ -118,7 +121,8 @@ class IdleWriter:
 
     async def _rest(self, top: Top, why: str) -> None:
         metadata = top.found.metadata
-        body = suspends.rest(top.resource.kind, top.found, why=why, now=datetime.datetime.now(datetime.UTC))
+        now = datetime.datetime.fromtimestamp(self._clock(), datetime.UTC)
+        body = suspends.rest(top.resource.kind, top.found, why=why, now=now)
         try:
             await self._client.patch(
                 top.resource, metadata.name, body, kind=PatchKind.MERGE, namespace=metadata.namespace, type=msgspec.Raw
