@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from dradriver.allocator.request import Constraint, Whole
 from dradriver.api.base import names
 from dradriver.api.pod import resolved
-from dradriver.api.pod.annotations import check_words
+from dradriver.api.pod.annotations import Annotations
 from dradriver.api.policies.read import notes, read
 from dradriver.api.vocabulary.parts import count
 from dradriver.cli.main import main
@@ -129,8 +129,8 @@ def test_a_policies_file_is_taken_by_all_who_read_it_and_the_chart(path: Path) -
 def test_a_pod_may_name_what_the_file_for_teams_says() -> None:
     policies = read((examples.FOLDER / "policies" / "words-for-teams.yaml").read_bytes(), source="examples")
     for word in ({names.POLICY: "train"}, {names.POLICY: "experiment"}, {names.WORKLOAD: "tensor-parallel"}):
-        check_words(word, policies)
-        noted = resolved.resolve(word, {"main": 4}, policies)
+        Annotations(word, policies).check()
+        noted = resolved.resolve(Annotations(word, policies), {"main": 4})
         assert isinstance(noted.request, Whole)
         assert Constraint.NVLINK in (*noted.request.required, *noted.request.preferred)
 
