@@ -11,7 +11,6 @@ from dradriver.allocator.fleet.gang_effort import efforts
 from dradriver.allocator.request import NoPlaceError
 from dradriver.api.base.errors import WordError
 from dradriver.api.claims.pins import Key, claim_key
-from dradriver.api.gangs import gang_members
 from dradriver.api.gangs.gang_owners import Alone, Rank
 from dradriver.cluster.cache.picture import Picture
 from dradriver.cluster.nodes.columns import Bools
@@ -153,14 +152,14 @@ class GangWorker:
             return  # it is looked at again once that is known
         first = self._picture.gangs.said(unit.key)
         size = size_of(unit.key, first, self._sizes)
-        if isinstance(size, Alone) and not gang_members.must_wait(first.wants):
+        if isinstance(size, Alone):
             for pod in self._picture.gangs.dissolve(unit.key):
                 self._agenda.add(pod)
             return
         step = gang_step(
             unit,
             self._picture,
-            Reason(Cause.GANG, size.why) if isinstance(size, Alone) else size,
+            size,
             now,
             done=done_of(self._picture.gangs, first, self._sizes),
             promise_s=self._deadlines.promise_s,
