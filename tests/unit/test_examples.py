@@ -115,6 +115,14 @@ def test_an_example_in_small_asks_for_the_same_of_the_driver(path: Path) -> None
     assert "busybox" in yaml.safe_dump_all(small)
 
 
+def test_what_nccl_reaches_is_compared_with_what_the_driver_writes_on_the_pod() -> None:
+    (job,) = objects((examples.FOLDER / "training" / "nccl-tests.yaml").read_text("utf-8"))
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    (variable,) = container["env"]
+    assert variable["name"] == "NCCL_TESTS_MIN_BW"
+    assert variable["valueFrom"] == {"fieldRef": {"fieldPath": f"metadata.annotations['{names.BUSBW}']"}}
+
+
 @pytest.mark.parametrize("path", examples.POLICIES, ids=lambda path: path.name)
 def test_a_policies_file_is_taken_by_all_who_read_it_and_the_chart(path: Path) -> None:
     text = path.read_bytes()
