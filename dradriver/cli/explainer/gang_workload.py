@@ -12,7 +12,6 @@ from dradriver.cli.cluster.scene import Scene
 from dradriver.cli.explainer import gang_shown, gang_ways, gpu_sets
 from dradriver.cli.explainer.gang_shown import GangPods
 from dradriver.cli.explainer.model import Verdict
-from dradriver.cli.explainer.shown_places import place_of
 from dradriver.cli.explainer.workload import HELPS, Workload
 from dradriver.cluster.records.placement import Placement
 from dradriver.controller.placing import gang_plan
@@ -97,10 +96,3 @@ class GangWorkload(Workload):
             free=None if whole is None else gpu_sets.free(scene, whole, fit, self.unit.key[0]),
             helps=() if whole is None else tuple(gpu_sets.left_out(scene, wish, whole, fit)[:HELPS]),
         )
-
-    async def having(self, doing: str) -> Verdict:
-        """Return what there is to say of a pod of a gang that has its claims, or waits for others of its pods."""
-        pod = self.asked.pod
-        claim = self.scene.picture.claim_of(pod)
-        pin = claim.pin if claim is not None and claim.owned_by(pod.metadata.uid) else None
-        return Verdict(reason=doing, place=None if pin is None else place_of(pin.choice, pin.uuids))

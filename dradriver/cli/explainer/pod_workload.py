@@ -14,7 +14,7 @@ from dradriver.api.base.errors import WordError
 from dradriver.api.base.pods import Affinity, NodeAffinity, Pod
 from dradriver.cli.explainer import gpu_sets, static_pods
 from dradriver.cli.explainer.model import Help, Verdict
-from dradriver.cli.explainer.shown_places import given, place_of
+from dradriver.cli.explainer.shown_places import given
 from dradriver.cli.explainer.workload import HELPS, Workload
 from dradriver.cluster.nodes.ask import ask_of
 from dradriver.cluster.nodes.columns import Bools
@@ -143,25 +143,28 @@ class PodWorkload(Workload):
         return (*open_[:HELPS], *gpu_sets.left_out(scene, wish, wish.request, fit)[:HELPS])
 
     async def having(self, doing: str) -> Verdict:
-        """Return what there is to say of a pod that has GPUs, or is promised some."""
-        scene, pod, wish = self.scene, self.asked.pod, self._wish()
-        claim = scene.picture.claim_of(pod)
-        own = claim if claim is not None and claim.owned_by(pod.metadata.uid) else None
-        if own is None or own.pin is None:
-            if own is None or wish is None or not own.handed_over:
-                return Verdict(reason=doing)
+        """Return what the pod has or is promised, and which sets would be better."""
+        verdict, wish, own = await super().having(doing), self._wish(), self.claim
+        if own is None or wish is None:
+            return verdict
+        if own.pin is None and own.handed_over:
+            pod = self.asked.pod
             looks = not (own.devices or own.deleting or pod.gated or pod.spec.node_name)
-            free = await static_pods.free(scene, pod, wish.request) if looks else None
-            return Verdict(reason=doing, place=given(scene, wish.claim, wish.request), free=free)
-        options: list[Help] = []
-        if isinstance(own.pin.choice, Choice) and wish is not None and isinstance(wish.request, Whole):
-            ask, mine = ask_of(_as_written(pod), wish.ask.key.volumes), scene.picture.node_usage.by(wish.pod)
-            freed = {} if mine is None else dict([mine])
-            options = gpu_sets.better(scene, wish, own.pin.choice, scene.picture.nodes.eligible(ask, freed))[:_FILLED]
-            await scene.fill([option.node for option in options])
-            fit = scene.picture.nodes.eligible(ask, freed)
-            options = [option for option in options if self._is_at(option.node, fit)][:HELPS]
-        return Verdict(reason=doing, place=place_of(own.pin.choice, own.pin.uuids), better=tuple(options))
+            free = await static_pods.free(self.scene, pod, wish.request) if looks else None
+            place = given(self.scene, wish.claim, wish.request)
+            return msgspec.structs.replace(verdict, place=place, free=free)
+        if own.pin is None or not isinstance(own.pin.choice, Choice) or not isinstance(wish.request, Whole):
+            return verdict
+        return msgspec.structs.replace(verdict, better=await self._better(wish, own.pin.choice))
+
+    async def _better(self, wish: PlacementRequest, choice: Choice) -> tuple[Help, ...]:
+        """Return the sets that would be better than the one that the pod has."""
+        nodes, mine = self.scene.picture.nodes, self.scene.picture.node_usage.by(wish.pod)
+        ask, freed = ask_of(_as_written(self.asked.pod), wish.ask.key.volumes), {} if mine is None else dict([mine])
+        options = gpu_sets.better(self.scene, wish, choice, nodes.eligible(ask, freed))[:_FILLED]
+        await self.scene.fill([option.node for option in options])
+        fit = nodes.eligible(ask, freed)
+        return tuple(option for option in options if self._is_at(option.node, fit))[:HELPS]
 
     def _wish(self) -> PlacementRequest | None:
         """Return what the pod asks for; None if that cannot be read, which only a pod with GPUs survives."""

@@ -21,6 +21,7 @@ from dradriver.cli.explainer.model import Verdict
 from dradriver.cli.explainer.queue_position import position
 from dradriver.cli.explainer.shown_places import place_of
 from dradriver.cluster.records.placement import Placement
+from dradriver.cluster.records.records import ClaimRecord
 from dradriver.controller.placing.decide import MOST_NODES
 from dradriver.queue.caps import CapError, Left
 from dradriver.queue.placement_request import PlacementRequest
@@ -50,10 +51,6 @@ class Workload(abc.ABC):
         """Return what the controller waits for, or is about to do, in words; None if it looks for a place."""
 
     @abc.abstractmethod
-    async def having(self, doing: str) -> Verdict:
-        """Return the verdict if the workload wants no place: what the pod has, or is promised."""
-
-    @abc.abstractmethod
     def plan(self, left: Left) -> dict[Member, Placement]:
         """Return the places that the controller would give, of what the workload may use.
 
@@ -74,6 +71,17 @@ class Workload(abc.ABC):
     def searched(self) -> Unit:
         """For whom the places are looked for: caps and reservations are asked about it."""
         return self.unit
+
+    @property
+    def claim(self) -> ClaimRecord | None:
+        """The pod's own claim; None if there is none, or it is somebody else's under the same name."""
+        claim = self.scene.picture.claim_of(self.asked.pod)
+        return claim if claim is not None and claim.owned_by(self.asked.uid) else None
+
+    async def having(self, doing: str) -> Verdict:
+        """Return the verdict if no place is looked for: what the pod has, or is promised."""
+        pin = None if self.claim is None else self.claim.pin
+        return Verdict(reason=doing, place=None if pin is None else place_of(pin.choice, pin.uuids))
 
     async def verdict(self) -> Verdict:
         """Return what there is to say of the workload."""
