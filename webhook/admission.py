@@ -113,9 +113,9 @@ class Admission:
         if request.sub_resource or request.operation not in ("CREATE", "UPDATE"):
             return review.allow(request), "allowed"
         try:
-            policies = self._policies.in_force
-            made = workloads.copied(request.kind.kind, request.object, request.old_object, policies)
-            warnings = workloads.warned(request.kind.kind, request.object, request.namespace, policies)
+            made, warnings = workloads.admitted(
+                request.kind.kind, request.object, request.old_object, request.namespace, self._policies.in_force
+            )
         except WordError as error:
             return _deny(request, error)
         return review.allow(request, patch=made, warnings=warnings), "patched" if made else "allowed"

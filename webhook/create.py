@@ -19,7 +19,7 @@ import msgspec
 from dradriver.api.base import affinity, names
 from dradriver.api.base.errors import WordError
 from dradriver.api.pod import ladder, misspelled, resolved
-from dradriver.api.pod.annotations import max_duration_s
+from dradriver.api.pod.annotations import Annotations
 from dradriver.api.pod.resolved import Resolved
 from dradriver.api.policies.model import Policies
 from dradriver.api.vocabulary import messages, vendor_words
@@ -163,14 +163,15 @@ def _resolved(
 
     Pods of one job come in numbers, all with the same words.
     """
-    wish = resolved.resolve(dict(words), dict(asks), policies, product=product, vendor=vendor)
-    longest_s = max_duration_s(dict(words), policies)
+    annotations = Annotations(dict(words), policies)
+    wish = resolved.resolve(annotations, dict(asks), product=product, vendor=vendor)
+    longest_s = annotations.max_duration_s
     warnings = effects.warnings(
-        dict(words), wish, policies, by_template=by_template, product=product, vendor=vendor, limits=limits,
+        annotations, wish, by_template=by_template, product=product, vendor=vendor, limits=limits,
         deadline_s=deadline_s,
     )  # fmt: skip
     if by_template:
-        references.check(wish, dict(words))
+        references.check(wish, annotations)
         return wish, resolved.write(wish), {}, longest_s, tuple(warnings)
     static.check(wish, policies)
     return wish, resolved.write(wish), wish.requests, longest_s, tuple(warnings)

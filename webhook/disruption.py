@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
@@ -10,8 +9,7 @@ import msgspec
 from dradriver.api.base import names
 from dradriver.api.base.errors import WordError
 from dradriver.api.base.objects import Part
-from dradriver.api.gangs import gangs
-from dradriver.api.policies.model import Policies
+from dradriver.api.pod.annotations import Annotations
 
 BACKOFF_LIMIT: Final = 6  # of a Job that says nothing (batch/v1)
 _TARGET: Final = "DisruptionTarget"
@@ -46,22 +44,22 @@ class _Job(Part, frozen=True):
     template: _Template = _Template()
 
 
-def warnings(kind: str, words: Mapping[str, str], spec: msgspec.Raw, namespace: str, policies: Policies) -> list[str]:
+def warnings(kind: str, annotations: Annotations, spec: msgspec.Raw, namespace: str) -> list[str]:
     """Return a warning of a Job that a preemption or a drained node could fail; none of anything else.
 
     Args:
         kind: The object's.
-        words: Its words; each is one.
+        annotations: Its annotations, which may be bad.
         spec: Its spec, any JSON.
         namespace: Its namespace.
-        policies: Those in force.
     """
+    policies = annotations.policies
     terms = policies.queue.preemption
     tenants = (policies.tenants[name] for name in terms.unpreemptable_tenants if name in policies.tenants)
     if kind != "Job" or not terms.enabled or any(namespace in tenant.namespaces for tenant in tenants):
         return []
     try:
-        gang, job = gangs.gang(words), msgspec.convert(_lean(msgspec.json.decode(spec)), _Job)
+        gang, job = annotations.gang, msgspec.convert(_lean(msgspec.json.decode(spec)), _Job)
     except (ValueError, RecursionError, WordError):
         return []  # what is wrong with it others say
     if gang is None or not gang.asked or job.template.spec.priority_class_name in terms.unpreemptable_classes:

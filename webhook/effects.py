@@ -6,17 +6,16 @@ without effect (``spot`` where no node is one, ``idle-timeout`` where nothing is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 import msgspec
 
 from dradriver.allocator.request import Strategy, Whole
 from dradriver.api.base import names
-from dradriver.api.pod.annotations import ALIASES
+from dradriver.api.pod.annotations import Annotations
 from dradriver.api.pod.resolved import Resolved
-from dradriver.api.policies.meaning import spelled_out
-from dradriver.api.policies.model import Policies
+from dradriver.api.policies.meaning import SpelledOut
 from dradriver.api.vocabulary import annotation_words, values
 from dradriver.api.vocabulary.annotation_words import About
 from dradriver.topology.vendors import AMD, NVIDIA, VENDORS
@@ -32,6 +31,7 @@ class _About(NamedTuple):
         vendor: Whose GPUs its limits ask for; empty for none.
         limits: Whether limits say how many GPUs it has.
         deadline_s: The deadline of its spec; None without one.
+        longest_s: For how long it may run; None for any time.
     """
 
     wish: Resolved
@@ -40,6 +40,7 @@ class _About(NamedTuple):
     vendor: str
     limits: bool
     deadline_s: int | None
+    longest_s: int | None = None
 
     @property
     def static(self) -> bool:
@@ -98,9 +99,8 @@ def _nccl(pod: _About, text: str) -> str:
     return "" if told else f"on GPUs of {vendor.word}: jobs bring {vendor.library}, which is told nothing"
 
 
-def _duration(pod: _About, text: str) -> str:
-    longest_s = annotation_words.BY_KEY[names.MAX_DURATION].read(names.MAX_DURATION, text)
-    earlier = pod.deadline_s is not None and pod.deadline_s <= longest_s
+def _duration(pod: _About, _: str) -> str:
+    earlier = pod.deadline_s is not None and pod.longest_s is not None and pod.deadline_s <= pod.longest_s
     return f"where spec.activeDeadlineSeconds, {pod.deadline_s}, ends the pod before" if earlier else ""
 
 
@@ -147,9 +147,8 @@ NAMES: Final = (names.POLICY, names.WORKLOAD)
 
 
 def warnings(
-    words: Mapping[str, str],
+    annotations: Annotations,
     wish: Resolved,
-    policies: Policies,
     *,
     by_template: bool,
     product: str,
@@ -160,9 +159,8 @@ def warnings(
     """Return a warning for each word without effect, in the words' order.
 
     Args:
-        words: What the pod says, each word read before.
+        annotations: What the pod says.
         wish: What that comes to.
-        policies: Those in force.
         by_template: Whether a claim's template says how many GPUs the pod has.
         product: The product that its limits name; empty for none.
         vendor: Whose GPUs its limits ask for; empty for none.
@@ -172,11 +170,10 @@ def warnings(
     Raises:
         WordError: A word cannot be read.
     """
-    pod = _About(wish, by_template, product, vendor, limits, deadline_s)
-    said = {ALIASES.get(key, key): text for key, text in words.items()}
+    pod = _About(wish, by_template, product, vendor, limits, deadline_s, annotations.max_duration_s)
     found = []
-    for key, text in said.items():
-        why = _name(key, said, policies, pod) if key in NAMES else _why(key, text, pod)
+    for key, text in annotations.said.items():
+        why = _name(key, annotations.spelled_out, pod) if key in NAMES else _why(key, text, pod)
         if why:
             found.append(f"{key}: without effect {why}")
     return found
@@ -188,16 +185,16 @@ def _why(key: str, text: str, pod: _About) -> str:
     return _RULES[key](pod, text)
 
 
-def _name(key: str, said: Mapping[str, str], policies: Policies, pod: _About) -> str:
+def _name(key: str, spelled_out: SpelledOut, pod: _About) -> str:
     """Return why a policy's or workload's name has no effect; empty where it has one, or asks for nothing."""
-    if not spelled_out({key: said[key]}, policies):
+    is_policy = key == names.POLICY
+    if not (spelled_out.by_policy if is_policy else spelled_out.by_workload):
         return ""
-    lower = NAMES[NAMES.index(key) + 1 :]  # a policy stands above a workload, which says the same in vain
-    own = {other: text for other, text in said.items() if other not in lower}
+    # A policy stands above a workload, which may say the same in vain: ask with the workload and without it.
     reasons: list[str] = []
-    for words in (said, own):
-        meant = spelled_out(_plain(words), policies)
-        without = spelled_out(_plain({other: text for other, text in words.items() if other != key}), policies)
+    for workload in (True, False) if is_policy else (True,):
+        meant = spelled_out.texts(workload=workload)
+        without = spelled_out.texts(policy=not is_policy, workload=workload and is_policy)
         if without.keys() - meant.keys():
             return ""  # without it a workload would say more
         brought = {word: text for word, text in meant.items() if not _same(word, text, without.get(word))}
@@ -213,7 +210,3 @@ def _same(key: str, text: str, other: str | None) -> bool:
         return text == other
     one, two = (annotation_words.BY_KEY[key].read(key, each) for each in (text, other))
     return bool(set(one) == set(two) if key == names.REQUIRED else one == two)
-
-
-def _plain(said: Mapping[str, str]) -> dict[str, str]:
-    return {key: text for key, text in said.items() if annotation_words.BY_KEY[key].about is not About.GANG}

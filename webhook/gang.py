@@ -11,6 +11,7 @@ from dradriver.api.base import names
 from dradriver.api.base.errors import WordError
 from dradriver.api.base.objects import Part
 from dradriver.api.gangs import gang_sizes, gang_waits, gangs
+from dradriver.api.gangs.gangs import Gang
 from dradriver.api.pod.resolved import Resolved
 from dradriver.api.policies.model import Policies
 from dradriver.api.vocabulary.messages import shown
@@ -59,17 +60,17 @@ def check(pod: pod_view.Pod, wish: Resolved, policies: Policies) -> list[str]:
 
 def check_maker(
     kind: str,
-    words: Mapping[str, str],
+    gang: Gang | None,
     annotations: Mapping[str, str],
     spec: msgspec.Raw,
     *,
     templates: Sequence[Sequence[str | int]],
 ) -> None:
-    """Raise unless the pods of an object may be a gang, where its words ask for one.
+    """Raise unless the pods of an object may be a gang, if it asks for one.
 
     Args:
         kind: The object's.
-        words: Its words; each is one.
+        gang: What its annotations say of a gang.
         annotations: All of its annotations.
         spec: Its spec, JSON that was read before; any value.
         templates: Where in the object those pod templates stand that get its words.
@@ -78,7 +79,6 @@ def check_maker(
         WordError: The others of its pods are made only once the first has its place, nobody knows which they are, or it
             is no such object.
     """
-    gang = gangs.gang(words)
     if gang is None or not gang.asked:
         return
     try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final
 
 import msgspec
@@ -11,6 +10,7 @@ from dradriver.allocator.request import Whole
 from dradriver.api.base import names
 from dradriver.api.base.errors import WordError
 from dradriver.api.pod import ladder
+from dradriver.api.pod.annotations import Annotations
 from dradriver.api.pod.resolved import Resolved
 from dradriver.api.vocabulary import values
 from dradriver.api.vocabulary.messages import shown
@@ -115,7 +115,7 @@ def _one_of(entries: dict[str, str]) -> str:
     return f"write one of {', '.join(shown(entry) for entry in list(entries)[:8])}" if entries else ""
 
 
-def check(found: Resolved, words: Mapping[str, str]) -> None:
+def check(found: Resolved, annotations: Annotations) -> None:
     """Raise unless a pod's words fit a claim that a template makes: whose GPU and what part of it, the template says.
 
     Raises:
@@ -126,9 +126,9 @@ def check(found: Resolved, words: Mapping[str, str]) -> None:
             f"{names.PLACEMENT}: {values.STATIC}: the scheduler places a pod by its own template where no word of ours "
             f"is said: remove all {names.PREFIX} annotations"
         )
-    if names.VENDOR in words:
+    if (vendor := annotations.said.get(names.VENDOR)) is not None:
         raise WordError(
-            f"{names.VENDOR}: {shown(words[names.VENDOR])}: the class in the claim's template says whose GPUs they "
+            f"{names.VENDOR}: {shown(vendor)}: the class in the claim's template says whose GPUs they "
             "are; remove the annotation"
         )
     if found.shared is not msgspec.UNSET:

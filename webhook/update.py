@@ -8,14 +8,13 @@ before, and stays as it is, holds up nothing: an object that an older release le
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from dradriver.api.base import affinity, names
 from dradriver.api.base.errors import WordError
 from dradriver.api.pod import resolved
-from dradriver.api.pod.annotations import check_words, max_duration_s
+from dradriver.api.pod.annotations import Annotations
 from dradriver.api.pod.resolved import Resolved
 from dradriver.api.policies.model import Policies
 from dradriver.api.vocabulary import limits, values, vendor_words
@@ -45,14 +44,15 @@ def update(pod: pod_view.Pod, live: pod_view.Pod, policies: Policies) -> tuple[d
         WordError: A word that was added or changed is unknown or bad, a part grew beyond its bound, or our label was
             added to a pod that had none.
     """
+    sent, was_sent = Annotations(pod.words, policies), Annotations(live.words, policies)
     if live.label not in (names.LABEL_PLACED, names.LABEL_STATIC):
         if pod.label != live.label:
             raise WordError(f"label {names.LABEL} is set when a pod is created, never later; remove it")
-        return None, _read_too_late(pod.words, live.words, policies)
+        return None, _read_too_late(sent, was_sent)
     bounds.check(pod, live)
-    note, warnings = _note(pod, live, policies)
+    note, warnings = _note(live, sent, was_sent)
     required, more = _affinity(pod, live)
-    deadline_s, late = _deadline(pod, live, policies)
+    deadline_s, late = _deadline(pod, live, sent, was_sent)
     spec, was = pod.spec, live.spec
     return (
         desired.Desired(
@@ -71,7 +71,7 @@ def update(pod: pod_view.Pod, live: pod_view.Pod, policies: Policies) -> tuple[d
     )
 
 
-def _note(pod: pod_view.Pod, live: pod_view.Pod, policies: Policies) -> tuple[str | None, list[str]]:
+def _note(live: pod_view.Pod, sent: Annotations, was_sent: Annotations) -> tuple[str | None, list[str]]:
     """Return the note of the resolved request, the live pod's or, where words count, a new one, and warnings.
 
     Raises:
@@ -79,21 +79,21 @@ def _note(pod: pod_view.Pod, live: pod_view.Pod, policies: Policies) -> tuple[st
     """
     note = live.written.get(names.REQUEST)
     asks, noted = _asks(live)
-    same = pod.words == live.words
+    words, were = sent.texts, was_sent.texts
+    same = words == were
     if same and noted is not None:
         return note, []
-    if pod.words.get(names.SHARED_CLAIM) != live.words.get(names.SHARED_CLAIM):
+    if words.get(names.SHARED_CLAIM) != were.get(names.SHARED_CLAIM):
         raise WordError(_OTHER_SET)
     if asks is None or not (live.gated or same):
-        too_late = _read_too_late(pod.words, live.words, policies)
+        too_late = _read_too_late(sent, was_sent)
         return note, [_NO_NOTE] if too_late and live.gated else too_late
-    read = functools.partial(_read, live=live, asks=asks, noted=noted, policies=policies)
     try:
-        if not same and _has_parts(asks) and any(pod.words.get(word) != live.words.get(word) for word in _PARTS):
+        if not same and _has_parts(asks) and any(words.get(word) != were.get(word) for word in _PARTS):
             raise WordError(_OTHER_PART)
-        if pod.words.get(names.CLAIM) != live.words.get(names.CLAIM):
+        if words.get(names.CLAIM) != were.get(names.CLAIM):
             raise WordError(_OTHER_CLAIM)
-        new, warnings = read(pod.words)
+        new, warnings = _read(sent, live, asks, noted)
         if request_names(new.asked) != request_names(asks):
             raise WordError(_OTHER_REQUESTS)
         if noted is not None and new.request.vendor != noted.request.vendor:
@@ -102,31 +102,32 @@ def _note(pod: pod_view.Pod, live: pod_view.Pod, policies: Policies) -> tuple[st
     except WordError as error:
         if same:
             return note, []  # of an earlier release, and beyond repair
-        _refuse_what_is_new(error, pod.words, live.words, policies, read)
+        _refuse_what_is_new(error, sent, was_sent, lambda annotations: _read(annotations, live, asks, noted))
         return note, [f"this change of {names.PREFIX} annotations does nothing: {error}"]
 
 
 def _read(
-    words: Mapping[str, str], *, live: pod_view.Pod, asks: Asks, noted: Resolved | None, policies: Policies
+    annotations: Annotations, live: pod_view.Pod, asks: Asks, noted: Resolved | None
 ) -> tuple[Resolved, list[str]]:
-    """Return what words of a pod that waits for the controller come to, and warnings.
+    """Return what annotations of a pod that waits for the controller come to, and warnings.
 
     Raises:
         WordError: They are bad, or for no such pod.
     """
     product, vendor = ("", "") if noted is None else (noted.product or "", noted.vendor or "")
-    wish = resolved.resolve(words, asks, policies, product=product, vendor=vendor)
+    wish = resolved.resolve(annotations, asks, product=product, vendor=vendor)
+    policies = annotations.policies
     warnings = [*addon.check(wish, by_template=live.template is not None), *gang.check(live, wish, policies)]
     warnings += references.advice(live, wish, live.template)
     if static.is_static(wish):
         raise WordError(_OTHER_PLACEMENT)
     if live.template is not None:
-        references.check(wish, words)
+        references.check(wish, annotations)
     else:
         static.check(wish, policies)
         warnings += [*static.advice(wish), *filter(None, [vendor_words.count_warning(wish.request)])]
     warnings += effects.warnings(
-        words, wish, policies, by_template=live.template is not None, product=product, vendor=vendor,
+        annotations, wish, by_template=live.template is not None, product=product, vendor=vendor,
         limits=product != "", deadline_s=None,
     )  # fmt: skip
     return wish, warnings
@@ -149,55 +150,53 @@ def _asks(live: pod_view.Pod) -> tuple[Asks | None, Resolved | None]:
     return ({users[0]: count} if count is not None and len(users) == 1 else None), None
 
 
-def _read_too_late(words: Mapping[str, str], were: Mapping[str, str], policies: Policies) -> list[str]:
+def _read_too_late(sent: Annotations, was_sent: Annotations) -> list[str]:
     """Return a warning if words changed that nobody reads any more.
 
     Raises:
         WordError: A word that was added or changed is bad.
     """
-    if words == were:
+    if sent.texts == was_sent.texts:
         return []
     try:
-        check_words(words, policies)
+        sent.check()
     except WordError as error:
-        _refuse_what_is_new(error, words, were, policies, lambda words: check_words(words, policies))
+        _refuse_what_is_new(error, sent, was_sent, Annotations.check)
     return [_TOO_LATE]
 
 
 def _refuse_what_is_new(
-    error: WordError,
-    words: Mapping[str, str],
-    were: Mapping[str, str],
-    policies: Policies,
-    read: Callable[[Mapping[str, str]], object],
+    error: WordError, sent: Annotations, was_sent: Annotations, read: Callable[[Annotations], object]
 ) -> None:
     """Raise unless the words were wrong before, and those that were added or changed are right by themselves.
 
     Args:
         error: What is wrong.
-        words: The words as sent.
-        were: The words as they were.
-        policies: Those in force.
+        sent: The words as sent.
+        was_sent: The words as they were.
         read: Reads all words; raises what is wrong.
 
     Raises:
         WordError: What is wrong is new.
     """
     try:
-        read(were)
+        read(was_sent)
     except WordError:
-        check_words({key: value for key, value in words.items() if were.get(key) != value}, policies)
+        changed = {key: value for key, value in sent.texts.items() if was_sent.texts.get(key) != value}
+        Annotations(changed, sent.policies).check()
     else:
         raise error
 
 
-def _deadline(pod: pod_view.Pod, live: pod_view.Pod, policies: Policies) -> tuple[int | None, list[str]]:
+def _deadline(
+    pod: pod_view.Pod, live: pod_view.Pod, sent: Annotations, was_sent: Annotations
+) -> tuple[int | None, list[str]]:
     """Return when the pod is ended, which may only come sooner (ValidatePodUpdate), and warnings."""
     bound_s = desired.ended_after(pod.spec.active_deadline_seconds, live.spec.active_deadline_seconds)
-    if pod.words == live.words or not live.gated:
+    if sent.texts == was_sent.texts or not live.gated:
         return bound_s, []
     try:
-        longest_s, was_s = (max_duration_s(words, policies) for words in (pod.words, live.words))
+        longest_s, was_s = sent.max_duration_s, was_sent.max_duration_s
     except WordError:
         return bound_s, []  # what is new of it is refused with the other words
     earlier_s = desired.ended_after(bound_s, longest_s)

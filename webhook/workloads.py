@@ -17,7 +17,7 @@ from dradriver.api.base import names
 from dradriver.api.base.errors import WordError
 from dradriver.api.base.jsonpatch import Patch
 from dradriver.api.gangs import gang_sizes
-from dradriver.api.pod.annotations import check_words, is_written
+from dradriver.api.pod.annotations import Annotations, is_written
 from dradriver.api.policies.model import Policies
 from dradriver.api.vocabulary import limits
 from webhook import disruption, gang, kueue, pod_view
@@ -73,8 +73,10 @@ _TEMPLATE: Final = msgspec.json.Decoder(_Template | None)
 _MEMBERS: Final = msgspec.json.Decoder(dict[str, Raw] | list[Raw] | None)
 
 
-def copied(kind: str, new: Raw, old: Raw, policies: Policies) -> Patch:
-    """Return the patch that copies an object's words into its pod templates; empty where there is nothing to copy.
+def admitted(kind: str, new: Raw, old: Raw, namespace: str, policies: Policies) -> tuple[Patch, list[str]]:
+    """Return the patch that copies an object's words into its pod templates, and warnings for its author.
+
+    The patch is empty where there is nothing to copy.
 
     Of several templates those get them that ask for GPUs by limits, for a launcher asks for none and would be refused;
     if none does, all of them, for a word may say how many.
@@ -83,6 +85,7 @@ def copied(kind: str, new: Raw, old: Raw, policies: Policies) -> Patch:
         kind: One of ``TEMPLATES``; others have none.
         new: The object.
         old: What it was before an update, else ``null``.
+        namespace: Its namespace.
         policies: Those in force.
 
     Raises:
@@ -90,13 +93,19 @@ def copied(kind: str, new: Raw, old: Raw, policies: Policies) -> Patch:
             that the object's pods cannot be; or the object is none.
     """
     sent = _read(kind, new)
-    now, before = sent.metadata, _read(kind, old).metadata
-    words, were = now.words, before.words
+    annotations = Annotations(sent.metadata.words, policies)
+    patch = _copied(kind, new, sent, _read(kind, old).metadata, annotations)
+    return patch, disruption.warnings(kind, annotations, sent.spec, namespace)
+
+
+def _copied(kind: str, new: Raw, sent: _Object, before: _Metadata, annotations: Annotations) -> Patch:
+    now = sent.metadata
+    words, were = annotations.texts, before.words
     patch = Patch()
     if not words or kind not in TEMPLATES:
         return patch
     if words != were:
-        check_words(words, policies)
+        annotations.check()
     try:
         templates = [found for path in TEMPLATES[kind] for found in _templates(new, path)]
     except (ValueError, RecursionError) as error:
@@ -105,22 +114,14 @@ def copied(kind: str, new: Raw, old: Raw, policies: Policies) -> Patch:
         kueue.check_words(words, limits=any(template.asks for _, template in templates))
     theirs = [found for found in templates if found[1].asks] or templates
     if words != were:
-        gang.check_maker(kind, words, now.annotations or {}, sent.spec, templates=[path for path, _ in theirs])
+        gang.check_maker(
+            kind, annotations.gang, now.annotations or {}, sent.spec, templates=[path for path, _ in theirs]
+        )
     for path, template in theirs:
         has = template.metadata.words if template.metadata else {}
         if has in ({}, were) and has != words:
             _write(patch, path, template.metadata, has, words)
     return patch
-
-
-def warned(kind: str, new: Raw, namespace: str, policies: Policies) -> list[str]:
-    """Return what the author of an object is warned of.
-
-    Raises:
-        WordError: It is no such object.
-    """
-    sent = _read(kind, new)
-    return disruption.warnings(kind, sent.metadata.words, sent.spec, namespace, policies)
 
 
 def _write(

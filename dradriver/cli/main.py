@@ -12,7 +12,6 @@ from dradriver.errors import DriverError
 from dradriver.view.plain import plain
 
 _COMMANDS = {  # name: one line of help; the command is dradriver.cli.<name>:<name>
-    "bench": "Measure what NCCL reaches on a set of GPUs, beside what was predicted.",
     "defrag": "Say which pods would have to move so that sets of GPUs become free; it moves none.",
     "explain": "Say why a pod waits, who holds what it wants, and what it got.",
     "fault": "Break GPUs of a simulated node, and mend them.",

@@ -10,7 +10,7 @@ import msgspec
 from dradriver.allocator import Request, Whole
 from dradriver.allocator.choice.numbering import listed
 from dradriver.api.base import names
-from dradriver.api.pod.annotations import parse
+from dradriver.api.pod.annotations import Annotations
 from dradriver.api.policies.model import DEFAULTS, Policies
 from dradriver.api.vocabulary import annotation_words
 from dradriver.errors import DriverError
@@ -138,7 +138,7 @@ def request(question: Question, policies: Policies = DEFAULTS) -> Request:
     checked = {
         str(number): annotation_words.BY_KEY[names.GPUS].read("gpus", str(count)) for number, count in enumerate(counts)
     }
-    wish = parse(said, checked, policies)
+    wish = Annotations(said, policies).request(checked)
     if not isinstance(wish, Whole):
         if question.include or question.exclude or question.message_size != "":
             raise PlanError("include, exclude and message_size are for whole GPUs; for parts say which GPUs are free")

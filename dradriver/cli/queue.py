@@ -15,7 +15,7 @@ from dradriver.api.policies.model import Policies
 from dradriver.cli.cluster import access
 from dradriver.cli.cluster.options import driver_namespace_option, output_options, policies_option, server_options
 from dradriver.cli.cluster.scene import Scene
-from dradriver.cli.explainer import turns
+from dradriver.cli.explainer import queue_position
 from dradriver.cli.inputs import given_policies
 from dradriver.kube.config import ServerConfig
 from dradriver.queue.line import Standing
@@ -78,7 +78,7 @@ def queue(
 
 
 async def _read(server: ServerConfig, policies: Policies | None, namespace: str | None) -> list[Waits]:
-    return waits(*await turns.read(server, policies, namespace))
+    return waits(*await queue_position.read(server, policies, namespace))
 
 
 def waits(scene: Scene, standing: Sequence[Standing]) -> list[Waits]:

@@ -14,7 +14,7 @@ from dradriver.api.policies.model import Policies
 from dradriver.cli.cluster import access
 from dradriver.cli.cluster.options import driver_namespace_option, output_options, policies_option, server_options
 from dradriver.cli.cluster.scene import Scene
-from dradriver.cli.explainer import turns
+from dradriver.cli.explainer import queue_position
 from dradriver.cli.inputs import given_policies
 from dradriver.kube.config import ServerConfig
 from dradriver.queue.line import Standing
@@ -88,7 +88,7 @@ def tenants(
 
 
 async def _read(server: ServerConfig, policies: Policies | None, namespace: str | None) -> list[TenantNow]:
-    return tenants_now(*await turns.read(server, policies, namespace))
+    return tenants_now(*await queue_position.read(server, policies, namespace))
 
 
 def tenants_now(scene: Scene, standing: Sequence[Standing]) -> list[TenantNow]:

@@ -18,6 +18,7 @@ import msgspec
 
 from dradriver.api.base import names
 from dradriver.api.pod import resolved
+from dradriver.api.pod.annotations import Annotations
 from dradriver.api.slices import slices
 from dradriver.cluster.records import pods, records, slice_records
 from dradriver.controller.loop.worker import Worker
@@ -88,7 +89,7 @@ def node(name: str) -> Object:
 
 def pod(number: int, *, distinct: bool, gpus: int = 4) -> Object:
     """Return a gated pod as the webhook leaves it."""
-    note = resolved.write(resolved.resolve({names.POLICY: "nvlink"}, {"main": gpus}))
+    note = resolved.write(resolved.resolve(Annotations({names.POLICY: "nvlink"}), {"main": gpus}))
     asks = {"cpu": f"{1000 + number % 10_000}m" if distinct else "1"}
     return {
         "metadata": {

@@ -20,6 +20,7 @@ from dradriver.api.base.pods import Pod
 from dradriver.api.claims.pins import Key
 from dradriver.api.claims.templates import Template
 from dradriver.api.pod import ladder, resolved
+from dradriver.api.pod.annotations import Annotations
 from dradriver.cluster.records.pods import Foreign, Static
 from dradriver.controller.writing.template_writer import TemplateWriter
 from dradriver.kube.client import Client
@@ -79,7 +80,7 @@ class Loop:
 
 def pod(number: int) -> Static:
     """Return a pod that asks for what no other does."""
-    found = resolved.resolve({names.PLACEMENT: "static", names.MIN_MEMORY: f"{number + 1}Mi"}, {"main": 4})
+    found = resolved.resolve(Annotations({names.PLACEMENT: "static", names.MIN_MEMORY: f"{number + 1}Mi"}), {"main": 4})
     note = resolved.write(found)
     return Static(
         namespace=f"team-{number // EACH}",

@@ -10,6 +10,7 @@ from dradriver.api.base.ledger import NVIDIA, bound
 from dradriver.api.claims import config
 from dradriver.api.claims.claims import uuid_selector
 from dradriver.api.pod import ladder, resolved
+from dradriver.api.pod.annotations import Annotations
 from dradriver.cluster.pods.claim_users import MOST
 from dradriver.kube.client import PatchKind
 from dradriver.kube.resources import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
@@ -40,7 +41,7 @@ async def test_a_claims_spec_does_not_change(server: Server) -> None:
     ],
 )
 async def test_a_ladder_is_a_claim_and_a_template(server: Server, words: dict[str, str]) -> None:
-    found = resolved.resolve({names.PREFIX + key: text for key, text in words.items()}, {"a": 1, "b": 3})
+    found = resolved.resolve(Annotations({names.PREFIX + key: text for key, text in words.items()}), {"a": 1, "b": 3})
     body = ladder.template(server.namespace, resolved.write(found), found)
     created = await server.client.create(RESOURCE_CLAIM_TEMPLATES, body, namespace=server.namespace)
     assert len(created["spec"]["spec"]["devices"]["requests"]) == 2

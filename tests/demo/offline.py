@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dradriver.allocator import Choice, Fleet, NoPlaceError, Whole
-from dradriver.api.pod import annotations as words
+from dradriver.api.pod.annotations import Annotations
 from dradriver.topology import profiles
 from dradriver.topology.groups import group
 from dradriver.topology.machine import Machine
@@ -30,7 +30,7 @@ def rows(machines: Mapping[str, str]) -> list[Row]:
             got: Choice | None = _by_attribute(loaded, fleet, count)
             request, reason = Whole(containers=(count,)), ""
         else:
-            parsed = words.parse(pod["metadata"]["annotations"], asks(viewed(pod)))
+            parsed = Annotations(pod["metadata"]["annotations"]).request(asks(viewed(pod)))
             assert isinstance(parsed, Whole), "the demonstration's pods ask for whole GPUs"
             request = parsed
             try:

@@ -15,6 +15,7 @@ import msgspec
 from dradriver.allocator.request import Choice, PartChoice
 from dradriver.api.base import names, seats
 from dradriver.api.pod import resolved
+from dradriver.api.pod.annotations import Annotations
 from dradriver.api.policies.modes import Mode
 from dradriver.api.slices import slices
 from dradriver.api.vocabulary.nics import DRIVERS
@@ -292,7 +293,7 @@ class GpuCluster(Stored):
         self._created += 1
         wishes = {names.PREFIX + key: value for key, value in changes.pop("wishes", {}).items()}
         requests = changes.pop("requests", {})
-        noted = resolved.resolve(wishes, counts)
+        noted = resolved.resolve(Annotations(wishes), counts)
         claim = claim_of(name) if noted.shared is msgspec.UNSET else noted.shared
         spec: Object = {
             "schedulingGates": [{"name": names.GATE}],
@@ -408,7 +409,7 @@ def claim_of(pod: str) -> str:
 
 def note(counts: Mapping[str, Asked], wishes: Mapping[str, str]) -> str:
     """Return what the webhook notes of a pod."""
-    return resolved.write(resolved.resolve(wishes, counts))
+    return resolved.write(resolved.resolve(Annotations(wishes), counts))
 
 
 def _stream(source: Source) -> str:

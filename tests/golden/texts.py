@@ -21,6 +21,7 @@ from dradriver.api.gangs import gang_members, gang_sizes
 from dradriver.api.gangs.gang_owners import Member
 from dradriver.api.gangs.gangs import Gang
 from dradriver.api.pod import resolved
+from dradriver.api.pod.annotations import Annotations
 from dradriver.api.policies.modes import Mode
 from dradriver.cli.main import main
 from tests.contract import built
@@ -101,7 +102,9 @@ def _gangs() -> dict[str, Any]:
     """The notes of pods with words about gangs, and which gang each pod is of by what made it."""
     notes = {
         ", ".join(f"{key}: {text}" for key, text in words.items()): json.loads(
-            resolved.write(resolved.resolve({names.PREFIX + key: text for key, text in words.items()}, {"main": 4}))
+            resolved.write(
+                resolved.resolve(Annotations({names.PREFIX + key: text for key, text in words.items()}), {"main": 4})
+            )
         )
         for words in _GANGS
     }

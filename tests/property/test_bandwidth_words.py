@@ -17,6 +17,7 @@ from dradriver.allocator.sets.tables import MAX_GPUS, tables_of
 from dradriver.api.base import names
 from dradriver.api.base.errors import WordError
 from dradriver.api.pod import ladder, resolved
+from dradriver.api.pod.annotations import Annotations
 from dradriver.api.slices import slices
 from dradriver.topology import profiles
 from dradriver.topology.machine import Machine
@@ -41,7 +42,7 @@ def wishes(machine: Machine) -> list[str]:
 def asked(gpus: int, least: str | None) -> resolved.Resolved:
     """A wish for a bandwidth; None is one for links, however fast."""
     words = {names.REQUIRED: "nvlink"} if least is None else {names.MIN_BANDWIDTH: least}
-    return resolved.resolve(words, {"main": gpus})
+    return resolved.resolve(Annotations(words), {"main": gpus})
 
 
 def placed(machine: Machine, free: list[int], gpus: int, least: str | None) -> bool:
@@ -129,7 +130,7 @@ def test_a_template_that_is_handed_over_demands_what_a_ladder_does(gpus: int, le
 
 
 def test_what_is_predicted_no_claim_can_say() -> None:
-    found = resolved.resolve({names.MIN_BUSBW: "10"}, {"main": 2})
+    found = resolved.resolve(Annotations({names.MIN_BUSBW: "10"}), {"main": 2})
     assert isinstance(found.request, Whole)
     with pytest.raises(WordError, match=names.MIN_BUSBW):
         ladder.spec(found)

@@ -16,6 +16,7 @@ from dradriver.api.gangs import gang_members, gang_sizes
 from dradriver.api.gangs.gang_owners import Alone, Facts, Owner
 from dradriver.api.gangs.gangs import Gang
 from dradriver.api.pod import resolved
+from dradriver.api.pod.annotations import Annotations
 from tests.effort import sampled
 from tests.fakes.owners import STORIES
 
@@ -97,7 +98,7 @@ def test_any_object_has_a_size_or_is_refused(kind: str, spec: Any) -> None:
 )
 def test_any_text_of_a_word_is_noted_and_read_again_or_refused(key: str, text: str) -> None:
     try:
-        noted = resolved.resolve({key: text}, {"main": 4})
+        noted = resolved.resolve(Annotations({key: text}), {"main": 4})
     except WordError as error:
         assert str(error).startswith(key)
         assert str(error).isprintable()

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from dradriver.api.base import names
 from dradriver.api.pod import resolved
+from dradriver.api.pod.annotations import Annotations
 from dradriver.api.vocabulary import annotation_words
 from tests.bench import fuzz_webhook
 from tests.fakes.admission import (
@@ -165,7 +166,7 @@ def test_any_value_of_any_word_is_taken_or_refused_on_creation(words: dict[str, 
     verdict = admit(defaulted(pod(2, annotations=words)))
     if verdict.allowed:
         noted = resolved.read(verdict.admitted["metadata"]["annotations"])
-        assert noted == resolved.resolve(words, {"c0": 2})
+        assert noted == resolved.resolve(Annotations(words), {"c0": 2})
     else:
         assert verdict.message.isprintable()
         assert 0 < len(verdict.message) <= review.MOST_MESSAGE
@@ -182,7 +183,7 @@ def test_any_value_of_any_word_is_taken_or_refused_on_update(life: str, words: d
     assert verdict.allowed or verdict.message
     if verdict.allowed and life == "waiting":
         assert resolved.read(verdict.admitted["metadata"]["annotations"]) == resolved.resolve(
-            sent["metadata"]["annotations"], {"c0": 2}
+            Annotations(sent["metadata"]["annotations"]), {"c0": 2}
         )
     assert admit(sent, old=sent).allowed, "what is there already must not hold up other updates"
 

@@ -14,6 +14,7 @@ import msgspec
 
 from dradriver.api.base import names
 from dradriver.api.pod import resolved
+from dradriver.api.pod.annotations import Annotations
 from dradriver.api.policies.fields import Gpus
 from dradriver.api.policies.tenants import Tenant
 from dradriver.kube.resources import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, RESOURCE_SLICES, Resource
@@ -102,7 +103,7 @@ def forged_notes(world: World, rng: random.Random, at: float) -> None:
             key = rng.choice(waiting)
             world.spoiled.add(key)
             (container,) = (world.pod(key) or {})["spec"]["containers"]
-            world.annotate(key, request=resolved.write(resolved.resolve({}, {container["name"]: 8})))
+            world.annotate(key, request=resolved.write(resolved.resolve(Annotations({}), {container["name"]: 8})))
 
     for turn in range(ROUNDS):
         world.loop.call_at(at + turn, forge)

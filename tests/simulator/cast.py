@@ -9,6 +9,7 @@ import msgspec
 
 from dradriver.api.base import names
 from dradriver.api.pod import resolved
+from dradriver.api.pod.annotations import Annotations
 from tests.fakes.apistore import Object
 
 WISHES: Final[tuple[dict[str, str], ...]] = (
@@ -57,7 +58,7 @@ def claim_of(pod: str) -> str:
 def notes(counts: dict[str, int], wishes: dict[str, str]) -> dict[str, str]:
     """Return the annotations of an admitted pod: its author's, and the webhook's note."""
     own = {names.PREFIX + key: value for key, value in wishes.items()}
-    return own | {names.REQUEST: resolved.write(resolved.resolve(own, counts))}
+    return own | {names.REQUEST: resolved.write(resolved.resolve(Annotations(own), counts))}
 
 
 def pod(name: str, namespace: str, counts: dict[str, int], wishes: dict[str, str], **spec: Any) -> Object:

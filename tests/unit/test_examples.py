@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from dradriver.allocator.request import Constraint, Whole
 from dradriver.api.base import names
 from dradriver.api.pod import resolved
-from dradriver.api.pod.annotations import check_words
+from dradriver.api.pod.annotations import Annotations
 from dradriver.api.policies.read import notes, read
 from dradriver.api.vocabulary.parts import count
 from dradriver.cli.main import main
@@ -115,6 +115,14 @@ def test_an_example_in_small_asks_for_the_same_of_the_driver(path: Path) -> None
     assert "busybox" in yaml.safe_dump_all(small)
 
 
+def test_what_nccl_reaches_is_compared_with_what_the_driver_writes_on_the_pod() -> None:
+    (job,) = objects((examples.FOLDER / "training" / "nccl-tests.yaml").read_text("utf-8"))
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    (variable,) = container["env"]
+    assert variable["name"] == "NCCL_TESTS_MIN_BW"
+    assert variable["valueFrom"] == {"fieldRef": {"fieldPath": f"metadata.annotations['{names.BUSBW}']"}}
+
+
 @pytest.mark.parametrize("path", examples.POLICIES, ids=lambda path: path.name)
 def test_a_policies_file_is_taken_by_all_who_read_it_and_the_chart(path: Path) -> None:
     text = path.read_bytes()
@@ -129,8 +137,8 @@ def test_a_policies_file_is_taken_by_all_who_read_it_and_the_chart(path: Path) -
 def test_a_pod_may_name_what_the_file_for_teams_says() -> None:
     policies = read((examples.FOLDER / "policies" / "words-for-teams.yaml").read_bytes(), source="examples")
     for word in ({names.POLICY: "train"}, {names.POLICY: "experiment"}, {names.WORKLOAD: "tensor-parallel"}):
-        check_words(word, policies)
-        noted = resolved.resolve(word, {"main": 4}, policies)
+        Annotations(word, policies).check()
+        noted = resolved.resolve(Annotations(word, policies), {"main": 4})
         assert isinstance(noted.request, Whole)
         assert Constraint.NVLINK in (*noted.request.required, *noted.request.preferred)
 

@@ -21,6 +21,7 @@ from dradriver.api.base import names
 from dradriver.api.base.errors import WordError
 from dradriver.api.claims import claims
 from dradriver.api.pod import ladder, resolved
+from dradriver.api.pod.annotations import Annotations
 from dradriver.api.pod.resolved import Resolved
 from dradriver.api.vocabulary import annotation_words, values
 from dradriver.api.vocabulary.annotation_words import About, Word
@@ -83,7 +84,7 @@ def text_of(word: Word) -> str:
 
 def resolve(word: Word, text: str) -> Resolved:
     """Return the note of a pod that says one word."""
-    return resolved.resolve({word.key: text}, {"main": 1 if word.about is About.PART else 4})
+    return resolved.resolve(Annotations({word.key: text}), {"main": 1 if word.about is About.PART else 4})
 
 
 def asking(word: Word, plain: Request) -> Request:
@@ -123,7 +124,7 @@ def test_a_word_that_older_controllers_do_not_know_has_a_version_that_they_refus
 @pytest.mark.parametrize("kind", [4, Amount(cores=50), ("1g.10gb",)], ids=["whole", "share", "mig"])
 def test_a_note_says_nothing_new_of_a_pod_that_does_not_say_a_new_word(kind: Any) -> None:
     """Older controllers refuse a note with a field that they do not know: pods would wait over a rollback."""
-    noted = resolved.resolve({}, {"main": kind})
+    noted = resolved.resolve(Annotations({}), {"main": kind})
     asked = {"kind", "containers", "amounts", "profiles", "include", "exclude", "weights"}
     plain = msgspec.json.decode(resolved.write(noted))
     assert plain.keys() == {"version", "containers", "request"}
@@ -145,7 +146,7 @@ def _cuda_comes_next(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("_cuda_comes_next")
 @pytest.mark.parametrize("said", [False, True])
 def test_a_field_that_comes_next_is_in_the_notes_that_say_it_alone(said: bool) -> None:
-    noted = resolved.resolve({names.MIN_CUDA: "12.4"} if said else {}, {"main": 4})
+    noted = resolved.resolve(Annotations({names.MIN_CUDA: "12.4"} if said else {}), {"main": 4})
     text = resolved.write(noted)
     assert ("min_cuda" in text, noted.version == resolved.NEWEST) == (said, said)
     assert resolved.read({names.REQUEST: text}) == noted

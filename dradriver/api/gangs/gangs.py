@@ -5,7 +5,6 @@ It stands in the resolved request. Who else belongs to the gang says ``gang_memb
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final, TypeAlias
 
 import msgspec
@@ -13,7 +12,7 @@ import msgspec
 from dradriver.allocator.request import Strategy
 from dradriver.api.base.errors import WordError
 from dradriver.api.vocabulary import annotation_words
-from dradriver.api.vocabulary.annotation_words import About
+from dradriver.api.vocabulary.annotation_words import About, Values
 from dradriver.api.vocabulary.values import REPLACE, RESTART, Near
 
 AUTO: Final = "auto"
@@ -70,16 +69,14 @@ _RANGES: Final = 4  # the version of notes that first has two numbers of pods
 _UNSAID: Final = {"on_member_loss": REPLACE}  # what is so where nothing is said: an older controller reads such a note
 
 
-def gang(annotations: Mapping[str, str]) -> Gang | None:
+def gang(annotations: Values) -> Gang | None:
     """Return what annotations say of a gang; None where they say nothing of one, or only what is so anyway.
 
     Raises:
         WordError: A bad value.
     """
-    fields = {
-        name: word.read(word.key, annotations[word.key]) for name, word in _WORDS.items() if word.key in annotations
-    }
-    said = {name: value for name, value in fields.items() if value != _UNSAID.get(name)}
+    fields = {name: annotations.get(word.key) for name, word in _WORDS.items()}
+    said = {name: value for name, value in fields.items() if value not in (None, _UNSAID.get(name))}
     return Gang(**said) if said else None
 
 

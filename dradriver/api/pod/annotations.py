@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -9,9 +10,12 @@ from dradriver.allocator.request import Request, Whole
 from dradriver.api.base import names
 from dradriver.api.base.errors import WordError
 from dradriver.api.base.ledger import current_ledger
-from dradriver.api.policies.meaning import spelled_out
+from dradriver.api.gangs import gangs
+from dradriver.api.gangs.gangs import Gang
+from dradriver.api.policies.meaning import SpelledOut
 from dradriver.api.policies.model import DEFAULTS, Policies
 from dradriver.api.vocabulary import annotation_words, messages, parts, vendor_words
+from dradriver.api.vocabulary.annotation_words import About, Values
 from dradriver.api.vocabulary.messages import shown
 from dradriver.api.vocabulary.parts import Asked
 from dradriver.topology.vendors import NVIDIA, VENDORS
@@ -24,6 +28,7 @@ ALIASES: Final = {
 }
 """Annotations that mean the same as one of ours."""
 _KNOWN: Final = (*annotation_words.KEYS, *ALIASES)
+_LIMITS: Final = "the containers' limits, which ask for parts of a GPU"
 _WRITTEN: Final = frozenset((*names.NOTES, *names.RESULTS, *names.FORMER_RESULTS, names.RESTART, names.IDLE))
 
 
@@ -32,130 +37,181 @@ def is_written(key: str) -> bool:
     return key in _WRITTEN
 
 
-def parse(
-    annotations: Mapping[str, str], asked: Mapping[str, Asked], policies: Policies = DEFAULTS, *, vendor: str = ""
-) -> Request:
-    """Return what the annotations ask for.
+class Annotations:
+    """What a pod's annotations ask for, with what its policy and its workload stand for.
+
+    Each annotation is read once, when it is first asked for. So the first error is that of the first question.
 
     Args:
-        annotations: All annotations of the pod.
-        asked: What each container asks for that wants any GPU or part of one, by container name, in pod order.
+        texts: All annotations of the pod.
         policies: What names of policies and workloads stand for.
-        vendor: Whose GPUs the containers' limits ask for; empty where they ask for none.
-
-    Raises:
-        WordError: An unknown key, a bad value or a contradiction.
     """
-    own = _own(annotations)
-    meant = _spelled_out(own, policies)
-    fields, gpus = _read(meant)
-    said = fields.setdefault("vendor", vendor or current_ledger().vendor or NVIDIA.word)
-    if vendor and said != vendor:
-        raise messages.contradicts(names.VENDOR, said, f"the containers' limits, which ask for GPUs of {vendor}")
-    resource = VENDORS[said].resources[0]
-    total = sum(map(parts.count, asked.values()))
-    if gpus is not None and gpus != total:
-        raise WordError(
-            f"{names.GPUS}: '{gpus}' contradicts the containers' limits, which ask for {total} {resource}; "
-            f"write one of the two"
-        )
-    if not total:
-        raise WordError(
-            f"the pod has {names.PREFIX} annotations but asks for no GPU: give a container a limit "
-            f"{resource}: <count>, or write the annotation {names.GPUS}: <count>"
-        )
-    request = parts.request(meant, asked, about_sets=_about_sets(own, policies), fields=fields)
-    vendor_words.check(fields, parts=not isinstance(request, Whole))
-    return request
 
+    def __init__(self, texts: Mapping[str, str], policies: Policies = DEFAULTS) -> None:
+        self.texts, self.policies = texts, policies
+        self._of_gang = Values(texts)
 
-def _about_sets(own: Mapping[str, str], policies: Policies) -> dict[str, str]:
-    """Return a pod's own words about sets of whole GPUs, with ``policy`` among them if what it stands for has any.
+    @functools.cached_property
+    def said(self) -> dict[str, str]:
+        """The author's annotations by their own names, each of them known; those about a gang are read.
 
-    A workload's do not count: they are what is best for such jobs, and for a part of a GPU nothing of it is.
-    """
-    said = _spelled_out({key: text for key, text in own.items() if key != names.WORKLOAD}, policies)
-    kept = {key: text for key, text in said.items() if key in annotation_words.OF_SETS and text != "false"}
-    return {
-        key if key in own else names.POLICY: own.get(key, own.get(names.POLICY, text)) for key, text in kept.items()
-    }
-
-
-def aside(annotations: Mapping[str, str], policies: Policies = DEFAULTS) -> dict[str, str]:
-    """Return the words that the choice of GPUs does not depend on: each of ``words.ASIDE``, as said or as by default.
-
-    Raises:
-        WordError: An unknown key, or a value that ``parse`` refuses.
-    """
-    meant = _spelled_out(_own(annotations), policies)
-    return {key: annotation_words.said(meant, key) or allowed[0] for key, allowed in annotation_words.ASIDE.items()}
-
-
-def idle_timeout_s(annotations: Mapping[str, str], policies: Policies = DEFAULTS) -> int | None:
-    """Return after how many seconds without work the GPUs are given back; None where nobody says so.
-
-    Raises:
-        WordError: An unknown key, or a value that ``parse`` refuses.
-    """
-    found: int | None = annotation_words.said(_spelled_out(_own(annotations), policies), names.IDLE_TIMEOUT)
-    return found
-
-
-def max_duration_s(annotations: Mapping[str, str], policies: Policies = DEFAULTS) -> int | None:
-    """Return for how long a pod may run, seconds, as it or its policy says; None for any time.
-
-    Raises:
-        WordError: An unknown key, or a value that ``parse`` refuses.
-    """
-    found: int | None = annotation_words.said(_spelled_out(_own(annotations), policies), names.MAX_DURATION)
-    return found
-
-
-def check_words(annotations: Mapping[str, str], policies: Policies = DEFAULTS) -> None:
-    """Raise unless every word can be read, however many GPUs the pod has.
-
-    Raises:
-        WordError: An unknown key, a bad value or a contradiction among the words.
-    """
-    _read(_spelled_out(_own(annotations), policies))
-
-
-def _read(meant: Mapping[str, str]) -> tuple[dict[str, Any], int | None]:
-    """Return the fields of a Request that words give, without its containers, and the value of ``gpus``."""
-    fields = annotation_words.fields(meant)
-    vendor_words.check(fields, parts=parts.of_words(meant) is not None)
-    return fields, annotation_words.said(meant, names.GPUS)
-
-
-def _own(annotations: Mapping[str, str]) -> dict[str, str]:
-    """Return the author's words by their own names.
-
-    Raises:
-        WordError: An unknown key, a value that is too long, or an alias that contradicts its word.
-    """
-    said: dict[str, str] = {}
-    for key, value in annotations.items():
-        if not names.is_ours(key) or key in _WRITTEN:
-            continue
-        known = ALIASES.get(key, key)
-        if known not in annotation_words.BY_KEY:
-            raise messages.unknown(key, _KNOWN)
-        if len(value) > LONGEST_VALUE:
-            raise WordError(f"{key}: {len(value)} characters; a value has at most {LONGEST_VALUE}")
-        word = annotation_words.BY_KEY[known]
-        if word.about is annotation_words.About.GANG:  # nothing of it is in the request
-            word.read(known, value)
-        elif known != key and annotations.get(known, value) != value:
-            raise messages.contradicts(key, value, f"{known}: {shown(annotations[known])}")
-        else:
+        Raises:
+            WordError: An unknown key, a value that is too long, an alias that contradicts its annotation, or a bad
+                value of one about a gang.
+        """
+        said: dict[str, str] = {}
+        for key, value in self.texts.items():
+            if not names.is_ours(key) or key in _WRITTEN:
+                continue
+            known = ALIASES.get(key, key)
+            if known not in annotation_words.BY_KEY:
+                raise messages.unknown(key, _KNOWN)
+            if len(value) > LONGEST_VALUE:
+                raise WordError(f"{key}: {len(value)} characters; a value has at most {LONGEST_VALUE}")
+            if _is_of_gang(known):
+                self._of_gang.get(known)
+            elif known != key and self.texts.get(known, value) != value:
+                raise messages.contradicts(key, value, f"{known}: {shown(self.texts[known])}")
             said[known] = value
-    return said
+        return said
+
+    @functools.cached_property
+    def spelled_out(self) -> SpelledOut:
+        """The annotations that say something of one pod, with what policies stand for.
+
+        Raises:
+            WordError: What ``said`` and ``SpelledOut`` refuse.
+        """
+        of_pod = {key: text for key, text in self.said.items() if not _is_of_gang(key)}
+        return SpelledOut(of_pod, self.policies)
+
+    @functools.cached_property
+    def values(self) -> Values:
+        """The same with their values, in the order in which they are read.
+
+        Raises:
+            WordError: What ``spelled_out`` refuses.
+        """
+        return Values(_in_order(self.spelled_out.texts()))
+
+    @functools.cached_property
+    def gang(self) -> Gang | None:
+        """What is said of a gang; None if nothing is, or only what is so anyway.
+
+        Raises:
+            WordError: A bad value of an annotation about a gang.
+        """
+        return gangs.gang(self._of_gang)
+
+    @property
+    def aside(self) -> dict[str, str]:
+        """The annotations that the choice of GPUs does not depend on: each of ``ASIDE``, as said or as by default.
+
+        Raises:
+            WordError: What ``values`` refuses, or a bad value of one of them.
+        """
+        return {key: self.values.get(key) or allowed[0] for key, allowed in annotation_words.ASIDE.items()}
+
+    @property
+    def shared_claim(self) -> str | None:
+        """The name of the claim that the pod shares; None if it has its own.
+
+        Raises:
+            WordError: What ``values`` refuses, or a bad name.
+        """
+        name: str | None = self.values.get(names.SHARED_CLAIM)
+        return name
+
+    @property
+    def idle_timeout_s(self) -> int | None:
+        """After how many seconds without work the GPUs are released; None if they never are.
+
+        Raises:
+            WordError: What ``values`` refuses, or a bad duration.
+        """
+        seconds: int | None = self.values.get(names.IDLE_TIMEOUT)
+        return seconds
+
+    @property
+    def max_duration_s(self) -> int | None:
+        """For how long the pod may run, seconds, as it or its policy says; None for any time.
+
+        Raises:
+            WordError: What ``values`` refuses, or a bad duration.
+        """
+        seconds: int | None = self.values.get(names.MAX_DURATION)
+        return seconds
+
+    def check(self) -> None:
+        """Raise unless every annotation can be read, however many GPUs the pod has.
+
+        Raises:
+            WordError: An unknown key, a bad value or a contradiction among the annotations.
+        """
+        self._fields()
+
+    def request(self, asked: Mapping[str, Asked], *, vendor: str = "") -> Request:
+        """Return the request of the pod.
+
+        Args:
+            asked: What each container asks for that wants any GPU or part of one, by container name, in pod order.
+            vendor: Whose GPUs the containers' limits ask for; empty where they ask for none.
+
+        Raises:
+            WordError: What ``check`` refuses, or a contradiction between the annotations and the limits.
+        """
+        fields = self._fields()
+        said = fields.setdefault("vendor", vendor or current_ledger().vendor or NVIDIA.word)
+        if vendor and said != vendor:
+            raise messages.contradicts(names.VENDOR, said, f"the containers' limits, which ask for GPUs of {vendor}")
+        resource = VENDORS[said].resources[0]
+        total, gpus = sum(map(parts.count, asked.values())), self.values.get(names.GPUS)
+        if gpus is not None and gpus != total:
+            raise WordError(
+                f"{names.GPUS}: '{gpus}' contradicts the containers' limits, which ask for {total} {resource}; "
+                f"write one of the two"
+            )
+        if not total:
+            raise WordError(
+                f"the pod has {names.PREFIX} annotations but asks for no GPU: give a container a limit "
+                f"{resource}: <count>, or write the annotation {names.GPUS}: <count>"
+            )
+        request = parts.request(self.values, asked, fields)
+        if not isinstance(request, Whole):
+            self._refuse_sets()
+        vendor_words.check(fields, parts=not isinstance(request, Whole))
+        return request
+
+    def _fields(self) -> dict[str, Any]:
+        """Return the fields of a Request that annotations give, without its containers."""
+        fields = annotation_words.fields(self.values)
+        vendor_words.check(fields, parts=parts.of_words(self.values) is not None)
+        return fields
+
+    def _refuse_sets(self) -> None:
+        """Raise if the pod or its policy says something of a set of whole GPUs; it asks for parts of GPUs.
+
+        What its workload stands for is no contradiction: it suits such jobs only if they have whole GPUs.
+
+        Raises:
+            WordError: It does.
+        """
+        said = _in_order(self.spelled_out.texts(workload=False))
+        key = next((key for key, text in said.items() if key in annotation_words.OF_SETS and text != "false"), None)
+        if key is None:
+            return
+        other = next((key for key in annotation_words.OF_PARTS if key in self.values.texts), _LIMITS)
+        key = key if key in self.said else names.POLICY
+        raise WordError(
+            f"{key}: {shown(self.said[key])} is about sets of whole GPUs and contradicts {other}; write one of the two"
+        )
 
 
-def _spelled_out(own: Mapping[str, str], policies: Policies) -> dict[str, str]:
-    """Return the words with what policies stand for, in the order in which they are read.
+def _is_of_gang(key: str) -> bool:
+    """Return whether an annotation says something of a gang: nothing of it is in a Request."""
+    return annotation_words.BY_KEY[key].about is About.GANG
 
-    Raises:
-        WordError: What ``spelled_out`` refuses.
-    """
-    return dict(sorted(spelled_out(own, policies).items(), key=lambda item: annotation_words.ORDER[item[0]]))
+
+def _in_order(texts: Mapping[str, str]) -> dict[str, str]:
+    """Return annotations in the order in which they are read."""
+    return dict(sorted(texts.items(), key=lambda item: annotation_words.ORDER[item[0]]))

@@ -16,9 +16,8 @@ from dradriver.allocator.request import Amount, Mig, Request, Share, Weights, Wh
 from dradriver.api.base import names
 from dradriver.api.base.errors import WordError
 from dradriver.api.gangs import gang_support, gangs
-from dradriver.api.gangs.gangs import Gang, gang
-from dradriver.api.pod.annotations import aside, idle_timeout_s, parse
-from dradriver.api.policies.model import DEFAULTS, Policies
+from dradriver.api.gangs.gangs import Gang
+from dradriver.api.pod.annotations import Annotations
 from dradriver.api.vocabulary import annotation_words, messages, values
 from dradriver.api.vocabulary.messages import shown
 from dradriver.api.vocabulary.parts import Asked, described, request_names
@@ -112,25 +111,17 @@ _RARE: Final = msgspec.json.Decoder(Rare)
 _NO_RARE: Final = Rare()
 
 
-def resolve(
-    annotations: Mapping[str, str],
-    asked: Mapping[str, Asked],
-    policies: Policies = DEFAULTS,
-    *,
-    product: str = "",
-    vendor: str = "",
-) -> Resolved:
-    """Return what a pod's words and its containers' limits come to; arguments and errors are those of ``parse``.
+def resolve(annotations: Annotations, asked: Mapping[str, Asked], *, product: str = "", vendor: str = "") -> Resolved:
+    """Return what a pod's annotations and its containers' limits come to; errors are those of ``Annotations``.
 
     What names of policies and workloads stand for is in it; the weights are not: they are the administrator's, and the
     controller adds those in force when it chooses. ``product`` and ``vendor`` are those that limits name, if any.
     """
-    told = aside(annotations, policies)
-    shared = annotation_words.said(annotations, names.SHARED_CLAIM)
-    request = parse(annotations, asked if shared is None else _of_all(shared, asked), policies, vendor=vendor)
+    told, shared = annotations.aside, annotations.shared_claim
+    request = annotations.request(asked if shared is None else _of_all(shared, asked), vendor=vendor)
     if product and request.product not in ("", product):
         raise messages.contradicts(names.PRODUCT, request.product, f"the containers' limits, which say {product}")
-    wanted = gang(annotations)
+    wanted = annotations.gang
     version = max(annotation_words.version(request, VERSION), annotation_words.version_aside(told))
     resolved = Resolved(
         version=version if wanted is None else gangs.version(wanted, version),
@@ -140,7 +131,7 @@ def resolve(
         product=product or msgspec.UNSET,
         vendor=_unless(NVIDIA.word, vendor or NVIDIA.word),
         gang=wanted or msgspec.UNSET,
-        idle_timeout_s=idle_timeout_s(annotations, policies) or msgspec.UNSET,
+        idle_timeout_s=annotations.idle_timeout_s or msgspec.UNSET,
         placement=_unless(values.PLACED, told[names.PLACEMENT]),
         when_full=_unless(values.WAIT, told[names.WHEN_FULL]),
         spot=_unless(values.ANY_NODE, told[names.SPOT]),

@@ -7,6 +7,7 @@ promise NVLink and a second word quietly take it back.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Final
 
@@ -31,35 +32,58 @@ LATER: Final = tuple(word.name for word in annotation_words.EVERY if word.of_pol
 without them it would get something else than the policy promises."""
 
 
-def spelled_out(said: Mapping[str, str], policies: Policies) -> dict[str, str]:
-    """Return a pod's words, by their annotations, without ``workload`` and ``policy``.
+class SpelledOut:
+    """A pod's annotations with what ``workload`` and ``policy`` stand for. Each name is looked up once.
 
     Args:
-        said: The pod's own words.
+        said: The pod's own annotations.
         policies: The policies in force.
+
+    Attributes:
+        own: What the pod says without the two names.
+        by_policy: What its policy stands for; empty without one.
 
     Raises:
         WordError: There is no such workload or policy, it needs what is not there yet, the file is not known, or the
             strategy behind the policy's comma contradicts the pod's own.
     """
-    own = dict(said)
-    workload = own.pop(names.WORKLOAD, None)
-    below = {} if workload is None else _of_workload(workload, policies)
-    by_workload = below.pop(names.POLICY, None)
-    text = own.pop(names.POLICY, by_workload)
-    if text is None:
-        return _above(own, below)
-    name, comma, rest = (part.strip() for part in text.partition(","))
-    meant = _of_policy(name, text, policies)
-    if comma:
-        strategy = values.strategy(rest)
-        if strategy is None:
-            raise messages.no_policy(names.POLICY, text, policies.policies)
-        mine = own.get(names.STRATEGY)
-        if names.POLICY in said and mine is not None and values.strategy(mine) not in (None, strategy):
-            raise messages.contradicts(names.STRATEGY, mine, names.POLICY)
-        meant[names.STRATEGY] = strategy.value
-    return _above(own, _above(meant, below))
+
+    def __init__(self, said: Mapping[str, str], policies: Policies) -> None:
+        self._policies = policies
+        self.own = {key: text for key, text in said.items() if key not in (names.WORKLOAD, names.POLICY)}
+        self._workload = _of_workload(said[names.WORKLOAD], policies) if names.WORKLOAD in said else {}
+        self._has_policy = names.POLICY in said
+        self.by_policy = _of_policy(said[names.POLICY], policies) if self._has_policy else {}
+        mine = self.own.get(names.STRATEGY)
+        if "," in said.get(names.POLICY, "") and mine is not None:
+            strategy = values.strategy(self.by_policy[names.STRATEGY])
+            if values.strategy(mine) not in (None, strategy):
+                raise messages.contradicts(names.STRATEGY, mine, names.POLICY)
+
+    @functools.cached_property
+    def by_workload(self) -> dict[str, str]:
+        """What its workload stands for in a pod without a policy of its own; empty without a workload.
+
+        Raises:
+            WordError: The workload's policy needs what is not there yet.
+        """
+        meant = self._workload
+        return _of_policy(meant, self._policies) if isinstance(meant, str) else meant
+
+    def texts(self, *, policy: bool = True, workload: bool = True) -> dict[str, str]:
+        """Return the annotations without the two names, with what they stand for.
+
+        Args:
+            policy: Whether the pod's policy counts.
+            workload: Whether its workload counts.
+
+        Raises:
+            WordError: The workload's policy needs what is not there yet.
+        """
+        # A pod's policy replaces that of its workload, and stands above the workload's other annotations.
+        is_replaced = policy and self._has_policy and isinstance(self._workload, str)
+        by_workload = self.by_workload if workload and not is_replaced else {}
+        return _above(self.own, _above(self.by_policy if policy else {}, by_workload))
 
 
 def _above(upper: Mapping[str, str], lower: Mapping[str, str]) -> dict[str, str]:
@@ -71,18 +95,29 @@ def _above(upper: Mapping[str, str], lower: Mapping[str, str]) -> dict[str, str]
     return together
 
 
-def _of_workload(text: str, policies: Policies) -> dict[str, str]:
+def _of_workload(text: str, policies: Policies) -> str | dict[str, str]:
+    """Return the policy, or else the annotations, that a workload stands for."""
     if text not in WORKLOADS:
         raise messages.not_one_of(names.WORKLOAD, text, WORKLOADS)
     if not policies.known:
         raise _unknown(names.WORKLOAD, text)
     meant = policies.workloads.meaning(text)
-    if isinstance(meant, str):
-        return {names.POLICY: meant}
-    return _annotated(meant, f"{names.WORKLOAD}: {shown(text)}")
+    return meant if isinstance(meant, str) else _annotated(meant, f"{names.WORKLOAD}: {shown(text)}")
 
 
-def _of_policy(name: str, text: str, policies: Policies) -> dict[str, str]:
+def _of_policy(text: str, policies: Policies) -> dict[str, str]:
+    """Return the annotations that a policy stands for, with the strategy behind its comma."""
+    name, comma, rest = (part.strip() for part in text.partition(","))
+    meant = _of_name(name, text, policies)
+    if comma:
+        strategy = values.strategy(rest)
+        if strategy is None:
+            raise messages.no_policy(names.POLICY, text, policies.policies)
+        meant[names.STRATEGY] = strategy.value
+    return meant
+
+
+def _of_name(name: str, text: str, policies: Policies) -> dict[str, str]:
     if name in POLICIES and name not in policies.policies:
         constraints = ",".join(POLICIES[name])
         return {names.REQUIRED: constraints} if constraints else {}

@@ -183,7 +183,7 @@ def _check_set(place: str, words: Mapping[str, str]) -> None:
 
 def _check(place: str, words: Mapping[str, str]) -> None:
     try:
-        said = {names.PREFIX + word: value for word, value in words.items()}
+        said = words_of_pods.Values({names.PREFIX + word: value for word, value in words.items()})
         words_of_pods.fields(said)
         parts.of_words(said)
     except WordError as error:

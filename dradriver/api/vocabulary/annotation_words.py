@@ -244,25 +244,37 @@ ASIDE: Final = {word.key: word.choices for word in EVERY if word.about is About.
 """Words that the choice of GPUs does not depend on, and what they may say; the first is the default."""
 
 
-def said(words: Mapping[str, str], key: str) -> Any:
-    """Return the value of one of the words, by its annotation; None where it is not said.
+class Values:
+    """The values of annotations. Each text is read once, when its value is first asked for.
 
-    Raises:
-        WordError: Its text is none.
+    Args:
+        texts: The texts, by annotation.
     """
-    return BY_KEY[key].read(key, words[key]) if key in words else None
+
+    def __init__(self, texts: Mapping[str, str]) -> None:
+        self.texts = texts
+        self._read: dict[str, Any] = {}
+
+    def get(self, key: str) -> Any:
+        """Return the value of an annotation, None if it has no text.
+
+        Raises:
+            WordError: The text has no value.
+        """
+        if key not in self._read:
+            self._read[key] = BY_KEY[key].read(key, self.texts[key]) if key in self.texts else None
+        return self._read[key]
 
 
-def fields(words: Mapping[str, str]) -> dict[str, Any]:
-    """Return the fields of a request that the words give, each word read: known ones, in any order.
+def fields(values: Values) -> dict[str, Any]:
+    """Return the fields of a request that the annotations give. It reads each of them, in their order.
 
     Raises:
-        WordError: A text that is none.
+        WordError: A text that has no value.
     """
     given: dict[str, Any] = {}
-    for key, text in words.items():
-        word = BY_KEY[key]
-        value = word.read(key, text)
+    for key in values.texts:
+        word, value = BY_KEY[key], values.get(key)
         if isinstance(value, tuple):
             value = tuple(dict.fromkeys((*given.get(word.field, ()), *value)))
         if word in OF_REQUESTS and value != ():

@@ -13,9 +13,10 @@ from typing import Any, Final
 from dradriver.allocator.request import Amount, Mig, Request, Share, Whole
 from dradriver.api.base import names
 from dradriver.api.base.errors import WordError
-from dradriver.api.vocabulary import annotation_words, messages, values
-from dradriver.api.vocabulary.annotation_words import About
+from dradriver.api.vocabulary import annotation_words, messages
+from dradriver.api.vocabulary.annotation_words import About, Values
 from dradriver.api.vocabulary.messages import shown
+from dradriver.api.vocabulary.values import MOST_GPUS
 
 Asked = int | Amount | tuple[str, ...]
 """What one container asks for: a number of whole GPUs, a share of one, or MIG slices by their profiles' names."""
@@ -24,19 +25,15 @@ _SHARES: Final = (names.SHARE, names.SHARE_MEMORY, names.SHARE_CORES)
 COMMON: Final = frozenset(word.field for word in annotation_words.OF_REQUESTS if word.about is About.GPU)
 """Fields of a request that parts have as well as whole GPUs."""
 
-_LIMITS: Final = "the containers' limits, which ask for parts of a GPU"
 
-
-def of_words(meant: Mapping[str, str]) -> Amount | str | None:
+def of_words(values: Values) -> Amount | str | None:
     """Return the share, or the name of the MIG profile, that the words ask for; None where they ask for no part.
 
     Raises:
         WordError: A bad value, or words that contradict each other.
     """
-    share, memory, cores, profile = (
-        annotation_words.said(meant, key)
-        for key in (names.SHARE, names.SHARE_MEMORY, names.SHARE_CORES, names.MIG_PROFILE)
-    )
+    meant = values.texts
+    share, memory, cores, profile = map(values.get, (*_SHARES, names.MIG_PROFILE))
     said = [key for key in _SHARES if key in meant]
     if profile is not None and said:
         raise messages.contradicts(names.MIG_PROFILE, meant[names.MIG_PROFILE], said[0])
@@ -45,24 +42,21 @@ def of_words(meant: Mapping[str, str]) -> Amount | str | None:
     return profile or (Amount(share or cores or 0, memory or 0) if said else None)
 
 
-def request(
-    meant: Mapping[str, str], asked: Mapping[str, Asked], *, about_sets: Mapping[str, str], fields: dict[str, Any]
-) -> Request:
+def request(values: Values, asked: Mapping[str, Asked], fields: dict[str, Any]) -> Request:
     """Return the request of a pod.
 
     Args:
-        meant: The author's words, by their own names.
+        values: The author's words, by their own names.
         asked: What each container asks for that wants something; at least one.
-        about_sets: Those of the author's words that say something of a set of whole GPUs.
         fields: Fields of the request that the words give.
 
     Raises:
         WordError: Asks that do not go together, or more of them than a claim can hold.
     """
-    part = of_words(meant)
+    meant, part = values.texts, of_words(values)
     each = asked if part is None else {name: _part(name, ask, part, meant) for name, ask in asked.items()}
-    if (total := sum(map(count, each.values()))) > values.MOST_GPUS:
-        raise WordError(f"{total} GPUs in one pod: a claim can hold {values.MOST_GPUS} at most; use several pods")
+    if (total := sum(map(count, each.values()))) > MOST_GPUS:
+        raise WordError(f"{total} GPUs in one pod: a claim can hold {MOST_GPUS} at most; use several pods")
     numbers = tuple(ask for ask in each.values() if isinstance(ask, int))
     amounts = tuple(ask for ask in each.values() if isinstance(ask, Amount))
     profiles = tuple(ask for ask in each.values() if isinstance(ask, tuple))
@@ -71,12 +65,6 @@ def request(
         raise WordError(f"{shares}: a pod asks for whole GPUs, for shares or for MIG slices; use several pods")
     if numbers:
         return Whole(containers=numbers, **fields)
-    if about_sets:
-        key, text = next(iter(about_sets.items()))
-        other = _LIMITS if part is None else next(k for k in annotation_words.OF_PARTS if k in meant)
-        raise WordError(
-            f"{key}: {shown(text)} is about sets of whole GPUs and contradicts {other}; write one of the two"
-        )
     common = {name: value for name, value in fields.items() if name in COMMON}
     return Share(amounts=amounts, **common) if amounts else Mig(profiles=profiles, **common)
 

@@ -59,7 +59,6 @@ from dradriver.queue import reserved_for
 from dradriver.queue.caps import Caps
 from dradriver.queue.reservation import Reservation, Terms
 from dradriver.queue.units import Unit
-from dradriver.reason import Reason
 from dradriver.view.plain import plain
 
 MOST_AT_ONCE: Final = 16  # lists of a node's pods
@@ -243,11 +242,6 @@ class Scene:
             for name in templates.beside(pod):
                 template = Template(metadata=Metadata(namespace=namespace, name=name), spec=None)
                 self.picture.templates.known.setdefault((namespace, name), template)
-
-    def lacking_of(self, pod: Pod) -> Reason | None:
-        """Return which template a gated pod without a claim waits for; None for none."""
-        waits = pod.gated and self.picture.claim_of(pod) is None
-        return self.picture.templates.lacking_of(pod) if waits else None
 
     async def read_nics(self) -> None:
         """Read the slices of drivers that hand out NICs: only who asks for some needs them."""

@@ -11,7 +11,7 @@ import msgspec
 
 from dradriver.api.base.names import PREFIX
 from dradriver.cli.cluster.sets import free_gpus
-from dradriver.cli.explainer import turns
+from dradriver.cli.explainer import queue_position
 from dradriver.cli.explainer.subject import subject
 from dradriver.cli.free import document as free_document
 from dradriver.cli.idle import document as idle_document
@@ -129,7 +129,7 @@ def _is_unhealthy(view: GpuView) -> bool:
 def common(live: Live, *, server: str) -> Pieces:
     """Return all pieces but those of nodes."""
     scene = live.scene
-    standing = line(turns.waiting(scene), scene.tenants)
+    standing = line(queue_position.waiting(scene), scene.tenants)
     pieces = dict(_waiting(live, waits(scene, standing)))
     pieces["summary"] = encoder.encode(
         _summary(live) | {"server": plain(server), "waiting": _count_waiting(live), "listed": len(pieces)}

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from dradriver.api.claims.pins import Key
-from dradriver.api.gangs import gang_members
 from dradriver.api.gangs.gang_owners import Alone, Rank
 from dradriver.cluster.cache.picture import Picture
 from dradriver.controller.steps.gang_sizes import Sizes, done_of, size_of
@@ -15,7 +14,6 @@ from dradriver.controller.steps.gang_step import in_order
 from dradriver.controller.steps.observe import GangState, observe_gang
 from dradriver.queue.agenda import Agenda
 from dradriver.queue.units import Member, Unit
-from dradriver.reason import Cause, Reason
 
 LOOK_S: Final = 0.001  # from one look at a gang to the next, for each of its pods: each looks at all of them
 LONGEST_LOOK_S: Final = 0.2
@@ -96,10 +94,8 @@ class GangObserver:
         said = self._picture.gangs.said(unit.key)
         size = size_of(unit.key, said, self._sizes)
         if isinstance(size, Alone):
-            if not gang_members.must_wait(said.wants):
-                for pod in self._picture.gangs.dissolve(unit.key):
-                    self._agenda.add(pod)
-                return None
-            size = Reason(Cause.GANG, size.why)
+            for pod in self._picture.gangs.dissolve(unit.key):
+                self._agenda.add(pod)
+            return None
         done = done_of(self._picture.gangs, said, self._sizes)
         return observe_gang(unit, self._picture, size, now, done=done)

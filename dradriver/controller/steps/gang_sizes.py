@@ -25,7 +25,9 @@ class Sizes(Protocol):
 
 
 def size_of(gang: Key, said: Membership, sizes: Sizes) -> Size | Alone | Reason | None:
-    """Return how many pods a gang has, that they are none, or why it is not known; None while that is read.
+    """Return how many pods a gang has, or why that is not known; None while it is read.
+
+    It is ``Alone`` if the pods are no gang, and each of them gets its place by itself.
 
     Args:
         gang: The gang's key.
@@ -36,6 +38,8 @@ def size_of(gang: Key, said: Membership, sizes: Sizes) -> Size | Alone | Reason 
     size = gang_members.size(said.member, said.wants, None if read is None else sizes.size(gang, read))
     if isinstance(size, str):
         return Reason(Cause.GANG, size) if size else None
+    if isinstance(size, Alone) and gang_members.must_wait(said.wants):
+        return Reason(Cause.GANG, size.why)
     return size
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import msgspec
 import pytest
 
@@ -10,8 +12,9 @@ from dradriver.api.base import names
 from dradriver.api.base.errors import WordError
 from dradriver.api.gangs.gangs import Gang
 from dradriver.api.pod import resolved
+from dradriver.api.pod.annotations import Annotations
 from dradriver.api.vocabulary import annotation_words, parts
-from dradriver.api.vocabulary.annotation_words import About, Word
+from dradriver.api.vocabulary.annotation_words import About, Values, Word
 
 # A text that each word with a form takes.
 TAKEN = {
@@ -30,6 +33,18 @@ UNFIT = {
     "min_driver": "R580", "min_cuda": " 12", "max_cross_nvswitch_gpus": 100, "required": ("nvlink",) * 9,
     "preferred": ("same-numa",) * 9, "vendor": "intel", "near_nic": "near",
 }  # fmt: skip
+
+
+class Counted(dict[str, str]):
+    """Texts of annotations that count how often each is looked up."""
+
+    def __init__(self, texts: dict[str, str]) -> None:
+        super().__init__(texts)
+        self.looked_up: Counter[str] = Counter()
+
+    def __getitem__(self, key: str) -> str:
+        self.looked_up[key] += 1
+        return super().__getitem__(key)
 
 
 def fields(form: type[msgspec.Struct]) -> set[str]:
@@ -52,6 +67,15 @@ def test_a_word_gives_a_value_that_its_note_may_have(word: Word) -> None:
             assert annotation_words.unfit(asked) is None
 
 
+def test_a_text_is_read_once() -> None:
+    texts = Counted({names.GPUS: "4", names.SHARE: "half"})
+    values = Values(texts)
+    assert [values.get(names.GPUS), values.get(names.GPUS), values.get(names.NCCL)] == [4, 4, None]
+    with pytest.raises(WordError, match="'half' is no share"):
+        values.get(names.SHARE)
+    assert texts.looked_up == {names.GPUS: 1, names.SHARE: 1}
+
+
 def test_what_is_said_of_each_gpu_can_be_said_of_parts_and_nothing_else() -> None:
     common = fields(Whole) & fields(Share) & fields(Mig)
     assert common == parts.COMMON
@@ -62,7 +86,7 @@ def test_what_is_said_of_each_gpu_can_be_said_of_parts_and_nothing_else() -> Non
     "field", sorted({word.field for word in annotation_words.OF_REQUESTS} - {"strategy", "prefer_same_numa"})
 )
 def test_a_note_that_says_what_no_word_can_is_refused(field: str) -> None:
-    note = msgspec.json.decode(resolved.write(resolved.resolve({}, {"main": 4})))
+    note = msgspec.json.decode(resolved.write(resolved.resolve(Annotations({}), {"main": 4})))
     note["request"][field] = UNFIT[field]
     with pytest.raises(WordError, match=r"was changed: .*; create the pod anew"):
         resolved.read({names.REQUEST: msgspec.json.encode(note).decode()})
@@ -85,4 +109,4 @@ def test_a_note_that_says_what_no_word_can_is_refused(field: str) -> None:
     ],
 )
 def test_a_note_has_the_version_of_the_newest_word_in_it(said: dict[str, str], version: int) -> None:
-    assert resolved.resolve(said, {"main": 4}).version == version
+    assert resolved.resolve(Annotations(said), {"main": 4}).version == version

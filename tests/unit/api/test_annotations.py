@@ -12,7 +12,7 @@ from dradriver.allocator.request import Constraint, Strategy, Whole
 from dradriver.api.base import names
 from dradriver.api.base.errors import WordError
 from dradriver.api.pod import resolved
-from dradriver.api.pod.annotations import check_words, parse
+from dradriver.api.pod.annotations import Annotations
 from dradriver.api.pod.resolved import Resolved
 from dradriver.api.vocabulary import annotation_words
 
@@ -46,7 +46,7 @@ FOUR = {"trainer": 4}
 def test_words(words: dict[str, str], required: tuple[Constraint, ...], preferred: tuple[Constraint, ...]) -> None:
     expected = Whole(containers=(4,), required=required, preferred=preferred)
 
-    assert expected == parse(words, FOUR)
+    assert expected == Annotations(words).request(FOUR)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_words(words: dict[str, str], required: tuple[Constraint, ...], preferre
     ],
 )
 def test_words_of_kinds_and_figures(words: dict[str, str], fields: dict[str, Any]) -> None:
-    parsed = parse({f"gpu.topology/{key}": value for key, value in words.items()}, FOUR)
+    parsed = Annotations({f"gpu.topology/{key}": value for key, value in words.items()}).request(FOUR)
 
     assert parsed == Whole(containers=(4,), **fields)
 
@@ -128,7 +128,7 @@ def test_words_of_kinds_and_figures(words: dict[str, str], fields: dict[str, Any
 )
 def test_refused_with_what_to_write_instead(words: dict[str, str], message: str) -> None:
     with pytest.raises(WordError) as refusal:
-        parse(words, FOUR)
+        Annotations(words).request(FOUR)
 
     assert message in str(refusal.value)
     assert next(iter(words)) in str(refusal.value) or "gpu.topology/" in str(refusal.value)
@@ -136,35 +136,35 @@ def test_refused_with_what_to_write_instead(words: dict[str, str], message: str)
 
 def test_a_wish_without_gpus_says_where_to_ask_for_them() -> None:
     with pytest.raises(WordError, match=r"limit nvidia\.com/gpu: <count>"):
-        parse({"gpu.topology/policy": "nvlink"}, {})
+        Annotations({"gpu.topology/policy": "nvlink"}).request({})
 
 
 def test_more_gpus_than_a_claim_holds() -> None:
     with pytest.raises(WordError, match="32 at most"):
-        parse({}, {"a": 20, "b": 20})
+        Annotations({}).request({"a": 20, "b": 20})
 
 
 def test_the_pods_containers_keep_their_order() -> None:
-    assert parse({}, {"b": 2, "a": 1}) == Whole(containers=(2, 1))
+    assert Annotations({}).request({"b": 2, "a": 1}) == Whole(containers=(2, 1))
 
 
 def test_results_and_notes_are_no_wishes() -> None:
     words = dict.fromkeys((*names.RESULTS, *names.FORMER_RESULTS, *names.NOTES), "anything")
 
-    assert Whole(containers=(4,)) == parse(words, FOUR)
+    assert Whole(containers=(4,)) == Annotations(words).request(FOUR)
 
 
 @pytest.mark.parametrize("key", [*annotation_words.KEYS, names.ALIAS_PREFIX + "required"])
 def test_a_long_value_is_refused_before_it_is_read(key: str) -> None:
     for text in ("9" * 257, "9" * 5000, "nvlink," * 10_000):
         with pytest.raises(WordError, match=rf"^{key}: {len(text)} characters; a value has at most 256$"):
-            parse({key: text}, FOUR)
+            Annotations({key: text}).request(FOUR)
 
 
 def test_words_are_checked_without_containers() -> None:
-    check_words({names.GPUS: "3", names.POLICY: "nvlink"})
+    Annotations({names.GPUS: "3", names.POLICY: "nvlink"}).check()
     with pytest.raises(WordError, match="did you mean nvlink"):
-        check_words({names.POLICY: "nvlnk"})
+        Annotations({names.POLICY: "nvlnk"}).check()
 
 
 # What trips readers of numbers: digits of other scripts, exponents, what is no number, halves of characters, signs.
@@ -176,7 +176,7 @@ ODD = st.text(alphabet="0123456789.eE+-kKMGTPi٣²½\ud800\x00\n\u202e GBs/nan�
 )
 def test_any_text_is_read_or_refused_on_one_line(words: dict[str, str]) -> None:
     try:
-        request = parse(words, FOUR)
+        request = Annotations(words).request(FOUR)
     except WordError as refusal:
         assert str(refusal).isprintable()
         assert len(str(refusal)) < 1500

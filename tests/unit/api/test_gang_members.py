@@ -15,6 +15,7 @@ from dradriver.api.base.pods import Pod
 from dradriver.api.gangs import gang_members, gang_sizes, gangs
 from dradriver.api.gangs.gang_owners import Alone, Facts, Member
 from dradriver.api.gangs.gangs import Gang
+from dradriver.api.vocabulary.annotation_words import Values
 from tests import manifests
 from tests.captured import captured
 from tests.fakes import owners
@@ -337,7 +338,7 @@ def test_the_fields_manifests_are_read_as_they_stand(name: str, size: tuple[int,
     pod["spec"]["containers"] = [owners.container()]
     pod["metadata"]["ownerReferences"] = owners.owned("batch/v1", "Job", job["metadata"]["name"])
     job["metadata"]["uid"] = owners.UID
-    gang = gangs.gang(pod["metadata"].get("annotations") or {})
+    gang = gangs.gang(Values(pod["metadata"].get("annotations") or {}))
     if size == (1, 1):
         assert gang is None
         assert alone(pod, gang) == Alone()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dradriver.allocator.request import Amount, Mig, Share, Strategy
 from dradriver.api.base import names
 from dradriver.api.base.errors import WordError
-from dradriver.api.pod.annotations import check_words, parse
+from dradriver.api.pod.annotations import Annotations
 from dradriver.api.pod.resolved import Resolved, read, write
 from dradriver.api.vocabulary import limits
 from dradriver.api.vocabulary.parts import Asked, count, described, request_names
@@ -45,18 +45,20 @@ def own(**words: str) -> dict[str, str]:
     ],
 )
 def test_words_ask_for_a_share_of_each_container_with_a_gpu(words: dict[str, str], wanted: Amount) -> None:
-    assert parse(own(**words), {"a": 1, "b": 1}) == Share(amounts=(wanted, wanted))
+    assert Annotations(own(**words)).request({"a": 1, "b": 1}) == Share(amounts=(wanted, wanted))
 
 
 def test_words_ask_for_as_many_mig_slices_as_gpus() -> None:
-    slices = parse(own(mig_profile="1g.10gb"), {"a": 1, "b": 2})
+    slices = Annotations(own(mig_profile="1g.10gb")).request({"a": 1, "b": 2})
     assert slices == Mig(profiles=(("1g.10gb",), ("1g.10gb", "1g.10gb")))
-    assert parse(own(mig_profile="2g.20gb", gpus="3"), {"a": 3}) == Mig(profiles=(("2g.20gb",) * 3,))
+    assert Annotations(own(mig_profile="2g.20gb", gpus="3")).request({"a": 3}) == Mig(profiles=(("2g.20gb",) * 3,))
 
 
 def test_what_a_part_shares_with_whole_gpus_stays() -> None:
     words = own(share="0.5", strategy="pack", product="NVIDIA A100*", architecture="ampere", min_memory="40Gi")
-    assert parse(words | own(policy="best-effort", require_nvlink="false", nccl="off"), {"a": 1}) == Share(
+    assert Annotations(words | own(policy="best-effort", require_nvlink="false", nccl="off")).request(
+        {"a": 1}
+    ) == Share(
         amounts=(HALF,), strategy=Strategy.PACK, product="NVIDIA A100*", architecture="ampere", min_memory_mib=40960
     )
 
@@ -87,9 +89,9 @@ def test_what_a_part_shares_with_whole_gpus_stays() -> None:
     ],
 )
 def test_bad_words_of_parts_are_refused(words: dict[str, str], told: str) -> None:
-    for read_words in (check_words, lambda found: parse(found, {"a": 1})):
+    for read_words in (Annotations.check, lambda annotations: annotations.request({"a": 1})):
         with pytest.raises(WordError) as refusal:
-            read_words(own(**words))
+            read_words(Annotations(own(**words)))
         assert told in str(refusal.value)
 
 
@@ -119,7 +121,7 @@ def test_bad_words_of_parts_are_refused(words: dict[str, str], told: str) -> Non
 )
 def test_what_does_not_go_together_is_refused(words: dict[str, str], asks: dict[str, Asked], told: str) -> None:
     with pytest.raises(WordError) as refusal:
-        parse(own(**words), asks)
+        Annotations(own(**words)).request(asks)
     assert told in str(refusal.value)
 
 
@@ -191,7 +193,7 @@ def test_any_limits_are_a_request_whose_note_is_read_back_or_are_refused(
 ) -> None:
     try:
         found = limits.asked(WHERE, amounts)
-        request = parse(words, {"a": found} if found else {})
+        request = Annotations(words).request({"a": found} if found else {})
     except WordError as refusal:
         assert str(refusal).isprintable()
         assert len(str(refusal)) < 600
@@ -199,7 +201,7 @@ def test_any_limits_are_a_request_whose_note_is_read_back_or_are_refused(
         noted = Resolved(containers=("a",), request=request)
         again = read({names.REQUEST: write(noted)})
         assert again == noted
-        assert parse(words, again.asked) == request  # as when a copy of the pod is admitted
+        assert Annotations(words).request(again.asked) == request  # as when a copy of the pod is admitted
         assert count(again.asked["a"])
         assert described(again.asked["a"])
 

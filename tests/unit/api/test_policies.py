@@ -14,7 +14,7 @@ from dradriver.allocator.request import Constraint, NodeWeights, Request, Strate
 from dradriver.api.base import names
 from dradriver.api.base.errors import WordError
 from dradriver.api.pod import resolved
-from dradriver.api.pod.annotations import parse
+from dradriver.api.pod.annotations import Annotations
 from dradriver.api.policies.meaning import LATER, WORDS
 from dradriver.api.policies.model import (
     DEFAULTS,
@@ -301,7 +301,7 @@ workloads:
 
 def wish(words: Mapping[str, str], on: Policies | None = None) -> Request:
     found = {names.PREFIX + key: value for key, value in words.items()}
-    return parse(found, {"main": 2}, policies(FILE) if on is None else on)
+    return Annotations(found, policies(FILE) if on is None else on).request({"main": 2})
 
 
 @pytest.mark.parametrize(
@@ -354,24 +354,24 @@ workloads: {inference: {preferred: nvlink}, inference-small: half}
 )
 def test_a_name_may_mean_a_part_of_a_gpu(short: Mapping[str, str], long: Mapping[str, str]) -> None:
     short, long = ({names.PREFIX + key: value for key, value in words.items()} for words in (short, long))
-    assert parse(short, {"main": 1}, policies(PARTS)) == parse(long, {"main": 1})
+    assert Annotations(short, policies(PARTS)).request({"main": 1}) == Annotations(long).request({"main": 1})
 
 
 def test_a_policy_about_sets_contradicts_a_part_and_is_named() -> None:
     words = {names.POLICY: "linked", names.SHARE: "0.5"}
     with pytest.raises(WordError, match=r"gpu\.topology/policy: 'linked' is about sets of whole GPUs"):
-        parse(words, {"main": 1}, policies(PARTS))
+        Annotations(words, policies(PARTS)).request({"main": 1})
 
 
 def test_what_nccl_is_told_may_stand_in_a_policy() -> None:
     words = {names.POLICY: "train"}
-    assert resolved.resolve(words, {"a": 1}, policies(FILE)).nccl == "file"
-    assert resolved.resolve(words | {names.NCCL: "off"}, {"a": 1}, policies(FILE)).nccl == "off"
-    assert resolved.resolve({names.POLICY: "nvlink"}, {"a": 1}, policies(FILE)).nccl is msgspec.UNSET
+    assert resolved.resolve(Annotations(words, policies(FILE)), {"a": 1}).nccl == "file"
+    assert resolved.resolve(Annotations(words | {names.NCCL: "off"}, policies(FILE)), {"a": 1}).nccl == "off"
+    assert resolved.resolve(Annotations({names.POLICY: "nvlink"}, policies(FILE)), {"a": 1}).nccl is msgspec.UNSET
 
 
 def test_the_note_of_a_named_policy_is_that_of_its_words() -> None:
-    short = resolved.resolve({names.POLICY: "train"}, {"a": 2}, policies(FILE))
+    short = resolved.resolve(Annotations({names.POLICY: "train"}, policies(FILE)), {"a": 2})
     assert resolved.read({names.REQUEST: resolved.write(short)}) == short
     assert isinstance(short.request, Whole)
     assert short.request.required == (Constraint.NVLINK,)

@@ -14,12 +14,13 @@ from dradriver.api.base import names
 from dradriver.api.base.errors import WordError
 from dradriver.api.gangs.gangs import Gang
 from dradriver.api.pod import resolved
+from dradriver.api.pod.annotations import Annotations
 from dradriver.api.pod.resolved import Resolved
 from dradriver.api.policies.model import Policies
 from dradriver.api.vocabulary import values
 from dradriver.api.vocabulary.values import Near
 
-GOOD = resolved.resolve({names.POLICY: "nvlink,pack", names.MIN_MEMORY: "40Gi"}, {"main": 2, "side": 1})
+GOOD = resolved.resolve(Annotations({names.POLICY: "nvlink,pack", names.MIN_MEMORY: "40Gi"}), {"main": 2, "side": 1})
 
 
 def test_a_note_is_read_back() -> None:
@@ -40,7 +41,7 @@ def test_a_note_with_every_field_is_read_as_one_without_defaults() -> None:
         '"min_bandwidth_gbps":0.0,"min_busbw_gbps":0.0,"include":[],"exclude":[],"max_cross_nvswitch_gpus":null,'
         '"prefer_same_numa":false,"weights":{"nvlink":40,"pcie":25,"numa":20,"memory":10,"power":5}}}'
     )
-    now = resolved.write(resolved.resolve({names.POLICY: "nvlink"}, {"c0": 4}))
+    now = resolved.write(resolved.resolve(Annotations({names.POLICY: "nvlink"}), {"c0": 4}))
     assert now == '{"version":2,"containers":["c0"],"request":{"kind":"whole","containers":[4],"required":["nvlink"]}}'
     assert resolved.read({names.REQUEST: written}) == resolved.read({names.REQUEST: now})
 
@@ -48,7 +49,7 @@ def test_a_note_with_every_field_is_read_as_one_without_defaults() -> None:
 @pytest.mark.parametrize("word", [names.MIN_DRIVER, names.MIN_CUDA])
 def test_a_request_that_older_releases_would_read_past_has_a_version_that_they_refuse(word: str) -> None:
     """They know versions 1 and 2, and skipped members of a request that they had never heard of."""
-    found = resolved.resolve({word: "12.4"}, {"main": 2})
+    found = resolved.resolve(Annotations({word: "12.4"}), {"main": 2})
     assert found.version == 3
     assert resolved.read({names.REQUEST: resolved.write(found)}) == found
     before = msgspec.structs.replace(found, version=2)
@@ -84,12 +85,12 @@ GANG = {
 
 
 def test_what_is_said_of_a_gang_is_noted_and_asked_of_nobody() -> None:
-    found = resolved.resolve(GANG, {"main": 4})
+    found = resolved.resolve(Annotations(GANG), {"main": 4})
     assert found.gang == Gang(
         name="auto", pods=16, strategy=Strategy.PACK, max_nodes=2, min_gpus_per_node=4, min_network_gbps=12.5
     )
     assert resolved.read({names.REQUEST: resolved.write(found)}) == found
-    assert found.request == resolved.resolve({}, {"main": 4}).request
+    assert found.request == resolved.resolve(Annotations({}), {"main": 4}).request
     assert "gang" not in resolved.write(GOOD)
 
 
@@ -98,7 +99,7 @@ def test_what_is_said_of_a_gang_is_noted_and_asked_of_nobody() -> None:
     [("8", (8, 8), 8), ("4-8", (4, 8), [4, 8]), (" 8-8 ", (8, 8), 8), ("1-9999", (1, 9999), [1, 9999])],
 )
 def test_a_gang_may_start_with_fewer_pods(text: str, size: tuple[int, int], noted: object) -> None:
-    found = resolved.resolve({names.GANG_SIZE: text}, {"main": 4})
+    found = resolved.resolve(Annotations({names.GANG_SIZE: text}), {"main": 4})
     assert found.gang is not msgspec.UNSET
     assert found.gang.size == size
     assert msgspec.json.decode(resolved.write(found))["gang"] == {"pods": noted}
@@ -114,7 +115,7 @@ def test_a_gang_may_start_with_fewer_pods(text: str, size: tuple[int, int], note
     ],
 )
 def test_a_level_of_the_network_is_required_unless_it_says_otherwise(text: str, near: Near) -> None:
-    found = resolved.resolve({names.NEAR: text}, {"main": 4})
+    found = resolved.resolve(Annotations({names.NEAR: text}), {"main": 4})
     assert found.gang == Gang(near=near)
     assert resolved.read({names.REQUEST: resolved.write(found)}) == found
 
@@ -123,7 +124,7 @@ def test_a_level_of_the_network_is_required_unless_it_says_otherwise(text: str, 
 def test_a_controller_that_is_older_refuses_what_it_would_read_past(
     word: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    note = {names.REQUEST: resolved.write(resolved.resolve(word, {"main": 4}))}
+    note = {names.REQUEST: resolved.write(resolved.resolve(Annotations(word), {"main": 4}))}
     monkeypatch.setattr(resolved, "NEWEST", 3)
     with pytest.raises(WordError, match="its version is 4; 2 to 3 are known"):
         resolved.read(note)
@@ -131,15 +132,15 @@ def test_a_controller_that_is_older_refuses_what_it_would_read_past(
 
 @pytest.mark.parametrize(("text", "seconds"), [("30m", 1800), ("1h30m", 5400), ("90s", 90), ("48h", 172_800)])
 def test_how_long_gpus_may_be_idle_is_noted(text: str, seconds: int) -> None:
-    found = resolved.resolve({names.IDLE_TIMEOUT: text}, {"main": 4})
+    found = resolved.resolve(Annotations({names.IDLE_TIMEOUT: text}), {"main": 4})
     assert found.idle_timeout_s == seconds
     assert resolved.read({names.REQUEST: resolved.write(found)}) == found
     assert "idle" not in resolved.write(GOOD)
     policies = Policies(policies={"notebook": {"idle-timeout": text}})
-    by_policy = resolved.resolve({names.POLICY: "notebook"}, {"main": 4}, policies)
+    by_policy = resolved.resolve(Annotations({names.POLICY: "notebook"}, policies), {"main": 4})
     assert by_policy.idle_timeout_s == seconds
     own = {names.POLICY: "notebook", names.IDLE_TIMEOUT: "7h"}
-    assert resolved.resolve(own, {"main": 4}, policies).idle_timeout_s == 7 * 3600
+    assert resolved.resolve(Annotations(own, policies), {"main": 4}).idle_timeout_s == 7 * 3600
 
 
 @pytest.mark.parametrize(
@@ -163,12 +164,12 @@ def test_how_long_gpus_may_be_idle_is_noted(text: str, seconds: int) -> None:
 )
 def test_a_bad_word_of_a_gang_is_refused(key: str, text: str, told: str) -> None:
     with pytest.raises(WordError) as refusal:
-        resolved.resolve({key: text}, {"main": 1})
+        resolved.resolve(Annotations({key: text}), {"main": 1})
     assert str(refusal.value).startswith(f"{key}: {told}")
 
 
 def test_a_gang_or_a_product_that_nobody_said_is_refused() -> None:
-    noted = resolved.resolve(GANG, {"main": 4}, product="*A10")
+    noted = resolved.resolve(Annotations(GANG), {"main": 4}, product="*A10")
     assert resolved.read({names.REQUEST: resolved.write(noted)}) == noted
     for change in (
         {"gang": Gang(max_nodes=0)},
@@ -213,7 +214,7 @@ def test_parts_that_no_words_give_are_refused(request_: Request) -> None:
 
 @pytest.mark.parametrize(("words", "said"), [({}, None), ({names.NCCL: "auto"}, None), ({names.NCCL: "off"}, "off")])
 def test_what_nccl_is_told_is_noted_where_the_author_says_it(words: dict[str, str], said: str | None) -> None:
-    note = resolved.write(resolved.resolve(words, {"main": 1}))
+    note = resolved.write(resolved.resolve(Annotations(words), {"main": 1}))
     assert msgspec.json.decode(note).get("nccl") == said
     assert resolved.read({names.REQUEST: note}).nccl == (said or msgspec.UNSET)
 
@@ -300,7 +301,7 @@ def test_any_note_is_read_or_refused(text: str) -> None:
 @pytest.mark.parametrize("words", [{}, {names.GANG: "a", names.GANG_SIZE: "2"}, {names.IDLE_TIMEOUT: "30m"}])
 @pytest.mark.parametrize("indent", [-1, 0, 2])
 def test_rare_fields_are_those_that_a_note_has(words: dict[str, str], indent: int) -> None:
-    found = resolved.resolve(words, {"main": 4})
+    found = resolved.resolve(Annotations(words), {"main": 4})
     rare = resolved.rare({names.REQUEST: msgspec.json.format(resolved.write(found), indent=indent)})
     for field in resolved.Rare.__struct_fields__:
         assert (getattr(rare, field) is msgspec.UNSET) is (getattr(found, field) is msgspec.UNSET)

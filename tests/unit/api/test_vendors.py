@@ -13,7 +13,7 @@ from dradriver.api.base import names
 from dradriver.api.base.errors import WordError
 from dradriver.api.base.ledger import NVIDIA, OURS
 from dradriver.api.pod import ladder, resolved
-from dradriver.api.pod.annotations import parse
+from dradriver.api.pod.annotations import Annotations
 from dradriver.api.policies.modes import Mode
 from dradriver.api.policies.read import read
 from dradriver.api.slices import slices
@@ -114,23 +114,23 @@ def test_other_vendors_gpus_are_whole_whatever_the_policies_say(mode: Mode) -> N
 def test_linked_is_nvlink_by_another_name() -> None:
     for said in ("linked", "nvlink", "nvlink-domain"):
         for key in ("required", "preferred"):
-            asked = parse({names.PREFIX + key: said}, {"main": 2})
+            asked = Annotations({names.PREFIX + key: said}).request({"main": 2})
             assert getattr(asked, key) == (Constraint.NVLINK,)
-    one, other = (parse({names.POLICY: name}, {"main": 2}) for name in ("linked,pack", "nvlink,pack"))
+    one, other = (Annotations({names.POLICY: name}).request({"main": 2}) for name in ("linked,pack", "nvlink,pack"))
     assert one == other
     assert values.CONSTRAINTS["linked"] is Constraint.NVLINK
 
 
 def test_a_policy_that_a_file_calls_linked_stays_what_the_file_says() -> None:
     policies = read(b"policies: {linked: {required: same-numa}}", source="x")
-    asked = parse({names.POLICY: "linked"}, {"main": 2}, policies)
+    asked = Annotations({names.POLICY: "linked"}, policies).request({"main": 2})
     assert isinstance(asked, Whole)
     assert asked.required == (Constraint.SAME_NUMA,)
 
 
 def spec(gpus: int, **words: str) -> dict[str, Any]:
     said = {names.PREFIX + word.replace("_", "-"): text for word, text in words.items()}
-    made: dict[str, Any] = ladder.spec(resolved.resolve(said, {"main": gpus}))["devices"]
+    made: dict[str, Any] = ladder.spec(resolved.resolve(Annotations(said), {"main": gpus}))["devices"]
     return made
 
 
@@ -170,11 +170,11 @@ def test_the_scheduler_is_told_of_rates_where_there_are_any() -> None:
 
 
 def test_a_note_that_was_changed_into_parts_of_another_vendors_is_refused() -> None:
-    plain = msgspec.json.decode(resolved.write(resolved.resolve({names.SHARE: "0.5"}, {"main": 1})))
+    plain = msgspec.json.decode(resolved.write(resolved.resolve(Annotations({names.SHARE: "0.5"}), {"main": 1})))
     plain["request"]["vendor"] = "amd"
     with pytest.raises(WordError, match="parts of GPUs that have none"):
         resolved.read({names.REQUEST: msgspec.json.encode(plain).decode()})
-    whole = msgspec.json.decode(resolved.write(resolved.resolve({}, {"main": 1}, vendor="amd")))
+    whole = msgspec.json.decode(resolved.write(resolved.resolve(Annotations({}), {"main": 1}, vendor="amd")))
     for changed in (whole | {"vendor": "nvidia"}, whole | {"vendor": "ascend"}):
         with pytest.raises(WordError, match="its vendor is not the one that its limits named"):
             resolved.read({names.REQUEST: msgspec.json.encode(changed).decode()})
@@ -182,7 +182,7 @@ def test_a_note_that_was_changed_into_parts_of_another_vendors_is_refused() -> N
 
 def test_a_note_of_before_is_about_nvidias() -> None:
     for words, kind in (({}, Whole), ({names.SHARE: "0.5"}, Share)):
-        noted = resolved.resolve(words, {"main": 1})
+        noted = resolved.resolve(Annotations(words), {"main": 1})
         assert isinstance(noted.request, kind)
         text = resolved.write(noted)
         assert "vendor" not in text

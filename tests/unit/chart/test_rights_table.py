@@ -199,7 +199,7 @@ RIGHTS: Final = (
             "namespaces",
         )
     ),
-    Right("page", "events", "list", "dradriver/cli/explainer/happened.py"),
+    Right("page", "events", "list", "dradriver/cli/explainer/pod_history.py"),
     # People are bound to the viewer. They may get by name what they may list.
     *(
         Right("viewer", f"{plural}.resource.k8s.io", "get list watch", "dradriver/cli/cluster/scene.py")
@@ -211,7 +211,7 @@ RIGHTS: Final = (
         Right("viewer", resource, "get list watch", "dradriver/cli/cluster/scene.py")
         for resource in ("pods", "nodes", "namespaces", "topologies.kueue.x-k8s.io")
     ),
-    Right("viewer", "events", "get list watch", "dradriver/cli/explainer/happened.py"),
+    Right("viewer", "events", "get list watch", "dradriver/cli/explainer/pod_history.py"),
     Right("viewer", "resourcequotas", "get list watch", "dradriver/cli/quota.py"),
     *(
         Right(

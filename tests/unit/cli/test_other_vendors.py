@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 from dradriver.api.base import names
 from dradriver.api.pod import resolved
+from dradriver.api.pod.annotations import Annotations
 from dradriver.cli.explainer.subject import wish
 from dradriver.cli.main import main
 from dradriver.cli.verifier import machine as verified
@@ -95,5 +96,5 @@ def test_links_that_differ_from_what_is_published_are_the_vendors() -> None:
 
 @pytest.mark.parametrize(("vendor", "library"), [("nvidia", "NCCL"), ("amd", "RCCL")])
 def test_what_a_pod_has_its_library_told_is_explained_by_its_name(vendor: str, library: str) -> None:
-    noted = resolved.resolve({names.VENDOR: vendor, names.NCCL: "near-nics"}, {"main": 2})
+    noted = resolved.resolve(Annotations({names.VENDOR: vendor, names.NCCL: "near-nics"}), {"main": 2})
     assert f"{library}: near-nics" in wish(noted).split("; ")

@@ -12,7 +12,7 @@ import pytest
 from docs import words as written
 from dradriver.allocator.policies import POLICIES
 from dradriver.api.base import names
-from dradriver.api.pod.annotations import check_words
+from dradriver.api.pod.annotations import Annotations
 from dradriver.api.policies.model import WORKLOADS
 from dradriver.api.vocabulary import annotation_words as words_of_pods
 from dradriver.api.vocabulary import values
@@ -102,7 +102,7 @@ def test_values_that_are_told_are_taken(key: str) -> None:
         together = len(row.keys) > 1
         assert not together or len(row.values) == len(row.keys), f"a value for each of {row.keys}"
         for value in [row.values[row.keys.index(key)]] if together else row.values:
-            check_words({key: value})
+            Annotations({key: value}).check()
 
 
 def test_names_on_other_objects_are_told_in_architecture() -> None:
@@ -121,7 +121,7 @@ def test_the_words_that_the_readme_shows_are_words() -> None:
     assert len(shown) == 6
     for row in shown:
         for key, _, value in (text.partition(": ") for text in row.keys):
-            check_words({names.PREFIX + key: value.strip('"')})
+            Annotations({names.PREFIX + key: value.strip('"')}).check()
 
 
 def test_every_attribute_and_capacity_of_a_device_is_told() -> None:

@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from dradriver.api.base import names
-from dradriver.api.pod.annotations import check_words
+from dradriver.api.pod.annotations import Annotations
 from dradriver.api.policies.model import Sections
 from dradriver.api.policies.read import read
 from dradriver.api.vocabulary import annotation_words
@@ -283,4 +283,4 @@ def test_a_word_that_a_sentence_says_is_taken(key: str, value: str) -> None:
     (example,) = [
         one for one in snippets((REPO / "docs/policies.md").read_text("utf-8")) if kind(one) == "policies file"
     ]
-    check_words({key: value}, read(example.text.encode(), source="docs"))
+    Annotations({key: value}, read(example.text.encode(), source="docs")).check()

@@ -17,6 +17,7 @@ from dradriver.allocator.request import Whole
 from dradriver.api.base import names
 from dradriver.api.base.pods import Gate, Pod
 from dradriver.api.pod import resolved
+from dradriver.api.pod.annotations import Annotations
 from dradriver.api.policies.model import Policies
 from dradriver.api.policies.tenants import Queue as PolicyOfQueue
 from dradriver.api.policies.tenants import Tenant
@@ -43,7 +44,7 @@ def unit(
             "namespace": namespace,
             "uid": f"{name}-{namespace}",
             "creationTimestamp": f"2026-01-01T00:{since // 60:02}:{since % 60:02}Z",
-            "annotations": {names.REQUEST: resolved.write(resolved.resolve({}, {"main": gpus}))},
+            "annotations": {names.REQUEST: resolved.write(resolved.resolve(Annotations({}), {"main": gpus}))},
         },
         "spec": {
             "priority": priority,

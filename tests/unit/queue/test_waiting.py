@@ -13,6 +13,7 @@ from dradriver.api.base import names
 from dradriver.api.base.objects import Node
 from dradriver.api.base.pods import Pod
 from dradriver.api.pod import resolved
+from dradriver.api.pod.annotations import Annotations
 from dradriver.cluster.nodes.ask import Ask
 from dradriver.cluster.nodes.columns import Bools
 from dradriver.cluster.nodes.requests import Amounts
@@ -48,7 +49,7 @@ class Nodes:
 
 
 def unit(name: str, gpus: int = 1, *, namespace: str = "n", **spec: Any) -> Unit:
-    note = resolved.write(resolved.resolve({}, {"main": gpus}))
+    note = resolved.write(resolved.resolve(Annotations({}), {"main": gpus}))
     pod = {
         "metadata": {
             "name": name,

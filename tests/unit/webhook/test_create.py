@@ -13,6 +13,7 @@ import yaml
 from dradriver.allocator.request import Constraint, Whole
 from dradriver.api.base import names
 from dradriver.api.pod import resolved
+from dradriver.api.pod.annotations import Annotations
 from dradriver.api.pod.resolved import Resolved
 from dradriver.api.vocabulary import annotation_words
 from dradriver.process.policies_file import PoliciesFile
@@ -293,9 +294,15 @@ def test_a_copy_with_another_limit_is_warned_that_the_note_counts() -> None:
 @pytest.mark.parametrize(
     ("note", "part"),
     [
-        (resolved.write(resolved.resolve({}, {"other": 4})), "container 'other' that the pod does not have"),
+        (
+            resolved.write(resolved.resolve(Annotations({}), {"other": 4})),
+            "container 'other' that the pod does not have",
+        ),
         ("nonsense", "remove this annotation"),
-        (resolved.write(resolved.resolve({}, {"c0": 4})).replace("4", "99"), "no number of GPUs from 1 to 32"),
+        (
+            resolved.write(resolved.resolve(Annotations({}), {"c0": 4})).replace("4", "99"),
+            "no number of GPUs from 1 to 32",
+        ),
     ],
 )
 def test_a_damaged_note_is_refused(note: str, part: str) -> None:

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from dradriver.api.base import names
+from dradriver.api.pod.annotations import Annotations
 from dradriver.api.policies.model import Policies
 from dradriver.api.policies.tenants import Preemption, Queue, Tenant
 from webhook.disruption import warnings
@@ -23,7 +24,7 @@ IGNORE = {"rules": [{"action": "Ignore", "onPodConditions": [{"type": "Disruptio
 def told(
     spec: object, words: dict[str, str] = GANG, kind: str = "Job", space: str = "a", by: Policies = ON
 ) -> list[str]:
-    return warnings(kind, words, msgspec.Raw(msgspec.json.encode(spec)), space, by)
+    return warnings(kind, Annotations(words, by), msgspec.Raw(msgspec.json.encode(spec)), space)
 
 
 def test_more_pods_than_may_fail() -> None:

@@ -12,6 +12,7 @@ from dradriver.allocator import choose
 from dradriver.allocator.request import Choice, NoPlaceError, Request, Whole
 from dradriver.api.base import names
 from dradriver.api.pod import resolved
+from dradriver.api.pod.annotations import Annotations
 from dradriver.api.policies.meaning import WORDS
 from dradriver.api.policies.read import read
 from dradriver.api.vocabulary import annotation_words
@@ -142,8 +143,8 @@ def test_a_word_by_which_a_single_gpu_is_chosen_or_refused_is_not_said_to_have_n
     for text in (
         ("true",) if key == names.REQUIRE_NVLINK else ("nvlink", "single-numa" if key == names.POLICY else "same-numa")
     ):
-        asked = resolved.resolve({key: text}, {"main": 1}).request
-        plain = resolved.resolve({}, {"main": 1}).request
+        asked = resolved.resolve(Annotations({key: text}), {"main": 1}).request
+        plain = resolved.resolve(Annotations({}), {"main": 1}).request
         frees = [range(len(machine.gpus)), range(1, len(machine.gpus)), [len(machine.gpus) - 1]]
         if any(_choice(machine, free, asked) != _choice(machine, free, plain) for free in frees):
             assert told(text, key, (1,), {}, {}) == []

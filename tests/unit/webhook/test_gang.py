@@ -13,6 +13,7 @@ from dradriver.api.gangs import gang_support
 from dradriver.api.gangs.gang_support import TABLE, Row
 from dradriver.api.gangs.gangs import Gang
 from dradriver.api.pod import resolved
+from dradriver.api.pod.annotations import Annotations
 from tests.fakes import owners
 from tests.fakes.admission import NVLINK, Object, Verdict, admit, create, defaulted, pod, stored
 
@@ -66,7 +67,7 @@ def test_a_gang_is_admitted_with_what_the_table_says_and_nothing_else(row: Row) 
 def test_a_pod_that_was_admitted_before_goes_on() -> None:
     """Notes of earlier releases may say both; their pods are placed one by one, as they were."""
     for words in ({names.PLACEMENT: "static"}, {names.WHEN_FULL: "hand-over"}, {names.SHARE: "0.5"}):
-        wish = resolved.resolve(words, {"main": 1})
+        wish = resolved.resolve(Annotations(words), {"main": 1})
         both = msgspec.structs.replace(wish, gang=Gang(name="auto"))
         assert resolved.read({names.REQUEST: resolved.write(both)}) == both
 

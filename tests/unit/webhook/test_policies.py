@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from dradriver.allocator.request import Constraint, Whole
 from dradriver.api.base import names
 from dradriver.api.pod import resolved
+from dradriver.api.policies.model import Policies, Workloads
 from dradriver.process.policies_file import PoliciesFile
 from tests.fakes.admission import Object, admit, applied, defaulted, lifted, pod, stored
 
@@ -34,6 +36,25 @@ def admin(tmp_path: Path) -> Admin:
     return Admin(tmp_path, FILE)
 
 
+class Counted(dict[str, dict[str, str]]):
+    """Policies that count how often each is looked up."""
+
+    def __init__(self, policies: dict[str, dict[str, str]]) -> None:
+        super().__init__(policies)
+        self.looked_up: Counter[str] = Counter()
+
+    def __getitem__(self, name: str) -> dict[str, str]:
+        self.looked_up[name] += 1
+        return super().__getitem__(name)
+
+
+def counting(policies: Counted) -> PoliciesFile:
+    """Return a policies file with them, and a workload that stands for one."""
+    file = PoliciesFile()
+    file.in_force = Policies(policies=policies, workloads=Workloads(inference="looked-up"))
+    return file
+
+
 def asked(of: Object) -> Whole:
     request = resolved.read(of["metadata"]["annotations"]).request
     assert isinstance(request, Whole)
@@ -45,6 +66,29 @@ def test_a_name_of_the_file_is_in_the_note_as_its_words(admin: Admin, words: dic
     admitted = admit(defaulted(pod(2, annotations=words)), policies=admin.file).admitted
     assert asked(admitted).required == (Constraint.NVLINK,)
     assert words.items() <= admitted["metadata"]["annotations"].items(), "the author's words stay as they are"
+
+
+@pytest.mark.parametrize("words", [{names.POLICY: "looked-up"}, {names.WORKLOAD: "inference"}])
+def test_a_review_spells_out_a_pods_annotations_once(words: dict[str, str]) -> None:
+    policies = Counted({"looked-up": {"required": "nvlink", "idle-timeout": "1h", "max-duration": "2h"}})
+    file = counting(policies)
+    sent = pod(2, annotations=words | {names.NCCL: "file"})
+    live = stored(admit(defaulted(sent), policies=file).admitted)
+    assert asked(live).required == (Constraint.NVLINK,)
+    assert policies.looked_up == {"looked-up": 1}
+    policies.looked_up.clear()
+    changed = applied(sent, live)
+    changed["metadata"]["annotations"][names.NCCL] = "off"
+    assert admit(changed, old=live, policies=file).allowed
+    assert policies.looked_up == {"looked-up": 2}, "for the pod as it was sent, and as it is"
+
+
+def test_a_review_of_what_makes_pods_spells_out_its_annotations_once() -> None:
+    policies = Counted({"looked-up": {"required": "nvlink"}})
+    annotations = {names.POLICY: "looked-up", names.GANG: "auto"}
+    job = {"metadata": {"annotations": annotations}, "spec": {"parallelism": 8, "template": {"spec": {}}}}
+    assert admit(job, kind="Job", path="/mutate-workloads", policies=counting(policies)).allowed
+    assert policies.looked_up == {"looked-up": 1}
 
 
 def test_schedulers_that_there_are_not_stand_in_the_file(admin: Admin) -> None:

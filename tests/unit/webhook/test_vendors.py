@@ -12,7 +12,7 @@ from dradriver.api.base import names
 from dradriver.api.base.errors import WordError
 from dradriver.api.base.ledger import NVIDIA
 from dradriver.api.pod import resolved
-from dradriver.api.pod.annotations import check_words
+from dradriver.api.pod.annotations import Annotations
 from dradriver.api.vocabulary import limits
 from dradriver.process.policies_file import PoliciesFile
 from dradriver.topology.vendors import VENDORS
@@ -96,7 +96,7 @@ def test_a_policy_may_say_it(tmp_path: Path) -> None:
 
 def test_a_note_that_says_another_vendor_is_one_that_older_controllers_refuse() -> None:
     for words, version in (({}, 2), ({names.VENDOR: "nvidia"}, 2), ({names.VENDOR: "amd"}, 6)):
-        found = resolved.resolve(words, {"main": 4})
+        found = resolved.resolve(Annotations(words), {"main": 4})
         assert found.version == version
         assert ('"vendor"' in resolved.write(found)) == (version > 2)
 
@@ -253,10 +253,10 @@ def test_a_count_that_machines_of_the_product_never_give_is_warned_of(
 
 def test_what_the_word_contradicts_is_refused_on_what_makes_pods_too() -> None:
     with pytest.raises(WordError, match="there is no CUDA on GPUs of amd"):
-        check_words({names.VENDOR: "amd", names.MIN_CUDA: "12.4"})
+        Annotations({names.VENDOR: "amd", names.MIN_CUDA: "12.4"}).check()
     with pytest.raises(WordError, match="shares and MIG slices are of NVIDIA's GPUs alone"):
-        check_words({names.VENDOR: "ascend", names.SHARE: "0.5"})
-    check_words({names.VENDOR: "amd", names.MIN_BANDWIDTH: "50"})
+        Annotations({names.VENDOR: "ascend", names.SHARE: "0.5"}).check()
+    Annotations({names.VENDOR: "amd", names.MIN_BANDWIDTH: "50"}).check()
 
 
 def test_two_vendors_in_one_pod_are_refused_by_name() -> None:

@@ -11,9 +11,9 @@ from dradriver.api.base.pods import Pod
 from dradriver.api.claims.pins import Claim
 from dradriver.api.pod import ladder, resolved
 from dradriver.cli.cluster.scene import Scene
-from dradriver.cli.explainer import rooms
+from dradriver.cli.explainer import gpu_sets
 from dradriver.cli.explainer.model import Free, Static, Verdict
-from dradriver.cli.explainer.places import given
+from dradriver.cli.explainer.shown_places import given
 from dradriver.cluster.nodes.ask import ask_of
 from dradriver.view.plain import plain
 
@@ -92,6 +92,6 @@ async def free(scene: Scene, pod: Pod, request: Request) -> Free | None:
     if not isinstance(request, Whole):
         return None
     ask = ask_of(pod)
-    first = rooms.free(scene, request, scene.picture.nodes.eligible(ask), "")
+    first = gpu_sets.free(scene, request, scene.picture.nodes.eligible(ask), "")
     await scene.fill([room.node for room in first.best])
-    return rooms.free(scene, request, scene.picture.nodes.eligible(ask), "")
+    return gpu_sets.free(scene, request, scene.picture.nodes.eligible(ask), "")

@@ -1,4 +1,4 @@
-"""Whose turn it is before a pod's: the controller's own order, in which a gang is one."""
+"""The position of a pod, or of its gang, in the queue: the controller's own order."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ from dradriver.view.plain import plain
 _BEFORE: Final = 3
 
 
-def turn(scene: Scene, unit: Unit) -> Turn:
+def position(scene: Scene, unit: Unit) -> Turn:
     """Return the position of a pod, or of its gang, by the controller's own order."""
     tenants = scene.tenants
     others = [other for other in waiting(scene) if other.key != unit.key]
     unit.trust(tenants.highest(unit.key[0]))
     standing = line((*others, unit), tenants)
-    position = next(number for number, one in enumerate(standing) if one.unit is unit)
-    before = [one.unit for one in standing[:position]]
-    own = standing[position]
+    number = next(number for number, one in enumerate(standing) if one.unit is unit)
+    before = [one.unit for one in standing[:number]]
+    own = standing[number]
     named, held = own.tenant != ALL, scene.reserved(unit)
     return Turn(
-        position=position + 1,
+        position=number + 1,
         waiting=len(standing),
         alike=sum(_alike(other, unit) for other in before),
         before=tuple(plain("/".join((other.key[0], other.lead.key[1]))) for other in before[-_BEFORE:]),

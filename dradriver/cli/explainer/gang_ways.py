@@ -12,12 +12,13 @@ from dradriver.allocator.request import NoPlaceError
 from dradriver.api.base.errors import WordError
 from dradriver.api.claims.pins import Key, claim_key
 from dradriver.cli.cluster.scene import Scene
-from dradriver.cli.explainer import rooms
-from dradriver.cli.explainer.gangs import Read
+from dradriver.cli.explainer import gpu_holders
 from dradriver.cli.explainer.model import GangRoom, Help
+from dradriver.cli.explainer.workload import Workload
 from dradriver.cluster.cache.snapshot import Snapshot
 from dradriver.controller.placing import gang_plan
-from dradriver.queue.units import Member
+from dradriver.queue.caps import Left
+from dradriver.queue.units import Unit
 from dradriver.topology.natural import natural
 from dradriver.view.plain import plain
 
@@ -25,29 +26,27 @@ _TRIED: Final = 64  # groups of claims that are taken away to see
 _WAYS: Final = 3
 
 
-def helps(scene: Scene, gang: Read, wanting: Collection[Member], *, least: int | None) -> tuple[tuple[Help, ...], ...]:
-    """Return ways to make a place for all of a gang: of each the claims that would have to end, node by node.
+def ways(workload: Workload) -> tuple[tuple[Help, ...], ...]:
+    """Return ways to make a place for all of a gang that wants one: of each what would have to end, node by node.
 
     First those in which one pod ends, or one other gang; where none is enough, one way with several. What pods take of
     CPU and memory stays counted, so a way that is named does help.
     """
-    members = [
-        member for member in gang.unit.members if member in wanting or gang_plan.has_claim(scene.picture, member)
-    ]
+    scene, unit = workload.scene, workload.unit
+    members = [m for m in unit.members if m in unit.wanting or gang_plan.has_claim(scene.picture, m)]
     own = {key for member in members if (key := claim_key(member.pod)) is not None}
 
     def would_do(claims: Collection[Key]) -> bool:
-        snapshot = Snapshot(scene.picture, gang.unit.key[0]).without(claims, own=True)
+        snapshot = Snapshot(scene.picture, unit.key[0]).without(claims, own=True)
         try:
-            gang_plan.plan(snapshot, members, gang.of.wants, identity=gang.of.member.identity, least=least)
+            workload.plan(Left(unit.asking, snapshot))
         except (NoPlaceError, WordError):
             return False
         return True
 
     groups = _groups(scene, own)
     alone = [group for group in groups[:_TRIED] if would_do(group)][:_WAYS]
-    ways = alone or _together(groups, would_do)
-    return tuple(_shown(scene, claims) for claims in ways)
+    return tuple(_shown(scene, claims) for claims in alone or _together(groups, would_do))
 
 
 def _groups(scene: Scene, own: Collection[Key]) -> list[tuple[Key, ...]]:
@@ -79,25 +78,26 @@ def _shown(scene: Scene, claims: tuple[Key, ...]) -> tuple[Help, ...]:
     found = []
     for node in sorted(nodes, key=natural):
         held = {
-            number: tuple(key for key in keys if key in claims) for number, keys in rooms.holders(scene, node).items()
+            number: tuple(key for key in keys if key in claims)
+            for number, keys in gpu_holders.holders(scene, node).items()
         }
         gpus = tuple(number for number, keys in held.items() if keys)
-        found.append(Help(node=plain(node), gpus=gpus, owners=rooms.owners(scene, held, gpus)))
+        found.append(Help(node=plain(node), gpus=gpus, owners=gpu_holders.owners(scene, held, gpus)))
     return tuple(found)
 
 
-def room(scene: Scene, gang: Read) -> tuple[GangRoom, ...]:
+def room(scene: Scene, unit: Unit) -> tuple[GangRoom, ...]:
     """Return how many pods like a gang's first one each level of the network holds now, with CPU and memory.
 
     That is the first of those that want a place: what another asks for need not be readable.
     """
-    fleet, wish = scene.picture.fleets.of(gang.unit.key[0]), gang.unit.asking[0].wish
+    fleet, wish = scene.picture.fleets.of(unit.key[0]), unit.asking[0].wish
     if not isinstance(wish.request, Whole):
         return ()
     resources = sorted(resource for resource, _ in wish.ask.amounts)
     own = dict(wish.ask.amounts)
     role = Role(pod=wish.request, pods=1, needs=tuple(own[resource] for resource in resources))
-    ask = msgspec.structs.replace(wish.ask, lasts_s=gang.unit.lasts_s)
+    ask = msgspec.structs.replace(wish.ask, lasts_s=unit.lasts_s)
     open_, amounts = scene.picture.nodes.open(ask), scene.picture.nodes.left(resources)
     levels = (*(level for level in fleet.levels if (fleet.sites.domains(level) >= 0).any()), "cluster")
     found = ((level, largest_gang(fleet, role, level, eligible=open_, amounts=amounts)) for level in levels)

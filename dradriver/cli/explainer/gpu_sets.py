@@ -1,11 +1,11 @@
-"""What of the cluster's GPUs is free for a pod, who holds the rest, and what would have to end for it to have a place.
+"""Which sets of GPUs are free for a pod, and which would be if others ended.
 
 Only sets of whole GPUs are looked at all at once, as arrays; for parts of GPUs the claims are taken away one by one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from typing import Final
 
 import msgspec
@@ -16,12 +16,11 @@ from dradriver.allocator.fleet.node_group import NodeGroup
 from dradriver.allocator.request import Choice, Constraint, Level, NoPlaceError, Whole
 from dradriver.allocator.sets import rings
 from dradriver.allocator.sets.subsets import Ints
-from dradriver.api.claims import pins
 from dradriver.api.claims.pins import Key
 from dradriver.api.slices import slices
 from dradriver.cli.cluster.scene import Scene
-from dradriver.cli.explainer.document import age
-from dradriver.cli.explainer.model import Free, Help, Owner, Room
+from dradriver.cli.explainer import gpu_holders
+from dradriver.cli.explainer.model import Free, Help, Room
 from dradriver.cluster.cache.snapshot import Snapshot
 from dradriver.cluster.nodes.columns import Bools
 from dradriver.controller.placing.decide import decide
@@ -33,11 +32,6 @@ SHOWN: Final = 5
 _LOOKED_AT: Final = 32  # nodes whose holders are looked at
 _TRIED: Final = 256  # claims that are taken away to see
 _AT_ONCE: Final = 1 << 22  # sets of nodes that are compared at a time
-_UNUSED: Final = {
-    "Pending": "bound and not running",
-    "Succeeded": "finished, the claim not yet gone",
-    "Failed": "failed, the claim not yet gone",
-}
 
 
 def free(scene: Scene, request: Whole, fit: Bools, namespace: str) -> Free:
@@ -156,7 +150,9 @@ def _can_be_free(scene: Scene, group: NodeGroup, slot: int, namespace: str) -> i
 
 def _help(scene: Scene, own: Key, node: str, group: NodeGroup, sets: Ints, now: int) -> Help:
     """Return the set of a node for which the fewest claims but one's own would have to end, the best of these."""
-    held = {number: tuple(key for key in keys if key != own) for number, keys in holders(scene, node).items()}
+    held = {
+        number: tuple(key for key in keys if key != own) for number, keys in gpu_holders.holders(scene, node).items()
+    }
 
     def cost(mask: int) -> tuple[int, float]:
         claims: set[Key] = {key for number in _numbers(group, mask & ~now) for key in held.get(number, ())}
@@ -166,7 +162,7 @@ def _help(scene: Scene, own: Key, node: str, group: NodeGroup, sets: Ints, now: 
     return Help(
         node=plain(node),
         gpus=_numbers(group, chosen),
-        owners=owners(scene, held, _numbers(group, chosen & ~now)),
+        owners=gpu_holders.owners(scene, held, _numbers(group, chosen & ~now)),
         busbw_gbps=group.tables.busbw_gbps(chosen),
     )
 
@@ -179,7 +175,7 @@ def parts_helps(scene: Scene, wish: PlacementRequest, fit: Bools) -> list[Help]:
     tried: set[Key] = set()
     found: list[Help] = []
     for node in sorted(nodes, key=natural):
-        held = holders(scene, node)
+        held = gpu_holders.holders(scene, node)
         for key in dict.fromkeys(key for keys in held.values() for key in keys):
             if key in tried or len(tried) >= _TRIED or len(found) >= SHOWN:
                 continue
@@ -190,7 +186,7 @@ def parts_helps(scene: Scene, wish: PlacementRequest, fit: Bools) -> list[Help]:
             except NoPlaceError:
                 continue
             mine = {number: (key,) for number, keys in held.items() if key in keys}
-            found.append(Help(node=plain(place.node), owners=owners(scene, mine, tuple(mine))))
+            found.append(Help(node=plain(place.node), owners=gpu_holders.owners(scene, mine, tuple(mine))))
     return found
 
 
@@ -230,49 +226,3 @@ def better(scene: Scene, wish: PlacementRequest, choice: Choice, fit: Bools) -> 
 
 def _numbers(group: NodeGroup, mask: int) -> tuple[int, ...]:
     return tuple(sorted(group.machine.gpus[position].index for position in rings.positions(mask)))
-
-
-def holders(scene: Scene, node: str) -> dict[int, tuple[Key, ...]]:
-    """Return the claims that hold each GPU of a node or parts of it, by the machine's own number."""
-    inventory = scene.picture.inventory
-    return {
-        number: tuple(inventory.holders((node, slices.device_name(uuid))))
-        for number, uuid in inventory.uuids(node).items()
-    }
-
-
-def owners(scene: Scene, held: Mapping[int, tuple[Key, ...]], gpus: tuple[int, ...]) -> tuple[Owner, ...]:
-    """Return who holds some of a node's GPUs, whoever holds most of them first."""
-    gpus_of: dict[Key, list[int]] = {}
-    for number in gpus:
-        for key in held.get(number, ()):
-            gpus_of.setdefault(key, []).append(number)
-    made = [_owner(scene, key, tuple(numbers)) for key, numbers in gpus_of.items()]
-    return tuple(sorted(made, key=lambda owner: (-len(owner.gpus), natural(owner.namespace), natural(owner.claim))))
-
-
-def _owner(scene: Scene, key: Key, gpus: tuple[int, ...]) -> Owner:
-    namespace, name = (plain(part) for part in key)
-    claim = scene.claims.get(key)
-    if claim is None:
-        return Owner(namespace=namespace, claim=name, pods=(), promised=False, since="", gpus=gpus, words=namespace)
-    promised = claim.status.allocation is None
-    users = [user.name for user in claim.status.reserved_for if user.resource == "pods"]
-    waiting = pins.owners(claim)
-    if promised and waiting:
-        users = [name for name, _ in waiting]
-    pods = tuple(sorted((plain(user) for user in users), key=natural))
-    since = plain(claim.metadata.creation_timestamp or "")
-    who = f"{namespace}/{', '.join(pods)}" if pods else f"{namespace}/{name}, a claim that no pod uses"
-    words = ("promised to " if promised else "held by ") + who + (f", for {spent}" if (spent := age(since)) else "")
-    words += _unused(scene, key[0], users)
-    return Owner(namespace=namespace, claim=name, pods=pods, promised=promised, since=since, gpus=gpus, words=words)
-
-
-def _unused(scene: Scene, namespace: str, users: Sequence[str]) -> str:
-    """Return what the API says of pods of ours that hold GPUs and do not run."""
-    known = [scene.picture.pods.get((namespace, user)) for user in users]
-    if not known or any(pod is None or pod.status.phase not in _UNUSED for pod in known):
-        return ""
-    said = dict.fromkeys(_UNUSED[pod.status.phase] for pod in known if pod is not None and pod.spec.node_name)
-    return f", {' and '.join(said)}" if said else ""

@@ -1,0 +1,93 @@
+"""All pods of a gang that has not started: they get their places together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from dradriver.allocator.request import NoPlaceError, Whole
+from dradriver.cli.cluster.scene import Scene
+from dradriver.cli.explainer import gang_shown, gang_ways, gpu_sets
+from dradriver.cli.explainer.gang_shown import GangPods
+from dradriver.cli.explainer.model import Verdict
+from dradriver.cli.explainer.workload import HELPS, Workload
+from dradriver.cluster.records.placement import Placement
+from dradriver.controller.placing import gang_plan
+from dradriver.controller.steps.actions import EndOthers, Go, OpenGates, Place, Release, Step, Wait
+from dradriver.controller.steps.deadlines import GATHER_S
+from dradriver.controller.steps.observe import observe_gang
+from dradriver.controller.steps.step import step as next_step
+from dradriver.queue.caps import Left
+from dradriver.queue.placement_request import PlacementRequest
+from dradriver.queue.units import Member
+
+
+class GangWorkload(Workload):
+    """See ``Workload``."""
+
+    def __init__(self, scene: Scene, asked: Member, gang: GangPods) -> None:
+        super().__init__(scene, asked, gang.unit, gang)
+        self.pods = gang
+
+    async def step(self) -> str | None:
+        """Return what the controller is about to do for the gang, as if it had waited for more pods."""
+        step = self._step_at(0.0)
+        if isinstance(step, Wait) and step.reason is None and self.unit.memory.placed_at is None:
+            step = self._step_at(GATHER_S)
+        if not isinstance(step, Place):
+            return self._doing(step)
+        self.unit.whole(step.least)
+        self.unit.wanting, self.unit.least = frozenset(step.members), step.least
+        return None
+
+    def _step_at(self, now: float) -> Step:
+        picture = self.scene.picture
+        return next_step(observe_gang(self.unit, picture, self.pods.size, now, done=self.pods.done), picture, now)
+
+    def _doing(self, step: Step) -> str:
+        """Return what the controller waits for, or is about to do, in words."""
+        match step:
+            case OpenGates():
+                return "the claims of its gang are there; the controller is about to lift the gates"
+            case Go():
+                return "all pods of its gang have their places; the controller is about to let them be bound"
+            case Release():
+                return f"the claims of its gang are given back: {step.reason or step.cause}"
+            case EndOthers():
+                return step.why.text
+            case Wait() if step.reason is not None:
+                return step.reason.text
+        have = [member for member in self.unit.members if gang_plan.has_claim(self.scene.picture, member)]
+        seats = sum(gang_shown.state(self.scene, member) == "seated" for member in have)
+        return (
+            f"{seats} of {len(have)} pods of its gang have their places; the scheduler has yet to give the others "
+            "theirs"
+        )
+
+    def plan(self, left: Left) -> dict[Member, Placement]:
+        """Return the places that the controller would give, near the members that have one."""
+        members = [m for m in self.unit.members if m in left.members or gang_plan.has_claim(self.scene.picture, m)]
+        of, least = self.pods.of, self.unit.least
+        return gang_plan.plan(left.snapshot, members, of.wants, identity=of.member.identity, least=least)
+
+    def places(self, found: Mapping[Member, Placement]) -> str:
+        """Return in words that there are places."""
+        return f"there are places for {len(found)} pods of its gang now"
+
+    async def no_place(self, wish: PlacementRequest, why: NoPlaceError) -> Verdict:
+        """Return why there is no place, how many such pods there is room for, and what would help all of the gang."""
+        scene, fit = self.scene, self.scene.picture.nodes.eligible(wish.ask)
+        whole = wish.request if isinstance(wish.request, Whole) else None
+        shown = msgspec.structs.replace(
+            gang_shown.described(scene, self.pods, self.asked.pod),
+            room=gang_ways.room(scene, self.unit),
+            helps=gang_ways.ways(self),
+        )
+        return Verdict(
+            reason=why.stable,
+            nearest=str(why).partition(": no; ")[2] if str(why) != why.stable else "",
+            gang=shown,
+            free=None if whole is None else gpu_sets.free(scene, whole, fit, self.unit.key[0]),
+            helps=() if whole is None else tuple(gpu_sets.left_out(scene, wish, whole, fit)[:HELPS]),
+        )

@@ -1,0 +1,196 @@
+"""One pod that gets its place by itself, be it one that comes to a gang which has started."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from dradriver.allocator.request import Choice, NoPlaceError, Whole
+from dradriver.api.base import affinity
+from dradriver.api.base.errors import WordError
+from dradriver.api.base.pods import Affinity, NodeAffinity, Pod
+from dradriver.cli.explainer import gpu_sets, static_pods
+from dradriver.cli.explainer.model import Help, Verdict
+from dradriver.cli.explainer.shown_places import given
+from dradriver.cli.explainer.workload import HELPS, Workload
+from dradriver.cluster.nodes.ask import ask_of
+from dradriver.cluster.nodes.columns import Bools
+from dradriver.cluster.records.placement import Placement
+from dradriver.cluster.records.records import ClaimRecord
+from dradriver.controller.placing import gang_plan
+from dradriver.controller.placing.decide import decide, revalidate
+from dradriver.controller.placing.nic_choice import NoNicsError, figures
+from dradriver.controller.steps.actions import EndOthers, Go, OpenGates, Place, Release, Settle, Wait
+from dradriver.controller.steps.observe import observe
+from dradriver.controller.steps.step import step as next_step
+from dradriver.queue.caps import Left
+from dradriver.queue.placement_request import PlacementRequest
+from dradriver.queue.units import Member, Unit
+
+_FILLED: Final = 8  # nodes that are looked at for CPU and memory before they are named
+
+_ENDS: Final = {  # by the controller's ``WithdrawReason``: why a promise ends that is still there
+    "taken": "its GPUs were given to another claim",
+    "gone": "what was promised is not offered any more, or tainted",
+    "damaged": "nobody knows any more what its claim was made for",
+    "overlooked": "the scheduler overlooks that there is room; the claim is made anew",
+}
+
+
+class PodWorkload(Workload):
+    """See ``Workload``. Of a pod that comes to a gang, ``unit`` is not marked as one that is to be near the others."""
+
+    @property
+    def searched(self) -> Unit:
+        """For whom the places are looked for: of a pod that comes to a gang, near the others."""
+        return self.unit if self.gang is None else Unit(self.asked)
+
+    async def step(self) -> str | None:
+        """Return what the controller is about to do for the pod."""
+        pod, picture = self.asked.pod, self.scene.picture
+        step = next_step(observe(self.unit.lead, picture, 0.0), picture, 0.0)
+        claim = picture.claim_of(pod)
+        match step:
+            case Place():
+                return None
+            case Settle() if pod.spec.node_name:
+                return ""
+            case OpenGates():
+                return await self._keeping(claim)
+            case Release() if step.cause is not None:
+                return f"its promise ends: {step.reason or _ENDS.get(step.cause.value, step.cause.value)}"
+            case Go() | Release():
+                doing = "told that it may be bound" if isinstance(step, Go) else "given back, to be made anew"
+                return f"its gang has started; its claim is about to be {doing}"
+            case EndOthers():
+                return step.why.text
+            case Wait() if step.reason:
+                return step.reason.text
+        if claim is None or not claim.handed_over:
+            return f"its GPUs are promised to it; {static_pods.said(pod)}"
+        return f"it was handed over to the scheduler, and nothing is promised to it; {static_pods.said(pod)}"
+
+    async def _keeping(self, claim: ClaimRecord | None) -> str:
+        """Return what the controller is about to do with the claim of a gated pod."""
+        wish = self._wish()
+        if wish is not None and claim is not None and claim.pin is not None:
+            await self.scene.fill((claim.pin.choice.node,))
+            if revalidate(self.scene.picture, wish, claim) is None:
+                return "its claim is there and not valid any more; the controller is about to make it anew"
+        return "its claim is there; the controller is about to lift its gate"
+
+    def plan(self, left: Left) -> dict[Member, Placement]:
+        """Return the place that the controller would give: near the others of its gang."""
+        gang, picture = self.gang, self.scene.picture
+        if gang is None:
+            return {self.asked: decide(left.snapshot, self.asked.wish, most=self.most_nodes)}
+        members = [
+            self.asked if member is self.asked else gang_plan.placed(picture, member.pod)
+            for member in gang.unit.members
+            if member is self.asked or gang_plan.has_claim(picture, member)
+        ]
+        near = [member for member in members if member is not None]
+        return gang_plan.plan(left.snapshot, near, gang.of.wants, identity=gang.of.member.identity)
+
+    def places(self, found: Mapping[Member, Placement]) -> str:
+        """Return in words that there is a place."""
+        lifted = "" if self.asked.pod.gated else "the promise that it had has ended; "
+        return f"{lifted}there is a place for it on {found[self.asked].node} now"
+
+    async def no_place(self, wish: PlacementRequest, why: NoPlaceError) -> Verdict:
+        """Return why there is no place, what is nearest, and what would make one."""
+        scene, fit = self.scene, self._fit(wish)
+        if wish.shared and wish.claim in scene.picture.claims:
+            return Verdict(reason=why.stable)  # other GPUs would be of no use to it
+        if isinstance(why, NoNicsError) and wish.nics is not None:  # the same
+            nodes = [scene.picture.nodes.name(row) for row in np.flatnonzero(fit).tolist()]
+            return Verdict(reason=why.stable, nearest=figures(scene.picture, wish.nics, nodes))
+        lifted = (
+            ""
+            if self.asked.pod.gated
+            else "the promise that it had has ended, and it can go to no other node than its own: "
+        )
+        return Verdict(
+            reason=f"{lifted}{why.stable}",
+            nearest=self._nearest(wish, fit, why.stable),
+            free=gpu_sets.free(scene, wish.request, fit, wish.claim[0]) if isinstance(wish.request, Whole) else None,
+            helps=await self._helps(wish, fit),
+        )
+
+    def _nearest(self, wish: PlacementRequest, fit: Bools, stable: str) -> str:
+        """Return what is nearest to what is wanted, where the allocator can say."""
+        picture = self.scene.picture
+        try:
+            tenant = picture.inventory.tenant(wish.claim[0])
+            picture.fleets.of(wish.claim[0]).rank(wish.request, eligible=fit, limit=1, tenant=tenant)
+        except NoPlaceError as error:
+            said = str(error)
+            return "" if said in stable else said.partition(": no; ")[2] or said
+        return ""
+
+    async def _helps(self, wish: PlacementRequest, fit: Bools) -> tuple[Help, ...]:
+        """Return what would make a place: claims that end, and nodes that are left out though their GPUs are free."""
+        scene = self.scene
+        if not isinstance(wish.request, Whole):
+            return tuple(gpu_sets.parts_helps(scene, wish, fit)[:HELPS])
+        options = gpu_sets.helps(scene, wish, wish.request, fit)[:_FILLED]
+        await scene.fill([option.node for option in options])
+        fit = self._fit(wish)
+        open_ = [option for option in options if self._is_at(option.node, fit)]
+        return (*open_[:HELPS], *gpu_sets.left_out(scene, wish, wish.request, fit)[:HELPS])
+
+    async def having(self, doing: str) -> Verdict:
+        """Return what the pod has or is promised, and which sets would be better."""
+        verdict, wish, own = await super().having(doing), self._wish(), self.claim
+        if own is None or wish is None:
+            return verdict
+        if own.pin is None and own.handed_over:
+            pod = self.asked.pod
+            looks = not (own.devices or own.deleting or pod.gated or pod.spec.node_name)
+            free = await static_pods.free(self.scene, pod, wish.request) if looks else None
+            place = given(self.scene, wish.claim, wish.request)
+            return msgspec.structs.replace(verdict, place=place, free=free)
+        if own.pin is None or not isinstance(own.pin.choice, Choice) or not isinstance(wish.request, Whole):
+            return verdict
+        return msgspec.structs.replace(verdict, better=await self._better(wish, own.pin.choice))
+
+    async def _better(self, wish: PlacementRequest, choice: Choice) -> tuple[Help, ...]:
+        """Return the sets that would be better than the one that the pod has."""
+        nodes, mine = self.scene.picture.nodes, self.scene.picture.node_usage.by(wish.pod)
+        ask, freed = ask_of(_as_written(self.asked.pod), wish.ask.key.volumes), {} if mine is None else dict([mine])
+        options = gpu_sets.better(self.scene, wish, choice, nodes.eligible(ask, freed))[:_FILLED]
+        await self.scene.fill([option.node for option in options])
+        fit = nodes.eligible(ask, freed)
+        return tuple(option for option in options if self._is_at(option.node, fit))[:HELPS]
+
+    def _wish(self) -> PlacementRequest | None:
+        """Return what the pod asks for; None if that cannot be read, which only a pod with GPUs survives."""
+        try:
+            return self.asked.wish
+        except WordError:
+            return None
+
+    def _fit(self, wish: PlacementRequest) -> Bools:
+        """Return the nodes that have room for the pod beside GPUs, and its channel of multi-node NVLink: (rows,)."""
+        picture, domain = self.scene.picture, self.scene.picture.channels.domain_of(wish.pod)
+        fit = picture.nodes.eligible(wish.ask)
+        return fit if domain is None else fit & picture.channels.free(domain, wish.pod)
+
+    def _is_at(self, node: str, fit: Bools) -> bool:
+        row = self.scene.picture.nodes.find(node)
+        return row is not None and bool(fit[row])
+
+
+def _as_written(pod: Pod) -> Pod:
+    """Return a pod as it was before it was narrowed to its nodes: it might have gone to any other then."""
+    if not affinity.is_narrowed(pod.metadata.annotations, affinity.required(pod)):
+        return pod
+    try:
+        required = affinity.authors(pod.metadata.annotations)
+    except WordError:
+        return pod
+    own = Affinity(node_affinity=NodeAffinity(required_during_scheduling_ignored_during_execution=required))
+    return msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, affinity=own))

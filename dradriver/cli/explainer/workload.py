@@ -1,0 +1,129 @@
+"""A workload, one pod or the pods of a gang, and its verdict: the place that it has, or gets, or why there is none.
+
+All workloads take this one path. ``PodWorkload`` and ``GangWorkload`` say what differs: the controller's next step, its
+plan, and what would help.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from dradriver.allocator.request import NoPlaceError
+from dradriver.api.base.errors import WordError
+from dradriver.cli.cluster.scene import Scene
+from dradriver.cli.explainer import gang_shown
+from dradriver.cli.explainer.gang_shown import GangPods
+from dradriver.cli.explainer.model import Verdict
+from dradriver.cli.explainer.queue_position import position
+from dradriver.cli.explainer.shown_places import place_of
+from dradriver.cluster.records.placement import Placement
+from dradriver.cluster.records.records import ClaimRecord
+from dradriver.controller.placing.decide import MOST_NODES
+from dradriver.queue.caps import CapError, Left
+from dradriver.queue.placement_request import PlacementRequest
+from dradriver.queue.units import Member, Unit
+
+HELPS: Final = 3
+_ROUNDS: Final = 8
+
+
+class Workload(abc.ABC):
+    """What the controller makes of a pod, alone or with its gang.
+
+    Attributes:
+        scene: The cluster.
+        asked: The pod that is asked about, as the controller plans it.
+        unit: What has a position in the queue: the pod, or all of its gang.
+        gang: The gang that the pod is of; None for a pod of no gang.
+        most_nodes: How many nodes the place of a single pod may name.
+    """
+
+    def __init__(self, scene: Scene, asked: Member, unit: Unit, gang: GangPods | None) -> None:
+        self.scene, self.asked, self.unit, self.gang = scene, asked, unit, gang
+        self.most_nodes = MOST_NODES
+
+    @abc.abstractmethod
+    async def step(self) -> str | None:
+        """Return what the controller waits for, or is about to do, in words; None if it looks for a place."""
+
+    @abc.abstractmethod
+    def plan(self, left: Left) -> dict[Member, Placement]:
+        """Return the places that the controller would give, of what the workload may use.
+
+        Raises:
+            NoPlaceError: There is no place.
+            WordError: What a pod asks for cannot be read.
+        """
+
+    @abc.abstractmethod
+    def places(self, found: Mapping[Member, Placement]) -> str:
+        """Return in words that there are places."""
+
+    @abc.abstractmethod
+    async def no_place(self, wish: PlacementRequest, why: NoPlaceError) -> Verdict:
+        """Return the verdict if there is no place: why, what is free, what is nearest and what would help."""
+
+    @property
+    def searched(self) -> Unit:
+        """For whom the places are looked for: caps and reservations are asked about it."""
+        return self.unit
+
+    @property
+    def claim(self) -> ClaimRecord | None:
+        """The pod's own claim; None if there is none, or it is somebody else's under the same name."""
+        claim = self.scene.picture.claim_of(self.asked.pod)
+        return claim if claim is not None and claim.owned_by(self.asked.uid) else None
+
+    async def having(self, doing: str) -> Verdict:
+        """Return the verdict if no place is looked for: what the pod has, or is promised."""
+        pin = None if self.claim is None else self.claim.pin
+        return Verdict(reason=doing, place=None if pin is None else place_of(pin.choice, pin.uuids))
+
+    async def verdict(self) -> Verdict:
+        """Return what there is to say of the workload."""
+        if (doing := await self.step()) is not None:
+            return await self.having(doing)
+        try:
+            wish = self.asked.wish
+        except WordError as error:
+            return Verdict(reason=str(error))
+        turn = position(self.scene, self.unit)
+        found = await self._placements()
+        if isinstance(found, CapError):  # what is free, and whose end would make a place, says nothing of it
+            return Verdict(reason=str(found), turn=turn)
+        if isinstance(found, NoPlaceError):
+            return msgspec.structs.replace(await self.no_place(wish, found), turn=turn)
+        gang = self.gang if self.gang is not None and self.unit is self.gang.unit else None
+        own = found.get(self.asked)
+        ahead = "" if turn.position == 1 else "; older pods have their turn first"
+        return Verdict(
+            reason=f"{self.places(found)}{ahead}",
+            gang=None if gang is None else gang_shown.described(self.scene, gang, self.asked.pod, found),
+            place=None if own is None else place_of(own.choice, own.uuids),
+            turn=turn,
+        )
+
+    async def _placements(self) -> dict[Member, Placement] | NoPlaceError:
+        """Return the places that the controller would give now, or why there are none.
+
+        Others' pods count on all nodes that are named, as in the controller's cluster cache. The search for a gang may
+        cost what the controller's last try may, which avoids no node.
+        """
+        scene, unit, why = self.scene, self.searched, ""
+        try:
+            for _ in range(_ROUNDS):
+                left = scene.caps.left(unit, scene.whose(unit))
+                why = left.why
+                found = self.plan(left)
+                if not await scene.fill({node for place in found.values() for node in place.hostnames}):
+                    break
+                self.most_nodes *= 2
+        except NoPlaceError as error:
+            return error.more(why) if why else error
+        except WordError as error:
+            return NoPlaceError(str(error))
+        return found
