@@ -136,8 +136,12 @@ class Placer:
         """Look at a workload again at a time, and tell its pods why they wait."""
         if step.until is not None:
             self._agenda.add_at(step.until, unit.key)
-        if step.reason is not None:
+        if step.reason is None:
+            return
+        if unit.is_gang:  # it waits for its claims to go, most often: why they go says more
             self.tell(unit, step.reason)
+        else:
+            self.refuse(unit, step.reason)
 
     def tell(self, unit: Unit, reason: Reason) -> None:
         """Tell a workload's pods why they wait; if writing for it failed, that says more."""

@@ -131,7 +131,8 @@ class Commit:
 
     async def _open(self, places: Mapping[Member, Placement], slot: Slot, began: float) -> None:
         claims = [member.wish.claim for member in places]
-        is_gang = len(places) > 1
+        # Also the last gate of a gang that has not started: its other pods wait for this one.
+        is_gang = any(self._picture.gangs.gathers(member.key) for member in places)
         if is_gang and not all(place.seat for place in places.values()):
             # Nothing keeps the first ones from being bound: the scheduler keeps CPU and memory for the others.
             await self._each((partial(self._nominate, m, place.node) for m, place in places.items()), slot)
