@@ -18,12 +18,18 @@ import msgspec
 
 from dradriver.api.base import affinity, names
 from dradriver.api.base.errors import WordError
-from dradriver.api.pod import ladder, misspelled, resolved
+from dradriver.api.pod import (
+    claim_alternatives as ladder,
+)
+from dradriver.api.pod import (
+    misspelled,
+    resolved,
+)
 from dradriver.api.pod.annotations import max_duration_s
 from dradriver.api.pod.resolved import Resolved
 from dradriver.api.policies.model import Policies
 from dradriver.api.vocabulary import messages, vendor_words
-from dradriver.api.vocabulary.parts import Asked, described
+from dradriver.api.vocabulary.container_requests import Asked, described
 from webhook import addon, advice, bounds, containers, desired, effects, gang, kueue, pod_view, references, static
 from webhook.containers import Asks
 

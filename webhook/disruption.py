@@ -10,7 +10,7 @@ import msgspec
 from dradriver.api.base import names
 from dradriver.api.base.errors import WordError
 from dradriver.api.base.objects import Part
-from dradriver.api.gangs import gangs
+from dradriver.api.gangs import gang_annotations as gangs
 from dradriver.api.policies.model import Policies
 
 BACKOFF_LIMIT: Final = 6  # of a Job that says nothing (batch/v1)

@@ -15,8 +15,8 @@ from dradriver.allocator.request import Strategy, Whole
 from dradriver.api.base import names
 from dradriver.api.pod.annotations import ALIASES
 from dradriver.api.pod.resolved import Resolved
-from dradriver.api.policies.meaning import spelled_out
 from dradriver.api.policies.model import Policies
+from dradriver.api.policies.workload_words import spelled_out
 from dradriver.api.vocabulary import annotation_words, values
 from dradriver.api.vocabulary.annotation_words import About
 from dradriver.topology.vendors import AMD, NVIDIA, VENDORS

@@ -10,7 +10,7 @@ import msgspec
 from dradriver.allocator.request import Whole
 from dradriver.api.base import names
 from dradriver.api.base.errors import WordError
-from dradriver.api.pod import ladder
+from dradriver.api.pod import claim_alternatives as ladder
 from dradriver.api.pod.resolved import Resolved
 from dradriver.api.vocabulary import values
 from dradriver.api.vocabulary.messages import shown

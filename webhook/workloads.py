@@ -16,10 +16,10 @@ from msgspec import Raw
 from dradriver.api.base import names
 from dradriver.api.base.errors import WordError
 from dradriver.api.base.jsonpatch import Patch
-from dradriver.api.gangs import gang_sizes
+from dradriver.api.gangs import gang_size_of_owner as gang_sizes
 from dradriver.api.pod.annotations import check_words, is_written
 from dradriver.api.policies.model import Policies
-from dradriver.api.vocabulary import limits
+from dradriver.api.vocabulary import container_limits as limits
 from webhook import disruption, gang, kueue, pod_view
 
 _EACH: Final = "*"  # of a list or of an object's members

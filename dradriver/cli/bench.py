@@ -15,8 +15,8 @@ import msgspec
 from dradriver import __version__
 from dradriver.api.base import names
 from dradriver.cli import nccl_tests
-from dradriver.cli.cluster import access, reading
-from dradriver.cli.cluster.options import output_options, server_options
+from dradriver.cli.cluster import access, cluster_reading
+from dradriver.cli.cluster.cluster_options import output_options, server_options
 from dradriver.cli.inputs import Number, content
 from dradriver.cli.nccl_tests import Measured, NcclTestsError
 from dradriver.kube.client import ApiError, Client, Unreachable
@@ -131,10 +131,10 @@ async def run_job(server: ServerConfig, job: dict[str, Any], *, timeout_s: float
         try:
             await client.create(_JOBS, job)
         except (ApiError, Unreachable) as error:
-            raise reading.refused(error, server, _JOBS, namespace=namespace) from error
+            raise cluster_reading.refused(error, server, _JOBS, namespace=namespace) from error
         while time.monotonic() < until:
             label = f"batch.kubernetes.io/job-name={name}"
-            pods: list[dict[str, Any]] = await reading.listed(
+            pods: list[dict[str, Any]] = await cluster_reading.listed(
                 client, server, PODS, dict, namespace=namespace, label_selector=label
             )
             pod = pods[0] if pods else {}

@@ -10,14 +10,23 @@ import click
 import msgspec
 
 from dradriver import __version__
-from dradriver.api.base.ledger import bound
+from dradriver.api.base.allocating_driver import bound
 from dradriver.api.policies.model import Policies
-from dradriver.cli.cluster import access, in_force, moves
-from dradriver.cli.cluster.gangs import stand
+from dradriver.cli.cluster import (
+    access,
+    moves,
+    policies_in_force,
+)
+from dradriver.cli.cluster.cluster_options import (
+    driver_namespace_option,
+    output_options,
+    policies_option,
+    server_options,
+)
+from dradriver.cli.cluster.free_gpus import FreeGpus, free_gpus
+from dradriver.cli.cluster.largest_gangs import stand
+from dradriver.cli.cluster.listed_cluster import read_whole
 from dradriver.cli.cluster.moves import Goes, Move, Simulation
-from dradriver.cli.cluster.options import driver_namespace_option, output_options, policies_option, server_options
-from dradriver.cli.cluster.scene import read_whole
-from dradriver.cli.cluster.sets import FreeGpus, free_gpus
 from dradriver.cli.inputs import given_policies
 from dradriver.cluster.pods.gpu_time import owner_of
 from dradriver.kube.client import Client
@@ -117,7 +126,7 @@ async def _read(
     server: ServerConfig, file: Policies | None, driver_namespace: str | None, *, size: int, most: int
 ) -> Defrag:
     async with Client(server, user_agent=f"gputopo/{__version__}") as client:
-        followed = await in_force.read(client, server, driver_namespace, file)
+        followed = await policies_in_force.read(client, server, driver_namespace, file)
         scene = await read_whole(client, server, followed)
         await scene.fill(scene.picture.inventory.fleet.nodes)
         stand(scene)

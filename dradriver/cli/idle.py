@@ -15,9 +15,14 @@ from dradriver.api.claims import idleness
 from dradriver.api.claims.pins import Claim
 from dradriver.api.policies.model import DEFAULTS
 from dradriver.cli.cluster import access
-from dradriver.cli.cluster.in_force import InForce
-from dradriver.cli.cluster.options import all_namespaces_option, namespace_option, output_options, server_options
-from dradriver.cli.cluster.scene import Scene, read_whole
+from dradriver.cli.cluster.cluster_options import (
+    all_namespaces_option,
+    namespace_option,
+    output_options,
+    server_options,
+)
+from dradriver.cli.cluster.listed_cluster import Scene, read_whole
+from dradriver.cli.cluster.policies_in_force import InForce
 from dradriver.cluster.gpus.gpu_parts import gpus_of
 from dradriver.controller.steps.idle_workloads import timeout_s
 from dradriver.kube.client import Client

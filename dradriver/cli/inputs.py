@@ -67,7 +67,7 @@ def given_policies(name: str | None) -> Policies | None:
     """
     if name is None:
         return None
-    from dradriver.api.policies.read import PoliciesError, read  # here, for it brings yaml
+    from dradriver.api.policies.policies_reader import PoliciesError, read  # here, for it brings yaml
 
     try:
         return read(content(name), source=called(name))

@@ -13,7 +13,7 @@ from dradriver.topology import peer_access
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.load import read_machine
 from dradriver.topology.machine import Machine
-from dradriver.topology.topo_m.implied import assumed
+from dradriver.topology.topo_m.implied_products import assumed
 from dradriver.topology.vendors import AMD
 from dradriver.view.output import warn
 
@@ -87,13 +87,13 @@ def warn_of(machine: Machine) -> None:
 
 
 def _own(driver_root: Path | None) -> Machine:
-    from dradriver.node.vendors import present
-    from dradriver.node.vendors.amd import reading as amd
-    from dradriver.node.vendors.nvidia.discovery import reading as nvidia
+    from dradriver.node.vendors import vendor_of_node
+    from dradriver.node.vendors.amd import amd_reading as amd
+    from dradriver.node.vendors.nvidia.discovery import nvidia_reading as nvidia
 
     reading: amd.Reading | nvidia.Reading
     try:
-        if present.look(root := Path("/")).vendor is AMD:
+        if vendor_of_node.look(root := Path("/")).vendor is AMD:
             reading = amd.read(root)
         else:
             reading = nvidia.read(driver_root=driver_root)

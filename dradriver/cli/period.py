@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 import click
 
-from dradriver.api.claims.usage import HOUR_S
+from dradriver.api.claims.usage_config_maps import HOUR_S
 
 _AGO: Final = re.compile(r"(\d{1,6})([hdw])", re.ASCII)
 _UNITS: Final = {"h": 1, "d": 24, "w": 168}

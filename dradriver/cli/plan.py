@@ -21,7 +21,7 @@ from dradriver.allocator.choice.phrases import wanted
 from dradriver.api.base.quantity import whole
 from dradriver.api.policies.model import DEFAULTS, Policies
 from dradriver.cli import plan_parts
-from dradriver.cli.cluster.options import driver_namespace_option, server_options
+from dradriver.cli.cluster.cluster_options import driver_namespace_option, server_options
 from dradriver.cli.machine_source import SOURCES, nccl_version_option, warn_of
 from dradriver.cli.plan_question import PlanError, Question, free_gpus, numbers, request, told
 from dradriver.cli.policies import load

@@ -16,10 +16,10 @@ from dradriver.allocator import GangChoice, GangRequest, NoPlaceError, Whole, pl
 from dradriver.allocator.choice.numbering import listed
 from dradriver.allocator.choice.phrases import wanted
 from dradriver.api.policies.model import Policies
-from dradriver.cli.cluster import access, in_force
-from dradriver.cli.cluster.gangs import stand
-from dradriver.cli.cluster.scene import Scene, read_whole
-from dradriver.cli.cluster.sets import open_nodes
+from dradriver.cli.cluster import access, policies_in_force
+from dradriver.cli.cluster.free_gpus import open_nodes
+from dradriver.cli.cluster.largest_gangs import stand
+from dradriver.cli.cluster.listed_cluster import Scene, read_whole
 from dradriver.cli.plan_question import Question, request
 from dradriver.kube.client import Client
 from dradriver.kube.config import ServerConfig
@@ -113,7 +113,7 @@ def place(scene: Scene, gang: GangRequest) -> GangChoice:
 
 async def _read(server: ServerConfig, file: Policies | None, driver_namespace: str | None) -> Scene:
     async with Client(server, user_agent=f"gputopo/{__version__}") as client:
-        followed = await in_force.read(client, server, driver_namespace, file)
+        followed = await policies_in_force.read(client, server, driver_namespace, file)
         scene = await read_whole(client, server, followed, pods_too=False)
     for trouble in scene.unread:
         warn(trouble)

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from dradriver.allocator import Amount, Fleet, Mig, MigPart, Offer, PartChoice, Share, SharePart
-from dradriver.allocator.parts.existing import with_instances
-from dradriver.allocator.parts.phrases import amount, wanted
+from dradriver.allocator.parts.existing_instances import with_instances
+from dradriver.allocator.parts.part_phrases import amount, wanted
 from dradriver.allocator.request import Part
 from dradriver.api.slices import mig_devices
 from dradriver.api.vocabulary import values

@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 from dradriver.cli.simulator import mixed
 from dradriver.cli.simulator.order_figures import OrderResult
 from dradriver.cli.simulator.orders import SAME_ALONE
-from dradriver.cli.simulator.replay import Result
+from dradriver.cli.simulator.policy_replay import Result
 from dradriver.view.document import Bars, Cell, Column, Document, Notes, Panel, Table, Tone, report, words
 
 _POLICIES: Final = (

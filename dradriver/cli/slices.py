@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import click
 
-from dradriver.api.policies.modes import Mode, mode_of
-from dradriver.api.slices import slices as api
+from dradriver.api.policies.gpu_modes import Mode, mode_of
+from dradriver.api.slices import resource_slices as api
 from dradriver.cli.inputs import policies_of
 from dradriver.cli.machine_source import machine_options, read
 from dradriver.topology.machine import Machine

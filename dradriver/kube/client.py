@@ -16,8 +16,8 @@ from dradriver.kube import codec, isolated
 from dradriver.kube.config import ServerConfig
 from dradriver.kube.connection import Connection, TooLongError
 from dradriver.kube.errors import ApiError, Unreachable, Unreadable
-from dradriver.kube.lines import Lines
 from dradriver.kube.resources import Resource
+from dradriver.kube.stream_lines import Lines
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as TypeVarWithDefault

@@ -13,7 +13,7 @@ from dradriver.kube import codec
 from dradriver.kube.config import ServerConfig
 from dradriver.kube.errors import Unreachable, from_status
 from dradriver.kube.http import aiohttp
-from dradriver.kube.lines import Lines, cause
+from dradriver.kube.stream_lines import Lines, cause
 
 CONNECT_S: Final = 10.0
 # Writes held by somebody's slow webhook must leave room for a lease's renewal and the watches.

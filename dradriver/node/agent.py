@@ -16,40 +16,40 @@ from dradriver.event import Event
 from dradriver.kube import config as kube_config
 from dradriver.kube.client import Client
 from dradriver.kube.config import ServerConfig
-from dradriver.kube.events import Recorder, Reference
+from dradriver.kube.event_recorder import Recorder, Reference
 from dradriver.node import hardware, metrics
+from dradriver.node.agent_options import Options
 from dradriver.node.api_server import ApiServer
-from dradriver.node.claims import gpu_processes, info
+from dradriver.node.claims import gpu_processes, prepared_gpu_info
 from dradriver.node.claims.checkpoint import PreparedClaim
 from dradriver.node.claims.host_server import HostServer
-from dradriver.node.claims.nccl import Nccl
-from dradriver.node.claims.not_told import NotTold
+from dradriver.node.claims.missing_info_events import NotTold
+from dradriver.node.claims.nccl_settings import Nccl
 from dradriver.node.claims.prepare import Preparer
 from dradriver.node.claims.reconcile import INTERVAL_S, Reconciler
 from dradriver.node.claims.status import Statuses
+from dradriver.node.discovery.machine_watch import MachineWatch
 from dradriver.node.discovery.slots import Slots
-from dradriver.node.discovery.watch import MachineWatch
 from dradriver.node.faults import Fault
-from dradriver.node.health.events import PodEvents
+from dradriver.node.health.faults_in_force import Record
+from dradriver.node.health.health_watch import HealthWatch
 from dradriver.node.health.node_events import NodeEvents
-from dradriver.node.health.record import Record
+from dradriver.node.health.pod_events import PodEvents
 from dradriver.node.health.runtime import RuntimeWatch
-from dradriver.node.health.watch import HealthWatch
-from dradriver.node.idle import watch as idle
-from dradriver.node.idle.watch import IdleWatch
+from dradriver.node.idle import idle_watch as idle
+from dradriver.node.idle.idle_watch import IdleWatch
 from dradriver.node.kubelet import sockets
 from dradriver.node.kubelet.health import HealthStream
 from dradriver.node.kubelet.plugin import CHECK_S, Plugin
 from dradriver.node.kubelet.service import DraService
-from dradriver.node.nics import watch as nics
-from dradriver.node.nics.watch import NicWatch
-from dradriver.node.options import Options
+from dradriver.node.nics import nic_watch as nics
+from dradriver.node.nics.nic_watch import NicWatch
 from dradriver.node.publishing.mode_transition import ModeTransitions
 from dradriver.node.publishing.node_objects import NodeObjects
 from dradriver.node.publishing.publisher import Publisher
 from dradriver.node.publishing.remembered_modes import Remembered
+from dradriver.process.health_server import serve_health
 from dradriver.process.policies_file import PoliciesFile
-from dradriver.process.serve import serve_health
 from dradriver.topology.machine import Machine
 
 logger = logging.getLogger(__name__)
@@ -266,7 +266,7 @@ class Agent:
         self._loop.call_soon_threadsafe(self._machines.poke)
 
     def _in_use(self, claim: ResourceClaim, prepared: PreparedClaim) -> None:
-        metrics.DEVICE_INFO.set(prepared.uid, info.rows(claim, prepared, node=self._options.node))
+        metrics.DEVICE_INFO.set(prepared.uid, prepared_gpu_info.rows(claim, prepared, node=self._options.node))
 
     def _tell_numbers(self) -> None:
         machine, node = self._machines.machine, self._options.node
@@ -299,7 +299,7 @@ async def run(
 
     Args:
         options: The command line's.
-        server: How to reach the API server; what ``options`` says by default.
+        server: How to reach the API server; what ``agent_options`` says by default.
         check_s: How often to look whether the sockets are still there.
         reconcile_s: How often to look for claims that nobody uses.
 

@@ -20,7 +20,7 @@ from typing import Final, Generic, NamedTuple, TypeVar
 
 import msgspec
 
-from dradriver.node import files, metrics
+from dradriver.node import atomic_files, metrics
 from dradriver.node.errors import ClaimError
 
 logger = logging.getLogger(__name__)
@@ -181,7 +181,7 @@ class Journal(Generic[T]):
         body = msgspec.json.encode(value)
         file = {"version": self._version, "checksum": hashlib.sha256(body).hexdigest(), "entry": msgspec.Raw(body)}
         self._folder.mkdir(parents=True, exist_ok=True)
-        files.write(path, msgspec.json.encode(file))
+        atomic_files.write(path, msgspec.json.encode(file))
 
     def touch(self, value: T) -> Entry[T]:
         """Give the file of an entry, as it was read or written, a new stamp, and return the entry.
@@ -191,7 +191,7 @@ class Journal(Generic[T]):
             OSError: There is no such file, or it cannot be changed.
         """
         key = self._key(value)
-        self._read[key] = Entry(value, _stamp(files.touch(self._path(key))))
+        self._read[key] = Entry(value, _stamp(atomic_files.touch(self._path(key))))
         return self._read[key]
 
     def remove(self, key: str) -> None:
@@ -204,8 +204,8 @@ class Journal(Generic[T]):
         path = self._path(key)
         for aside in self._aside():
             if aside.name.startswith(f"{path.name}."):
-                files.remove(aside)
-        files.remove(path)
+                atomic_files.remove(aside)
+        atomic_files.remove(path)
         self._read.pop(key, None)
         self._foreign.discard(key)
 
@@ -215,16 +215,16 @@ class Journal(Generic[T]):
         Raises:
             OSError: Something is still there.
         """
-        for path in self._folder.glob(f"*{files.TEMPORARY}"):
-            files.remove(path)
+        for path in self._folder.glob(f"*{atomic_files.TEMPORARY}"):
+            atomic_files.remove(path)
         for path in sorted(self._folder.glob(f"*{_SUFFIX}.newer-*")):
             match = _NEWER.fullmatch(path.name)
             if match is None or int(match[2]) > self._version or not _KEY.fullmatch(match[1]):
                 continue
             if self._path(match[1]).exists():  # rebuilt since
-                files.remove(path)
+                atomic_files.remove(path)
             else:
-                files.move(path, self._path(match[1]))
+                atomic_files.move(path, self._path(match[1]))
 
     def _stamps(self) -> dict[str, Stamp]:
         """Return the stamps of all files by key; none of what cannot be looked at."""
@@ -275,7 +275,7 @@ class Journal(Generic[T]):
 
     def _set_aside(self, path: Path, suffix: str, why: str) -> None:
         aside = path.with_name(f"{path.name}.{suffix}")
-        files.move(path, aside)
+        atomic_files.move(path, aside)
         self._read.pop(path.stem, None)
         logger.error("%s is %s; kept as %s", path, why, aside.name)
 

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Final
 
-from dradriver.node import files
+from dradriver.node import atomic_files
 from dradriver.node.errors import NotYetError
 
 _RETRY_S: Final = 0.02  # the node's lock is held for a few file operations
@@ -77,7 +77,7 @@ def _open(path: Path) -> int:
 
 def _try(descriptor: int, of: str | None) -> bool:
     if of is None:
-        return files.lock(descriptor)
+        return atomic_files.lock(descriptor)
     # One byte of a file that never has any. Unlike POSIX's other locks this kind is the descriptor's (fcntl(2)).
     at = int.from_bytes(hashlib.sha256(of.encode()).digest()[:7], "big")
     try:

@@ -26,7 +26,7 @@ from aiohttp.web_request import BaseRequest
 from aiohttp.web_response import StreamResponse
 from aiohttp.web_server import Server
 
-from dradriver.kube.labels import Labelled
+from dradriver.kube.labelled_metrics import Labelled
 
 CLOSED: Final = Labelled(
     Counter,

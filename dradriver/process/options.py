@@ -50,7 +50,7 @@ def parser(prog: str, description: str, *, health_port: int, namespace: str = ""
 
 def add_ledger(made: argparse.ArgumentParser) -> None:
     """Let the command line say whose devices are handed out: a key of ``api.base.ledger.LEDGERS``."""
-    from dradriver.api.base.ledger import LEDGERS, OURS
+    from dradriver.api.base.allocating_driver import LEDGERS, OURS
 
     made.add_argument(
         "--ledger",

@@ -93,7 +93,11 @@ class PoliciesFile(Followed):
             self.in_force = DEFAULTS
             self._count()
             return
-        from dradriver.api.policies.read import PoliciesError, notes, read  # here, for it brings yaml
+        from dradriver.api.policies.policies_reader import (
+            PoliciesError,
+            notes,
+            read,
+        )  # here, for it brings yaml
 
         try:
             policies = read(contents[0], source=self._path.name)

@@ -16,13 +16,13 @@ import numpy as np
 from dradriver.allocator.request import NoPlaceError
 from dradriver.api.base.errors import WordError
 from dradriver.api.claims.pins import Key, is_set
-from dradriver.api.policies.tenants import Cap
-from dradriver.cluster.cache.picture import Picture
+from dradriver.api.policies.tenant_policies import Cap
+from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.cache.snapshot import Snapshot
 from dradriver.cluster.gpus.gpu_parts import of_products
 from dradriver.cluster.nodes.columns import Bools
-from dradriver.queue.kinds import ANYWHERE, Closed
-from dradriver.queue.tenants import Tenants
+from dradriver.queue.equivalence_classes import ANYWHERE, Closed
+from dradriver.queue.namespace_tenants import Tenants
 from dradriver.queue.units import Member, Unit
 from dradriver.reason import Cause
 

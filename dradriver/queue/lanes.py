@@ -12,9 +12,9 @@ from dradriver.api.claims.pins import Key
 from dradriver.errors import DriverError
 from dradriver.kube.backoff import EARLY_S, wait_s
 from dradriver.kube.errors import asked_s
-from dradriver.queue.kinds import Order
+from dradriver.queue.equivalence_classes import Order
 from dradriver.queue.pace import Pace
-from dradriver.queue.turns import Turn, turn_of
+from dradriver.queue.tenant_turns import Turn, turn_of
 from dradriver.reason import Cause, Reason
 
 MOST: Final = 16

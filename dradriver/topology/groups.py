@@ -27,7 +27,7 @@ from itertools import combinations
 
 import msgspec
 
-from dradriver.topology.levels import line_rate_gbps
+from dradriver.topology.gpu_distances import line_rate_gbps
 from dradriver.topology.machine import Gpu, Machine, PathType
 from dradriver.topology.rings import Rings
 

@@ -8,7 +8,18 @@ from dradriver.view import bars, matrix
 from dradriver.view.document import Bars, Document, Entry, Key, Matrix
 from dradriver.view.palette import css
 from dradriver.view.plain import plain, wrapped
-from dradriver.view.shapes import CHARACTER, FONT, LINE, MARGIN, Drawing, box, escaped, moved, text, within
+from dradriver.view.svg_elements import (
+    CHARACTER,
+    FONT,
+    LINE,
+    MARGIN,
+    Drawing,
+    box,
+    escaped,
+    moved,
+    text,
+    within,
+)
 
 _NARROWEST = 480  # titles and keys have at least this
 _BETWEEN = 16

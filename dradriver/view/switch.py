@@ -6,7 +6,14 @@ from typing import Final
 
 from dradriver.view.document import Matrix, Tone
 from dradriver.view.plain import cut, plain
-from dradriver.view.shapes import CHARACTER, MARGIN, Drawing, box, pixels, text
+from dradriver.view.svg_elements import (
+    CHARACTER,
+    MARGIN,
+    Drawing,
+    box,
+    pixels,
+    text,
+)
 
 _FEWEST: Final = 17  # devices; of fewer the matrix is small, and shows groups, too
 _ROW: Final = 9  # devices beside each other

@@ -14,7 +14,7 @@ import yaml
 
 from dradriver.errors import DriverError
 from dradriver.yamltext.bounded import line_of, told
-from dradriver.yamltext.cures import cure
+from dradriver.yamltext.value_hints import cure
 
 _ROOT: Final = "$"
 _SURROGATE: Final = re.compile(r"[\ud800-\udfff]")

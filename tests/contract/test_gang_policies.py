@@ -23,14 +23,14 @@ import pytest
 from dradriver.api.base import names, seats
 from dradriver.api.base.dra_objects import ResourceClaim
 from dradriver.api.base.pods import Pod
-from dradriver.api.claims import claims
-from dradriver.api.gangs import suspends
-from dradriver.api.slices import slices
-from dradriver.cluster.cache.picture import Picture
+from dradriver.api.claims import claim_builder
+from dradriver.api.gangs import suspendable_owners
+from dradriver.api.slices import resource_slices
+from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.controller.owners.budgets import evict
 from dradriver.controller.owners.owner_kinds import OwnerKinds
 from dradriver.controller.owners.owner_restarts import OwnerRestarts
-from dradriver.controller.owners.owner_tops import left_suspended
+from dradriver.controller.owners.owner_suspension import left_suspended
 from dradriver.controller.writing.gang_writer import MANAGER
 from dradriver.controller.writing.outcome import RefusedError
 from dradriver.controller.writing.seat_slice import SeatSlice
@@ -69,7 +69,7 @@ Object = dict[str, Any]
 CONTROLLER: Final = "gpu-topology-controller"
 SHARE: Final = "11111111-2222-4333-8444-555555555555"
 SEAT: Final = result(names.SEAT_POOL, seats.DEVICE) | {"request": "seat", "shareID": SHARE}
-NAMED: Final = [{"cel": {"expression": claims.uuid_selector(["GPU-1"])}}]
+NAMED: Final = [{"cel": {"expression": claim_builder.uuid_selector(["GPU-1"])}}]
 GPU: Final = {"name": "main", "exactly": {"deviceClassName": names.DEVICE_CLASS, "selectors": NAMED}}
 PLACED: Final = {names.LABEL: names.LABEL_PLACED}
 STATEFUL_SETS: Final = Resource("apps", "v1", "statefulsets", "StatefulSet", namespaced=True)
@@ -136,7 +136,7 @@ async def claim(admin: Client, controller: Client, name: str, **metadata: Any) -
     """Create a claim of the controller with a GPU, a seat, and another driver's device, of which its status tells."""
     requests = [GPU, seats.request()]
     user = await admin.get(PODS, "probe", namespace=TEAM)
-    head = {"name": name, "labels": PLACED, "ownerReferences": [claims.owner("probe", user["metadata"]["uid"])]}
+    head = {"name": name, "labels": PLACED, "ownerReferences": [claim_builder.owner("probe", user["metadata"]["uid"])]}
     body = {"metadata": head | metadata, "spec": {"devices": {"requests": requests}}}
     await controller.create(RESOURCE_CLAIMS, body, namespace=TEAM)
     results = [result(HERE), SEAT, result(HERE, driver="other.example.com")]
@@ -210,7 +210,7 @@ async def test_a_stolen_token_of_the_controller_changes_nothing_else_of_a_claim(
         await change(admin, RESOURCE_CLAIMS, "plain", {"status": unmarked})
         there = (await admin.get(RESOURCE_CLAIMS, "plain", namespace=TEAM))["status"]
         probe = await admin.get(PODS, "probe", namespace=TEAM)
-        owners = [claims.owner("probe", probe["metadata"]["uid"])]
+        owners = [claim_builder.owner("probe", probe["metadata"]["uid"])]
         ours = {"metadata": {"name": "fresh", "labels": PLACED, "ownerReferences": owners}}
         await controller.create(RESOURCE_CLAIMS, plain | ours, namespace=TEAM)
         share = {key: SEAT[key] for key in ("shareID",) if suspending.version >= "1.36"}
@@ -278,7 +278,7 @@ async def test_the_controller_offers_seats_and_nothing_else_and_agents_offer_non
         changed = made | {"spec": made["spec"] | {"devices": [seat | gpu]}}
         assert "gpu-topology-seats" in await said(controller.update(RESOURCE_SLICES, changed))
 
-        agents = slices.slice_name(0, HERE)
+        agents = resource_slices.slice_name(0, HERE)
         theirs = offering(agents, nodeName=HERE, pool={"name": HERE, "generation": 1, "resourceSliceCount": 1})
         del theirs["spec"]["allNodes"]
         node = await here.create(RESOURCE_SLICES, theirs)
@@ -465,7 +465,7 @@ async def test_a_restored_or_copied_owner_may_have_the_record_of_another_and_is_
             JOBS, job("copied") | {"metadata": {"name": "copied", "annotations": notes}}, namespace=TEAM
         )
         assert copied["metadata"]["annotations"] == notes
-        assert suspends.record_of(msgspec.convert(copied, suspends.Suspendable)) is None
+        assert suspendable_owners.record_of(msgspec.convert(copied, suspendable_owners.Suspendable)) is None
         body = {"metadata": {"annotations": record(copied)}}
         assert "gpu-topology-owner-marks" in await said(change(admin, JOBS, "copied", body, subresource=""))
         left, _ = await left_suspended(controller, OwnerKinds(controller))

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from dradriver.api.base import names, seats
-from dradriver.api.slices import slices
+from dradriver.api.slices import resource_slices
 from dradriver.topology.machine import Gpu
 from dradriver.topology.profiles import load
 from tests import deploy, kubernetes_versions, needs
@@ -97,7 +97,7 @@ def test_what_a_server_cannot_keep_is_not_published_and_said_once(older: Cluster
     published = eventually("the GPUs are published", lambda: devices(older))
     shares = {f"{uuids[SHARED]}-share-{number}" for number in range(SHARES)}
     ids = {profile.name: profile.id for profile in gpu(STATIC).profiles}
-    instances = {slices.part_name(uuids[STATIC], ids[profile], start) for profile, start in INSTANCES}
+    instances = {resource_slices.part_name(uuids[STATIC], ids[profile], start) for profile, start in INSTANCES}
     whole = set(uuids) - {uuids[SHARED], uuids[STATIC]}
     assert Counter(device["name"] for device in published) == Counter(whole | shares | instances)
     kinds = {device["name"]: device["attributes"]["type"]["string"] for device in published}

@@ -15,11 +15,11 @@ import msgspec
 from dradriver.allocator.request import Choice, PartChoice
 from dradriver.api.base import names, seats
 from dradriver.api.pod import resolved
-from dradriver.api.policies.modes import Mode
-from dradriver.api.slices import slices
-from dradriver.api.vocabulary.nics import DRIVERS
-from dradriver.api.vocabulary.parts import Asked
-from dradriver.cluster.cache.picture import Picture
+from dradriver.api.policies.gpu_modes import Mode
+from dradriver.api.slices import resource_slices
+from dradriver.api.vocabulary.container_requests import Asked
+from dradriver.api.vocabulary.nic_requests import DRIVERS
+from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.gpus.tabulating import AtOnce
 from dradriver.cluster.nics import nic_devices
 from dradriver.controller.loop.audit import Audit
@@ -269,10 +269,10 @@ class GpuCluster(Stored):
 
     def publish(self, node: str, machine: Machine) -> None:
         """Publish a node's pool, a generation higher than before; what that one had and this has not goes."""
-        before = self.store.find(RESOURCE_SLICES, slices.slice_name(0, node))
+        before = self.store.find(RESOURCE_SLICES, resource_slices.slice_name(0, node))
         generation = 1 if before is None else before["spec"]["pool"]["generation"] + 1
         modes = {gpu.uuid: self.modes.get(node, Mode()) for gpu in machine.gpus}
-        for built in slices.build(machine, node=node, node_uid="n", modes=modes):
+        for built in resource_slices.build(machine, node=node, node_uid="n", modes=modes):
             built["spec"]["pool"]["generation"] = generation
             self.store.put(RESOURCE_SLICES, built)
         for piece in self.store.all(RESOURCE_SLICES):

@@ -8,21 +8,21 @@ from typing import overload
 import msgspec
 import numpy as np
 
-from dradriver.allocator.choice import ladder
+from dradriver.allocator.choice import fallback_criteria
 from dradriver.allocator.choice.choose import check
 from dradriver.allocator.choice.numbering import UnknownGpuError, listed, mask_of_gpus, numbers
-from dradriver.allocator.fleet import node_order, parts
+from dradriver.allocator.fleet import node_order, part_ranking
 from dradriver.allocator.fleet.candidates import Candidates
-from dradriver.allocator.fleet.network import Sites
+from dradriver.allocator.fleet.fleet_refusals import refusal
+from dradriver.allocator.fleet.network_sites import Sites
 from dradriver.allocator.fleet.node_group import NO_ROW, NodeGroup, Rules, group_key, without_uuids
-from dradriver.allocator.fleet.refusals import refusal
 from dradriver.allocator.parts.offers import WHOLE, Offer
 from dradriver.allocator.request import Choice, Mig, Part, PartChoice, Request, Share, Whole
-from dradriver.allocator.sets import rings
+from dradriver.allocator.sets import rank_order
 from dradriver.allocator.sets.criteria import Criteria
 from dradriver.allocator.sets.subsets import Bools, Ints
 from dradriver.allocator.sets.tables import tables_of
-from dradriver.topology.levels import Location
+from dradriver.topology.gpu_distances import Location
 from dradriver.topology.machine import Machine
 
 Eligible = Collection[str] | Bools
@@ -75,7 +75,7 @@ class Fleet:
     def free(self, name: str) -> frozenset[int]:
         """The node's free GPUs, by the machine's own numbers; KeyError for an unknown node."""
         group, slot = self._at(name)
-        return frozenset(numbers(group.machine, rings.positions(group.free(slot))))
+        return frozenset(numbers(group.machine, rank_order.positions(group.free(slot))))
 
     def set_node(self, name: str, machine: Machine, free: Collection[int], row: int | None = None) -> None:
         """Insert a node, or update its machine and its free GPUs.
@@ -284,7 +284,7 @@ class Fleet:
             NoPlaceError: No node has a fitting set; the message has the reason and the nearest thing that is possible.
         """
         if not isinstance(request, Whole):
-            return parts.rank(self._nodes(eligible), request, limit=limit, explain=explain, tenant=tenant)
+            return part_ranking.rank(self._nodes(eligible), request, limit=limit, explain=explain, tenant=tenant)
         check(request)
         candidates = self.candidates(request, eligible)
         tries = [candidates]
@@ -292,7 +292,7 @@ class Fleet:
             tries.insert(0, self.candidates(request, eligible, is_spared=True))
         choices: dict[str, Choice] = {}
         passed: list[Criteria] = []
-        for rung in ladder.rungs(request):
+        for rung in fallback_criteria.rungs(request):
             for tie in (tie for each in tries for tie in node_order.ties(each, request, rung=rung, passed=passed)):
                 for name, group, mask in node_order.named(tie, limit):
                     if name not in choices and len(choices) < limit:

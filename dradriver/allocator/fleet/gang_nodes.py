@@ -8,7 +8,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from dradriver.allocator.choice import ladder
+from dradriver.allocator.choice import fallback_criteria
 from dradriver.allocator.choice.choose import check
 from dradriver.allocator.choice.set_order import preference, set_order
 from dradriver.allocator.fleet.candidates import Candidates
@@ -20,7 +20,7 @@ from dradriver.allocator.sets import subsets
 from dradriver.allocator.sets.criteria import Criteria
 from dradriver.allocator.sets.subsets import Floats, Ints
 from dradriver.allocator.sets.tables import Tables
-from dradriver.topology.levels import CLUSTER, NODE
+from dradriver.topology.gpu_distances import CLUSTER, NODE
 
 _NO_LIMIT = np.iinfo(np.int64).max
 
@@ -248,7 +248,9 @@ def largest_gang(
     check(role.pod)
     if level not in fleet.sites.reaches:
         raise NoPlaceError(f"{level}: this cluster's network has the levels {', '.join(fleet.sites.reaches)}")
-    return largest(fleet, node_table(fleet, role, ladder.required(role.pod), eligible=eligible, amounts=amounts), level)
+    return largest(
+        fleet, node_table(fleet, role, fallback_criteria.required(role.pod), eligible=eligible, amounts=amounts), level
+    )
 
 
 def largest_gangs(fleet: Fleet, *, most: int, eligible: Eligible | None = None) -> tuple[int, dict[str, LargestGang]]:

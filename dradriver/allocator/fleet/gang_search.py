@@ -9,17 +9,25 @@ from typing import NamedTuple, TypeAlias
 import msgspec
 import numpy as np
 
-from dradriver.allocator.fleet import gang_domains, gang_shares
+from dradriver.allocator.fleet import gang_domains, gang_roles_search
+from dradriver.allocator.fleet.domain_capacity import hold_all, sums
 from dradriver.allocator.fleet.fleet import Fleet
 from dradriver.allocator.fleet.gang_domains import Wish
 from dradriver.allocator.fleet.gang_effort import CALL, ROLE_CALLS, Effort
 from dradriver.allocator.fleet.gang_nodes import GangNodes, room
-from dradriver.allocator.fleet.gang_plan import Around, Plan, plan
-from dradriver.allocator.fleet.gang_sums import hold_all, sums
+from dradriver.allocator.fleet.role_plan import (
+    Around,
+    Plan,
+    plan,
+)
 from dradriver.allocator.gang_request import GangRequest, Role
 from dradriver.allocator.request import Strategy
 from dradriver.allocator.sets.subsets import Ints
-from dradriver.topology.levels import CLUSTER, FABRIC, NODE
+from dradriver.topology.gpu_distances import (
+    CLUSTER,
+    FABRIC,
+    NODE,
+)
 
 _MOST_DOMAINS = 32  # of one level, the fullest and the emptiest ones, that are tried role after role
 _MOST_ORDERED = 3  # roles of which every order is tried in a domain
@@ -84,7 +92,7 @@ def search(
 
     The level is the narrowest that can be. Members that differ, and those that come to others, are placed one role
     after another, those with the most GPUs first, then in every other order; where that finds no place in any domain
-    of a level, all ways to share them are looked at (``gang_shares``). Half of ``effort`` is kept for that. Once the
+    of a level, ``gang_roles_search`` looks at all ways to share them. Half of ``effort`` is kept for that. Once the
     other half is spent and nothing is found, the plan is greedy: the search tries only the domain of each level with
     the most free GPUs, in one order of the roles.
 
@@ -342,13 +350,13 @@ class _Domain(NamedTuple):
         if effort.is_spent or not effort.spend(sum(_reading(self.tables[at]) for at in some)):
             return None
         here = {at: self._here(at, self.taken) for at in some}
-        asked = gang_shares.Asked(
+        asked = gang_roles_search.Asked(
             [request.members[at] for at in some], [self.counts[at] for at in some], request.min_gpus_per_node,
             None if request.max_nodes is None else request.max_nodes - self.taken.nodes,
         )  # fmt: skip
         if not some:
             return None
-        found = gang_shares.shares(
+        found = gang_roles_search.shares(
             asked, list(here.values()), gpus=self.taken.gpus, amounts=self.taken.amounts, effort=effort
         )
         if found is None:

@@ -16,7 +16,7 @@ from dradriver.allocator.fleet.candidates import Candidates
 from dradriver.allocator.fleet.node_group import NodeGroup
 from dradriver.allocator.request import NodeWeights, Strategy, Whole
 from dradriver.allocator.sets.criteria import Criteria
-from dradriver.allocator.sets.rings import positions
+from dradriver.allocator.sets.rank_order import positions
 from dradriver.allocator.sets.subsets import Array, Ints
 from dradriver.allocator.sets.tables import Tables
 

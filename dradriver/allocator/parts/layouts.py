@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dradriver.allocator.sets.kept import Kept
+from dradriver.allocator.sets.weighted_cache import Kept
 from dradriver.topology.machine import Machine, MigProfile
 from dradriver.topology.mig_limits import Limit, binding_limits
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dradriver.allocator.sets import subsets
-from dradriver.allocator.sets.room import Room
+from dradriver.allocator.sets.ring_capacity import Room
 from dradriver.allocator.sets.subsets import Bools, Counts, Ints
 from dradriver.topology.machine import PathType
 

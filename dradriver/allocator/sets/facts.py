@@ -12,10 +12,10 @@ import numpy as np
 
 from dradriver.allocator.request import Level
 from dradriver.allocator.sets import blocks, busbw, strength, subsets
-from dradriver.allocator.sets.kept import Kept
 from dradriver.allocator.sets.shape import Shape
 from dradriver.allocator.sets.subsets import Bools, Floats, Ints
-from dradriver.topology.levels import line_rate_gbps
+from dradriver.allocator.sets.weighted_cache import Kept
+from dradriver.topology.gpu_distances import line_rate_gbps
 from dradriver.topology.machine import PathType
 
 LEVELS = tuple(Level)  # best first

@@ -21,9 +21,9 @@ from dradriver.allocator.request import Constraint, Level
 from dradriver.allocator.sets import busbw, facts, subsets
 from dradriver.allocator.sets.canonical import canonical
 from dradriver.allocator.sets.criteria import ANY, Criteria
-from dradriver.allocator.sets.kept import Kept
 from dradriver.allocator.sets.shape import Shape, shape_of
 from dradriver.allocator.sets.subsets import Array, Bools, Floats, Ints
+from dradriver.allocator.sets.weighted_cache import Kept
 from dradriver.errors import DriverError
 from dradriver.topology.machine import Machine, PathType
 

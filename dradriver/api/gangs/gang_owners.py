@@ -17,7 +17,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from dradriver.api.base.objects import OwnerReference
-from dradriver.api.gangs.gangs import Size
+from dradriver.api.gangs.gang_annotations import Size
 from dradriver.api.vocabulary import values
 
 Rank: TypeAlias = tuple[int, ...]
@@ -104,7 +104,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
         made_by: The kind of what the gang is all of; ``gang`` where its author named it.
         size: How many pods it has, as its author or the pod says; None where neither does.
         read: The object that tells how many, and whether its pods can be a gang at all; of pods that a name joins only
-            the latter (``gang_members.size``).
+            the latter (``gang_of_pod.size``).
         rank: Where the pod stands among the others; None where nothing says.
     """
 

@@ -7,13 +7,20 @@ from typing import Any, Final
 
 from dradriver.allocator.request import Request, Whole
 from dradriver.api.base import names
+from dradriver.api.base.allocating_driver import current_ledger
 from dradriver.api.base.errors import WordError
-from dradriver.api.base.ledger import current_ledger
-from dradriver.api.policies.meaning import spelled_out
 from dradriver.api.policies.model import DEFAULTS, Policies
-from dradriver.api.vocabulary import annotation_words, messages, parts, vendor_words
+from dradriver.api.policies.workload_words import spelled_out
+from dradriver.api.vocabulary import (
+    annotation_words,
+    messages,
+    vendor_words,
+)
+from dradriver.api.vocabulary import (
+    container_requests as parts,
+)
+from dradriver.api.vocabulary.container_requests import Asked
 from dradriver.api.vocabulary.messages import shown
-from dradriver.api.vocabulary.parts import Asked
 from dradriver.topology.vendors import NVIDIA, VENDORS
 
 LONGEST_VALUE: Final = 256  # characters

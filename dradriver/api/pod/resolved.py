@@ -15,13 +15,17 @@ import msgspec
 from dradriver.allocator.request import Amount, Mig, Request, Share, Weights, Whole
 from dradriver.api.base import names
 from dradriver.api.base.errors import WordError
-from dradriver.api.gangs import gang_support, gangs
-from dradriver.api.gangs.gangs import Gang, gang
+from dradriver.api.gangs import gang_annotations, gang_support
+from dradriver.api.gangs.gang_annotations import Gang, gang
 from dradriver.api.pod.annotations import aside, idle_timeout_s, parse
 from dradriver.api.policies.model import DEFAULTS, Policies
 from dradriver.api.vocabulary import annotation_words, messages, values
+from dradriver.api.vocabulary.container_requests import (
+    Asked,
+    described,
+    request_names,
+)
 from dradriver.api.vocabulary.messages import shown
-from dradriver.api.vocabulary.parts import Asked, described, request_names
 from dradriver.api.vocabulary.values import MOST_GPUS
 from dradriver.topology.vendors import NVIDIA
 
@@ -52,8 +56,8 @@ class Resolved(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         when_full: ``hand-over`` where the scheduler gets it once there is no place; else unset.
         keep_env: Variables that no edit may replace, of a pod that the scheduler alone places: pods that share the
             template of their claims have the same.
-        ladder: Which ``ladder.VERSION`` the webhook that admitted such a pod knew; unset before there were any. It is
-            here so that the template's name, which is this note's hash, is another where the ladder is.
+        ladder: The ``claim_alternatives.VERSION`` of the webhook that admitted such a pod; unset before there were any.
+            It is here so that the template's name, which is this note's hash, is another where the ladder is.
         shared: The name of the claim that the pod shares with all that say the same; unset where it has one of its own.
             The request is what the set must be, as of one container, and each of ``containers`` uses all of it.
     """
@@ -133,7 +137,7 @@ def resolve(
     wanted = gang(annotations)
     version = max(annotation_words.version(request, VERSION), annotation_words.version_aside(told))
     resolved = Resolved(
-        version=version if wanted is None else gangs.version(wanted, version),
+        version=version if wanted is None else gang_annotations.version(wanted, version),
         containers=tuple(asked),
         request=msgspec.structs.replace(request, product=product) if product else request,
         nccl=_unless(values.NCCL_AUTO, told[names.NCCL]),
@@ -208,7 +212,7 @@ def _check_gang(wish: Resolved) -> None:
     elif isinstance(wish.request, Mig):
         row, told = gang_support.MIG, "a MIG slice"
     if row is not None:
-        raise gang_support.refusal(row, told, gangs.said(wish.gang))
+        raise gang_support.refusal(row, told, gang_annotations.said(wish.gang))
 
 
 def _unless(default: str, said: str) -> str | msgspec.UnsetType:
@@ -281,7 +285,7 @@ def _check(resolved: Resolved) -> None:
     if request.vendor != NVIDIA.word and not isinstance(request, Whole):
         raise WordError("it asks for parts of GPUs that have none")
     if resolved.gang is not msgspec.UNSET:
-        gangs.check(resolved.gang)
+        gang_annotations.check(resolved.gang)
     if resolved.idle_timeout_s is not msgspec.UNSET and resolved.idle_timeout_s < 1:
         raise WordError("it has a duration that is none")
     if resolved.nccl is not msgspec.UNSET and values.nccl(resolved.nccl) is None:

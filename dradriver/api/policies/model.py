@@ -45,8 +45,8 @@ from dradriver.api.policies.fields import (
     XidNumber,
     XidWord,
 )
-from dradriver.api.policies.tenants import Queue, Tenant
-from dradriver.api.vocabulary import nics
+from dradriver.api.policies.tenant_policies import Queue, Tenant
+from dradriver.api.vocabulary import nic_requests
 
 MOST_BYTES: Final = 1 << 16  # of a file: reading more would hold up a process
 
@@ -147,7 +147,7 @@ class Network(Section, frozen=True):
 
 
 class Spot(Section, frozen=True):
-    """Which nodes their provider may take away at any time, beside those that say so (``node_life.SPOT_LABELS``).
+    """Which nodes their provider may take away at any time, in addition to ``node_maintenance.SPOT_LABELS``.
 
     Attributes:
         labels: Any of these labels says it.
@@ -173,7 +173,7 @@ class Nics(Section, frozen=True):
     @property
     def every(self) -> Mapping[str, str]:
         """All classes of NICs by name, with their drivers' words."""
-        return {**nics.CLASSES, **self.classes}
+        return {**nic_requests.CLASSES, **self.classes}
 
 
 class Price(Section, frozen=True):

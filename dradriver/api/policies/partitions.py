@@ -7,8 +7,8 @@ from itertools import combinations
 from typing import Final, NamedTuple
 
 from dradriver.api.policies.fields import Gpus
-from dradriver.api.policies.modes import fits, on_node
-from dradriver.api.policies.tenants import Tenant
+from dradriver.api.policies.gpu_modes import fits, on_node
+from dradriver.api.policies.tenant_policies import Tenant
 from dradriver.topology.machine import Gpu
 
 OTHERS: Final = ""

@@ -6,7 +6,7 @@ import re
 from typing import Any, Final
 
 from dradriver.api.base import names, seats
-from dradriver.api.policies.modes import Mode
+from dradriver.api.policies.gpu_modes import Mode
 from dradriver.topology.groups import Groups
 from dradriver.topology.machine import Machine
 

@@ -16,7 +16,7 @@ from dradriver.api.base import names
 from dradriver.api.base.dra_objects import ResourceSlice
 from dradriver.topology.machine import Gpu, Machine
 
-_MOST: Final = 128  # GPUs of a node (``slices.MOST_GPUS``)
+_MOST: Final = 128  # GPUs of a node (``resource_slices.MOST_GPUS``)
 _LONGEST: Final = 64  # characters of an address and of a UUID; they have 40 at most
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from dradriver.api.base import names
-from dradriver.api.policies.modes import Mode
+from dradriver.api.policies.gpu_modes import Mode
 from dradriver.api.slices import device_attributes
 from dradriver.topology.groups import Groups
 from dradriver.topology.machine import Gpu, Machine, MigDevice, MigProfile

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from dradriver.allocator.policies import POLICIES
 from dradriver.allocator.request import Strategy
+from dradriver.allocator.set_policies import POLICIES
 from dradriver.api.base import names
 from dradriver.api.base.errors import WordError
 from dradriver.api.vocabulary.values import MOST_GPUS, STRATEGIES
-from dradriver.yamltext.cures import hint
+from dradriver.yamltext.value_hints import hint
 
 # What a value is not, and what to write; after "<key>: <value> is no".
 RATE: Final = "bandwidth; write a number of GB/s above zero, as 100 or 100GB/s"

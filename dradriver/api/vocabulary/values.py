@@ -7,8 +7,8 @@ from typing import Final
 
 import msgspec
 
-from dradriver.allocator.policies import LINKED
 from dradriver.allocator.request import Constraint, Strategy
+from dradriver.allocator.set_policies import LINKED
 from dradriver.api.base import names
 from dradriver.api.base.errors import WordError
 from dradriver.api.base.quantity import whole

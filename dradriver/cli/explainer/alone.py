@@ -9,12 +9,13 @@ from dradriver.api.base import names
 from dradriver.api.base.errors import WordError
 from dradriver.api.base.pods import Pod
 from dradriver.api.claims.pins import Claim
-from dradriver.api.pod import ladder, resolved
-from dradriver.cli.cluster.scene import Scene
+from dradriver.api.pod import claim_alternatives as ladder
+from dradriver.api.pod import resolved
+from dradriver.cli.cluster.listed_cluster import Scene
 from dradriver.cli.explainer import rooms
 from dradriver.cli.explainer.model import Free, Static, Verdict
 from dradriver.cli.explainer.places import given
-from dradriver.cluster.nodes.ask import ask_of
+from dradriver.cluster.nodes.pod_demands import ask_of
 from dradriver.view.plain import plain
 
 _ENTRY: Final = "resource.kubernetes.io/pod-claim-name"

@@ -13,12 +13,12 @@ from dradriver.allocator.request import NoPlaceError
 from dradriver.api.base.errors import WordError
 from dradriver.api.base.pods import Pod
 from dradriver.api.base.seats import GO
-from dradriver.api.gangs import gang_members
+from dradriver.api.gangs import gang_of_pod as gang_members
+from dradriver.api.gangs.gang_annotations import Size
 from dradriver.api.gangs.gang_owners import Alone
-from dradriver.api.gangs.gangs import Size
-from dradriver.cli.cluster.scene import Scene
+from dradriver.cli.cluster.listed_cluster import Scene
 from dradriver.cli.explainer.model import Gang, GangPod
-from dradriver.cluster.pods.gangs import Membership
+from dradriver.cluster.pods.gang_pods import Membership
 from dradriver.cluster.pods.volumes import Unbound
 from dradriver.cluster.records.placement import Placement
 from dradriver.controller.placing import gang_plan

@@ -11,15 +11,15 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from dradriver.allocator.choice import ladder
+from dradriver.allocator.choice import fallback_criteria as ladder
 from dradriver.allocator.fleet.node_group import NodeGroup
 from dradriver.allocator.request import Choice, Constraint, Level, NoPlaceError, Whole
-from dradriver.allocator.sets import rings
+from dradriver.allocator.sets import rank_order as rings
 from dradriver.allocator.sets.subsets import Ints
 from dradriver.api.claims import pins
 from dradriver.api.claims.pins import Key
-from dradriver.api.slices import slices
-from dradriver.cli.cluster.scene import Scene
+from dradriver.api.slices import resource_slices as slices
+from dradriver.cli.cluster.listed_cluster import Scene
 from dradriver.cli.explainer.document import age
 from dradriver.cli.explainer.model import Free, Help, Owner, Room
 from dradriver.cluster.cache.snapshot import Snapshot

@@ -9,7 +9,7 @@ import msgspec
 from dradriver.allocator.request import NoPlaceError, Whole
 from dradriver.api.base.errors import WordError
 from dradriver.api.base.pods import Pod
-from dradriver.cli.cluster.scene import Scene
+from dradriver.cli.cluster.listed_cluster import Scene
 from dradriver.cli.explainer import gang_helps, gangs, rooms, turns
 from dradriver.cli.explainer.gangs import Read
 from dradriver.cli.explainer.model import Verdict

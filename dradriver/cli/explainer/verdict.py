@@ -10,22 +10,22 @@ import numpy as np
 
 from dradriver.allocator.request import Choice, NoPlaceError, Whole
 from dradriver.api.base import affinity
+from dradriver.api.base.allocating_driver import bound
 from dradriver.api.base.errors import WordError
-from dradriver.api.base.ledger import bound
 from dradriver.api.base.pods import Affinity, NodeAffinity, Pod
 from dradriver.api.claims.pins import Pin, claim_key
 from dradriver.api.policies.model import Policies
-from dradriver.cli.cluster import in_force
-from dradriver.cli.cluster.reading import ClusterError
-from dradriver.cli.cluster.scene import Scene
-from dradriver.cli.cluster.tenants import Own
+from dradriver.cli.cluster import policies_in_force as in_force
+from dradriver.cli.cluster.cluster_reading import ClusterError
+from dradriver.cli.cluster.listed_cluster import Scene
+from dradriver.cli.cluster.tenant_usage import Own
 from dradriver.cli.explainer import alone, gangs, happened, rooms, turns
 from dradriver.cli.explainer.gangs import Read
 from dradriver.cli.explainer.model import Happening, Help, Verdict
 from dradriver.cli.explainer.places import given, place_of
 from dradriver.cli.explainer.together import together
-from dradriver.cluster.nodes.ask import Where, ask_of
 from dradriver.cluster.nodes.columns import Bools
+from dradriver.cluster.nodes.pod_demands import Where, ask_of
 from dradriver.cluster.pods.volumes import Unbound
 from dradriver.cluster.records.placement import Placement
 from dradriver.cluster.records.records import ClaimRecord

@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from dradriver.cli.page.facts import Pieces, encoder
+from dradriver.cli.page.page_pieces import Pieces, encoder
 
 _MOST_GONE: Final = 4096  # names of pieces that went; a reader from before the oldest of them begins anew
 

@@ -16,10 +16,14 @@ from typing import Any, Final, NoReturn, TypeVar
 import msgspec
 
 from dradriver.api.base import names
+from dradriver.api.base.allocating_driver import LEDGERS
 from dradriver.api.base.dra_objects import ResourceSlice
-from dradriver.api.base.ledger import LEDGERS
-from dradriver.cli.cluster import reading
-from dradriver.cluster.records import pods, records, slice_records
+from dradriver.cli.cluster import cluster_reading
+from dradriver.cluster.records import (
+    pod_records,
+    records,
+    slice_records,
+)
 from dradriver.errors import DriverError
 from dradriver.kube import codec, isolated
 from dradriver.kube.client import ApiError, Client
@@ -81,13 +85,13 @@ def sources(driver_namespace: str) -> tuple[Source, ...]:
     sliced: dict[Any, Callable[[Any], Any]] = {slice_records.read_slice: slice_records.slice_record}
     found = [
         *(
-            Source(RESOURCE_SLICES, ResourceSlice, fields=reading.of_driver(one), made=sliced)
+            Source(RESOURCE_SLICES, ResourceSlice, fields=cluster_reading.of_driver(one), made=sliced)
             for one in LEDGERS.values()
         ),
-        Source(RESOURCE_CLAIMS, reading.read_claim),
+        Source(RESOURCE_CLAIMS, cluster_reading.read_claim),
         Source(NODES, records.read_node),
         Source(DEVICE_CLASSES, records.read_class),
-        Source(PODS, pods.read, labels=names.LABEL),
+        Source(PODS, pod_records.read, labels=names.LABEL),
     ]
     if driver_namespace:
         said: dict[Any, Callable[[Any], Any]] = {dict: lambda kept: codec.decode(kept.text, dict)}
@@ -208,7 +212,7 @@ class Mirror(Client):
                     + (held if resource == RESOURCE_CLAIMS else "")
                 )
             if isinstance(one.trouble, ApiError) and one.trouble.forbidden:
-                yield str(reading.refused(one.trouble, self._config, resource, namespace=one.source.namespace))
+                yield str(cluster_reading.refused(one.trouble, self._config, resource, namespace=one.source.namespace))
             elif one.trouble is not None:
                 yield plain(f"{resource.plural} are as they were: the API server does not answer ({one.trouble})")
 

@@ -17,9 +17,9 @@ def given(tables: Tables) -> list[int]:
 class JobSizes:
     """The numbers of GPUs that jobs can have.
 
-    A job has as few pods as possible, as alike as possible (``lines.pods``), and each is on a node of its own that
-    gives so many. Products of Ascend do not give every number (``Machine.blocks``), and of unlike nodes the small ones
-    have no place for a large pod.
+    A job has as few pods as possible, as alike as possible (``simulated_queue.pods``). Each is on a node of its own
+    that gives so many. Products of Ascend do not give every number (``Machine.blocks``), and of unlike nodes the small
+    ones have no place for a large pod.
 
     Attributes:
         pod: GPUs of the largest pod; 0 where no machine gives any.

@@ -28,7 +28,7 @@ from typing import Final
 
 import msgspec
 
-from dradriver.queue.reservation import Terms
+from dradriver.queue.reservation_rules import Terms
 
 
 class Turn(enum.Enum):

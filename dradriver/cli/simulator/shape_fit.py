@@ -10,7 +10,12 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from dradriver.cli.simulator.shapes import QUANTILES, SHAPES, SIZES, Shape
+from dradriver.cli.simulator.published_shapes import (
+    QUANTILES,
+    SHAPES,
+    SIZES,
+    Shape,
+)
 
 Floats = NDArray[np.float64]
 

@@ -10,10 +10,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 
 from dradriver.allocator.fleet.fleet import Fleet
 from dradriver.api.claims.pins import Key
-from dradriver.cluster.cache.picture import Picture
+from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.gpus.remaining import Remaining
-from dradriver.cluster.nodes.ask import Ask
 from dradriver.cluster.nodes.columns import Bools, Ints
+from dradriver.cluster.nodes.pod_demands import Ask
 from dradriver.cluster.nodes.requests import Amounts
 
 

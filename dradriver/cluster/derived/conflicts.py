@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 
 from dradriver.api.base.pods import Pod
 from dradriver.api.claims.pins import Device, Key, Usage
-from dradriver.api.claims.preempts import Preempts
-from dradriver.cluster.cache.picture import Picture
-from dradriver.cluster.pods.claims import nic_places
+from dradriver.api.claims.preemption_note import Preempts
+from dradriver.cluster.cache.cluster_cache import Picture
+from dradriver.cluster.pods.claim_accounts import nic_places
 from dradriver.cluster.records.placement import Placement
 from dradriver.cluster.records.records import ClaimRecord
 

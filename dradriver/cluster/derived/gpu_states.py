@@ -7,8 +7,8 @@ from typing import Final, Literal
 
 from dradriver.api.claims.pins import MigSlice
 from dradriver.cluster.gpus.inventory import Inventory
-from dradriver.cluster.nodes.table import NodeTable
-from dradriver.cluster.pods.claims import Accounts
+from dradriver.cluster.nodes.node_table import NodeTable
+from dradriver.cluster.pods.claim_accounts import Accounts
 
 State = Literal["held", "promised", "ill", "withheld", "closed", "reserved", "free"]
 STATES: Final[tuple[State, ...]] = ("held", "promised", "ill", "withheld", "closed", "reserved", "free")

@@ -14,8 +14,8 @@ import msgspec
 from dradriver.api.base.objects import seconds
 from dradriver.api.base.pods import Pod
 from dradriver.api.claims.pins import Device, Key, Usage, is_set
-from dradriver.api.gangs import suspends
-from dradriver.cluster.cache.picture import Picture
+from dradriver.api.gangs import suspendable_owners
+from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.nodes.requests import Amounts
 from dradriver.cluster.pods.gpu_time import owner_of
 from dradriver.cluster.records.records import ClaimRecord
@@ -202,7 +202,7 @@ def suspendable_owner(pod: Pod) -> str:
     Such a controller replaces a pod that ends, unless it is suspended.
     """
     owner = next((owner for owner in pod.metadata.owner_references if owner.controller), None)
-    return owner.uid if owner is not None and owner.kind in suspends.FIELDS else ""
+    return owner.uid if owner is not None and owner.kind in suspendable_owners.FIELDS else ""
 
 
 def by_node(pods: Iterable[WorkloadPod]) -> dict[str, list[WorkloadPod]]:

@@ -8,12 +8,12 @@ from dradriver.allocator import Fleet
 from dradriver.api.claims.pins import Device, Key
 from dradriver.api.policies.model import Policies
 from dradriver.api.policies.partitions import OTHERS
-from dradriver.cluster.gpus import network
+from dradriver.cluster.gpus import node_locations
 from dradriver.cluster.gpus.inventory import Inventory
 from dradriver.cluster.gpus.kueue_topologies import KueueTopologies, KueueTopology
 from dradriver.cluster.gpus.remaining import Remaining
-from dradriver.cluster.gpus.views import View, Views
-from dradriver.cluster.nodes.table import NodeTable
+from dradriver.cluster.gpus.tenant_fleets import View, Views
+from dradriver.cluster.nodes.node_table import NodeTable
 from dradriver.kube.reflector import Change
 
 
@@ -226,7 +226,7 @@ class Fleets:
             pools = ((name, self._inventory.pool(name)) for name in fleet.nodes)
             machines = {name: pool.machine for name, pool in pools if pool is not None}
             levels = self._levels or self.topologies.keys([labels.get(name, {}) for name in fleet.nodes])
-            network.locate(fleet, labels, machines, levels, self._gbps_of)
+            node_locations.locate(fleet, labels, machines, levels, self._gbps_of)
 
     def _move(self) -> None:
         self._inventory.located = None

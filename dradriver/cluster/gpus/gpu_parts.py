@@ -8,11 +8,11 @@ from fnmatch import fnmatchcase
 from typing import Final, NamedTuple
 
 from dradriver.allocator.choice.filters import suits
-from dradriver.allocator.parts.rooms import share_of
+from dradriver.allocator.parts.free_capacity import share_of
 from dradriver.allocator.request import Amount, Mig, Request, Share, Whole
 from dradriver.api.claims.pins import ALL_CORES, MigSlice, Usage
-from dradriver.api.claims.usage import Kind
-from dradriver.api.slices import slices
+from dradriver.api.claims.usage_config_maps import Kind
+from dradriver.api.slices import resource_slices
 from dradriver.cluster.gpus.pools import Pool
 from dradriver.topology.machine import Gpu
 from dradriver.topology.versions import reaches
@@ -48,7 +48,7 @@ def gpus_of(pool: Pool | None, device: str, usage: Usage) -> list[tuple[str, Kin
 def _gpu(pool: Pool, device: str) -> Gpu | None:
     """Return the GPU that a device is or is a MIG slice of."""
     for gpu in pool.machine.gpus:
-        name = slices.device_name(gpu.uuid)
+        name = resource_slices.device_name(gpu.uuid)
         if device == name or device.startswith(f"{name}-"):
             return gpu
     return None
@@ -60,9 +60,9 @@ def _size_of(gpu: Gpu, device: str) -> int:
         profile.size
         for profile in gpu.profiles
         for start in profile.starts
-        if slices.part_name(gpu.uuid, profile.id, start) == device
+        if resource_slices.part_name(gpu.uuid, profile.id, start) == device
     )
-    return 0 if device == slices.device_name(gpu.uuid) else next(named, 0)
+    return 0 if device == resource_slices.device_name(gpu.uuid) else next(named, 0)
 
 
 def _memory_slices(gpu: Gpu | None) -> int:
@@ -124,7 +124,7 @@ class GpuKinds:
 
 def _kinds(pool: Pool) -> Iterable[GpuKind]:
     for gpu in pool.machine.gpus:
-        how = pool.parts.get(slices.device_name(gpu.uuid))
+        how = pool.parts.get(resource_slices.device_name(gpu.uuid))
         like = Gpu(
             index=0, uuid="", minor=0, pci="", product=gpu.product, board=gpu.board, architecture=gpu.architecture,
             memory_mib=gpu.memory_mib, profiles=gpu.profiles, vendor=gpu.vendor,

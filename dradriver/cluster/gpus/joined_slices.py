@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 
 from dradriver.api.claims.pins import Device, Key, MigSlice, Usage
-from dradriver.api.slices import slices
+from dradriver.api.slices import resource_slices
 from dradriver.cluster.gpus.pools import newest
 from dradriver.cluster.records.devices import gpu_names
 from dradriver.cluster.records.records import ClaimRecord
@@ -151,7 +151,7 @@ class JoinedSlices:
             return None
         machine = next((piece.machine for piece in self._pools[pool].machine.values()), None)
         gpus = machine.gpus if isinstance(machine, Machine) else ()
-        gpu = next((gpu for gpu in gpus if slices.device_name(gpu.uuid) == device), None)
+        gpu = next((gpu for gpu in gpus if resource_slices.device_name(gpu.uuid) == device), None)
         profile = None if gpu is None else next((one for one in gpu.profiles if one.id == int(mig[2])), None)
         return None if profile is None else MigSlice(profile.name, int(mig[3]), profile.size)
 

@@ -11,7 +11,7 @@ from dradriver.allocator import Amount, MigPart, Offer, SharePart
 from dradriver.allocator.parts.offers import WHOLE, ShareRule
 from dradriver.allocator.request import Part
 from dradriver.api.claims.pins import ALL_CORES, Key, MigSlice, Usage
-from dradriver.api.slices import slices
+from dradriver.api.slices import resource_slices
 from dradriver.cluster.gpus.pools import Pool
 
 _ANY_SIZE: Final = ShareRule()
@@ -100,7 +100,7 @@ def fits_beside(pool: Pool | None, device: str, taken: Usage, loads: Mapping[Key
     if taken is None or None in loads.values():
         return False
     gpus = () if pool is None else pool.machine.gpus
-    gpu = next((gpu for gpu in gpus if slices.device_name(gpu.uuid) == device), None)
+    gpu = next((gpu for gpu in gpus if resource_slices.device_name(gpu.uuid) == device), None)
     if pool is None or gpu is None:
         return False  # nobody knows how much of it there is
     parts = pool.parts.get(device)

@@ -23,8 +23,8 @@ from typing import Final, NoReturn
 
 import msgspec
 
-from dradriver.allocator.fleet import kinds
-from dradriver.allocator.fleet.kinds import MachineKind
+from dradriver.allocator.fleet import machine_kinds
+from dradriver.allocator.fleet.machine_kinds import MachineKind
 from dradriver.event import Event
 from dradriver.kube.backoff import wait_s
 from dradriver.topology.machine import Machine
@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 TIMEOUT_S: Final = 30.0  # of one kind's tables: 16 GPUs with links of all widths take 2.5 s on one core
 MOST_PAUSE_S: Final = 600.0
 CALM_S: Final = 3600.0
-_COMMAND: Final = (sys.executable, "-m", kinds.__name__)
+_COMMAND: Final = (sys.executable, "-m", machine_kinds.__name__)
 
 
 class AtOnce:
@@ -86,7 +86,7 @@ class Tabulator(AtOnce):
         timeout_s: float = TIMEOUT_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``command`` starts the process, as ``allocator/fleet/kinds.py`` is one."""
+        """``command`` starts the process, as ``allocator/fleet/machine_kinds.py`` is one."""
         super().__init__()
         self._command, self._timeout_s, self._clock = command, timeout_s, clock
         self._wanted: dict[str, MachineKind] = {}  # by node, those first that have waited longest
@@ -96,7 +96,7 @@ class Tabulator(AtOnce):
 
     def ready(self, node: str, machine: Machine) -> bool:
         """See ``AtOnce``."""
-        if kinds.known(machine) or (kind := kinds.kind_of(machine)) is None:
+        if machine_kinds.known(machine) or (kind := machine_kinds.kind_of(machine)) is None:
             self.forget(node)
             return True
         if self._wanted.get(node) != kind:
@@ -162,7 +162,7 @@ class Tabulator(AtOnce):
             )  # fmt: skip
             return
         for number, part in enumerate(asking.result()):
-            kinds.keep(kind, number, part)
+            machine_kinds.keep(kind, number, part)
             await asyncio.sleep(0)
         for other in [other for other, wanted in self._wanted.items() if wanted == kind]:
             self.forget(other)
@@ -187,9 +187,9 @@ class Tabulator(AtOnce):
         process = self._process
         assert process.stdin is not None
         assert process.stdout is not None
-        process.stdin.write(kinds.question(kind))
+        process.stdin.write(machine_kinds.question(kind))
         process.stdin.flush()
-        return list(kinds.answer(process.stdout))
+        return list(machine_kinds.answer(process.stdout))
 
     def _end(self) -> None:
         """End the process, whatever it is doing; nobody waits for its answer any more."""

@@ -13,12 +13,20 @@ import numpy as np
 
 from dradriver.allocator.request import NEAR_REQUIRED
 from dradriver.api.vocabulary import simple_cel
-from dradriver.api.vocabulary.nics import NicAsk, NicRequest, Tolerated
+from dradriver.api.vocabulary.nic_requests import (
+    NicAsk,
+    NicRequest,
+    Tolerated,
+)
 from dradriver.api.vocabulary.simple_cel import Term
 from dradriver.cluster.nics.nic_devices import Nic
-from dradriver.cluster.nics.nic_ways import Ways, of_gpu, same
+from dradriver.cluster.nics.nic_distances import (
+    Ways,
+    of_gpu,
+    same,
+)
 from dradriver.cluster.nodes.columns import Bools, Ints, grown
-from dradriver.cluster.nodes.table import NodeTable
+from dradriver.cluster.nodes.node_table import NodeTable
 
 _MOST: Final = 1024  # wishes of which it is kept: 25 KB each with 5000 nodes
 _MOST_SHORT: Final = 1024  # the same of which nodes were found short: 40 KB each

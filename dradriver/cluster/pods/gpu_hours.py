@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
-from dradriver.api.claims.usage import HOUR_S, MOST_PODS, MOST_ROWS, Bucket, Detail, Details, Hours, folds, largest_pods
+from dradriver.api.claims.usage_config_maps import (
+    HOUR_S,
+    MOST_PODS,
+    MOST_ROWS,
+    Bucket,
+    Detail,
+    Details,
+    Hours,
+    folds,
+    largest_pods,
+)
 from dradriver.event import Event
 
 _HOURS: Final = 4  # of a gap, before others have their turn

@@ -12,8 +12,8 @@ from dradriver.allocator.request import Choice
 from dradriver.api.base.pods import Pod
 from dradriver.api.claims.pins import Key
 from dradriver.api.gangs.gang_owners import Rank
-from dradriver.cluster.pods.claims import Accounts
-from dradriver.cluster.pods.gangs import Membership
+from dradriver.cluster.pods.claim_accounts import Accounts
+from dradriver.cluster.pods.gang_pods import Membership
 from dradriver.cluster.records.records import ClaimRecord
 
 KEPT_S: Final = 120.0  # a Job makes a lost pod anew after 10 s, and after 20, 40, 80 s where it goes on losing them

@@ -9,11 +9,11 @@ from typing import Final
 import msgspec
 
 from dradriver.api.base import names, quantity
+from dradriver.api.base.allocating_driver import Ledger
 from dradriver.api.base.dra_objects import Device
 from dradriver.api.base.errors import WordError
-from dradriver.api.base.ledger import Ledger
 from dradriver.api.claims import pins
-from dradriver.api.slices import slices
+from dradriver.api.slices import resource_slices
 from dradriver.api.vocabulary import values
 from dradriver.topology.machine import Machine
 
@@ -77,7 +77,7 @@ def gpu_names(said: Mapping[str, str], machine: Machine | None) -> dict[str, str
     """
     addresses = {} if machine is None else {f"{_ADDRESS}{gpu.pci}": gpu.uuid for gpu in machine.gpus if gpu.pci}
     return {
-        name: slices.device_name(uuid)
+        name: resource_slices.device_name(uuid)
         for name, identity in said.items()
         if (uuid := addresses.get(identity) if identity.startswith(_ADDRESS) else identity)
     }

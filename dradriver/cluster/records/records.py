@@ -14,15 +14,23 @@ from dradriver.api.base import names, same_spec, seats
 from dradriver.api.base.dra_objects import ResourceSlice
 from dradriver.api.base.objects import Metadata, Node
 from dradriver.api.base.seats import Seat
-from dradriver.api.claims import channels, claims, idleness, pins, plans, preempts, templates
+from dradriver.api.claims import (
+    claim_builder,
+    claim_templates,
+    compute_domains,
+    gang_plan_note,
+    idleness,
+    pins,
+    preemption_note,
+)
+from dradriver.api.claims.claim_templates import Template
+from dradriver.api.claims.gang_plan_note import Planned
 from dradriver.api.claims.idleness import Idle
 from dradriver.api.claims.pins import Claim, Key, Pin, Usage
-from dradriver.api.claims.plans import Planned
-from dradriver.api.claims.preempts import Preempts
-from dradriver.api.claims.templates import Template
-from dradriver.api.pod import ladder
-from dradriver.api.vocabulary import nics
-from dradriver.api.vocabulary.nics import Given
+from dradriver.api.claims.preemption_note import Preempts
+from dradriver.api.pod import claim_alternatives
+from dradriver.api.vocabulary import nic_requests
+from dradriver.api.vocabulary.nic_requests import Given
 from dradriver.kube import codec
 
 
@@ -99,17 +107,17 @@ def claim_record(claim: Claim) -> ClaimRecord:
         handed_over=claim.metadata.annotations.get(names.HANDED_OVER, "")
         if claim.metadata.labels.get(names.LABEL) == names.LABEL_HANDED_OVER
         else "",
-        set=claims.read_set(claim.metadata.annotations[names.SET])
+        set=claim_builder.read_set(claim.metadata.annotations[names.SET])
         if ours and names.SET in claim.metadata.annotations
         else None,
-        planned=plans.read(claim) if ours else None,
+        planned=gang_plan_note.read(claim) if ours else None,
         seat=seats.of(claim),
-        preempts=preempts.read(claim) if ours else None,
+        preempts=preemption_note.read(claim) if ours else None,
         allocated_at="" if claim.status.allocation is None else claim.status.allocation.allocation_timestamp,
         idle=idleness.idle_of(claim),
         idle_end=idleness.asked(claim.metadata.annotations),
-        channels=channels.held(claim),
-        nics=nics.given(claim),
+        channels=compute_domains.held(claim),
+        nics=nic_requests.given(claim),
     )
 
 
@@ -162,7 +170,7 @@ def read_channels(data: msgspec.Raw) -> ChannelSlice | None:
         BadJson: It is no slice.
     """
     piece: ResourceSlice = codec.decode(data, ResourceSlice)
-    node = channels.node_of(piece)
+    node = compute_domains.node_of(piece)
     return None if node is None else ChannelSlice(piece.metadata.bare, node)
 
 
@@ -222,7 +230,7 @@ def read_template(data: msgspec.Raw) -> Template:
         BadJson: It is no template.
     """
     raw: _RawTemplate = codec.decode(data, _RawTemplate)
-    short = len(memoryview(raw.spec)) <= templates.LONGEST
+    short = len(memoryview(raw.spec)) <= claim_templates.LONGEST
     return msgspec.structs.replace(_known(raw), spec=bytes(raw.spec) if short else b"")
 
 
@@ -236,9 +244,9 @@ def known_template(data: msgspec.Raw) -> Template:
 
 
 def _known(raw: _RawTemplate) -> Template:
-    if ladder.TEMPLATE_NAME.fullmatch(raw.metadata.name) is None:  # a copy's author wants to keep it
-        return Template(raw.metadata.bare, None, domain=channels.domain_of(raw.spec))
+    if claim_alternatives.TEMPLATE_NAME.fullmatch(raw.metadata.name) is None:  # a copy's author wants to keep it
+        return Template(raw.metadata.bare, None, domain=compute_domains.domain_of(raw.spec))
     static = raw.metadata.labels.get(names.LABEL) == names.LABEL_STATIC
-    short = 0 < len(memoryview(raw.spec)) <= templates.LONGEST
+    short = 0 < len(memoryview(raw.spec)) <= claim_templates.LONGEST
     digest = same_spec.digest(codec.decode(raw.spec, object)) if short else ""
     return Template(raw.metadata.bare, None, static, digest)

@@ -12,8 +12,8 @@ import msgspec
 
 from dradriver.api.base import names
 from dradriver.api.base.pods import Pod
+from dradriver.api.claims.claim_templates import Template
 from dradriver.api.claims.pins import Key
-from dradriver.api.claims.templates import Template
 from dradriver.api.policies.model import DEFAULTS
 from dradriver.api.vocabulary.messages import shown
 from dradriver.reason import Cause, Reason

@@ -7,7 +7,7 @@ from typing import Final
 
 from dradriver.api.base.pods import Pod
 from dradriver.api.claims.pins import Key
-from dradriver.cluster.cache.picture import Picture
+from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.controller import metrics
 from dradriver.controller.loop.gang_worker import GangWorker
 from dradriver.controller.loop.pod_worker import PodWorker
@@ -17,9 +17,9 @@ from dradriver.controller.reading.prerequisites import Prerequisites
 from dradriver.controller.writing.executor import Executor
 from dradriver.controller.writing.reasons import Reasons
 from dradriver.queue.agenda import Agenda
-from dradriver.queue.entries import Entries
+from dradriver.queue.kueue_entries import Entries
 from dradriver.queue.lanes import Lanes
-from dradriver.queue.tenants import Tenants
+from dradriver.queue.namespace_tenants import Tenants
 from dradriver.queue.unit_register import UnitRegister
 from dradriver.queue.units import Member, Unit
 from dradriver.queue.waiting import Queue

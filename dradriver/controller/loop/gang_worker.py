@@ -11,11 +11,11 @@ from dradriver.allocator.fleet.gang_effort import efforts
 from dradriver.allocator.request import NoPlaceError
 from dradriver.api.base.errors import WordError
 from dradriver.api.claims.pins import Key, claim_key
-from dradriver.api.gangs import gang_members
+from dradriver.api.gangs import gang_of_pod as gang_members
 from dradriver.api.gangs.gang_owners import Alone, Rank
-from dradriver.cluster.cache.picture import Picture
+from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.nodes.columns import Bools
-from dradriver.cluster.pods.gangs import Membership
+from dradriver.cluster.pods.gang_pods import Membership
 from dradriver.cluster.records.placement import Placement
 from dradriver.controller import metrics
 from dradriver.controller.loop.preemption import Preemptions

@@ -9,9 +9,9 @@ from typing import Final
 from dradriver.allocator.request import NoPlaceError
 from dradriver.api.base import names
 from dradriver.api.base.errors import WordError
-from dradriver.api.claims.claims import digest
+from dradriver.api.claims.claim_builder import digest
 from dradriver.api.vocabulary.values import HAND_OVER
-from dradriver.cluster.cache.picture import Picture
+from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.nodes.columns import Bools
 from dradriver.cluster.records.placement import Placement
 from dradriver.controller.loop.preemption import Preemptions
@@ -29,8 +29,8 @@ from dradriver.controller.writing.reasons import Reasons
 from dradriver.queue.agenda import Agenda
 from dradriver.queue.caps import CapError, Caps, Left
 from dradriver.queue.lanes import Lanes
+from dradriver.queue.namespace_tenants import Tenants
 from dradriver.queue.placement_request import why
-from dradriver.queue.tenants import Tenants
 from dradriver.queue.units import Member, Unit
 from dradriver.queue.waiting import Queue
 from dradriver.reason import Cause, Reason

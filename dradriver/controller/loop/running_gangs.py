@@ -12,7 +12,7 @@ import msgspec
 from dradriver.allocator.request import NoPlaceError
 from dradriver.api.base.pods import Pod
 from dradriver.api.claims.pins import Key
-from dradriver.cluster.cache.picture import Picture
+from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.records.placement import Placement
 from dradriver.controller.owners.owner_restarts import AGAIN_S
 from dradriver.controller.placing import gang_plan

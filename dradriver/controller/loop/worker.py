@@ -13,7 +13,7 @@ from dradriver.allocator.request import NoPlaceError
 from dradriver.api.base.errors import WordError
 from dradriver.api.claims.pins import Key
 from dradriver.api.policies.model import Policies
-from dradriver.cluster.cache.picture import Picture
+from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.gpus.tabulating import AtOnce
 from dradriver.cluster.pods.volumes import VolumeReader
 from dradriver.controller import metrics
@@ -43,9 +43,9 @@ from dradriver.kube.client import Client
 from dradriver.queue.agenda import Agenda
 from dradriver.queue.caps import CapError, Caps
 from dradriver.queue.lanes import Lanes
+from dradriver.queue.namespace_tenants import Tenants
 from dradriver.queue.rechecks import Asking
-from dradriver.queue.shares import Shares
-from dradriver.queue.tenants import Tenants
+from dradriver.queue.tenant_shares import Shares
 from dradriver.queue.unit_register import UnitRegister
 from dradriver.queue.units import Unit
 from dradriver.queue.waiting import Queue

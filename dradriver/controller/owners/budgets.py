@@ -7,9 +7,9 @@ from typing import Final
 
 from dradriver.api.base.objects import Metadata, Part
 from dradriver.api.base.pods import LabelSelector, Pod
-from dradriver.api.gangs import suspends
+from dradriver.api.gangs import suspendable_owners
 from dradriver.api.vocabulary.messages import shown
-from dradriver.cluster.pods.neighbours import chosen_by
+from dradriver.cluster.pods.anti_affinity import chosen_by
 from dradriver.controller.writing.outcome import Outcome, RefusedError, outcome
 from dradriver.kube.client import ApiError, Client
 from dradriver.kube.resources import POD_DISRUPTION_BUDGETS, PODS
@@ -177,7 +177,7 @@ async def delete(client: Client, pods: Sequence[Pod]) -> None:
             await client.delete(PODS, metadata.name, namespace=metadata.namespace, uid=metadata.uid)
         except ApiError as error:
             if error.forbidden:
-                right = suspends.grant(suspends.DELETES, "suspend")
+                right = suspendable_owners.grant(suspendable_owners.DELETES, "suspend")
                 raise not_permitted(error, "delete its pods", f"{right}, or delete them") from None
             if not error.conflict:  # another pod of that name: the one that was meant is gone
                 raise

@@ -15,9 +15,9 @@ from typing import Final
 
 from dradriver.api.base.pods import Pod
 from dradriver.api.claims.pins import Key
-from dradriver.api.gangs import gang_owners, suspends
+from dradriver.api.gangs import gang_owners, suspendable_owners
 from dradriver.api.vocabulary.messages import shown
-from dradriver.cluster.cache.picture import Picture
+from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.derived.workloads import Workload
 from dradriver.controller import metrics
 from dradriver.controller.owners.budgets import ask_budgets, evict
@@ -28,7 +28,7 @@ from dradriver.controller.writing import several_writes
 from dradriver.controller.writing.outcome import MovedOnError, RefusedError
 from dradriver.controller.writing.reasons import Record
 from dradriver.kube.client import ApiError, Client
-from dradriver.queue.tenants import MINUTE_S
+from dradriver.queue.namespace_tenants import MINUTE_S
 
 logger = logging.getLogger(__name__)
 
@@ -78,7 +78,7 @@ class Evictions:
         kinds = {_suspended_by(one.pod) for one in unit.pods} if unit.key in self._picture.gangs else {()}
         if kinds == {()}:
             return True
-        if any(suspends.of_kueue(one.pod.metadata) for one in unit.pods):
+        if any(suspendable_owners.of_kueue(one.pod.metadata) for one in unit.pods):
             return False
         return all(not self._suspendable.isdisjoint(own) for own in kinds)
 
@@ -343,7 +343,7 @@ def _suspended_by(pod: Pod) -> tuple[str, ...]:
     kind = next((owner.kind for owner in pod.metadata.owner_references if owner.controller), "")
     if kind == "Job" and gang_owners.JOBSET + "jobset-name" in pod.metadata.labels:
         return "JobSet", "TrainJob"
-    return (kind,) if kind in suspends.FIELDS else ()
+    return (kind,) if kind in suspendable_owners.FIELDS else ()
 
 
 def _key(pod: Pod) -> Key:

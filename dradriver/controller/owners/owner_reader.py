@@ -12,10 +12,10 @@ import msgspec
 from dradriver.api.base import names
 from dradriver.api.base.errors import WordError
 from dradriver.api.claims.pins import Key
-from dradriver.api.gangs import gang_sizes
+from dradriver.api.gangs import gang_size_of_owner
+from dradriver.api.gangs.gang_annotations import Size
 from dradriver.api.gangs.gang_owners import Alone, Owner
-from dradriver.api.gangs.gangs import Size
-from dradriver.api.gangs.suspends import grant, shown
+from dradriver.api.gangs.suspendable_owners import grant, shown
 from dradriver.api.vocabulary import messages
 from dradriver.controller.owners.owner_kinds import OwnerKinds
 from dradriver.errors import DriverError
@@ -147,7 +147,7 @@ class OwnerReader:
     async def _answer(self, namespace: str, entry: _Entry) -> Answer:
         owner = entry.owner
         one = shown(owner.kind, owner.name)
-        if owner.kind not in gang_sizes.OBJECTS:
+        if owner.kind not in gang_size_of_owner.OBJECTS:
             return WordError(f"{one}: how many pods such an object has is not known: {_WRITE}")
         resource: Resource | None = None
         try:
@@ -159,8 +159,8 @@ class OwnerReader:
             if len(memoryview(raw)) > MOST_BYTES:
                 return WordError(f"{one} is longer than {MOST_BYTES} bytes, which nobody reads: {_WRITE}")
             found = codec.decode(raw, dict)
-            size = gang_sizes.size_from(owner, found)
-            entry.retries = gang_sizes.retries_from(owner, found)
+            size = gang_size_of_owner.size_from(owner, found)
+            entry.retries = gang_size_of_owner.retries_from(owner, found)
             return size
         except WordError as error:
             return error

@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from dradriver.api.vocabulary.nics import DRIVERS
-from dradriver.cluster.cache.picture import Picture
+from dradriver.api.vocabulary.nic_requests import DRIVERS
+from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.nics import nic_devices
 from dradriver.kube.client import Client
 from dradriver.kube.reflector import Reflector

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dradriver.api.base.pods import Pod
-from dradriver.cluster.cache.picture import Picture
+from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.pods.volumes import VolumeReader
 from dradriver.controller.reading.template_reader import TemplateReader
 

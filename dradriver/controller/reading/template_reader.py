@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from dradriver.api.claims.pins import Key
-from dradriver.cluster.cache.picture import Picture
+from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.records import records
 from dradriver.kube.client import ApiError, Client, Unreachable
 from dradriver.kube.codec import BadJson

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final, NoReturn
 
 from dradriver.kube.client import Client
-from dradriver.kube.events import Recorder, Reference
+from dradriver.kube.event_recorder import Recorder, Reference
 from dradriver.kube.isolated import Unread
 from dradriver.kube.resources import RESOURCE_CLAIMS
 

@@ -28,11 +28,11 @@ import msgspec
 from dradriver.api.base.errors import WordError
 from dradriver.api.base.pods import Pod
 from dradriver.api.base.seats import GO
+from dradriver.api.gangs.gang_annotations import Size
 from dradriver.api.gangs.gang_owners import Rank
-from dradriver.api.gangs.gangs import Size
-from dradriver.cluster.cache.picture import Picture
+from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.derived import conflicts
-from dradriver.cluster.nodes.ask import lasts_s, longest
+from dradriver.cluster.nodes.pod_demands import lasts_s, longest
 from dradriver.cluster.records.records import ClaimRecord
 from dradriver.controller.placing import nic_places
 from dradriver.controller.steps import next_step

@@ -16,9 +16,9 @@ from dradriver.api.base import names
 from dradriver.api.base.pods import Pod
 from dradriver.api.base.seats import GO, OFF
 from dradriver.api.claims.pins import claim_key, is_set
-from dradriver.cluster.cache.picture import Picture
+from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.derived import conflicts
-from dradriver.cluster.nodes.ask import lasts_s
+from dradriver.cluster.nodes.pod_demands import lasts_s
 from dradriver.cluster.records.records import ClaimRecord
 from dradriver.controller.placing import nic_places
 from dradriver.controller.steps.ending import Ending, ending_for

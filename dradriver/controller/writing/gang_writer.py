@@ -13,7 +13,7 @@ from dradriver.api.base import seats
 from dradriver.api.base.pods import Pod
 from dradriver.api.base.seats import GO, OFF
 from dradriver.api.claims.pins import Claim, Key
-from dradriver.cluster.cache.picture import Picture
+from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.derived import conflicts
 from dradriver.cluster.records.placement import Placement
 from dradriver.cluster.records.records import ClaimRecord, claim_record

@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from dradriver.api.base import names
-from dradriver.node import files
+from dradriver.node import atomic_files
 from dradriver.node.claims.checkpoint import PreparedClaim, PreparedDevice, checked_uid
 from dradriver.node.container_edits import DeviceNode, Edits, Mount
 
@@ -137,9 +137,9 @@ class CdiFolder:
         except FileNotFoundError:
             pass
         except IsADirectoryError:
-            files.remove(path, durable=False)
+            atomic_files.remove(path, durable=False)
         self._folder.mkdir(parents=True, exist_ok=True)
-        files.write(path, data, durable=False)
+        atomic_files.write(path, data, durable=False)
 
     def read(self, uid: str) -> dict[str, Edits] | None:
         """Return what the claim's spec brings to containers, by the devices' names in it; empty where there is none.
@@ -165,7 +165,7 @@ class CdiFolder:
             ClaimError: The uid cannot be a file's name.
             OSError: It is still there.
         """
-        files.remove(self._path(uid), durable=False)
+        atomic_files.remove(self._path(uid), durable=False)
 
     def sweep(self, *, keep: Collection[str]) -> list[str]:
         """Remove our specs of all other claims and what a killed writer left; return the uids whose spec is gone.
@@ -173,13 +173,13 @@ class CdiFolder:
         Raises:
             OSError: Something is still there.
         """
-        for path in self._folder.glob(f"{_PREFIX}*{files.TEMPORARY}"):
-            files.remove(path, durable=False)
+        for path in self._folder.glob(f"{_PREFIX}*{atomic_files.TEMPORARY}"):
+            atomic_files.remove(path, durable=False)
         gone = []
         for path in sorted(self._folder.glob(f"{_PREFIX}*.json")):
             uid = path.stem.removeprefix(_PREFIX)
             if uid not in keep:
-                files.remove(path, durable=False)
+                atomic_files.remove(path, durable=False)
                 gone.append(uid)
         return gone
 

@@ -10,14 +10,14 @@ from dradriver.allocator.request import Choice
 from dradriver.api.base import names
 from dradriver.api.base.dra_objects import AllocationResult, ResourceClaim
 from dradriver.api.base.errors import WordError
-from dradriver.api.claims import claims, config
-from dradriver.api.claims.config import ClaimConfig
-from dradriver.api.slices import slices
+from dradriver.api.claims import claim_builder, opaque_config
+from dradriver.api.claims.opaque_config import ClaimConfig
+from dradriver.api.slices import resource_slices
 from dradriver.api.vocabulary.values import NCCL_AUTO, NEAR_NICS
 from dradriver.node.claims import metadata, near_nics
 from dradriver.node.claims.checkpoint import PreparedClaim
 from dradriver.node.claims.metadata import Described
-from dradriver.node.claims.nccl import Nccl
+from dradriver.node.claims.nccl_settings import Nccl
 from dradriver.node.container_edits import Edits, Mount
 from dradriver.topology.machine import Gpu, Machine
 from dradriver.topology.vendors import NVIDIA
@@ -114,13 +114,13 @@ class ContainerEnv:
             done: The claim as it is prepared: what parts of GPUs are is known once they are made.
             machine: The machine as it is now.
         """
-        ring = [slices.device_name(uuid) for uuid in ring_of(claim)]
+        ring = [resource_slices.device_name(uuid) for uuid in ring_of(claim)]
         choice, attributes = choice_of(claim), self._of(machine)
         by_request: dict[str, list[Described]] = {}
         for result, device in zip(claim.results, done.devices, strict=True):
-            own = attributes.get(slices.device_name(device.uuid), {})
+            own = attributes.get(resource_slices.device_name(device.uuid), {})
             if device.told:
-                own = slices.of_part(own, device.told)
+                own = resource_slices.of_part(own, device.told)
             by_request.setdefault(device.request, []).append(Described(result, own))
         return {
             _file(request, metadata.path(claim, request)): metadata.build(claim, some, choice, ring)
@@ -129,7 +129,7 @@ class ContainerEnv:
 
     def _of(self, machine: Machine) -> Mapping[str, Mapping[str, Any]]:
         if self._attributes[0] is not machine:
-            self._attributes = (machine, slices.attributes(machine))
+            self._attributes = (machine, resource_slices.attributes(machine))
         return self._attributes[1]
 
 
@@ -140,7 +140,7 @@ def _file(request: str, path: str) -> str:
 def choice_of(claim: ResourceClaim) -> Choice | None:
     """Return the set of whole GPUs that the claim was made from; None where there is none, or nobody can read it."""
     try:
-        choice = claims.read_choice(claim)
+        choice = claim_builder.read_choice(claim)
     except WordError as error:
         logger.warning("%s", error)
         return None
@@ -167,7 +167,7 @@ def config_for(claim: ResourceClaim, result: AllocationResult) -> ClaimConfig | 
         and entry.opaque.driver == names.DRIVER
         and (not entry.requests or asked & set(entry.requests))
     ]
-    return config.read(max(entries, key=lambda entry: entry[:2])[2]) if entries else None
+    return opaque_config.read(max(entries, key=lambda entry: entry[:2])[2]) if entries else None
 
 
 def ring_of(claim: ResourceClaim) -> tuple[str, ...]:

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Final
 
 from dradriver.errors import DriverError
-from dradriver.node.claims.allocation import Plan
 from dradriver.node.claims.ledgers import Ledgers
+from dradriver.node.claims.prepare_plan import Plan
 from dradriver.node.discovery import Discovery
 from dradriver.node.errors import NotYetError, OccupiedError
 from dradriver.node.lock import locked

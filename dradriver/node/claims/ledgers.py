@@ -13,9 +13,13 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from dradriver.api.base import names
-from dradriver.api.slices import slices
-from dradriver.node import files, metrics, selinux
-from dradriver.node.claims import instances
+from dradriver.api.slices import resource_slices
+from dradriver.node import (
+    atomic_files,
+    metrics,
+    selinux,
+)
+from dradriver.node.claims import missing_devices
 from dradriver.node.claims.cdi import CdiFolder
 from dradriver.node.claims.checkpoint import Checkpoint, PreparedClaim, PreparedDevice, checked_uid, is_uid
 from dradriver.node.devices.hardware_journal import HardwareJournal, Made
@@ -89,7 +93,7 @@ class Ledgers:
                 self._write_spec(entries[uid].value)
             except OSError as error:
                 trouble = error
-        away = {uid for uid in whole if instances.is_away(entries[uid].value, self._machine())}
+        away = {uid for uid in whole if missing_devices.is_away(entries[uid].value, self._machine())}
         gone = self.cdi.sweep(keep=whole - away | self.claims.kept())
         self.mounted.sweep(keep=entries.keys() | self.claims.kept())
         metrics.CLAIMS_PREPARED.set(len(entries))
@@ -128,7 +132,7 @@ class Ledgers:
 
         Nothing of it is after a reboot, nor after the driver's module was loaded anew.
         """
-        if instances.has_moved(claim, self._machine()):
+        if missing_devices.has_moved(claim, self._machine()):
             return False
         driver = self._driver()
         made = [self.made.get(device.made) for device in claim.devices if device.made]
@@ -182,9 +186,9 @@ class Ledgers:
     def _write_spec(self, claim: PreparedClaim) -> None:
         """Write a claim's spec, unless the device nodes that it opens may be another GPU's by now."""
         machine = self._machine()
-        is_sure = not (instances.is_away(claim, machine) or instances.lacks_instance(claim, machine))
+        is_sure = not (missing_devices.is_away(claim, machine) or missing_devices.lacks_instance(claim, machine))
         if machine is None:
-            is_sure = not instances.has_instances(claim)
+            is_sure = not missing_devices.has_instances(claim)
         if is_sure or self.cdi.read(claim.uid):  # one that was removed is not written again before that is known
             self.cdi.write(claim)
 
@@ -193,7 +197,7 @@ class Ledgers:
         machine = self._machine()
         for uid, entry in self.claims.read().items():
             if uid != claim.uid and (
-                instances.is_away(entry.value, machine) or instances.has_moved(entry.value, machine)
+                missing_devices.is_away(entry.value, machine) or missing_devices.has_moved(entry.value, machine)
             ):
                 self.cdi.remove(uid)
 
@@ -242,7 +246,7 @@ class Ledgers:
         named = self.cdi.read(uid) or {}
         if not made and not named:
             return None
-        return made | {gpu for gpu in gpus if any(slices.device_name(gpu) in name for name in named)}
+        return made | {gpu for gpu in gpus if any(resource_slices.device_name(gpu) in name for name in named)}
 
     def refuse_taken(self, planned: PreparedClaim) -> None:
         """Raise unless no other claim holds a device of this one, and no other namespace has parts of its GPUs.
@@ -315,7 +319,7 @@ class Mounted:
         """
         for name, data in content.items():
             self._of(uid).mkdir(parents=True, exist_ok=True)
-            files.write(self._of(uid) / name, data, durable=False)
+            atomic_files.write(self._of(uid) / name, data, durable=False)
             selinux.label(self._of(uid) / name)
 
     def read(self, uid: str) -> list[bytes]:
@@ -334,7 +338,7 @@ class Mounted:
         """
         folder = self._of(uid)
         for path in folder.glob("*"):
-            files.remove(path, durable=False)
+            atomic_files.remove(path, durable=False)
         with contextlib.suppress(FileNotFoundError):
             folder.rmdir()
 
@@ -344,8 +348,8 @@ class Mounted:
         Raises:
             OSError: One is still there.
         """
-        for path in self._folder.glob(f"*/*{files.TEMPORARY}"):
-            files.remove(path, durable=False)
+        for path in self._folder.glob(f"*/*{atomic_files.TEMPORARY}"):
+            atomic_files.remove(path, durable=False)
         for folder in self._folder.glob("*"):
             if folder.name not in keep and is_uid(folder.name) and folder.is_dir():
                 self.remove(folder.name)

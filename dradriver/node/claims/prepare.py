@@ -1,9 +1,10 @@
 """Preparing and unpreparing claims.
 
 What changes the ledgers happens under the node's lock in one piece without an await, so the kubelet's cancellation
-after 45 s finds it undone or done. What changes hardware is between two such pieces, see ``making``. All that is done
-for one call has the claim's lock, so that no two calls for a claim cross, whichever instances of the agent they reach:
-what a call has read of the claim stands until it ends, and what outlives a call is over before the next begins.
+after 45 s finds it undone or done. What changes hardware is between two such pieces, see ``claim_hardware``. All that
+is done for one call has the claim's lock, so that no two calls for a claim cross, whichever instances of the agent they
+reach: what a call has read of the claim stands until it ends, and what outlives a call is over before the next
+begins.
 """
 
 from __future__ import annotations
@@ -20,15 +21,19 @@ from dradriver.api.base.dra_objects import ResourceClaim
 from dradriver.api.slices import mig_devices
 from dradriver.errors import DriverError
 from dradriver.event import Event
-from dradriver.node.claims import gpu_processes, instances
-from dradriver.node.claims.allocation import Plan, plan
+from dradriver.node.claims import gpu_processes, missing_devices
 from dradriver.node.claims.checkpoint import PreparedClaim, checked_uid
+from dradriver.node.claims.claim_hardware import Making
+from dradriver.node.claims.claim_reader import (
+    GET_S,
+    ClaimReader,
+    GetClaim,
+)
 from dradriver.node.claims.container_env import ContainerEnv, request_of
 from dradriver.node.claims.gpu_processes import Processes
 from dradriver.node.claims.ledgers import Ledgers
-from dradriver.node.claims.making import Making
-from dradriver.node.claims.nccl import Nccl
-from dradriver.node.claims.reader import GET_S, ClaimReader, GetClaim
+from dradriver.node.claims.nccl_settings import Nccl
+from dradriver.node.claims.prepare_plan import Plan, plan
 from dradriver.node.claims.rebuild import Rebuilder
 from dradriver.node.devices.device_manager import DeviceManager
 from dradriver.node.errors import ClaimError, NotYetError
@@ -193,11 +198,11 @@ class Preparer:
         try:
             async with self._alone(uid, until=loop.time()) as held:
                 machine = self._machine()
-                if instances.is_away(prepared, machine):
+                if missing_devices.is_away(prepared, machine):
                     return False
-                if instances.doubtful(prepared, machine):  # a reading, made before the claim maybe
+                if missing_devices.doubtful(prepared, machine):  # a reading, made before the claim maybe
                     await self._making.look(uid)
-                if instances.awaited(prepared, machine):
+                if missing_devices.awaited(prepared, machine):
                     return False
                 async with locked(self._lock):
                     entry = self._ledgers.claims.get(uid)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple, Protocol
 
-from dradriver.node.mps.files import Server
+from dradriver.node.mps.mps_files import Server
 from dradriver.topology.machine import MigProfile
 
 # Why a call is refused (nvml.h, nvmlReturn_t).

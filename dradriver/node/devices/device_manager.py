@@ -11,8 +11,12 @@ import msgspec
 
 from dradriver.node.container_edits import Edits
 from dradriver.node.devices.control import GPU_IS_LOST, IN_USE, NOT_FOUND, Control
+from dradriver.node.devices.device_kinds import (
+    AllocatedDevice,
+    AnyKind,
+    MadeKind,
+)
 from dradriver.node.devices.hardware_journal import Made
-from dradriver.node.devices.kinds import AllocatedDevice, AnyKind, MadeKind
 from dradriver.node.errors import HardwareError, InUseError, NotYetError
 from dradriver.node.threads import Thread
 from dradriver.topology.machine import Gpu, Machine
@@ -27,7 +31,7 @@ _AGAIN_S: Final = 0.2
 
 
 class Device(NamedTuple):
-    """A device that a claim has: its kind, and what the kind found of it (``kinds.Found``)."""
+    """A device that a claim has: its kind, and what the kind found of it (``device_kinds.Found``)."""
 
     kind: AnyKind
     gpu: Gpu

@@ -1,18 +1,18 @@
 """Reading the machine: one way to ask, and what is read alike for all vendors' GPUs.
 
-watch      reads again and again, and tells of changes
-simulated  a profile's machine in place of a real one
-failures   what is broken on a simulated machine
+machine_watch  reads again and again, and tells of changes
+simulated_machine  a profile's machine in place of a real one
+simulated_failures  what is broken on a simulated machine
 slots      which slot each GPU is in, which is its number
 sysfs      NUMA nodes, CPU and name, from /sys and /proc
 pci        the PCI tree of /sys
-nics       network cards
+nic_discovery  network cards
 nic_functions  their virtual and scalable functions
 kept_nics  those that pods have
 driver_load  whether a driver was loaded anew since it was read
-links      links that a GPU should have and has not
+link_faults  links that a GPU should have and has not
 debounce   what is published, which does not flutter
-nothing    a machine none of whose GPUs is handed out
+empty_machine  a machine none of whose GPUs is handed out
 problem    what could not be read
 """
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from dradriver.node import files
+from dradriver.node import atomic_files
 from dradriver.node.discovery.nic_functions import is_scalable
 from dradriver.node.discovery.pci import PciTree
 from dradriver.topology.check import is_bus_id
@@ -105,7 +105,7 @@ class KeptNics:
             return
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            files.write(self._path, msgspec.json.encode(_Written(self._boot, self._known)))
+            atomic_files.write(self._path, msgspec.json.encode(_Written(self._boot, self._known)))
         except OSError as error:
             self._say(f"which network cards there are is not written: {error}")
             return

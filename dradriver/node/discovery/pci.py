@@ -12,7 +12,7 @@ import msgspec
 from dradriver.node.discovery import sysfs
 from dradriver.topology.check import is_bus_id
 from dradriver.topology.machine import PciDevice
-from dradriver.topology.nccl import facts
+from dradriver.topology.nccl import nccl_bandwidths
 from dradriver.topology.paths import Place
 
 _ROOT = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
@@ -107,7 +107,7 @@ class PciTree:
     def gbps(self, busid: str) -> float | None:
         """Return the bandwidth of a device's own link as NCCL counts it, or None where /sys knows no speed."""
         speed, width = self._link(busid)
-        return facts.pci_gbps(speed, width) if speed in facts.LINK_SPEEDS else None
+        return nccl_bandwidths.pci_gbps(speed, width) if speed in nccl_bandwidths.LINK_SPEEDS else None
 
     def listed(self, busids: Iterable[str]) -> tuple[PciDevice, ...]:
         """Return the devices that /sys knows and all bridges above them, parents first, by bus id on each level."""

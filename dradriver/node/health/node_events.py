@@ -6,10 +6,14 @@ import asyncio
 from collections.abc import Callable
 from typing import NoReturn
 
-from dradriver.kube.events import Recorder, Reference
+from dradriver.kube.event_recorder import Recorder, Reference
 from dradriver.node.faults import Fault
-from dradriver.node.health.events import Place, named, tell
-from dradriver.node.health.record import Record
+from dradriver.node.health.faults_in_force import Record
+from dradriver.node.health.pod_events import (
+    Place,
+    named,
+    tell,
+)
 
 
 class NodeEvents:

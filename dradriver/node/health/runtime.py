@@ -18,7 +18,7 @@ import grpc.aio
 import msgspec
 
 from dradriver.node.faults import of_all
-from dradriver.node.health.record import Record
+from dradriver.node.health.faults_in_force import Record
 from dradriver.node.protos.runtime import runtime_pb2, runtime_pb2_grpc
 from dradriver.topology.machine import Machine
 

@@ -14,9 +14,9 @@ from typing import Any, Final
 
 import grpc.aio
 
-from dradriver.api.slices import slices
+from dradriver.api.slices import resource_slices
 from dradriver.errors import DriverError
-from dradriver.node.health.record import Standing
+from dradriver.node.health.faults_in_force import Standing
 from dradriver.node.protos.health.v1 import health_pb2 as v1
 from dradriver.node.protos.health.v1 import health_pb2_grpc as v1_grpc
 from dradriver.node.protos.health.v1alpha1 import health_pb2 as v1alpha1
@@ -107,7 +107,9 @@ class HealthStream:
                 self._said = str(error)
                 logger.warning("the health of parts of GPUs is not told: what is prepared cannot be read: %s", error)
         return [
-            (uuid, name) for uuid in uuids for name in dict.fromkeys((slices.device_name(uuid), *parts.get(uuid, ())))
+            (uuid, name)
+            for uuid in uuids
+            for name in dict.fromkeys((resource_slices.device_name(uuid), *parts.get(uuid, ())))
         ]
 
     def _device(self, uuid: str, name: str, words: Any) -> Any:

@@ -24,10 +24,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Final
 
-from dradriver.node import files, selinux
+from dradriver.node import atomic_files, selinux
 from dradriver.node.errors import SetupError
-from dradriver.node.mps import enter, limits
-from dradriver.node.mps.files import SHM_MIB, Server
+from dradriver.node.mps import enter, mps_limits
+from dradriver.node.mps.mps_files import SHM_MIB, Server
 from dradriver.node.mps.shm import SharedFolder
 
 logger = logging.getLogger(__name__)
@@ -149,7 +149,7 @@ class Daemon:
         """
         self._trim()
         self._refuse_another()
-        return limits.hold(self.ask, self._gpu, server)
+        return mps_limits.hold(self.ask, self._gpu, server)
 
     def ask(self, line: str) -> str:
         """Return what it answers to a line.
@@ -233,7 +233,7 @@ class Daemon:
         for name in _FOLDERS:
             enter.unmount(self.folder / name)
             for path in (self.folder / name).glob("*"):  # of an agent before there was a mount
-                files.remove(path, durable=False)
+                atomic_files.remove(path, durable=False)
 
     def _resize(self, server: Server) -> None:
         """Give ``shm`` the size that is wanted now; it keeps its own while it holds more than that."""

@@ -68,10 +68,10 @@ async def run(state_dir: Path, driver_root: Path | None, *, health_port: int, pa
     """
     from dradriver.node.boot import boot_id
     from dradriver.node.mps.daemon import Daemon
-    from dradriver.node.mps.files import MpsFolder
+    from dradriver.node.mps.mps_files import MpsFolder
     from dradriver.node.mps.supervisor import Supervisor
     from dradriver.node.threads import Thread
-    from dradriver.process.serve import serve_health
+    from dradriver.process.health_server import serve_health
 
     supervisor = Supervisor(
         MpsFolder(state_dir / "mps", boot=boot_id()),

@@ -23,9 +23,13 @@ from dradriver.api.base import names, quantity
 from dradriver.api.base.dra_objects import Device, ResourceSlice
 from dradriver.api.base.errors import WordError
 from dradriver.api.policies.fields import SharedWord
+from dradriver.api.policies.gpu_modes import (
+    Mode,
+    mode_of,
+    uncut,
+)
 from dradriver.api.policies.model import Policies
-from dradriver.api.policies.modes import Mode, mode_of, uncut
-from dradriver.api.slices import mig_devices, slices
+from dradriver.api.slices import mig_devices, resource_slices
 from dradriver.api.slices.slice_features import SliceFeatures
 from dradriver.kube.backoff import wait_s
 from dradriver.node.errors import NotYetError
@@ -165,7 +169,7 @@ class ModeTransitions:
         taints: dict[str, list[dict[str, Any]]] = {}
         for gpu in machine.gpus:
             before = self._before(gpu, published)
-            mode = slices.as_handed_out(gpu, self._wanted(gpu, labels, before), able)
+            mode = resource_slices.as_handed_out(gpu, self._wanted(gpu, labels, before), able)
             if mode.mig in ("dynamic", "placements") and gpu.mig is None and not mig_devices.can_be_whole(gpu):
                 self.mig_off.add(gpu.uuid)
                 mode = Mode()
@@ -264,7 +268,7 @@ def kept_off(found: Iterable[ResourceSlice], machine: Machine) -> set[str]:
 
 def _holds(gpu: Gpu, devices: Iterable[str]) -> bool:
     """Return whether one of these names is of the GPU's device, or of a part of it."""
-    name = slices.device_name(gpu.uuid)
+    name = resource_slices.device_name(gpu.uuid)
     return any(device == name or device.startswith(f"{name}-") for device in devices)
 
 

@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from dradriver.api.base import names
 from dradriver.api.base.dra_objects import ResourceSlice
 from dradriver.api.base.objects import Node
-from dradriver.api.slices import lost_gpus, slices
+from dradriver.api.slices import lost_gpus, resource_slices
 from dradriver.event import Event
 from dradriver.kube.client import Client
 from dradriver.kube.reflector import Change, Reflector
 from dradriver.kube.resources import NODES, RESOURCE_SLICES
 from dradriver.node.discovery.slots import Published
-from dradriver.node.vendors.nvidia.discovery import release
+from dradriver.node.vendors.nvidia.discovery import driver_release
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.machine import Machine
 
@@ -85,7 +85,7 @@ class NodeObjects:
 
     def released(self) -> str | None:
         """Return why nobody may hold the node's driver now, in words; None where all may."""
-        return release.reason(self.labels)
+        return driver_release.reason(self.labels)
 
     @property
     def ours(self) -> list[ResourceSlice]:
@@ -99,5 +99,5 @@ class NodeObjects:
     def earlier(self) -> Machine | None:
         """Return the machine that is published, or last was, by an earlier agent too; None without any."""
         with contextlib.suppress(TopologyError):
-            self._earlier = slices.read_machine(self.ours) or self._earlier
+            self._earlier = resource_slices.read_machine(self.ours) or self._earlier
         return self._earlier

@@ -8,7 +8,7 @@ from typing import Final
 
 from dradriver.api.base.objects import Node
 from dradriver.api.slices import slice_features
-from dradriver.kube.events import Recorder, Reference
+from dradriver.kube.event_recorder import Recorder, Reference
 from dradriver.node import metrics
 from dradriver.topology.vendors import Vendor
 

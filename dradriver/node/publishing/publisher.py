@@ -17,22 +17,26 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator,
 from typing import Any, Final, Protocol
 
 from dradriver.api.base import names
+from dradriver.api.base.allocating_driver import OURS, current_ledger
 from dradriver.api.base.dra_objects import ResourceSlice
-from dradriver.api.base.ledger import OURS, current_ledger
 from dradriver.api.base.objects import Node
 from dradriver.api.policies.model import DEFAULTS
-from dradriver.api.slices import lost_gpus, slices
+from dradriver.api.slices import lost_gpus, resource_slices
 from dradriver.api.slices.lost_gpus import LostGpu
 from dradriver.api.slices.slice_features import SliceFeatures
 from dradriver.errors import DriverError
 from dradriver.kube.backoff import wait_s
 from dradriver.kube.client import Client
 from dradriver.kube.errors import ApiError
-from dradriver.kube.events import Recorder
+from dradriver.kube.event_recorder import Recorder
 from dradriver.kube.reflector import Change
 from dradriver.kube.resources import RESOURCE_SLICES
 from dradriver.node import metrics
-from dradriver.node.publishing import allocated, feature_probe, pool
+from dradriver.node.publishing import (
+    allocated_devices,
+    feature_probe,
+    pool,
+)
 from dradriver.node.publishing.mode_transition import LOOK_S, ModeTransitions, kept_off, listed, published, taint
 from dradriver.node.publishing.node_objects import NodeObjects
 from dradriver.node.publishing.notices import Notices
@@ -220,7 +224,7 @@ class Publisher:
         if withheld is not None or not machine.gpus:
             wanted = []
         elif current_ledger() is not OURS:
-            wanted = slices.machine_alone(machine, node=self._node, node_uid=node.metadata.uid)
+            wanted = resource_slices.machine_alone(machine, node=self._node, node_uid=node.metadata.uid)
         else:
             wanted = await self._handed_out(node, machine)
         self._lost = any(taint["key"] == GONE for taint in _taints(wanted))
@@ -246,11 +250,11 @@ class Publisher:
         )
         changing = decide()
         if self._changing.ripe:
-            changing = decide(allocated=await allocated.devices(self._client, pool=self._node))
+            changing = decide(allocated=await allocated_devices.devices(self._client, pool=self._node))
         await self._notices.mig_off(node, self._changing.mig_off)
         await self._notices.no_parts(node, self._changing.uncut, machine.vendor)
         taints = {} if self._taints is None else self._taints.taints()
-        return slices.build(
+        return resource_slices.build(
             machine,
             node=self._node,
             node_uid=node.metadata.uid,

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import msgspec
 
-from dradriver.api.policies.modes import Mode
-from dradriver.node import files
+from dradriver.api.policies.gpu_modes import Mode
+from dradriver.node import atomic_files
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class Remembered:
             return
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            files.write(self._path, msgspec.json.encode(modes))
+            atomic_files.write(self._path, msgspec.json.encode(modes))
         except OSError as error:
             logger.warning("as what GPUs are handed out is not written: %s", error)
             return

@@ -14,7 +14,7 @@ from typing import TypeVar
 import msgspec
 
 from dradriver.topology.amd import smi_json
-from dradriver.topology.amd.parts import link_gbps
+from dradriver.topology.amd.amd_products import link_gbps
 from dradriver.topology.check import check, is_bus_id
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.machine import Gpu, Machine, NumaNode, PathType

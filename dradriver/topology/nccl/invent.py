@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dradriver.topology.machine import Gpu, Machine, Nic, PathType, PciDevice
-from dradriver.topology.nccl import facts
+from dradriver.topology.nccl import nccl_bandwidths
 
 INVENTED = "ffff:ff:"  # no server has this bus: clouds name the switches so that stand for hidden ones
 BRIDGE = "0x060400"
@@ -61,7 +61,7 @@ def words(gbps: float) -> tuple[str, int]:
 
     Above 96 the width is one that PCIe does not have: NCCL multiplies the two.
     """
-    for speed, number in facts.LINK_SPEEDS.items():
+    for speed, number in nccl_bandwidths.LINK_SPEEDS.items():
         if speed.endswith("PCIe") and number * _LANES / 80 >= gbps:
             return speed, max(1, int(gbps * 80 / number))
     return "64.0 GT/s PCIe", min(_MOST_LANES, int(gbps * 80 / 480))

@@ -1,4 +1,4 @@
-"""The cells of one matrix of ``nvidia-smi topo -m``, checked. ``pasted`` finds its lines, ``reader`` calls this."""
+"""The cells of one matrix of ``nvidia-smi topo -m``, checked. ``pasted`` finds its lines for ``topo_m_reader``."""
 
 from __future__ import annotations
 

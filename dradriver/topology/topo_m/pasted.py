@@ -3,7 +3,7 @@
 People paste terminal output, log lines, quotations and lists. A row is found by its device's name, which a cell
 follows, wherever that stands in a line. What is left of it is a prefix: a time stamp, a pod's name, a quotation mark.
 The header is the line above the first row that names the first row's GPU. A line between them, or after a row, that
-holds nothing but pieces of headings and cells is the end of a wrapped line. ``reader`` checks what stands in the cells.
+holds nothing but pieces of headings and cells is the end of a wrapped line. ``topo_m_reader`` checks the cells.
 """
 
 from __future__ import annotations

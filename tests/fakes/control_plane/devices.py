@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
 from dradriver.api.base import names, quantity, seats
-from dradriver.api.slices import slices
+from dradriver.api.slices import resource_slices
 from dradriver.kube.resources import RESOURCE_SLICES
 from dradriver.topology.vendors import NVIDIA, VENDORS
 from tests.fakes.apistore import Object, Store
@@ -111,7 +111,7 @@ def results(claim: Object) -> list[Object]:
 
 def result(node: str, device: str, request: str = "main", *, driver: str = names.DRIVER) -> Object:
     """Return the result of a request that gets a device, by its name or a GPU's uuid."""
-    return {"request": request, "driver": driver, "pool": node, "device": slices.device_name(device)}
+    return {"request": request, "driver": driver, "pool": node, "device": resource_slices.device_name(device)}
 
 
 # What nodes offer.

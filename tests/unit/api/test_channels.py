@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from dradriver.api.base.dra_objects import ResourceClaim, ResourceSlice
-from dradriver.api.claims import channels
+from dradriver.api.claims import compute_domains
 from tests.fakes import domains
 
 Object = dict[str, Any]
@@ -18,7 +18,7 @@ TEMPLATE: Object = domains.template("t", DOMAIN)["spec"]
 
 
 def domain(spec: object) -> str | None:
-    return channels.domain_of(msgspec.Raw(msgspec.json.encode(spec)))
+    return compute_domains.domain_of(msgspec.Raw(msgspec.json.encode(spec)))
 
 
 def having(**devices: Any) -> Object:
@@ -80,14 +80,14 @@ def test_any_other_template_asks_for_no_channel(spec: object) -> None:
 def test_nesting_without_end_is_no_template_of_theirs() -> None:
     deep = "[" * 100_000 + f'"{domains.CLASS}"' + "]" * 100_000
     text = '{"spec": {"devices": {"requests": [], "config": [{"opaque": {"parameters": ' + deep + "}}]}}}"
-    assert channels.domain_of(msgspec.Raw(text.encode())) is None
-    assert channels.domain_of(msgspec.Raw(b'{"spec": "\xff' + domains.CLASS.encode() + b'"}')) is None
+    assert compute_domains.domain_of(msgspec.Raw(text.encode())) is None
+    assert compute_domains.domain_of(msgspec.Raw(b'{"spec": "\xff' + domains.CLASS.encode() + b'"}')) is None
 
 
 def node(**spec: Any) -> str | None:
     one = domains.resource_slice("n")
     one["spec"] |= spec
-    return channels.node_of(msgspec.convert(one, ResourceSlice))
+    return compute_domains.node_of(msgspec.convert(one, ResourceSlice))
 
 
 def test_a_slice_offers_its_own_nodes_first_channel() -> None:
@@ -102,10 +102,10 @@ def test_a_slice_offers_its_own_nodes_first_channel() -> None:
 
 def test_a_claim_has_the_channels_that_it_was_given() -> None:
     claim = domains.claim("c", "n")
-    assert channels.held(msgspec.convert(claim, ResourceClaim)) == ("n",)
+    assert compute_domains.held(msgspec.convert(claim, ResourceClaim)) == ("n",)
     (result,) = claim["status"]["allocation"]["devices"]["results"]
     for other in ({"driver": "gpu.nvidia.com"}, {"device": "daemon-0"}, {"adminAccess": True}):
         claim["status"]["allocation"]["devices"]["results"] = [result | other]
-        assert channels.held(msgspec.convert(claim, ResourceClaim)) == ()
+        assert compute_domains.held(msgspec.convert(claim, ResourceClaim)) == ()
     del claim["status"]
-    assert channels.held(msgspec.convert(claim, ResourceClaim)) == ()
+    assert compute_domains.held(msgspec.convert(claim, ResourceClaim)) == ()

@@ -12,9 +12,13 @@ import yaml
 from dradriver.api.base import names
 from dradriver.api.base.errors import WordError
 from dradriver.api.base.pods import Pod
-from dradriver.api.gangs import gang_members, gang_sizes, gangs
+from dradriver.api.gangs import (
+    gang_annotations,
+    gang_of_pod,
+    gang_size_of_owner,
+)
+from dradriver.api.gangs.gang_annotations import Gang
 from dradriver.api.gangs.gang_owners import Alone, Facts, Member
-from dradriver.api.gangs.gangs import Gang
 from tests import manifests
 from tests.captured import captured
 from tests.fakes import owners
@@ -28,17 +32,17 @@ VERSIONS = {name.partition("-")[2]: found for name, found in captured().items() 
 
 
 def facts(pod: Object) -> Facts:
-    return gang_members.facts(msgspec.convert(pod, Pod))
+    return gang_of_pod.facts(msgspec.convert(pod, Pod))
 
 
 def member(pod: Object, gang: Gang | None = ASKED) -> Member:
-    found = gang_members.find(facts(pod), gang)
+    found = gang_of_pod.find(facts(pod), gang)
     assert isinstance(found, Member), found
     return found
 
 
 def alone(pod: Object, gang: Gang | None = None) -> Alone:
-    found = gang_members.find(facts(pod), gang)
+    found = gang_of_pod.find(facts(pod), gang)
     assert isinstance(found, Alone), found
     return found
 
@@ -62,7 +66,7 @@ def test_an_indexed_job_is_a_gang_if_asked(version: str) -> None:
     read = found[0].read
     assert read is not None
     assert (read.kind, read.name, read.uid) == ("Job", "indexed", job["metadata"]["uid"])
-    assert gang_sizes.size_from(read, job) == (2, 2)
+    assert gang_size_of_owner.size_from(read, job) == (2, 2)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -73,7 +77,7 @@ def test_any_other_job_has_as_many_pods_as_run_at_once(version: str, name: str, 
     assert len({one.identity for one in found}) == 1
     assert name == "waves" or found[0].rank is None, "nothing says in which order they are"
     assert found[0].read is not None
-    assert gang_sizes.size_from(found[0].read, job) == (size, size)
+    assert gang_size_of_owner.size_from(found[0].read, job) == (size, size)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -96,11 +100,11 @@ def test_a_stateful_set_is_one_unless_its_pods_are_made_one_by_one(version: str)
     found = [member(pod) for pod in pods]
     assert [one.rank for one in found] == [(0,), (1,)]
     assert found[0].read is not None
-    assert gang_sizes.size_from(found[0].read, owner) == (2, 2)
+    assert gang_size_of_owner.size_from(found[0].read, owner) == (2, 2)
     pods, owner = made(version, "ordered")
     read = member(pods[0]).read
     assert read is not None
-    refused = gang_sizes.size_from(read, owner)
+    refused = gang_size_of_owner.size_from(read, owner)
     assert isinstance(refused, Alone)
     assert refused.never
     assert "write Parallel" in refused.why
@@ -114,9 +118,9 @@ def test_a_pod_of_a_pod_group_is_one_of_its_gang(version: str) -> None:
     assert found.made_by == "PodGroup"
     assert found.read is not None
     assert (found.read.kind, found.read.name) == ("PodGroup", "train")
-    assert gang_sizes.size_from(found.read, group) == (2, 9999), "minCount is the least"
+    assert gang_size_of_owner.size_from(found.read, group) == (2, 9999), "minCount is the least"
     basic = group | {"spec": {"schedulingPolicy": {"basic": {}}}}
-    assert "basic" in gang_sizes.size_from(found.read, basic).why  # type: ignore[union-attr]
+    assert "basic" in gang_size_of_owner.size_from(found.read, basic).why  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("name", STORIES)
@@ -131,7 +135,7 @@ def test_what_an_owner_makes_together_is_one_gang(name: str) -> None:
     assert ranks == sorted(ranks, key=lambda rank: rank or ())
     assert len(set(ranks)) == len(ranks)
     for other in story.others:
-        one = gang_members.find(facts(other))
+        one = gang_of_pod.find(facts(other))
         assert isinstance(one, Alone) or one.identity != found[0].identity
     if story.owner is None:
         assert found[0].size == story.size
@@ -139,7 +143,7 @@ def test_what_an_owner_makes_together_is_one_gang(name: str) -> None:
     else:
         assert found[0].read is not None
         assert found[0].read.name == story.owner["metadata"]["name"]
-        assert gang_sizes.size_from(found[0].read, story.owner) == story.size
+        assert gang_size_of_owner.size_from(found[0].read, story.owner) == story.size
 
 
 def test_what_the_pod_says_of_the_size_is_told_beside_who_knows_it_better() -> None:
@@ -164,8 +168,8 @@ def test_who_launches_is_placed_by_itself_whatever_its_author_asks() -> None:
     for gang in (ASKED, Gang(name="train", pods=3), Gang(pods=3)):
         found = alone(launcher, gang)
         assert "placed by itself" in found.why
-        assert not gang_members.must_wait(gang, found)
-        assert gang_members.must_wait(gang, alone(owners.pod("p"), ASKED))
+        assert not gang_of_pod.must_wait(gang, found)
+        assert gang_of_pod.must_wait(gang, alone(owners.pod("p"), ASKED))
 
 
 def test_what_prepares_a_train_job_is_of_no_gang_of_its_trainers() -> None:
@@ -202,7 +206,7 @@ def test_a_written_name_and_the_namespace_are_all_of_a_gangs_identity() -> None:
         pod["metadata"]["namespace"] = "team"
     found = [member(pod, named) for pod in (*every, owners.pod("p"))]
     assert {(one.identity, one.made_by, one.size) for one in found} == {(found[0].identity, "gang", (3, 5))}
-    assert gang_members.unknown_size(member(every[0], Gang(name="all"))).startswith(names.GANG_SIZE)
+    assert gang_of_pod.unknown_size(member(every[0], Gang(name="all"))).startswith(names.GANG_SIZE)
 
 
 def test_a_gang_of_several_objects_pods_has_each_ones_together_in_its_order() -> None:
@@ -253,51 +257,51 @@ def test_a_size_that_the_author_wrote_stands_above_all_but_that_they_are_no_gang
         assert found.size == (7, 7)
         assert (found.read is None) == (story.owner is None)
         if story.owner is None:
-            assert gang_members.size(found, asked, None) == (7, 7)
+            assert gang_of_pod.size(found, asked, None) == (7, 7)
             continue
-        assert gang_members.size(found, asked, None) == "", "it is being read"
-        assert gang_members.size(found, asked, (3, 3)) == (7, 7)
-        assert gang_members.size(found, asked, refused) == (7, 7)
-        assert gang_members.size(found, asked, Alone(why="basic")) == (7, 7)
-        assert gang_members.size(found, asked, no) == no
+        assert gang_of_pod.size(found, asked, None) == "", "it is being read"
+        assert gang_of_pod.size(found, asked, (3, 3)) == (7, 7)
+        assert gang_of_pod.size(found, asked, refused) == (7, 7)
+        assert gang_of_pod.size(found, asked, Alone(why="basic")) == (7, 7)
+        assert gang_of_pod.size(found, asked, no) == no
 
 
 def test_of_a_size_that_nobody_wrote_the_object_knows_more_than_the_pod() -> None:
     pod = STORIES["LeaderWorkerSet"]().pods[0]
     found, refused = member(pod), WordError("may not be read")
-    assert gang_members.size(found, ASKED, (2, 2)) == (2, 2)
-    assert gang_members.size(found, ASKED, refused) == (3, 3)
-    assert gang_members.size(found, ASKED, Alone(why="x")) == Alone(why="x")
+    assert gang_of_pod.size(found, ASKED, (2, 2)) == (2, 2)
+    assert gang_of_pod.size(found, ASKED, refused) == (3, 3)
+    assert gang_of_pod.size(found, ASKED, Alone(why="x")) == Alone(why="x")
     other = member(owners.jobset().pods[0])
-    assert gang_members.size(other, ASKED, refused) == "may not be read"
+    assert gang_of_pod.size(other, ASKED, refused) == "may not be read"
 
 
 def test_of_pods_that_a_name_joins_no_object_tells_the_size_but_that_they_are_no_gang() -> None:
     pod, named = owners.jobset().pods[0], Gang(name="all")
     found, no = member(pod, named), Alone(why="OrderedReady", never=True)
     assert found.read == member(pod).read
-    assert str(gang_members.size(found, named, (4, 4))).startswith(f"{names.GANG_SIZE} is missing")
-    assert gang_members.size(found, named, no) == no
+    assert str(gang_of_pod.size(found, named, (4, 4))).startswith(f"{names.GANG_SIZE} is missing")
+    assert gang_of_pod.size(found, named, no) == no
     five = Gang(name="all", pods=5)
-    assert gang_members.size(member(pod, five), five, (4, 4)) == (5, 5)
+    assert gang_of_pod.size(member(pod, five), five, (4, 4)) == (5, 5)
 
 
 def test_an_owners_name_is_told_bounded_and_in_quotes() -> None:
     forged = owners.pod("p", owners=owners.owned("batch/v1", "Job", "train\nnode n7: fine " + "x" * 200))
-    told = gang_members.unknown_size(member(forged))
+    told = gang_of_pod.unknown_size(member(forged))
     assert told.isprintable()
     assert len(told) < 300
-    assert "'JobSet train'" in gang_members.unknown_size(member(owners.jobset().pods[0]))
+    assert "'JobSet train'" in gang_of_pod.unknown_size(member(owners.jobset().pods[0]))
 
 
 def test_who_asks_for_a_gang_and_is_in_none_is_told_what_to_write() -> None:
     bare = owners.pod("p")
     assert alone(bare).why == ""
     assert f"write a name as {names.GANG}" in alone(bare, ASKED).why
-    assert gang_members.must_wait(ASKED)
-    assert gang_members.must_wait(Gang(pods=4)), "half of them would be of no use"
-    assert not gang_members.must_wait(Gang(max_nodes=2))
-    assert not gang_members.must_wait(None)
+    assert gang_of_pod.must_wait(ASKED)
+    assert gang_of_pod.must_wait(Gang(pods=4)), "half of them would be of no use"
+    assert not gang_of_pod.must_wait(Gang(max_nodes=2))
+    assert not gang_of_pod.must_wait(None)
 
 
 LIMITS = Gang(max_nodes=2, min_gpus_per_node=4)
@@ -321,8 +325,8 @@ def test_limits_alone_hold_no_pod_whose_maker_makes_no_gangs(
     pod = owners.pod("p", labels, owners=owners.owned(*made_by, "o") if made_by else None)
     pod["spec"]["schedulerName"] = scheduler
     found = alone(pod, LIMITS)
-    assert not gang_members.must_wait(LIMITS, found)
-    assert gang_members.must_wait(ASKED, alone(pod, ASKED)), "who asks is not given half a gang"
+    assert not gang_of_pod.must_wait(LIMITS, found)
+    assert gang_of_pod.must_wait(ASKED, alone(pod, ASKED)), "who asks is not given half a gang"
 
 
 @pytest.mark.shared_data
@@ -337,11 +341,11 @@ def test_the_fields_manifests_are_read_as_they_stand(name: str, size: tuple[int,
     pod["spec"]["containers"] = [owners.container()]
     pod["metadata"]["ownerReferences"] = owners.owned("batch/v1", "Job", job["metadata"]["name"])
     job["metadata"]["uid"] = owners.UID
-    gang = gangs.gang(pod["metadata"].get("annotations") or {})
+    gang = gang_annotations.gang(pod["metadata"].get("annotations") or {})
     if size == (1, 1):
         assert gang is None
         assert alone(pod, gang) == Alone()
         return
     found = member(pod, gang).read
     assert found is not None
-    assert gang_sizes.size_from(found, job) == size
+    assert gang_size_of_owner.size_from(found, job) == size

@@ -10,9 +10,9 @@ import pytest
 
 from dradriver.api.base.errors import WordError
 from dradriver.api.base.pods import Pod
-from dradriver.api.gangs import gang_members, gang_sizes
+from dradriver.api.gangs import gang_of_pod, gang_size_of_owner
+from dradriver.api.gangs.gang_annotations import Gang
 from dradriver.api.gangs.gang_owners import Alone, Member, Owner
-from dradriver.api.gangs.gangs import Gang
 from tests.fakes import owners
 from tests.fakes.owners import STORIES, made_by
 
@@ -36,7 +36,7 @@ def job(**spec: Any) -> dict[str, Any]:
     ],
 )
 def test_of_a_job_the_smaller_number_counts(spec: dict[str, Any], size: int) -> None:
-    assert gang_sizes.size_from(JOB, job(**spec)) == (size, size)
+    assert gang_size_of_owner.size_from(JOB, job(**spec)) == (size, size)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_indexes_that_have_failed_for_good_are_no_pods_of_a_job(
 ) -> None:
     status = {"succeeded": succeeded} | ({} if failed is None else {"failedIndexes": failed})
     found = job(parallelism=4, completions=completions) | {"status": status}
-    assert gang_sizes.size_from(JOB, found) == (size, size)
+    assert gang_size_of_owner.size_from(JOB, found) == (size, size)
 
 
 @pytest.mark.parametrize(
@@ -87,14 +87,14 @@ def test_indexes_that_have_failed_for_good_are_no_pods_of_a_job(
 )
 def test_what_is_no_such_job_is_refused_on_one_line(found: dict[str, Any], told: str) -> None:
     with pytest.raises(WordError, match=told) as refusal:
-        gang_sizes.size_from(JOB, found)
+        gang_size_of_owner.size_from(JOB, found)
     assert str(refusal.value).isprintable()
     assert len(str(refusal.value)) < 256
 
 
 def test_a_kind_that_nobody_knows_has_no_size() -> None:
     with pytest.raises(WordError, match="is not known"):
-        gang_sizes.size_from(Owner(api_version="x/v1", kind="Thing", name="t"), job())
+        gang_size_of_owner.size_from(Owner(api_version="x/v1", kind="Thing", name="t"), job())
 
 
 def test_a_jobset_without_the_role_is_refused() -> None:
@@ -102,7 +102,7 @@ def test_a_jobset_without_the_role_is_refused() -> None:
     assert story.owner is not None
     gone = Owner(api_version="jobset.x-k8s.io/v1alpha2", kind="JobSet", name="train", role="gone")
     with pytest.raises(WordError, match="has no replicatedJob 'gone'"):
-        gang_sizes.size_from(gone, story.owner)
+        gang_size_of_owner.size_from(gone, story.owner)
 
 
 def leader_worker_set(leader: int | None, workers: int, **spec: Any) -> dict[str, Any]:
@@ -124,21 +124,21 @@ def test_of_a_leader_and_workers_those_count_that_have_gpus(leader: int | None, 
     found = leader_worker_set(leader, workers)
     if size is None:
         with pytest.raises(WordError, match="has no number of pods with GPUs"):
-            gang_sizes.size_from(LWS, found)
+            gang_size_of_owner.size_from(LWS, found)
     else:
-        assert gang_sizes.size_from(LWS, found) == (size, size)
+        assert gang_size_of_owner.size_from(LWS, found) == (size, size)
 
 
 def test_a_group_of_an_old_revision_is_as_large_as_it_was_made() -> None:
     found = leader_worker_set(0, 4)
     found["spec"]["leaderWorkerTemplate"]["size"] = 9
-    made = gang_members.find(
-        gang_members.facts(msgspec.convert(owners.leader_worker_set().pods[0], Pod)), Gang(name="auto")
+    made = gang_of_pod.find(
+        gang_of_pod.facts(msgspec.convert(owners.leader_worker_set().pods[0], Pod)), Gang(name="auto")
     )
     assert isinstance(made, Member)
     assert made.read is not None
-    assert gang_sizes.size_from(made.read, found) == (2, 2)
-    assert gang_sizes.size_from(LWS, found) == (8, 8)
+    assert gang_size_of_owner.size_from(made.read, found) == (2, 2)
+    assert gang_size_of_owner.size_from(LWS, found) == (8, 8)
 
 
 @pytest.mark.parametrize(("leader", "workers", "never"), [(4, 4, True), (None, 4, True), (0, 4, False), (4, 0, False)])
@@ -146,15 +146,15 @@ def test_workers_that_wait_for_a_leader_with_gpus_are_no_gang_with_it(
     leader: int | None, workers: int, *, never: bool
 ) -> None:
     owner = leader_worker_set(leader, workers, startupPolicy="LeaderReady")
-    found = gang_sizes.size_from(LWS, owner)
+    found = gang_size_of_owner.size_from(LWS, owner)
     assert isinstance(found, Alone) == never
-    assert ("write LeaderCreated" in gang_sizes.why_never("LeaderWorkerSet", owner["spec"])) == never
+    assert ("write LeaderCreated" in gang_size_of_owner.why_never("LeaderWorkerSet", owner["spec"])) == never
 
 
 def test_a_leader_without_workers_waits_for_nobody() -> None:
     owner = leader_worker_set(4, 4, startupPolicy="LeaderReady")
     owner["spec"]["leaderWorkerTemplate"]["size"] = 1
-    assert gang_sizes.size_from(LWS, owner) == (1, 1)
+    assert gang_size_of_owner.size_from(LWS, owner) == (1, 1)
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_a_leader_without_workers_waits_for_nobody() -> None:
     ],
 )
 def test_what_shows_that_it_makes_no_gang_says_what_to_write(kind: str, spec: Any, told: str) -> None:
-    found = gang_sizes.why_never(kind, spec)
+    found = gang_size_of_owner.why_never(kind, spec)
     assert told in found
     assert bool(told) == bool(found)
 
@@ -193,7 +193,7 @@ def test_a_limit_of_none_is_no_gpu_however_it_is_written(count: Any, words: dict
     master["metadata"] = {"annotations": words}
     master["spec"]["containers"][0]["resources"]["limits"] = {"nvidia.com/gpu": count}
     read = Owner(api_version="kubeflow.org/v1", kind="PyTorchJob", name="train")
-    assert gang_sizes.size_from(read, owner) == ((3, 3) if has else (2, 2))
+    assert gang_size_of_owner.size_from(read, owner) == ((3, 3) if has else (2, 2))
 
 
 @pytest.mark.parametrize(("least", "size"), [(1, (1, 9999)), (9999, (9999, 9999)), (10_000, None), (0, None)])
@@ -202,26 +202,26 @@ def test_a_pod_group_tells_the_least(least: int, size: tuple[int, int] | None) -
     found = made_by("x", "PodGroup", "g", {"schedulingPolicy": {"gang": {"minCount": least}}})
     if size is None:
         with pytest.raises(WordError, match="has no number of pods"):
-            gang_sizes.size_from(read, found)
+            gang_size_of_owner.size_from(read, found)
     else:
-        assert gang_sizes.size_from(read, found) == size
+        assert gang_size_of_owner.size_from(read, found) == size
 
 
 def test_a_role_has_gpus_by_a_limit_or_by_a_word() -> None:
     story = owners.kubeflow("pytorchjob", (2, 2), without="Master")
     assert story.owner is not None
     read = Owner(api_version="kubeflow.org/v1", kind="PyTorchJob", name="train")
-    assert gang_sizes.size_from(read, story.owner) == (2, 2)
+    assert gang_size_of_owner.size_from(read, story.owner) == (2, 2)
     master = story.owner["spec"]["pytorchReplicaSpecs"]["Master"]["template"]
     master["metadata"] = {"annotations": {"gpu.topology/gpus": "4"}}
-    assert gang_sizes.size_from(read, story.owner) == (3, 3)
+    assert gang_size_of_owner.size_from(read, story.owner) == (3, 3)
 
 
-@pytest.mark.parametrize("kind", gang_sizes.OBJECTS)
+@pytest.mark.parametrize("kind", gang_size_of_owner.OBJECTS)
 def test_every_object_that_a_pod_may_name_can_be_read(kind: str) -> None:
     with pytest.raises(WordError, match="is none: "):
-        gang_sizes.size_from(Owner(api_version="x", kind=kind, name="t"), {})
+        gang_size_of_owner.size_from(Owner(api_version="x", kind=kind, name="t"), {})
 
 
 def test_every_kind_of_kubeflow_that_has_roles_is_an_object_that_a_pod_may_name() -> None:
-    assert set(gang_sizes.REPLICAS) <= set(gang_sizes.OBJECTS)
+    assert set(gang_size_of_owner.REPLICAS) <= set(gang_size_of_owner.OBJECTS)

@@ -12,8 +12,8 @@ from dradriver.allocator.request import Amount
 from dradriver.api.base import names
 from dradriver.api.base.errors import WordError
 from dradriver.api.claims import exclusive
-from dradriver.api.pod import ladder, resolved
-from dradriver.api.vocabulary.parts import Asked
+from dradriver.api.pod import claim_alternatives, resolved
+from dradriver.api.vocabulary.container_requests import Asked
 from tests import schema
 from tests.fakes.admission import NVLINK
 
@@ -24,7 +24,7 @@ P = names.PREFIX
 def built(words: dict[str, str], asked: dict[str, Asked] | None = None) -> Object:
     """The devices of such a claim, valid for every server that we know."""
     found = resolved.resolve({P + key: text for key, text in words.items()}, asked or {"main": 4})
-    spec = ladder.spec(found)
+    spec = claim_alternatives.spec(found)
     claim = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": "x"}, "spec": spec}
     schema.check(claim, minors=("1.34", "1.36", "1.37"))
     devices: Object = spec["devices"]
@@ -158,7 +158,7 @@ def test_bandwidth_among_more_gpus_than_a_group_has_is_refused() -> None:
 
 def test_nccl_and_variables_are_in_the_configuration() -> None:
     found = resolved.resolve(NVLINK | {names.NCCL: "off"}, {"main": 2})
-    (entry,) = ladder.spec(found, keep_env=("NCCL_ALGO",))["devices"]["config"]
+    (entry,) = claim_alternatives.spec(found, keep_env=("NCCL_ALGO",))["devices"]["config"]
     assert entry["opaque"]["parameters"] == {
         "apiVersion": "gpu.topology/v1alpha1",
         "keepEnv": ["NCCL_ALGO"],
@@ -170,7 +170,7 @@ def test_nccl_and_variables_are_in_the_configuration() -> None:
 
 def test_equal_notes_name_one_template_and_other_notes_another() -> None:
     notes = [resolved.write(resolved.resolve(NVLINK, {"main": gpus})) for gpus in (2, 2, 4)]
-    one, same, other = map(ladder.template_name, notes)
+    one, same, other = map(claim_alternatives.template_name, notes)
     assert one == same != other
     assert len(one) == 21
 
@@ -198,16 +198,16 @@ DIGESTS = {
 
 
 def test_another_ladder_is_another_version() -> None:
-    """Where this fails and the change is meant, raise ``ladder.VERSION`` and add the new digest."""
-    every = [ladder.spec(resolved.resolve(words, asked), keep_env=("NCCL_ALGO",)) for words, asked in SAID]
+    """Where this fails and the change is meant, raise ``claim_alternatives.VERSION`` and add the new digest."""
+    every = [claim_alternatives.spec(resolved.resolve(words, asked), keep_env=("NCCL_ALGO",)) for words, asked in SAID]
     text = msgspec.json.encode(every, order="deterministic")
-    assert DIGESTS[ladder.VERSION] == hashlib.sha256(text).hexdigest()[:16]
+    assert DIGESTS[claim_alternatives.VERSION] == hashlib.sha256(text).hexdigest()[:16]
 
 
 def test_a_note_of_another_ladder_names_another_template() -> None:
     found = resolved.resolve(NVLINK | {names.PLACEMENT: "static"}, {"main": 2})
     notes = [resolved.write(msgspec.structs.replace(found, ladder=version)) for version in (msgspec.UNSET, 1, 2, 3)]
-    assert len(set(map(ladder.template_name, notes))) == 4
+    assert len(set(map(claim_alternatives.template_name, notes))) == 4
     assert [resolved.read({names.REQUEST: note}).ladder for note in notes] == [msgspec.UNSET, 1, 2, 3]
     bad = notes[1].replace('"ladder":1', '"ladder":0')
     with pytest.raises(WordError, match="a ladder that is none"):

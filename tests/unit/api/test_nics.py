@@ -12,11 +12,19 @@ import pytest
 from dradriver.allocator.request import Constraint, Whole
 from dradriver.api.base.errors import WordError
 from dradriver.api.base.objects import Metadata
-from dradriver.api.claims import pins, templates
+from dradriver.api.claims import claim_templates, pins
+from dradriver.api.claims.claim_templates import Template, TemplateRequest
 from dradriver.api.claims.pins import Claim
-from dradriver.api.claims.templates import Template, TemplateRequest
-from dradriver.api.vocabulary import nics
-from dradriver.api.vocabulary.nics import CLASSES, DRANET, SRIOV, Alike, NicAsk, NicDriver, NicRequest
+from dradriver.api.vocabulary import nic_requests
+from dradriver.api.vocabulary.nic_requests import (
+    CLASSES,
+    DRANET,
+    SRIOV,
+    Alike,
+    NicAsk,
+    NicDriver,
+    NicRequest,
+)
 from tests.contract import admitted
 
 Object = dict[str, Any]
@@ -31,7 +39,7 @@ def read(*requests: Object, words: Whole | None = None, **devices: Any) -> Templ
     every = [request("gpu", "gpu.topology", count=2), *requests]
     spec = msgspec.json.encode({"spec": {"devices": {"requests": every} | devices}})
     template = Template(metadata=Metadata(name="t"), spec=spec, nic_classes=CLASSES)
-    return templates.read(template, words or Whole(containers=(1,)))
+    return claim_templates.read(template, words or Whole(containers=(1,)))
 
 
 def ask(*requests: Object, **more: Any) -> NicAsk:
@@ -141,7 +149,7 @@ def test_a_class_of_nobodys_is_refused_with_the_cure() -> None:
 )
 def test_a_pin_asks_of_no_device_what_it_may_not_have(driver: NicDriver, attribute: str) -> None:
     """One device without the attribute would end the scheduler's attempt for the whole pod."""
-    text = nics.selector(driver, ["b", "a"])
+    text = nic_requests.selector(driver, ["b", "a"])
     assert text == f'{attribute}.?{driver.address}.orValue("") in ["a", "b"]'
 
 
@@ -156,12 +164,16 @@ def test_every_pin_of_a_claim_asks_of_no_device_what_it_may_not_have() -> None:
 def test_a_pin_is_a_selector_that_no_text_breaks_out_of_and_that_is_read_back() -> None:
     for driver in (DRANET, SRIOV):
         for listed in ([], ["0000:18:00.0"], ['"] || true || "" in ["', "\\", "\u2028"]):
-            text = nics.selector(driver, listed)
-            assert nics.addresses(text) == tuple(sorted(listed))
+            text = nic_requests.selector(driver, listed)
+            assert nic_requests.addresses(text) == tuple(sorted(listed))
             assert json.loads(text.partition(" in ")[2]) == sorted(listed)
-    for other in ("", 'device.attributes["dra.net"].?pciAddress.orValue("") in [1]', nics.selector(DRANET, ["b"])[:-1]):
-        assert nics.addresses(other) is None
-    assert nics.addresses('device.attributes["dra.net"].?pciAddress.orValue("") in ["b", "a"]') is None, (
+    for other in (
+        "",
+        'device.attributes["dra.net"].?pciAddress.orValue("") in [1]',
+        nic_requests.selector(DRANET, ["b"])[:-1],
+    ):
+        assert nic_requests.addresses(other) is None
+    assert nic_requests.addresses('device.attributes["dra.net"].?pciAddress.orValue("") in ["b", "a"]') is None, (
         "not as written"
     )
 
@@ -179,7 +191,7 @@ def test_a_claim_of_ours_tells_which_nics_it_is_pinned_to_and_its_author_what_he
     for own, theirs in zip(devices["requests"][1:], template["requests"][1:], strict=True):
         selectors = own["exactly"].get("selectors", [])
         if theirs["name"] in admitted.NICS:
-            assert nics.addresses(selectors.pop(0)["cel"]["expression"]) == admitted.NICS[theirs["name"]]
+            assert nic_requests.addresses(selectors.pop(0)["cel"]["expression"]) == admitted.NICS[theirs["name"]]
         if not selectors:
             own["exactly"].pop("selectors", None)
         assert own == theirs

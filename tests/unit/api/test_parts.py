@@ -14,8 +14,13 @@ from dradriver.api.base import names
 from dradriver.api.base.errors import WordError
 from dradriver.api.pod.annotations import check_words, parse
 from dradriver.api.pod.resolved import Resolved, read, write
-from dradriver.api.vocabulary import limits
-from dradriver.api.vocabulary.parts import Asked, count, described, request_names
+from dradriver.api.vocabulary import container_limits
+from dradriver.api.vocabulary.container_requests import (
+    Asked,
+    count,
+    described,
+    request_names,
+)
 
 HALF = Amount(cores=50)
 WHERE = "container 'c': limits"
@@ -23,7 +28,7 @@ WHERE = "container 'c': limits"
 
 def asked(**amounts: object) -> Asked:
     """Return what limits ask for; ``nvidia`` and ``aliyun`` come before an underscore."""
-    return limits.asked(WHERE, {name.replace("_", ".com/", 1): value for name, value in amounts.items()})
+    return container_limits.asked(WHERE, {name.replace("_", ".com/", 1): value for name, value in amounts.items()})
 
 
 def own(**words: str) -> dict[str, str]:
@@ -190,7 +195,7 @@ def test_any_limits_are_a_request_whose_note_is_read_back_or_are_refused(
     amounts: dict[str, Any], words: dict[str, str]
 ) -> None:
     try:
-        found = limits.asked(WHERE, amounts)
+        found = container_limits.asked(WHERE, amounts)
         request = parse(words, {"a": found} if found else {})
     except WordError as refusal:
         assert str(refusal).isprintable()

@@ -11,11 +11,11 @@ import pytest
 from dradriver.allocator.request import Choice, Level
 from dradriver.api.base import names, seats
 from dradriver.api.base.dra_objects import ResourceClaim, ResourceSlice
-from dradriver.api.claims import claims, pins
-from dradriver.api.policies.modes import Mode
-from dradriver.api.slices import slices
+from dradriver.api.claims import claim_builder, pins
+from dradriver.api.policies.gpu_modes import Mode
+from dradriver.api.slices import resource_slices
 from dradriver.cluster.records import slice_records
-from dradriver.cluster.shown.holders import held_by
+from dradriver.cluster.views.holder_names import held_by
 from dradriver.topology import profiles
 from tests import schema
 from tests.unit.api.test_pins import POD, read
@@ -30,7 +30,7 @@ def member(*, gpus: bool = True, seat: bool = True) -> Object:
     choice = Choice(
         gpus=(0,), containers=((0,),), ring=(0,), busbw_gbps=0, bandwidth_gbps=0, level=Level.NODE, score=100, node="n"
     )
-    made = claims.pinned(POD, choice, uuids={"main": ["GPU-a"]})
+    made = claim_builder.pinned(POD, choice, uuids={"main": ["GPU-a"]})
     if seat:
         made["spec"]["devices"]["requests"].append(seats.request())
     results = [GPU] * gpus + [SEAT] * seat
@@ -84,7 +84,7 @@ def test_nobody_is_shown_to_hold_a_seat_and_its_slice_is_no_nodes() -> None:
 def test_every_device_says_that_its_agent_knows_seats(mode: Mode) -> None:
     machine = profiles.load("hgx-h100", seed="n")
     modes = {gpu.uuid: mode for gpu in machine.gpus}
-    for piece in slices.build(machine, node="n", node_uid="u", modes=modes):
+    for piece in resource_slices.build(machine, node="n", node_uid="u", modes=modes):
         assert all(map(seats.known, msgspec.convert(piece, ResourceSlice).spec.devices))
 
 

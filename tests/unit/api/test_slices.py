@@ -11,7 +11,7 @@ from hypothesis import given
 
 from dradriver.api.base import names
 from dradriver.api.base.dra_objects import ResourceSlice
-from dradriver.api.slices import device_attributes, slices
+from dradriver.api.slices import device_attributes, resource_slices
 from dradriver.topology import profiles
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.machine import Machine
@@ -22,7 +22,7 @@ KINDS = {"string": str, "int": int, "bool": bool, "version": str}
 
 
 def build(machine: Machine) -> list[dict[str, Any]]:
-    return slices.build(machine, node="n1", node_uid="u1")
+    return resource_slices.build(machine, node="n1", node_uid="u1")
 
 
 def attributes(machine: Machine, index: int) -> dict[str, Any]:
@@ -53,7 +53,7 @@ def test_what_the_api_server_allows(machine: Machine) -> None:
 def test_everybody_can_rebuild_the_machine(machine: Machine) -> None:
     typed = [msgspec.convert(piece, ResourceSlice) for piece in build(machine)]
 
-    assert machine == slices.read_machine(typed)
+    assert machine == resource_slices.read_machine(typed)
 
 
 @given(machines())
@@ -143,12 +143,12 @@ def test_versions_are_semantic(version: str, expected: str | None) -> None:
 
 
 def test_a_long_node_name_still_makes_a_name() -> None:
-    name = slices.slice_name(0, "n" * 253)
+    name = resource_slices.slice_name(0, "n" * 253)
 
     assert len(name) <= 253
     assert name.startswith("00000-")
-    assert name != slices.slice_name(0, "n" * 252 + "m")
+    assert name != resource_slices.slice_name(0, "n" * 252 + "m")
 
 
 def test_slices_without_a_machine() -> None:
-    assert slices.read_machine([]) is None
+    assert resource_slices.read_machine([]) is None

@@ -11,7 +11,11 @@ from typing import Any
 import pytest
 
 from dradriver.api.base import names, seats
-from dradriver.api.base.ledger import NVIDIA, OURS, Ledger
+from dradriver.api.base.allocating_driver import (
+    NVIDIA,
+    OURS,
+    Ledger,
+)
 from dradriver.kube.resources import RESOURCE_SLICES
 from tests.fakes.admission import admit
 from tests.fakes.apiserver import FakeApiServer

@@ -8,8 +8,12 @@ from typing import Any
 import pytest
 
 from dradriver.api.base.objects import seconds
-from dradriver.cluster.derived.ends import OVERDUE_S, ends_at, given_at
-from dradriver.cluster.nodes.ask import BEGINS_S, FREED_S
+from dradriver.cluster.derived.end_times import (
+    OVERDUE_S,
+    ends_at,
+    given_at,
+)
+from dradriver.cluster.nodes.pod_demands import BEGINS_S, FREED_S
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
 from tests.fakes.apistore import Store
 from tests.fakes.gang_pods import gang

@@ -3,7 +3,7 @@ from __future__ import annotations
 import msgspec
 
 from dradriver.allocator import Fleet
-from dradriver.cluster.gpus.network import locate
+from dradriver.cluster.gpus.node_locations import locate
 from dradriver.topology import profiles
 from dradriver.topology.machine import Nic
 from dradriver.topology.network_levels import ZONE

@@ -5,7 +5,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from dradriver.api.vocabulary.nics import Alike, NicAsk, NicRequest
+from dradriver.api.vocabulary.nic_requests import (
+    Alike,
+    NicAsk,
+    NicRequest,
+)
 from dradriver.cluster.nics.nic_devices import NicSlice
 from tests.fakes import nics
 from tests.fakes.nics import DRANET, DRANET_CLASS, SRIOV

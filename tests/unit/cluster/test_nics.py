@@ -13,12 +13,12 @@ import pytest
 
 from dradriver.api.base.objects import Metadata, Node
 from dradriver.api.vocabulary import simple_cel
-from dradriver.api.vocabulary.nics import NicAsk, NicRequest
+from dradriver.api.vocabulary.nic_requests import NicAsk, NicRequest
 from dradriver.api.vocabulary.simple_cel import Other
 from dradriver.cluster.gpus.taint_rules import TaintRules, read_rule
 from dradriver.cluster.nics.nic_devices import Nic, NicSlice, read_slice
-from dradriver.cluster.nics.nics import Nics
-from dradriver.cluster.nodes.table import NodeTable
+from dradriver.cluster.nics.nic_inventory import Nics
+from dradriver.cluster.nodes.node_table import NodeTable
 from dradriver.kube.codec import BadJson
 from dradriver.kube.reflector import Change
 from tests.fakes import nics

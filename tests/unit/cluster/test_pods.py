@@ -14,8 +14,8 @@ import pytest
 from dradriver.api.base import names
 from dradriver.api.base.pods import Pod
 from dradriver.cluster.nodes.requests import request_of
-from dradriver.cluster.records import pods
-from dradriver.cluster.records.pods import Foreign
+from dradriver.cluster.records import pod_records
+from dradriver.cluster.records.pod_records import Foreign
 from dradriver.kube import codec
 from dradriver.kube.client import Client
 from dradriver.kube.reflector import Change, Reflector
@@ -42,7 +42,7 @@ def pod(name: str = "p", *, labels: Any = None, node: str = "n1", phase: str = "
 
 
 def read(obj: Any) -> Pod | Foreign | None:
-    return pods.read(msgspec.Raw(json.dumps(obj).encode()))
+    return pod_records.read(msgspec.Raw(json.dumps(obj).encode()))
 
 
 def test_of_a_foreign_pod_only_its_share_of_its_node_is_kept() -> None:
@@ -175,7 +175,7 @@ async def test_a_pod_that_changes_sides_or_ends_comes_through_as_changes(*, watc
     changes: list[Change[Pod | Foreign]] = []
     async with FakeApiServer(watch_list=watch_list) as api, Client(api.config, user_agent="t") as client:
         api.put(PODS, pod(node=""))
-        reflector = Reflector(client, PODS, pods.read, on_change=changes.append)
+        reflector = Reflector(client, PODS, pod_records.read, on_change=changes.append)
         async with asyncio.TaskGroup() as group:
             running = group.create_task(reflector.run())
             await reflector.synced.wait()

@@ -14,7 +14,12 @@ import pytest
 from prometheus_client import REGISTRY
 
 from dradriver.api.base import names, seats
-from dradriver.api.base.ledger import NVIDIA, OURS, bound, current_ledger
+from dradriver.api.base.allocating_driver import (
+    NVIDIA,
+    OURS,
+    bound,
+    current_ledger,
+)
 from dradriver.controller.loop.controller import Controller
 from dradriver.controller.main import LEASE, Options, main, parse, serve
 from dradriver.controller.writing import seat_slice

@@ -11,7 +11,7 @@ import pytest
 from prometheus_client import REGISTRY
 
 from dradriver.api.base import names, seats
-from dradriver.cluster.cache.picture import Picture
+from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.controller.writing.seat_slice import AGAIN_S, NO_CLASS, WITHOUT, SeatSlice, recorder
 from dradriver.kube.client import ApiError, Client, Unreachable
 from dradriver.kube.resources import DEVICE_CLASSES, EVENTS, RESOURCE_SLICES

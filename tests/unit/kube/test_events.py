@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from dradriver.kube.client import Client
-from dradriver.kube.events import Recorder, Reference
+from dradriver.kube.event_recorder import Recorder, Reference
 from dradriver.kube.resources import EVENTS
 from tests.fakes.apiserver import FakeApiServer
 
@@ -182,7 +182,7 @@ async def test_a_token_that_cannot_be_read_costs_no_more(
 async def test_what_is_remembered_is_bounded(
     api: FakeApiServer, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dradriver.kube.events.REMEMBERED", 2)
+    monkeypatch.setattr("dradriver.kube.event_recorder.REMEMBERED", 2)
     mine = recorder(client)
     for message in ("a", "b", "c", "a"):
         await tell(mine, message)

@@ -13,15 +13,22 @@ import msgspec
 import pytest
 
 from dradriver.api.base import names
+from dradriver.api.base.allocating_driver import (
+    AMD,
+    NVIDIA,
+    OURS,
+    Ledger,
+    bound,
+    current_ledger,
+)
 from dradriver.api.base.dra_objects import ResourceSlice
-from dradriver.api.base.ledger import AMD, NVIDIA, OURS, Ledger, bound, current_ledger
-from dradriver.api.slices.slices import read_machine
+from dradriver.api.slices.resource_slices import read_machine
 from dradriver.kube.codec import decode
 from dradriver.kube.resources import NODES, RESOURCE_SLICES
-from dradriver.node import addon
+from dradriver.node import addon_agent
 from dradriver.node import agent as agent_of_our_own
+from dradriver.node.agent_options import parse
 from dradriver.node.main import serve
-from dradriver.node.options import parse
 from dradriver.node.publishing import publisher
 from tests.fakes import nvidia, nvml
 from tests.fakes.agents import becomes, lose, ready_port
@@ -32,7 +39,7 @@ from tests.fakes.node import NODE, NodeUnderTest, Object, a_node, eventually, ma
 @contextlib.asynccontextmanager
 async def agent(node: NodeUnderTest, ledger: Ledger = NVIDIA, **more: Any) -> AsyncIterator[None]:
     with bound(ledger):
-        task = asyncio.create_task(addon.run(node.options(**more), server=node.api.config))
+        task = asyncio.create_task(addon_agent.run(node.options(**more), server=node.api.config))
     try:
         yield
     finally:
@@ -83,7 +90,7 @@ async def test_all_gpus_of_a_driver_are_in_it_though_nothing_here_could_give_the
         options = node.options(discovery="nvml", driver_root=nvml.compiled(), host_root=server.sys.root)
         options.cdi_root = nowhere
         with bound(NVIDIA):
-            task = asyncio.create_task(addon.run(options, server=node.api.config))
+            task = asyncio.create_task(addon_agent.run(options, server=node.api.config))
         try:
             await eventually(lambda: ours(node))
         finally:
@@ -123,7 +130,7 @@ async def test_slices_with_devices_of_before_give_way(monkeypatch: pytest.Monkey
             assert len(ours(node)) == 1
 
 
-@pytest.mark.parametrize(("ledger", "part"), [(OURS, agent_of_our_own), (NVIDIA, addon)])
+@pytest.mark.parametrize(("ledger", "part"), [(OURS, agent_of_our_own), (NVIDIA, addon_agent)])
 async def test_the_agent_is_the_one_for_the_devices_that_the_option_names(
     ledger: Ledger, part: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,7 +6,7 @@ import contextlib
 import aiohttp
 import pytest
 
-from dradriver.process.serve import MOST, serve_health
+from dradriver.process.health_server import MOST, serve_health
 
 
 async def test_health_readiness_and_metrics_answer_while_the_block_runs() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from dradriver.queue.reservation import (
+from dradriver.queue.reservation_rules import (
     Blocked,
     Candidate,
     Reservation,

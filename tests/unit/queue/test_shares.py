@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dradriver.queue.shares import Shares
+from dradriver.queue.tenant_shares import Shares
 from tests.kept import entries
 
 HALF_LIFE_S = 1000.0

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from dradriver.api.slices import slices
-from dradriver.topology import codec, profiles
+from dradriver.api.slices import resource_slices
+from dradriver.topology import machine_codec, profiles
 from dradriver.topology.check import check
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.machine import Cpu, Gpu, Machine, MigDevice, Nic, NumaNode, PathType, PciDevice
@@ -20,8 +20,8 @@ def test_encoding_and_decoding_is_the_identity(name: str) -> None:
     machine = profiles.load(name, seed="node-a")
     if len(machine.gpus) <= 16:
         machine = _with_pci(machine)
-    text = codec.encode(machine)
-    assert codec.decode(text) == codec.decode(text.encode()) == machine
+    text = machine_codec.encode(machine)
+    assert machine_codec.decode(text) == machine_codec.decode(text.encode()) == machine
     assert "\n" not in text
 
 
@@ -31,7 +31,7 @@ def test_eight_gpus_with_ten_nics_fit_in_16_kb(name: str) -> None:
     assert len(machine.nics) >= 10
     long = [msgspec.structs.replace(gpu, product="NVIDIA " + "H" * 57) for gpu in machine.gpus]
     wide = msgspec.structs.replace(_with_pci(machine), gpus=tuple(long), driver_version="580.126.20")
-    assert len(codec.encode(wide).encode()) <= 16 * 1024
+    assert len(machine_codec.encode(wide).encode()) <= 16 * 1024
 
 
 def _with_pci(machine: Machine) -> Machine:
@@ -97,10 +97,10 @@ def _put(path: list[Any], value: object) -> Callable[[Any], None]:
     ],
 )  # fmt: skip
 def test_a_broken_document_is_refused_with_the_place(change: Callable[[Any], None], says: str) -> None:
-    document = json.loads(codec.encode(profiles.load("dgx1-v100")))
+    document = json.loads(machine_codec.encode(profiles.load("dgx1-v100")))
     change(document)
     with pytest.raises(TopologyError) as caught:
-        codec.decode(json.dumps(document))
+        machine_codec.decode(json.dumps(document))
     assert says in str(caught.value)
 
 
@@ -111,7 +111,7 @@ def test_a_broken_document_is_refused_with_the_place(change: Callable[[Any], Non
 )  # fmt: skip
 def test_what_is_no_document_is_refused(text: str | bytes) -> None:
     with pytest.raises(TopologyError, match="machine JSON, version 1: "):
-        codec.decode(text)
+        machine_codec.decode(text)
 
 
 VENDORS = {
@@ -128,45 +128,45 @@ def test_another_vendors_machine_is_one_too(uuids: list[str]) -> None:
     machine = profiles.load("dgx1-v100")
     gpus = (msgspec.structs.replace(gpu, uuid=uuid) for gpu, uuid in zip(machine.gpus, uuids, strict=True))
     other = msgspec.structs.replace(machine, gpus=tuple(gpus))
-    assert codec.decode(codec.encode(other)) == other
+    assert machine_codec.decode(machine_codec.encode(other)) == other
     label = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
-    assert all(label.fullmatch(slices.device_name(gpu.uuid)) for gpu in other.gpus)
+    assert all(label.fullmatch(resource_slices.device_name(gpu.uuid)) for gpu in other.gpus)
 
 
 def test_two_ids_that_differ_in_case_alone_would_be_one_device() -> None:
     machine = profiles.load("dgx1-v100")
     twin = msgspec.structs.replace(machine.gpus[1], uuid=machine.gpus[0].uuid.upper())
     with pytest.raises(TopologyError, match=r"gpus\[1\]\.uuid: 'GPU-.*' is also gpus\[0\]'s"):
-        codec.encode(msgspec.structs.replace(machine, gpus=(machine.gpus[0], twin, *machine.gpus[2:])))
+        machine_codec.encode(msgspec.structs.replace(machine, gpus=(machine.gpus[0], twin, *machine.gpus[2:])))
 
 
 def test_profiles_are_read_of_writers_with_and_without_engines() -> None:
     """Older agents told of no engines; a newer one may know more about a profile."""
     machine = profiles.load("hgx-h100", seed="n")
-    document = json.loads(codec.encode(machine))
+    document = json.loads(machine_codec.encode(machine))
     for gpu in document["gpus"]:
         gpu["profiles"] = [[*profile, "newer"] for profile in gpu["profiles"]]
-    assert codec.decode(json.dumps(document)) == machine
+    assert machine_codec.decode(json.dumps(document)) == machine
     for gpu in document["gpus"]:
         gpu["profiles"] = [profile[:7] for profile in gpu["profiles"]]
-    old = codec.decode(json.dumps(document))
+    old = machine_codec.decode(json.dumps(document))
     assert {profile.engines for gpu in old.gpus for profile in gpu.profiles} == {()}
     assert [profile.name for profile in old.gpus[0].profiles] == [p.name for p in machine.gpus[0].profiles]
 
 
 @pytest.mark.parametrize("engines", [[-1], [1025], [0] * 17])
 def test_engines_that_no_gpu_has_are_refused(engines: list[int]) -> None:
-    document = json.loads(codec.encode(profiles.load("hgx-h100", seed="n")))
+    document = json.loads(machine_codec.encode(profiles.load("hgx-h100", seed="n")))
     document["gpus"][0]["profiles"][0][7] = engines
     with pytest.raises(TopologyError, match=r"gpus\[0\]\.profiles\[0\]\.engines: .*at most 16 numbers from 0 to 1024"):
-        codec.decode(json.dumps(document))
+        machine_codec.decode(json.dumps(document))
 
 
 def test_fields_of_a_newer_writer_are_skipped() -> None:
     machine = profiles.load("dgx1-v100")
-    document = json.loads(codec.encode(machine))
+    document = json.loads(machine_codec.encode(machine))
     document["added"] = document["gpus"][0]["added"] = {"later": [1]}
-    assert codec.decode(json.dumps(document)) == machine
+    assert machine_codec.decode(json.dumps(document)) == machine
 
 
 TREE = _with_pci(profiles.load("dgx1-v100"))
@@ -189,7 +189,7 @@ TREE = _with_pci(profiles.load("dgx1-v100"))
 def test_a_broken_pci_tree_is_refused_with_the_place(position: int, device: PciDevice, says: str) -> None:
     tree = [*TREE.pci[:position], device, *TREE.pci[position + 1 :]]
     with pytest.raises(TopologyError) as caught:
-        codec.encode(msgspec.structs.replace(TREE, pci=tuple(tree)))
+        machine_codec.encode(msgspec.structs.replace(TREE, pci=tuple(tree)))
     assert says in str(caught.value)
 
 
@@ -199,17 +199,17 @@ def test_a_broken_cpu_mask_or_model_is_refused() -> None:
         ({"cpu": Cpu(arch="x86_64", family=-1)}, "cpu.family: -1"),
     ):
         with pytest.raises(TopologyError, match=says):
-            codec.encode(msgspec.structs.replace(TREE, **change))
+            machine_codec.encode(msgspec.structs.replace(TREE, **change))
 
 
 def test_fields_that_an_older_writer_did_not_know_are_not_known() -> None:
     machine = profiles.load("dgx1-v100")
-    document = json.loads(codec.encode(machine))
+    document = json.loads(machine_codec.encode(machine))
     for field in ("cpu", "pci", "virtual"):
         del document[field]
     for nic in document["nics"]:
         del nic["kind"], nic["gbps"]
-    again = codec.decode(json.dumps(document))
+    again = machine_codec.decode(json.dumps(document))
     assert (again.cpu, again.pci, again.virtual, again.gpus) == (None, (), None, machine.gpus)
     assert {(nic.kind, nic.gbps) for nic in again.nics} == {("", 0.0)}
 
@@ -242,18 +242,18 @@ class _OlderMachine(msgspec.Struct):
     ids=["all", "some", "several", "none"],
 )
 def test_older_readers_find_the_fabric_and_newer_ones_each_gpus_own(machine: Machine, older: str) -> None:
-    text = codec.encode(machine)
+    text = machine_codec.encode(machine)
     assert msgspec.json.decode(text, type=_OlderMachine).fabric == older
     assert ("fabric" in json.loads(text)) == bool(older)
-    assert codec.decode(text) == machine
+    assert machine_codec.decode(text) == machine
 
 
 def test_an_older_writers_fabric_is_every_gpus() -> None:
-    document = json.loads(codec.encode(_joined()))
+    document = json.loads(machine_codec.encode(_joined()))
     for gpu in document["gpus"]:
         del gpu["fabric"]
-    assert codec.decode(json.dumps(document | {"fabric": ""})) == _joined()
-    assert codec.decode(json.dumps(document | {"fabric": CLIQUE})) == _joined(*[CLIQUE] * 8)
+    assert machine_codec.decode(json.dumps(document | {"fabric": ""})) == _joined()
+    assert machine_codec.decode(json.dumps(document | {"fabric": CLIQUE})) == _joined(*[CLIQUE] * 8)
 
 
 def _with_nic(machine: Machine, name: str) -> Machine:
@@ -263,7 +263,7 @@ def _with_nic(machine: Machine, name: str) -> Machine:
 @pytest.mark.parametrize("name", ["", "\ud800"])
 def test_nothing_is_written_that_could_not_be_read(name: str) -> None:
     with pytest.raises(TopologyError):
-        codec.encode(_with_nic(profiles.load("dgx1-v100"), name))
+        machine_codec.encode(_with_nic(profiles.load("dgx1-v100"), name))
 
 
 MIG = MigDevice(0, "MIG-5c7e0d3a-1f2b-4a6c-8d9e-0f1a2b3c4d5e", 1, 0, "1g\udcff", 1)
@@ -284,7 +284,7 @@ def test_text_that_is_not_unicode_is_refused_with_the_place(field: str, value: o
     fields: dict[str, Any] = {"name": "n", "gpus": (Gpu(index=0, uuid="a", minor=0, pci=""),), field: value}
     rows = ((PathType.SYS,),) * len(fields.get("nics", ()))
     machine = Machine(links=((0,),), paths=((PathType.SELF,),), nic_paths=rows, **fields)
-    for reader in (check, codec.encode):
+    for reader in (check, machine_codec.encode):
         with pytest.raises(TopologyError) as caught:
             reader(machine)
         assert str(caught.value).startswith(says)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from dradriver.topology import profiles
-from dradriver.topology.levels import (
+from dradriver.topology.gpu_distances import (
     Step,
     location,
     step,

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from dradriver.allocator.sets import alike, busbw
+from dradriver.allocator.sets import busbw, symmetries
 from dradriver.allocator.sets.facts import Facts
 from dradriver.allocator.sets.shape import Shape, shape_of
 from dradriver.topology.machine import Machine, PathType
@@ -48,7 +48,7 @@ def orbits(shape: Shape) -> list[set[int]]:
 @pytest.mark.parametrize("number", sampled(range(30)))
 def test_sets_are_alike_that_a_symmetry_turns_into_each_other(number: int) -> None:
     shape = shape_of(some(number))
-    first = alike.first_alike(shape)
+    first = symmetries.first_alike(shape)
     for mask, orbit in enumerate(orbits(shape)):
         assert {int(first[other]) for other in orbit} == {int(first[mask])}
         assert int(first[mask]) in orbit
@@ -76,7 +76,7 @@ def test_few_sets_of_a_regular_machine_are_left_in_any_numbering(machine: Machin
     rng = random.Random(4)
     for _ in range(3):
         turned = shape_of(machine).renumbered(rng.sample(range(len(machine.gpus)), len(machine.gpus)))
-        assert len(set(alike.first_alike(turned).tolist())) == kinds
+        assert len(set(symmetries.first_alike(turned).tolist())) == kinds
 
 
 def across() -> Machine:

@@ -13,11 +13,11 @@ import pytest
 from msgspec.structs import replace
 
 from dradriver.allocator import Fleet, Mig, Offer, Whole
-from dradriver.allocator.fleet import kinds
+from dradriver.allocator.fleet import machine_kinds
 from dradriver.allocator.parts import layouts
 from dradriver.allocator.sets import facts, tables
-from dradriver.allocator.sets.kept import Kept
 from dradriver.allocator.sets.shape import shape_of
+from dradriver.allocator.sets.weighted_cache import Kept
 from dradriver.topology import profiles
 from dradriver.topology.machine import Machine, MigProfile
 from tests.fakes import machines
@@ -122,17 +122,17 @@ def with_profiles(machine: Machine, each: list[tuple[MigProfile, ...]]) -> Machi
 
 @pytest.mark.parametrize("machine", [machines.dgx1(), profiles.load("hgx-h100"), machines.bridge_pairs(12)])
 def test_what_another_process_computes_is_what_this_one_would(machine: Machine) -> None:
-    kind = kinds.kind_of(machine)
+    kind = machine_kinds.kind_of(machine)
     assert kind is not None
     answers = io.BytesIO()
-    kinds.serve(io.BytesIO(kinds.question(kind)), answers)
+    machine_kinds.serve(io.BytesIO(machine_kinds.question(kind)), answers)
     here = facts.Facts(kind.shape)
     forget_tables()
-    assert not kinds.known(machine)
+    assert not machine_kinds.known(machine)
     answers.seek(0)
-    for part, message in enumerate(kinds.answer(answers)):
-        kinds.keep(kind, part, message)
-    assert kinds.known(machine)
+    for part, message in enumerate(machine_kinds.answer(answers)):
+        machine_kinds.keep(kind, part, message)
+    assert machine_kinds.known(machine)
     found = facts.facts_of(kind.shape)
     assert pickle.dumps(found) == pickle.dumps(here)
     before = tables.Tables(shape_of(machine))
@@ -142,5 +142,5 @@ def test_what_another_process_computes_is_what_this_one_would(machine: Machine) 
 def test_a_machine_with_too_many_gpus_is_of_no_kind_and_is_the_fleets_to_refuse() -> None:
     machine = profiles.load("gb200-nvl72-rack")
     assert len(machine.gpus) > tables.MAX_GPUS
-    assert kinds.kind_of(machine) is None
-    assert kinds.known(machine)
+    assert machine_kinds.kind_of(machine) is None
+    assert machine_kinds.known(machine)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dradriver.allocator.sets import packing
+from dradriver.allocator.sets import ring_packing
 from dradriver.allocator.sets.shape import shape_of
 from dradriver.allocator.sets.tables import Tables
 from dradriver.topology.machine import PathType
@@ -64,15 +64,15 @@ def links(draw: st.DrawFn) -> tuple[list[list[int]], dict[tuple[int, int], int]]
 def test_as_many_rings_are_found_as_there_are(graph: tuple[list[list[int]], dict[tuple[int, int], int]]) -> None:
     channels, thirds = graph
     true = most(channels, thirds)
-    assert packing.most(channels, MANY, thirds) == true
-    assert packing.most(channels, 1, thirds) == min(true, 1)
+    assert ring_packing.most(channels, MANY, thirds) == true
+    assert ring_packing.most(channels, 1, thirds) == min(true, 1)
 
 
 def test_rings_get_in_each_others_way_where_every_gpu_has_links_enough() -> None:
     # Three links at each GPU, in two triangles that are joined corner by corner.
     prism = {(0, 1), (1, 2), (0, 2), (3, 4), (4, 5), (3, 5), (0, 3), (1, 4), (2, 5)}
     channels = [[int((a, b) in prism or (b, a) in prism) for b in range(6)] for a in range(6)]
-    assert packing.most(channels, 3, {}) == most(channels, {}) == 2
+    assert ring_packing.most(channels, 3, {}) == most(channels, {}) == 2
 
 
 @pytest.mark.parametrize("limit", ["_RINGS", "_STEPS"])
@@ -80,14 +80,14 @@ def test_what_bounds_allow_is_given_back_where_a_search_for_fewer_takes_too_long
     limit: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     channels = [[int(a != b) for b in range(4)] for a in range(4)]
-    assert packing.most(channels, 3, {}) == 2
-    monkeypatch.setattr(packing, limit, 1)
-    assert packing.most(channels, 3, {}) == 3
+    assert ring_packing.most(channels, 3, {}) == 2
+    monkeypatch.setattr(ring_packing, limit, 1)
+    assert ring_packing.most(channels, 3, {}) == 3
 
 
 def test_complete_graphs_of_four_and_six_are_no_sum_of_rings_and_those_of_five_and_seven_are() -> None:
     # Tillson (1980), of directed rings
-    found = {n: packing.most([[int(a != b) for b in range(n)] for a in range(n)], n - 1, {}) for n in (3, 4, 5)}
+    found = {n: ring_packing.most([[int(a != b) for b in range(n)] for a in range(n)], n - 1, {}) for n in (3, 4, 5)}
     assert found == {3: 2, 4: 2, 5: 4}
 
 

@@ -7,12 +7,12 @@ import msgspec
 import pytest
 
 from dradriver.api.base.errors import WordError
-from dradriver.node.claims.allocation import plan
 from dradriver.node.claims.checkpoint import PreparedClaim
+from dradriver.node.claims.prepare_plan import plan
 from dradriver.node.devices.device_manager import DeviceManager
 from dradriver.node.devices.whole import Whole
 from dradriver.node.errors import ClaimError, DeviceMissingError
-from dradriver.node.vendors.nvidia.discovery.hardware import Hardware
+from dradriver.node.vendors.nvidia.discovery.nvidia_gpus import Hardware
 from tests.fakes.node import (
     BOOT,
     NODE,

@@ -11,9 +11,9 @@ from dradriver.allocator.request import Amount, Choice, Level, MigPart, PartChoi
 from dradriver.api.base import names
 from dradriver.api.base.objects import Metadata
 from dradriver.api.base.pods import Pod, PodClaim, PodSpec
-from dradriver.api.claims import claims as claims_of
+from dradriver.api.claims import claim_builder as claims_of
 from dradriver.node import metrics
-from dradriver.node.claims import info
+from dradriver.node.claims import prepared_gpu_info
 from dradriver.node.claims.checkpoint import PreparedClaim, PreparedDevice
 from tests.fakes.node import NODE, Object, a_node, claim, device, eventually, result, typed, uuid
 
@@ -37,7 +37,7 @@ def prepared(obj: Object) -> PreparedClaim:
 
 
 def rows(obj: Object) -> list[Row]:
-    return list(info.rows(typed(obj), prepared(obj), node=NODE))
+    return list(prepared_gpu_info.rows(typed(obj), prepared(obj), node=NODE))
 
 
 def ours(obj: Object, choice: Choice | PartChoice, uuids: dict[str, list[str]]) -> Object:
@@ -92,7 +92,7 @@ def test_monitoring_has_no_gpu_and_a_claim_of_many_pods_tells_some_of_them() -> 
     results = [result("gpu", device(0)), result("gpu", device(1), adminAccess=True)]
     obj = claim("c", results=results)
     obj["status"]["reservedFor"] = [{"resource": "pods", "name": f"p{n:03}", "uid": str(n)} for n in range(200)]
-    assert [row[3] for row in rows(obj)] == [f"p{n:03}" for n in range(info.MOST_PODS)]
+    assert [row[3] for row in rows(obj)] == [f"p{n:03}" for n in range(prepared_gpu_info.MOST_PODS)]
     obj["status"]["reservedFor"] = []
     assert rows(obj) == [(uuid(0), NODE, "default", "", "", "c")]
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from dradriver.kube.events import Recorder, Reference
-from dradriver.node.claims import not_told
-from dradriver.node.claims.not_told import NotTold
+from dradriver.kube.event_recorder import Recorder, Reference
+from dradriver.node.claims import missing_info_events
+from dradriver.node.claims.missing_info_events import NotTold
 from tests.fakes.node import claim, eventually, typed
 
 
@@ -48,7 +48,7 @@ async def test_each_pod_of_a_claim_is_told_once(caplog: pytest.LogCaptureFixture
 
 
 async def test_too_many_wait_in_the_log(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(not_told, "_REMEMBERED", 4)
+    monkeypatch.setattr(missing_info_events, "_REMEMBERED", 4)
     heard = Heard()
     told = NotTold(heard)
     for n in range(200):

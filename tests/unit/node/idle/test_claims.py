@@ -9,7 +9,7 @@ import pytest
 
 from dradriver.node.claims.checkpoint import PreparedClaim, PreparedDevice
 from dradriver.node.gpu_work import GpuWork
-from dradriver.node.idle.claims import worked
+from dradriver.node.idle.claim_work import worked
 from dradriver.topology import profiles
 from dradriver.topology.machine import MigDevice
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dradriver.node.idle.pods import pod_of
+from dradriver.node.idle.pod_of_process import pod_of
 
 UID = "0a1b2c3d-0000-4000-8000-00000000000f"
 SLICE = "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod0a1b2c3d_0000_4000_8000_00000000000f.slice"

@@ -17,8 +17,13 @@ from dradriver.node import metrics
 from dradriver.node.claims.checkpoint import PreparedClaim, PreparedDevice
 from dradriver.node.discovery import Discovery
 from dradriver.node.gpu_work import GpuWork
-from dradriver.node.idle import watch
-from dradriver.node.idle.watch import GAP_S, INTERVAL_S, QUIET_S, IdleWatch
+from dradriver.node.idle import idle_watch
+from dradriver.node.idle.idle_watch import (
+    GAP_S,
+    INTERVAL_S,
+    QUIET_S,
+    IdleWatch,
+)
 from dradriver.node.journal import Entry
 
 NOTHING = GpuWork(0, frozenset())
@@ -161,9 +166,9 @@ def samples(metric: Any) -> Iterator[tuple[str, float]]:
 
 async def test_an_answer_that_never_comes_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     hangs = threading.Event()
-    monkeypatch.setattr(watch, "ANSWER_S", 0.01)
+    monkeypatch.setattr(idle_watch, "ANSWER_S", 0.01)
     discovery = cast("Discovery", SimpleNamespace(slow=True, work=lambda _: hangs.wait()))
-    ask = watch.asked_of(discovery)
+    ask = idle_watch.asked_of(discovery)
     for _ in range(2):
         with pytest.raises(TimeoutError):
             await ask({"g": 0})

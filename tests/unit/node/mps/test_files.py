@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from dradriver.node.mps.files import STALE_S, Server
+from dradriver.node.mps.mps_files import STALE_S, Server
 from dradriver.node.mps.supervisor import KEEP_S
 from tests.fakes.mps_node import A, Node
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dradriver.node.errors import SetupError
-from dradriver.node.mps import limits
-from dradriver.node.mps.files import Server
+from dradriver.node.mps import mps_limits
+from dradriver.node.mps.mps_files import Server
 from dradriver.node.mps.supervisor import CHECK_S
 from tests.fakes.mps_node import HALF, A, Node
 
@@ -83,4 +83,4 @@ def test_limits_of_servers_that_run_are_set_again(node: Node, caplog: pytest.Log
 @pytest.mark.parametrize("text", [b"9" * 5000 + b"M\n", b"\xff\0M", b"1e999", b""])
 def test_no_answer_is_more_than_a_limit_that_is_not_kept(text: bytes) -> None:
     with pytest.raises(SetupError, match="does not keep to a limit of 40000M"):
-        limits.hold(lambda _: text.decode("utf-8", "replace"), A, HALF)
+        mps_limits.hold(lambda _: text.decode("utf-8", "replace"), A, HALF)

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from prometheus_client import REGISTRY
 
-from dradriver.kube.events import Recorder, Reference
+from dradriver.kube.event_recorder import Recorder, Reference
 from dradriver.node import metrics
-from dradriver.node.nics import ports, watch
+from dradriver.node.nics import nic_watch, ports
 from dradriver.node.nics.gpudirect import Answer
-from dradriver.node.nics.watch import NicWatch
+from dradriver.node.nics.nic_watch import NicWatch
 from dradriver.topology import profiles
 from dradriver.topology.machine import Machine
 from tests.fakes.nic_tree import COUNTERS, DOWN, UP, NicTree, eight
@@ -60,7 +60,7 @@ class Clock:
 
     def __call__(self) -> float:
         """Return the time in seconds."""
-        self._now += watch.INTERVAL_S
+        self._now += nic_watch.INTERVAL_S
         return self._now
 
 
@@ -266,14 +266,14 @@ async def test_gpudirect_is_asked_until_it_is_known_and_then_now_and_then(tmp_pa
     await looks(seen, 10)
     assert len(asked) == 3
     assert [value("node_gpudirect", answer=word) for word in ("yes", "likely", "no")] == [0, 1, 0]
-    await looks(seen, watch.GPUDIRECT_EVERY)
+    await looks(seen, nic_watch.GPUDIRECT_EVERY)
     assert [value("node_gpudirect", answer=word) for word in ("yes", "likely", "no")] == [1, 0, 0]
 
 
 async def test_cards_that_do_not_answer_hold_up_nobody_and_what_is_known_stands(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(watch, "PATIENCE_S", 0.01)
+    monkeypatch.setattr(nic_watch, "PATIENCE_S", 0.01)
     tree = eight(tmp_path)
     released, hangs = threading.Event(), False
 
@@ -314,7 +314,7 @@ async def test_a_hosts_watch_asks_for_the_machines_vendor(tmp_path: Path) -> Non
     tree.file("proc/cpuinfo", "processor: 0")
     tree.file("sys/kernel/mm/memory_peers/amdkfd/version", "1.0")
     machine: list[Machine | None] = [None]
-    seen = watch.of_host(tmp_path, lambda: machine[0], node="n1")
+    seen = nic_watch.of_host(tmp_path, lambda: machine[0], node="n1")
     await seen.look()
     assert value("node_gpudirect", answer="yes") == 0
     machine[0] = profiles.load("mi300x-x8")

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from dradriver.node import options
+from dradriver.node import agent_options
 from dradriver.node.hardware import backend
-from dradriver.node.vendors.present import look
+from dradriver.node.vendors.vendor_of_node import look
 from dradriver.topology.vendors import AMD, NVIDIA, Vendor
 
 NVIDIA_H100 = ("0x10de", "0x2330", "0x030200")
@@ -86,7 +86,7 @@ def test_an_agent_says_once_what_it_leaves_out(
 ) -> None:
     root = host(tmp_path / "host", MI300X, RTX_4090)
     arguments = f"--node-name n --discovery {discovery} --host-root {root} --state-dir {tmp_path / 'state'}"
-    found = backend(options.parse(arguments.split()), lambda: None, prepares=False)
+    found = backend(agent_options.parse(arguments.split()), lambda: None, prepares=False)
     for _ in range(2):
         assert not found.discovery.read().gpus
     told = [record.getMessage() for record in caplog.records if "left out beside" in record.getMessage()]

@@ -8,11 +8,15 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from dradriver.topology import codec, nccl, profiles
+from dradriver.topology import (
+    machine_codec,
+    nccl,
+    profiles,
+)
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.load import read_machine
 from dradriver.topology.machine import Machine
-from dradriver.topology.nccl.explain import explain
+from dradriver.topology.nccl.file_needed import explain
 from tests.paths import SHARED_DATA
 
 REAL = [
@@ -72,9 +76,9 @@ def test_not_known_is_left_out_of_the_document_and_no_and_yes_are_in_it() -> Non
     machine = profiles.load("dgx1-v100")
     assert machine.virtual is False
     unknown = change(machine, virtual=None)
-    assert '"virtual"' not in codec.encode(unknown)  # readers of the first release know true and false alone
+    assert '"virtual"' not in machine_codec.encode(unknown)  # readers of the first release know true and false alone
     for one in (unknown, machine, change(machine, virtual=True)):
-        assert codec.decode(codec.encode(one)) == one
+        assert machine_codec.decode(machine_codec.encode(one)) == one
 
 
 def weak(machine: Machine) -> str:

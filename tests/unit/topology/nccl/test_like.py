@@ -8,7 +8,7 @@ import pytest
 from dradriver.topology import nccl, profiles
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.machine import Machine, Nic, NumaNode, PathType, PciDevice
-from dradriver.topology.nccl.like import lost
+from dradriver.topology.nccl.host_paths import lost
 
 GUEST = profiles.load("h100-x8-flat-vm")
 

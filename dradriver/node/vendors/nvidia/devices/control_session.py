@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dradriver.node.vendors.nvidia.discovery import kept, mig_profiles
+from dradriver.node.vendors.nvidia.discovery import library_sessions, mig_profiles
 from dradriver.node.vendors.nvidia.discovery.binding import Library
 from dradriver.node.vendors.nvidia.discovery.nvml import FUNCTION_NOT_FOUND, NOT_SUPPORTED, NvmlError
 from dradriver.topology.machine import MigProfile
@@ -65,7 +65,7 @@ class Session:
         def ask() -> list[Any]:
             return mig_profiles.enumerated(self.ask, query, known, instance, shared)
 
-        return kept.answer(f"infos within profile {profile}", device, True, ask)
+        return library_sessions.answer(f"infos within profile {profile}", device, True, ask)
 
     def gpu_instances(self, device: Any, info: Any) -> list[Any]:
         """Return the handles of the GPU instances of a profile."""

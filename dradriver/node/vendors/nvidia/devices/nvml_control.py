@@ -24,7 +24,7 @@ from dradriver.node.devices.control import (
     Placed,
 )
 from dradriver.node.errors import HardwareError
-from dradriver.node.mps.files import MpsFolder, Server
+from dradriver.node.mps.mps_files import MpsFolder, Server
 from dradriver.node.vendors.nvidia.devices.control_session import Session
 from dradriver.node.vendors.nvidia.discovery import binding
 from dradriver.node.vendors.nvidia.discovery.nvml import NvmlError

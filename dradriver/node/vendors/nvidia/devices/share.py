@@ -20,16 +20,16 @@ from typing import Any, Final, Literal
 import msgspec
 
 from dradriver.api.base import names, quantity
-from dradriver.api.slices import device_attributes, slices
+from dradriver.api.slices import device_attributes, resource_slices
 from dradriver.node.container_edits import Edits, Mount
 from dradriver.node.devices import control as modes
 from dradriver.node.devices.control import Control
+from dradriver.node.devices.device_kinds import AllocatedDevice, Found
 from dradriver.node.devices.hardware_journal import Change, Made
-from dradriver.node.devices.kinds import AllocatedDevice, Found
-from dradriver.node.devices.records import MpsServed, MpsShare
+from dradriver.node.devices.part_records import MpsServed, MpsShare
 from dradriver.node.devices.whole import Whole, named
 from dradriver.node.errors import HardwareError
-from dradriver.node.mps.files import Server
+from dradriver.node.mps.mps_files import Server
 from dradriver.topology.machine import Gpu, Machine
 
 logger = logging.getLogger(__name__)
@@ -194,7 +194,7 @@ def _equal_share(machine: Machine, device: str, sharing: Callable[[Gpu], Sharing
     gpu = None if whole is None else named(machine, whole)
     if gpu is None or gpu.mig is not None:
         return None
-    return gpu, _part(gpu, sharing(gpu).equal or slices.EQUAL_SHARES)
+    return gpu, _part(gpu, sharing(gpu).equal or resource_slices.EQUAL_SHARES)
 
 
 def _part(gpu: Gpu, equal: int) -> Server:

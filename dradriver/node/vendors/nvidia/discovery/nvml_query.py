@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 from typing import Final, TypeVar, TypeVarTuple, cast
 
 from dradriver.node.discovery.problem import Problem
-from dradriver.node.vendors.nvidia.discovery import kept
+from dradriver.node.vendors.nvidia.discovery import library_sessions
 from dradriver.node.vendors.nvidia.discovery.nvml import (
     DEPRECATED,
     FUNCTION_NOT_FOUND,
@@ -48,12 +48,12 @@ class Answers:
     def begin(self, session: object) -> None:
         """Begin a reading in a session; forget all facts if another session was told them, or if they stood for long.
 
-        Then what ``kept`` holds is forgotten, too, else the same would be told anew.
+        Then what ``library_sessions`` holds is forgotten, too, else the same would be told anew.
         """
         self._readings += 1
         if session is not self._session or self._readings > STANDS:
             self._facts.clear()
-            kept.forget()
+            library_sessions.forget()
             self._session, self._readings = session, 0
 
     def settle(self, who: str, what: str, at: str, fact: object) -> None:

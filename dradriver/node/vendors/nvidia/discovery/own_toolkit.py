@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from dradriver.node import files
+from dradriver.node import atomic_files
 from dradriver.node.vendors.nvidia.discovery.ctk import Toolkit
 from dradriver.node.vendors.nvidia.discovery.library import inside
 
@@ -154,12 +154,12 @@ class OwnToolkit:
 
 
 def _copy(source: Path, to: Path) -> None:
-    fresh = to.with_name(to.name + files.TEMPORARY)
+    fresh = to.with_name(to.name + atomic_files.TEMPORARY)
     shutil.copyfile(source, fresh)
     fresh.chmod(0o755)
     with fresh.open("rb") as file:
         os.fsync(file.fileno())
-    files.move(fresh, to)
+    atomic_files.move(fresh, to)
 
 
 def _same(one: Path, other: Path) -> bool:

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from dradriver.node.errors import SetupError
-from dradriver.node.vendors.amd import reading
+from dradriver.node.vendors.amd import amd_reading
 from dradriver.topology import profiles
 from dradriver.topology.check import check
 from dradriver.topology.machine import Machine, PathType
@@ -30,7 +30,7 @@ def tellable(machine: Machine) -> Machine:
 @pytest.mark.parametrize("profile", profiles.names("amd"))
 def test_a_machine_is_read_exactly_as_it_is(profile: str, tmp_path: Path) -> None:
     written = server(tmp_path, profile)
-    found = reading.discover(tmp_path)
+    found = amd_reading.discover(tmp_path)
     assert found.machine == tellable(written.machine)
     assert check(found.machine) is found.machine
     assert (found.problems, found.refused, found.silent, found.unsure) == ((), None, 0, frozenset())
@@ -42,7 +42,7 @@ def test_a_gpu_has_the_name_of_its_part_and_of_its_board_as_the_driver_has_it(tm
     written.product_name(1, "AMD Instinct MI210")
     for gpu, odd in enumerate(("", "x" * 65, "MI210\nOAM", "MI210\u00ae", "MI\x1b[31m"), 2):
         written.product_name(gpu, odd)
-    gpus = reading.discover(tmp_path).machine.gpus
+    gpus = amd_reading.discover(tmp_path).machine.gpus
     assert {gpu.product for gpu in gpus} == {"AMD Instinct MI210"}
     assert [gpu.board for gpu in gpus] == ["AMD Instinct MI210 OEM (C2)", *[""] * 7]
 
@@ -53,7 +53,7 @@ def test_a_part_that_is_not_known_is_called_what_the_driver_calls_it_else_by_its
         properties = written.root / NODES / str(number) / "properties"
         properties.write_text(properties.read_text().replace(f"device_id {0x740F}", f"device_id {0x74A9}"))
     written.product_name(0, "AMD Instinct MI300X HF OAM")
-    gpus = reading.discover(tmp_path).machine.gpus
+    gpus = amd_reading.discover(tmp_path).machine.gpus
     assert [gpu.product for gpu in gpus] == ["AMD Instinct MI300X HF OAM", *["AMD GPU 1002:74a9"] * 7]
     assert {gpu.board for gpu in gpus} == {""}
 
@@ -64,12 +64,12 @@ def test_parts_of_another_maker_that_a_fork_of_the_driver_shows_are_not_publishe
     for gpu in range(8):
         properties = written.node(gpu) / "properties"
         properties.write_text(properties.read_text().replace(f"vendor_id {0x1002}", f"vendor_id {0x1D94}"))
-    found = reading.discover(tmp_path)
+    found = amd_reading.discover(tmp_path)
     assert found.machine.gpus == ()
     assert found.refused is not None
     assert "it is made by Hygon (1d94), not by AMD; left out" in found.refused
     with pytest.raises(SetupError, match=r"no GPU of AMD .* Hygon \(1d94\)"):
-        reading.read(tmp_path)
+        amd_reading.read(tmp_path)
 
 
 def test_next_to_parts_of_another_maker_amds_own_are_published(tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_next_to_parts_of_another_maker_amds_own_are_published(tmp_path: Path) -
     (written.device(2) / "vendor").write_text("0x1d94\n")
     properties = written.node(5) / "properties"
     properties.write_text(properties.read_text().replace(f"vendor_id {0x1002}", "vendor_id 4660"))
-    found = reading.discover(tmp_path)
+    found = amd_reading.discover(tmp_path)
     others = [gpu.uuid for gpu in written.machine.gpus if gpu.index not in (2, 5)]
     assert [gpu.uuid for gpu in found.machine.gpus] == others
     assert found.refused is None
@@ -87,7 +87,7 @@ def test_next_to_parts_of_another_maker_amds_own_are_published(tmp_path: Path) -
 
 def test_a_drivers_own_version_is_told(tmp_path: Path) -> None:
     server(tmp_path).file("sys/module/amdgpu/version", "6.12.12")
-    assert reading.discover(tmp_path).machine.driver_version == "6.12.12"
+    assert amd_reading.discover(tmp_path).machine.driver_version == "6.12.12"
 
 
 @pytest.mark.parametrize(
@@ -119,12 +119,12 @@ def test_only_some_weights_are_direct_links_and_bandwidths_tell_how_many(
             min_bandwidth=least,
             max_bandwidth=most,
         )
-    assert reading.discover(tmp_path).machine.links[0][1] == links
+    assert amd_reading.discover(tmp_path).machine.links[0][1] == links
 
 
 def test_an_identity_has_sixteen_digits(tmp_path: Path) -> None:
     server(tmp_path)
-    uuids = [gpu.uuid for gpu in reading.discover(tmp_path).machine.gpus]
+    uuids = [gpu.uuid for gpu in amd_reading.discover(tmp_path).machine.gpus]
     assert uuids[0] == "GPU-00ab000000000001"
 
 
@@ -133,7 +133,7 @@ def test_a_gpu_without_an_identity_is_left_out_with_words(tmp_path: Path) -> Non
     properties = written.node(3) / "properties"
     text = properties.read_text()
     properties.write_text(text.replace(f"unique_id {int(written.machine.gpus[3].uuid[4:], 16)}", "unique_id 0"))
-    found = reading.discover(tmp_path)
+    found = amd_reading.discover(tmp_path)
     assert [gpu.pci for gpu in found.machine.gpus] == [gpu.pci for gpu in written.machine.gpus if gpu.index != 3]
     assert "unique_id: it is 0" in str(found.problems[0])
     assert found.refused is None
@@ -143,7 +143,7 @@ def test_where_no_gpu_has_an_identity_the_machine_is_refused_with_words(tmp_path
     written = server(tmp_path)
     for gpu in written.machine.gpus:
         written.properties(written.numbers[gpu.index], simd_count=416)
-    found = reading.discover(tmp_path)
+    found = amd_reading.discover(tmp_path)
     assert not found.machine.gpus
     assert found.refused is not None
     assert "unique_id: it is 0" in found.refused
@@ -154,19 +154,19 @@ def test_a_partitioned_machine_is_refused_with_words(mode: str, tmp_path: Path) 
     written = server(tmp_path, "mi300x-x8")
     for gpu in range(8):
         (written.device(gpu) / "current_compute_partition").write_text("SPX\n" if gpu else f"{mode}\n")
-    found = reading.discover(tmp_path)
+    found = amd_reading.discover(tmp_path)
     assert not found.machine.gpus
     assert found.refused is not None
     assert f"is partitioned ({mode} mode)" in found.refused
     (written.device(0) / "current_compute_partition").write_text("SPX\n")
-    assert len(reading.discover(tmp_path).machine.gpus) == 8
+    assert len(amd_reading.discover(tmp_path).machine.gpus) == 8
 
 
 @pytest.mark.parametrize("word", ["UNKNOWN", "XPX", "\x1b[2J"])
 def test_a_mode_that_nobody_knows_is_said_and_takes_no_gpu_away(word: str, tmp_path: Path) -> None:
     written = server(tmp_path, "mi300x-x8")
     (written.device(3) / "current_compute_partition").write_text(f"{word}\n")
-    found = reading.discover(tmp_path)
+    found = amd_reading.discover(tmp_path)
     assert found.machine == tellable(written.machine)
     assert [problem.what for problem in found.problems] == ["current_compute_partition"]
     assert repr(word) in str(found.problems[0])
@@ -177,13 +177,13 @@ def test_a_mode_that_nobody_knows_does_not_hide_that_another_gpu_is_cut(mode: st
     written = server(tmp_path, "mi300x-x8")
     (written.device(0) / "current_compute_partition").write_text("UNKNOWN\n")
     (written.device(1) / "current_compute_partition").write_text(f"{mode}\n")
-    assert f"is partitioned ({mode} mode)" in str(reading.discover(tmp_path).refused)
+    assert f"is partitioned ({mode} mode)" in str(amd_reading.discover(tmp_path).refused)
 
 
 def test_gpus_that_share_an_identity_are_partitions(tmp_path: Path) -> None:
     written = server(tmp_path, "mi300x-x8")
     shutil.copy(written.node(0) / "properties", written.node(1) / "properties")
-    found = reading.discover(tmp_path)
+    found = amd_reading.discover(tmp_path)
     assert found.refused is not None
     assert "2 devices with one unique_id" in found.refused
 
@@ -192,7 +192,7 @@ def test_what_a_cgroup_may_not_see_has_empty_files_and_is_counted(tmp_path: Path
     written = server(tmp_path)
     (written.node(5) / "properties").write_text("")
     (written.node(6) / "gpu_id").write_text("")
-    found = reading.discover(tmp_path)
+    found = amd_reading.discover(tmp_path)
     assert found.silent == 1
     assert [gpu.pci for gpu in found.machine.gpus] == [gpu.pci for gpu in written.machine.gpus if gpu.index != 5]
 
@@ -201,7 +201,7 @@ def test_domains_above_0_are_parts_of_bus_ids(tmp_path: Path) -> None:
     written = server(tmp_path)
     properties = written.node(0) / "properties"
     properties.write_text(properties.read_text().replace("domain 0", "domain 65537"))
-    found = reading.discover(tmp_path)
+    found = amd_reading.discover(tmp_path)
     assert found.machine.gpus[0].pci == "10001:03:00.0"
     assert found.machine.gpus[0].numa == 0  # by KFD's link to a CPU: /sys has no such device
 
@@ -211,7 +211,7 @@ def test_cards_and_render_nodes_are_those_of_the_pci_device(tmp_path: Path) -> N
     shutil.rmtree(written.device(2) / "drm")
     for name in ("card7", "renderD199"):
         (written.device(2) / "drm" / name).mkdir(parents=True)
-    found = reading.discover(tmp_path)
+    found = amd_reading.discover(tmp_path)
     gpu = found.machine.gpus[2]
     assert gpu.minor == 199
     assert found.drm[gpu.uuid].paths == ("dev/dri/card7", "dev/dri/renderD199")
@@ -221,7 +221,7 @@ def test_two_gpus_with_one_render_node_are_not_both_handed_out(tmp_path: Path) -
     written = server(tmp_path)
     shutil.rmtree(written.device(1) / "drm")
     (written.device(1) / "drm" / f"renderD{written.machine.gpus[0].minor}").mkdir(parents=True)
-    found = reading.discover(tmp_path)
+    found = amd_reading.discover(tmp_path)
     assert len(found.machine.gpus) == 7
     assert "renderD128 is GPU 0000:03:00.0's, too" in str(found.problems[0])
 
@@ -229,7 +229,7 @@ def test_two_gpus_with_one_render_node_are_not_both_handed_out(tmp_path: Path) -
 def test_links_that_one_side_does_not_tell_are_those_of_the_other(tmp_path: Path) -> None:
     written = server(tmp_path, "mi250-x4")
     shutil.rmtree(written.node(0) / "io_links")
-    found = reading.discover(tmp_path)
+    found = amd_reading.discover(tmp_path)
     assert found.machine.links == written.machine.links
     assert found.unsure == {written.machine.gpus[0].uuid}
 
@@ -239,29 +239,29 @@ def test_links_that_neither_side_tells_are_as_before(tmp_path: Path) -> None:
     for gpu in (0, 1):
         shutil.rmtree(written.node(gpu) / "io_links")
     one, other = (written.machine.gpus[gpu].uuid for gpu in (0, 1))
-    assert reading.discover(tmp_path).machine.links[0][1] == 0
-    assert reading.discover(tmp_path, earlier={(one, other): 4}).machine.links[0][1] == 4
+    assert amd_reading.discover(tmp_path).machine.links[0][1] == 0
+    assert amd_reading.discover(tmp_path, earlier={(one, other): 4}).machine.links[0][1] == 4
 
 
 def test_without_a_pci_tree_paths_are_by_numa_node(tmp_path: Path) -> None:
     written = server(tmp_path)
     shutil.rmtree(tmp_path / "sys/bus")
-    found = reading.discover(tmp_path)
+    found = amd_reading.discover(tmp_path)
     assert [gpu.numa for gpu in found.machine.gpus] == [0, 0, 0, 0, 1, 1, 1, 1]
     assert (found.machine.paths[0][1], found.machine.paths[0][4]) == (PathType.NODE, PathType.SYS)
     assert found.machine.links == written.machine.links
 
 
 def test_without_the_driver_there_are_no_gpus_and_whoever_needs_some_is_told(tmp_path: Path) -> None:
-    assert not reading.discover(tmp_path).machine.gpus
-    assert reading.discover(tmp_path).refused is None
+    assert not amd_reading.discover(tmp_path).machine.gpus
+    assert amd_reading.discover(tmp_path).refused is None
     with pytest.raises(SetupError, match="no driver"):
-        reading.read(tmp_path)
+        amd_reading.read(tmp_path)
 
 
 def test_a_driver_without_gpus_refuses_nothing(tmp_path: Path) -> None:
     (tmp_path / NODES).mkdir(parents=True)
-    found = reading.discover(tmp_path)
+    found = amd_reading.discover(tmp_path)
     assert (found.machine.gpus, found.refused) == ((), None)
 
 
@@ -283,7 +283,7 @@ def test_an_odd_number_of_one_gpu_hides_no_other(key: str, read: int, value: int
     properties = written.node(2) / "properties"
     lines = [line for line in properties.read_text().splitlines() if not line.startswith(f"{key} ")]
     properties.write_text("\n".join([*lines, f"{key} {value}"]))
-    found = reading.discover(tmp_path)
+    found = amd_reading.discover(tmp_path)
     others = [gpu.pci for gpu in written.machine.gpus if gpu.index != 2]
     assert len(found.machine.gpus) == read
     assert [gpu.pci for gpu in found.machine.gpus if gpu.pci in others] == others
@@ -297,7 +297,7 @@ def test_memory_that_no_gpu_has_is_that_of_the_device_or_of_its_part(
     written = server(tmp_path)
     written.properties(written.numbers[0], "mem_banks/0/", heap_type=1, size_in_bytes=2**64 - 1)
     (written.device(0) / "mem_info_vram_total").write_text(said)
-    found = reading.discover(tmp_path)
+    found = amd_reading.discover(tmp_path)
     assert [gpu.memory_mib for gpu in found.machine.gpus] == [memory_mib] + [64 << 10] * 7
     assert [(problem.where, problem.what) for problem in found.problems] == [("GPU 0000:03:00.0", "size_in_bytes")]
 
@@ -307,7 +307,7 @@ def test_a_render_node_of_twenty_digits_leaves_out_that_gpu_alone(tmp_path: Path
     properties = written.node(0) / "properties"
     properties.write_text(properties.read_text().replace("drm_render_minor 128", f"drm_render_minor {'9' * 20}"))
     shutil.rmtree(written.device(0) / "drm")
-    found = reading.discover(tmp_path)
+    found = amd_reading.discover(tmp_path)
     assert [gpu.minor for gpu in found.machine.gpus] == [*range(129, 136)]
     assert [problem.what for problem in found.problems] == ["drm_render_minor", "drm"]
 
@@ -318,7 +318,7 @@ def test_odd_bandwidths_and_nodes_of_links_hide_no_gpu(tmp_path: Path) -> None:
     written.link(one, 1, type=11, node_to=other, weight=15, min_bandwidth=1, max_bandwidth=most)
     written.link(one, 9, type=11, node_to=most, weight=15, min_bandwidth=most, max_bandwidth=most)
     written.link(one, 0, type=2, node_to=most, weight=most, min_bandwidth=most, max_bandwidth=most)
-    found = reading.discover(tmp_path)
+    found = amd_reading.discover(tmp_path)
     assert len(found.machine.gpus) == 8
     assert found.machine.links[0][1] == 1  # the smaller of what the two say
 
@@ -332,7 +332,7 @@ def test_cpus_between_and_after_gpus_are_counted_among_cpus_alone(between: bool,
     (tmp_path / NODES / "1").rename(tmp_path / NODES / str(number))
     for gpu in range(4, 8):
         written.link(written.numbers[gpu], 0, type=2, node_to=number, weight=20)
-    found = reading.discover(tmp_path)
+    found = amd_reading.discover(tmp_path)
     assert [gpu.uuid for gpu in found.machine.gpus] == [gpu.uuid for gpu in written.machine.gpus]
     assert [gpu.numa for gpu in found.machine.gpus] == [0, 0, 0, 0, 1, 1, 1, 1]
     assert found.machine.links == written.machine.links
@@ -350,4 +350,4 @@ def test_a_bridge_that_moved_during_a_reading_takes_no_gpu_away(tmp_path: Path) 
         at = tmp_path / "sys/bus/pci/devices" / pci
         at.unlink()
         at.symlink_to(moved)
-    assert len(reading.discover(tmp_path).machine.gpus) == 8
+    assert len(amd_reading.discover(tmp_path).machine.gpus) == 8

@@ -18,15 +18,15 @@ import pynvml
 import pytest
 
 from dradriver.api.base.dra_objects import ResourceSlice
-from dradriver.api.slices import slices
+from dradriver.api.slices import resource_slices
 from dradriver.errors import DriverError
-from dradriver.node.discovery import nics, sysfs
+from dradriver.node.discovery import nic_discovery, sysfs
 from dradriver.node.errors import RestartError, SetupError
 from dradriver.node.faults import KINDS, FaultKind
-from dradriver.node.health.record import Record
-from dradriver.node.health.watch import HealthWatch
-from dradriver.node.vendors.nvidia.discovery.hardware import READINGS, Hardware
-from dradriver.node.vendors.nvidia.discovery.toolkit import BaseSpecification
+from dradriver.node.health.faults_in_force import Record
+from dradriver.node.health.health_watch import HealthWatch
+from dradriver.node.vendors.nvidia.discovery.base_specification import BaseSpecification
+from dradriver.node.vendors.nvidia.discovery.nvidia_gpus import READINGS, Hardware
 from tests.effort import sampled
 from tests.fakes import nvml
 from tests.fakes.hardware import Server, cdi_specification, without
@@ -280,7 +280,7 @@ def test_a_machine_that_cannot_be_looked_at_stays_as_it_was(found: Hardware, mon
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError(13, "Permission denied", "/sys/bus/pci/devices")
 
-    monkeypatch.setattr(nics, "read_nics", refuse)
+    monkeypatch.setattr(nic_discovery, "read_nics", refuse)
     with pytest.raises(DriverError, match=r"cannot be looked at: .*Permission denied: '/sys/bus/pci/devices'"):
         found.read()
 
@@ -293,12 +293,12 @@ def test_the_cpu_is_the_agents_own_where_the_hosts_proc_is_not_mounted(dgx1: Ser
 
 
 async def test_an_agent_publishes_what_it_reads_and_hands_it_out_with_the_base_specification(dgx1: Server) -> None:
-    device = slices.device_name(dgx1.machine.gpus[2].uuid)
+    device = resource_slices.device_name(dgx1.machine.gpus[2].uuid)
     how: dict[str, Any] = {"discovery": "nvml", "driver_root": nvml.compiled(), "host_root": dgx1.sys.root}
     file = dgx1.sys.file("etc/cdi/nvidia.yaml", cdi_specification(dgx1.machine))
     async with a_node() as node, node.agent(**how):
         await node.published()
-        assert slices.read_machine(msgspec.convert(node.slices, list[ResourceSlice])) == dgx1.machine
+        assert resource_slices.read_machine(msgspec.convert(node.slices, list[ResourceSlice])) == dgx1.machine
         asked = node.put_claim(claim("c", results=[result("gpu", device)]))
         (prepared,) = (await node.kubelet.prepare(asked))[asked[2]].devices
         assert {device["name"] for device in node.specs["gpu.topology-gpu.json"]["devices"]} == {
@@ -334,7 +334,7 @@ def test_a_gpu_that_no_specification_names_is_left_out_and_one_in_mig_mode_stays
     machine = found.read()
     assert [gpu.index for gpu in machine.gpus] == [0, 1, 2, 3, 5, 6, 7]
     assert machine.gpus[-1].mig == ()
-    assert len(slices.build(machine, node="n", node_uid="u")[0]["spec"]["devices"]) == 6
+    assert len(resource_slices.build(machine, node="n", node_uid="u")[0]["spec"]["devices"]) == 6
     found.close()
 
 

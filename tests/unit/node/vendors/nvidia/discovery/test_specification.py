@@ -14,9 +14,9 @@ import pytest
 import yaml
 
 from dradriver.node.errors import SetupError
+from dradriver.node.vendors.nvidia.discovery import cdi_specifications as specifications
 from dradriver.node.vendors.nvidia.discovery import ctk
-from dradriver.node.vendors.nvidia.discovery import specification as specifications
-from dradriver.node.vendors.nvidia.discovery.specification import Specification, read_all
+from dradriver.node.vendors.nvidia.discovery.cdi_specifications import Specification, read_all
 from tests.fakes.node import uuid
 from tests.fakes.toolkit import Ctk, ImageCtk, lay, specification
 from tests.fakes.toolkit_host import WHOLE, Host, nodes, swapped

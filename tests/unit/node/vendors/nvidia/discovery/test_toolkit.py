@@ -13,8 +13,8 @@ import pytest
 
 from dradriver.node.container_edits import GPU_FILE, cdi_id
 from dradriver.node.errors import NotYetError
-from dradriver.node.vendors.nvidia.discovery import toolkit
-from dradriver.node.vendors.nvidia.discovery.toolkit import BaseSpecification
+from dradriver.node.vendors.nvidia.discovery import base_specification
+from dradriver.node.vendors.nvidia.discovery.base_specification import BaseSpecification
 from tests.cluster.settings import NVIDIA_TOOLKITS
 from tests.fakes.node import uuid
 from tests.fakes.toolkit import VERSIONS, Ctk, management, specification
@@ -91,18 +91,18 @@ def test_parts_of_gpus_get_all_but_a_gpu(host: Host) -> None:
         ["/dev/nvidiactl"],
     )
     assert host.made["containerEdits"]["mounts"]
-    assert toolkit.driver_id(host.cdi) == "gpu.topology/gpu=driver"
+    assert base_specification.driver_id(host.cdi) == "gpu.topology/gpu=driver"
     (host.cdi / GPU_FILE).unlink()
     host.base.keep(msgspec.structs.replace(every, driver_version="590.1"))  # another driver's libraries
     assert not (host.cdi / GPU_FILE).exists()
     with pytest.raises(NotYetError, match="cannot be read"):
-        toolkit.driver_id(host.cdi)
+        base_specification.driver_id(host.cdi)
     bare = specification(WHOLE)
     bare["containerEdits"].pop("deviceNodes")  # nothing to make a device of
     host.put("etc/cdi/nvidia.yaml", bare)
     assert host.base.keep(WHOLE) == {}
     with pytest.raises(NotYetError, match="does not bring the driver's libraries alone"):
-        toolkit.driver_id(host.cdi)
+        base_specification.driver_id(host.cdi)
 
 
 def test_gpus_in_mig_mode_are_nobodys_business_here(host: Host) -> None:
@@ -127,9 +127,9 @@ def test_where_no_gpu_is_whole_the_common_edits_come_from_the_toolkit_all_the_sa
     edits = host.made["containerEdits"]
     assert {node["path"] for node in edits["deviceNodes"]} >= {"/dev/nvidiactl", "/dev/nvidia-uvm"}
     assert edits["mounts"]
-    assert toolkit.driver_id(host.cdi) == "gpu.topology/gpu=driver"
+    assert base_specification.driver_id(host.cdi) == "gpu.topology/gpu=driver"
     calls = len(host.ctk.calls)
-    host.now += toolkit.AGAIN_S
+    host.now += base_specification.AGAIN_S
     assert host.base.keep(every) == {}
     assert len(host.ctk.calls) == calls
     host.ctk.machine = WHOLE  # MIG mode was turned off
@@ -143,10 +143,10 @@ def test_common_edits_that_could_not_be_had_are_tried_again(host: Host, caplog: 
     assert host.base.keep(every) == {}
     assert "parts of GPUs cannot be prepared: " in caplog.text
     assert "is of driver 535.1.2" in caplog.text
-    host.now += toolkit.AGAIN_S
+    host.now += base_specification.AGAIN_S
     host.ctk = Ctk(host.root, every)
     assert host.base.keep(every) == {}
-    assert toolkit.driver_id(host.cdi) == "gpu.topology/gpu=driver"
+    assert base_specification.driver_id(host.cdi) == "gpu.topology/gpu=driver"
 
 
 def test_what_was_made_is_made_anew_when_the_host_no_longer_has_what_it_names(host: Host) -> None:
@@ -183,7 +183,7 @@ def test_a_toolkit_that_comes_right_is_asked_again_after_a_while(host: Host) -> 
     assert host.base.keep(WHOLE).keys() == {uuid(7)}
     host.ctk.machine = WHOLE
     assert host.base.keep(WHOLE).keys() == {uuid(7)}
-    host.now += toolkit.AGAIN_S
+    host.now += base_specification.AGAIN_S
     assert host.base.keep(WHOLE) == {}
 
 
@@ -213,10 +213,10 @@ def test_a_toolkit_that_does_not_come_back_takes_them_away_after_a_while(host: H
     host.ctk.remove()
     for _ in range(2):
         assert host.base.keep(WHOLE) == {}
-        host.now += toolkit.AGAIN_S
+        host.now += base_specification.AGAIN_S
     for _ in range(3):
         assert "install the NVIDIA Container Toolkit" in host.base.keep(WHOLE)[uuid(0)]
-        host.now += toolkit.AGAIN_S
+        host.now += base_specification.AGAIN_S
     host.put("etc/cdi/nvidia.yaml", specification(WHOLE))
     assert host.base.keep(WHOLE) == {}
 
@@ -227,10 +227,10 @@ def test_a_toolkit_that_came_back_may_be_replaced_again(host: Host) -> None:
     for _ in range(2):
         host.ctk.remove()
         assert host.base.keep(WHOLE) == {}
-        host.now += toolkit.AGAIN_S
+        host.now += base_specification.AGAIN_S
         host.ctk = Ctk(host.root, WHOLE)
         assert host.base.keep(WHOLE) == {}
-        host.now += toolkit.ALONE_S
+        host.now += base_specification.ALONE_S
     host.ctk.remove()
     assert host.base.keep(WHOLE) == {}
 
@@ -281,14 +281,14 @@ def test_two_agents_make_it_one_after_the_other(host: Host) -> None:
 def test_an_agent_waits_for_another_ones_toolkit_no_longer_than_it_may(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(toolkit, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(base_specification, "PATIENCE_S", 0.0)
     host.ctk = Ctk(host.root, WHOLE)
     host.cdi.mkdir(parents=True)
     folder = os.open(host.cdi, os.O_RDONLY)
     fcntl.flock(folder, fcntl.LOCK_EX)
     assert "cannot be written: " in host.base.keep(WHOLE)[uuid(0)]
     os.close(folder)
-    host.now += toolkit.SOON_S
+    host.now += base_specification.SOON_S
     assert host.base.keep(WHOLE) == {}
 
 
@@ -310,7 +310,7 @@ def test_a_disk_that_has_room_again_soon_has_it(host: Host) -> None:
     host.cdi.write_text("no folder")
     assert len(host.base.keep(WHOLE)) == len(WHOLE.gpus)
     host.cdi.unlink()
-    host.now += toolkit.SOON_S
+    host.now += base_specification.SOON_S
     assert host.base.keep(WHOLE) == {}
     assert {gpu.uuid for gpu in WHOLE.gpus} <= {device["name"] for device in host.made["devices"]}
 
@@ -330,5 +330,5 @@ def test_a_full_disk_takes_no_gpu_away_that_is_in_the_file(host: Host, monkeypat
         patch.setattr(os, "fsync", full)
         assert host.base.keep(WHOLE).keys() == {first.uuid}
     assert host.made == before
-    host.now += toolkit.SOON_S
+    host.now += base_specification.SOON_S
     assert host.base.keep(WHOLE) == {}

@@ -1,0 +1,89 @@
+"""What a request of parts asks of each GPU, whatever its parts are.
+
+Parts of a request that are alike are of one *kind*; ``counts`` are numbers of parts by kind. What is *left* of a GPU is
+a value that an ask makes and reads itself.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any, Protocol, TypeAlias
+
+from dradriver.allocator.parts.free_capacity import Rooms
+from dradriver.allocator.request import Mig, Part, Share
+from dradriver.allocator.sets.subsets import Array, Ints
+
+Left: TypeAlias = Any
+Counts = tuple[int, ...]
+
+
+class Ask(Protocol):
+    """A request of parts.
+
+    Attributes:
+        wanted: How many parts of each kind.
+        containers: For each container the kinds of its parts.
+        sliced: Whether it asks for MIG slices.
+    """
+
+    wanted: Counts
+    containers: tuple[tuple[int, ...], ...]
+    sliced: bool
+
+    @property
+    def request(self) -> Share | Mig:
+        """The request."""
+
+    def costs(self, rooms: Rooms, kind: int) -> Array:
+        """What one part costs on each GPU that has something left: (g, nodes); ``NONE`` where it does not fit."""
+
+    def room(self, rooms: Rooms) -> Array:
+        """How much is left of each GPU, one number to find the emptiest by: (g, nodes)."""
+
+    def most(self, rooms: Rooms, kind: int) -> Array:
+        """How many parts of a kind alone would fit on each GPU that has something left: (g, nodes)."""
+
+    def most_empty(self, rooms: Rooms, kind: int) -> Array:
+        """How many parts of a kind alone would fit on an empty GPU at each position: (g,)."""
+
+    def volumes(self, rooms: Rooms) -> tuple[int, Array, Array]:
+        """What all parts take at least, what each GPU has left, and what an empty one has: int, (g, nodes), (g,)."""
+
+    def left(self, rooms: Rooms, position: int, slot: int) -> Left:
+        """What is left of a GPU."""
+
+    def empty(self, rooms: Rooms, position: int) -> Left:
+        """What is left of an empty GPU: all of it."""
+
+    def said(self, left: Left) -> str:
+        """What is left of a GPU, in words."""
+
+    def ways(self, left: Left) -> Mapping[Counts, int]:
+        """The cost of each combination of parts that fits, by its counts; the empty one is among them and costs 0."""
+
+    def each_cost(self, rooms: Rooms, position: int, slots: Ints) -> Mapping[int, Array]:
+        """What every number of parts costs on the GPU at a position of some nodes: (len(slots),) int32 each.
+
+        By number in ``every_count``. ``NONE`` or somewhat more where they do not fit; those that fit no such GPU are
+        left out, and none of any.
+        """
+
+    def each_cost_empty(self, rooms: Rooms, position: int) -> Mapping[int, int]:
+        """What every number of parts that fits costs on an empty GPU at a position, by number in ``every_count``."""
+
+    def largest_first(self) -> list[int]:
+        """The kinds in the order of how hard they are to place, the hardest first."""
+
+    def cost(self, left: Left, counts: Counts) -> int | None:
+        """What so many parts of each kind cost together on one GPU; None where they do not fit."""
+
+    def parts(self, left: Left, counts: Counts, *, gpu: int) -> Sequence[tuple[int, Part]]:
+        """So many parts of each kind, placed on the GPU with this number, each after its kind."""
+
+
+@lru_cache(maxsize=256)
+def every_count(wanted: Counts) -> tuple[Counts, ...]:
+    """All combinations of at most so many parts of each kind as are wanted, ascending; the empty one is first."""
+    return tuple(itertools.product(*(range(count + 1) for count in wanted)))

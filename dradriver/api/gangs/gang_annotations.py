@@ -1,0 +1,106 @@
+"""What a pod says of the gang that it belongs to: read strictly and noted.
+
+It stands in the resolved request. Who else belongs to the gang says ``gang_of_pod``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, TypeAlias
+
+import msgspec
+
+from dradriver.allocator.request import Strategy
+from dradriver.api.base.errors import WordError
+from dradriver.api.vocabulary import annotation_words
+from dradriver.api.vocabulary.annotation_words import About
+from dradriver.api.vocabulary.values import REPLACE, RESTART, Near
+
+AUTO: Final = "auto"
+Size: TypeAlias = tuple[int, int]
+"""How few pods a gang may start with, and how many it has."""
+
+
+class Gang(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """What the pods of one job want together; a field is None where nothing was said.
+
+    Attributes:
+        name: What they have in common; ``auto`` is their owner's.
+        pods: How many there are; two numbers where it may start with fewer.
+        strategy: Which of equally good nodes: few (``pack``) or many (``spread``).
+        max_nodes: Most nodes.
+        min_gpus_per_node: Fewest GPUs of the gang on any node that has some.
+        min_network_gbps: Least network bandwidth of each node, if there are several.
+        near: Which level of the network is to hold them all.
+        on_member_loss: What becomes of it when it loses a pod: ``replace``, as where nothing is said, or ``restart``.
+    """
+
+    name: str | None = None
+    pods: int | tuple[int, int] | None = None
+    strategy: Strategy | None = None
+    max_nodes: int | None = None
+    min_gpus_per_node: int | None = None
+    min_network_gbps: float | None = None
+    near: Near | None = None
+    on_member_loss: str | None = None
+
+    @property
+    def written(self) -> str | None:
+        """The name that its author gave it; None where it is that of what made the pod."""
+        return None if self.name == AUTO else self.name
+
+    @property
+    def restarts(self) -> bool:
+        """Whether all of it start anew when it loses a pod."""
+        return self.on_member_loss == RESTART
+
+    @property
+    def asked(self) -> bool:
+        """Whether its author says that there is a gang; limits alone may be of one that is none."""
+        return self.name is not None or self.pods is not None
+
+    @property
+    def size(self) -> Size | None:
+        """How many pods its author says that there are."""
+        return (self.pods, self.pods) if isinstance(self.pods, int) else self.pods
+
+
+_WORDS: Final = {word.field: word for word in annotation_words.EVERY if word.about is About.GANG}
+_RANGES: Final = 4  # the version of notes that first has two numbers of pods
+_UNSAID: Final = {"on_member_loss": REPLACE}  # what is so where nothing is said: an older controller reads such a note
+
+
+def gang(annotations: Mapping[str, str]) -> Gang | None:
+    """Return what annotations say of a gang; None where they say nothing of one, or only what is so anyway.
+
+    Raises:
+        WordError: A bad value.
+    """
+    fields = {
+        name: word.read(word.key, annotations[word.key]) for name, word in _WORDS.items() if word.key in annotations
+    }
+    said = {name: value for name, value in fields.items() if value != _UNSAID.get(name)}
+    return Gang(**said) if said else None
+
+
+def version(gang: Gang, first: int) -> int:
+    """Return the version of a note with this gang, ``first`` or a later one."""
+    said = [word.since for name, word in _WORDS.items() if getattr(gang, name) is not None]
+    return max(first, *said, _RANGES if isinstance(gang.pods, tuple) else first)
+
+
+def said(gang: Gang) -> list[str]:
+    """Return the annotations that say something of a gang."""
+    return [word.key for name, word in _WORDS.items() if getattr(gang, name) is not None]
+
+
+def check(gang: Gang) -> None:
+    """Raise unless a gang that was noted is one that ``gang`` makes.
+
+    Raises:
+        WordError: It is none.
+    """
+    for name, word in _WORDS.items():
+        value = getattr(gang, name)
+        if value is not None and not word.holds(value):
+            raise WordError(f"it says {word.name} as no word can")

@@ -1,0 +1,136 @@
+"""What a container asks for, whole GPUs or a part, and how such asks become one request.
+
+A pod asks for one kind of thing: whole GPUs, shares or MIG slices. A word about parts says which part each container
+gets whose limit says how many GPUs; without such a word the limits say it themselves (``container_limits.py``).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from typing import Any, Final
+
+from dradriver.allocator.request import Amount, Mig, Request, Share, Whole
+from dradriver.api.base import names
+from dradriver.api.base.errors import WordError
+from dradriver.api.vocabulary import annotation_words, messages, values
+from dradriver.api.vocabulary.annotation_words import About
+from dradriver.api.vocabulary.messages import shown
+
+Asked = int | Amount | tuple[str, ...]
+"""What one container asks for: a number of whole GPUs, a share of one, or MIG slices by their profiles' names."""
+
+_SHARES: Final = (names.SHARE, names.SHARE_MEMORY, names.SHARE_CORES)
+COMMON: Final = frozenset(word.field for word in annotation_words.OF_REQUESTS if word.about is About.GPU)
+"""Fields of a request that parts have as well as whole GPUs."""
+
+_LIMITS: Final = "the containers' limits, which ask for parts of a GPU"
+
+
+def of_words(meant: Mapping[str, str]) -> Amount | str | None:
+    """Return the share, or the name of the MIG profile, that the words ask for; None where they ask for no part.
+
+    Raises:
+        WordError: A bad value, or words that contradict each other.
+    """
+    share, memory, cores, profile = (
+        annotation_words.said(meant, key)
+        for key in (names.SHARE, names.SHARE_MEMORY, names.SHARE_CORES, names.MIG_PROFILE)
+    )
+    said = [key for key in _SHARES if key in meant]
+    if profile is not None and said:
+        raise messages.contradicts(names.MIG_PROFILE, meant[names.MIG_PROFILE], said[0])
+    if share is not None and len(said) > 1:
+        raise messages.contradicts(names.SHARE, meant[names.SHARE], said[1])
+    return profile or (Amount(share or cores or 0, memory or 0) if said else None)
+
+
+def request(
+    meant: Mapping[str, str], asked: Mapping[str, Asked], *, about_sets: Mapping[str, str], fields: dict[str, Any]
+) -> Request:
+    """Return the request of a pod.
+
+    Args:
+        meant: The author's words, by their own names.
+        asked: What each container asks for that wants something; at least one.
+        about_sets: Those of the author's words that say something of a set of whole GPUs.
+        fields: Fields of the request that the words give.
+
+    Raises:
+        WordError: Asks that do not go together, or more of them than a claim can hold.
+    """
+    part = of_words(meant)
+    each = asked if part is None else {name: _part(name, ask, part, meant) for name, ask in asked.items()}
+    if (total := sum(map(count, each.values()))) > values.MOST_GPUS:
+        raise WordError(f"{total} GPUs in one pod: a claim can hold {values.MOST_GPUS} at most; use several pods")
+    numbers = tuple(ask for ask in each.values() if isinstance(ask, int))
+    amounts = tuple(ask for ask in each.values() if isinstance(ask, Amount))
+    profiles = tuple(ask for ask in each.values() if isinstance(ask, tuple))
+    if len(each) not in (len(numbers), len(amounts), len(profiles)):
+        shares = "; ".join(f"container {name[:63]!r}: {described(ask)}" for name, ask in each.items())
+        raise WordError(f"{shares}: a pod asks for whole GPUs, for shares or for MIG slices; use several pods")
+    if numbers:
+        return Whole(containers=numbers, **fields)
+    if about_sets:
+        key, text = next(iter(about_sets.items()))
+        other = _LIMITS if part is None else next(k for k in annotation_words.OF_PARTS if k in meant)
+        raise WordError(
+            f"{key}: {shown(text)} is about sets of whole GPUs and contradicts {other}; write one of the two"
+        )
+    common = {name: value for name, value in fields.items() if name in COMMON}
+    return Share(amounts=amounts, **common) if amounts else Mig(profiles=profiles, **common)
+
+
+def count(asked: Asked) -> int:
+    """Return how many devices of the claim a container gets for what it asks."""
+    if isinstance(asked, int):
+        return asked
+    return 1 if isinstance(asked, Amount) else len(asked)
+
+
+def request_names(asked: Mapping[str, Asked]) -> dict[str, tuple[str, ...]]:
+    """Return the names of the claim's requests of each container: its own, or several numbered ones.
+
+    The webhook writes them into the containers before anything is chosen, and the controller into the claim: both have
+    them from here. All are DNS labels, as containers' names are, and no two are equal.
+
+    Args:
+        asked: What each container asks for, by name in pod order.
+    """
+    requests: dict[str, tuple[str, ...]] = {}
+    taken = set(asked)
+    for name, ask in asked.items():
+        if isinstance(ask, int) or count(ask) == 1:
+            requests[name] = (name,)
+            continue
+        free = (f"{name[:58]}-{number}" for number in itertools.count(1))
+        own = tuple(itertools.islice((each for each in free if each not in taken), count(ask)))
+        taken.update(own)
+        requests[name] = own
+    return requests
+
+
+def described(asked: Asked) -> str:
+    """Return an ask in words: ``2 GPUs``, ``25 % of a GPU's compute and 10240 MiB``, ``MIG 1g.10gb, 1g.10gb``."""
+    if isinstance(asked, int):
+        return f"{asked} GPU{'s' if asked > 1 else ''}"
+    if not isinstance(asked, Amount):
+        return f"MIG {', '.join(asked)}"
+    cores, memory = f"{asked.cores} % of a GPU's compute", f"{asked.memory_mib} MiB of a GPU"
+    if asked.cores and asked.memory_mib:
+        return f"{cores} and {asked.memory_mib} MiB"
+    return cores if asked.cores else memory
+
+
+def _part(name: str, asked: Asked, part: Amount | str, meant: Mapping[str, str]) -> Asked:
+    """Return what a container gets that asks for GPUs where words say which part of one."""
+    if isinstance(asked, int):
+        if isinstance(part, str):
+            return (part,) * asked
+        if asked == 1:
+            return part
+    elif asked == (part if isinstance(part, Amount) else (part,) * count(asked)):
+        return asked
+    key = next(key for key in annotation_words.OF_PARTS if key in meant)
+    told = "; write 1 GPU for each container that has a share" if isinstance(asked, int) else "; write one of the two"
+    raise WordError(f"{key}: {shown(meant[key])} contradicts container {name[:63]!r}, {described(asked)}{told}")
