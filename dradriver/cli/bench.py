@@ -118,7 +118,7 @@ def allreduce(
 
 
 async def run_job(server: ServerConfig, job: dict[str, Any], *, timeout_s: float) -> dict[str, Any]:
-    """Create a Job and return its pod once that has ended.
+    """Create the Job that measures all-reduce, and return its pod when that has ended.
 
     Raises:
         ClusterError: The server refuses.
@@ -174,7 +174,7 @@ def _compared(measured: Measured, predicted: float | None, pod: dict[str, Any] |
 
 
 def document(found: Compared) -> Document:
-    """Return what is shown of it."""
+    """Return what ``gputopo bench allreduce`` prints: measured bandwidths next to the predicted one."""
     measured = found.measured
     where = f"{len(found.gpus)} GPUs of node {found.node}, {found.level}: " if found.gpus else ""
     lines = [Cell(f"{where}measured {measured.busbw_gbps:.1f} GB/s bus bandwidth at {_size(measured.size)}")]

@@ -172,7 +172,7 @@ def _sets(now: FreeGpus, after: FreeGpus) -> tuple[Sets, ...]:
 
 
 def document(found: Defrag) -> Document:
-    """Return what is shown of it."""
+    """Return what ``gputopo defrag`` prints: the moves of pods, and the sets of GPUs that they free."""
     lines = [Cell(_said(found.size, one)) for one in found.freed]
     if not lines:
         lines = [Cell(f"no moves free a set of {found.size} GPUs; {found.movable} pods and gangs may move")]

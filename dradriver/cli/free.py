@@ -70,7 +70,7 @@ async def _read(server: ServerConfig, namespace: str, file: Policies | None, dri
 
 
 def document(left: FreeGpus) -> Document:
-    """Return what is shown of it."""
+    """Return what ``gputopo free`` prints: free sets of GPUs by size, and what is free in parts."""
     closed = f"; {left.closed} more are not ready or closed to new pods" if left.closed else ""
     promised = f"; {left.promised} are promised to pods that are not bound yet" if left.promised else ""
     title = f"{left.free} of {left.gpus} GPUs are free on {left.nodes} nodes{promised}{closed}"

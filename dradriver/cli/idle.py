@@ -136,7 +136,7 @@ def _idle(scene: Scene, claim: Claim, since: float, now: float) -> Idle:
 
 
 def document(found: list[Idle]) -> Document:
-    """Return what is shown of it."""
+    """Return what ``gputopo idle`` prints: claims whose GPUs do nothing."""
     if not found:
         return report(Notes(lines=(Cell("no pod's GPUs are known to be idle"),)))
     total = sum(one.gpu_hours for one in found)

@@ -27,7 +27,7 @@ class Number(click.FloatRange):
 
 
 def content(name: str) -> bytes:
-    """Return what a file holds.
+    """Return what an input file of a command holds.
 
     Raises:
         click.UsageError: It cannot be read, or is too large for anything that is read here.
@@ -46,7 +46,7 @@ def content(name: str) -> bytes:
 
 
 def called(name: str) -> str:
-    """Return how a file is named in messages."""
+    """Return how messages name an input file of a command."""
     return "standard input" if name == STDIN else name
 
 

@@ -56,7 +56,7 @@ def nccl_version_option(command: F) -> F:
 def read(
     source: str | None, *, driver_root: Path | None = None, product: str = "", cpu: str = "", nccl_version: str = ""
 ) -> Machine:
-    """Return the named machine, or without a name this one; what could not be read of it goes to standard error.
+    """Return the machine that a command's options name, or without a name the one it runs on.
 
     ``product``, ``cpu`` and ``nccl_version`` take the place of what it says of them (see ``topology.complete``).
 
@@ -75,7 +75,7 @@ def read(
 
 
 def warn_of(machine: Machine) -> None:
-    """Print what was assumed of GPUs that the source does not name, and which of them no pod gets."""
+    """Print what was assumed of GPUs that a machine's source does not name, and which of them no pod gets."""
     if guess := assumed(machine):
         warn(guess)
     for i, others in peer_access.kept_off(machine).items():

@@ -81,7 +81,7 @@ def _row(line: str) -> tuple[int, float, bool] | None:
 
 
 def number(text: str) -> float | None:
-    """Return a number from 0; None where the text is none."""
+    """Return a number of 0 or more that nccl-tests printed; None if the text is no such number."""
     try:
         value = float(text)
     except ValueError:

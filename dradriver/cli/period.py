@@ -28,12 +28,12 @@ class Period(NamedTuple):
     end: int
 
     def said(self) -> tuple[str, str]:
-        """Return when it begins and ends, as Kubernetes writes times."""
+        """Return when the period begins and ends, as Kubernetes writes times."""
         return _moment(self.first), _moment(self.end)
 
 
 def period(begin: str, end: str, *, now: float) -> Period:
-    """Return what ``--from`` and ``--to`` say; hours that are only partly in it are in it whole.
+    """Return the period that ``--from`` and ``--to`` say; hours that are only partly in it are in it as a whole.
 
     Args:
         begin: A date (its first moment), a moment of RFC 3339 or how long ago.

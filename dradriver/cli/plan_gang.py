@@ -33,7 +33,7 @@ _PARTS: Final = "--gang: the pods of a gang want whole GPUs"
 
 
 def gpus(text: str, alone: Mapping[str, object]) -> int:
-    """Return the GPUs of each pod of a gang.
+    """Return the number of GPUs of each pod of a gang, as ``--gang`` says it.
 
     Args:
         text: What was written: ``8x8`` is 8 pods of 8, ``4-8x8`` 4 at least.
@@ -56,7 +56,7 @@ class Driver(NamedTuple):
 
 
 def run(text: str, question: Question, near: str, *, file: Policies | None, driver: Driver, output: str) -> None:
-    """Print where a gang would go.
+    """Print where a gang of pods would go in the cluster, for ``gputopo plan --gang``.
 
     Args:
         text: The gang, as for ``gpus``.
@@ -121,7 +121,10 @@ async def _read(server: ServerConfig, file: Policies | None, driver_namespace: s
 
 
 def data(choice: GangChoice) -> dict[str, Any]:
-    """Return the choice as ``-o json`` gives it; it only ever grows. Without ``busbw_gbps`` where none is predicted."""
+    """Return what ``gputopo plan --gang -o json`` gives; it only ever grows.
+
+    It has no ``busbw_gbps`` if none is predicted.
+    """
     predicted = [pod.busbw_gbps > 0 or len(pod.gpus) == 1 for pod in choice.pods]
     return {
         "reach": choice.reach,
@@ -141,7 +144,7 @@ def data(choice: GangChoice) -> dict[str, Any]:
 
 
 def document(request: GangRequest, choice: GangChoice) -> Document:
-    """Return the choice for people to read."""
+    """Return what ``gputopo plan --gang`` prints for people about where the gang would go."""
     rows = [
         ("asked", f"{request.pods} pods with {wanted(request.pod)} each"),
         ("placed", f"{len(choice.pods)} pods on {len(choice.nodes)} nodes of one {plain(choice.reach)}"),

@@ -109,7 +109,7 @@ def _part(word: str, gpus: dict[int, Gpu]) -> Part:
 
 
 def answer(choice: PartChoice) -> PartAnswer:
-    """The choice as a line of ``--batch`` and ``-o json`` gives it."""
+    """Return the chosen share or MIG slices as ``gputopo plan -o json`` and a line of ``--batch`` give them."""
     return PartAnswer(gpus=choice.gpus, containers=tuple(tuple(map(_plain, parts)) for parts in choice.containers))
 
 
@@ -120,7 +120,7 @@ def _plain(part: Part) -> dict[str, Any]:
 
 
 def document(machine: Machine, wish: Share | Mig, choice: PartChoice) -> Document:
-    """The choice for people to read."""
+    """Return what ``gputopo plan`` prints for people about a share or MIG slices."""
     rows = [("machine", machine.name), ("asked", wanted(wish))]
     for number, parts in enumerate(choice.containers, 1):
         rows += [(f"container {number}" if len(choice.containers) > 1 else "part", _said(part)) for part in parts]

@@ -94,7 +94,7 @@ class Question(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 def told(machine: Machine, question: Question, policies: Policies) -> tuple[Machine, Question]:
-    """The machine with what the question says of it, and the policies where it does not, and the question without.
+    """Return machine, policies and question of ``gputopo plan``; facts of the question moved into the machine.
 
     Raises:
         TopologyError: A product, CPU or NCCL that is not known.

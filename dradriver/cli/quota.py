@@ -164,7 +164,7 @@ async def _of_cluster(server: ServerConfig, namespace: str | None) -> list[dict[
 
 
 def convert_quota(given: dict[str, Any], *, replace: bool) -> Converted | None:
-    """Return what becomes of a quota; None where it names no GPUs.
+    """Return a quota that counts claims instead of a device plugin's resources; None if it names no GPUs.
 
     Args:
         given: The quota.

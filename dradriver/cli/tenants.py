@@ -126,7 +126,7 @@ def _now(scene: Scene, tenant: str, standing: Sequence[Standing]) -> TenantNow:
 
 
 def document(found: Sequence[TenantNow]) -> Document:
-    """Return what is shown of them."""
+    """Return what ``gputopo tenants`` prints: what each tenant may have, has, has had and waits for."""
     if not found:
         return report(Notes(lines=(Cell("the policies file names no tenants"),)))
     columns = (

@@ -126,7 +126,7 @@ async def _read(
 
 
 def document(found: Report) -> Document:
-    """Return what is shown of it."""
+    """Return what ``gputopo usage`` prints: GPU hours, idle hours and costs."""
     title = f"GPU hours from {found.begin} to {found.end}, counted until {found.counted_until} (UTC)"
     if not found.rows:
         return view.report(Notes(lines=(Cell(title), Cell("nobody had any"))))

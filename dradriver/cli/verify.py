@@ -265,7 +265,7 @@ async def _job(server: ServerConfig, driver_namespace: str | None, node: str) ->
 
 
 def document(found: Sequence[Finding]) -> Document:
-    """Return what is shown: what is wrong with its cure, the worst first, then what is well."""
+    """Return what ``gputopo verify`` prints: what is wrong with its cure, the worst first, then what is well."""
     order = (Status.FAIL, Status.WARN, Status.PASS)
     rows = tuple(
         (Cell(one.status.value, _TONES[one.status]), Cell(one.check), Cell(one.said), Cell(one.cure))
@@ -277,5 +277,5 @@ def document(found: Sequence[Finding]) -> Document:
 
 
 def data(found: Sequence[Finding]) -> dict[str, Any]:
-    """Return the same for programs."""
+    """Return the results of ``gputopo verify`` for programs."""
     return {"status": worst(found).value, "findings": [msgspec.to_builtins(one) for one in found]}

@@ -33,7 +33,7 @@ _BY_SIZE: Final = f"{', '.join(_GPUS)}: as many GPUs or the next larger of these
 
 
 def size(gpus: int) -> str:
-    """Return the word for a number of GPUs: itself, or the next larger one of 1, 2, 4, 8 and 16, or ``more``."""
+    """Return a metric's label for a number of GPUs: the next of 1, 2, 4, 8 and 16, or ``more``."""
     return next((word for one, word in zip(_SIZES, _GPUS, strict=False) if gpus <= one), _GPUS[-1])
 
 

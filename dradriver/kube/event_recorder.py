@@ -66,7 +66,7 @@ class Recorder:
         message: str,
         action: str,
     ) -> None:
-        """Write an Event, or count it where it is there already. A failure is logged and costs nothing else.
+        """Write a Kubernetes Event, or count it if it exists. A failure is logged and has no other effect.
 
         Args:
             about: The object.

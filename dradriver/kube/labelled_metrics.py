@@ -50,7 +50,7 @@ class Labelled(Generic[M]):
                 made.labels(*values)  # else the first one that is counted is no increase
 
     def labels(self, *values: str) -> M:
-        """Return the part of the metric that counts these values, one for each label in order.
+        """Return the part of the metric that counts these label values, in order.
 
         Raises:
             ValueError: More or fewer values than labels.
@@ -87,7 +87,7 @@ class Names(Collector):
         registry.register(self)
 
     def set(self, key: Hashable, rows: Iterable[tuple[str, ...]]) -> None:
-        """Have these series under a key from now on, each a value for every label; none takes the key away."""
+        """Set the series of the metric under a key, each a value for every label; none removes the key."""
         series = tuple(dict.fromkeys(rows))
         if series:
             self._rows[key] = series
@@ -95,11 +95,11 @@ class Names(Collector):
             self._rows.pop(key, None)
 
     def clear(self) -> None:
-        """Have no series."""
+        """Remove all series of the metric."""
         self._rows.clear()
 
     def collect(self) -> Iterable[Metric]:
-        """Return the metric as it is now."""
+        """Return the metric with all series as it is now, for Prometheus."""
         family = InfoMetricFamily(self.name.removesuffix("_info"), self._text, labels=tuple(self.words))
         every = dict.fromkeys(row for rows in tuple(self._rows.values()) for row in rows)
         for row in list(every)[: self._most]:
@@ -125,7 +125,7 @@ class Amounts(Collector):
         registry.register(self)
 
     def set(self, amounts: Mapping[Name, float], *, always: Collection[str] = ()) -> None:
-        """Have these series from now on, by the name alone where there is no other label.
+        """Set the series of the metric, by the name alone if there is no other label.
 
         Names of ``always`` are told apart however small they are.
         """
@@ -144,7 +144,7 @@ class Amounts(Collector):
         self._amounts = told
 
     def collect(self) -> Iterable[Metric]:
-        """Return the metric as it is now."""
+        """Return the metric with all amounts as it is now, for Prometheus."""
         family = GaugeMetricFamily(self.name, self._text, labels=tuple(self.words))
         for key, amount in self._amounts.items():
             family.add_metric(key, amount)
@@ -215,7 +215,7 @@ class Totals(Collector):
         registry.register(self)
 
     def add(self, amount: float, name: str, *words: str) -> None:
-        """Count so much more."""
+        """Add an amount to the counter metric with these labels."""
         told, ended = self._largest.name(name, amount)
         for key in [key for key in self._totals if key[0] == ended]:  # what nobody has seen of it is the others'
             self._add(self._totals.pop(key) - self._shown.pop(key, 0.0), (OTHER, *key[1:]))
@@ -225,7 +225,7 @@ class Totals(Collector):
         self._totals[key] = self._totals.get(key, 0.0) + amount
 
     def collect(self) -> Iterable[Metric]:
-        """Return the metric as it is now."""
+        """Return the counter metric as it is now, for Prometheus."""
         family = CounterMetricFamily(self.name, self._text, labels=tuple(self.words))
         self._shown = {key: total if key in self._shown else 0.0 for key, total in self._totals.items()}
         for key, total in self._shown.items():
@@ -261,7 +261,7 @@ class Spans(Collector):
         registry.register(self)
 
     def observe(self, seconds: float, name: str, *words: str) -> None:
-        """Count one span."""
+        """Count one duration in the histogram metric."""
         told, ended = self._largest.name(name, 1.0)
         if ended is not None:
             self._seen = {key: seen for key, seen in self._seen.items() if key[0] != ended}
@@ -271,7 +271,7 @@ class Spans(Collector):
         self._seen[told, *words] = counts, total + seconds
 
     def collect(self) -> Iterable[Metric]:
-        """Return the metric as it is now."""
+        """Return the histogram metric as it is now, for Prometheus."""
         family = HistogramMetricFamily(self.name, self._text, labels=tuple(self.words))
         nothing = [0] * len(self._buckets), 0.0
         for key, seen in self._seen.items():

@@ -1,4 +1,4 @@
-"""A kind of object that not every server has: it is followed in the newest version that there is of it."""
+"""A reflector of a kind that not every API server has, in the newest version that it has."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ class OptionalReflector(Generic[T]):
         self._reflector: Reflector[T] | None = None
 
     async def synced(self) -> None:
-        """Wait until all objects are known that there are, or the server has none, or does not say."""
+        """Wait until all objects of the optional kind are known, or the server has none, or does not say."""
         await self._asked.wait()
         if self._reflector is not None:
             await self._reflector.synced.wait()
 
     async def run(self) -> NoReturn:
-        """Follow the server until cancelled."""
+        """Follow the optional kind on the API server until cancelled."""
         followed: Resource | None = None
         task: asyncio.Task[Any] | None = None
         async with asyncio.TaskGroup() as tasks:

@@ -1,4 +1,4 @@
-"""The lines of a streamed answer."""
+"""Splits a streamed answer of the API server into lines."""
 
 from __future__ import annotations
 
@@ -49,5 +49,5 @@ class Lines:
 
 
 def cause(error: Exception) -> str:
-    """Return what went wrong in words: a timeout's text is empty."""
+    """Return in words what ended the stream: a timeout's text is empty."""
     return str(error) or type(error).__name__

@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 
 async def run(options: Options, *, server: ServerConfig | None = None) -> None:
-    """Run this node's agent beside the driver that is bound, until cancelled.
+    """Run this node's agent next to the other driver that is bound, until cancelled.
 
     It is ready while the driver of the GPUs answers and the machine is published, or deliberately is not.
 

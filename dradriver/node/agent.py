@@ -228,7 +228,7 @@ class Agent:
 
     @property
     def ready(self) -> bool:
-        """Whether the kubelet has the plugin registered, the driver answers, and what is to be published has been."""
+        """Return whether the agent is ready: the kubelet has the plugin registered, and all is published."""
         return self._plugin.registered and self._publisher.settled and self._machines.trouble is None
 
     async def run(self) -> None:
@@ -315,6 +315,6 @@ async def run(
 
 
 def client_of(options: Options, server: ServerConfig | None) -> Client:
-    """Return a client that is not entered yet; errors are those of ``kube.config.load``."""
+    """Return the agent's client of the API server, not entered yet; errors are those of ``kube.config.load``."""
     config = server or kube_config.load(options.kubeconfig)
     return Client(config, user_agent=f"{COMPONENT}/{__version__}", timeout_s=10)

@@ -39,7 +39,7 @@ class Options(options.Common):
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of the agent's options."""
+    """Return the parser of the node agent's command-line options."""
     made = options.parser(
         "python -m dradriver node",
         "The agent of one node: publishes its GPUs as ResourceSlices and prepares claims for the kubelet.",
@@ -126,7 +126,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def parse(argv: list[str]) -> Options:
-    """Return what the command line says; where it is wrong, the process ends with usage and status 2."""
+    """Return the node agent's options by its command line; a wrong one ends the process with usage."""
     made = parser()
     said = made.parse_args(argv, namespace=Options(simulated_machines=[]))
     said.simulated_machines = dict(said.simulated_machines)

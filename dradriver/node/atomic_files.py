@@ -14,7 +14,7 @@ TEMPORARY: Final = ".tmp"  # never .json or .yaml: container runtimes read every
 
 
 def write(path: Path, data: bytes, *, durable: bool = True) -> None:
-    """Make ``path`` hold exactly ``data``; a reader, or a crash, meets the old content or the new one, never a part.
+    """Replace the content of ``path`` atomically: a reader, or a crash, meets the old content or the new one.
 
     Of several who write at once the last one's content stays.
 
@@ -46,7 +46,7 @@ def write(path: Path, data: bytes, *, durable: bool = True) -> None:
 
 
 def touch(path: Path) -> os.stat_result:
-    """Return the file's status, whose time of change is now: it tells other processes that the file was used.
+    """Set a file's time of change to now and return its status: other processes see that it was used.
 
     Raises:
         OSError: There is no such file, or it cannot be changed.
@@ -57,7 +57,7 @@ def touch(path: Path) -> os.stat_result:
 
 
 def move(path: Path, to: Path) -> None:
-    """Give a file another name in its folder, for good; what had that name is replaced.
+    """Rename a file in its folder durably; what had that name is replaced.
 
     Raises:
         OSError: It keeps its name.
@@ -67,7 +67,7 @@ def move(path: Path, to: Path) -> None:
 
 
 def remove(path: Path, *, durable: bool = True) -> None:
-    """Make ``path`` be gone, for good if ``durable``; a file that is already gone is fine, a folder in its place goes.
+    """Remove a file, durably if ``durable``; one that is already gone is fine.
 
     Raises:
         OSError: The file is still there.

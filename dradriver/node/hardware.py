@@ -71,7 +71,7 @@ def backend(
     prepares: bool = True,
     xids: Callable[[], Mapping[str, XidWord]] = dict,
 ) -> Backend:
-    """Return what reads this node's machine.
+    """Return the backend that reads this node's hardware: a vendor's, or a simulated one.
 
     Args:
         options: The agent's.
@@ -154,7 +154,7 @@ def device_manager(
     released: Callable[[], str | None],
     switched: Callable[[], None],
 ) -> DeviceManager:
-    """Return what makes devices for claims: of vendors without parts whole GPUs only.
+    """Return the device manager for this node's hardware: of vendors without parts for whole GPUs only.
 
     Args:
         options: The agent's.

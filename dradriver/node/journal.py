@@ -80,7 +80,7 @@ class Journal(Generic[T]):
         self._read: dict[str, Entry[T]] = {}  # decoded before, and still so while the file has the same stamp
 
     def read(self) -> dict[str, Entry[T]]:
-        """Return all entries by key, in order of key; what cannot be read is set aside.
+        """Return all entries of the journal by key, in order of key; what cannot be read is set aside.
 
         A file whose name is no key is nobody's entry, such as a copy that somebody made: it is passed over.
 
@@ -96,7 +96,7 @@ class Journal(Generic[T]):
         return entries
 
     def get(self, key: str) -> Entry[T] | None:
-        """Return one entry; None where there is none, or none that can be read, which then is set aside.
+        """Return one entry of the journal; None if there is none, or none that can be read.
 
         Raises:
             ClaimError: The key cannot be a file's name.
@@ -130,7 +130,7 @@ class Journal(Generic[T]):
         return self._read[key]
 
     def has(self, key: str, stamp: Stamp) -> bool:
-        """Return whether the entry still is the one that had this stamp.
+        """Return whether the journal's entry still is the one that had this stamp.
 
         Raises:
             OSError: It cannot be read.
@@ -143,7 +143,7 @@ class Journal(Generic[T]):
         return sum(1 for _ in self._folder.glob(f"*{_SUFFIX}"))
 
     def kept(self) -> set[str]:
-        """Return the keys of files that cannot be read and have no entry: those may still be in use, until removed."""
+        """Return the keys of journal files that cannot be read and have no entry: those may still be in use."""
         aside = {path.name.split(_SUFFIX + ".", 1)[0] for path in self._aside()}
         return {key for key in aside if _KEY.fullmatch(key) and not self._path(key).exists()} | self._foreign
 
@@ -171,7 +171,7 @@ class Journal(Generic[T]):
         return texts
 
     def write(self, value: T) -> None:
-        """Make the entry durable.
+        """Write an entry of the journal durably.
 
         Raises:
             ClaimError: Its key cannot be a file's name.
@@ -184,7 +184,7 @@ class Journal(Generic[T]):
         atomic_files.write(path, msgspec.json.encode(file))
 
     def touch(self, value: T) -> Entry[T]:
-        """Give the file of an entry, as it was read or written, a new stamp, and return the entry.
+        """Give the file of a journal entry a new stamp, and return the entry.
 
         Raises:
             ClaimError: Its key cannot be a file's name.
@@ -195,7 +195,7 @@ class Journal(Generic[T]):
         return self._read[key]
 
     def remove(self, key: str) -> None:
-        """Remove the entry for good, and what was set aside of it; an unknown key is fine.
+        """Remove an entry of the journal for good, and what was set aside of it; an unknown key is fine.
 
         Raises:
             ClaimError: The key cannot be a file's name.
@@ -210,7 +210,7 @@ class Journal(Generic[T]):
         self._foreign.discard(key)
 
     def sweep(self) -> None:
-        """Remove what a killed writer left, and take back what an older agent had set aside and this one can read.
+        """Remove what a killed writer left in the journal, and restore entries that an older agent had set aside.
 
         Raises:
             OSError: Something is still there.
@@ -294,7 +294,7 @@ class _NewerError(Exception):
 
 
 def checked_key(key: str) -> str:
-    """Return the key, a claim's uid or one and a number, if it can be part of file names.
+    """Return the journal's key, a claim's uid or one and a number, if it can be part of file names.
 
     Raises:
         ClaimError: It cannot.

@@ -42,7 +42,7 @@ async def locked(path: Path) -> AsyncIterator[None]:
 
 
 async def take(path: Path, *, of: str | None = None, patience_s: float = _PATIENCE_S) -> int:
-    """Return a descriptor that holds a lock until it, and every duplicate of it, is closed.
+    """Return a descriptor that holds a file's lock until it, and every duplicate of it, is closed.
 
     Args:
         path: The lock file.

@@ -97,13 +97,13 @@ class Connections:
                     _close(some.pop(key))
 
     async def keep(self) -> None:
-        """Close what is quiet for too long, until cancelled."""
+        """Close connections that are quiet for too long, until cancelled."""
         while True:
             await asyncio.sleep(min(1.0, self._first_s / 4))
             self.close_expired()
 
     def close(self) -> None:
-        """Close all of them."""
+        """Close all connections of the HTTP server."""
         for some in (self._strangers, self._known):
             while some:
                 _close(some.popitem()[1])

@@ -1,4 +1,4 @@
-"""Python's cyclic garbage collector, kept off the event loop of a process that holds a large picture.
+"""Python's cyclic garbage collector, kept off the event loop of a process that holds a large cache.
 
 A full collection looks at every object that there is: 0.3 s with 10,000 waiting pods, 1 s with 5,000 nodes, and it
 comes whenever many objects were made. Almost nothing here is ever part of a cycle, so one an hour is enough.
@@ -15,14 +15,14 @@ _NEVER: Final = 1 << 30
 
 
 def settle() -> None:
-    """Collect once, exempt all that there is now for good, and let full collections happen only when asked for."""
+    """Collect garbage once, exempt all objects that exist now, and run full collections only when asked for."""
     gc.set_threshold(5_000, 10, _NEVER)
     gc.collect()
     gc.freeze()
 
 
 async def collect() -> NoReturn:
-    """Collect what younger collections leave, once an hour, until cancelled."""
+    """Collect the garbage that younger collections leave, once an hour, until cancelled."""
     while True:
         await asyncio.sleep(PERIOD_S)
         gc.collect()

@@ -23,7 +23,7 @@ _END_S: Final = 1.0  # an answer takes milliseconds
 
 
 def always() -> bool:
-    """Return True: the check of a process that is alive while it answers at all."""
+    """Return True: the health check of a process that is alive while it answers at all."""
     return True
 
 

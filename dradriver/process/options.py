@@ -20,7 +20,7 @@ class Common(argparse.Namespace):
 
 
 def parser(prog: str, description: str, *, health_port: int, namespace: str = "") -> argparse.ArgumentParser:
-    """Return a parser that knows the common options.
+    """Return a parser of the command-line options that all processes have.
 
     Args:
         prog: How the process is started.

@@ -73,7 +73,7 @@ class PoliciesFile(Followed):
         self.step()
 
     def step(self) -> None:
-        """Take what the file holds, where it was not taken yet."""
+        """Take the content of the policies file if it was not taken yet."""
         try:
             super().step()
         except FileNotFoundError:
@@ -88,7 +88,7 @@ class PoliciesFile(Followed):
             self._refuse(f"{self.source} cannot be read: {error}")
 
     def take(self, contents: tuple[bytes, ...]) -> None:
-        """Put the content into force, if it is good."""
+        """Put the content of the policies file into force, if it is good."""
         if self._path is None:
             self.in_force = DEFAULTS
             self._count()
@@ -117,7 +117,7 @@ class PoliciesFile(Followed):
             self._on_change(policies)
 
     async def look(self) -> None:
-        """Take what the file holds, and tell of new trouble."""
+        """Take the content of the policies file, and tell of new trouble."""
         self.step()
         if self.trouble != self._told:
             self._told = self.trouble

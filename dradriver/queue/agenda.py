@@ -29,16 +29,16 @@ class Agenda:
 
     @property
     def is_open(self) -> bool:
-        """Whether the worker looks at pods. Only the leader does."""
+        """Return whether pods on the agenda are looked at. Only the leader does that."""
         return self._is_open
 
     def begin(self, keys: Iterable[Key]) -> None:
-        """Accept keys from now on, these first."""
+        """Open the agenda with these keys."""
         self._is_open = True
         self._keys.update(dict.fromkeys(keys))
 
     def end(self) -> None:
-        """Forget all keys, and accept no others until the next ``begin``."""
+        """Close the agenda and forget all keys until the next ``begin``."""
         self._is_open = False
         self._keys.clear()
 
@@ -63,7 +63,7 @@ class Agenda:
         return self._keys.popitem(last=False)[0] if self._keys else None
 
     def ring(self, now: float) -> None:
-        """Add the keys whose time has come."""
+        """Put the keys on the agenda whose time has come."""
         while self._timers and self._timers[0][0] <= now:
             when, key = heapq.heappop(self._timers)
             # Another timer of the same key was earlier and has rung.
@@ -82,7 +82,7 @@ class Agenda:
         self._woken.clear()
 
     async def sleep(self) -> None:
-        """Wait until something happens, or until the first time has come."""
+        """Wait until something is on the agenda, or until the first time has come."""
         with contextlib.suppress(TimeoutError):
             # A timer may ring a moment too early. The worker would find nothing to do, again and again.
             async with asyncio.timeout_at(self._timers[0][0] + EARLY_S if self._timers else None):

@@ -33,28 +33,28 @@ class Failures:
         self._successes: int | None = None  # of all, when it met the server's trouble last
 
     def pause(self, now: float, seconds: float) -> None:
-        """Let it wait so long."""
+        """Let the workload wait for so many seconds."""
         self.not_before = now + seconds
 
     def back_off(self, now: float, *, first_s: float, longest_s: float = LONGEST_BACKOFF_S) -> None:
-        """Let it wait twice as long for each time that it failed before, without counting this one."""
+        """Let the workload wait twice as long for each earlier failure, without counting this one."""
         self.pause(now, wait_s(self.times, first_s=first_s, longest_s=longest_s))
 
     def lost(self, now: float, times: int) -> None:
-        """Let it wait for a claim that vanished: whoever deletes it may go on doing so.
+        """Back off because the workload's claim vanished: whoever deletes it may go on doing so.
 
         The garbage collector does, of a pod that is gone and still shown to us.
         """
         self.pause(now, wait_s(times, first_s=_LOST_S, longest_s=LONGEST_BACKOFF_S))
 
     def moved(self, now: float, *, at_once: bool) -> None:
-        """Take in that another writer was first; the first time it may go on at once where that does no harm."""
+        """Back off because another writer was first; the first time the workload may go on at once."""
         if self._moved or not at_once:
             self.pause(now, wait_s(self._moved, first_s=_MOVED_S, longest_s=_LONGEST_MOVED_S))
         self._moved += 1
 
     def begins_anew(self, now: float) -> bool:
-        """Take in that what it had was taken back, right as it was. Returns whether it waits, as that was so lately."""
+        """Note that the workload's placement was revoked rightly. Returns whether it waits, if that happened lately."""
         self._again = self._again + 1 if now - self._anew_at <= LONGEST_BACKOFF_S else 0
         if self._again:
             self.pause(now, wait_s(self._again - 1, first_s=_LOST_S, longest_s=LONGEST_BACKOFF_S))
@@ -62,7 +62,7 @@ class Failures:
         return self._again > 0
 
     def meets_trouble(self, successes: int) -> int:
-        """Take in that the server failed it, and how many writes of all have gone well so far.
+        """Note that the server failed the workload, and how many writes of all have gone well so far.
 
         Returns how often in a row that was so although others' writes went well.
         """
@@ -72,16 +72,16 @@ class Failures:
         return self._alone
 
     def written(self) -> None:
-        """Take in that its writes went well."""
+        """Note that the workload's writes went well."""
         self._moved = self._alone = 0
 
     def begin_again(self) -> None:
-        """Take in that it is tried on nodes again on which it was tried: all have had their turn."""
+        """Note that the workload is tried again on nodes on which it failed: all have had their turn."""
         if self.tried:
             self.tried.clear()
             self.times += 1
 
     def forgive(self) -> None:
-        """Forget all: it asks for something else now."""
+        """Forget all failures of the workload: it asks for something else now."""
         self.not_before, self.times, self._anew_at = 0.0, 0, -math.inf
         self.tried.clear()

@@ -97,7 +97,7 @@ class Caps:
         self.fallen: set[str] = set()
 
     def regroup(self) -> None:
-        """Take in that tenants have other namespaces or caps."""
+        """Apply other namespaces or caps of tenants."""
         self._use.clear()
         self._users.clear()
 
@@ -112,7 +112,7 @@ class Caps:
         return found
 
     def charge(self, namespace: str, more: Mapping[str, float]) -> None:
-        """Count that a namespace is given or promised so many more GPUs, by product; negative for fewer."""
+        """Count that a namespace is given or promised so many more GPUs for its tenant's cap; negative for fewer."""
         tenant = self._tenants.of(namespace)
         if not self._tenants.caps(tenant):
             return
@@ -123,7 +123,7 @@ class Caps:
             self._wake()
 
     def used_of(self, tenant: str, cap: Cap) -> float:
-        """Return how many GPUs count for a cap."""
+        """Return how many GPUs count for a tenant's cap."""
         return math.fsum(
             gpus for product, gpus in self.use(tenant).items() if not cap.products or of_products(product, cap.products)
         )
@@ -131,7 +131,7 @@ class Caps:
     # What is asked about a unit.
 
     def closed(self, unit: Unit) -> Closed:
-        """Return the products of GPUs that its tenant's cap keeps a unit from now."""
+        """Return the products of GPUs that the tenant's cap denies a workload now."""
         if not self._tenants.known(unit.key[0]):
             return _ALL
         if not self._tenants.caps(self._tenants.of(unit.key[0])):
@@ -142,7 +142,7 @@ class Caps:
             return ANYWHERE
 
     def limits(self, unit: Unit) -> Limits | None:
-        """Return what its tenant's cap leaves of the nodes to a unit; None where that is nothing.
+        """Return the nodes and GPUs that the tenant's cap leaves to a workload; None for nothing.
 
         Raises:
             WordError: What it asks for cannot be read.
@@ -159,11 +159,11 @@ class Caps:
         return Limits(members, frozenset(name for names in every for name in names))
 
     def open_rows(self, closed: Closed) -> Bools | None:
-        """Return the nodes that have GPUs of other products: (rows,); None for all."""
+        """Return the nodes that have GPUs of products without a reached cap: (rows,); None for all."""
         return self._rows(closed)[0] if closed else None
 
     def left(self, unit: Unit, whose: Collection[str] = ()) -> Left:
-        """Return what its tenant's cap leaves to a unit.
+        """Return how many GPUs the tenant's cap leaves to a workload.
 
         Args:
             unit: The unit.

@@ -1,4 +1,4 @@
-"""Units of one kind: they find a place together or not at all."""
+"""Equivalence classes of waiting workloads: they find a place together or not at all."""
 
 from __future__ import annotations
 
@@ -78,10 +78,10 @@ class Group:
 
     @property
     def queued(self) -> bool:
-        """Whether any of it stands in the queue."""
+        """Return whether any workload of the equivalence class is in the queue."""
         return any(line.queued is not None for line in self.lines.values())
 
     @property
     def oldest(self) -> tuple[Order, Key]:
-        """The first of its units, or one that left a moment ago."""
+        """Return the oldest workload of the equivalence class, or one that left a moment ago."""
         return min(line.heap[0] for line in self.lines.values())

@@ -1,4 +1,4 @@
-"""Since when units stand in the line whose admission is Kueue's: since Kueue let them in."""
+"""Since when workloads wait in a queue that Kueue admits to: since Kueue admitted them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Entries:
         self._number = 0
 
     def look(self, unit: Unit, newest: str) -> None:
-        """Have a unit of such a tenant stand where it belongs; call it while the unit is not in the queue.
+        """Set a workload's position by the time at which Kueue admitted it; call this while it is not in the queue.
 
         Args:
             unit: The unit.

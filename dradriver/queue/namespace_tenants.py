@@ -1,4 +1,4 @@
-"""Whose a namespace is, as the policies file says, and what each tenant has had for its weight."""
+"""The tenant of each namespace by the policies file, with the tenant's weight, caps, partition and share."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Tenants:
         self._weights: dict[str, float] = {}
 
     def follow(self, policies: Policies) -> bool:
-        """Take in the policies in force. Returns whether the order, or what caps keep from whom, may be another now."""
+        """Apply the tenants of the policies in force. Returns whether the order or the caps may differ now."""
         queue = policies.queue
         if self.shares.ahead_s != queue.ahead_minutes * MINUTE_S:
             self.shares.ahead_s = queue.ahead_minutes * MINUTE_S
@@ -57,7 +57,7 @@ class Tenants:
         return True
 
     def namespace_changed(self, namespace: str, labels: Mapping[str, str] | None) -> bool:
-        """Take in a namespace's labels, None where it is gone. Returns whether it may be another tenant's now."""
+        """Update a namespace's labels, None if it is gone. Returns whether it may be another tenant's now."""
         before, known = self.of(namespace), self.known(namespace)
         if labels is None:
             self._labels.pop(namespace, None)
@@ -75,7 +75,7 @@ class Tenants:
             self._labelled[namespace] = found[0]
 
     def claiming(self, namespace: str, labels: Mapping[str, str]) -> list[str]:
-        """Return the tenants whose labels a namespace has, in the file's order; none of one that a tenant names."""
+        """Return the tenants whose label selectors match a namespace, in the file's order."""
         if not self.by_labels or namespace in self._named:
             return []
         return [
@@ -85,16 +85,16 @@ class Tenants:
         ]
 
     def known(self, namespace: str) -> bool:
-        """Return whether it is known whose a namespace is: its labels may decide, and nobody has read them yet."""
+        """Return whether the tenant of a namespace is known: its labels may decide, and may be unread."""
         return not self.by_labels or namespace in self._named or namespace in self._labels
 
     @property
     def named(self) -> Mapping[str, Tenant]:
-        """The file's tenants."""
+        """Return the tenants of the policies file."""
         return self._tenants
 
     def of(self, namespace: str) -> str:
-        """Return whose a namespace is, by the tenant's name or, of one that no tenant has, by ``namespace/NAME``."""
+        """Return the tenant of a namespace; of one without a tenant ``namespace/NAME``."""
         if not self._tenants:
             return ALL
         return self._named.get(namespace) or self._labelled.get(namespace) or f"namespace/{namespace}"
@@ -125,7 +125,7 @@ class Tenants:
         return tenant if found.partition is not None and found.scheduler_placed == "refuse" else ""
 
     def by_kueue(self, tenant: str) -> bool:
-        """Return whether Kueue says who of a tenant is next and how much it may have: then nothing here does."""
+        """Return whether Kueue decides a tenant's order and amounts: then nothing here does."""
         found = self._tenants.get(tenant)
         return found is not None and found.admission == "kueue"
 
@@ -139,12 +139,12 @@ class Tenants:
         return () if found is None or self.by_kueue(tenant) else found.cap
 
     def highest(self, namespace: str) -> int | None:
-        """Return the highest priority that counts in a namespace; None for any."""
+        """Return the highest priority that counts in a namespace of a tenant; None for any."""
         found = self._tenants.get(self.of(namespace))
         return None if found is None else found.highest_priority
 
     def share(self, tenant: str) -> float:
-        """Return what decides between tenants, GPU-seconds over weight: whoever has less is first.
+        """Return a tenant's share, GPU-seconds over weight: the tenant with the least is first.
 
         Nothing of those that Kueue admits: whom it has let in has had its turn there, in the order in which it let in.
         """
@@ -153,13 +153,13 @@ class Tenants:
         return self.shares.share(tenant, self._weights.get(tenant, 1.0))
 
     def turn(self, tenant: str) -> float:
-        """Return the same as a number that never falls by itself while time goes by; see ``Shares.turn``."""
+        """Return a tenant's share as a number that never falls by itself; see ``Shares.turn``."""
         if tenant == ALL or self.by_kueue(tenant):
             return 0.0
         return self.shares.turn(tenant, self._weights.get(tenant, 1.0))
 
     def relative(self, tenant: str) -> float:
-        """Return what a tenant has had beside what its weight says, among all who have had anything; 1 for just that.
+        """Return a tenant's GPU time against its weight among all tenants; 1 for just that.
 
         Its part of all that counts, which is usage before it is divided by weights, over its part of all weights.
         """

@@ -70,7 +70,7 @@ class PlacementRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def kind(self) -> Kind:
-        """What pods share that find a place together or not at all.
+        """Return the key that pods share which find a place together or not at all.
 
         A GPU's parts may be of one namespace only; so are templates.
         """
@@ -81,7 +81,7 @@ class PlacementRequest(msgspec.Struct, frozen=True, kw_only=True):
 def read_wish(
     pod: Pod, template: Template | None = None, volumes: Where = (), has: Sequence[int] = ()
 ) -> PlacementRequest:
-    """Return what a placed pod asks for.
+    """Return the placement request of a pod: its note, template and volumes.
 
     Args:
         pod: The pod.

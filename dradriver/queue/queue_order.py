@@ -1,4 +1,4 @@
-"""Everybody who waits, in the order in which they are served if all find a place."""
+"""The order of all waiting workloads, as it would be if each found its place."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Standing(NamedTuple):
 
 
 def line(units: Iterable[Unit], tenants: Tenants) -> list[Standing]:
-    """Return units in their order: what each before is given counts for the turn of those after it."""
+    """Return waiting workloads in the order in which they are served."""
     waiting: dict[str, list[tuple[Order, Key, Unit]]] = {}
     for unit in units:
         waiting.setdefault(tenants.of(unit.key[0]), []).append((unit.order, unit.key, unit))

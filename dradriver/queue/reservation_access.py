@@ -1,4 +1,4 @@
-"""Reservations and units: whose is which, who may have what is reserved, and how they stand in the API."""
+"""Which workloads may use which reserved GPUs, and how reservations are written to the API and read back."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def key_of(who: str) -> Key:
 
 
 def open_to(unit: Unit, held: Iterable[Reservation], terms: Terms, now: float, later_s: float = 0.0) -> tuple[str, ...]:
-    """Return whose reserved GPUs a unit may have that begins so many seconds from now, by whom they are for.
+    """Return whose reserved GPUs a workload may use that begins so many seconds from now.
 
     Raises:
         WordError: What it asks for cannot be read.
@@ -36,7 +36,7 @@ def open_to(unit: Unit, held: Iterable[Reservation], terms: Terms, now: float, l
 
 
 def read(written: stored.Written) -> list[tuple[Reservation, int]]:
-    """Return the reservations that are written, each with how many of its GPUs stood idle then.
+    """Return the reservations that stand in the API, each with how many of its GPUs were idle then.
 
     One a partition, one a tenant and each GPU once, whatever somebody has made of it.
     """
@@ -61,7 +61,7 @@ def read(written: stored.Written) -> list[tuple[Reservation, int]]:
 
 
 def write(held: Reservation, idle: int) -> stored.Kept:
-    """Return a reservation as it is written, with how many of its GPUs stand idle."""
+    """Return a reservation as it is written to the API, with how many of its GPUs are idle."""
     gpus: dict[str, list[str]] = {}
     for node, device in held.gpus:
         gpus.setdefault(node, []).append(device)

@@ -1,4 +1,4 @@
-"""Reservations: concrete GPUs that are kept for whom the order has passed by for too long. Rules alone, no I/O.
+"""The rules of reservations: GPUs that are kept for workloads that wait for too long. No I/O.
 
 Whoever is asked for many GPUs of one node may wait for ever while smaller requests take each GPU that becomes free. So
 the first, by the queue's order, that has been blocked for longer than a bounded wait gets a set of GPUs reserved: one
@@ -46,7 +46,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, section: tenant_policies.Reservation) -> Terms:
-        """Return what a policies file says."""
+        """Return the terms of reservations that a policies file sets."""
         return cls(
             bounded_wait_s=section.after_minutes * _MINUTE_S,
             idle_s=section.idle_minutes * _MINUTE_S,
@@ -105,7 +105,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def expected_at(self) -> float | None:
-        """When all of it is free at the latest, 0 for at once; None while an endless one is on it."""
+        """Return when a set to reserve is free at the latest, 0 for at once; None while an endless pod is on it."""
         latest = 0.0
         for use in self.uses:
             if use.ends_at is None:
@@ -158,7 +158,7 @@ def due(
     *,
     resting: Collection[str] = (),
 ) -> list[Blocked]:
-    """Return who is to get a reservation, of those that are blocked, in the queue's order.
+    """Return which blocked workloads get a reservation now, in the queue's order.
 
     One a partition and one a tenant, those that there are included: a tenant's second waits until its first has begun.
 
@@ -182,7 +182,7 @@ def due(
 
 
 def rests(since: float, failed: int, terms: Terms, now: float) -> bool:
-    """Return whether nothing is reserved for anybody in the partition of one whose reservation came to nothing.
+    """Return whether reservations pause in a partition because one there came to nothing.
 
     For the bounded wait: were it the next one's turn at once, GPUs would stand idle for one after another without end.
     """
@@ -190,7 +190,7 @@ def rests(since: float, failed: int, terms: Terms, now: float) -> bool:
 
 
 def due_at(blocked: Blocked, terms: Terms) -> float:
-    """Return when one may get a reservation: after the bounded wait, twice as long after each that came to nothing.
+    """Return when a workload may get a reservation: later after each that came to nothing.
 
     Else one that wants all GPUs, with an endless one in the way, would let them stand idle again and again.
     """
@@ -199,7 +199,7 @@ def due_at(blocked: Blocked, terms: Terms) -> float:
 
 
 def expected_work(gpus: int, running_s: float) -> float:
-    """Return what one without a declared end is expected to need yet, GPU-seconds: as much as it has had.
+    """Return how many GPU-seconds a pod without a declared end is expected to need: as much as it has had.
 
     Durations have long tails (a tenth of the jobs lasts ten times the median and more), so that what has run for long
     is likely to go on for long: with P(longer than t) ~ 1/t half of those that reached t end before 2t.
@@ -208,7 +208,7 @@ def expected_work(gpus: int, running_s: float) -> float:
 
 
 def readiness(candidate: Candidate, now: float) -> tuple[int, float, float]:
-    """Return what decides between sets, the least first: whether an endless one is there, when it is free, its cost.
+    """Return what decides between sets to reserve, the least first: endless pods, time until free, cost.
 
     Without endless ones: the latest declared end, then the GPU-seconds that stand idle until then,
     ``sum(gpus * (latest end - own end))``, free GPUs from now on. With endless ones: their work, then nothing.
@@ -226,12 +226,12 @@ def readiness(candidate: Candidate, now: float) -> tuple[int, float, float]:
 
 
 def best(candidates: Iterable[Candidate], now: float) -> Candidate | None:
-    """Return the set to reserve: that of the least ``readiness``, then the first by its GPUs; None without sets."""
+    """Return the best set to reserve: that of the least ``readiness``, then the first by its GPUs."""
     return min(candidates, key=lambda each: (readiness(each, now), each.gpus), default=None)
 
 
 def reserve(blocked: Blocked, candidate: Candidate, now: float) -> Reservation:
-    """Return the reservation of a set for one that is blocked."""
+    """Return the reservation of a set for a blocked workload."""
     return Reservation(
         who=blocked.who,
         tenant=blocked.tenant,
@@ -246,7 +246,7 @@ def reserve(blocked: Blocked, candidate: Candidate, now: float) -> Reservation:
 
 
 def move(reservation: Reservation, candidate: Candidate, now: float, *, for_cost: bool = True) -> Reservation:
-    """Return a reservation at another place, where its account begins anew; a lost node is no fault of its own."""
+    """Return a reservation at another place, with a new account."""
     return msgspec.structs.replace(
         reservation,
         gpus=candidate.gpus,
@@ -259,7 +259,7 @@ def move(reservation: Reservation, candidate: Candidate, now: float, *, for_cost
 
 
 def seen(reservation: Reservation, here: Candidate) -> Reservation:
-    """Take in who is on the reserved GPUs now: some end before they said, and endless ones end, too."""
+    """Update a reservation by the pods that are on the reserved GPUs now."""
     endless = tuple(_endless(here))
     if (here.expected_at, endless) == (reservation.expected_at, reservation.endless):
         return reservation
@@ -267,19 +267,19 @@ def seen(reservation: Reservation, here: Candidate) -> Reservation:
 
 
 def counted(reservation: Reservation, idle: int, now: float) -> Reservation:
-    """Add to the account that so many reserved GPUs have stood idle since it was last counted."""
+    """Add the idle time of reserved GPUs to the reservation's account."""
     cost = idle * max(now - reservation.counted_at, 0.0)
     return msgspec.structs.replace(reservation, idle_gpu_s=reservation.idle_gpu_s + cost, counted_at=now)
 
 
 def runs_out_at(reservation: Reservation, idle: int, terms: Terms) -> float | None:
-    """Return when its account will reach its bound if so many GPUs go on standing idle; None for never."""
+    """Return when a reservation's account reaches its bound if so many GPUs stay idle; None for never."""
     left = terms.idle_s * len(reservation.gpus) - reservation.idle_gpu_s
     return None if idle == 0 else reservation.counted_at + max(left, 0.0) / idle
 
 
 def may_run(reservation: Reservation, terms: Terms, now: float, *, ends_at: float | None) -> bool:
-    """Return whether somebody else may run on reserved GPUs: it ends before they are wanted.
+    """Return whether another workload may run on reserved GPUs: it ends before they are needed.
 
     That it might be preempted then is not enough: its author can see to it that it is not, as by a disruption budget.
 
@@ -295,7 +295,7 @@ def may_run(reservation: Reservation, terms: Terms, now: float, *, ends_at: floa
 def open_to(
     reservation: Reservation, terms: Terms, now: float, *, who: str, priority: int, ends_at: float | None
 ) -> bool:
-    """Return whether one that waits may have reserved GPUs: its own, those of less priority, or until they are wanted.
+    """Return whether a waiting workload may use reserved GPUs: its own, or for a time.
 
     Of the same priority none goes first, whatever its tenant has had by now: shares move with everything that is given,
     and a reservation that gives way to whoever has a little less at the moment bounds nobody's wait.
@@ -314,7 +314,7 @@ def open_to(
 
 
 def latest_end(reservation: Reservation, terms: Terms, now: float) -> float:
-    """Return until when others that begin now may run on reserved GPUs, seconds.
+    """Return until when workloads that begin now may run on reserved GPUs, seconds.
 
     Until the last that is there now has to end. While that is unknown short ones may run; once the endless are gone the
     time is known, and is that of the last of the short ones: none comes after them.
@@ -333,7 +333,7 @@ def judge(
     placeable: bool = False,
     gone: Collection[Gpu] = (),
 ) -> tuple[Step, str]:
-    """Return what is to be done with a reservation, and why.
+    """Return what to do with a reservation, and why.
 
     Args:
         reservation: The reservation, its account counted until now.
@@ -360,7 +360,7 @@ def judge(
 
 
 def reason(reservation: Reservation) -> str:
-    """Return what the one that waits is told; times are read as seconds since the epoch."""
+    """Return the reason that a workload with a reservation is told; times are seconds since the epoch."""
     nodes = list(dict.fromkeys(node for node, _ in reservation.gpus))
     where = f"{len(reservation.gpus)} GPUs of {_list(nodes)} are reserved for it"
     if reservation.endless:

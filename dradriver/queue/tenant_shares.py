@@ -1,4 +1,4 @@
-"""What tenants have had of GPU time: decayed, with what they have now, over their weights. No I/O.
+"""The share of each tenant: its GPU time, decayed, with what it has now, over its weight. No I/O.
 
 Usage halves with each half-life, as in Slurm's fair share and Kueue's AdmissionFairSharing. What a tenant holds or was
 promised counts beside it for some time ahead, as an entry penalty does: else whoever has had little would get all that
@@ -65,7 +65,7 @@ class Shares:
         self._tenants: dict[str, _Account] = {}
 
     def regroup(self, of: Callable[[str], str]) -> None:
-        """Let namespaces be these tenants' from now on, with what they have had."""
+        """Assign namespaces to these tenants, with the GPU time that they have had."""
         self._of = of
         self._tenants = {}
         for namespace in self._namespaces:
@@ -76,7 +76,7 @@ class Shares:
         self.lowered(None)
 
     def move(self, namespace: str, before: str) -> None:
-        """Take in that a namespace is another tenant's than before, with what it has had."""
+        """Assign a namespace to another tenant, with the GPU time that it has had."""
         if namespace not in self._namespaces:
             return
         own = self._settled(self._namespaces, namespace)
@@ -89,11 +89,11 @@ class Shares:
             self.lowered(tenant)
 
     def tenants(self) -> tuple[str, ...]:
-        """Return those who have anything, or had."""
+        """Return the tenants that have, or had, GPU time."""
         return tuple(self._tenants)
 
     def used(self, tenant: str) -> float:
-        """Return a tenant's usage until now, GPU-seconds, decayed."""
+        """Return a tenant's GPU time until now, GPU-seconds, decayed."""
         account = self._tenants.get(tenant)
         return 0.0 if account is None else self._used(account, self._clock())
 
@@ -103,7 +103,7 @@ class Shares:
         return (0.0, 0.0) if account is None else (account.held, account.charged)
 
     def share(self, tenant: str, weight: float = 1.0) -> float:
-        """Return what decides between tenants: usage and what counts in advance, GPU-seconds over weight."""
+        """Return a tenant's share: GPU time and what counts in advance, GPU-seconds over weight."""
         account = self._tenants.get(tenant)
         if account is None:
             return 0.0
@@ -114,7 +114,7 @@ class Shares:
         return (used + account.charged * self.ahead_s) / weight
 
     def turn(self, tenant: str, weight: float = 1.0) -> float:
-        """Return the same in what it would be worth at one moment, which never falls by itself while time goes by.
+        """Return a tenant's share as at one moment: it never falls by itself while time goes by.
 
         All shares decay alike, so tenants compare as by ``share``.
         """
@@ -122,7 +122,7 @@ class Shares:
         return self.share(tenant, weight) * math.exp(min(halved, _MOST_E))
 
     def holds(self, namespace: str, held: float, charged: float) -> None:
-        """Take in that a namespace has so many GPUs more, and so many more are charged; less, where negative.
+        """Count so many more GPUs of a namespace for its tenant's share; fewer, if negative.
 
         Args:
             namespace: Whose they are.
@@ -141,7 +141,7 @@ class Shares:
             self.lowered(self._of(namespace))
 
     def restart(self, used: Mapping[str, float], now: Mapping[str, tuple[float, float]]) -> None:
-        """Count anew from what namespaces used until now, and from what they are given, and given or promised."""
+        """Count shares again from what namespaces used until now, and from what they have."""
         self._namespaces = {}
         for namespace in used.keys() | now.keys():
             account = self._settled(self._namespaces, namespace)
@@ -150,7 +150,7 @@ class Shares:
         self.regroup(self._of)
 
     def correct(self, now: Mapping[str, tuple[float, float]]) -> list[str]:
-        """Put right what namespaces have by what their claims hold. Returns those of which it was counted wrong."""
+        """Correct the GPUs of namespaces in shares by their claims. Returns those that were wrong."""
         wrong = []
         for namespace in self._namespaces.keys() | now.keys():
             account, (held, charged) = self._namespaces.get(namespace), now.get(namespace, (0.0, 0.0))
@@ -161,7 +161,7 @@ class Shares:
         return sorted(wrong)
 
     def decay_by(self, half_life_s: float) -> None:
-        """Let usage halve in another time from now on."""
+        """Set the half-life of GPU time in shares."""
         for accounts in (self._namespaces, self._tenants):
             for key in accounts:
                 self._settled(accounts, key)

@@ -1,4 +1,4 @@
-"""Whose turn it is among tenants, without asking each of them each time."""
+"""Which tenant is next, without asking each of them each time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Turn = tuple[int, float, str, str]
 
 
 def turn_of(order: Order, share: float = 0.0) -> Turn:
-    """Return a unit's turn among all, by its order among its tenant's and what the tenant has had for its weight."""
+    """Return a workload's position among all tenants, by its order in its tenant and the tenant's share."""
     return order[0], share, order[1], order[2]
 
 
@@ -32,7 +32,7 @@ class Turns:
         self._stands: dict[str, Turn] = {}
 
     def put(self, tenant: str) -> None:
-        """Take in that a tenant's turn may come earlier than it did."""
+        """Note that a tenant's turn may come earlier than before."""
         turn = self._turn(tenant)
         if turn is not None and ((stands := self._stands.get(tenant)) is None or turn < stands):
             self._stands[tenant] = turn
@@ -42,13 +42,13 @@ class Turns:
                 heapq.heapify(self._heap)
 
     def reorder(self, tenants: Iterable[str]) -> None:
-        """Take in that every turn may be another; these are all tenants there are."""
+        """Order all tenants' turns again; these are all tenants there are."""
         self._heap, self._stands = [], {}
         for tenant in tenants:
             self.put(tenant)
 
     def first(self) -> str | None:
-        """Return the tenant whose turn it is; None where there is none.
+        """Return the tenant that is next; None if there is none.
 
         Each is asked once at most: what two of them have grows while they are compared.
         """

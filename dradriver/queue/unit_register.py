@@ -19,7 +19,7 @@ class UnitRegister(dict[Key, Unit]):
         self.newest = ""
 
     def has(self, unit: Unit) -> bool:
-        """Return whether this unit is looked after, and not another one of the same key."""
+        """Return whether this workload is in the register, and not another one of the same key."""
         return self.get(unit.key) is unit
 
     def note_created(self, *timestamps: str | None) -> None:

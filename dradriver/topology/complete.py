@@ -62,7 +62,7 @@ _WORDS = re.compile(r"[a-z0-9]+")
 def complete(
     machine: Machine, *, product: str = "", cpu: str = "", bus_ids: Sequence[str] = (), nccl_version: str = ""
 ) -> Machine:
-    """Return the machine with what its source does not say.
+    """Return the machine completed by hand with what its source does not say: product, CPU, NCCL version.
 
     Args:
         machine: Any; what is given here takes the place of what it says.

@@ -1,4 +1,4 @@
-"""How far two GPUs are from each other, within a server and between servers, in one order of steps.
+"""The distance of two GPUs, within a server and between servers, in one order of steps.
 
 Within a server the steps are links and what ``nvidia-smi topo -m`` tells of PCIe; between servers, what the switches of
 the network have in common. Each step belongs to one of the levels L0 to L4 in which articles on GPU scheduling speak.
@@ -83,12 +83,12 @@ def location(*, zone: str = "", spine: str = "", leaf: str = "", fabric: str = "
 
 
 def topology_level(step: Step) -> int:
-    """Return 0 for links, 1 below PCIe switches, 2 in a NUMA node, 3 in a server: "L0" to "L3"; "L4" is further."""
+    """Return the level of distance: 0 for links, 1 below PCIe switches, 2 in a NUMA node, 3 in a server."""
     return _TOPOLOGY_LEVEL[step]
 
 
 def step(machine: Machine, i: int, j: int) -> Step:
-    """Return the way between the GPUs at two different positions: their links where they have any, else the path."""
+    """Return the way between the GPUs at two different positions: their links if they have any, else the path."""
     return Step.NVLINK if machine.links[i][j] else Step(machine.paths[i][j])
 
 

@@ -62,7 +62,10 @@ class Groups(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def group(machine: Machine) -> Groups:
-    """Return the groups of ``machine``; the same for any order of its GPUs, as long as they keep their numbers."""
+    """Return the groups of the machine's best linked GPUs.
+
+    They are the same for any order of its GPUs, as long as they keep their numbers.
+    """
     gpus = (
         Gpu(index=gpu.index, uuid="", minor=0, pci="", numa=gpu.numa, switch_links=gpu.switch_links)
         for gpu in machine.gpus

@@ -26,7 +26,7 @@ _MOST_BYTES = 1 << 20  # a topo -m text of 72 GPUs has 50 KB
 
 
 def read_machine(source: str | Path, *, seed: str = "") -> Machine:
-    """Return the machine that ``source`` names or holds.
+    """Return the machine that a profile's name or a file of any known kind describes.
 
     Args:
         source: A profile's name, or the path of a profile (YAML), of our own JSON, of an NCCL or RCCL topology file,

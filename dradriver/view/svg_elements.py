@@ -1,4 +1,4 @@
-"""What the pictures are made of: elements of SVG, and the space that they take in pixels."""
+"""Elements of SVG that pictures are made of, and the space that they take in pixels."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ class Drawing(NamedTuple):
 
 
 def escaped(words: str) -> str:
-    """Return text for XML: escaped, and with U+FFFD for what does not print, some of which XML cannot hold."""
+    """Return text escaped for SVG, with U+FFFD for what does not print."""
     return html.escape(plain(words))
 
 
 def pixels(words: str) -> int:
-    """Return how wide a picture shows the text, in the larger font."""
+    """Return how wide a picture shows the text, in pixels of the larger font."""
     return round(width(plain(words)) * CHARACTER)
 
 
 def text(words: str, *, x: float, y: float, kind: str = "") -> str:
-    """Return a line of text that is centred at y, and at x too unless its kind says otherwise."""
+    """Return an SVG text element that is centred at y, and at x too unless its kind says otherwise."""
     style = f' class="{kind}"' if kind else ""
     return f'<text{style} x="{x:g}" y="{y:g}">{escaped(words)}</text>'
 
 
 def within(words: str, space: float, *, x: float, y: float, kind: str = "") -> str:
-    """Return a line of text cut to so many pixels; all of it is shown when a pointer rests on it."""
+    """Return an SVG text element cut to so many pixels; a pointer on it shows all of it."""
     words = plain(words)
     shown = cut(words, max(1, int(space / CHARACTER)))
     line = text(shown, x=x, y=y, kind=kind)
@@ -51,11 +51,11 @@ def within(words: str, space: float, *, x: float, y: float, kind: str = "") -> s
 
 
 def box(kind: str, *, x: float, y: float, wide: float, high: float, says: str = "") -> str:
-    """Return a rectangle; ``says`` is shown when a pointer rests on it."""
+    """Return an SVG rectangle; a pointer on it shows ``says``."""
     shape = f'<rect class="{kind}" x="{x:g}" y="{y:g}" width="{wide:g}" height="{high:g}"'
     return f"{shape}><title>{escaped(says)}</title></rect>" if says else f"{shape}/>"
 
 
 def moved(lines: list[str], *, x: float = 0, y: float = 0) -> list[str]:
-    """Return the elements in a group that is moved by x and y."""
+    """Return the SVG elements in a group that is moved by x and y."""
     return [f'<g transform="translate({x:g} {y:g})">', *lines, "</g>"]

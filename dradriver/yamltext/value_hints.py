@@ -1,4 +1,4 @@
-"""What to write instead of a value that has not its field's form.
+"""Hints on a YAML value that a type refuses: what is wrong, what is allowed, which word is near.
 
 A type says it itself: the words of a Literal, the bounds of a number; what else there is to say stands in the Meta of
 a field, as ``examples`` ("write it like 8.0") or ``description`` ("write pairs of GPUs").
@@ -22,14 +22,14 @@ _STEP = re.compile(r"\.([\w-]+)|\[(\d+|\.\.\.)\]")
 
 
 def hint(word: str, allowed: Iterable[str]) -> str:
-    """Return `` (did you mean nvlink?)`` where an allowed word is near, else nothing."""
+    """Return the hint `` (did you mean nvlink?)`` if an allowed word is near, else nothing."""
     by_letters = {one.lower(): one for one in allowed}
     near = difflib.get_close_matches(word[:64].lower(), by_letters, n=1)
     return f" (did you mean {by_letters[near[0]]}?)" if near else ""
 
 
 def cure(error: msgspec.ValidationError, data: Any, wanted: Any) -> tuple[str, str]:
-    """Return the place of a value that a type refuses (``$.gpus[1].numa``), and what is wrong and allowed there.
+    """Return the place of a YAML value that a type refuses (``$.gpus[1].numa``), and what is wrong and allowed.
 
     Args:
         error: What ``msgspec.convert`` raised.

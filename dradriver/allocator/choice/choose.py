@@ -65,7 +65,7 @@ def check(request: Whole) -> None:
 
 
 def describe(machine: Machine, tables: Tables, mask: int, *, request: Whole, node: str = "") -> Choice:
-    """The choice of this set of positions, in the machine's own GPU numbers."""
+    """Return the choice of a set of positions, in the machine's own GPU numbers."""
     busbw = float(tables.busbw[mask])
     best = float(tables.best(mask.bit_count())[tables.everything])
     parts = rank_order.split(tables, mask, request.containers)

@@ -7,7 +7,7 @@ from dradriver.allocator.sets.criteria import Criteria
 
 
 def rungs(request: Whole, *, include: int = 0) -> tuple[Criteria, ...]:
-    """The criteria to try, best first: what is required with each preferred constraint, then what is required alone.
+    """Return the criteria to try, best first: all preferred constraints, then fewer, then the required ones alone.
 
     Args:
         request: What is wanted.
@@ -19,7 +19,7 @@ def rungs(request: Whole, *, include: int = 0) -> tuple[Criteria, ...]:
 
 
 def required(request: Whole, *, include: int = 0) -> Criteria:
-    """What every set must be: the last of the rungs."""
+    """Return the criteria that every set must meet: the last of the fallback levels."""
     return _criteria(request, frozenset(request.required), include)
 
 

@@ -18,7 +18,7 @@ from dradriver.topology.machine import Machine
 
 
 def refusal(machine: Machine, tables: Tables, offered: int, *, request: Whole, usable: int) -> NoPlaceError:
-    """The error that says in one sentence why the machine has no place for the request.
+    """Return the error that says why one machine has no place for the request, and what would fit.
 
     Args:
         machine: The machine.
@@ -83,7 +83,7 @@ def _never(machine: Machine, request: Whole) -> str:
 
 
 def shortfall(tables: Tables, free: int, *, gpus: int, criteria: Criteria) -> tuple[float, str, int] | None:
-    """The most bandwidth there is, of which kind and on which set, if that alone is missing; else None."""
+    """Return the most bandwidth that a machine has, and on which set, if only bandwidth is missing; else None."""
     if criteria.min_busbw_gbps:
         mask = best_set(tables, free, gpus=gpus, criteria=criteria.any_busbw)
         if mask is not None:

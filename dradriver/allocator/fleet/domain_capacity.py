@@ -1,4 +1,4 @@
-"""Whether parts of the network can hold a gang at all: sums over their nodes, which cost much less than a plan.
+"""How many pods of a gang each network domain can hold: sums over its nodes, which cost much less than a plan.
 
 ``gang_search`` asks before it makes plans there.
 """
@@ -16,7 +16,7 @@ from dradriver.allocator.sets.subsets import Bools, Ints
 
 
 def sums(domain: Ints, capacity: Ints, most: int | None, size: int = 0) -> Ints:
-    """How many pods each domain holds, on so many of its nodes: (domains or ``size``,), int64.
+    """Return how many pods each network domain holds, on so many of its nodes: (domains or ``size``,), int64.
 
     Args:
         domain: (nodes,), the domain of each node; none is negative.
@@ -36,7 +36,7 @@ def hold_all(
     request: GangRequest, tables: Sequence[GangNodes], counts: Sequence[int], *,
     whose: Ints, free: Ints, amounts: Ints | None,
 ) -> Bools:  # fmt: skip
-    """Whether each domain has room for all pods if each role is looked at with those that want as much or more.
+    """Return whether each network domain has room for a gang, each role with those that request as much or more.
 
     Where a pod has room, there is room for one that wants less. So pods that want as much as a role, or more, need as
     many places as pods of that role would. Worked example: of 10 pods that want 40 to 49 CPUs a node of 64 holds one,

@@ -56,11 +56,11 @@ class GangNodes(NamedTuple):
 
     @property
     def free(self) -> Ints:
-        """How many positions are usable: (nodes,), int64."""
+        """Return how many positions of each node a gang can use: (nodes,), int64."""
         return np.bitwise_count(self.mask).astype(np.int64)
 
     def name(self, at: int) -> str:
-        """A node's name."""
+        """Return the name of a node for a gang's pods."""
         return self.group(at).names[int(self.slot[at])]
 
     def group(self, at: int) -> NodeGroup:
@@ -78,7 +78,7 @@ class GangNodes(NamedTuple):
         return np.unique(np.concatenate(values)) if values else np.zeros(0, dtype=np.float32)
 
     def only(self, at: Ints) -> GangNodes:
-        """Some of the nodes."""
+        """Return the same gang nodes restricted to some of them."""
         arrays = self.kind, self.slot, self.mask, self.room, self.capacity, self.site, self.name_rank, self.row
         return GangNodes(self.candidates, self.criteria, self.request, *(array[at] for array in arrays))
 
@@ -150,7 +150,7 @@ def node_table(
 
 
 def room(row: Ints, needs: Sequence[int], amounts: Ints | None) -> Ints:
-    """Pods that what is free beside GPUs is enough for: (nodes,), int64.
+    """Return how many of a gang's pods CPU, memory and the like of each node are enough for: (nodes,), int64.
 
     ``min over resources of floor(free / need)``; what nothing is needed of does not count, even where less than nothing
     is left of it. Worked example: 64 CPUs and 110 GiB free, 8 CPUs and 30 GiB for a pod: min(8, 3) = 3.
@@ -279,7 +279,7 @@ def largest_gangs(fleet: Fleet, *, most: int, eligible: Eligible | None = None) 
 
 
 def largest(fleet: Fleet, nodes: GangNodes, level: str) -> LargestGang:
-    """The same of nodes that were looked up already."""
+    """Return the most pods of a gang that some network domain has room for, of nodes that were looked up already."""
     domain = nodes.name_rank if level == NODE else fleet.sites.domains(level)[nodes.site]
     at = np.flatnonzero((domain >= 0) & (nodes.capacity > 0))
     if not len(at):

@@ -50,11 +50,11 @@ class Home(Protocol):
 
     @property
     def node(self) -> str:
-        """The node."""
+        """Return the node of a gang member's place."""
 
     @property
     def gpus(self) -> Collection[int]:
-        """The numbers of its GPUs."""
+        """Return the GPU numbers of a gang member's place."""
 
 
 def place_gang(
@@ -68,7 +68,7 @@ def place_gang(
     home: Mapping[int, Home] | None = None,
     effort: Effort | None = None,
 ) -> GangChoice:
-    """A place for every pod of the gang.
+    """Return a place for every pod of a gang.
 
     Args:
         fleet: The cluster.

@@ -1,4 +1,4 @@
-"""How many pods of each role on which nodes, where every way is looked at: what placing role after role misses.
+"""An exact search for the pods of several roles of a gang. It finds places that role after role misses.
 
 Which numbers of pods fit on one node together is asked once for nodes that are alike. Then node after node: what
 numbers of pods can be placed on the nodes so far, and with how few of them. The work grows with
@@ -46,7 +46,7 @@ class Asked(NamedTuple):
 def shares(
     asked: Asked, tables: Sequence[GangNodes], *, gpus: Ints, amounts: Ints | None, effort: Effort
 ) -> dict[int, Sets] | None:  # fmt: skip
-    """By ``GangNodes.name_rank`` the sets of each role's pods there; None where there is no way, or none was found.
+    """Return the sets of each role's pods by ``GangNodes.name_rank``; None if there is no way, or none was found.
 
     Args:
         asked: What is asked.

@@ -52,7 +52,7 @@ def kind_of(machine: Machine) -> MachineKind | None:
 
 
 def known(machine: Machine) -> bool:
-    """Return whether a fleet can take in such a machine without computing what is costly."""
+    """Return whether a fleet can add such a machine without computing tables that are costly."""
     if len(machine.gpus) > tables.MAX_GPUS:
         return True  # it refuses it
     bare = without_uuids(machine)
@@ -60,14 +60,14 @@ def known(machine: Machine) -> bool:
 
 
 def computed(kind: MachineKind) -> Iterator[bytes]:
-    """Yield what is costly to compute of a kind, as messages for ``keep`` of 3 MB at most, in their order."""
+    """Yield the costly tables of a kind of machine as messages for ``keep`` of 3 MB at most, in their order."""
     yield pickle.dumps(facts.Facts(kind.shape))
     for profiles in kind.profiles:
         yield pickle.dumps(layouts.layout_of(profiles))
 
 
 def keep(kind: MachineKind, part: int, message: bytes) -> None:
-    """Keep what another process of ours computed of a kind: the message is the one of number ``part``, from 0."""
+    """Store tables of a kind of machine that another process computed: the message of number ``part``, from 0."""
     figures = pickle.loads(message)  # noqa: S301  # our own code's, from a pipe that nobody else holds
     if part == 0:
         facts.keep(kind.shape, figures)
@@ -76,7 +76,7 @@ def keep(kind: MachineKind, part: int, message: bytes) -> None:
 
 
 def serve(asked: IO[bytes], answers: IO[bytes]) -> None:
-    """Read kinds, each a length and MessagePack, until there are no more, and write the messages of each."""
+    """Read kinds of machines, each a length and MessagePack, and write the messages with the tables of each."""
     while head := asked.read(_HEAD):
         kind = msgspec.msgpack.decode(asked.read(int.from_bytes(head)), type=MachineKind)
         for message in (*computed(kind), _END):
@@ -86,7 +86,7 @@ def serve(asked: IO[bytes], answers: IO[bytes]) -> None:
 
 
 def answer(answers: IO[bytes]) -> Iterator[bytes]:
-    """Return the messages that ``serve`` answers a kind with.
+    """Return the messages with tables that ``serve`` answers a kind of machine with.
 
     Raises:
         EOFError: The answer ends before its end, or is none.
@@ -105,7 +105,7 @@ def _read(answers: IO[bytes], size: int) -> bytes:
 
 
 def question(kind: MachineKind) -> bytes:
-    """Return the bytes by which ``serve`` is asked for a kind."""
+    """Return the bytes by which ``serve`` is asked for the tables of a kind of machine."""
     text = msgspec.msgpack.encode(kind)
     return len(text).to_bytes(_HEAD) + text
 

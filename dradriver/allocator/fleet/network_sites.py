@@ -37,25 +37,25 @@ class Sites:
 
     @property
     def reaches(self) -> tuple[str, ...]:
-        """What can hold a gang together, nearest first."""
+        """Return the network levels that can hold a gang together, nearest first."""
         return (NODE, *self.levels, CLUSTER)
 
     def number(self, location: Location) -> int:
-        """The location's number, a new one where it was not seen before."""
+        """Return the number of a location in the network, a new one if it was not seen before."""
         number = self._number.setdefault(location, len(self.locations))
         if number == len(self.locations):
             self.locations.append(location)
         return number
 
     def domains(self, level: str) -> Ints:
-        """Per location the number of its domain, -1 where it is in none: (locations,), int64.
+        """Return the number of each location's network domain, -1 if it is in none: (locations,), int64.
 
         Domains are numbered in the order of their names, so that the numbers depend on the cluster alone.
         """
         return self._known(level)[0]
 
     def inside(self, level: str, outer: str) -> Ints:
-        """The same of a level's domains inside those of a wider one: (locations,), int64.
+        """Return the number of each location's domain of a level inside those of a wider level: (locations,), int64.
 
         A domain has the names of all around it; one that has no name but its own (an NVLink fabric) may reach over
         several of a wider level, and is cut into what each of these has of it. What is in none of them is left out.
@@ -70,7 +70,7 @@ class Sites:
         return np.where(cut < 0, -1, np.unique(np.append(cut, -1), return_inverse=True)[1][:-1] - 1)
 
     def domain(self, level: str, number: int) -> str:
-        """The name of a domain: ``z1/s2/l7``."""
+        """Return the name of a network domain: ``z1/s2/l7``."""
         return "/".join(filter(None, self._known(level)[1][number]))
 
     def _known(self, level: str) -> tuple[Ints, list[Domain]]:
@@ -97,18 +97,18 @@ class Sites:
         return self.most_gbps(level) if self.is_known(level) else np.zeros(len(self.locations))
 
     def is_known(self, level: str) -> bool:
-        """Whether it is known what a level carries where NICs are known."""
+        """Return whether the bandwidth of a network level is known where NICs are known."""
         return level in (NODE, *self._narrowest()) or level in self.gbps_of
 
     def most_gbps(self, level: str) -> NDArray[np.float64]:
-        """The same if what is not known of levels is no less than what the NICs have."""
+        """Return network bandwidth per location, unknown levels as fast as NICs: (locations,), float64, GB/s."""
         own = np.array([location.gbps for location in self.locations], dtype=np.float64)
         reached = self.reaches[1 : self.reaches.index(level) + 1]
         return np.minimum(own, min((self.gbps_of[name] for name in reached if name in self.gbps_of), default=np.inf))
 
     @property
     def switch(self) -> str:
-        """The level whose domains are a switch each, within which nodes have what their NICs have."""
+        """Return the network level whose domains are one switch each: nodes within it have what their NICs have."""
         return self._narrowest()[-1] if self.levels else CLUSTER
 
     def _narrowest(self) -> tuple[str, ...]:

@@ -80,7 +80,7 @@ class NodeGroup:
         self._described = lru_cache(maxsize=_MOST_ANSWERS)(partial(_describe, machine, tables))
 
     def add(self, name: str, *, row: int = NO_ROW, site: int = 0) -> int:
-        """Add a node with nothing free on it, and return its slot."""
+        """Add a node without free GPUs to the group, and return its slot."""
         slot = len(self.names)
         if slot == len(self._free):
             self._free = np.concatenate((self._free, np.zeros_like(self._free)))

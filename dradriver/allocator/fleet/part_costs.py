@@ -40,7 +40,7 @@ class Step(NamedTuple):
 
 @lru_cache(maxsize=256)
 def steps(wanted: Counts) -> list[Step]:
-    """All steps within what is wanted, the largest totals first, so that no GPU is used twice."""
+    """Return all steps of parts within the request, the largest totals first, so that no GPU is used twice."""
     every = every_count(wanted)
     number = {counts: at for at, counts in enumerate(every)}
     return [
@@ -52,7 +52,7 @@ def steps(wanted: Counts) -> list[Step]:
 
 
 def least_costs(ask: Ask, nodes: Nodes, slots: Ints, *, enough: int) -> Ints:
-    """What the parts cost at least on some nodes: (len(slots),) int64; ``FAR`` where there is no place.
+    """Return the least cost of a pod's several parts on some nodes: (len(slots),) int64; ``FAR`` without a place.
 
     Args:
         ask: What is wanted.
@@ -113,7 +113,7 @@ def _orders(tables: Tables, masks: Array, g: int) -> Array:
 
 @remembered
 def order(tables: Tables, mask: int) -> tuple[int, ...]:
-    """The mask's positions in the order in which losing them one by one costs whole requests least."""
+    """Return the mask's GPUs in the order in which giving them to parts costs whole requests least."""
     positions: list[int] = []
     while mask:
         taken = best_set(tables, mask, gpus=1)

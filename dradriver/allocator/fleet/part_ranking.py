@@ -25,7 +25,7 @@ from dradriver.reason import Cause
 def rank(
     eligible: Mapping[NodeGroup, Bools | None], request: Share | Mig, *, limit: int, explain: bool, tenant: int
 ) -> list[PartChoice]:
-    """The best place on each of the best nodes, best first; one a node, at most ``limit``.
+    """Return the best nodes for a request of parts, each with its best place, best first; at most ``limit``.
 
     Args:
         eligible: The nodes that may be taken, by kind.

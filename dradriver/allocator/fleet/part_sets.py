@@ -26,7 +26,7 @@ _ENOUGH = 8  # of these that have a place
 
 
 def several_parts(ask: Ask, every: Sequence[Nodes], limit: int) -> list[Place]:
-    """The best place on each of the best nodes, best first; empty where there is none."""
+    """Return the best place for several parts on each of the best nodes, best first; empty if there is none."""
     exact = work(ask) <= MOST_EXACT
     each = len(steps(ask.wanted)) if exact else _AT_ONCE
     entries: list[tuple[int, str, Nodes, int]] = []

@@ -1,4 +1,4 @@
-"""How many pods of one role go on which nodes of a domain: few parts of the network inside it, and equal ones."""
+"""A plan for the pods of one role of a gang: how many go on which nodes of a domain, in few and equal groups."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ class Plan(NamedTuple):
 
     @classmethod
     def of_sets(cls, nodes: GangNodes, places: Sequence[tuple[int, Sequence[int]]]) -> Plan:
-        """A plan with these sets on these nodes."""
+        """Return a role's plan with these sets on these nodes."""
         at = np.array([node for node, _ in places], dtype=np.int64)
         pods = np.array([len(sets) for _, sets in places], dtype=np.int64)
         return cls(nodes, at, pods, nodes.mask[at], [sets for _, sets in places])
 
     def sets(self) -> Sequence[Sequence[int]]:
-        """For each node the sets of its pods, as masks."""
+        """Return for each node of a role's plan the sets of its pods, as masks."""
         if self.known is not None:
             return self.known
         known: dict[tuple[int, int, int], list[int]] = {}
@@ -68,7 +68,7 @@ class Plan(NamedTuple):
 
 
 def plan(nodes: GangNodes, domain: Ints, wish: Wish, around: Around) -> Plan | None:
-    """The best plan inside one of the domains; None where none of them holds all pods.
+    """Return the best plan for the pods of one role inside one of the domains; None if no domain holds all pods.
 
     Args:
         nodes: All nodes.
@@ -211,7 +211,7 @@ def _fullest(capacity: Ints, pods: int, *, least: int) -> Ints:
 
 
 def nearest(units: Ints, number: int, levels: Sequence[Ints], there: Sequence[Ints]) -> Ints:
-    """Places in ``units`` of ``number`` nodes that are as near each other as can be.
+    """Return places for a role's pods on ``number`` nodes that are as near each other as possible.
 
     From the widest level down: the fewest domains; as many nodes in each as in the others, those counted that the gang
     has already; of equal domains those that want fewest of the next level, then the smallest that hold their share.
@@ -243,7 +243,7 @@ def _nearest(places: Ints, number: int, levels: Sequence[Ints], there: Sequence[
 
 
 def pieces(domain: Ints, number: int, there: Ints) -> tuple[int, int]:
-    """Of how many domains of the widest level ``nearest`` takes nodes, and how many of that of which it takes fewest.
+    """Return how many domains of the widest level ``nearest`` takes nodes from, and of the level with the fewest.
 
     Args:
         domain: (n,), the nodes' domains of that level.
@@ -255,7 +255,7 @@ def pieces(domain: Ints, number: int, there: Ints) -> tuple[int, int]:
 
 
 def alone(domain: Ints) -> Ints:
-    """The domains, each node that is in none in one of its own."""
+    """Return the domains with each node that is in none in a domain of its own."""
     return np.where(domain < 0, -1 - np.arange(len(domain)), domain)
 
 

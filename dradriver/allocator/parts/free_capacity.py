@@ -1,4 +1,4 @@
-"""What is left of each GPU of the nodes of one kind, as arrays that change by small steps."""
+"""What each GPU has free for shares and MIG slices, as arrays over the nodes of one kind."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Rooms:
         self._parts: list[Mapping[int, Sequence[Part]]] = []
 
     def add(self) -> None:
-        """Add a node at the next slot; nothing is offered of it."""
+        """Add a node's GPUs at the next slot; nothing of them is offered in parts."""
         slot = len(self._masks)
         if slot == self._cores.shape[1]:
             self._cores, self._memory = _wider(self._cores), _wider(self._memory)
@@ -91,7 +91,7 @@ class Rooms:
         self._refresh(slot)
 
     def drop(self, slot: int) -> None:
-        """Free a slot by moving the last node into it."""
+        """Remove the GPUs in a slot by moving the last node into it."""
         last = len(self._masks) - 1
         rows = (self._cores, self._memory, self._spare, self._states, self._opening, self._offered, self._tenants)
         for array in rows:
@@ -102,7 +102,7 @@ class Rooms:
         self._parts.pop()
 
     def set(self, slot: int, masks: Masks) -> int:
-        """Set what a node offers and what nobody holds of it; return the mask that whole requests may take."""
+        """Set which GPUs a node offers in parts and which are free; return the mask that whole requests may take."""
         if masks != self._masks[slot]:
             self._masks[slot] = masks
             self._refresh(slot)
@@ -120,11 +120,11 @@ class Rooms:
         return masks.unheld & ~masks.parts_only & ~_mask(self._parts[slot])
 
     def told(self, slot: int) -> int:
-        """Mask of a node's GPUs of which the arrays say what is left."""
+        """Return the mask of a node's GPUs whose free capacity the arrays hold."""
         return int(self._told[slot])
 
     def seen_by(self, tenant: int) -> Rooms:
-        """These rooms as a tenant sees them, to be read only: nothing is left of GPUs that are another tenant's."""
+        """Return the free capacity that a tenant can use, read only: GPUs with another tenant's parts have none."""
         theirs = self.is_kept_from(tenant)
         if not theirs.any():
             return self
@@ -144,7 +144,7 @@ class Rooms:
         return out
 
     def copied(self) -> Rooms:
-        """A copy; what changes in it changes nothing here, nor the other way round."""
+        """Return a copy of the free capacity; changes in it change nothing here."""
         new = copy.copy(self)
         new._cores, new._memory, new._spare = self._cores.copy(), self._memory.copy(), self._spare.copy()
         new._states, new._opening, new._offered = self._states.copy(), self._opening.copy(), self._offered.copy()
@@ -153,11 +153,11 @@ class Rooms:
         return new
 
     def masks(self, slot: int) -> Masks:
-        """The masks that were set for a node."""
+        """Return the masks of offered and free GPUs that were set for a node."""
         return self._masks[slot]
 
     def parts(self, slot: int) -> Mapping[int, Sequence[Part]]:
-        """The parts on a node's GPUs, by position."""
+        """Return the shares and MIG slices on a node's GPUs, by position."""
         return self._parts[slot]
 
     @property
@@ -182,7 +182,7 @@ class Rooms:
 
     @property
     def told_masks(self) -> NDArray[np.uint16]:
-        """``told`` of each node: (nodes,)."""
+        """Return the masks of the GPUs whose free capacity the arrays hold: (nodes,)."""
         return self._told[: len(self._masks)]
 
     def opening(self, *, sliced: bool) -> NDArray[np.uint16]:
@@ -237,7 +237,7 @@ def share_of(amount: Amount, memory_mib: int, equal: int) -> Amount | None:
 
 
 def portion(amount: Amount, total_mib: int) -> int:
-    """Compute and memory as one number: each a portion of the GPU's, added up; a whole GPU is 2 * ``SPARE``."""
+    """Return compute and memory as one number: each a portion of the GPU's, added up; a whole GPU is 2 * ``SPARE``."""
     return amount.cores * SPARE // ALL_CORES + amount.memory_mib * SPARE // max(total_mib, 1)
 
 

@@ -60,68 +60,68 @@ class Shares:
 
     @property
     def request(self) -> Share:
-        """See ``Ask``."""
+        """Return the request for shares of GPUs."""
         return self._request
 
     def costs(self, rooms: Rooms, kind: int) -> Array:
-        """See ``Ask``."""
+        """Return what one share costs on each GPU with something left: (g, nodes); ``NONE`` if it does not fit."""
         cores, memory = self._needs(rooms, kind)
         fits = (rooms.cores >= cores) & (rooms.memory >= memory)
         return np.where(fits, rooms.spare, np.int32(NONE))
 
     def room(self, rooms: Rooms) -> Array:
-        """See ``Ask``."""
+        """Return how much each GPU has free for shares, as one number: (g, nodes)."""
         return rooms.spare
 
     def most(self, rooms: Rooms, kind: int) -> Array:
-        """See ``Ask``."""
+        """Return how many shares of a kind fit on each GPU with free compute and memory: (g, nodes)."""
         cores, memory = self._needs(rooms, kind)
         return np.minimum(rooms.cores // cores, rooms.memory // memory)
 
     def most_empty(self, rooms: Rooms, kind: int) -> Array:
-        """See ``Ask``."""
+        """Return how many shares of a kind fit on an empty GPU at each position: (g,)."""
         cores, memory = self._needs(rooms, kind)
         out: Array = np.minimum(ALL_CORES // cores, rooms.promised_mib[:, None] // memory)[:, 0]
         return out
 
     def volumes(self, rooms: Rooms) -> tuple[int, Array, Array]:
-        """See ``Ask``; in percent of compute."""
+        """Return the percent of compute that all shares take, each GPU has free, and an empty GPU has."""
         each = [int(self._needs(rooms, kind)[0].min()) for kind in range(len(self._kinds))]
         total = sum(cores * count for cores, count in zip(each, self.wanted, strict=True))
         return total, rooms.cores, np.full(len(rooms.memory_mib), ALL_CORES)
 
     def left(self, rooms: Rooms, position: int, slot: int) -> _Left:
-        """See ``Ask``."""
+        """Return the compute and memory that a GPU has free for shares."""
         cores, memory = int(rooms.cores[position, slot]), int(rooms.memory[position, slot])
         return _Left(cores, memory, int(rooms.memory_mib[position]), rooms.equal[position])
 
     def empty(self, rooms: Rooms, position: int) -> _Left:
-        """See ``Ask``."""
+        """Return the compute and memory that an empty GPU has for shares."""
         total, promised = int(rooms.memory_mib[position]), int(rooms.promised_mib[position])
         return _Left(ALL_CORES, promised, total, rooms.equal[position])
 
     def said(self, left: _Left) -> str:
-        """See ``Ask``."""
+        """Return in words how much compute and memory a GPU has free for shares."""
         return amount(Amount(left.cores, left.memory_mib))
 
     def largest_first(self) -> list[int]:
-        """See ``Ask``."""
+        """Return the kinds of shares, the hardest to place first."""
         sizes = [(-each.cores, -each.memory_mib, kind) for kind, each in enumerate(self._kinds)]
         return [kind for _, _, kind in sorted(sizes)]
 
     def ways(self, left: _Left) -> Mapping[Counts, int]:
-        """See ``Ask``."""
+        """Return the cost of each combination of shares that fits on a GPU, by its counts."""
         return self._known(left)
 
     def cost(self, left: _Left, counts: Counts) -> int | None:
-        """See ``Ask``."""
+        """Return what so many shares of each kind cost together on one GPU; None if they do not fit."""
         need = self._needed(counts, left.total_mib, left.equal)
         if need.cores > left.cores or need.memory_mib > left.memory_mib:
             return None
         return portion(Amount(left.cores, left.memory_mib), left.total_mib) - need.portion if any(counts) else 0
 
     def each_cost(self, rooms: Rooms, position: int, slots: Ints) -> Mapping[int, Array]:
-        """See ``Ask``."""
+        """Return the cost of every number of shares on the GPU at a position of some nodes: (len(slots),) int32."""
         rows = [rooms.cores[position], rooms.memory[position], rooms.spare[position]]
         cores, memory, spare = rows if len(slots) == len(rows[0]) else [row[slots] for row in rows]
         out = {}
@@ -132,7 +132,7 @@ class Shares:
         return out
 
     def each_cost_empty(self, rooms: Rooms, position: int) -> Mapping[int, int]:
-        """See ``Ask``."""
+        """Return what every number of shares that fits costs on an empty GPU at a position."""
         total, promised, equal = self._gpu(rooms, position)
         whole = portion(Amount(ALL_CORES, promised), total)
         return {way: whole - need.portion for way, need in self._each(total, promised, equal).items()}
@@ -167,7 +167,7 @@ class Shares:
         return {counts: cost for counts in every if (cost := self.cost(left, counts)) is not None}
 
     def parts(self, left: _Left, counts: Counts, *, gpu: int) -> Sequence[tuple[int, Part]]:
-        """See ``Ask``."""
+        """Return so many shares of each kind on the GPU with this number, each after its kind."""
         return [
             (kind, SharePart(gpu=gpu, amount=amount))
             for kind, (amount, count) in enumerate(zip(self._taken(left.total_mib, left.equal), counts, strict=True))

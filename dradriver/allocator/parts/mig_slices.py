@@ -38,11 +38,11 @@ class Slices:
 
     @property
     def request(self) -> Mig:
-        """See ``Ask``."""
+        """Return the request for MIG slices."""
         return self._request
 
     def costs(self, rooms: Rooms, kind: int) -> Array:
-        """See ``Ask``."""
+        """Return what one MIG slice costs on each GPU with something left: (g, nodes); ``NONE`` if it does not fit."""
         out = np.full(rooms.states.shape, NONE, dtype=np.int32)
         for position, layout in enumerate(rooms.layouts):
             if layout is not None and (number := layout.number.get(self._kinds[kind])) is not None:
@@ -50,7 +50,7 @@ class Slices:
         return out
 
     def room(self, rooms: Rooms) -> Array:
-        """See ``Ask``."""
+        """Return how much each GPU has free for MIG slices, as one number: (g, nodes)."""
         out = np.zeros(rooms.states.shape, dtype=np.int32)
         for position, layout in enumerate(rooms.layouts):
             if layout is not None:
@@ -58,7 +58,7 @@ class Slices:
         return out
 
     def most(self, rooms: Rooms, kind: int) -> Array:
-        """See ``Ask``."""
+        """Return how many MIG slices of a profile fit on each GPU with free memory slices: (g, nodes)."""
         out = np.zeros(rooms.states.shape, dtype=np.int32)
         for position, layout in enumerate(rooms.layouts):
             if layout is not None and (number := layout.number.get(self._kinds[kind])) is not None:
@@ -66,7 +66,7 @@ class Slices:
         return out
 
     def most_empty(self, rooms: Rooms, kind: int) -> Array:
-        """See ``Ask``."""
+        """Return how many MIG slices of a profile fit on an empty GPU at each position: (g,)."""
         numbers = [layout.number.get(self._kinds[kind]) if layout else None for layout in rooms.layouts]
         most = [
             0 if layout is None or number is None else int(layout.most[0, number])
@@ -75,7 +75,7 @@ class Slices:
         return np.array(most, dtype=np.int64)
 
     def volumes(self, rooms: Rooms) -> tuple[int, Array, Array]:
-        """See ``Ask``; in memory slices."""
+        """Return the memory slices that all MIG slices take, each GPU has free, and an empty GPU has."""
         free = np.zeros(rooms.states.shape, dtype=np.int32)
         empty = np.zeros(len(rooms.layouts), dtype=np.int32)
         sizes = [1] * len(self._kinds)
@@ -99,21 +99,21 @@ class Slices:
         return [layout.number.get(name) for name in self._kinds]
 
     def left(self, rooms: Rooms, position: int, slot: int) -> _Left:
-        """See ``Ask``."""
+        """Return the layout state of a GPU: the MIG instances that are on it."""
         return _Left(rooms.layouts[position], int(rooms.states[position, slot]))
 
     def empty(self, rooms: Rooms, position: int) -> _Left:
-        """See ``Ask``."""
+        """Return the layout state of a GPU without MIG instances."""
         return _Left(rooms.layouts[position], 0)
 
     def each_cost(self, rooms: Rooms, position: int, slots: Ints) -> Mapping[int, Array]:
-        """See ``Ask``."""
+        """Return the cost of every number of MIG slices on the GPU at a position of some nodes: (len(slots),) int32."""
         states = rooms.states[position]
         states = states if len(slots) == len(states) else states[slots]
         return {way: costs.take(states, mode="clip") for way, costs in self._each(rooms.layouts[position])}
 
     def each_cost_empty(self, rooms: Rooms, position: int) -> Mapping[int, int]:
-        """See ``Ask``."""
+        """Return what every number of MIG slices that fits costs on an empty GPU at a position."""
         return {way: int(costs[0]) for way, costs in self._each(rooms.layouts[position])}
 
     def _each(self, layout: Layout | None) -> list[tuple[int, Array]]:
@@ -132,7 +132,7 @@ class Slices:
         return self._fitting[layout]
 
     def ways(self, left: _Left) -> Mapping[Counts, int]:
-        """See ``Ask``."""
+        """Return the cost of each combination of MIG slices that fits on a GPU, by its counts."""
         return self._known(left)
 
     def _ways(self, left: _Left) -> Mapping[Counts, int]:
@@ -146,18 +146,18 @@ class Slices:
         }
 
     def said(self, left: _Left) -> str:
-        """See ``Ask``."""
+        """Return in words which MIG slices a GPU has free."""
         if left.layout is None:
             return "no MIG"
         most = left.layout.most[left.state]
         return "room for " + ", ".join(p.name for p, count in zip(left.layout.profiles, most, strict=True) if count)
 
     def largest_first(self) -> list[int]:
-        """See ``Ask``."""
+        """Return the MIG profiles of the request, the hardest to place first."""
         return sorted(range(len(self._kinds)), key=lambda kind: (-int(self._kinds[kind].partition("g")[0]), kind))
 
     def cost(self, left: _Left, counts: Counts) -> int | None:
-        """See ``Ask``."""
+        """Return what so many MIG slices of each profile cost together on one GPU; None if they do not fit."""
         if left.layout is None:
             return None if any(counts) else 0
         numbers = self._numbers(left.layout)
@@ -168,7 +168,7 @@ class Slices:
         return None if way is None else way.cost
 
     def parts(self, left: _Left, counts: Counts, *, gpu: int) -> Sequence[tuple[int, Part]]:
-        """See ``Ask``."""
+        """Return so many MIG slices of each profile on the GPU with this number, each after its kind."""
         assert left.layout is not None, "there is a way"
         numbers = self._numbers(left.layout)
         wanted = _by_profile(left.layout, numbers, counts)

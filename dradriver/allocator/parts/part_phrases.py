@@ -7,7 +7,7 @@ from dradriver.allocator.request import Amount, Mig, Share
 
 
 def wanted(request: Share | Mig) -> str:
-    """``a share of a GPU: 50 % of architecture hopper``: all that is required."""
+    """Return what a request for a part requires in words: ``a share of a GPU: 50 % of architecture hopper``."""
     if isinstance(request, Share):
         each = [amount(part) for part in request.amounts]
         what = "a share of a GPU: " if len(each) == 1 else "shares of GPUs: "
@@ -21,7 +21,7 @@ def wanted(request: Share | Mig) -> str:
 
 
 def amount(wanted: Amount) -> str:
-    """``25 % and 10240 MiB``: as far as it is said."""
+    """Return the amount of a share in words, if it is said: ``25 % and 10240 MiB``."""
     return " and ".join(
         [f"{wanted.cores} %"] * bool(wanted.cores) + [f"{wanted.memory_mib} MiB"] * bool(wanted.memory_mib)
     )

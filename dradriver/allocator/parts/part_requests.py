@@ -1,4 +1,4 @@
-"""What a request of parts asks of each GPU, whatever its parts are.
+"""What a request for shares or MIG slices asks of each GPU, whichever of the two it is for.
 
 Parts of a request that are alike are of one *kind*; ``counts`` are numbers of parts by kind. What is *left* of a GPU is
 a value that an ask makes and reads itself.
@@ -34,13 +34,13 @@ class Ask(Protocol):
 
     @property
     def request(self) -> Share | Mig:
-        """The request."""
+        """Return the request for shares or MIG slices."""
 
     def costs(self, rooms: Rooms, kind: int) -> Array:
         """What one part costs on each GPU that has something left: (g, nodes); ``NONE`` where it does not fit."""
 
     def room(self, rooms: Rooms) -> Array:
-        """How much is left of each GPU, one number to find the emptiest by: (g, nodes)."""
+        """Return how much each GPU has free for parts, as one number to find the emptiest by: (g, nodes)."""
 
     def most(self, rooms: Rooms, kind: int) -> Array:
         """How many parts of a kind alone would fit on each GPU that has something left: (g, nodes)."""
@@ -52,13 +52,13 @@ class Ask(Protocol):
         """What all parts take at least, what each GPU has left, and what an empty one has: int, (g, nodes), (g,)."""
 
     def left(self, rooms: Rooms, position: int, slot: int) -> Left:
-        """What is left of a GPU."""
+        """Return what a GPU has free for parts."""
 
     def empty(self, rooms: Rooms, position: int) -> Left:
-        """What is left of an empty GPU: all of it."""
+        """Return what an empty GPU has for parts."""
 
     def said(self, left: Left) -> str:
-        """What is left of a GPU, in words."""
+        """Return in words what a GPU has free for parts."""
 
     def ways(self, left: Left) -> Mapping[Counts, int]:
         """The cost of each combination of parts that fits, by its counts; the empty one is among them and costs 0."""
@@ -74,7 +74,7 @@ class Ask(Protocol):
         """What every number of parts that fits costs on an empty GPU at a position, by number in ``every_count``."""
 
     def largest_first(self) -> list[int]:
-        """The kinds in the order of how hard they are to place, the hardest first."""
+        """Return the kinds of the request's parts, the hardest to place first."""
 
     def cost(self, left: Left, counts: Counts) -> int | None:
         """What so many parts of each kind cost together on one GPU; None where they do not fit."""

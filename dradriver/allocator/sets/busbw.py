@@ -111,7 +111,7 @@ def _of_sets(shape: Shape, room: Room, paths: Paths) -> Floats:
 
 
 def split(shape: Shape) -> Bools:
-    """Which masks NCCL gives rings of at least two channels, from 2.26 on: (2**g,), bool.
+    """Return which masks get rings of at least two channels from NCCL 2.26 on: (2**g,), bool.
 
     It does where it sees exactly two NVLink domains of more than one GPU. It labels domains in one pass over the GPUs
     in their order, each giving its label to all linked ones after it, so that a GPU that is linked to two may tear one

@@ -1,4 +1,4 @@
-"""A shape's wires in the unit that NCCL's search counts in: channels of one speed, each way.
+"""How many of NCCL's channels the links of a machine carry, each way.
 
 Several speeds often fit equally often into every wire; such speeds share a *row*, and what follows is computed once a
 row. ``r`` below is the number of rows, ``g`` of GPUs, ``m`` of sets.
@@ -97,7 +97,7 @@ class Wires:
         ]
 
     def channels(self, pairs: Ints) -> Counts:
-        """Channels over the links of some pairs in all: (..., r, m), int16.
+        """Return how many channels the links of some pairs carry in all: (..., r, m), int16.
 
         Args:
             pairs: (w, ..., m), how many pairs there are of each width.
@@ -108,7 +108,10 @@ class Wires:
         return out
 
     def pcie(self, kind: Ints, gpus: Sequence[int] | None = None) -> Counts:
-        """Channels over the PCIe links of these GPUs, or of all: (n, r, m); ``kind`` is (n, m), what each carries."""
+        """Return how many channels the PCIe links of these GPUs, or of all, carry: (n, r, m).
+
+        ``kind`` is (n, m), what each carries.
+        """
         uplinks = self.uplinks if gpus is None else self.uplinks[gpus]
         out: Counts = uplinks[:, :, WITHIN, None].repeat(kind.shape[1], axis=2)
         for carried in range(BRIDGED, uplinks.shape[2]):
@@ -116,7 +119,7 @@ class Wires:
         return out
 
     def kinds_of(self, sets: Sets, worst: Ints) -> Ints:
-        """The kind of traffic that each GPU's PCIe link carries, a place in ``uplinks``' last axis: (g, m), int64.
+        """Return the kind of traffic on each GPU's PCIe link, a place in ``uplinks``' last axis: (g, m), int64.
 
         Args:
             sets: Sets.

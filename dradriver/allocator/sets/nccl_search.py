@@ -60,7 +60,7 @@ class Limits(NamedTuple):
 
 
 def of_generation(table: dict[int, _T], capability: int) -> _T:
-    """The entry of the highest compute capability that is not above ``capability``."""
+    """Return the entry of NCCL's table for the highest compute capability that is not above ``capability``."""
     return table[max(least for least in table if least <= capability)]
 
 
@@ -70,7 +70,7 @@ def speeds(capability: int) -> tuple[int, ...]:
 
 
 def rings(shape: Shape, room: Room, limits: Limits, at: Ints, least: Counts) -> Rings:
-    """The rings that NCCL finds if it must have at least so many channels.
+    """Return the rings that NCCL's search finds if it must have at least so many channels.
 
     Args:
         shape: The machine.
@@ -121,7 +121,7 @@ def trees(
     least: Floats,
     paths: chains.Paths,
 ) -> Floats:
-    """Bandwidth of one channel of the trees that go with so many channels of rings.
+    """Return the bandwidth of one channel of NCCL's trees that go with so many channels of rings.
 
     Args:
         shape: The machine.
@@ -170,7 +170,7 @@ def _joined(room: Room, at: Ints, paths: chains.Paths) -> Bools:
 
 
 def reached(capacity: Floats, capability: int) -> Floats:
-    """Total bandwidth of equal channels that the search finds within ``capacity``: same shape, float32, GB/s.
+    """Return the total bandwidth of equal channels that NCCL's search finds within ``capacity``: float32, GB/s.
 
     24 GB/s become two channels of 12, 16 become one of 15, 370.8 on Hopper become 360.
     """
@@ -218,7 +218,7 @@ def _doubtful(room: Room, at: Ints, channels: Counts, over_what: Counts) -> Bool
 
 
 def limits_of(shape: Shape, wires: Wires, sets: Sets) -> Limits:
-    """The limits of every set."""
+    """Return the limits of NCCL's search for every set."""
     near = subsets.neighbours(wires.hops < PathType.SYS)[:, None]
     pcie = np.array(shape.pcie_gbps, dtype=np.float32)[:, None]
     way = np.where(sets.masks & near != 0, pcie, np.minimum(pcie, np.float32(shape.socket_gbps)))

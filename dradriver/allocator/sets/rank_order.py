@@ -1,4 +1,4 @@
-"""In which order a set's GPUs should stand: the best ring, the ranks of a container, the split over containers.
+"""The order of a set's GPUs: the best ring, the ranks of a container, the split over containers.
 
 All functions take and give positions, as bits of masks or as tuples, never GPU numbers.
 """
@@ -19,18 +19,18 @@ _EXACT = 8  # up to here orders and splits are searched exhaustively
 
 
 def positions(mask: int) -> tuple[int, ...]:
-    """The mask's positions, ascending."""
+    """Return the positions of a mask, ascending."""
     return tuple(position for position in range(mask.bit_length()) if mask >> position & 1)
 
 
 def mask_of(members: tuple[int, ...]) -> int:
-    """The mask of some positions."""
+    """Return the mask of some positions."""
     return sum(1 << position for position in members)
 
 
 @remembered
 def best_ring(tables: Tables, mask: int) -> tuple[int, ...]:
-    """The ring whose weakest step is best, then whose steps sum to most; it starts at the lowest position.
+    """Return the order of a set's GPUs along the ring whose weakest step is best; it starts at the lowest position.
 
     Held and Karp (1962) over the set's masks, exact up to 16 GPUs; among equal rings the one that is lowest as a list.
     """
@@ -48,7 +48,7 @@ def best_ring(tables: Tables, mask: int) -> tuple[int, ...]:
 
 @remembered
 def rank_order(tables: Tables, mask: int) -> tuple[int, ...]:
-    """The order of ranks in which aligned blocks of 2, then of 4, have the best links (tensor parallel groups).
+    """Return the order of ranks in which aligned blocks of 2, then 4, have the best links (tensor parallel groups).
 
     Exact up to 8 GPUs; beyond, the set is first cut into a block of 8 and the rest so that pairs, then fours, lose
     least. What does not fill a block comes last. Among equal orders the one nearest to PCI order wins.
@@ -83,7 +83,7 @@ def rank_order(tables: Tables, mask: int) -> tuple[int, ...]:
 
 @remembered
 def split(tables: Tables, mask: int, counts: tuple[int, ...]) -> tuple[int, ...]:
-    """Each container's part of the set, as masks in the containers' order.
+    """Return each container's part of the set of GPUs, as masks in the containers' order.
 
     The container that is worst off (predicted bandwidth against the best that so many GPUs of the machine can have)
     is as well off as possible, then all together. Exhaustive up to 8 GPUs; beyond, the largest containers choose first.

@@ -59,7 +59,7 @@ class Places:
         self.inside: Counts = np.where(sets.member[:, None, :], degree, 0).sum(axis=0, dtype=np.int16) // 2
 
     def rings(self) -> Counts:
-        """Most rings that the places let through: (r, m), int16."""
+        """Return the most rings that the bottlenecks let through: (r, m), int16."""
         if not self.count:
             return np.array(_FREE, dtype=np.int16)
         room = self.out
@@ -70,7 +70,7 @@ class Places:
         return out
 
     def same_rings(self) -> Counts:
-        """How often one and the same ring fits through the places: (r, m), int16."""
+        """Return how often one and the same ring fits through the bottlenecks: (r, m), int16."""
         if not self._wide.size:
             return np.array(_FREE, dtype=np.int16)
         out: Counts = np.where(self.active[self._wide, None, :], self.one[self._wide], _FREE).min(axis=0)

@@ -1,4 +1,4 @@
-"""For how many rings the wires of each set have room: what bounds NCCL's search.
+"""For how many rings the links of each set have room: this bounds NCCL's search.
 
 Each ring enters and leaves every GPU, every PCIe switch, every NUMA node at least once. So the narrowest of these
 places bounds the number of rings. Five and more GPUs with direct links get in each other's way in manners that no
@@ -71,7 +71,7 @@ class Room:
         return out
 
     def packed(self, row: int, at: int, wanted: int, *, through: bool) -> int:
-        """Exactly how many rings fit over the links of one set, ``wanted`` at most."""
+        """Return exactly how many rings fit over the links of one set, ``wanted`` at most."""
         known = self._packed.get((row, at, through))
         if known is None:
             gpus = self._member[:, at].nonzero()[0].tolist()

@@ -1,4 +1,4 @@
-"""How many rings fit into links at once, exactly: where GPUs get in each other's way as no single one of them shows.
+"""How many rings fit into the links of one set at the same time: exact, with links that several rings need.
 
 Every ring is a number with six bits for each direction of each pair, how often it goes that way, and so is what is left
 of the links: rings are taken from it, the same again and again or one after the other, until none fits.
@@ -20,7 +20,7 @@ _Onward: TypeAlias = list[list[tuple[int, int]]]
 
 
 def most(channels: list[list[int]], wanted: int, thirds: Mapping[tuple[int, int], int]) -> int:
-    """The most directed rings through all GPUs that fit at once, ``wanted`` at most.
+    """Return the most directed rings through all GPUs that fit at once, ``wanted`` at most.
 
     Args:
         channels: By pair, how many fit each way: ``MOST`` at most.

@@ -65,7 +65,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True):
 
     @property
     def size(self) -> int:
-        """Number of GPUs."""
+        """Return the number of GPUs of a machine's shape."""
         return len(self.links)
 
     @property
@@ -74,7 +74,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True):
         return any(self.switch_links)
 
     def renumbered(self, order: Sequence[int]) -> Shape:
-        """The same machine with its GPUs in another order: position ``i`` has what ``order[i]`` has here."""
+        """Return the shape with its GPUs in another order: position ``i`` has what ``order[i]`` has here."""
         return Shape(
             links=_reordered_matrix(self.links, order),
             switch_links=_reordered(self.switch_links, order),

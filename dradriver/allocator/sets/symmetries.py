@@ -1,4 +1,4 @@
-"""Which sets are alike because the machine is symmetric: only one of them need be computed.
+"""Which sets of GPUs are equal because the machine is symmetric: only one of them is computed.
 
 A permutation of the GPUs that leaves links and PCIe paths as they are is a *symmetry*, and turns a set into one that
 is worth the same. *Twins* are two GPUs that can change places, all others staying: four below one PCIe switch, both of
@@ -38,12 +38,12 @@ class Sets(NamedTuple):
 
 
 def sets_of(masks: Ints, gpus: int) -> Sets:
-    """The sets of these masks, with the members and the size of each."""
+    """Return the sets of these masks, with the members and the size of each."""
     return Sets(masks, (masks >> np.arange(gpus)[:, None] & 1) != 0, np.bitwise_count(masks).astype(np.int64))
 
 
 def first_alike(shape: Shape) -> Ints:
-    """For each mask one that is alike, the same one for all masks that are found alike: (2**g,), int64."""
+    """Return for each mask an equal one by symmetry, the same for all equal masks: (2**g,), int64."""
     labels = _labels(shape)
     families = _families(labels)
     masks = np.arange(1 << shape.size)
@@ -67,7 +67,7 @@ def first_alike(shape: Shape) -> Ints:
 
 
 def symmetries(labels: _Labels, families: list[list[int]]) -> Iterator[_Order]:
-    """Symmetries that generate, with the changes of twins, all of them (Schreier and Sims): where each GPU goes.
+    """Return the symmetries that generate, with the changes of twins, all of them: where each GPU goes.
 
     From the last GPU back to the first: those that keep all GPUs before it and move it to one that it is not known to
     be alike to yet.

@@ -94,7 +94,7 @@ class Tables:
 
     @cached_property
     def alike(self) -> bool:
-        """Whether sets of one size are all worth the same, as on a machine with one switch for all GPUs."""
+        """Return whether all sets of one size are worth the same, as on a machine with one switch for all GPUs."""
         if self.given is not None:
             return False
         by_size = (self.worth[self.count == k] for k in range(2, self.size + 1))
@@ -107,7 +107,7 @@ class Tables:
         return self._members[k]
 
     def row(self, key: Hashable, build: Callable[[], Array]) -> Array:
-        """The array that ``build`` makes, from a bounded cache: the row used longest ago goes first."""
+        """Return the table row that ``build`` makes, from a bounded cache: the row used longest ago goes first."""
         row = self._rows.get(key)
         if row is not None:
             self._rows.move_to_end(key)
@@ -119,7 +119,7 @@ class Tables:
         return row
 
     def answer(self, key: Hashable, find: Callable[[], R]) -> R:
-        """What ``find`` gives, which is never None, from another bounded cache: answers are small, and many."""
+        """Return the answer that ``find`` gives, never None, from another bounded cache of the tables."""
         answer: R | None = self._answers.get(key)
         if answer is None:
             answer = find()
@@ -129,7 +129,7 @@ class Tables:
         return answer
 
     def allowed(self, criteria: Criteria) -> Bools:
-        """Masks whose set meets the criteria: (2**g,), bool."""
+        """Return the masks whose set meets the criteria: (2**g,), bool."""
         key = self._key(criteria)
         out = self.row(("allowed", key), lambda: self._allowed(key))
         if criteria.min_busbw_gbps or criteria.min_worth:
@@ -239,7 +239,7 @@ class Tables:
 
 
 def remembered(function: Callable[Concatenate[Tables, P], R]) -> Callable[Concatenate[Tables, P], R]:
-    """The function with a cache in its first argument, the tables, so that answers go with these."""
+    """Return the function with a cache in the tables, its first argument."""
 
     @wraps(function)
     def ask(tables: Tables, /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -255,7 +255,7 @@ def tables_of_shape(shape: Shape) -> Tables:
 
 
 def known(shape: Shape) -> bool:
-    """Whether the tables of a shape, or the costly facts that they are made from, are there already."""
+    """Return whether the tables of a shape, or the costly facts below them, were computed."""
     return shape in _KEPT or facts.known(canonical(shape)[0])
 
 

@@ -1,4 +1,4 @@
-"""What was computed, kept while it is of use."""
+"""A cache with a limit on the weight of its values. The allocator keeps costly tables in it."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class Kept(Generic[K, V]):
         return key in self._living
 
     def find(self, key: K) -> V | None:
-        """Return the value of a key; None where it is not there any more, or never was."""
+        """Return the cached value of a key; None if the cache does not have it."""
         if key in self._used:
             self._used.move_to_end(key)
         return self._living.get(key)
 
     def put(self, key: K, value: V, weight: int) -> V:
-        """Keep a value, and return it. One heavier than the limit is found only while somebody else holds it."""
+        """Cache a value, and return it. A value over the limit is found only while another object holds it."""
         if key in self._used:
             self._weight -= self._used.pop(key)[1]
         self._living[key] = value
@@ -45,7 +45,7 @@ class Kept(Generic[K, V]):
         return value
 
     def clear(self) -> None:
-        """Forget all; for measurements."""
+        """Empty the cache; for measurements."""
         self._used.clear()
         self._living.clear()
         self._weight = 0

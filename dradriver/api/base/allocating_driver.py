@@ -1,4 +1,4 @@
-"""Whose devices a process hands out: what tells one driver's slices, claims and pins from another's.
+"""Which DRA driver allocates the GPUs: what tells its slices, claims and pins from another driver's.
 
 That is one fact of a process, said by its option ``--ledger``: who needs it asks ``current_ledger``. It is kept in a
 context variable, so tasks have what was bound where they were created; threads that ``asyncio.to_thread`` did not start
@@ -45,22 +45,22 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
     vendor: str = ""
 
     def class_of(self, vendor: str) -> str:
-        """Return the DeviceClass that a vendor's whole GPUs are asked for by."""
+        """Return the DeviceClass by which the allocating driver's claims request a vendor's whole GPUs."""
         return self.device_class if self.vendor else VENDORS[vendor].device_class
 
     @property
     def vendor_of(self) -> Mapping[str, str]:
-        """Whose GPUs are asked for by a DeviceClass of whole ones."""
+        """Return whose whole GPUs a DeviceClass of the allocating driver is for."""
         return {self.device_class: self.vendor} if self.vendor else _VENDOR_OF
 
     @property
     def by_address(self) -> bool:
-        """Whether GPUs are told apart by their addresses on the PCI bus, for want of uuids."""
+        """Return whether the allocating driver's GPUs have no uuids and are identified by PCI address."""
         return self.identity == names.PCI_BUS_ID
 
     @property
     def identity_key(self) -> str:
-        """The attribute as the driver's slices have it: without the driver's own domain."""
+        """Return the identity attribute as the allocating driver's slices have it: without the driver's own domain."""
         return self.identity.removeprefix(f"{self.driver}/")
 
 
@@ -112,18 +112,18 @@ _CURRENT: Final = ContextVar("ledger", default=OURS)
 
 
 def current_ledger() -> Ledger:
-    """Return the ledger of the driver whose devices are handed out here: this driver's where none was bound."""
+    """Return the driver that allocates GPUs in this process: this driver if none was bound."""
     return _CURRENT.get()
 
 
 def bind(ledger: Ledger) -> None:
-    """Hand out a driver's devices from now on, here and in tasks that are created later: once, as a process starts."""
+    """Set the driver that allocates GPUs in this process, also in tasks that are created later."""
     _CURRENT.set(ledger)
 
 
 @contextlib.contextmanager
 def bound(ledger: Ledger) -> Iterator[None]:
-    """Hand out a driver's devices for the length of the block, and in tasks that are created in it."""
+    """Set the driver that allocates GPUs for the length of the block, and in tasks that are created in it."""
     token = _CURRENT.set(ledger)
     try:
         yield

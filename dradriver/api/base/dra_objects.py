@@ -30,16 +30,16 @@ class Device(Part, frozen=True):
 
     @property
     def blocked(self) -> bool:
-        """Whether a taint keeps new claims off it."""
+        """Return whether a taint keeps new claims off the device."""
         return any(taint.blocks for taint in self.taints)
 
     def text(self, attribute: str) -> str:
-        """Return an attribute that is text; empty where it is not there, or something else."""
+        """Return a device's attribute that is text; empty if it is missing, or something else."""
         text = self.attributes.get(attribute, {}).get("string", "")
         return text if isinstance(text, str) else ""
 
     def number(self, attribute: str) -> int | None:
-        """Return an attribute that is a number; None where it is not there, or something else."""
+        """Return a device's attribute that is a number; None if it is missing, or something else."""
         number = self.attributes.get(attribute, {}).get("int")
         return number if isinstance(number, int) else None
 

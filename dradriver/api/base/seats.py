@@ -1,4 +1,4 @@
-"""The seat that a gang's member takes: a device that gives nothing and keeps its pod from being bound.
+"""The gang barrier device (seat): it gives nothing, and keeps a gang member's pod from being bound.
 
 It is one device for all nodes and all claims. The scheduler allocates it with the claim's GPUs and then waits: the pod
 keeps its GPUs, its CPU and its node, and is bound once the claim's status says ``GO`` of the seat (KEP-5007,
@@ -33,7 +33,7 @@ a rollback, writes its devices anew, where an annotation would stay."""
 
 
 def known(device: Device) -> bool:
-    """Return whether the agent that published a device prepares claims with seats."""
+    """Return whether the agent that published a device prepares claims with gang barrier devices."""
     return device.attributes.get("seats", {}).get("bool") is True
 
 
@@ -50,7 +50,7 @@ class Seat(msgspec.Struct, frozen=True, gc=False):
 
 
 def of(claim: ResourceClaim) -> Seat | None:
-    """Return the seat that a claim was allocated; None where it has none."""
+    """Return the gang barrier device that a claim was allocated; None if it has none."""
     if claim.status.allocation is None:
         return None
     results = (r for r in claim.status.allocation.devices.results if names.is_seat(r.driver, r.pool))
@@ -65,7 +65,7 @@ _ABLE: Final = {"allowMultipleAllocations": True, "bindingConditions": [GO], "bi
 
 
 def resource_slice(class_uid: str = "") -> dict[str, Any]:
-    """Return the one slice that has the seat, which no node owns.
+    """Return the one slice that has the gang barrier device, which no node owns.
 
     Args:
         class_uid: The uid of the DeviceClass of seats, with which the slice goes; empty for one that stays.
@@ -85,19 +85,19 @@ def resource_slice(class_uid: str = "") -> dict[str, Any]:
 
 
 def dropped(stored: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return which fields that a seat needs are not in the slice that a server stored."""
+    """Return which fields that a gang barrier device needs are missing in the slice that a server stored."""
     devices = stored["spec"].get("devices") or [{}]
     return tuple(field for field in _ABLE if not devices[0].get(field))
 
 
 def request(beside: Container[str] = ()) -> dict[str, Any]:
-    """Return a claim's request for a seat, with another name than those of the requests that it stands beside."""
+    """Return a claim's request for a gang barrier device, with a name that none of its other requests has."""
     name = next(name for n in itertools.count(1) if (name := DEVICE if n == 1 else f"{DEVICE}-{n}") not in beside)
     return {"name": name, "exactly": {"deviceClassName": CLASS, "allocationMode": "ExactCount", "count": 1}}
 
 
 def status(metadata: Metadata, seat: Seat, condition: str, *, now: datetime.datetime) -> dict[str, Any]:
-    """Return what is applied to a claim's status so that its pod is bound (``GO``), or loses its place (``OFF``).
+    """Return the claim status by which the gang barrier lets a pod be bound (``GO``), or takes its place (``OFF``).
 
     To be applied with a field manager of its own: the node agent applies entries of its devices to the same list.
     """

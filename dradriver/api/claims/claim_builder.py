@@ -1,4 +1,4 @@
-"""The claim that pins what was chosen, whole GPUs or parts of some; and the one of a pod that found no place."""
+"""Builds ResourceClaims: the claim that pins the chosen GPUs or fractions, and the one of a pod without a place."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def pinned(
     preempting: Preempts | None = None,
     vendor: str = NVIDIA.word,
 ) -> dict[str, Any]:
-    """Return the claim of a pod: ``exactly`` requests that are pinned to the chosen GPUs.
+    """Return the ResourceClaim of a pod: ``exactly`` requests that are pinned to the chosen GPUs.
 
     Each container has requests of its own because the kubelet hands out CDI devices by request: one for its whole GPUs
     or its share, one for each of its MIG slices. All are pinned, so the scheduler has nothing to search. The owner is
@@ -118,7 +118,7 @@ def pinned(
 
 
 def handed_over(pod: Pod, spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the claim of a pod that the scheduler gets because nobody found a place for it: it promises nothing.
+    """Return the ResourceClaim of a pod that the scheduler gets because no place was found: it pins nothing.
 
     Args:
         pod: The pod that will own the claim; it names the claim.
@@ -133,12 +133,12 @@ def handed_over(pod: Pod, spec: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def digest(spec: Mapping[str, Any]) -> str:
-    """Return a digest that tells a claim's spec, as we write it, from others: the server's copy has defaults in it."""
+    """Return a digest of a built claim's spec, to compare it with the server's copy, which has defaults in it."""
     return hashlib.sha256(msgspec.json.encode(spec)).hexdigest()[:16]
 
 
 def owner(pod: str, uid: str) -> dict[str, Any]:
-    """Return the reference by which a claim belongs to a pod, given by name, among others."""
+    """Return the owner reference by which a claim belongs to a pod, given by name, among others."""
     return {"apiVersion": "v1", "kind": "Pod", "name": pod, "uid": uid}
 
 
@@ -155,7 +155,7 @@ def _metadata(pod: Pod, label: str, *, shared: bool = False) -> dict[str, Any]:
 
 
 def parts_of(choice: Choice | PartChoice, requests: Mapping[str, object]) -> dict[str, Part]:
-    """Return the part that each request of a claim is for, by the request's name; none of whole GPUs' requests.
+    """Return the share or MIG slice that each request of a claim is for, by the request's name.
 
     Raises:
         ValueError: There are more requests than parts, or fewer.
@@ -229,7 +229,7 @@ def _among(identities: Sequence[str]) -> str:
 
 
 def read_set(text: str) -> Whole | None:
-    """Return what a shared claim's set was chosen for, from its annotation; None where that was damaged."""
+    """Return what a shared claim was chosen for, from its annotation; None if that was damaged."""
     try:
         return _SET.decode(text)
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
@@ -237,7 +237,7 @@ def read_set(text: str) -> Whole | None:
 
 
 def read_choice(claim: ResourceClaim) -> Choice | PartChoice | None:
-    """Return the choice that a claim of ours was made from; None where the claim is not ours.
+    """Return the choice that a claim of ours was built from; None if the claim is not ours.
 
     Raises:
         WordError: The annotation was damaged.

@@ -124,7 +124,7 @@ _DECODER: Final = msgspec.json.Decoder(_Spec)
 
 
 def read(template: Template, words: Whole) -> TemplateRequest:
-    """Return what a pod gets by a template; of another driver's devices there are whole GPUs only.
+    """Return what a pod gets by a ResourceClaimTemplate; of another driver's devices there are whole GPUs only.
 
     Args:
         template: The template.
@@ -375,7 +375,7 @@ def _profile(name: str, told: opaque_config.ClaimConfig | None) -> str:
 def completed(
     claim: dict[str, Any], asked: TemplateRequest, nics: Mapping[str, Sequence[str]] = MappingProxyType({})
 ) -> dict[str, Any]:
-    """Return the pinned claim of a pod with what its template says beside: labels, tolerations, others' configuration.
+    """Return a pod's pinned claim with its template's labels, tolerations and other drivers' configuration.
 
     Args:
         claim: The claim as ``claim_builder.pinned`` builds it of the template's request; what it says stands.
@@ -398,6 +398,6 @@ def completed(
 
 
 def marked(claim: dict[str, Any], asked: TemplateRequest) -> dict[str, Any]:
-    """Return a claim with its template's labels and annotations beside its own, which stand."""
+    """Return a claim with its template's labels and annotations in addition to its own, which win."""
     metadata = claim["metadata"]
     return claim | {"metadata": metadata | {key: text | metadata[key] for key, text in asked.metadata.items()}}

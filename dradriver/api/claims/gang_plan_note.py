@@ -1,4 +1,4 @@
-"""The plan of a gang, as its claims tell it: one for each member, made together, so that the API alone restores it."""
+"""The note on each claim that says which gang plan it belongs to, so that the API alone restores the plan."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ _PLANNED: Final = msgspec.json.Decoder(Planned)
 
 
 def digest(gang: str, places: Iterable[tuple[str, str, Sequence[str]]]) -> str:
-    """Return what tells a plan from others: of the gang, and of each member's pod uid, node and GPUs' uuids."""
+    """Return the digest that identifies a gang's plan: of the gang, each member's pod uid, node and GPU uuids."""
     return hashlib.sha256(msgspec.json.encode([gang, sorted(places)])).hexdigest()[:16]
 
 
 def written(planned: Planned) -> str:
-    """Return the text of a claim's annotation."""
+    """Return the text of the annotation with a gang's plan on a claim."""
     return msgspec.json.encode(planned).decode()
 
 
 def read(claim: ResourceClaim) -> Planned | None:
-    """Return what a claim of ours says of its gang's plan; None where it says nothing, or something damaged."""
+    """Return which gang plan a claim of ours notes; None if it notes none, or something damaged."""
     text = claim.metadata.annotations.get(names.PLAN)
     if text is None or len(text) > LONGEST:
         return None
@@ -63,7 +63,7 @@ def read(claim: ResourceClaim) -> Planned | None:
 
 
 def texts(planned: Planned, nodes: Sequence[str]) -> dict[str, str | None]:
-    """Return the annotations that tell a member's author of its gang; None for those to take away.
+    """Return the annotations on a gang member's pod that tell its author of the gang's plan; None to remove one.
 
     Args:
         planned: What its claim says.

@@ -56,7 +56,7 @@ def make(
     nccl: str = values.NCCL_AUTO,
     mig: dict[str, Mig] | None = None,
 ) -> dict[str, object]:
-    """Return the configuration as it stands in ``opaque.parameters``, with all keys sorted.
+    """Return the opaque configuration as it stands in ``opaque.parameters``, with all keys sorted.
 
     Server-side apply writes them so whatever it applies, and a claim's allocation, which has a copy, must not change:
     a claim with other parameters gets no status of its devices (seen with Kubernetes 1.36.3).
@@ -80,7 +80,7 @@ def make(
 
 
 def read(parameters: bytes | msgspec.Raw | object) -> ClaimConfig:
-    """Return the configuration in ``opaque.parameters``, given as JSON text or as a decoded object.
+    """Return the opaque configuration in ``opaque.parameters``, given as JSON text or as a decoded object.
 
     Raises:
         WordError: An unknown version, kind or field, or a value that no driver of ours writes.

@@ -99,7 +99,7 @@ class Claim(ResourceClaim, frozen=True):
 
     @property
     def key(self) -> Key:
-        """Namespace and name."""
+        """Return the claim's namespace and name."""
         return self.metadata.namespace, self.metadata.name
 
 
@@ -127,17 +127,17 @@ class Pin(msgspec.Struct, frozen=True):
 
     @property
     def taken(self) -> dict[Device, Usage]:
-        """What is taken of each of them."""
+        """Return what the pin takes of each of its devices."""
         return taken_of(self.choice, self.uuids)
 
     @property
     def apart(self) -> frozenset[Device]:
-        """Those of these GPUs whose MIG slices it has as devices of their own."""
+        """Return the pinned GPUs whose MIG slices are devices of their own."""
         return frozenset((self.choice.node, resource_slices.device_name(uuid)) for uuid in self.placed)
 
     @property
     def texts(self) -> dict[str, str | None]:
-        """The annotations that tell a pod's author of it; None for those to take away."""
+        """Return the annotations that tell a pod's author of the pinned GPUs; None for those to remove."""
         return result_annotations.written(self.choice, self.numbers())
 
     def numbers(self) -> dict[int, str]:
@@ -282,7 +282,7 @@ def allocated(claim: Claim) -> dict[Device, Usage]:
 
 
 def part_of(claim: ResourceClaim, result: AllocationResult) -> Amount | MigSlice | None:
-    """Return the part of its device that a result gives, by what was counted; None for all, and where nobody knows."""
+    """Return the fraction of its device that an allocation result gives; None for all, and if it is not known."""
     if names.CAPACITY_MEMORY_SLICES in result.consumed_capacity:
         return _slice_of(claim, result)
     return _share_of(result.consumed_capacity)
@@ -346,7 +346,7 @@ def claim_key(pod: Pod) -> Key | None:
 
 
 def is_set(claim: Key) -> bool:
-    """Return whether a pod's claim has the name of one that pods share: those of a pod's own are made up."""
+    """Return whether a pod's claim has the name of a shared claim: names of a pod's own claim are generated."""
     return not claim[1].startswith(names.CLAIM_PREFIX)
 
 
@@ -355,6 +355,6 @@ KEEP: Final = ("CUDA_", "NCCL_", "NVIDIA_")
 
 
 def kept_env(pod: Pod, containers: frozenset[str]) -> list[str]:
-    """Return the variables that the author set in the given containers and that an edit must not replace."""
+    """Return the environment variables that the author set in containers and that an edit must not replace."""
     spec = (*pod.spec.init_containers, *pod.spec.containers)
     return sorted({e.name for c in spec if c.name in containers for e in c.env if e.name.startswith(KEEP)})

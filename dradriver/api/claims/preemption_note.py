@@ -1,4 +1,4 @@
-"""For whom others have to end: what a claim says of the pods that hold what it is pinned to, and until when it waits.
+"""The note on a claim that says which pods are preempted for it, and until when it waits for them.
 
 It is written with the claim, so before any of them is told to end: whoever leads then knows from the claims alone whose
 GPUs these are to be, and whom to end. A claim that says so is a promise like any other once those pods are gone.
@@ -50,7 +50,7 @@ class Preempts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def uids(self) -> frozenset[str]:
-        """The uids of all of them."""
+        """Return the uids of all pods that are preempted for the claim."""
         return frozenset(victim.uid for victim in self.victims)
 
 
@@ -58,12 +58,12 @@ _PREEMPTS: Final = msgspec.json.Decoder(Preempts)
 
 
 def written(preempts: Preempts) -> str:
-    """Return the text of a claim's annotation."""
+    """Return the text of the annotation with the pods that are preempted for a claim."""
     return msgspec.json.encode(preempts).decode()
 
 
 def read(claim: ResourceClaim) -> Preempts | None:
-    """Return what a claim of ours says of it; None where it says nothing, or something damaged."""
+    """Return which pods are preempted for a claim of ours; None if it notes none, or something damaged."""
     text = claim.metadata.annotations.get(names.PREEMPTS)
     if text is None or len(text) > LONGEST:
         return None

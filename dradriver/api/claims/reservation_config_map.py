@@ -89,7 +89,7 @@ def config_map(
 
 
 def read(found: Mapping[str, Any]) -> Written:
-    """Return what the ConfigMap says.
+    """Return the reservations that the ConfigMap holds.
 
     Raises:
         WordError: It was not written by this driver, or was changed since.

@@ -1,4 +1,4 @@
-"""What was chosen, as annotations on the pod."""
+"""The annotations on a pod that tell what it got: GPUs, level, bandwidth, fraction."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ def written(choice: Choice | PartChoice, uuids: Mapping[int, str]) -> dict[str, 
 
 
 def described(part: Part) -> str:
-    """Return a part as pods are told of it: ``25%/20480Mi`` of compute and memory, or ``1g.10gb@6`` with its start."""
+    """Return a fraction as a pod's annotation shows it: ``25%/20480Mi``, or ``1g.10gb@6`` with its start."""
     if isinstance(part, SharePart):
         return f"{part.amount.cores}%/{part.amount.memory_mib}Mi"
     return f"{part.profile}@{part.start}"
 
 
 def gbps(value: float) -> str:
-    """Return a bandwidth in the form that ``min-bandwidth`` is written in: ``47.5GB/s``."""
+    """Return a bandwidth as a pod's annotation shows it: ``47.5GB/s``."""
     return f"{value:.1f}".removesuffix(".0") + "GB/s"

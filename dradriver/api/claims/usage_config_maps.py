@@ -118,12 +118,12 @@ class Kept(msgspec.Struct, frozen=True):
 
 
 def every_name() -> list[str]:
-    """Return the names of all that there can be, the hour's last."""
+    """Return the names of all ConfigMaps with GPU time that there can be, the current hour's last."""
     return [*(f"{_NAME}-{place:02}" for place in range(PLACES)), name_of(None)]
 
 
 def name_of(day: int | None) -> str:
-    """Return the name of a day's ConfigMap, counted from the epoch; of the hour that goes on for None."""
+    """Return the name of a day's ConfigMap with GPU time, counted from the epoch; of the current hour for None."""
     return f"{_NAME}-hour" if day is None else f"{_NAME}-{day % PLACES:02}"
 
 
@@ -137,7 +137,7 @@ def config_map(
     version: str = "",
     details: Mapping[int, Detail] | None = None,
 ) -> dict[str, Any]:
-    """Return a ConfigMap with these hours.
+    """Return a ConfigMap with the GPU time of these hours.
 
     Args:
         day: Which day's; None for the hour that goes on.
@@ -156,7 +156,7 @@ def config_map(
 
 
 def read(config_map: Mapping[str, Any]) -> Kept:
-    """Return what a ConfigMap says.
+    """Return the GPU time that a ConfigMap holds.
 
     Raises:
         WordError: It was not written by this driver, or was changed since.
@@ -183,13 +183,13 @@ def read(config_map: Mapping[str, Any]) -> Kept:
 
 
 def name_in(config_map: Mapping[str, Any]) -> str:
-    """Return the name of an object that may be none."""
+    """Return an object's name in a ConfigMap with GPU time; the object may be None."""
     metadata = config_map.get("metadata")
     return str(metadata.get("name", "")) if isinstance(metadata, Mapping) else ""
 
 
 def bounded(buckets: Mapping[Bucket, float], most: int, namespaces: int) -> dict[Bucket, float]:
-    """Return fewer buckets of the same sum, with each namespace's: all but the largest are added up by namespace.
+    """Return fewer buckets of GPU time with the same sum: all but the largest are added up by namespace.
 
     Args:
         buckets: GPU-seconds.
@@ -202,7 +202,7 @@ def bounded(buckets: Mapping[Bucket, float], most: int, namespaces: int) -> dict
 def folds(
     buckets: Mapping[Bucket, float], most: int, namespaces: int, *, products: bool = True
 ) -> dict[Bucket, Bucket]:
-    """Return to which bucket those go that do not stay where they are ``bounded``.
+    """Return the bucket of GPU time that each small bucket is added to when they are ``bounded``.
 
     A namespace's sums keep their product, which says what they cost, where there is room and ``products`` says so.
     """
@@ -228,7 +228,7 @@ def _sums(buckets: Mapping[Bucket, float], folded: Mapping[Bucket, Bucket]) -> d
 
 
 def moved(buckets: Mapping[Bucket, float], to: Mapping[Bucket, Bucket]) -> dict[Bucket, float]:
-    """Return GPU-seconds by the buckets that theirs go to."""
+    """Return GPU-seconds by the buckets that they are added to."""
     if not to:
         return dict(buckets)
     found: dict[Bucket, float] = {}
@@ -240,7 +240,7 @@ def moved(buckets: Mapping[Bucket, float], to: Mapping[Bucket, Bucket]) -> dict[
 def largest_pods(
     pods: Mapping[tuple[Bucket, str], tuple[float, float]], most: int
 ) -> dict[tuple[Bucket, str], tuple[float, float]]:
-    """Return the pods that had most of an hour, no more than so many."""
+    """Return the pods that had most GPU time of an hour, no more than so many."""
     if len(pods) <= most:
         return dict(pods)
     return dict(heapq.nsmallest(most, pods.items(), key=_most_first))

@@ -1,4 +1,4 @@
-"""What a pod says of the gang that it belongs to: read strictly and noted.
+"""A pod's annotations about its gang, read strictly, and their note in the resolved request.
 
 It stands in the resolved request. Who else belongs to the gang says ``gang_of_pod``.
 """
@@ -46,22 +46,22 @@ class Gang(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
 
     @property
     def written(self) -> str | None:
-        """The name that its author gave it; None where it is that of what made the pod."""
+        """Return the gang's name that the annotation gives; None if the owner's name is used."""
         return None if self.name == AUTO else self.name
 
     @property
     def restarts(self) -> bool:
-        """Whether all of it start anew when it loses a pod."""
+        """Return whether the whole gang starts again when it loses a pod."""
         return self.on_member_loss == RESTART
 
     @property
     def asked(self) -> bool:
-        """Whether its author says that there is a gang; limits alone may be of one that is none."""
+        """Return whether an annotation says that there is a gang."""
         return self.name is not None or self.pods is not None
 
     @property
     def size(self) -> Size | None:
-        """How many pods its author says that there are."""
+        """Return the gang's size by the annotation."""
         return (self.pods, self.pods) if isinstance(self.pods, int) else self.pods
 
 
@@ -71,7 +71,7 @@ _UNSAID: Final = {"on_member_loss": REPLACE}  # what is so where nothing is said
 
 
 def gang(annotations: Mapping[str, str]) -> Gang | None:
-    """Return what annotations say of a gang; None where they say nothing of one, or only what is so anyway.
+    """Return what a pod's annotations say of its gang; None if they say nothing of one.
 
     Raises:
         WordError: A bad value.
@@ -90,12 +90,12 @@ def version(gang: Gang, first: int) -> int:
 
 
 def said(gang: Gang) -> list[str]:
-    """Return the annotations that say something of a gang."""
+    """Return a pod's annotations that say something of a gang."""
     return [word.key for name, word in _WORDS.items() if getattr(gang, name) is not None]
 
 
 def check(gang: Gang) -> None:
-    """Raise unless a gang that was noted is one that ``gang`` makes.
+    """Raise unless a gang that was noted is one that ``gang`` makes of annotations.
 
     Raises:
         WordError: It is none.

@@ -1,4 +1,4 @@
-"""Which gang a pod belongs to, from the pod alone: by what its author wrote, and by what made it (``gang_owners``)."""
+"""Which gang a pod belongs to, from the pod alone: its annotations, and its owner's labels (``gang_owners``)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NOTHING: Final = (
 
 
 def facts(pod: Pod) -> Facts:
-    """Return what of a pod says which gang it belongs to."""
+    """Return the labels, annotations and owner of a pod that say which gang it belongs to."""
     group = pod.spec.scheduling_group
     return Facts(
         namespace=pod.metadata.namespace,
@@ -35,7 +35,7 @@ def facts(pod: Pod) -> Facts:
 
 
 def find(pod: Facts, gang: Gang | None = None) -> Member | Alone:
-    """Return which gang a pod belongs to: unasked only Kubernetes' own, for jobs of an array must not wait for others.
+    """Return which gang a pod belongs to. Unasked, only Kubernetes' own gangs count: jobs of an array must not wait.
 
     Args:
         pod: What is known of it; any text.
@@ -57,7 +57,7 @@ def find(pod: Facts, gang: Gang | None = None) -> Member | Alone:
 
 
 def must_wait(gang: Gang | None, found: Alone | None = None) -> bool:
-    """Return whether a pod of no gang, or of one of unknown size, waits at its gate; else it is placed by itself.
+    """Return whether a pod that may be of a gang waits at its gate; else it is placed by itself.
 
     Who says that there is a gang would get a part of one otherwise; limits alone may be of a gang that is none.
 
@@ -69,7 +69,7 @@ def must_wait(gang: Gang | None, found: Alone | None = None) -> bool:
 
 
 def size(member: Member, gang: Gang | None, told: Size | Alone | WordError | None) -> Size | Alone | str:
-    """Return how many pods a gang has, that it is none, or why nobody knows; empty while that is not known yet.
+    """Return the size of a pod's gang, that it is none, or why the size is unknown; empty while it is not known yet.
 
     That its pods can never be a gang stands above all. Then comes what its author wrote, then what ``read`` says, for
     the pod may count others that have no GPUs, then the pod.
@@ -94,7 +94,7 @@ def size(member: Member, gang: Gang | None, told: Size | Alone | WordError | Non
 
 
 def unknown_size(member: Member) -> str:
-    """Return why a gang whose size nothing tells cannot start, and what to write."""
+    """Return why a gang of unknown size cannot start, and what to write."""
     if member.read is None or member.made_by == _NAMED:
         return f"{names.GANG_SIZE} is missing: write how many pods the gang has"
     return (

@@ -1,4 +1,4 @@
-"""How many pods with GPUs a gang has, from the object that made them: foreign input, read strictly and bounded."""
+"""How many pods with GPUs a gang has, from the spec of its owner (Job, JobSet and others), read strictly."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ class _Read(Part, frozen=True):
 
 
 def why_never(kind: str, spec: Any) -> str:
-    """Return why the pods of such an object are never a gang, and what to write; empty where nothing speaks against it.
+    """Return why the pods of such an owner are never a gang, and what to write; empty if they may be one.
 
     Args:
         kind: The object's; of most kinds nothing is known.
@@ -182,7 +182,7 @@ def why_never(kind: str, spec: Any) -> str:
 
 
 def number_of_indexes(text: str, completions: int) -> int:
-    """Return how many indexes of a Job a text names, such as ``1,3-5``; what it says of no such index counts nothing.
+    """Return how many indexes of an indexed Job a text names, such as ``1,3-5``.
 
     Nothing is made for each index. Source: ``parseIndexesFromString`` of Kubernetes 1.35.4,
     pkg/controller/job/indexed_job_utils.go.
@@ -211,7 +211,7 @@ def _index(text: str) -> int | None:
 
 
 def size_from(owner: Owner, found: Mapping[str, Any]) -> Size | Alone:
-    """Return how many pods with GPUs a gang has; ``Alone`` where the object says that its pods are no gang.
+    """Return how many pods with GPUs a gang has by its owner; ``Alone`` if the owner's pods are no gang.
 
     Args:
         owner: What was to be read, as ``Member.read`` names it.
@@ -239,7 +239,7 @@ def size_from(owner: Owner, found: Mapping[str, Any]) -> Size | Alone:
 
 
 def retries_from(owner: Owner, found: Mapping[str, Any]) -> int | None:
-    """Return how often each index of a Job is tried again, None if all indexes share one number of retries.
+    """Return how often the owner tries each index again, None if all indexes share one number of retries.
 
     Args:
         owner: What was read; of any other kind than a Job or a JobSet nothing is known.

@@ -1,4 +1,4 @@
-"""Pods that cannot be in a gang, because the others are made only once the first has its place; and what to write.
+"""Pods that cannot form a gang, because their owner makes the others only after the first has its place.
 
 Holding such a pod until all are there would hold it for ever.
 """
@@ -38,7 +38,7 @@ IN_ORDER: Final = (
 def why_never(
     labels: Mapping[str, str], annotations: Mapping[str, str], scheduler: str, gang: Gang | None
 ) -> str | None:
-    """Return why a pod is in no gang whoever else there is, and what to write instead; None where it may be in one.
+    """Return why a pod can be in no gang, and what to write instead; None if it can.
 
     Args:
         labels: Its labels.

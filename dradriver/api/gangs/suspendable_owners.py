@@ -1,4 +1,4 @@
-"""Owners that make their pods anew when they are suspended and resumed: what is read of them, the record, the patches.
+"""Owners that make their pods again after being suspended and resumed: their fields, the record, the patches.
 
 Suspending costs a Job nothing, where each pod that is evicted or deleted counts as a failure, and more than its
 backoffLimit fail it. What is suspended is resumed by whoever leads then: a record on the object says so, written by the
@@ -79,28 +79,28 @@ class Suspendable(Part, frozen=True):
 
     @property
     def suspended(self) -> bool:
-        """Whether it is to have no pods."""
+        """Return whether the owner is suspended: it is to have no pods."""
         return bool(self.spec.suspend or (self.spec.run_policy is not None and self.spec.run_policy.suspend))
 
     @property
     def rests(self) -> bool:
-        """Whether its controller says that it has seen to that."""
+        """Return whether the owner's status confirms that it is suspended."""
         return self._has("Suspended")
 
     @property
     def ended(self) -> bool:
-        """Whether it makes no more pods, whatever is done to it."""
+        """Return whether the owner has ended: it makes no more pods."""
         return any(map(self._has, _ENDED))
 
     @property
     def kueues(self) -> bool:
-        """Whether Kueue suspends and resumes it."""
+        """Return whether Kueue suspends and resumes the owner."""
         managed = (self.spec.managed_by or "").startswith(_KUEUE)
         return managed or of_kueue(self.metadata)
 
     @property
     def parent(self) -> OwnerReference | None:
-        """What made it and will change it as it likes; None where nothing does."""
+        """Return the owner's own controller, which changes it; None without one."""
         made_by = next((owner for owner in self.metadata.owner_references if owner.controller), None)
         return None if made_by is None or made_by.kind in _NO_PARENTS else made_by
 
@@ -130,11 +130,11 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     over: bool = False
 
     def due_in_s(self, now: datetime.datetime) -> float:
-        """Return the seconds until it may be suspended again; none or less for now."""
+        """Return the seconds until the owner may be suspended again; 0 or less for now."""
         return min(FIRST_PAUSE_S * 2.0 ** min(max(self.times, 1) - 1, 16), LONGEST_PAUSE_S) - self._age_s(now)
 
     def next_times(self, now: datetime.datetime) -> int:
-        """Return how often in a row it will have been if it is suspended now."""
+        """Return how often in a row the owner will have been suspended if it is suspended now."""
         return self.times + 1 if self._age_s(now) < 2 * LONGEST_PAUSE_S else 1
 
     def _age_s(self, now: datetime.datetime) -> float:
@@ -142,12 +142,12 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def of_kueue(metadata: Metadata) -> bool:
-    """Return whether Kueue has to do with an object, by what it or its author wrote on it."""
+    """Return whether Kueue manages an owner, by its labels and annotations."""
     return any(key.startswith(_KUEUE) for key in (*metadata.labels, *metadata.annotations))
 
 
 def record_of(found: Suspendable) -> Record | None:
-    """Return what was noted on an object; None for nothing, or what only looks like it."""
+    """Return the record of a suspension on an owner; None for none, or what only looks like it."""
     text = found.metadata.annotations.get(names.RESTART, "")
     if not text or len(text) > _LONGEST_RECORD:
         return None
@@ -160,7 +160,7 @@ def record_of(found: Suspendable) -> Record | None:
 
 
 def under_way(found: Suspendable) -> Record | None:
-    """Return the record of an object that was suspended here and not resumed yet; None for any other."""
+    """Return the record of an owner that was suspended here and not resumed yet; None for any other."""
     record = record_of(found)
     if record is None or record.over or names.RESTARTING not in found.metadata.labels:
         return None
@@ -168,7 +168,7 @@ def under_way(found: Suspendable) -> Record | None:
 
 
 def record(found: Suspendable, *, gang: str, loss: str, why: str, now: datetime.datetime) -> Record:
-    """Return what is to be noted on an object that is suspended now, in UTC."""
+    """Return the record of a suspension for an owner that is suspended now, in UTC."""
     before = record_of(found)
     return Record(
         uid=found.metadata.uid,
@@ -181,17 +181,17 @@ def record(found: Suspendable, *, gang: str, loss: str, why: str, now: datetime.
 
 
 def suspend(kind: str, found: Suspendable, record: Record) -> dict[str, Any]:
-    """Return the merge patch that suspends an object, with its record; ``conflict`` if it has changed."""
+    """Return the merge patch that suspends an owner, with its record; ``conflict`` if it has changed."""
     return _patch(found, record, label="true", spec=_spec(kind, suspended=True))
 
 
 def resume(kind: str, found: Suspendable, record: Record) -> dict[str, Any]:
-    """Return the merge patch that resumes an object; ``conflict`` if it has changed."""
+    """Return the merge patch that resumes an owner; ``conflict`` if it has changed."""
     return _patch(found, msgspec.structs.replace(record, over=True), label=None, spec=_spec(kind, suspended=False))
 
 
 def rest(kind: str, found: Suspendable, *, why: str, now: datetime.datetime) -> dict[str, Any]:
-    """Return the merge patch that suspends an object until its author resumes it; ``conflict`` if it has changed.
+    """Return the merge patch that suspends an owner until its author resumes it; ``conflict`` if it has changed.
 
     There is no promise on it, so no leader resumes it; what is noted tells people why it rests.
     """
@@ -205,12 +205,12 @@ def rest(kind: str, found: Suspendable, *, why: str, now: datetime.datetime) -> 
 
 
 def let_go(found: Suspendable, record: Record) -> dict[str, Any]:
-    """Return the merge patch that leaves an object as others want it, and notes that nobody has to resume it."""
+    """Return the merge patch that leaves an owner as others want it, and notes that nothing has to resume it."""
     return _patch(found, msgspec.structs.replace(record, over=True), label=None, spec=None)
 
 
 def obstacle(kind: str, found: Suspendable) -> str:
-    """Return why an object must not be suspended, and what to do instead; empty where it may be."""
+    """Return why an owner must not be suspended, and what to do instead; empty if it may be."""
     one = shown(kind, found.metadata.name)
     if found.kueues:
         return f"{one} is in a queue of Kueue's, which suspends and resumes it itself: leave it to Kueue, or delete it"
@@ -227,7 +227,7 @@ def obstacle(kind: str, found: Suspendable) -> str:
 
 
 def belongs(pod: Pod, kind: str, found: Metadata) -> bool:
-    """Return whether a pod is of what an object has made, all the way down; the object is one without parents."""
+    """Return whether a pod belongs to what a topmost owner has made, all the way down."""
     if pod.metadata.namespace != found.namespace:
         return False
     if kind in ("JobSet", "TrainJob"):  # a TrainJob's JobSet has its name
@@ -236,19 +236,19 @@ def belongs(pod: Pod, kind: str, found: Metadata) -> bool:
 
 
 def grant(kind: str, right: str) -> str:
-    """Return how an administrator lets the controller ``read`` or ``suspend`` objects of a kind."""
+    """Return how an administrator lets the controller ``read`` or ``suspend`` owners of a kind."""
     return f"set {CHART_VALUE}.{kind}.{right} in the chart's values"
 
 
 def set_of(pod: Pod) -> tuple[str, str]:
-    """Return whose pod one of a StatefulSet is: those of a LeaderWorkerSet are of several, and of one owner still."""
+    """Return the owner of a StatefulSet's pod, which for a LeaderWorkerSet stands above several StatefulSets."""
     owner = next((owner.uid for owner in pod.metadata.owner_references if owner.controller), "")
     lws = pod.metadata.labels.get(LWS + "name", "")
     return (lws, "") if lws else ("", owner)
 
 
 def shown(kind: str, name: str) -> str:
-    """Return which object is meant, as messages say it."""
+    """Return an owner's kind and name as messages say them."""
     return messages.shown(f"{kind} {name}")
 
 

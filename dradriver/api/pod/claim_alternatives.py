@@ -1,4 +1,4 @@
-"""What a request comes to in attributes: a claim that the scheduler fills by itself, without anybody's choice.
+"""A pod's request as a list of alternatives over device attributes: a claim that the scheduler fills by itself.
 
 A scheduler can only match attribute values that are equal, and takes the first devices that do. So a wish becomes
 constraints on groups that slices publish, and a preference a *ladder*: alternatives of which the first that fits is
@@ -52,7 +52,7 @@ class _Rung(NamedTuple):
 
 
 def spec(found: Resolved, *, keep_env: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Return the spec of a claim for a pod, with the requests that its containers name.
+    """Return the spec of a claim with alternatives that the scheduler fills, and its containers' requests.
 
     What only a choice among sets can do (``strategy``, weights) is not in it; the slices' order of devices is.
 
@@ -96,7 +96,7 @@ def spec(found: Resolved, *, keep_env: tuple[str, ...] = ()) -> dict[str, Any]:
 
 
 def demanding(spec: Mapping[str, Any], request: Request, requests: Collection[str] | None = None) -> dict[str, Any]:
-    """Return the spec of a claim as an author's template has it, with what the words demand beside.
+    """Return a template's claim spec with the alternatives that the pod's annotations require.
 
     What they only prefer is not in it: the template's requests are ``exactly`` ones.
 
@@ -284,7 +284,7 @@ def _selectors(request: Request) -> list[str]:
 
 
 def larger_group(request: Request) -> int | None:
-    """Return the size of the group all of whose GPUs must be linked with each other for a set of some of them.
+    """Return the size of the linked group that the alternatives require for a set of some of its GPUs.
 
     A group has a ring. Of a larger one than the set the scheduler takes any GPUs, so each two of it must have a link.
     None for a set that is as large as a group, or larger than any, and where no links are demanded.

@@ -220,13 +220,13 @@ def _unless(default: str, said: str) -> str | msgspec.UnsetType:
 
 
 def write(resolved: Resolved) -> str:
-    """Return the text of the note."""
+    """Return the text of the resolved request's note."""
     plain = msgspec.to_builtins(resolved) | {"request": annotation_words.as_written(resolved.request)}
     return _ENCODER.encode(plain).decode()
 
 
 def read(annotations: Mapping[str, str]) -> Resolved:
-    """Return what the webhook noted.
+    """Return the resolved request that the webhook noted on a pod.
 
     Raises:
         WordError: There is no note, or it was changed into something that is none.
@@ -246,7 +246,7 @@ def read(annotations: Mapping[str, str]) -> Resolved:
 
 
 def rare(annotations: Mapping[str, str]) -> Rare:
-    """Return the rare fields of a note; none of a pod without a note, or of a note that ``read`` refuses to decode.
+    """Return the rare fields of a resolved request; none of a pod without a note.
 
     It takes a tenth of the time of ``read``, which most pods do not need.
     """

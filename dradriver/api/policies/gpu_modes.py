@@ -1,4 +1,4 @@
-"""What of a GPU is handed out, by the section ``gpus``: a pure function, asked by whoever publishes or places GPUs."""
+"""How a GPU is handed out by the policies: whole, in shares or in MIG slices. Pure functions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Mode(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def form(self) -> tuple[MigWord, SharedWord, int, bool]:
-        """What cannot change while a claim has something of the GPU.
+        """Return the part of a GPU's mode that cannot change while a claim uses the GPU.
 
         Of a GPU whose placements are published the whole is a device of its own, which must not go while it is held.
         """
@@ -37,12 +37,12 @@ class Mode(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def whole(self) -> bool:
-        """Whether it is only handed out as a whole."""
+        """Return whether the GPU is only handed out as a whole."""
         return self.mig == "off" and self.shared == "none"
 
 
 def mode_of(policies: Policies, *, node: str, labels: Mapping[str, str], gpu: Gpu) -> Mode | None:
-    """Return what of a GPU is handed out: what the first rule says that fits it, else whole.
+    """Return how a GPU is handed out: as the first policy rule that fits it says, else whole.
 
     Whole is also every GPU of a vendor of which there are no parts. Where no rule says what MIG is, a GPU in MIG mode
     is ``static``: it cannot be handed out whole.
@@ -78,7 +78,7 @@ def mode_of(policies: Policies, *, node: str, labels: Mapping[str, str], gpu: Gp
 
 
 def uncut(policies: Policies, *, node: str, labels: Mapping[str, str], gpu: Gpu) -> bool:
-    """Return whether a rule cuts up a GPU of a vendor of which there are no parts; arguments as of ``mode_of``."""
+    """Return whether a policy rule would divide a GPU of a vendor without parts; arguments as of ``mode_of``."""
     rule, _ = (None, True) if VENDORS[gpu.vendor].parts else _rule(policies, node, labels, gpu)
     return rule is not None and (rule.mig not in ("", "off") or rule.shared != "none")
 
@@ -93,7 +93,7 @@ def _rule(policies: Policies, node: str, labels: Mapping[str, str], gpu: Gpu) ->
 
 
 def fits(rule: Gpus, node: str, labels: Mapping[str, str], gpu: Gpu) -> bool | None:
-    """Return whether a rule is about a GPU of a node with these labels.
+    """Return whether a policy rule for GPUs applies to a GPU of a node with these labels.
 
     None if nobody knows: the rule is about GPUs of certain numbers, and it is not known which slot this one is in.
     """
@@ -103,7 +103,7 @@ def fits(rule: Gpus, node: str, labels: Mapping[str, str], gpu: Gpu) -> bool | N
 
 
 def on_node(rule: Gpus, node: str, labels: Mapping[str, str]) -> bool:
-    """Return whether a rule may be about GPUs of a node with these labels."""
+    """Return whether a policy rule may apply to GPUs of a node with these labels."""
     return (not rule.nodes or node in rule.nodes) and all(
         labels.get(key) == value for key, value in rule.node_selector.items()
     )

@@ -91,7 +91,7 @@ class Workloads(Section, frozen=True, rename="kebab"):
     inference_small: NameOrWords = "best-effort,pack"
 
     def meaning(self, workload: str) -> str | dict[str, str]:
-        """Return what one of ``WORKLOADS`` stands for."""
+        """Return what one of the policies' ``WORKLOADS`` stands for."""
         found: str | dict[str, str] = getattr(self, workload.replace("-", "_"))
         return found
 

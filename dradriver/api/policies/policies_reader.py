@@ -41,7 +41,7 @@ _SAID: Final = re.compile(re.escape(names.PREFIX) + r"[a-z-]+: ")
 
 
 def read(text: bytes, *, source: str) -> Policies:
-    """Return what a file says; an empty one says nothing, which gives the defaults.
+    """Return the policies that a policies file's text says; an empty one gives the defaults.
 
     Args:
         text: YAML in UTF-8.
@@ -71,7 +71,7 @@ def read(text: bytes, *, source: str) -> Policies:
 
 
 def notes(policies: Policies) -> list[str]:
-    """Return what the file says and nothing does yet, in sentences with their places."""
+    """Return what a policies file says and nothing uses yet, in sentences with their places."""
     places = [(f"policies.{name}", words) for name, words in policies.policies.items()]
     places += [(place, words) for place, words in _workloads(policies) if not isinstance(words, str)]
     found = []

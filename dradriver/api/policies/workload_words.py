@@ -1,4 +1,4 @@
-"""A pod's words with what ``workload`` and ``policy`` stand for in their place.
+"""A pod's annotations with ``workload`` and ``policy`` replaced by what the policies file says they stand for.
 
 What a pod says itself stands above its policy, and that above its workload: each is asked only for words that those
 before it do not say. But ``required`` adds up, as it always did beside a built-in policy: a policy's name must never
@@ -32,7 +32,7 @@ without them it would get something else than the policy promises."""
 
 
 def spelled_out(said: Mapping[str, str], policies: Policies) -> dict[str, str]:
-    """Return a pod's words, by their annotations, without ``workload`` and ``policy``.
+    """Return a pod's annotations with ``workload`` and ``policy`` replaced by what they stand for.
 
     Args:
         said: The pod's own words.

@@ -51,12 +51,12 @@ def _is_sound(gpu: LostGpu) -> bool:
 
 
 def of(gpu: Gpu) -> LostGpu:
-    """Return a GPU, as it was last seen, as a lost one."""
+    """Return a lost GPU, made from the GPU as it was last seen."""
     return LostGpu(gpu.index, gpu.pci, gpu.uuid)
 
 
 def note(pool: Sequence[dict[str, Any]], lost: Iterable[LostGpu]) -> None:
-    """Write the lost GPUs into the annotations of a pool's first slice; none of them leaves it as it is."""
+    """Write the lost GPUs into the annotation of a pool's first slice; none leave it as it is."""
     entries = sorted(lost)[:_MOST]
     if pool and entries:
         pool[0]["metadata"]["annotations"][names.LOST_GPUS] = msgspec.json.encode(entries).decode()

@@ -40,7 +40,7 @@ def build(
     gone: Mapping[str, Any] = MappingProxyType({}),
     features: SliceFeatures = ALL,
 ) -> list[dict[str, Any]]:
-    """Return the node's pool as slice objects of generation 0: the publisher sets generations and versions.
+    """Return the node's ResourceSlices of generation 0: the publisher sets generations and versions.
 
     The scheduler takes pools, slices and devices in the order of their names and lists, so devices stand in an order
     in which good sets are neighbours. A device's name is its GPU's identity, never an index: a replacement has the
@@ -93,7 +93,7 @@ def build(
 
 
 def machine_alone(machine: Machine, *, node: str, node_uid: str) -> list[dict[str, Any]]:
-    """Return the node's pool where another driver hands out the GPUs: one slice that has the machine and no device.
+    """Return the ResourceSlice with the machine and no device, for nodes whose GPUs another driver hands out.
 
     Raises:
         TopologyError: As ``build`` does.
@@ -106,7 +106,7 @@ def machine_alone(machine: Machine, *, node: str, node_uid: str) -> list[dict[st
 
 
 def is_machine_alone(piece: ResourceSlice) -> bool:
-    """Return whether a slice is a pool of ``machine_alone``, or of a machine whose GPUs are all kept from pods.
+    """Return whether a slice has a machine and no device: by ``machine_alone``, or because all GPUs are kept from pods.
 
     In a pool of several slices the first may have no device and what the others' devices share.
     """
@@ -135,7 +135,7 @@ def _objects(
 
 
 def attributes(machine: Machine) -> dict[str, dict[str, Any]]:
-    """Return the attributes of each GPU as a whole device, by that device's name; in MIG mode without its links."""
+    """Return the attributes of each GPU as a whole device in slices, by that device's name."""
     groups = group(machine)
     by_name = {}
     for i, gpu in enumerate(machine.gpus):
@@ -145,7 +145,7 @@ def attributes(machine: Machine) -> dict[str, dict[str, Any]]:
 
 
 def of_part(gpu: Mapping[str, Any], told: Mapping[str, str | int]) -> dict[str, Any]:
-    """Return the attributes of a part of a GPU.
+    """Return the attributes of a part of a GPU as a device in slices.
 
     Args:
         gpu: The GPU's own.
@@ -190,7 +190,7 @@ class Generation(NamedTuple, Generic[S]):
 
     @property
     def complete(self) -> bool:
-        """Whether all are there: the scheduler gives away nothing of one that is not, so neither may a pin."""
+        """Return whether all slices of a pool's generation are there: the scheduler allocates only then."""
         return len(self.slices) == self.said
 
 
@@ -231,7 +231,7 @@ def read_machine(slices: Iterable[ResourceSlice]) -> Machine | None:
 
 
 def as_handed_out(gpu: Gpu, mode: Mode, features: SliceFeatures) -> Mode:
-    """Return the mode that a GPU is handed out in, where the server or the GPU cannot do what is wanted.
+    """Return the mode in which slices offer a GPU if the server or the GPU cannot do what the policies want.
 
     A GPU that is never whole is not of fractions only: nothing that is published of it tells the two apart.
     """

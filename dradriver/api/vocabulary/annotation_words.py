@@ -65,7 +65,7 @@ class Word(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """Its name without prefix, as the policies file says it."""
+        """Return the annotation's name without prefix, as the policies file says it."""
         return self.key.removeprefix(names.PREFIX)
 
 
@@ -245,7 +245,7 @@ ASIDE: Final = {word.key: word.choices for word in EVERY if word.about is About.
 
 
 def said(words: Mapping[str, str], key: str) -> Any:
-    """Return the value of one of the words, by its annotation; None where it is not said.
+    """Return the value of an annotation word; None if it is not said.
 
     Raises:
         WordError: Its text is none.
@@ -254,7 +254,7 @@ def said(words: Mapping[str, str], key: str) -> Any:
 
 
 def fields(words: Mapping[str, str]) -> dict[str, Any]:
-    """Return the fields of a request that the words give, each word read: known ones, in any order.
+    """Return the fields of a request that annotation words give, each word read.
 
     Raises:
         WordError: A text that is none.
@@ -308,6 +308,6 @@ def _says(request: Request, word: Word) -> bool:
 
 
 def unfit(request: Request) -> Word | None:
-    """Return the first word whose field of a request has what the word never gives; None where all is well."""
+    """Return the first annotation word whose field in a request has an impossible value; None if all are fine."""
     some = ((word, getattr(request, word.field, None)) for word in OF_REQUESTS)
     return next((word for word, value in some if value is not None and not word.holds(value)), None)

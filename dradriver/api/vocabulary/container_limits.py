@@ -86,17 +86,17 @@ _GIB: Final = 1024  # up to here a number of GiB
 
 
 def is_ours(resource: str) -> bool:
-    """Return whether a resource is one of GPUs or parts of them that a claim takes the place of."""
+    """Return whether a container limit is one of GPUs or parts of them that a claim replaces."""
     return resource in NAMES or resource.startswith((_MIG, _OF_PRODUCT))
 
 
 def says_which(resource: str) -> bool:
-    """Return whether a resource says which kind of GPU it is: of a product, or of another vendor than NVIDIA."""
+    """Return whether a container limit says which kind of GPU it is for."""
     return resource in _OTHERS or resource.startswith(_OF_PRODUCT)
 
 
 def some(limits: Mapping[str, object]) -> bool:
-    """Return whether limits ask for any GPUs or parts of them: a number of none, ``0`` or ``0.0``, does not."""
+    """Return whether container limits ask for any GPUs or parts of them; ``0`` and ``0.0`` do not."""
     return any(is_ours(name) and _is_some(str(value)) for name, value in limits.items())
 
 
@@ -105,7 +105,7 @@ def _is_some(text: str) -> bool:
 
 
 def vendor(where: str, limits: Mapping[str, object]) -> str:
-    """Return whose GPUs the limits ask for; empty where they ask for none.
+    """Return whose GPUs container limits ask for; empty if they ask for none.
 
     Raises:
         WordError: Two vendors'.
@@ -120,7 +120,7 @@ def vendor(where: str, limits: Mapping[str, object]) -> str:
 
 
 def product(where: str, limits: Mapping[str, object]) -> str:
-    """Return which product the limits name, as the annotation ``product`` would say it; empty for any.
+    """Return which product container limits name, as the annotation ``product`` would say it; empty for any.
 
     GPU feature discovery drops what labels cannot hold and writes ``-`` for blanks (``sanitise`` of k8s-device-plugin's
     ``internal/lm``): a ``-`` may be either here.
@@ -146,7 +146,7 @@ def _names_product(resource: str) -> bool:
 
 
 def refuse_unread(limits: Iterable[tuple[str, str, object]]) -> None:
-    """Raise where limits of a pod that ask for no GPUs have one that was meant to, with what to write instead.
+    """Raise if a container limit was meant to ask for GPUs and does not, with what to write instead.
 
     Args:
         limits: Each with its place in words, for errors (``container 'main': limits``), its name and its value. No more
@@ -207,7 +207,7 @@ def _of_whole(name: str) -> str:
 
 
 def asked(where: str, limits: Mapping[str, object]) -> Asked:
-    """Return what the limits ask for; 0 for nothing.
+    """Return what container limits ask for; 0 for nothing.
 
     Args:
         where: The place in words, for errors: ``container 'main': limits``.

@@ -1,4 +1,4 @@
-"""What a container asks for, whole GPUs or a part, and how such asks become one request.
+"""What each container asks for, whole GPUs or a fraction, and how these become one request.
 
 A pod asks for one kind of thing: whole GPUs, shares or MIG slices. A word about parts says which part each container
 gets whose limit says how many GPUs; without such a word the limits say it themselves (``container_limits.py``).
@@ -28,7 +28,7 @@ _LIMITS: Final = "the containers' limits, which ask for parts of a GPU"
 
 
 def of_words(meant: Mapping[str, str]) -> Amount | str | None:
-    """Return the share, or the name of the MIG profile, that the words ask for; None where they ask for no part.
+    """Return the share, or the MIG profile, that a pod's annotations ask for; None if they ask for no fraction.
 
     Raises:
         WordError: A bad value, or words that contradict each other.
@@ -48,7 +48,7 @@ def of_words(meant: Mapping[str, str]) -> Amount | str | None:
 def request(
     meant: Mapping[str, str], asked: Mapping[str, Asked], *, about_sets: Mapping[str, str], fields: dict[str, Any]
 ) -> Request:
-    """Return the request of a pod.
+    """Return the request that a pod's containers make together.
 
     Args:
         meant: The author's words, by their own names.
@@ -111,7 +111,7 @@ def request_names(asked: Mapping[str, Asked]) -> dict[str, tuple[str, ...]]:
 
 
 def described(asked: Asked) -> str:
-    """Return an ask in words: ``2 GPUs``, ``25 % of a GPU's compute and 10240 MiB``, ``MIG 1g.10gb, 1g.10gb``."""
+    """Return what a container asks for in words: ``2 GPUs``, ``25 % of a GPU's compute and 10240 MiB``."""
     if isinstance(asked, int):
         return f"{asked} GPU{'s' if asked > 1 else ''}"
     if not isinstance(asked, Amount):

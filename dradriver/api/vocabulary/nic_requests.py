@@ -1,4 +1,4 @@
-"""NICs that drivers of others hand out: which drivers these are, what a claim asks them for, and how one is pinned.
+"""Requests for NICs of other drivers: which drivers these are, what a claim asks them for, how a NIC is pinned.
 
 A NIC is pinned by its PCI address, in the request of the claim's author, who also configures it: the driver that hands
 it out has it as an attribute, and so has the machine's description.
@@ -115,12 +115,12 @@ class NicAsk(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def count(self) -> int:
-        """How many NICs are chosen."""
+        """Return how many NICs a request is for."""
         return sum(request.count for request in self.requests)
 
 
 def selector(driver: NicDriver, addresses: Sequence[str]) -> str:
-    """Return a CEL expression that holds for exactly the NICs of a node with these addresses.
+    """Return a CEL expression that requests exactly the NICs of a node with these addresses.
 
     A device without the attribute answers false instead of ending the scheduler's attempt. JSON strings are valid CEL
     strings, so no text can break out of its quotes.
@@ -136,7 +136,7 @@ _SELECTORS: Final = {
 
 
 def addresses(expression: str) -> tuple[str, ...] | None:
-    """Return the addresses that ``selector`` was asked for; None where it did not write this expression."""
+    """Return the NIC addresses that ``selector`` was given; None if it did not write this expression."""
     for pattern, driver in _SELECTORS.items():
         match = pattern.fullmatch(expression)
         if match is None:
@@ -150,7 +150,7 @@ def addresses(expression: str) -> tuple[str, ...] | None:
 
 
 def given(claim: ResourceClaim) -> tuple[Given, ...]:
-    """Return the NICs that the scheduler gave a claim: what is allocated counts, whatever a slice says of it by then.
+    """Return the NICs that the scheduler allocated to a claim.
 
     Monitoring takes nothing away.
     """

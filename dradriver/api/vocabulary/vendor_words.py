@@ -15,7 +15,7 @@ _LESS: Final = "shares and MIG slices are of NVIDIA's GPUs alone"
 
 
 def check(fields: Mapping[str, Any], *, parts: bool) -> None:
-    """Raise unless what is wished can be had of the vendor's GPUs.
+    """Raise unless what a pod requests exists for the vendor's GPUs.
 
     Args:
         fields: Those of a request.

@@ -40,7 +40,7 @@ class ClusterError(DriverError):
 
 
 async def read(server: ServerConfig) -> tuple[list[ResourceSlice], list[Claim]]:
-    """Return this driver's slices, the other driver's where some of ours describe a machine alone, and all claims.
+    """Return this driver's slices, the other driver's if ours describe machines alone, and all claims of a cluster.
 
     Raises:
         ClusterError: The server does not answer or refuses.
@@ -63,7 +63,7 @@ async def read(server: ServerConfig) -> tuple[list[ResourceSlice], list[Claim]]:
 
 
 def whose(alone: Collection[str], pools: Mapping[Ledger, Collection[str]]) -> Ledger:
-    """Return which other driver hands out GPUs: the one that has devices of most machines that our agents describe.
+    """Return which other driver hands out GPUs in a cluster: the one that has devices of most machines of our agents.
 
     These describe machines of the vendor alone whose GPUs are chosen among; NVIDIA's where nothing tells.
 
@@ -80,7 +80,7 @@ def of_driver(ledger: Ledger) -> str:
 
 
 def read_claim(data: msgspec.Raw) -> Claim:
-    """Return a claim, or what can be read of it.
+    """Return a claim as commands read it, or what can be read of it.
 
     Raises:
         PartlyRead: It cannot be read whole.
@@ -111,7 +111,7 @@ async def listed(
     label_selector: str | None = None,
     field_selector: str | None = None,
 ) -> list[T]:
-    """Return what is read of all objects of a kind.
+    """Return what is read of all objects of a kind from a cluster's API server.
 
     Raises:
         ClusterError: The server does not answer or refuses; the message says what to ask for.
@@ -132,7 +132,7 @@ async def listed(
 def refused(
     error: ApiError | Unreachable, server: ServerConfig, resource: Resource, *, namespace: str | None = None
 ) -> ClusterError:
-    """Return the error about what a server did not answer, with what to do about it.
+    """Return the error about what a cluster's API server did not answer, with what to do about it.
 
     Args:
         error: What came.

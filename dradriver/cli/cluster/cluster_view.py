@@ -127,7 +127,7 @@ def _plain(value: Any) -> Any:
 
 
 def document(nodes: Sequence[NodeView], gone: Sequence[GoneNode] = ()) -> Document:
-    """Return the whole view; each holder has one colour over all nodes. Nodes whose agent is gone come last."""
+    """Return what ``gputopo topo --cluster`` shows; each holder has one colour over all nodes."""
     key = _key(nodes)
     series = {entry.name: entry.series for entry in key.entries}
     summary = Table(
@@ -249,7 +249,7 @@ def _holders(node: NodeView) -> Table:
 
 
 def data(nodes: Sequence[NodeView], gone: Sequence[GoneNode] = ()) -> list[dict[str, Any]]:
-    """Return the view as it stands in JSON and YAML; docs/cluster.md describes it, and it only ever grows."""
+    """Return what ``gputopo topo --cluster`` shows as it stands in JSON and YAML; it only ever grows."""
     return [
         {
             "node": node.name,

@@ -33,7 +33,7 @@ class Gang(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def stand(scene: Scene) -> None:
-    """Tell the scene's fleet where its nodes stand in the network, by the levels of the policies file."""
+    """Tell the listed cluster's fleet where its nodes stand in the network, by the levels of the policies file."""
     scene.picture.fleets.locate(scene.picture.nodes.labels(), "")
 
 

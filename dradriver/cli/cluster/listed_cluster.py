@@ -215,7 +215,7 @@ class Scene:
 
     @property
     def whole(self) -> bool:
-        """Whether nothing is missing without which no place can be looked for."""
+        """Return whether everything was listed without which no place can be looked for."""
         return self.sees_agents and not self._is_empty
 
     def agents_gone(self) -> dict[str, frozenset[str]]:
@@ -286,7 +286,7 @@ class Scene:
         return volumes.together(places) if lacking is None else lacking
 
     def owners(self) -> OwnerReader:
-        """Return what reads the objects that made the pods of gangs, as the controller does."""
+        """Return the reader of objects that made the pods of gangs, as the controller has it."""
         return OwnerReader(
             self._client, OwnerKinds(self._client), waits=lambda _: True, touch=lambda _: None, may_not=_you_may_not
         )
@@ -298,7 +298,7 @@ class Scene:
                 self.picture.gangs.other_changed((pod.namespace, pod.name), pod.group)
 
     def put(self, pod: Pod) -> None:
-        """Take in a pod of ours that no list has shown."""
+        """Add a pod of ours to the listed cluster that no list has shown."""
         self.picture.pods.setdefault((pod.metadata.namespace, pod.metadata.name), pod)
 
     async def fill(self, nodes: Collection[str]) -> bool:
@@ -364,7 +364,7 @@ class Scene:
 
 
 async def read_whole(client: Client, server: ServerConfig, followed: InForce, *, pods_too: bool = True) -> Scene:
-    """Return the cluster, for a command that can say nothing of a part of it.
+    """Return the whole cluster, as the controller's own cache, for a command that needs all parts of it.
 
     Args:
         client: The API server's client, entered.

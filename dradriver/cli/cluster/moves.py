@@ -154,7 +154,7 @@ class Simulation:
             yield move
 
     def end(self) -> None:
-        """Let the sets that became free be free."""
+        """Make the sets that the moves freed available again, at the end of the simulation."""
         self._kept.clear()
         self._picture.inventory.hold(_KEPT, {})
 

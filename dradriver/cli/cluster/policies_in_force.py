@@ -69,7 +69,7 @@ async def driver_namespace(client: Client, name: str | None) -> str:
 
 
 async def read(client: Client, server: ServerConfig, name: str | None, file: Policies | None = None) -> InForce:
-    """Return the policies that the driver follows, or those of the user's file.
+    """Return the policies that the driver in a cluster follows, or those of the user's file.
 
     Args:
         client: The API server's client.
@@ -110,7 +110,7 @@ def among(config_maps: Iterable[Mapping[str, Any]], namespace: str) -> InForce:
 
 
 def unread(error: ClusterError) -> InForce:
-    """Return the defaults, and what to tell a user who cannot read the ConfigMaps of the driver's namespace."""
+    """Return the default policies, and what to tell a user who may not read the driver's ConfigMaps."""
     cause = error.__cause__
     may_not = isinstance(cause, ApiError) and cause.forbidden
     cure = "ask to be named in the chart's value viewer.subjects, which gives that right"

@@ -56,7 +56,7 @@ class Own:
         self.trouble = ""
 
     async def read(self, client: Client, server: ServerConfig, namespace: str) -> None:
-        """Read it; what may not be read is said, and is as if it were not there."""
+        """Read the tenants' GPU time and reservations from the driver's namespace; what may not be read is said."""
         try:
             found: list[dict[str, Any]] = await cluster_reading.listed(
                 client, server, CONFIG_MAPS, dict, namespace=namespace
@@ -84,7 +84,7 @@ class Own:
             self._follow(policies_in_force.among(found, namespace))
 
     async def read_reservations(self, client: Client, server: ServerConfig, namespace: str) -> None:
-        """Read what is reserved, and nothing else."""
+        """Read the reservations from the driver's namespace, and nothing else."""
         try:
             self._reserve(await client.get(CONFIG_MAPS, reservation_config_map.NAME, namespace=namespace))
         except (ApiError, Unreachable) as error:
@@ -115,7 +115,7 @@ class Own:
         now_held: Mapping[str, tuple[float, float]],
         labels: Mapping[str, Mapping[str, str]] | None = None,
     ) -> Tenants:
-        """Return the tenants with what they had, and what their namespaces are given, and given or promised now.
+        """Return the tenants with what they have had, and what their namespaces are given or promised now.
 
         Without the namespaces' labels each that no tenant names is as one that none has.
         """

@@ -92,7 +92,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def results(document: Document, admission: Admission, *, translate: bool = False) -> Iterator[Result]:
-    """Yield what becomes of an object.
+    """Yield what the webhook would answer to the pods and claims of a manifest.
 
     Args:
         document: The object.

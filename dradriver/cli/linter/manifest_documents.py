@@ -108,7 +108,7 @@ class Document(msgspec.Struct, frozen=True):
     node: Any
 
     def line(self, path: Sequence[str | int] = ()) -> int:
-        """Return the line of a place, from 1, or of the nearest place around it."""
+        """Return the line of a place in the manifest, from 1, or of the nearest place around it."""
         node, line = self.node, self.node.start_mark.line
         for step in path:
             child = _child(node, step)
@@ -129,7 +129,7 @@ def _child(node: Any, step: str | int) -> tuple[int, Any] | None:
 
 
 def documents(text: bytes, source: str) -> Iterator[Document]:
-    """Yield the objects of a text; those of a ``List`` one by one.
+    """Yield the objects of a YAML or JSON manifest; those of a ``List`` one by one.
 
     Raises:
         DocumentError: It cannot be read from here on.

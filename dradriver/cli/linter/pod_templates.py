@@ -32,7 +32,7 @@ class PodOf(msgspec.Struct, frozen=True):
 
 
 def pods(document: Document) -> Iterator[PodOf]:
-    """Yield the pods of an object, in the order in which they stand there."""
+    """Yield the pods and claims that an object's pod templates make, in their order in the manifest."""
     data = document.data
     if data.get("kind") == "Pod":
         yield PodOf((), data)

@@ -37,7 +37,7 @@ LOGIN_S: Final = 15.0  # before the next login
 async def keep(
     page: Page, login: Callable[[], ServerConfig], policies: Policies | None, driver_namespace: str | None
 ) -> NoReturn:
-    """Keep a page up to date until cancelled.
+    """Keep the page up to date until cancelled, by one login at the API server after another.
 
     Args:
         page: The page.

@@ -76,12 +76,12 @@ class Whole(msgspec.Struct, frozen=True):
 
 
 def whole(data: msgspec.Raw) -> Whole:
-    """Keep an object as it came."""
+    """Return an object unchanged, for kinds that the page follows as a whole."""
     return Whole(isolated.identity(data), bytes(data))
 
 
 def sources(driver_namespace: str) -> tuple[Source, ...]:
-    """Return what the page is made from: with the driver's own namespace what that says of policies and GPU time."""
+    """Return which kinds of objects the page follows; with the driver's namespace also policies and GPU time."""
     sliced: dict[Any, Callable[[Any], Any]] = {slice_records.read_slice: slice_records.slice_record}
     found = [
         *(
@@ -145,19 +145,19 @@ class Mirror(Client):
         self._followed = [_Followed(source) for source in wanted]
 
     async def run(self) -> None:
-        """Follow until cancelled."""
+        """Follow the objects that the user may list until cancelled."""
         async with Client(self._config, user_agent=self._user_agent) as client, asyncio.TaskGroup() as tasks:
             for one in self._followed:
                 tasks.create_task(self._follow(client, one))
 
     def widen(self) -> None:
-        """Try all namespaces again where only the user's own are followed: rights may have come."""
+        """Try to follow all namespaces again if only the user's own are followed: rights may have come."""
         for one in self._followed:
             if one.narrowed:
                 one.again.set()
 
     async def settled(self) -> None:
-        """Wait until everything is known that may be, or why it is not."""
+        """Wait until all followed objects are known, or why they are not."""
         for one in self._followed:
             await one.settled.wait()
 
@@ -170,7 +170,7 @@ class Mirror(Client):
         field_selector: str | None = None,
         type: codec.Reading[T] = dict,  # type: ignore[assignment]  # noqa: A002
     ) -> tuple[builtins.list[T], str]:
-        """Return what is followed, else ask the server."""
+        """Return the followed objects of a kind, or ask the API server for them."""
         for one in self._followed:
             source = one.source
             asked = (resource, namespace, label_selector, field_selector)
@@ -189,20 +189,20 @@ class Mirror(Client):
         )
 
     def find(self, resource: Resource, key: Key) -> Any:
-        """Return what is kept of an object, None where there is none."""
+        """Return a followed object; None if there is none."""
         for one in self._followed:
             if one.source.resource == resource and one.reflector is not None and key in one.reflector.store:
                 return one.reflector.store[key]
         return None
 
     def every(self, resource: Resource) -> Iterator[Any]:
-        """Yield all objects of a kind that are followed."""
+        """Yield all followed objects of a kind."""
         for one in self._followed:
             if one.source.resource == resource and one.reflector is not None:
                 yield from one.reflector.store.values()
 
     def said(self) -> Iterator[str]:
-        """Yield in words what may not be listed, and what the server does not answer now."""
+        """Yield in words what may not be listed, and what the API server does not answer now."""
         for one in self._followed:
             resource, own = one.source.resource, self._config.namespace
             if one.narrowed and one.reflector is not None and one.reflector.synced.is_set():

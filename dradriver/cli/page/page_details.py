@@ -40,7 +40,7 @@ class Asked:
         self._waiting = 0
 
     def node(self, name: str) -> Answer | None:
-        """Return what is shown of a node; None where there is no such one."""
+        """Return what the page shows of a node that a reader opened; None if there is no such node."""
         if (view := self._live.views.get(name)) is not None:
             shown = cluster_view.node_document(view)
         elif (gone := self._live.gone.get(name)) is not None:
@@ -50,7 +50,7 @@ class Asked:
         return {"title": shown.title, "html": fragment(shown)}
 
     async def pod(self, namespace: str, name: str) -> Answer | None:
-        """Return what ``explain`` says of a pod; None where no pod can have this name, or there is none.
+        """Return what the page shows of a pod that a reader opened, as ``explain`` says it; None if there is none.
 
         Raises:
             BusyError: Too many are asked about.

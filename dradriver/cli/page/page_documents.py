@@ -10,7 +10,7 @@ from dradriver.view.plain import plain
 
 
 def health(live: Live) -> Document:
-    """Return what is wrong: GPUs that nobody gets and who still holds some, nodes that take no pods, what is odd."""
+    """Return the page's document on health: GPUs that nobody gets, nodes that take no pods, what is odd."""
     gpus: list[tuple[Cell, ...]] = []
     nodes: list[tuple[Cell, ...]] = []
     mig: list[tuple[Cell, ...]] = []
@@ -46,7 +46,7 @@ def health(live: Live) -> Document:
 
 
 def namespaces(scene: Scene) -> Document:
-    """Return what each namespace has, that with most GPUs first."""
+    """Return the page's document on what each namespace has, the one with most GPUs first."""
     has = {space: held for space, (_, held) in scene.picture.gpu_time.now().items() if held > 0}
     if not has:
         return report(Notes(lines=(Cell("no namespace has GPUs"),)))

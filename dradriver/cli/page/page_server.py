@@ -52,7 +52,7 @@ class Page:
 
     @contextlib.asynccontextmanager
     async def serve(self, *, host: str, port: int) -> AsyncIterator[int]:
-        """Serve while the block runs; gives the port.
+        """Serve the page over HTTP while the block runs; gives the port.
 
         Raises:
             OSError: The port is taken.

@@ -83,7 +83,7 @@ class OrderReplay:
         self._finished = 0
 
     def run(self, *, progress: Callable[[int], None] | None = None) -> OrderResult:
-        """Let all jobs come and leave; ``progress`` is told how many have left."""
+        """Replay all jobs in one order of the queue; ``progress`` is told how many have left."""
         coming = iter(self._jobs)
         job = next(coming, None)
         while job is not None or self._lines or self._leaving:

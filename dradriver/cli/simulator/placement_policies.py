@@ -23,7 +23,7 @@ _PAIR: Final = {
 
 
 def chance(cluster: Cluster, gpus: int, rng: random.Random) -> Part | None:
-    """Any set of any node that has room."""
+    """Return any set of free GPUs of any simulated node that has room."""
     nodes = [node for node, mask in enumerate(cluster.free) if mask.bit_count() >= gpus]
     if not nodes:
         return None
@@ -32,19 +32,19 @@ def chance(cluster: Cluster, gpus: int, rng: random.Random) -> Part | None:
 
 
 def first_fit(cluster: Cluster, gpus: int, rng: random.Random) -> Part | None:  # noqa: ARG001  # one signature
-    """The first node that has room, its lowest GPUs: what the scheduler does with devices that say nothing."""
+    """Return the lowest GPUs of the first node that has room: what the scheduler does with devices that say nothing."""
     node = _first(cluster, gpus)
     return None if node is None else Part(node, mask_of(positions(cluster.free[node])[:gpus]))
 
 
 def link_scores(cluster: Cluster, gpus: int, rng: random.Random) -> Part | None:  # noqa: ARG001  # one signature
-    """The first node that has room, and on it what go-gpuallocator's best-effort scoring prefers."""
+    """Return the set that go-gpuallocator's best-effort scoring prefers, on the first node that has room."""
     node = _first(cluster, gpus)
     return None if node is None else Part(node, best_partition(cluster.machines[node], cluster.free[node], gpus))
 
 
 def ladder(cluster: Cluster, gpus: int, rng: random.Random) -> Part | None:  # noqa: ARG001  # one signature
-    """Device attributes alone: one group of the size, else one NUMA node, else anything; first fit within each."""
+    """Return the set by device attributes alone: one group of the size, else one NUMA node, else any; first fit."""
     for rung in range(3):
         for node, free in enumerate(cluster.free):
             for devices in _rungs(cluster.machines[node], gpus)[rung]:
@@ -55,7 +55,7 @@ def ladder(cluster: Cluster, gpus: int, rng: random.Random) -> Part | None:  # n
 
 
 def ours(cluster: Cluster, gpus: int, rng: random.Random) -> Part | None:  # noqa: ARG001  # one signature
-    """The allocator over all nodes, one pod after the other."""
+    """Return the set that the driver's allocator chooses over all nodes, one pod after the other."""
     try:
         choice = cluster.fleet.rank(_pod(cluster, gpus), limit=1)[0]
     except NoPlaceError:
@@ -68,7 +68,7 @@ def _pod(cluster: Cluster, gpus: int) -> Whole:
 
 
 def gang(cluster: Cluster, gpus: int, pods: int) -> list[Part] | None:
-    """The allocator, all pods of a job at once or none."""
+    """Return the sets that the driver's allocator chooses for all pods of a simulated job at once, or none."""
     try:
         placed = place_gang(cluster.fleet, GangRequest(pod=_pod(cluster, gpus), pods=pods))
     except NoPlaceError:

@@ -50,7 +50,7 @@ class Result(msgspec.Struct, kw_only=True):
 
 
 def over_seeds(results: Sequence[Result]) -> Result:
-    """Return the mean of each figure over several seeds of one policy."""
+    """Return the mean of each figure of one placement policy over several seeds."""
     figures = {
         field: mean(getattr(result, field) for result in results)
         for field in Result.__struct_fields__
@@ -92,7 +92,7 @@ class Replay:
         self._finished = 0
 
     def run(self, *, progress: Callable[[int], None] | None = None) -> Result:
-        """Let all jobs come and leave; ``progress`` is told how many have left."""
+        """Replay all jobs under one placement policy; ``progress`` is told how many have left."""
         coming = iter(self._jobs)
         job = next(coming, None)
         while job is not None or self._waiting or self._leaving:

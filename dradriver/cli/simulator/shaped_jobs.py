@@ -27,7 +27,7 @@ _DAY_S: Final = 86_400.0
 def drawn(
     shape: str, count: int, *, gpus: int, load: float, seed: int, cut: Callable[[int], int] | None = None
 ) -> list[Job]:
-    """Return jobs of a shape, by arrival, from a Monday at midnight on.
+    """Return simulated jobs of a published shape, by arrival, from a Monday at midnight on.
 
     They come within the time in which the cluster could do ``1 / load`` times their work: each seed asks for the load
     that was wished, however long its longest jobs are.
@@ -55,7 +55,7 @@ def drawn(
 
 
 def arrivals(rng: np.random.Generator, count: int, span_s: float) -> Floats:
-    """Return when so many jobs come within a span, sorted, seconds.
+    """Return when so many simulated jobs arrive within a span, sorted, seconds.
 
     The jobs of a bin are negative binomial: Poisson at a rate that is itself drawn (gamma). Given how many come in all,
     that is a draw among the bins by their rates. The hours and weekdays explain a part of the variance; the gamma has
@@ -76,7 +76,7 @@ def arrivals(rng: np.random.Generator, count: int, span_s: float) -> Floats:
 
 
 def expected(at_s: Floats) -> Floats:
-    """Return how many arrivals there are at a time against the mean; 0 is a Monday's midnight."""
+    """Return how many jobs arrive at a time of the week against the mean; 0 is a Monday's midnight."""
     hours = np.array(BY_HOUR)[(at_s % _DAY_S // _HOUR_S).astype(int)]
     days = np.array(BY_WEEKDAY)[(at_s // _DAY_S).astype(int) % len(BY_WEEKDAY)]
     found: Floats = hours * days

@@ -60,30 +60,30 @@ class Cluster:
         self._best: dict[int, float] = {}
 
     def take(self, parts: Iterable[Part]) -> None:
-        """Count GPUs as busy."""
+        """Count GPUs of the simulated cluster as busy."""
         for part in parts:
             assert part.mask & ~self.free[part.node] == 0, "no GPU is given twice"
             self.idle[part.node] ^= part.mask
             self._update(part.node)
 
     def give_back(self, parts: Iterable[Part]) -> None:
-        """Count GPUs as free."""
+        """Count GPUs of the simulated cluster as free."""
         for part in parts:
             self.idle[part.node] |= part.mask
             self._update(part.node)
 
     def reserve(self, masks: Mapping[int, int]) -> None:
-        """Give none of these GPUs, by node, from now on; others that were reserved no longer are."""
+        """Reserve these GPUs of the simulated cluster, by node, and no others."""
         before, self._reserved = self._reserved, dict(masks)
         for node in before.keys() | masks.keys():
             self._update(node)
 
     def count_free(self) -> int:
-        """How many GPUs nobody has."""
+        """Return how many GPUs of the simulated cluster are free."""
         return sum(mask.bit_count() for mask in self.idle)
 
     def count_reserved(self) -> int:
-        """How many of these are reserved."""
+        """Return how many of these GPUs of the simulated cluster are reserved."""
         return sum((self.idle[node] & mask).bit_count() for node, mask in self._reserved.items())
 
     def worth(self, parts: Sequence[Part]) -> float:

@@ -64,19 +64,19 @@ class Reserving:
 
     @property
     def idle(self) -> int:
-        """How many reserved GPUs nobody has."""
+        """Return how many reserved GPUs of the simulated cluster nobody uses."""
         return self._cluster.count_reserved()
 
     def begins(self, running: Running) -> None:
-        """Take in that a job has its GPUs."""
+        """Note that a simulated job has its GPUs, which may be reserved ones."""
         self._set(running.parts, running)
 
     def ends(self, running: Running) -> None:
-        """Take in that a job has left."""
+        """Note that a simulated job has left, and with it perhaps reserved GPUs."""
         self._set(running.parts, None)
 
     def make(self, waiting: Waiting, now: float) -> bool:
-        """Reserve the best set for a job that is blocked. Returns whether other GPUs are reserved than before."""
+        """Reserve the best set for a blocked simulated job. Returns whether other GPUs are reserved than before."""
         found = reservation_rules.best(self._candidates(waiting.kind, now), now)
         if found is None:
             return self.drop()
@@ -86,38 +86,38 @@ class Reserving:
         return self._fence(before)
 
     def drop(self) -> bool:
-        """Reserve nothing any more. Returns whether anything was reserved."""
+        """End the simulated reservation. Returns whether anything was reserved."""
         before, self.held, self.waiting = self.held, None, None
         return self._fence(before)
 
     def lift(self) -> None:
-        """Let reserved GPUs be given, until ``close``."""
+        """Let reserved GPUs of the simulated cluster be given to jobs, until ``close``."""
         self._cluster.reserve({})
 
     def close(self) -> None:
-        """Give reserved GPUs to nobody again."""
+        """Give reserved GPUs of the simulated cluster to no job again, after ``lift``."""
         self._fence(None)
 
     def longest(self, now: float) -> float:
-        """Return after how long a job must be ended that begins on reserved GPUs now, seconds; negative for none."""
+        """Return how long a job may run at most that begins on reserved GPUs now, seconds; negative for none."""
         return -1.0 if self.held is None else reservation_rules.latest_end(self.held, self.terms, now) - now
 
     def look(self, now: float) -> None:
-        """Take in who is on the reserved GPUs by now."""
+        """Note which simulated jobs are on the reserved GPUs now."""
         if self.held is not None:
             self.held = reservation_rules.seen(self.held, self._candidate(self._places(self.held), now))
 
     def count(self, now: float) -> None:
-        """Count what stands idle until now."""
+        """Count the reserved GPUs that stand idle until now."""
         if self.held is not None:
             self.held = reservation_rules.counted(self.held, self.idle, now)
 
     def runs_out_at(self) -> float | None:
-        """Return when it will have cost as much as it may; None for never."""
+        """Return when the simulated reservation will have cost as much as it may; None for never."""
         return None if self.held is None else reservation_rules.runs_out_at(self.held, self.idle, self.terms)
 
     def judge(self, now: float) -> bool:
-        """Keep, move or end the reservation. Returns whether other GPUs are reserved than before."""
+        """Keep, move or end the simulated reservation. Returns whether other GPUs are reserved than before."""
         if self.held is None or self.waiting is None:
             return False
         if self.held.idle_gpu_s < self.terms.idle_s * len(self.held.gpus) * (1 - 1e-9):
@@ -198,7 +198,7 @@ class Reserving:
 
 
 def blocked(waiting: Waiting) -> reservation_rules.Blocked:
-    """Return a job as the rules know it."""
+    """Return a blocked simulated job as the rules of reservations know it."""
     return reservation_rules.Blocked(
         who=str(waiting.job.number), tenant=str(waiting.job.tenant), since=waiting.since, failed=waiting.failed
     )

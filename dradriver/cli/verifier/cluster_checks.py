@@ -75,7 +75,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     agents_wanted: int = 0
 
     def agents(self) -> list[Pod]:
-        """Return the pods of node agents."""
+        """Return the pods of node agents that the checks have seen."""
         return pods_of(self.pods, NODE)
 
     def ledger(self) -> Ledger:
@@ -104,7 +104,7 @@ def ledger_of(pieces: Iterable[ResourceSlice]) -> Ledger:
 
 
 def findings(seen: Seen, *, now: float) -> Iterator[Finding]:
-    """Yield what there is to say; ``now`` in seconds since the epoch."""
+    """Yield what ``gputopo verify`` finds in the cluster: versions, parts, slices; ``now`` is in epoch seconds."""
     yield from _versions(seen.nodes)
     yield from _runtimes(seen.nodes)
     yield from _parts(seen)
@@ -343,7 +343,7 @@ def _beside(seen: Seen, ledger: Ledger) -> Iterator[Finding]:
 
 
 def clock(date: str = "") -> float:
-    """Return seconds since the epoch: by a header ``Date`` where there is one, else by this machine's clock."""
+    """Return seconds since the epoch for checks: by a header ``Date`` if there is one, else by this machine's clock."""
     try:
         return email.utils.parsedate_to_datetime(date).timestamp()
     except ValueError:

@@ -17,7 +17,7 @@ _OVER: Final = ("Succeeded", "Failed")
 
 
 def pods_of(pods: Iterable[Pod], part: str) -> list[Pod]:
-    """Return a part's pods. Those that are over, as evicted ones, are none of it any more."""
+    """Return the pods of one of the driver's parts (controller, webhook, node agent), without those that have ended."""
     found = []
     for pod in pods:
         labels = pod["metadata"].get("labels") or {}
@@ -28,17 +28,17 @@ def pods_of(pods: Iterable[Pod], part: str) -> list[Pod]:
 
 
 def container_of(pod: Pod, part: str) -> Mapping[str, Any] | None:
-    """Return the part's own container: others may have been put beside it."""
+    """Return the driver's own container in one of its pods: others may have been added."""
     return next((one for one in pod["spec"]["containers"] if one.get("name") == part), None)
 
 
 def is_ready(pod: Pod) -> bool:
-    """Return whether the kubelet reports the pod as ready."""
+    """Return whether the kubelet reports a pod of the driver as ready."""
     conditions = (pod.get("status") or {}).get("conditions") or ()
     return any(each.get("type") == "Ready" and each.get("status") == "True" for each in conditions)
 
 
 def arguments(container: Mapping[str, Any]) -> dict[str, str]:
-    """Return the values of a container's arguments, by their flags."""
+    """Return the values of a driver container's command-line arguments, by their flags."""
     words = [str(word).partition("=") for word in container.get("args") or ()]
     return {flag: value for flag, equals, value in words if equals}

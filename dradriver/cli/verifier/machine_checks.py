@@ -40,7 +40,7 @@ class Read(NamedTuple):
 
 
 def read(*, driver_root: Path | None, host_root: Path) -> Read | Finding:
-    """Return a reading of this machine, or why there is none."""
+    """Return a reading of this machine for the checks, or why there is none."""
     there = vendor_of_node.look(host_root)
     if there.refused is not None:
         return failed("driver", there.refused, "say which by the chart's discovery, or take the others' GPUs out")
@@ -79,7 +79,7 @@ def _kept(host_root: Path) -> KeptNics:
 
 
 def findings(found: Read, *, driver_root: Path | None, host_root: Path) -> Iterator[Finding]:
-    """Yield what there is to say of a machine that was read."""
+    """Yield what ``gputopo verify`` finds on this machine: driver, GPUs, links, MIG, MPS."""
     machine = found.machine
     if machine.vendor is not NVIDIA:
         yield passed("driver", f"amdgpu {machine.driver_version or 'of the kernel'}")

@@ -31,7 +31,7 @@ WANTED: Final = (
 
 
 async def findings(client: Client, namespace: str) -> list[Finding]:
-    """Return what may not be listed, and what for.
+    """Return which objects the user of ``gputopo`` may not list, and which commands need them.
 
     Raises:
         ApiError: The server refuses to say.

@@ -1,4 +1,4 @@
-"""The books of the cluster, and what is written into which of them when a pod or a claim is another."""
+"""The accounting of the cluster cache: what is written where when a pod or a claim changes."""
 
 from __future__ import annotations
 
@@ -109,12 +109,12 @@ class Books:
     # What is asked.
 
     def claim_of(self, pod: Pod) -> ClaimRecord | None:
-        """Return the claim under the name that the webhook gave a pod; whose it is, the caller must see."""
+        """Return the claim under the name that the webhook gave a pod; the caller checks whose it is."""
         key = claim_key(pod)
         return None if key is None else self.claims.get(key)
 
     def lacking_of(self, pod: Pod) -> Reason | None:
-        """Return what a waiting pod cannot start without yet, a template or a volume; None for nothing."""
+        """Return the template or volume without which a waiting pod cannot start; None for nothing."""
         return self.templates.lacking_of(pod) or self.volumes.lacking_of(pod)
 
     def held(self, key: Key) -> Mapping[Device, Usage]:

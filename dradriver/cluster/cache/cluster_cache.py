@@ -1,4 +1,4 @@
-"""The live picture of the cluster that decisions are made from: what reflectors show and, at once, our own writes."""
+"""The live cache of the cluster that decisions are made from: what reflectors show and, at once, our own writes."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ class Picture(Books):
 
     @property
     def generation(self) -> int:
-        """A number that is another one after each change of nodes, GPUs, or what is used of them."""
+        """Return the generation of the cluster cache: another number after each change of nodes, GPUs, or their use."""
         return self.nodes.generation + self.inventory.generation
 
     # What reflectors see.
 
     def pod_changed(self, change: Change[Pod | Foreign]) -> None:
-        """Take in what the pods' reflector saw."""
+        """Update the cluster cache by what the pods' reflector saw."""
         key, old, new = change.key, change.old, change.new
         if isinstance(old, Foreign) and old.node:
             self.nodes.give(old.node, old.takes)
@@ -82,13 +82,13 @@ class Picture(Books):
         self._tell()
 
     def claim_changed(self, change: Change[ClaimRecord]) -> None:
-        """Take in what the claims' reflector saw."""
+        """Update the cluster cache by what the claims' reflector saw."""
         if self.accounts.shows(change):
             self._set_claim(change.key, change.new)
             self._tell()
 
     def node_changed(self, change: Change[Node]) -> None:
-        """Take in what the nodes' reflector saw."""
+        """Update the cluster cache by what the nodes' reflector saw."""
         name = change.key[1]
         self.nodes.set_node(name, change.new)
         if change.old is None or change.new is None:
@@ -98,28 +98,28 @@ class Picture(Books):
         self._tell()
 
     def slice_changed(self, change: Change[SliceRecord]) -> None:
-        """Take in what the slices' reflector saw."""
+        """Update the cluster cache by what the slices' reflector saw."""
         self.offered.slice_changed(change)
         self._tell()
 
     def channels_changed(self, change: Change[ChannelSlice]) -> None:
-        """Take in what the reflector of slices with channels of multi-node NVLink saw."""
+        """Update the cluster cache by what the reflector of slices with multi-node NVLink channels saw."""
         self.channels.slice_changed(change)
         self._tell()
 
     def taint_rule_changed(self, change: Change[TaintRule]) -> None:
-        """Take in what the reflector of DeviceTaintRules saw."""
+        """Update the cluster cache by what the reflector of DeviceTaintRules saw."""
         self.offered.rule_changed(change)
         self.nics.rule_changed(change)
         self._tell()
 
     def tables_made(self, node: str) -> None:
-        """Take in that the tables of a node's machine are made: pods can be placed on it."""
+        """Update the cluster cache once the tables of a node's machine are made: pods can be placed on it."""
         self.offered.tables_made(node)
         self._tell()
 
     def class_changed(self, change: Change[DeviceClass]) -> None:
-        """Take in what the device classes' reflector saw: which extended resources no node need have."""
+        """Update the cluster cache by what the device classes' reflector saw."""
         name = change.key[1]
         if change.new is None:
             self._classes.pop(name, None)
@@ -130,24 +130,24 @@ class Picture(Books):
         self._tell()
 
     def template_changed(self, change: Change[Template]) -> None:
-        """Take in what the templates' reflector saw."""
+        """Update the cluster cache by what the templates' reflector saw."""
         self.templates.changed(change.key, change.new)
         for pod in self.templates.pods(change.key):
             self.channels.recount(pod)
         self._touch_made_by(change.key)
 
     def template_read(self, key: Key, template: Template | None) -> None:
-        """Take in a whole template, None where it is not there, as the API server gave it to somebody who asked."""
+        """Update the cluster cache by a whole template that was read, None if it does not exist."""
         self.templates.read(key, template)
         self._touch_made_by(key)
 
     def nics_changed(self, change: Change[NicSlice]) -> None:
-        """Take in what the reflector of a NIC driver's slices saw."""
+        """Update the cluster cache by what the reflector of a NIC driver's slices saw."""
         self.nics.slice_changed(change)
         self._tell()
 
     def nics_read(self, driver: str) -> None:
-        """Take in that all slices of a NIC driver are known: who waited for that may have a place."""
+        """Update the cluster cache once all slices of a NIC driver are known: who waited may have a place."""
         self.nics.read(driver)
         for name in self.inventory.pools():
             self.nodes.helped(name)
@@ -156,7 +156,7 @@ class Picture(Books):
         self._tell()
 
     def volume_read(self, claim: Key, found: Where | Unbound | None) -> None:
-        """Take in where the volume of a claim of storage is, None where that cannot be read."""
+        """Update the cluster cache by where a claim's volume is, None if that cannot be read."""
         if self.volumes.read(claim, found):
             for pod in sorted(self.volumes.pods(claim) or ()):
                 self._touch(pod)
@@ -172,7 +172,7 @@ class Picture(Books):
     # What is configured.
 
     def nccl_changed(self, version: str) -> None:
-        """Take in which NCCL jobs run (``Machine.nccl_version``), whoever says it.
+        """Update the cluster cache by the NCCL version that jobs run (``Machine.nccl_version``).
 
         Args:
             version: As ``topology.nccl_version.release`` reads it; empty for the newest.
@@ -181,46 +181,46 @@ class Picture(Books):
         self._tell()
 
     def nic_classes_changed(self, classes: Mapping[str, str]) -> None:
-        """Take in which DeviceClasses are of NICs, each with its driver's word: templates mean something else then."""
+        """Update the cluster cache by which DeviceClasses are of NICs: templates are read by them."""
         for template in self.templates.set_nic_classes(classes):
             self._touch_made_by(template)
 
     def levels_changed(self, keys: Sequence[str], gbps_of: Mapping[str, float]) -> None:
-        """Take in the label keys of the network's levels that are configured, nearest first, and what they carry."""
+        """Update the cluster cache by the configured label keys of the network's levels, and what they carry."""
         self.fleets.set_levels(keys, gbps_of)
         self._tell()
 
     def topology_changed(self, change: Change[KueueTopology]) -> None:
-        """Take in what the reflector of Kueue's Topologies saw."""
+        """Update the cluster cache by what the reflector of Kueue's Topologies saw."""
         self.fleets.topology_changed(change)
         self._tell()
 
     # What we write.
 
     def promise(self, claim: Key, pod: Key, placement: Placement) -> None:
-        """Count a claim that is about to be created, from now on; it ends with ``assume_claim`` or ``release``."""
+        """Count a claim in the cluster cache that is about to be created, until ``assume_claim`` or ``release``."""
         self.accounts.intend(claim, pod, placement)
         self._rehold(claim)
 
     def release(self, claim: Key) -> None:
-        """Forget a claim that was to be created and was not."""
+        """Remove a claim from the cluster cache that was to be created and was not."""
         if self.accounts.release(claim):
             self._rehold(claim)
             self._tell()
 
     def joins(self, pod: Key, node: str) -> None:
-        """Count a pod on the node of the set that it is coming to, from now on; it ends with ``joined``."""
+        """Count a pod on the node of the shared claim that it is coming to, until ``joined``."""
         self.accounts.join(pod, node)
         self._recount(pod)
 
     def joined(self, pod: Key) -> None:
-        """Count a pod that came to a set, or did not."""
+        """Count a pod that came to a shared claim, or did not."""
         self.accounts.joined(pod)
         self._recount(pod)
         self._tell()
 
     def assume_claim(self, claim: ClaimRecord) -> None:
-        """Count a claim, as the API server returned it, before the reflector shows it."""
+        """Count a claim in the cluster cache, as the API server returned it, before the reflector shows it."""
         now = self.accounts.answered(claim)
         if now is None:
             self._rehold(claim.key)
@@ -230,19 +230,19 @@ class Picture(Books):
             self._tell()
 
     def assume_deleted(self, claim: ClaimRecord) -> None:
-        """Count a claim as on its way out before the reflector shows it: it holds nothing any more."""
+        """Count a claim in the cluster cache as deleted before the reflector shows it: it holds nothing any more."""
         if (leaving := self.accounts.deleted(claim)) is not None:
             self._set_claim(claim.key, leaving)
             self._tell()
 
     def correct_claim(self, key: Key, claim: ClaimRecord | None) -> None:
-        """Replace an assumed claim that turned out not to exist any more by what there is in its place."""
+        """Replace a claim in the cluster cache that does not exist any more by what there is in its place."""
         if self.accounts.assumed.pop(key, None) is not None:
             self._set_claim(key, claim)
             self._tell()
 
     def assume_pod(self, pod: Pod, *, was: Pod) -> None:
-        """Count a lifted pod, as the API server returned it, before the reflector shows it.
+        """Count a pod in the cluster cache, as the API server returned it, before the reflector shows it.
 
         If the picture is not what it ``was`` when the write began, the reflector was faster and may be ahead already.
         """

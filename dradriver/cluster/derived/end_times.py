@@ -1,4 +1,4 @@
-"""When pods, and with them what they hold, are ended at the latest: by their deadlines, which the kubelet keeps.
+"""When pods, and with them the devices that they hold, end at the latest: by deadlines that the kubelet enforces.
 
 ``spec.activeDeadlineSeconds`` counts from the pod's start on its node (kubelet ``pastActiveDeadline``), and can be
 lowered later, never raised or taken away (``ValidatePodUpdate``): so it can be counted on, as no annotation can.
@@ -23,7 +23,7 @@ OVERDUE_S: Final = 60.0  # after which nobody counts on an end that has not come
 
 
 def given_at(claim: ClaimRecord | None) -> float | None:
-    """Return when a claim got its devices, seconds since the epoch; None where nothing says.
+    """Return when a claim was allocated its devices, seconds since the epoch; None if nothing says.
 
     Kubernetes 1.34 and 1.35 leave it out by default; then the claim counts from its creation.
     """
@@ -32,7 +32,7 @@ def given_at(claim: ClaimRecord | None) -> float | None:
 
 
 def ends_at(picture: Picture, claim: Key, now: float) -> float | None:
-    """Return when what a claim holds is free for others at the latest, seconds since the epoch; None for never.
+    """Return when the devices of a claim are free for others at the latest, seconds since the epoch; None for never.
 
     Of a gang all pods count: one that is lost is made anew, and gets its place again. Of a set that pods share nobody
     knows who will still come to it, nor of somebody else's claim whose pods end.

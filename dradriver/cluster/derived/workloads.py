@@ -73,45 +73,45 @@ class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     @property
     def is_group(self) -> bool:
-        """Whether it is a gang or the pods of an owner, though perhaps of one pod."""
+        """Return whether the workload is a gang or the pods of an owner, though perhaps of one pod."""
         return self.key != self.pods[0].key
 
     # Preemption reads these figures of all running pods for each pod that it helps, 20,000 of them on 5,000 nodes.
 
     @cached_property
     def priority(self) -> int:
-        """The highest priority of its pods."""
+        """Return the highest priority of the workload's pods."""
         return max([member.pod.spec.priority or 0 for member in self.pods])
 
     @cached_property
     def gpus(self) -> int:
-        """The number of GPUs of which its pods use all or a fraction."""
+        """Return the number of GPUs of which the workload's pods use all or a fraction."""
         return sum([len(member.devices) for member in self.pods])
 
     @cached_property
     def since(self) -> float:
-        """When its first pod began to use devices, seconds since the epoch."""
+        """Return when the workload's first pod began to use devices, seconds since the epoch."""
         return min([member.since for member in self.pods])
 
     @cached_property
     def grace_s(self) -> int:
-        """The longest termination grace period of its pods."""
+        """Return the longest termination grace period of the workload's pods."""
         return max([member.pod.grace_s for member in self.pods])
 
     @property
     def devices(self) -> dict[Device, Usage]:
-        """The devices that its pods use."""
+        """Return the devices that the workload's pods use."""
         return {device: usage for member in self.pods for device, usage in member.devices.items()}
 
     @cached_property
     def owner(self) -> str:
-        """What made its pods, as ``namespace/Job/train``; ``namespace/pod`` if nothing did."""
+        """Return the owner of the workload's pods, as ``namespace/Job/train``; ``namespace/pod`` without one."""
         first = self.pods[0]
         return f"{first.key[0]}/{owner_of(first.pod) or first.key[1]}"
 
     @property
     def shown(self) -> str:
-        """Its name in messages."""
+        """Return the workload's name in messages."""
         return f"{self.owner}'s {len(self.pods)} pods" if len(self.pods) > 1 else "/".join(self.pods[0].key)
 
     def lost_gpu_s(self, now: float) -> float:
@@ -206,7 +206,7 @@ def suspendable_owner(pod: Pod) -> str:
 
 
 def by_node(pods: Iterable[WorkloadPod]) -> dict[str, list[WorkloadPod]]:
-    """Return pods by their nodes."""
+    """Return a workload's pods by their nodes."""
     pods_of: dict[str, list[WorkloadPod]] = {}
     for member in pods:
         pods_of.setdefault(member.node, []).append(member)

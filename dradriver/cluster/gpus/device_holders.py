@@ -1,4 +1,4 @@
-"""Who holds which device: whole, or parts of it."""
+"""Which claims hold each device, all of it or a fraction."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Holds:
         self._holders: dict[Device, dict[Key, Usage]] = {}
 
     def hold(self, claim: Key, devices: Mapping[Device, Usage]) -> set[Device]:
-        """Record all that a claim holds from now on; nothing when it is gone. Returns the devices it is news for."""
+        """Set all devices that a claim holds; nothing when it is gone. Returns the devices that changed."""
         before = self._devices.get(claim, {})
         if before == devices:
             return set()
@@ -37,7 +37,7 @@ class Holds:
         }
 
     def forget(self, claim: Key) -> set[Device]:
-        """Forget a claim, also where it stands by mistake. Returns the devices that had it, or were noted with it."""
+        """Remove a claim from the holders of devices. Returns the devices that it held."""
         devices = {device for device, holders in self._holders.items() if claim in holders}
         for device in devices:
             del self._holders[device][claim]
@@ -46,19 +46,19 @@ class Holds:
         return devices | self._devices.pop(claim, {}).keys()
 
     def sound(self, claim: Key) -> bool:
-        """Return whether each device that a claim holds has the claim among its holders, with the same part."""
+        """Return whether each device that a claim holds lists the claim among its holders, with the same part."""
         return all(self._holders.get(d, {}).get(claim, ...) == a for d, a in self._devices.get(claim, {}).items())
 
     def claims(self) -> tuple[Key, ...]:
-        """Return all claims that hold anything."""
+        """Return all claims that hold any device."""
         return tuple(self._devices)
 
     def devices(self) -> tuple[Device, ...]:
-        """Return all devices that anything is held of."""
+        """Return all devices that a claim holds."""
         return tuple(self._holders)
 
     def of(self, claim: Key) -> Mapping[Device, Usage]:
-        """Return what a claim holds."""
+        """Return the devices that a claim holds."""
         return self._devices.get(claim, {})
 
     def holders(self, device: Device) -> Mapping[Key, Usage]:

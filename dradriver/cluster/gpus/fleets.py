@@ -39,7 +39,7 @@ class Fleets:
     # Who may have what.
 
     def follow(self, policies: Policies) -> None:
-        """Take in the policies in force: who found no place may have one by other partitions."""
+        """Apply the policies in force to the fleets: pods without a place may have one by other partitions."""
         self._inventory.follow(policies)
         if self.views.follow(policies.tenants, self._inventory.pools()):
             for name in self._inventory.pools():
@@ -47,19 +47,19 @@ class Fleets:
             self._help_all()
 
     def relabelled(self, name: str) -> None:
-        """Take in that a node's labels may be others: then its GPUs may be others' than they were."""
+        """Note that a node's labels changed: its GPUs may belong to other tenants' fleets."""
         self._inventory.set_exclusive(name)
         if self.views.moved(name, self._inventory.pool(name)):
             self._inventory.marked(name, True)
             self._nodes.helped(name)
 
     def of(self, namespace: str) -> Fleet:
-        """Return the fleet as the units of a namespace may have it, up to date."""
+        """Return the fleet that a namespace's workloads can use, up to date."""
         view = self._view(namespace)
         return self._inventory.fleet if view is None else view.fleet
 
     def bound(self, namespace: str) -> str:
-        """Return why units of a namespace may not have every GPU, as a part of a reason; empty where they may."""
+        """Return why a namespace's fleet lacks some GPUs, as a part of a reason; empty if it has all."""
         whose = self.views.whose(namespace)
         if whose is None:
             return ""
@@ -68,7 +68,7 @@ class Fleets:
         return f"all GPUs but those of tenant {whose}'s partition"
 
     def open_to(self, namespace: str, node: str) -> frozenset[int] | None:
-        """Return the numbers of a node's GPUs that units of a namespace may have; None for all that it has."""
+        """Return the numbers of a node's GPUs that a namespace's fleet has; None for all."""
         whose, pool = self.views.whose(namespace), self._inventory.pool(node)
         return None if whose is None or pool is None else self.views.open_to(whose, node, pool)
 
@@ -105,7 +105,7 @@ class Fleets:
         return bool(view.dirty)
 
     def is_right(self, name: str) -> bool:
-        """Return whether as many GPUs of a node count as free, for each who looks at it, as nobody holds."""
+        """Return whether every fleet counts as many free GPUs of a node as nothing holds."""
         inventory = self._inventory
         pool = inventory.pool_of(name)
         open_to = {} if pool is None else self.views.anew(name, pool).open
@@ -135,7 +135,7 @@ class Fleets:
         fleet: Fleet | None = None,
         known: dict[tuple[str, frozenset[Key], bool], Remaining] | None = None,
     ) -> Fleet:
-        """Return a namespace's fleet as it would be if these claims were gone: only to be looked at.
+        """Return a namespace's fleet as it would be if these claims were gone; read only.
 
         Args:
             claims: The claims.
@@ -208,7 +208,7 @@ class Fleets:
             self._move()
 
     def topology_changed(self, change: Change[KueueTopology]) -> None:
-        """Take in what the reflector of Kueue's Topologies saw."""
+        """Update the fleets' network levels by what the reflector of Kueue's Topologies saw."""
         self.topologies.changed(change)
         self._move()
 

@@ -21,7 +21,7 @@ _SLICES: Final = 8  # memory slices of a GPU whose profiles nobody knows
 
 
 def gpus_of(pool: Pool | None, device: str, usage: Usage) -> list[tuple[str, Kind, float]]:
-    """Return what is taken of one device: the product, whether it is whole, and how many GPUs that is.
+    """Return the product of the GPU of a device, whether the device is all of it, and how many GPUs it counts as.
 
     A share is the larger of its parts of compute and memory, a MIG slice its part of the memory slices: so much of the
     GPU nobody else can have. That is so also of a slice that is a device of its own.
@@ -99,7 +99,7 @@ class GpuKinds:
         self._nodes: collections.Counter[GpuKind] = collections.Counter()
 
     def set(self, node: str, pool: Pool | None) -> None:
-        """Take in a node's pool as it is now."""
+        """Set the products and parts of a node's GPUs by its pool."""
         kinds = frozenset(() if pool is None else _kinds(pool))
         before = self._of_node.pop(node, frozenset())
         if kinds:
@@ -112,7 +112,7 @@ class GpuKinds:
                 del self._nodes[kind]
 
     def asked(self, request: Request) -> dict[str, float]:
-        """Return how many GPUs a request comes to, by the products that it may get; the most where that differs."""
+        """Return how many GPUs a request counts as, by the products that it may get."""
         found: dict[str, float] = {}
         for kind in self._nodes:
             gpus = _asked(request, kind)
@@ -160,5 +160,5 @@ def _asked(request: Request, kind: GpuKind) -> float | None:
 
 
 def of_products(product: str, products: Iterable[str]) -> bool:
-    """Return whether a product is one of these names or globs; one that nobody knows may be any."""
+    """Return whether a GPU's product is one of these names or globs; an unknown one may be any."""
     return not product or any(fnmatchcase(product, each) for each in products)

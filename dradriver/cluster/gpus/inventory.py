@@ -84,7 +84,7 @@ class Inventory:
 
     @property
     def fleet(self) -> Fleet:
-        """The allocator's arrays, up to date."""
+        """Return the inventory as the allocator's arrays, up to date."""
         self.catch_up(lambda: False)
         return self._fleet
 
@@ -108,7 +108,7 @@ class Inventory:
         return self._free
 
     def set_slice(self, old: SliceRecord | None, new: SliceRecord | None) -> set[str]:
-        """Take in a slice's change. Returns the pools that it concerns."""
+        """Update the inventory of GPUs by a changed slice. Returns the pools that it concerns."""
         if old is not None:
             self._slices.get(old.pool, {}).pop(old.metadata.name, None)
             self._lacks.subtract(old.lacks)
@@ -131,7 +131,7 @@ class Inventory:
             self._nodes.helped(name)
 
     def follow(self, policies: Policies) -> None:
-        """Take in by the policies in force which GPUs have parts of one namespace at a time.
+        """Apply the policies in force: which GPUs of the inventory have parts of one namespace at a time.
 
         Node agents publish it, too, but they read the policies later: a GPU is exclusive as soon as either says so.
         """
@@ -158,12 +158,12 @@ class Inventory:
         self._nodes.helped(name)
 
     def set_node(self, name: str) -> None:
-        """Take in that a node came or went: without a row of its own it has no place in the arrays."""
+        """Update the inventory when a node comes or goes: without a row it has no place in the arrays."""
         self.set_exclusive(name)
         self._offer(name)
 
     def hold(self, claim: Key, devices: Mapping[Device, Usage]) -> set[Device]:
-        """Record all that a claim holds from now on. Returns the devices that it is news for."""
+        """Record all GPUs that a claim holds. Returns the devices that changed."""
         before = dict(self.holds.of(claim))
         news = self.holds.hold(claim, devices)
         for pool, device in news:
@@ -176,7 +176,7 @@ class Inventory:
         return news
 
     def hold_anew(self, claim: Key, devices: Mapping[Device, Usage]) -> None:
-        """Record all that a claim holds, whatever was recorded of it."""
+        """Record again all GPUs that a claim holds, whatever was recorded of it."""
         for pool, _ in self.holds.forget(claim):
             self._mark(pool)
         self.hold(claim, devices)
@@ -194,7 +194,7 @@ class Inventory:
         return self._slices.get(pool, {}).get(name)
 
     def pool(self, name: str) -> Pool | None:
-        """Return a node's pool as it is now; None where it cannot be placed on."""
+        """Return a node's pool of GPUs as it is now; None if pods cannot be placed on it."""
         return self._pools.get(name)
 
     def pool_of(self, name: str) -> Pool | None:
@@ -215,13 +215,13 @@ class Inventory:
         return int(self._free[row]) == sum(bool(self.usable(gpu, None)) and not self.holders(gpu) for gpu in every)
 
     def reserve(self, gpus: Mapping[Device, str]) -> None:
-        """Keep these GPUs, and no others, for whom each is reserved."""
+        """Reserve these GPUs of the inventory, and no others, for the workloads given."""
         for pool in self.reserved.keep(gpus):
             self._mark(pool)
             self._nodes.helped(pool)
 
     def open(self, name: str, pool: Pool, leaving: Set[Key] = frozenset(), *, whose: Collection[str] = ()) -> Remaining:
-        """Return what is left of a node's GPUs, without some claims, for those of these for whom any are reserved.
+        """Return what is left of a node's GPUs without some claims, with the GPUs reserved for these workloads.
 
         What the claims hold that are left out counts, whoever it is reserved for.
         """
@@ -320,7 +320,7 @@ class Inventory:
         return frozenset(+self._lacks)
 
     def fits(self, claim: Key, device: Device, taken: Usage, others: Collection[Key]) -> bool:
-        """Return whether a claim can have this of a device beside what these other claims hold of it."""
+        """Return whether a claim can have this of a GPU's device in addition to what other claims hold of it."""
         held = self.holders(device)
         loads = {other: held[other] for other in others if other != claim and other in held}
         return not loads or fits_beside(self._pools.get(device[0]), device[1], taken, loads, claim[0])

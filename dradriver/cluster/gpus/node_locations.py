@@ -1,4 +1,4 @@
-"""Where nodes stand in the network: told to the allocator from their labels, and from the cards of their machines."""
+"""The location of nodes in the network, told to the allocator: from their labels, and their machines' cards."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def locate(
     configured: Sequence[str] = (),
     gbps_of: Mapping[str, float] | None = None,
 ) -> None:
-    """Tell the allocator the network's levels, and where every node of the fleet stands.
+    """Tell the allocator the network's levels, and the location of every node of the fleet.
 
     Args:
         fleet: The allocator's nodes.

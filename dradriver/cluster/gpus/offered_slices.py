@@ -1,4 +1,4 @@
-"""What nodes offer: slices of one driver, or joined of two, less what taint rules keep; and whom changes concern."""
+"""The slices that nodes offer, of one driver or joined of two, without devices that taint rules keep."""
 
 from __future__ import annotations
 
@@ -47,21 +47,21 @@ class Offered:
         self._pinned_on: dict[str, set[Key]] = {}  # claims of ours by node
 
     def slice_changed(self, change: Change[SliceRecord]) -> None:
-        """Take in a slice's change."""
+        """Update the offered slices by a changed slice."""
         self._take_in(self.taint_rules.slice_changed(change))
 
     def rule_changed(self, change: Change[TaintRule]) -> None:
-        """Take in a taint rule's change."""
+        """Update the offered slices by a changed taint rule."""
         for concerned in self.taint_rules.rule_changed(change):
             self._take_in(concerned)
 
     def tables_made(self, node: str) -> None:
-        """Take in that the tables of a node's machine are there."""
+        """Note that the tables of the machine that a node's slices offer are made."""
         self._inventory.set_tables(node)
         self._touch_pinned_on(node)
 
     def claim_changed(self, key: Key, old: ClaimRecord | None, new: ClaimRecord | None) -> None:
-        """Take in on which node a claim is pinned."""
+        """Note on which node a claim is pinned to offered devices."""
         if old is not None and old.pin is not None:
             node = old.pin.choice.node
             self._pinned_on[node].discard(key)
@@ -71,7 +71,7 @@ class Offered:
             self._pinned_on.setdefault(new.pin.choice.node, set()).add(key)
 
     def given(self, key: Key, claim: ClaimRecord | None) -> Mapping[Device, Usage] | None:
-        """Return the GPUs that another driver gave a claim; None where none did: what is promised counts."""
+        """Return the GPUs that another driver allocated to a claim; None if none did."""
         if self._theirs is None:
             return None
         if claim is not None and claim.devices is not None:
@@ -80,7 +80,7 @@ class Offered:
         return None
 
     def results(self, claim: ClaimRecord | None) -> Mapping[Device, Usage] | None:
-        """Return what another driver gave a claim, of each GPU no more than that; None where none did."""
+        """Return what another driver allocated to a claim, of each GPU no more than that; None if none did."""
         if self._theirs is None or claim is None or claim.devices is None:
             return None
         return self._theirs.results(claim)

@@ -54,12 +54,12 @@ class Pool(msgspec.Struct):
         return parts is not None and (parts.exclusive or device in self.exclusive)
 
     def numbers(self, devices: Collection[str]) -> set[int]:
-        """Return the machine's own numbers of the GPUs that are these devices, by their names."""
+        """Return the machine's own numbers of these devices of a pool, by their names."""
         return {number for number, (device, _) in self.devices.items() if device in devices}
 
 
 def read(name: str, pieces: Collection[SliceRecord]) -> Pool | None:
-    """Return what the slices of this name's pool come to; None where they are not complete, or cannot be placed on."""
+    """Return a node's pool by its slices; None if they are not complete, or cannot be placed on."""
     current = newest(pieces)
     if any(piece.node != name for piece in current):
         logger.warning("pool %s: its slices are not those of the node of that name; its GPUs are not used", name)
@@ -88,13 +88,13 @@ def read(name: str, pieces: Collection[SliceRecord]) -> Pool | None:
 
 
 def newest(pieces: Collection[SliceRecord]) -> list[SliceRecord]:
-    """Return a pool's newest generation in the order of its slices' names; none where it is not complete."""
+    """Return a pool's newest generation of slices, ordered by name; none if it is not complete."""
     known = resource_slices.generations(pieces, lambda piece: (piece.generation, piece.count))
     return sorted(known[0].slices, key=lambda piece: piece.metadata.name) if known and known[0].complete else []
 
 
 def believed(machine: Machine, device: str, held: Mapping[Key, Usage]) -> Mapping[Key, Usage]:
-    """Return what claims hold of a GPU, all of it where a status tells of a slice that the scheduler counts otherwise.
+    """Return what claims hold of a GPU of the pool, all of it if a status and the scheduler disagree.
 
     Anybody with the right can write a status; and what the scheduler has no room for by its own count, it refuses
     again and again, whatever place there is.

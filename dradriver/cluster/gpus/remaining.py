@@ -33,7 +33,7 @@ class Remaining(NamedTuple):
     tenants: dict[int, set[str]]
 
     def among(self, numbers: Set[int]) -> Remaining:
-        """Return the same as if nothing but these GPUs were offered."""
+        """Return what is left of a node's GPUs as if only these GPUs were offered."""
         offer = self.offer
         offer = msgspec.structs.replace(offer, shared=offer.shared & numbers, sliced=offer.sliced & numbers)
         return self._replace(free=[number for number in self.free if number in numbers], offer=offer)

@@ -49,14 +49,14 @@ class AtOnce:
         self.made: Event[[str]] = Event()
 
     def ready(self, node: str, machine: Machine) -> bool:  # noqa: ARG002  # what others need to know
-        """Return whether pods may be placed on a node's machine now. If not, ``made`` tells when they may."""
+        """Return whether the tables of a node's machine exist. If they do not, ``made`` tells when they do."""
         return True
 
     def forget(self, node: str) -> None:
-        """Take in that a node has no machine any more."""
+        """Forget which machine a node has: it needs no tables any more."""
 
     async def run(self) -> None:
-        """Make tables until cancelled; here there are none to make."""
+        """Make tables of machines until cancelled. This class makes them on first use, so there is nothing to do."""
         await asyncio.get_running_loop().create_future()
 
 
@@ -95,7 +95,7 @@ class Tabulator(AtOnce):
         self._process: subprocess.Popen[bytes] | None = None
 
     def ready(self, node: str, machine: Machine) -> bool:
-        """See ``AtOnce``."""
+        """Return whether the tables of a node's machine exist, and have another process make them if they do not."""
         if machine_kinds.known(machine) or (kind := machine_kinds.kind_of(machine)) is None:
             self.forget(node)
             return True
@@ -105,11 +105,11 @@ class Tabulator(AtOnce):
         return False
 
     def forget(self, node: str) -> None:
-        """See ``AtOnce``. What was made for the node counts on: it might come again at once."""
+        """Forget which machine a node has. Tables that are being made for it are finished: it may come back at once."""
         self._wanted.pop(node, None)
 
     async def run(self) -> NoReturn:
-        """Make tables until cancelled."""
+        """Have another process make tables of new kinds of machines, one after another, until cancelled."""
         try:
             while True:
                 self._woken.clear()
@@ -127,7 +127,7 @@ class Tabulator(AtOnce):
             self._end()
 
     def next_node(self, now: float) -> str | None:
-        """Return the node whose turn it is; None while there is none."""
+        """Return the node whose machine's tables are made next; None while no node waits for tables."""
         for node in [node for node, turns in self._turns.items() if now - turns.last > CALM_S]:
             del self._turns[node]
         due = [node for node in self._wanted if self._turns_of(node).not_before <= now]

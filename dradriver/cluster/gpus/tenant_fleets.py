@@ -1,4 +1,4 @@
-"""Which GPUs of the nodes each tenant may have, by the partitions in force, and its own fleet of them."""
+"""The fleet of each tenant: which GPUs of the nodes it may have, by the partitions in force."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class View:
         self._has: dict[str, tuple[Pool, Machine, int]] = {}  # what each node of the fleet was put with
 
     def put(self, name: str, pool: Pool, machine: Machine, row: int) -> None:
-        """Have a node in the fleet; what is free of it is to be said next."""
+        """Add a node to the tenant's fleet; what is free of it is set next."""
         known = self._has.get(name)
         if known is None or known[0] is not pool or known[1:] != (machine, row):
             self.fleet.set_node(name, machine, (), row=row)
@@ -42,7 +42,7 @@ class View:
             self.located = None
 
     def forget(self, name: str) -> None:
-        """Have a node in the fleet no more; an unknown one is no error."""
+        """Remove a node from the tenant's fleet; an unknown one is no error."""
         if self._has.pop(name, None) is not None:
             self.fleet.remove(name)
 
@@ -66,7 +66,7 @@ class Views:
         self._told: set[tuple[str, str]] = set()
 
     def follow(self, tenants: Mapping[str, Tenant], nodes: Collection[str]) -> bool:
-        """Take in the tenants of the policies in force, with the nodes that there are.
+        """Apply the partitions of the policies in force to the tenants' fleets.
 
         Returns whether partitions are others now.
         """
@@ -83,7 +83,7 @@ class Views:
         return True
 
     def whose(self, namespace: str) -> str | None:
-        """Return whose view is a namespace's: a tenant's, or ``OTHERS``; None where it may have every GPU.
+        """Return which tenant's fleet a namespace uses, or ``OTHERS``; None if it may have every GPU.
 
         So may who is in no namespace, "": whoever looks at the cluster as it is.
         """
@@ -95,7 +95,7 @@ class Views:
         return OTHERS if self._exclusive else None
 
     def of(self, whose: str, nodes: Collection[str]) -> View:
-        """Return a view; of one that is made now all these nodes are dirty."""
+        """Return a tenant's fleet; in one that is made now all these nodes must be set."""
         view = self._views.get(whose)
         if view is None:
             view = self._views[whose] = View(whose)
@@ -103,11 +103,11 @@ class Views:
         return view
 
     def all(self) -> tuple[View, ...]:
-        """Return the views that there are."""
+        """Return the fleets of all tenants that have one."""
         return tuple(self._views.values())
 
     def mark(self, node: str, anew: bool) -> None:
-        """Say that something of a node is not what it was; ``anew``: its GPUs, or who may have them, may be others."""
+        """Mark a node as changed in the tenants' fleets; ``anew``: its GPUs, or who may have them, may be others."""
         known = None if anew else self._divided.get(node)
         for view in self._views.values():
             if known is None or view.whose in known[2].open:
@@ -118,16 +118,16 @@ class Views:
         return self._division(name, pool).open.get(whose, frozenset())
 
     def moved(self, name: str, pool: Pool | None) -> bool:
-        """Return whether a node's GPUs are others' than they were, by what its labels are now."""
+        """Return whether a node's GPUs belong to other tenants than before, by its labels now."""
         known = self._divided.get(name)
         return pool is not None and known is not None and self._division(name, pool).open != known[2].open
 
     def forget(self, name: str) -> None:
-        """Say that a node has no pool any more."""
+        """Remove a node from the tenants' fleets: it has no pool any more."""
         self._divided.pop(name, None)
 
     def anew(self, name: str, pool: Pool) -> Division:
-        """Return who may have which of a node's GPUs, whatever is known of it."""
+        """Return which tenants may have which of a node's GPUs, computed again."""
         return divide(self._partitions, name, self._nodes.labels_of(name), pool.machine.gpus)
 
     def _division(self, name: str, pool: Pool) -> Division:

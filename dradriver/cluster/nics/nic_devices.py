@@ -67,7 +67,7 @@ class NicSlice(PoolSlice, frozen=True, kw_only=True, gc=False):
 
 
 def read_slice(data: msgspec.Raw) -> NicSlice | None:
-    """Return what is kept of a slice; None for one of other drivers, or of no single node.
+    """Return what is kept of a slice of NICs; None for one of other drivers, or of no single node.
 
     Raises:
         BadJson: It is no slice.

@@ -1,4 +1,4 @@
-"""How far a node's NICs are from its GPUs, and what they may have in common."""
+"""The distance of a node's NICs from its GPUs, and attributes that both may share."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ class Ways:
         self.near = frozenset(given for given, ways in self.of.items() if any(map(self.is_near, ways)))
 
     def is_near(self, way: PathType) -> bool:
-        """Return whether that is near."""
+        """Return whether a NIC at this distance is near a GPU."""
         return self.most is not None and way <= self.most
 
 
 def of_gpu(gpu: Gpu, attribute: str) -> object:
-    """Return what a GPU's device says by an attribute that NICs may have as well; None where it has none."""
+    """Return a GPU's attribute that NICs may have as well; None if it has none."""
     return {names.PCIE_ROOT: gpu.pcie_root, names.NUMA_NODE: gpu.numa}.get(attribute)
 
 
 def same(one: object, other: object) -> bool:
-    """Return whether two values of attributes are one to the scheduler."""
+    """Return whether the scheduler takes two values of attributes of GPUs and NICs as equal."""
     return type(one) is type(other) and one == other

@@ -1,4 +1,4 @@
-"""NICs that drivers of others hand out: which there are, by their slices, and which are taken, by claims alone.
+"""NICs that other drivers hand out: which exist, by their slices, and which are taken, by claims alone.
 
 A NIC is taken while a claim has it by its allocation, or a claim of ours is pinned to it: what a slice says of a NIC
 that is in a pod, or that it says nothing of it any more, is no sign of either. No slice is read before a pod asks for
@@ -76,7 +76,7 @@ class Nics:
     # What is seen.
 
     def slice_changed(self, change: Change[NicSlice]) -> None:
-        """Take in what the reflector of a driver's slices saw."""
+        """Update the NICs by what the reflector of a driver's slices saw."""
         self._slices.pop(change.key[1], None)
         if change.new is not None:
             self._slices[change.key[1]] = change.new
@@ -91,7 +91,7 @@ class Nics:
             self._read(pool, before)
 
     def rule_changed(self, change: Change[TaintRule]) -> None:
-        """Take in what the reflector of taint rules saw, after ``TaintRules`` has."""
+        """Update the NICs by a changed taint rule, after ``TaintRules`` has."""
         for rule in filter(None, (change.old, change.new)):
             for pool in [pool for pool in self._of_pool if rule.about(*pool)]:
                 pieces = self._of_pool[pool].values()
@@ -143,11 +143,11 @@ class Nics:
         return self._place_of.get(one[:2], {}).get(one) if len(one) == 3 else one
 
     def read(self, driver: str) -> None:
-        """Take in that all slices of a driver are known."""
+        """Note that all NIC slices of a driver are known."""
         self.known.add(driver)
 
     def class_changed(self, name: str, selectors: tuple[str, ...] | None) -> None:
-        """Take in what a DeviceClass selects by; None where there is no such class."""
+        """Update by which selectors a DeviceClass chooses NICs; None if there is no such class."""
         if self._classes.get(name) == selectors:
             return
         if selectors is None:
@@ -164,7 +164,7 @@ class Nics:
             self._forget(before)
 
     def hold_anew(self, claim: Key, held: Collection[Given | Place]) -> None:
-        """Record what a claim has, whatever was recorded of it."""
+        """Record again the NICs that a claim has, whatever was recorded of it."""
         before = self._held.get(claim, frozenset())
         self._hold(claim, ())
         self._hold(claim, held)
@@ -213,11 +213,11 @@ class Nics:
     # What is asked.
 
     def held(self, claim: Key) -> frozenset[Given | Place]:
-        """Return what is recorded of a claim."""
+        """Return the NICs that are recorded of a claim."""
         return self._held.get(claim, frozenset())
 
     def sound(self, claim: Key) -> bool:
-        """Return whether it is recorded of each NIC that a claim has, as far as it is known where it is."""
+        """Return whether each NIC that a claim has records the claim, as far as its node is known."""
         held = self._held.get(claim, frozenset())
         found = frozenset(map(self._where, held)) - {None}
         return self._places.get(claim, frozenset()) == found and all(
@@ -229,15 +229,15 @@ class Nics:
         return tuple(self._held)
 
     def slices(self) -> tuple[str, ...]:
-        """Return the names of the slices that were taken in."""
+        """Return the names of the NIC slices that are known."""
         return tuple(self._slices)
 
     def slice_of(self, name: str) -> NicSlice | None:
-        """Return a slice as it was taken in."""
+        """Return a NIC slice by its name."""
         return self._slices.get(name)
 
     def others(self, claim: Key, places: Iterable[Place] | None = None) -> set[Key]:
-        """Return the claims that have any of these NICs, by default of those that this claim has; but not this one."""
+        """Return the other claims that have any of these NICs, by default of those that this claim has."""
         every = self._places.get(claim, ()) if places is None else places
         return {key for place in every for key in self._holders.get(place, ())} - {claim}
 
@@ -249,7 +249,7 @@ class Nics:
         return (nic for each in self._pools.get(node, {}).values() for nic in each)
 
     def ways(self, node: str) -> Ways | None:
-        """Return how far a node's NICs are from its GPUs; None where its machine is not known."""
+        """Return the distances of a node's NICs from its GPUs; None if its machine is not known."""
         machine, known = self._machine_of(node), self._ways.get(node)
         if machine is None:
             return None
@@ -268,11 +268,11 @@ class Nics:
         return sum(map(len, self._pools.get(node, {}).values()))
 
     def free(self, node: str, besides: Key | None = None) -> list[Nic]:
-        """Return those of them that no claim has, but for one claim's."""
+        """Return the NICs of a node that no claim has, except one claim's own."""
         return [nic for nic in self.on(node) if not self._holders.get((node, nic.address), set()) - {besides}]
 
     def unread(self) -> Reason | None:
-        """Have the slices of NICs read, if nobody has. Returns what is waited for until they are known."""
+        """Have the slices of NICs read if they are not. Returns what to wait for until they are known."""
         if not self.asked:
             self.asked = True
             self.first_requested()
@@ -307,7 +307,7 @@ class Nics:
         )
 
     def terms(self, request: NicRequest) -> tuple[Term, ...] | None:
-        """Return what a NIC must be by a request and its class; None where that cannot be read here."""
+        """Return what a NIC must be by a request and its class; None if that cannot be read."""
         terms: tuple[Term, ...] = ()
         for text in (*self._classes.get(request.device_class, ()), *request.selectors):
             read = simple_cel.read(text)

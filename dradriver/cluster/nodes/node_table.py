@@ -76,15 +76,15 @@ class NodeTable:
 
     @property
     def rows(self) -> int:
-        """The length of all arrays. Some rows have no node."""
+        """Return the length of all arrays of the node table. Some rows have no node."""
         return len(self._names)
 
     def row(self, name: str) -> int:
-        """Return a node's row; KeyError where it has none."""
+        """Return a node's row in the table; KeyError if it has none."""
         return self._rows[name]
 
     def find(self, name: str) -> int | None:
-        """Return a node's row, None where it has none."""
+        """Return a node's row in the table, None if it has none."""
         return self._rows.get(name)
 
     def named(self, names: Iterable[str]) -> Bools:
@@ -94,7 +94,7 @@ class NodeTable:
         return rows
 
     def name(self, row: int) -> str:
-        """Return the name of a row's node; KeyError where it has none."""
+        """Return the name of the node in a row of the table; KeyError if there is none."""
         name = self._names[row]
         if name is None:
             raise KeyError(row)
@@ -220,7 +220,7 @@ class NodeTable:
         return known.ready and not known.cordoned
 
     def offer(self, name: str, offers: bool) -> None:
-        """Say whether a node has GPUs of ours."""
+        """Set whether a node has GPUs of ours."""
         if not offers and name not in self._rows:
             return
         row = self._claim(name)
@@ -232,7 +232,7 @@ class NodeTable:
         self._release(name)
 
     def helped(self, name: str) -> bool:
-        """Say that something became free on a node. Returns whether that can help anybody: the node offers GPUs."""
+        """Note that something became free on a node. Returns whether that can help any pod."""
         row = self._rows.get(name)
         if row is None or not self._offered[row] or not self._there[row]:
             return False
@@ -240,12 +240,12 @@ class NodeTable:
         return True
 
     def take(self, node: str, request: Mapping[str, int]) -> None:
-        """Count a pod on a node, known or not."""
+        """Count the resources of a pod on a node, known or not."""
         self.generation += 1
         self._capacity.use(node, self._rows.get(node), request, 1)
 
     def give(self, node: str, request: Mapping[str, int]) -> bool:
-        """Count a pod on a node no longer. Returns whether that can help another."""
+        """Stop counting the resources of a pod on a node. Returns whether that can help another."""
         self.generation += 1
         self._capacity.use(node, self._rows.get(node), request, -1)
         return any(request.values()) and self.helped(node)
@@ -259,7 +259,7 @@ class NodeTable:
         return tuple(self._known)
 
     def is_as(self, name: str, node: Node | None) -> bool:
-        """Return whether the table has a node in this state; ``node`` is None for one that is not there."""
+        """Return whether the table has a node in this state; ``node`` is None for one that does not exist."""
         return self._known.get(name) == (None if node is None else _read(node))
 
     def used(self) -> Mapping[str, Amounts]:
@@ -267,7 +267,7 @@ class NodeTable:
         return self._capacity.used
 
     def set_used(self, name: str, amounts: Amounts) -> None:
-        """Say what pods take from a node, all in all."""
+        """Set what all pods together take from a node."""
         self.give(name, dict(self._capacity.used.get(name, {})))
         self.take(name, amounts)
 
@@ -297,7 +297,7 @@ class NodeTable:
         return stays
 
     def gone_by(self, at: float) -> frozenset[str]:
-        """Return the nodes that have gone by a time, seconds since the epoch."""
+        """Return the nodes that have gone for maintenance by a time, seconds since the epoch."""
         return frozenset(self.name(row) for row in self._going if self._goes_at[row] < at)
 
     def causes(

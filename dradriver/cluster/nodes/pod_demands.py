@@ -1,4 +1,4 @@
-"""What one pod asks of a node: read once a pod, then compared and looked up."""
+"""What one pod demands of a node: read once a pod, then compared and looked up."""
 
 from __future__ import annotations
 
@@ -67,28 +67,28 @@ class Ask(msgspec.Struct, frozen=True, gc=False):
 
 
 def ask_of(pod: Pod, volumes: Where = ()) -> Ask:
-    """Return what a pod asks of a node; ``volumes`` says where its volumes are. Never raises, whatever the pod says."""
+    """Return what a pod demands of a node; ``volumes`` says where its volumes are. Never raises."""
     return Ask(listed(request_of(pod)), _constraints(pod, volumes), lasts_s(pod))
 
 
 def longest(each: Iterable[int]) -> int:
-    """Return after how many seconds all of some pods are gone that last so long each; 0 stands for never."""
+    """Return after how many seconds all of some pods have ended that run so long each; 0 stands for never."""
     every = list(each)
     return max(every) if every and all(every) else 0
 
 
 def listed(amounts: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
-    """Return amounts as ``Ask`` holds them."""
+    """Return amounts of resources as ``Ask`` holds them."""
     return tuple(sorted((resource, amount) for resource, amount in amounts.items() if amount > 0))
 
 
 def terms_of(selector: NodeSelector) -> Terms:
-    """Return the terms of a node selector."""
+    """Return the terms of the node selector in a pod's demands."""
     return tuple(Term(_all(t.match_expressions), _all(t.match_fields)) for t in selector.node_selector_terms)
 
 
 def size_of(selector: NodeSelector) -> int:
-    """Return how many terms, expressions and values a node selector has."""
+    """Return how many terms, expressions and values the node selector of a pod has."""
     return sum(
         1 + sum(1 + len(r.values) for r in (*term.match_expressions, *term.match_fields))
         for term in selector.node_selector_terms
@@ -106,7 +106,7 @@ def _constraints(pod: Pod, volumes: Where) -> Constraints:
 
 
 def lasts_s(pod: Pod) -> int:
-    """Return after how many seconds what a pod is promised now is free again at the latest; 0 for one without end.
+    """Return after how many seconds a pod's GPUs are free again at the latest; 0 for a pod without end.
 
     Rounded up to two digits: of all durations that there are, so few differ that those who wait are still of few kinds.
     """

@@ -1,4 +1,4 @@
-"""One mask of rows for each class of selectors, affinity and tolerations, kept while no node changes."""
+"""Which nodes match each class of pods with equal selectors, affinity and tolerations; kept while no node changes."""
 
 from __future__ import annotations
 
@@ -33,42 +33,42 @@ class Classes:
         self._masks: dict[Constraints, Bools] = {}
 
     def grow(self, rows: int) -> None:
-        """Make room; new rows have no labels and no taints."""
+        """Add rows without labels and taints to all classes of selectors."""
         self._labels.grow(rows)
         self._taints.grow(rows)
         self.changed()
 
     def set_labels(self, row: int, name: str, labels: Mapping[str, str]) -> None:
-        """Replace a row's labels. The mapping is kept, and must not change."""
+        """Replace the labels of a node's row for all selectors. The mapping is kept, and must not change."""
         self._labels.set(row, name, labels)
 
     def set_taints(self, row: int, old: Iterable[Taint], new: Iterable[Taint], *, cordoned: bool) -> None:
-        """Replace a row's taints; ``old`` are those it has."""
+        """Replace the taints of a node's row for all tolerations; ``old`` are those it has."""
         self._taints.set(row, old, new, cordoned=cordoned)
 
     def clear(self, row: int, taints: Iterable[Taint]) -> None:
-        """Forget a row's node; ``taints`` are those it has."""
+        """Remove a node's row from all classes of selectors; ``taints`` are those it has."""
         self._labels.clear(row)
         self._taints.set(row, taints, (), cordoned=False)
 
     def changed(self) -> None:
-        """Make all masks anew when they are asked for next."""
+        """Compute the nodes of all classes again when they are asked for next."""
         self._masks.clear()
 
     def labelled(self, key: str, values: Collection[str]) -> Bools:
-        """Return the rows that have a label with one of some values: shape (rows,), the caller's own."""
+        """Return the nodes that have a label with one of some values: shape (rows,), the caller's own."""
         return self._labels.labelled(key, values)
 
     def having(self, key: str) -> Bools:
-        """Return the rows that have a label: shape (rows,), the caller's own."""
+        """Return the nodes that have a label: shape (rows,), the caller's own."""
         return self._labels.having(key)
 
     def values(self, key: str, rows: Bools) -> frozenset[str]:
-        """Return the values that a label has in some of the rows."""
+        """Return the values that a label has on some of the nodes."""
         return self._labels.values(key, rows)
 
     def mask(self, constraints: Constraints) -> Bools:
-        """Return the rows that pods of a class may run on, what is free there aside: shape (rows,).
+        """Return the nodes that pods of a class of selectors may run on, whatever is free there: shape (rows,).
 
         Not to be changed. What it says of rows without a node means nothing.
         """
@@ -86,7 +86,7 @@ class Classes:
         return mask
 
     def causes(self, constraints: Constraints, rows: Bools) -> list[str]:
-        """Return why some of the rows are not for a class: of each row the first cause."""
+        """Return why some nodes do not match a class of selectors: of each row the first cause."""
         if constraints == OVERSIZE:
             return [TOO_MANY]
         opened = [

@@ -1,4 +1,4 @@
-"""Pods of ours that are not to be beside each other: required anti-affinity and topology spread among them.
+"""Pods of ours that must not run next to each other: required anti-affinity and topology spread among them.
 
 The scheduler knows all pods, the controller the labels of its own only. But a pod is narrowed to a few nodes for good
 when its gate is lifted, so what can be known must be known before: nine times of ten that is where its siblings are.
@@ -41,7 +41,7 @@ class Chosen(msgspec.Struct, frozen=True, gc=False):
     expressions: tuple[tuple[str, str, tuple[str, ...]], ...]
 
     def has(self, namespace: str, labels: Labels) -> bool:
-        """Return whether a pod is one of them."""
+        """Return whether a pod is chosen by the selector of an anti-affinity or spread."""
         if self.namespaces is not None and namespace not in self.namespaces:
             return False
         return all(holds(labels.get(key), operator, values) for key, operator, values in self.expressions)
@@ -90,7 +90,7 @@ class Rules(msgspec.Struct, frozen=True, gc=False):
 
 
 def rules_of(pod: Pod) -> Rules | None:
-    """Return what a pod says of pods beside it; None for nothing, and where it says too much. Never raises."""
+    """Return a pod's rules of anti-affinity and spread; None for none, and for too many. Never raises."""
     terms, spreads = _terms(pod), [s for s in pod.spec.topology_spread_constraints if s.when_unsatisfiable == _HARD]
     selectors = [each.label_selector for each in terms] + [each.label_selector for each in spreads]
     if not selectors or sum(map(_size, selectors)) > MOST:
@@ -120,7 +120,7 @@ def rules_of(pod: Pod) -> Rules | None:
 
 
 def one_a_node(rules: Rules | None) -> bool:
-    """Return whether pods of these rules and labels are not to be beside each other on one node."""
+    """Return whether pods with these anti-affinity rules and labels need a node each."""
     if rules is None:
         return False
     labels = dict(rules.labels)
@@ -138,7 +138,7 @@ class Neighbours:
         self._rules: dict[Key, Rules] = {}
 
     def pod_changed(self, key: Key, pod: Pod | None) -> None:
-        """Take in a pod of ours, or its end."""
+        """Update the anti-affinity rules by a pod of ours, or its end."""
         before, now = self._rules.pop(key, None), None if pod is None else rules_of(pod)
         for term in () if before is None else before.apart:
             _drop(self._terms, term, key)
@@ -152,7 +152,7 @@ class Neighbours:
             _drop(self._of, key[0], key)
 
     def allowed(self, pod: Key, rules: Rules, fit: Bools) -> Bools:
-        """Return those of the nodes on which a pod keeps its own rules: shape (rows,), the caller's own.
+        """Return the nodes on which a pod keeps its own anti-affinity and spread: shape (rows,), the caller's own.
 
         Args:
             pod: The pod, which is not its own neighbour.
@@ -172,7 +172,7 @@ class Neighbours:
         return mask
 
     def shunned(self, pod: Pod, fit: Bools) -> Bools:
-        """Return those of the nodes that other pods of ours do not want to have a pod beside them on: shape (rows,)."""
+        """Return the nodes from which other pods' anti-affinity keeps a pod: shape (rows,)."""
         namespace, labels = pod.metadata.namespace, pod.metadata.labels
         mask = fit & False
         for term, pods in self._terms.items():
@@ -228,7 +228,7 @@ def _size(selector: LabelSelector | None) -> int:
 def chosen_by(
     selector: LabelSelector | None, namespaces: frozenset[str] | None, more: Iterable[NodeRequirement] = ()
 ) -> Chosen | None:
-    """Return the pods of a selector; None where it chooses none."""
+    """Return the pods that a selector of anti-affinity or spread chooses; None if it chooses none."""
     if selector is None:
         return None
     pairs = [(key, "In", (value,)) for key, value in sorted(selector.match_labels.items())]

@@ -1,4 +1,4 @@
-"""The one table of claims: where each stands, what it holds of GPUs, and on which node it lets its pods count.
+"""The accounts of claims: the state of each, the GPUs that it holds, and the node on which its pods count.
 
 It is kept from three sources: what the reflector shows, what the API server answered to our own writes, and what we are
 about to write. Between these an older state never replaces a newer one.
@@ -56,7 +56,7 @@ NOTHING: Final = Account(State.NONE)
 
 
 def account(claim: ClaimRecord | None, intended: Placement | None) -> Account:
-    """Return what a claim takes, as far as its own record tells.
+    """Return a claim's account by its own record: what it takes.
 
     A bound or finished pod's promise holds too: that may be seen before the allocation, by two reflectors.
 
@@ -101,17 +101,17 @@ class Accounts:
         self._joining: dict[Key, str] = {}  # nodes by pods that are being written into a claim that others share
 
     def of(self, claim: Key) -> Account:
-        """Return what a claim takes."""
+        """Return a claim's account: what it takes."""
         intended = self._intended.get(claim)
         found = account(self.claims.get(claim), None if intended is None else intended[1])
         return Account(State.KEPT, self._kept[claim]) if claim in self._kept and not found.holds else found
 
     def given(self, claim: Key) -> bool:
-        """Return whether the scheduler gave a claim what it holds."""
+        """Return whether the scheduler allocated to a claim what its account says."""
         return self.of(claim).state is State.ALLOCATED
 
     def has(self, claim: ClaimRecord) -> bool:
-        """Return whether a claim is there still, and is not on its way out."""
+        """Return whether a claim exists and is not being deleted."""
         known = self.claims.get(claim.key)
         return known is not None and known.uid == claim.uid and not known.deleting
 
@@ -161,7 +161,7 @@ class Accounts:
         return [self.claims[key] for key in self._preempting]
 
     def ahead(self, claim: Key) -> bool:
-        """Return whether an answer to us told more of a claim than its reflector has shown."""
+        """Return whether an answer to our own write is newer than what the reflector has shown of a claim."""
         return claim in self.assumed or claim in self._answered
 
     # What we write.
@@ -175,27 +175,27 @@ class Accounts:
         return self._intended.pop(claim, None) is not None
 
     def keep(self, claim: Key, holds: Mapping[Device, Usage]) -> None:
-        """Keep what a claim holds once it is gone; it ends with ``let_go``."""
+        """Keep the account of a claim after the claim is gone, until ``let_go``."""
         self._kept[claim] = holds
 
     def kept(self, claim: Key) -> bool:
-        """Return whether what a claim holds is kept once it is gone."""
+        """Return whether the account of a claim is kept after the claim is gone."""
         return claim in self._kept
 
     def let_go(self, claim: Key) -> None:
-        """Keep no more what a claim held."""
+        """Stop keeping the account of a claim that is gone."""
         self._kept.pop(claim, None)
 
     def join(self, pod: Key, node: str) -> None:
-        """Count a pod on the node of the claim of others that it is coming to; it ends with ``joined``."""
+        """Count a pod on the node of the shared claim that it is coming to, until ``joined``."""
         self._joining[pod] = node
 
     def joined(self, pod: Key) -> None:
-        """Count a pod as what it has become: an owner of that claim, or not."""
+        """Count a pod as an owner of a shared claim, or not."""
         self._joining.pop(pod, None)
 
     def answered(self, claim: ClaimRecord) -> ClaimRecord | None:
-        """Take in a claim as the API server returned it to us. Returns what is known of it now; None if it has ended.
+        """Note a claim as the API server returned it to us. Returns its newest state; None if it is gone.
 
         It is not put into the table yet: see ``put``.
         """
@@ -223,7 +223,7 @@ class Accounts:
     # What the reflector shows.
 
     def shows(self, change: Change[ClaimRecord]) -> bool:
-        """Take in what the reflector saw. Returns whether it is to be put: not what is older than our own writes."""
+        """Note a claim's state that the reflector saw. Returns whether it is newer than our own writes."""
         key, new = change.key, change.new
         # Somebody else's that has a set's name is kept only while it has devices: it may be there still.
         if new is None and change.old is not None and (change.old.ours or not is_set(key)):
@@ -245,7 +245,7 @@ class Accounts:
         return True
 
     def put(self, claim: Key, new: ClaimRecord | None) -> ClaimRecord | None:
-        """Replace a claim, by none where it is gone. Returns what was there."""
+        """Replace a claim's account, by none if the claim is gone. Returns the former one."""
         old = self.claims.pop(claim, None)
         self._preempting.discard(claim)
         if new is not None:

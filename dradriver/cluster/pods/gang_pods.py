@@ -1,4 +1,4 @@
-"""Which pods of ours start together: the gangs that they say they belong to, by what they and their makers wrote."""
+"""The pods of each gang: which of our pods start together, by their annotations and their owners'."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Gangs:
         return iter([gang for gang in self._pods if gang not in self._none])
 
     def pod_changed(self, key: Key, pod: Pod | None, told: Callable[[Pod], bool]) -> tuple[Key, ...]:
-        """Take in a pod's state; None once it is gone.
+        """Update the gangs by a pod's state; None once it is gone.
 
         Args:
             key: Its namespace and name.
@@ -141,7 +141,7 @@ class Gangs:
         return tuple(gang for gang in concerned if gang in self)
 
     def others(self, group: Key) -> int:
-        """Return how many pods without GPUs a PodGroup has, given its namespace and name."""
+        """Return how many pods without GPUs a PodGroup of a gang has, given its namespace and name."""
         return self._others_of[group]
 
     def done(self, gang: Key) -> int:
@@ -164,17 +164,17 @@ class Gangs:
         return len({(one.maker, one.rank) for one in pods.values() if one.maker in makers and one.failures >= retries})
 
     def said(self, gang: Key) -> Membership:
-        """Return what the pods of a gang say of it: they agree, or the first that says anything of its own says so."""
+        """Return what the pods of a gang say of it: they agree, or the first that says anything counts."""
         every = [self._of[pod] for pod in self.pods(gang)]
         return next((each for each in every if each.wants is not None), every[0])
 
     def of(self, pod: Key) -> Membership | None:
-        """Return what a living pod says of its gang; None for one of none."""
+        """Return what a living pod says of its gang; None for a pod without a gang."""
         found = self._of.get(pod)
         return None if found is None or found.gang in self._none else found
 
     def rank(self, pod: Key) -> Rank | None:
-        """Return where a living pod stands among the others of its gang; None where nothing says."""
+        """Return the rank of a living pod in its gang; None if nothing says."""
         found = self.of(pod)
         return None if found is None else found.member.rank
 
@@ -201,7 +201,7 @@ class Gangs:
         return len(self._pods) - len(self._none) - started, started
 
     def dissolve(self, gang: Key) -> tuple[Key, ...]:
-        """Take in that what its pods were made by is no gang. Returns the pods, which are placed one by one."""
+        """Note that the owner of pods makes no gang. Returns the pods, which are placed one by one."""
         self._none.add(gang)
         return self.pods(gang)
 

@@ -90,7 +90,7 @@ def owner_of(pod: Pod | None) -> str:
 
 
 def whose(claim: ClaimRecord | None, pods: Mapping[Key, Pod | None]) -> Who:
-    """Return whose a claim is.
+    """Return whose GPU time a claim counts as.
 
     Args:
         claim: The claim; None where it is not there.
@@ -173,11 +173,11 @@ class GpuTime:
 
     @property
     def hours(self) -> Hours:
-        """GPU-seconds as far as they are settled."""
+        """Return GPU-seconds by hour, as far as they are settled."""
         return self.book.hours
 
     def holds(self, claim: Key, holds: Mapping[Device, Usage], *, given: bool) -> None:
-        """Take in what a claim holds from now on.
+        """Start counting the GPU time of what a claim holds.
 
         Args:
             claim: The claim.
@@ -206,17 +206,17 @@ class GpuTime:
         self._tell(claim[0], known, new)
 
     def pool_known(self, node: str) -> None:
-        """Take in that a node has a pool: it is known by now which GPUs claims have there."""
+        """Count GPU time on a node by its pool, which is known now."""
         for claim in self._unknown.pop(node, ()):
             if (hold := self._holds.get(claim)) is not None:
                 self._weigh_again(claim, hold, sure=False)
 
     def claims(self) -> tuple[Key, ...]:
-        """Return the claims that are counted."""
+        """Return the claims whose GPU time is counted."""
         return tuple(self._holds)
 
     def of(self, claim: Key) -> dict[Bucket, float]:
-        """Return how many GPUs a claim is given or promised, by bucket."""
+        """Return how many GPUs a claim is given or promised, by bucket of GPU time."""
         hold = self._holds.get(claim)
         return {} if hold is None else hold.gpus
 
@@ -226,7 +226,7 @@ class GpuTime:
         return hold.gpus if hold is not None and hold.given else {}
 
     def recharge(self) -> list[str]:
-        """Add up anew what namespaces are given or promised. Returns those that were counted wrong."""
+        """Add up again how many GPUs namespaces are given or promised. Returns those that were wrong."""
         found: dict[str, dict[str, float]] = {}
         for (namespace, _), hold in self._holds.items():
             _add_up(found.setdefault(namespace, {}), _by_product(hold))
@@ -242,17 +242,17 @@ class GpuTime:
         return sorted(wrong)
 
     def counts(self, claim: Key, holds: Mapping[Device, Usage], *, given: bool) -> bool:
-        """Return whether a claim is counted with what it holds."""
+        """Return whether a claim's GPU time is counted with what it holds."""
         known = self._holds.get(claim)
         return not holds if known is None else (known.holds == holds and known.given == given)
 
     def settle(self) -> None:
-        """Count all that is held until now."""
+        """Count the GPU time of all claims until now."""
         for _ in self._settling():
             pass
 
     async def catch_up(self) -> None:
-        """Count all that is held until now, and give way: thousands of claims may have been held for weeks."""
+        """Count the GPU time of all claims until now in small steps: thousands may have been held for weeks."""
         for _ in self._settling():
             await asyncio.sleep(0)
 
@@ -278,7 +278,7 @@ class GpuTime:
     def begin(
         self, hours: Hours, until: float, given_at: Callable[[Key], float], *, details: Details | None = None
     ) -> None:
-        """Go on from what another replica counted; what claims held since then counts, as far as they are there still.
+        """Continue counting GPU time from what another replica counted.
 
         It counts with the next ``catch_up`` or ``settle``.
 
@@ -295,7 +295,7 @@ class GpuTime:
         self.until = until
 
     def end(self) -> None:
-        """Count no more: another replica does."""
+        """Stop counting GPU time: another replica does it."""
         self.book.end()
 
     def now(self) -> dict[str, tuple[float, float]]:

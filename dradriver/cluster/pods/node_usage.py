@@ -25,16 +25,16 @@ class NodeUsage:
         self._taken: dict[Key, tuple[str, Amounts]] = {}
 
     def by(self, pod: Key) -> tuple[str, Amounts] | None:
-        """Return the node that a pod takes something from, and what; None for nothing."""
+        """Return the node whose resources a pod takes, and what; None for nothing."""
         return self._taken.get(pod)
 
     def node_of(self, pod: Key) -> str | None:
-        """Return the node that a pod takes something from; None for none."""
+        """Return the node whose resources a pod takes; None for none."""
         taken = self._taken.get(pod)
         return None if taken is None else taken[0]
 
     def pods(self) -> tuple[Key, ...]:
-        """Return the pods that take anything."""
+        """Return the pods that take any resources of nodes."""
         return tuple(self._taken)
 
     def recount(self, key: Key) -> bool:

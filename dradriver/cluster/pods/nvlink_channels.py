@@ -1,4 +1,4 @@
-"""Whose channel of multi-node NVLink is free: one claim a node at a time, and one ComputeDomain a node.
+"""Which nodes have a free channel of multi-node NVLink: one claim a node at a time, and one ComputeDomain a node.
 
 NVIDIA's controller makes the claims, by a template, once a pod is admitted; the scheduler gives them their node's
 channel with the pod's GPUs. So a channel is taken by whatever claim was given it, and by a pod of ours that is promised
@@ -52,7 +52,7 @@ class Channels:
     # What is seen.
 
     def slice_changed(self, change: Change[ChannelSlice]) -> None:
-        """Take in a slice of NVIDIA's driver."""
+        """Update the NVLink channels by a slice of NVIDIA's driver."""
         name, new = change.key[1], change.new
         old = self._slices.pop(name, None)
         if old is not None:
@@ -66,15 +66,15 @@ class Channels:
             self._tell(node)
 
     def slice_of(self, name: str) -> ChannelSlice | None:
-        """Return the slice of a name as it was taken in."""
+        """Return a slice with NVLink channels by its name."""
         return self._slices.get(name)
 
     def slices(self) -> Collection[str]:
-        """Return the names of the slices that were taken in."""
+        """Return the names of the slices with NVLink channels."""
         return tuple(self._slices)
 
     def claim_changed(self, key: Key, old: ClaimRecord | None, new: ClaimRecord | None) -> None:
-        """Take in what a claim was given, or is no more."""
+        """Update the NVLink channels by what a claim was given, or that it is gone."""
         before = () if old is None else old.channels
         after = () if new is None else new.channels
         if not before and not after:
@@ -93,7 +93,7 @@ class Channels:
             self._tell(node)
 
     def recount(self, pod: Key) -> bool:
-        """Count which node's channel a pod takes: of the one that it is on or promised. Returns whether it is news."""
+        """Count which node's NVLink channel a pod takes. Returns whether that changed."""
         node = None if self.domain_of(pod) is None else self._node_of(pod)
         before = self._at.pop(pod, None)
         if before is not None:
@@ -111,7 +111,7 @@ class Channels:
         return True
 
     def pods(self) -> Collection[Key]:
-        """Return the pods that are counted."""
+        """Return the pods whose NVLink channels are counted."""
         return tuple(self._at)
 
     # What is asked.
@@ -122,7 +122,7 @@ class Channels:
         return None if known is None else self._templates.domain_of(known)
 
     def free(self, domain: str, pod: Key) -> Bools:
-        """Return the nodes whose channel a pod may have: shape (rows,), the caller's own.
+        """Return the nodes whose NVLink channel a pod may have: shape (rows,), the caller's own.
 
         Args:
             domain: The pod's ComputeDomain, by uid.
@@ -131,7 +131,7 @@ class Channels:
         return self._untaken(pod) & ~self._other_domains(domain)
 
     def causes(self, domain: str, pod: Key, rows: Bools) -> list[str]:
-        """Return why some nodes are not for a pod of a domain: of each node the first cause; empty if all are."""
+        """Return why nodes have no NVLink channel for a pod of a ComputeDomain: of each the first cause."""
         found, lacking = [], rows & ~self._nodes.channels(taken=True)
         if lacking.any():
             found.append(LACKING)

@@ -1,4 +1,4 @@
-"""On which nodes the scheduler found no room for a pod that had its GPUs there, for others of its kind.
+"""The nodes on which the scheduler recently found no room for a pod that had its GPUs there.
 
 What only the scheduler sees (volumes, host ports, pods of others) holds for pods of one owner alike, and lasts. It is
 remembered for a while, and heeded only while there are other nodes.
@@ -26,7 +26,7 @@ class Refusals:
         self._nodes: OrderedDict[Likes, OrderedDict[str, float]] = OrderedDict()
 
     def add(self, pod: Pod, node: str, now: float) -> None:
-        """Take in that the scheduler found no room for a pod on a node, at a time by the loop's clock."""
+        """Note that the scheduler refused a pod on a node, at a time by the loop's clock."""
         kind = _kind(pod)
         nodes = self._nodes.setdefault(kind, OrderedDict())
         self._nodes.move_to_end(kind)
@@ -38,7 +38,7 @@ class Refusals:
             self._nodes.popitem(last=False)
 
     def of(self, pod: Pod, now: float) -> list[str]:
-        """Return the nodes that the scheduler has refused pods of this kind on of late."""
+        """Return the nodes on which the scheduler recently refused pods of this kind."""
         kind = _kind(pod)
         nodes = self._nodes.get(kind)
         if nodes is None:

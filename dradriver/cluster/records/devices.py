@@ -58,7 +58,7 @@ def is_gpu(device: Device, ledger: Ledger) -> bool:
 
 
 def identity(device: Device, ledger: Ledger) -> str:
-    """Return which GPU another driver's device is or is a part of, for ``gpu_names``; empty where it does not say.
+    """Return which GPU another driver's device is or is a part of, for ``gpu_names``; empty if it does not say.
 
     That is the uuid or, of a device without its GPU's, ``pci/`` and the bus id.
     """
@@ -102,7 +102,7 @@ _OWN_SLICES: Final = [[OwnSlice(counted, exclusive) for exclusive in (False, Tru
 
 
 def own_slice(device: Device) -> OwnSlice | None:
-    """Return what a device is that is a MIG slice; None for any other."""
+    """Return which MIG slice a device is; None for any other."""
     if device.text("type") != "mig" or device.allow_multiple_allocations:
         return None
     return _OWN_SLICES[bool(device.consumes_counters)][device.text("exclusiveTo") == "namespace"]

@@ -43,10 +43,10 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def node(self) -> str:
-        """The chosen node."""
+        """Return the node of the placement."""
         return self.choice.node
 
     @property
     def taken(self) -> dict[Device, Usage]:
-        """What is taken of each chosen GPU's device."""
+        """Return what the placement takes of each chosen GPU's device."""
         return taken_of(self.choice, self.uuids)

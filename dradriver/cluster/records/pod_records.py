@@ -1,4 +1,4 @@
-"""Pods as the controller keeps them: ours whole, of any other only what it takes from its node.
+"""Pods as the controller keeps them: ours as a whole, of any other only what it takes from its node.
 
 A cluster can have 150,000 pods that are none of our business, and their annotations can be 256 KiB each. So nothing of
 a foreign pod is built that is not kept, and what alike pods share is kept once.
@@ -57,7 +57,7 @@ class Foreign(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def metadata(self) -> Foreign:
-        """Itself, which has the parts of an object's metadata that tell it from others."""
+        """Return the foreign pod itself, which has the parts of its metadata that identify it."""
         return self
 
 

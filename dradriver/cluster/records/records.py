@@ -86,7 +86,7 @@ class ClaimRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def deleting(self) -> bool:
-        """Whether it is on its way out."""
+        """Return whether the claim is being deleted."""
         return self.metadata.deletion_timestamp is not None
 
     def owned_by(self, uid: str) -> bool:
@@ -164,7 +164,7 @@ class ChannelSlice(msgspec.Struct, frozen=True):
 
 
 def read_channels(data: msgspec.Raw) -> ChannelSlice | None:
-    """Return what is kept of a slice of the driver of ComputeDomains; None for one without a channel.
+    """Return what is kept of a slice with multi-node NVLink channels; None for one without a channel.
 
     Raises:
         BadJson: It is no slice.

@@ -54,7 +54,7 @@ class PoolSlice(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 def place_in_pool(piece: ResourceSlice) -> dict[str, Any]:
-    """Return the fields of ``PoolSlice`` as a slice says them."""
+    """Return the place of a slice in its pool, as the fields of ``PoolSlice``."""
     return {
         "metadata": piece.metadata.bare,
         "driver": sys.intern(piece.spec.driver),

@@ -1,4 +1,4 @@
-"""Nodes whose agent is gone, as people are shown them: their machine is not known, who holds their GPUs is."""
+"""Nodes whose agent is gone, as users see them: their machine is not known, the pods on their GPUs are."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class GoneNode(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def why(self) -> str:
-        """What is wrong, in words."""
+        """Return in words why a node's agent counts as gone."""
         held = f"claims hold {len(self.gpus)} of its devices"
         return f"{AGENT_GONE}: the node has no ResourceSlice of {names.DRIVER}, and {held}"
 
@@ -47,7 +47,7 @@ def published(pieces: Iterable[ResourceSlice]) -> frozenset[str]:
 def views(
     pieces: Iterable[ResourceSlice], claims: Iterable[Claim], *, is_node: Callable[[str], bool]
 ) -> list[GoneNode]:
-    """Return the nodes whose agent is gone, in natural order of their names.
+    """Return the views of nodes whose agent is gone, in natural order of their names.
 
     Args:
         pieces: Slices of any driver.

@@ -1,4 +1,4 @@
-"""Who holds a device or is promised it, as claims and their pods are named to people."""
+"""The names of the pods and claims that hold a device or are promised it, as users see them."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ class Holder(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def who(self) -> str:
-        """``namespace/pod``, or the claim where no pod uses it."""
+        """Return the holder's name: ``namespace/pod``, or the claim if no pod uses it."""
         named = ", ".join(self.pods[:_MOST_PODS]) or f"{self.claim}, a claim without pod"
         more = len(self.pods) - _MOST_PODS
         return f"{self.namespace}/{named}" + (f" and {more} more" if more > 0 else "")
 
     @property
     def words(self) -> str:
-        """How it holds the GPU and who it is, in words."""
+        """Return in words who holds the GPU, and how."""
         share = self.part or (f"share {self.share}" if self.share else "")
         marks = (["adminAccess"] if self.hold is Hold.ADMIN else []) + ([share] if share else [])
         promised = "promised to " if self.hold is Hold.PROMISED else ""
@@ -73,7 +73,7 @@ Held = dict[str, list[tuple[str, str, Holder]]]
 
 
 def held_by(claims: Iterable[Claim], shared: Mapping[Where, Device]) -> Held:
-    """Return who holds what: what was allocated, else what our controller pinned the claim to.
+    """Return who holds each device: by allocation, else by our controller's pin.
 
     Args:
         claims: Claims of all namespaces.

@@ -1,4 +1,4 @@
-"""Nodes as people are shown them: each machine, its GPUs, and who holds them.
+"""Nodes as users see them: each machine, its GPUs, and who holds them.
 
 Unlike the picture, this has what no decision is made from: who monitors, why a GPU is handed out to nobody, an older
 generation where the newest is not complete.
@@ -51,12 +51,12 @@ class GpuView(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def taken_by(self) -> tuple[Holder, ...]:
-        """Who holds it for itself: monitoring takes nothing."""
+        """Return who holds the GPU for itself: monitoring takes nothing."""
         return tuple(holder for holder in self.holders if holder.hold is not Hold.ADMIN)
 
     @property
     def state(self) -> str:
-        """``allocated``, ``promised``, ``blocked`` or ``free``."""
+        """Return the GPU's state: ``allocated``, ``promised``, ``blocked`` or ``free``."""
         if self.taken_by:
             return self.taken_by[0].hold.value
         return "blocked" if self.blocked else "free"
@@ -84,7 +84,7 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def free(self) -> list[int]:
-        """The machine's own numbers of the free GPUs."""
+        """Return the machine's own numbers of the node's free GPUs."""
         return [view.gpu.index for view in self.gpus if view.state == "free"]
 
 
@@ -116,7 +116,7 @@ _Holders = Mapping[str, Sequence[Holder]]  # by our name of a node's device
 def views(
     pieces: Iterable[ResourceSlice], claims: Iterable[Claim], *, only: Iterable[str] = ()
 ) -> tuple[list[NodeView], list[str]]:
-    """Return the nodes in natural order, and a sentence on whatever could not be read or looks wrong.
+    """Return the views of nodes in natural order, and a sentence on whatever could not be read or looks wrong.
 
     Args:
         pieces: Slices of any driver. Where ours describe a machine alone, another driver hands out its GPUs.

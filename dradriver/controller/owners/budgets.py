@@ -34,7 +34,7 @@ class _Budget(Part, frozen=True):
 
 
 async def ask_budgets(client: Client, running: Sequence[Pod], *, evicted: Collection[str] = ()) -> None:
-    """Raise unless these running pods of a namespace may all be ended together.
+    """Raise unless disruption budgets allow ending all these running pods of a namespace together.
 
     The Eviction API would ask for one pod after the other, and fail a Job. So all must be within what each budget
     allows just now; who may not read budgets cannot know that.
@@ -89,7 +89,7 @@ def _refused(pods: Iterable[Pod], why: str) -> RefusedError:
 async def evict(
     client: Client, pod: Pod, *, as_seen: bool, chart_value: str, refused: str, dry_run: bool = False
 ) -> bool:
-    """Have a pod end, as far as its disruption budgets allow it. Returns whether it was there.
+    """Evict a pod as far as its disruption budgets allow it. Returns whether it existed.
 
     Args:
         client: The API server.

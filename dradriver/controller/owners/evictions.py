@@ -74,7 +74,7 @@ class Evictions:
         self._stopped: dict[Key, tuple[float, str]] = {}  # of those for whom they had to end: until when, and why
 
     def may_end(self, unit: Workload) -> bool:
-        """Return whether there is a way to end all of a unit, as far as is known."""
+        """Return whether all pods of a workload can be ended for others, as far as is known."""
         kinds = {_suspended_by(one.pod) for one in unit.pods} if unit.key in self._picture.gangs else {()}
         if kinds == {()}:
             return True
@@ -83,21 +83,21 @@ class Evictions:
         return all(not self._suspendable.isdisjoint(own) for own in kinds)
 
     def refused_for(self, unit: Key) -> float:
-        """Return for how many seconds more a unit is nobody's victim because it could not be ended; 0 for none."""
+        """Return for how many seconds more a workload is not evicted because it could not be ended; 0 for none."""
         return self._refusals.left_alone_s(unit, asyncio.get_running_loop().time())
 
     def ended(self) -> tuple[tuple[Key, float], ...]:
-        """Return the units that were told to end within the last minute, each with how many seconds ago."""
+        """Return the workloads that were evicted within the last minute, each with how many seconds ago."""
         now = asyncio.get_running_loop().time()
         self._ended = {one: at for one, at in self._ended.items() if now < at + MINUTE_S}
         return tuple((unit, now - at) for (unit, _), at in self._ended.items())
 
     def begin(self, unit: Key) -> None:
-        """Take in that others are to end for a unit, whatever was so of those of before."""
+        """Begin the evictions for a workload, whatever was so of earlier ones."""
         self._stopped.pop(unit, None)
 
     async def ask(self, pods: Collection[Pod]) -> None:
-        """Raise unless disruption budgets let all of these pods end now.
+        """Raise unless disruption budgets let all of these pods be evicted now.
 
         Raises:
             RefusedError: They do not, or nobody can tell.
@@ -125,16 +125,16 @@ class Evictions:
                 raise
 
     def refuse(self, unit: Key) -> None:
-        """Take in that a unit could not be ended."""
+        """Note that a workload could not be evicted."""
         self._refusals.add(unit, asyncio.get_running_loop().time())
 
     def why_not(self, unit: Key) -> str:
-        """Return why somebody could not be ended for a unit lately; empty where nothing kept anybody from it."""
+        """Return why a recent eviction for a workload failed; empty if none did."""
         until, why = self._stopped.get(unit, (0.0, ""))
         return why if asyncio.get_running_loop().time() < until else ""
 
     def has_begun(self, pods: Iterable[Pod]) -> bool:
-        """Return whether one of some pods was told to end, or its owner suspended, though no pod shows it yet."""
+        """Return whether one of some pods was evicted, or its owner suspended, though no pod shows it yet."""
         suspended = self._restarts.suspended()
         for pod in pods:
             if (gang := self._suspended_with(pod)) is not None:
@@ -145,7 +145,7 @@ class Evictions:
         return False
 
     def untold(self, pods: Iterable[Pod]) -> tuple[Pod, ...]:
-        """Return those of some pods that were not told to end a moment ago."""
+        """Return those of some pods that were not evicted a moment ago."""
         now = asyncio.get_running_loop().time()
         self._told = {uid: until for uid, until in self._told.items() if now < until}
         self._evicted = {uid: until for uid, until in self._evicted.items() if now < until}
@@ -163,7 +163,7 @@ class Evictions:
         why: str,
         go_on: Callable[[], None],
     ) -> None:
-        """Tell pods to end that have not been told so yet.
+        """Evict pods that were not evicted yet.
 
         Nobody is told before the API server has accepted, in dry runs, every write that ends these pods, and unless
         they can end in time.

@@ -35,7 +35,7 @@ class OwnerKinds:
         self._found: dict[str, tuple[float, Resource | None]] = {}
 
     async def resource(self, kind: str, api_version: str = "") -> Resource | None:
-        """Return how objects of a kind are asked for; None where the server has none of it.
+        """Return the API resource of a kind of owner; None if the server has none of it.
 
         Args:
             kind: One of ``suspendable_owners.OBJECTS``.

@@ -78,7 +78,7 @@ class OwnerReader:
         self._rounds = WorkQueue(self._work, pause_s=FIRST_PAUSE_S, longest_s=LONGEST_PAUSE_S)
 
     def size(self, unit: Key, owner: Owner) -> Answer | None:
-        """Return what a gang's object says; None while it is being read: then the gang is looked at again.
+        """Return a gang's size by its owner; None while that is being read.
 
         As long as the gang waits the object is read again now and then, for its author may change the number.
         """
@@ -91,19 +91,19 @@ class OwnerReader:
         return entry.answer
 
     def retries(self, unit: Key, owner: Owner) -> int | None:
-        """Return how often a gang's object tries each index again, as read for ``size``; None if nobody knows."""
+        """Return how often a gang's owner tries each index again, as read for ``size``; None if it is not known."""
         entry = self._entries.get(_key(unit, owner))
         return None if entry is None else entry.retries
 
     async def run(self) -> None:
-        """Read what is wanted until cancelled; what cannot be read is tried again after a pause."""
+        """Read the owners that are wanted until cancelled; what cannot be read is tried again after a pause."""
         for key in self._entries:  # what was under way when this was cancelled before
             self._rounds.done(key)
             self._rounds.put(key)
         await self._rounds.run()
 
     async def read(self) -> bool:
-        """Read everything that is wanted now, pauses or not. Returns whether any of it has news."""
+        """Read all owners that are wanted now, pauses or not. Returns whether any has news."""
         return any([await self._read(key) for key in list(self._entries)])
 
     def __len__(self) -> int:

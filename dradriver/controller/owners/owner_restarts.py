@@ -130,7 +130,7 @@ class OwnerRestarts:
         wanted: Callable[[], bool] = lambda: True,
         at_once: bool = False,
     ) -> str:
-        """Have all of a gang start anew, once for these pods. Returns why that cannot be; empty while it is under way.
+        """Have a whole gang restarted by its owner, once for these pods. Returns why that cannot be.
 
         Args:
             gang: The gang; it is looked at again when either is known.
@@ -195,13 +195,13 @@ class OwnerRestarts:
         return frozenset(gang for restart in restarts for gang in (restart.gang, *restart.asks) if gang is not None)
 
     def take_back(self, gang: Key) -> None:
-        """Forget what was asked for a gang; what is suspended already is resumed all the same."""
+        """Forget a gang's restart; an owner that is suspended already is resumed all the same."""
         if (ask := self._asks.get(gang)) is not None and gang not in self.suspended():
             del self._asks[gang]
             ask.open = False
 
     async def run(self) -> None:
-        """Start anew what is asked for and resume what a predecessor left suspended, until cancelled."""
+        """Restart gangs and resume what a predecessor left suspended, until cancelled."""
         self._put_all()  # what was under way when this was cancelled before
         async with asyncio.TaskGroup() as group:
             group.create_task(self._queue.run())
@@ -212,14 +212,14 @@ class OwnerRestarts:
                 await asyncio.sleep(LIST_S if whole else AGAIN_LIST_S)
 
     async def find(self) -> bool:
-        """Take up what was suspended here and not resumed. Returns whether all was read that may be."""
+        """Find owners that were suspended here and not resumed. Returns whether all were read that may be."""
         left, whole = await left_suspended(self._client, self._kinds)
         for top in left:
             self._take_up(top)
         return whole
 
     async def settle(self) -> None:
-        """Do what is open, pauses or not, once; for those who drive it by hand."""
+        """Do all restarts that are open once, pauses or not; for callers that drive it by hand."""
         self._put_all()
         await self._queue.flush()
 

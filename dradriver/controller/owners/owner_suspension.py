@@ -65,7 +65,7 @@ async def try_to_suspend(client: Client, kinds: OwnerKinds, gang: Key, pods: Seq
 
 
 async def suspend(client: Client, top: Top, *, gang: Key, loss: str, reason: str, dry_run: bool = False) -> None:
-    """Suspend an object with a record, or only have the server check that.
+    """Suspend an owner with a record, or only have the server check that.
 
     Raises:
         RefusedError: The controller may not.
@@ -86,7 +86,7 @@ async def suspend(client: Client, top: Top, *, gang: Key, loss: str, reason: str
 
 
 async def patch(client: Client, top: Top, body: dict[str, Any], *, dry_run: bool = False) -> None:
-    """Send a merge patch of an object."""
+    """Send a merge patch of an owner."""
     metadata = top.found.metadata
     await client.patch(
         top.resource, metadata.name, body, kind=PatchKind.MERGE, namespace=metadata.namespace, dry_run=dry_run,
@@ -95,7 +95,7 @@ async def patch(client: Client, top: Top, body: dict[str, Any], *, dry_run: bool
 
 
 def digest(pods: Sequence[Pod]) -> str:
-    """Return what names the loss of these pods in a record."""
+    """Return the digest of the lost pods in the record of an owner's suspension."""
     return hashlib.sha256(",".join(sorted(pod.metadata.uid for pod in pods)).encode()).hexdigest()[:32]
 
 
@@ -106,19 +106,22 @@ def refuse_kueues(pods: Sequence[Pod]) -> None:
 
 
 def is_done(top: Top, loss: str) -> bool:
-    """Return whether an object was suspended and resumed for these very pods."""
+    """Return whether an owner was suspended and resumed for these very pods."""
     record = suspendable_owners.record_of(top.found)
     return record is not None and record.over and record.loss == loss
 
 
 def pause_s(top: Top) -> float:
-    """Return the seconds until an object may be suspended again; 0 or less for now."""
+    """Return the seconds until an owner may be suspended again; 0 or less for now."""
     record = suspendable_owners.record_of(top.found)
     return 0.0 if record is None else record.due_in_s(datetime.datetime.now(datetime.UTC))
 
 
 async def left_suspended(client: Client, kinds: OwnerKinds) -> tuple[list[Top], bool]:
-    """Return what was suspended here and not resumed, of all kinds that may be listed; and whether that is all."""
+    """Return the owners that were suspended here and not resumed, and whether all kinds could be listed.
+
+    Kinds that may not be listed are left out.
+    """
     left: list[Top] = []
     whole = True
     for kind in suspendable_owners.FIELDS:

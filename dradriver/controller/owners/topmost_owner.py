@@ -1,4 +1,4 @@
-"""Which object is suspended for some pods: the topmost of their owners, where all of them have one and it may be."""
+"""The topmost owner of some pods, which is suspended for them, if all of them have the same one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Top(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> Key:
-        """Its namespace, and kind and name: no pod and no gang has such a key."""
+        """Return the topmost owner's key: namespace, and kind and name. No pod and no gang has such a key."""
         return self.found.metadata.namespace, f"{self.resource.plural}.{self.resource.group}/{self.found.metadata.name}"
 
     def __str__(self) -> str:
@@ -36,7 +36,7 @@ class Top(msgspec.Struct, frozen=True):
 
 
 def maker(pod: Pod) -> OwnerReference:
-    """Return what makes a pod anew.
+    """Return the owner that makes a pod again.
 
     Raises:
         RefusedError: Nothing does.

@@ -1,4 +1,4 @@
-"""Making what a claim's devices need on the hardware, and undoing it.
+"""Changes the hardware for a claim: makes the MIG instances and shares that its devices need, and undoes them.
 
 Intents are written before the hardware is touched, the result after it. Between the two no lock is held that others
 need: a GPU takes seconds to change, and a broken one for ever. One lock of its own keeps two instances of the agent
@@ -54,7 +54,7 @@ class Making:
         self._said: set[str] = set()
 
     async def prepare(self, plan: Plan, held: int) -> Entry[PreparedClaim]:
-        """Make what the plan intends, and the claim prepared; the work goes on when the caller gives up.
+        """Make the planned hardware for a claim, and the claim prepared; goes on when the caller gives up.
 
         Args:
             plan: What is to be.
@@ -67,7 +67,7 @@ class Making:
         return await self._shielded(plan.claim.uid, lambda: self._prepare(plan), held)
 
     async def unprepare(self, uid: str, held: int) -> None:
-        """Undo what was made for the claim, and make it unprepared; the work goes on when the caller gives up.
+        """Undo the hardware of a claim, and make it unprepared; goes on when the caller gives up.
 
         Only a process that is on something of it keeps a claim. What the driver refuses or does not answer to it may
         go on so until a reboot, for which pods have to go: that is left to ``clean``.
@@ -83,7 +83,7 @@ class Making:
         await self._shielded(uid, lambda: self._unprepare(uid), held)
 
     async def clean(self) -> dict[str, str]:
-        """Undo what is left on the hardware of claims that are not prepared; return why that cannot be, by GPU's uuid.
+        """Undo the hardware of claims that are not prepared; return why that cannot be, by GPU's uuid.
 
         A killed agent leaves something, and a claim that was given back while the hardware did not do as it was told.
         """
@@ -102,7 +102,7 @@ class Making:
         return refused
 
     async def check(self, uid: str) -> None:
-        """Raise unless all that was made for a claim can be used now; no other claim waits for that.
+        """Raise unless all hardware that was made for a claim can be used now; no other claim waits for that.
 
         Raises:
             NotYetError: Why not.
@@ -116,7 +116,7 @@ class Making:
             self._device_manager.check(change)
 
     async def look(self, uid: str) -> bool:
-        """Look whether what was made for a claim is there still; return whether something is not, and is noted as such.
+        """Look whether a claim's hardware still exists; return whether something does not, and is noted as missing.
 
         Raises:
             DriverError: The hardware does not say.
@@ -125,7 +125,7 @@ class Making:
         return await self._shielded(uid, lambda: self._look(uid))
 
     async def rest(self, gpus: Sequence[str]) -> dict[str, str]:
-        """Clear what gone devices left on GPUs of which nobody has anything; return why that cannot be, by uuid.
+        """Clear what gone devices left on the hardware of free GPUs; return why that cannot be, by uuid.
 
         Args:
             gpus: Uuids; those of which there is an entry are left alone.

@@ -40,7 +40,7 @@ class ClaimReader:
     async def read(
         self, namespace: str, name: str, uid: str, *, until: float = math.inf, at_most_s: float = GET_S
     ) -> ResourceClaim:
-        """Return the claim as the API server has it.
+        """Return the claim with this name and uid as the API server has it.
 
         Args:
             namespace: The claim's.

@@ -62,7 +62,7 @@ class ContainerEnv:
     def tell(
         self, claim: ResourceClaim, request: str, asked: ClaimRequest, machine: Machine, *, below: Machine | None
     ) -> Told:
-        """Return what the containers of a request are told.
+        """Return the environment variables and files that the containers of a request are given.
 
         Args:
             claim: The claim.
@@ -107,7 +107,7 @@ class ContainerEnv:
         return [variable] if variable else []
 
     def about(self, claim: ResourceClaim, done: PreparedClaim, machine: Machine) -> dict[str, bytes]:
-        """Return the device metadata of each request, which ``tell`` has mounted, by the file's name.
+        """Return the device metadata files of each request that ``tell`` has mounted, by the file's name.
 
         Args:
             claim: The claim.

@@ -104,7 +104,7 @@ class Ledgers:
             raise trouble
 
     def find(self, uid: str) -> Entry[PreparedClaim] | None:
-        """Return the entry of a claim that is ready; None where there is none, or it has to be prepared anew.
+        """Return the ledger entry of a claim that is ready; None if there is none, or it must be prepared again.
 
         So it has where something made for it is missing, and after a reboot where it has files: only the ledgers are
         sure to have survived a power cut.
@@ -119,7 +119,7 @@ class Ledgers:
         return None if has_files and entry.value.boot != self._boot else entry
 
     def show(self, claim: PreparedClaim) -> Entry[PreparedClaim]:
-        """Return the entry of a prepared claim with a new stamp, its spec written where it is missing.
+        """Return the ledger entry of a prepared claim with a new stamp, its spec written if it is missing.
 
         Raises:
             OSError: A file cannot be read or written.
@@ -171,7 +171,7 @@ class Ledgers:
         return made if self.cdi.read(uid) else made.to_undo()
 
     def put(self, claim: PreparedClaim, content: Mapping[str, bytes] | None = None) -> Entry[PreparedClaim]:
-        """Make the claim prepared, with these files mounted, and return its entry.
+        """Write a prepared claim into the ledgers, with these files mounted, and return its entry.
 
         Raises:
             OSError: It may be prepared or not.
@@ -202,7 +202,7 @@ class Ledgers:
                 self.cdi.remove(uid)
 
     def drop(self, uid: str) -> None:
-        """Make the claim unprepared; what was made for it has been undone, or stays noted to be undone later.
+        """Remove a claim from the ledger of prepared claims; its hardware changes were undone, or stay noted.
 
         Raises:
             OSError: It is prepared still.
@@ -213,7 +213,7 @@ class Ledgers:
         metrics.CLAIMS_PREPARED.set(len(self.claims))
 
     def left(self) -> list[Made]:
-        """Return what was made, or may have been, for claims that are not prepared.
+        """Return the hardware changes that were made, or may have been, for claims that are not prepared.
 
         Raises:
             OSError: A file cannot be read.
@@ -222,7 +222,7 @@ class Ledgers:
         return [entry.value for entry in self.made.read().values() if entry.value.owner not in entries]
 
     def held(self, gpus: Collection[str]) -> set[str]:
-        """Return which of these GPUs, by uuid, are somebody's, or may be, or were changed for a claim.
+        """Return which of these GPUs, by uuid, some claim in the ledgers has or may have.
 
         Who looks on has nothing of a GPU.
 

@@ -1,4 +1,4 @@
-"""Which of a prepared claim's GPUs and MIG instances a reading of the machine lacks, and what no reading tells of.
+"""Which GPUs and MIG instances of a prepared claim are missing on the machine.
 
 An instance that somebody makes anew at its place may have its uuid, and opens by its own number: the old one can be
 another's. So it is with the device nodes of a GPU that is away: another GPU may have them while the driver stays
@@ -19,13 +19,13 @@ _NODE: Final = re.compile(r"/dev/nvidia([0-9]{1,5})")
 
 
 def doubtful(prepared: PreparedClaim, machine: Machine | None) -> bool:
-    """Return whether the hardware must be asked: an instance is gone, by number and uuid, or a share is by MPS."""
+    """Return whether the hardware must be asked if a prepared device is missing."""
     is_served = any(isinstance(device.done, MpsServed) for device in prepared.devices)
     return is_served or lacks_instance(prepared, machine)
 
 
 def lacks_instance(prepared: PreparedClaim, machine: Machine | None) -> bool:
-    """Return whether an instance of it is gone from its GPU, by number and uuid; of a GPU that is away none is."""
+    """Return whether a MIG instance of a prepared claim is missing on its GPU, by number and uuid."""
     return any(
         (device.done.instance, device.done.mig) not in {(one.gpu_instance, one.uuid) for one in there}
         for device, there in _given(prepared, machine)
@@ -33,7 +33,7 @@ def lacks_instance(prepared: PreparedClaim, machine: Machine | None) -> bool:
 
 
 def awaited(prepared: PreparedClaim, machine: Machine | None) -> bool:
-    """Return whether an instance that the agent did not make is gone from its place: it is not made again."""
+    """Return whether a MIG instance is missing that the agent did not make: it is not made again."""
     return any(
         device.wanted.found and device.wanted.placed not in {(one.profile_id, one.start) for one in there}
         for device, there in _given(prepared, machine)
@@ -41,7 +41,7 @@ def awaited(prepared: PreparedClaim, machine: Machine | None) -> bool:
 
 
 def is_away(prepared: PreparedClaim, machine: Machine | None) -> bool:
-    """Return whether a GPU of it is not on the machine; False if the machine is not known."""
+    """Return whether a GPU of a prepared claim is missing on the machine; False if the machine is not known."""
     if machine is None:
         return False
     present = {gpu.uuid for gpu in machine.gpus}
@@ -49,13 +49,13 @@ def is_away(prepared: PreparedClaim, machine: Machine | None) -> bool:
 
 
 def has_moved(prepared: PreparedClaim, machine: Machine | None) -> bool:
-    """Return whether a GPU of it has other device nodes now than those that it opens."""
+    """Return whether a GPU of a prepared claim has other device nodes now than those that it opens."""
     minors = {} if machine is None else {gpu.uuid: gpu.minor for gpu in machine.gpus}
     return any(minors.get(device.uuid, minor) != minor for device, minor in _opened(prepared))
 
 
 def has_instances(prepared: PreparedClaim) -> bool:
-    """Return whether MIG instances are among its devices: these open device nodes by number."""
+    """Return whether MIG instances are among a prepared claim's devices: these open device nodes by number."""
     return any(isinstance(device.done, MigInstance) for device in prepared.devices)
 
 

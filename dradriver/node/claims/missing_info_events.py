@@ -1,4 +1,4 @@
-"""Telling pods what their containers asked to be told and are not, as events."""
+"""Events on pods whose containers requested information, such as NCCL's files, that they do not get."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class NotTold:
         self._said: OrderedDict[tuple[str, str], None] = OrderedDict()
 
     def put(self, claim: ResourceClaim, said: str) -> None:
-        """Have the claim's pods told; a claim that waits for its GPUs says the same again and again.
+        """Have an Event written on the claim's pods about information that their containers do not get.
 
         Where too many wait to be told it is in the log alone.
         """
@@ -47,7 +47,7 @@ class NotTold:
             self._queue.put_nowait((claim, said))
 
     async def run(self) -> None:
-        """Tell until cancelled."""
+        """Write Events about missing information until cancelled."""
         async with asyncio.TaskGroup() as group:
             while True:
                 claim, said = await self._queue.get()

@@ -1,4 +1,4 @@
-"""What NCCL is told in a container: a topology file where it cannot see the truth, and variables where an admin wants.
+"""The NCCL settings of a container: a topology file if it cannot see the truth, and variables if the admin wants.
 
 A wrong file does harm, so ``auto`` writes one only where ``topology.nccl.explain`` finds that NCCL would see a flat
 tree, and only when it is known which server is below the virtual machine: without that the file would be as flat.
@@ -59,7 +59,7 @@ class Nccl:
     def tell(
         self, mode: str, machine: Machine, gpus: Sequence[int], *, below: Machine | None, keep_env: Collection[str]
     ) -> Told:
-        """Return what a container with these GPUs is told.
+        """Return the NCCL files and variables of a container with these GPUs.
 
         Args:
             mode: ``auto``, ``file``, ``env``, ``near-nics`` or ``off``.
@@ -82,7 +82,7 @@ class Nccl:
         return Told(files | topology, tuple(f"{TOPO_FILE}={path}" for path in topology) if named else ())
 
     def nics(self, machine: Machine, gpus: Sequence[int], *, below: Machine | None) -> tuple[str, str]:
-        """Return the variable that names the network cards near a container's GPUs, or nothing and why not.
+        """Return the NCCL variable that names the network cards near a container's GPUs, or nothing and why not.
 
         Args:
             machine: This machine.

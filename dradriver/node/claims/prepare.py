@@ -131,7 +131,7 @@ class Preparer:
             self._ledgers.recover()
 
     async def run(self) -> None:
-        """Keep CDI specs as the machine is until cancelled: a GPU that is away has none, and has it again when back.
+        """Keep the CDI specs of prepared claims as the machine is until cancelled.
 
         The agent has called ``recover`` before.
         """
@@ -149,12 +149,12 @@ class Preparer:
         self.poke()
 
     def poke(self) -> None:
-        """Let every prepare that waits try again now: a device came free, or the machine changed."""
+        """Let every prepare call that waits try again now: a device became free, or the machine changed."""
         self._changed.set()
         self._changed = asyncio.Event()
 
     def doubt(self, uid: str) -> None:
-        """Have the claim compared with the API again before it is answered from its entry."""
+        """Have a prepared claim compared with the API again before it is answered from its entry."""
         self._sure.pop(uid, None)
 
     async def prepare(self, namespace: str, name: str, uid: str) -> PreparedClaim:
@@ -187,7 +187,7 @@ class Preparer:
                     await changed.wait()
 
     async def again(self, prepared: PreparedClaim) -> bool:
-        """Make anew what is gone of a prepared claim's devices, as with their driver; return whether something was.
+        """Make again what is missing of a prepared claim's devices; return whether something was.
 
         Not while a call for the claim is under way, and not after a reboot, when the kubelet asks for what it wants.
 
@@ -216,7 +216,7 @@ class Preparer:
         return True
 
     async def unprepare(self, uid: str) -> None:
-        """Give the claim's devices back, after the calls before this one; a claim that is not prepared is fine.
+        """Unprepare a claim: release its devices; a claim that is not prepared is fine.
 
         Raises:
             ClaimError: The uid is none, something could not be undone, a file could not be removed, or an earlier call
@@ -244,7 +244,7 @@ class Preparer:
         return by_uuid
 
     def get(self, uid: str) -> PreparedClaim | None:
-        """Return a claim as it is prepared, as far as a look without the lock can tell."""
+        """Return a claim as it is prepared, read without the lock."""
         try:
             entry = self._ledgers.claims.get(uid)
         except OSError:
@@ -252,7 +252,7 @@ class Preparer:
         return entry.value if entry is not None else None
 
     async def unprepare_if(self, uid: str, stamp: Stamp) -> bool:
-        """Give the claim's devices back unless it was prepared again since its entry had this stamp; return whether.
+        """Unprepare a claim unless it was prepared again since its entry had this stamp; return whether.
 
         Nor are they while a call for the claim is under way.
 

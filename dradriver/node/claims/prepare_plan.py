@@ -1,4 +1,4 @@
-"""From an allocated claim to what will be prepared: a pure function."""
+"""What preparing an allocated claim on this machine means: a pure function."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Plan(NamedTuple):
     files: Callable[[PreparedClaim], Mapping[str, bytes]]
 
     def complete(self, made: Sequence[Made], device_manager: DeviceManager) -> PreparedClaim:
-        """Return the claim with what the devices bring that were made for it.
+        """Return the prepared claim with the edits of the devices that were made for it.
 
         Raises:
             ClaimError: Two devices of a request bring different things at one place, and a container cannot have both.
@@ -79,7 +79,7 @@ def plan(
     boot: str,
     below: Machine | None = None,
 ) -> Plan:
-    """Return what preparing the claim on this machine means, its devices in the allocation's order.
+    """Return the plan to prepare an allocated claim on this machine, its devices in the allocation's order.
 
     Only this driver's results count; a claim without any gives a plan without devices.
 

@@ -1,4 +1,4 @@
-"""Whose a prepared GPU is, in names: what joins a monitoring tool's series, which know the uuid alone, with pods.
+"""Metric series that name the pod and container of each prepared GPU, for monitoring tools that know only uuids.
 
 The pods are those that have reserved the claim. Which container has a request is known of the controller's claims:
 their requests are named after containers, and the choice says how many parts each container has.

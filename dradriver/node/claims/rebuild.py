@@ -74,7 +74,7 @@ class Rebuilder:
         self._boot = boot
 
     async def rebuild(self) -> set[str]:
-        """Rebuild what can be; return the uids of those whose claims do not exist any more, damaged entries' too.
+        """Rebuild the checkpoint entries that a newer agent wrote; return the uids of claims that are gone.
 
         Of these the device metadata says which claim it was: text that is damaged may say any name, and one that does
         not exist.

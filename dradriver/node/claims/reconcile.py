@@ -82,7 +82,7 @@ class Reconciler:
         self._strays: set[str] = set()
 
     async def run(self) -> None:
-        """Look now and after every interval, sooner where it failed, until cancelled."""
+        """Compare prepared claims with the API now and after every interval until cancelled."""
         said = ""
         while True:
             pause_s = self._interval_s
@@ -97,7 +97,7 @@ class Reconciler:
             await asyncio.sleep(pause_s)
 
     async def once(self) -> None:
-        """Compare all that is prepared, give back what was unused twice, and make anew what is gone of what is in use.
+        """Compare all prepared claims with the API, release what was unused twice, and repair what is missing.
 
         It begins with what an agent does at its start, which the disk may not have let it do, and puts back CDI specs
         that somebody removed.

@@ -34,7 +34,7 @@ class Control(Protocol):
     """Every method but ``driver`` may raise ``HardwareError`` (dradriver/node/errors.py). GPUs are named by uuid."""
 
     def driver(self) -> str:
-        """Return what tells this load of the driver's module from any other of this boot; empty where none is loaded.
+        """Return the identifier of this load of the driver's module; empty if none is loaded.
 
         It does not ask the driver, and may be called in any thread.
         """

@@ -58,7 +58,7 @@ class Kind(Protocol):
     part: bool
 
     def find(self, machine: Machine, wish: AllocatedDevice) -> Found[Any] | None:
-        """Return what the device is on this machine; None where it is not of this kind, or not there.
+        """Return the device of this kind on this machine; None if it is not of this kind, or not there.
 
         Raises:
             DriverError: What the claim says of it cannot be understood, or not now.
@@ -69,7 +69,7 @@ class ReadyKind(Kind, Protocol):
     """A kind of which nothing has to be made."""
 
     def edits(self, gpu: Gpu) -> Edits:
-        """Return what the device brings to a container.
+        """Return the container edits of a device of a kind that needs no hardware change.
 
         Raises:
             DriverError: It cannot be known now.
@@ -84,7 +84,7 @@ class MadeKind(Kind, Protocol[A, W, D]):
     """
 
     def settle(self, control: Control, intents: Sequence[Change[A, D]], beside: Sequence[Made]) -> list[W]:
-        """Return what is wanted for each intent, with all that the claim leaves open decided; nothing is changed.
+        """Return the intents for devices of this kind with all choices made; nothing is changed.
 
         It is called before the intents are written, so that ``undo`` knows what to look for whatever happens then.
 
@@ -108,7 +108,7 @@ class MadeKind(Kind, Protocol[A, W, D]):
         """
 
     def undo(self, control: Control, made: Change[W, D], beside: Sequence[Made]) -> None:
-        """Make what was made, wholly or in part, be gone. Nothing there is fine: it is called until it succeeds.
+        """Undo a device of this kind, wholly or partly made; none is fine. It is called until it succeeds.
 
         Args:
             control: The hardware.
@@ -120,14 +120,14 @@ class MadeKind(Kind, Protocol[A, W, D]):
         """
 
     def check(self, control: Control, made: Change[W, D]) -> None:
-        """Raise unless what was made can be used now. It asks no driver, and is called outside the one thread.
+        """Raise unless a device of this kind that was made can be used now. It asks no driver.
 
         Raises:
             HardwareError: Why not.
         """
 
     def there(self, control: Control, made: Change[W, D]) -> bool:
-        """Return whether what was made is there still: others may have ended it, or a reset of the GPU.
+        """Return whether a device of this kind that was made still exists.
 
         What can be put right beside those who use it is.
 
@@ -136,7 +136,7 @@ class MadeKind(Kind, Protocol[A, W, D]):
         """
 
     def rest(self, control: Control, gpu: str) -> None:
-        """Clear what devices that are gone may have left on a GPU that nobody has; nothing left is fine.
+        """Clear what devices of this kind may have left on a free GPU; nothing left is fine.
 
         Args:
             control: The hardware.
@@ -147,10 +147,10 @@ class MadeKind(Kind, Protocol[A, W, D]):
         """
 
     def told(self, made: Change[W, D]) -> dict[str, Any]:
-        """Return what is said of a part that was made beside its GPU, in the words of slices' attributes."""
+        """Return the attributes of a device of this kind that was made, in the words of slices."""
 
     def edits(self, gpu: Gpu, made: Change[W, D]) -> Edits:
-        """Return what the device that was made brings to a container.
+        """Return the container edits of a device of this kind that was made.
 
         Raises:
             DriverError: It cannot be known now.

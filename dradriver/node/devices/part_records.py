@@ -1,4 +1,4 @@
-"""What the ledgers keep of NVIDIA's parts: of each kind what is wanted, and what was made.
+"""The ledgers' records of NVIDIA's parts (MIG instances, MPS shares): what was wanted, and what was made.
 
 Agents of other versions read it, and lose what they do not know when they write an entry again: what none may lose is
 another version of the ledger.
@@ -30,12 +30,12 @@ class MigPlace(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @classmethod
     def of(cls, profile: MigProfile, start: int, *, found: bool = False) -> MigPlace:
-        """Return that of a profile."""
+        """Return the record of a MIG profile's place."""
         return cls(profile=profile.id, name=profile.name, start=start, found=found)
 
     @property
     def placed(self) -> Placed:
-        """Where it is on its GPU."""
+        """Return the placement of the recorded MIG instance on its GPU."""
         return Placed(self.profile, self.start)
 
 
@@ -74,7 +74,7 @@ class MpsShare(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def server(self) -> Server:
-        """The daemon that serves it."""
+        """Return the MPS daemon that serves the recorded share."""
         return msgspec.structs.replace(self.equal or Server(), shm_mib=self.shm_mib)
 
 

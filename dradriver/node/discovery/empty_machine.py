@@ -27,20 +27,20 @@ class Nothing:
         self._machine = Machine(name=sysfs.product_name(root), gpus=(), links=(), paths=())
 
     def edits(self, gpu: Gpu) -> Edits:  # noqa: ARG002  # the signature
-        """Return nothing."""
+        """Return no edits: no GPU of this machine is handed out."""
         return Edits()
 
     def processes(self, gpus: Collection[str]) -> dict[str, tuple[int, ...]]:  # noqa: ARG002  # the signature
-        """Return nothing."""
+        """Return no processes: no GPU of this machine is handed out."""
         return {}
 
     def work(self, gpus: Mapping[str, int]) -> dict[str, GpuWork]:  # noqa: ARG002  # the signature
-        """Return nothing."""
+        """Return no work of GPUs: no GPU of this machine is handed out."""
         return {}
 
     def read(self) -> Machine:
-        """Return the machine without GPUs."""
+        """Return this node's machine without any GPUs."""
         return self._machine
 
     def close(self) -> None:
-        """Do nothing: nothing is held."""
+        """Close a machine of which no GPU is handed out: nothing is open."""

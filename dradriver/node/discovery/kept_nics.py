@@ -41,7 +41,7 @@ class FoundNic(msgspec.Struct, frozen=True):
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """The devices that no other NIC has."""
+        """Return the devices that only this NIC has."""
         return (self.scalable,) if self.scalable else self.busids
 
 

@@ -1,4 +1,4 @@
-"""Links that a GPU should have and has not, fewer than its siblings, and links that cannot be used."""
+"""Faults of links: links that a GPU should have and does not have, and links that cannot be used."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def of_machine(machine: Machine) -> list[Linked]:
 
 
 def lost(gpus: Iterable[Linked], *, whole: bool = True) -> dict[str, tuple[Fault, ...]]:
-    """Return the fault of each GPU that has fewer links than a sibling, by uuid.
+    """Return the link fault of each GPU that has fewer links than a sibling, by uuid.
 
     A GPU without any is one that has no bridge, unless its siblings hang on switches: these reach every GPU. One that
     is not there, be it lost, dead since the start or a virtual machine's, takes its neighbours' direct links with it,
@@ -65,7 +65,7 @@ def lost(gpus: Iterable[Linked], *, whole: bool = True) -> dict[str, tuple[Fault
 
 
 def refused(machine: Machine, kept_off: Mapping[int, tuple[int, ...]]) -> dict[str, tuple[Fault, ...]]:
-    """Return the fault of each GPU without peer access to others, by uuid.
+    """Return the link fault of each GPU without peer access to others, by uuid.
 
     Args:
         machine: The machine.

@@ -88,7 +88,7 @@ class MachineWatch:
         return self._slots is None or self._slots.is_settled
 
     async def run(self) -> None:
-        """Read the machine now, every interval and after every ``poke``, for ever.
+        """Read the machine now, at every interval and after every ``poke``, for ever.
 
         Raises:
             RestartError: Only another process can read it again.

@@ -40,7 +40,7 @@ class Seat(msgspec.Struct, frozen=True):
 
     @property
     def place(self) -> Place:
-        """Where the device is, as ``paths.pcie_path`` compares it."""
+        """Return the place of a PCI device, as ``paths.pcie_path`` compares it."""
         return Place(numa=self.numa, root=self.root, switches=self.bridges)
 
 
@@ -60,7 +60,7 @@ class PciTree:
         return found if _CLASS.fullmatch(found) else ""
 
     def vendor(self, busid: str) -> str:
-        """Return the vendor (``0x15b3``); empty where it is not known."""
+        """Return the vendor of a PCI device (``0x15b3``); empty if it is not known."""
         return sysfs.text(self._devices / busid / "vendor")
 
     def has_auxiliary(self, name: str) -> bool:
@@ -73,7 +73,7 @@ class PciTree:
         return {busid for busid in nvidias if self.pci_class(busid).startswith(_DISPLAY)}
 
     def seat(self, busid: str) -> Seat | None:
-        """Return where a device hangs, or None where /sys does not know it."""
+        """Return where a PCI device hangs, or None if /sys does not know it."""
         if busid not in self._seats:
             self._seats[busid] = self._read_seat(busid)
         return self._seats[busid]
@@ -110,7 +110,7 @@ class PciTree:
         return nccl_bandwidths.pci_gbps(speed, width) if speed in nccl_bandwidths.LINK_SPEEDS else None
 
     def listed(self, busids: Iterable[str]) -> tuple[PciDevice, ...]:
-        """Return the devices that /sys knows and all bridges above them, parents first, by bus id on each level."""
+        """Return the PCI devices that /sys knows and all bridges above them, parents first, by bus id."""
         below: dict[str | None, set[str]] = {}
         placed: set[str] = set()  # by who says it first: read while devices come and go, /sys may say two places
         for busid in busids:

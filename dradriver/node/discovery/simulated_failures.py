@@ -40,12 +40,12 @@ Failures = Mapping[str, Failure]
 
 
 def path(folder: Path, node: str) -> Path:
-    """Return the file of a node: several may share a folder."""
+    """Return the file with the simulated failures of a node: several may share a folder."""
     return folder / f"{node}.json"
 
 
 def read(file: Path) -> Failures:
-    """Return the failures that a file names; none where there is no file.
+    """Return the simulated failures that a file names; none without a file.
 
     Raises:
         SetupError: It cannot be read, or says what is none.
@@ -62,7 +62,7 @@ def read(file: Path) -> Failures:
 
 
 def write(file: Path, failures: Failures) -> None:
-    """Write the failures into a file; where nothing is broken, remove it.
+    """Write the simulated failures into a file; if nothing is broken, remove it.
 
     Raises:
         SetupError: It cannot be written, or a failure is none.
@@ -80,7 +80,7 @@ def write(file: Path, failures: Failures) -> None:
 
 
 def check(failure: Failure) -> None:
-    """Raise ``SetupError`` unless a simulated GPU can fail like this.
+    """Raise ``SetupError`` unless a simulated GPU can fail in this way.
 
     Raises:
         SetupError: It cannot.
@@ -94,7 +94,7 @@ def check(failure: Failure) -> None:
 
 
 def name(text: str) -> str:
-    """Return how a GPU is named in the file: ``gpu-3`` for 3, gpu3 and gpu-3; a uuid stays.
+    """Return how the file of simulated failures names a GPU: ``gpu-3`` for 3, gpu3 and gpu-3.
 
     Raises:
         SetupError: It is neither.
@@ -108,12 +108,12 @@ def name(text: str) -> str:
 
 
 def of(failures: Failures, gpu: Gpu) -> Failure | None:
-    """Return what is broken of a GPU of the whole machine."""
+    """Return the simulated failures of a GPU of the whole machine."""
     return failures.get(gpu.uuid) or failures.get(f"gpu-{gpu.index}")
 
 
 def applied(machine: Machine, failures: Failures) -> Machine:
-    """Return the machine with the links gone that are down; lost GPUs are still there."""
+    """Return the machine without the links that simulated failures took down; lost GPUs are still there."""
     gpus = list(machine.gpus)
     links = [list(row) for row in machine.links]
     direct = [
@@ -138,7 +138,7 @@ def applied(machine: Machine, failures: Failures) -> Machine:
 
 
 def faults(machine: Machine, failures: Failures) -> dict[str, tuple[Fault, ...]]:
-    """Return the faults that the file names, by uuid."""
+    """Return the faults that the file of simulated failures names, by uuid."""
     by_uuid: dict[str, tuple[Fault, ...]] = {}
     for gpu in machine.gpus:
         failure = of(failures, gpu)

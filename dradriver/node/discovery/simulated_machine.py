@@ -91,11 +91,11 @@ class Simulated:
         return frozenset(gpu.uuid for gpu in self._whole.gpus)
 
     def edits(self, gpu: Gpu) -> Edits:
-        """Return the GPU's device nodes, with one behind them that every host has."""
+        """Return the device nodes of a simulated GPU, with one behind them that every host has."""
         return Edits() if self._given is None else self._given(gpu)
 
     def processes(self, gpus: Collection[str]) -> dict[str, tuple[int, ...]]:
-        """Return the pids that the file ``processes`` names for each GPU.
+        """Return the pids that the file ``processes`` names for each simulated GPU.
 
         Raises:
             SetupError: The file cannot be read.
@@ -108,7 +108,7 @@ class Simulated:
         return {gpu: tuple(sorted(pid for uuid, pid in pairs if uuid == gpu)) for gpu in gpus}
 
     def work(self, gpus: Mapping[str, int]) -> dict[str, GpuWork]:
-        """Return what the file ``work`` says of each GPU that it names; their work is that of all their processes.
+        """Return the work that the file ``work`` says each simulated GPU did.
 
         Raises:
             SetupError: A file cannot be read.
@@ -123,7 +123,7 @@ class Simulated:
         return {gpu: GpuWork(percent[gpu], frozenset(pids[gpu] if percent[gpu] else ())) for gpu in some}
 
     def read(self) -> Machine:
-        """Return the machine without what the files say is lost or broken.
+        """Return the simulated machine without the GPUs and links that the files say are lost or broken.
 
         Raises:
             SetupError: A file cannot be read.
@@ -180,7 +180,7 @@ class Simulated:
         }
 
     def close(self) -> None:
-        """Do nothing: nothing is held."""
+        """Close a simulated machine: nothing is open."""
 
 
 def _words(path: Path) -> list[str]:
@@ -208,6 +208,6 @@ def source_for(node: str, *, machines: Mapping[str, str], default: str | None) -
 
 
 def without(machine: Machine, lost: Container[str]) -> Machine:
-    """Return the machine without the GPUs whose uuid or index is in ``lost``; the others keep their indices."""
+    """Return a simulated machine without the GPUs whose uuid or index is in ``lost``; the others keep their indices."""
     left = [i for i, gpu in enumerate(machine.gpus) if gpu.uuid not in lost and str(gpu.index) not in lost]
     return machine if len(left) == len(machine.gpus) else machine.subset(left)

@@ -1,4 +1,4 @@
-"""Which faults are in force: at once or after a while, until they have been gone for a while."""
+"""The faults of GPUs that are in force: at once or after a while, until they have been gone for a while."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Record:
         self._over: dict[tuple[str, str], tuple[float, float]] = {}  # when, and how long it had to be gone
 
     def tell(self, source: str, faults: Faults) -> None:
-        """Take in all faults that a source sees now: what it saw before and sees no more is over for it.
+        """Update the faults that a source sees now; what it does not see any more is over for it.
 
         It must look regularly, because what is seen for the first or the last time counts later only.
         """
@@ -107,7 +107,7 @@ class Record:
         return max(usual_s, min(4 * max(before_s, _FIRST_S), MOST_S))
 
     def adopt(self, published: Collection[tuple[str, str]]) -> None:
-        """Put every fault that is seen now in force at once where an earlier agent has published its taint.
+        """Put faults that are seen now in force at once if an earlier agent has published their taints.
 
         Args:
             published: Names of devices with keys of their taints.

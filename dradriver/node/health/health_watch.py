@@ -1,4 +1,4 @@
-"""Bringing together what readings and the kernel's log say of the GPUs."""
+"""Combines what readings and the kernel's log say of the GPUs' health."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class HealthWatch:
         self._switched: set[str] = set()  # GPUs that switches join
 
     def looked(self, machine: Machine | None, trouble: str | None) -> None:
-        """Take in a reading, or that there was none.
+        """Update the GPUs' health by a reading, or by the lack of one.
 
         Args:
             machine: As it was last read, or published by an agent before; None where nobody knows.
@@ -121,7 +121,7 @@ class HealthWatch:
         self._tell_lost()
 
     def adopt(self, published: Collection[LostGpu], earlier: Machine | None = None) -> None:
-        """Take in the GPUs that an earlier agent published as lost: this one never saw them.
+        """Add the GPUs that an earlier agent published as lost: this one never saw them.
 
         Some are forgotten: those that have been lost for ``REMEMBERED_S``, and those that were replaced. Another GPU at
         the same PCI address replaces one only if it was not on the node before: addresses move to other GPUs when the
@@ -173,7 +173,7 @@ class HealthWatch:
         self._tell("lost", dict.fromkeys(self._gone(), (_LOST,)))
 
     async def run(self) -> None:
-        """Look at the kernel's log until cancelled."""
+        """Watch the kernel's log for the GPUs' health until cancelled."""
         try:
             while True:
                 await asyncio.sleep(self._interval_s)

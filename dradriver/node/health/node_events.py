@@ -46,11 +46,11 @@ class NodeEvents:
         self._changed = asyncio.Event()
 
     def poke(self) -> None:
-        """Look again: a fault came or is over, or the Node was read."""
+        """Check again whether the Node needs an Event about a fault of a GPU."""
         self._changed.set()
 
     async def run(self) -> NoReturn:
-        """Tell until cancelled."""
+        """Write Events on the Node about faults of GPUs until cancelled."""
         while True:
             await self._changed.wait()
             self._changed.clear()

@@ -79,11 +79,11 @@ class PodEvents:
         self._changed = asyncio.Event()
 
     def poke(self) -> None:
-        """Look again: a fault came or went, or a GPU that has one was handed out."""
+        """Check again which pods need an Event about a fault of their GPU."""
         self._changed.set()
 
     async def run(self) -> None:
-        """Tell until cancelled; who cannot be told now is told later, and keeps nobody else waiting."""
+        """Write Events on pods about faults of their GPUs until cancelled."""
         failures = 0
         async with asyncio.TaskGroup() as group:
             while True:
@@ -156,12 +156,12 @@ class PodEvents:
 
 
 def named(node: str, place: LostGpu | None, uuid: str) -> str:
-    """Return node and GPU in words: its number, PCI address and UUID, the UUID alone if its place is not known."""
+    """Return node and GPU in the words of an Event: its number, PCI address and UUID."""
     return f"Node {node}, {f'GPU {uuid}' if place is None else place.described}"
 
 
 async def tell(events: Recorder, about: Reference, gpu: str, fault: Fault, *, is_unhealthy: bool) -> None:
-    """Write that a fault of a GPU came, with what to do, or that it is over.
+    """Write the Event on a pod that a fault of its GPU came, with what to do, or that it is over.
 
     Args:
         events: Writes it.

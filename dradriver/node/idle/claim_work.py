@@ -1,4 +1,4 @@
-"""Whether a claim's devices worked, from what their GPUs did."""
+"""Whether a claim's devices worked, by the work of their GPUs."""
 
 from __future__ import annotations
 

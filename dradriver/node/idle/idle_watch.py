@@ -41,7 +41,7 @@ Work = Callable[[Mapping[str, int]], Awaitable[Mapping[str, GpuWork]]]
 
 
 def asked_of(discovery: Discovery) -> Work:
-    """Return what asks a discovery for the work of GPUs: in one thread of its own, where the answer can hang."""
+    """Return the function that asks for the work of GPUs, in a thread of its own."""
     thread = Thread("work")
 
     async def work(gpus: Mapping[str, int]) -> Mapping[str, GpuWork]:
@@ -92,11 +92,11 @@ class IdleWatch:
         self._said = ""
 
     def used_by(self, claim: ResourceClaim, prepared: PreparedClaim) -> None:
-        """Take note of the pods that have a claim."""
+        """Note which pods use a claim whose idle time is watched."""
         self._users[prepared.uid] = tuple(one.uid for one in claim.status.reserved_for)
 
     def forget(self, uid: str) -> None:
-        """Forget a claim that is not prepared any more."""
+        """Stop watching a claim's idle time: it is not prepared any more."""
         self._quiet.pop(uid, None)
         self._users.pop(uid, None)
 
@@ -108,7 +108,7 @@ class IdleWatch:
         return quiet.idle_since
 
     async def run(self) -> None:
-        """Look after every interval, until cancelled."""
+        """Check after every interval which claims are idle, until cancelled."""
         try:
             while True:
                 await asyncio.sleep(self._interval_s)
@@ -125,7 +125,7 @@ class IdleWatch:
             metrics.GPUS_IDLE.set({})
 
     async def once(self) -> None:
-        """Look once.
+        """Check once which claims are idle.
 
         Raises:
             DriverError: The driver does not say, or another agent does not let go of the ledgers.

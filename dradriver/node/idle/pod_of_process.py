@@ -1,4 +1,4 @@
-"""Whose a process is: the kubelet names a pod's control groups after its uid, which nobody in the pod can change."""
+"""The pod of a process, by its control group: the kubelet names a pod's groups after its uid."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ class Plugin:
         self.registered = False
 
     async def run(self) -> None:
-        """Serve until cancelled; then the sockets are gone.
+        """Serve the kubelet's plugin sockets until cancelled; then they are gone.
 
         Raises:
             SetupError: A socket cannot be served, or a folder is not there to be written to.

@@ -37,7 +37,7 @@ class Server(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     shm_mib: int | None = None
 
     def limits_as(self, other: Server) -> bool:
-        """Return whether each client gets the same at most; what they have together may change at any time."""
+        """Return whether the MPS limits give each client the same as others do."""
         return (self.memory_mib, self.thread_percentage) == (other.memory_mib, other.thread_percentage)
 
 
@@ -65,11 +65,11 @@ class MpsFolder:
         self.boot = boot
 
     def of(self, gpu: str) -> Path:
-        """Return the folder of a GPU's daemon."""
+        """Return the folder of the MPS daemon of a GPU."""
         return self.path / gpu.lower()
 
     def want(self, gpu: str, server: Server) -> None:
-        """Have a GPU's daemon run, with these limits of its clients.
+        """Request an MPS daemon for a GPU, with these limits of its clients.
 
         Raises:
             OSError: The file cannot be written.
@@ -78,7 +78,7 @@ class MpsFolder:
         _write(self.of(gpu) / _WANTED, Wanted(gpu=gpu, boot=self.boot, server=server))
 
     def want_none(self, gpu: str) -> None:
-        """Have a GPU's daemon end; none wanted is fine.
+        """Request the end of a GPU's MPS daemon; none requested is fine.
 
         Raises:
             OSError: The file is still there.
@@ -86,7 +86,7 @@ class MpsFolder:
         atomic_files.remove(self.of(gpu) / _WANTED)
 
     def wanted(self, gpu: str) -> Wanted | None:
-        """Return what is wanted of a GPU in this boot; None also where another release wrote what this one cannot read.
+        """Return which MPS daemon is requested for a GPU in this boot; None also if another release wrote it.
 
         Raises:
             OSError: It cannot be read.
@@ -96,7 +96,7 @@ class MpsFolder:
         return None
 
     def every(self) -> dict[str, Wanted | Exception | None]:
-        """Return what is wanted of each GPU that has a folder, by the folder's name, or why that cannot be read.
+        """Return the requested MPS daemons by folder, or why one cannot be read.
 
         Raises:
             OSError: The folder cannot be read.
@@ -111,7 +111,7 @@ class MpsFolder:
         return by_name
 
     def answer(self, wanted: Wanted) -> None:
-        """Say that a daemon serves as wanted, or what keeps it from that.
+        """Write that an MPS daemon serves as requested, or what prevents it.
 
         Raises:
             OSError: The file cannot be written.
@@ -119,7 +119,7 @@ class MpsFolder:
         _write(self.of(wanted.gpu) / _READY, wanted)
 
     def answer_later(self, gpu: str) -> None:
-        """Say that a daemon may run from now on, and that it is not known yet whether it serves.
+        """Write that an MPS daemon may run from now on, and that it is not known yet whether it serves.
 
         Raises:
             OSError: The file cannot be written.
@@ -127,7 +127,7 @@ class MpsFolder:
         atomic_files.write(self.of(gpu) / _READY, b"{}")
 
     def answer_none(self, gpu: str) -> None:
-        """Say that the GPU has no daemon.
+        """Write that a GPU has no MPS daemon.
 
         Raises:
             OSError: The file is still there.
@@ -135,7 +135,7 @@ class MpsFolder:
         atomic_files.remove(self.of(gpu) / _READY)
 
     def forget(self, gpu: str) -> None:
-        """Remove what a daemon leaves that has ended, but for its log, and the answer last.
+        """Remove the files of an MPS daemon that has ended, except for its log, and the answer last.
 
         Raises:
             OSError: Something is still there.
@@ -146,7 +146,7 @@ class MpsFolder:
         self.answer_none(gpu)
 
     def keep_answer(self, gpu: str) -> bool:
-        """Say that the answer still holds; return whether there is one.
+        """Write that the answer about an MPS daemon still holds; return whether there is one.
 
         Raises:
             OSError: It cannot be changed.
@@ -157,7 +157,7 @@ class MpsFolder:
         return False
 
     def ready(self, gpu: str) -> Wanted | None:
-        """Return what was answered of a GPU's daemon; None where there is none in this boot, or nobody who would know.
+        """Return the answer about a GPU's MPS daemon; None if there is none in this boot.
 
         Raises:
             OSError: It cannot be read.
@@ -169,7 +169,7 @@ class MpsFolder:
         return None
 
     def ended(self, gpu: str) -> bool:
-        """Return whether no daemon of this boot is left. An answer, however old, is taken back by who saw the end.
+        """Return whether no MPS daemon of this boot is left.
 
         Raises:
             OSError: It cannot be read.

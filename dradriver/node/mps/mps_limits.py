@@ -40,7 +40,7 @@ class _Limit(NamedTuple):
 
 
 def hold(ask: Callable[[str], str], gpu: str, server: Server) -> list[str]:
-    """Set every limit to what it should be; return what was said of those that were seen to be another.
+    """Set every limit of an MPS daemon again; return which of them were seen to differ.
 
     A server that says no amount has ended, or its driver does not know the question: what it started with stands.
 

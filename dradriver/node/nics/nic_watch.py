@@ -98,7 +98,7 @@ class NicWatch:
         return None if self.nics is None else active(self.nics)
 
     async def run(self) -> None:
-        """Look until cancelled."""
+        """Check the network cards' ports until cancelled."""
         while True:
             try:
                 await self.look()
@@ -109,7 +109,7 @@ class NicWatch:
             await asyncio.sleep(self._interval_s)
 
     async def look(self) -> None:
-        """Look once. What cannot be read is as it was."""
+        """Check the network cards' ports once. What cannot be read is as it was."""
         asks = self._direct is None or self._readings % GPUDIRECT_EVERY == 0
         self._readings += 1
         reading = beside(lambda: (tuple(self._read()), self._gpudirect() if asks else None))
@@ -188,7 +188,7 @@ def of_host(
     about: Callable[[], Reference | None] = lambda: None,
     interval_s: float = INTERVAL_S,
 ) -> NicWatch:
-    """Return the watch over a host's cards.
+    """Return the watch over a host's network cards.
 
     Args:
         root: Where the host's /sys is, and its /proc if that is there.
@@ -212,7 +212,7 @@ def of_host(
 
 
 def active(nics: Sequence[NicState]) -> dict[str, tuple[int, ...]]:
-    """Return the active ports that NCCL's verbs can use, by card."""
+    """Return the network cards' active ports that NCCL's verbs can use, by card."""
     found = {nic.name: tuple(port.number for port in nic.ports if port.up and port.verbs) for nic in nics}
     return {name: numbers for name, numbers in found.items() if numbers}
 

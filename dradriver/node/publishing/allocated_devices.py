@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 
 async def devices(client: Client, *, pool: str) -> AbstractSet[str] | None:
-    """Return the names of the pool's devices that some claim was given; None where the server does not say.
+    """Return the names of the node's devices that are allocated to claims; None if the server does not say.
 
     No selector finds claims by node, so all are read, a page at a time, and of most of them nothing is kept. Of one
     that cannot be read whole what can be read counts: else any tenant could keep this from being known.

@@ -110,7 +110,7 @@ class ModeTransitions:
         self.uncut: set[str] = set()
 
     def sharing(self, gpu: Gpu) -> Sharing:
-        """Return how a GPU is shared.
+        """Return how a GPU is shared now, while its mode may change.
 
         Raises:
             NotYetError: That is not known yet.
@@ -149,7 +149,7 @@ class ModeTransitions:
         able: SliceFeatures,
         allocated: Collection[str] | None = None,
     ) -> dict[str, list[dict[str, Any]]]:
-        """Decide anew, into ``modes``; return the taints of GPUs that are kept from new claims, by uuid.
+        """Decide again how each GPU is published; return the taints of GPUs that are kept from new claims.
 
         Args:
             machine: The machine.
@@ -273,7 +273,7 @@ def _holds(gpu: Gpu, devices: Iterable[str]) -> bool:
 
 
 def listed(found: Iterable[ResourceSlice]) -> dict[str, list[str]]:
-    """Return the names of the parts of GPUs that a node's slices have as devices, by the GPU's uuid."""
+    """Return the names of GPUs' parts that a node's slices have as devices, by the GPU's uuid."""
     names_of: dict[str, list[str]] = {}
     for piece in found:
         for device in piece.spec.devices:

@@ -59,7 +59,7 @@ class NodeObjects:
 
     @property
     def node(self) -> Node | None:
-        """The Node; None until it was read, and where there is none."""
+        """Return the Node; None until it was read, or if there is none."""
         return self._nodes.store.get(("", self.name))
 
     @property
@@ -89,11 +89,11 @@ class NodeObjects:
 
     @property
     def ours(self) -> list[ResourceSlice]:
-        """The slices of this driver."""
+        """Return this node's slices of this driver."""
         return [piece for piece in self._slices.store.values() if piece.spec.driver == names.DRIVER]
 
     def others(self, driver: str) -> list[ResourceSlice]:
-        """Return the slices of all drivers but one."""
+        """Return this node's slices of all drivers but one."""
         return [piece for piece in self._slices.store.values() if piece.spec.driver != driver]
 
     def earlier(self) -> Machine | None:

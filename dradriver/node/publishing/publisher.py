@@ -62,20 +62,20 @@ class Taints(Protocol):
     """Which taints GPUs should have."""
 
     def taints(self) -> Mapping[str, Sequence[dict[str, Any]]]:
-        """Return the taints by the GPU's uuid."""
+        """Return the taints of GPUs to publish, by uuid."""
 
     def adopt(self, published: Collection[tuple[str, str]], /) -> None:
-        """Take in which taints are published, as names of devices with keys, before ``taints`` is called."""
+        """Take over the published taints, as names of devices with keys, before ``taints`` is called."""
 
 
 class LostGpus(Protocol):
     """Which GPUs the node lost."""
 
     def adopt(self, published: Collection[LostGpu], earlier: Machine | None, /) -> None:
-        """Take in those that are published, maybe by an earlier agent, and with which machine, before ``lost``."""
+        """Take over the published lost GPUs, maybe of an earlier agent, and their machine, before ``lost``."""
 
     def lost(self) -> Sequence[LostGpu]:
-        """Return them."""
+        """Return the lost GPUs to publish."""
 
 
 class Publisher:
@@ -146,7 +146,7 @@ class Publisher:
 
     @property
     def settled(self) -> bool:
-        """True when there is nothing left to do: published, or deliberately not."""
+        """Return whether all slices are published, or deliberately not."""
         return self.published or self.withheld is not None
 
     def whole(self) -> list[str]:
@@ -157,18 +157,18 @@ class Publisher:
         return [gpu.uuid for gpu in machine.gpus if gpu.mig is None]
 
     def poke(self) -> None:
-        """Look again: the machine changed."""
+        """Publish again: the machine changed."""
         self._wake.set()
 
     def registration_changed(self) -> None:
-        """Look again: the kubelet registered the plugin, or dropped it."""
+        """Publish again: the kubelet registered the plugin, or dropped it."""
         if not self._registered():
             self.published = False
         self._kubelet_is_up.set()
         self._wake.set()
 
     async def run(self) -> None:
-        """Keep the slices right until cancelled."""
+        """Keep the node's slices right until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._objects.run())
             group.create_task(self._keep())

@@ -37,7 +37,7 @@ class Present(NamedTuple):
 
 
 def look(root: Path) -> Present:
-    """Return whose GPUs the node has; NVIDIA's where it has none, for a driver may know of GPUs that PCI does not.
+    """Return whose GPUs the node has by its PCI devices; NVIDIA's if it has none, which a driver may still know.
 
     Args:
         root: Where the host's /sys is.

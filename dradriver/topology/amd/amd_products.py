@@ -1,4 +1,4 @@
-"""AMD's parts: names, memory, and what RCCL counts for their links."""
+"""AMD's products: names, memory, and what RCCL counts for their links."""
 
 from __future__ import annotations
 
@@ -49,16 +49,16 @@ PARTS: Final = {  # by PCI device id (the pci.ids database; AMD's data sheets)
 
 
 def maker(vendor: str) -> str:
-    """Return who made a device, for people, by its PCI vendor id in hex."""
+    """Return the company that made a device, by its PCI vendor id in hex."""
     return f"Hygon ({vendor})" if vendor == HYGON else f"vendor {vendor}"
 
 
 def architecture(gcn: str) -> str:
-    """Return ``gfx90a`` for what RCCL's files call ``910``, ``gfx942`` for itself; empty for what is neither."""
+    """Return an AMD architecture's name: ``gfx90a`` for what RCCL's files call ``910``; empty for others."""
     match = _GCN.fullmatch(gcn)
     return f"gfx{_BEFORE_NAMES.get(match[1], match[1])}" if match else ""
 
 
 def link_gbps(architecture: str) -> float:
-    """Return one xGMI link's bandwidth, GB/s in one direction, as RCCL counts it; of unknown parts the newest's."""
+    """Return one xGMI link's bandwidth as RCCL counts it, GB/s in one direction; of unknown products the newest's."""
     return _LINK_GBPS.get(architecture, _NEWER_LINK_GBPS)

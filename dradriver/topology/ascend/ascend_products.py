@@ -60,7 +60,7 @@ _KINDS: Final = (
 
 
 def kind(product: str, chips: int) -> Kind | None:
-    """Return the kind of machines whose NPUs have so many chips of this product; None where links do not follow."""
+    """Return the kind of Ascend machines with so many chips of this product; None if links do not follow."""
     name = _BEFORE.sub("", product, count=1)
     return next((one for one in _KINDS if one.chips == chips and one.products.fullmatch(name)), None)
 
@@ -72,7 +72,7 @@ def _counts(profile: str) -> tuple[int, ...]:
 
 
 def counts(product: str) -> tuple[int, ...]:
-    """Return how many chips of a product a pod may have, ascending, where all its machines have one rule; else nothing.
+    """Return how many chips of an Ascend product a pod may have, ascending; nothing without one rule.
 
     A 910B is in machines with a rule and without.
     """
@@ -83,7 +83,7 @@ def counts(product: str) -> tuple[int, ...]:
 
 
 def paired(of: Sequence[int], profile: str) -> tuple[tuple[tuple[int, ...], ...], Blocks | None]:
-    """Return links and blocks of chips that stand in pairs, as those of a profile whose GPUs 0 and 1 are one.
+    """Return links and blocks of Ascend chips that stand in pairs.
 
     Args:
         of: Per chip, which pair it is of, by any number.
@@ -96,7 +96,7 @@ def paired(of: Sequence[int], profile: str) -> tuple[tuple[tuple[int, ...], ...]
 
 
 def blocks(links: Sequence[Sequence[int]], product: str = "") -> Blocks | None:
-    """Return which chips may be had together, where links, and the product if it is known, tell whose rule holds.
+    """Return which Ascend chips may be had together, by their links and product.
 
     SIO is within the modules of an A3. Sixteen in two groups of eight are a Box16: of
     the machines that say their links no other has such groups. Eight in two of four may be others', so that only

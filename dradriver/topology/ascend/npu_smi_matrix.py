@@ -31,7 +31,7 @@ _MOST = 256
 
 
 def read(text: str, *, name: str = "", seed: str = "") -> Machine:
-    """Return the machine that the text shows.
+    """Return the machine that the matrix of ``npu-smi info -t topo`` shows.
 
     Identities are made up. Links compare, but carry no figure. NUMA nodes follow from the CPUs, and hidden paths from
     them, as in a ``nvidia-smi topo -m`` text. Which NPUs may be had together follows from links and product

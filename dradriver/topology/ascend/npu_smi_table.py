@@ -56,7 +56,7 @@ class Chip(msgspec.Struct, frozen=True):
 
 
 def chips(text: str) -> tuple[Chip, ...]:
-    """Return the chips that the table has, as they stand there; none where there is no table."""
+    """Return the chips in the table of ``npu-smi info``; none without a table."""
     found: list[Chip] = []
     npu, product = 0, ""
     for number, line in enumerate(text.splitlines(), 1):
@@ -81,7 +81,7 @@ def chips(text: str) -> tuple[Chip, ...]:
 
 
 def told(machine: Machine, text: str) -> Machine:
-    """Return the machine with bus ids, product and memory of the chips that a table in the text has."""
+    """Return the machine with bus ids, product and memory by the table of ``npu-smi info`` in the text."""
     known = {chip.index: chip for chip in chips(text)}
     gpus = (
         msgspec.structs.replace(gpu, pci=chip.pci, product=chip.product, memory_mib=chip.memory_mib)
@@ -93,7 +93,7 @@ def told(machine: Machine, text: str) -> Machine:
 
 
 def read(text: str, *, name: str = "", seed: str = "") -> Machine:
-    """Return the machine of a table alone, where its product says how the chips are linked.
+    """Return the machine by the table of ``npu-smi info`` alone, if its product says how the chips are linked.
 
     Links and blocks are those of the ready profile of such machines. NUMA nodes, and so paths, are not known.
 

@@ -59,7 +59,7 @@ _MOST_GAPS = 64
 
 
 def check(text: str, *, machine: Machine | None = None) -> list[Finding]:
-    """Return all that is wrong with a topology file, by line and column; empty for a good one.
+    """Return all that is wrong with an NCCL topology file, by line and column; empty for a good one.
 
     Args:
         text: The whole file.

@@ -1,4 +1,4 @@
-"""How many children one element may have: 32 for NCCL 2.18 to 2.20, which overwrite their memory with the next."""
+"""NCCL's limit of children of one element: 32 for NCCL 2.18 to 2.20, which overwrite their memory with the next."""
 
 from __future__ import annotations
 

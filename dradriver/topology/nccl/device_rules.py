@@ -26,17 +26,17 @@ _OVERRIDES = {
 
 
 def below(element: Element, name: str) -> bool:
-    """Return whether an element of that name is anywhere below ``element``."""
+    """Return whether an element of that name is anywhere below ``element`` of a topology file."""
     return next(elements(element, name), None) is not None
 
 
 def has_gpu(element: Element) -> bool:
-    """Return whether a GPU is below ``element``."""
+    """Return whether a GPU is below ``element`` of a topology file."""
     return any((pci.get("class") or "").startswith("0x03") or _gpus(pci) for pci in elements(element, "pci"))
 
 
 def check(root: Element, notes: Notes) -> None:
-    """Note what is wrong with the devices below ``root``."""
+    """Note what is wrong with the devices below ``root`` of a topology file."""
     seen: dict[str, Element] = {}
     for pci in elements(root, "pci"):
         _pci(pci, seen, notes)

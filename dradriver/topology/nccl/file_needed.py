@@ -1,4 +1,4 @@
-"""Whether a machine needs an NCCL topology file at all."""
+"""Whether NCCL needs a topology file on a machine."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Advice(msgspec.Struct, frozen=True):
 
 
 def explain(machine: Machine) -> Advice:
-    """Return whether NCCL should be given a file on ``machine``.
+    """Return whether NCCL needs a topology file on the machine, and why.
 
     Where a container sees the host's /sys and NVML, NCCL finds the truth by itself and a file can only do harm. It is
     of use where /sys does not show the PCI tree: in a virtual machine whose hypervisor hangs every device below the
@@ -73,7 +73,7 @@ def _if_virtual(machine: Machine) -> tuple[bool, str]:
 
 
 def flattened(machine: Machine) -> bool:
-    """Return whether no device of ``machine`` shares a PCIe switch with another, as hypervisors show it."""
+    """Return whether no device of the machine shares a PCIe switch with another, as hypervisors show it."""
     devices = len(machine.gpus) + len(machine.nics)
     gpus = (machine.paths[i][j] for i, j in combinations(range(len(machine.gpus)), 2))
     nics = (path for row in machine.nic_paths for path in row)

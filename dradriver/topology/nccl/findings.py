@@ -1,4 +1,4 @@
-"""Findings: places in a file that break a rule."""
+"""Findings of the checker: places in an NCCL topology file that break a rule."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Finding(msgspec.Struct, frozen=True):
 
     @property
     def error(self) -> bool:
-        """True where NCCL refuses or misreads the file, False where it works but may do harm."""
+        """Return whether NCCL refuses or misreads the file because of the finding; else it may only do harm."""
         return RULES[self.rule].error
 
 
@@ -48,7 +48,7 @@ class Notes:
         self._times: dict[str, list[int]] = {}  # key: position in _found, number of places
 
     def add(self, rule: str, place: tuple[int, int], *, once: str = "", **words: object) -> None:
-        """Note that ``rule`` is broken at ``place``, line and column.
+        """Add the finding that ``rule`` is broken at ``place``, line and column.
 
         Args:
             rule: Name in ``RULES``.
@@ -67,7 +67,7 @@ class Notes:
         self._found.append(finding(rule, place, **words))
 
     def findings(self) -> list[Finding]:
-        """Return all findings in the order in which they were noted, with the number of places of repeated ones."""
+        """Return all findings in order, with the number of places of repeated ones."""
         findings = list(self._found)
         for position, times in self._times.values():
             if times > 1:
@@ -92,6 +92,6 @@ class Lines:
         self._starts = [0, *(i + 1 for i, letter in enumerate(text) if letter == "\n")]
 
     def place(self, at: int) -> tuple[int, int]:
-        """Return line and column, from 1, of the letter at position ``at``."""
+        """Return the line and column, from 1, of the letter at position ``at`` of the checked file."""
         line = bisect_right(self._starts, at)
         return line, at - self._starts[line - 1] + 1

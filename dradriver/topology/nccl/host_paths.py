@@ -1,4 +1,4 @@
-"""A virtual machine with the paths of the server below it, whose PCI tree the hypervisor does not show.
+"""The paths of the host, written for a virtual machine whose hypervisor does not show its PCI tree.
 
 GPUs are matched by number. Of the NICs those are matched, in their order, that carry the traffic of GPUs: a server has
 cards for storage and its own network besides, a guest a card of its hypervisor's.
@@ -17,7 +17,7 @@ _RDMA = ("infiniband", "roce", "efa")
 
 
 def with_paths(machine: Machine, *, like: Machine) -> Machine:
-    """Return ``machine`` with the paths that ``like`` has between its GPUs and the NICs beside them.
+    """Return ``machine`` with the paths that the host ``like`` has between its GPUs and their NICs.
 
     Where both have the same NUMA nodes, devices that are on none get ``like``'s. A NIC that carries no GPU's traffic
     stays far from all, on its own NUMA node, where NCCL would hang it too.
@@ -54,7 +54,7 @@ def with_paths(machine: Machine, *, like: Machine) -> Machine:
 
 
 def lost(machine: Machine, *, like: Machine) -> list[str]:
-    """Return what the file of ``machine``, written like ``like``, cannot say; whole sentences.
+    """Return what a virtual machine's file, written like its host ``like``, cannot say; whole sentences.
 
     Raises:
         TopologyError: As ``with_paths``.

@@ -1,4 +1,4 @@
-"""How NCCL counts bandwidth, GB/s in one direction (``topo.h``, ``topo.cc``, ``xml.cc``; 2.18 to 2.30)."""
+"""NCCL's bandwidths of links and CPUs, GB/s in one direction (``topo.h``, ``topo.cc``, ``xml.cc``; 2.18 to 2.30)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ARCHITECTURES = {6: "pascal", 7: "volta", 8: "ampere", 9: "hopper", 10: "blackwe
 
 
 def integer(text: str) -> int:
-    """Return the number that NCCL reads in an attribute (C's strtol): 010 is 8, 0x10 and 16.0 are 16, a word is 0."""
+    """Return the number that NCCL reads in an attribute (C's strtol): 010 is 8, 0x10 is 16, a word is 0."""
     match = _INTEGER.match(text)
     if match is None:
         return 0
@@ -30,12 +30,12 @@ def integer(text: str) -> int:
 
 
 def lane_rate(speed: str) -> int | None:
-    """Return NCCL's number for a signalling rate, None for one that it does not know; the words' beginning decides."""
+    """Return NCCL's bandwidth number for a PCIe signalling rate, None for one that it does not know."""
     return next((number for words, number in LINK_SPEEDS.items() if speed.startswith(words)), None)
 
 
 def known_speed(speed: str) -> str:
-    """Return a signalling rate in words that NCCL knows, empty if the text says none: Gen5 is ``32.0 GT/s PCIe``."""
+    """Return a PCIe signalling rate in words that NCCL knows: Gen5 is ``32.0 GT/s PCIe``; else empty."""
     if lane_rate(speed) is not None:
         return speed
     rate, generation = _RATE.fullmatch(speed.strip()), _GENERATION.fullmatch(speed.strip())
@@ -63,7 +63,7 @@ def link_gbps(sm: int) -> float:
 
 
 def architecture(sm: int) -> str:
-    """Return the architecture's name for a compute capability: 89 is ``ada``; empty for one that is not known."""
+    """Return the architecture's name that NCCL's bandwidths go by: compute capability 89 is ``ada``."""
     return {75: "turing", 89: "ada"}.get(sm) or ARCHITECTURES.get(sm // 10, "")
 
 
@@ -84,7 +84,7 @@ def socket_gbps(cpu: Cpu | None) -> float:
 
 
 def family_id(family: int) -> int:
-    """Return NCCL's number of a CPU family: base + 16 x extended, where ``/proc/cpuinfo`` says base + extended.
+    """Return NCCL's number of a CPU family, which its bandwidth between sockets goes by.
 
     Zen 3 is 25 (15 + 10) to the kernel and 175 (15 + 160) to NCCL.
     """
@@ -92,6 +92,6 @@ def family_id(family: int) -> int:
 
 
 def family_of(family_id: int) -> int:
-    """Return the kernel's number for NCCL's; a number that NCCL cannot have made (Azure's 23) is the kernel's own."""
+    """Return the kernel's number of a CPU family for NCCL's; one that NCCL cannot have made stays."""
     extended, rest = divmod(family_id - 15, 16)
     return 15 + extended if family_id > 15 and not rest else family_id

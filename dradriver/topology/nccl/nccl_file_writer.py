@@ -40,7 +40,7 @@ VIRTUAL_PATH = "/var/run/nvidia-topologyd/virtualTopology.xml"  # where NCCL loo
 
 
 def write(machine: Machine, *, like: Machine | None = None, gpus: Sequence[int] | None = None) -> str:
-    """Return the text of a topology file for ``machine``.
+    """Return the text of an NCCL topology file for the machine.
 
     Args:
         machine: Its bus ids and NUMA nodes are written. Without a PCI tree of its own, as profiles have none, switches
@@ -103,12 +103,12 @@ def write(machine: Machine, *, like: Machine | None = None, gpus: Sequence[int] 
 
 
 def without_rate(machine: Machine) -> list[str]:
-    """Return the bus ids of the GPUs and bridges above them whose PCIe rate the machine does not say."""
+    """Return the bus ids of GPUs and bridges for whose PCIe rate the written file has nothing."""
     return [device.busid for device in _wanted(machine) if not nccl_bandwidths.known_speed(device.link_speed)]
 
 
 def write_file(text: str, path: Path) -> None:
-    """Write ``text`` to ``path`` in one step, as NCCL may be reading: all of it or nothing, with mode 0644.
+    """Write an NCCL topology file to ``path`` in one step, as NCCL may be reading it.
 
     Raises:
         TopologyError: It cannot be written there.

@@ -1,4 +1,4 @@
-"""Link counts from the ``<nvlink>`` elements of an NCCL topology file, or the ``<xgmi>`` of RCCL's."""
+"""Link counts by the ``<nvlink>`` elements of an NCCL topology file, or the ``<xgmi>`` of RCCL's."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _CPU_CLASS = "0x068001"  # POWER
 
 
 def link_counts(gpus: Sequence[Leaf]) -> tuple[list[list[int]], list[int]]:
-    """Return the direct links of each pair, g x g and symmetric, and each GPU's links that end in a switch.
+    """Return the direct links of each pair by ``<nvlink>`` elements, and each GPU's links to a switch.
 
     A target of class 0x068000 is a switch; so is, to NCCL, one without a class that is no GPU of the file. Links to a
     GPU that is not in the file are dropped, as NCCL drops them, and so are those of a GPU to itself, which VMs show

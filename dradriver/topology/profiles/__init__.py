@@ -25,7 +25,7 @@ _KEPT = 64  # machines that are kept, with their seeds
 
 
 def names(vendor: str = "") -> tuple[str, ...]:
-    """Return the names of all profiles, or of one vendor's, sorted."""
+    """Return the names of all machine profiles, or of one vendor's, sorted."""
     return tuple(sorted(name for name, (_, whose) in _files().items() if vendor in ("", whose)))
 
 

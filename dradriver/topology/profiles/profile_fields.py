@@ -1,4 +1,4 @@
-"""The schema of a profile: what each field is called, and what it may hold."""
+"""The fields of a machine profile: what each is called, and what it may hold."""
 
 from __future__ import annotations
 

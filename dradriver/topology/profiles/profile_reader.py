@@ -1,4 +1,4 @@
-"""From a profile to a ``Machine``: product facts once, GPUs and NICs by their place, links by pair."""
+"""From a machine profile to a ``Machine``: product facts once, GPUs and NICs by their place, links by pair."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _FORM = yamltext.Form(
 
 
 def read(text: str, *, source: str, seed: str = "") -> Machine:
-    """Return the machine that a profile's text describes, its uuids derived from the profile's name and ``seed``.
+    """Return the machine that a profile's text describes, its uuids derived from its name and ``seed``.
 
     Args:
         text: YAML of one ``Profile``.
@@ -62,7 +62,7 @@ class Description:
         self._profile = self._document.convert(Profile)
 
     def machine(self, seed: str) -> Machine:
-        """Return the machine, its uuids derived from the profile's name and ``seed``.
+        """Return the machine of a profile, its uuids derived from the profile's name and ``seed``.
 
         Raises:
             TopologyError: Naming file, line, the bad value and what is allowed.

@@ -1,4 +1,4 @@
-"""MIG profiles of products: data of the simulator alone. The driver asks NVML, and never this table.
+"""MIG profiles of products for simulated machines alone. The driver asks NVML, and never this table.
 
 Names, ids, sizes, placements and engines are those of real ``nvidia-smi mig -lgip`` and ``-lgipp`` texts and of
 NVIDIA's MIG user guide; memory is what one slice has, times the profile's slices, a little more than NVML prints of the
@@ -92,7 +92,7 @@ _PRODUCTS: Final = {  # form, GB in the name by memory slices, MiB of one slice
 
 
 def profiles(product: str) -> tuple[MigProfile, ...]:
-    """Return the MIG profiles that a GPU of this product has in a simulation; none where it has no MIG."""
+    """Return the MIG profiles that a GPU of this product has in a simulation; none without MIG."""
     if product not in _PRODUCTS:
         return ()
     forms, gb, slice_mib = _PRODUCTS[product]

@@ -1,4 +1,4 @@
-"""What links and PCIe paths of a ``nvidia-smi topo -m`` text imply of GPUs and CPUs, which it does not name."""
+"""The products that a ``nvidia-smi topo -m`` text implies by its links and PCIe paths, without naming them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _PORTS_SHARE_A_BRIDGE = (6.0, 16.0)
 def implied(
     links: Sequence[Sequence[int]], paths: Sequence[Sequence[PathType]], *, switched: bool, vendor: Vendor = NVIDIA
 ) -> Implied:
-    """Return what is most likely of the GPUs and CPUs.
+    """Return the products of GPUs and CPUs that a ``topo -m`` text implies.
 
     A bridge joins one peer by 4 links of a GA102 (3 where one is down), 2 of a V100, 12 of an A100, more of a Hopper.
     Of direct links to several peers a P100 has 4, a V100 6, an A100 12, a Hopper 18 in all. To switches a V100 has 6,
@@ -76,7 +76,7 @@ def implied(
 
 
 def assumed(machine: Machine) -> str:
-    """Return what was assumed of GPUs that a text does not name, if other GPUs with such links are faster; else empty.
+    """Return which product was assumed for GPUs, if others with such links are faster; else empty.
 
     Args:
         machine: A machine, read from any source; of those that name GPUs or their bus ids nothing was assumed.

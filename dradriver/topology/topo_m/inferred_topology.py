@@ -1,4 +1,4 @@
-"""What a ``nvidia-smi topo -m`` text implies without saying it."""
+"""The PCIe paths, switch links and NUMA nodes that a ``nvidia-smi topo -m`` text implies without saying them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def paths(
     nic_paths: Sequence[Sequence[PathType]],
     numas: Sequence[int | None],
 ) -> tuple[tuple[PathType, ...], ...]:
-    """Return the PCIe paths, g x g: the visible ones, and the nearest that can be proved where links hide them.
+    """Return the inferred PCIe paths, g x g: the visible ones, and the nearest that can be proved.
 
     In a tree two devices are never farther apart than the farthest step of any way between them. So a pair that is PIX
     to one NIC is PIX, and one that is PIX and PHB to it is PHB; one NUMA node counts as a step of NODE. Without such a
@@ -40,7 +40,7 @@ def paths(
 
 
 def switch_links(links: Sequence[Sequence[int]]) -> list[int]:
-    """Return each GPU's links to a switch: all its links where its pairs show more than a GPU can have, else 0.
+    """Return each GPU's inferred links to a switch: all its links if pairs show more than a GPU can have.
 
     Through a switch a GPU shows the same links to every peer (NV18 seven times are 18 links, not 126), and a pair shows
     the smaller of both sides' counts. 4 x NV4, 12 in a row, are direct (Perlmutter); 4 x NV18 are not (an NVL72 tray).
@@ -56,7 +56,7 @@ def switch_links(links: Sequence[Sequence[int]]) -> list[int]:
 
 
 def numa(cpus: Sequence[str], numas: Sequence[str], *, said: bool) -> list[int | None]:
-    """Return each GPU's NUMA node from its CPU and NUMA affinity; ``said``: the text has a column for the latter.
+    """Return each GPU's inferred NUMA node from CPU and NUMA affinity; ``said``: the text has the latter's column.
 
     A NUMA affinity of one number is the node; of ``0,2-17`` the first, the others being GPU memory (Grace); ``0-1`` and
     N/A do not say. Drivers without the column print CPU affinity alone: where those lists are disjoint each is a node.
@@ -85,7 +85,7 @@ def _ranges(cpus: str) -> list[tuple[int, int]]:
 
 
 def numa_nodes(numas: Sequence[int | None], cpus: Sequence[str]) -> tuple[NumaNode, ...]:
-    """Return the nodes that GPUs name, with the CPU list of the first such GPU."""
+    """Return the NUMA nodes that GPUs name in the text, with the CPU list of the first such GPU."""
     nodes: dict[int, str] = {}
     for node, text in zip(numas, cpus, strict=True):
         if node is not None:
@@ -94,6 +94,6 @@ def numa_nodes(numas: Sequence[int | None], cpus: Sequence[str]) -> tuple[NumaNo
 
 
 def nic_numa(row: Sequence[PathType], numas: Sequence[int | None]) -> int | None:
-    """Return the NUMA node of a NIC with these paths to the GPUs: that of its nearest GPU, if that is on its node."""
+    """Return the inferred NUMA node of a NIC by its paths to the GPUs."""
     nearest = min(range(len(row)), key=lambda i: row[i])
     return numas[nearest] if row[nearest] <= PathType.NODE else None

@@ -20,7 +20,7 @@ Legend:
 
 
 def write(machine: Machine) -> str:
-    """Return the matrix with the tool's own tokens, order, tabs and legends; ``read`` gives links, paths and NICs back.
+    """Return the text that ``nvidia-smi topo -m`` prints of a machine; ``read`` gives it back.
 
     Links of other vendors stand under their own name: ``XGMI4``, ``SIO``.
 
@@ -34,13 +34,13 @@ def write(machine: Machine) -> str:
 
 
 def legend(machine: Machine) -> str:
-    """Return the legend of the cells and, where there are NICs, that of their names."""
+    """Return the legend that ``nvidia-smi topo -m`` prints of cells and, if there are NICs, their names."""
     cells = cell_legend(machine)
     return "\n".join([cells, nic_legend(machine)]) if machine.nics else cells
 
 
 def cell_legend(machine: Machine) -> str:
-    """Return the legend of the cells."""
+    """Return the legend that ``nvidia-smi topo -m`` prints of its cells."""
     vendor = machine.vendor
     numbered = ""
     named = {kind.links: f"  {kind.cell:<4} = {kind.meaning}\n" for kind in vendor.kinds}
@@ -50,13 +50,13 @@ def cell_legend(machine: Machine) -> str:
 
 
 def nic_legend(machine: Machine) -> str:
-    """Return the legend of the NICs' names, empty where there are none."""
+    """Return the legend that ``nvidia-smi topo -m`` prints of NICs' names, empty without any."""
     names = [f"  NIC{n}: {nic.name}" for n, nic in enumerate(machine.nics)]
     return "\n".join(["NIC Legend:\n", *names]) + "\n" if names else ""
 
 
 def cells(machine: Machine) -> list[list[str]]:
-    """Return the header and one row a device, all of equal length, with the tool's own cells."""
+    """Return the header and a row for each device as ``nvidia-smi topo -m`` prints them, of equal length."""
     gpus = [f"GPU{gpu.index}" for gpu in machine.gpus]
     nics = [f"NIC{n}" for n in range(len(machine.nics))]
     cpus = {node.id: node.cpus for node in machine.numa}

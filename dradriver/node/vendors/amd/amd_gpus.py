@@ -81,11 +81,11 @@ class AmdGpus:
         self._load: DriverLoad | None = None  # of which the last reading is
 
     def edits(self, gpu: Gpu) -> Edits:
-        """Return the id of the GPU in the specification of this node's GPUs, which brings its device nodes."""
+        """Return the CDI id of an AMD GPU in the specification of this node's GPUs, which brings its device nodes."""
         return Edits(cdi=(cdi_id(gpu.uuid),))
 
     def read(self) -> Machine:
-        """Return the machine as it is now; each problem is logged when it appears.
+        """Return the machine with AMD's GPUs as it is now; each problem is logged when it appears.
 
         Raises:
             SetupError: It cannot be read now, which says nothing of its GPUs.
@@ -120,7 +120,7 @@ class AmdGpus:
         return self._steady.machine(machine) if machine.gpus else machine
 
     def is_stale(self) -> bool:
-        """Return whether the driver was loaded anew since the last reading.
+        """Return whether amdgpu was loaded again since the last reading.
 
         Then no container starts by the numbers that its GPUs had: the file that brings them is removed.
         """
@@ -148,12 +148,12 @@ class AmdGpus:
         return self._root / "sys/bus/pci/devices" / pci
 
     def processes(self, gpus: Collection[str]) -> dict[str, tuple[int, ...]]:
-        """Return the pids that have memory or a queue on each of the GPUs that is there."""
+        """Return the pids that have memory or a queue on each of AMD's GPUs."""
         nodes = self._nodes
         return amd_processes.find(self._root, {uuid: nodes[uuid].gpu_id for uuid in gpus if uuid in nodes})
 
     def work(self, gpus: Mapping[str, int]) -> dict[str, GpuWork]:
-        """Return what each of the GPUs does now; the driver does not tell which process does it."""
+        """Return what each of AMD's GPUs does now; the driver does not tell which process does it."""
         nodes, found = self._nodes, {}
         pids = self.processes(gpus)
         for uuid in gpus:
@@ -163,7 +163,7 @@ class AmdGpus:
         return found
 
     def close(self) -> None:
-        """Do nothing: nothing is held."""
+        """Close the reading of AMD's GPUs: nothing is open between readings."""
 
     def _tell(self, problems: tuple[Problem, ...]) -> None:
         log_changes(logger, self._told, problems)

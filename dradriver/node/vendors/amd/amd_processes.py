@@ -16,7 +16,7 @@ PROC: Final = "sys/class/kfd/kfd/proc"
 
 
 def find(root: Path, gpu_ids: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
-    """Return the pids that use each of the GPUs; none of one that the driver does not number.
+    """Return the pids that use each of AMD's GPUs; none of one that the driver does not number.
 
     Args:
         root: Where the host's /sys is.

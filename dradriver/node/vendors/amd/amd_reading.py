@@ -61,7 +61,7 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read(root: Path, *, proc_root: Path | None = None, kept: KeptNics | None = None) -> Reading:
-    """Return a reading of the machine whose /sys is below ``root`` and whose /proc is below ``proc_root``.
+    """Return a reading of a machine with AMD's GPUs, with /sys below ``root`` and /proc below ``proc_root``.
 
     Args:
         root: Where the host's /sys is.
@@ -85,7 +85,7 @@ def discover(
     earlier: Mapping[tuple[str, str], int] = MappingProxyType({}),
     kept: KeptNics | None = None,
 ) -> Reading:
-    """Return what is there; without the driver, or without GPUs, that is a machine without any.
+    """Return the machine with AMD's GPUs; without the driver, or without GPUs, a machine without any.
 
     Args:
         root: Where the host's /sys is.

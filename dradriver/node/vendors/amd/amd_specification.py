@@ -39,7 +39,7 @@ class AmdSpecification:
         self._on_host = on_host.rstrip("/")
 
     def keep(self, gpus: Mapping[str, Drm]) -> dict[str, str]:
-        """Make the file hold every GPU whose device nodes are there; return why others cannot be given, by uuid.
+        """Write the CDI specification of all AMD GPUs with device nodes; return why others are left out, by uuid.
 
         Where there is none, no container starts by the numbers of before: they may be another GPU's by then.
 

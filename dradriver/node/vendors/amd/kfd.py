@@ -95,7 +95,7 @@ class Kfd(msgspec.Struct, frozen=True):
 
 
 def read(root: Path) -> Kfd | None:
-    """Return what stands below ``root``; None where there is no such driver.
+    """Return what amdgpu's compute part says below ``root``; None if there is no such driver.
 
     Args:
         root: Where the host's /sys is.

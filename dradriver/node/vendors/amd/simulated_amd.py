@@ -12,7 +12,7 @@ _FIRST_RENDER: Final = 128
 
 
 def edits(gpu: Gpu) -> Edits:
-    """Return a GPU's device nodes, with one behind them that every host has; profiles count render nodes from 0."""
+    """Return the device nodes of a simulated AMD GPU, with one behind them that every host has."""
     render = gpu.minor if gpu.minor >= _FIRST_RENDER else _FIRST_RENDER + gpu.minor
     paths = ("/dev/kfd", f"/dev/dri/card{render - _FIRST_RENDER}", f"/dev/dri/renderD{render}")
     return Edits(nodes=tuple(DeviceNode(path, _NOTHING) for path in paths))

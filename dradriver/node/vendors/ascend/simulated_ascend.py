@@ -25,7 +25,7 @@ _NOTHING: Final = "/dev/null"  # every host has it
 
 
 def edits(gpu: Gpu, *, host_root: Path) -> Edits:
-    """Return the device nodes of an NPU, with one behind them that every host has, and the driver's files that it has.
+    """Return the device nodes and driver's files of a simulated Ascend NPU.
 
     Args:
         gpu: The NPU.

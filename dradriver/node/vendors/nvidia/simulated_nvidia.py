@@ -7,5 +7,5 @@ from dradriver.topology.machine import Gpu
 
 
 def edits(gpu: Gpu) -> Edits:
-    """Return the GPU's device node, with one behind it that every host has."""
+    """Return the device node of a simulated NVIDIA GPU, with one behind it that every host has."""
     return Edits(nodes=(DeviceNode(f"/dev/nvidia{gpu.minor}", "/dev/null"),))

@@ -40,7 +40,7 @@ class Host(NamedTuple):
 
 
 def simulated(folder: Path, machine: Callable[[], Machine | None], *, mps: MpsFolder) -> Host:
-    """Return hardware that is a file in a folder.
+    """Return the simulated hardware of a node: a file in a folder.
 
     Args:
         folder: Where the file is.
@@ -73,7 +73,7 @@ def load(folder: Path) -> str:
 def real(
     *, cdi_root: Path, host_root: Path, driver_root: Path | None, released: Callable[[], str | None], mps: MpsFolder
 ) -> Host:
-    """Return this node's own hardware.
+    """Return this node's own hardware of NVIDIA.
 
     Args:
         cdi_root: The runtime's folder for specifications, which has the base specification.
@@ -105,7 +105,7 @@ def of(
     switched: Callable[[], None] = lambda: None,
     thread: Thread | None = None,
 ) -> DeviceManager:
-    """Return a device manager with every kind of device.
+    """Return a device manager with every kind of NVIDIA's devices.
 
     Args:
         edits: Says how a container is given a whole GPU.

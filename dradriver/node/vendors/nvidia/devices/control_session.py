@@ -24,7 +24,7 @@ class Session:
         self.ask = nvml.ask
 
     def device(self, gpu: str) -> Any:
-        """Return the handle of a GPU, by its uuid."""
+        """Return NVML's handle of a GPU, by its uuid."""
         return self._nvml.device(gpu)
 
     def uuid(self, device: Any) -> str:

@@ -1,4 +1,4 @@
-"""MIG devices: a GPU instance at its placement, and in it the compute instance that takes all of it.
+"""MIG devices that are made for claims: a GPU instance at its placement, and its compute instance.
 
 A device is named by placement (``<gpu uuid>-<profile id>-<start>``), or it is a GPU whose instances are made on demand
 (``<gpu uuid>``, with slices as capacities). An instance that is there already and nobody's is used as it is, and never
@@ -72,7 +72,7 @@ class Mig:
         self._told: set[tuple[str, int, Placed]] = set()
 
     def find(self, machine: Machine, wish: AllocatedDevice) -> Found[MigRequest] | None:
-        """Return the GPU of a placement, or of slices that a claim has of a GPU, unless these are all of it.
+        """Return the GPU of a MIG placement, or of slices that a claim has of a GPU, unless these are all of it.
 
         All slices without a profile are a whole GPU, where the GPU can be one: in MIG mode it has no NVLink.
         """
@@ -100,7 +100,7 @@ class Mig:
     def settle(
         self, control: Control, intents: Sequence[Change[MigRequest, MigInstance]], beside: Sequence[Made]
     ) -> list[MigPlace]:
-        """Return profile and placement of each: the pinned ones, and for the others those that leave the most."""
+        """Return profile and placement of each MIG device: pinned ones, and others where they leave the most."""
         self._common()  # what is not there yet is waited for before the hardware is touched
         gpu = intents[0].uuid
         every = control.profiles(gpu)
@@ -144,7 +144,7 @@ class Mig:
         return [one for one in settled if one is not None]
 
     def make(self, control: Control, made: MigChange) -> Iterator[MigChange]:
-        """Make the GPU instance, then its compute instance; MIG mode is turned on where that needs no reset.
+        """Make a MIG device: the GPU instance, then its compute instance; turn MIG mode on if that needs no reset.
 
         The GPU instance's number is noted before it has a compute instance; and where its place was taken meanwhile,
         that there is none of ours.
@@ -169,7 +169,7 @@ class Mig:
         yield msgspec.structs.replace(made, done=_done(control, made, instance, compute))
 
     def undo(self, control: Control, made: MigChange, beside: Sequence[Made]) -> None:
-        """Destroy what was made, from the inside out, and end MIG mode with the last of all where it needs no reset.
+        """Destroy a MIG device from the inside out, and end MIG mode with the last if that needs no reset.
 
         An instance at its place that has another number or uuid is somebody else's. Without a number, of what an agent
         was killed at, the place tells it, which was free when the intent was written: of an instance that has nothing
@@ -193,15 +193,15 @@ class Mig:
             logger.warning("GPU %s stays in MIG mode: %s", made.uuid, error)
 
     def check(self, control: Control, made: MigChange) -> None:
-        """Raise nothing: an instance can be used at once."""
+        """Raise nothing: a MIG device can be used at once."""
 
     def there(self, control: Control, made: MigChange) -> bool:
-        """Return whether the instance is at its place, by number and uuid."""
+        """Return whether a MIG device is at its place, by number and uuid."""
         there = _instances(control, made.uuid)
         return any(at == made.wanted.placed and _is_own(control, made, number) for number, at in there.items())
 
     def rest(self, control: Control, gpu: str) -> None:
-        """End MIG mode where instances are made for claims and none is left: the GPU is published as whole, too.
+        """End MIG mode if instances are made for claims and none is left.
 
         Whoever was in the way may be gone by now (nvml.h, nvmlDeviceSetMigMode: idle the device, and retry). Who turned
         the mode on is all the same: where instances come with claims, so does the mode, and the log says what to do.
@@ -227,7 +227,7 @@ class Mig:
         return on
 
     def told(self, made: MigChange) -> dict[str, Any]:
-        """Return profile and placement, and the MIG device's own uuid."""
+        """Return the attributes of a MIG device: profile, placement and uuid."""
         assert made.done is not None, "it was made"
         return {
             "type": "mig",
@@ -237,7 +237,7 @@ class Mig:
         }
 
     def edits(self, gpu: Gpu, made: MigChange) -> Edits:  # noqa: ARG002  # its minor may have changed since
-        """Return the nodes that open it: the GPU's own, the instance's and the compute instance's."""
+        """Return the device nodes that open a MIG device: the GPU's, the instance's and the compute instance's."""
         assert made.done is not None, "it was made"
         done = made.done
         nodes = self._capabilities.nodes(done.minor, done.instance, done.compute)

@@ -44,7 +44,7 @@ _Stamp = tuple[object, ...]
 
 
 def driver_id(cdi_root: Path) -> str:
-    """Return the fully qualified CDI id of the device that brings no GPU but the rest.
+    """Return the CDI id of the base specification's device that brings no GPU but the libraries.
 
     Raises:
         NotYetError: The base specification does not have it: a container with it could not start.
@@ -102,7 +102,7 @@ class BaseSpecification:
         self._gone = self._path.with_suffix(_GONE)  # made then, so that the next agent knows, too; no runtime reads it
 
     def keep(self, machine: Machine) -> dict[str, str]:
-        """Make the file hold every GPU that is handed out whole; return why some of these cannot be, by uuid.
+        """Write the base specification with every GPU that is handed out whole; return why some are left out.
 
         A GPU in MIG mode is never handed out whole, and toolkits from 1.18 on leave it out of theirs; its parts need
         the device ``driver`` alone. The file is made anew unless it holds all of these, each true of the machine; where
@@ -133,7 +133,7 @@ class BaseSpecification:
         return {uuid: self._said(uuid) for uuid in self._left_out(lacks, whole, driver_version)}
 
     def withdraw(self) -> None:
-        """Remove the file: by the numbers in it a container would get another GPU.
+        """Remove the base specification: by its numbers a container would get another GPU.
 
         Raises:
             OSError: It is still there.

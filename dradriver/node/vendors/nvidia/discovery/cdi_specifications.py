@@ -1,4 +1,4 @@
-"""Other people's CDI specifications: which GPUs they name, and whether what they say is still so.
+"""Other programs' CDI specifications: which GPUs they name, and whether they are still true.
 
 A specification is a file that somebody made once. Its device names are what a container asks for; its device nodes are
 what the container gets. Both came from the machine of that day: after a GPU was swapped, lost or found anew its minor
@@ -118,15 +118,15 @@ class Specification:
             raise ValueError(f"{source}: no CDI specification: {error}") from error
 
     def names(self, kind: str | None = None) -> bool:
-        """Return whether the specification is of this kind; for None, whether of any of NVIDIA's."""
+        """Return whether the CDI specification is of this kind; for None, whether of any of NVIDIA's."""
         return self._typed.kind == kind if kind else bool(_KIND.fullmatch(self._typed.kind))
 
     def has(self, name: str) -> bool:
-        """Return whether the specification has a device of this name."""
+        """Return whether the CDI specification has a device of this name."""
         return any(device.name == name for device in self._typed.devices)
 
     def devices(self, gpus: Iterable[Gpu], driver_version: str) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
-        """Return the devices that are these GPUs, and why the other GPUs have none, both by uuid.
+        """Return the CDI devices that are these GPUs, and why the other GPUs have none, both by uuid.
 
         Args:
             gpus: GPUs that are handed out whole.
@@ -155,7 +155,7 @@ class Specification:
         return devices, wrong
 
     def driver(self, name: str, driver_version: str) -> dict[str, Any] | None:
-        """Return a device that brings no GPU, but all that every container needs, as the specification's own edits do.
+        """Return a CDI device that brings no GPU, but all that every container needs.
 
         A device must edit something, so it has one of these edits once more. None where they have no device node, or
         no container would start with them.
@@ -171,7 +171,7 @@ class Specification:
         return {"name": name, "containerEdits": {"deviceNodes": [own]}}
 
     def unfit(self, driver_version: str) -> str:
-        """Return why no container can have the edits that are meant for all; empty where it can.
+        """Return why no container can have the CDI specification's common edits; empty if it can.
 
         Args:
             driver_version: The running driver's; empty where not known.
@@ -268,7 +268,7 @@ def _minors(edits: _Edits) -> set[int]:
 
 
 def read_all(folders: Iterable[Path], *, host_root: Path) -> Iterator[Specification]:
-    """Yield NVIDIA's specifications in the folders: the plain kind of a folder first; what is none is passed over.
+    """Yield NVIDIA's CDI specifications in the folders: the plain kind of a folder first.
 
     Args:
         folders: Where to look.
@@ -286,7 +286,7 @@ def read_all(folders: Iterable[Path], *, host_root: Path) -> Iterator[Specificat
 
 
 def files(folder: Path) -> list[Path]:
-    """Return the specifications in a folder that are not ours, by name; none where it cannot be read."""
+    """Return the CDI specifications in a folder that are not ours, by name; none if it cannot be read."""
     with contextlib.suppress(OSError):
         return sorted(
             p for p in folder.iterdir() if p.suffix in _ENDINGS and not p.name.startswith(_OURS) and p.is_file()

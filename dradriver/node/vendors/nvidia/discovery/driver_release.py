@@ -1,4 +1,4 @@
-"""When the driver must be let go: an open session keeps its module from being unloaded, and a GPU from being reset."""
+"""When the node must release the driver: an open session keeps its module loaded and a GPU from being reset."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _PAUSED: Final = "paused-for-"
 
 
 def reason(labels: Mapping[str, str]) -> str | None:
-    """Return why nobody may hold the driver of a node with these labels, in words; None where all may."""
+    """Return why no process may hold the driver of a node with these labels, in words; None if all may."""
     if names.DRIVER_LABEL in labels:
         return f"node label {names.DRIVER_LABEL}={labels[names.DRIVER_LABEL]}"
     if labels.get(_STATE) in _EMPTYING:

@@ -1,4 +1,4 @@
-"""What NVML says of each GPU alone. A GPU that cannot say who it is, is left out; any other question may fail."""
+"""The facts that NVML tells of each GPU alone. A GPU that does not say who it is, is left out."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class Gpus(msgspec.Struct, frozen=True):
 
 
 def read_gpus(nvml: Nvml, problems: list[Problem], answers: Answers | None = None) -> Gpus:
-    """Return all GPUs that answer.
+    """Return the facts of all GPUs that answer to NVML.
 
     Args:
         nvml: The open library.

@@ -1,4 +1,4 @@
-"""What holds while the library is initialised: from the first session of this process to the end of its last.
+"""What this process keeps while NVML's library is initialised: open sessions, handles of GPUs and answers.
 
 The library counts sessions (nvml.h, nvmlInit_v2), and whoever begins one while another is open gets what that one sees.
 So a handle is good for all of them until the last ends, whatever becomes of its GPU: that of a lost one says so. The
@@ -22,12 +22,12 @@ _answers: Final[dict[tuple[str, int], tuple[object, object]]] = {}
 
 
 def begun(session: object) -> None:
-    """Take note of a session after the library was told of it."""
+    """Note a session after the library was told of it."""
     _sessions.append(session)
 
 
 def ended(session: object) -> bool:
-    """Take note that a session ends before the library is told; return whether it was open."""
+    """Note that a session ends before the library is told; return whether it was open."""
     if session not in _sessions:
         return False
     _sessions.remove(session)
@@ -38,27 +38,27 @@ def ended(session: object) -> bool:
 
 
 def sessions() -> tuple[object, ...]:
-    """Return the sessions that are open."""
+    """Return the sessions of NVML's library that are open."""
     return tuple(_sessions)
 
 
 def keep(uuid: str, gpu: Handle) -> None:
-    """Keep the handle of a GPU that said who it is."""
+    """Keep the handle of a GPU for the sessions of NVML's library."""
     _handles[uuid] = gpu
 
 
 def handle(uuid: str) -> Handle | None:
-    """Return the handle of a GPU; None where it never said who it is."""
+    """Return the kept handle of a GPU; None if it never said who it is."""
     return _handles.get(uuid)
 
 
 def forget() -> None:
-    """Forget all answers: whoever asks next is told anew. Handles stay."""
+    """Forget all answers that are kept over sessions of NVML's library. Handles stay."""
     _answers.clear()
 
 
 def answer(what: str, gpu: Handle, state: object, ask: Callable[[], T]) -> T:
-    """Return what a GPU answered in its present state; it is asked where it never was.
+    """Return what a GPU answered in its present state; it is asked if it never was.
 
     Args:
         what: The question.

@@ -1,4 +1,4 @@
-"""A GPU's MIG mode, the profiles that its instances can have, and the MIG devices that exist on it."""
+"""The MIG state of a GPU by NVML: its mode, the profiles of its instances, and the devices that exist."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def mode(nvml: Nvml, gpu: Handle, asked: NvmlQuery) -> bool:
 
 
 def read(nvml: Nvml, gpu: Handle, asked: NvmlQuery, *, on: bool) -> Mig:
-    """Return what NVML says of a GPU's MIG; instances that nobody can be given are noted.
+    """Return a GPU's MIG mode, profiles and devices by NVML; instances that cannot be given are noted.
 
     Profiles are a fact: NVML's answer holds for as long as the mode lasts. A GPU that does not tell them is as good a
     whole one as any.

@@ -95,11 +95,11 @@ class Hardware:
         self._load: DriverLoad | None = None  # of which the last reading is
 
     def edits(self, gpu: Gpu) -> Edits:
-        """Return the id of the GPU in NVIDIA's own specification, which brings its device nodes and the libraries."""
+        """Return the CDI id of a GPU in NVIDIA's own specification, which brings its device nodes and libraries."""
         return Edits(cdi=(cdi_id(gpu.uuid),))
 
     def read(self) -> Machine:
-        """Return the machine as it is now; each problem is logged when it appears.
+        """Return the machine with NVIDIA's GPUs as it is now; each problem is logged when it appears.
 
         Raises:
             RestartError: The driver was replaced, and this process holds the library of the old one.
@@ -126,7 +126,7 @@ class Hardware:
             raise SetupError(f"the host's {self._host_root / 'sys'} cannot be looked at: {error}") from error
 
     def is_stale(self) -> bool:
-        """Return whether the driver was loaded anew since the last reading.
+        """Return whether NVIDIA's driver was loaded again since the last reading.
 
         Then no container starts by the numbers that its GPUs had: the file that brings them is removed.
         """
@@ -143,7 +143,7 @@ class Hardware:
         return driver_load.read(self._host_root, _DRIVER)
 
     def close(self) -> None:
-        """Let go of the driver; the next reading takes hold of it again."""
+        """Close the session with NVIDIA's driver; the next reading opens another."""
         self._session.end()
 
     def _read(self, nvml: Nvml) -> Machine:
@@ -204,7 +204,7 @@ class Hardware:
         return nvidia_reading.empty(self._host_root)
 
     def processes(self, gpus: Collection[str]) -> dict[str, tuple[int, ...]]:
-        """Return the pids that compute on each of the GPUs that is there.
+        """Return the pids that compute on each of NVIDIA's GPUs.
 
         Raises:
             NvmlError: The driver, or a GPU that is there, does not say.
@@ -215,7 +215,7 @@ class Hardware:
             return nvidia_processes.find(nvml, gpus)
 
     def work(self, gpus: Mapping[str, int]) -> dict[str, GpuWork]:
-        """Return what each of the GPUs did since a moment.
+        """Return what each of NVIDIA's GPUs did since a moment.
 
         Raises:
             NvmlError: There is no driver.

@@ -71,7 +71,7 @@ def read(
     proc_root: Path | None = None,
     kept: KeptNics | None = None,
 ) -> Reading:
-    """Return a reading of this machine.
+    """Return a reading of this machine with NVIDIA's GPUs.
 
     Args:
         driver_root: Root of the file system that holds the driver; None asks the dynamic linker.
@@ -98,7 +98,7 @@ def discover(
     answers: Answers | None = None,
     kept: KeptNics | None = None,
 ) -> Reading:
-    """Return the machine that an open NVML, /sys below ``root`` and /proc below ``proc_root`` (or ``root``) describe.
+    """Return the machine that an open NVML, /sys below ``root`` and /proc below ``proc_root`` describe.
 
     Args:
         nvml: The open library.
@@ -123,7 +123,7 @@ def discover(
 
 
 def empty(root: Path) -> Machine:
-    """Return the machine without GPUs."""
+    """Return this machine without NVIDIA's GPUs."""
     return Machine(name=sysfs.product_name(root), gpus=(), links=(), paths=())
 
 

@@ -1,4 +1,4 @@
-"""Links between GPUs from what each GPU says of its own: the smaller number where the two sides differ."""
+"""The matrix of NVLinks between GPUs, from what each GPU says of its own links."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _RATES = ((16_000, 12.0), (22_000, 18.0), (26_000, 20.0), (40_000, 20.6))
 
 
 def switch_links(gpus: Sequence[GpuFacts], *, pci_class: Callable[[str], str]) -> tuple[int, ...]:
-    """Return for each GPU how many of its links end in a switch.
+    """Return for each GPU how many of its NVLinks end in a switch.
 
     Args:
         gpus: All GPUs.
@@ -40,7 +40,7 @@ def _ends_in_switch(link: Link, here: set[str], pci_class: Callable[[str], str])
 def link_matrix(
     nvml: Nvml, gpus: Sequence[GpuFacts], switched: Sequence[int], problems: list[Problem], answers: Answers
 ) -> tuple[Matrix, list[Pair]]:
-    """Return g x g numbers of links: direct ones, and over switches the smaller of both sides' links to them.
+    """Return g x g numbers of NVLinks: direct ones, and over switches the smaller of both sides' links.
 
     A pair that NVML knows to have no peer access over NVLink (a fault, a fabric manager that does not run or has other
     partitions, MIG mode) has 0. Such pairs of positions are returned, too.
@@ -65,7 +65,7 @@ def link_matrix(
 
 
 def of_two(one: GpuFacts, other: GpuFacts, problems: list[Problem], answers: Answers) -> NvmlQuery:
-    """Return what asks questions about a pair of GPUs."""
+    """Return the query that asks NVML about a pair of GPUs."""
     return NvmlQuery(f"GPU {one.index} - GPU {other.index}", problems, answers, who=f"{one.uuid} {other.uuid}")
 
 
@@ -84,5 +84,5 @@ def _to_gpus(gpu: GpuFacts) -> list[Link]:
 
 
 def link_gbps_by_rate(mbps: int) -> float:
-    """Return one link's bandwidth as NCCL counts it for a signalling rate in MB/s."""
+    """Return one NVLink's bandwidth as NCCL counts it for a signalling rate in MB/s."""
     return next((gbps for below, gbps in _RATES if mbps < below), 40.1)

@@ -34,11 +34,11 @@ class Session:
 
     @property
     def open(self) -> bool:
-        """Whether the driver is held."""
+        """Return whether the NVML session is open."""
         return self._nvml is not None
 
     def nvml(self) -> Nvml:
-        """Return the session; a new one where GPUs came or went, because an old one never notices.
+        """Return the NVML session; a new one if GPUs came or went, because an old one never notices.
 
         Raises:
             NvmlError: There is no library, no driver behind it, or no permission.
@@ -53,7 +53,7 @@ class Session:
         return self._nvml
 
     def lost(self, count: int) -> None:
-        """Take note of how many GPUs the last reading found lost: they stay so for a session even once they are back.
+        """Note how many GPUs the last reading found lost: they stay so for an NVML session.
 
         So another begins after that reading, after two more, four more, …
         """
@@ -67,7 +67,7 @@ class Session:
             self._stale = True  # till then it keeps the others from falling asleep
 
     def end(self) -> None:
-        """Let go of the driver; the next ``nvml`` begins anew."""
+        """Close the NVML session; the next ``nvml`` opens another."""
         if self._nvml is not None:
             binding.end(self._nvml)
             self._nvml = None
