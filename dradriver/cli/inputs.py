@@ -19,7 +19,7 @@ class Number(click.FloatRange):
     """A number of a range; ``nan``, which click takes for one of any range, is none."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Return the number; a usage error where it is none or outside the range."""
+        """Return the number that a command's option says; a usage error if it is none or outside the range."""
         number = float(super().convert(value, param, ctx))
         if math.isnan(number):
             self.fail(f"{value!r} is not a number.", param, ctx)

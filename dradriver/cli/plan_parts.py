@@ -41,7 +41,7 @@ class PartAnswer(msgspec.Struct, kw_only=True):
 
 
 def choose_parts(machine: Machine, free: list[int] | None, on: str, request: Share | Mig) -> PartChoice:
-    """The parts that a request would get of a machine, every GPU of which may be had in parts.
+    """Return the parts that a request of ``gputopo plan`` gets of a machine, every GPU of which may be divided.
 
     Args:
         machine: The machine; MIG instances that it has are handed out as they are.
@@ -70,7 +70,7 @@ def choose_parts(machine: Machine, free: list[int] | None, on: str, request: Sha
 
 
 def offered(machine: Machine) -> tuple[Machine, Offer]:
-    """The machine as MIG slices can be had of it, and which of its GPUs may be had in parts.
+    """Return the machine as ``gputopo plan`` can divide it, and which of its GPUs may be had in parts.
 
     The MIG instances that a GPU has are handed out as they are. Without any its instances are made where they are
     wanted; in MIG mode it is had in slices alone.

@@ -53,7 +53,7 @@ def check(file: str, output: str) -> None:
 
 
 def load(file: str) -> Policies:
-    """Return what a policies file says; ``-`` is standard input.
+    """Return the policies of a file that a user checks; ``-`` is standard input.
 
     Raises:
         PoliciesError: It cannot be read, or is none.

@@ -110,7 +110,7 @@ async def serve(args: Options) -> None:
 
 
 def parse(argv: list[str]) -> Options:
-    """Return the options on a command line; a wrong one ends the process with an explanation."""
+    """Return the controller's options by its command line; a wrong one ends the process with an explanation."""
     parser = options.parser(
         "python -m dradriver controller",
         "Chooses GPUs for gated pods and writes their claims.",

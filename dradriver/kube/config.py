@@ -128,7 +128,7 @@ def load(kubeconfig: Path | None) -> ServerConfig:
 
 
 def in_cluster() -> ServerConfig:
-    """Return the configuration that Kubernetes gives every pod.
+    """Return the configuration for the API server that Kubernetes gives every pod.
 
     Raises:
         ConfigError: This process does not run in a pod with a service account.

@@ -96,7 +96,7 @@ class Store(Generic[T]):
         return old if old is not None and old == new else new
 
     def read_event(self, kind: str, data: msgspec.Raw) -> tuple[Key | None, str, T | None]:
-        """Return an event's object: its key, None where that cannot be read, its version, and what is kept of it.
+        """Return the object of a watch event: its key, None if that cannot be read, its version, and what is kept.
 
         Of one that went, which can say so in whatever form it likes, that is nothing.
         """
@@ -145,5 +145,5 @@ class Store(Generic[T]):
 
 
 def key_of(obj: HasMetadata) -> Key:
-    """Return an object's namespace and name."""
+    """Return a stored object's namespace and name."""
     return obj.metadata.namespace, obj.metadata.name

@@ -222,7 +222,7 @@ class Agent:
 
     @property
     def gpus(self) -> str:
-        """What GPUs it looks for, in words."""
+        """Return in words which GPUs the agent looks for."""
         how = " simulated" if self._options.discovery == "simulated" else ""
         return f"{self._hardware.vendor.word}'s{how}"
 

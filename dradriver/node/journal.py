@@ -148,7 +148,7 @@ class Journal(Generic[T]):
         return {key for key in aside if _KEY.fullmatch(key) and not self._path(key).exists()} | self._foreign
 
     def foreign(self, key: str) -> bool:
-        """Return whether the entry is of a newer agent that runs beside this one, as it was seen last."""
+        """Return whether the journal's entry is of a newer agent that runs next to this one, as it was seen last."""
         return key in self._foreign
 
     def newer(self) -> dict[str, bytes]:

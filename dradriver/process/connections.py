@@ -70,7 +70,7 @@ class Connections:
         self._known: dict[object, _Held] = {}
 
     def opened(self, transport: asyncio.BaseTransport) -> None:
-        """Count a connection that was just accepted; another gives way to it if there are too many."""
+        """Count a connection that was accepted; another gives way to it if there are too many."""
         if len(self._strangers) + len(self._known) >= self._most:
             self.close_expired()
             while len(self._strangers) + len(self._known) >= self._most:
@@ -155,7 +155,7 @@ async def listening(
     end_s: float,
     **options: Any,
 ) -> AsyncIterator[int]:
-    """Serve a handler while the block runs; gives the port, which the system chooses when it is 0.
+    """Serve HTTP connections by a handler while the block runs; gives the port, chosen by the system for 0.
 
     Args:
         handler: Answers every request. A good one is what it does not answer with a status of 400 to 499.

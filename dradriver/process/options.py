@@ -49,7 +49,7 @@ def parser(prog: str, description: str, *, health_port: int, namespace: str = ""
 
 
 def add_ledger(made: argparse.ArgumentParser) -> None:
-    """Let the command line say whose devices are handed out: a key of ``api.base.ledger.LEDGERS``."""
+    """Add the option for the driver that allocates GPUs: a key of ``api.base.allocating_driver.LEDGERS``."""
     from dradriver.api.base.allocating_driver import LEDGERS, OURS
 
     made.add_argument(

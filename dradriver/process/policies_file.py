@@ -62,7 +62,7 @@ class PoliciesFile(Followed):
 
     @property
     def source(self) -> str:
-        """What the policies are read from, for messages."""
+        """Return the name of the policies file, for messages."""
         return str(self._path)
 
     async def first_read(self) -> None:

@@ -43,14 +43,14 @@ class Agenda:
         self._keys.clear()
 
     def add(self, key: Key) -> None:
-        """Have a pod or a gang looked at soon."""
+        """Put a pod or a gang on the agenda, to be looked at soon."""
         # A standby never looks at any, and a new leader begins with all of them.
         if self._is_open:
             self._keys[key] = None
             self._woken.set()
 
     def add_at(self, when: float, key: Key) -> None:
-        """Have a pod or a gang looked at when the loop's clock shows a time, or before.
+        """Put a pod or a gang on the agenda for a time of the loop's clock.
 
         Each look sets the time of the next one again.
         """
@@ -59,7 +59,7 @@ class Agenda:
             heapq.heappush(self._timers, (when, key))
 
     def pop(self) -> Key | None:
-        """Return the key that was added first, and remove it; None if the agenda is empty."""
+        """Remove and return the key that was added to the agenda first; None if it is empty."""
         return self._keys.popitem(last=False)[0] if self._keys else None
 
     def ring(self, now: float) -> None:
@@ -74,7 +74,7 @@ class Agenda:
     # The worker sleeps while nothing happens.
 
     def wake(self) -> None:
-        """End the worker's sleep: a pod may find a place now, although no key was added."""
+        """Wake the worker up: a pod may find a place now, although no key was added to the agenda."""
         self._woken.set()
 
     def clear_wake(self) -> None:

@@ -69,7 +69,7 @@ def colours(document: Document) -> int:
 
 
 def swatch(entry: Entry) -> str:
-    """Return an SVG element with the entry's colour alone."""
+    """Return an SVG element with the colour of an entry in the key."""
     shape = box(f"swatch s{entry.series}", x=0, y=0, wide=_SWATCH, high=_SWATCH)
     size = f'width="{_SWATCH}" height="{_SWATCH}"'
     return f'<svg xmlns="http://www.w3.org/2000/svg" aria-hidden="true" {size}>{shape}</svg>'

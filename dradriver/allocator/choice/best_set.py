@@ -20,7 +20,7 @@ def best_set(
     criteria: Criteria = ANY,
     preference: Preference = USUAL,
 ) -> int | None:
-    """The mask of the best admissible set of ``gpus`` free positions, or None where there is none."""
+    """Return the best admissible set of ``gpus`` free positions as a mask, or None if there is none."""
     if gpus > free.bit_count() or criteria.include & ~free:
         return None
     # Sets with most come first, so their bandwidth is looked at last; unless they are compared by something else.

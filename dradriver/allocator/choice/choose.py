@@ -26,7 +26,7 @@ from dradriver.topology.vendors import NVIDIA
 
 
 def choose(machine: Machine, free: Collection[int], request: Whole) -> Choice:
-    """The best set of the machine's free GPUs for the request.
+    """Return the best choice of the machine's free GPUs for the request.
 
     Args:
         machine: The machine, of up to 16 GPUs.

@@ -64,11 +64,11 @@ class GangNodes(NamedTuple):
         return self.group(at).names[int(self.slot[at])]
 
     def group(self, at: int) -> NodeGroup:
-        """The group that a node is of."""
+        """Return the node group of a node for a gang's pods."""
         return self.candidates[int(self.kind[at])].group
 
     def worths(self) -> Floats:
-        """All that sets of this size can be worth on these nodes, ascending."""
+        """Return all bandwidths that sets of this size can have on the gang's nodes, ascending."""
         gpus = self.request.gpus
         values = [
             np.unique(each.group.tables.busbw[each.group.tables.members(gpus)])
@@ -84,7 +84,7 @@ class GangNodes(NamedTuple):
 
     def changed(self, *, criteria: list[Criteria] | None = None, mask: Ints | None = None, room: Ints | None = None
                 ) -> GangNodes:  # fmt: skip
-        """These nodes with other criteria, other usable positions or another room."""
+        """Return the gang's nodes with other criteria, other usable positions or another room."""
         nodes = self._replace(
             criteria=self.criteria if criteria is None else criteria,
             mask=self.mask if mask is None else mask,
@@ -93,16 +93,16 @@ class GangNodes(NamedTuple):
         return nodes._replace(capacity=np.minimum(_sets(nodes), nodes.room))
 
     def with_worth(self, worth: float) -> GangNodes:
-        """These nodes for pods whose sets must be worth this much: their bandwidth, where it can be predicted."""
+        """Return the gang's nodes for sets that must have this bandwidth, if it can be predicted."""
         return self.changed(criteria=[msgspec.structs.replace(each, min_worth=worth) for each in self.criteria])
 
     def all_free(self) -> GangNodes:
-        """These nodes as if all their GPUs were free, and all else."""
+        """Return the gang's nodes as if all their GPUs, and all else, were free."""
         suitable = np.array([each.group.suitable(self.request) for each in self.candidates], dtype=np.int64)
         return self.changed(mask=suitable[self.kind], room=np.full(len(self.kind), _NO_LIMIT))
 
     def by_gpus_alone(self) -> GangNodes:
-        """These nodes as if nothing else was short."""
+        """Return the gang's nodes as if nothing but GPUs was short."""
         return self if (self.room == _NO_LIMIT).all() else self.changed(room=np.full(len(self.kind), _NO_LIMIT))
 
 
@@ -115,7 +115,9 @@ def node_table(
     amounts: Ints | None = None,
     is_spared: bool = False,
 ) -> GangNodes:
-    """The nodes that pods of a role may go to; that GPUs of certain numbers must be in a set cannot be asked of them.
+    """Return the nodes that pods of a gang's role may go to.
+
+    Requests for GPUs of certain numbers are not supported.
 
     Args:
         fleet: The cluster.
@@ -183,7 +185,7 @@ def _sets(nodes: GangNodes) -> Ints:
 
 
 def disjoint_sets(tables: Tables, free: int, count: int, *, request: Whole, criteria: Criteria) -> list[int]:
-    """Disjoint sets for ``count`` pods on one node, the best first, never one that leaves too few for the others."""
+    """Return disjoint sets for ``count`` pods of a gang on one node, the best first, leaving enough for the others."""
     order = set_order(tables, preference(request), gpus=request.gpus)
     room = pod_capacity(tables, request.gpus, criteria)
     every = tables.members(request.gpus)
@@ -199,7 +201,7 @@ def disjoint_sets(tables: Tables, free: int, count: int, *, request: Whole, crit
 
 
 def pod_capacity(tables: Tables, gpus: int, criteria: Criteria) -> Ints:
-    """Most disjoint admissible sets inside each free mask: shape (2**g,), int64."""
+    """Return the most disjoint admissible sets for a gang's pods inside each free mask: shape (2**g,), int64."""
     return tables.row(("pod capacity", gpus, criteria), lambda: _count(tables, gpus, criteria))
 
 
@@ -230,7 +232,7 @@ class LargestGang(msgspec.Struct, frozen=True, kw_only=True):
 def largest_gang(
     fleet: Fleet, role: Role, level: str, *, eligible: Eligible | None = None, amounts: Ints | None = None
 ) -> LargestGang:
-    """The most pods of this kind that some domain of a level has room for at once.
+    """Return the most pods of a gang that some network domain of a level has room for at once.
 
     ``max over domains of the sum over its nodes of the pods that find disjoint sets, CPU and memory there``. Worked
     example: a leaf with three nodes of 8, 5 and 4 free GPUs holds 2 + 1 + 1 pods of four.
@@ -254,7 +256,7 @@ def largest_gang(
 
 
 def largest_gangs(fleet: Fleet, *, most: int, eligible: Eligible | None = None) -> tuple[int, dict[str, LargestGang]]:
-    """The largest gang of each level of the network of which anything is known, and of the cluster, nearest first.
+    """Return the largest gang of each known network level, and of the cluster, nearest first.
 
     Args:
         fleet: The cluster.

@@ -28,7 +28,7 @@ _GAVE_UP = "The search ended at its limit before it had tried every plan."
 
 
 def of_those_that_stay(request: GangRequest, broken: str) -> NoPlaceError:
-    """The refusal of further members of a gang whose others are not within its limits: ``broken`` says how."""
+    """Return the refusal of further members of a gang whose others violate its limits: ``broken`` says how."""
     stable = f"{_wanted(request)}: no; those that keep their places are not so: {broken}"
     return NoPlaceError(stable, cause=Cause.GANG)
 
@@ -37,7 +37,7 @@ def refusal(
     fleet: Fleet, tables: Sequence[GangNodes], request: GangRequest, counts: Sequence[int], *,
     taken: Taken | None, gave_up: bool, effort: Effort,
 ) -> NoPlaceError:  # fmt: skip
-    """The refusal of a gang. Looks for the reason with ``effort``; if that is spent it says less.
+    """Return the refusal of a gang. Looks for the reason with ``effort``; if that is spent it says less.
 
     Args:
         fleet: The cluster.

@@ -162,22 +162,22 @@ class Rooms:
 
     @property
     def cores(self) -> NDArray[np.int16]:
-        """Percent of compute that is left for shares: (g, nodes)."""
+        """Return the percent of compute that each GPU has free for shares: (g, nodes)."""
         return self._cores[:, : len(self._masks)]
 
     @property
     def memory(self) -> NDArray[np.int32]:
-        """MiB of memory that are left for shares: (g, nodes)."""
+        """Return the MiB of memory that each GPU has free for shares: (g, nodes)."""
         return self._memory[:, : len(self._masks)]
 
     @property
     def spare(self) -> NDArray[np.int32]:
-        """How much is left for shares, compute and memory added up as portions of the GPU: (g, nodes)."""
+        """Return how much each GPU has free for shares, compute and memory added up as portions: (g, nodes)."""
         return self._spare[:, : len(self._masks)]
 
     @property
     def states(self) -> NDArray[np.int16]:
-        """Number of each GPU's state in its layout: (g, nodes)."""
+        """Return the layout state of the MIG instances on each GPU: (g, nodes)."""
         return self._states[:, : len(self._masks)]
 
     @property
@@ -221,12 +221,12 @@ class Rooms:
 
 
 def largest_share(memory_mib: int, equal: int) -> Amount:
-    """The most that one share can have of a GPU with so much memory, which may be had in so many equal shares only."""
+    """Return the most that one share can have of a GPU with so much memory, divided into so many equal shares."""
     return Amount(ALL_CORES // equal, memory_mib // equal) if equal else Amount(ALL_CORES, memory_mib)
 
 
 def share_of(amount: Amount, memory_mib: int, equal: int) -> Amount | None:
-    """What a share takes of a GPU with so much memory; None where it asks for more than one share can have.
+    """Return what a share takes of a GPU with so much memory; None if it asks for more than one share can have.
 
     Of a GPU in equal shares it is one of these, also where less was asked for.
     """

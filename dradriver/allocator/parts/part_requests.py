@@ -37,7 +37,7 @@ class Ask(Protocol):
         """Return the request for shares or MIG slices."""
 
     def costs(self, rooms: Rooms, kind: int) -> Array:
-        """What one part costs on each GPU that has something left: (g, nodes); ``NONE`` where it does not fit."""
+        """Return what one part costs on each GPU with something left: (g, nodes); ``NONE`` if it does not fit."""
 
     def room(self, rooms: Rooms) -> Array:
         """Return how much each GPU has free for parts, as one number to find the emptiest by: (g, nodes)."""
@@ -61,7 +61,7 @@ class Ask(Protocol):
         """Return in words what a GPU has free for parts."""
 
     def ways(self, left: Left) -> Mapping[Counts, int]:
-        """The cost of each combination of parts that fits, by its counts; the empty one is among them and costs 0."""
+        """Return the cost of each combination of parts that fits, by its counts; the empty one costs 0."""
 
     def each_cost(self, rooms: Rooms, position: int, slots: Ints) -> Mapping[int, Array]:
         """What every number of parts costs on the GPU at a position of some nodes: (len(slots),) int32 each.
@@ -77,7 +77,7 @@ class Ask(Protocol):
         """Return the kinds of the request's parts, the hardest to place first."""
 
     def cost(self, left: Left, counts: Counts) -> int | None:
-        """What so many parts of each kind cost together on one GPU; None where they do not fit."""
+        """Return what so many parts of each kind cost together on one GPU; None if they do not fit."""
 
     def parts(self, left: Left, counts: Counts, *, gpu: int) -> Sequence[tuple[int, Part]]:
         """So many parts of each kind, placed on the GPU with this number, each after its kind."""
@@ -85,5 +85,5 @@ class Ask(Protocol):
 
 @lru_cache(maxsize=256)
 def every_count(wanted: Counts) -> tuple[Counts, ...]:
-    """All combinations of at most so many parts of each kind as are wanted, ascending; the empty one is first."""
+    """Return all combinations of at most so many parts of each kind as the request wants, the empty one first."""
     return tuple(itertools.product(*(range(count + 1) for count in wanted)))

@@ -65,7 +65,7 @@ def of_generation(table: dict[int, _T], capability: int) -> _T:
 
 
 def speeds(capability: int) -> tuple[int, ...]:
-    """The channel speeds that NCCL tries for a compute capability times ten, fastest first."""
+    """Return the channel speeds that NCCL's search tries for a compute capability times ten, fastest first."""
     return of_generation(_SPEEDS, capability)
 
 

@@ -142,12 +142,12 @@ class ResourceClaim(Part, frozen=True):
 
     @property
     def results(self) -> list[AllocationResult]:
-        """This driver's allocated GPUs and parts of GPUs; empty while the claim is not allocated."""
+        """Return the GPUs and parts that are allocated to the ResourceClaim; empty if it is not allocated."""
         if self.status.allocation is None:
             return []
         ours = (result for result in self.status.allocation.devices.results if result.driver == names.DRIVER)
         return [result for result in ours if not names.is_seat(result.driver, result.pool)]
 
     def owned_by(self, pod_uid: str) -> bool:
-        """True when the pod of this uid is the claim's controller: a claim of the same name may be somebody else's."""
+        """Return whether the pod of this uid is the ResourceClaim's controller: another claim may have its name."""
         return any(owner.uid == pod_uid and owner.controller for owner in self.metadata.owner_references)

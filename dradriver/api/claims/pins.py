@@ -122,7 +122,7 @@ class Pin(msgspec.Struct, frozen=True):
 
     @property
     def devices(self) -> frozenset[Device]:
-        """The chosen GPUs' devices."""
+        """Return the devices of the GPUs that the claim is pinned to."""
         return frozenset(self.taken)
 
     @property

@@ -26,7 +26,7 @@ Some = Annotated[int, msgspec.Meta(ge=0, le=1 << 20)]
 
 
 class Kept(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A reservation; ``queue.reservation.Reservation`` says what each is. Times are seconds since the epoch.
+    """A reservation; ``queue.reservation_rules.Reservation`` says what each is. Times are seconds since the epoch.
 
     Attributes:
         who: For whom: namespace, name and, of a pod alone, uid.

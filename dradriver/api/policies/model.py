@@ -159,7 +159,7 @@ class Spot(Section, frozen=True):
 
 
 class Nics(Section, frozen=True):
-    """What is known of NICs that other drivers hand out (``api.vocabulary.nics``).
+    """What is known of NICs that other drivers hand out (``api.vocabulary.nic_requests``).
 
     Attributes:
         classes: DeviceClasses of NICs, each with its driver's word, beside those that drivers' own manifests name.
@@ -208,7 +208,7 @@ class Prices(Section, frozen=True):
     ] = ()
 
     def per_hour(self, product: str) -> float | None:
-        """Return what an hour of a GPU costs; None where nothing says it, or nobody knows its product."""
+        """Return the price of an hour of a GPU by the policies; None if nothing says it, or the product is unknown."""
         if not product:
             return self.gpus[0].per_hour if self.gpus and not self.gpus[0].products else None
         return next((price.per_hour for price in self.gpus if price.fits(product)), None)
@@ -263,12 +263,12 @@ class Policies(Sections, frozen=True):
 
     @property
     def fingerprint(self) -> str:
-        """The digest as logs, the controller's Lease and ``gputopo verify`` write it."""
+        """Return the digest of the policies as logs, the controller's Lease and ``gputopo verify`` write it."""
         return f"{self.digest:012x}"
 
     @property
     def preference(self) -> request.Weights:
-        """The weights as the allocator takes them."""
+        """Return the policies' weights as the allocator takes them."""
         own = msgspec.structs.asdict(self.weights)
         price, utilisation = own.pop("price"), own.pop("utilisation")
         if not (price and self.prices.gpus) and not utilisation:

@@ -30,7 +30,7 @@ from dradriver.api.policies.fields import (
     TenantWeight,
 )
 
-RESERVED_TENANT: Final = "other"  # the label under which ``kube.labels.Amounts`` adds up the smaller ones
+RESERVED_TENANT: Final = "other"  # the label under which ``kube.labelled_metrics.Amounts`` adds up the smaller ones
 
 
 class Cap(Section, frozen=True, omit_defaults=True):

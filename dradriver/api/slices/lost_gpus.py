@@ -38,7 +38,7 @@ class LostGpu(msgspec.Struct, frozen=True, order=True, omit_defaults=True):
 
     @property
     def described(self) -> str:
-        """Index, PCI address and UUID, in words."""
+        """Return index, PCI address and UUID of a lost GPU, in words."""
         return f"GPU{self.index} ({', '.join(filter(None, (self.pci, self.uuid)))})"
 
 

@@ -142,7 +142,7 @@ def counters(gpu: Gpu) -> dict[str, Any]:
 
 
 def placement_name(gpu: str, profile: int, start: int) -> str:
-    """Return the device name of a placement: its GPU's device name, the profile's id and the first memory slice."""
+    """Return the device name of a MIG placement: its GPU's, the profile's id and the first memory slice."""
     return f"{gpu}-{profile}-{start}"
 
 

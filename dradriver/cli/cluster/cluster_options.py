@@ -26,12 +26,12 @@ def server_options(command: F) -> F:
 
 
 def namespace_option(command: F) -> F:
-    """Give a command the option ``namespace``; None for the context's own."""
+    """Give a command about a cluster the option ``namespace``; None for the context's own."""
     return click.option("-n", "--namespace", metavar="NAME", help="The namespace; else the context's.")(command)
 
 
 def all_namespaces_option(command: F) -> F:
-    """Give a command the option ``all_namespaces``."""
+    """Give a command about a cluster the option ``all_namespaces``."""
     return click.option("-A", "--all-namespaces", is_flag=True, help="All namespaces.")(command)
 
 

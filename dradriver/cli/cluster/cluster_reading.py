@@ -75,7 +75,7 @@ def whose(alone: Collection[str], pools: Mapping[Ledger, Collection[str]]) -> Le
 
 
 def of_driver(ledger: Ledger) -> str:
-    """Return the field selector of a driver's slices."""
+    """Return the field selector by which a driver's slices are read from a cluster."""
     return f"spec.driver={ledger.driver}"
 
 

@@ -148,7 +148,7 @@ def document(nodes: Sequence[NodeView], gone: Sequence[GoneNode] = ()) -> Docume
 
 
 def node_document(node: NodeView) -> Document:
-    """Return the view of one node: its machine with who holds what."""
+    """Return what ``gputopo topo --cluster`` shows of one node: its machine with who holds what."""
     key = _key((node,))
     series = {entry.name: entry.series for entry in key.entries}
     shown, facts = _node(node, series)
@@ -183,7 +183,7 @@ def _summary(node: NodeView) -> tuple[str, ...]:
 
 
 def nvlink_set(node: NodeView) -> str:
-    """Return the largest free set in words, or why there is none."""
+    """Return the largest free NVLink set of a node in words, or why there is none."""
     largest = node.nvlink_set
     if largest is not None:
         gpus = " ".join(f"GPU{index}" for index in largest.gpus)

@@ -121,7 +121,7 @@ class Scene:
         self._labels: dict[str, Mapping[str, str]] = {}
 
     async def read(self, *, pods_too: bool = True) -> None:
-        """Read slices, claims, nodes, and where pods are to be placed device classes and our pods."""
+        """Read slices, claims and nodes into the listed cluster; classes and our pods if pods are to be placed."""
         with _warnings(self.unread):
             slices, rules, topologies, claims, nodes, classes, ours, spaces = await asyncio.gather(
                 self._slices(OURS),
@@ -161,7 +161,7 @@ class Scene:
                 _ = picture.inventory.fleet  # what is wrong with a machine is said here
 
     def take(self, resource: Resource, key: Key, new: Any) -> None:
-        """Bring a slice, claim, node, class or pod of ours into the picture, None where there is no such one any more.
+        """Update the listed cluster by a slice, claim, node, class or pod of ours, None if it is gone.
 
         A static pod is its node's, as others' are: counted where that is looked at.
         """
@@ -193,7 +193,7 @@ class Scene:
         return self.tenants.partition_of(namespace)
 
     def settle(self) -> None:
-        """Count for each tenant what it has now, and what it had."""
+        """Count for each tenant of the listed cluster what it has now, and what it had."""
         picture = self.picture
         self.tenants = self.own.tenants(self.policies, picture.gpu_time.now(), self._labels)
         picture.fleets.follow(self.policies)
@@ -201,7 +201,7 @@ class Scene:
         picture.inventory.reserve({gpu: held.who for held in self.own.reserved for gpu in held.gpus})
 
     def whose(self, unit: Unit) -> tuple[str, ...]:
-        """Return whose reserved GPUs a unit may have, by whom they are for.
+        """Return whose reserved GPUs of the listed cluster a workload may have.
 
         Raises:
             WordError: What it asks for cannot be read.
@@ -210,7 +210,7 @@ class Scene:
         return reservation_access.open_to(unit, self.own.reserved, terms, time.time())
 
     def reserved(self, unit: Unit) -> Reservation | None:
-        """Return what is reserved for a unit."""
+        """Return the GPUs of the listed cluster that are reserved for a workload."""
         return next((held for held in self.own.reserved if held.who == unit.who), None)
 
     @property
@@ -219,7 +219,7 @@ class Scene:
         return self.sees_agents and not self._is_empty
 
     def agents_gone(self) -> dict[str, frozenset[str]]:
-        """Return the nodes whose agent is gone, each with the devices that claims hold there; {} if nobody can tell."""
+        """Return the nodes of the listed cluster whose agent is gone, with devices that claims hold; {} if unknown."""
         if not self.sees_agents:
             return {}
         with bound(self.ledger):
@@ -227,14 +227,14 @@ class Scene:
             return self.picture.agents_gone(held)
 
     async def read_templates(self, namespace: str) -> bool:
-        """Read the ResourceClaimTemplates of a namespace. Returns whether that may be done."""
+        """Read the ResourceClaimTemplates of a namespace into the listed cluster. Returns whether that may be done."""
         before = len(self.unread)
         for template in await self._list(RESOURCE_CLAIM_TEMPLATES, records.read_template, namespace=namespace):
             self.picture.template_changed(_seen(template))
         return len(self.unread) == before
 
     async def read_beside(self, pods: Collection[Pod]) -> None:
-        """Read what pods of one namespace name beside their GPUs: templates, and channels where these ask for one."""
+        """Read into the listed cluster what pods of one namespace name in addition to their GPUs."""
         some = [pod for pod in pods if templates.beside(pod)]
         if not some:
             return
@@ -255,19 +255,19 @@ class Scene:
                 self.picture.templates.known.setdefault((namespace, name), template)
 
     def lacking_of(self, pod: Pod) -> Reason | None:
-        """Return which template a gated pod without a claim waits for; None for none."""
+        """Return which template a gated pod of the listed cluster waits for; None for none."""
         waits = pod.gated and self.picture.claim_of(pod) is None
         return self.picture.templates.lacking_of(pod) if waits else None
 
     async def read_nics(self) -> None:
-        """Read the slices of drivers that hand out NICs: only who asks for some needs them."""
+        """Read the slices of NIC drivers into the listed cluster: only requests for NICs need them."""
         for driver in DRIVERS:
             for piece in await self._list(RESOURCE_SLICES, read_slice, field_selector=f"spec.driver={driver}"):
                 self.picture.nics_changed(_seen(piece))
             self.picture.nics_read(driver)
 
     async def volumes_of(self, pod: Pod) -> Where | volumes.Unbound:
-        """Return where a pod's volumes are; as if they were everywhere where that may not be read."""
+        """Return where a pod's volumes are; everywhere if they may not be read."""
         claims = volumes.claims_of(pod)
         try:
             places = [await volumes.locate(self._client, claim) for claim in claims]
@@ -292,7 +292,7 @@ class Scene:
         )
 
     async def read_groups(self, namespace: str) -> None:
-        """Take in which pods without GPUs the PodGroups of a namespace have."""
+        """Read into the listed cluster which pods without GPUs the PodGroups of a namespace have."""
         for pod in await self._list(PODS, pod_records.read, namespace=namespace):
             if isinstance(pod, pod_records.Grouped):
                 self.picture.gangs.other_changed((pod.namespace, pod.name), pod.group)
@@ -302,7 +302,7 @@ class Scene:
         self.picture.pods.setdefault((pod.metadata.namespace, pod.metadata.name), pod)
 
     async def fill(self, nodes: Collection[str]) -> bool:
-        """Take in what others' pods take from these nodes. Returns whether that was not known before."""
+        """Add to the listed cluster what foreign pods take from these nodes. Returns whether that was news."""
         wanted = [node for node in nodes if node not in self._filled]
         self._filled.update(wanted)
         room = asyncio.Semaphore(MOST_AT_ONCE)

@@ -43,7 +43,7 @@ class InForce(msgspec.Struct, frozen=True):
 
 
 async def driver_namespace(client: Client, name: str | None) -> str:
-    """Return the namespace where the driver is installed.
+    """Return the namespace where the driver is installed, which has its policies.
 
     Only administrators write webhook configurations, so users cannot lead this function into a namespace of theirs.
 

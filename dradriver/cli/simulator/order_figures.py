@@ -100,7 +100,7 @@ class Figures:
         self._worths: list[float] = []
 
     def advance(self, to: float, *, held: Sequence[int], reserved_idle: int, contended: bool) -> None:
-        """Count the time until then: GPUs that tenants hold, that stand idle reserved, and whether all have waiting."""
+        """Count the time until then: GPUs of tenants, idle reserved GPUs, and whether all tenants have jobs waiting."""
         passed = min(to, self._last) - min(self.now, self._last)
         self._busy += passed * sum(held)
         self._reserved_idle += passed * reserved_idle

@@ -89,7 +89,7 @@ GANGS: Final = "ours, gangs"
 
 @lru_cache(maxsize=65536)
 def best_partition(machine: Machine, free: int, gpus: int) -> int:
-    """The best set of the partition of the free GPUs into sets of this size, and a rest, that scores most in sum.
+    """Return the set of the best partition of the free GPUs into sets of this size and a rest, by total score.
 
     Its rest counts as a set, too, but is never the answer here (go-gpuallocator gives it in some cases).
     """

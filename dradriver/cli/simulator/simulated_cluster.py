@@ -87,21 +87,21 @@ class Cluster:
         return sum((self.idle[node] & mask).bit_count() for node, mask in self._reserved.items())
 
     def worth(self, parts: Sequence[Part]) -> float:
-        """Bandwidth of a job's slowest part against the best that any machine of the cluster has for so many: 0-1."""
+        """Return the bandwidth of a job's slowest part against the best on any simulated machine for so many: 0-1."""
         return min(
             float(self.tables[part.node].busbw[part.mask]) / best if (best := self.best(part.mask.bit_count())) else 1.0
             for part in parts
         )
 
     def best(self, gpus: int) -> float:
-        """The most bandwidth that a set of this size has on any machine, all GPUs free."""
+        """Return the most bandwidth that a set of this size has on any simulated machine, all GPUs free."""
         if gpus not in self._best:
             fitting = (tables for tables in set(self.tables) if gpus <= tables.size)
             self._best[gpus] = max((float(tables.best(gpus)[tables.everything]) for tables in fitting), default=0.0)
         return self._best[gpus]
 
     def fragmentation(self) -> float:
-        """Share of the free GPUs that are in no free set of four that is as good as the machine has: 0-1."""
+        """Return the share of the simulated cluster's free GPUs that are in no good free set of four: 0-1."""
         free = whole = 0
         for tables, mask in zip(self.tables, self.free, strict=True):
             free += mask.bit_count()

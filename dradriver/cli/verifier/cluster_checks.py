@@ -79,7 +79,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
         return pods_of(self.pods, NODE)
 
     def ledger(self) -> Ledger:
-        """Return whose devices are handed out: as the command was told, the agents are, or slices tell."""
+        """Return which driver allocates GPUs, by the command's option, the agents' or the slices."""
         if current_ledger() is not OURS:
             return current_ledger()
         for pod in self.agents():
@@ -90,7 +90,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def ledger_of(pieces: Iterable[ResourceSlice]) -> Ledger:
-    """Return whose devices are handed out, by slices: another driver's where it has some beside a machine alone."""
+    """Return which driver allocates GPUs, by slices: another driver's if it has some next to a machine alone."""
     found = list(pieces)
     alone = {
         one.spec.pool.name for one in found if one.spec.driver == names.DRIVER and resource_slices.is_machine_alone(one)

@@ -163,7 +163,7 @@ class Picture(Books):
             self.version += 1
 
     def find_out_no_more(self) -> None:
-        """Take in that a leader that begins knows of a barrier by now, or goes without: gangs waited for that."""
+        """Update the cluster cache once a leader knows of the gang barrier, or goes without: gangs waited for that."""
         if self.barrier is None:
             self.barrier = False
         for gang in self.gangs:
@@ -252,5 +252,5 @@ class Picture(Books):
             self._set_pod(key, pod)
 
     def pod_is_ahead(self, key: Key) -> bool:
-        """Return whether an answer to us told more of a pod than its reflector has shown."""
+        """Return whether an answer to our own write is newer than what the pod's reflector has shown."""
         return key in self._assumed_pods

@@ -69,7 +69,7 @@ class Snapshot:
 
     @property
     def picture(self) -> Picture:
-        """The cluster cache, for what nothing is left out of; nobody may change it.
+        """Return the cluster cache below the snapshot, for what the snapshot does not leave out; read only.
 
         Raises:
             StaleSnapshotError: It has changed since.

@@ -46,17 +46,17 @@ class WorkloadPod(msgspec.Struct, frozen=True, eq=False, gc=False):
 
     @property
     def node(self) -> str:
-        """The node that it is bound to; empty if it is not bound."""
+        """Return the node that the workload's pod is bound to; empty if it is not bound."""
         return self.pod.spec.node_name
 
     @property
     def is_ending(self) -> bool:
-        """Whether it has been deleted and has not gone yet."""
+        """Return whether the workload's pod has been deleted and has not gone yet."""
         return self.pod.metadata.deletion_timestamp is not None
 
     @property
     def ends_at(self) -> float:
-        """When a deleted pod is gone at the latest, seconds since the epoch; 0 for any other pod."""
+        """Return when the workload's deleted pod is gone at the latest, epoch seconds; 0 for any other pod."""
         return seconds(self.pod.metadata.deletion_timestamp) or 0.0
 
 

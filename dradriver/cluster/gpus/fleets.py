@@ -202,7 +202,7 @@ class Fleets:
     # Where nodes stand in the network.
 
     def set_levels(self, keys: Sequence[str], gbps_of: Mapping[str, float]) -> None:
-        """Take in the label keys of the network's levels, nearest first; those that are known where none are given."""
+        """Set the label keys of the fleets' network levels, nearest first; known ones if none are given."""
         if (tuple(keys), gbps_of) != (tuple(self._levels), self._gbps_of):
             self._levels, self._gbps_of = keys, gbps_of
             self._move()
@@ -213,7 +213,7 @@ class Fleets:
         self._move()
 
     def locate(self, labels: Mapping[str, Mapping[str, str]], namespace: str) -> None:
-        """Tell a namespace's fleet where every node stands in the network, if machines or labels have changed since.
+        """Set in a namespace's fleet where every node stands in the network, if machines or labels have changed.
 
         Args:
             labels: Of each node that the API server knows; the same mapping while they are the same.

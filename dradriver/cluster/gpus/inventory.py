@@ -78,7 +78,7 @@ class Inventory:
         self._policies = DEFAULTS
 
     def tenant(self, namespace: str) -> int:
-        """Return the number by which the fleet knows who has parts of GPUs that are of one namespace at a time."""
+        """Return the number by which the inventory's fleet knows a namespace with exclusive parts of GPUs."""
         self.catch_up(lambda: False)
         return self._tenants.number(namespace)
 
@@ -89,7 +89,7 @@ class Inventory:
         return self._fleet
 
     def catch_up(self, late: Callable[[], bool]) -> bool:
-        """Bring the fleet up to date node by node, until it is late: the first of its kind takes milliseconds.
+        """Bring the inventory's fleet up to date node by node, until it is late: the first of a kind takes long.
 
         Returns whether others are left.
         """
@@ -141,7 +141,7 @@ class Inventory:
                 self.set_exclusive(name)
 
     def set_exclusive(self, name: str) -> None:
-        """Take in that a node's labels may be others, by which policies select its GPUs."""
+        """Update which GPUs of the inventory are exclusive: a node's labels may have changed."""
         pool = self._pools.get(name)
         if pool is None:
             return
@@ -152,7 +152,7 @@ class Inventory:
             self._nodes.helped(name)
 
     def set_tables(self, name: str) -> None:
-        """Take in that the tables of a node's machine are there."""
+        """Update the inventory once the tables of a node's machine are there."""
         self.aside.discard(name)
         self._mark(name)
         self._nodes.helped(name)
@@ -182,15 +182,15 @@ class Inventory:
         self.hold(claim, devices)
 
     def slices(self) -> dict[str, SliceRecord]:
-        """Return the slices that were taken in, by name."""
+        """Return the inventory's slices, by name."""
         return {name: piece for pieces in self._slices.values() for name, piece in pieces.items()}
 
     def has_slices(self, pool: str) -> bool:
-        """Return whether a pool has any slice, complete or not."""
+        """Return whether the inventory has any slice of a pool, complete or not."""
         return bool(self._slices.get(pool))
 
     def slice_of(self, pool: str, name: str) -> SliceRecord | None:
-        """Return a pool's slice of that name as it was taken in."""
+        """Return the inventory's slice of that name of a pool."""
         return self._slices.get(pool, {}).get(name)
 
     def pool(self, name: str) -> Pool | None:
@@ -198,16 +198,19 @@ class Inventory:
         return self._pools.get(name)
 
     def pool_of(self, name: str) -> Pool | None:
-        """Return a node's pool as the fleet has it; None where the fleet, up to date, has not."""
+        """Return a node's pool as the inventory's fleet has it; None if it does not."""
         pool = self._pools.get(name)
         return None if pool is None or pool.row is None or pool.row != self._nodes.find(name) else pool
 
     def pools(self) -> tuple[str, ...]:
-        """Return the nodes whose pools are complete."""
+        """Return the nodes of the inventory whose pools are complete."""
         return tuple(self._pools)
 
     def is_counted_right(self, name: str) -> bool:
-        """Return whether as many GPUs of a node count as free as nobody holds; True while that is not to be counted."""
+        """Return whether the inventory counts as many free GPUs of a node as nothing holds.
+
+        True while that is not to be counted.
+        """
         pool, row = self._pools.get(name), self._nodes.find(name)
         if pool is None or row is None or name in self._dirty or name in self.aside:
             return True
@@ -229,7 +232,7 @@ class Inventory:
         return self.reserved.left(name, pool, self.left(name, pool, leaving), whose=whose, held=held)
 
     def set_left(self, fleet: Fleet, name: str, left: Remaining) -> None:
-        """Tell a fleet that has a node of this one what is left there."""
+        """Write what is left of a node's GPUs in the inventory into a fleet."""
         fleet.set_free(name, left.free)
         fleet.set_offer(name, msgspec.structs.replace(left.offer, tenants=self._tenants.tenants(left.tenants)))
         fleet.set_parts(name, left.parts)
@@ -240,7 +243,7 @@ class Inventory:
         return {} if known is None else {number: uuid for number, (_, uuid) in known.devices.items()}
 
     def addresses(self, pool: str) -> dict[str, str]:
-        """Return the addresses of a node's GPUs on the PCI bus by uuid; none where GPUs are told apart by uuid."""
+        """Return the PCI addresses of a node's GPUs in the inventory by uuid; none if GPUs are identified by uuid."""
         known = self._pools.get(pool) if current_ledger().by_address else None
         return {} if known is None else {gpu.uuid: gpu.pci for gpu in known.machine.gpus if gpu.pci}
 
@@ -278,7 +281,7 @@ class Inventory:
         return pool is None or {device for device in sliced if device[1] in pool.placed} == pin.apart
 
     def holders(self, device: Device) -> Mapping[Key, Usage]:
-        """Return the claims that hold a GPU or parts of it, given as its own device or as one of its slices."""
+        """Return the claims that hold a GPU of the inventory, or parts of it."""
         pool = self._pools.get(device[0])
         if pool is None:
             return self.holds.holders(device)
@@ -294,29 +297,29 @@ class Inventory:
         return held
 
     def placed(self, pool: str) -> frozenset[str]:
-        """Return the uuids of a node's GPUs whose MIG slices are devices of their own."""
+        """Return the uuids of a node's GPUs in the inventory whose MIG slices are devices of their own."""
         known = self._pools.get(pool)
         if known is None:
             return frozenset()
         return frozenset(uuid for device, uuid in known.devices.values() if device in known.placed)
 
     def counted(self, pool: str) -> bool:
-        """Return whether a node has MIG placements that share counters: such a node costs the scheduler long."""
+        """Return whether a node of the inventory has MIG placements that share counters: the scheduler takes long."""
         known = self._pools.get(pool)
         return known is not None and known.counted
 
     def knows_seats(self, pool: str) -> bool:
-        """Return whether a node's agent prepares claims with seats."""
+        """Return whether a node's agent prepares gang barrier devices, by the inventory's slices."""
         known = self._pools.get(pool)
         return known is not None and known.seats
 
     def compute(self, pool: str) -> dict[str, int]:
-        """Return the compute slices of the MIG profiles of a node's GPUs, by the profile's name."""
+        """Return the compute slices of the MIG profiles of a node's GPUs in the inventory, by profile name."""
         known = self._pools.get(pool)
         return {} if known is None else {p.name: p.compute for gpu in known.machine.gpus for p in gpu.profiles}
 
     def lacks(self) -> frozenset[str]:
-        """Return the names of features (``api/slices/slice_features.py``) that the API server lacks, by agents."""
+        """Return the names of slice features that the API server lacks, by the inventory's slices."""
         return frozenset(+self._lacks)
 
     def fits(self, claim: Key, device: Device, taken: Usage, others: Collection[Key]) -> bool:
@@ -397,7 +400,7 @@ class Inventory:
         self._nodes.offer(name, False)
 
     def left(self, name: str, pool: Pool, leaving: Set[Key] = frozenset()) -> Remaining:
-        """Return what is left of a node's GPUs if some claims were not there."""
+        """Return what is left of a node's GPUs in the inventory if some claims did not exist."""
         held = {
             device: {claim: amount for claim, amount in self.holders((name, device)).items() if claim not in leaving}
             for device, _ in pool.devices.values()
@@ -418,7 +421,7 @@ class Inventory:
         return ready
 
     def machine(self, pool: Pool) -> Machine:
-        """Return a node's machine as the fleet is told of it, with the NCCL that jobs run."""
+        """Return a node's machine as the inventory's fleet knows it, with the NCCL that jobs run."""
         machine = pool.offered
         if machine.nccl_version or not self.nccl_version:
             return machine

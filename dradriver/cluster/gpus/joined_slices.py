@@ -68,7 +68,7 @@ class JoinedSlices:
     def set_slice(
         self, old: SliceRecord | None, new: SliceRecord | None
     ) -> list[tuple[str, SliceRecord | None, SliceRecord | None]]:
-        """Take in a slice's change. Returns each pool concerned, what it was as one slice of ours, and what it is.
+        """Update the joined slices by a changed slice. Returns each pool concerned, what it was, and what it is.
 
         Such a slice offers the GPUs that both know: whose place in the machine our agent says, and which the other
         driver hands out whole.
@@ -156,7 +156,7 @@ class JoinedSlices:
         return None if profile is None else MigSlice(profile.name, int(mig[3]), profile.size)
 
     def forget(self, key: Key) -> None:
-        """Forget a claim: it is gone, or was given nothing."""
+        """Forget which of the other driver's devices a claim has: it is gone, or was given nothing."""
         given = self._given.pop(key, None)
         for pool in {pool for pool, _ in given.first} if given is not None else ():
             users = self._users.get(pool, set())

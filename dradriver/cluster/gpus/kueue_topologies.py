@@ -45,7 +45,7 @@ class KueueTopology(msgspec.Struct, frozen=True):
 
 
 def read_topology(data: msgspec.Raw) -> KueueTopology | None:
-    """Return what is kept of a Topology; None for one without levels above the node, or with more than it can have.
+    """Return what is kept of a Kueue Topology; None for one without levels above the node, or with too many.
 
     Raises:
         BadJson: It is none.

@@ -40,7 +40,7 @@ class Remaining(NamedTuple):
 
 
 def remaining(pool: Pool, held: Mapping[str, Mapping[Key, Usage]]) -> Remaining:
-    """Return what is left of a node's GPUs.
+    """Return what remains of a node's GPUs beyond what claims hold.
 
     On a GPU that somebody has whole, or of which nobody knows what is taken, there are no parts: it is not free
     either, so nothing more is given of it.
@@ -88,7 +88,7 @@ def remaining(pool: Pool, held: Mapping[str, Mapping[Key, Usage]]) -> Remaining:
 
 
 def fits_beside(pool: Pool | None, device: str, taken: Usage, loads: Mapping[Key, Usage], namespace: str) -> bool:
-    """Return whether a claim of a namespace can have this of a device beside what others hold of it.
+    """Return whether a claim of a namespace fits into what remains of a device.
 
     Args:
         pool: The node's; None while it is not complete.

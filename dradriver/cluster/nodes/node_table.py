@@ -143,7 +143,7 @@ class NodeTable:
         return found
 
     def set_channel(self, name: str, free: bool | None) -> None:
-        """Say whether a node's channel of multi-node NVLink is free; None where it has none."""
+        """Set whether a node's channel of multi-node NVLink is free; None if it has none."""
         if self._channels.get(name) == free:
             return
         self.generation += 1

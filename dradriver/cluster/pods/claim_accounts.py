@@ -111,7 +111,7 @@ class Accounts:
         return self.of(claim).state is State.ALLOCATED
 
     def has(self, claim: ClaimRecord) -> bool:
-        """Return whether a claim exists and is not being deleted."""
+        """Return whether a claim with an account exists and is not being deleted."""
         known = self.claims.get(claim.key)
         return known is not None and known.uid == claim.uid and not known.deleting
 
@@ -212,7 +212,7 @@ class Accounts:
         return claim
 
     def deleted(self, claim: ClaimRecord) -> ClaimRecord | None:
-        """Take in that we deleted a claim. Returns it as it is now, on its way out; None if there is another by now."""
+        """Note that we deleted a claim. Returns its newest state; None if there is another by now."""
         known = self.claims.get(claim.key)
         if known is None or known.uid != claim.uid:
             return None

@@ -122,7 +122,7 @@ class Gangs:
         return tuple(dict.fromkeys(concerned)) if changed or not started[-1] else ()
 
     def other_changed(self, key: Key, group: str) -> tuple[Key, ...]:
-        """Take in of which PodGroup a pod is that is no member of a gang, for it has no GPUs; empty for none.
+        """Note which PodGroup a pod without GPUs belongs to; empty for none.
 
         Returns the gangs that have to be looked at again for it.
         """
@@ -192,7 +192,7 @@ class Gangs:
         return found is not None and not self.started(found.gang)
 
     def running(self, gang: Key) -> int:
-        """Return how many living pods of a gang are bound, or were told to go."""
+        """Return how many living pods of a gang are bound, or had their gates removed."""
         return len(self._running.get(gang, ()))
 
     def counts(self) -> tuple[int, int]:

@@ -59,7 +59,7 @@ class KeptPlaces:
         self._of: dict[Key, dict[Key, Kept]] = {}
 
     def lost(self, pod: Pod, of: Membership, claim: ClaimRecord | None, *, running: int) -> None:
-        """Keep the place of a lost pod of a gang that runs on, unless all of it are to start anew.
+        """Keep the place of a lost pod of a gang that runs on, unless the whole gang starts again.
 
         Args:
             pod: The pod.

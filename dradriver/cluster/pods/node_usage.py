@@ -38,7 +38,7 @@ class NodeUsage:
         return tuple(self._taken)
 
     def recount(self, key: Key) -> bool:
-        """Count what a pod takes: from its node, or from the one that it is promised to. Returns whether it is news."""
+        """Count what a pod takes from its node, or from the one that it is promised to. Returns whether it changed."""
         pod = self._pods.get(key)
         node = "" if pod is None or pod.finished else pod.spec.node_name or self._promised(pod)
         before, after = self._taken.get(key), None

@@ -175,7 +175,7 @@ def together(found: Iterable[Where | Unbound]) -> Where:
 
 
 async def locate(client: Client, claim: Key) -> Where | Unbound:
-    """Return where the volume of a claim is; everywhere while it has none and waits for a pod's node to make one.
+    """Return where the volume of a claim is; everywhere while it waits for a pod's node to make one.
 
     Raises:
         ApiError: The server does not let us read it, or it cannot be read.

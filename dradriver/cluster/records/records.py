@@ -76,12 +76,12 @@ class ClaimRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def key(self) -> Key:
-        """Namespace and name."""
+        """Return the record's namespace and name of the claim."""
         return self.metadata.namespace, self.metadata.name
 
     @property
     def uid(self) -> str:
-        """The object's identity; another claim may take its name."""
+        """Return the record's uid of the claim; another claim may take its name."""
         return self.metadata.uid
 
     @property
@@ -90,12 +90,12 @@ class ClaimRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return self.metadata.deletion_timestamp is not None
 
     def owned_by(self, uid: str) -> bool:
-        """Return whether the pod of this uid controls it, or is one of those that share it."""
+        """Return whether the pod of this uid controls the recorded claim, or is one of those that share it."""
         return any(owner[1] == uid for owner in self.owners)
 
 
 def claim_record(claim: Claim) -> ClaimRecord:
-    """Return what is kept of a claim."""
+    """Return the record that is kept of a claim."""
     ours = claim.metadata.labels.get(names.LABEL) == names.LABEL_PLACED and names.CHOICE in claim.metadata.annotations
     return ClaimRecord(
         metadata=claim.metadata.bare,
@@ -122,7 +122,7 @@ def claim_record(claim: Claim) -> ClaimRecord:
 
 
 def read_claim(data: msgspec.Raw) -> ClaimRecord | None:
-    """Return what is kept of a claim; None where it holds nothing that counts and no pod of ours can be waiting for it.
+    """Return the record of a claim; None if it holds nothing that counts and no pod of ours can wait for it.
 
     Raises:
         PartlyRead: Not all of it can be read: what it was given may be known all the same.
@@ -164,7 +164,7 @@ class ChannelSlice(msgspec.Struct, frozen=True):
 
 
 def read_channels(data: msgspec.Raw) -> ChannelSlice | None:
-    """Return what is kept of a slice with multi-node NVLink channels; None for one without a channel.
+    """Return the record of a slice with multi-node NVLink channels; None for one without a channel.
 
     Raises:
         BadJson: It is no slice.
@@ -207,7 +207,7 @@ class _RawClass(msgspec.Struct):
 
 
 def read_class(data: msgspec.Raw) -> DeviceClass:
-    """Return what is kept of a device class.
+    """Return the record that is kept of a device class.
 
     Raises:
         BadJson: It is no device class.
@@ -235,7 +235,7 @@ def read_template(data: msgspec.Raw) -> Template:
 
 
 def known_template(data: msgspec.Raw) -> Template:
-    """Return what is kept of every ResourceClaimTemplate: not its spec, which hardly any pod of ours ever needs.
+    """Return the record of a ResourceClaimTemplate: not its spec, which hardly any pod of ours needs.
 
     Raises:
         BadJson: It is no template.

@@ -101,7 +101,7 @@ class Templates:
             self._whole[key] = self._by_classes(whole)
 
     def set_nic_classes(self, classes: Mapping[str, str]) -> list[Key]:
-        """Read templates by these classes from now on. Returns those that may ask for something else by them."""
+        """Read templates by these NIC classes from now on. Returns those that may ask for something else now."""
         if classes == self.nic_classes:
             return []
         self.nic_classes = classes

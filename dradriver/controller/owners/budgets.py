@@ -132,7 +132,7 @@ async def evict(
 
 
 def cannot_be_tried(error: ApiError) -> bool:
-    """Return whether a dry run is refused only because somebody's webhook does not support dry runs.
+    """Return whether a dry run of an eviction is refused only because a webhook does not support dry runs.
 
     Source: Kubernetes 1.36, staging/src/k8s.io/apiserver/pkg/admission/plugin/webhook/errors/statuserror.go.
     """
@@ -140,7 +140,7 @@ def cannot_be_tried(error: ApiError) -> bool:
 
 
 def not_permitted(error: ApiError, what: str, advice: str) -> RefusedError:
-    """Return the refusal of a write that the server answered with 403.
+    """Return the refusal of an eviction that the server answered with 403.
 
     Args:
         error: The answer. An admission policy or a webhook says itself what it refuses.
@@ -162,7 +162,7 @@ def _is_about_the_pod(error: ApiError) -> bool:
 
 
 async def delete(client: Client, pods: Sequence[Pod]) -> None:
-    """Delete pods of a namespace, each only if it is still the one that is meant.
+    """Delete pods of a namespace instead of evicting them, each only if it is still the one that is meant.
 
     Raises:
         RefusedError: The controller may not, or a budget forbids it.

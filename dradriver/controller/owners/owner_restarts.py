@@ -1,6 +1,6 @@
 """Starts gangs anew by their owners' own means: suspended and resumed, or, where that is no failure, pods deleted.
 
-What is suspended is always resumed: a record on the object says that it has to be (``suspends``), whoever leads finds
+What is suspended is always resumed: a record on the object says that it has to be (``suspendable_owners``), whoever leads finds
 it by its label, and an object that others have changed is left as they want it. Nothing here evicts a Job's pods.
 """
 

@@ -47,7 +47,7 @@ def spec(claim: PreparedClaim) -> dict[str, Any]:
 
 
 def device_name(claim: PreparedClaim, device: PreparedDevice) -> str:
-    """Return the device's name in the claim's spec, by which the runtime knows what a running pod has."""
+    """Return the device's name in the claim's CDI spec, by which the runtime knows what a running pod has."""
     share = f"-{device.share_id}" if device.share_id else ""
     return f"{claim.uid}-{device.request}-{device.device}{share}"
 

@@ -138,7 +138,7 @@ def _file(request: str, path: str) -> str:
 
 
 def choice_of(claim: ResourceClaim) -> Choice | None:
-    """Return the set of whole GPUs that the claim was made from; None where there is none, or nobody can read it."""
+    """Return the whole GPUs that the claim was made from, to tell the container; None if that is not known."""
     try:
         choice = claim_builder.read_choice(claim)
     except WordError as error:
@@ -148,12 +148,12 @@ def choice_of(claim: ResourceClaim) -> Choice | None:
 
 
 def request_of(result: AllocationResult) -> str:
-    """Return the request that a result is for, without its subrequest."""
+    """Return the request that an allocation result is for, without its subrequest."""
     return result.request.split("/", 1)[0]
 
 
 def config_for(claim: ResourceClaim, result: AllocationResult) -> ClaimConfig | None:
-    """Return the configuration of a result's request; a claim's own wins over its class's, a later over an earlier.
+    """Return the opaque configuration of a result's request; a claim's own wins over its class's.
 
     Raises:
         WordError: It cannot be read.
@@ -171,7 +171,7 @@ def config_for(claim: ResourceClaim, result: AllocationResult) -> ClaimConfig | 
 
 
 def ring_of(claim: ResourceClaim) -> tuple[str, ...]:
-    """Return the uuids of a claim's GPUs in the order of the best ring through them; empty where it is not known.
+    """Return the uuids of a claim's GPUs in the order of the best ring through them; empty if it is not known.
 
     A choice has the machine's numbers of that time, which shift when a GPU is lost. The configuration has the uuids of
     each request in the order of the choice's containers, as results have the requests in the order of the claim's.

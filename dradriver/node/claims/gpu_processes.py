@@ -50,7 +50,7 @@ def asked_of(discovery: Discovery) -> Processes:
 
 
 async def nobody(gpus: Sequence[str]) -> Mapping[str, Sequence[int]]:  # noqa: ARG001  # the signature
-    """Return that no process is on any GPU: for nodes where others use the GPUs rightly."""
+    """Return that no process is on any GPU: for nodes whose GPUs are rightly used outside Kubernetes."""
     return {}
 
 

@@ -249,7 +249,7 @@ class Ledgers:
         return made | {gpu for gpu in gpus if any(resource_slices.device_name(gpu) in name for name in named)}
 
     def refuse_taken(self, planned: PreparedClaim) -> None:
-        """Raise unless no other claim holds a device of this one, and no other namespace has parts of its GPUs.
+        """Raise if another claim in the ledgers holds a device of this one, or another namespace has parts of its GPUs.
 
         The last only of GPUs whose parts are of one namespace at a time, and of a claim that was not let in before:
         those that shared a GPU when the rule came are prepared anew after a reboot, and each would be refused for
@@ -304,7 +304,7 @@ class Mounted:
         self._folder = folder
 
     def path(self, uid: str, name: str) -> str:
-        """Return where a claim's file is on the host.
+        """Return where a file that is mounted for a claim is on the host.
 
         Raises:
             ClaimError: The uid cannot be a file's name.
@@ -312,7 +312,7 @@ class Mounted:
         return str(self._of(uid) / name)
 
     def write(self, uid: str, content: Mapping[str, bytes]) -> None:
-        """Write the claim's files.
+        """Write the files that are mounted for a claim.
 
         Raises:
             OSError: One was not written.
@@ -323,7 +323,7 @@ class Mounted:
             selinux.label(self._of(uid) / name)
 
     def read(self, uid: str) -> list[bytes]:
-        """Return the contents of those of the claim's files that can be read."""
+        """Return the contents of those files that can be read, which are mounted for a claim."""
         contents = []
         for path in self._of(uid).glob("*"):
             with contextlib.suppress(OSError):
@@ -331,7 +331,7 @@ class Mounted:
         return contents
 
     def remove(self, uid: str) -> None:
-        """Remove the claim's files; none there is fine.
+        """Remove the files that are mounted for a claim; none there is fine.
 
         Raises:
             OSError: One is still there.
@@ -343,7 +343,7 @@ class Mounted:
             folder.rmdir()
 
     def sweep(self, *, keep: Collection[str]) -> None:
-        """Remove the files of all other claims, and what a killed writer left; what is no claim's folder stays.
+        """Remove the mounted files of all other claims, and what a killed writer left.
 
         Raises:
             OSError: One is still there.

@@ -1,6 +1,6 @@
 """The NCCL settings of a container: a topology file if it cannot see the truth, and variables if the admin wants.
 
-A wrong file does harm, so ``auto`` writes one only where ``topology.nccl.explain`` finds that NCCL would see a flat
+A wrong file does harm, so ``auto`` writes one only where ``topology.nccl.file_needed`` finds that NCCL would see a flat
 tree, and only when it is known which server is below the virtual machine: without that the file would be as flat.
 ``near-nics`` is ``auto``, and names the network cards of the container's GPUs.
 """

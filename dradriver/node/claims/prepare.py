@@ -279,7 +279,7 @@ class Preparer:
         return await self._making.rest([gpu.uuid for gpu in gpus if gpu.mig == () and mig_devices.can_be_whole(gpu)])
 
     async def rebuild(self) -> set[str]:
-        """Write anew the entries that a newer agent wrote; return the uids of those whose claims do not exist any more.
+        """Rebuild the entries that a newer agent wrote; return the uids of those whose claims do not exist any more.
 
         Raises:
             DriverError: Another instance does not let go of the lock.

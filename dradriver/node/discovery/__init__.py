@@ -31,7 +31,7 @@ class Discovery(Protocol):
     """A way to read this node's machine."""
 
     def edits(self, gpu: Gpu) -> Edits:
-        """Return what a container needs to use a GPU of this machine."""
+        """Return the container edits that make a GPU of this machine usable."""
 
     def processes(self, gpus: Collection[str]) -> dict[str, tuple[int, ...]]:
         """Return the pids that compute on each of the GPUs, given by uuid, that is there.
@@ -49,7 +49,7 @@ class Discovery(Protocol):
 
     @property
     def slow(self) -> bool:
-        """Whether reading takes long or can hang, so that it is done beside the event loop."""
+        """Return whether reading the machine takes long or can hang, so that it is done outside the event loop."""
 
     @property
     def faults(self) -> Faults:
@@ -68,7 +68,7 @@ class Discovery(Protocol):
         """Uuids of GPUs that the last reading shows to have been reset since the one before."""
 
     def read(self) -> Machine:
-        """Return the machine as it is now; a GPU that does not answer is left out.
+        """Return the machine as it is now by a new reading; a GPU that does not answer is left out.
 
         Raises:
             RestartError: This process cannot read it any more, another can.
@@ -76,4 +76,4 @@ class Discovery(Protocol):
         """
 
     def close(self) -> None:
-        """Let go of whatever is held between readings."""
+        """Release whatever is held between readings of the machine."""

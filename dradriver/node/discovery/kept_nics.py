@@ -69,7 +69,7 @@ class KeptNics:
         self._said = ""
 
     def gone(self, found: Sequence[FoundNic], tree: PciTree) -> list[FoundNic]:
-        """Return the known cards that were not found, whose devices are there and no found card's.
+        """Return the kept network cards that were not found although their devices exist and are no found card's.
 
         Args:
             found: The cards that /sys has.
@@ -87,7 +87,7 @@ class KeptNics:
         ]
 
     def at_best(self, cards: Sequence[FoundNic]) -> list[FoundNic]:
-        """Return the cards, each at the best rate that it was seen at in this boot, now or before."""
+        """Return the network cards, each at the best rate that it was seen at in this boot, now or before."""
         before = {(card.nic.name, card.busids): card.nic.gbps for card in self._read()}
         return [
             card if (best := before.get((card.nic.name, card.busids), 0.0)) <= card.nic.gbps else _at(card, best)
@@ -95,11 +95,11 @@ class KeptNics:
         ]
 
     def names(self) -> dict[str, str]:
-        """Return the known cards' names by PCI function: a function's parent may be in a pod."""
+        """Return the names of the kept network cards by PCI function: a function's parent may be in a pod."""
         return {card.nic.pci: card.nic.name for card in self._read() if card.nic.pci and not card.scalable}
 
     def keep(self, cards: Sequence[FoundNic]) -> None:
-        """Remember the cards; what cannot be written now is written with the next reading."""
+        """Store the network cards; what cannot be written now is written with the next reading."""
         self._known = tuple(cards)
         if self._path is None or not self._writes or self._known == self._written:
             return
@@ -150,5 +150,5 @@ def _is_card(card: FoundNic) -> bool:
 
 
 def in_order(cards: Sequence[FoundNic]) -> list[FoundNic]:
-    """Return cards in the natural order of their names."""
+    """Return network cards in the natural order of their names."""
     return sorted(cards, key=lambda card: natural(card.nic.name))

@@ -74,7 +74,7 @@ class MachineWatch:
         self._found: Machine | None = None  # as the driver numbers the GPUs
 
     def last_known(self) -> Machine | None:
-        """Return the machine as it was last read; beside a driver that hangs from the start on, as it is published."""
+        """Return the machine as it was last read, or as it is published if the driver has hung from the start."""
         if self.machine is None and self.trouble is not None:
             return self._earlier()
         return self.machine
@@ -104,7 +104,7 @@ class MachineWatch:
 
     @property
     def current(self) -> Machine | None:
-        """The machine as it was last read; None from when the driver is loaded anew until it is read again."""
+        """Return the machine as it was last read; None from when the driver is loaded again until the next reading."""
         if self._is_stale():
             self.poke()
             return None

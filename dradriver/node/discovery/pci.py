@@ -55,7 +55,7 @@ class PciTree:
         self._folders: dict[str, Path] = {}
 
     def pci_class(self, busid: str) -> str:
-        """Return the class (``0x030200``); empty where there is no such device."""
+        """Return the class of a PCI device (``0x030200``); empty if there is no such device."""
         found = sysfs.text(self._devices / busid / "class") if is_bus_id(busid) else ""
         return found if _CLASS.fullmatch(found) else ""
 
@@ -64,11 +64,11 @@ class PciTree:
         return sysfs.text(self._devices / busid / "vendor")
 
     def has_auxiliary(self, name: str) -> bool:
-        """Return whether a device (``mlx5_core.sf.4``) is on the auxiliary bus."""
+        """Return whether the PCI tree has a device on the auxiliary bus (``mlx5_core.sf.4``)."""
         return os.path.exists(self._auxiliary / name)
 
     def gpus(self) -> set[str]:
-        """Return the bus ids of NVIDIA's GPUs, whoever drives them: a virtual machine's are bound to ``vfio-pci``."""
+        """Return the PCI bus ids of NVIDIA's GPUs, whichever driver has them: a virtual machine's have ``vfio-pci``."""
         nvidias = (busid for busid in sysfs.entries(self._devices) if self.vendor(busid) == _NVIDIA)
         return {busid for busid in nvidias if self.pci_class(busid).startswith(_DISPLAY)}
 
@@ -105,7 +105,7 @@ class PciTree:
         return next((part for part in reversed(Path(os.path.realpath(folder)).parts) if is_bus_id(part)), "")
 
     def gbps(self, busid: str) -> float | None:
-        """Return the bandwidth of a device's own link as NCCL counts it, or None where /sys knows no speed."""
+        """Return the bandwidth of a PCI device's own link as NCCL counts it, or None if /sys knows no speed."""
         speed, width = self._link(busid)
         return nccl_bandwidths.pci_gbps(speed, width) if speed in nccl_bandwidths.LINK_SPEEDS else None
 

@@ -87,7 +87,7 @@ class Simulated:
 
     @property
     def uuids(self) -> frozenset[str]:
-        """The uuids of the profile's GPUs, also of those that are lost."""
+        """Return the uuids of the simulated profile's GPUs, also of those that are lost."""
         return frozenset(gpu.uuid for gpu in self._whole.gpus)
 
     def edits(self, gpu: Gpu) -> Edits:

@@ -63,7 +63,7 @@ def identity(path: Path) -> tuple[int, int] | None:
 
 
 async def remove_dead(own: SocketPaths) -> None:
-    """Remove sockets of earlier instances that nobody listens on: the kubelet would go on dialling them.
+    """Remove the plugin's sockets of earlier instances that no process listens on.
 
     Raises:
         SetupError: A living process listens on a path of ours.

@@ -42,7 +42,7 @@ def mount(target: Path, options: str) -> None:
 
 
 def resize(target: Path, options: str) -> None:
-    """Give a mount of ``mount`` other limits.
+    """Give a mount for MPS clients other limits.
 
     Raises:
         OSError: It holds more than that already.
@@ -51,7 +51,7 @@ def resize(target: Path, options: str) -> None:
 
 
 def unmount(target: Path) -> None:
-    """Take a mount away; none there is fine. Who has it open keeps it until the end.
+    """Remove a mount for MPS clients; none there is fine. A process that has it open keeps it until the end.
 
     Raises:
         OSError: It is still there.

@@ -64,12 +64,12 @@ class NodeObjects:
 
     @property
     def labels(self) -> Mapping[str, str]:
-        """The node's labels; none until the node was read."""
+        """Return the labels of the Node; none until it was read."""
         return {} if self.node is None else self.node.metadata.labels
 
     @property
     def runtime(self) -> str:
-        """The container runtime that the kubelet uses: ``containerd://2.1.4``; empty until the node was read."""
+        """Return the container runtime of the Node: ``containerd://2.1.4``; empty until it was read."""
         return "" if self.node is None else self.node.status.node_info.container_runtime_version
 
     def is_removed(self, uuid: str) -> bool:
@@ -84,7 +84,7 @@ class NodeObjects:
         return Published(self.earlier(), lost_gpus.read(self.ours, None))
 
     def released(self) -> str | None:
-        """Return why nobody may hold the node's driver now, in words; None where all may."""
+        """Return why no process may hold the node's driver now, in words; None if all may."""
         return driver_release.reason(self.labels)
 
     @property

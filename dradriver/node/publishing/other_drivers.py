@@ -18,7 +18,7 @@ OTHER_DRIVERS: Final = frozenset(_DRIVERS.values())
 
 
 def other_owner(node: Node, slices: Iterable[ResourceSlice], vendor: Vendor = NVIDIA) -> str | None:
-    """Return who else hands out the node's GPUs, in words; None when nobody does.
+    """Return which other driver or plugin hands out the node's GPUs, in words; None if none does.
 
     Extended resources that a DeviceClass serves are in no node's allocatable, so they do not count.
 

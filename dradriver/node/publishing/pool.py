@@ -65,7 +65,7 @@ def writes(
     """Return the writes that turn a pool's slices into those wanted; the generation grows only with content.
 
     Args:
-        wanted: The pool's slices, as ``api.slices.slices.build`` makes them.
+        wanted: The pool's slices, as ``api.slices.resource_slices.build`` makes them.
         found: This driver's slices of this node, as the API server has them.
         least_generation: What consumers may have seen: of this content when it was last written, or one more than of
             other content.

@@ -150,7 +150,7 @@ class Publisher:
         return self.published or self.withheld is not None
 
     def whole(self) -> list[str]:
-        """Return the uuids of published GPUs outside MIG mode, which nobody may use but who has a claim."""
+        """Return the uuids of published GPUs outside MIG mode, which only pods with a claim may use."""
         machine = self._machine()
         if machine is None or self._beside or not self.published:
             return []

@@ -26,7 +26,7 @@ class Remembered:
         self._known: dict[str, Mode] = {}
 
     def read(self) -> dict[str, Mode]:
-        """Return the modes that were written last, by the GPU's uuid, without those that cannot be read."""
+        """Return the remembered modes of GPUs, by uuid, without those that cannot be read."""
         try:
             entries = msgspec.json.decode(self._path.read_bytes(), type=dict[str, msgspec.Raw])
         except FileNotFoundError:
@@ -43,7 +43,7 @@ class Remembered:
         return dict(self._known)
 
     def write(self, modes: Mapping[str, Mode]) -> None:
-        """Write the modes into the file; what cannot be written now is tried again at the next call."""
+        """Write the GPUs' modes into the file; what cannot be written now is tried again at the next call."""
         if modes == self._known:
             return
         try:

@@ -44,7 +44,7 @@ def _files() -> dict[str, tuple[Traversable, str]]:
 
 @functools.lru_cache(maxsize=_KEPT)
 def load(name: str, *, seed: str = "") -> Machine:
-    """Return the profile's machine; its uuids depend on ``name`` and ``seed`` alone, and two seeds never share one.
+    """Return the machine of a profile; its uuids depend on ``name`` and ``seed`` alone.
 
     Raises:
         TopologyError: No such profile; the message lists all.

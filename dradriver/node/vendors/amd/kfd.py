@@ -76,7 +76,7 @@ class KfdNode(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def uuid(self) -> str:
-        """The GPU's identity, as ROCm prints it: ``GPU-`` and sixteen hex digits."""
+        """Return the AMD GPU's identity, as ROCm prints it: ``GPU-`` and sixteen hex digits."""
         return f"GPU-{self.unique_id:016x}"
 
 

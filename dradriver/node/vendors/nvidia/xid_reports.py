@@ -74,7 +74,7 @@ class XidReports:
             self._noted[to] = some | self._noted.get(to, {})
 
     def faults(self, uuids: Mapping[str, str], switched: Collection[str] = ()) -> dict[str, tuple[Fault, ...]]:
-        """Return the faults that the log tells of: of each GPU the first XID that taints, and the first that warns.
+        """Return the faults by XIDs: of each GPU the first XID that taints, and the first that warns.
 
         Args:
             uuids: The GPUs' uuids by the names under which reports are kept.

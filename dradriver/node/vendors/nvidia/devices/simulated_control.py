@@ -110,7 +110,7 @@ class SimulatedGpu:
 
     @contextlib.contextmanager
     def state(self, gpu: str) -> Iterator[State]:
-        """Give the block a GPU's state, and write it as the block leaves it unless an error ends that.
+        """Give the block a simulated GPU's state, and write it as the block leaves it unless an error ends that.
 
         Raises:
             OSError: The file cannot be written.
@@ -122,17 +122,17 @@ class SimulatedGpu:
         atomic_files.write(self._path, msgspec.json.encode(all_of))
 
     def reboot(self) -> None:
-        """Forget what no reboot leaves."""
+        """Reset a simulated GPU to the state after a reboot."""
         kept = {gpu: self._rebooted(self._gpu(gpu), one) for gpu, one in self._read().items()}
         atomic_files.write(self._path, msgspec.json.encode(kept))
 
     def reload(self) -> None:
-        """Load the driver anew, which leaves as much as a reboot."""
+        """Reload the simulated driver, which leaves as much as a reboot."""
         self.reboot()
         atomic_files.write(self._driver, uuid.uuid4().hex.encode())
 
     def seen(self, gpu: Gpu) -> Gpu:
-        """Return a GPU of the machine's description with the MIG devices that are on it now."""
+        """Return a simulated GPU with the MIG devices that are on it now."""
         stored = self._stored().get(gpu.uuid)
         if stored is None:
             return gpu
@@ -140,21 +140,21 @@ class SimulatedGpu:
         return msgspec.structs.replace(gpu, mig=_devices(gpu, state) if state.mig else None)
 
     def driver(self) -> str:
-        """Return which load of the driver the file ``driver`` says this is; empty where there is none."""
+        """Return which load of the simulated driver this is, by the file ``driver``; empty without one."""
         with contextlib.suppress(OSError):
             return self._driver.read_text().strip()
         return ""
 
     def minor(self, gpu: str) -> int:
-        """Return N of ``/dev/nvidiaN``."""
+        """Return N of a simulated GPU's ``/dev/nvidiaN``."""
         return self._gpu(gpu).minor
 
     def mig_mode(self, gpu: str) -> bool:
-        """Return whether MIG mode is on."""
+        """Return whether MIG mode of a simulated GPU is on."""
         return self._of(gpu).mig
 
     def set_mig_mode(self, gpu: str, on: bool) -> None:
-        """Turn MIG mode on or off."""
+        """Turn MIG mode of a simulated GPU on or off."""
         call = "nvmlDeviceSetMigMode"
         if not self.profiles(gpu):
             raise _refused(call, NOT_SUPPORTED)
@@ -168,16 +168,16 @@ class SimulatedGpu:
             state.mig, state.mode = on, control.DEFAULT
 
     def profiles(self, gpu: str) -> tuple[MigProfile, ...]:
-        """Return the profiles that the machine says."""
+        """Return the MIG profiles of a simulated GPU."""
         return self._gpu(gpu).profiles
 
     def gpu_instances(self, gpu: str) -> dict[int, Placed]:
-        """Return where each GPU instance is, by its number."""
+        """Return where each GPU instance of a simulated GPU is, by its number."""
         state = self._of(gpu)
         return {number: Placed(one.profile, one.start) for number, one in state.instances.items()}
 
     def create_gpu_instance(self, gpu: str, profile: MigProfile, start: int) -> int:
-        """Make a GPU instance at a placement and return its number."""
+        """Create a simulated GPU instance at a placement and return its number."""
         call = "nvmlDeviceCreateGpuInstanceWithPlacement"
         self._answer(call)
         every = self.profiles(gpu)
@@ -199,7 +199,7 @@ class SimulatedGpu:
         return number
 
     def destroy_gpu_instance(self, gpu: str, instance: int) -> None:
-        """Destroy a GPU instance."""
+        """Destroy a simulated GPU instance."""
         call = "nvmlGpuInstanceDestroy"
         self._answer(call)
         with self.state(gpu) as state:
@@ -208,11 +208,11 @@ class SimulatedGpu:
             del state.instances[instance]
 
     def compute_instances(self, gpu: str, instance: int) -> dict[int, str]:
-        """Return the MIG device's uuid of each compute instance, by its number."""
+        """Return the uuid of each simulated compute instance's MIG device, by its number."""
         return dict(_instance("nvmlDeviceGetGpuInstanceById", self._of(gpu), instance).devices)
 
     def create_compute_instance(self, gpu: str, instance: int) -> int:
-        """Make a GPU instance's compute instance and return its number."""
+        """Create a simulated compute instance and return its number."""
         call = "nvmlGpuInstanceCreateComputeInstance"
         self._answer(call)
         with self.state(gpu) as state:
@@ -224,7 +224,7 @@ class SimulatedGpu:
             return 0
 
     def destroy_compute_instance(self, gpu: str, instance: int, compute: int) -> None:
-        """Destroy a compute instance."""
+        """Destroy a simulated compute instance."""
         call = "nvmlComputeInstanceDestroy"
         self._answer(call)
         with self.state(gpu) as state:
@@ -236,23 +236,23 @@ class SimulatedGpu:
             del within.devices[compute]
 
     def processes(self, gpu: str, instance: int, compute: int) -> int:
-        """Return how many processes are on a compute instance's MIG device."""
+        """Return how many processes are on a simulated MIG device."""
         device = self.compute_instances(gpu, instance).get(compute)
         return sum(on == device for on in self._of(gpu).users.values())
 
     def compute_mode(self, gpu: str) -> int:
-        """Return who may use the GPU."""
+        """Return the compute mode of a simulated GPU: who may use it."""
         return self._of(gpu).mode
 
     def set_compute_mode(self, gpu: str, mode: int) -> None:
-        """Set who may use the GPU."""
+        """Set the compute mode of a simulated GPU: who may use it."""
         with self.state(gpu) as state:
             if state.mig:
                 raise _refused("nvmlDeviceSetComputeMode", NOT_SUPPORTED)
             state.mode = mode
 
     def start_mps(self, gpu: str, server: Server) -> None:
-        """Serve shares of the GPU with these limits."""
+        """Serve MPS shares of a simulated GPU with these limits."""
         with self.state(gpu) as state:
             if state.mig:
                 raise _refused("nvidia-cuda-mps-control", NOT_SUPPORTED)
@@ -264,10 +264,10 @@ class SimulatedGpu:
                 (self._mps.of(gpu) / name).mkdir(parents=True, exist_ok=True)
 
     def check_mps(self, gpu: str, server: Server) -> None:
-        """Raise nothing: they are served from the start on."""
+        """Raise nothing: MPS shares of a simulated GPU are served from the start on."""
 
     def stop_mps(self, gpu: str) -> None:
-        """Serve no shares of the GPU any more."""
+        """Serve no MPS shares of a simulated GPU any more."""
         with self.state(gpu) as state:
             state.server = None
         if self._mps is not None:

@@ -78,7 +78,7 @@ class Library(Nvml, Protocol):
         """Return NVML's own words for the profiles of instances, also without a place; kept as ``mig_profiles`` is."""
 
     def ask(self, query: str, *arguments: object) -> Any:
-        """Return what a function of ``pynvml`` returns.
+        """Return what the library's function of ``pynvml`` returns.
 
         Raises:
             NvmlError: NVML refused, the library is too old to know the function, or answered what is no text.
@@ -87,7 +87,7 @@ class Library(Nvml, Protocol):
 
 @contextlib.contextmanager
 def opened(*, driver_root: Path | None = None) -> Iterator[Library]:
-    """Begin a session that ends with the ``with`` block, for whoever reads once.
+    """Begin an NVML session that ends with the ``with`` block, for a single reading.
 
     Args:
         driver_root: Root of the file system that holds the driver; None asks the dynamic linker. A process keeps the
@@ -104,7 +104,7 @@ def opened(*, driver_root: Path | None = None) -> Iterator[Library]:
 
 
 def begin(*, driver_root: Path | None = None) -> Library:
-    """Begin a session and return it: it sees the GPUs that are there now, and holds them until ``end``.
+    """Begin an NVML session: it sees the GPUs that exist now, and holds them until ``end``.
 
     Raises:
         NvmlError: As ``opened``.
@@ -119,7 +119,7 @@ def begin(*, driver_root: Path | None = None) -> Library:
 
 
 def end(nvml: Nvml) -> None:
-    """End a session that ``begin`` gave: no GPU is held any more."""
+    """End an NVML session that ``begin`` gave: no GPU is held any more."""
     assert isinstance(nvml, _Binding)
     if library_sessions.ended(nvml):
         with contextlib.suppress(NvmlError):

@@ -76,7 +76,7 @@ class GpuFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def sm(self) -> int:
-        """The compute capability as NCCL counts it: 90 for 9.0; 0 where not known."""
+        """Return the GPU's compute capability as NCCL counts it: 90 for 9.0; 0 if it is not known."""
         return 0 if self.capability is None else self.capability[0] * 10 + self.capability[1]
 
 

@@ -22,12 +22,12 @@ _answers: Final[dict[tuple[str, int], tuple[object, object]]] = {}
 
 
 def begun(session: object) -> None:
-    """Note a session after the library was told of it."""
+    """Note a session of NVML's library after the library was told of it."""
     _sessions.append(session)
 
 
 def ended(session: object) -> bool:
-    """Note that a session ends before the library is told; return whether it was open."""
+    """Note that a session of NVML's library ends before it is told; return whether it was open."""
     if session not in _sessions:
         return False
     _sessions.remove(session)
