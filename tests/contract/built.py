@@ -12,7 +12,7 @@ from typing import Any, Final, cast
 import msgspec
 
 from dradriver.allocator.request import Amount, Choice, Constraint, Level, MigPart, Part, PartChoice, SharePart, Whole
-from dradriver.api.base import names, seats
+from dradriver.api.base import gang_barrier_device, names
 from dradriver.api.base.allocating_driver import LEDGERS, bound
 from dradriver.api.base.objects import Metadata
 from dradriver.api.base.pods import Pod, PodClaim, PodSpec
@@ -179,7 +179,7 @@ def _events(_: str) -> list[Object]:
     about = [
         Reference("Pod", NAMESPACE, "p", UID),
         Reference("Node", "", "n", UID),
-        Reference(DEVICE_CLASSES.kind, "", seats.CLASS, UID, DEVICE_CLASSES.api_version),
+        Reference(DEVICE_CLASSES.kind, "", gang_barrier_device.CLASS, UID, DEVICE_CLASSES.api_version),
     ]
 
     async def write(client: Client) -> None:
@@ -221,7 +221,7 @@ BUILDERS: Final[dict[str, Callable[[str], list[Object]]]] = {
     **{f"slices, {mode}": lambda _, mode=mode: _in_mode(mode) for mode in MODES},  # type: ignore[misc]
     "slices of a machine alone": _machines_alone,
     "slices of NVIDIA's driver": _nvidias,
-    "slice of the seats": lambda _: [seats.resource_slice(UID)],
+    "slice of the seats": lambda _: [gang_barrier_device.resource_slice(UID)],
     "probes": lambda _: probes("n", UID),
     "claims of whole GPUs": _whole_claims,
     "claims that pods share": _shared_claims,

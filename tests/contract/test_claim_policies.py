@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import pytest
 
-from dradriver.api.base import names, seats
+from dradriver.api.base import gang_barrier_device, names
 from dradriver.api.base.errors import WordError
 from dradriver.api.claims import claim_builder, search_limits
 from dradriver.kube.client import Client, PatchKind
@@ -116,7 +116,7 @@ REFUSED: Final[dict[str, Object]] = {
     "nine of two requests": spec(mig(5), mig(4)),
     "many MIG slices of different GPUs": spec(mig(5), constraints=(DISTINCT,)),
     "many different MIG slices": spec(mig(2, 1), mig(2, 2), mig(1, 3)),
-    "a gang barrier": spec(gpu(8), gpu(device_class=seats.CLASS)),
+    "a gang barrier": spec(gpu(8), gpu(device_class=gang_barrier_device.CLASS)),
 }
 
 
@@ -187,7 +187,7 @@ def pinned(claim: Object) -> Object:
     """Return the spec of a claim with a selector in each request that names as many GPUs as it asks for."""
     made = copy.deepcopy(claim)
     for entry in made["devices"]["requests"]:
-        if entry["exactly"]["deviceClassName"] != seats.CLASS:
+        if entry["exactly"]["deviceClassName"] != gang_barrier_device.CLASS:
             uuids = [f"GPU-{number}" for number in range(entry["exactly"]["count"])]
             entry["exactly"]["selectors"] = [{"cel": {"expression": claim_builder.uuid_selector(uuids)}}]
     return made

@@ -18,7 +18,7 @@ from typing import Any, Final
 import pytest
 
 from dradriver.allocator.request import Choice, Level
-from dradriver.api.base import names, seats
+from dradriver.api.base import gang_barrier_device, names
 from dradriver.api.base.allocating_driver import OTHERS
 from dradriver.api.base.jsonpatch import Patch
 from dradriver.api.base.pods import Pod
@@ -493,7 +493,7 @@ def named(text: str, **more: Any) -> Object:
     return GPU | {"selectors": [{"cel": {"expression": text}}]} | more
 
 
-SEAT: Final = {"deviceClassName": seats.CLASS}
+SEAT: Final = {"deviceClassName": gang_barrier_device.CLASS}
 UUID: Final = claim_builder.uuid_selector(["GPU-1"])
 BY_LADDER: Final[list[Object]] = [{"name": "main", "firstAvailable": [GPU | NAMED | {"name": "a"}]}]
 FORGED: Final[dict[str, list[Object]]] = {
@@ -611,7 +611,7 @@ async def test_an_agent_creates_slices_under_names_of_its_own_node_only(accounts
         resource_slices.slice_name(0, THERE),
         resource_slices.slice_name(1, f"x-{HERE}"),
         resource_slices.slice_name(1, f"{HERE}0"),
-        seats.SLICE,
+        gang_barrier_device.SLICE,
         f"x{resource_slices.slice_name(1, HERE)}",
         f"g0000-{names.DRIVER}-{HERE}",
         f"00001-gpuxtopology-{HERE}",
@@ -649,7 +649,7 @@ async def test_events_are_reported_under_the_own_name_and_about_the_drivers_obje
                 reference("Pod", "p", TEAM),
                 reference("ResourceClaim", "c", TEAM, "resource.k8s.io/v1"),
                 reference("Namespace", TEAM),
-                reference("DeviceClass", seats.CLASS, "", "resource.k8s.io/v1"),
+                reference("DeviceClass", gang_barrier_device.CLASS, "", "resource.k8s.io/v1"),
                 reference("ConfigMap", "gpu-topology-policies", OURS),
             ],
         ),

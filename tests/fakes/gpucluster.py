@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, cast
 import msgspec
 
 from dradriver.allocator.request import Choice, PartChoice
-from dradriver.api.base import names, seats
+from dradriver.api.base import gang_barrier_device, names
 from dradriver.api.pod import resolved
 from dradriver.api.policies.gpu_modes import Mode
 from dradriver.api.slices import resource_slices
@@ -141,7 +141,7 @@ class GpuCluster(Stored):
             clock=self.time_s,
             tables=self.tables,
         )
-        self.worker.picture.barrier = self.find(RESOURCE_SLICES, seats.SLICE) is not None
+        self.worker.picture.barrier = self.find(RESOURCE_SLICES, gang_barrier_device.SLICE) is not None
         if not self.stands_by:
             self.worker.begin()
         self._seen.clear()
@@ -323,8 +323,8 @@ class GpuCluster(Stored):
 
     def barrier(self) -> None:
         """Let seats keep pods from being bound, as from 1.36 on: the device is published, and the worker knows."""
-        self.put(DEVICE_CLASSES, {"metadata": {"name": seats.CLASS}, "spec": {}})
-        self.put(RESOURCE_SLICES, seats.resource_slice())
+        self.put(DEVICE_CLASSES, {"metadata": {"name": gang_barrier_device.CLASS}, "spec": {}})
+        self.put(RESOURCE_SLICES, gang_barrier_device.resource_slice())
         self.worker.picture.barrier = True
 
     def schedule(self) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from dradriver.allocator.request import Choice, MigPart, Part, PartChoice, SharePart, Whole
-from dradriver.api.base import names, seats
+from dradriver.api.base import gang_barrier_device, names
 from dradriver.api.base.allocating_driver import current_ledger
 from dradriver.api.base.dra_objects import ResourceClaim
 from dradriver.api.base.errors import WordError
@@ -108,7 +108,7 @@ def pinned(
                     }
                     for name, each in uuids.items()
                 ]
-                + ([seats.request(beside={*uuids, *others})] if seat else []),
+                + ([gang_barrier_device.request(beside={*uuids, *others})] if seat else []),
                 # Ours in every ledger: drivers skip the configuration of others, and refuse what of their own they
                 # cannot read.
                 "config": [{"opaque": {"driver": names.DRIVER, "parameters": opaque}}],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from dradriver.api.base import names, seats
+from dradriver.api.base import gang_barrier_device, names
 from dradriver.api.policies.gpu_modes import Mode
 from dradriver.topology.groups import Groups
 from dradriver.topology.machine import Machine
@@ -143,7 +143,7 @@ def identity(machine: Machine, position: int) -> dict[str, dict[str, Any]]:
         "index": {"int": gpu.index},
         "minor": {"int": gpu.minor},
         "vendor": {"string": gpu.vendor},
-        **seats.KNOWN,
+        **gang_barrier_device.KNOWN,
     }
     texts = {
         "productName": gpu.product,

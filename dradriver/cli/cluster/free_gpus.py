@@ -14,7 +14,7 @@ from dradriver.allocator.parts.free_capacity import Rooms
 from dradriver.allocator.parts.mig_slices import Slices
 from dradriver.allocator.request import Mig
 from dradriver.allocator.sets import rank_order
-from dradriver.api.base.seats import GO
+from dradriver.api.base.gang_barrier_device import GO
 from dradriver.cli.cluster.largest_gangs import Gang, largest_gangs
 from dradriver.cli.cluster.listed_cluster import Scene
 from dradriver.cluster.nodes.columns import Bools

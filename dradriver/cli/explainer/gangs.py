@@ -11,8 +11,8 @@ import msgspec
 
 from dradriver.allocator.request import NoPlaceError
 from dradriver.api.base.errors import WordError
+from dradriver.api.base.gang_barrier_device import GO
 from dradriver.api.base.pods import Pod
-from dradriver.api.base.seats import GO
 from dradriver.api.gangs import gang_of_pod as gang_members
 from dradriver.api.gangs.gang_annotations import Size
 from dradriver.api.gangs.gang_owners import Alone

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from dradriver.allocator.request import Weights
+from dradriver.api.base.gang_barrier_device import GO
 from dradriver.api.base.pods import Pod
-from dradriver.api.base.seats import GO
 from dradriver.api.claims.pins import Device, Key, Usage, claim_key, is_set
 from dradriver.cluster.gpus import gone_agents
 from dradriver.cluster.gpus.fleets import Fleets

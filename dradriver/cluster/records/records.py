@@ -10,10 +10,14 @@ import sys
 import msgspec
 
 from dradriver.allocator.request import Whole
-from dradriver.api.base import names, same_spec, seats
+from dradriver.api.base import (
+    gang_barrier_device,
+    names,
+    same_spec,
+)
 from dradriver.api.base.dra_objects import ResourceSlice
+from dradriver.api.base.gang_barrier_device import Seat
 from dradriver.api.base.objects import Metadata, Node
-from dradriver.api.base.seats import Seat
 from dradriver.api.claims import (
     claim_builder,
     claim_templates,
@@ -111,7 +115,7 @@ def claim_record(claim: Claim) -> ClaimRecord:
         if ours and names.SET in claim.metadata.annotations
         else None,
         planned=gang_plan_note.read(claim) if ours else None,
-        seat=seats.of(claim),
+        seat=gang_barrier_device.of(claim),
         preempts=preemption_note.read(claim) if ours else None,
         allocated_at="" if claim.status.allocation is None else claim.status.allocation.allocation_timestamp,
         idle=idleness.idle_of(claim),

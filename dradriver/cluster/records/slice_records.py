@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from dradriver.api.base import names, seats
+from dradriver.api.base import gang_barrier_device, names
 from dradriver.api.base.allocating_driver import (
     OURS,
     Ledger,
@@ -118,7 +118,7 @@ def slice_record(piece: ResourceSlice) -> SliceRecord | None:
         lacks=frozenset(piece.metadata.annotations.get(names.SERVER_LACKS, "").split(",")) & FIELDS.keys(),
         ill=frozenset(d.name for d in piece.spec.devices if any(t.blocks and t.key != _HELD for t in d.taints)),
         alone=resource_slices.is_machine_alone(piece),
-        seats=bool(piece.spec.devices) and all(map(seats.known, piece.spec.devices)),
+        seats=bool(piece.spec.devices) and all(map(gang_barrier_device.known, piece.spec.devices)),
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from dradriver.api.base import seats
+from dradriver.api.base import gang_barrier_device as seats
 from dradriver.api.base.allocating_driver import OURS, current_ledger
 from dradriver.api.claims import compute_domains as channels
 from dradriver.api.policies.model import Policies

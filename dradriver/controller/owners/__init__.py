@@ -7,6 +7,6 @@ owner_suspension   whether an owner can be suspended now, and the write that doe
 topmost_owner      the topmost owner of some pods
 evictions          ends pods for others: evicts them or suspends their owner
 eviction_refusals  pods that could not be evicted, and until when they are left alone
-budgets            disruption budgets of pods that are ended together
+evict_pods         evicts or deletes pods together, if disruption budgets allow it
 idle_writer        warns and ends pods whose GPUs do nothing
 """

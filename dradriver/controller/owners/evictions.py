@@ -20,7 +20,7 @@ from dradriver.api.vocabulary.messages import shown
 from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.derived.workloads import Workload
 from dradriver.controller import metrics
-from dradriver.controller.owners.budgets import ask_budgets, evict
+from dradriver.controller.owners.evict_pods import ask_budgets, evict
 from dradriver.controller.owners.eviction_refusals import EvictionRefusals
 from dradriver.controller.owners.owner_restarts import OwnerRestarts
 from dradriver.controller.owners.owner_suspension import DONE

@@ -1,7 +1,8 @@
 """Starts gangs anew by their owners' own means: suspended and resumed, or, where that is no failure, pods deleted.
 
-What is suspended is always resumed: a record on the object says that it has to be (``suspendable_owners``), whoever leads finds
-it by its label, and an object that others have changed is left as they want it. Nothing here evicts a Job's pods.
+What is suspended is always resumed: a record on the object says that it has to be (``suspendable_owners``). Each
+leader finds it by its label, and leaves an object that others have changed as they want it. Nothing here evicts a Job's
+pods.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from dradriver.api.base.pods import Pod
 from dradriver.api.claims.pins import Key
 from dradriver.api.gangs import suspendable_owners
 from dradriver.api.gangs.suspendable_owners import Suspendable
-from dradriver.controller.owners.budgets import ask_budgets, delete
+from dradriver.controller.owners.evict_pods import ask_budgets, delete
 from dradriver.controller.owners.owner_kinds import OwnerKinds
 from dradriver.controller.owners.owner_suspension import (
     DONE,

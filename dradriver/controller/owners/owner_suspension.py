@@ -19,7 +19,7 @@ from dradriver.api.base.pods import Pod
 from dradriver.api.claims.pins import Key
 from dradriver.api.gangs import suspendable_owners
 from dradriver.api.gangs.suspendable_owners import Suspendable
-from dradriver.controller.owners.budgets import cannot_be_tried, not_permitted
+from dradriver.controller.owners.evict_pods import cannot_be_tried, not_permitted
 from dradriver.controller.owners.owner_kinds import OwnerKinds
 from dradriver.controller.owners.topmost_owner import Top, top_of
 from dradriver.controller.writing.outcome import RefusedError

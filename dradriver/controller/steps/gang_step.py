@@ -26,8 +26,8 @@ from typing import Final
 import msgspec
 
 from dradriver.api.base.errors import WordError
+from dradriver.api.base.gang_barrier_device import GO
 from dradriver.api.base.pods import Pod
-from dradriver.api.base.seats import GO
 from dradriver.api.gangs.gang_annotations import Size
 from dradriver.api.gangs.gang_owners import Rank
 from dradriver.cluster.cache.cluster_cache import Picture

@@ -13,8 +13,8 @@ import time
 from typing import Final
 
 from dradriver.api.base import names
+from dradriver.api.base.gang_barrier_device import GO, OFF
 from dradriver.api.base.pods import Pod
-from dradriver.api.base.seats import GO, OFF
 from dradriver.api.claims.pins import claim_key, is_set
 from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.derived import conflicts

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Final
 
-from dradriver.api.base import seats
+from dradriver.api.base import gang_barrier_device as seats
+from dradriver.api.base.gang_barrier_device import GO, OFF
 from dradriver.api.base.pods import Pod
-from dradriver.api.base.seats import GO, OFF
 from dradriver.api.claims.pins import Claim, Key
 from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.derived import conflicts

@@ -15,7 +15,7 @@ from typing import Any, Final, NoReturn
 
 import msgspec
 
-from dradriver.api.base import seats
+from dradriver.api.base import gang_barrier_device as seats
 from dradriver.api.base.objects import Metadata
 from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.controller import metrics

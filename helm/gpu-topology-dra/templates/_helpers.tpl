@@ -44,7 +44,7 @@ ascend: huawei.com/npu
 {{/* Limits of pods that ask for GPUs, as a regular expression: dradriver/api/vocabulary/container_limits.py. */}}
 {{- define "gpuLimits" -}}nvidia[.]com/(v?gpu|mig-)|aliyun[.]com/gpu-|amd[.]com/gpu|huawei[.]com/(Ascend|npu){{- end }}
 
-{{/* The slice of the seats of gangs, its pool and their DeviceClass: dradriver/api/base/seats.py. */}}
+{{/* The slice of the seats of gangs, its pool and their DeviceClass: dradriver/api/base/gang_barrier_device.py. */}}
 {{- define "seatSlice" -}}gang-seats-{{ include "driver" . }}{{- end }}
 {{- define "seatPool" -}}gang/seats{{- end }}
 

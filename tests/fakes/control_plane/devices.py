@@ -18,7 +18,11 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
-from dradriver.api.base import names, quantity, seats
+from dradriver.api.base import (
+    gang_barrier_device,
+    names,
+    quantity,
+)
 from dradriver.api.slices import resource_slices
 from dradriver.kube.resources import RESOURCE_SLICES
 from dradriver.topology.vendors import NVIDIA, VENDORS
@@ -284,7 +288,7 @@ _CLASSES: Final[dict[str, Callable[[str, Object], bool]]] = {
     names.MIG_CLASS: lambda driver, device: (
         _is_of(driver, device) and (_says(device, "type") == "mig" or _says(device, "mig") == "dynamic")
     ),
-    seats.CLASS: lambda driver, device: driver == names.DRIVER and _says(device, "type") == "seat",
+    gang_barrier_device.CLASS: lambda driver, device: driver == names.DRIVER and _says(device, "type") == "seat",
     _NVIDIA: lambda driver, device: driver == _NVIDIA and _says(device, "type") == "gpu",
     "dranet": lambda driver, _: driver == _DRANET,
     "dranet.net": lambda driver, _: driver == _DRANET,

@@ -10,7 +10,7 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from dradriver.api.base import names, seats
+from dradriver.api.base import gang_barrier_device, names
 from dradriver.api.claims import (
     exclusive,
     reservation_config_map,
@@ -218,16 +218,24 @@ def test_every_right_to_write_for_gangs_has_its_policy(variant: str) -> None:
 
 def test_the_chart_and_the_code_mean_the_same_seat() -> None:
     rendered = objects(kubernetes="1.34.4")
-    (selector,) = rendered["DeviceClass", seats.CLASS]["spec"]["selectors"]
-    assert set(re.findall('"(.*?)"', selector["cel"]["expression"])) == {names.DRIVER, "", seats.TYPE["type"]["string"]}
-    later = [field for field in seats.resource_slice()["spec"]["devices"][0] if field not in ("name", "attributes")]
+    (selector,) = rendered["DeviceClass", gang_barrier_device.CLASS]["spec"]["selectors"]
+    assert set(re.findall('"(.*?)"', selector["cel"]["expression"])) == {
+        names.DRIVER,
+        "",
+        gang_barrier_device.TYPE["type"]["string"],
+    }
+    later = [
+        field
+        for field in gang_barrier_device.resource_slice()["spec"]["devices"][0]
+        if field not in ("name", "attributes")
+    ]
     assert [field for field in later if field in selector["cel"]["expression"]] == [], "1.34 would refuse the class"
     only = " ".join(
         v["expression"] for v in rendered["ValidatingAdmissionPolicy", "gpu-topology-seats"]["spec"]["validations"]
     )
-    assert {seats.SLICE, names.SEAT_POOL, names.DRIVER} <= set(re.findall("'(.*?)'", only))
-    assert f'device.name == "{seats.DEVICE}"' in only
-    assert ("DeviceClass", seats.CLASS) not in objects(*VARIANTS["addon"])
+    assert {gang_barrier_device.SLICE, names.SEAT_POOL, names.DRIVER} <= set(re.findall("'(.*?)'", only))
+    assert f'device.name == "{gang_barrier_device.DEVICE}"' in only
+    assert ("DeviceClass", gang_barrier_device.CLASS) not in objects(*VARIANTS["addon"])
 
 
 def test_least_privilege_of_the_controller() -> None:
@@ -244,7 +252,7 @@ def test_least_privilege_of_the_controller() -> None:
         ("kueue.x-k8s.io", "topologies", (), follows),
         ("", "pods/status", (), {"patch"}),
         ("resource.k8s.io", "resourceslices", (), {"create"}),
-        ("resource.k8s.io", "resourceslices", (seats.SLICE,), {"get", "update", "delete"}),
+        ("resource.k8s.io", "resourceslices", (gang_barrier_device.SLICE,), {"get", "update", "delete"}),
         ("resource.k8s.io", "resourceclaims/status", (), {"patch"}),
         ("resource.k8s.io", "resourceclaims/driver", (names.DRIVER,), {"arbitrary-node:patch"}),
         *((group, plural, (), {"get"}) for _, (group, plural) in sorted(gang_size_of_owner.OBJECTS.items())),

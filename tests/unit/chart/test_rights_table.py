@@ -60,7 +60,7 @@ RIGHTS: Final = (
         "pod-writes", f"{STOLEN}::test_the_token_of_the_controller_changes_nothing_else_of_pods",
     ),
     Right(
-        "controller", "pods", "delete", "dradriver/controller/owners/budgets.py",
+        "controller", "pods", "delete", "dradriver/controller/owners/evict_pods.py",
         "deletions", f"{GANGS}::test_the_controller_deletes_pods_of_stateful_sets_and_no_others",
     ),
     Right(
@@ -68,7 +68,7 @@ RIGHTS: Final = (
         "nominations", f"{GANGS}::test_the_controller_nominates_nodes_of_its_pods",
     ),
     Right(
-        "controller", "pods/eviction", "create", "dradriver/controller/owners/budgets.py",
+        "controller", "pods/eviction", "create", "dradriver/controller/owners/evict_pods.py",
         "evictions", f"{STOLEN}::test_pods_end_by_the_controller_only_where_the_driver_works",
     ),
     Right("controller", "nodes", "list watch", "dradriver/controller/loop/controller.py"),
@@ -120,7 +120,7 @@ RIGHTS: Final = (
         )
         for kind in suspendable_owners.FIELDS
     ),
-    Right("controller", "poddisruptionbudgets.policy", "list", "dradriver/controller/owners/budgets.py"),
+    Right("controller", "poddisruptionbudgets.policy", "list", "dradriver/controller/owners/evict_pods.py"),
     Right("controller", "persistentvolumeclaims", "get", "dradriver/cluster/pods/volumes.py"),
     Right("controller", "persistentvolumes", "get", "dradriver/cluster/pods/volumes.py"),
     Right("controller", "storageclasses.storage.k8s.io", "get", "dradriver/cluster/pods/volumes.py"),

@@ -16,7 +16,7 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from dradriver.api.base import names, seats
+from dradriver.api.base import gang_barrier_device, names
 from dradriver.cli.main import main
 from dradriver.kube import client
 from dradriver.kube.resources import RESOURCE_CLAIMS, RESOURCE_SLICES
@@ -277,6 +277,6 @@ async def test_colours_on_a_terminal_only(two: Cluster) -> None:
 
 async def test_the_slice_of_seats_is_no_node(two: Cluster) -> None:
     before = await two.run()
-    two.put(seats.resource_slice())
+    two.put(gang_barrier_device.resource_slice())
     after = await two.run()
     assert (after.exit_code, after.stdout, after.stderr) == (0, before.stdout, "")

@@ -22,7 +22,7 @@ from dradriver.topology.machine import Machine
 from tests.fakes.kfd import AmdServer, amd
 from tests.fakes.node import NODE, NodeUnderTest, a_node, claim, eventually, result
 from tests.fakes.server import complete
-from tests.unit.node.vendors.amd.test_gpus import lay
+from tests.unit.node.vendors.amd.test_amd_gpus import lay
 
 
 def names(node: NodeUnderTest) -> list[str]:

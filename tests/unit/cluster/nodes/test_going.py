@@ -27,8 +27,8 @@ from dradriver.cluster.nodes.pod_demands import (
     longest,
 )
 from dradriver.cluster.nodes.selector_classes import CORDONED
-from tests.unit.cluster.nodes import test_table
-from tests.unit.cluster.nodes.test_table import table_of
+from tests.unit.cluster.nodes import test_node_table
+from tests.unit.cluster.nodes.test_node_table import table_of
 
 NOW = 1_800_000_000.0
 HOUR_S = 3600
@@ -78,7 +78,7 @@ def asking(lasts_s: int) -> Ask:
 
 
 def fit(table: NodeTable, lasts_s: int) -> set[str]:
-    return test_table.fit(table, asking(lasts_s))
+    return test_node_table.fit(table, asking(lasts_s))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dradriver.api.base import names, seats
+from dradriver.api.base import gang_barrier_device, names
 from dradriver.api.base.dra_objects import ResourceClaim
 from dradriver.errors import DriverError
 from dradriver.kube.errors import ApiError, Unreachable
@@ -314,7 +314,7 @@ async def test_a_spec_that_cannot_be_removed_keeps_the_claim_prepared(
     assert (world.specs, world.checkpoint) == ({}, [])
 
 
-SEAT = result("seat", seats.DEVICE, pool=names.SEAT_POOL, shareID="s-1")
+SEAT = result("seat", gang_barrier_device.DEVICE, pool=names.SEAT_POOL, shareID="s-1")
 
 
 async def test_a_seat_is_prepared_with_its_claims_gpus_and_gives_nothing(world: World) -> None:

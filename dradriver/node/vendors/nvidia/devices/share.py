@@ -189,7 +189,7 @@ def _share(machine: Machine, wish: AllocatedDevice, sharing: Callable[[Gpu], Sha
 
 
 def _equal_share(machine: Machine, device: str, sharing: Callable[[Gpu], Sharing]) -> tuple[Gpu, Server] | None:
-    """Return the GPU of which a device is an equal share (``api.slices.device_attributes.equal_shares``), and how much that is."""
+    """Return the GPU of which a device is an equal share (``device_attributes.equal_shares``), and how much that is."""
     whole = device_attributes.gpu_of_share(device)
     gpu = None if whole is None else named(machine, whole)
     if gpu is None or gpu.mig is not None:

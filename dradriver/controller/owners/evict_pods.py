@@ -1,4 +1,4 @@
-"""Ends pods of a gang together, if their disruption budgets allow it: nobody else asks these where pods are deleted."""
+"""Evicts or deletes pods together, if their disruption budgets allow it: the API server checks evictions alone."""
 
 from __future__ import annotations
 
